@@ -31,7 +31,7 @@ FIGURE = "accuracy.png"
 SUMMARY = "summary.json"
 MODELS = "models"  # a folder in it
 STATES = ("server_state", "client_states")
-BOOK = "grid.json"  # in the folder of a grid: the runs of each program, and their folders
+GRID_INDEX = "grid.json"  # in the folder of a grid: the runs of each program, and their folders
 _OWN_WORDS = {TABLES[0]: (b'"environment": {', b'"checksum": "'), SUMMARY: (b'"files": {', b'"checksum": "')}
 _WORDS: dict[type, Callable[[str], Any]] = {
     np.int64: int,
@@ -188,7 +188,7 @@ def load_models(folder: Path) -> dict[str, Any]:
 def unfinished(folder: Path) -> list[Path]:
     """Return the run folders below a folder that are begun or planned by a grid, but not finished."""
     found = {path.parents[1] for path in folder.rglob("checkpoint/arguments.json")}
-    for book in folder.rglob(BOOK):
+    for book in folder.rglob(GRID_INDEX):
         with contextlib.suppress(storage.DamagedError):
             found |= {book.parent / name for of_unit in storage.read_json(book).values() for name in of_unit.values()}
     return sorted(run for run in found if not (run / SUMMARY).is_file())

@@ -310,7 +310,7 @@ def test_the_same_run_twice_is_taken_once(save, tmp_path):
     found, text = rows(tmp_path)
     assert found["runs"].to_dict() == {"fedrep": 2}
     names = f"{second} (as {first}), {third} (as {first})"
-    assert f"left out, the same run as another and equal to it: {names}" in text.splitlines()
+    assert f"left out, duplicates of other runs: {names}" in text.splitlines()
 
 
 def test_one_run_with_two_results_is_refused(save, tmp_path):
@@ -372,11 +372,11 @@ def test_files_of_an_earlier_report_with_other_names_are_removed(save, tmp_path)
     assert (tmp_path / "table.csv").read_text() == "not of a report"
     shutil.rmtree(other)
     text = report(str(tmp_path), None, (0,), None)
-    assert "removed, of an earlier report: table_a_b_4_clients.txt, table_a_b_4_clients.csv, accuracy_a" in text
+    assert "removed files of an earlier report: table_a_b_4_clients.txt, table_a_b_4_clients.csv, accuracy_a" in text
     assert written() == {name.format("") for name in panels.FILES} | {"report.html"} | {n for n in several if "_1" in n}
     save(of_task("c"))
     text = report(str(tmp_path), None, (0,), None)
-    assert "removed, of an earlier report: table.txt, table.csv, accuracy.png, accuracy.pdf" in text
+    assert "removed files of an earlier report: table.txt, table.csv, accuracy.png, accuracy.pdf" in text
     assert not written() & {name.format("") for name in panels.FILES}
     shutil.copytree(first, tmp_path, dirs_exist_ok=True)  # a run with others below it: the figure is that of the run
     for path in first.iterdir():
@@ -412,7 +412,7 @@ def test_host_seconds_that_are_not_known_are_a_stroke(save, tmp_path):
 def test_unfinished_runs_of_a_grid_are_named(tmp_path, save):
     book = {"1a": {"2b": "run0", "3c": "b"}, "4d": {f"{i}e": f"c{i:02}" for i in range(12)}}
     storage.write_json(tmp_path / "grid.json", book)
-    with pytest.raises(ValueError, match=r"holds no finished run; 14 are begun or planned; the same command as before"):
+    with pytest.raises(ValueError, match=r"holds no finished run; 14 are started or planned; the command that started"):
         report(str(tmp_path), None, (0,), None)
     save(run())
     names = [str(tmp_path / name) for name in ("b", *(f"c{i:02}" for i in range(11)))]

@@ -28,7 +28,7 @@ from fedjax_srp.compiled import cache_programs
 from fedjax_srp.data import archives
 from fedjax_srp.engine.cores import use_all_cores
 from fedjax_srp.options import REQUIRED, Option
-from fedjax_srp.runs.words import groups, load, table
+from fedjax_srp.runs.words import by_name, groups, load
 
 PROG = "fedjax-srp"
 _ABOUT = "Straggler-resilient personalized federated learning, simulated on simulated wall-clock time."
@@ -39,13 +39,13 @@ class Command(NamedTuple):
 
     about: str
     groups: Callable[[], dict[str, dict[str, Option]]]  # heading -> options; "" for those without
-    work: Callable[[dict[str, Any]], object]  # option -> value
+    run: Callable[[dict[str, Any]], object]  # with option -> value
     positional: str | None = None
     compiles: bool = False
 
 
 def _report(arguments: dict[str, Any]) -> None:
-    del arguments["load"]  # done
+    del arguments["load"]  # loaded already
     print(report.report(**arguments))
 
 
@@ -53,10 +53,10 @@ COMMANDS = {
     "demo": Command(
         "Eight methods of the SRPFL paper on scikit-learn's digits, in a few minutes.",
         lambda: {
-            "": table(
+            "": by_name(
                 Option("out", str, "runs/demo", "folder for table, figure, page and runs"),
-                Option("seeds", int, 3, "how many repeats, simulated together"),
-                Option("quick", bool, False, "SRPFL and FedRep alone, half the rounds"),
+                Option("seeds", int, 3, "number of repeats, simulated together"),
+                Option("quick", bool, False, "only SRPFL and FedRep, half the rounds"),
                 Option("progress", bool, True, "show a progress bar"),
             )
         },
@@ -79,12 +79,12 @@ COMMANDS = {
     "report": Command(
         "Table, figure and page of finished runs.",
         lambda: {
-            "": table(
-                Option("folder", str, REQUIRED, "where the run folders are, or folders of them"),
+            "": by_name(
+                Option("folder", str, REQUIRED, "folder that contains run folders, at any depth"),
                 Option("target", float | None, None, "accuracy to time; 95 % of FedRep's final accuracy when left out"),
-                Option("communications", tuple[float, ...], demo.COMMUNICATIONS, "costs of a round's communication"),
-                Option("out", str | None, None, "where to write; the folder itself when left out"),
-                Option("evaluation", str | None, None, "what judges the runs; each method's default when left out"),
+                Option("communications", tuple[float, ...], demo.COMMUNICATIONS, "costs of a communicating round"),
+                Option("out", str | None, None, "folder to write to; the folder itself when left out"),
+                Option("evaluation", str | None, None, "evaluation to compare; each method's default when left out"),
                 Option("load", tuple[str, ...], (), "Python files that register methods, for their labels and twins"),
             )
         },
@@ -93,19 +93,19 @@ COMMANDS = {
     ),
     "list": Command(
         "Methods, data sets, models, clocks and policies.",
-        lambda: {"": table(Option("data_dir", str | None, None, "folder with prepared data sets"))},
+        lambda: {"": by_name(Option("data_dir", str | None, None, "folder with prepared data sets"))},
         lambda arguments: print(list_command.catalogue(**arguments, width=list_command.width_of_stdout())),
     ),
     "data prepare": Command(
         "Data sets from their original archives, downloaded or by hand, without TensorFlow.",
         lambda: {
-            "": table(
+            "": by_name(
                 Option("names", tuple[str, ...], REQUIRED, f"which data sets: {', '.join(archives.NAMES)}"),
                 Option(
                     "data_dir",
                     str | None,
                     None,
-                    "folder to write to, with archives in downloads/manual where there is no network; TFDS_DATA_DIR or "
+                    "folder to write to, with archives in downloads/manual if there is no network; TFDS_DATA_DIR or "
                     "~/tensorflow_datasets when left out",
                 ),
             )
@@ -117,10 +117,10 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
-    """Run one command and return its exit code: 0, 2 after an error of use, 130 after Ctrl-C.
+    """Run one command and return its exit code: 0, 2 after a usage error, 130 after Ctrl-C.
 
     Args:
-        argv: the words after `fedjax-srp`; None for those of this process.
+        argv: arguments after `fedjax-srp`; None for those of this process.
         set_up_cores: call `use_all_cores` and cache compiled programs; only in a process in which JAX has not run yet.
     """
     words = list(sys.argv[1:] if argv is None else argv)
@@ -141,7 +141,7 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
             use_all_cores()
             if command.compiles:
                 cache_programs()
-        command.work(arguments)
+        command.run(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:
         if argv is None:  # threads writing a checkpoint would end with tracebacks; their files are ignored
@@ -155,7 +155,7 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
     except (ValueError, OSError, FloatingPointError) as error:
         named = getattr(error, "filename", None)
         full = storage.as_full_disk(error, named if named is None else Path(os.fsdecode(named)))
-        is_of_a_path = named is not None or "embedded null" in str(error)  # too long, a folder, not ours to read, ...
+        is_of_a_path = named is not None or "embedded null" in str(error)  # too long, a folder, not readable, ...
         if full is None and not is_of_a_path and not is_ours(error):
             raise
         text = str(error) if full is None else full.strerror
@@ -174,7 +174,7 @@ def _interrupted(words: Sequence[str]) -> str:
 
 
 def _parse(words: Sequence[str]) -> tuple[Command, dict[str, Any]]:
-    """The command and its arguments; runs the files of --load first, which may add options."""
+    """Return the command and its arguments; runs the files of --load first, since they may add options."""
     if not words or words[0] in ("-h", "--help"):
         print(f"{_ABOUT} Version {__version__}.\n\nusage: {PROG} COMMAND ..., {PROG} COMMAND --help for its options\n")
         print("\n".join(f"  {name:<14}{command.about}" for name, command in COMMANDS.items()))
@@ -184,9 +184,9 @@ def _parse(words: Sequence[str]) -> tuple[Command, dict[str, Any]]:
     name, *words = words
     check_known("command", [name], COMMANDS)
     command = COMMANDS[name]
-    for place, word in enumerate(words):
+    for i, word in enumerate(words):
         if word.partition("=")[0] == "--load" and name in ("run", "report"):
-            values = itertools.takewhile(lambda value: not value.startswith("-"), words[place + 1 :])
+            values = itertools.takewhile(lambda value: not value.startswith("-"), words[i + 1 :])
             load([word.partition("=")[2]] if "=" in word else [*values])
     of_heading = command.groups()
     _check_flags(name, words, [each for options in of_heading.values() for each in options])
@@ -202,8 +202,8 @@ def _parse(words: Sequence[str]) -> tuple[Command, dict[str, Any]]:
             )
     except SystemExit as stop:
         if stop.code:
-            said = _one_line(printed.getvalue(), name)
-            raise ValueError(_commas(words, said) or said) from None
+            message = _one_line(printed.getvalue(), name)
+            raise ValueError(_comma_error(words, message) or message) from None
         raise
     values = {}
     for field, value in vars(parsed).items():
@@ -212,7 +212,7 @@ def _parse(words: Sequence[str]) -> tuple[Command, dict[str, Any]]:
 
 
 def _check_flags(command: str, words: Sequence[str], options: Sequence[str]) -> None:
-    """Refuse unknown flags, which tyro reads as values of the flag before, with the nearest ones."""
+    """Refuse unknown flags and suggest the nearest ones; tyro would read them as values of the flag before."""
     flags = [f"--{name.replace('_', '-')}" for name in options]
     switches = [f"--{before}{dot}no-{last}" for before, dot, last in (flag[2:].rpartition(".") for flag in flags)]
     for word in words:
@@ -224,7 +224,7 @@ def _check_flags(command: str, words: Sequence[str], options: Sequence[str]) -> 
 
 
 def _dataclass(command: Command, of_heading: dict[str, dict[str, Option]]) -> type:
-    """A command's options as the dataclass that tyro reads, one nested dataclass a group with a heading."""
+    """Make the dataclass that tyro reads, with a nested dataclass for each heading."""
     fields: list[Any] = []
     for heading, options in of_heading.items():
         members = [_field(name, each, name == command.positional) for name, each in options.items()]
@@ -242,12 +242,12 @@ def _identifier(name: str) -> str:
 
 
 def _field(name: str, option: Option, positional: bool) -> tuple[Any, ...]:
-    looks: dict[str, Any] = {"help": option.help.rstrip("."), "name": name}
+    settings: dict[str, Any] = {"help": option.help.rstrip("."), "name": name}
     if option.default is None:
-        looks["help_behavior_hint"] = ""
+        settings["help_behavior_hint"] = ""
     if positional:
-        looks["metavar"] = name.upper()
-    hint = Annotated[option.type, tyro.conf.arg(**looks)]
+        settings["metavar"] = name.upper()
+    hint = Annotated[option.type, tyro.conf.arg(**settings)]
     if positional:
         hint = tyro.conf.Positional[hint]
     if option.default is REQUIRED:
@@ -255,16 +255,16 @@ def _field(name: str, option: Option, positional: bool) -> tuple[Any, ...]:
     return _identifier(name), hint, dataclasses.field(default=option.default)
 
 
-def _commas(words: Sequence[str], said: str) -> str | None:
-    """The error for comma-separated values after a flag, of which tyro complains."""
+def _comma_error(words: Sequence[str], message: str) -> str | None:
+    """Return the error for comma-separated values of a flag in tyro's message, if there are some."""
     for flag, value in itertools.pairwise(words):
-        if flag.startswith("--") and flag in said and "," in value and not value.startswith("--"):
+        if flag.startswith("--") and flag in message and "," in value and not value.startswith("--"):
             return f"{flag} {value}: values are separated by spaces, {flag} {' '.join(value.replace(',', ' ').split())}"
     return None
 
 
 def _one_line(box: str, command: str) -> str:
-    """The text of tyro's error box, without the box and the help; without Unicode it is ruled by dashes."""
+    """Return the text of tyro's error box in one line; without Unicode, dashes draw the box."""
     heading = r"╭─[^╮]*╮|\A[^-]*\n\s*-{3,}\s*\n"
     text = re.split(r"─{3,}|\n\s*-{3,}\s*\n|Got errors:", re.sub(rf"{heading}|[│╰╯]|Error parsing", " ", box))[0]
     return f"{' '.join(text.split())} (see {PROG} {command} --help)"

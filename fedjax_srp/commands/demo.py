@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-COMMUNICATIONS = (0, 1, 10)  # twins break even between them, at 1 to 12
-AT_ONCE = 2  # trainings, since the compiler of one leaves a core idle
+COMMUNICATIONS = (0, 1, 10)  # methods with and without doubling break even at 1 to 12
+PARALLEL_TRAININGS = 2  # since compiling one leaves a core idle
 OWN_PARTS = ("own_head", "own_representation")  # cheap evaluations, without training
 
 
 class Plan(NamedTuple):
-    """The simulations of a demo."""
+    """Plan of the simulations of a demo."""
 
     methods: Sequence[str]
     num_rounds: int
@@ -55,9 +55,9 @@ QUICK = FULL._replace(methods=("srpfl", "fedrep"), num_rounds=50)
 
 
 class Demo(NamedTuple):
-    """The results of a demo, all of them also in its folder."""
+    """Results of a demo, all of them also in its folder."""
 
-    histories: dict[str, list[History]]  # method -> one a seed
+    histories: dict[str, list[History]]  # method -> one per seed
     frame: pd.DataFrame  # see `report.table.comparison`
     target: table.Target
     text: str
@@ -69,7 +69,7 @@ def command(out: str, seeds: int, quick: bool, progress: bool) -> None:
     plan, folder = QUICK if quick else FULL, Path(out)
     size = f"{plan.federation['num_clients']} clients with {plan.federation['classes_per_client']} classes each"
     print(f"{len(plan.methods)} methods, {seeds} seeds, {plan.num_rounds} rounds: digits, {size},")
-    print("whose local work takes 1 time unit on average: exponential, drawn once for every client and seed\n")
+    print("whose local work takes 1 time unit on average: exponential, drawn once for each client and seed\n")
     print(f"\n{run(out, seeds, plan, progress).text}\n")
     print(f"table   {folder / 'table.txt'}, {folder / 'table.csv'}\nfigure  {folder / 'accuracy.png'}")
     print(f"page    {folder / page.FILE}, for a browser: any communication cost, any target")
@@ -79,7 +79,7 @@ def command(out: str, seeds: int, quick: bool, progress: bool) -> None:
 def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: bool = True) -> Demo:
     """Simulate every method of the plan, all seeds at once, and write table, figure, page and run folders.
 
-    Clients' times are Exp(1), drawn once a seed; every method meets the same clients, times and batches. The division
+    Clients' times are Exp(1), drawn once per seed; all methods have the same clients, times and batches. The partition
     of the digits among clients is the same for all seeds.
 
     Seed s is `jax.random.key(s)`, as in `fedjax-srp run --seed s`; its runs are in `<method>/seed_<s>`.
@@ -92,11 +92,11 @@ def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: boo
     histories: dict[str, list[History]] = {name: [] for name in made}
     trainings = judged.trainings(made.values())
     algorithms = [together[0].algorithm for together in trainings]
-    # first one of each algorithm: the others find its programs compiled
+    # first one of each algorithm, so that the others find its programs compiled
     trainings = [trainings[i] for i in sorted(range(len(trainings)), key=lambda i: algorithms[:i].count(algorithms[i]))]
     stopped = threading.Event()
 
-    def train(place: int, together: Sequence[Method]) -> None:
+    def train(number: int, together: Sequence[Method]) -> None:
         evaluations = {method.name: _evaluations(method) for method in together}
         runs = simulate_seeds(
             together[0],
@@ -108,17 +108,17 @@ def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: boo
             keys=keys,
             progress=progress,
             callback=lambda _: stopped.is_set(),
-            name=f"{place} of {len(trainings)}, {' and '.join(map(methods.label, evaluations))}",
+            name=f"{number} of {len(trainings)}, {' and '.join(map(methods.label, evaluations))}",
         )
         for method in together:
             histories[method.name] = [judged.as_method(run, method, evaluations[method.name]) for run in runs]
 
-    with futures.ThreadPoolExecutor(AT_ONCE) as threads:
-        begun = [threads.submit(train, place, together) for place, together in enumerate(trainings, 1)]
+    with futures.ThreadPoolExecutor(PARALLEL_TRAININGS) as threads:
+        begun = [threads.submit(train, i, together) for i, together in enumerate(trainings, 1)]
         try:
             for done in futures.as_completed(begun):
                 done.result()
-        finally:  # after an error or Ctrl-C, the training beside it ends with its next evaluation
+        finally:  # after an error or Ctrl-C, the other training ends with its next evaluation
             stopped.set()
             for waiting in begun:
                 waiting.cancel()
@@ -129,7 +129,7 @@ def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: boo
         if len(together) > 1:
             names = ", ".join(methods.label(method.name) for method in together)
             text += f"\n{names}: one training, judged in several ways; seconds are those of all"
-    text += f"\n{AT_ONCE} trainings at a time, so that their seconds overlap" if len(trainings) > 1 else ""
+    text += f"\n{PARALLEL_TRAININGS} trainings at a time, so that their seconds overlap" if len(trainings) > 1 else ""
     arguments = {"command": "demo", "seeds": seeds, **plan._asdict()}
     saved = []
     for name, runs in histories.items():

@@ -1,4 +1,4 @@
-"""`fedjax-srp grid`: a grid from a TOML file, with a worker a core or a GPU."""
+"""`fedjax-srp grid`: a grid from a TOML file, with a worker per core or per GPU."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ OPTIONS = {
     "out": Option("out", str | None, None, "folder of the grid; default that of the file, else runs/grid"),
     **written(grid, leave_out=("file", "exclude", "out", "workers")),
     "workers": Option(
-        "workers", int | None, None, "processes on this machine; default one a GPU, or one a core; 0 for none"
+        "workers", int | None, None, "processes on this machine; default one per GPU, or one per core; 0 for none"
     ),
 }
 
 
 def run(arguments: Mapping[str, Any]) -> None:
-    """Run a grid with these values of its options, and print its results."""
+    """Run a grid with these options and print its results."""
     workers = len(gpus()) or len(cores()) if arguments["workers"] is None else arguments["workers"]
     if workers or arguments["launcher"] != "local":
-        jax.config.update("jax_platforms", "cpu")  # of this process, which only plans: GPUs are for the workers
+        jax.config.update("jax_platforms", "cpu")  # this process only plans; GPUs are for the workers
     found = grid(**{**arguments, "workers": workers})
     for failure in found.failures:
         print(f"failed: {failure.name}: {failure.error}")

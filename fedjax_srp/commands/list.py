@@ -11,19 +11,19 @@ from types import SimpleNamespace
 from typing import Any
 
 from fedjax_srp import clocks, data, methods, models
-from fedjax_srp.runs.clocks import CALLED, DISTRIBUTIONS
+from fedjax_srp.runs.clocks import DISTRIBUTIONS, PARAMETRIZED
 
-_ROOM, _INDENT = 40, 6  # letters: a column of text is wrapped where it is, from so many on; else below, moved in
+_MIN_WIDTH, _INDENT = 40, 6  # a last column narrower than this is moved below its line, with this indent
 
 
 def width_of_stdout() -> int | None:
-    """Columns of the terminal; None for a file or a pipe."""
+    """Return the columns of the terminal; None for a file or a pipe."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def catalogue(data_dir: str | None = None, width: int | None = None) -> str:
-    """Methods, data sets, models, clocks and policies as text, in lines of at most `width` letters."""
-    shapes = SimpleNamespace(example_shape=(28, 28), num_classes=10)  # any: names do not depend on it
+    """List methods, data sets, models, clocks and policies in lines of at most `width` letters."""
+    shapes = SimpleNamespace(example_shape=(28, 28), num_classes=10)  # names do not depend on it
     rows = []
     for name in methods.names():
         recipe = methods.recipe(name)
@@ -54,7 +54,7 @@ def catalogue(data_dir: str | None = None, width: int | None = None) -> str:
         ["fixed:DISTRIBUTION", _first_line(clocks.Fixed)],
         ["dynamic:DISTRIBUTION", _first_line(clocks.Dynamic)],
         ["trace:FILE", _first_line(clocks.Trace)],
-        *([f"{name}(...)", _first_line(cls)] for name, cls in CALLED.items()),
+        *([f"{name}(...)", _first_line(cls)] for name, cls in PARAMETRIZED.items()),
     ]
     parts.append(_section("Clocks (--clock)", words, width))
     distributions = [[_call(name, cls), _first_line(cls)] for name, cls in DISTRIBUTIONS.items()]
@@ -74,18 +74,18 @@ def _call(name: str, maker: Any) -> str:
 
 def _section(title: str, rows: list[list[str]], width: int | None) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    starts = [2, *itertools.accumulate((each + 2 for each in widths), initial=2)][1:]  # of each column, and the end
-    most = starts[-1] if width is None else width
-    beside = len(widths)  # columns in one line; the others stand below
-    if starts[-1] - 2 > most and most - starts[-2] < _ROOM:
-        beside = max(1, sum(end - 2 <= most for end in starts[1:]))
+    starts = [2, *itertools.accumulate((each + 2 for each in widths), initial=2)][1:]  # of columns, and the last end
+    limit = starts[-1] if width is None else width
+    beside = len(widths)  # columns in one line; the others go below
+    if starts[-1] - 2 > limit and limit - starts[-2] < _MIN_WIDTH:
+        beside = max(1, sum(end - 2 <= limit for end in starts[1:]))
     lines = []
     for row in rows:
         line = "  ".join(word.ljust(each) for word, each in zip(row[:beside], widths, strict=False)).rstrip()
-        lines.append(_wrapped(f"  {line}", most, " " * starts[beside - 1]))
+        lines.append(_wrapped(f"  {line}", limit, " " * starts[beside - 1]))
         if below := "; ".join(filter(None, row[beside:])):
-            lines.append(_wrapped(" " * _INDENT + below, most, " " * _INDENT))
-    return "\n".join([_wrapped(title, most, "  "), *lines])
+            lines.append(_wrapped(" " * _INDENT + below, limit, " " * _INDENT))
+    return "\n".join([_wrapped(title, limit, "  "), *lines])
 
 
 def _wrapped(text: str, width: int, indent: str) -> str:

@@ -11,40 +11,40 @@ from fedjax_srp.report import page, panels, repeats, table
 from fedjax_srp.report.panels import figure
 from fedjax_srp.run_folder import unfinished
 
-_NAMED = 12  # of the runs that are left out
+_MAX_NAMED = 12  # unfinished runs in the message
 
 
 def report(
     folder: str, target: float | None, communications: Sequence[float], out: str | None, evaluation: str | None = None
 ) -> str:
-    """One table and one figure for every data set and number of clients among the runs, and one page for all.
+    """Write a table and a figure for each data set and number of clients, and one page for all; return them as text.
 
-    Runs that differ in nothing but the seed are the repeats of a row, whether Python or the command line saved them. If
-    they differ in more, such as the learning rate or the partition, there is a row for each value, with the value
-    beside the name of the method.
+    Runs that differ only in the seed are repeats of one row, whether Python or the command line saved them. If they
+    differ in more, such as the learning rate or the partition, there is a row for each value, with the value in its
+    name.
 
     Args:
-        folder: searched for run folders, with its subfolders.
+        folder: searched for run folders, including subfolders.
         target: mean accuracy to time; None for 95 % of FedRep's final accuracy, of the best method's without FedRep.
         communications: costs per communicating round, in time units.
-        out: where to write; None for `folder`.
+        out: folder to write to; None for `folder`.
         evaluation: for all runs; None for the default of each.
 
     Raises:
-        ValueError: no such folder, no finished runs there, one run with two results, an invalid target or cost, a run
-            without that evaluation.
+        ValueError: no such folder, no finished run in it, two different results of one run, an invalid target or cost,
+            or a run without that evaluation.
     """
     table.check_target(target)
     table.check_communications(communications)
     if not Path(folder).is_dir():
-        is_what = "is a file" if Path(folder).exists() else "there is no such folder"
-        raise ValueError(f"folder={folder!r}: {is_what}; give a folder that fedjax-srp run, grid or demo wrote")
+        problem = "is a file" if Path(folder).exists() else "there is no such folder"
+        raise ValueError(f"folder={folder!r}: {problem}; give a folder that fedjax-srp run, grid or demo wrote")
     found = sorted(path.parent for path in Path(folder).rglob("summary.json"))
     left_out = [str(run) for run in unfinished(Path(folder))]
     if not found:
         hint = "give a folder that fedjax-srp run, grid or demo wrote"
         if left_out:
-            hint = f"{len(left_out)} are begun or planned; the same command as before resumes them"
+            hint = f"{len(left_out)} are started or planned; the command that started them resumes them"
         raise ValueError(f"folder={folder!r}: holds no finished run; {hint}")
     tasks, errors = repeats.by_task(map(repeats.read, found))
     twice = []
@@ -54,45 +54,47 @@ def report(
     if not tasks:
         scores = repeats.scored_by(run.history for run in errors)
         raise ValueError(f"folder={folder!r}: none of its runs was evaluated by accuracy{scores}")
-    place = storage.writable(out or folder)
+    out_folder = storage.writable(out or folder)
     compared = page.compared(tasks, target, communications)
     suffixes, others = ([""], _suffixes(tasks)) if len(tasks) == 1 else (_suffixes(tasks), [""])
-    made = [_made(each, place, suffix) for suffix, each in zip(suffixes, compared, strict=True)]
-    files = {place / page.FILE: page.writer(compared)}
+    made = [_text_and_files(each, out_folder, suffix) for suffix, each in zip(suffixes, compared, strict=True)]
+    files = {out_folder / page.FILE: page.writer(compared)}
     for _, of_task in made:
         files |= of_task
-    is_again = (place / page.FILE).exists() and not (place / "summary.json").exists()  # a run has its own figure
-    sets = [[place / name.format(suffix) for name in panels.FILES] for suffix in others if is_again]
-    old = [path for of_one in sets if all(map(Path.is_file, of_one)) for path in of_one]  # else it may be the user's
+    is_again = (out_folder / page.FILE).exists() and not (out_folder / "summary.json").exists()  # no run's own figure
+    sets = [[out_folder / name.format(suffix) for name in panels.FILES] for suffix in others if is_again]
+    old = [path for paths in sets if all(map(Path.is_file, paths)) for path in paths]  # else the user's
     storage.replace(files)
     texts = [text for text, _ in made]
-    texts.append(f"page    {place / page.FILE}")
+    texts.append(f"page    {out_folder / page.FILE}")
     if old:
         for path in old:
             path.unlink()
-        texts.append(f"removed, of an earlier report: {', '.join(path.name for path in old)}")
+        texts.append(f"removed files of an earlier report: {', '.join(path.name for path in old)}")
     if errors:
         names = ", ".join(str(run.folder) for run in errors)
         texts.append(f"left out, their scores are errors: {names}; plot them with srp.plots")
     if twice:
         names = ", ".join(f"{run.folder} (as {same.folder})" for run, same in twice)
-        texts.append(f"left out, the same run as another and equal to it: {names}")
+        texts.append(f"left out, duplicates of other runs: {names}")
     if left_out:
-        more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
-        texts.append(f"left out, not finished: {', '.join(left_out[:_NAMED])}{more}")
+        more = f" and {len(left_out) - _MAX_NAMED} more" if len(left_out) > _MAX_NAMED else ""
+        texts.append(f"left out, not finished: {', '.join(left_out[:_MAX_NAMED])}{more}")
     return "\n\n".join(texts)
 
 
 def _suffixes(tasks: Iterable[str]) -> list[str]:
     words = [f"_{task.replace('/', '_')}" for task in tasks]
-    return [f"{word}_{place}" if word in words[:place] else word for place, word in enumerate(words)]
+    return [f"{word}_{i}" if word in words[:i] else word for i, word in enumerate(words)]
 
 
-def _made(compared: page.Comparison, place: Path, suffix: str) -> tuple[str, dict[Path, Callable[[Path], object]]]:
-    title, rows, aim, communications = compared
+def _text_and_files(
+    compared: page.Comparison, folder: Path, suffix: str
+) -> tuple[str, dict[Path, Callable[[Path], object]]]:
+    title, rows, target, communications = compared
     histories = rows.histories
-    frame = table.comparison(histories, aim.accuracy, communications, rows.twins)
-    text = "\n".join([table.render(frame, aim), *rows.notes])
-    draw = functools.partial(figure, histories, aim, communications, title)
-    files = panels.files(place, frame, text, draw, suffix)
-    return f"{title}\n\n{text}\n\nwritten to {place}: {', '.join(path.name for path in files)}", files
+    frame = table.comparison(histories, target.accuracy, communications, rows.twins)
+    text = "\n".join([table.render(frame, target), *rows.notes])
+    draw = functools.partial(figure, histories, target, communications, title)
+    files = panels.files(folder, frame, text, draw, suffix)
+    return f"{title}\n\n{text}\n\nwritten to {folder}: {', '.join(path.name for path in files)}", files

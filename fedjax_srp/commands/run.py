@@ -9,12 +9,12 @@ from typing import Any
 from fedjax_srp import watch
 from fedjax_srp.runs import folder
 from fedjax_srp.runs.loggers import loggers
-from fedjax_srp.runs.run import from_words
+from fedjax_srp.runs.run import from_options
 
 
 def run(arguments: Mapping[str, Any]) -> None:
     """Simulate, or resume, a run with these values for every option of `fedjax_srp.runs.words.groups`."""
-    made = from_words(arguments)
+    made = from_options(arguments)
     default = f"runs/{made.name.replace(' + ', '_')}_{Path(arguments['dataset']).stem}_seed{made.seed}"
     out = Path(arguments["out"] or default)
     of_rows = [] if arguments["log"] is None else [watch.json_lines(arguments["log"])]

@@ -1,1 +1,1 @@
-"""Grids of runs: points, what of them runs together, where it runs, what it leaves behind."""
+"""Grids of runs: points, their batching into programs, launchers, and results."""

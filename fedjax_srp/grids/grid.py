@@ -1,4 +1,4 @@
-"""`grid`: many runs from one description, in Python and on the command line."""
+"""`grid`: all combinations of options as runs, in Python and on the command line."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from fedjax_srp._checks import checked
-from fedjax_srp.grids.execute import How
+from fedjax_srp.grids.execute import ExecutionOptions
 from fedjax_srp.grids.points import Spec, points, read
-from fedjax_srp.grids.result import Grid, carried_out
+from fedjax_srp.grids.result import Grid, run_grid
 from fedjax_srp.parts import AtLeast, Count
 from fedjax_srp.storage import writable
 
@@ -33,36 +33,37 @@ def grid(
     dry_run: bool = False,
     progress: bool = True,
 ) -> Grid:
-    """Run every combination of values, each into a folder of its own, and return them all.
+    """Run every combination of values, each into its own folder, and return all of them.
 
     Names and values are those of `fedjax-srp run` with underscores. The values of method, participation, model and
     clock may also be objects, and `data` takes data in memory; on an axis, `{name: object}` names objects. Finished
-    runs in the folder are not run again, killed ones go on from their checkpoint, and failed ones are listed at the end
-    and tried again by the next call.
+    runs in the folder are not run again, interrupted ones resume from their checkpoint, and failed ones are listed at
+    the end and tried again by the next call.
 
     Args:
         file: TOML with tables [options], [axes], [variants.NAME], [[exclude]] and `out`, instead of arguments.
         axes: option -> its values; there is a run for each combination.
         options: of every run. An option that a method does not read is left out of its runs.
         variants: name -> options that go together: one more axis, called "variant".
-        exclude: leaves out the runs that have all values of one of these; a list stands for any of its values. One that
-            leaves out none is refused.
+        exclude: rules; a run with all values of a rule is left out, a list matches any of its values. A rule that
+            matches no run is refused.
         out: folder of the grid; default that of the file, else runs/grid.
-        workers: processes on this machine, each with its share of the cores or a GPU; 0 runs everything here.
+        workers: processes on this machine, each with its share of the cores or a GPU; 0 runs everything in this
+            process.
         batch: most runs in one program; they differ only in seed and in floats such as learning rates. None for as many
             as memory allows with work for every worker, if they have enough rounds for it to pay.
-        retries: how often a run that fails is tried again.
-        launcher: "slurm" submits jobs with submitit instead of starting processes here; `workers` then says among how
-            many jobs the runs are divided.
+        retries: number of times that a failed run is tried again.
+        launcher: "slurm" submits jobs with submitit instead of starting processes here; `workers` is then the number of
+            jobs among which the runs are divided.
         slurm: parameters of submitit, e.g. {"slurm_partition": "gpu", "timeout_min": 60}; `cluster` is one of them.
-        dry_run: run each program up to its first evaluation only, and say how long the grid takes (`Grid.seconds`).
+        dry_run: run each program up to its first evaluation only, and estimate the time of the grid (`Grid.seconds`).
         progress: show a progress bar.
 
     Returns:
         A `Grid` with histories and tables.
 
     Raises:
-        ValueError: any error of the grid or one of its runs that can be found without compiling, in one line, before
+        ValueError: the grid or some of its runs have errors that can be found without compiling; in one line, before
             anything runs.
 
     Example:
@@ -80,5 +81,5 @@ def grid(
         if axes or options or variants or exclude:
             raise ValueError(f"file={os.fspath(file)!r}: give a file or axes, options, variants and exclude, not both")
         spec, others = read(os.fspath(file))
-    how = How(workers, batch, retries, launcher, slurm or others.get("slurm"), dry_run, progress)
-    return carried_out(points(spec), writable(out or others.get("out") or "runs/grid"), how)
+    execution = ExecutionOptions(workers, batch, retries, launcher, slurm or others.get("slurm"), dry_run, progress)
+    return run_grid(points(spec), writable(out or others.get("out") or "runs/grid"), execution)

@@ -1,4 +1,4 @@
-"""Points of a grid: every combination of its values, each a run, checked before anything is simulated."""
+"""Points of a grid: one run for each combination of values, checked before anything is simulated."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from fedjax_srp.options import Option
 from fedjax_srp.parts import as_annotated, members
 from fedjax_srp.report.repeats import told_apart
 from fedjax_srp.runs import words
-from fedjax_srp.runs.run import ASIDE, LIMITS, OF_OBJECTS, Run, from_words, read_by
+from fedjax_srp.runs.run import LIMITS, NOT_SIMULATED, OPTIONS_OF_DATA_OBJECTS, Run, from_options, options_read
 
 VARIANT = "variant"
-_BARE = (VARIANT, "method", "algorithm", "dataset", "data")  # in names, their values alone
+_VALUE_ONLY = (VARIANT, "method", "algorithm", "dataset", "data")  # named by their values without the option
 _OBJECTS: dict[str, tuple[type, ...]] = {  # options whose values may be objects
     "method": (FederatedAlgorithm, Method),
     "participation": (ParticipationPolicy,),
@@ -35,34 +35,34 @@ _OBJECTS: dict[str, tuple[type, ...]] = {  # options whose values may be objects
     "clock": (Clock,),
     "data": (),
 }
-_OF_THE_GRID = {  # options of `run` that a grid sets
+_SET_BY_GRID = {  # options of `run` that are refused here
     "out": "the grid names the folders of its runs",
     "overwrite": "delete the folder of a run to have it run again",
     "progress": "it is an option of the grid",
     "log": "runs would write to one file; their numbers are in the tables of the grid",
 }
-_LONG = 100  # letters of a name in a folder's
-_MOST = 100_000  # combinations
+_MAX_NAME_LENGTH = 100  # letters of a point's name in that of its folder
+_MAX_COMBINATIONS = 100_000
 
 
 class Spec(NamedTuple):
-    """A grid as it is written, in the words of `fedjax-srp run`."""
+    """Specification of a grid, with the options of `fedjax-srp run`."""
 
     options: Mapping[str, Any]  # of every run
     axes: Mapping[str, Any]  # option -> its values, or name -> value
     variants: Mapping[str, Mapping[str, Any]]  # name -> options, one more axis
-    exclude: Sequence[Mapping[str, Any]]  # runs with all of these values are left out; a list stands for any of them
+    exclude: Sequence[Mapping[str, Any]]  # leaves out runs with all values of a rule; a list matches any of its values
 
 
-class Own(NamedTuple):
-    """An object on an axis."""
+class NamedObject(NamedTuple):
+    """An object as a value of an option."""
 
     name: str
     value: Any
-    is_named: bool  # by the user
+    is_user_named: bool
 
-    def __eq__(self, other: object) -> bool:  # a rule of `exclude` has the name
-        return self.name == (other.name if isinstance(other, Own) else other)
+    def __eq__(self, other: object) -> bool:  # rules of `exclude` have the name
+        return self.name == (other.name if isinstance(other, NamedObject) else other)
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -72,34 +72,35 @@ class Point(NamedTuple):
     """One run of a grid."""
 
     name: str  # the values by which it differs from the others
-    values: dict[str, Any]  # these, by option; `variant` among them
-    of_variant: dict[str, Any]  # what stands in variants and is no axis, by option, None where the run has none
+    values: dict[str, Any]  # option -> such a value, including `variant`
+    of_variant: dict[str, Any]  # option that variants set -> its value, None if this run has none
     run: Run
-    id: str  # eight hexadecimal digits, equal where the simulations are
+    id: str  # eight hexadecimal digits, equal for equal simulations
 
     @property
     def folder(self) -> str:
-        """The name of its run folder, if that is new."""
-        return f"{re.sub(r'[^A-Za-z0-9.=+-]+', '_', self.name)[:_LONG].strip('_')}-{self.id}"
+        """Name of a new run folder."""
+        return f"{re.sub(r'[^A-Za-z0-9.=+-]+', '_', self.name)[:_MAX_NAME_LENGTH].strip('_')}-{self.id}"
 
 
 def read(path: str | Path) -> tuple[Spec, dict[str, Any]]:
-    """Return the grid of a TOML file, and what else stands in it: `out`, and the table `slurm`.
+    """Return the grid of a TOML file, and its other entries: `out` and the table `slurm`.
 
     Raises:
-        ValueError: no such file, no TOML, or a table that a grid does not have.
+        ValueError: no such file, invalid TOML, or an unknown table.
     """
     try:
         found = tomllib.loads(Path(path).read_text("utf-8"))
     except OSError as error:
         raise ValueError(f"file={str(path)!r}: {error.strerror}; give a TOML file with [options] and [axes]") from None
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and TOMLDecodeError
-        raise ValueError(f"file={str(path)!r}: no TOML ({error}); mend it there") from None
+        raise ValueError(f"file={str(path)!r}: invalid TOML ({error})") from None
     known = (*Spec._fields, "out", "slurm")
     for name, value in found.items():
         if name not in known:
-            hint = "; options stand under [options]" if name not in Spec._fields else ""
-            raise ValueError(f"file={str(path)!r}: {name!r} is no part of a grid{nearest(name, known)}{hint}")
+            raise ValueError(
+                f"file={str(path)!r}: unknown entry {name!r}{nearest(name, known)}; options belong under [options]"
+            )
         wanted = {"exclude": list, "out": str}.get(name, dict)
         if not isinstance(value, wanted):
             shape = {"exclude": "a list of tables, [[exclude]]", "out": "a text"}.get(name, f"a table, [{name}]")
@@ -110,7 +111,7 @@ def read(path: str | Path) -> tuple[Spec, dict[str, Any]]:
 
 
 def _flat(table: Any, before: str = "") -> Any:
-    """A table whose keys have dots, quoted or not: TOML makes tables of the latter, and no option takes one."""
+    """Join the keys of nested tables with dots, since TOML reads unquoted dotted keys as tables."""
     if not isinstance(table, Mapping):
         return table
     found: dict[str, Any] = {}
@@ -120,79 +121,79 @@ def _flat(table: Any, before: str = "") -> Any:
 
 
 class Problems:
-    """All that is wrong with a grid."""
+    """Collection of the errors of a grid."""
 
     def __init__(self) -> None:
         self._runs: dict[str, list[str]] = {}
 
-    def add(self, what: object, run: str = "") -> None:
-        """Note something, of a run or of all."""
-        self._runs.setdefault(str(what), []).extend([run] if run else [])
+    def add(self, problem: object, run: str = "") -> None:
+        """Add an error, of a run or of the whole grid."""
+        self._runs.setdefault(str(problem), []).extend([run] if run else [])
 
     def __bool__(self) -> bool:
         return bool(self._runs)
 
-    def refuse(self) -> None:
-        """Raise a ValueError of one line if something is wrong; what several runs have in common stands once."""
-        told = []
-        for what, runs in self._runs.items():
+    def raise_if_any(self) -> None:
+        """Raise a ValueError of one line with all errors, each once with its first run and the number of others."""
+        lines = []
+        for problem, runs in self._runs.items():
             more = f" and {len(runs) - 1} more runs" if len(runs) > 1 else ""
-            told.append(f"{runs[0]}{more}: {what}" if runs else what)
-        if told:
-            count = f"{len(told)} things are wrong: " if len(told) > 1 else ""
-            raise ValueError(f"grid: {count}{'; '.join(told)}")
+            lines.append(f"{runs[0]}{more}: {problem}" if runs else problem)
+        if lines:
+            count = f"{len(lines)} problems: " if len(lines) > 1 else ""
+            raise ValueError(f"grid: {count}{'; '.join(lines)}")
 
 
 def points(spec: Spec) -> list[Point]:
-    """Return every run of a grid, in the order of its axes.
+    """Return the runs of a grid, in the order of its axes.
 
-    An option that a method does not read is left out of its runs; runs that become equal by that are one.
+    Options that a method does not read are left out of its runs, and runs that are then equal are merged.
     """
-    spec = spec._replace(axes={name: _listed(each) for name, each in spec.axes.items()})
+    spec = spec._replace(axes={name: _as_list(each) for name, each in spec.axes.items()})
     count = math.prod(len(each) for each in spec.axes.values() if isinstance(each, Sized)) * max(len(spec.variants), 1)
-    if count > _MOST:
-        raise ValueError(f"grid: at least {count} products of values, more than {_MOST}; make several grids")
+    if count > _MAX_COMBINATIONS:
+        raise ValueError(f"grid: at least {count} combinations, the limit is {_MAX_COMBINATIONS}; make several grids")
     loaded = spec.options.get("load", ())
     words.load([loaded] if isinstance(loaded, str) else list(loaded))
     problems = Problems()
-    spec = _Coerced(problems).spec(spec)
-    problems.refuse()
+    spec = _Coercer(problems).spec(spec)
+    problems.raise_if_any()
     unread = {*spec.options, *spec.axes} - ((words.FIXED | {"data"}) - {"model", "participation"})
-    told_apart = dict.fromkeys([*spec.axes, *itertools.chain.from_iterable(spec.variants.values())])
+    distinguishing = dict.fromkeys([*spec.axes, *itertools.chain.from_iterable(spec.variants.values())])
     found: dict[str, list[Point]] = {}
     hits = [0] * len(spec.exclude)
     for values, given in _products(spec, hits):
         try:
-            kept = _read_by_the_method(given)
+            kept = _options_read(given)
             unread -= kept.keys()
-            point = _point({n: v for n, v in values.items() if n in kept or n == VARIANT}, kept, told_apart)
+            point = _point({n: v for n, v in values.items() if n in kept or n == VARIANT}, kept, distinguishing)
             found.setdefault(point.id, []).append(point)
         except ValueError as error:
             problems.add(error, _name(values))
     if not found and not problems:
-        problems.add("no runs are left, exclude leaves out all of them; leave out a rule")
+        problems.add("exclude leaves out all runs; remove a rule")
     for rule, hit in zip(spec.exclude, hits, strict=True):
         if not hit:
-            told = ", ".join(f"{name}={' or '.join(map(_text, wanted))}" for name, wanted in rule.items())
+            text = ", ".join(f"{name}={' or '.join(map(_text, wanted))}" for name, wanted in rule.items())
             problems.add(
-                f"exclude: {told} leaves out no run; mend the rule or leave it out (it sees what options, axes and "
-                "variants say, no defaults)"
+                f"exclude: {text} matches no run; correct or remove the rule (it sees values of options, axes and "
+                "variants, not defaults)"
             )
     for option in sorted(unread) if not problems else ():
-        problems.add(f"{option}: no method of the grid reads it; leave it out")
-    problems.refuse()
-    return _named(found.values())
+        problems.add(f"{option}: no method of the grid reads it; remove it")
+    problems.raise_if_any()
+    return _with_unique_names(found.values())
 
 
-def _listed(values: Any) -> Any:
-    """The values of an axis as a list, of endless ones as many as are too many; what is none stays for an error."""
+def _as_list(values: Any) -> Any:
+    """Return the values of an axis as a list, cut just above the limit; other types are refused later."""
     if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
         return values
-    return list(itertools.islice(values, _MOST + 1))
+    return list(itertools.islice(values, _MAX_COMBINATIONS + 1))
 
 
-class _Coerced:
-    """A grid with values as the options take them; notes what is wrong."""
+class _Coercer:
+    """Converts the values of a grid to the types of the options; collects errors."""
 
     def __init__(self, problems: Problems):
         self._options = {name: each for group in words.groups().values() for name, each in group.items()}
@@ -206,9 +207,9 @@ class _Coerced:
             self._note("axes: load belongs under options")
         for name, given in variants.items():
             for option in {*given} & {*axes}:
-                self._note(f"variant {name!r}: {option} is an axis already; leave it out of one of them")
+                self._note(f"variant {name!r}: {option} is also an axis; remove one of the two")
         for option in sorted({*spec.options} & {*axes}):
-            self._note(f"{option} stands under options and is an axis; leave one of them out")
+            self._note(f"{option} is both an option and an axis; remove one of the two")
         rules = [rule for given in spec.exclude if (rule := self._rule(given, variants))]
         return Spec(self._table(spec.options, ""), axes, variants, rules)
 
@@ -216,18 +217,18 @@ class _Coerced:
         named = given.values() if isinstance(given, Mapping) and name in _OBJECTS else ()
         listed = given if isinstance(given, list) else list(named)
         if not listed:
-            self._note(f"axes: {name}={short(given)} must be a list with a value at least")
+            self._note(f"axes: {name}={short(given)} must be a list with at least one value")
         values = [self._value(name, value, "axes: ") for value in listed]
         if isinstance(given, Mapping):
-            own = zip(given, values, strict=bool(values))
-            return [Own(str(called), each.value if isinstance(each, Own) else each, True) for called, each in own]
-        bare = [each for each in values if isinstance(each, Own)]
+            objects = [each.value if isinstance(each, NamedObject) else each for each in values]
+            return [NamedObject(str(key), each, True) for key, each in zip(given, objects, strict=bool(values))]
+        unnamed = [each for each in values if isinstance(each, NamedObject)]
         for place, each in enumerate(values):
-            if isinstance(each, Own):
-                alike = [other.value for other in bare if other.name == each.name]
-                values[place] = each._replace(name=each.name + told_apart(each.value, alike))
-        if bare and len({*values}) < len(values):
-            self._note(f"axes: {name} has several objects called {short(bare[0].value)}; give {{name: object, ...}}")
+            if isinstance(each, NamedObject):
+                same_name = [other.value for other in unnamed if other.name == each.name]
+                values[place] = each._replace(name=each.name + told_apart(each.value, same_name))
+        if unnamed and len({*values}) < len(values):
+            self._note(f"axes: {name} has several objects called {short(unnamed[0].value)}; give {{name: object, ...}}")
         return values
 
     def _table(self, given: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -237,16 +238,16 @@ class _Coerced:
         return {name: self._value(name, of_name, where) for name, of_name in given.items()}
 
     def _value(self, name: str, given: Any, where: str) -> Any:
-        if name in _OF_THE_GRID:
-            self._note(f"{where}{name} is no option of a grid: {_OF_THE_GRID[name]}")
+        if name in _SET_BY_GRID:
+            self._note(f"{where}{name} is not an option of a grid: {_SET_BY_GRID[name]}")
         elif name in _OBJECTS and (name == "data" or not isinstance(given, str)):
             fits = all(hasattr(given, each) for each in SOURCE) if name == "data" else isinstance(given, _OBJECTS[name])
             if not fits or isinstance(given, type):
                 kinds = " or ".join(["a name"] * (name != "data") + [kind.__name__ for kind in _OBJECTS[name]])
-                self._note(f"{where}{name}={short(given)} must be {kinds or 'data of one that was loaded or made'}")
-            return Own(str(getattr(given, "name", type(given).__name__)), given, False)
+                self._note(f"{where}{name}={short(given)} must be {kinds or 'data from srp.data.load or the like'}")
+            return NamedObject(str(getattr(given, "name", type(given).__name__)), given, False)
         elif name not in self._options:
-            self._note(f"{where}{name!r} is no option of fedjax-srp run{nearest(name, self._options)}")
+            self._note(f"{where}{name!r} is not an option of fedjax-srp run{nearest(name, self._options)}")
         else:
             try:
                 return coerce(name, self._options[name], given)
@@ -255,7 +256,7 @@ class _Coerced:
         return given
 
     def _rule(self, given: Any, variants: Mapping[str, Any]) -> dict[str, list[Any]]:
-        """A rule of `exclude`: option -> the values that it means, one, or each of a list."""
+        """Return a rule of `exclude` as option -> its values."""
         if not isinstance(given, Mapping) or not given:
             self._note(f"exclude: {short(given)} must be a table of options")
             return {}
@@ -264,7 +265,7 @@ class _Coerced:
             several = rule[name] = list(wanted) if isinstance(wanted, list | tuple) else [wanted]
             if name == VARIANT:
                 for unknown in (value for value in several if value not in variants):
-                    self._note(f"exclude: no variant {short(unknown)}{nearest(str(unknown), variants)}")
+                    self._note(f"exclude: unknown variant {short(unknown)}{nearest(str(unknown), variants)}")
             elif name != "data":
                 try:
                     rule[name] = [coerce(name, self._options[name], wanted)]
@@ -274,17 +275,17 @@ class _Coerced:
 
 
 def coerce(name: str, option: Option, value: Any) -> Any:
-    """Return a value as `run` takes it: whole numbers become floats, lists tuples, a text several where it may."""
+    """Convert a value to the type of its option: integers to floats, lists to tuples, a text to a tuple of one."""
     kinds = [kind for kind, _ in members(option.type)]
     if int in kinds and isinstance(value, int | np.integer) and not isinstance(value, bool):
-        return int(value)  # seeds are larger than what enters a program
+        return int(value)  # without the limit of int32, which seeds exceed
     if tuple[str, ...] in kinds and isinstance(value, str):
         return (value,)
     return as_annotated(name, value, option.type)
 
 
 def _products(spec: Spec, hits: list[int]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """(values of the axes, all options that are given) of each run that is not excluded; `hits` counts, a rule each."""
+    """Yield the axis values and all options of each run that is not excluded; `hits` counts matches per rule."""
     axes = ({VARIANT: list(spec.variants)} if spec.variants else {}) | dict(spec.axes)
     for chosen in itertools.product(*axes.values()):
         values = dict(zip(axes, chosen, strict=True))
@@ -292,85 +293,86 @@ def _products(spec: Spec, hits: list[int]) -> Iterator[tuple[dict[str, Any], dic
         given = {**spec.options, **of_variant, **{n: v for n, v in values.items() if n != VARIANT}}
         all_values = {**given, **values}
         applies = [all(all_values.get(name) in wanted for name, wanted in rule.items()) for rule in spec.exclude]
-        for place, is_hit in enumerate(applies):
-            hits[place] += is_hit
+        for i, is_hit in enumerate(applies):
+            hits[i] += is_hit
         if not any(applies):
             yield values, given
 
 
-def _read_by_the_method(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What is given, without the options of other methods, policies, models and data."""
+def _options_read(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the given options without those that the run's method, policy, model and data do not read."""
     if "method" not in given and "algorithm" not in given:
-        raise ValueError("method is missing; fedjax-srp list shows methods")
-    read, method = read_by(_plain(given)).keys() | words.FIXED | {"data"}, given.get("method")
-    if isinstance(method, Own) and not isinstance(method.value, str):
+        raise ValueError("method is missing; fedjax-srp list shows the methods")
+    read, method = options_read(_unwrapped(given)).keys() | words.FIXED | {"data"}, given.get("method")
+    if isinstance(method, NamedObject) and not isinstance(method.value, str):
         read -= {"model", "participation"} if isinstance(method.value, Method) else {"model"}
     if "data" in given and "dataset" not in given:
-        read -= words.DATA.keys() - {*OF_OBJECTS}
+        read -= words.DATA.keys() - {*OPTIONS_OF_DATA_OBJECTS}
     return {option: value for option, value in given.items() if option in read}
 
 
-def _plain(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value.value if isinstance(value, Own) else value for name, value in given.items()}
+def _unwrapped(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value.value if isinstance(value, NamedObject) else value for name, value in given.items()}
 
 
-def _point(values: dict[str, Any], given: Mapping[str, Any], told_apart: Collection[str]) -> Point:
-    """A run. Its limits, and what changes no simulation, may change, unless the grid tells runs apart by them.
+def _point(values: dict[str, Any], given: Mapping[str, Any], distinguishing: Collection[str]) -> Point:
+    """Make a point. Its id ignores limits and options that change no simulation, unless they distinguish runs.
 
     Args:
-        values: of the axes that it reads.
-        given: the options that it reads.
-        told_apart: the options that are axes or stand in variants.
+        values: of the axes that the run reads.
+        given: the options that the run reads.
+        distinguishing: options that are axes or are set by variants.
     """
-    names = {name: value.name for name, value in given.items() if isinstance(value, Own) and value.is_named}
-    run = from_words(_plain(given), names)
-    of_variant = {option: given.get(option) for option in told_apart if option not in values}
-    identity = _identity(run, {*LIMITS, *ASIDE}.difference(told_apart))
+    objects = {name: value for name, value in given.items() if isinstance(value, NamedObject)}
+    names = {name: each.name for name, each in objects.items() if each.is_user_named}
+    run = from_options(_unwrapped(given), names)
+    of_variant = {option: given.get(option) for option in distinguishing if option not in values}
+    identity = _identity(run, {*LIMITS, *NOT_SIMULATED}.difference(distinguishing))
     return Point(_name(values) or str(run.record["method"]), values, of_variant, run, identity)
 
 
-def _identity(run: Run, may_change: Collection[str]) -> str:
-    fixed = {name: value for name, value in run.record.items() if name not in may_change}
+def _identity(run: Run, ignored: Collection[str]) -> str:
+    fixed = {name: value for name, value in run.record.items() if name not in ignored}
     return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def rerun_of(point: Point) -> Point:
-    """Return a point whose run trains on all of its training data and is judged by its test data."""
+    """Return the point without validation: trained on all training data and evaluated on test data."""
     if point.run.data["validation"] is None:
-        raise ValueError(f"{point.name}: judged by its test data already; choose by validation=0.2 under options")
+        raise ValueError(f"{point.name}: already judged by test data; tune with validation=0.2 under options")
     run = dataclasses.replace(point.run, data={**point.run.data, "validation": None})
     values = {name: value for name, value in point.values.items() if name != "validation"}
-    return point._replace(run=run, values=values, id=_identity(run, ASIDE))
+    return point._replace(run=run, values=values, id=_identity(run, NOT_SIMULATED))
 
 
-def _named(found: Collection[Sequence[Point]]) -> list[Point]:
-    """Each run once, under a name of its own: by the values that all points with it share, or by those of any."""
-    runs = [_merged(same, any_of=False) for same in found]
-    number = Counter(run.name for run in runs)
-    runs = [_merged(same, any_of=number[run.name] > 1) for run, same in zip(runs, found, strict=True)]
-    number = Counter(run.name for run in runs)
-    return [run._replace(name=f"{run.name} ({run.id})") if number[run.name] > 1 else run for run in runs]
+def _with_unique_names(found: Collection[Sequence[Point]]) -> list[Point]:
+    """Merge equal points and give each a unique name, from shared values first, then from all values, then the id."""
+    runs = [_merge(same, join_values=False) for same in found]
+    count = Counter(run.name for run in runs)
+    runs = [_merge(same, join_values=count[run.name] > 1) for run, same in zip(runs, found, strict=True)]
+    count = Counter(run.name for run in runs)
+    return [run._replace(name=f"{run.name} ({run.id})") if count[run.name] > 1 else run for run in runs]
 
 
-def _merged(same: Sequence[Point], any_of: bool) -> Point:
-    """The same run several times: a value that they do not share is left out, or becomes all of theirs (`any_of`)."""
+def _merge(same: Sequence[Point], join_values: bool) -> Point:
+    """Merge equal points: values in which they differ are joined, or left out."""
     values = {}
     for name in same[0].values:
         different = [*dict.fromkeys(point.values.get(name) for point in same)]
         if len(different) == 1:
             values[name] = different[0]
-        elif any_of:
+        elif join_values:
             values[name] = tuple(different)
     return same[0]._replace(values=values, name=_name(values) or str(same[0].run.record["method"]))
 
 
 def _name(values: Mapping[str, Any]) -> str:
-    told = [_text(value) if option in _BARE else f"{option}={_text(value)}" for option, value in values.items()]
-    return ", ".join(told)
+    words = [_text(value) if option in _VALUE_ONLY else f"{option}={_text(value)}" for option, value in values.items()]
+    return ", ".join(words)
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, Own):
+    if isinstance(value, NamedObject):
         return value.name
     if isinstance(value, tuple):
         return "+".join(map(_text, value))

@@ -1,4 +1,4 @@
-"""Result of a grid: histories by name, long tables of all of them, and the best of them judged anew."""
+"""Result of a grid: histories by name, tables of all runs, and the choice of the best ones."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fedjax_srp import storage
 from fedjax_srp._checks import check_choice, check_known, checked
-from fedjax_srp.grids.execute import Failure, How, execute
-from fedjax_srp.grids.points import Own, Point, rerun_of
+from fedjax_srp.grids.execute import ExecutionOptions, Failure, execute
+from fedjax_srp.grids.points import NamedObject, Point, rerun_of
 from fedjax_srp.history import History
 from fedjax_srp.storage import writable
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_LARGER = ("final_accuracy", "worst_decile")  # better where scores are accuracies
+_LARGER_IS_BETTER = ("final_accuracy", "worst_decile")  # if scores are accuracies
 _NUMBERS = (
-    *(*_LARGER, "simulated_time", "time_to_target", "num_rounds"),
+    *(*_LARGER_IS_BETTER, "simulated_time", "time_to_target", "num_rounds"),
     *("diverged", "total_bytes_up", "total_bytes_down"),
 )
 _SUMMARY = ("evaluation", "judged_on", "score", *_NUMBERS)
@@ -35,12 +35,11 @@ class Grid:
 
     Attributes:
         folder: of the grid; each run has its folder in it.
-        folders: name of the run -> its folder, finished runs alone, in the order of the axes.
-        values: name of the run -> the options by which it differs, those of its variant too, of all runs.
-        failures: runs that could not be made, with an error of one line each; of `dry_run`, short runs of programs.
-        seconds: how long the rest would take, where that was asked for (`dry_run`) and no short run failed; None
-            otherwise.
-        points: name of the run -> what was asked for.
+        folders: name of a finished run -> its folder, in the order of the axes.
+        values: name of a run -> the options by which it differs, including those of its variant.
+        failures: runs that failed, with an error of one line each; for `dry_run`, failed short runs.
+        seconds: estimated by `dry_run` for the unfinished runs; None otherwise, or if a short run failed.
+        points: name of a run -> its specification.
     """
 
     folder: Path
@@ -56,11 +55,11 @@ class Grid:
 
     @functools.cached_property
     def histories(self) -> dict[str, History]:
-        """Name of the run -> its history, finished runs alone."""
+        """Name of a finished run -> its history."""
         return {name: History.load(folder) for name, folder in self.folders.items()}
 
     def to_frame(self, communication: float | None = None) -> pd.DataFrame:
-        """A long table: a row a run and round, `History.to_frame` with the options that differ in front.
+        """Return a table with a row per run and round: the options that differ, and `History.to_frame`.
 
         Args:
             communication: cost per communicating round, in time units; None for that of each run.
@@ -68,14 +67,14 @@ class Grid:
         Raises:
             ValueError: a cost on top of rounds that overlap.
         """
-        return self._long(lambda history: history.to_frame(_own(history, "communication", communication)))
+        return self._long(lambda history: history.to_frame(_or_recorded(communication, history, "communication")))
 
     def clients_frame(self) -> pd.DataFrame:
-        """As `to_frame`, a row a run, evaluation, round and client: `History.clients_frame`."""
+        """Return a table with a row per run, evaluation, round and client: `History.clients_frame`."""
         return self._long(lambda history: history.clients_frame())
 
     def summary(self, target: float | None = None, communication: float | None = None) -> pd.DataFrame:
-        """A row a run: the options that differ, and the run in a few numbers.
+        """Return a table with a row per run: the options that differ, and numbers of `History.summary`.
 
         Args:
             target: mean accuracy to time, see `History.summary`; None for that of each run.
@@ -85,18 +84,19 @@ class Grid:
 
         rows = []
         for name, history in self.histories.items():
-            numbers = history.summary(_own(history, "target", target), _own(history, "communication", communication))
-            rows.append(self._front(name) | {column: numbers[column] for column in _SUMMARY})
+            cost = _or_recorded(communication, history, "communication")
+            numbers = history.summary(_or_recorded(target, history, "target"), cost)
+            rows.append(self._first_columns(name) | {column: numbers[column] for column in _SUMMARY})
         return pd.DataFrame(rows)
 
     def save(self, communication: float | None = None) -> list[Path]:
-        """Writes the tables into the folder: `runs.csv` and `rounds.parquet`, or `rounds.csv` without pyarrow.
+        """Write the tables into the folder: `runs.csv` and `rounds.parquet`, or `rounds.csv` without pyarrow.
 
         Args:
             communication: cost per communicating round, in time units; None for that of each run.
 
         Returns:
-            The files; none where nothing is finished.
+            The files; none if no run is finished.
         """
         if not self.folders:
             return []
@@ -110,17 +110,17 @@ class Grid:
 
     @checked
     def best(self, by: str = "final_accuracy", judged_on: Literal["validation", "test"] = "validation") -> list[str]:
-        """Returns the names of the runs of the best setting, one for each seed: what `rerun` takes.
+        """Return the names of the runs of the best setting, one for each seed, for `rerun`.
 
-        Runs that differ in nothing but the seed are one setting, judged by their mean.
+        Runs that differ only in the seed are one setting, compared by their mean.
 
         Args:
             by: a number of `summary`. The largest accuracy is the best, and the smallest of everything else.
-            judged_on: "validation" where the runs were judged by a share of the training data (the option
-                `validation`); "test" chooses by the very data that judge, which flatters the choice.
+            judged_on: "validation" if the runs were judged by a share of the training data (the option `validation`);
+                "test" chooses by the test data, so the accuracy of the choice is too optimistic.
 
         Raises:
-            ValueError: no such number, no finished run, or a run that was judged by other data.
+            ValueError: an unknown number, no finished run, or a run that was judged by other data.
         """
         check_choice("by", by, _NUMBERS)
         settings: dict[str, list[str]] = {}
@@ -130,8 +130,8 @@ class Grid:
             if split != judged_on:
                 other = "give validation=0.2 under options" if judged_on == "validation" else "leave out validation"
                 raise ValueError(f"judged_on={judged_on!r}: {name} was judged by {split} data; {other}")
-            made = {option: value for option, value in run.record.items() if option != "seed"}
-            settings.setdefault(json.dumps(made, sort_keys=True), []).append(name)
+            setting = {option: value for option, value in run.record.items() if option != "seed"}
+            settings.setdefault(json.dumps(setting, sort_keys=True), []).append(name)
         if not settings:
             raise ValueError("best: no run of the grid is finished")
         rows = self.summary().set_index("run")
@@ -139,22 +139,22 @@ class Grid:
         known = {setting: mean for setting, mean in means.items() if mean == mean}
         if not known:
             raise ValueError(f"best: {by} is not a number in any run")
-        is_larger_better = by in _LARGER and set(rows["score"]) == {"accuracy"}
+        is_larger_better = by in _LARGER_IS_BETTER and set(rows["score"]) == {"accuracy"}
         return settings[(max if is_larger_better else min)(known, key=known.__getitem__)]
 
-    def rerun(self, names: Sequence[str], out: str | os.PathLike | None = None, **how: Any) -> Grid:
-        """Runs some of its runs again, on all of their training data and judged by their test data.
+    def rerun(self, names: Sequence[str], out: str | os.PathLike | None = None, **options: Any) -> Grid:
+        """Run some of its runs again, on all of their training data and judged by their test data.
 
         Args:
-            names: of runs that were judged by a share of the training data; `best` returns some.
-            out: folder of the new grid; default "test" in that of this one.
-            **how: workers, batch, retries, launcher, slurm, dry_run and progress, as of `grid`.
+            names: of runs that were judged by a share of the training data, such as those of `best`.
+            out: folder of the new grid; default "test" in the folder of this one.
+            **options: workers, batch, retries, launcher, slurm, dry_run and progress, as of `grid`.
 
         Returns:
             A grid of these runs, under the same names.
 
         Raises:
-            ValueError: a name that is none, a run that was judged by its test data already.
+            ValueError: an unknown name, or a run that was judged by its test data already.
 
         Example:
             >>> import tempfile, fedjax_srp as srp
@@ -168,17 +168,17 @@ class Grid:
             ['learning_rate=0.1, seed=0', 'learning_rate=0.1, seed=1']
         """
         check_known("run", names, self.points)
-        anew = [rerun_of(self.points[name]) for name in names]
-        return carried_out(anew, writable(self.folder / "test" if out is None else out), How(**how))
+        chosen = [rerun_of(self.points[name]) for name in names]
+        return run_grid(chosen, writable(self.folder / "test" if out is None else out), ExecutionOptions(**options))
 
-    def _front(self, name: str) -> dict[str, object]:
+    def _first_columns(self, name: str) -> dict[str, object]:
         return {"run": name} | {axis: cells[name] for axis, cells in self._columns.items()}
 
     @functools.cached_property
     def _columns(self) -> dict[str, dict[str, object]]:
-        """Axis -> name of the run -> its value, None where the run does not read it; text where types differ."""
+        """Option -> name of a run -> its value, None if the run does not read it; texts if types differ."""
         axes = dict.fromkeys(axis for values in self.values.values() for axis in values)
-        return {axis: _of_one_type({n: _cell(own.get(axis)) for n, own in self.values.items()}) for axis in axes}
+        return {axis: _of_one_type({n: _cell(each.get(axis)) for n, each in self.values.items()}) for axis in axes}
 
     def _long(self, table: Callable[[History], pd.DataFrame]) -> pd.DataFrame:
         import pandas as pd
@@ -186,30 +186,30 @@ class Grid:
         def frames() -> Iterator[pd.DataFrame]:
             for name, history in self.histories.items():
                 frame = table(history)
-                front = pd.DataFrame({column: [value] * len(frame) for column, value in self._front(name).items()})
+                columns = self._first_columns(name).items()
+                front = pd.DataFrame({column: [value] * len(frame) for column, value in columns})
                 yield pd.concat([front, frame], axis=1)
 
         return pd.concat(frames(), ignore_index=True) if self.folders else pd.DataFrame()
 
 
-def carried_out(points: Sequence[Point], folder: Path, how: How) -> Grid:
-    """Return the result of points that are run into a folder; errors as of `execute`."""
-    members, failures, seconds = execute(points, folder, how)
+def run_grid(points: Sequence[Point], folder: Path, options: ExecutionOptions) -> Grid:
+    """Run points into a folder and return the result; raises as `execute`."""
+    members, failures, seconds = execute(points, folder, options)
     named = {member.point.name: member for member in members}
-    values = {name: _plain(member.point.values | member.point.of_variant) for name, member in named.items()}
+    values = {name: _with_names(member.point.values | member.point.of_variant) for name, member in named.items()}
     finished = {name: member.folder for name, member in named.items() if member.is_finished()}
     return Grid(folder, finished, values, failures, seconds, {name: member.point for name, member in named.items()})
 
 
-def _plain(values: dict[str, object]) -> dict[str, object]:
-    """Values with the names of objects in their place."""
-    return {name: value.name if isinstance(value, Own) else value for name, value in values.items()}
+def _with_names(values: dict[str, object]) -> dict[str, object]:
+    """Replace objects by their names."""
+    return {name: value.name if isinstance(value, NamedObject) else value for name, value in values.items()}
 
 
-def _own(history: History, option: str, given: float | None) -> Any:
-    """What is given, else what the run was asked for."""
-    own = {"communication": 0.0, "target": None} | history.config.get("arguments", {})
-    return own[option] if given is None else given
+def _or_recorded(given: float | None, history: History, option: str) -> Any:
+    recorded = {"communication": 0.0, "target": None} | history.config.get("arguments", {})
+    return recorded[option] if given is None else given
 
 
 def _of_one_type(cells: dict[str, object]) -> dict[str, object]:
@@ -220,5 +220,5 @@ def _of_one_type(cells: dict[str, object]) -> dict[str, object]:
 
 
 def _cell(value: object) -> object:
-    """Several values as one text, as the name of a run has them."""
+    """Join several values to one text, as in the name of a run."""
     return "+".join(map(str, value)) if isinstance(value, tuple) else value

@@ -1,4 +1,4 @@
-"""Units as jobs of Slurm, submitted with submitit; or as processes of its local executor."""
+"""Launcher of units as Slurm jobs with submitit, or as processes of its local executor."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from fedjax_srp import storage
 from fedjax_srp.engine.cores import use_all_cores
 from fedjax_srp.grids.launch import Launcher
 from fedjax_srp.grids.units import Unit
-from fedjax_srp.grids.work import Done, Worker
+from fedjax_srp.grids.work import TaskResult, Worker
 
 _POLL = 1.0  # seconds
-_ENDING = 60.0  # seconds; so long a job that has given its result may still count as one of the user's
-_AGAIN = 10.0  # seconds from one refusal to the next try
-_LINE = 300  # letters of an error
-_JOB = "job.json"  # the id of the last job of a unit, in the folder that its points share
+_GRACE = 60.0  # seconds for which a finished job may still count towards the user's limit
+_RETRY_AFTER = 10.0  # seconds after a refused submission
+_MAX_ERROR_LENGTH = 300
+_JOB = "job.json"  # in `Unit.shared`, the id of the unit's last job
 
 
-class Slurm(Launcher):
-    """Submits a job for each unit, as many at once as the scheduler takes; it decides when they run.
+class SlurmLauncher(Launcher):
+    """Submits a job for each unit, as many at once as the scheduler accepts.
 
-    A unit whose job of an earlier call is still in the queue or running waits for that one.
+    Jobs of an earlier call that are still queued or running are waited for, not submitted again.
 
     Args:
-        folder: of what submitit writes; on a file system that the nodes share.
-        parameters: of `submitit.AutoExecutor.update_parameters`, and `cluster`: "slurm" (the default), "local".
-        say: prints a line.
+        folder: for the files of submitit, on a file system that the nodes share.
+        parameters: of `submitit.AutoExecutor.update_parameters`, and `cluster`: "slurm" (the default) or "local".
+        write: prints a line.
 
     Raises:
         ValueError: submitit is not installed, or refuses a parameter.
     """
 
-    def __init__(self, folder: Path, parameters: Mapping[str, Any], say: Callable[[str], None]):
+    def __init__(self, folder: Path, parameters: Mapping[str, Any], write: Callable[[str], None]):
         try:
             submitit = importlib.import_module("submitit")
         except ImportError:
@@ -47,16 +47,16 @@ class Slurm(Launcher):
             self._executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
             self._executor.update_parameters(**{"name": "fedjax-srp", **others})
         except (RuntimeError, NameError, TypeError, AssertionError, ValueError) as error:
-            raise ValueError(f"launcher='slurm': {' '.join(str(error).split())[:_LINE]}; mend [slurm]") from None
+            raise ValueError(f"launcher='slurm': {_one_line(error)}; correct [slurm]") from None
         errors = importlib.import_module("submitit.core.utils")
         self._refusals = (errors.FailedJobError, errors.FailedSubmissionError)
         self._job_of_id = (lambda name: submitit.SlurmJob(folder, name)) if cluster == "slurm" else None
-        self._say, self._earlier = say, dict[str, Any]()
-        self._jobs: dict[str, Any] = {}  # that run
-        self._next_try, self._patience = 0.0, 0.0  # by the clock: when jobs are submitted again, how long in any case
-        self._is_told = False
+        self._write, self._earlier = write, dict[str, Any]()
+        self._jobs: dict[str, Any] = {}  # unit id -> its job of this call
+        self._next_try, self._grace_end = 0.0, 0.0  # by `time.monotonic`
+        self._has_announced_limit = False
 
-    def earlier(self, units: Sequence[Unit]) -> dict[str, Any]:
+    def earlier_jobs(self, units: Sequence[Unit]) -> dict[str, Any]:
         """See `Launcher`."""
         found: dict[str, Any] = {}
         for unit in units:
@@ -65,7 +65,7 @@ class Slurm(Launcher):
                     found[unit.id] = self._job_of_id(storage.read_json(unit.shared / _JOB)["id"])
         runs = {name: job for name, job in found.items() if not (job.done() or job.state.upper() == "UNKNOWN")}
         if runs:
-            self._say(f"waiting for jobs of an earlier call: {', '.join(job.job_id for job in runs.values())}")
+            self._write(f"waiting for jobs of an earlier call: {', '.join(job.job_id for job in runs.values())}")
         self._earlier = dict(runs)
         return runs
 
@@ -74,15 +74,14 @@ class Slurm(Launcher):
         if time.monotonic() < self._next_try:
             return None
         try:
-            submitted = self._executor.submit(job, task, unit)
+            submitted = self._executor.submit(perform_on_node, task, unit)
         except self._refusals as error:
-            if time.monotonic() >= self._patience and not (self._jobs or self._earlier):
-                reason = " ".join(str(error).split())[:_LINE]
-                raise ValueError(f"launcher='slurm': {reason}; mend [slurm], or try again later") from None
-            self._next_try = time.monotonic() + _AGAIN
-            if not self._is_told:
-                self._is_told = True
-                self._say("more are submitted as jobs end")
+            if time.monotonic() >= self._grace_end and not (self._jobs or self._earlier):
+                raise ValueError(f"launcher='slurm': {_one_line(error)}; correct [slurm], or try again later") from None
+            self._next_try = time.monotonic() + _RETRY_AFTER
+            if not self._has_announced_limit:
+                self._has_announced_limit = True
+                self._write("the job limit is reached; more jobs will be submitted as others end")
             return None
         unit.shared.mkdir(parents=True, exist_ok=True)
         storage.write_json(unit.shared / _JOB, {"id": submitted.job_id})
@@ -94,25 +93,30 @@ class Slurm(Launcher):
         if not any(future.done() for future in futures):
             time.sleep(_POLL)
 
-    def ended(self, unit: Unit, future: Any) -> Done:
+    def result(self, unit: Unit, future: Any) -> TaskResult:
         """See `Launcher`."""
-        self._next_try, self._patience = 0.0, time.monotonic() + _ENDING
-        if self._earlier.pop(unit.id, None) is not None:  # it may have been asked for other rounds, or have failed
-            is_ready = unit.is_finished() and unit.is_summarized()
-            return Done(None) if is_ready else Done("its job of an earlier call has ended", is_elsewhere=True)
+        self._next_try, self._grace_end = 0.0, time.monotonic() + _GRACE
+        if self._earlier.pop(unit.id, None) is not None:  # that job may have had fewer rounds, or have failed
+            if unit.is_finished() and unit.has_current_summary():
+                return TaskResult(None)
+            return TaskResult("its job of an earlier call has ended", is_held_elsewhere=True)
         del self._jobs[unit.id]
         error = future.exception()
         if error is not None:
-            return Done(f"{' '.join(str(error).split())[:_LINE]}; see {future.paths.stderr}")
+            return TaskResult(f"{_one_line(error)}; see {future.paths.stderr}")
         return future.result()
 
     def close(self) -> None:
-        """See `Launcher`; jobs of this call that are not done are cancelled."""
+        """Cancel the jobs of this call that are not done."""
         for submitted in self._jobs.values():
             submitted.cancel()
 
 
-def job(task: str, unit: Unit) -> Done:
-    """Do what a node does, on all its cores."""
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:_MAX_ERROR_LENGTH]
+
+
+def perform_on_node(task: str, unit: Unit) -> TaskResult:
+    """Perform a task on a node of the cluster, with all its cores."""
     use_all_cores()
     return Worker().perform(task, unit, lambda rounds: None)

@@ -1,4 +1,4 @@
-"""One unit of a grid, run in this process: a point as `fedjax-srp run` does it, or a batch as one program."""
+"""Execution of a unit of a grid in this process: a point as by `fedjax-srp run`, or a batch as one program."""
 
 from __future__ import annotations
 
@@ -18,58 +18,58 @@ from fedjax_srp.grids.units import Member, Unit, batch_of
 from fedjax_srp.history import History
 from fedjax_srp.runs import folder as run_folder
 from fedjax_srp.runs import judged, words
-from fedjax_srp.runs.loggers import apart, loggers
-from fedjax_srp.runs.run import as_recorded, load_data
+from fedjax_srp.runs.loggers import loggers, split_by_seed
+from fedjax_srp.runs.run import load_data, recorded_jax_settings
 from fedjax_srp.watch import Progress, all_of
 
-Tell = Callable[[int], None]  # how many rounds the points of a unit have completed, all together
-ERROR = "error.txt"  # in the folder that a unit's points share
-_LINE = 300  # letters of an error
+RoundsCallback = Callable[[int], None]  # gets the completed rounds of all trainings of a unit together
+ERROR = "error.txt"  # in `Unit.shared`
+_MAX_ERROR_LENGTH = 300
 
 
 class Cost(NamedTuple):
-    """Seconds that a short run of a unit took."""
+    """Seconds of a short run of a unit."""
 
     compile: float
     per_round: float  # of all trainings together, evaluations included
 
 
-class Done(NamedTuple):
-    """A unit has ended."""
+class TaskResult(NamedTuple):
+    """Result of a task on a unit."""
 
     error: str | None  # in one line
-    is_elsewhere: bool = False  # another process is running it
-    result: Any = None
+    is_held_elsewhere: bool = False  # another process is running the unit
+    value: Any = None
 
 
-class Datasets:
-    """Loads data; keeps the last ones, which neighbours in a grid share."""
+class DatasetCache:
+    """Loader of data that caches the last ones, since neighbours in a grid share them."""
 
     def __init__(self) -> None:
-        self._known: tuple[Any, FederatedSource] | None = None
+        self._last: tuple[Any, FederatedSource] | None = None
 
     def __call__(self, given: Mapping[str, Any]) -> FederatedSource:
-        """Return the data of a run; errors as of `load_data`."""
-        if self._known is None or self._known[0] != given:
-            self._known = None  # its memory first
-            self._known = given, load_data(given)
-        return self._known[1]
+        """Return the data of a run; raises as `load_data`."""
+        if self._last is None or self._last[0] != given:
+            self._last = None  # frees its memory first
+            self._last = given, load_data(given)
+        return self._last[1]
 
 
 class Worker:
-    """Runs units one after the other; keeps data and programs between them."""
+    """Runs units one after the other; data and compiled programs are kept in between."""
 
     def __init__(self) -> None:
-        self._datasets, self._load = Datasets(), functools.cache(lambda file: words.load([file]))
+        self._datasets, self._load = DatasetCache(), functools.cache(lambda file: words.load([file]))
 
-    def perform(self, task: str, unit: Unit, tell: Tell) -> Done:
-        """Do a task, "run" or "measure"; an error is one line, with a traceback in the unit's folder if it is a bug."""
+    def perform(self, task: str, unit: Unit, on_rounds: RoundsCallback) -> TaskResult:
+        """Do a task, "run" or "measure"; errors become one line, with a traceback in the unit's folder for bugs."""
         run = unit.members[0].point.run
         try:
-            with as_recorded(run.record):
+            with recorded_jax_settings(run.record):
                 for file in run.load:
                     self._load(file)
-                return Done(None, result=self.run(unit, tell) if task == "run" else self.measure(unit))
+                return TaskResult(None, value=self.run(unit, on_rounds) if task == "run" else self.measure(unit))
         except Exception as error:
             full = storage.as_full_disk(error, unit.shared)
             line = " ".join(str(error if full is None else full.strerror).split())
@@ -79,76 +79,78 @@ class Worker:
                     unit.shared.mkdir(parents=True, exist_ok=True)
                     text = traceback.format_exc()
                     storage.replace({unit.shared / ERROR: lambda path: path.write_text(text, "utf-8")})
-                    line = f"{line[:_LINE]}; see {unit.shared / ERROR}"
-            return Done(line, isinstance(error, storage.HeldError))
+                    line = f"{line[:_MAX_ERROR_LENGTH]}; see {unit.shared / ERROR}"
+            return TaskResult(line, isinstance(error, storage.HeldError))
 
-    def run(self, unit: Unit, tell: Tell) -> None:
-        """Run what is not finished of a unit, from a checkpoint if there is one, and mend summaries of other costs."""
+    def run(self, unit: Unit, on_rounds: RoundsCallback) -> None:
+        """Run or resume the unfinished points of a unit, and update the summaries of another communication cost."""
         if len(unit.members) == 1:
-            self._run_one(unit.members[0], tell)
+            self._run_one(unit.members[0], on_rounds)
             return
         with storage.held(unit.shared, "out"):
             if not unit.is_finished():
-                self._run_batch(unit, tell)
+                self._run_batch(unit, on_rounds)
             for member in unit.members:
-                if not member.is_summarized():
-                    self._run_one(member, tell)
+                if not member.has_current_summary():
+                    self._run_one(member, on_rounds)
 
     def measure(self, unit: Unit) -> Cost:
-        """Run a unit up to its first evaluation, and keep nothing of it."""
+        """Run a unit up to its first evaluation, without writing files."""
         run = unit.members[0].point.run
         num_rounds = min(run.eval_every, run.num_rounds)
-        history = self._simulated(unit, num_rounds=num_rounds, eval_first=0)[0]
+        history = self._simulate(unit, num_rounds=num_rounds, eval_first=0)[0]
         return Cost(history.compile_seconds, history.seconds_per_round)
 
-    def _simulated(self, unit: Unit, **options: Any) -> list[History]:
-        """The histories of a unit's points, together; each training once, judged in all ways that are asked for."""
+    def _simulate(self, unit: Unit, **options: Any) -> list[History]:
+        """Simulate each training of a unit once, with all requested evaluations; return a history per point."""
         runs = [member.point.run for member in unit.members]
         given = [run.simulation(self._datasets(run.data)) for run in runs]
-        judges = [check_evaluations(each["algorithm"].algorithm, each["evaluations"]) for each in given]
-        asked = given[0] | {"evaluations": [*dict.fromkeys(itertools.chain(*judges))], "progress": False, **options}
+        evaluations = [check_evaluations(each["algorithm"].algorithm, each["evaluations"]) for each in given]
+        common = given[0] | {"evaluations": [*dict.fromkeys(itertools.chain(*evaluations))], "progress": False}
+        common |= options
         if len(unit.trainings()) == 1:
-            found = [simulate(**asked)]
+            histories = [simulate(**common)]
         else:
-            del asked["key"]
-            found = simulate_seeds(**asked, **batch_of([member.point for member in unit.members])._asdict())
-        trained = dict(zip(unit.trainings(), found, strict=True))
+            del common["key"]
+            histories = simulate_seeds(**common, **batch_of([member.point for member in unit.members])._asdict())
+        trained = dict(zip(unit.trainings(), histories, strict=True))
         return [
             judged.as_method(trained[run.training], each["algorithm"], of_run)
-            for run, each, of_run in zip(runs, given, judges, strict=True)
+            for run, each, of_run in zip(runs, given, evaluations, strict=True)
         ]
 
-    def _run_one(self, member: Member, tell: Tell) -> None:
-        with loggers(member.point.run, member.folder, among_others=True) as found:
+    def _run_one(self, member: Member, on_rounds: RoundsCallback) -> None:
+        with loggers(member.point.run, member.folder, in_grid=True) as callbacks:
             run_folder.execute(
                 member.point.run,
                 member.folder,
-                overwrite=member.begins_anew(),
+                overwrite=member.must_restart(),
                 say=lambda line: None,
                 load=self._datasets,
-                callback=all_of(_telling(tell), *found),
+                callback=all_of(_progress_callback(on_rounds), *callbacks),
             )
 
-    def _run_batch(self, unit: Unit, tell: Tell) -> None:
+    def _run_batch(self, unit: Unit, on_rounds: RoundsCallback) -> None:
         run = unit.members[0].point.run
-        place = unit.shared / "checkpoint" if run.checkpoint else None
+        checkpoints = unit.shared / "checkpoint" if run.checkpoint else None
         with contextlib.ExitStack() as stack:
-            of_member = [stack.enter_context(loggers(m.point.run, m.folder, among_others=True)) for m in unit.members]
-            callback = all_of(_telling(tell), apart([all_of(*found) for found in of_member]))
-            histories = self._simulated(unit, checkpoint_dir=place, keep_clients=run.models, callback=callback)
+            entered = [stack.enter_context(loggers(m.point.run, m.folder, in_grid=True)) for m in unit.members]
+            of_seeds = split_by_seed([all_of(*callbacks) for callbacks in entered])
+            callback = all_of(_progress_callback(on_rounds), of_seeds)
+            histories = self._simulate(unit, checkpoint_dir=checkpoints, keep_clients=run.models, callback=callback)
         for member, history in zip(unit.members, histories, strict=True):
             with storage.held(member.folder, "out"):
                 if not member.is_finished():
                     run_folder.save(history, member.folder, member.point.run, run.models)
 
 
-def _telling(tell: Tell) -> Callable[[Progress], None]:
-    """A callback that tells the rounds of all points; where memory is short, several programs run one by one."""
-    done: dict[int, int] = {}
+def _progress_callback(on_rounds: RoundsCallback) -> Callable[[Progress], None]:
+    """Return a callback that reports the rounds of all trainings, which may run in several programs in turn."""
+    completed: dict[int, int] = {}  # first seed of a program -> rounds of its trainings
 
     def call(progress: Progress) -> None:
         seeds = progress.seeds or range(1)
-        done[seeds.start] = progress.round * len(seeds)
-        tell(sum(done.values()))
+        completed[seeds.start] = progress.round * len(seeds)
+        on_rounds(sum(completed.values()))
 
     return call

@@ -1,1 +1,1 @@
-"""A run as one value, its options as words, and its folder."""
+"""Runs: their options, their records, and their folders."""

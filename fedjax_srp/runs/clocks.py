@@ -1,4 +1,4 @@
-"""Clocks as words: `fixed`, `dynamic:exponential(uniform(1/N, 1))`, `trace:times.csv`, `failing(fixed(...), 0.1)`."""
+"""Parser of clocks: `fixed`, `dynamic:exponential(uniform(1/N, 1))`, `trace:times.csv`, `failing(fixed(...), 0.1)`."""
 
 from __future__ import annotations
 
@@ -19,46 +19,47 @@ from fedjax_srp._checks import check_known, short
 from fedjax_srp.base import Clock
 
 _RANDOM = "dynamic:exponential(uniform(1/N, 1))"
-NAMED = {"fixed": "fixed:exponential(1)", "random": _RANDOM, "dynamic": _RANDOM}  # SRPFL, section 5
+ALIASES = {"fixed": "fixed:exponential(1)", "random": _RANDOM, "dynamic": _RANDOM}  # SRPFL, section 5
 CLOCKS = {cls.name: cls for cls in (clocks.Fixed, clocks.Dynamic)}
 DISTRIBUTIONS = {cls.name: cls for cls in (clocks.Exponential, clocks.Uniform, clocks.Constant, clocks.LogNormal)}
-CALLED = {cls.name: cls for cls in (clocks.Available, clocks.Failing, clocks.Devices)}
-INSIDE = CLOCKS | CALLED | {cls.name: cls for cls in (clocks.Markov, clocks.DayNight)} | DISTRIBUTIONS
+PARAMETRIZED = {cls.name: cls for cls in (clocks.Available, clocks.Failing, clocks.Devices)}
+_MAKERS = CLOCKS | PARAMETRIZED | {cls.name: cls for cls in (clocks.Markov, clocks.DayNight)} | DISTRIBUTIONS
 HELP = (
-    "how long a unit of local work takes each client: fixed (T_i ~ Exp(1), drawn once), random or dynamic "
+    "time of each client for a unit of local work: fixed (T_i ~ Exp(1), drawn once), random or dynamic "
     "(T_i ~ Exp(lambda_i) in every round, lambda_i ~ U[1/N, 1] once), fixed:DISTRIBUTION or dynamic:DISTRIBUTION with "
     "exponential(rate), uniform(low, high), lognormal(median, sigma) or constant(value), where a distribution may "
-    "stand for a number and N for the number of clients, and + COST behind it adds a communication to every time (for "
-    "rounds that overlap), or trace:FILE, a .csv or .npy with a row a round and a column a client; ordered: before any "
-    "but a trace (ordered:fixed) numbers the clients by speed, the fastest first; devices(compute, downlink, uplink) "
+    "replace a number, N is the number of clients, and a final + COST adds a communication cost to every time (for "
+    "rounds that overlap), or trace:FILE, a .csv or .npy with a row per round and a column per client; ordered: before "
+    "any but a trace (ordered:fixed) numbers clients by speed, the fastest first; devices(compute, downlink, uplink) "
     "with a number or a distribution for each, available(CLOCK, markov(on, off)), available(CLOCK, daynight(period)) "
     "and failing(CLOCK, rate), where CLOCK is devices(...), fixed(DISTRIBUTION) or dynamic(DISTRIBUTION); or NAME or "
     "NAME(...) of srp.clocks.register"
 )
 _REMEDY = "give fixed, random, fixed:exponential(1), dynamic:exponential(uniform(1/N, 1)) or trace:FILE"
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
-_NOT_UNDERSTOOD = (SyntaxError, KeyError, ArithmeticError, TypeError, RecursionError, MemoryError)
+_PARSE_ERRORS = (SyntaxError, KeyError, ArithmeticError, TypeError, RecursionError, MemoryError)
 
 
 def parse(text: str, num_clients: int) -> Clock:
-    """Return the clock that a text names."""
-    called = CALLED | clocks.OWN
+    """Return the clock of a text, see `HELP`."""
+    called = PARAMETRIZED | clocks.OWN
     if (name := text.partition("(")[0].strip()) in called:
-        with _understood(text, f"give {name}(...), see --help" if name in CALLED else f"give {name} or {name}(...)"):
-            make = _call(ast.parse(text, mode="eval").body, called, num_clients)
-        return make()  # outside, where errors of a user's own function keep their traceback
+        remedy = f"give {name}(...), see --help" if name in PARAMETRIZED else f"give {name} or {name}(...)"
+        with _one_line_errors(text, remedy):
+            make = _bind(ast.parse(text, mode="eval").body, called, num_clients)
+        return make()  # outside, so that errors of a user's own function keep their traceback
     words = text.removeprefix("ordered:")
-    kind, _, rest = NAMED.get(words, words).partition(":")
+    kind, _, rest = ALIASES.get(words, words).partition(":")
     if kind == "trace":
         if words != text:
             raise ValueError(f"clock={text!r}: a trace says who is slow; sort its columns, or leave out ordered:")
         return clocks.Trace(_read_trace(rest))
-    if kind in NAMED and kind not in CLOCKS:
-        raise ValueError(f"clock={text!r}: {kind!r} stands for {NAMED[kind]} and takes nothing behind it; {_REMEDY}")
+    if kind in ALIASES and kind not in CLOCKS:
+        raise ValueError(f"clock={text!r}: {kind!r} means {ALIASES[kind]} and takes no distribution; {_REMEDY}")
     own = "; srp.clocks.register, in a file for --load, adds one of your own"
-    check_known("clock", [kind], [*NAMED, "trace", *called], own)
+    check_known("clock", [kind], [*ALIASES, "trace", *called], own)
     communication = 0.0
-    with _understood(text, _REMEDY):
+    with _one_line_errors(text, _REMEDY):
         node = ast.parse(rest, mode="eval").body
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
             node, communication = node.left, _evaluate(node.right, num_clients)
@@ -67,15 +68,15 @@ def parse(text: str, num_clients: int) -> Clock:
 
 
 @contextlib.contextmanager
-def _understood(text: str, remedy: str) -> Iterator[None]:
+def _one_line_errors(text: str, remedy: str) -> Iterator[None]:
     try:
         yield
-    except _NOT_UNDERSTOOD as error:
+    except _PARSE_ERRORS as error:
         raise ValueError(f"clock={short(text)}: not understood ({_reason(error)}); {remedy}") from None
 
 
 def _evaluate(node: ast.expr, num_clients: int) -> Any:
-    """Evaluate numbers, texts, arithmetic, N, distributions and clocks; nothing else is executed."""
+    """Evaluate numbers, texts, arithmetic, N, distributions and clocks; refuse everything else."""
     match node:
         case ast.Constant(value=int() | float() | str() as value):
             return value
@@ -85,11 +86,11 @@ def _evaluate(node: ast.expr, num_clients: int) -> Any:
             return -_evaluate(operand, num_clients)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
             return _OPERATORS[type(op)](_evaluate(left, num_clients), _evaluate(right, num_clients))
-    return _call(node, INSIDE, num_clients)()
+    return _bind(node, _MAKERS, num_clients)()
 
 
-def _call(node: ast.expr, makers: Mapping[str, Callable[..., Any]], num_clients: int) -> Callable[[], Any]:
-    """Return a call of a maker with the arguments in brackets, not yet made."""
+def _bind(node: ast.expr, makers: Mapping[str, Callable[..., Any]], num_clients: int) -> Callable[[], Any]:
+    """Return a maker bound to the arguments of a call."""
     match node:
         case ast.Name(id=name) if name in makers:
             positional, named = [], []
@@ -116,16 +117,16 @@ def _reason(error: Exception) -> str:
 
 
 def _read_trace(name: str) -> np.ndarray:
-    if not os.path.isfile(name):  # unlike that of Path it never raises
+    if not os.path.isfile(name):  # unlike `Path.is_file` it never raises
         raise ValueError(
-            f"clock='trace:{name}': no such file; give a .csv or .npy with a row a round, a column a client"
+            f"clock='trace:{name}': no such file; give a .csv or .npy with a row per round, a column per client"
         )
     try:
         if name.endswith(".npy"):
             return np.load(name, allow_pickle=False)
         with warnings.catch_warnings(action="error", category=UserWarning):  # of an empty file
             return np.loadtxt(name, delimiter=",", ndmin=2)
-    except Exception as error:  # whatever NumPy makes of a damaged header, tokenize.TokenError among it
+    except Exception as error:  # of many types, also tokenize.TokenError for a damaged header
         reason = " ".join(str(error).split())
         raise ValueError(
             f"clock='trace:{name}': not a table of numbers ({reason}); write it with numpy.savetxt"

@@ -1,4 +1,4 @@
-"""The folder of a run: written by a simulation, resumed after a kill, unchanged when finished."""
+"""Execution of a run into its folder: an interrupted run is resumed, a finished one is not changed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedjax_srp.engine.simulate import simulate
 from fedjax_srp.history import History
 from fedjax_srp.report import table
 from fedjax_srp.run_folder import MODELS
-from fedjax_srp.runs.run import AFTERWARDS, ASIDE, LIMITS, Run, load_data
+from fedjax_srp.runs.run import LIMITS, NOT_SIMULATED, SUMMARY_OPTION, Run, load_data
 from fedjax_srp.storage import is_foreign, jsonable
 
 _ARGUMENTS = "arguments.json"  # beside the checkpoints
@@ -37,69 +37,71 @@ def execute(
 ) -> None:
     """Simulate a run into a folder, or resume it; a finished one is not changed.
 
-    With `overwrite` it runs again, and the folder keeps its content until the new run is finished. `load` returns the
+    With `overwrite` it runs again, and the folder keeps its content until the new run is finished. `load` loads the
     data of an unfinished run; None for `load_data`.
 
     Raises:
-        ValueError: an argument out of range, a folder that holds another run, cannot be written to, or that another
-            process is writing to.
+        ValueError: an argument is out of range, or the folder holds another run, is not writable, or is in use by
+            another process.
         OSError: the disk is full.
     """
     with contextlib.ExitStack() as stack:
 
-        def hold() -> _Found:
-            """Lock the folder and check it again, since others may have used it."""
+        def lock() -> _FolderState:
+            """Lock the folder and inspect it again, since another process may have used it."""
             stack.enter_context(storage.held(storage.writable(folder), "out"))
-            return _found(folder, run, overwrite)
+            return _inspect(folder, run, overwrite)
 
-        found = _found(folder, run, overwrite)
-        is_held = (found.asks_anew or not found.finished) and folder.is_dir()
-        if is_held:
-            found = hold()
+        state = _inspect(folder, run, overwrite)
+        is_locked = (state.needs_new_summary or not state.finished) and folder.is_dir()
+        if is_locked:
+            state = lock()
         given: dict[str, Any] = {}
-        if not found.finished:
+        if not state.finished:
             given = run.simulation((load or load_data)(run.data))
-            if not is_held:  # only now, so that a failed start makes no folder
-                found = hold()
-        if found.finished:
-            return _left_alone(folder, run, found.asks_anew, say)
+            if not is_locked:  # only now, so that a failed start creates no folder
+                state = lock()
+        if state.finished:
+            return _report_finished(folder, run, state.needs_new_summary, say)
         if run.checkpoint:
-            if found.begun:
+            if state.has_checkpoint:
                 say(f"continuing the run in {folder}")
-            storage.writable(found.place)
-            storage.write_json(found.place / _ARGUMENTS, run.record)
+            storage.writable(state.checkpoints)
+            storage.write_json(state.checkpoints / _ARGUMENTS, run.record)
         has_models = (folder / MODELS).is_dir() and not is_foreign(folder / MODELS)
-        with_models = run.models or (found.begun and has_models)
+        with_models = run.models or (state.has_checkpoint and has_models)
         history = simulate(
             **given,
             progress=progress,
-            checkpoint_dir=found.place if run.checkpoint else None,
+            checkpoint_dir=state.checkpoints if run.checkpoint else None,
             keep_clients=with_models,
             callback=callback,
         )
         save(history, folder, run, with_models)
-        _tidy(folder, found.place if run.checkpoint else None)
+        _clean_up(folder, state.checkpoints if run.checkpoint else None)
     say(outcome(history, run.target, run.communication))
-    kept = f", {_size(folder / 'checkpoint')} of it to make the run longer" if run.checkpoint else ""
+    kept = f", {_size(folder / 'checkpoint')} of it a checkpoint, to make the run longer" if run.checkpoint else ""
     say(f"written to {folder}: {_size(folder)}{kept}")
     return None
 
 
-def _left_alone(folder: Path, run: Run, asks_anew: bool, say: Callable[[str], None]) -> None:
-    """Print that a folder has the finished run, and its result; rewrite its summary for another cost."""
+def _report_finished(folder: Path, run: Run, needs_new_summary: bool, say: Callable[[str], None]) -> None:
+    """Print the result of a finished run; rewrite its summary for another communication cost."""
     history, cost = History.load(folder), run.communication
     table.check_communication(cost)
-    said = outcome(history, run.target, cost)
-    if asks_anew:  # of the history itself, whose models stay in the folder
+    text = outcome(history, run.target, cost)
+    if needs_new_summary:  # on the loaded history itself, so that models stay in the folder
         object.__setattr__(history, "config", jsonable(_config(history, run)))
         history.save(folder, target=run.target, communication=cost)
-    anew, again = f"its summary and figure are those of communication={cost:g} now", "--overwrite runs it again"
-    say(f"{folder} holds this run already, finished; {anew if asks_anew else again}")
-    say(said)
+    hint = "--overwrite runs it again"
+    if needs_new_summary:
+        hint = f"its summary and figure are now those of communication={cost:g}"
+    say(f"{folder} holds this run already, finished; {hint}")
+    say(text)
 
 
 def save(history: History, folder: Path, run: Run, models: bool) -> None:
-    """Write the folder of a run, with its options."""
+    """Write the folder of a run with its record."""
     history = dataclasses.replace(history, config=_config(history, run))
     run_folder.write(history, folder, run.target, run.communication, models)
 
@@ -108,85 +110,85 @@ def _config(history: History, run: Run) -> dict[str, Any]:
     return {**history.config, "seed": run.seed, "arguments": run.record}
 
 
-def made(folder: Path) -> dict[str, Any]:
+def read_record(folder: Path) -> dict[str, Any]:
     """Return the record of the finished run in a folder."""
     try:
         return dict(json.loads((folder / "config.json").read_text("utf-8"))["config"].get("arguments", {}))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise storage.DamagedError("config.json does not read as that of a run") from None
+        raise storage.DamagedError("config.json is not that of a run") from None
 
 
-def _is_ours(place: Path) -> bool:
-    """Return True if a folder is missing or empty, or has checkpoints of a run, which may be damaged."""
-    record = place / _ARGUMENTS
-    is_kept = storage.has_checksum(record) or any(not is_foreign(place / str(n)) for n in snapshots(place))
-    if is_kept or not place.is_dir():
-        return is_kept or not place.exists()
+def _is_checkpoint_folder(folder: Path) -> bool:
+    """Return True if a folder is missing, empty, or has checkpoints of a run, even damaged ones."""
+    record = folder / _ARGUMENTS
+    is_of_run = storage.has_checksum(record) or any(not is_foreign(folder / str(n)) for n in snapshots(folder))
+    if is_of_run or not folder.is_dir():
+        return is_of_run or not folder.exists()
     return all(
         path.name.startswith(".") and (path.is_file() or path.suffix in (".writing", ".gone"))  # of a killed run
-        for path in place.iterdir()
+        for path in folder.iterdir()
     )
 
 
-class _Found(NamedTuple):
-    place: Path  # of its checkpoints
+class _FolderState(NamedTuple):
+    checkpoints: Path
     finished: bool = False
-    begun: bool = False  # there is a checkpoint to resume from
-    asks_anew: bool = False  # it is finished, with a summary for another cost of communication
+    has_checkpoint: bool = False
+    needs_new_summary: bool = False  # it is finished, with a summary for another communication cost
 
 
-def _found(folder: Path, run: Run, overwrite: bool) -> _Found:
-    """Find this run, finished or begun; refuse folders of other runs, and losing results."""
-    what = run.record
-    others = [] if _is_ours(folder / "checkpoint") else ["checkpoint"]
+def _inspect(folder: Path, run: Run, overwrite: bool) -> _FolderState:
+    """Return the state of this run in a folder; refuse folders of other runs, and losses of results."""
+    record = run.record
+    others = [] if _is_checkpoint_folder(folder / "checkpoint") else ["checkpoint"]
     if run.models and is_foreign(folder / MODELS):
         others.append(MODELS)
     if others:
         raise ValueError(f"out={str(folder)!r}: its {others[0]} was not written by fedjax_srp; give another --out")
     if overwrite:
-        place = folder / f"overwriting_{zlib.crc32(json.dumps(what).encode()):08x}"
-        return _Found(place, begun=bool(snapshots(place)))
-    place = folder / "checkpoint"
-    finished, begun = (folder / "summary.json").is_file(), bool(snapshots(place))
+        checkpoints = folder / f"overwriting_{zlib.crc32(json.dumps(record).encode()):08x}"
+        return _FolderState(checkpoints, has_checkpoint=bool(snapshots(checkpoints)))
+    checkpoints = folder / "checkpoint"
+    finished, has_checkpoint = (folder / "summary.json").is_file(), bool(snapshots(checkpoints))
     other, out = "give another --out, or --overwrite", f"out={str(folder)!r}"
     try:
-        if finished or (not begun and (folder / "config.json").exists()):
-            known = made(folder)
+        if finished or (not has_checkpoint and (folder / "config.json").exists()):
+            known = read_record(folder)
         else:
-            known = storage.read_json(place / _ARGUMENTS) if begun else what
+            known = storage.read_json(checkpoints / _ARGUMENTS) if has_checkpoint else record
     except storage.DamagedError as error:
-        if begun:
-            return _Found(place, begun=True)  # the checkpoints check their run
+        if has_checkpoint:
+            return _FolderState(checkpoints, has_checkpoint=True)  # checkpoints have a fingerprint of their run
         raise ValueError(f"{out}: {error}; {other}") from None
-    if not (finished or begun) and (name := run_folder.foreign(folder)):
+    if not (finished or has_checkpoint) and (name := run_folder.foreign(folder)):
         raise ValueError(f"{out}: its {name} was not written by fedjax_srp; {other}")
-    for name in {**what, **known}:
-        if name not in (*LIMITS, *ASIDE) and known.get(name) != what.get(name):
-            differs = f"{name}={known.get(name)!r} where this one has {what.get(name)!r}"
+    for name in {**record, **known}:
+        if name not in (*LIMITS, *NOT_SIMULATED) and known.get(name) != record.get(name):
+            differs = f"{name}={known.get(name)!r} where this one has {record.get(name)!r}"
             raise ValueError(f"{out}: holds another run, with {differs}; {other}")
     if not finished:
-        return _Found(place, begun=begun)
-    longer = {name: known.get(name) for name in LIMITS if known.get(name) != what.get(name)}
+        return _FolderState(checkpoints, has_checkpoint=has_checkpoint)
+    limits = {name: known.get(name) for name in LIMITS if known.get(name) != record.get(name)}
     lacks_models = run.models and not (folder / MODELS).is_dir()
-    if not longer and not lacks_models:
-        is_anew = known.get(AFTERWARDS) != what.get(AFTERWARDS) and jax.process_count() == 1
-        return _Found(place, finished=True, asks_anew=is_anew)
-    if not (begun and run.checkpoint):
-        has = ", ".join(f"{name}={value}" for name, value in longer.items()) or "no models"
-        raise ValueError(f"{out}: holds this run with {has}, and no checkpoint to go on from; {other}")
-    return _Found(place, begun=True)
+    if not limits and not lacks_models:
+        is_other_cost = known.get(SUMMARY_OPTION) != record.get(SUMMARY_OPTION) and jax.process_count() == 1
+        return _FolderState(checkpoints, finished=True, needs_new_summary=is_other_cost)
+    if not (has_checkpoint and run.checkpoint):
+        has = ", ".join(f"{name}={value}" for name, value in limits.items()) or "no models"
+        raise ValueError(f"{out}: holds this run with {has}, and no checkpoint to resume from; {other}")
+    return _FolderState(checkpoints, has_checkpoint=True)
 
 
-def _tidy(folder: Path, place: Path | None) -> None:
-    """Remove all checkpoints but that of the finished run; all for None."""
+def _clean_up(folder: Path, kept: Path | None) -> None:
+    """Remove all checkpoints except those of the finished run."""
     checkpoints = folder / "checkpoint"
-    if place != checkpoints:
+    if kept != checkpoints:
         storage.remove(checkpoints)
-        if place is not None:
-            place.rename(checkpoints)
-    for left in folder.glob("overwriting_*"):
-        if _is_ours(left):
-            storage.remove(left)
+        if kept is not None:
+            kept.rename(checkpoints)
+    for leftover in folder.glob("overwriting_*"):
+        if _is_checkpoint_folder(leftover):
+            storage.remove(leftover)
     storage.clear(folder)
 
 
@@ -196,7 +198,7 @@ def _size(folder: Path) -> str:
 
 
 def outcome(history: History, target: float | None, communication: float) -> str:
-    """Return a short text of a finished run."""
+    """Describe a finished run in one line."""
     summary = history.summary(target, communication)
     words = [f"{methods.label(history.name)}: {history.num_rounds} rounds"]
     words.append(f"simulated time {summary['simulated_time']:.4g} at communication cost {communication:g}")

@@ -1,4 +1,4 @@
-"""Methods that differ only in their evaluation, as FedAvg and FedAvg-FT: one training serves all."""
+"""Shared training of methods that differ only in their evaluation, such as FedAvg and FedAvg-FT."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from collections.abc import Iterable, Sequence
 from fedjax_srp.base import FederatedAlgorithm, Method, ParticipationPolicy
 from fedjax_srp.history import History
 
-EVALUATION = "evaluation"  # field of an algorithm: the evaluation that comes first
+EVALUATION = "evaluation"  # field of an algorithm: its default evaluation
 
 
 def trainings(methods: Iterable[Method]) -> list[list[Method]]:
-    """Group methods by training: those of a list differ only in name and first evaluation."""
+    """Group methods by training: those of a list differ only in name and default evaluation."""
     found: dict[tuple[FederatedAlgorithm, ParticipationPolicy], list[Method]] = {}
     for method in methods:
-        found.setdefault((trained_by(method.algorithm), method.participation), []).append(method)
+        found.setdefault((with_default_evaluation(method.algorithm), method.participation), []).append(method)
     return list(found.values())
 
 
-def trained_by(algorithm: FederatedAlgorithm) -> FederatedAlgorithm:
-    """Return the algorithm with the first evaluation of its class."""
+def with_default_evaluation(algorithm: FederatedAlgorithm) -> FederatedAlgorithm:
+    """Return the algorithm with the default evaluation of its class."""
     default = {field.name: field.default for field in dataclasses.fields(algorithm)}.get(EVALUATION)
     return dataclasses.replace(algorithm, **{EVALUATION: default}) if default is not None else algorithm
 
 
 def as_method(history: History, method: Method, evaluations: Sequence[str]) -> History:
-    """Return the run of a method of equal training as one of this method, with these evaluations in their order."""
-    made, config = history.config["method"], {**history.config, "name": method.name, "evaluations": [*evaluations]}
-    own = {EVALUATION: getattr(method.algorithm, EVALUATION)} if EVALUATION in made["algorithm"] else {}
-    config["method"] = {**made, "name": method.name, "algorithm": {**made["algorithm"], **own}}
-    config["options"] = {**config["options"], **own}
+    """Convert the history of a method with equal training to one of this method, with these evaluations in order."""
+    trained, config = history.config["method"], {**history.config, "name": method.name, "evaluations": [*evaluations]}
+    first = {EVALUATION: getattr(method.algorithm, EVALUATION)} if EVALUATION in trained["algorithm"] else {}
+    config["method"] = {**trained, "name": method.name, "algorithm": {**trained["algorithm"], **first}}
+    config["options"] = {**config["options"], **first}
     scores = {name: history.accuracies[name] for name in evaluations}
     return dataclasses.replace(history, name=method.name, accuracies=scores, config=config)

@@ -1,4 +1,4 @@
-"""Loggers of a run by its options: TensorBoard and Weights & Biases."""
+"""Loggers of a run: TensorBoard and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -14,36 +14,39 @@ from fedjax_srp.runs.run import Run
 
 
 @contextlib.contextmanager
-def loggers(run: Run, folder: Path, among_others: bool = False) -> Iterator[list[watch.Callback]]:
-    """Callbacks that log a run in a folder; a resumed run continues under the same name.
+def loggers(run: Run, folder: Path, in_grid: bool = False) -> Iterator[list[watch.Callback]]:
+    """Yield the callbacks that log a run; a resumed run continues under the same name.
 
-    A run `among_others` is one of a grid, where each has its own folder within TensorBoard's.
+    Args:
+        run: with the options `tensorboard` and `wandb`.
+        folder: of the run.
+        in_grid: runs of a grid have their own folders within that of TensorBoard.
     """
-    found: list[watch.Callback] = []
+    callbacks: list[watch.Callback] = []
     with contextlib.ExitStack() as stack:
         if run.tensorboard is not None:
-            found.append(watch.tensorboard(Path(run.tensorboard, folder.name) if among_others else run.tensorboard))
+            callbacks.append(watch.tensorboard(Path(run.tensorboard, folder.name) if in_grid else run.tensorboard))
         if run.wandb is not None and jax.process_index() == 0:
-            place = f"{zlib.crc32(str(folder.absolute()).encode()):08x}"
-            more = {"reinit": "create_new"} if among_others else {}  # batches log several at a time
-            own = watch.wandb_run(
-                project=run.wandb, name=folder.name, id=place, resume="allow", config=run.record, **more
+            run_id = f"{zlib.crc32(str(folder.absolute()).encode()):08x}"
+            more = {"reinit": "create_new"} if in_grid else {}  # batches log several at a time
+            wandb_run = watch.wandb_run(
+                project=run.wandb, name=folder.name, id=run_id, resume="allow", config=run.record, **more
             )
-            stack.callback(own.finish)
-            found.append(watch.wandb(own))
-        yield found
+            stack.callback(wandb_run.finish)
+            callbacks.append(watch.wandb(wandb_run))
+        yield callbacks
 
 
-def apart(callbacks: Sequence[watch.Callback]) -> watch.Callback:
-    """Return a callback for runs of one program, which gives each its own rows."""
+def split_by_seed(callbacks: Sequence[watch.Callback]) -> watch.Callback:
+    """Return a callback of a batched program that passes each run its own rows."""
 
     def call(progress: watch.Progress) -> None:
-        for place in progress.seeds or ():
+        for i in progress.seeds or ():
             rows = [
                 {name: value for name, value in row.items() if name != "seed"}
                 for row in progress.rows
-                if row["seed"] == place
+                if row["seed"] == i
             ]
-            callbacks[place](progress._replace(seeds=None, rows=rows))
+            callbacks[i](progress._replace(seeds=None, rows=rows))
 
     return call

@@ -1,4 +1,4 @@
-"""A run as one value, built by the command line and grids."""
+"""Run: one value with all options of a run, built by the command line and by grids."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from fedjax_srp.runs import clocks, judged, words
 from fedjax_srp.storage import jsonable
 
 LIMITS = ("num_rounds", "time_limit", "target")  # may differ when a run is extended
-AFTERWARDS = "communication"  # a finished run covers any value
-NUMERICS = {"jax_enable_x64": False, "jax_default_matmul_precision": None}  # setting of JAX -> default
-ASIDE = (AFTERWARDS, "data_dir")  # change no simulation; other machines have the same data elsewhere
-OF_OBJECTS = ("validation", "partition_seed")  # the options of the data that data given as an object have
+SUMMARY_OPTION = "communication"  # of the summary alone, which a finished run recomputes for another value
+JAX_SETTINGS = {"jax_enable_x64": False, "jax_default_matmul_precision": None}  # name -> default, change results
+NOT_SIMULATED = (SUMMARY_OPTION, "data_dir")  # change no simulation; the same data may be elsewhere on other machines
+OPTIONS_OF_DATA_OBJECTS = ("validation", "partition_seed")  # options that also apply to data given as an object
 _SEEDS = 2**32  # JAX keeps 32 bits of a seed
 
 
@@ -38,7 +38,7 @@ _SEEDS = 2**32  # JAX keeps 32 bits of a seed
 class Run:
     """One run: method, data, policy, model, clock and simulation options.
 
-    Method, policy, model, clock and data are names with options, or objects. Nothing is loaded or built before use.
+    Method, policy, model, clock and data are names with options, or objects; they are loaded and built on first use.
 
     Attributes:
         method: name of a method or of an algorithm, or an object.
@@ -46,8 +46,8 @@ class Run:
         participation: name of a policy, or an object; None for the method's own.
         model: name of a model, or an object.
         options: the given ones of method, policy and model, as for `srp.methods.get`.
-        clock: words, see `fedjax_srp.runs.clocks`, or an object.
-        names: option -> name of its object, for one without a description.
+        clock: text, see `fedjax_srp.runs.clocks`, or an object.
+        names: option -> name of its object, for objects without a description.
 
     The others are options of `fedjax-srp run`, see `words`.
     """
@@ -84,17 +84,17 @@ class Run:
 
     def __getstate__(self) -> dict[str, Any]:  # without cached values, which may hold functions of loaded files
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return fields | {"record": self.record}  # it stays this run in a process where its classes have other names
+        return fields | {"record": self.record}  # made here: workers may know its classes under other names
 
     @functools.cached_property
     def choice(self) -> methods.Choice | None:
-        """The method by name with its options; None for an object."""
+        """The named method with its options; None for an object."""
         if not isinstance(self.method, str):
             return None
         return methods.choose(self.method, self.model, self.participation, **self.options)
 
     @functools.cached_property
-    def own(self) -> Method:
+    def method_object(self) -> Method:
         """The method given as an object, with its policy."""
         policy = Full() if self.participation is None else self.participation
         if isinstance(self.method, Method):
@@ -109,53 +109,55 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The name of the method, with its policy if that differs from the method's own."""
-        return self.own.name if self.choice is None else self.choice.name
+        """Name of the method, with its policy if that differs from the method's own."""
+        return self.method_object.name if self.choice is None else self.choice.name
 
     @functools.cached_property
     def floats(self) -> dict[str, float]:
-        """The options of the method that are arguments of its program: another value recompiles nothing."""
+        """Options of the method that are arguments of its program, so that other values need no recompilation."""
         if self.choice is None:
             return {name: float(leaf) for name, leaf in self.leaves.items() if isinstance(leaf, numbers.Real)}
-        written = self._written()
-        return {written[name]: value for name, value in self.choice.floats().items()}
+        names = self._command_line_names()
+        return {names[name]: value for name, value in self.choice.floats().items()}
 
     @functools.cached_property
     def leaves(self) -> dict[str, Any]:
-        """The leaves of the algorithm by their dotted names, without those of its model."""
+        """Leaves of the algorithm by dotted names, without those of its model."""
         if self.choice is not None:
             return self.choice.leaves()
-        return {name: leaf for name, leaf in values_of(self.own.algorithm).items() if not name.startswith("model.")}
+        leaves = values_of(self.method_object.algorithm)
+        return {name: leaf for name, leaf in leaves.items() if not name.startswith("model.")}
 
     @functools.cached_property
     def record(self) -> dict[str, Any]:
-        """The record of the run in its folder: every option with its value, objects described, JSON-able."""
+        """Record for the folder of the run: every option with its value as JSON, objects described."""
         if self.choice is None:
-            participation = self._described("participation", self.own.participation)
-            algorithm = self._described("method", self.own.algorithm)
+            participation = self._describe("participation", self.method_object.participation)
+            algorithm = self._describe("method", self.method_object.algorithm)
             of_method = {"algorithm": algorithm, "participation": participation}
         else:
-            written = self._written()
-            of_method = {written.get(name, name): value for name, value in self.choice.record().items()}
+            names = self._command_line_names()
+            of_method = {names.get(name, name): value for name, value in self.choice.record().items()}
             for part in ("participation", "model"):
                 if not isinstance(getattr(self, part), str | None):
-                    of_method[part] = self._described(part, getattr(self, part))
-        own = {"clock": self._described("clock", self.clock), "seed": self.seed, "communication": self.communication}
-        head = {"command": "run", "method": self.name}
-        return jsonable(head | of_method | self._record_of_data() | self._of_simulation() | own | _numerics())
+                    of_method[part] = self._describe(part, getattr(self, part))
+        first = {"command": "run", "method": self.name}
+        last = {"clock": self._describe("clock", self.clock), "seed": self.seed, "communication": self.communication}
+        last |= _changed_jax_settings()
+        return jsonable(first | of_method | self._record_of_data() | self._simulation_options() | last)
 
-    def _written(self) -> dict[str, str]:
-        """Option of method, policy or model -> its written form."""
-        return {name: word for word, name in words.read_by(self.method, self.participation, self.model).items()}
+    def _command_line_names(self) -> dict[str, str]:
+        """Option of method, policy or model -> its name on the command line."""
+        return {name: word for word, name in words.options_read(self.method, self.participation, self.model).items()}
 
-    def _described(self, option: str, value: Any) -> Any:
+    def _describe(self, option: str, value: Any) -> Any:
         found = describe(value)
         if not any(unknowns(found)):
             return found
         if option not in self.names:
             raise ValueError(
-                f"{option}={short(value)}: {next(unknowns(found))} does not say what made it; name it, "
-                f"axes={{{option!r}: {{name: object}}}}, and anew when it changes"
+                f"{option}={short(value)}: {next(unknowns(found))} has no description; name it, "
+                f"axes={{{option!r}: {{name: object}}}}, and change the name with the object"
             )
         return {"called": self.names[option], "described": found}
 
@@ -165,78 +167,79 @@ class Run:
             found["dataset"] = {"name": getattr(own, "name", type(own).__name__), "checksum": data_checksum(own)}
         return found
 
-    def _of_simulation(self) -> dict[str, Any]:
+    def _simulation_options(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in words.SIMULATION if name != "progress"}
 
     @functools.cached_property
     def training(self) -> Hashable:
-        """A key that is equal for runs of one training, which differ only in their evaluation."""
+        """Key that is equal for runs that share one training and differ only in their evaluation."""
         return self.program(), self.seed, *self.floats.items()
 
     def program(self, *left_out: str) -> Hashable:
         """Return a key that is equal for runs of one program: they differ in seed, `floats` and evaluation.
 
-        The evaluation is part of it if it also decides when the run ends, or what is logged meanwhile.
+        It includes the evaluation if that also decides when the run ends, or what is logged.
 
         Args:
-            *left_out: options that may differ too.
+            *left_out: other options that may differ.
         """
         decides = self.target is not None or self.evaluations == () or self.tensorboard or self.wandb
-        judges = () if decides else ("method", judged.EVALUATION, "evaluations")
-        left_out = (*self.floats, "seed", *judges, *left_out)
+        of_evaluation = () if decides else ("method", judged.EVALUATION, "evaluations")
+        left_out = (*self.floats, "seed", *of_evaluation, *left_out)
         rest = {name: value for name, value in self.record.items() if name not in left_out}
         if self.choice is not None:
             factory: Any = self.choice.route.factory
-            judges_alone = getattr(factory, "keywords", {}).keys() == {judged.EVALUATION} and not decides
-            structure: Any = factory.func if judges_alone else factory
+            sets_only_evaluation = getattr(factory, "keywords", {}).keys() == {judged.EVALUATION}
+            structure: Any = factory.func if sets_only_evaluation and not decides else factory
         else:
-            structure = jax.tree.structure(self.own.algorithm if decides else judged.trained_by(self.own.algorithm))
-            rest["algorithm"] = describe(getattr(self.own.algorithm, "model", None))
+            algorithm = self.method_object.algorithm
+            structure = jax.tree.structure(algorithm if decides else judged.with_default_evaluation(algorithm))
+            rest["algorithm"] = describe(getattr(algorithm, "model", None))
             rest["arrays"] = {name: describe(leaf) for name, leaf in self.leaves.items() if name not in self.floats}
         rest |= {"floats": [*self.floats], "models": self.models, "checkpoint": self.checkpoint}
         return json.dumps(jsonable(rest), sort_keys=True), structure
 
     def simulation(self, dataset: FederatedSource) -> dict[str, Any]:
-        """Return the arguments of `simulate`, without the folder of checkpoints."""
+        """Return the arguments of `simulate`, except for the folder of checkpoints."""
         table.check_target(self.target)
         table.check_communication(self.communication)
         if self.choice is None:
-            method = self.own
+            method = self.method_object
         else:
             given = {"model": self.model, "participation": self.participation, **self.options}
             method = methods.get(str(self.method), dataset=dataset, **given)
         if self.communication and method.participation.asynchronous:
             raise ValueError(
-                f"communication={self.communication:g}: rounds of {self.name!r} overlap, so a cost changes who arrives "
-                "when; give it to the clock, e.g. --clock 'fixed:exponential(1) + 10'"
+                f"communication={self.communication:g}: rounds of {self.name!r} overlap, so a cost changes the order "
+                "of arrivals; give it to the clock, e.g. --clock 'fixed:exponential(1) + 10'"
             )
         clock = self.clock if isinstance(self.clock, Clock) else clocks.parse(self.clock, dataset.num_clients)
-        found = self._of_simulation() | {"algorithm": method, "data": dataset, "clock": clock}
+        found = self._simulation_options() | {"algorithm": method, "data": dataset, "clock": clock}
         if self.evaluations == ("all",):
             found["evaluations"] = "all"
         return found | {"key": jax.random.key(self.seed)}
 
 
-def _numerics() -> dict[str, Any]:
-    """The settings of JAX that change results, where they are not JAX's own."""
-    return {name: now for name, default in NUMERICS.items() if (now := getattr(jax.config, name)) != default}
+def _changed_jax_settings() -> dict[str, Any]:
+    """Return the settings of JAX that change results and differ from their defaults."""
+    return {name: now for name, default in JAX_SETTINGS.items() if (now := getattr(jax.config, name)) != default}
 
 
 @contextlib.contextmanager
-def as_recorded(record: Mapping[str, Any]) -> Iterator[None]:
-    """Set what changes results as it was when the record was made, in another process."""
+def recorded_jax_settings(record: Mapping[str, Any]) -> Iterator[None]:
+    """Set JAX as it was in the process that made the record."""
     precision = record.get("jax_default_matmul_precision")
     with jax.enable_x64(record.get("jax_enable_x64", False)), jax.default_matmul_precision(precision):
         yield
 
 
-def simulated(record: Mapping[str, Any]) -> dict[str, Any]:
+def simulation_options(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a record on which the simulation depends."""
-    return {name: value for name, value in record.items() if name not in ASIDE}
+    return {name: value for name, value in record.items() if name not in NOT_SIMULATED}
 
 
 def load_data(given: Mapping[str, Any]) -> FederatedSource:
-    """Return the data of a run; a data object has a share held out if `validation` is given."""
+    """Load the data of a run; a data object has a share held out if `validation` is given."""
     if "data" in given:
         own, share = given["data"], given["validation"]
         return own if share is None else data.holdout(own, share, given["partition_seed"])
@@ -246,12 +249,12 @@ def load_data(given: Mapping[str, Any]) -> FederatedSource:
         raise ValueError(re.sub("^name=", "dataset=", re.sub("^seed=", "partition_seed=", str(error)))) from None
 
 
-def from_words(given: Mapping[str, Any], names: Mapping[str, str] | None = None) -> Run:
-    """Return the run of options in the words of the command line or a grid.
+def from_options(given: Mapping[str, Any], names: Mapping[str, str] | None = None) -> Run:
+    """Build a run from the options of the command line or of a grid.
 
     Args:
-        given: option -> value, in the words of `fedjax-srp run` with underscores; None means not given. In Python
-            "data" may replace "dataset", and method, participation, model, clock and data may be objects.
+        given: option of `fedjax-srp run`, with underscores -> value; None means not given. In Python "data" may replace
+            "dataset", and method, participation, model, clock and data may be objects.
         names: option -> name of its object.
     """
     given = {name: value for name, value in given.items() if value is not None}
@@ -260,34 +263,34 @@ def from_words(given: Mapping[str, Any], names: Mapping[str, str] | None = None)
     if "algorithm" in given:
         check_known("algorithm", [given["algorithm"]], methods.algorithm_names())
     method: Any = given.get("method", given.get("algorithm"))
-    read = read_by(given)
+    read = options_read(given)
     options = {}
     for word in sorted(given.keys() - words.FIXED - {"data"}):
         is_known_by_name = isinstance(method, str) and word.partition(".")[0] not in words.OWNERS
-        if word not in read and not is_known_by_name:  # else `methods.choose` says which methods read it
+        if word not in read and not is_known_by_name:  # else `methods.choose` names the methods that read it
             raise ValueError(f"{word}: has no effect on this run; leave it out")
         options[read.get(word, word)] = given[word]
     fields = {field.name for field in dataclasses.fields(Run)} - {"method", "data", "options", "names"}
     of_run = {name: value for name, value in given.items() if name in fields}
     made = Run(method=method, data=_data(given), options=options, names=names or {}, **of_run)
-    _ = made.choice or made.own  # these refuse options that they do not read
+    _ = made.choice or made.method_object  # refuses unread options
     if "redraw" in given and "pool" not in given:
-        raise ValueError("redraw: has no effect without a pool, when everybody is in it; leave it out, or give a pool")
+        raise ValueError("redraw: has no effect without a pool; leave it out, or give pool")
     return made
 
 
-def read_by(given: Mapping[str, Any]) -> dict[str, str]:
-    """Return the options that the method of a run reads, see `words.read_by`."""
+def options_read(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return the options that the method of a run reads, see `words.options_read`."""
     model = "mlp" if given.get("model") is None else given["model"]
-    return words.read_by(given.get("method", given.get("algorithm")), given.get("participation"), model)
+    return words.options_read(given.get("method", given.get("algorithm")), given.get("participation"), model)
 
 
 def _data(given: Mapping[str, Any]) -> dict[str, Any]:
     if ("data" in given) == ("dataset" in given):
-        what = "dataset is missing; fedjax-srp list shows data sets"
-        raise ValueError("data and dataset: give one of the two" if "data" in given else what)
-    known = OF_OBJECTS if "data" in given else words.DATA
+        missing = "dataset is missing; fedjax-srp list shows the data sets"
+        raise ValueError("data and dataset: give only one of the two" if "data" in given else missing)
+    known = OPTIONS_OF_DATA_OBJECTS if "data" in given else words.DATA
     if unread := [name for name in words.DATA if name in given and name not in known]:
-        raise ValueError(f"{unread[0]}: has no effect on data that are given as an object; leave it out")
+        raise ValueError(f"{unread[0]}: has no effect on data given as an object; leave it out")
     found = {name: given.get(name, words.DATA[name].default) for name in known}
     return {"data": given["data"], **found} if "data" in given else found

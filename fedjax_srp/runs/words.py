@@ -1,4 +1,4 @@
-"""Words of a run: the options of `fedjax-srp run` and of a grid, read from the functions and parts that take them."""
+"""Options of `fedjax-srp run` and of grids, read from the signatures of functions and the fields of parts."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from fedjax_srp.engine.simulate import simulate
 from fedjax_srp.options import REQUIRED, Option, written
 from fedjax_srp.runs import clocks
 
-OWNERS = ("method", "participation", "model")  # the parts of a method whose fields are options here
-_TAKEN_BY_GET = ("name", "dataset", "model", "participation", "shared")  # names that `methods.get` cannot pass on
+OWNERS = ("method", "participation", "model")  # parts of a run whose fields are options
+_TAKEN_BY_GET = ("name", "dataset", "model", "participation", "shared")  # arguments of `methods.get` itself
 
 
-def table(*options: Option) -> dict[str, Option]:
-    """Name -> option."""
+def by_name(*options: Option) -> dict[str, Option]:
+    """Return name -> option."""
     return {each.path: each for each in options}
 
 
 _OF_GET, _OF_LOAD = written(methods.get), written(data.load)
-METHOD = table(
+METHOD = by_name(
     Option("method", str | None, None, "one of the methods that fedjax-srp list shows"),
     Option("algorithm", str | None, None, "instead of a method: one of the algorithms that fedjax-srp list shows"),
-    Option("participation", str | None, None, "who takes part; default that of the method"),
+    Option("participation", str | None, None, "participation policy; default that of the method"),
 )
 MODEL = {"model": _OF_GET["model"]}
 LOAD = Option(
     "load",
     tuple[str, ...],
     (),
-    "Python files that are run first, to register methods, policies, models and clocks of your own "
+    "Python files that are run first, to register your own methods, policies, models and clocks "
     "(srp.methods.register and register_participation, srp.models.register, srp.clocks.register)",
 )
 _DATASET = Option(
@@ -50,7 +50,7 @@ SIMULATION = written(
     leave_out=("checkpoint_dir", "keep_clients", "throw", "name"),
     num_rounds=150,  # as in the SRPFL authors' code
 )
-REST = table(
+REST = by_name(
     Option("clock", str, "fixed", clocks.HELP),
     Option("seed", int, 0, "of everything random but the partition of the data"),
     Option("communication", float, 0.0, "cost of a communicating round in time units, for the summary and the figure"),
@@ -69,11 +69,11 @@ REST = table(
     Option("wandb", str | None, None, "project of Weights & Biases, which gets the numbers of each round"),
     Option("overwrite", bool, False, "run again, and put the result in the place of what the folder holds"),
 )
-FIXED = frozenset((*DATA, *METHOD, *MODEL, "load", *SIMULATION, *REST))  # the rest is of methods, policies and models
+FIXED = frozenset((*DATA, *METHOD, *MODEL, "load", *SIMULATION, *REST))  # all others belong to an owner
 
 
 def word(owner: str, name: str) -> str:
-    """Return the word for an option of a part: "method.alpha", since data have an `alpha` too.
+    """Return the command-line name of an owner's option: with the owner, "method.alpha", if the name is taken.
 
     Args:
         owner: one of `OWNERS`.
@@ -82,11 +82,11 @@ def word(owner: str, name: str) -> str:
     return f"{owner}.{name}" if name in FIXED else name
 
 
-def read_by(method: Any, participation: Any, model: Any) -> dict[str, str]:
-    """Return the options that a method reads: word -> name in `srp.methods.get`.
+def options_read(method: Any, participation: Any, model: Any) -> dict[str, str]:
+    """Return the options that a method reads: command-line name -> name in `srp.methods.get`.
 
     Args:
-        method: a name, or an object, which leaves the options of its policy.
+        method: a name, or an object, which has no options other than those of its policy.
         participation: a name, or an object; None for the method's own.
         model: a name, or an object.
     """
@@ -99,7 +99,7 @@ def read_by(method: Any, participation: Any, model: Any) -> dict[str, str]:
 
 
 def groups() -> dict[str, dict[str, Option]]:
-    """Return all options by heading, including those of currently registered methods, policies and models."""
+    """Return heading -> its options, including those of registered methods, policies and models."""
     of_owner = _by_owner()
     return {
         "data": DATA,
@@ -110,7 +110,7 @@ def groups() -> dict[str, dict[str, Option]]:
 
 
 def _by_owner() -> dict[str, dict[str, Option]]:
-    """Owner -> its options, by default None for the part's default. Shared options are with their first owner."""
+    """Return owner -> its options, with None for the part's default; shared options belong to their first owner."""
     makers = {owner: _makers(owner) for owner in OWNERS}
     found: dict[str, dict[str, list[tuple[str, Option]]]] = {}
     for owner, of_owner in makers.items():
@@ -127,22 +127,22 @@ def _by_owner() -> dict[str, dict[str, Option]]:
 
 
 def _union(kinds: Sequence[Any]) -> Any:
-    """One type for all of these, with each choice of a `Literal` once."""
+    """Return the union of types, with each choice of a `Literal` once."""
     choices = dict.fromkeys(choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind))
     others = [kind for kind in kinds if get_origin(kind) is not Literal]
     return functools.reduce(operator.or_, [*others, *([Literal[*choices]] if choices else [])])
 
 
 def _makers(owner: str) -> dict[str, Callable[..., Any]]:
-    """Name -> maker of such a part; "" for the maker of common options."""
+    """Return name -> maker of such a part; "" for the maker of common options."""
     if owner == "method":
         factories = [methods.recipe(name).factory for name in (*methods.names(), *methods.algorithm_names())]
         return {methods.name_of(factory): factory for factory in factories}
     return methods.POLICIES if owner == "participation" else {"": models.get, **models.FACTORIES}
 
 
-def _help(same: list[tuple[str, Option]], how_many: int) -> str:
-    """Return the meanings of an option to its readers; the most common one without their names."""
+def _help(same: list[tuple[str, Option]], num_makers: int) -> str:
+    """Join the help texts of an option; a text that most makers share stands without their names."""
     texts: dict[str, list[str]] = {}
     for name, each in same:
         default = "that of training" if each.is_optional else each.default  # of a second optimizer
@@ -152,21 +152,21 @@ def _help(same: list[tuple[str, Option]], how_many: int) -> str:
         readers = texts.setdefault("; ".join(filter(None, words)), [])
         if name and name not in readers:
             readers.append(name)
-    is_named = {text: 0 < len(readers) <= how_many / 2 for text, readers in texts.items()}
+    is_named = {text: 0 < len(readers) <= num_makers / 2 for text, readers in texts.items()}
     return "; ".join(f"{', '.join(readers)}: {text}" if is_named[text] else text for text, readers in texts.items())
 
 
 def load(files: Sequence[str]) -> None:
-    """Run Python files that register methods and the like; they can import modules beside them."""
+    """Run Python files that register methods and the like; they can import modules in their folder."""
     for file in files:
-        if not os.path.isfile(file):  # unlike that of Path it never raises
+        if not os.path.isfile(file):  # unlike `Path.is_file` it never raises
             raise ValueError(f"load={file!r}: no such file; give a Python file that registers methods")
-        if (beside := str(Path(file).resolve().parent)) not in sys.path:
-            sys.path.append(beside)
+        if (folder := str(Path(file).resolve().parent)) not in sys.path:
+            sys.path.append(folder)
         try:
-            runpy.run_path(file, run_name=Path(file).stem)  # the name in records, under which Python imports it
+            runpy.run_path(file, run_name=Path(file).stem)  # the module name in records
         except (Exception, SystemExit) as error:
             lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
             line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
-            said = " ".join([f"{type(error).__name__}:", *str(error).split()]).rstrip(":")
-            raise ValueError(f"load={file!r}: line {line}: {said}; python {file} shows all of it") from error
+            message = " ".join([f"{type(error).__name__}:", *str(error).split()]).rstrip(":")
+            raise ValueError(f"load={file!r}: line {line}: {message}; python {file} shows the traceback") from error

@@ -22,10 +22,10 @@ from fedjax_srp import storage
 from fedjax_srp.commands import cli
 from fedjax_srp.engine import simulate
 from fedjax_srp.grids import execute, launch, units
-from fedjax_srp.grids.execute import described, plan
+from fedjax_srp.grids.execute import describe_plan, plan
 from fedjax_srp.grids.points import Spec, points, read
 from fedjax_srp.grids.result import Grid
-from fedjax_srp.grids.work import Cost, Datasets, Done, Worker
+from fedjax_srp.grids.work import Cost, DatasetCache, TaskResult, Worker
 from fedjax_srp.history import History
 from fedjax_srp.runs import folder as run_folder
 from fedjax_srp.runs.run import LIMITS
@@ -54,7 +54,7 @@ def tables(found):
 
 
 def members_of(out):
-    return [len(members) for members in storage.read_json(Path(out) / units.BOOK).values()]
+    return [len(members) for members in storage.read_json(Path(out) / units.GRID_INDEX).values()]
 
 
 def simulated(method, seed=0, num_rounds=2, **options):
@@ -98,7 +98,7 @@ def test_a_batch_is_the_runs_one_by_one_where_a_float_follows_from_another(tmp_p
 
 @pytest.fixture
 def trained(monkeypatch):
-    """How many runs each program trains, in the order of the programs."""
+    """ExecutionOptions many runs each program trains, in the order of the programs."""
     found = []
 
     def counted(train):
@@ -272,12 +272,12 @@ def test_a_batch_that_is_interrupted_ends_with_the_same_bytes(whole, tmp_path, m
     def stop(progress):
         raise KeyboardInterrupt
 
-    for name, value in (("_telling", lambda tell: stop), ("run_folder.save", save_one)):
+    for name, value in (("_progress_callback", lambda tell: stop), ("run_folder.save", save_one)):
         with monkeypatch.context() as patch:
             patch.setattr(f"fedjax_srp.grids.work.{name}", value)
             with pytest.raises(KeyboardInterrupt):
                 grid(tmp_path)
-    (begun,) = (tmp_path / units.TOGETHER).glob("*/checkpoint")
+    (begun,) = (tmp_path / units.SHARED).glob("*/checkpoint")
     assert {int(step.name) for step in begun.iterdir() if step.name.isdecimal()} == {2}
     assert count == 2
     finished = [path.parent for path in tmp_path.glob("*/summary.json")]
@@ -308,7 +308,7 @@ def test_runs_of_a_batch_that_is_broken_up_are_made_longer_from_the_start(whole,
     shutil.copytree(whole.folder, tmp_path, dirs_exist_ok=True)
     found = points(Spec(OPTIONS | {"num_rounds": 3}, AXES, {}, ()))
     units_of = plan(found, tmp_path, 1, workers=1, sharers=1, devices=1)
-    assert "4 to run, 4 of them from the start, having no checkpoint of their own, 12 rounds" in described(
+    assert "4 to run, 4 of them from the start, having no checkpoint of their own, 12 rounds" in describe_plan(
         units_of, units_of, tmp_path
     )
     longer = grid(tmp_path, options={"num_rounds": 3}, batch=1)
@@ -317,7 +317,7 @@ def test_runs_of_a_batch_that_is_broken_up_are_made_longer_from_the_start(whole,
         assert history.num_rounds == 3
         np.testing.assert_array_equal(history.compute_time[:2], whole.histories[name].compute_time)
         np.testing.assert_allclose(history.accuracy[:2], whole.histories[name].accuracy, atol=1e-5)
-    assert not any(unit.begins_anew() for unit in planned(tmp_path, AXES, num_rounds=4))  # they have checkpoints now
+    assert not any(unit.must_restart() for unit in planned(tmp_path, AXES, num_rounds=4))  # they have checkpoints now
 
 
 @pytest.mark.parametrize("batch", [1, 16])
@@ -351,7 +351,7 @@ def test_summaries_are_written_for_another_cost_and_nothing_is_simulated(whole, 
     grid(tmp_path, axes)
     monkeypatch.setattr("fedjax_srp.grids.work.simulate", lambda **_: pytest.fail("it is simulated"))
     monkeypatch.setattr("fedjax_srp.grids.work.simulate_seeds", lambda **_: pytest.fail("it is simulated"))
-    monkeypatch.setattr(Datasets, "__call__", lambda *_: pytest.fail("data are loaded"))
+    monkeypatch.setattr(DatasetCache, "__call__", lambda *_: pytest.fail("data are loaded"))
     before = {folder.name for folder in tmp_path.glob("fedavg*")}
     grid(tmp_path, axes, options={"communication": 7.0}, dry_run=True)
     found = srp.grid(axes=axes, options=OPTIONS | {"communication": 7.0}, out=tmp_path)
@@ -473,7 +473,7 @@ def test_devices_are_those_of_a_worker(tmp_path):
 
 def planned(out, axes, **options):
     found = points(Spec(OPTIONS | options, axes, {}, ()))
-    return units.arranged([(alike, 2) for alike in units.alike(found)], out)
+    return units.assign_units([(alike, 2) for alike in units.group_by_program(found)], out)
 
 
 def test_what_differs_in_seed_and_floats_runs_together_and_nothing_else(tmp_path):
@@ -483,15 +483,15 @@ def test_what_differs_in_seed_and_floats_runs_together_and_nothing_else(tmp_path
         values = [dict(word.split("=") for word in name.split(", ")[1:]) for name in together]
         assert len({value["epochs"] for value in values}) == 1
     assert sorted(map(len, found)) == [2] * 6  # at most 2 at once
-    alike = units.alike(points(Spec(OPTIONS, axes, {}, ())))
+    alike = units.group_by_program(points(Spec(OPTIONS, axes, {}, ())))
     assert [len(each) for each in alike] == [6, 6]
     momentum = {"method": ["fedavg"], "seed": [0, 1]}, {"a": {}, "b": {"momentum": 0.5}, "c": {"momentum": 0.0}}
-    alike = units.alike(points(Spec(OPTIONS, *momentum, ())))
+    alike = units.group_by_program(points(Spec(OPTIONS, *momentum, ())))
     assert [[p.values["variant"] for p in each] for each in alike] == [["a", "a"], ["b", "b", "c", "c"]]
     limited = planned(tmp_path, {"method": ["fedavg"], "seed": [0, 1]}, target=0.5)
     assert [len(unit.members) for unit in limited] == [1, 1]
     variants = {"kept": {"seed": 0, "models": True}, "left": {"seed": 1}}
-    apart = units.alike(points(Spec(OPTIONS | {"method": "fedavg"}, {}, variants, ())))
+    apart = units.group_by_program(points(Spec(OPTIONS | {"method": "fedavg"}, {}, variants, ())))
     assert [[point.name for point in alike] for alike in apart] == [["kept"], ["left"]]
 
 
@@ -512,28 +512,28 @@ def test_a_batch_keeps_its_points(tmp_path):
     again = planned(tmp_path, axes | {"seed": [4, 3, 2, 1, 0]})
     assert {unit.id for unit in again} == {unit.id for unit in first}
     found = points(Spec(OPTIONS, axes, {}, ()))
-    alone = units.arranged([(found, 1)], tmp_path, at_most=1)
+    alone = units.assign_units([(found, 1)], tmp_path, at_most=1)
     assert [len(unit.members) for unit in alone] == [1] * 5
     assert [len(unit.members) for unit in planned(tmp_path, axes)] == [1] * 5
-    (tmp_path / units.BOOK).write_text("{}")
+    (tmp_path / units.GRID_INDEX).write_text("{}")
     assert [len(unit.members) for unit in planned(tmp_path, axes)] == [2, 2, 1]
 
 
 def test_a_grid_waits_for_another_that_holds_the_book(tmp_path, monkeypatch):
     axes, other = {"method": ["fedavg"], "seed": [0]}, contextlib.ExitStack()
-    other.enter_context(storage.held(tmp_path / units.TOGETHER, "out"))
+    other.enter_context(storage.held(tmp_path / units.SHARED, "out"))
     monkeypatch.setattr(units.time, "sleep", lambda seconds: other.close())  # which ends meanwhile
     assert len(planned(tmp_path, axes)) == 1
-    monkeypatch.setattr(units, "_PATIENCE", 0.0)
-    with storage.held(tmp_path / units.TOGETHER, "out"), refused(r"^out='.*': process .* is running here"):
+    monkeypatch.setattr(units, "_LOCK_TIMEOUT", 0.0)
+    with storage.held(tmp_path / units.SHARED, "out"), refused(r"^out='.*': process .* is running here"):
         planned(tmp_path, axes)
 
 
 def test_a_book_of_something_else_is_refused_and_kept(tmp_path):
-    (tmp_path / units.BOOK).write_text('{"rows": 3}')
+    (tmp_path / units.GRID_INDEX).write_text('{"rows": 3}')
     with pytest.raises(ValueError, match=r"^out='.*': its grid.json was not written by fedjax_srp; give another out$"):
         srp.grid(axes={"seed": [0]}, options={**OPTIONS, "method": "fedavg"}, out=tmp_path)
-    assert (tmp_path / units.BOOK).read_text() == '{"rows": 3}'
+    assert (tmp_path / units.GRID_INDEX).read_text() == '{"rows": 3}'
 
 
 @pytest.mark.parametrize("limit", [{"target": 0.9}, {"time_limit": 5.0}])
@@ -564,7 +564,7 @@ class Scripted(launch.Launcher):
     def ended(self, unit, future):
         self.left += 1
         ending = self.endings.pop(0)
-        return Done(None if ending == "fine" else ending, ending == "elsewhere")
+        return TaskResult(None if ending == "fine" else ending, ending == "elsewhere")
 
 
 def test_what_fails_is_tried_again_last_and_what_others_run_is_waited_for(tmp_path, monkeypatch):
@@ -594,7 +594,7 @@ def test_a_unit_that_another_process_runs_is_elsewhere(tmp_path):
     (unit, *_) = planned(tmp_path, {"method": ["fedavg"], "seed": [0, 1]})
     with storage.held(unit.shared, "out"):
         done = Worker().perform("run", unit, lambda count: None)
-    assert done.is_elsewhere
+    assert done.is_held_elsewhere
     assert "is running here" in str(done.error)
 
 
@@ -603,7 +603,7 @@ def test_a_link_in_the_place_of_a_log_or_an_error_is_not_followed(tmp_path, monk
     precious.write_text("precious")
     log.mkdir()
     (log / "worker_0.log").symlink_to(precious)
-    launch.Processes(1, log, (), launch.Bar([], 0, silent=True))
+    launch.ProcessLauncher(1, log, (), launch.Bar([], 0, silent=True))
     assert not os.listdir(log)
     (unit, *_) = planned(tmp_path, {"method": ["fedavg"], "seed": [0, 1]})
     monkeypatch.setattr(Worker, "run", lambda *_: {}["nothing"])
@@ -621,13 +621,13 @@ def test_the_time_is_that_of_all_programs_among_the_workers_or_of_the_longest_un
     monkeypatch.setattr(Worker, "measure", lambda self, unit: cost(unit))
     axes = {"method": ["fedavg"], "learning_rate": RATES, "epochs": [1, 2]}
     assert grid(tmp_path, axes, batch=1, dry_run=True).seconds == 30 + 4 * 2
-    found = [point for same in units.alike(points(Spec(OPTIONS, axes, {}, ()))) for point in same]
-    left = units.arranged([(found, 1)], tmp_path)
+    found = [point for same in units.group_by_program(points(Spec(OPTIONS, axes, {}, ()))) for point in same]
+    left = units.assign_units([(found, 1)], tmp_path)
     first = {unit.members[0].point.run.program(*LIMITS): unit for unit in left}
     costs = {unit.id: cost(unit) for unit in left}
-    assert execute._estimated(left, first, costs, 1) == 30 + 4 * 2
-    assert execute._estimated(left, first, costs, 2) == 19
-    assert execute._estimated(left, first, costs, 4) == 12  # no less than a run takes
+    assert execute._estimate_seconds(left, first, costs, 1) == 30 + 4 * 2
+    assert execute._estimate_seconds(left, first, costs, 2) == 19
+    assert execute._estimate_seconds(left, first, costs, 4) == 12  # no less than a run takes
 
 
 def test_a_dry_run_measures_and_leaves_nothing(tmp_path):
@@ -664,7 +664,7 @@ def test_a_short_run_that_fails_is_told_in_a_line(tmp_path, monkeypatch, capsys)
 def test_a_worker_that_is_killed_costs_its_unit_alone(tmp_path, monkeypatch, capsys):
     """Of two worker processes, the first one is killed as soon as it has a unit."""
     file = toml(tmp_path / "grid.toml", OPTIONS | {"num_rounds": 1}, method=["fedavg"], seed=[0, 1])
-    processes, start = [], launch._Seat.start
+    processes, start = [], launch._WorkerSlot.start
 
     def start_and_kill(self, task, unit):
         future = start(self, task, unit)
@@ -673,7 +673,7 @@ def test_a_worker_that_is_killed_costs_its_unit_alone(tmp_path, monkeypatch, cap
             self.process.kill()
         return future
 
-    monkeypatch.setattr(launch._Seat, "start", start_and_kill)
+    monkeypatch.setattr(launch._WorkerSlot, "start", start_and_kill)
     words = ["grid", file, "--out", str(tmp_path / "out"), "--workers", "2", "--batch", "1", "--no-progress"]
     assert cli.main(words, set_up_cores=False) == 2
     printed = capsys.readouterr()
@@ -689,12 +689,12 @@ def test_a_worker_that_is_killed_costs_its_unit_alone(tmp_path, monkeypatch, cap
 def test_shares_of_cores_are_disjoint_and_gpus_are_handed_out(tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "cores", lambda: [0, 2, 4, 6, 8])
     monkeypatch.setattr(launch, "gpus", lambda: ["3", "5"])
-    seats = launch.Processes(2, tmp_path / "log", (), launch.Bar([], 0, silent=True))._seats
-    assert [list(seat.cores) for seat in seats] == [[0, 4, 8], [2, 6]]
-    assert [seat.gpu for seat in seats] == ["3", "5"]
-    assert launch.devices_of(2) == 1
+    slots = launch.ProcessLauncher(2, tmp_path / "log", (), launch.Bar([], 0, silent=True))._slots
+    assert [list(slot.cores) for slot in slots] == [[0, 4, 8], [2, 6]]
+    assert [slot.gpu for slot in slots] == ["3", "5"]
+    assert launch.devices_per_worker(2) == 1
     monkeypatch.setattr(launch, "gpus", list)
-    assert [launch.devices_of(number) for number in (1, 2, 9)] == [5, 2, 1]
+    assert [launch.devices_per_worker(number) for number in (1, 2, 9)] == [5, 2, 1]
     monkeypatch.undo()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if name == "jax_cuda12_plugin" else None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,GPU-7")

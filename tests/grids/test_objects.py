@@ -19,7 +19,7 @@ from fedjax_srp.grids import units
 from fedjax_srp.grids.points import Spec, points
 from fedjax_srp.grids.work import Worker
 from fedjax_srp.report import repeats
-from fedjax_srp.runs.run import as_recorded
+from fedjax_srp.runs.run import recorded_jax_settings
 
 OPTIONS = {"num_rounds": 2, "eval_every": 1, "devices": 1}
 SMALL = {"num_clients": 6, "classes_per_client": 3, "max_examples": 8}
@@ -64,7 +64,7 @@ def test_a_grid_of_objects_ends_with_the_runs_of_simulate(tmp_path):
     axes = {"method": {"slow": fedavg(0.05), "fast": fedavg(0.2), "whole": method}, "seed": [0, 1]}
     found = srp.grid(axes=axes, options=OPTIONS | {"data": DATA, "clock": clock}, out=tmp_path, batch=4, progress=False)
     assert not found.failures
-    batches = [list(unit) for unit in storage.read_json(tmp_path / units.BOOK).values()]
+    batches = [list(unit) for unit in storage.read_json(tmp_path / units.GRID_INDEX).values()]
     assert sorted(map(len, batches)) == [2, 4]  # rates are arguments of one program
     for name, made in {"slow": fedavg(0.05), "fast": fedavg(0.2), "whole": method}.items():
         for seed in (0, 1):
@@ -188,7 +188,7 @@ def test_settings_of_jax_that_change_results_are_of_the_run():
         precise = of(method="fedavg", data=DATA)[0]
     assert len({run.id, double.id, precise.id}) == 3
     for point in (run, double, precise):  # as in a worker, which is told nothing else
-        with as_recorded(point.run.record):
+        with recorded_jax_settings(point.run.record):
             assert of(method="fedavg", data=DATA)[0].id == point.id
 
 

@@ -40,7 +40,7 @@ def test_a_grid_is_the_product_of_its_axes_in_their_order():
 
 def test_a_point_is_the_run_of_the_command_line():
     (point,) = of({"seed": [3]}, method="fedprox", mu=0.2)
-    assert point.run == run.from_words(BASE | {"hidden": (8,), "seed": 3, "method": "fedprox", "mu": 0.2})
+    assert point.run == run.from_options(BASE | {"hidden": (8,), "seed": 3, "method": "fedprox", "mu": 0.2})
     assert point.run.record["mu"] == 0.2
     assert point.run.record["learning_rate"] == 0.01  # a default
     assert point.run.floats["mu"] == 0.2
@@ -93,7 +93,7 @@ def test_an_option_that_the_data_have_too_is_written_with_its_part(mine):
     assert point.name == "method.alpha=0.2, alpha=6, mine, seed=1"
     assert {"method.alpha": 0.2, "alpha": 6.0, "method.seed": 3, "seed": 1}.items() <= point.run.record.items()
     assert point.run.floats == {"learning_rate": 0.01, "method.alpha": 0.2}
-    together = [[point.name for point in alike] for alike in units.alike(found)]
+    together = [[point.name for point in alike] for alike in units.group_by_program(found)]
     assert sorted(map(len, together)) == [2, 2, 4, 4]  # of fedavg, whose runs are one with another `method.alpha`
 
 

@@ -83,7 +83,7 @@ class Cluster:
         (self.folder / f"{name}.state").write_text("COMPLETING")
 
     def grid(self, out, num_runs=3):
-        self.jobs = out / units.TOGETHER / "slurm"
+        self.jobs = out / units.SHARED / "slurm"
         return grid(out, num_runs)
 
     def interrupted_grid(self, out, monkeypatch, num_runs=3):
