@@ -1,4 +1,4 @@
-"""Checks of input: each raises a ValueError of one line with the argument, the value and the remedy."""
+"""Input checks: each raises a ValueError of one line with the argument, its value and the remedy."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ R = TypeVar("R")
 
 
 def short(value: Any) -> str:
-    """`repr` in one line of at most 60 characters; of a function, its name."""
+    """Return `repr` in one line of at most 60 characters; for a function or a class, its name."""
     named = inspect.isroutine(value) or inspect.isclass(value)
     try:
         text = f"{value.__module__}.{value.__qualname__}" if named else " ".join(repr(value).split())
-    except ValueError:  # an integer of more digits than Python writes
+    except ValueError:  # an integer with more digits than Python prints
         text = f"{type(value).__name__} of very many digits"
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def check_known(kind: str, names: Iterable[object], known: Iterable[str], more: str = "") -> None:
-    """Raise a ValueError of one line for the first name that is not known: the nearest known ones first, then all."""
+    """Raise a ValueError of one line for the first unknown name, with the nearest known names and all of them."""
     known = list(known)
     for name in names:
         if not isinstance(name, str) or name not in known:
@@ -48,14 +48,14 @@ def check_known(kind: str, names: Iterable[object], known: Iterable[str], more: 
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """A hint in brackets with similar known names, or nothing."""
+    """Return a hint in brackets with similar known names, or ""."""
     others = {*known} - {str(name)}  # a name is no hint for itself
     close = difflib.get_close_matches(str(name), sorted(others), n=3, cutoff=0.6)
     return f" (did you mean {' or '.join(close)}?)" if close else ""
 
 
 def check_choice(argument: str, value: Any, choices: Iterable[Any]) -> Any:
-    """`value`, or a ValueError of one line unless it is one of the choices; the nearest ones come first."""
+    """Return `value`, or raise a ValueError of one line, with the nearest choices, unless it is one of them."""
     choices = list(choices)
     if not any(type(value) is type(choice) and value == choice for choice in choices):
         names = list(map(str, choices))
@@ -66,9 +66,9 @@ def check_choice(argument: str, value: Any, choices: Iterable[Any]) -> Any:
 def check_integer(
     argument: str, value: Any, minimum: int | None, maximum: int | None = INT32_MAX, otherwise: str = ""
 ) -> int:
-    """`value` as an int, or a ValueError of one line unless it is an integer in minimum..maximum (None: no bound).
+    """Return `value` as an int, or raise a ValueError of one line unless it is an integer in minimum..maximum.
 
-    `otherwise` names what else the caller accepts.
+    None means no bound. `otherwise` names what else the caller accepts.
     """
     try:
         number = index(value)
@@ -87,12 +87,12 @@ def check_integer(
 
 
 def is_key(value: Any) -> bool:
-    """True for a typed key, or an array of them."""
+    """Return True for a typed key or an array of them."""
     return isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
 def check_key(argument: str, value: Any) -> None:
-    """Raise a ValueError of one line unless `value` is a typed key, or an array of them if it is not called key."""
+    """Raise a ValueError of one line unless `value` is a typed key; arrays of keys pass unless it is called key."""
     if not is_key(value):
         kind = f"of type {value.dtype}" if isinstance(value, jax.Array) else short(value)
         raise ValueError(f"{argument} is {kind}, not a typed key; use jax.random.key(seed)")
@@ -101,7 +101,7 @@ def check_key(argument: str, value: Any) -> None:
 
 
 def is_number(value: Any) -> bool:
-    """True for one real number of known value: of Python, of NumPy, or an array without axes."""
+    """Return True for a real number of known value: a Python or NumPy number, or an array without axes."""
     if isinstance(value, np.ndarray | jax.Array) and not isinstance(value, Tracer):
         return value.ndim == 0 and is_real(value.dtype)
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
@@ -114,14 +114,14 @@ def is_number(value: Any) -> bool:
 
 
 def is_real(dtype: Any) -> bool:
-    """True for types of integers and floats."""
+    """Return True for integer and float types."""
     return jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)
 
 
 def check_numbers(argument: str, value: Any, remedy: str, *, max_ndim: int = 1) -> None:
-    """Raise a ValueError of one line unless `value` holds finite numbers >= 0.
+    """Raise a ValueError of one line unless `value` holds finite numbers >= 0, also after conversion to JAX's floats.
 
-    They must stay so as floats of a program, float32 unless x64 is on. Tracers pass, since their values are unknown.
+    Tracers pass, since their values are unknown.
     """
     numbers = None if isinstance(value, Tracer) or is_key(value) else np.asarray(value)
     if not is_real(value.dtype if numbers is None else numbers.dtype):
@@ -142,7 +142,7 @@ def check_numbers(argument: str, value: Any, remedy: str, *, max_ndim: int = 1) 
 
 
 def per_example(losses: Any, num_examples: int) -> Any:
-    """Return the losses, or raise a ValueError of one line unless there is one number for each example of a batch.
+    """Return the losses, or raise a ValueError of one line unless there is one number per example of a batch.
 
     Other shapes would broadcast against the weights of the examples and give a wrong gradient.
     """
@@ -155,7 +155,7 @@ def per_example(losses: Any, num_examples: int) -> Any:
     return losses
 
 
-REMEDIES = {  # for anything else in place of a part, or a part that was not called
+REMEDIES = {  # class of parts -> remedy if something else is given
     "Clock": "give srp.clocks.Fixed(srp.clocks.Exponential(1.0)) or another of srp.clocks",
     "Distribution": "give one of srp.clocks, e.g. Exponential(rate=1.0), or Constant(times) for times of your own",
     "FederatedData": "give srp.data.load(name, ...), or srp.data.from_arrays(...)",
@@ -167,28 +167,28 @@ REMEDIES = {  # for anything else in place of a part, or a part that was not cal
 }
 
 
-STATIC, LEAF = "static", "leaf"  # texts in annotations of parts that are no remedies, see `parts`
+STATIC, LEAF = "static", "leaf"  # marks in annotations of parts, see `parts`; other texts there are remedies
 
 
 def is_part(value: Any) -> bool:
-    """True for a part, and for a class of parts."""
+    """Return True for a part or a class of parts."""
     return getattr(value if isinstance(value, type) else type(value), "__is_part__", False)
 
 
-def members(hint: Any, metadata: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """The types that an annotation allows, each with its `Annotated` metadata."""
+def allowed_types(hint: Any, metadata: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """Yield the types that an annotation allows, each with its `Annotated` metadata."""
     if typing.get_origin(hint) is Annotated:
         inner, *more = typing.get_args(hint)
-        yield from members(inner, (*metadata, *more))
+        yield from allowed_types(inner, (*metadata, *more))
     elif typing.get_origin(hint) in (typing.Union, types.UnionType):
         for kind in typing.get_args(hint):
-            yield from members(kind, metadata)
+            yield from allowed_types(kind, metadata)
     else:
         yield hint, metadata
 
 
-def evaluated(hints: Mapping[str, Any], scope: Mapping[str, Any]) -> dict[str, Any]:
-    """Annotations with texts evaluated, except those that fail, such as names for type checkers alone."""
+def evaluate_hints(hints: Mapping[str, Any], scope: Mapping[str, Any]) -> dict[str, Any]:
+    """Evaluate annotations that are strings, except those that fail, such as names for type checkers only."""
     found = dict(hints)
     for name, hint in hints.items():
         with contextlib.suppress(Exception):
@@ -197,16 +197,16 @@ def evaluated(hints: Mapping[str, Any], scope: Mapping[str, Any]) -> dict[str, A
 
 
 def is_array_type(kind: Any) -> bool:
-    """True for the types of arrays."""
+    """Return True for array types."""
     origin = typing.get_origin(kind) or kind
     return inspect.isclass(origin) and issubclass(origin, np.ndarray | jax.Array)
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Make a function refuse, in one line, arguments that do not fit its annotations.
+    """Make a function check its arguments by its annotations; errors are one line.
 
-    Types, bounds and choices are those of fields of parts (`as_annotated`), and paths, keys, mappings and classes; but
-    sequences are not looked into, and floats may be infinite. NumPy's numbers are numbers.
+    Types, bounds and choices are checked as for fields of parts (`as_annotated`), and so are paths, keys, mappings and
+    classes; but entries of sequences are not checked, and floats may be infinite. NumPy's numbers are accepted.
     """
     signature = inspect.signature(function)
     starred = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
@@ -216,15 +216,15 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         if parameter.kind not in starred
     }
 
-    @functools.cache  # when called, types defined below the function exist
+    @functools.cache  # evaluate_hints by the first call, when types defined below the function exist
     def hints() -> dict[str, Any]:
-        return evaluated(named, inspect.unwrap(function).__globals__)
+        return evaluate_hints(named, inspect.unwrap(function).__globals__)
 
     @functools.wraps(function)
     def make(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             bound = signature.bind(*args, **kwargs)
-        except TypeError:  # too many arguments, or too few: Python says so
+        except TypeError:  # too many arguments, or too few: Python raises the error
             return function(*args, **kwargs)
         for name, value in bound.arguments.items():
             if named.get(name) == "Key":
@@ -237,12 +237,12 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def as_annotated(argument: str, value: Any, hint: Any, is_field: bool = True) -> Any:
-    """A value as its annotation has it, or a ValueError of one line.
+    """Convert a value to its annotated type, or raise a ValueError of one line.
 
-    NumPy's numbers become Python's; for a field of a part also integers floats, lists tuples or arrays.
+    NumPy's numbers become Python's; for a field of a part, also integers become floats, and lists tuples or arrays.
     """
-    kinds = [(kind, metadata) for kind, metadata in members(hint) if kind not in (None, type(None))]
-    if value is None and len(kinds) < len(list(members(hint))):
+    kinds = [(kind, metadata) for kind, metadata in allowed_types(hint) if kind not in (None, type(None))]
+    if value is None and len(kinds) < len(list(allowed_types(hint))):
         return None
     if isinstance(value, np.generic | np.ndarray) and value.ndim == 0 and value.dtype.kind in "biuf":
         value = value.item()
@@ -250,7 +250,7 @@ def as_annotated(argument: str, value: Any, hint: Any, is_field: bool = True) ->
         value = value.item() if jnp.issubdtype(value.dtype, jnp.integer) else value
     if is_field and any(is_array_type(kind) for kind, _ in kinds):
         value = _as_array(value)
-        if any(kind is float for kind, _ in kinds):  # whose checks are those of arrays too
+        if any(kind is float for kind, _ in kinds):  # its checks also apply to arrays
             kinds = [(kind, metadata) for kind, metadata in kinds if not is_array_type(kind)]
     errors = []
     for kind, metadata in kinds:
@@ -258,12 +258,12 @@ def as_annotated(argument: str, value: Any, hint: Any, is_field: bool = True) ->
             return _as(argument, value, kind, metadata, is_field)
         except ValueError as error:
             errors.append(error)
-    # where several types are allowed, a missed bound says more than a wrong type
-    misfit = re.compile(rf"{re.escape(argument)}=.* must be (an?|several)\b")
-    if missed := [error for error in errors if not misfit.match(str(error))]:
-        raise missed[0]
-    whole, *others = map(str, errors)
-    raise ValueError(" or ".join([whole, *[text.partition(" must be ")[2] for text in others if text != whole]]))
+    # if several types are allowed, a violated bound is more informative than a wrong type
+    wrong_type = re.compile(rf"{re.escape(argument)}=.* must be an?\b")
+    if out_of_bounds := [error for error in errors if not wrong_type.match(str(error))]:
+        raise out_of_bounds[0]
+    first, *others = map(str, errors)
+    raise ValueError(" or ".join([first, *[text.partition(" must be ")[2] for text in others if text != first]]))
 
 
 def _as(argument: str, value: Any, kind: Any, metadata: tuple[Any, ...], is_field: bool) -> Any:
@@ -283,19 +283,19 @@ def _as(argument: str, value: Any, kind: Any, metadata: tuple[Any, ...], is_fiel
         return _as_float(argument, value, bounds, remedy, metadata)
     if origin in _SEQUENCES and is_field:
         return _as_tuple(argument, value, typing.get_args(kind), bounds)
-    if (known := _known(kind, origin, is_field)) is not None:
-        word, fits = known
+    if (check := _type_check(kind, origin, is_field)) is not None:
+        words, fits = check
         if not fits(value):
-            known_remedy = "call it" if isinstance(value, type) and is_part(kind) else REMEDIES.get(word.split()[-1])
-            remedy = remedy if known_remedy is None else f"; {known_remedy}"
-            raise ValueError(f"{argument}={short(value)} must be {word}{remedy}")
+            known = "call it" if isinstance(value, type) and is_part(kind) else REMEDIES.get(words.split()[-1])
+            remedy = remedy if known is None else f"; {known}"
+            raise ValueError(f"{argument}={short(value)} must be {words}{remedy}")
         if kind is float:
             _check_bounds(argument, value, bounds, remedy)
     return value
 
 
-def _known(kind: Any, origin: Any, is_field: bool) -> tuple[str, Callable[[Any], bool]] | None:
-    """A type in words, and its test; None for types that are not checked."""
+def _type_check(kind: Any, origin: Any, is_field: bool) -> tuple[str, Callable[[Any], bool]] | None:
+    """Return the description and the test of a type; None for types that are not checked."""
     if kind in _KINDS or origin in _KINDS:
         return _KINDS.get(kind, _KINDS.get(origin))
     if not inspect.isclass(origin) or getattr(origin, "_is_protocol", False) or origin in (Any, complex, object):
@@ -309,7 +309,9 @@ def _as_float(argument: str, value: Any, bounds: Sequence[Any], remedy: str, met
     is_static = STATIC in metadata
     if isinstance(value, Tracer) and not is_static:
         return value
-    is_array = isinstance(value, np.ndarray | jax.Array) and is_real(value.dtype) and not is_static  # it has no hash
+    is_array = (
+        isinstance(value, np.ndarray | jax.Array) and is_real(value.dtype) and not is_static
+    )  # arrays have no hash
     if not (is_array or is_number(value)):
         raise ValueError(f"{argument}={short(value)} must be a number{remedy}")
     number = value if is_array else float(value)
@@ -345,7 +347,7 @@ def _as_array(value: Any) -> Any:
 
 def _as_tuple(argument: str, value: Any, inside: tuple[Any, ...], bounds: Sequence[Any]) -> Any:
     if isinstance(value, str | bytes | Mapping) or not np.iterable(value):
-        raise ValueError(f"{argument}={short(value)} must be several; ({short(value)},) is one of them")
+        raise ValueError(f"{argument}={short(value)} must be a sequence, e.g. ({short(value)},)")
     entries = value.tolist() if isinstance(value, np.ndarray) else list(value)
     kinds = [inside[0] if inside else Any] * len(entries)
     if len(inside) > 1 and inside[-1] is not Ellipsis:  # one type for each place
@@ -357,13 +359,13 @@ def _as_tuple(argument: str, value: Any, inside: tuple[Any, ...], bounds: Sequen
     return tuple(as_annotated(f"{argument}[{i}]", entry, kind) for i, (entry, kind) in of_each)
 
 
-def _is_several(value: Any) -> bool:
+def _is_sequence(value: Any) -> bool:
     return np.iterable(value) and not isinstance(value, str | bytes | Mapping) and not is_key(value)
 
 
 def _is_array(value: Any) -> bool:
-    """True if a value converts to a NumPy array with axes, of numbers, flags or texts."""
-    if is_key(value) or np.ma.isMaskedArray(value):  # whose mask would be lost
+    """Return True if a value converts to a NumPy array with axes, of numbers, booleans or strings."""
+    if is_key(value) or np.ma.isMaskedArray(value):  # its mask would be lost
         return False
     try:
         array = np.asarray(value)
@@ -373,13 +375,13 @@ def _is_array(value: Any) -> bool:
 
 
 _SEQUENCES = (tuple, list, Sequence)
-_SEVERAL = "several, e.g. a list", _is_several
+_SEQUENCE = "a sequence, e.g. a list", _is_sequence
 _PATH = "a path", lambda value: isinstance(value, str | os.PathLike)
 _MAPPING = "a mapping", lambda value: isinstance(value, Mapping)
 _KINDS: Mapping[Any, tuple[str, Callable[[Any], bool]]] = {
     bool: ("a flag, True or False", lambda value: isinstance(value, bool)),
     float: ("a number", is_number),
-    str: ("a text", lambda value: isinstance(value, str)),
+    str: ("a string", lambda value: isinstance(value, str)),
     Path: _PATH,
     os.PathLike: _PATH,
     Callable: ("a function", callable),
@@ -387,10 +389,10 @@ _KINDS: Mapping[Any, tuple[str, Callable[[Any], bool]]] = {
     jax.Array: ("an array", lambda value: isinstance(value, jax.Array | np.ndarray | np.generic)),
     Mapping: _MAPPING,
     dict: _MAPPING,
-} | dict.fromkeys((*_SEQUENCES, Iterable, Collection), _SEVERAL)
+} | dict.fromkeys((*_SEQUENCES, Iterable, Collection), _SEQUENCE)
 
 
 def is_ours(error: BaseException) -> bool:
-    """Return True if this package raised an error on purpose; one from deeper is a bug and keeps its traceback."""
+    """Return True if this package raised the error on purpose; errors of other code are bugs that keep a traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     return bool(frames) and Path(frames[-1].filename).is_relative_to(Path(__file__).parent)

@@ -1,4 +1,4 @@
-"""The kind of device that a program is traced and compiled for: fast code differs between CPUs and accelerators."""
+"""Kind of device for which a program is traced and compiled, since fast code differs between CPUs and accelerators."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _platform: ContextVar[str | None] = ContextVar("platform", default=None)
 
 
 def platform() -> str:
-    """Kind of the devices ("cpu", "gpu", "tpu") of the traced simulation; JAX's default outside of one."""
+    """Return the kind of the devices ("cpu", "gpu", "tpu") of the traced simulation; outside of one, JAX's default."""
     return _platform.get() or jax.default_backend()
 
 
@@ -37,8 +37,8 @@ def traced_for(name: str) -> Iterator[None]:
 def use_cuda_graphs(on: bool = True) -> None:
     """Put the loops of simulations compiled from now on into CUDA graphs, which is off by default.
 
-    Only the device knows the trip counts of a round's training loops; outside of a graph the host reads them back in
-    every trip. Compiled for an H100, all loops of a round are then in graphs. This has never run on one, and some
+    Only the device knows the trip counts of a round's training loops; without graphs the host reads them back in every
+    iteration. Compiled for an H100, all loops of a round are then in graphs. This has never run on one, and some
     graphs crash (openxla/xla#35760). CPUs are not affected, and a run may be resumed with the other setting.
 
     Args:
@@ -49,8 +49,8 @@ def use_cuda_graphs(on: bool = True) -> None:
 
 
 def compiler_options(platform: str) -> dict[str, Any]:
-    """XLA's options for programs on a kind of device, beside `XLA_FLAGS`."""
-    if platform == "cpu":  # else it copies a client's weights in every step, and in some rounds all clients' states
+    """Return XLA's options for programs on a kind of device, beside `XLA_FLAGS`."""
+    if platform == "cpu":  # else XLA copies a client's weights in every step, and in some rounds all clients' states
         return {"xla_cpu_copy_insertion_use_region_analysis": True}
     if platform != "gpu" or not _graphs:
         return {}
@@ -58,6 +58,6 @@ def compiler_options(platform: str) -> dict[str, Any]:
 
 
 def options_for_one_run(platform: str) -> dict[str, Any]:
-    """More of XLA's options, for a program that runs once: on a CPU it compiles in a third of the time."""
+    """Return further options of XLA for a program that runs once: on a CPU it compiles in a third of the time."""
     own_level = "xla_backend_optimization_level" in os.environ.get("XLA_FLAGS", "")
     return {} if platform != "cpu" or own_level else {"xla_backend_optimization_level": 1}

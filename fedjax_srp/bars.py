@@ -1,4 +1,4 @@
-"""Progress bars, in a terminal or a notebook."""
+"""Progress bars in terminals, notebooks and files."""
 
 import sys
 import threading
@@ -12,11 +12,11 @@ with warnings.catch_warnings():
 
 __all__ = ["tqdm"]
 
-SECONDS = 60.0  # between two lines of a bar in a file
+SECONDS = 60.0  # between updates in a file
 
 
 class tqdm(_tqdm):  # noqa: N801
-    """A bar that is written once a minute outside of terminals and notebooks.
+    """Progress bar that is written once a minute outside of terminals and notebooks.
 
     Attributes:
         waited: seconds that the rate excludes, such as compiling.
@@ -26,7 +26,7 @@ class tqdm(_tqdm):  # noqa: N801
 
     @property
     def format_dict(self) -> dict[str, Any]:
-        """The values of the bar, see tqdm; the rate is the mean since the start."""
+        """Values of the bar, see tqdm; the rate is the mean since the start."""
         found = dict(super().format_dict)
         steps, seconds = found["n"] - found["initial"], found["elapsed"] - self.waited
         return found | {"rate": steps / seconds if steps > 0 and seconds > 0 else None}
@@ -35,7 +35,11 @@ class tqdm(_tqdm):  # noqa: N801
         stream = options.get("file") or sys.stderr
         is_seen = "ipykernel" in sys.modules or (stream is not None and stream.isatty())
         if _tqdm is _text and not is_seen:
-            options = {"mininterval": SECONDS, "maxinterval": SECONDS, "position": 0} | options  # a file has no cursor
+            options = {
+                "mininterval": SECONDS,
+                "maxinterval": SECONDS,
+                "position": 0,
+            } | options  # a file has no cursor
         super().__init__(*args, **options)
 
 

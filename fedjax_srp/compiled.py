@@ -1,6 +1,6 @@
-"""A cache of compiled programs on disk, so that the next process with an equal program compiles nothing.
+"""Cache of compiled programs on disk, so that later processes do not compile equal programs again.
 
-It is JAX's persistent cache in a folder of the user's cache. JAX's environment variables take precedence:
+It is JAX's persistent compilation cache in a folder of the user's cache. JAX's environment variables take precedence:
 `JAX_COMPILATION_CACHE_DIR` chooses another folder, `JAX_ENABLE_COMPILATION_CACHE=false` turns it off.
 """
 
@@ -22,7 +22,7 @@ UNUSED = 30 * 24 * 3600.0  # seconds after which an unread program is removed
 
 
 def folder() -> Path:
-    """Return the folder of programs for this kind of processor, since several may share a home."""
+    """Return the folder for this kind of processor, since machines may share a home."""
     home = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or "~/.cache"
     processor = platform.processor()
     with contextlib.suppress(OSError, StopIteration):
@@ -39,8 +39,7 @@ def cache_programs() -> None:
     `$XDG_CACHE_HOME`), one for each kind of processor, at most 1 GB. Does nothing if JAX's own settings name a cache or
     turn it off, or if others could write to the folder: programs are code.
     """
-    told = {name: getattr(jax.config, f"jax_{name}") for name in ("compilation_cache_dir", "enable_compilation_cache")}
-    if told["compilation_cache_dir"] or not told["enable_compilation_cache"]:
+    if jax.config.jax_compilation_cache_dir or not jax.config.jax_enable_compilation_cache:
         return
     with contextlib.suppress(OSError, RuntimeError):  # a full disk, a missing home
         place = folder()
@@ -50,7 +49,7 @@ def cache_programs() -> None:
         if hasattr(os, "getuid") and (found.st_uid != os.getuid() or found.st_mode & 0o022):
             return
         _clear(place)
-        os.environ["JAX_COMPILATION_CACHE_DIR"] = os.fspath(place)  # of the workers of a grid
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = os.fspath(place)  # for the workers of a grid
         jax.config.update("jax_compilation_cache_dir", os.fspath(place))
         # a truncated program, or one that another process is writing, is compiled again
         warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
@@ -63,7 +62,7 @@ def cache_programs() -> None:
 
 
 def _clear(place: Path) -> None:
-    """Remove programs that were not read for long, and the oldest beyond the limit."""
+    """Remove programs unread for `UNUSED` seconds, and the least recently read ones beyond `MOST` bytes."""
     files = [(path.stat(), path) for path in place.glob("*-cache")]
     room = MOST
     for found, path in sorted(files, key=lambda each: -each[0].st_atime):

@@ -1,8 +1,8 @@
 """Descriptions of parts for the record of a run, and parts rebuilt from them.
 
-`describe` writes a part as a dict of numbers, texts, lists and dicts with the name of its class; `rebuild` reads it. It
-only builds parts of imported modules, and looks functions up in a few known libraries: a record is data and is never
-executed.
+`describe` converts a part to a dict of numbers, strings, lists and dicts with the name of its class; `rebuild` inverts
+it. `rebuild` only builds parts of imported modules and looks functions up in a few known libraries: a record is data
+and is never executed.
 """
 
 from __future__ import annotations
@@ -30,22 +30,21 @@ T = TypeVar("T")
 
 PART, FUNCTION, UNKNOWN = "part", "function", "unknown"  # keys: class of a part, name of a function, undescribed object
 DATACLASS = "dataclass"  # key: class of another dataclass, such as a module of flax
-CODE = "source code"  # key: checksum of the code of a class or function of one's own
+CODE = "source code"  # key: checksum of the code of a user's class or function
 _PACKAGE = __name__.partition(".")[0]
-_HOLDS_NOTHING = (type(None), type, types.ModuleType)  # `__self__` of functions, class methods and built-in functions
-_FEW = 16  # longest array written in full; of longer ones, shape and checksum
-_LIBRARIES = ("optax", "jax.nn", "fedjax_srp.models")  # whose public functions a record may name
-_OTHERS = {_PACKAGE, "builtins", "equinox", "flax", "jax", "numpy", "optax"}  # packages of code that is nobody's own
-_PYTHON = os.path.dirname(os.__file__)  # and Python's library, whatever an own file is called
+_STATELESS = (type(None), type, types.ModuleType)  # `__self__` of functions, class methods and builtins
+_MAX_ENTRIES = 16  # of an array that is recorded in full; of longer ones, shape and checksum
+_LIBRARIES = ("optax", "jax.nn", "fedjax_srp.models")  # their public functions can be rebuilt
+_KNOWN_PACKAGES = {_PACKAGE, "builtins", "equinox", "flax", "jax", "numpy", "optax"}  # no checksum of their code
+_STANDARD_LIBRARY = os.path.dirname(os.__file__)  # by path, since a user's file may have the name of a module in it
 
 
 def describe(value: Any) -> Any:
     """Describe a value: `{"part": class, field: ...}`, or `{"unknown": ...}` if it has no description.
 
-    Other dataclasses, such as modules of flax, have their class and the fields that are not at their default. Classes
-    and functions of one's own have a checksum of their source code, bases included, where Python finds it; what they
-    call is not in it. A function has its defaults too; one that holds other values (a closure, a method of an object)
-    is unknown.
+    Other dataclasses, such as modules of flax, have their class and the fields that are not at their default. A user's
+    classes and functions have a checksum of their source code, if Python finds it, including base classes but not the
+    functions that they call. A function has its defaults too; a closure, or a method of an object, is unknown.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -73,13 +72,13 @@ def describe(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         shown = [field for field in dataclasses.fields(value) if field.repr]  # flax hides the parent of a module
         given = {field.name: getattr(value, field.name) for field in shown if not _is_default(value, field)}
-        own = {DATACLASS: _name(type(value)), **_code(type(value))}
-        return own | {name: describe(entry) for name, entry in given.items()}
-    name, inner = _name(value), inspect.unwrap(value) if callable(value) else value  # jit and the like wrap functions
+        entries = {name: describe(entry) for name, entry in given.items()}
+        return {DATACLASS: _name(type(value)), **_code(type(value)), **entries}
+    name, inner = _name(value), inspect.unwrap(value) if callable(value) else value  # jit wraps functions
     if isinstance(value, type):
         return {FUNCTION: name, **_code(value)}
-    holds = getattr(inner, "__closure__", None) or not isinstance(getattr(inner, "__self__", None), _HOLDS_NOTHING)
-    if not inspect.isroutine(inner) or holds or "<lambda>" in name:
+    has_state = getattr(inner, "__closure__", None) or not isinstance(getattr(inner, "__self__", None), _STATELESS)
+    if not inspect.isroutine(inner) or has_state or "<lambda>" in name:
         return {UNKNOWN: name}
     code = _code(inner)
     defaults = [*(getattr(inner, "__defaults__", None) or ()), *(getattr(inner, "__kwdefaults__", None) or {}).values()]
@@ -90,19 +89,19 @@ def describe(value: Any) -> Any:
 def _code(value: Any) -> dict[str, str]:
     checksum = 0
     for each in value.__mro__ if isinstance(value, type) else (value,):
-        methods = vars(each).values() if isinstance(value, type) else ()  # all that Python finds of a notebook's class
+        methods = vars(each).values() if isinstance(value, type) else ()  # Python finds only these of a notebook
         for piece in (each, *methods):
             piece = inspect.unwrap(piece) if inspect.isroutine(piece) else piece
             with contextlib.suppress(OSError, TypeError):
-                if _is_own(piece):
+                if _is_user_code(piece):
                     checksum = zlib.crc32(inspect.getsource(piece).encode(), checksum)
     return {CODE: f"{checksum:08x}"} if checksum else {}
 
 
-def _is_own(value: Any) -> bool:
+def _is_user_code(value: Any) -> bool:
     file = os.path.abspath(inspect.getsourcefile(value) or "")
-    is_pythons = file.startswith(_PYTHON + os.sep) and "-packages" not in file
-    return not is_pythons and str(getattr(value, "__module__", _PACKAGE)).partition(".")[0] not in _OTHERS
+    is_standard = file.startswith(_STANDARD_LIBRARY + os.sep) and "-packages" not in file
+    return not is_standard and str(getattr(value, "__module__", _PACKAGE)).partition(".")[0] not in _KNOWN_PACKAGES
 
 
 def _is_default(value: Any, field: dataclasses.Field[Any]) -> bool:
@@ -112,15 +111,15 @@ def _is_default(value: Any, field: dataclasses.Field[Any]) -> bool:
 
 
 def _name(value: Any) -> str:
-    own = getattr(value, "name", None) or getattr(value, "__qualname__", type(value).__qualname__)
-    return f"{getattr(value, '__module__', type(value).__module__)}.{own}"
+    name = getattr(value, "name", None) or getattr(value, "__qualname__", type(value).__qualname__)
+    return f"{getattr(value, '__module__', type(value).__module__)}.{name}"
 
 
 def _array(value: Any) -> Any:
     if isinstance(value, jax.Array) and jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
         return {"key": np.asarray(jax.random.key_data(value)).tolist()}
     array = np.asarray(value)
-    if array.size <= _FEW:
+    if array.size <= _MAX_ENTRIES:
         return array.tolist()
     checksum = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return {"shape": list(array.shape), "checksum": f"{checksum:08x}"}
@@ -138,7 +137,7 @@ def unknowns(description: Any) -> Iterator[str]:
 
 
 def option_values(given: Any, leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Describe the options of a part by short names, as tables show them."""
+    """Describe the options of a part by short names, as in tables."""
     return {name: describe(value) for name, value in options.values_of(given, leave_out).items()}
 
 
@@ -166,7 +165,7 @@ def rebuild(description: Any) -> Any:
     for key in (UNKNOWN, DATACLASS, "checksum", "key", "partial"):
         if key in description:
             raise ValueError(
-                f"{short(description[key])} cannot be made from its record; make it in Python, as when it first ran"
+                f"{short(description[key])} cannot be rebuilt from its record; build it in Python, as for the first run"
             )
     return {key: rebuild(value) for key, value in description.items()}
 
@@ -176,13 +175,13 @@ def _function(name: str) -> Any:
         found = getattr(importlib.import_module(library), name.rpartition(".")[2], None)
         if callable(found) and _name(found) == name:
             return found
-    raise ValueError(f"function {name!r} is none of {', '.join(_LIBRARIES)}; make the part anew")
+    raise ValueError(f"function {name!r} is not in {', '.join(_LIBRARIES)}; build the part in Python")
 
 
 def with_origin(function: Callable[P, T]) -> Callable[P, T]:
     """Make a data factory record its arguments, including defaults, in the `options` of its result.
 
-    Arguments of other types than its signature has are refused (`ValueError`).
+    Arguments that do not fit its annotations raise a ValueError.
     """
     signature, checking = inspect.signature(function), checked(function)
 

@@ -1,7 +1,7 @@
-"""The options of a part: its fields and those of the parts in it, by short names.
+"""Options of a part: its fields and those of its inner parts, by short names.
 
 The command line, `srp.methods.get`, grids and the manual read them from the dataclass and its docstring. A nested field
-has its own name, `learning_rate` for `training.optimizer.learning_rate`, unless two have that name; fields of a part
+has a short name, `learning_rate` for `training.optimizer.learning_rate`, unless two fields share it; fields of a part
 that is None by default, such as `fine_tune_optimizer.momentum`, have their full name.
 """
 
@@ -17,38 +17,38 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Union
 
 from fedjax_srp import parts
-from fedjax_srp._checks import as_annotated, check_known, checked, evaluated, short
+from fedjax_srp._checks import as_annotated, check_known, checked, evaluate_hints, short
 
 REQUIRED = inspect.Parameter.empty
 _PLAIN = (bool, int, float, str, type(None))
 
 
 class Option(NamedTuple):
-    """An option of a part, of a function or of a command."""
+    """Option of a part, of a function or of a command."""
 
     path: str  # dotted, from the outermost part
     hint: Any  # its annotation
     default: Any  # `REQUIRED` if there is none
     help: str
-    is_part: bool = False  # an object, only for Python
+    is_part: bool = False  # an object, for Python only
     is_optional: bool = False  # in a part that is None by default
 
     @property
     def field(self) -> str:
-        """The last word of its path."""
+        """Last component of its path."""
         return self.path.rpartition(".")[2]
 
     @property
     def type(self) -> Any:
-        """The part of its type that a command line can express, without bounds; None if there is none."""
+        """Its types that a command line can express, without bounds; None if there are none."""
         return None if self.is_part else _plain_type(self.hint)
 
 
 def _plain_type(hint: Any) -> Any:
-    kinds = [kind for kind in map(_plain, (kind for kind, _ in parts.members(hint))) if kind is not None]
+    kinds = [kind for kind in map(_plain, (kind for kind, _ in parts.allowed_types(hint))) if kind is not None]
     if tuple[str, ...] in kinds:
         kinds = [kind for kind in kinds if kind is not str]
-    if float in kinds:  # of an array, also of integers and flags
+    if float in kinds:  # such as the items of an array
         kinds = [kind for kind in kinds if kind not in (int, bool)]
     return Union[tuple(kinds)] if set(kinds) - {type(None)} else None  # noqa: UP007
 
@@ -58,15 +58,15 @@ def _plain(kind: Any) -> Any:
     if kind in _PLAIN or origin is Literal:
         return kind
     if origin in (list, tuple) or (isinstance(origin, type) and issubclass(origin, Sequence)):
-        item = _plain_type(next(iter(typing.get_args(kind)), None))  # none of a bare typing.Sequence
+        item = _plain_type(next(iter(typing.get_args(kind)), None))  # a bare typing.Sequence has none
         return tuple[item, ...] if item in _PLAIN else None
     return None
 
 
 def written(maker: Callable[..., Any], leave_out: Collection[str] = (), **defaults: Any) -> dict[str, Option]:
-    """The options of a maker that a command line can express, by short names, with other defaults for some.
+    """Return short name -> option of a maker that a command line can express, with other defaults for some.
 
-    Arguments without a resolvable annotation are none, nor are parts, whose fields are options instead.
+    Arguments without a resolvable annotation are left out, and so are parts, whose fields are options instead.
     """
     found = {name: option for name, option in options_of(maker).items() if name not in leave_out and option.type}
     return {name: option._replace(default=defaults.get(name, option.default)) for name, option in found.items()}
@@ -74,7 +74,7 @@ def written(maker: Callable[..., Any], leave_out: Collection[str] = (), **defaul
 
 @functools.lru_cache(maxsize=512)
 def options_of(maker: Callable[..., Any]) -> dict[str, Option]:
-    """Short name -> option, of a class of parts or of a function that makes a part."""
+    """Return short name -> option of a class of parts or of a function that makes a part."""
     fixed = maker.keywords if isinstance(maker, functools.partial) else {}
     inner = maker.func if isinstance(maker, functools.partial) else maker
     found = _of_class(inner) if parts.is_part(inner) else _of_function(inner)
@@ -84,7 +84,7 @@ def options_of(maker: Callable[..., Any]) -> dict[str, Option]:
 
 
 def _of_class(cls: Any, default: Any = None, is_optional: bool = False) -> list[Option]:
-    """The options of a class of parts, with the values of an instance instead of its defaults if there is one."""
+    """Return the options of a class of parts, with the values of an instance instead of defaults if one is given."""
     found, texts = [], argument_help(cls)
     for field in dataclasses.fields(cls):
         hint = parts.fields(cls).hints[field.name]
@@ -103,11 +103,11 @@ def _of_class(cls: Any, default: Any = None, is_optional: bool = False) -> list[
 
 
 def _within(hint: Any, value: Any) -> tuple[Any, bool]:
-    """The class of parts whose fields are options too, and True if the part is None by default."""
+    """Return the class of an inner part whose fields are options too, and True if it is None by default."""
     if parts.is_part(value):
         return type(value), False
     if value is None:
-        kinds = (kind for kind, _ in parts.members(hint) if parts.is_part(kind))
+        kinds = (kind for kind, _ in parts.allowed_types(hint) if parts.is_part(kind))
         return next((getattr(kind, "written_as", None) for kind in kinds), None), True
     return None, False
 
@@ -123,16 +123,16 @@ def _of_function(function: Callable[..., Any]) -> list[Option]:
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations that resolve; others may use names imported only for type checkers."""
+    """Return the annotations that resolve; others may use names imported only for type checkers."""
     if not inspect.isroutine(function):
         return {}
-    found = evaluated(inspect.get_annotations(inspect.unwrap(function)), inspect.unwrap(function).__globals__)
+    found = evaluate_hints(inspect.get_annotations(inspect.unwrap(function)), inspect.unwrap(function).__globals__)
     return {name: hint for name, hint in found.items() if not isinstance(hint, str)}
 
 
 @functools.lru_cache(maxsize=512)
 def argument_help(documented: Any) -> dict[str, str]:
-    """Argument -> its text in the Google-style docstring of a function or class, or of its bases, in one line."""
+    """Return argument -> its text in the Google-style docstring of a function or class (and its bases), in one line."""
     if parts.is_part(documented):
         bases = [base for base in reversed(documented.__mro__) if parts.is_part(base) and base.__doc__]
         return {name: text for base in bases for name, text in _arguments_of(base).items()}
@@ -146,7 +146,7 @@ def _arguments_of(documented: Any) -> dict[str, str]:
 
 
 def build(maker: Callable[..., Any], given: Mapping[str, Any], *args: Any, **fixed: Any) -> Any:
-    """Build a part with options by name, others at their defaults."""
+    """Build a part with options by name; the others have their defaults."""
     known = options_of(maker)
     paths = {known[name].path if name in known else name: value for name, value in given.items()}
     for path in paths:
@@ -164,7 +164,7 @@ def build(maker: Callable[..., Any], given: Mapping[str, Any], *args: Any, **fix
 
 
 def _arguments(cls: Any, paths: Mapping[str, Any], default: Any) -> dict[str, Any]:
-    """The arguments of a class, with parts built from their own options."""
+    """Return the arguments of a class, with inner parts built from their options."""
     arguments: dict[str, Any] = {name: value for name, value in paths.items() if "." not in name}
     of_parts: dict[str, dict[str, Any]] = {}
     for path, value in paths.items():
@@ -177,19 +177,19 @@ def _arguments(cls: Any, paths: Mapping[str, Any], default: Any) -> dict[str, An
         start = arguments.get(field.name, getattr(default, field.name) if default is not None else field.default)
         is_optional = start is None
         if is_optional:
-            start = _instead(cls, field.name, arguments)
+            start = _default_part(cls, field.name, arguments)
         if not parts.is_part(start):
             raise ValueError(f"{field.name}={short(start)} has no options; give it as a whole")
         changes = _arguments(type(start), of_parts[field.name], start)
         try:
             arguments[field.name] = dataclasses.replace(start, **changes)
-        except ValueError as error:  # name the optimizer of two
+        except ValueError as error:  # of several optimizers, name this one
             raise ValueError(f"{field.name}.{error}" if is_optional else str(error)) from None
     return arguments
 
 
-def _instead(cls: Any, name: str, arguments: Mapping[str, Any]) -> Any:
-    """Return the default part that options change: for a second optimizer, that of training."""
+def _default_part(cls: Any, name: str, arguments: Mapping[str, Any]) -> Any:
+    """Return the part that options change if the field is None: for a second optimizer, that of training."""
     written_as, _ = _within(parts.fields(cls).hints[name], None)
     defaults = {field.name: field.default for field in dataclasses.fields(cls)}
     if written_as is not None and "training" in defaults:
@@ -198,9 +198,9 @@ def _instead(cls: Any, name: str, arguments: Mapping[str, Any]) -> Any:
 
 
 def values_of(given: Any, leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Short name -> value of every option of a part but some fields, nested parts by their own options.
+    """Return short name -> value of every option of a part, without some fields; inner parts by their own options.
 
-    Optional parts that are None, and objects without a description, are unchanged.
+    Optional parts that are None, and objects without a description, are returned as they are.
     """
     short_names = {option.path: name for name, option in options_of(type(given)).items()}
     found = {o.path: o.default for o in _of_class(type(given), given) if not o.is_optional}
@@ -209,7 +209,7 @@ def values_of(given: Any, leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def full_names(given: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of the leaves of a part by their dotted names."""
+    """Convert short names of values to dotted names of the leaves of a part."""
     known, short_names = parts.values_of(given), options_of(type(given))
 
     def full(name: str) -> str:
@@ -233,7 +233,7 @@ def full_names(given: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 def own_maker(
     what: str, name: str, maker: Callable[..., Any], makes: type, known: Collection[str], given: int = 0
 ) -> Callable[..., Any]:
-    """Check a user's class or function that makes a named part of `given` arguments, and of options with defaults."""
+    """Check a user's class or function that makes a part from `given` arguments and options with defaults."""
     as_annotated("name", name, str)
     as_annotated(what, maker, Callable[..., Any])
     if name in known:
@@ -243,7 +243,7 @@ def own_maker(
         try:
             inspect.signature(maker).bind(*[None] * given)
         except TypeError as error:
-            raise ValueError(f"{called}: {error}; it gets {given} arguments, its options have defaults") from None
+            raise ValueError(f"{called}: {error}; it gets {given} arguments, its options must have defaults") from None
     if isinstance(maker, type):
         return maker
 

@@ -1,15 +1,15 @@
-"""Parts as values: frozen dataclasses that are pytrees by their annotations.
+"""Parts: frozen dataclasses that are pytrees by their annotations.
 
 Algorithms, policies, clocks, distributions, models and optimizers are parts. A field that is annotated as a float, an
-array or a part is a leaf; everything else is static. Then no further machinery is needed:
+array or a part is a leaf; everything else is static. So
 
 * the engine passes parts to `jax.jit` as arguments: another learning rate, or a rebuilt part, compiles nothing; another
-  number of epochs, or momentum where there was none, does;
+  number of epochs, or momentum instead of None, does;
 * `jax.vmap` over leaves runs a batch of rates, `jax.grad` differentiates with respect to them;
 * fields are the record of a run, the options of the command line, and the axes of a grid.
 
-Annotations declare checks, which run when a part is built, never when JAX unflattens one. None, which is no leaf,
-replaces a zero that removes a computation.
+Annotations declare checks, which run when a part is built, never when JAX unflattens one. A computation that a zero
+would switch off is switched off by None, which is not a leaf.
 """
 
 from __future__ import annotations
@@ -27,7 +27,17 @@ import numpy as np
 from jax.core import Tracer
 from jax.tree_util import GetAttrKey
 
-from fedjax_srp._checks import LEAF, STATIC, as_annotated, evaluated, is_array_type, is_key, is_part, members, short
+from fedjax_srp._checks import (
+    LEAF,
+    STATIC,
+    allowed_types,
+    as_annotated,
+    evaluate_hints,
+    is_array_type,
+    is_key,
+    is_part,
+    short,
+)
 
 T = TypeVar("T")
 Static = Annotated[T, STATIC]  # a float that shapes the program, e.g. `Static[float]`
@@ -35,12 +45,12 @@ Leaf = Annotated[T, LEAF]  # a pytree of another kind
 
 
 class AtLeast(NamedTuple):
-    """A bound of a field, `Annotated[float, AtLeast(0)]`; a text beside it is the remedy in the error."""
+    """Lower bound of a field, `Annotated[float, AtLeast(0)]`; a string beside it is the remedy in the error."""
 
     low: float
 
     def holds(self, value: Any) -> Any:
-        """True where a number, or an entry of an array, is within the bound."""
+        """Return True for a number, or for each entry of an array, within the bound."""
         return value >= self.low
 
     def __str__(self) -> str:
@@ -48,12 +58,12 @@ class AtLeast(NamedTuple):
 
 
 class AtMost(NamedTuple):
-    """An upper bound, see `AtLeast`."""
+    """Upper bound, see `AtLeast`."""
 
     high: float
 
     def holds(self, value: Any) -> Any:
-        """True where a number, or an entry of an array, is within the bound."""
+        """Return True for a number, or for each entry of an array, within the bound."""
         return value <= self.high
 
     def __str__(self) -> str:
@@ -61,12 +71,12 @@ class AtMost(NamedTuple):
 
 
 class Above(NamedTuple):
-    """An exclusive lower bound, see `AtLeast`."""
+    """Exclusive lower bound, see `AtLeast`."""
 
     low: float
 
     def holds(self, value: Any) -> Any:
-        """True where a number, or an entry of an array, is within the bound."""
+        """Return True for a number, or for each entry of an array, within the bound."""
         return value > self.low
 
     def __str__(self) -> str:
@@ -74,12 +84,12 @@ class Above(NamedTuple):
 
 
 class Below(NamedTuple):
-    """An exclusive upper bound, see `AtLeast`."""
+    """Exclusive upper bound, see `AtLeast`."""
 
     high: float
 
     def holds(self, value: Any) -> Any:
-        """True where a number, or an entry of an array, is within the bound."""
+        """Return True for a number, or for each entry of an array, within the bound."""
         return value < self.high
 
     def __str__(self) -> str:
@@ -87,7 +97,7 @@ class Below(NamedTuple):
 
 
 class Axes(NamedTuple):
-    """The most axes of an array in a field of numbers, 1 without it."""
+    """Most axes of an array in a field of numbers, 1 without it."""
 
     most: int
 
@@ -98,11 +108,11 @@ Share = Annotated[float, AtLeast(0), AtMost(1), "give a number from 0 to 1"]
 Weighting = typing.Literal["uniform", "num_examples"]
 
 
-KNOWN: dict[str, type] = {}  # every class of parts in this process, by module and name
+KNOWN: dict[str, type] = {}  # module and name -> class, for every class of parts in this process
 
 
 class _Frozen:
-    """A static value of a leaf, such as a schedule in place of a number."""
+    """Static value of a leaf, such as a schedule in place of a number."""
 
     def __init__(self, value: Any):
         self.value = value
@@ -112,7 +122,7 @@ jax.tree_util.register_pytree_node(_Frozen, lambda node: ((), node.value), lambd
 
 
 class Fields(NamedTuple):
-    """The fields of a part."""
+    """Fields of a class of parts."""
 
     leaves: tuple[str, ...]
     static: tuple[str, ...]
@@ -126,11 +136,11 @@ def part(cls: type[T]) -> type[T]:
     Its `name` is by default the class name in lower case.
 
     Fields are checked when a part is built: types, bounds (`AtLeast` and the like), choices (`Literal`). A
-    `__post_init__` of the class runs after that, for checks of several fields. `dataclasses.replace` copies a part with
-    other values.
+    `__post_init__` of the class runs after that, to check combinations of fields. `dataclasses.replace` copies a part
+    with other values.
 
     Raises:
-        ValueError: when a part is built with a value out of range, in one line.
+        ValueError: a part is built with a value out of range; one line.
 
     Example:
         >>> import jax, fedjax_srp as srp
@@ -151,7 +161,7 @@ def part(cls: type[T]) -> type[T]:
         if type(self) is made:  # once, by the most derived class
             _check(self)
         elif "__is_part__" not in vars(type(self)):
-            raise ValueError(f"class {type(self).__name__}: below {made.__name__} and no part; put @srp.part above it")
+            raise ValueError(f"class {type(self).__name__} inherits from {made.__name__}: put @srp.part above it")
         if hook is not None:
             hook(self)
         if type(self) is made:
@@ -161,28 +171,28 @@ def part(cls: type[T]) -> type[T]:
     made = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
     made.__eq__, made.__hash__, made.__repr__ = _equal, _hash, _repr  # type: ignore[method-assign,assignment]
     made.__is_part__ = True  # type: ignore[attr-defined]
-    caller = sys._getframe(1)  # its names, of a function or a script, may be gone later
+    caller = sys._getframe(1)  # its local names may be gone later
     scope = {**caller.f_globals, **caller.f_locals, made.__name__: made}
-    made.__hints__ = evaluated(inspect.get_annotations(made), scope)  # type: ignore[attr-defined]
+    made.__hints__ = evaluate_hints(inspect.get_annotations(made), scope)  # type: ignore[attr-defined]
     KNOWN[path_of(made)] = made
     jax.tree_util.register_pytree_with_keys(made, _flatten_with_keys, functools.partial(_unflatten, made), _flatten)
     return made
 
 
 def path_of(cls: type) -> str:
-    """Module and name of a class, for records."""
+    """Return module and name of a class, for records."""
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def undefined(method: Callable[..., Any]) -> NoReturn:
-    """Say that a class does not define this method of its base, in one line."""
+    """Raise a NotImplementedError of one line for a method of a base class."""
     given = ", ".join(["self", *inspect.signature(method).parameters])
     raise NotImplementedError(f"{type(method.__self__).__name__} defines no {method.__name__}({given})")  # type: ignore[attr-defined]
 
 
 @functools.cache
 def fields(cls: type) -> Fields:
-    """The fields of a class of parts, in their order."""
+    """Return the fields of a class of parts, in their order."""
     names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
     hints = _hints(cls)
     of_leaves = [name for name in names if is_leaf(hints[name])]
@@ -190,17 +200,17 @@ def fields(cls: type) -> Fields:
 
 
 def _hints(cls: type) -> dict[str, Any]:
-    """The annotations of a class; `Any` for names that only type checkers know."""
+    """Return the annotations of a class; `Any` for names that only type checkers know."""
     hints: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         hints |= vars(base).get("__hints__") or inspect.get_annotations(base)
-        hints = evaluated(hints, {**vars(inspect.getmodule(base) or typing), base.__name__: base})
+        hints = evaluate_hints(hints, {**vars(inspect.getmodule(base) or typing), base.__name__: base})
     return {name: Any if isinstance(hint, str) else hint for name, hint in hints.items()}
 
 
 def is_leaf(hint: Any) -> bool:
-    """True if a field with this annotation is a leaf."""
-    for kind, metadata in members(hint):
+    """Return True if a field with this annotation is a leaf."""
+    for kind, metadata in allowed_types(hint):
         if STATIC in metadata or LEAF in metadata:
             return LEAF in metadata
         inside = typing.get_args(kind) if typing.get_origin(kind) in (dict, tuple, list, Mapping, Sequence) else ()
@@ -252,7 +262,7 @@ def _hash(self: Any) -> int:
 
 
 def _repr(self: Any) -> str:
-    """The call that builds the part, without fields at their default."""
+    """Return the call that builds the part, without fields at their default."""
     given = {}
     for field in dataclasses.fields(self):
         value = getattr(self, field.name)
@@ -265,13 +275,13 @@ def _repr(self: Any) -> str:
 
 
 def is_plain(value: Any) -> bool:
-    """True for a value without arrays and tracers, which can always be compared."""
+    """Return True for a value without arrays and tracers, which can always be compared."""
     return not any(isinstance(leaf, np.ndarray | jax.Array | Tracer) for leaf in jax.tree.leaves(value))
 
 
 # ---- checks -------------------------------------------------------------------------------------------------------
 def _check(self: Any) -> None:
-    """Check every field; replace NumPy scalars by plain numbers and lists by tuples."""
+    """Check and convert every field, see `as_annotated`."""
     for name, hint in fields(type(self)).hints.items():
         object.__setattr__(self, name, as_annotated(name, getattr(self, name), hint))
 
@@ -282,13 +292,13 @@ def _check_hashable(self: Any) -> None:
         try:
             hash(value)
         except TypeError as error:
-            said = " ".join(str(error).split())[:120]
-            raise ValueError(f"{name}={short(value)}: {said}; give a tuple, or a part") from None
+            reason = " ".join(str(error).split())[:120]
+            raise ValueError(f"{name}={short(value)}: {reason}; give a tuple, or a part") from None
 
 
 # ---- values by name -----------------------------------------------------------------------------------------------
 def values_of(given: Any) -> dict[str, Any]:
-    """The leaves of a part by their dotted names, such as "training.optimizer.learning_rate"."""
+    """Return dotted name, such as "training.optimizer.learning_rate" -> leaf of a part."""
     return {_dotted(path): leaf for path, leaf in jax.tree.leaves_with_path(given)}
 
 
@@ -297,12 +307,12 @@ def _dotted(path: tuple[Any, ...]) -> str:
 
 
 def with_values(given: T, values: Mapping[str, Any]) -> T:
-    """Replace leaves of a part by dotted names: by tracers, say, or an axis of numbers."""
+    """Replace leaves of a part by dotted names, for example by tracers or arrays."""
     return jax.tree_util.tree_map_with_path(lambda path, leaf: values.get(_dotted(path), leaf), given)
 
 
 def rebuilt(given: T) -> T:
-    """Rebuild a part and its inner parts with their checks, which JAX skips."""
+    """Rebuild a part and its inner parts to run their checks, which JAX skips."""
     if not is_part(given):
         return given
     inner = {field.name: rebuilt(getattr(given, field.name)) for field in dataclasses.fields(given)}  # type: ignore[arg-type]
@@ -310,9 +320,9 @@ def rebuilt(given: T) -> T:
 
 
 def several(given: Any) -> Iterator[tuple[str, Any]]:
-    """Yield leaves with axes where the annotation has a number, by dotted names."""
+    """Yield the arrays in fields that are annotated as numbers, with their dotted names."""
     for name in fields(type(given)).leaves:
-        value, kinds = getattr(given, name), [kind for kind, _ in members(fields(type(given)).hints[name])]
+        value, kinds = getattr(given, name), [kind for kind, _ in allowed_types(fields(type(given)).hints[name])]
         if is_part(value):
             yield from ((f"{name}.{inner}", leaf) for inner, leaf in several(value))
         elif not any(map(is_array_type, kinds)):

@@ -1,8 +1,8 @@
-"""The folder of one run, for `History.save` and `History.load`.
+"""Folder of a run, for `History.save` and `History.load`.
 
-Files are CSV and strict JSON, with every bit of the floats: `history.csv` of a resumed run equals that of an
-uninterrupted one, so host timings are in `summary.json`. That file is the seal of the folder: written last, with the
-checksums of the others.
+Files are CSV and strict JSON, with every bit of the floats. `history.csv` of a resumed run equals that of an
+uninterrupted one, so host timings are in `summary.json`. That file is the seal of the folder: it is written last, with
+the checksums of the others.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from fedjax_srp.columns import ROUND_COLUMNS
 TABLES = ("config.json", "history.csv", "clients.csv")
 FIGURE = "accuracy.png"
 SUMMARY = "summary.json"
-MODELS = "models"  # a folder in it
+MODELS = "models"  # subfolder
 STATES = ("server_state", "client_states")
-GRID_INDEX = "grid.json"  # in the folder of a grid: the runs of each program, and their folders
-_OWN_WORDS = {TABLES[0]: (b'"environment": {', b'"checksum": "'), SUMMARY: (b'"files": {', b'"checksum": "')}
+GRID_INDEX = "grid.json"  # in the folder of a grid: unit id -> point id -> name of the run folder
+_MARKERS = {TABLES[0]: (b'"environment": {', b'"checksum": "'), SUMMARY: (b'"files": {', b'"checksum": "')}
 _WORDS: dict[type, Callable[[str], Any]] = {
     np.int64: int,
     np.float64: lambda word: float(word or "nan"),
@@ -41,7 +41,7 @@ _WORDS: dict[type, Callable[[str], Any]] = {
 
 
 def write(history: Any, folder: Path, target: float | None, communication: float, models: bool) -> Path:
-    """Write the folder of a run over whatever tables are there; see `History.save`."""
+    """Write the folder of a run and replace existing tables, see `History.save`."""
     if models and history.server_state is None:
         raise ValueError("models=True: this history has no server_state; simulate again, or load a run saved with it")
     config = {
@@ -54,52 +54,52 @@ def write(history: Any, folder: Path, target: float | None, communication: float
         "asynchronous": history.asynchronous,
         "communication_included": history.communication_included,
     }
-    summary, drawn = history.summary(target, communication), None
+    summary, figure = history.summary(target, communication), None
     if len(history.eval_round) or (history.metrics and history.num_rounds):
-        drawn = image(lambda: history.plot(communication), f"{FIGURE} of {history.name!r}")
+        figure = image(lambda: history.plot(communication), f"{FIGURE} of {history.name!r}")
     writers = [storage.as_json(config), storage.as_csv(history.to_frame()), storage.as_csv(history.clients_frame())]
     files: dict[str, Callable[[Path], object]] = dict(zip(TABLES, writers, strict=True))
-    if drawn is not None:
-        files[FIGURE] = lambda path: path.write_bytes(drawn)
-    kept = storage.writable(folder, "directory") / MODELS
+    if figure is not None:
+        files[FIGURE] = lambda path: path.write_bytes(figure)
+    models_folder = storage.writable(folder, "directory") / MODELS
     if models:
-        storage.refuse_foreign(kept)
-    (folder / SUMMARY).unlink(missing_ok=True)  # its presence means that the folder is complete
+        storage.refuse_foreign(models_folder)
+    (folder / SUMMARY).unlink(missing_ok=True)  # exists only in a complete folder
     storage.replace({folder / name: writer for name, writer in files.items()})
-    if drawn is None:
+    if figure is None:
         (folder / FIGURE).unlink(missing_ok=True)
-    own = vars(history).get(MODELS)  # the folder that they were loaded from
-    is_own = own is not None and own.exists() and kept.exists() and own.samefile(kept)
+    source = vars(history).get(MODELS)  # the folder from which they were loaded
+    is_source = source is not None and source.exists() and models_folder.exists() and source.samefile(models_folder)
     if models:
-        _save_models(history, kept)
-    elif not is_own and not storage.is_foreign(kept):
-        storage.remove(kept)
+        _save_models(history, models_folder)
+    elif not is_source and not storage.is_foreign(models_folder):
+        storage.remove(models_folder)
     digests = storage.digests(folder, (folder / name for name in TABLES))
     storage.write_json(folder / SUMMARY, {**summary, "files": digests})
     return folder
 
 
 def foreign(folder: Path) -> str:
-    """Return the name of a table, such as `config.json`, that no run wrote into this folder; "" if there is none.
+    """Return the name of a table in this folder, such as `config.json`, that no run wrote; "" if there is none.
 
-    Damaged tables are a run's. It writes `config.json` first.
+    Damaged tables count as a run's. A run writes `config.json` first.
     """
-    for name, words in _OWN_WORDS.items():
+    for name, markers in _MARKERS.items():
         if (folder / name).is_file():
             content = (folder / name).read_bytes()
-            return "" if not content or any(word in content for word in words) else name
+            return "" if not content or any(marker in content for marker in markers) else name
     return next((name for name in TABLES if (folder / name).exists()), "")
 
 
 def image(draw: Callable[[], Any], name: str) -> bytes | None:
-    """Return a figure in the format of its name; None, with a warning, if it cannot be drawn."""
+    """Return the bytes of a figure in the format of its file name; None, with a warning, if drawing fails."""
     try:
         content, kind = io.BytesIO(), name.split(" ")[0].rpartition(".")[2]
         draw().savefig(content, dpi=150, format=kind, metadata={"CreationDate": None} if kind == "pdf" else None)
         return content.getvalue()
     except Exception as error:
-        why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        warnings.warn(f"{name} is left out, it cannot be drawn ({why})", stacklevel=5)
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        warnings.warn(f"{name} is left out, it cannot be drawn ({reason})", stacklevel=5)
         return None
 
 
@@ -134,7 +134,7 @@ def load(folder: Path) -> dict[str, Any]:
         **columns,
         **seconds,
         **kept,
-        "name": kept["name"].encode(errors="replace").decode(),  # half a letter, which JSON can hold, is no text
+        "name": kept["name"].encode(errors="replace").decode(),  # replaces lone surrogates
         "client_time": _floats(clients["expected_time"][:num_clients]),
         "metrics": {name: _floats(rounds[storage.as_cell(name)]) for name in config["metrics"]},
         "eval_round": np.array(clients["round"][: per_evaluation : max(num_clients, 1)], np.int64),
@@ -149,7 +149,7 @@ def load(folder: Path) -> dict[str, Any]:
 
 
 def _read_csv(path: Path) -> dict[str, Sequence[str]]:
-    """Return column -> words. Python's float() restores every bit, unlike some versions of pandas."""
+    """Return column -> cells as strings. Python's float() restores every bit, unlike some versions of pandas."""
     with path.open(encoding="utf-8", newline="") as file:
         header, *rows = csv.reader(file)
     return dict(zip(header, zip(*rows, strict=True) if rows else [()] * len(header), strict=True))
@@ -160,7 +160,7 @@ def _floats(words: Sequence[str]) -> np.ndarray:
 
 
 def _save_models(history: Any, folder: Path) -> None:
-    """Write the states by name, typed keys as their bits."""
+    """Write the states by name, with the data of typed keys."""
     states = {name: getattr(history, name) for name in STATES if getattr(history, name) is not None}
     arrays, keys = storage.named(states), {}
     for name, leaf in arrays.items():
@@ -181,16 +181,16 @@ def load_models(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{str(folder)!r} is damaged ({error}): save the run again with models=True") from None
     for name, kind in facts["keys"].items():
         arrays[name] = jax.random.wrap_key_data(arrays[name], impl=kind)
-    states = dict.fromkeys(STATES) | {state: {} for state in facts["states"]}  # one without arrays is empty
+    states = dict.fromkeys(STATES) | {state: {} for state in facts["states"]}  # also states without arrays
     return states | unflatten_dict(arrays, sep="/")
 
 
 def unfinished(folder: Path) -> list[Path]:
-    """Return the run folders below a folder that are begun or planned by a grid, but not finished."""
+    """Return the unfinished run folders in a folder, started ones and those in the index of a grid."""
     found = {path.parents[1] for path in folder.rglob("checkpoint/arguments.json")}
-    for book in folder.rglob(GRID_INDEX):
+    for index in folder.rglob(GRID_INDEX):
         with contextlib.suppress(storage.DamagedError):
-            found |= {book.parent / name for of_unit in storage.read_json(book).values() for name in of_unit.values()}
+            found |= {index.parent / name for points in storage.read_json(index).values() for name in points.values()}
     return sorted(run for run in found if not (run / SUMMARY).is_file())
 
 
@@ -203,7 +203,7 @@ def _git(*arguments: str) -> str | None:
 
 
 def _environment() -> dict[str, Any]:
-    """Return versions, git hash of the working directory (None outside git) and device of this process."""
+    """Return versions, git hash of the working directory (None outside git) and devices of this process."""
     changes = _git("status", "--porcelain", "--untracked-files=no")
     devices = jax.devices()
     versions = {"python": platform.python_version(), "fedjax_srp": __version__, "jax": jax.__version__}

@@ -1,11 +1,11 @@
-"""Storage on disk: sealed folders, atomic replacement of files, folders locked by one process.
+"""Storage on disk: folders sealed with checksums, atomic replacement of files, locks on folders.
 
-There is one mechanism for checkpoints, saved states and run folders. A seal is a JSON file, written last, with facts,
-the size and SHA-256 of the sealed files, and a checksum of itself. A folder without its seal is unfinished, and one
-that does not agree with it is damaged: a `DamagedError` of one line names the file.
+Checkpoints, saved states and run folders share one mechanism. A seal is a JSON file, written last, with facts, the size
+and SHA-256 of the sealed files, and a checksum of itself. A folder without its seal is unfinished, and one that differs
+from its seal is damaged: a `DamagedError` of one line names the file.
 
-Orbax writes arrays, also those of several processes. It detects no flipped bits or truncated files, and has errors of
-its own for a full disk: hence the seals, the atomic replacement and the errors of one line.
+Orbax writes the arrays, also those of several processes. It does not detect flipped bits or truncated files, and has
+its own errors for a full disk: hence the seals, the atomic replacement and the errors of one line.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ except ImportError:  # Windows
 SEAL = "contents.json"
 _ARRAYS, _CHECKSUM = "arrays", "checksum"
 _FULL = {errno.ENOSPC: "No space left on device", errno.EDQUOT: "Disk quota exceeded", errno.EFBIG: "File too large"}
-_FORMULA = re.compile(r"'*(?![+-]?[\d.]+(e[+-]?\d+)?$)[=+@\t\r-]")  # and no number
+_FORMULA = re.compile(r"'*(?![+-]?[\d.]+(e[+-]?\d+)?$)[=+@\t\r-]")  # but no number
 _MAKE_ROOM = "what was written before is intact; make room and run it again"
 _NO_LINK = os.O_NOFOLLOW | os.O_NONBLOCK if hasattr(os, "O_NOFOLLOW") else 0
 
 
 class DamagedError(ValueError):
-    """A damaged file; the message names it and the damage."""
+    """Damaged file; the message names it and the damage."""
 
 
 class HeldError(ValueError):
@@ -66,15 +66,15 @@ def write(folder: Path, arrays: Mapping[str, Any], facts: Mapping[str, Any], alo
 
     Raises:
         OSError: the disk is full; existing files are intact.
-        ValueError: there is a folder that `write` did not write.
+        ValueError: the folder exists and was not written by `write`.
     """
     refuse_foreign(folder)
-    token = np.int32(secrets.randbits(31))  # new: threads of a failed attempt may still write; no link can be planted
+    token = np.int32(secrets.randbits(31))  # random: threads of a failed call may still write; safe from planted links
     if not alone and jax.process_count() > 1:
         token = multihost_utils.broadcast_one_to_all(token)
     staging = folder.with_name(f".{folder.name}.{int(token):08x}.writing")
     first = alone or jax.process_index() == 0
-    real = {name: leaf for name, leaf in arrays.items() if np.size(leaf)}  # orbax takes no empty ones
+    real = {name: leaf for name, leaf in arrays.items() if np.size(leaf)}  # orbax refuses empty arrays
     try:
         if first:
             staging.mkdir()
@@ -99,8 +99,8 @@ def read(folder: Path, like: Mapping[str, Any] | None = None, alone: bool = Fals
 
     Args:
         folder: written by `write`.
-        like: arrays with the devices and sharding for those of the same names; others become NumPy arrays.
-        alone: no other process reads with this one.
+        like: name -> array with the devices and sharding to restore to; others become NumPy arrays.
+        alone: only this process reads.
 
     Raises:
         DamagedError: a file is missing or damaged.
@@ -120,12 +120,12 @@ def read(folder: Path, like: Mapping[str, Any] | None = None, alone: bool = Fals
 
 
 def digests(folder: Path, files: Iterable[Path]) -> dict[str, Any]:
-    """Return size and SHA-256 of files by their names within a folder, for a seal."""
+    """Return file name within a folder -> size and SHA-256, for a seal."""
     return {path.relative_to(folder).as_posix(): _digest(path) for path in sorted(files)}
 
 
 def check(folder: Path, expected: Mapping[str, Any]) -> None:
-    """Compare the files of a folder with the `digests` in its seal."""
+    """Check the files of a folder against the `digests` in its seal."""
     for name, digest in expected.items():
         try:
             found = _digest(folder / name)
@@ -154,7 +154,7 @@ def _checkpointer(alone: bool) -> Iterator[Any]:
 
 
 def _is_not_of_orbax(record: logging.LogRecord) -> bool:
-    """Return False for orbax's logs: it raises the same, and its threads log a traceback each."""
+    """Return False for orbax's logs: it raises the same errors, and each of its threads logs a traceback."""
     return f"{os.sep}orbax{os.sep}" not in record.pathname
 
 
@@ -164,10 +164,10 @@ def _wait(alone: bool) -> None:
 
 
 def named(tree: PyTree) -> dict[str, Any]:
-    """Return the leaves of a tree by path, "params/dense/kernel", the same for a NamedTuple and a dict of its fields.
+    """Return path, "params/dense/kernel" -> leaf of a tree; a NamedTuple and a dict of its fields have equal paths.
 
     Raises:
-        ValueError: two leaves have one path.
+        ValueError: two leaves have the same path.
     """
     found: dict[str, Any] = {}
     for path, leaf in jax.tree.leaves_with_path(tree):
@@ -179,7 +179,7 @@ def named(tree: PyTree) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write strict JSON with a checksum of itself, whole or not at all."""
+    """Write strict JSON with a checksum of itself, atomically."""
     replace({path: as_json(value)})
 
 
@@ -204,7 +204,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def has_checksum(path: Path) -> bool:
-    """Return True if a file was written by `write_json`, as far as can be told of one that may be damaged."""
+    """Return True if a file, even a damaged one, looks like one of `write_json`."""
     return path.is_file() and f'"{_CHECKSUM}"'.encode() in path.read_bytes()
 
 
@@ -215,21 +215,21 @@ def _sealed(value: Mapping[str, Any]) -> str:
 
 
 def replace(files: Mapping[Path, Callable[[Path], object]]) -> None:
-    """Write files, all or none: each in a temporary folder beside its place, then into their places.
+    """Write files atomically: all into temporary folders beside them first, then into place.
 
-    A link is replaced, and what it leads to is left as it is.
+    A link is replaced, and its target is unchanged.
 
     Args:
         files: path -> function that writes the file to a given path.
 
     Raises:
-        OSError: the disk is full, or a folder is in the place of a file; existing files are intact.
+        OSError: the disk is full, or a path is a folder; existing files are intact.
     """
     beside: dict[Path, Path] = {}
     with contextlib.ExitStack() as stack:
         try:
             for path, write_to in files.items():
-                if path.is_dir() and not path.is_symlink():  # found now, not when other files have their places
+                if path.is_dir() and not path.is_symlink():  # before any file is replaced
                     raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
                 folder = tempfile.TemporaryDirectory(prefix=".", suffix=".writing", dir=path.parent)
                 beside[path] = Path(stack.enter_context(folder), path.name)
@@ -241,7 +241,7 @@ def replace(files: Mapping[Path, Callable[[Path], object]]) -> None:
 
 
 def as_csv(frame: pd.DataFrame) -> Callable[[Path], object]:
-    """Return the writer of a table, for `replace`; `as_cell` escapes its text cells and headings."""
+    """Return the writer of a table, for `replace`; `as_cell` escapes its strings."""
     frame = frame.rename(columns=as_cell)
     for name in frame.select_dtypes(exclude=["number", "bool"]):
         frame[name] = frame[name].map(as_cell)
@@ -249,7 +249,7 @@ def as_csv(frame: pd.DataFrame) -> Callable[[Path], object]:
 
 
 def as_cell(value: Any) -> Any:
-    """Return a cell of a table; text that a spreadsheet would run as a formula gets an apostrophe in front."""
+    """Return a cell of a table; strings that a spreadsheet would run as formulas get an apostrophe in front."""
     return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
 
 
@@ -261,7 +261,7 @@ def append(path: Path, after: int, data: bytes | memoryview) -> None:
 
 
 def _open(path: Path) -> int:
-    """Open a plain file to read and write, created if missing; links and pipes, which redirect writers, are refused."""
+    """Open a plain file for reading and writing, created if missing; refuse links and pipes, which redirect writers."""
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o644)
         found = os.fstat(file)
@@ -296,9 +296,9 @@ def jsonable(value: Any) -> Any:
 
 
 def is_foreign(folder: Path) -> bool:
-    """Return True if there is something, but no link, that is no sealed folder of arrays, not even a damaged one."""
-    is_ours = has_checksum(folder / SEAL) or any((folder / _ARRAYS).glob("*ocdbt*"))  # orbax's
-    return folder.exists() and not (folder.is_symlink() or is_ours)
+    """Return True if a path exists and is neither a link nor a sealed folder of arrays, even a damaged one."""
+    is_sealed = has_checksum(folder / SEAL) or any((folder / _ARRAYS).glob("*ocdbt*"))  # files of orbax
+    return folder.exists() and not (folder.is_symlink() or is_sealed)
 
 
 def refuse_foreign(folder: Path) -> None:
@@ -308,7 +308,7 @@ def refuse_foreign(folder: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder: rename it first, so that it disappears at once. Of a link, what it leads to stays."""
+    """Remove a folder, renamed first so that it disappears at once; or a link, but not its target."""
     if folder.is_symlink():
         folder.unlink()
     elif folder.exists():
@@ -318,12 +318,12 @@ def remove(folder: Path) -> None:
 
 def clear(folder: Path) -> None:
     """Remove leftovers of killed `write`, `replace` and `remove` calls in a folder."""
-    for left in (*folder.glob(".*.writing"), *folder.glob(".*.gone")):
-        shutil.rmtree(left, ignore_errors=True)
+    for leftover in (*folder.glob(".*.writing"), *folder.glob(".*.gone")):
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def as_full_disk(error: BaseException, place: Path | None) -> OSError | None:
-    """Return an error of one line if `error` means a full disk, in any library's form; else None."""
+    """Return an error of one line if `error`, of any library, means a full disk; else None."""
     if isinstance(error, OSError) and _MAKE_ROOM in str(error):
         return error
     code = getattr(error, "errno", None)
@@ -333,12 +333,12 @@ def as_full_disk(error: BaseException, place: Path | None) -> OSError | None:
 
 
 def writable(place: str | os.PathLike, argument: str = "out") -> Path:
-    """Return the folder, created if missing; a ValueError of one line if nothing can be written there."""
+    """Return the folder, created if missing; raise a ValueError of one line if it is not writable."""
     folder = Path(place)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
-    except (OSError, ValueError) as error:  # also of a name with NUL
+    except (OSError, ValueError) as error:  # a name with NUL is a ValueError
         reason = "is a file" if isinstance(error, FileExistsError) else getattr(error, "strerror", None) or error
         raise ValueError(f"{argument}={str(folder)!r}: {reason}; give a folder that can be written to") from None
     return folder
@@ -346,15 +346,15 @@ def writable(place: str | os.PathLike, argument: str = "out") -> Path:
 
 @contextlib.contextmanager
 def held(folder: Path, argument: str) -> Iterator[None]:
-    """Lock a folder against other processes; the system releases it when this one ends.
+    """Lock a folder against other processes; the system releases the lock when this process ends.
 
     Args:
         folder: created if missing.
         argument: name of the caller's argument for the folder.
 
     Raises:
-        HeldError: another process holds it, or its lock is a link.
-        ValueError: it cannot be created.
+        HeldError: another process holds the lock, or the lock file is a link.
+        ValueError: the folder cannot be created.
     """
     refusal, lock = "", None
     if jax.process_index() == 0:
@@ -371,7 +371,7 @@ def held(folder: Path, argument: str) -> Iterator[None]:
         yield
     finally:
         if lock is not None:
-            (folder / ".lock").unlink(missing_ok=True)  # while it is held, so it is ours
+            (folder / ".lock").unlink(missing_ok=True)  # still locked, so it is our file
             os.close(lock)
 
 
@@ -394,7 +394,7 @@ def _lock(path: Path) -> int | None:
             return None
         if path.exists() and os.path.samestat(os.fstat(file), path.stat()):
             os.ftruncate(file, 0)
-            with contextlib.suppress(OSError):  # a full disk cannot store the name, but the lock holds
+            with contextlib.suppress(OSError):  # on a full disk the lock has no name, but works
                 os.write(file, f"process {os.getpid()} on {socket.gethostname()}".encode())
             return file
-        os.close(file)  # its last holder removed the file meanwhile
+        os.close(file)  # the last holder has removed this file meanwhile

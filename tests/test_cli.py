@@ -128,7 +128,7 @@ def test_a_finished_run_answers_another_cost(finished, tmp_path, capsys):
     assert "communication=-1.0" in capsys.readouterr().err
     assert contents(folder) == before
     assert main(*words, 3) == 0
-    assert "summary and figure are those of communication=3 now" in capsys.readouterr().out
+    assert "summary and figure are now those of communication=3" in capsys.readouterr().out
     after = contents(folder)
     changed = {name for name in before if before[name] != after[name]}
     assert changed == {"summary.json", "config.json", "accuracy.png"}
@@ -222,7 +222,7 @@ def test_a_finished_run_is_made_longer(finished, tmp_path, capsys):
     folder, whole = tmp_path / "run", tmp_path / "whole"
     shutil.copytree(finished, folder)
     assert main(*TINY, *WITH, "--out", folder, "--num-rounds", 7, "--no-checkpoint") == 2
-    assert "holds this run with num_rounds=4, and no checkpoint to go on from" in capsys.readouterr().err
+    assert "holds this run with num_rounds=4, and no checkpoint to resume from" in capsys.readouterr().err
     assert main(*TINY, *WITH, "--out", folder, "--num-rounds", 7, "--models") == 0
     assert "continuing" in capsys.readouterr().out
     assert main(*TINY, *WITH, "--out", whole, "--num-rounds", 7, "--models", "--no-checkpoint") == 0
@@ -248,7 +248,7 @@ def test_a_finished_run_is_made_longer(finished, tmp_path, capsys):
         assert message in capsys.readouterr().err
     (whole / "config.json").write_text("{")
     assert main(*TINY, *WITH, "--out", whole, "--num-rounds", 7) == 2
-    assert "config.json does not read as that of a run; give another --out, or --overwrite" in capsys.readouterr().err
+    assert "config.json is not that of a run; give another --out, or --overwrite" in capsys.readouterr().err
     finished_before = {name: text for name, text in before.items() if "arguments.json" not in name}
     assert contents(folder).items() >= finished_before.items()
 
@@ -261,7 +261,7 @@ def test_models_of_a_finished_run_come_from_its_checkpoint(finished, tmp_path, c
     shutil.rmtree(folder / "checkpoint")
     shutil.rmtree(folder / "models")
     assert main(*TINY, *WITH, "--out", folder, "--models") == 2
-    assert "holds this run with no models, and no checkpoint to go on from" in capsys.readouterr().err
+    assert "holds this run with no models, and no checkpoint to resume from" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_models_of_a_finished_run_come_from_its_checkpoint(finished, tmp_path, c
         ("checkpoint/1/arrays/x", "its checkpoint was not written by fedjax_srp; give another --out"),
         ("checkpoint", "its checkpoint was not written by fedjax_srp; give another --out"),  # as TensorFlow's
         ("models/net.py", "its models was not written by fedjax_srp; give another --out"),
-        ("config.json", "config.json does not read as that of a run; give another --out, or --overwrite"),
+        ("config.json", "config.json is not that of a run; give another --out, or --overwrite"),
         ("history.csv", "its history.csv was not written by fedjax_srp; give another --out, or --overwrite"),
         ("clients.csv", "its clients.csv was not written by fedjax_srp; give another --out, or --overwrite"),
     ],
@@ -623,7 +623,7 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
     def bug(arguments):
         np.zeros(2).reshape(3)
 
-    monkeypatch.setitem(cli.COMMANDS, "list", cli.COMMANDS["list"]._replace(work=bug))
+    monkeypatch.setitem(cli.COMMANDS, "list", cli.COMMANDS["list"]._replace(run=bug))
     with pytest.raises(ValueError, match="reshape"):
         main("list")
 

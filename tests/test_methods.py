@@ -329,7 +329,7 @@ def test_any_algorithm_goes_with_any_participation():
         srp.methods.get("fedavg", dataset=SHAPES, participation="uniform")
     with pytest.raises(ValueError, match=r"unknown participation 'doublin' \(did you mean doubling\?\)"):
         srp.methods.get("fedavg", dataset=SHAPES, participation="doublin")
-    with pytest.raises(ValueError, match="must be a text or a ParticipationPolicy; call it"):
+    with pytest.raises(ValueError, match="must be a string or a ParticipationPolicy; call it"):
         srp.methods.get("fedavg", dataset=SHAPES, participation=srp.participation.Full)
 
 
@@ -479,7 +479,7 @@ def test_an_argument_of_a_policy_is_not_one_of_sgd():
 
 
 def test_a_module_in_place_of_a_model_is_told_how_to_become_one():
-    with pytest.raises(ValueError, match=r"model=Dense.* must be a text or a SplitModel; give .* or from_module\("):
+    with pytest.raises(ValueError, match=r"model=Dense.* must be a string or a SplitModel; give .* or from_module\("):
         srp.methods.get("fedrep", dataset=SHAPES, model=nn.Dense(3))
 
 

@@ -31,7 +31,7 @@ MODELS, CLOCKS, POLICIES = srp.models.register, srp.clocks.register, srp.methods
     ("register", "name", "factory", "message"),
     [
         (MODELS, "mlp", narrow, "name='mlp' is a model of the package; choose another name"),
-        (MODELS, 3, narrow, "name=3 must be a text"),
+        (MODELS, 3, narrow, "name=3 must be a string"),
         (MODELS, "mine", srp.models.MLP((4,), 2), r"model=MLP\(.* must be a function"),
         (MODELS, "mine", lambda shape: None, "<lambda>: too many positional arguments; it gets 2 arguments"),
         (MODELS, "mine", lambda shape, classes, width: None, "<lambda>: missing a required argument: 'width'; it gets"),

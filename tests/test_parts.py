@@ -252,9 +252,9 @@ OUT_OF_RANGE = {
     "nan": (lambda: Outer(mu=float("nan")), "mu must be finite"),
     "too large": (lambda: Outer(decay=1e300), "decay must be finite and >= 0, got 1e+300, which is inf as float32"),
     "integer as flag": (lambda: Outer(flag=1), "flag=1 must be a flag, True or False"),
-    "number as label": (lambda: Outer(label=3), "label=3 must be a text"),
-    "one as several": (lambda: Outer(widths=3), "widths=3 must be several; (3,) is one of them"),
-    "text as several": (lambda: Outer(widths="34"), "widths='34' must be several"),
+    "number as label": (lambda: Outer(label=3), "label=3 must be a string"),
+    "one as several": (lambda: Outer(widths=3), "widths=3 must be a sequence, e.g. (3,)"),
+    "text as several": (lambda: Outer(widths="34"), "widths='34' must be a sequence"),
     "one of several": (lambda: Outer(widths=(3, 0)), "widths[1]=0 must be at least 1"),
     "type of several": (lambda: Outer(widths=(3, 4.5)), "widths[1]=4.5 must be an integer"),
     "number as part": (lambda: Outer(inner=0.1), "inner=0.1 must be an Inner"),
@@ -310,7 +310,7 @@ def test_choices_need_not_be_texts_and_tuples_have_a_type_for_each_place():
     assert message_of(lambda: Odd(3)) == "order=3 is unknown; choose from 1, 2"
     assert message_of(lambda: Odd(True)) == "order=True is unknown; choose from 1, 2"
     assert message_of(lambda: Odd(either="3")) == "either='3' is unknown; choose from exact, 3"
-    assert "pair[1]=2 must be a text" in message_of(lambda: Odd(pair=(1, 2)))
+    assert "pair[1]=2 must be a string" in message_of(lambda: Odd(pair=(1, 2)))
     assert "must be 2 values, not 3" in message_of(lambda: Odd(pair=(1, "x", 2)))
     assert "shares[1]=2.0 must be at most 1" in message_of(lambda: Odd(shares=(0.5, 2.0)))
 
@@ -396,7 +396,7 @@ def test_a_class_below_a_part_must_be_one_too():
     class Forgotten(Inner):
         pass
 
-    assert message_of(Forgotten) == "class Forgotten: below Inner and no part; put @srp.part above it"
+    assert message_of(Forgotten) == "class Forgotten inherits from Inner: put @srp.part above it"
 
 
 # In programs.

@@ -330,8 +330,8 @@ def test_labels_that_are_no_texts_become_some():
 @pytest.mark.parametrize(
     ("costs", "message"),
     [
-        (5, "communications=5 must be several"),
-        ("10", "communications='10' must be several"),
+        (5, "communications=5 must be a sequence"),
+        ("10", "communications='10' must be a sequence"),
         (["a"], r"communications\[0\]='a' must be a number"),
         ([None], r"communications\[0\]=None must be a number"),
         ([-1], r"communications\[0\]=-1 must be at least 0"),

@@ -74,7 +74,7 @@ def _call(name: str, maker: Any) -> str:
 
 def _section(title: str, rows: list[list[str]], width: int | None) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    starts = [2, *itertools.accumulate((each + 2 for each in widths), initial=2)][1:]  # of columns, and the last end
+    starts = [*itertools.accumulate((each + 2 for each in widths), initial=2)]  # of columns, and the end of the last
     limit = starts[-1] if width is None else width
     beside = len(widths)  # columns in one line; the others go below
     if starts[-1] - 2 > limit and limit - starts[-2] < _MIN_WIDTH:

@@ -1,6 +1,6 @@
-"""Methods by name: an algorithm with its participation, at the papers' hyper-parameters.
+"""Methods by name: an algorithm with its participation and the papers' hyper-parameters.
 
-The table has one row a method. Options are fields of dataclasses, defined once: of the algorithm, of its `Training` and
+The table has a row per method. Options are fields of dataclasses, defined once: of the algorithm, of its `Training` and
 optimizer, of the policy and of the model (`fedjax_srp.options`). Python, the command line, records of runs and the
 manual read them there.
 """

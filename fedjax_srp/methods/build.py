@@ -1,4 +1,4 @@
-"""Methods built from their options."""
+"""Construction of methods from their options."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ def get(
     shared: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Method:
-    """A method, by default at the hyper-parameters of the papers (SRPFL, section 5 and appendix C).
+    """Return a method, by default with the papers' hyper-parameters (SRPFL, section 5 and appendix C).
 
-    Options are the fields of the algorithm (`srp.algorithms`) and of the parts in it, by short names: `epochs` of its
-    `Training`, `learning_rate`, `momentum`, `weight_decay` of its `SGD`; the fields of its policy
+    Options are the fields of the algorithm (`srp.algorithms`) and of its inner parts, by short names: `epochs` of its
+    `Training`, `learning_rate`, `momentum`, `weight_decay` of its `SGD`; and the fields of its policy
     (`srp.participation`) and of its model (`srp.models`). `option_names` lists them.
 
     Args:
-        name: one of `names()`, an algorithm of `srp.algorithms` by its name, your own class of algorithms, or a
+        name: one of `names()`, the name of an algorithm of `srp.algorithms`, your own class of algorithms, or a
             function `(model, ...) -> FederatedAlgorithm`.
-        dataset: gives the model its shapes.
-        model: one of `srp.models.names()`, cut where the method needs it, or a `SplitModel` with its own cut.
+        dataset: determines the shapes of the model.
+        model: one of `srp.models.names()`, cut as the method needs it, or a `SplitModel` with its own cut.
         participation: a name of `srp.participation`, or a policy; None for the method's own. With `pool=N`, methods
             without doubling train N clients drawn at random.
-        shared: options for several methods, of which this one ignores the others': for grids.
+        shared: options for several methods; those that this method does not read are ignored.
         **options: of this method.
 
     Returns:
-        A `Method`, to be passed to `srp.simulate`.
+        A `Method` for `srp.simulate`.
 
     Raises:
         ValueError: an unknown name (with the nearest ones), an option that the method does not read, an argument out of
-            range, a model that does not fit the examples of `dataset`.
+            range, or a model that does not fit the examples of `dataset`.
 
     Example:
         >>> import fedjax_srp as srp
@@ -63,4 +63,4 @@ def get(
         whole = models.adjusted(model, dataset, choice.model.get("augment"), choice.model.get("initialization"))
     else:
         whole = models.get(model, dataset, **{"head_layers": recipe(name).head_layers, **choice.model})
-    return Method(choice.name, choice.made(whole), policy)
+    return Method(choice.name, choice.algorithm_with(whole), policy)

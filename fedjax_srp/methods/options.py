@@ -17,9 +17,9 @@ from fedjax_srp.methods.table import POLICIES, RECIPES, Factory, recipe
 from fedjax_srp.models import SplitModel
 from fedjax_srp.options import REQUIRED, Option, build, options_of
 
-WHATEVER_MODEL = ("augment", "initialization")  # options of `models.get`, also for given models
-MODEL_OPTIONS = ("head_layers", *WHATEVER_MODEL)  # for every model by name
-_STAND_IN = models.MLP((1,), 1, hidden=(1, 1, 1))  # no leaf depends on the model
+ANY_MODEL_OPTIONS = ("augment", "initialization")  # of `models.get`, also for models given as objects
+MODEL_OPTIONS = ("head_layers", *ANY_MODEL_OPTIONS)  # for all models by name
+_PLACEHOLDER_MODEL = models.MLP((1,), 1, hidden=(1, 1, 1))  # no leaf depends on the model
 
 
 class Routes(NamedTuple):
@@ -35,16 +35,16 @@ class Routes(NamedTuple):
 def routes(
     name: str | Factory, policy: str | ParticipationPolicy | None = None, model: str | SplitModel = "mlp"
 ) -> Routes:
-    """The options of a method.
+    """Return the options of a method.
 
     Args:
         name: of the method, or a class or function that makes an algorithm.
-        policy: its participation; None for its row's. One that is made has no options.
-        model: its model. One that is made has few.
+        policy: its participation; None for its row's. A policy object has no options.
+        model: its model. A model object has few options.
     """
     row = recipe(name)
     of_algorithm = {name: option for name, option in options_of(row.factory).items() if option.path != "model"}
-    of_model = (*MODEL_OPTIONS, *models.options(model)) if isinstance(model, str) else WHATEVER_MODEL
+    of_model = (*MODEL_OPTIONS, *models.options(model)) if isinstance(model, str) else ANY_MODEL_OPTIONS
     if isinstance(policy, ParticipationPolicy):
         return Routes(row.factory, policy.name, of_algorithm, {}, of_model)
     policy = policy or row.participation
@@ -53,10 +53,10 @@ def routes(
 
 
 def option_names(name: str | Factory, policy: str | None = None, model: str = "mlp") -> list[str]:
-    """The options that `get` takes for a method with a participation and a model, beside its own arguments.
+    """Return the options that `get` takes for a method with a participation and a model, beside its own arguments.
 
     Raises:
-        ValueError: no such method, participation or model.
+        ValueError: an unknown method, participation or model.
 
     Example:
         >>> [option for option in option_names("srpfl") if option not in option_names("fedrep")]
@@ -68,17 +68,17 @@ def option_names(name: str | Factory, policy: str | None = None, model: str = "m
 
 
 class Choice(NamedTuple):
-    """A method with its chosen options."""
+    """Method with its chosen options."""
 
     name: str
     route: Routes
-    algorithm: dict[str, Any]  # as far as given
-    policy: dict[str, Any]  # likewise
-    model: dict[str, Any]  # likewise
+    algorithm: dict[str, Any]  # given options only
+    policy: dict[str, Any]  # given options only
+    model: dict[str, Any]  # given options only
     defaults: dict[str, Any]  # of the model
 
     def record(self) -> dict[str, Any]:
-        """Every option with its value, for the record of a run, without objects that are not given."""
+        """Return option -> value for the record of a run, without objects that are not given."""
         whole = [self.route.algorithm[name].path for name in self.algorithm if self.route.algorithm[name].is_part]
         plain = {
             name: option.default
@@ -89,20 +89,20 @@ class Choice(NamedTuple):
         values = plain | self.algorithm | {"participation": self.route.participation} | of_policy | self.policy
         return {name: describe(value) for name, value in (values | self.defaults | self.model).items()}
 
-    def made(self, model: SplitModel) -> Any:
-        """The algorithm with a model."""
+    def algorithm_with(self, model: SplitModel) -> Any:
+        """Build the algorithm with a model."""
         return build(self.route.factory, self.algorithm, model)
 
     def floats(self) -> dict[str, float]:
-        """The options that are arguments of the method's program: another value recompiles nothing."""
+        """Return the options that are arguments of the method's program: other values need no recompilation."""
         record, known, factory = self.record(), self.route.algorithm, self.route.factory
         is_class = parts.is_part(factory.func if isinstance(factory, functools.partial) else factory)
         leaves = (n for n in record if is_class and n in known and parts.is_leaf(known[n].hint))
         return {n: float(record[n]) for n in leaves if isinstance(record[n], numbers.Real) and is_number(record[n])}
 
     def leaves(self) -> dict[str, Any]:
-        """The same by their paths in the algorithm, including dependent ones."""
-        return parts.values_of(self.made(_STAND_IN))
+        """Return dotted name -> leaf of the algorithm, including leaves that depend on options."""
+        return parts.values_of(self.algorithm_with(_PLACEHOLDER_MODEL))
 
 
 def choose(
@@ -112,34 +112,36 @@ def choose(
     shared: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Choice:
-    """The options for `get`, independent of the data: arguments and errors as there."""
+    """Choose the options for `get`, independently of the data; arguments and errors as there."""
     participation = as_annotated("participation", participation, str | ParticipationPolicy | None)
     route = routes(name, participation, model)
-    _check_apart(route)
-    given = _without_parts_of_wholes(route, _chosen(name, route, options, shared or {}), options)
+    _check_disjoint(route)
+    given = _without_options_of_given_parts(route, _chosen(name, route, options, shared or {}), options)
     if given.get("steps") is not None and "epochs" in route.algorithm:
-        given.setdefault("epochs", None)  # steps are instead of epochs
+        given.setdefault("epochs", None)  # steps replace epochs
     for reader, read in ((name_of(route.factory), route.algorithm), (route.participation, route.policy)):
         if missing := [o for o, option in read.items() if option.default is REQUIRED and o not in given]:
             raise ValueError(f"{missing[0]} is missing: {reader!r} needs it")
     base = name if isinstance(name, str) else name_of(name)
-    is_own = route.participation == recipe(name).participation and not isinstance(participation, ParticipationPolicy)
-    named = {"model": model} if isinstance(model, SplitModel) else {"model": model, **models.options(model)}
+    is_default = route.participation == recipe(name).participation and not isinstance(
+        participation, ParticipationPolicy
+    )
+    defaults = {"model": model} if isinstance(model, SplitModel) else {"model": model, **models.options(model)}
     return Choice(
-        base if is_own else f"{base} + {route.participation}",
+        base if is_default else f"{base} + {route.participation}",
         route,
         {o: given[o] for o in route.algorithm if o in given},
         {o: given[o] for o in route.policy if o in given},
         {o: given[o] for o in route.model if o in given},
-        named | dict.fromkeys(WHATEVER_MODEL),
+        defaults | dict.fromkeys(ANY_MODEL_OPTIONS),
     )
 
 
-def _check_apart(route: Routes) -> None:
-    """Refuse names that two parts of a method read: one value would go to both."""
+def _check_disjoint(route: Routes) -> None:
+    """Refuse option names that two parts of a method read."""
     policy = f"participation {route.participation!r}"
-    where = {"its algorithm": route.algorithm, policy: route.policy, "its model": route.model}
-    for (one, some), (other, others) in itertools.combinations(where.items(), 2):
+    readers = {"its algorithm": route.algorithm, policy: route.policy, "its model": route.model}
+    for (one, some), (other, others) in itertools.combinations(readers.items(), 2):
         if twice := sorted({*some} & {*others}):
             raise ValueError(
                 f"{twice[0]}: read by {one} and by {other}; rename your field, or give an object for the other"
@@ -149,26 +151,26 @@ def _check_apart(route: Routes) -> None:
 def _chosen(
     name: str | Factory, route: Routes, options: Mapping[str, Any], shared: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The options of a method: its own, and the shared ones that it reads; refuse options that no method reads."""
-    what = name if isinstance(name, str) else name_of(name)
+    """Return the options of a method: its own, and the shared ones that it reads; refuse unknown ones."""
+    method = name if isinstance(name, str) else name_of(name)
     known = (*route.algorithm, *route.policy, *route.model)
-    strange = [option for option in (*options, *shared) if option not in known]
-    readers = _readers() if strange else {}  # slow, and only needed for unknown options
-    for option in strange:
+    unread = [option for option in (*options, *shared) if option not in known]
+    readers = _readers() if unread else {}  # slow
+    for option in unread:
         if option in options and option in readers:
             raise ValueError(
-                f"{option}: has no effect on method {what!r}, only on {', '.join(readers[option])}; leave it out"
+                f"{option}: has no effect on method {method!r}, only on {', '.join(readers[option])}; leave it out"
             )
         if option in options:
-            check_known(f"option of method {what!r} or its model", [option], known)
+            check_known(f"option of method {method!r} or its model", [option], known)
         if option not in readers:
             raise ValueError(f"shared: {option!r} is an option of no method{nearest(option, {*known, *readers})}")
-    own = {o: v for o, v in recipe(name).options.items() if o in known}
-    return own | {o: v for o, v in shared.items() if o in known} | dict(options)
+    of_row = {o: v for o, v in recipe(name).options.items() if o in known}
+    return of_row | {o: v for o, v in shared.items() if o in known} | dict(options)
 
 
-def _without_parts_of_wholes(route: Routes, given: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out options of a given part, unless a user gives both, which is refused later."""
+def _without_options_of_given_parts(route: Routes, given: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out default options of parts that are given as objects; options of the user are refused later."""
     known = route.algorithm
     wholes = tuple(f"{known[o].path}." for o, v in given.items() if o in known and known[o].is_part and v is not None)
     within = [o for o in given if o in known and known[o].path.startswith(wholes)]
@@ -176,7 +178,7 @@ def _without_parts_of_wholes(route: Routes, given: dict[str, Any], options: Mapp
 
 
 def _readers() -> dict[str, list[str]]:
-    """Option -> the methods, models and policies that read it."""
+    """Return option -> the methods, models and policies that read it."""
     read = {name: routes(name).algorithm for name in RECIPES}
     read |= {f"participation {name!r}": options_of(policy) for name, policy in POLICIES.items()}
     read |= {f"model {name!r}": dict.fromkeys((*MODEL_OPTIONS, *models.options(name))) for name in models.names()}
@@ -188,6 +190,6 @@ def _readers() -> dict[str, list[str]]:
 
 
 def name_of(maker: Callable[..., Any]) -> str:
-    """Name of a maker of parts: a class's `name`, or a function's own name."""
+    """Return the name of a maker of parts: a class's `name`, or a function's name."""
     inner = maker.func if isinstance(maker, functools.partial) else maker
     return str(getattr(inner, "name" if parts.is_part(inner) else "__name__", type(inner).__name__))

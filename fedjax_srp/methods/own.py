@@ -1,4 +1,4 @@
-"""Registration of your own methods and policies."""
+"""Registration of users' methods and policies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def register(name: str, factory: Factory, **row: Any) -> None:
         **row: the other fields of `Recipe`: participation, head_layers, label, color, twin, source, options.
 
     Raises:
-        ValueError: a name of the package's own, an unknown field, participation or option, a factory without a model.
+        ValueError: the name of a method of the package, an unknown field, participation or option, or a factory without
+            a model.
 
     Example:
         >>> import fedjax_srp as srp
@@ -48,11 +49,11 @@ def register_participation(name: str, factory: Callable[..., ParticipationPolicy
 
     Args:
         name: of the participation.
-        factory: a class of policies, or a function that returns one; its fields, or arguments, are options of every
-            method with it, on the command line those with a type.
+        factory: a class of policies, or a function that returns one; its fields or arguments are options of methods
+            with it, on the command line only those with a type.
 
     Raises:
-        ValueError: a name of the package's own.
+        ValueError: the name of a policy of the package.
 
     Example:
         >>> import fedjax_srp as srp

@@ -1,4 +1,4 @@
-"""The table of methods, one row each, and the policies by name."""
+"""Table of methods, one row each, and policies by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Factory = Callable[..., FederatedAlgorithm]  # of algorithms on examples: its fi
 
 
 class Recipe(NamedTuple):
-    """One row of the table of methods."""
+    """Row of the table of methods."""
 
     factory: Factory
     participation: str = "full"  # one of `POLICIES`
@@ -29,12 +29,12 @@ class Recipe(NamedTuple):
 
     @property
     def doubling(self) -> bool:
-        """True if its cohorts double, as SRPFL's and FLANP's; its curves are solid then, and dashed otherwise."""
+        """True if its cohorts double, as in SRPFL and FLANP; their curves are solid, all others dashed."""
         return self.participation in ("doubling", "statistical_accuracy")
 
 
 def everybody(pool: int | None = None) -> ParticipationPolicy:
-    """Every client takes part in every round, or every client of a pool drawn anew for it.
+    """Every client takes part in every round, or every client of a pool that is drawn for each round.
 
     Args:
         pool: N, participants drawn uniformly without replacement; None for all clients.
@@ -114,12 +114,12 @@ BUILT_IN = frozenset(RECIPES)
 
 
 def names() -> list[str]:
-    """The methods that `get` knows."""
+    """Return the names of the methods."""
     return list(RECIPES)
 
 
 def recipe(name: str | Factory) -> Recipe:
-    """The row of one method; a factory, or an algorithm without a row, gets a new one."""
+    """Return the row of a method; a factory, or an algorithm without a row, gets a new one."""
     if callable(name):
         check_factory(name)
         return Recipe(name)
@@ -137,7 +137,7 @@ def _algorithms() -> dict[str, Factory]:
 
 
 def algorithm_names() -> list[str]:
-    """The algorithms on examples, with a row or without."""
+    """Return the names of the algorithms on examples, with or without a row."""
     return [*_algorithms()]
 
 
@@ -146,7 +146,7 @@ def _is_factory(factory: Any) -> bool:
 
 
 def check_factory(factory: Any) -> None:
-    """Raise a ValueError of one line unless a factory makes algorithms on examples: its first argument is the model."""
+    """Raise a ValueError of one line unless the first argument of a factory is called model."""
     if not _is_factory(factory):
         name = getattr(factory, "__name__", repr(factory))
         raise ValueError(
@@ -156,6 +156,6 @@ def check_factory(factory: Any) -> None:
 
 
 def label(name: str) -> str:
-    """Label of a method in tables and figures; an unknown name stays as it is."""
+    """Return the label of a method in tables and figures; of an unknown method, its name."""
     base, plus, policy = name.partition(" + ")
     return (RECIPES[base].label or base) + plus + policy if base in RECIPES else name

@@ -53,7 +53,7 @@ def test_a_broken_part_is_named_with_the_function_and_what_it_did(kind, case):
 
 @pytest.mark.parametrize("name", [None, 3])
 def test_a_name_is_a_string(name):
-    assert refusal(algorithm_of(client_of(), name=name)) == f"algorithm.name={name} must be a text"
+    assert refusal(algorithm_of(client_of(), name=name)) == f"algorithm.name={name} must be a string"
 
 
 def test_the_gradient_is_asked_for_and_checked_where_the_policy_wants_it():

@@ -98,7 +98,7 @@ def test_a_batch_is_the_runs_one_by_one_where_a_float_follows_from_another(tmp_p
 
 @pytest.fixture
 def trained(monkeypatch):
-    """ExecutionOptions many runs each program trains, in the order of the programs."""
+    """Number of trainings of each program, in the order of the programs."""
     found = []
 
     def counted(train):
@@ -308,7 +308,7 @@ def test_runs_of_a_batch_that_is_broken_up_are_made_longer_from_the_start(whole,
     shutil.copytree(whole.folder, tmp_path, dirs_exist_ok=True)
     found = points(Spec(OPTIONS | {"num_rounds": 3}, AXES, {}, ()))
     units_of = plan(found, tmp_path, 1, workers=1, sharers=1, devices=1)
-    assert "4 to run, 4 of them from the start, having no checkpoint of their own, 12 rounds" in describe_plan(
+    assert "4 to run, 4 of them from round 0, having no checkpoint of their own, 12 rounds" in describe_plan(
         units_of, units_of, tmp_path
     )
     longer = grid(tmp_path, options={"num_rounds": 3}, batch=1)
@@ -333,14 +333,14 @@ def test_runs_with_more_rounds_than_are_asked_for_are_refused_before_anything_ru
         grid(tmp_path, axes, batch=batch)
     monkeypatch.setattr(Worker, "run", lambda *_: pytest.fail("it runs"))
     where = r"'.*/.together/\w+', which its batch shares" if batch > 1 else "its folder"
-    message = f"seed=0 and 1 more runs: has a checkpoint of 2 rounds where num_rounds=1 .* at least 2, .* {where}$"
+    message = f"seed=0 and 1 more runs: num_rounds=1, but its checkpoint has 2 rounds; .* at least 2, .* {where}$"
     with pytest.raises(ValueError, match=message):
         grid(tmp_path, axes, options={"num_rounds": 1}, batch=batch)
 
 
 def test_a_batch_without_checkpoint_that_would_lose_rounds_is_refused(tmp_path):
     kept = grid(tmp_path, options={"checkpoint": False})
-    with pytest.raises(ValueError, match="3 more runs: is finished with num_rounds=2 where 1 is asked for"):
+    with pytest.raises(ValueError, match="3 more runs: is finished with num_rounds=2, not 1,"):
         grid(tmp_path, options={"checkpoint": False, "num_rounds": 1})
     assert len(kept.folders) == 4
 
@@ -355,7 +355,7 @@ def test_summaries_are_written_for_another_cost_and_nothing_is_simulated(whole, 
     before = {folder.name for folder in tmp_path.glob("fedavg*")}
     grid(tmp_path, axes, options={"communication": 7.0}, dry_run=True)
     found = srp.grid(axes=axes, options=OPTIONS | {"communication": 7.0}, out=tmp_path)
-    plan_of_it = "4 runs, 4 finished (4 with another communication, whose summaries are written anew)"
+    plan_of_it = "4 runs, 4 finished (4 with another communication cost, whose summaries will be rewritten)"
     assert plan_of_it in capsys.readouterr().err
     assert {folder.name for folder in tmp_path.glob("fedavg*")} == before
     assert not found.failures
@@ -377,8 +377,8 @@ def test_a_cost_of_rounds_that_overlap_is_refused_before_anything_runs(tmp_path)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"target": 0.9}, "seed=0 and 3 more runs: is finished with target=None where 0.9 is asked for.*delete its"),
-        ({"num_rounds": 1}, "is finished with num_rounds=2 where 1 is asked for, and has no checkpoint of its own"),
+        ({"target": 0.9}, "seed=0 and 3 more runs: is finished with target=None, not 0.9, .*delete its"),
+        ({"num_rounds": 1}, "is finished with num_rounds=2, not 1, and has no checkpoint of its own"),
     ],
 )
 def test_runs_without_checkpoint_that_would_lose_rounds_are_refused(whole, tmp_path, options, message):
@@ -439,7 +439,7 @@ def test_a_grid_goes_on_past_a_failure(tmp_path, monkeypatch):
 
 def test_points_of_which_a_part_cannot_be_made_are_refused_before_anything_runs(tmp_path):
     axes = {"method": ["fedavg", "fedrep"], "learning_rate": [0.1, -1.0], "seed": [0, 1]}
-    with refused(r"2 things are wrong: .*learning_rate=-1.*and 3 more runs.*clock"):
+    with refused(r"2 problems: .*learning_rate=-1.*and 3 more runs.*clock"):
         grid(tmp_path, axes, variants={"a": {}, "b": {"clock": "sundial"}}, options={"clock": "fixed"}, exclude=[])
     assert not list(tmp_path.glob("*/"))
 
@@ -561,33 +561,33 @@ class Scripted(launch.Launcher):
         future.set_result(None)
         return future
 
-    def ended(self, unit, future):
+    def result(self, unit, future):
         self.left += 1
         ending = self.endings.pop(0)
         return TaskResult(None if ending == "fine" else ending, ending == "elsewhere")
 
 
 def test_what_fails_is_tried_again_last_and_what_others_run_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(launch, "_WAIT", 0.0)
+    monkeypatch.setattr(launch, "_POLL_OTHERS", 0.0)
     left = planned(tmp_path, {"method": ["fedavg"], "epochs": [1, 2, 3]})
     a, b, c = (unit.id for unit in left)
     launcher = Scripted("broken", "elsewhere", "fine", "broken", "elsewhere", "fine")
-    ended = launch.perform("run", left, launcher, launch.Bar(left, 3, silent=True), retries=1)
+    ended = launch.perform("run", left, launcher, launch.GridBar(left, 3, silent=True), retries=1)
     assert [(unit.id, done.error) for unit, done in ended] == [(c, None), (a, "broken"), (b, None)]
     assert launcher.seen == [a, b, c, a, b, b]
 
 
 def test_the_bar_counts_rounds_of_all_runs(tmp_path):
     left = planned(tmp_path, {"method": ["fedavg"], "seed": [0, 1, 2]})
-    bar = launch.Bar(left, 5, silent=True)
+    bar = launch.GridBar(left, 5, silent=True)
     counts = []
     bar._bar.update = counts.append
-    bar.tell(left[0], 2)
-    bar.tell(left[0], 1)  # it began anew
-    bar.ends(left[0], has_failed=False)
-    bar.ends(left[1], has_failed=True)
+    bar.update(left[0], 2)
+    bar.update(left[0], 1)  # it began anew
+    bar.finish(left[0], has_failed=False)
+    bar.finish(left[1], has_failed=True)
     assert counts == [2, 0, 2]
-    assert bar._words() == "4 of 5 runs, 1 failed"
+    assert bar._description() == "4 of 5 runs, 1 failed"
 
 
 def test_a_unit_that_another_process_runs_is_elsewhere(tmp_path):
@@ -603,7 +603,7 @@ def test_a_link_in_the_place_of_a_log_or_an_error_is_not_followed(tmp_path, monk
     precious.write_text("precious")
     log.mkdir()
     (log / "worker_0.log").symlink_to(precious)
-    launch.ProcessLauncher(1, log, (), launch.Bar([], 0, silent=True))
+    launch.ProcessLauncher(1, log, (), launch.GridBar([], 0, silent=True))
     assert not os.listdir(log)
     (unit, *_) = planned(tmp_path, {"method": ["fedavg"], "seed": [0, 1]})
     monkeypatch.setattr(Worker, "run", lambda *_: {}["nothing"])
@@ -689,7 +689,7 @@ def test_a_worker_that_is_killed_costs_its_unit_alone(tmp_path, monkeypatch, cap
 def test_shares_of_cores_are_disjoint_and_gpus_are_handed_out(tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "cores", lambda: [0, 2, 4, 6, 8])
     monkeypatch.setattr(launch, "gpus", lambda: ["3", "5"])
-    slots = launch.ProcessLauncher(2, tmp_path / "log", (), launch.Bar([], 0, silent=True))._slots
+    slots = launch.ProcessLauncher(2, tmp_path / "log", (), launch.GridBar([], 0, silent=True))._slots
     assert [list(slot.cores) for slot in slots] == [[0, 4, 8], [2, 6]]
     assert [slot.gpu for slot in slots] == ["3", "5"]
     assert launch.devices_per_worker(2) == 1
@@ -805,13 +805,13 @@ def test_the_bar_says_what_compiles_and_leaves_it_out_of_the_rate(tmp_path, monk
     left = plan(points(Spec(OPTIONS, AXES, {}, [])), tmp_path, 2, 1, 1, 1)
     now = [0.0]
     monkeypatch.setattr(launch.time, "monotonic", lambda: now[0])
-    bar = launch.Bar(left, 4, silent=True)
+    bar = launch.GridBar(left, 4, silent=True)
     for unit in left:
-        bar.begins(unit)
-    assert bar._words() == "0 of 4 runs, 2 compiling"
+        bar.start(unit)
+    assert bar._description() == "0 of 4 runs, 2 compiling"
     now[0] = 30.0
-    bar.tell(left[0], 1)
-    assert (bar._words(), bar._bar.waited) == ("0 of 4 runs, 1 compiling", 15.0)  # of two that compile at once
-    bar.tell(left[0], 2)
-    bar.ends(left[0], has_failed=False)
-    assert (bar._words(), bar._bar.waited) == ("2 of 4 runs, 1 compiling", 15.0)
+    bar.update(left[0], 1)
+    assert (bar._description(), bar._bar.waited) == ("0 of 4 runs, 1 compiling", 15.0)  # of two that compile at once
+    bar.update(left[0], 2)
+    bar.finish(left[0], has_failed=False)
+    assert (bar._description(), bar._bar.waited) == ("2 of 4 runs, 1 compiling", 15.0)

@@ -209,7 +209,7 @@ def test_bare_objects_get_names_that_differ_or_are_asked_for_one():
     assert names(of({"data": [DATA, OTHER]}, method="fedavg"))[0].startswith("digits(")
     unsaid = srp.Training(srp.optimizer(lambda learning_rate: optax.sgd(learning_rate), learning_rate=0.1))
     mine = srp.algorithms.FedAvg(MODEL, unsaid)
-    with pytest.raises(ValueError, match=r"does not say what made it; name it, axes=\{'method': \{name: object\}\}"):
+    with pytest.raises(ValueError, match=r"has no description; name it, axes=\{'method': \{name: object\}\}"):
         of(method=mine, data=DATA)
     first, second = of({"method": {"a": mine, "b": mine}}, data=DATA)
     assert first.id != second.id
@@ -222,7 +222,7 @@ def test_bare_objects_get_names_that_differ_or_are_asked_for_one():
         ({"method": srp.algorithms.FedAvg}, "method=.*FedAvg must be a name or"),
         ({"clock": MODEL}, "clock=.* must be a name or Clock"),
         ({"data": "digits"}, "data='digits' must be data"),
-        ({"dataset": "digits"}, "give one of the two"),
+        ({"dataset": "digits"}, "give only one of the two"),
         ({"hidden": [3]}, "hidden: no method of the grid reads it"),
         (
             {"method": srp.Method("m", fedavg(0.1), srp.participation.Full()), "participation": "uniform"},

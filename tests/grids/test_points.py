@@ -183,7 +183,7 @@ def test_rules_leave_out_what_has_all_of_their_values():
     ],
 )
 def test_a_rule_that_leaves_out_nothing_is_refused(rule, words):
-    with refused(re.escape(f"grid: exclude: {words} leaves out no run; mend the rule or leave")):
+    with refused(re.escape(f"grid: exclude: {words} matches no run; correct or remove the rule")):
         of({"method": ["fedavg", "fedrep"], "seed": [0, 1]}, exclude=[{"seed": 1}, rule])
 
 
@@ -213,11 +213,11 @@ def test_a_file_says_what_python_says(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[axes", "no TOML"),
-        ("methods = 3", "'methods' is no part of a grid; options stand under"),
+        ("[axes", "invalid TOML"),
+        ("methods = 3", "unknown entry 'methods'; options belong under"),
         ("axis = {}", "did you mean axes"),
         ("[exclude]\nseed = 1", r"exclude=.* must be a list of tables, \[\[exclude\]\]"),
-        ("out = 3", "out=3 must be a text"),
+        ("out = 3", "out=3 must be a string"),
         ("options = 3", r"options=3 must be a table, \[options\]"),
     ],
 )
@@ -236,16 +236,16 @@ def test_everything_that_is_wrong_is_said_at_once():
     text = str(caught.value)
     assert "\n" not in text
     for part in (
-        "10 things are wrong",
-        "dataset=3 must be a text",
-        "log is no option of a grid",
-        "'learning_rat' is no option of fedjax-srp run (did you mean learning_rate or ",
-        "seed=[] must be a list with a value at least",
-        "hidden=8 must be several; (8,) is one of them",
-        "out is no option of a grid: the grid names the folders",
+        "10 problems",
+        "dataset=3 must be a string",
+        "log is not an option of a grid",
+        "'learning_rat' is not an option of fedjax-srp run (did you mean learning_rate or ",
+        "seed=[] must be a list with at least one value",
+        "hidden=8 must be a sequence, e.g. (8,)",
+        "out is not an option of a grid: the grid names the folders",
         "variant 'v': seed='a' must be an integer",
-        "variant 'v': method is an axis already",
-        "exclude: no variant 'w'",
+        "variant 'v': method is also an axis",
+        "exclude: unknown variant 'w'",
         "exclude: {} must be a table",
     ):
         assert part in text, (part, text)
@@ -255,14 +255,14 @@ def test_everything_that_is_wrong_is_said_at_once():
     ("axes", "options", "message"),
     [
         ({"seed": [0]}, {}, "method is missing"),
-        ({"method": ["fedreb", "fedrepp"]}, {}, "2 things are wrong: fedreb: unknown method 'fedreb'.*did you mean"),
+        ({"method": ["fedreb", "fedrepp"]}, {}, "2 problems: fedreb: unknown method 'fedreb'.*did you mean"),
         ({"method": ["fedavg"]}, {"mu": 0.1}, "mu: no method of the grid reads it"),
-        ({"method": ["fedavg"]}, {"method": "fedrep"}, "method stands under options and is an axis"),
+        ({"method": ["fedavg"]}, {"method": "fedrep"}, "method is both an option and an axis"),
         ({"method": ["fedavg", "fedsgd"]}, {"redraw": "round"}, "redraw: no method"),
-        ({"seed": range(1000), "partition_seed": range(1000)}, {"method": "fedavg"}, "1000000 products"),
-        ({"seed": range(10**30)}, {"method": "fedavg"}, "at least 100001 products"),
-        ({"seed": itertools.count()}, {"method": "fedavg"}, "at least 100001 products"),
-        ({"seed": [0]}, {"method": "fedavg", "exclude": [{"seed": 0}]}, "no runs are left, exclude leaves out all of"),
+        ({"seed": range(1000), "partition_seed": range(1000)}, {"method": "fedavg"}, "1000000 combinations"),
+        ({"seed": range(10**30)}, {"method": "fedavg"}, "at least 100001 combinations"),
+        ({"seed": itertools.count()}, {"method": "fedavg"}, "at least 100001 combinations"),
+        ({"seed": [0]}, {"method": "fedavg", "exclude": [{"seed": 0}]}, "exclude leaves out all runs"),
     ],
 )
 def test_points_that_are_wrong_are_refused(axes, options, message):

@@ -20,7 +20,7 @@ def grid(out, num_runs=2, **given):
 
 def test_slurm_needs_submitit_and_its_parameters(tmp_path, monkeypatch):
     pytest.importorskip("submitit")
-    with pytest.raises(ValueError, match=r"launcher='slurm': .*mend \[slurm\]"):
+    with pytest.raises(ValueError, match=r"launcher='slurm': .*correct \[slurm\]"):
         grid(tmp_path, slurm={"cluster": "local", "partitions": "gpu"})
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(ValueError, match="submitit is not installed; pip install"):
@@ -94,7 +94,7 @@ class Cluster:
 
         with monkeypatch.context() as patch:
             patch.setattr(self, "step", interrupt)
-            patch.setattr("fedjax_srp.grids.slurm.Slurm.close", lambda self: None)
+            patch.setattr("fedjax_srp.grids.slurm.SlurmLauncher.close", lambda self: None)
             with pytest.raises(KeyboardInterrupt):
                 self.grid(out, num_runs)
 
@@ -125,7 +125,7 @@ def test_jobs_that_slurm_has_no_room_for_are_submitted_later(cluster, tmp_path):
 
 def test_a_grid_that_slurm_takes_no_job_of_is_told_why_in_a_line(cluster, tmp_path):
     (cluster.folder / "room").write_text("0")
-    with pytest.raises(ValueError, match=r"^launcher='slurm': .*QOSMaxSubmitJobPerUserLimit.*; mend \[slurm\], or try"):
+    with pytest.raises(ValueError, match=r"^launcher='slurm': .*QOSMaxSubmitJobPerUserLimit.*; correct \[slurm\], or"):
         cluster.grid(tmp_path / "out")
     assert not cluster.states()
 
@@ -142,7 +142,7 @@ def test_jobs_of_an_earlier_call_are_waited_for(cluster, tmp_path, monkeypatch):
 
 
 def test_a_job_of_an_earlier_call_that_was_asked_for_less_is_followed_by_another(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(launch, "_WAIT", 0.0)
+    monkeypatch.setattr(launch, "_POLL_OTHERS", 0.0)
     cluster.interrupted_grid(tmp_path / "out", monkeypatch, num_runs=1)
     monkeypatch.setitem(OPTIONS, "num_rounds", 3)
     found = cluster.grid(tmp_path / "out", num_runs=1)
