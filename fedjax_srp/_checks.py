@@ -175,19 +175,19 @@ def is_part(value: Any) -> bool:
     return getattr(value if isinstance(value, type) else type(value), "__is_part__", False)
 
 
-def allowed_types(hint: Any, metadata: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+def types_of(hint: Any, metadata: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
     """Yield the types that an annotation allows, each with its `Annotated` metadata."""
     if typing.get_origin(hint) is Annotated:
         inner, *more = typing.get_args(hint)
-        yield from allowed_types(inner, (*metadata, *more))
+        yield from types_of(inner, (*metadata, *more))
     elif typing.get_origin(hint) in (typing.Union, types.UnionType):
         for kind in typing.get_args(hint):
-            yield from allowed_types(kind, metadata)
+            yield from types_of(kind, metadata)
     else:
         yield hint, metadata
 
 
-def evaluate_hints(hints: Mapping[str, Any], scope: Mapping[str, Any]) -> dict[str, Any]:
+def evaluate(hints: Mapping[str, Any], scope: Mapping[str, Any]) -> dict[str, Any]:
     """Evaluate annotations that are strings, except those that fail, such as names for type checkers only."""
     found = dict(hints)
     for name, hint in hints.items():
@@ -216,9 +216,9 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         if parameter.kind not in starred
     }
 
-    @functools.cache  # evaluate_hints by the first call, when types defined below the function exist
+    @functools.cache  # at the first call, when types defined below the function exist
     def hints() -> dict[str, Any]:
-        return evaluate_hints(named, inspect.unwrap(function).__globals__)
+        return evaluate(named, inspect.unwrap(function).__globals__)
 
     @functools.wraps(function)
     def make(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -241,8 +241,8 @@ def as_annotated(argument: str, value: Any, hint: Any, is_field: bool = True) ->
 
     NumPy's numbers become Python's; for a field of a part, also integers become floats, and lists tuples or arrays.
     """
-    kinds = [(kind, metadata) for kind, metadata in allowed_types(hint) if kind not in (None, type(None))]
-    if value is None and len(kinds) < len(list(allowed_types(hint))):
+    kinds = [(kind, metadata) for kind, metadata in types_of(hint) if kind not in (None, type(None))]
+    if value is None and len(kinds) < len(list(types_of(hint))):
         return None
     if isinstance(value, np.generic | np.ndarray) and value.ndim == 0 and value.dtype.kind in "biuf":
         value = value.item()
@@ -309,9 +309,7 @@ def _as_float(argument: str, value: Any, bounds: Sequence[Any], remedy: str, met
     is_static = STATIC in metadata
     if isinstance(value, Tracer) and not is_static:
         return value
-    is_array = (
-        isinstance(value, np.ndarray | jax.Array) and is_real(value.dtype) and not is_static
-    )  # arrays have no hash
+    is_array = isinstance(value, np.ndarray | jax.Array) and is_real(value.dtype) and not is_static  # has no hash
     if not (is_array or is_number(value)):
         raise ValueError(f"{argument}={short(value)} must be a number{remedy}")
     number = value if is_array else float(value)

@@ -35,11 +35,7 @@ class tqdm(_tqdm):  # noqa: N801
         stream = options.get("file") or sys.stderr
         is_seen = "ipykernel" in sys.modules or (stream is not None and stream.isatty())
         if _tqdm is _text and not is_seen:
-            options = {
-                "mininterval": SECONDS,
-                "maxinterval": SECONDS,
-                "position": 0,
-            } | options  # a file has no cursor
+            options = {"mininterval": SECONDS, "maxinterval": SECONDS, "position": 0} | options  # a file has no cursor
         super().__init__(*args, **options)
 
 

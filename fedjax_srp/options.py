@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Union
 
 from fedjax_srp import parts
-from fedjax_srp._checks import as_annotated, check_known, checked, evaluate_hints, short
+from fedjax_srp._checks import as_annotated, check_known, checked, evaluate, short
 
 REQUIRED = inspect.Parameter.empty
 _PLAIN = (bool, int, float, str, type(None))
@@ -45,7 +45,7 @@ class Option(NamedTuple):
 
 
 def _plain_type(hint: Any) -> Any:
-    kinds = [kind for kind in map(_plain, (kind for kind, _ in parts.allowed_types(hint))) if kind is not None]
+    kinds = [kind for kind in map(_plain, (kind for kind, _ in parts.types_of(hint))) if kind is not None]
     if tuple[str, ...] in kinds:
         kinds = [kind for kind in kinds if kind is not str]
     if float in kinds:  # such as the items of an array
@@ -107,7 +107,7 @@ def _within(hint: Any, value: Any) -> tuple[Any, bool]:
     if parts.is_part(value):
         return type(value), False
     if value is None:
-        kinds = (kind for kind, _ in parts.allowed_types(hint) if parts.is_part(kind))
+        kinds = (kind for kind, _ in parts.types_of(hint) if parts.is_part(kind))
         return next((getattr(kind, "written_as", None) for kind in kinds), None), True
     return None, False
 
@@ -126,7 +126,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the annotations that resolve; others may use names imported only for type checkers."""
     if not inspect.isroutine(function):
         return {}
-    found = evaluate_hints(inspect.get_annotations(inspect.unwrap(function)), inspect.unwrap(function).__globals__)
+    found = evaluate(inspect.get_annotations(inspect.unwrap(function)), inspect.unwrap(function).__globals__)
     return {name: hint for name, hint in found.items() if not isinstance(hint, str)}
 
 

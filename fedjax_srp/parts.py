@@ -1,15 +1,15 @@
 """Parts: frozen dataclasses that are pytrees by their annotations.
 
 Algorithms, policies, clocks, distributions, models and optimizers are parts. A field that is annotated as a float, an
-array or a part is a leaf; everything else is static. So
+array or a part is a leaf; everything else is static. Therefore:
 
 * the engine passes parts to `jax.jit` as arguments: another learning rate, or a rebuilt part, compiles nothing; another
   number of epochs, or momentum instead of None, does;
 * `jax.vmap` over leaves runs a batch of rates, `jax.grad` differentiates with respect to them;
 * fields are the record of a run, the options of the command line, and the axes of a grid.
 
-Annotations declare checks, which run when a part is built, never when JAX unflattens one. A computation that a zero
-would switch off is switched off by None, which is not a leaf.
+Annotations declare checks, which run when a part is built, never when JAX unflattens one. Use None, which is not a
+leaf, instead of a zero that removes a computation.
 """
 
 from __future__ import annotations
@@ -27,17 +27,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.tree_util import GetAttrKey
 
-from fedjax_srp._checks import (
-    LEAF,
-    STATIC,
-    allowed_types,
-    as_annotated,
-    evaluate_hints,
-    is_array_type,
-    is_key,
-    is_part,
-    short,
-)
+from fedjax_srp._checks import LEAF, STATIC, as_annotated, evaluate, is_array_type, is_key, is_part, short, types_of
 
 T = TypeVar("T")
 Static = Annotated[T, STATIC]  # a float that shapes the program, e.g. `Static[float]`
@@ -173,7 +163,7 @@ def part(cls: type[T]) -> type[T]:
     made.__is_part__ = True  # type: ignore[attr-defined]
     caller = sys._getframe(1)  # its local names may be gone later
     scope = {**caller.f_globals, **caller.f_locals, made.__name__: made}
-    made.__hints__ = evaluate_hints(inspect.get_annotations(made), scope)  # type: ignore[attr-defined]
+    made.__hints__ = evaluate(inspect.get_annotations(made), scope)  # type: ignore[attr-defined]
     KNOWN[path_of(made)] = made
     jax.tree_util.register_pytree_with_keys(made, _flatten_with_keys, functools.partial(_unflatten, made), _flatten)
     return made
@@ -204,13 +194,13 @@ def _hints(cls: type) -> dict[str, Any]:
     hints: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         hints |= vars(base).get("__hints__") or inspect.get_annotations(base)
-        hints = evaluate_hints(hints, {**vars(inspect.getmodule(base) or typing), base.__name__: base})
+        hints = evaluate(hints, {**vars(inspect.getmodule(base) or typing), base.__name__: base})
     return {name: Any if isinstance(hint, str) else hint for name, hint in hints.items()}
 
 
 def is_leaf(hint: Any) -> bool:
     """Return True if a field with this annotation is a leaf."""
-    for kind, metadata in allowed_types(hint):
+    for kind, metadata in types_of(hint):
         if STATIC in metadata or LEAF in metadata:
             return LEAF in metadata
         inside = typing.get_args(kind) if typing.get_origin(kind) in (dict, tuple, list, Mapping, Sequence) else ()
@@ -322,7 +312,7 @@ def rebuilt(given: T) -> T:
 def several(given: Any) -> Iterator[tuple[str, Any]]:
     """Yield the arrays in fields that are annotated as numbers, with their dotted names."""
     for name in fields(type(given)).leaves:
-        value, kinds = getattr(given, name), [kind for kind, _ in allowed_types(fields(type(given)).hints[name])]
+        value, kinds = getattr(given, name), [kind for kind, _ in types_of(fields(type(given)).hints[name])]
         if is_part(value):
             yield from ((f"{name}.{inner}", leaf) for inner, leaf in several(value))
         elif not any(map(is_array_type, kinds)):

@@ -1,4 +1,4 @@
-"""The command line: what it writes, how it continues, and that every error of use is one line with exit code 2."""
+"""Command line: files, resumed runs, and usage errors, which are one line with exit code 2."""
 
 import contextlib
 import dataclasses
@@ -42,7 +42,7 @@ CLIENTS = {"num_clients": 10, "classes_per_client": 3, "max_examples": 10}
 
 
 def simulated(data, options=(), **run):
-    """The run of `TINY` in Python."""
+    """Simulate the run of `TINY` in Python."""
     tiny = {"hidden": (8,), "head_epochs": 1, "fine_tune_epochs": 1, "initial": 5, "rounds_per_stage": 2}
     method = srp.methods.get("srpfl", dataset=data, **tiny, **dict(options))
     given = {"num_rounds": 4, "eval_every": 2, "key": jax.random.key(3), "progress": False, "devices": 1}
@@ -64,7 +64,7 @@ def finished(tmp_path_factory):
 @pytest.mark.short("10")
 @pytest.mark.parametrize("length", [10, 10**6])  # within a buffer, and beyond it
 def test_a_reader_that_leaves_is_no_error(length):
-    """As `fedjax-srp list | head` does."""
+    """As in `fedjax-srp list | head`."""
     read, write = os.pipe()
     os.close(read)
     code = f"from fedjax_srp.commands import cli, list; list.catalogue = lambda **_: 'x' * {length}; "
@@ -310,9 +310,8 @@ def test_a_folder_in_use_is_refused(finished, tmp_path, capsys):
 def test_a_folder_that_another_process_makes_while_the_data_load_is_its_own(finished, tmp_path, monkeypatch, capsys):
     load = run_folder.load_data
 
-    def while_loading(what):
-        """What another process does meanwhile."""
-        monkeypatch.setattr(run_folder, "load_data", lambda given: (what(), load(given))[1])
+    def while_loading(other_process):
+        monkeypatch.setattr(run_folder, "load_data", lambda given: (other_process(), load(given))[1])
 
     with contextlib.ExitStack() as other:
 
@@ -352,7 +351,7 @@ HISTORY = History("srpfl", [1], [0], [5], [1.0], [True], [True], np.ones(10))
 
 @pytest.mark.parametrize("where", ["running", "swallowed", "compiled"])
 def test_ctrl_c_ends_the_program_in_a_second_with_one_line(where):
-    """Also where a library swallows the interrupt, and where Python waits for compiled code to come back."""
+    """Also if a library swallows the interrupt, or while Python waits for compiled code."""
     code = "import hashlib, os, signal, sys, time; from fedjax_srp.commands import interrupt; "
     code += "signal.signal(signal.SIGINT, signal.default_int_handler); interrupt.watch('it ends'); "
     code += "print(flush=True); sys.stdin.readline()\n"
@@ -426,7 +425,7 @@ srp.models.register("small", small)
 
 @pytest.fixture
 def clash(tmp_path):
-    """A file for --load: parts of one's own whose fields are called as options of the data and of the simulation."""
+    """File for --load: parts whose fields have the names of options of the data and of the simulation."""
     (tmp_path / "clash.py").write_text(CLASH)
     words = ("run", "--load", tmp_path / "clash.py", *DATA, "--max-examples", 8, "--num-rounds", 1, "--no-progress")
     return (*words, "--devices", 1)
@@ -794,7 +793,7 @@ def test_a_path_that_is_none_is_one_line(words, path, tmp_path, monkeypatch, cap
 
 
 def test_ctrl_c_while_the_program_is_imported_is_one_line(tmp_path):
-    """Anywhere from the first line of the package on; extensions in C make an ImportError of the exception."""
+    """From the first line of the package on; C extensions turn the exception into an ImportError."""
     signalled = "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\n"
     signalled += "except KeyboardInterrupt:\n    raise ImportError('of C') from None\n"
     program = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "

@@ -1,4 +1,4 @@
-"""Parts in plain words: every part is written down and made again of it, and a history says what made it."""
+"""Descriptions of parts: every part is rebuilt from its description, and a history describes its method."""
 
 import functools
 import importlib.util
@@ -142,7 +142,7 @@ def own_loss(outputs, y):
 
 
 class Net(nn.Module):
-    """A module of one's own: its class and its fields are the record."""
+    """Flax module, described by its class and its fields."""
 
     width: int = 4
     activation: object = nn.tanh
@@ -153,7 +153,7 @@ class Net(nn.Module):
 
 
 class Other(nnx.Module):
-    """The same of nnx, of which the name is known."""
+    """The same with nnx, described by its name."""
 
     def __init__(self, rngs):
         self.out = nnx.Linear(3, 2, rngs=rngs)
@@ -163,10 +163,10 @@ class Other(nnx.Module):
 
 
 class Odd:
-    """An object of which nothing is known."""
+    """Object without a description."""
 
     def scaled(self, x):
-        """A function that depends on the object."""
+        """Method of an object, unknown as well."""
         return x
 
 
@@ -239,7 +239,7 @@ def test_defaults_of_own_functions_are_of_the_record():
 
 
 def test_own_code_is_known_in_a_file_that_is_called_as_one_of_pythons(tmp_path, monkeypatch):
-    """`trace.py` of one's own is no part of Python's library, whose own code has no checksum."""
+    """A user's `trace.py` has a checksum, unlike Python's module of this name."""
     checksums = []
     for number in (1, 2):
         file = tmp_path / str(number) / "trace.py"
@@ -270,10 +270,7 @@ REFUSED = {
         models.LinearRegression((4,), augment=own_loss),
         f"function '{own_loss.__module__}.own_loss' is not in optax, jax.nn, fedjax_srp.models; build the part in",
     ),
-    "module": (
-        models.Split((4,), 2, [models.Layer("out", nn.Dense(2))]),
-        "'flax.linen.linear.Dense' cannot be",
-    ),
+    "module": (models.Split((4,), 2, [models.Layer("out", nn.Dense(2))]), "'flax.linen.linear.Dense' cannot be reb"),
     "key": ({"key": [0, 3]}, "cannot be rebuilt from its record"),
     "unknown class": ({"part": "nowhere.Class"}, "no part 'nowhere.Class' is known; import its module first"),
     "no class of the package": ({"part": "fedjax_srp.algorithms.fedrep.Other"}, "no part 'fedjax_srp.algorithms.fed"),
@@ -422,7 +419,7 @@ def test_another_optimizer_is_told_apart_too(data):
 
 @srp.part
 class WithK(srp.algorithms.FedAvg):
-    """An algorithm with an option that a policy has too."""
+    """Algorithm with an option that a policy has too."""
 
     k: int = 2
 

@@ -1,4 +1,4 @@
-"""The methods as SRPFL's paper and code have them, written down again: layers, evaluations, cohorts, defaults."""
+"""Methods compared with SRPFL's paper and code: layers, evaluations, cohorts, defaults; options and registration."""
 
 import dataclasses
 import doctest
@@ -152,7 +152,7 @@ def test_the_table_is_complete():
 
 
 def layers_of(params):
-    """Names of layers in parameters of any structure."""
+    """Return the names of layers in parameters of any structure."""
     paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(params)]
     return tuple(layer for layer in ALL if any(f"['{layer}']" in path for path in paths))
 
@@ -177,7 +177,7 @@ def test_layers_and_evaluation(name):
 
 
 def cohort_sizes(policy, rounds):
-    """How many of 100 clients take part."""
+    """Return the number of participants among 100 clients, by round."""
     state, times, sizes = policy.init(KEY, NUM_CLIENTS), jnp.arange(1.0, 1.0 + NUM_CLIENTS), []
     for t in rounds:
         state = state._replace(round=jnp.int32(t)) if hasattr(state, "round") else state
@@ -186,7 +186,7 @@ def cohort_sizes(policy, rounds):
 
 
 def test_who_takes_part(name):
-    """From 10 on, doubled every 10 rounds; in a pool of 20: 10 for 10 rounds, then 20."""
+    """10 clients at first, doubled every 10 rounds; in a pool of 20: 10 for 10 rounds, then 20."""
     get = functools.partial(srp.methods.get, name, dataset=SHAPES, hidden=(4, 4))
     if name in AT_FIRST:
         assert cohort_sizes(get().participation, (0, 9)) == [AT_FIRST[name]] * 2
@@ -204,17 +204,17 @@ def test_who_takes_part(name):
 
 
 def algorithm_of(name, **options):
-    """The algorithm of a method, on the paper's MLP with fewer units."""
+    """Return the algorithm of a method, on the paper's MLP with fewer units."""
     return srp.methods.get(name, dataset=SHAPES, hidden=(4, 4), **options).algorithm
 
 
 def record(name, **options):
-    """Every option of a method with its value, as runs record them."""
+    """Return option -> value as runs record them."""
     return srp.methods.choose(name, **options).record()
 
 
 def steps_of(optimizer):
-    """What two gradients of ones make of weights and biases of ones, one after the other."""
+    """Return weights and biases, ones at first, after each of two steps with gradients of ones."""
     params = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}
     state, steps = optimizer.init(params), []
     for _ in range(2):
@@ -224,7 +224,7 @@ def steps_of(optimizer):
 
 
 def test_defaults_are_the_papers(name):
-    """Step size 0.01 in all experiments, neither momentum nor decay; fine-tuning by the optimizer of training."""
+    """Step size 0.01 in all experiments, no momentum, no decay; fine-tuning uses the optimizer of training."""
     algorithm = algorithm_of(name)
     np.testing.assert_allclose(steps_of(algorithm.training.optimizer), [-0.01] * 4, rtol=1e-6)
     assert algorithm.fine_tune_optimizer is None
@@ -235,7 +235,7 @@ def test_defaults_are_the_papers(name):
 
 
 def test_the_optimizers_of_the_code(name):
-    """Momentum 0.5 in fine-tuning alone, decay 1e-4 on weights and not on biases."""
+    """Momentum 0.5 in fine-tuning only, decay 1e-4 on weights but not on biases."""
     algorithm = algorithm_of(name, **{"fine_tune_optimizer.momentum": 0.5}, weight_decay=1e-4)
     plain, heavy = -0.01 * (1 + 1e-4), -0.01
     np.testing.assert_allclose(steps_of(algorithm.training.optimizer), [plain, -0.01, plain, -0.01], rtol=1e-6)
@@ -263,7 +263,7 @@ def test_what_only_other_methods_read_is_refused_unless_it_is_shared(name):
 
 
 def test_every_field_of_every_algorithm_is_an_option_and_arrives(name):
-    """Options are read off the dataclass: what an algorithm and the parts in it have is an option, and arrives."""
+    """Fields of an algorithm and of its inner parts are options and reach the algorithm."""
     route = srp.methods.routes(name)
     fixed = getattr(route.factory, "keywords", {})
     names = {field.name for field in dataclasses.fields(algorithm_of(name))} - {"model", *fixed}
@@ -291,7 +291,7 @@ def test_a_row_may_set_what_any_part_reads():
 
 
 def test_rows_may_have_options_of_their_own():
-    """FLANP with FedNova: as many steps as fit, which is one for all where nobody says otherwise."""
+    """FLANP with FedNova: as many steps as fit; by default one for all."""
     get = functools.partial(srp.methods.get, dataset=SHAPES, hidden=(4,))
     asked = {"flanp": (1, 1.0), "flanp_fednova": (10, 0.5), "fednova": (10, 0.5)}
     for name, expected in asked.items():
@@ -334,7 +334,7 @@ def test_any_algorithm_goes_with_any_participation():
 
 
 def test_training_as_a_whole_stands_in_for_its_options():
-    """Shared options, and those of a row, are for the methods that have use for them."""
+    """Shared options, and those of a row, are ignored if a given part replaces them."""
     mine = srp.Training(srp.SGD(0.3), batch_size=5)
     shared = {"learning_rate": 0.2, "steps": 3, "batch_size": 2}
     assert algorithm_of("fedavg", training=mine, shared=shared).training == mine
@@ -345,7 +345,7 @@ def test_training_as_a_whole_stands_in_for_its_options():
 
 
 def test_an_optimizer_of_fine_tuning_stands_in_for_its_momentum():
-    """It reaches the algorithm, whatever other methods fine-tune with; both at once are refused."""
+    """It reaches the algorithm despite shared options; both given for one method are refused."""
     mine, momentum = srp.SGD(0.3), "fine_tune_optimizer.momentum"
     with pytest.raises(ValueError, match="momentum: the fine_tune_optimizer that is given has its own"):
         srp.methods.get("fedavg", dataset=SHAPES, fine_tune_optimizer=mine, **{momentum: 0.5})
@@ -359,11 +359,11 @@ def test_an_optimizer_of_fine_tuning_stands_in_for_its_momentum():
 
 @srp.part
 class Counted(srp.algorithms.FedAvg):
-    """FedAvg by somebody else."""
+    """FedAvg of a user."""
 
 
 def counted(model, pace: float = 0.5, local_epochs: int = 1):
-    """A method of somebody else's: FedAvg at a step size of `pace`."""
+    """Method of a user: FedAvg with step size `pace`."""
     return Counted(model, srp.Training(srp.SGD(pace), epochs=local_epochs))
 
 
@@ -383,7 +383,7 @@ def test_a_function_may_have_options_that_are_called_as_those_of_sgd():
 
 
 def test_a_field_of_ones_own_may_be_called_as_one_of_sgd():
-    """Both are options then, by their full names."""
+    """Both are options by their full names."""
 
     @srp.part
     class Mine(srp.algorithms.FedAvg):
@@ -442,7 +442,7 @@ def test_a_factory_that_returns_nothing_is_named():
 
 @srp.part
 class Slowest(srp.participation.Fastest):
-    """Those who take longest."""
+    """Policy that selects the slowest clients."""
 
     k: float = 0.5  # policies of the package give this name to a number of clients
     m: parts.Count = 2
@@ -484,7 +484,7 @@ def test_a_module_in_place_of_a_model_is_told_how_to_become_one():
 
 
 def test_one_name_is_never_read_by_two_parts():
-    """By no method of the package; one's own is refused, unless the other part is given as made."""
+    """A user's method that would do so is refused, unless the other part is given as an object."""
 
     def clustered(model, k: int = 3):
         return srp.algorithms.FedAvg(model)
@@ -521,7 +521,7 @@ def test_one_name_is_never_read_by_two_parts():
     ],
 )
 def test_registrations_are_checked(name, factory, row, message):
-    """Also the options of a row, against the factory and the row's own policy."""
+    """Also the options of a row, which the factory or the row's policy must read."""
     with pytest.raises(ValueError, match=message):
         srp.methods.register(name, factory, **row)
     assert "mine" not in srp.methods.RECIPES

@@ -1,4 +1,4 @@
-"""Parts: dataclasses whose annotations say what a program gets as an argument and what it is made of."""
+"""Parts: leaves and static fields by annotations, checks, equality, pickling, and use in programs."""
 
 import copy
 import dataclasses
@@ -22,7 +22,7 @@ from fedjax_srp.parts import Above, AtLeast, AtMost, Below, Count, Leaf, Share, 
 
 @part
 class Inner:
-    """A part within another."""
+    """Inner part."""
 
     rate: Annotated[float, Above(0), "give a rate, e.g. 0.1"] = 0.1
     kind: Literal["plain", "odd"] = "plain"
@@ -30,7 +30,7 @@ class Inner:
 
 @part
 class Outer:
-    """Fields of every kind."""
+    """Part with fields of every kind."""
 
     inner: Inner = Inner()
     mu: Annotated[float, AtLeast(0), Below(1)] = 0.5
@@ -286,8 +286,6 @@ def test_every_bound_holds_for_numbers_and_for_arrays():
 
 
 def test_the_first_thing_that_is_wrong_with_the_most_likely_type_is_said():
-    """Where several types are allowed, a bound that is missed says more than a type that does not fit."""
-
     @part
     class Either:
         value: Annotated[float, AtLeast(0)] | Callable[[Any], Any] | Inner | None = None
@@ -377,7 +375,7 @@ class Second(First):
 
 @part
 class Third(Second):
-    """Says nothing of its own."""
+    """Inherits all fields and checks."""
 
 
 def test_own_checks_run_after_those_of_the_fields_and_before_the_hash():

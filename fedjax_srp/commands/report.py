@@ -20,8 +20,7 @@ def report(
     """Write a table and a figure for each data set and number of clients, and one page for all; return them as text.
 
     Runs that differ only in the seed are repeats of one row, whether Python or the command line saved them. If they
-    differ in more, such as the learning rate or the partition, there is a row for each value, with the value in its
-    name.
+    differ in more, such as the learning rate or the partition, there is a row for each value, named by it.
 
     Args:
         folder: searched for run folders, including subfolders.
@@ -57,7 +56,7 @@ def report(
     out_folder = storage.writable(out or folder)
     compared = page.compared(tasks, target, communications)
     suffixes, others = ([""], _suffixes(tasks)) if len(tasks) == 1 else (_suffixes(tasks), [""])
-    made = [_text_and_files(each, out_folder, suffix) for suffix, each in zip(suffixes, compared, strict=True)]
+    made = [_section(each, out_folder, suffix) for suffix, each in zip(suffixes, compared, strict=True)]
     files = {out_folder / page.FILE: page.writer(compared)}
     for _, of_task in made:
         files |= of_task
@@ -88,9 +87,7 @@ def _suffixes(tasks: Iterable[str]) -> list[str]:
     return [f"{word}_{i}" if word in words[:i] else word for i, word in enumerate(words)]
 
 
-def _text_and_files(
-    compared: page.Comparison, folder: Path, suffix: str
-) -> tuple[str, dict[Path, Callable[[Path], object]]]:
+def _section(compared: page.Comparison, folder: Path, suffix: str) -> tuple[str, dict[Path, Callable[[Path], object]]]:
     title, rows, target, communications = compared
     histories = rows.histories
     frame = table.comparison(histories, target.accuracy, communications, rows.twins)

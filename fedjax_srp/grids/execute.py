@@ -56,9 +56,7 @@ def execute(points: Sequence[Point], folder: Path, options: ExecutionOptions) ->
     """Run the unfinished points of a grid."""
     is_local = options.launcher == "local"
     workers = max(options.workers, 1)
-    devices = None
-    if is_local:
-        devices = devices_per_worker(options.workers) if options.workers else len(jax.devices())
+    devices = (devices_per_worker(workers) if options.workers else len(jax.devices())) if is_local else None
     planned = plan(points, folder, options.batch, workers, workers if is_local else 1, devices)
     unfinished = [unit for unit in planned if not unit.is_finished()]
     members = [member for unit in planned for member in unit.members]
@@ -88,7 +86,7 @@ def execute(points: Sequence[Point], folder: Path, options: ExecutionOptions) ->
             if options.dry_run:
                 first = {unit.members[0].point.run.program(*LIMITS): unit for unit in reversed(unfinished)}
                 costs = run("measure", [*first.values()], launcher, bar)
-                seconds = None if failures else _estimate_seconds(unfinished, first, costs, workers)
+                seconds = None if failures else _estimate(unfinished, first, costs, workers)
             else:
                 run("run", unfinished, launcher, bar)
     finally:
@@ -105,19 +103,10 @@ def _launcher(options: ExecutionOptions, folder: Path, bar: GridBar, unfinished:
     return Launcher(bar)
 
 
-def _estimate_seconds(
-    unfinished: Sequence[Unit], first: Mapping[Any, Unit], costs: Mapping[str, Cost], workers: int
-) -> float:
-    """Estimate the seconds of all units divided among workers, at least those of the longest unit.
-
-    Args:
-        unfinished: the units to run.
-        first: program -> its measured unit.
-        costs: id of a measured unit -> its cost.
-        workers: number of them.
-    """
+def _estimate(left: Sequence[Unit], first: Mapping[Any, Unit], costs: Mapping[str, Cost], workers: int) -> float:
+    """Estimate the seconds of units divided among workers, at least those of the longest unit."""
     compiling, running = {}, []
-    for unit in unfinished:
+    for unit in left:
         measured = first[unit.members[0].point.run.program(*LIMITS)].id
         compiling[measured] = costs[measured].compile
         running.append(costs[measured].per_round * unit.num_rounds() / len(unit.trainings()))
@@ -167,10 +156,7 @@ def plan(
 
 
 def _check_request(point: Point, datasets: DatasetCache, devices: int | None) -> Request | ValueError:
-    """Return the checked request of a point to the engine, or the error.
-
-    It is planned on the devices of this process, also if a worker has more.
-    """
+    """Return the checked request of a point to the engine, planned on devices of this process, or the error."""
     try:
         given = point.run.simulation(datasets(point.run.data))
         requested = given["devices"]
@@ -201,6 +187,5 @@ def describe_plan(planned: Sequence[Unit], unfinished: Sequence[Unit], folder: P
         together = f", {sum(batches)} of them in {len(batches)} batches" if batches else ""
         restarts = sum(unit.must_restart() for unit in unfinished)
         again = f", {restarts} of them from round 0, having no checkpoint of their own" if restarts else ""
-        rounds = sum(unit.num_rounds() for unit in unfinished)
-        text += f"; {missing} to run{shared}{together}{again}, {rounds} rounds at most"
+        text += f"; {missing} to run{shared}{together}{again}, {sum(u.num_rounds() for u in unfinished)} rounds at most"
     return text

@@ -48,8 +48,7 @@ def grid(
         exclude: rules; a run with all values of a rule is left out, a list matches any of its values. A rule that
             matches no run is refused.
         out: folder of the grid; default that of the file, else runs/grid.
-        workers: processes on this machine, each with its share of the cores or a GPU; 0 runs everything in this
-            process.
+        workers: processes on this machine, each with its share of the cores or a GPU; 0 runs everything here.
         batch: most runs in one program; they differ only in seed and in floats such as learning rates. None for as many
             as memory allows with work for every worker, if they have enough rounds for it to pay.
         retries: number of times that a failed run is tried again.

@@ -204,7 +204,7 @@ class _WorkerSlot:
             self.close()
         script = getattr(sys.modules["__main__"], "__file__", None) if b"__main__" in self._units else None
         given = (self.cores, self.gpu, self.log, self._units, self.rounds, script)
-        self._pool = ProcessPoolExecutor(1, _SPAWN, _set_up_worker, given)
+        self._pool = ProcessPoolExecutor(1, _SPAWN, _set_up, given)
         before = {*multiprocessing.active_children()}
         with _isolated_main():
             future = self._pool.submit(_perform_in_worker, task, unit.id)
@@ -297,7 +297,7 @@ def _pickle_units(units: Sequence[Unit]) -> bytes:
 
 @contextlib.contextmanager
 def _isolated_main() -> Iterator[None]:
-    """Make processes that start here ignore Ctrl-C, and not run the user's script before `_set_up_worker`."""
+    """Make processes that start here ignore Ctrl-C, and not run the user's script before `_set_up`."""
     main = sys.modules["__main__"]
     resource_tracker.ensure_running()  # a process of its own, which would unblock the signal
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -312,9 +312,7 @@ def _isolated_main() -> Iterator[None]:
 _worker_state: dict[str, Any] = {}  # of a worker process: its worker, its units, and its counter of rounds
 
 
-def _set_up_worker(
-    cores: Sequence[int], gpu: str | None, log: Path, units: bytes, rounds: Any, script: str | None
-) -> None:
+def _set_up(cores: Sequence[int], gpu: str | None, log: Path, units: bytes, rounds: Any, script: str | None) -> None:
     """Set up a worker process before it uses JAX, and redirect its output to its log.
 
     The user's script is run, as a module that is not `__main__`, only if units need its definitions.

@@ -21,7 +21,7 @@ from fedjax_srp.base import Clock, FederatedAlgorithm, Method, ParticipationPoli
 from fedjax_srp.engine.prepare import SOURCE
 from fedjax_srp.models import SplitModel
 from fedjax_srp.options import Option
-from fedjax_srp.parts import allowed_types, as_annotated
+from fedjax_srp.parts import as_annotated, types_of
 from fedjax_srp.report.repeats import told_apart
 from fedjax_srp.runs import words
 from fedjax_srp.runs.run import LIMITS, NOT_SIMULATED, OPTIONS_OF_DATA_OBJECTS, Run, from_options, options_read
@@ -276,7 +276,7 @@ class _Coercer:
 
 def coerce(name: str, option: Option, value: Any) -> Any:
     """Convert a value to the type of its option: integers to floats, lists to tuples, a text to a tuple of one."""
-    kinds = [kind for kind, _ in allowed_types(option.type)]
+    kinds = [kind for kind, _ in types_of(option.type)]
     if int in kinds and isinstance(value, int | np.integer) and not isinstance(value, bool):
         return int(value)  # without the limit of int32, which seeds exceed
     if tuple[str, ...] in kinds and isinstance(value, str):

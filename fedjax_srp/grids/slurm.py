@@ -97,9 +97,8 @@ class SlurmLauncher(Launcher):
         """See `Launcher`."""
         self._next_try, self._grace_end = 0.0, time.monotonic() + _GRACE
         if self._earlier.pop(unit.id, None) is not None:  # that job may have had fewer rounds, or have failed
-            if unit.is_finished() and unit.has_current_summary():
-                return TaskResult(None)
-            return TaskResult("its job of an earlier call has ended", is_held_elsewhere=True)
+            is_done = unit.is_finished() and unit.has_current_summary()
+            return TaskResult(None if is_done else "its job of an earlier call has ended", not is_done)
         del self._jobs[unit.id]
         error = future.exception()
         if error is not None:

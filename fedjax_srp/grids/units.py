@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import sys
 import time
-from collections.abc import Hashable, Iterable, Iterator, Sequence, Set
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,8 +50,7 @@ class Member(NamedTuple):
     def must_restart(self) -> bool:
         """Return True if it must run again from round 0: it finished in a batch and has no checkpoint of its own.
 
-        Raises:
-            ValueError: running it again would lose its result.
+        A ValueError says that running it again would lose its result.
         """
         has_checkpoint = self.point.run.checkpoint and snapshots(self.folder / "checkpoint")
         if has_checkpoint or self.is_finished() or not (self.folder / "summary.json").is_file():
@@ -161,18 +160,14 @@ def assign_units(groups: Sequence[tuple[Sequence[Point], int]], out: Path, at_mo
         members = {member.point.id: member for member in as_members(of_id.values(), out)}
         finished = {name for name, member in members.items() if member.is_finished()}
 
-        def is_kept(names: Set[str]) -> bool:
-            if not names <= of_id.keys():
+        def is_kept(unit: set[str]) -> bool:
+            if not unit <= of_id.keys():
                 return False
-            num_trainings = len({of_id[name].run.training for name in names})
-            is_one_program = len({group[name] for name in names}) == 1
-            return names <= finished or (is_one_program and (at_most is None or num_trainings <= at_most))
+            num_trainings = len({of_id[point].run.training for point in unit})
+            is_one_program = len({group[point] for point in unit}) == 1
+            return unit <= finished or (is_one_program and (at_most is None or num_trainings <= at_most))
 
-        kept = {
-            unit_id: tuple(members[name] for name in folders)
-            for unit_id, folders in index.items()
-            if is_kept(folders.keys())
-        }
+        kept = {name: tuple(members[point] for point in unit) for name, unit in index.items() if is_kept({*unit})}
         assigned = {member.point.id for of_unit in kept.values() for member in of_unit}
         for points, at_once in groups:
             new = [members[point.id] for point in points if point.id not in assigned]

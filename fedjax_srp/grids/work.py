@@ -106,8 +106,8 @@ class Worker:
         runs = [member.point.run for member in unit.members]
         given = [run.simulation(self._datasets(run.data)) for run in runs]
         evaluations = [check_evaluations(each["algorithm"].algorithm, each["evaluations"]) for each in given]
-        common = given[0] | {"evaluations": [*dict.fromkeys(itertools.chain(*evaluations))], "progress": False}
-        common |= options
+        together = [*dict.fromkeys(itertools.chain(*evaluations))]
+        common = given[0] | {"evaluations": together, "progress": False, **options}
         if len(unit.trainings()) == 1:
             histories = [simulate(**common)]
         else:

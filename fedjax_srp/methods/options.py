@@ -116,19 +116,17 @@ def choose(
     participation = as_annotated("participation", participation, str | ParticipationPolicy | None)
     route = routes(name, participation, model)
     _check_disjoint(route)
-    given = _without_options_of_given_parts(route, _chosen(name, route, options, shared or {}), options)
+    given = _without_inner_options(route, _chosen(name, route, options, shared or {}), options)
     if given.get("steps") is not None and "epochs" in route.algorithm:
         given.setdefault("epochs", None)  # steps replace epochs
     for reader, read in ((name_of(route.factory), route.algorithm), (route.participation, route.policy)):
         if missing := [o for o, option in read.items() if option.default is REQUIRED and o not in given]:
             raise ValueError(f"{missing[0]} is missing: {reader!r} needs it")
     base = name if isinstance(name, str) else name_of(name)
-    is_default = route.participation == recipe(name).participation and not isinstance(
-        participation, ParticipationPolicy
-    )
+    is_own = route.participation == recipe(name).participation and not isinstance(participation, ParticipationPolicy)
     defaults = {"model": model} if isinstance(model, SplitModel) else {"model": model, **models.options(model)}
     return Choice(
-        base if is_default else f"{base} + {route.participation}",
+        base if is_own else f"{base} + {route.participation}",
         route,
         {o: given[o] for o in route.algorithm if o in given},
         {o: given[o] for o in route.policy if o in given},
@@ -169,7 +167,7 @@ def _chosen(
     return of_row | {o: v for o, v in shared.items() if o in known} | dict(options)
 
 
-def _without_options_of_given_parts(route: Routes, given: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+def _without_inner_options(route: Routes, given: dict[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out default options of parts that are given as objects; options of the user are refused later."""
     known = route.algorithm
     wholes = tuple(f"{known[o].path}." for o, v in given.items() if o in known and known[o].is_part and v is not None)

@@ -17,10 +17,7 @@ from fedjax_srp.runs.run import Run
 def loggers(run: Run, folder: Path, in_grid: bool = False) -> Iterator[list[watch.Callback]]:
     """Yield the callbacks that log a run; a resumed run continues under the same name.
 
-    Args:
-        run: with the options `tensorboard` and `wandb`.
-        folder: of the run.
-        in_grid: runs of a grid have their own folders within that of TensorBoard.
+    Runs of a grid (`in_grid`) have their own folders within that of TensorBoard.
     """
     callbacks: list[watch.Callback] = []
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""A grid ends with the runs that it is made of, however it runs them, whatever fails and whoever is killed."""
+"""Grids: equal results for batches, single runs and worker processes; failures, interruptions and kills."""
 
 import contextlib
 import json
@@ -58,7 +58,7 @@ def members_of(out):
 
 
 def simulated(method, seed=0, num_rounds=2, **options):
-    """A run with the options of a grid, without one."""
+    """Simulate a run with the options of the grids, without a grid."""
     data = srp.data.load("digits", **{name: value for name, value in DATA.items() if name != "dataset"})
     clock = srp.clocks.Dynamic(srp.clocks.Exponential(srp.clocks.Uniform(1 / 6, 1)))
     given = {"num_rounds": num_rounds, "eval_every": 1, "devices": 1, "key": jax.random.key(seed), "progress": False}
@@ -120,7 +120,7 @@ JUDGED = {"method": ["fedavg", "fedavg_ft"], "evaluations": [["fine_tune_all", "
 @pytest.mark.long
 @pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.long), 16])
 def test_runs_that_differ_in_what_judges_them_are_one_training(tmp_path, trained, batch):
-    """It is that of each of them, and their folders say what those of each alone say."""
+    """Their histories and records equal those of separate grids."""
     axes, seeds = {"method": ["fedavg", "fedavg_ft", "flanp_fedavg_ft"]}, [0, 1]
     found = grid(tmp_path / "all", axes | {"seed": seeds}, options={"initial": 2}, batch=batch)
     assert sorted(trained) == ([1, 1, 1, 1] if batch == 1 else [2, 2])
@@ -161,7 +161,7 @@ def test_several_evaluations_are_one_training_and_a_bad_one_is_refused(tmp_path,
 
 @pytest.mark.parametrize("options", [{"target": 0.01}, {"evaluations": []}, {"tensorboard": "logs"}])
 def test_what_judges_a_run_may_decide_more(tmp_path, options):
-    """When it ends, whether it is judged at all, and what is logged: such runs are trainings of their own."""
+    """Runs with a target, without evaluations, or with a log do not share a training."""
     axes = {"method": ["fedavg", "fedavg_ft"], "seed": [0, 1]}
     assert max(len(unit.members) for unit in planned(tmp_path, axes)) == 4
     for unit in planned(tmp_path, axes, **options):
@@ -259,7 +259,7 @@ def test_parquet_keeps_every_bit(whole):
 
 
 def test_a_batch_that_is_interrupted_ends_with_the_same_bytes(whole, tmp_path, monkeypatch):
-    """Once in the middle of the rounds, once between the folders of its runs."""
+    """First in the middle of the rounds, then between the folders of its runs."""
     save, count = run_folder.save, 0
 
     def save_one(*args):
@@ -322,7 +322,7 @@ def test_runs_of_a_batch_that_is_broken_up_are_made_longer_from_the_start(whole,
 
 @pytest.mark.parametrize("batch", [1, 16])
 def test_runs_with_more_rounds_than_are_asked_for_are_refused_before_anything_runs(batch, tmp_path, monkeypatch):
-    """Those of a batch that was killed, and one alone that is finished."""
+    """Runs of an interrupted batch, and finished single runs."""
 
     def kill(*_):
         raise KeyboardInterrupt
@@ -407,7 +407,7 @@ def test_a_column_of_several_types_is_text(whole, tmp_path):
 
 
 def failing(monkeypatch, error, times):
-    """Makes the first tries of a unit fail; returns the seeds of the units that were tried."""
+    """Make the first tries of a unit fail; return the seeds of the units that were tried."""
     run, tried = Worker.run, []
 
     def fail(self, unit, tell):
@@ -461,7 +461,7 @@ def test_what_shows_without_compiling_is_refused_before_anything_runs(options, m
 
 
 def test_devices_are_those_of_a_worker(tmp_path):
-    """This process has 4 of them."""
+    """This process has 4 devices."""
     found = points(Spec(OPTIONS | {"devices": 2}, {"method": ["fedavg"]}, {}, ()))
     with pytest.raises(ValueError, match="devices=2: a run has 1 here"):
         plan(found, tmp_path, None, workers=4, sharers=4, devices=1)
@@ -547,7 +547,7 @@ def test_a_batch_is_broken_up_where_its_runs_get_a_limit(tmp_path, limit):
 
 
 class Scripted(launch.Launcher):
-    """A launcher with room for two units, which end as they are told to."""
+    """Launcher with room for two units, which end as given."""
 
     def __init__(self, *endings):
         self.endings, self.left, self.seen = list(endings), 2, []
@@ -625,9 +625,9 @@ def test_the_time_is_that_of_all_programs_among_the_workers_or_of_the_longest_un
     left = units.assign_units([(found, 1)], tmp_path)
     first = {unit.members[0].point.run.program(*LIMITS): unit for unit in left}
     costs = {unit.id: cost(unit) for unit in left}
-    assert execute._estimate_seconds(left, first, costs, 1) == 30 + 4 * 2
-    assert execute._estimate_seconds(left, first, costs, 2) == 19
-    assert execute._estimate_seconds(left, first, costs, 4) == 12  # no less than a run takes
+    assert execute._estimate(left, first, costs, 1) == 30 + 4 * 2
+    assert execute._estimate(left, first, costs, 2) == 19
+    assert execute._estimate(left, first, costs, 4) == 12  # no less than a run takes
 
 
 def test_a_dry_run_measures_and_leaves_nothing(tmp_path):
@@ -638,7 +638,7 @@ def test_a_dry_run_measures_and_leaves_nothing(tmp_path):
 
 
 def toml(file, options, **axes):
-    """Writes a grid."""
+    """Write the file of a grid."""
     lines = [f"{name} = {json.dumps(value)}" for name, value in options.items()]
     lines += ["[axes]", *(f"{name} = {json.dumps(value)}" for name, value in axes.items())]
     file.write_text("\n".join(["[options]", *lines]))
@@ -662,7 +662,7 @@ def test_a_short_run_that_fails_is_told_in_a_line(tmp_path, monkeypatch, capsys)
 
 
 def test_a_worker_that_is_killed_costs_its_unit_alone(tmp_path, monkeypatch, capsys):
-    """Of two worker processes, the first one is killed as soon as it has a unit."""
+    """The first of two worker processes is killed as soon as it has a unit."""
     file = toml(tmp_path / "grid.toml", OPTIONS | {"num_rounds": 1}, method=["fedavg"], seed=[0, 1])
     processes, start = [], launch._WorkerSlot.start
 
@@ -767,7 +767,7 @@ def test_a_grid_that_is_killed_ends_with_the_same_bytes(tmp_path):
 
 @pytest.mark.parametrize("batch", [1, 4])
 def test_runs_of_a_grid_log_apart(tmp_path, monkeypatch, batch):
-    """Each run has a folder of TensorBoard, and a run of Weights & Biases that ends with it."""
+    """Each run has its own TensorBoard folder, and a run of Weights & Biases that ends with it."""
     made, begun = {}, {}
 
     class Writer:

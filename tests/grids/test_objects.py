@@ -1,4 +1,4 @@
-"""Grids of Python objects: methods, data, models, clocks and policies of one's own, here and in worker processes."""
+"""Grids of Python objects: users' methods, data, models, clocks and policies, here and in worker processes."""
 
 import importlib
 import linecache
@@ -262,7 +262,7 @@ class Mine(srp.algorithms.FedAvg):
     [("", "srp.algorithms.FedAvg(model)", "main()"), (OWN, "Mine(model)", 'if __name__ == "__main__":\n    main()')],
 )
 def test_objects_reach_workers_from_a_script(defined, method, call, tmp_path):
-    """One without objects of its own needs no guard, as the script is not run again."""
+    """A script without its own classes needs no guard, since workers do not run it."""
     out = str(tmp_path / "out")
     (tmp_path / "script.py").write_text(SCRIPT.format(defined=defined, method=method, call=call, out=out))
     words = [sys.executable, str(tmp_path / "script.py")]

@@ -1,4 +1,4 @@
-"""The points of a grid: what is combined, what is left out, and that all that is wrong is said at once."""
+"""Points of a grid: combinations, exclusions, names, and errors, which are reported all at once."""
 
 import itertools
 import re
@@ -67,7 +67,7 @@ def test_options_of_an_optimizer_within_have_dots(tmp_path):
 
 @pytest.fixture
 def mine():
-    """A method with an option that the data have too."""
+    """Method with options whose names the data and the run also use."""
 
     @srp.part
     class Mine(srp.algorithms.FedAvg):
@@ -307,7 +307,7 @@ def test_every_example_is_read():
 
 
 def test_a_thousand_points_are_planned_in_seconds(tmp_path):
-    """Of which loading the data and tracing a program of each method take most."""
+    """Loading the data and tracing a program of each method take most of the time."""
     axes = {"method": ["srpfl", "fedrep", "fedavg", "ditto"], "learning_rate": np.geomspace(0.01, 1, 10).tolist()}
     plan(of(axes | {"seed": [0]}, num_rounds=2), tmp_path, None, workers=2, sharers=2, devices=1)
     begin = time.process_time()

@@ -1,4 +1,4 @@
-"""Jobs of Slurm: how many there are at once, and which are waited for. The cluster is made of four short scripts."""
+"""Slurm jobs: their limit, and waiting for jobs of an earlier call. Four short scripts imitate the cluster."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def test_slurm_needs_submitit_and_its_parameters(tmp_path, monkeypatch):
 
 
 class Cluster:
-    """A cluster with room for so many jobs of a user, whose jobs run when the one who waits for them sleeps."""
+    """Cluster with a limit of jobs per user; jobs run while the launcher sleeps."""
 
     def __init__(self, folder, monkeypatch, room):
         self.folder, self.room = folder, room
@@ -68,7 +68,7 @@ class Cluster:
         return {path.stem: path.read_text().strip() for path in sorted(self.folder.glob("*.state"))}
 
     def step(self):
-        """The first job that runs ends; Slurm counts it as one that runs until the next step."""
+        """End the first running job; Slurm counts it as running until the next step."""
         import submitit
 
         for name in (name for name, state in self.states().items() if state == "COMPLETING"):
@@ -87,7 +87,7 @@ class Cluster:
         return grid(out, num_runs)
 
     def interrupted_grid(self, out, monkeypatch, num_runs=3):
-        """The command ends while its first jobs run."""
+        """Interrupt the command while its first jobs run."""
 
         def interrupt():
             raise KeyboardInterrupt
@@ -101,7 +101,7 @@ class Cluster:
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    """With room for two jobs; a run writes a summary, and nothing is simulated."""
+    """Cluster with room for two jobs; a run writes a summary without simulating."""
     pytest.importorskip("submitit")
 
     def run(self, unit, tell):
