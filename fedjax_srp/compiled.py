@@ -39,7 +39,8 @@ def cache_programs() -> None:
     `$XDG_CACHE_HOME`), one for each kind of processor, at most 1 GB. Does nothing if JAX's own settings name a cache or
     turn it off, or if others could write to the folder: programs are code.
     """
-    if jax.config.jax_compilation_cache_dir or not jax.config.jax_enable_compilation_cache:
+    given = {name: getattr(jax.config, f"jax_{name}") for name in ("compilation_cache_dir", "enable_compilation_cache")}
+    if given["compilation_cache_dir"] or not given["enable_compilation_cache"]:
         return
     with contextlib.suppress(OSError, RuntimeError):  # a full disk, a missing home
         place = folder()

@@ -63,7 +63,7 @@ def finished(tmp_path_factory):
 
 @pytest.mark.short("10")
 @pytest.mark.parametrize("length", [10, 10**6])  # within a buffer, and beyond it
-def test_a_reader_that_leaves_is_no_error(length):
+def test_a_closed_pipe_is_no_error(length):
     """As in `fedjax-srp list | head`."""
     read, write = os.pipe()
     os.close(read)
@@ -89,7 +89,7 @@ def test_a_log_has_the_rounds(finished):
     assert [row["accuracy_fine_tune"] for row in rows if "accuracy_fine_tune" in row] == history.mean_accuracy.tolist()
 
 
-def test_the_folder_says_what_made_it(finished):
+def test_the_folder_records_all_options(finished):
     names = "accuracy.png checkpoint clients.csv config.json history.csv summary.json"
     assert sorted(path.name for path in finished.iterdir()) == names.split()
     arguments = json.loads((finished / "config.json").read_text())["config"]["arguments"]
@@ -107,7 +107,7 @@ def test_the_folder_says_what_made_it(finished):
     assert summary["time_to_target"] == "inf"
 
 
-def test_a_finished_run_says_so_and_is_left_alone(finished, capsys):
+def test_a_finished_run_is_reported_and_not_changed(finished, capsys):
     before = (finished / "summary.json").stat().st_mtime_ns
     words = (*TINY, "--out", finished, *WITH)
     assert main(*words) == 0
@@ -116,7 +116,7 @@ def test_a_finished_run_says_so_and_is_left_alone(finished, capsys):
 
 
 @pytest.mark.long
-def test_a_finished_run_answers_another_cost(finished, tmp_path, capsys):
+def test_a_finished_run_gets_a_summary_for_another_cost(finished, tmp_path, capsys):
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
     before = contents(folder)
@@ -193,9 +193,7 @@ def contents(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_overwriting_puts_the_new_result_in_place_of_the_old_one_once_it_is_there(
-    finished, tmp_path, monkeypatch, capsys
-):
+def test_overwrite_replaces_the_old_result_when_the_new_one_is_finished(finished, tmp_path, monkeypatch, capsys):
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
     (folder / "notes.txt").write_text("mine")
@@ -279,7 +277,7 @@ def test_models_of_a_finished_run_come_from_its_checkpoint(finished, tmp_path, c
         ("clients.csv", "its clients.csv was not written by fedjax_srp; give another --out, or --overwrite"),
     ],
 )
-def test_files_of_something_else_are_refused_and_kept(file, message, tmp_path, capsys):
+def test_foreign_files_are_refused_and_kept(file, message, tmp_path, capsys):
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / file).write_text("{}")
     before = contents(tmp_path)
@@ -291,7 +289,7 @@ def test_files_of_something_else_are_refused_and_kept(file, message, tmp_path, c
 
 
 @pytest.mark.parametrize("file", ["config.json", "history.csv"])
-def test_tables_of_something_else_are_overwritten_on_demand(file, tmp_path):
+def test_foreign_tables_are_overwritten_on_demand(file, tmp_path):
     (tmp_path / file).write_text("{}")
     (tmp_path / "overwriting_notes").mkdir()  # called as a checkpoint of --overwrite
     (tmp_path / "overwriting_notes" / "one").write_text("precious")
@@ -307,7 +305,7 @@ def test_a_folder_in_use_is_refused(finished, tmp_path, capsys):
     assert f"out='{tmp_path}': process {os.getpid()} on " in capsys.readouterr().err
 
 
-def test_a_folder_that_another_process_makes_while_the_data_load_is_its_own(finished, tmp_path, monkeypatch, capsys):
+def test_a_folder_that_another_process_creates_meanwhile_is_not_changed(finished, tmp_path, monkeypatch, capsys):
     load = run_folder.load_data
 
     def while_loading(other_process):
@@ -432,7 +430,7 @@ def clash(tmp_path):
 
 
 @pytest.mark.long
-def test_an_option_that_the_data_or_the_simulation_have_too_is_written_with_its_part(clash, tmp_path, capsys):
+def test_an_option_whose_name_is_taken_is_written_with_its_part(clash, tmp_path, capsys):
     out = tmp_path / "run"
     own = ("--method.alpha", 0.25, "--method.checkpoint", "--k", 2, "--participation.seed", 5, "--model.target", 6)
     words = (*clash, "--method", "mine", "--participation", "few", "--model", "small", "--seed", 4, "--out", out)
@@ -456,7 +454,7 @@ def test_an_option_that_the_data_or_the_simulation_have_too_is_written_with_its_
     assert {"--method.checkpoint,", "--participation.alpha", "--checkpoint,"} <= {*capsys.readouterr().out.split()}
 
 
-def test_such_an_option_of_a_policy(clash, tmp_path, capsys):
+def test_an_option_of_a_policy_whose_name_is_taken(clash, tmp_path, capsys):
     words = (*clash, "--method", "fedavg", "--hidden", 4, "--participation", "few", "--k", 2, "--out", tmp_path / "run")
     assert main(*words, "--participation.seed", 5, "--participation.alpha", 0.2) == 0, capsys.readouterr().err
     config = History.load(tmp_path / "run").config
@@ -475,7 +473,7 @@ def test_such_an_option_of_a_policy(clash, tmp_path, capsys):
         ("mine --method.alhpa 1", "--method.alhpa; did you mean --method.alpha or"),
     ],
 )
-def test_what_is_wrong_with_such_options_is_one_line(words, message, clash, tmp_path, capsys):
+def test_errors_of_such_options_are_one_line(words, message, clash, tmp_path, capsys):
     assert main(*clash, "--method", *words.split(), "--out", tmp_path / "run") == 2
     error = capsys.readouterr().err
     assert message in error
@@ -532,7 +530,7 @@ FILES = {
 
 @pytest.mark.parametrize("case", FILES)
 @pytest.mark.parametrize("command", ["run --method fedavg", "report ."])
-def test_a_file_of_ones_own_that_fails_is_one_line(case, command, tmp_path, capsys):
+def test_errors_of_loaded_files_are_one_line(case, command, tmp_path, capsys):
     text, message = FILES[case]
     (tmp_path / "mine.py").write_text(text)
     assert main(*command.split(), "--load", tmp_path / "mine.py") == 2
@@ -542,7 +540,7 @@ def test_a_file_of_ones_own_that_fails_is_one_line(case, command, tmp_path, caps
 
 
 @pytest.mark.parametrize("command", ERRORS, ids=lambda command: command.replace(RUN, "run"))
-def test_an_error_of_use_is_one_line(command, tmp_path, capsys):
+def test_usage_errors_are_one_line(command, tmp_path, capsys):
     out = () if command.startswith(("rnu", "report")) else ("--out", tmp_path / "run")
     assert main(*shlex.split(command), *out) == 2
     error = capsys.readouterr().err
@@ -576,7 +574,7 @@ def files(tmp_path_factory):
         ("tokens", "mlp", "model 'mlp' takes floats, data set 'tokens' has int32 inputs; choose model='lstm'"),
     ],
 )
-def test_a_model_for_other_inputs_is_an_error_of_use(name, model, message, files, tmp_path, capsys):
+def test_a_model_for_other_inputs_is_a_usage_error(name, model, message, files, tmp_path, capsys):
     words = ("run", "--method", "fedavg", "--dataset", files[name], "--num-clients", 6, "--model", model)
     assert main(*words, "--out", tmp_path, "--no-progress") == 2
     assert message in capsys.readouterr().err
@@ -670,7 +668,7 @@ CLOCKS = {  # for four clients
 
 
 @pytest.mark.parametrize("text", CLOCKS)
-def test_clocks_in_words(text):
+def test_clocks_are_parsed(text):
     assert clock.parse(text, 4) == CLOCKS[text]
 
 
@@ -680,7 +678,7 @@ def test_a_run_of_devices_that_come_and_go(tmp_path):
     assert main(*words, "--clock", "available(devices(1e6, 1e4, 1e4), markov(10, 5))", "--out", tmp_path) == 0
 
 
-def test_an_error_of_use_is_the_same_line_in_a_terminal_without_unicode():
+def test_usage_errors_are_equal_in_a_terminal_without_unicode():
     command = [sys.executable, "-m", "fedjax_srp", *map(str, TINY), "--seed", "1.5"]
     said = [
         subprocess.run(command, env={**os.environ, "PYTHONIOENCODING": kind}, capture_output=True, check=False).stderr
@@ -725,7 +723,7 @@ def test_a_trace_is_read_from_a_file(tmp_path):
         ("availabel(1)", r"unknown clock 'availabel\(1\)' \(did you mean available\?\)"),
     ],
 )
-def test_other_words_are_refused(text, message):
+def test_invalid_clocks_are_refused(text, message):
     with pytest.raises(ValueError, match=message):
         clock.parse(text, 4)
 
@@ -740,7 +738,7 @@ def test_list_knows_everything(capsys):
         assert row.source in text
 
 
-def test_list_says_what_a_folder_holds(tmp_path, capsys):
+def test_list_shows_the_data_sets_of_a_folder(tmp_path, capsys):
     np.savez(tmp_path / "mine.npz", x_train=np.zeros(1))
     assert main("list", "--data-dir", tmp_path) == 0
     lines = [line.split()[:2] for line in capsys.readouterr().out.splitlines() if line]
@@ -781,7 +779,7 @@ def test_list_fits_the_terminal_and_says_the_same(width, capsys, monkeypatch):
     ],
     ids=lambda words: " ".join(map(str, (words[0], words[-1]))),
 )
-def test_a_path_that_is_none_is_one_line(words, path, tmp_path, monkeypatch, capsys):
+def test_errors_of_invalid_paths_are_one_line(words, path, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run_folder, "simulate", lambda **options: HISTORY)
     *before, last = words

@@ -71,7 +71,7 @@ MADE = {
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_every_part_is_written_down_in_plain_words_and_made_again(name):
+def test_every_part_is_described_and_rebuilt(name):
     made = MADE[name]
     written = describe(made)
     assert written["part"] == parts.path_of(type(made))
@@ -86,7 +86,7 @@ def test_every_part_is_written_down_in_plain_words_and_made_again(name):
     assert all(map(np.array_equal, jax.tree.leaves(again), jax.tree.leaves(made)))
 
 
-def test_all_of_them_were_tried():
+def test_all_public_parts_are_in_the_table():
     rooms = (srp.participation, srp.models, srp.clocks, srp.algorithms)
     public = {value for room in rooms for value in map(vars(room).get, room.__all__) if parts.is_part(value)}
     tried = {type(made) for made in MADE.values()}
@@ -206,13 +206,13 @@ def own_scale(by):
         (srp.algorithms.FedAvg(MODEL), True),
     ],
 )
-def test_what_cannot_say_what_made_it_is_named(value, is_known):
+def test_objects_without_description_are_named(value, is_known):
     description = describe({"given": [value]})
     json.dumps(description)
     assert (not list(unknowns(description))) == is_known
 
 
-def test_modules_are_written_down_with_what_is_not_their_default():
+def test_modules_are_described_by_fields_that_differ_from_defaults():
     layers = [models.Layer("fc", nn.Dense(8, use_bias=True), nn.relu), models.Layer("out", nn.Dense(2, use_bias=False))]
     first, last = describe(models.Split((3,), 2, layers))["layers"]
     assert first["module"] == {"dataclass": "flax.linen.linear.Dense", "features": 8}
@@ -238,7 +238,7 @@ def test_defaults_of_own_functions_are_of_the_record():
     assert describe(own_scale(1.0)) == describe(own_scale(1.0)) != describe(own_scale(2.0))
 
 
-def test_own_code_is_known_in_a_file_that_is_called_as_one_of_pythons(tmp_path, monkeypatch):
+def test_user_files_named_as_python_modules_have_checksums(tmp_path, monkeypatch):
     """A user's `trace.py` has a checksum, unlike Python's module of this name."""
     checksums = []
     for number in (1, 2):
@@ -283,14 +283,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_made_again_is_refused_in_a_line(case):
+def test_parts_that_cannot_be_rebuilt_are_refused_in_one_line(case):
     value, words = REFUSED[case]
     description = value if isinstance(value, dict) else json.loads(json.dumps(describe(value)))
     with refused(re.escape(words)):
         rebuild(description)
 
 
-def test_a_record_without_a_field_that_came_later_has_its_default():
+def test_missing_fields_of_older_records_have_defaults():
     record = {name: value for name, value in describe(srp.SGD(0.3)).items() if name != "weight_decay"}
     assert rebuild(record) == srp.SGD(0.3)
 
@@ -348,7 +348,7 @@ def config_of(algorithm, data, **more):
     return srp.simulate(algorithm, data, key=jax.random.key(0), **options).config
 
 
-def test_a_history_says_what_made_it(data):
+def test_a_history_describes_its_run(data):
     method = srp.methods.get("srpfl", dataset=data, hidden=(4,), initial=2, learning_rate=0.05, head_epochs=1)
     config = config_of(method, data, clock=srp.clocks.Fixed(srp.clocks.Constant(2.0)))
     assert config == json.loads(json.dumps(config))
@@ -402,13 +402,13 @@ DIFFERENCES = {
 
 
 @pytest.mark.parametrize("case", DIFFERENCES)
-def test_options_tell_runs_apart(case, data):
+def test_options_differ_between_runs(case, data):
     algorithm, name = DIFFERENCES[case]
     one, other = (options_of_run(made, data) for made in (fedavg(), algorithm))
     assert {option for option in one | other if one.get(option) != other.get(option)} == {name}
 
 
-def test_another_optimizer_is_told_apart_too(data):
+def test_options_show_another_optimizer(data):
     one, other = (
         options_of_run(srp.algorithms.FedAvg(MODEL, srp.Training(srp.optimizer(optax.sgd, learning_rate=rate))), data)
         for rate in (0.1, 0.2)
@@ -424,7 +424,7 @@ class WithK(srp.algorithms.FedAvg):
     k: int = 2
 
 
-def test_equal_names_of_algorithm_and_participation_are_told_apart(data):
+def test_equal_names_of_algorithm_and_participation_are_both_recorded(data):
     for k, expected in ((1, {"k": 2, "fastest.k": 1}), (2, {"k": 2})):
         options = options_of_run(WithK(MODEL), data, participation=participation.Fastest(k))
         assert {name: value for name, value in options.items() if name.endswith("k")} == expected
@@ -440,7 +440,7 @@ def test_what_is_unknown_is_in_the_record(data):
     assert prepare(Request(known, data, clock=clock, participation=participation.Full())).unknown == ()
 
 
-def test_seeds_with_values_of_their_own_say_which(data):
+def test_histories_of_seeds_record_their_own_values(data):
     method = srp.methods.get("fedavg", dataset=data, hidden=(4,))
     keys, rates = jax.random.split(jax.random.key(0), 2), [0.125, 0.25]
     histories = srp.simulate_seeds(

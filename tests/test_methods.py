@@ -262,7 +262,7 @@ def test_what_only_other_methods_read_is_refused_unless_it_is_shared(name):
         srp.methods.get(name, dataset=SHAPES, shared={"inital": 5})
 
 
-def test_every_field_of_every_algorithm_is_an_option_and_arrives(name):
+def test_every_field_of_every_algorithm_is_an_option(name):
     """Fields of an algorithm and of its inner parts are options and reach the algorithm."""
     route = srp.methods.routes(name)
     fixed = getattr(route.factory, "keywords", {})
@@ -333,7 +333,7 @@ def test_any_algorithm_goes_with_any_participation():
         srp.methods.get("fedavg", dataset=SHAPES, participation=srp.participation.Full)
 
 
-def test_training_as_a_whole_stands_in_for_its_options():
+def test_a_training_object_replaces_its_options():
     """Shared options, and those of a row, are ignored if a given part replaces them."""
     mine = srp.Training(srp.SGD(0.3), batch_size=5)
     shared = {"learning_rate": 0.2, "steps": 3, "batch_size": 2}
@@ -344,7 +344,7 @@ def test_training_as_a_whole_stands_in_for_its_options():
         srp.methods.get("fedavg", dataset=SHAPES, training=mine, batch_size=5)
 
 
-def test_an_optimizer_of_fine_tuning_stands_in_for_its_momentum():
+def test_a_fine_tuning_optimizer_replaces_its_momentum():
     """It reaches the algorithm despite shared options; both given for one method are refused."""
     mine, momentum = srp.SGD(0.3), "fine_tune_optimizer.momentum"
     with pytest.raises(ValueError, match="momentum: the fine_tune_optimizer that is given has its own"):
@@ -367,7 +367,7 @@ def counted(model, pace: float = 0.5, local_epochs: int = 1):
     return Counted(model, srp.Training(srp.SGD(pace), epochs=local_epochs))
 
 
-def test_a_function_may_have_options_that_are_called_as_those_of_sgd():
+def test_a_function_may_have_options_with_names_of_sgd():
     seen = []
 
     def mine(model, learning_rate: float = 0.5, momentum: float = 0.25, weight_decay: int = 3):
@@ -382,7 +382,7 @@ def test_a_function_may_have_options_that_are_called_as_those_of_sgd():
     assert parts.values_of(method.algorithm) == {"training.optimizer.learning_rate": 0.01}  # what the function made
 
 
-def test_a_field_of_ones_own_may_be_called_as_one_of_sgd():
+def test_a_field_may_have_the_name_of_one_of_sgd():
     """Both are options by their full names."""
 
     @srp.part
@@ -416,7 +416,7 @@ def test_one_function_and_one_row_add_a_method(tmp_path, capsys):
         srp.methods.get("counted", dataset=data, paze=1.0)
 
 
-def test_a_loaded_file_finds_what_lies_beside_it(tmp_path, monkeypatch):
+def test_a_loaded_file_imports_modules_in_its_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "beside_the_loaded.py").write_text("NAME = 'lies_beside'\n")
     (tmp_path / "mine.py").write_text(
@@ -456,7 +456,7 @@ def slowest(m: int = 2, k: float = 0.5):
 
 
 @pytest.mark.parametrize("maker", [slowest, Slowest])
-def test_policies_of_ones_own_have_names_and_options(maker):
+def test_users_policies_have_names_and_options(maker):
     srp.methods.register_participation("slowest", maker)
     method = srp.methods.get("fedrep", dataset=SHAPES, participation="slowest", m=3, k=0.25)
     assert (method.name, method.participation.name) == ("fedrep + slowest", "slowest")

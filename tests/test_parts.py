@@ -119,7 +119,7 @@ def test_leaves_come_in_the_order_of_the_fields_by_dotted_names():
     assert made.inner.rate == 0.1
 
 
-def test_annotations_may_be_texts_and_what_they_name_may_be_unknown():
+def test_annotations_may_be_strings_with_unknown_names():
     @part
     class Local:
         rate: "float" = 1.0
@@ -132,7 +132,7 @@ def test_annotations_may_be_texts_and_what_they_name_may_be_unknown():
     assert "rate='x' must be a number" in message_of(lambda: Local(rate="x"))
 
 
-def test_a_part_below_another_has_its_fields_too():
+def test_a_subclass_inherits_fields():
     @part
     class Lower(Inner):
         power: float = 2.0
@@ -270,7 +270,7 @@ for no_integer in (1.0, True, float("nan"), np.ones(2)):
 
 
 @pytest.mark.parametrize("case", OUT_OF_RANGE)
-def test_a_value_that_does_not_fit_is_refused_in_a_line(case):
+def test_invalid_values_are_refused_in_one_line(case):
     call, words = OUT_OF_RANGE[case]
     assert words in message_of(call)
 
@@ -285,7 +285,7 @@ def test_every_bound_holds_for_numbers_and_for_arrays():
     assert str(Above(0)) == "positive"
 
 
-def test_the_first_thing_that_is_wrong_with_the_most_likely_type_is_said():
+def test_a_violated_bound_is_reported_rather_than_a_wrong_type():
     @part
     class Either:
         value: Annotated[float, AtLeast(0)] | Callable[[Any], Any] | Inner | None = None
@@ -296,7 +296,7 @@ def test_the_first_thing_that_is_wrong_with_the_most_likely_type_is_said():
     assert Either(Inner(2.0)).value == Inner(2.0)
 
 
-def test_choices_need_not_be_texts_and_tuples_have_a_type_for_each_place():
+def test_choices_may_be_numbers_and_tuples_have_a_type_per_entry():
     @part
     class Odd:
         order: Literal[1, 2] = 1
@@ -334,7 +334,7 @@ def test_numbers_of_numpy_and_lists_become_pythons():
     assert hash(Outer(widths=[4, 5])) == hash(Outer(widths=(4, 5)))
 
 
-def test_arrays_stay_and_lists_where_one_is_wanted_become_one():
+def test_arrays_are_kept_and_lists_are_converted_to_arrays():
     times = jnp.arange(3.0)
     assert Outer(times=times).times is times
     made = Outer(times=[[1.0, 2.0], [3.0, 4.0]])
@@ -343,7 +343,7 @@ def test_arrays_stay_and_lists_where_one_is_wanted_become_one():
     assert made == Outer(times=np.array([[1.0, 2.0], [3.0, 4.0]]))
 
 
-def test_a_field_without_hash_is_refused_where_it_is_given():
+def test_unhashable_static_fields_are_refused():
     for given in ([1], {"a": 1}, np.ones(2), {1, 2}):
         message = message_of(lambda given=given: Outer(anything=given))
         assert message.startswith("anything=")
@@ -390,7 +390,7 @@ def test_own_checks_run_after_those_of_the_fields_and_before_the_hash():
     assert [*ORDER] == [("first", float), ("second", [1])]
 
 
-def test_a_class_below_a_part_must_be_one_too():
+def test_a_subclass_must_be_a_part():
     class Forgotten(Inner):
         pass
 
@@ -400,7 +400,7 @@ def test_a_class_below_a_part_must_be_one_too():
 # In programs.
 
 
-def test_jax_unflattens_what_nobody_checks():
+def test_unflattening_runs_no_checks():
     made = Outer(decay=2.0, times=np.ones(2))
     leaves, structure = jax.tree.flatten(made)
     for value in (None, object(), -5.0, "text", jnp.ones((2, 3))):
@@ -473,7 +473,7 @@ def test_none_is_no_leaf():
     assert jax.tree.structure(Outer()) != jax.tree.structure(Outer(decay=0.0))
 
 
-def test_functions_and_texts_in_the_place_of_a_leaf_are_static():
+def test_functions_and_strings_in_leaf_fields_are_static():
     def schedule(step):
         return 0.1 * step
 
@@ -488,7 +488,7 @@ def test_functions_and_texts_in_the_place_of_a_leaf_are_static():
     assert [float(compiled(dataclasses.replace(made, mu=mu))) for mu in (0.0, 0.5)] == pytest.approx([0.0, 0.05])
 
 
-def test_parts_are_no_leaves_where_they_can_be_called():
+def test_callable_parts_in_leaf_fields_are_flattened():
     @part
     class Called:
         rate: float = 2.0
@@ -513,7 +513,7 @@ def test_rebuilt_runs_the_checks_of_every_part():
         assert words in message_of(lambda wrong=wrong: parts.rebuilt(wrong))
 
 
-def test_numbers_with_axes_are_found_where_one_number_is_wanted():
+def test_arrays_in_number_fields_are_found():
     rates = np.array([0.1, 0.2])
     assert list(parts.several(Outer(times=np.ones(3), rates=(1.0, 2.0), whatever=np.ones(2)))) == []
     made = Outer(Inner(rates), mu=rates, decay=rates, named={"a": rates, "b": 1.0}, times=np.ones(3))

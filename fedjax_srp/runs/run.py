@@ -275,7 +275,7 @@ def from_options(given: Mapping[str, Any], names: Mapping[str, str] | None = Non
     made = Run(method=method, data=_data(given), options=options, names=names or {}, **of_run)
     _ = made.choice or made.method_object  # refuses unread options
     if "redraw" in given and "pool" not in given:
-        raise ValueError("redraw: has no effect without a pool; leave it out, or give pool")
+        raise ValueError("redraw: has no effect without a pool; leave it out, or give a pool")
     return made
 
 

@@ -65,7 +65,7 @@ def simulated(method, seed=0, num_rounds=2, **options):
     return srp.simulate(srp.methods.get(method, dataset=data, hidden=(4,), **options), data, clock=clock, **given)
 
 
-def test_a_batch_is_the_runs_one_by_one(whole):
+def test_a_batch_equals_single_runs(whole):
     assert members_of(whole.folder) == [4]
     for name, (rate, seed) in zip(whole.folders, [(r, s) for r in RATES for s in SEEDS], strict=True):
         assert name == f"fedavg, learning_rate={rate}, seed={seed}"
@@ -79,7 +79,7 @@ def test_a_batch_is_the_runs_one_by_one(whole):
 
 
 @pytest.mark.long
-def test_a_batch_is_the_runs_one_by_one_where_a_float_follows_from_another(tmp_path):
+def test_a_batch_with_derived_floats_equals_single_runs(tmp_path):
     """The optimizer of fine-tuning has the step size of training, and another momentum."""
     axes, own = {"method": ["fedavg_ft"], "learning_rate": RATES}, {"fine_tune_optimizer.momentum": 0.5}
     found = grid(tmp_path, axes, options={"fine_tune_epochs": 2, "num_rounds": 1} | own)
@@ -119,7 +119,7 @@ JUDGED = {"method": ["fedavg", "fedavg_ft"], "evaluations": [["fine_tune_all", "
 
 @pytest.mark.long
 @pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.long), 16])
-def test_runs_that_differ_in_what_judges_them_are_one_training(tmp_path, trained, batch):
+def test_runs_that_differ_only_in_evaluation_share_a_training(tmp_path, trained, batch):
     """Their histories and records equal those of separate grids."""
     axes, seeds = {"method": ["fedavg", "fedavg_ft", "flanp_fedavg_ft"]}, [0, 1]
     found = grid(tmp_path / "all", axes | {"seed": seeds}, options={"initial": 2}, batch=batch)
@@ -145,7 +145,7 @@ def test_runs_that_differ_in_what_judges_them_are_one_training(tmp_path, trained
     assert sorted(trained) == ([1, 1, 1, 1] if batch == 1 else [2, 2])
 
 
-def test_several_evaluations_are_one_training_and_a_bad_one_is_refused(tmp_path, trained, capsys):
+def test_several_evaluations_share_a_training_and_an_unknown_one_is_refused(tmp_path, trained, capsys):
     found = srp.grid(axes=JUDGED, options=OPTIONS, out=tmp_path)
     assert trained == [1]
     assert "4 to run by 1 training, 2 rounds at most" in capsys.readouterr().err
@@ -160,7 +160,7 @@ def test_several_evaluations_are_one_training_and_a_bad_one_is_refused(tmp_path,
 
 
 @pytest.mark.parametrize("options", [{"target": 0.01}, {"evaluations": []}, {"tensorboard": "logs"}])
-def test_what_judges_a_run_may_decide_more(tmp_path, options):
+def test_some_evaluations_prevent_a_shared_training(tmp_path, options):
     """Runs with a target, without evaluations, or with a log do not share a training."""
     axes = {"method": ["fedavg", "fedavg_ft"], "seed": [0, 1]}
     assert max(len(unit.members) for unit in planned(tmp_path, axes)) == 4
@@ -170,7 +170,7 @@ def test_what_judges_a_run_may_decide_more(tmp_path, options):
     assert [len(first.members), len(first.trainings()), len(second.members)] == [2, 1, 2]
 
 
-def test_objects_that_differ_in_what_judges_them_are_one_training(tmp_path, trained):
+def test_objects_that_differ_only_in_evaluation_share_a_training(tmp_path, trained):
     model = srp.models.MLP((8, 8), 10, (4,))
     methods = {"as it is": srp.algorithms.FedAvg(model), "tuned": srp.algorithms.FedAvg(model, evaluation="fine_tune")}
     options = {name: value for name, value in OPTIONS.items() if name != "hidden"}
@@ -181,7 +181,7 @@ def test_objects_that_differ_in_what_judges_them_are_one_training(tmp_path, trai
     assert described[0] != described[1]
 
 
-def test_what_is_finished_is_not_run_again(whole, monkeypatch):
+def test_finished_runs_are_not_run_again(whole, monkeypatch):
     before = tables(whole)
     monkeypatch.setattr(Worker, "run", lambda *_: pytest.fail("it is finished"))
     again = grid(whole.folder)
@@ -189,7 +189,7 @@ def test_what_is_finished_is_not_run_again(whole, monkeypatch):
     assert repr(again) == f"Grid({str(whole.folder)!r}: 4 of 4 runs finished)"
 
 
-def test_a_run_folder_of_a_batch_is_one_of_run(whole, capsys):
+def test_run_folders_of_a_batch_equal_those_of_the_run_command(whole, capsys):
     folder = whole.folders["fedavg, learning_rate=0.2, seed=0"]
     words = [f"--{name.replace('_', '-')}={value}" for name, value in DATA.items()]
     words += ["--hidden", "4", "--num-rounds", "2", "--eval-every", "1", "--devices", "1", "--clock", "random"]
@@ -321,7 +321,7 @@ def test_runs_of_a_batch_that_is_broken_up_are_made_longer_from_the_start(whole,
 
 
 @pytest.mark.parametrize("batch", [1, 16])
-def test_runs_with_more_rounds_than_are_asked_for_are_refused_before_anything_runs(batch, tmp_path, monkeypatch):
+def test_checkpoints_with_more_rounds_than_requested_are_refused(batch, tmp_path, monkeypatch):
     """Runs of an interrupted batch, and finished single runs."""
 
     def kill(*_):
@@ -437,7 +437,7 @@ def test_a_grid_goes_on_past_a_failure(tmp_path, monkeypatch):
     assert len(again.folders) == 2
 
 
-def test_points_of_which_a_part_cannot_be_made_are_refused_before_anything_runs(tmp_path):
+def test_invalid_parts_are_refused_before_anything_runs(tmp_path):
     axes = {"method": ["fedavg", "fedrep"], "learning_rate": [0.1, -1.0], "seed": [0, 1]}
     with refused(r"2 problems: .*learning_rate=-1.*and 3 more runs.*clock"):
         grid(tmp_path, axes, variants={"a": {}, "b": {"clock": "sundial"}}, options={"clock": "fixed"}, exclude=[])
@@ -454,7 +454,7 @@ def test_points_of_which_a_part_cannot_be_made_are_refused_before_anything_runs(
         ({"time_limit": -1}, "time_limit=-1.0 must be positive"),
     ],
 )
-def test_what_shows_without_compiling_is_refused_before_anything_runs(options, message, tmp_path, monkeypatch):
+def test_errors_found_without_compiling_are_raised_before_anything_runs(options, message, tmp_path, monkeypatch):
     monkeypatch.setattr(Worker, "run", lambda *_: pytest.fail("it runs"))
     with pytest.raises(ValueError, match=f"^grid: fedavg, learning_rate=0.05, seed=0 and 3 more runs: {message}"):
         grid(tmp_path, options=options, batch=1)
@@ -476,7 +476,7 @@ def planned(out, axes, **options):
     return units.assign_units([(alike, 2) for alike in units.group_by_program(found)], out)
 
 
-def test_what_differs_in_seed_and_floats_runs_together_and_nothing_else(tmp_path):
+def test_only_runs_that_differ_in_seed_and_floats_are_batched(tmp_path):
     axes = {"method": ["fedprox"], "mu": [0.1, 1.0, 0.0], "epochs": [1, 2], "seed": [0, 1]}
     found = [[member.point.name for member in unit.members] for unit in planned(tmp_path, axes)]
     for together in found:
@@ -519,7 +519,7 @@ def test_a_batch_keeps_its_points(tmp_path):
     assert [len(unit.members) for unit in planned(tmp_path, axes)] == [2, 2, 1]
 
 
-def test_a_grid_waits_for_another_that_holds_the_book(tmp_path, monkeypatch):
+def test_a_grid_waits_for_the_lock_of_the_index(tmp_path, monkeypatch):
     axes, other = {"method": ["fedavg"], "seed": [0]}, contextlib.ExitStack()
     other.enter_context(storage.held(tmp_path / units.SHARED, "out"))
     monkeypatch.setattr(units.time, "sleep", lambda seconds: other.close())  # which ends meanwhile
@@ -529,7 +529,7 @@ def test_a_grid_waits_for_another_that_holds_the_book(tmp_path, monkeypatch):
         planned(tmp_path, axes)
 
 
-def test_a_book_of_something_else_is_refused_and_kept(tmp_path):
+def test_a_foreign_index_is_refused_and_kept(tmp_path):
     (tmp_path / units.GRID_INDEX).write_text('{"rows": 3}')
     with pytest.raises(ValueError, match=r"^out='.*': its grid.json was not written by fedjax_srp; give another out$"):
         srp.grid(axes={"seed": [0]}, options={**OPTIONS, "method": "fedavg"}, out=tmp_path)
@@ -567,7 +567,7 @@ class Scripted(launch.Launcher):
         return TaskResult(None if ending == "fine" else ending, ending == "elsewhere")
 
 
-def test_what_fails_is_tried_again_last_and_what_others_run_is_waited_for(tmp_path, monkeypatch):
+def test_failures_are_retried_last_and_units_of_other_processes_are_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "_POLL_OTHERS", 0.0)
     left = planned(tmp_path, {"method": ["fedavg"], "epochs": [1, 2, 3]})
     a, b, c = (unit.id for unit in left)
@@ -590,7 +590,7 @@ def test_the_bar_counts_rounds_of_all_runs(tmp_path):
     assert bar._description() == "4 of 5 runs, 1 failed"
 
 
-def test_a_unit_that_another_process_runs_is_elsewhere(tmp_path):
+def test_a_unit_that_another_process_runs_is_held_elsewhere(tmp_path):
     (unit, *_) = planned(tmp_path, {"method": ["fedavg"], "seed": [0, 1]})
     with storage.held(unit.shared, "out"):
         done = Worker().perform("run", unit, lambda count: None)
@@ -614,7 +614,7 @@ def test_a_link_in_the_place_of_a_log_or_an_error_is_not_followed(tmp_path, monk
     assert precious.read_text() == "precious"
 
 
-def test_the_time_is_that_of_all_programs_among_the_workers_or_of_the_longest_unit(tmp_path, monkeypatch):
+def test_the_estimate_is_the_total_among_workers_or_the_longest_unit(tmp_path, monkeypatch):
     """Each program is compiled once: 10 + 20 seconds, for 2 runs of 2 rounds each."""
     compiling = {1: 10.0, 2: 20.0}
     cost = lambda unit: Cost(compiling[unit.members[0].point.values["epochs"]], 1.0)  # noqa: E731
@@ -645,7 +645,7 @@ def toml(file, options, **axes):
     return str(file)
 
 
-def test_a_short_run_that_fails_is_told_in_a_line(tmp_path, monkeypatch, capsys):
+def test_a_failed_short_run_is_reported_in_one_line(tmp_path, monkeypatch, capsys):
     def measure(self, unit):
         if unit.members[0].point.values["epochs"] == 2:
             raise ValueError("too large")
@@ -661,7 +661,7 @@ def test_a_short_run_that_fails_is_told_in_a_line(tmp_path, monkeypatch, capsys)
     assert printed.err.endswith("error: no estimate: 1 of the programs failed in a short run\n")
 
 
-def test_a_worker_that_is_killed_costs_its_unit_alone(tmp_path, monkeypatch, capsys):
+def test_a_killed_worker_costs_only_its_unit(tmp_path, monkeypatch, capsys):
     """The first of two worker processes is killed as soon as it has a unit."""
     file = toml(tmp_path / "grid.toml", OPTIONS | {"num_rounds": 1}, method=["fedavg"], seed=[0, 1])
     processes, start = [], launch._WorkerSlot.start
@@ -686,7 +686,7 @@ def test_a_worker_that_is_killed_costs_its_unit_alone(tmp_path, monkeypatch, cap
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs the affinity of processes")
-def test_shares_of_cores_are_disjoint_and_gpus_are_handed_out(tmp_path, monkeypatch):
+def test_workers_have_disjoint_cores_and_their_gpu(tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "cores", lambda: [0, 2, 4, 6, 8])
     monkeypatch.setattr(launch, "gpus", lambda: ["3", "5"])
     slots = launch.ProcessLauncher(2, tmp_path / "log", (), launch.GridBar([], 0, silent=True))._slots
@@ -745,7 +745,7 @@ def test_every_example_runs_in_a_small_size(file, tmp_path):
     assert {history.num_rounds for history in found.histories.values()} == {2}
 
 
-def test_tables_have_what_stands_in_variants(tmp_path):
+def test_tables_have_the_options_of_variants(tmp_path):
     variants = {"plain": {"method": "fedavg", "learning_rate": 0.2}, "own": {"method": "fedavg"}}
     found = grid(tmp_path, {"seed": [0, 1]}, variants=variants)
     rows = found.summary()
@@ -766,7 +766,7 @@ def test_a_grid_that_is_killed_ends_with_the_same_bytes(tmp_path):
 
 
 @pytest.mark.parametrize("batch", [1, 4])
-def test_runs_of_a_grid_log_apart(tmp_path, monkeypatch, batch):
+def test_runs_of_a_grid_log_separately(tmp_path, monkeypatch, batch):
     """Each run has its own TensorBoard folder, and a run of Weights & Biases that ends with it."""
     made, begun = {}, {}
 
@@ -801,7 +801,7 @@ def test_runs_of_a_grid_log_apart(tmp_path, monkeypatch, batch):
         assert ended == [1]
 
 
-def test_the_bar_says_what_compiles_and_leaves_it_out_of_the_rate(tmp_path, monkeypatch):
+def test_the_bar_counts_compiling_units_and_excludes_compiling_from_the_rate(tmp_path, monkeypatch):
     left = plan(points(Spec(OPTIONS, AXES, {}, [])), tmp_path, 2, 1, 1, 1)
     now = [0.0]
     monkeypatch.setattr(launch.time, "monotonic", lambda: now[0])

@@ -40,7 +40,7 @@ def names(found):
     return [point.name for point in found]
 
 
-def test_objects_stand_beside_words_on_every_axis():
+def test_objects_and_names_mix_on_every_axis():
     axes = {
         "method": ["fedrep", fedavg(0.1)],
         "data": {"one": DATA, "two": OTHER},
@@ -110,7 +110,7 @@ class Mine(srp.participation.Full):
 """
 
 
-def test_the_same_object_made_again_is_the_same_run_and_another_one_is_not():
+def test_equal_objects_give_the_same_run_and_others_do_not():
     ids = {made: of({"method": [fedavg(made)]}, data=DATA)[0].id for made in (0.1, 0.2)}
     assert ids[0.1] != ids[0.2]
     assert ids[0.1] == of({"method": {"named": fedavg(0.1)}}, data=DATA)[0].id
@@ -161,7 +161,7 @@ def test_edited_code_is_another_run(tmp_path, monkeypatch):
     assert description.rebuild(description.describe(mine.Mine())) == mine.Mine()
 
 
-def test_classes_of_one_name_are_called_with_their_module_in_grid_and_table(tmp_path, monkeypatch):
+def test_classes_of_equal_names_are_named_with_their_module_in_grid_and_table(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     mine = []
     for file in ("first_parts_of_mine", "second_parts_of_mine"):
@@ -201,7 +201,7 @@ def test_a_worker_runs_with_the_settings_of_the_process_that_planned(monkeypatch
     assert not jax.config.jax_enable_x64
 
 
-def test_bare_objects_get_names_that_differ_or_are_asked_for_one():
+def test_unnamed_objects_get_distinct_names_or_need_one():
     clocks = [srp.clocks.Fixed(srp.clocks.Exponential(rate)) for rate in (1.0, 2.0)]
     assert names(of({"clock": clocks}, method="fedavg", data=DATA))[1] == "clock=fixed(rate=2)"
     with pytest.raises(ValueError, match=r"several objects called .*; give \{name: object, \.\.\.\}"):
@@ -270,7 +270,7 @@ def test_objects_reach_workers_from_a_script(defined, method, call, tmp_path):
     assert done.stdout == "[] 2\n", done.stderr
 
 
-def test_what_cannot_reach_a_worker_is_said_in_a_line(tmp_path):
+def test_objects_that_cannot_be_pickled_are_refused_in_one_line(tmp_path):
     @srp.part
     class Local(srp.algorithms.FedAvg):
         """Defined in a function."""

@@ -85,7 +85,7 @@ def mine():
     return "mine"
 
 
-def test_an_option_that_the_data_have_too_is_written_with_its_part(mine):
+def test_an_option_whose_name_is_taken_is_written_with_its_part(mine):
     axes = {"method.alpha": [0.1, 0.2], "alpha": [5.0, 6.0], "method": ["fedavg", mine], "seed": [0, 1]}
     found = of(axes, partition="dirichlet", classes_per_client=None, **{"method.seed": 3})
     assert len(found) == 2 * 2 * (1 + 2)
@@ -97,7 +97,7 @@ def test_an_option_that_the_data_have_too_is_written_with_its_part(mine):
     assert sorted(map(len, together)) == [2, 2, 4, 4]  # of fedavg, whose runs are one with another `method.alpha`
 
 
-def test_what_a_method_does_not_read_is_left_out_and_equal_runs_are_one():
+def test_unread_options_are_left_out_and_equal_runs_are_merged():
     found = of({"method": ["fedavg", "fedprox"], "mu": [0.1, 1.0]}, initial=5, participation="doubling")
     assert names(found) == ["fedavg", "fedprox, mu=0.1", "fedprox, mu=1"]
     assert [point.run.record["initial"] for point in found] == [5, 5, 5]
@@ -160,7 +160,7 @@ def test_different_runs_have_different_names():
     assert len(set(names(written_alike))) == 2
 
 
-def test_rules_leave_out_what_has_all_of_their_values():
+def test_rules_exclude_runs_with_all_of_their_values():
     axes = {"method": ["fedavg", "fedrep", "fedsgd"], "hidden": [[8], [4, 4]], "seed": [0, 1]}
     rules = [{"method": ["fedavg", "fedsgd"], "seed": 1}, {"hidden": [4, 4], "method": "fedrep"}]
     options = {name: value for name, value in BASE.items() if name != "hidden"}
@@ -182,17 +182,17 @@ def test_rules_leave_out_what_has_all_of_their_values():
         ({"hidden": [4, 4]}, "hidden=4+4"),
     ],
 )
-def test_a_rule_that_leaves_out_nothing_is_refused(rule, words):
+def test_a_rule_without_a_match_is_refused(rule, words):
     with refused(re.escape(f"grid: exclude: {words} matches no run; correct or remove the rule")):
         of({"method": ["fedavg", "fedrep"], "seed": [0, 1]}, exclude=[{"seed": 1}, rule])
 
 
-def test_a_rule_may_leave_out_what_another_one_does():
+def test_rules_may_overlap():
     rules = [{"method": "fedavg"}, {"method": "fedavg", "seed": 1}]
     assert len(of({"method": ["fedavg", "fedrep"], "seed": [0, 1]}, exclude=rules)) == 2
 
 
-def test_a_file_says_what_python_says(tmp_path):
+def test_a_file_equals_the_same_grid_in_python(tmp_path):
     file = tmp_path / "grid.toml"
     file.write_text(
         'out = "there"\n[options]\ndataset = "digits"\nnum_clients = 10\n[axes]\nmethod = ["srpfl", "fedavg"]\n'
@@ -221,7 +221,7 @@ def test_a_file_says_what_python_says(tmp_path):
         ("options = 3", r"options=3 must be a table, \[options\]"),
     ],
 )
-def test_files_that_are_no_grids_are_refused(text, message, tmp_path):
+def test_invalid_files_are_refused(text, message, tmp_path):
     (tmp_path / "grid.toml").write_text(text)
     with pytest.raises(ValueError, match=message):
         read(tmp_path / "grid.toml")
@@ -229,7 +229,7 @@ def test_files_that_are_no_grids_are_refused(text, message, tmp_path):
         read(tmp_path / "nothing.toml")
 
 
-def test_everything_that_is_wrong_is_said_at_once():
+def test_all_errors_are_reported_at_once():
     axes = {"method": ["srpfl"], "learning_rat": [1], "seed": [], "hidden": [8], "out": ["a"]}
     with pytest.raises(ValueError, match=r"^grid: ") as caught:
         points(Spec({"dataset": 3, "log": "x"}, axes, {"v": {"seed": "a", "method": "fedavg"}}, [{"variant": "w"}, {}]))
@@ -265,7 +265,7 @@ def test_everything_that_is_wrong_is_said_at_once():
         ({"seed": [0]}, {"method": "fedavg", "exclude": [{"seed": 0}]}, "exclude leaves out all runs"),
     ],
 )
-def test_points_that_are_wrong_are_refused(axes, options, message):
+def test_invalid_points_are_refused(axes, options, message):
     with pytest.raises(ValueError, match=message):
         of(axes, **options)
 
@@ -282,7 +282,7 @@ def test_points_that_are_wrong_are_refused(axes, options, message):
         (int, np.int64(3), 3),
     ],
 )
-def test_values_become_what_the_option_takes(kind, value, wanted):
+def test_values_are_converted_to_the_type_of_the_option(kind, value, wanted):
     found = coerce("x", Option("x", kind, None, ""), value)
     assert (found, type(found)) == (wanted, type(wanted))
 

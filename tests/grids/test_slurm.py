@@ -115,7 +115,7 @@ def cluster(tmp_path, monkeypatch):
     return Cluster(tmp_path / "cluster", monkeypatch, room=2)
 
 
-def test_jobs_that_slurm_has_no_room_for_are_submitted_later(cluster, tmp_path):
+def test_jobs_beyond_the_limit_are_submitted_later(cluster, tmp_path):
     found = cluster.grid(tmp_path / "out", num_runs=5)
     assert not found.failures
     assert len(found.folders) == 5
@@ -123,7 +123,7 @@ def test_jobs_that_slurm_has_no_room_for_are_submitted_later(cluster, tmp_path):
     assert list(cluster.states()) == [str(101 + job) for job in range(5)]
 
 
-def test_a_grid_that_slurm_takes_no_job_of_is_told_why_in_a_line(cluster, tmp_path):
+def test_a_refused_first_job_is_an_error_of_one_line(cluster, tmp_path):
     (cluster.folder / "room").write_text("0")
     with pytest.raises(ValueError, match=r"^launcher='slurm': .*QOSMaxSubmitJobPerUserLimit.*; correct \[slurm\], or"):
         cluster.grid(tmp_path / "out")
@@ -141,7 +141,7 @@ def test_jobs_of_an_earlier_call_are_waited_for(cluster, tmp_path, monkeypatch):
     assert cluster.states() == {"101": "FAILED", "102": "COMPLETED", "103": "COMPLETED", "104": "COMPLETING"}
 
 
-def test_a_job_of_an_earlier_call_that_was_asked_for_less_is_followed_by_another(cluster, tmp_path, monkeypatch):
+def test_an_earlier_job_with_fewer_rounds_is_followed_by_another(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "_POLL_OTHERS", 0.0)
     cluster.interrupted_grid(tmp_path / "out", monkeypatch, num_runs=1)
     monkeypatch.setitem(OPTIONS, "num_rounds", 3)
