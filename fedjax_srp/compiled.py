@@ -43,28 +43,28 @@ def cache_programs() -> None:
     if given["compilation_cache_dir"] or not given["enable_compilation_cache"]:
         return
     with contextlib.suppress(OSError, RuntimeError):  # a full disk, a missing home
-        place = folder()
-        is_new = not place.is_dir()
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = place.stat()
+        cache = folder()
+        is_new = not cache.is_dir()
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = cache.stat()
         if hasattr(os, "getuid") and (found.st_uid != os.getuid() or found.st_mode & 0o022):
             return
-        _clear(place)
-        os.environ["JAX_COMPILATION_CACHE_DIR"] = os.fspath(place)  # for the workers of a grid
-        jax.config.update("jax_compilation_cache_dir", os.fspath(place))
+        _clear(cache)
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = os.fspath(cache)  # for the workers of a grid
+        jax.config.update("jax_compilation_cache_dir", os.fspath(cache))
         # a truncated program, or one that another process is writing, is compiled again
         warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
         if is_new:
             print(
-                f"compiled programs are kept in {place}, at most {MOST / 1e9:g} GB: delete it at will; "
+                f"compiled programs are kept in {cache}, at most {MOST / 1e9:g} GB: delete it at will; "
                 "JAX_ENABLE_COMPILATION_CACHE=false keeps none",
                 file=sys.stderr,
             )
 
 
-def _clear(place: Path) -> None:
+def _clear(cache: Path) -> None:
     """Remove programs unread for `UNUSED` seconds, and the least recently read ones beyond `MOST` bytes."""
-    files = [(path.stat(), path) for path in place.glob("*-cache")]
+    files = [(path.stat(), path) for path in cache.glob("*-cache")]
     room = MOST
     for found, path in sorted(files, key=lambda each: -each[0].st_atime):
         room -= found.st_size

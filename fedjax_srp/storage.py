@@ -225,16 +225,16 @@ def replace(files: Mapping[Path, Callable[[Path], object]]) -> None:
     Raises:
         OSError: the disk is full, or a path is a folder; existing files are intact.
     """
-    beside: dict[Path, Path] = {}
+    temporaries: dict[Path, Path] = {}
     with contextlib.ExitStack() as stack:
         try:
             for path, write_to in files.items():
                 if path.is_dir() and not path.is_symlink():  # before any file is replaced
                     raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
                 folder = tempfile.TemporaryDirectory(prefix=".", suffix=".writing", dir=path.parent)
-                beside[path] = Path(stack.enter_context(folder), path.name)
-                write_to(beside[path])
-            for path, temporary in beside.items():
+                temporaries[path] = Path(stack.enter_context(folder), path.name)
+                write_to(temporaries[path])
+            for path, temporary in temporaries.items():
                 temporary.replace(path)
         except Exception as error:
             raise as_full_disk(error, next(iter(files)).parent) or error from None
@@ -322,19 +322,19 @@ def clear(folder: Path) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def as_full_disk(error: BaseException, place: Path | None) -> OSError | None:
+def as_full_disk(error: BaseException, path: Path | None) -> OSError | None:
     """Return an error of one line if `error`, of any library, means a full disk; else None."""
     if isinstance(error, OSError) and _MAKE_ROOM in str(error):
         return error
     code = getattr(error, "errno", None)
     known = code if code in _FULL else next((code for code, text in _FULL.items() if text in str(error)), None)
-    where = "" if place is None else f": {str(place)!r}"
+    where = "" if path is None else f": {str(path)!r}"
     return None if known is None else OSError(known, f"{_FULL[known]}{where}; {_MAKE_ROOM}")
 
 
-def writable(place: str | os.PathLike, argument: str = "out") -> Path:
+def writable(path: str | os.PathLike, argument: str = "out") -> Path:
     """Return the folder, created if missing; raise a ValueError of one line if it is not writable."""
-    folder = Path(place)
+    folder = Path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()

@@ -76,14 +76,14 @@ def _section(title: str, rows: list[list[str]], width: int | None) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     starts = [*itertools.accumulate((each + 2 for each in widths), initial=2)]  # of columns, and the end of the last
     limit = starts[-1] if width is None else width
-    beside = len(widths)  # columns in one line; the others go below
+    num_inline = len(widths)  # columns in one line; the others go below
     if starts[-1] - 2 > limit and limit - starts[-2] < _MIN_WIDTH:
-        beside = max(1, sum(end - 2 <= limit for end in starts[1:]))
+        num_inline = max(1, sum(end - 2 <= limit for end in starts[1:]))
     lines = []
     for row in rows:
-        line = "  ".join(word.ljust(each) for word, each in zip(row[:beside], widths, strict=False)).rstrip()
-        lines.append(_wrapped(f"  {line}", limit, " " * starts[beside - 1]))
-        if below := "; ".join(filter(None, row[beside:])):
+        line = "  ".join(word.ljust(each) for word, each in zip(row[:num_inline], widths, strict=False)).rstrip()
+        lines.append(_wrapped(f"  {line}", limit, " " * starts[num_inline - 1]))
+        if below := "; ".join(filter(None, row[num_inline:])):
             lines.append(_wrapped(" " * _INDENT + below, limit, " " * _INDENT))
     return "\n".join([_wrapped(title, limit, "  "), *lines])
 

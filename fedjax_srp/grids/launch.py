@@ -93,7 +93,6 @@ class Launcher:
 
     def earlier_jobs(self, units: Sequence[Unit]) -> dict[str, Any]:
         """Return the futures, by unit id, of jobs of an earlier call that still run."""
-        del units
         return {}
 
     def start(self, task: str, unit: Unit) -> Any:
@@ -111,12 +110,10 @@ class Launcher:
 
     def completed_rounds(self, unit: Unit) -> int:
         """Return the completed rounds of a running unit, 0 if unknown."""
-        del unit
         return 0
 
     def result(self, unit: Unit, future: Any) -> TaskResult:
         """Return the result of a unit whose future is done, and free its worker."""
-        del unit
         self._unit = ""
         return future.result()
 

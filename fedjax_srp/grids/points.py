@@ -41,7 +41,7 @@ _SET_BY_GRID = {  # options of `run` that are refused here
     "progress": "it is an option of the grid",
     "log": "runs would write to one file; their numbers are in the tables of the grid",
 }
-_MAX_NAME_LENGTH = 100  # letters of a point's name in that of its folder
+_MAX_NAME_LENGTH = 100  # characters of a point's name in the name of its folder
 _MAX_COMBINATIONS = 100_000
 
 
@@ -223,10 +223,10 @@ class _Coercer:
             objects = [each.value if isinstance(each, NamedObject) else each for each in values]
             return [NamedObject(str(key), each, True) for key, each in zip(given, objects, strict=bool(values))]
         unnamed = [each for each in values if isinstance(each, NamedObject)]
-        for place, each in enumerate(values):
+        for i, each in enumerate(values):
             if isinstance(each, NamedObject):
                 same_name = [other.value for other in unnamed if other.name == each.name]
-                values[place] = each._replace(name=each.name + told_apart(each.value, same_name))
+                values[i] = each._replace(name=each.name + told_apart(each.value, same_name))
         if unnamed and len({*values}) < len(values):
             self._note(f"axes: {name} has several objects called {short(unnamed[0].value)}; give {{name: object, ...}}")
         return values

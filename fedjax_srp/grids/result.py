@@ -203,7 +203,6 @@ def run_grid(points: Sequence[Point], folder: Path, options: ExecutionOptions) -
 
 
 def _with_names(values: dict[str, object]) -> dict[str, object]:
-    """Replace objects by their names."""
     return {name: value.name if isinstance(value, NamedObject) else value for name, value in values.items()}
 
 
@@ -220,5 +219,4 @@ def _of_one_type(cells: dict[str, object]) -> dict[str, object]:
 
 
 def _cell(value: object) -> object:
-    """Join several values to one text, as in the name of a run."""
     return "+".join(map(str, value)) if isinstance(value, tuple) else value

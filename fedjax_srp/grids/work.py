@@ -135,8 +135,7 @@ class Worker:
         checkpoints = unit.shared / "checkpoint" if run.checkpoint else None
         with contextlib.ExitStack() as stack:
             entered = [stack.enter_context(loggers(m.point.run, m.folder, in_grid=True)) for m in unit.members]
-            of_seeds = split_by_seed([all_of(*callbacks) for callbacks in entered])
-            callback = all_of(_progress_callback(on_rounds), of_seeds)
+            callback = all_of(_progress_callback(on_rounds), split_by_seed([all_of(*each) for each in entered]))
             histories = self._simulate(unit, checkpoint_dir=checkpoints, keep_clients=run.models, callback=callback)
         for member, history in zip(unit.members, histories, strict=True):
             with storage.held(member.folder, "out"):

@@ -23,8 +23,7 @@ def register(name: str, factory: Factory, **row: Any) -> None:
         **row: the other fields of `Recipe`: participation, head_layers, label, color, twin, source, options.
 
     Raises:
-        ValueError: the name of a method of the package, an unknown field, participation or option, or a factory without
-            a model.
+        ValueError: a built-in name, an unknown field, participation or option, or a factory without a model.
 
     Example:
         >>> import fedjax_srp as srp
@@ -53,7 +52,7 @@ def register_participation(name: str, factory: Callable[..., ParticipationPolicy
             with it, on the command line only those with a type.
 
     Raises:
-        ValueError: the name of a policy of the package.
+        ValueError: a built-in name.
 
     Example:
         >>> import fedjax_srp as srp

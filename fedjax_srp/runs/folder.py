@@ -22,7 +22,7 @@ from fedjax_srp.run_folder import MODELS
 from fedjax_srp.runs.run import LIMITS, NOT_SIMULATED, SUMMARY_OPTION, Run, load_data
 from fedjax_srp.storage import is_foreign, jsonable
 
-_ARGUMENTS = "arguments.json"  # beside the checkpoints
+_ARGUMENTS = "arguments.json"  # in the folder of checkpoints
 
 
 def execute(
@@ -93,10 +93,8 @@ def _report_finished(folder: Path, run: Run, needs_new_summary: bool, say: Calla
     if needs_new_summary:  # on the loaded history itself, so that models stay in the folder
         object.__setattr__(history, "config", jsonable(_config(history, run)))
         history.save(folder, target=run.target, communication=cost)
-    hint = "--overwrite runs it again"
-    if needs_new_summary:
-        hint = f"its summary and figure are now those of communication={cost:g}"
-    say(f"{folder} holds this run already, finished; {hint}")
+    new, hint = f"its summary and figure are now those of communication={cost:g}", "--overwrite runs it again"
+    say(f"{folder} holds this run already, finished; {new if needs_new_summary else hint}")
     say(text)
 
 

@@ -125,8 +125,7 @@ class Run:
         """Leaves of the algorithm by dotted names, without those of its model."""
         if self.choice is not None:
             return self.choice.leaves()
-        leaves = values_of(self.method_object.algorithm)
-        return {name: leaf for name, leaf in leaves.items() if not name.startswith("model.")}
+        return {n: leaf for n, leaf in values_of(self.method_object.algorithm).items() if not n.startswith("model.")}
 
     @functools.cached_property
     def record(self) -> dict[str, Any]:
@@ -141,10 +140,11 @@ class Run:
             for part in ("participation", "model"):
                 if not isinstance(getattr(self, part), str | None):
                     of_method[part] = self._describe(part, getattr(self, part))
-        first = {"command": "run", "method": self.name}
+        first = (
+            {"command": "run", "method": self.name} | of_method | self._record_of_data() | self._simulation_options()
+        )
         last = {"clock": self._describe("clock", self.clock), "seed": self.seed, "communication": self.communication}
-        last |= _changed_jax_settings()
-        return jsonable(first | of_method | self._record_of_data() | self._simulation_options() | last)
+        return jsonable(first | last | _jax_settings())
 
     def _command_line_names(self) -> dict[str, str]:
         """Option of method, policy or model -> its name on the command line."""
@@ -220,7 +220,7 @@ class Run:
         return found | {"key": jax.random.key(self.seed)}
 
 
-def _changed_jax_settings() -> dict[str, Any]:
+def _jax_settings() -> dict[str, Any]:
     """Return the settings of JAX that change results and differ from their defaults."""
     return {name: now for name, default in JAX_SETTINGS.items() if (now := getattr(jax.config, name)) != default}
 

@@ -67,7 +67,7 @@ REST = by_name(
     Option("log", str | None, None, "file that gets a line of JSON for each round, appended while the run goes on"),
     Option("tensorboard", str | None, None, "folder for TensorBoard, which gets the numbers of each round"),
     Option("wandb", str | None, None, "project of Weights & Biases, which gets the numbers of each round"),
-    Option("overwrite", bool, False, "run again, and put the result in the place of what the folder holds"),
+    Option("overwrite", bool, False, "run again, and replace the result in the folder"),
 )
 FIXED = frozenset((*DATA, *METHOD, *MODEL, "load", *SIMULATION, *REST))  # all others belong to an owner
 
