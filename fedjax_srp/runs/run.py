@@ -140,11 +140,9 @@ class Run:
             for part in ("participation", "model"):
                 if not isinstance(getattr(self, part), str | None):
                     of_method[part] = self._describe(part, getattr(self, part))
-        first = (
-            {"command": "run", "method": self.name} | of_method | self._record_of_data() | self._simulation_options()
-        )
+        middle = of_method | self._record_of_data() | self._simulation_options()
         last = {"clock": self._describe("clock", self.clock), "seed": self.seed, "communication": self.communication}
-        return jsonable(first | last | _jax_settings())
+        return jsonable({"command": "run", "method": self.name} | middle | last | _jax_settings())
 
     def _command_line_names(self) -> dict[str, str]:
         """Option of method, policy or model -> its name on the command line."""

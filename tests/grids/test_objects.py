@@ -32,7 +32,7 @@ def fedavg(rate, **options):
     return srp.algorithms.FedAvg(MODEL, srp.Training(srp.SGD(rate)), **options)
 
 
-def of(axes=None, **options):
+def points_of(axes=None, **options):
     return points(Spec(OPTIONS | options, axes or {}, {}, ()))
 
 
@@ -48,7 +48,7 @@ def test_objects_and_names_mix_on_every_axis():
         "participation": [srp.participation.Uniform(2)],
         "model": [MODEL],
     }
-    found = of(axes)
+    found = points_of(axes)
     assert len(found) == len({point.id for point in found}) == 8
     assert names(found)[0] == "fedrep, one, clock=random, participation=uniform, model=mlp"
     assert found[-1].name == "fedavg, two, clock=fixed, participation=uniform"  # it has its model
@@ -111,12 +111,12 @@ class Mine(srp.participation.Full):
 
 
 def test_equal_objects_give_the_same_run_and_others_do_not():
-    ids = {made: of({"method": [fedavg(made)]}, data=DATA)[0].id for made in (0.1, 0.2)}
+    ids = {made: points_of({"method": [fedavg(made)]}, data=DATA)[0].id for made in (0.1, 0.2)}
     assert ids[0.1] != ids[0.2]
-    assert ids[0.1] == of({"method": {"named": fedavg(0.1)}}, data=DATA)[0].id
-    assert ids[0.1] == of({"seed": [0]}, method=fedavg(0.1), data=srp.data.load("digits", **SMALL))[0].id
-    assert ids[0.1] != of({"seed": [0]}, method=fedavg(0.1), data=OTHER)[0].id
-    assert ids[0.1] != of({"seed": [0]}, method=fedavg(0.1), data=DATA, validation=0.2)[0].id
+    assert ids[0.1] == points_of({"method": {"named": fedavg(0.1)}}, data=DATA)[0].id
+    assert ids[0.1] == points_of({"seed": [0]}, method=fedavg(0.1), data=srp.data.load("digits", **SMALL))[0].id
+    assert ids[0.1] != points_of({"seed": [0]}, method=fedavg(0.1), data=OTHER)[0].id
+    assert ids[0.1] != points_of({"seed": [0]}, method=fedavg(0.1), data=DATA, validation=0.2)[0].id
 
 
 def test_a_module_of_another_width_is_another_run():
@@ -124,7 +124,7 @@ def test_a_module_of_another_width_is_another_run():
     model = {width: srp.models.from_module(module, (8, 8), 10, head="layers_2") for width, module in modules.items()}
     for axes, options in [({}, {"model": model}), ({"model": model}, {})]:  # bare, and under a name that stays
         ids = [
-            of({name: {"net": made[width]} for name, made in axes.items()}, method="fedavg", data=DATA,
+            points_of({name: {"net": made[width]} for name, made in axes.items()}, method="fedavg", data=DATA,
                **{name: made[width] for name, made in options.items()})[0].id
             for width in (4, 5, 4)
         ]  # fmt: skip
@@ -155,7 +155,7 @@ def test_edited_code_is_another_run(tmp_path, monkeypatch):
         model = srp.models.from_module(mine.Net(), (8, 8), 10, head="out")
         nnx_model = srp.models.from_module(mine.Nnx, (8, 8), 10, head="out")
         given = [{"model": model}, {"model": nnx_model}, {"participation": mine.Mine()}]
-        ids.append([of({}, method="fedavg", data=DATA, **each)[0].id for each in given])
+        ids.append([points_of({}, method="fedavg", data=DATA, **each)[0].id for each in given])
     assert ids[0] == ids[2]
     assert all(first != second for first, second in zip(ids[0], ids[1], strict=True))
     assert description.rebuild(description.describe(mine.Mine())) == mine.Mine()
@@ -180,38 +180,38 @@ def test_classes_of_equal_names_are_named_with_their_module_in_grid_and_table(tm
 
 
 def test_settings_of_jax_that_change_results_are_of_the_run():
-    run = of(method="fedavg", data=DATA)[0]
+    run = points_of(method="fedavg", data=DATA)[0]
     assert "jax_enable_x64" not in run.run.record
     with jax.enable_x64(True):
-        double = of(method="fedavg", data=DATA)[0]
+        double = points_of(method="fedavg", data=DATA)[0]
     with jax.default_matmul_precision("highest"):
-        precise = of(method="fedavg", data=DATA)[0]
+        precise = points_of(method="fedavg", data=DATA)[0]
     assert len({run.id, double.id, precise.id}) == 3
     for point in (run, double, precise):  # as in a worker, which is told nothing else
         with recorded_jax_settings(point.run.record):
-            assert of(method="fedavg", data=DATA)[0].id == point.id
+            assert points_of(method="fedavg", data=DATA)[0].id == point.id
 
 
 def test_a_worker_runs_with_the_settings_of_the_process_that_planned(monkeypatch):
     with jax.enable_x64(True):
-        (point,) = of(method="fedavg", data=DATA)
+        (point,) = points_of(method="fedavg", data=DATA)
     unit = SimpleNamespace(members=[SimpleNamespace(point=point)])
     monkeypatch.setattr(Worker, "run", lambda self, unit, tell: jax.config.jax_enable_x64)
-    assert Worker().perform("run", unit, None).result
+    assert Worker().perform("run", unit, None).value
     assert not jax.config.jax_enable_x64
 
 
 def test_unnamed_objects_get_distinct_names_or_need_one():
     clocks = [srp.clocks.Fixed(srp.clocks.Exponential(rate)) for rate in (1.0, 2.0)]
-    assert names(of({"clock": clocks}, method="fedavg", data=DATA))[1] == "clock=fixed(rate=2)"
+    assert names(points_of({"clock": clocks}, method="fedavg", data=DATA))[1] == "clock=fixed(rate=2)"
     with pytest.raises(ValueError, match=r"several objects called .*; give \{name: object, \.\.\.\}"):
-        of({"data": [DATA, DATA]}, method="fedavg")
-    assert names(of({"data": [DATA, OTHER]}, method="fedavg"))[0].startswith("digits(")
+        points_of({"data": [DATA, DATA]}, method="fedavg")
+    assert names(points_of({"data": [DATA, OTHER]}, method="fedavg"))[0].startswith("digits(")
     unsaid = srp.Training(srp.optimizer(lambda learning_rate: optax.sgd(learning_rate), learning_rate=0.1))
     mine = srp.algorithms.FedAvg(MODEL, unsaid)
     with pytest.raises(ValueError, match=r"has no description; name it, axes=\{'method': \{name: object\}\}"):
-        of(method=mine, data=DATA)
-    first, second = of({"method": {"a": mine, "b": mine}}, data=DATA)
+        points_of(method=mine, data=DATA)
+    first, second = points_of({"method": {"a": mine, "b": mine}}, data=DATA)
     assert first.id != second.id
 
 
@@ -232,7 +232,7 @@ def test_unnamed_objects_get_distinct_names_or_need_one():
 )
 def test_objects_in_the_wrong_place_are_refused(given, message):
     with pytest.raises(ValueError, match=f"^grid: .*{message}"):
-        of(**{"method": fedavg(0.1), "data": DATA} | given)
+        points_of(**{"method": fedavg(0.1), "data": DATA} | given)
 
 
 SCRIPT = """
@@ -300,7 +300,7 @@ def test_the_best_is_chosen_on_validation_and_judged_on_test(tmp_path, monkeypat
     with pytest.raises(ValueError, match=r"judged by test data; give validation=0\.2 under options"):
         found.best()
     assert sorted(found.best(judged_on="test")) == sorted(best)
-    with pytest.raises(ValueError, match="judged by its test data already"):
+    with pytest.raises(ValueError, match="already judged by test data"):
         found.rerun(best)
     with pytest.raises(ValueError, match="unknown run 'nothing'"):
         tuning.rerun(["nothing"])

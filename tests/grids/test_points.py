@@ -20,7 +20,7 @@ EXAMPLES = Path(__file__).parents[2] / "experiments" / "grids"
 BASE = {"dataset": "digits", "num_clients": 10, "classes_per_client": 3, "hidden": [8]}
 
 
-def of(axes=None, variants=None, exclude=(), **options):
+def points_of(axes=None, variants=None, exclude=(), **options):
     return points(Spec(BASE | options, axes or {}, variants or {}, exclude))
 
 
@@ -29,7 +29,7 @@ def names(found):
 
 
 def test_a_grid_is_the_product_of_its_axes_in_their_order():
-    found = of({"method": ["srpfl", "fedrep"], "learning_rate": [0.01, 1], "seed": range(2)})
+    found = points_of({"method": ["srpfl", "fedrep"], "learning_rate": [0.01, 1], "seed": range(2)})
     wanted = itertools.product(("srpfl", "fedrep"), (0.01, 1.0), (0, 1))
     assert [tuple(point.values.values()) for point in found] == list(wanted)
     assert found[2].name == "srpfl, learning_rate=1, seed=0"
@@ -39,7 +39,7 @@ def test_a_grid_is_the_product_of_its_axes_in_their_order():
 
 
 def test_a_point_is_the_run_of_the_command_line():
-    (point,) = of({"seed": [3]}, method="fedprox", mu=0.2)
+    (point,) = points_of({"seed": [3]}, method="fedprox", mu=0.2)
     assert point.run == run.from_options(BASE | {"hidden": (8,), "seed": 3, "method": "fedprox", "mu": 0.2})
     assert point.run.record["mu"] == 0.2
     assert point.run.record["learning_rate"] == 0.01  # a default
@@ -62,7 +62,7 @@ def test_options_of_an_optimizer_within_have_dots(tmp_path):
     within = {f"fine_tune_optimizer.{name}": value for name, value in of_optimizer.items()}
     assert found[0].run.floats == {"learning_rate": 0.01} | within
     with pytest.raises(ValueError, match=r"fine_tune_optimizer\.momentum='a' must be a number"):
-        of(method="fedavg", **{"fine_tune_optimizer.momentum": "a"})
+        points_of(method="fedavg", **{"fine_tune_optimizer.momentum": "a"})
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def mine():
 
 def test_an_option_whose_name_is_taken_is_written_with_its_part(mine):
     axes = {"method.alpha": [0.1, 0.2], "alpha": [5.0, 6.0], "method": ["fedavg", mine], "seed": [0, 1]}
-    found = of(axes, partition="dirichlet", classes_per_client=None, **{"method.seed": 3})
+    found = points_of(axes, partition="dirichlet", classes_per_client=None, **{"method.seed": 3})
     assert len(found) == 2 * 2 * (1 + 2)
     point = found[-1]
     assert point.name == "method.alpha=0.2, alpha=6, mine, seed=1"
@@ -98,38 +98,38 @@ def test_an_option_whose_name_is_taken_is_written_with_its_part(mine):
 
 
 def test_unread_options_are_left_out_and_equal_runs_are_merged():
-    found = of({"method": ["fedavg", "fedprox"], "mu": [0.1, 1.0]}, initial=5, participation="doubling")
+    found = points_of({"method": ["fedavg", "fedprox"], "mu": [0.1, 1.0]}, initial=5, participation="doubling")
     assert names(found) == ["fedavg", "fedprox, mu=0.1", "fedprox, mu=1"]
     assert [point.run.record["initial"] for point in found] == [5, 5, 5]
 
 
 def test_a_run_is_the_same_run_in_a_larger_grid_and_when_it_is_made_longer():
-    (alone,) = of(method="fedrep", num_rounds=3)
-    larger = of({"learning_rate": [0.01, 0.1], "seed": [0, 1]}, method="fedrep", num_rounds=5)
+    (alone,) = points_of(method="fedrep", num_rounds=3)
+    larger = points_of({"learning_rate": [0.01, 0.1], "seed": [0, 1]}, method="fedrep", num_rounds=5)
     assert [point.id == alone.id for point in larger] == [True, False, False, False]
-    limits = of({"num_rounds": [3, 5]}, method="fedrep")
+    limits = points_of({"num_rounds": [3, 5]}, method="fedrep")
     assert len({point.id for point in limits}) == 2
 
 
 @pytest.mark.parametrize("changed", [{"communication": 10.0}, {"data_dir": "elsewhere"}])
 def test_a_run_is_the_same_run_at_another_cost_and_with_its_data_elsewhere(changed):
-    (plain,), (other,) = of(method="fedrep"), of(method="fedrep", **changed)
+    (plain,), (other,) = points_of(method="fedrep"), points_of(method="fedrep", **changed)
     assert other.id == plain.id
     assert other.run.record != plain.run.record
     axes = {name: [value, 0.0 if name == "communication" else "here"] for name, value in changed.items()}
-    assert len({point.id for point in of(axes, method="fedrep")}) == 2
-    assert len({point.id for point in of({}, {"a": changed, "b": {}}, method="fedrep")}) == 2
+    assert len({point.id for point in points_of(axes, method="fedrep")}) == 2
+    assert len({point.id for point in points_of({}, {"a": changed, "b": {}}, method="fedrep")}) == 2
 
 
 def test_variants_may_differ_in_a_limit():
-    found = of({}, {"short": {"num_rounds": 2}, "long": {"num_rounds": 4}}, method="fedrep")
+    found = points_of({}, {"short": {"num_rounds": 2}, "long": {"num_rounds": 4}}, method="fedrep")
     assert [(point.name, point.run.num_rounds) for point in found] == [("short", 2), ("long", 4)]
     assert len({point.id for point in found}) == 2
 
 
 def test_a_run_judged_by_validation_data_is_another_run():
-    found = of({"validation": [0.1, 0.2], "learning_rate": [0.1, 1]}, method="fedavg")
-    (plain,) = of(method="fedavg", learning_rate=0.1)
+    found = points_of({"validation": [0.1, 0.2], "learning_rate": [0.1, 1]}, method="fedavg")
+    (plain,) = points_of(method="fedavg", learning_rate=0.1)
     assert names(found)[0] == "validation=0.1, learning_rate=0.1"
     assert len({plain.id, *(point.id for point in found)}) == 5
     assert [point.run.record["validation"] for point in found] == [0.1, 0.1, 0.2, 0.2]
@@ -137,7 +137,7 @@ def test_a_run_judged_by_validation_data_is_another_run():
 
 def test_variants_are_options_that_go_together():
     variants = {"slow": {"clock": "random"}, "many": {"num_clients": 20, "learning_rate": 0.3}}
-    found = of({"seed": [0, 1]}, variants, method="fedavg", learning_rate=0.1)
+    found = points_of({"seed": [0, 1]}, variants, method="fedavg", learning_rate=0.1)
     assert names(found) == ["slow, seed=0", "slow, seed=1", "many, seed=0", "many, seed=1"]
     of_both = [[p.run.clock, p.run.data["num_clients"], p.run.options["learning_rate"]] for p in found[::2]]
     assert of_both == [["random", 10, 0.1], ["fixed", 20, 0.3]]
@@ -145,17 +145,17 @@ def test_variants_are_options_that_go_together():
 
 def test_a_variant_that_makes_no_difference_is_not_named():
     variants = {"few": {"initial": 2}, "many": {"initial": 5}}
-    found = of({"method": ["srpfl", "fedrep"]}, variants)
+    found = points_of({"method": ["srpfl", "fedrep"]}, variants)
     assert names(found) == ["few, srpfl", "fedrep", "many, srpfl"]
 
 
 def test_different_runs_have_different_names():
     few, many = {"initial": 5}, {"initial": 10}
     variants = {"a": few, "b": many, "c": few | {"momentum": 0.5}, "d": many | {"momentum": 0.5}}
-    found = of({"method": ["srpfl", "fedrep"]}, variants)
+    found = points_of({"method": ["srpfl", "fedrep"]}, variants)
     assert names(found) == ["a, srpfl", "a+b, fedrep", "b, srpfl", "c, srpfl", "c+d, fedrep", "d, srpfl"]
     assert [point.values["variant"] for point in found] == ["a", ("a", "b"), "b", "c", ("c", "d"), "d"]
-    written_alike = of({"rounds_per_stage": [10, [10]]}, method="srpfl")
+    written_alike = points_of({"rounds_per_stage": [10, [10]]}, method="srpfl")
     assert names(written_alike) == [f"rounds_per_stage=10 ({point.id})" for point in written_alike]
     assert len(set(names(written_alike))) == 2
 
@@ -170,7 +170,7 @@ def test_rules_exclude_runs_with_all_of_their_values():
     without = {(m, h, s) for m, h, s in whole if (m != "fedrep" and s == 1) or (m == "fedrep" and h == (4, 4))}
     assert left == whole - without
     variants = {"a": {"clock": "random"}, "b": {}}
-    assert names(of({}, variants, [{"variant": "b"}], method="fedavg")) == ["a"]
+    assert names(points_of({}, variants, [{"variant": "b"}], method="fedavg")) == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -184,12 +184,12 @@ def test_rules_exclude_runs_with_all_of_their_values():
 )
 def test_a_rule_without_a_match_is_refused(rule, words):
     with refused(re.escape(f"grid: exclude: {words} matches no run; correct or remove the rule")):
-        of({"method": ["fedavg", "fedrep"], "seed": [0, 1]}, exclude=[{"seed": 1}, rule])
+        points_of({"method": ["fedavg", "fedrep"], "seed": [0, 1]}, exclude=[{"seed": 1}, rule])
 
 
 def test_rules_may_overlap():
     rules = [{"method": "fedavg"}, {"method": "fedavg", "seed": 1}]
-    assert len(of({"method": ["fedavg", "fedrep"], "seed": [0, 1]}, exclude=rules)) == 2
+    assert len(points_of({"method": ["fedavg", "fedrep"], "seed": [0, 1]}, exclude=rules)) == 2
 
 
 def test_a_file_equals_the_same_grid_in_python(tmp_path):
@@ -267,7 +267,7 @@ def test_all_errors_are_reported_at_once():
 )
 def test_invalid_points_are_refused(axes, options, message):
     with pytest.raises(ValueError, match=message):
-        of(axes, **options)
+        points_of(axes, **options)
 
 
 @pytest.mark.parametrize(
@@ -309,9 +309,9 @@ def test_every_example_is_read():
 def test_a_thousand_points_are_planned_in_seconds(tmp_path):
     """Loading the data and tracing a program of each method take most of the time."""
     axes = {"method": ["srpfl", "fedrep", "fedavg", "ditto"], "learning_rate": np.geomspace(0.01, 1, 10).tolist()}
-    plan(of(axes | {"seed": [0]}, num_rounds=2), tmp_path, None, workers=2, sharers=2, devices=1)
+    plan(points_of(axes | {"seed": [0]}, num_rounds=2), tmp_path, None, workers=2, sharers=2, devices=1)
     begin = time.process_time()
-    found = of(axes | {"seed": range(25)}, num_rounds=2)
+    found = points_of(axes | {"seed": range(25)}, num_rounds=2)
     planned = plan(found, tmp_path, None, workers=2, sharers=2, devices=1)
     assert len(found) == sum(len(unit.members) for unit in planned) == 1000
     assert time.process_time() - begin < 5
