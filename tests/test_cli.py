@@ -42,7 +42,6 @@ CLIENTS = {"num_clients": 10, "classes_per_client": 3, "max_examples": 10}
 
 
 def simulated(data, options=(), **run):
-    """Simulate the run of `TINY` in Python."""
     tiny = {"hidden": (8,), "head_epochs": 1, "fine_tune_epochs": 1, "initial": 5, "rounds_per_stage": 2}
     method = srp.methods.get("srpfl", dataset=data, **tiny, **dict(options))
     given = {"num_rounds": 4, "eval_every": 2, "key": jax.random.key(3), "progress": False, "devices": 1}

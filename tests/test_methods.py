@@ -152,7 +152,6 @@ def test_the_table_is_complete():
 
 
 def layers_of(params):
-    """Return the names of layers in parameters of any structure."""
     paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(params)]
     return tuple(layer for layer in ALL if any(f"['{layer}']" in path for path in paths))
 
@@ -383,7 +382,6 @@ def test_a_function_may_have_options_with_names_of_sgd():
 
 
 def test_a_field_may_have_the_name_of_one_of_sgd():
-    """Both are options by their full names."""
 
     @srp.part
     class Mine(srp.algorithms.FedAvg):

@@ -61,7 +61,7 @@ class NamedObject(NamedTuple):
     value: Any
     is_user_named: bool
 
-    def __eq__(self, other: object) -> bool:  # rules of `exclude` have the name
+    def __eq__(self, other: object) -> bool:  # also with a name, as in rules of `exclude`
         return self.name == (other.name if isinstance(other, NamedObject) else other)
 
     def __hash__(self) -> int:

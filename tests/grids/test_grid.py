@@ -58,7 +58,6 @@ def members_of(out):
 
 
 def simulated(method, seed=0, num_rounds=2, **options):
-    """Simulate a run with the options of the grids, without a grid."""
     data = srp.data.load("digits", **{name: value for name, value in DATA.items() if name != "dataset"})
     clock = srp.clocks.Dynamic(srp.clocks.Exponential(srp.clocks.Uniform(1 / 6, 1)))
     given = {"num_rounds": num_rounds, "eval_every": 1, "devices": 1, "key": jax.random.key(seed), "progress": False}
@@ -638,7 +637,6 @@ def test_a_dry_run_measures_and_leaves_nothing(tmp_path):
 
 
 def toml(file, options, **axes):
-    """Write the file of a grid."""
     lines = [f"{name} = {json.dumps(value)}" for name, value in options.items()]
     lines += ["[axes]", *(f"{name} = {json.dumps(value)}" for name, value in axes.items())]
     file.write_text("\n".join(["[options]", *lines]))
