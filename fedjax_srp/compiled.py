@@ -64,8 +64,10 @@ def cache_programs() -> None:
 
 def _clear(cache: Path) -> None:
     """Remove programs unread for `UNUSED` seconds, and the least recently read ones beyond `MOST` bytes."""
-    files = [(path.stat(), path) for path in cache.glob("*-cache")]
-    room = MOST
+    files, room = [], MOST
+    for path in cache.glob("*-cache"):
+        with contextlib.suppress(FileNotFoundError):  # another process has just removed it
+            files.append((path.stat(), path))
     for found, path in sorted(files, key=lambda each: -each[0].st_atime):
         room -= found.st_size
         if room < 0 or time.time() - found.st_atime > UNUSED:

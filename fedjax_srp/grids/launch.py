@@ -159,7 +159,7 @@ def gpus() -> list[str]:
     """Return CUDA's names of the GPUs that JAX can use, without asking JAX, which would allocate their memory."""
     if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
         return []
-    if os.environ.get("JAX_PLATFORMS", "cuda").split(",")[0] not in ("cuda", "gpu"):
+    if (os.environ.get("JAX_PLATFORMS") or "cuda").split(",")[0] not in ("cuda", "gpu"):
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:

@@ -696,8 +696,9 @@ def test_workers_have_disjoint_cores_and_their_gpu(tmp_path, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if name == "jax_cuda12_plugin" else None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,GPU-7")
-    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-    assert launch.gpus() == ["1", "GPU-7"]
+    for unset in (None, ""):
+        monkeypatch.setenv("JAX_PLATFORMS", "") if unset == "" else monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+        assert launch.gpus() == ["1", "GPU-7"]
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     assert launch.gpus() == []
 
