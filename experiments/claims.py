@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 from curves import save_picture
 from matplotlib.figure import Figure
-from pages import csv, facts, markdown, pm, span
+from pages import csv, load_results, markdown, pm, span
 
 HERE = Path(__file__).parent
 HOLDS, IN_PART, FAILS, NOT_RUN = VERDICTS = "holds", "in part", "fails", "not run"
@@ -40,7 +40,7 @@ class Claim(NamedTuple):
     command: str = ""  # below the paper's folder
 
 
-def counted(number: int, what: str) -> str:
+def plural(number: int, what: str) -> str:
     """A number of things."""
     return f"{number} {what}{'s' if number != 1 else ''}"
 
@@ -56,19 +56,19 @@ def figure(number: int, dataset: str, fraction: int = 95, own: bool = False) -> 
     return frame[kept].set_index("method")
 
 
-def factor(number: int, method: str, fraction: int, cost: int = 0, own: bool = False, dataset: str = "digits") -> str:
+def speed_up(number: int, method: str, fraction: int, cost: int = 0, own: bool = False, dataset: str = "digits") -> str:
     """Speed-up of a method over its twin, a ratio of mean times; '-' where a seed did not get there."""
     value = figure(number, dataset, fraction, own).loc[method, f"speed_up_{cost}"]
     return f"{value:.1f}" if np.isfinite(value) else "-"
 
 
-def bounds(dataset: str, method: str, fraction: int, cost: int = 0, number: int = 3, own: bool = False) -> str:
+def speed_up_bounds(dataset: str, method: str, fraction: int, cost: int = 0, number: int = 3, own: bool = False) -> str:
     """Lowest and highest factor that evaluations after some rounds leave open."""
     row = figure(number, dataset, fraction, own).loc[method]
     return f"{row[f'least_speed_up_{cost}']:.1f} to {row[f'most_speed_up_{cost}']:.1f}"
 
 
-def score(dataset: str, method: str, column: str = "final_accuracy", number: int = 3) -> str:
+def accuracy(dataset: str, method: str, column: str = "final_accuracy", number: int = 3) -> str:
     """Accuracy in %, with the deviation over seeds where there are several."""
     row = figure(number, dataset).loc[method]
     mean, deviation = 100 * row[column], 100 * row[f"{column}_std"]
@@ -76,18 +76,18 @@ def score(dataset: str, method: str, column: str = "final_accuracy", number: int
 
 
 def faster() -> str:
-    fixed = f"digits to 95 % {factor(3, 'srpfl', 95)} times, to 99 % {factor(3, 'srpfl', 99)}; with the clients' own "
+    fixed = f"digits to 95 % {speed_up(3, 'srpfl', 95)} times, to 99 % {speed_up(3, 'srpfl', 99)}; with the clients' own "
     return (
-        f"SRPFL over FedRep, C = 0: {fixed}heads {factor(3, 'srpfl', 95, own=True)} to 95 %; MNIST to 99 % "
-        f"{bounds('mnist', 'srpfl', 99)}, CIFAR-10 to 95 % {bounds('cifar10', 'srpfl', 95)} (1 seed, never to 99 %). "
-        f"LG-SRPFL over LG-FedAvg, digits: {factor(3, 'lg_srpfl', 95)} to 95 %, not every seed to 99 %"
+        f"SRPFL over FedRep, C = 0: {fixed}heads {speed_up(3, 'srpfl', 95, own=True)} to 95 %; MNIST to 99 % "
+        f"{speed_up_bounds('mnist', 'srpfl', 99)}, CIFAR-10 to 95 % {speed_up_bounds('cifar10', 'srpfl', 95)} (1 seed, never to 99 %). "
+        f"LG-SRPFL over LG-FedAvg, digits: {speed_up(3, 'lg_srpfl', 95)} to 95 %, not every seed to 99 %"
     )
 
 
 def others() -> str:
     parts = [
-        f"{title}: SRPFL {score(name, 'srpfl')}, FedAvg-FT {score(name, 'fedavg_ft')}, LG-FedAvg "
-        f"{score(name, 'lg_fedavg')}, HF-MAML {score(name, 'hf_maml')}"
+        f"{title}: SRPFL {accuracy(name, 'srpfl')}, FedAvg-FT {accuracy(name, 'fedavg_ft')}, LG-FedAvg "
+        f"{accuracy(name, 'lg_fedavg')}, HF-MAML {accuracy(name, 'hf_maml')}"
         for title, name in (("digits", "digits"), ("MNIST", "mnist"), ("CIFAR-10", "cifar10"))
     ]
     return "final accuracy in %, " + "; ".join(parts)
@@ -95,37 +95,37 @@ def others() -> str:
 
 def flanp_ft_text() -> str:
     return "final accuracy in % of SRPFL and FLANP-FT: " + "; ".join(
-        f"{title} {score(name, 'srpfl')} and {score(name, 'flanp_fedavg_ft')}"
+        f"{title} {accuracy(name, 'srpfl')} and {accuracy(name, 'flanp_fedavg_ft')}"
         for title, name in (("digits", "digits"), ("MNIST", "mnist"), ("CIFAR-10 (1 seed)", "cifar10"))
     )
 
 
-def with_images(number: int) -> str:
+def mnist_480(number: int) -> str:
     """A figure with as many images as the paper's clients of EMNIST have."""
 
     def both(cost: int, own: bool = False) -> str:
-        return " and ".join(bounds("mnist480", "srpfl", fraction, cost, number, own) for fraction in (95, 99))
+        return " and ".join(speed_up_bounds("mnist480", "srpfl", fraction, cost, number, own) for fraction in (95, 99))
 
     labels = {"srpfl": "SRPFL", "fedrep": "FedRep", "flanp_fedavg_ft": "FLANP-FT", "fedavg_ft": "FedAvg-FT"}
     ran = [method for method in labels if method in figure(number, "mnist480").index]
-    final = ", ".join(f"{labels[method]} {score('mnist480', method, number=number)}" for method in ran)
+    final = ", ".join(f"{labels[method]} {accuracy('mnist480', method, number=number)}" for method in ran)
     times = ", ".join(f"C = {cost} {both(cost)}" for cost in (0, 10, 100))
     found = (
         f"SRPFL over FedRep, to 95 and 99 %: {times}; with own heads at C = 0 {both(0, own=True)}; final accuracy in "
         f"%: {final}"
     )
-    return found if number == 3 else f"{found}; {all_nine(number)}"
+    return found if number == 3 else f"{found}; {other_methods(number)}"
 
 
-def all_nine(number: int) -> str:
+def other_methods(number: int) -> str:
     """What one seed of all nine methods adds."""
-    gains = " and ".join(bounds("mnist480_all", "flanp_fedavg", fraction, 0, number) for fraction in (95, 99))
+    gains = " and ".join(speed_up_bounds("mnist480_all", "flanp_fedavg", fraction, 0, number) for fraction in (95, 99))
     labels = {"lg_srpfl": "LG-SRPFL", "lg_fedavg": "LG-FedAvg", "hf_maml": "HF-MAML"}
-    final = ", ".join(f"{label} {score('mnist480_all', name, number=number)}" for name, label in labels.items())
+    final = ", ".join(f"{label} {accuracy('mnist480_all', name, number=number)}" for name, label in labels.items())
     return f"1 seed of the others: {final}; FLANP (FedAvg) over FedAvg at C = 0 {gains}"
 
 
-def by_cause(setting: str) -> str:
+def causes_accuracies(setting: str) -> str:
     """Final accuracies of SRPFL and FLANP-FT under a setting of `causes.py`, with their number of seeds."""
     rows = csv("srpfl/results/causes.csv")
     last = rows[(rows["setting"] == setting) & (rows["round"] == rows["round"].max())]
@@ -134,7 +134,7 @@ def by_cause(setting: str) -> str:
     for method in ("srpfl", "flanp_fedavg"):
         values = last[last["method"] == method]["accuracy"].to_numpy()
         cells.append(pm(values, 1))
-    return f"{cells[0]} and {cells[1]} ({counted(last['seed'].nunique(), 'seed')})"
+    return f"{cells[0]} and {cells[1]} ({plural(last['seed'].nunique(), 'seed')})"
 
 
 def flanp_ft_code() -> str:
@@ -142,7 +142,7 @@ def flanp_ft_code() -> str:
     names += ["code without double softmax", "code without PyTorch's start", "weight decay"]
     have = set(csv("srpfl/results/causes.csv")["setting"])
     return "accuracy in % of SRPFL and FLANP-FT after 50 rounds: " + "; ".join(
-        f"{name} {by_cause(name)}" for name in names if name in have
+        f"{name} {causes_accuracies(name)}" for name in names if name in have
     )
 
 
@@ -163,31 +163,31 @@ def sweep() -> str:
 def costs() -> str:
     return (
         f"SRPFL over FedRep on digits at C = 0, 10, 100, to 95 %: "
-        f"{', '.join(factor(3, 'srpfl', 95, cost) for cost in (0, 10, 100))} with fixed speeds, "
-        f"{', '.join(factor(4, 'srpfl', 95, cost) for cost in (0, 10, 100))} with random ones; FLANP-FT "
-        f"{', '.join(factor(3, 'flanp_fedavg_ft', 95, cost) for cost in (0, 10, 100))} with fixed ones"
+        f"{', '.join(speed_up(3, 'srpfl', 95, cost) for cost in (0, 10, 100))} with fixed speeds, "
+        f"{', '.join(speed_up(4, 'srpfl', 95, cost) for cost in (0, 10, 100))} with random ones; FLANP-FT "
+        f"{', '.join(speed_up(3, 'flanp_fedavg_ft', 95, cost) for cost in (0, 10, 100))} with fixed ones"
     )
 
 
 def random_speeds() -> str:
     return (
-        f"SRPFL over FedRep at C = 0, to 95 and 99 %: {factor(4, 'srpfl', 95)} and {factor(4, 'srpfl', 99)}; FLANP-FT "
-        f"over FedAvg-FT {factor(4, 'flanp_fedavg_ft', 95)} and {factor(4, 'flanp_fedavg_ft', 99)}"
+        f"SRPFL over FedRep at C = 0, to 95 and 99 %: {speed_up(4, 'srpfl', 95)} and {speed_up(4, 'srpfl', 99)}; FLANP-FT "
+        f"over FedAvg-FT {speed_up(4, 'flanp_fedavg_ft', 95)} and {speed_up(4, 'flanp_fedavg_ft', 99)}"
     )
 
 
 def partial_participation() -> str:
     return "SRPFL over FedRep at C = 0, to 95 and 99 %: " + "; ".join(
-        f"{speeds} speeds {factor(number, 'srpfl', 95)} and {factor(number, 'srpfl', 99)}, with own heads to 95 % "
-        f"{factor(number, 'srpfl', 95, own=True)}"
+        f"{speeds} speeds {speed_up(number, 'srpfl', 95)} and {speed_up(number, 'srpfl', 99)}, with own heads to 95 % "
+        f"{speed_up(number, 'srpfl', 95, own=True)}"
         for number, speeds in ((5, "fixed"), (6, "random"))
     )
 
 
 def no_penalty() -> str:
     parts = [
-        f"{title} {score(name, 'srpfl')} and {score(name, 'fedrep')}, worst tenth "
-        f"{score(name, 'srpfl', 'worst_decile')} and {score(name, 'fedrep', 'worst_decile')}"
+        f"{title} {accuracy(name, 'srpfl')} and {accuracy(name, 'fedrep')}, worst tenth "
+        f"{accuracy(name, 'srpfl', 'worst_decile')} and {accuracy(name, 'fedrep', 'worst_decile')}"
         for title, name in (("digits", "digits"), ("MNIST", "mnist"), ("CIFAR-10 (1 seed)", "cifar10"))
     ]
     return "final accuracy in % of SRPFL and FedRep: " + "; ".join(parts)
@@ -197,13 +197,13 @@ def logarithmic() -> str:
     """Ratio of times times log N at both ends, for the target of 1.3 times the floor."""
     parts = []
     for start in ("random", "moments"):
-        found = facts(f"srpfl/results/linear_speedup_{start}.json")
+        found = load_results(f"srpfl/results/linear_speedup_{start}.json")
         kept = [next(row for row in found if row["num_clients"] == 128), found[-1]]
         ratios = [np.divide(row["times"]["srpfl"][1], row["times"]["fedrep"][1]) for row in kept]
-        said = " to ".join(f"{ratio.mean():.3f} ± {ratio.std(ddof=1):.3f}" for ratio in ratios)
+        text = " to ".join(f"{ratio.mean():.3f} ± {ratio.std(ddof=1):.3f}" for ratio in ratios)
         products = [ratio.mean() * np.log(row["num_clients"]) for ratio, row in zip(ratios, kept, strict=True)]
-        said = f"{said}, times log N {products[0]:.2f} to {products[1]:.2f}"
-        parts.append(f"{start} start, N = 128 to {found[-1]['num_clients']:,}: {said}")
+        text = f"{text}, times log N {products[0]:.2f} to {products[1]:.2f}"
+        parts.append(f"{start} start, N = 128 to {found[-1]['num_clients']:,}: {text}")
     return "SRPFL's time over FedRep's to 1.3 times the floor, " + "; ".join(parts)
 
 
@@ -253,9 +253,9 @@ SRPFL = [
     *(
         Claim(
             f"({what} {speeds} speeds)", f"section 5; figure {number}",
-            IN_PART, partial(with_images, number),
+            IN_PART, partial(mnist_480, number),
             f"{OTHER}: MNIST's digits for EMNIST's, else the size of its column (100 clients, 480 images, 150 rounds), "
-            f"{counted(figure(number, 'mnist480')['runs'].max(), 'seed')}; text",
+            f"{plural(figure(number, 'mnist480')['runs'].max(), 'seed')}; text",
             (f"figure{number}_mnist480.csv", *([f"figure{number}_mnist480_all.csv"] if number > 3 else [])),
             f"figure{number}.py --scale gpu --datasets mnist",
         )
@@ -287,52 +287,52 @@ SRPFL = [
 # FLANP
 
 
-def at_loss(name: str, ours: str, rival: str, losses: Sequence[str], panel: int = 0) -> str:
-    found = facts(f"flanp/results/{name}.json")[panel]["at"][ours][rival]
+def ratios_at_losses(name: str, ours: str, rival: str, losses: Sequence[str], panel: int = 0) -> str:
+    found = load_results(f"flanp/results/{name}.json")[panel]["at"][ours][rival]
     return ", ".join(f"{pm(found[loss])} at {loss}" for loss in losses)
 
 
-def most(name: str, rival: str, which: str = "at_most") -> str:
-    return pm(facts(f"flanp/results/{name}.json")[0]["speed_up"][rival][which])
+def flanp_speed_up(name: str, rival: str, which: str = "at_most") -> str:
+    return pm(load_results(f"flanp/results/{name}.json")[0]["speed_up"][rival][which])
 
 
-def largest(column: str) -> float:
-    rows = facts("flanp/results/theorems.json")["float64"].values()
+def theorem_maximum(column: str) -> float:
+    rows = load_results("flanp/results/theorems.json")["float64"].values()
     return max(value for row in rows for value in row[column] if value is not None)
 
 
-def of_tables(column: str) -> list[list[float]]:
-    rules = [facts(f"flanp/results/table{number}.json")["rules"] for number in (1, 2)]
-    return [row[column] for of in rules for row in of.values()]
+def table_columns(column: str) -> list[list[float]]:
+    rules = [load_results(f"flanp/results/table{number}.json")["rules"] for number in (1, 2)]
+    return [row[column] for table in rules for row in table.values()]
 
 
 def table_ratios() -> str:
-    fitted = [row["0.0116"]["ratio"] for row in facts("flanp/results/fixed_target.json").values()]
-    named = lambda rows: ", ".join(pm(row) for row in rows)  # noqa: E731
-    return f"by the rules {named(of_tables('ratio'))}; to a fitted target that stays {named(fitted)} (20 seeds)"
+    fitted = [row["0.0116"]["ratio"] for row in load_results("flanp/results/fixed_target.json").values()]
+    formatted = lambda rows: ", ".join(pm(row) for row in rows)  # noqa: E731
+    return f"by the rules {formatted(table_columns('ratio'))}; to a fitted target that stays {formatted(fitted)} (20 seeds)"
 
 
 def equal_speeds() -> str:
-    rows = facts("flanp/results/fixed_target.json").values()
+    rows = load_results("flanp/results/fixed_target.json").values()
     values = [np.mean(row[target]["equal_speeds"]) for row in rows for target in ("0.0116", "0.02", "tightening")]
     return f"FLANP takes {min(values):.2f} to {max(values):.2f} times as long in the mean of a row"
 
 
 def saturation() -> str:
-    full, small = (facts(f"flanp/results/{name}.json")[1] for name in ("figure6_full", "figure6"))
-    said = [
-        f"s = {s}: {', '.join(f'{label} {pm(of[key][which], 3)}' for label, key in FASTEST)}"
-        for s, of, which in (("1,200", full, "lowest"), ("80", small, "last"))
+    full, small = (load_results(f"flanp/results/{name}.json")[1] for name in ("figure6_full", "figure6"))
+    parts = [
+        f"s = {s}: {', '.join(f'{label} {pm(panel[key][which], 3)}' for label, key in FASTEST)}"
+        for s, panel, which in (("1,200", full, "lowest"), ("80", small, "last"))
     ]
-    return f"training loss after 120 rounds, {'; '.join(said)}"
+    return f"training loss after 120 rounds, {'; '.join(parts)}"
 
 
 FASTEST = (("5 fastest", "fastest5"), ("25 fastest", "fastest25"), ("FLANP", "flanp"))
 
 
 def random_clients() -> str:
-    drawn = facts("flanp/results/figure6_full.json")[0]["at"]["flanp"]
-    means = [np.mean(ratios) for of in drawn.values() for ratios in of.values()]
+    drawn = load_results("flanp/results/figure6_full.json")[0]["at"]["flanp"]
+    means = [np.mean(ratios) for rivals in drawn.values() for ratios in rivals.values()]
     return f"k random clients take {min(means):.2f} to {max(means):.2f} times as long, means to losses of 0.5 to 0.2"
 
 
@@ -342,12 +342,12 @@ FLANP = [
     Claim(
         "nodes reach the statistical accuracy of L_n after R_n = 12 kappa ln(6) rounds of communication", "Theorem 1",
         HOLDS,
-        lambda: f"at most {largest('gap_over_accuracy'):.2f} of the accuracy left, 7 stages, 10 seeds",
+        lambda: f"at most {theorem_maximum('gap_over_accuracy'):.2f} of the accuracy left, 7 stages, 10 seeds",
         f"{OTHER}: N = 64, s = 100 (the paper gives none)", ("theorems.json",), "theorems.py",
     ),
     Claim(
         "(a stage starts at most 2 (n - m) / n (V_(n-m)s + V_ms) + V_ms above its minimum)", "Proposition 1", HOLDS,
-        lambda: f"at most {largest('start_over_bound'):.2f} of the bound, 10 seeds",
+        lambda: f"at most {theorem_maximum('start_over_bound'):.2f} of the bound, 10 seeds",
         f"{OTHER}: N = 64, s = 100 (the paper gives none)", ("theorems.json",), "theorems.py",
     ),
     Claim(
@@ -355,7 +355,7 @@ FLANP = [
         lambda: "ratio and bound of six rows: "
         + ", ".join(
             f"{np.mean(a):.2f} and {np.mean(b):.2f}"
-            for a, b in zip(of_tables("ratio"), of_tables("theorem2_bound"), strict=True)
+            for a, b in zip(table_columns("ratio"), table_columns("theorem2_bound"), strict=True)
         ),
         SIX_ROWS, ("table1.json", "table2.json"), "table1.py",
     ),
@@ -365,24 +365,24 @@ FLANP = [
     ),
     Claim(
         "speedup gains of up to 2.1x compared to FedGATE", "section 5.1; figure 1", HOLDS,
-        lambda: f"{most('figure1_full', 'fedgate')} at most, {most('figure1_full', 'fedgate', 'at_end')} at the end",
+        lambda: f"{flanp_speed_up('figure1_full', 'fedgate')} at most, {flanp_speed_up('figure1_full', 'fedgate', 'at_end')} at the end",
         f"{PAPER} N and s, 500 rounds; 2 seeds", ("figure1_full.json",), "figure1.py --scale full --seeds 2",
     ),
     Claim(
         "speed up the training time by 10x compared to non-adaptive FedGATE", "section 5.1; figure 2", FAILS,
-        lambda: f"{most('figure2', 'fedgate')} at most, {most('figure2', 'fedgate', 'at_end')} at the end",
+        lambda: f"{flanp_speed_up('figure2', 'fedgate')} at most, {flanp_speed_up('figure2', 'fedgate', 'at_end')} at the end",
         f"{PAPER} N and s; dimension and noise ours, 5 seeds", ("figure2.json",), "figure2.py",
     ),
     Claim(
         "accelerates the training by up to 3x [...] compared to FedNova", "section 5.1; figure 3, MNIST", HOLDS,
-        lambda: f"{at_loss('figure3_full', 'flanp', 'fednova', ('0.5', '0.4', '0.3', '0.2'))}; early in training",
+        lambda: f"{ratios_at_losses('figure3_full', 'flanp', 'fednova', ('0.5', '0.4', '0.3', '0.2'))}; early in training",
         f"{PAPER} N, s and steps; tau, batches and FedNova's tau_i ours, 3 seeds",
         ("figure3_full.json",), "figure3.py --scale full",
     ),
     Claim(
         "accelerates the training by up to [...] 4x compared to FedNova", "section 5.1; figure 4, CIFAR-10", IN_PART,
-        lambda: f"FedNova that waits for half: {at_loss('figure4_full', 'early', 'fednova', ('2.1', '1.8'))}; with "
-        f"random steps: {at_loss('figure4_full', 'early', 'fednova_drawn', ('2.1', '1.8'))}",
+        lambda: f"FedNova that waits for half: {ratios_at_losses('figure4_full', 'early', 'fednova', ('2.1', '1.8'))}; with "
+        f"random steps: {ratios_at_losses('figure4_full', 'early', 'fednova_drawn', ('2.1', '1.8'))}",
         f"{PAPER} N, s and steps; first threshold the first norm, the paper does not say which FedNova; 3 seeds",
         ("figure4_full.json",), "figure4.py --scale full",
     ),
@@ -400,7 +400,7 @@ FLANP = [
         "increasing either the number of clients [...] or the number of data samples per node results in faster "
         "training time",
         "section 5.4; tables 1 and 2", HOLDS, lambda: "ratio, s = 20, 200, 2,000 and N = 10, 100, 1,000: "
-        + ", ".join(pm(row) for row in of_tables("ratio")),
+        + ", ".join(pm(row) for row in table_columns("ratio")),
         SIX_ROWS, ("table1.json", "table2.json"), "table2.py",
     ),
     Claim(
@@ -410,7 +410,7 @@ FLANP = [
     ),
     Claim(
         "the performance of such heuristic methods is indeed close to FLANP", "section 5.4; figure 9", FAILS,
-        lambda: f"FLANP is {most('figure9', 'heuristic', 'at_end')} times as fast at the end",
+        lambda: f"FLANP is {flanp_speed_up('figure9', 'heuristic', 'at_end')} times as fast at the end",
         f"{PAPER} kind of data; N = 50, s = 200 and constants ours, 5 seeds", ("figure9.json",), "figure9.py",
     ),
 ]  # fmt: skip
@@ -421,27 +421,27 @@ FLANP = [
 CIFAR = ("cifar10_100x2", "cifar10_100x5")
 
 
-def cell(column: str, method: str, file: str = "table1.json") -> str:
+def table1_accuracy(column: str, method: str, file: str = "table1.json") -> str:
     """Accuracy in % of table 1, with the deviation over seeds where there are several."""
     runs = json.loads((HERE / "fedrep/results" / file).read_text())["runs"][column][method]
     values = [run["accuracy"] for run in runs.values()]
     return pm(values, 1)
 
 
-def in_columns(*methods: str, columns: Sequence[str] = CIFAR) -> str:
+def accuracies_by_column(*methods: str, columns: Sequence[str] = CIFAR) -> str:
     """Accuracies of some methods, column by column."""
     titles = {"cifar10_100x2": "(100, 2)", "cifar10_100x5": "(100, 5)", "cifar100_100x5_once": "CIFAR-100 (100, 5)"}
-    return "; ".join(f"{titles[c]}: " + ", ".join(f"{m} {cell(c, m)}" for m in methods) for c in columns)
+    return "; ".join(f"{titles[c]}: " + ", ".join(f"{m} {table1_accuracy(c, m)}" for m in methods) for c in columns)
 
 
 def variates() -> str:
     """FedAvg against SCAFFOLD as its own paper and as the authors' code have it."""
-    of_code = " and ".join(cell(f"{column}_variates", "SCAFFOLD", "ablation.json") for column in CIFAR)
-    return f"{in_columns('FedAvg', 'SCAFFOLD')}; SCAFFOLD as in the authors' code {of_code}"
+    of_code = " and ".join(table1_accuracy(f"{column}_variates", "SCAFFOLD", "ablation.json") for column in CIFAR)
+    return f"{accuracies_by_column('FedAvg', 'SCAFFOLD')}; SCAFFOLD as in the authors' code {of_code}"
 
 
 def final_distances() -> str:
-    found = facts("fedrep/results/figure3.json")
+    found = load_results("fedrep/results/figure3.json")
     return "distance after 200 rounds, n = 10, 100, 1,000: " + "; ".join(
         f"{name} "
         + ", ".join(f"{np.mean(found[f'n={n}, {name}, descent start']['final']):.2g}" for n in (10, 100, 1000))
@@ -450,7 +450,7 @@ def final_distances() -> str:
 
 
 def trials_in_order() -> str:
-    found, parts = facts("fedrep/results/figure3.json"), []
+    found, parts = load_results("fedrep/results/figure3.json"), []
     for n in (10, 100, 1000):
         final = [np.array(found[f"n={n}, {m}, descent start"]["final"]) for m in ("FedRep", "10GD-GD", "GD-GD")]
         parts.append(f"{int((final[0] < final[1]).sum())} and {int((final[1] < final[2]).sum())} of 10 at n = {n:,}")
@@ -458,27 +458,27 @@ def trials_in_order() -> str:
 
 
 def from_random_starts() -> str:
-    (low, middle, high) = facts("fedrep/results/figure1_random.json")["FedRep"]["final of every trial"]
+    (low, middle, high) = load_results("fedrep/results/figure1_random.json")["FedRep"]["final of every trial"]
     failed = [sum(value > 1e-3 for value in trials) for trials in (low, middle, high)]
     return "trials of 10 that do not get below an error of 1e-3, m = 5, 10, 20: " + ", ".join(map(str, failed))
 
 
 def new_clients_linear() -> str:
-    found = facts("fedrep/results/figure4.json")
+    found = load_results("fedrep/results/figure4.json")
     at_two = {name: span(row, row["x"].index(2.0)) for name, row in found.items()}
-    return "median error with 2 samples: " + ", ".join(f"{name} {said}" for name, said in at_two.items())
+    return "median error with 2 samples: " + ", ".join(f"{name} {value}" for name, value in at_two.items())
 
 
 def head_epochs() -> str:
-    found = facts("fedrep/results/figure5.json")
+    found = load_results("fedrep/results/figure5.json")
     ends = {name: f"{span(row, 0, '.3g')} to {span(row, -1, '.3g')}" for name, row in found.items()}
-    return "accuracy in % with 1 and 20 local epochs: " + "; ".join(f"{name} {said}" for name, said in ends.items())
+    return "accuracy in % with 1 and 20 local epochs: " + "; ".join(f"{name} {value}" for name, value in ends.items())
 
 
 def new_clients_images() -> str:
     parts = []
     for name, title in (("figure6", "digits, 5 trials"), ("figure6_femnist", "FEMNIST, 2 trials")):
-        found = facts(f"fedrep/results/{name}.json")["all samples"]
+        found = load_results(f"fedrep/results/{name}.json")["all samples"]
         parts.append(f"{title}: " + ", ".join(f"{m} {span(found[m], 30, '.3g')}" for m in ("FedRep", "FedAvg")))
     return "accuracy in % after 30 epochs on all samples, " + "; ".join(parts)
 
@@ -489,7 +489,7 @@ FEDREP = [
     Claim(
         "(FedRep's error is small in all cases, the others' is not)", "figure 1", HOLDS,
         lambda: "error at m = 5: " + ", ".join(
-            f"{name} {span(row['final by samples'], 0)}" for name, row in facts("fedrep/results/figure1.json").items()
+            f"{name} {span(row['final by samples'], 0)}" for name, row in load_results("fedrep/results/figure1.json").items()
         ),
         SYNTHETIC, ("figure1.json",), "figure1.py",
     ),
@@ -512,11 +512,11 @@ FEDREP = [
     ),
     Claim(
         "In all cases, FedRep is either the top-performing method or is very close", "section 5.2; table 1", FAILS,
-        lambda: in_columns("FedRep", "FedPer", "FedAvg+FT"), TABLE_1, ("table1.json",), "table1.py",
+        lambda: accuracies_by_column("FedRep", "FedPer", "FedAvg+FT"), TABLE_1, ("table1.json",), "table1.py",
     ),
     Claim(
         "the fine-tuning methods perform very well, especially FedAvg+FT", "section 5.2; table 1", HOLDS,
-        lambda: in_columns("FedAvg+FT", "FedProx+FT", "Ditto"), TABLE_1, ("table1.json",), "table1.py",
+        lambda: accuracies_by_column("FedAvg+FT", "FedProx+FT", "Ditto"), TABLE_1, ("table1.json",), "table1.py",
     ),
     Claim(
         "The superior performance of FedAvg relative [to] SCAFFOLD", "section 5.2; table 1", IN_PART, variates,
@@ -548,20 +548,20 @@ FEDREP = [
 # FedAvg as a representation learner
 
 
-def last(name: str) -> str:
+def final_values(name: str) -> str:
     """Where the curves of a figure end."""
-    return ", ".join(f"{k} {span(row, -1)}" for k, row in facts(f"fedavg_representation/results/{name}.json").items())
+    return ", ".join(f"{k} {span(row, -1)}" for k, row in load_results(f"fedavg_representation/results/{name}.json").items())
 
 
 def gradients() -> str:
-    found = facts("fedavg_representation/results/figure3.json")
+    found = load_results("fedavg_representation/results/figure3.json")
     return "gradient norm after 250 rounds: " + ", ".join(
         f"{name} {span(found[f'{name}, gradient norm'], -1)}" for name in LINEAR
     )
 
 
 def fine_tuned() -> str:
-    found = facts("fedavg_representation/results/figure3.json")
+    found = load_results("fedavg_representation/results/figure3.json")
     return "error with 25 and 300 samples: " + "; ".join(
         f"{name} {span(found[f'{name}, fine-tuned'], 0)} and {span(found[f'{name}, fine-tuned'], -1)}"
         for name in LINEAR
@@ -573,15 +573,15 @@ TAUS = ("D-SGD (tau = 1)", "FedAvg, tau = 10", "FedAvg, tau = 50")
 
 
 def layers() -> str:
-    found = facts("fedavg_representation/results/figure2.json")
+    found = load_results("fedavg_representation/results/figure2.json")
     return "CKA of the first layer: " + ", ".join(f"{name} {span(found[name], 0, '.3g')}" for name in TAUS)
 
 
 def cosines() -> str:
-    found = facts("fedavg_representation/results/figure4.json")
-    shown = lambda of: f"{of['mean']:.3f} ({of['lowest']:.3f} to {of['highest']:.3f})"  # noqa: E731
+    found = load_results("fedavg_representation/results/figure4.json")
+    formatted = lambda statistics: f"{statistics['mean']:.3f} ({statistics['lowest']:.3f} to {statistics['highest']:.3f})"  # noqa: E731
     return "cosine within and between classes: " + "; ".join(
-        f"{name} {shown(found[name]['same class'])} and {shown(found[name]['different classes'])}" for name in TAUS
+        f"{name} {formatted(found[name]['same class'])} and {formatted(found[name]['different classes'])}" for name in TAUS
     )
 
 
@@ -589,7 +589,7 @@ def figure_5(panel: str) -> Callable[[], str]:
     """Accuracies with 20 and 500 samples at equal steps, and with each method's best step by training loss."""
 
     def read() -> str:
-        found = facts("fedavg_representation/results/figure5.json")[panel]["C=4"]
+        found = load_results("fedavg_representation/results/figure5.json")[panel]["C=4"]
         equal = "; ".join(
             f"{name} {found[name]['mean'][0]:.1f} ± {found[name]['std'][0]:.1f} and {found[name]['mean'][-1]:.1f} ± "
             f"{found[name]['std'][-1]:.1f}" for name in TAUS
@@ -605,19 +605,19 @@ def best_steps(panel: str) -> str:
         return ""
     rows = csv("fedavg_representation/results/steps.csv")
     rows, parts = rows[rows["panel"] == panel], []
-    for tau, of in rows.groupby("tau"):
-        step = of.groupby("step")["training_loss"].mean().idxmin()
-        kept = of[of["step"] == step]
+    for tau, group in rows.groupby("tau"):
+        step = group.groupby("step")["training_loss"].mean().idxmin()
+        kept = group[group["step"] == step]
         few, many = (kept[kept["samples"] == n]["accuracy"].to_list() for n in (20, 500))
         parts.append(f"tau = {tau} (step {step:g}) {pm(few, 1)} and {pm(many, 1)}")
-    return f"; steps by training loss ({counted(rows['trial'].nunique(), 'trial')}): " + "; ".join(parts)
+    return f"; steps by training loss ({plural(rows['trial'].nunique(), 'trial')}): " + "; ".join(parts)
 
 
 SMALL = f"{OTHER}: an MLP, FEMNIST's letters for CIFAR-100, T tau = 10,000 of 125,000, 3 trials"
 REPRESENTATION = [
     Claim(
         "FedAvg linearly converges to the ground-truth representation, while D-GD [...] fails to learn it", "figure 1",
-        HOLDS, lambda: f"distance after 250 rounds: {last('figure1')}", f"{PAPER} size, 10 trials",
+        HOLDS, lambda: f"distance after 250 rounds: {final_values('figure1')}", f"{PAPER} size, 10 trials",
         ("figure1.json",), "figure1.py",
     ),
     Claim(
@@ -684,15 +684,15 @@ def page() -> str:
     """The whole page."""
     counts, sections = [["paper", *VERDICTS]], []
     for folder, (title, claims) in PAPERS.items():
-        of = Counter(claim.verdict for claim in claims)
-        counts.append([title, *(of[verdict] for verdict in VERDICTS)])
+        verdicts = Counter(claim.verdict for claim in claims)
+        counts.append([title, *(verdicts[verdict] for verdict in VERDICTS)])
         rows = [["claim", "where", "verdict", "found", "size and setting", "results", "script"]]
-        made = markdown(rows + [row(claim, folder) for claim in claims])
+        made = markdown(rows + [claim_row(claim, folder) for claim in claims])
         sections.append(f"## {title}\n\n[What was varied, and the figures]({folder}/README.md).\n\n{made}")
     return "\n\n".join([INTRODUCTION.rstrip(), markdown(counts), *sections]) + "\n"
 
 
-def row(claim: Claim, folder: str) -> list[str]:
+def claim_row(claim: Claim, folder: str) -> list[str]:
     """The cells of a claim."""
     quote = claim.quote if claim.quote.startswith("(") else f'"{claim.quote}"'
     found = claim.found if isinstance(claim.found, str) else claim.found()

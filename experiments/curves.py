@@ -49,10 +49,10 @@ def panels(
     return figure, axes if rows > 1 else axes[0]
 
 
-def line(ax, x, trials, label: str, color: str, **style: Any) -> dict[str, Any]:
+def draw_line(ax, x, trials, label: str, color: str, **style: Any) -> dict[str, Any]:
     """Draws (trials, points) values as their mean and a band from the lowest to the highest; returns what it drew."""
     rows = summary(x, trials)
-    drawn(ax, rows, label, color, **style)
+    draw_summary(ax, rows, label, color, **style)
     return rows
 
 
@@ -62,17 +62,17 @@ def summary(x, trials) -> dict[str, Any]:
     kept = np.unique(np.linspace(0, len(x) - 1, MAX_POINTS).round().astype(int))
     x, trials = x[kept], trials[:, kept]
     rows = {"x": x, "mean": trials.mean(0), "lowest": trials.min(0), "highest": trials.max(0)}
-    return {name: [short(value) for value in row] for name, row in rows.items()}
+    return {name: [rounded(value) for value in row] for name, row in rows.items()}
 
 
-def drawn(ax, rows: Mapping[str, Any], label: str, color: str, **style: Any) -> None:
+def draw_summary(ax, rows: Mapping[str, Any], label: str, color: str, **style: Any) -> None:
     """Draws what `line` returns."""
     x, mean, low, high = (np.asarray(rows[name], float) for name in ("x", "mean", "lowest", "highest"))
     ax.plot(x, mean, label=label, color=color, linewidth=1.8, markersize=4, **style)
     ax.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
 
 
-def short(value: float) -> float | str:
+def rounded(value: float) -> float | str:
     """Four digits of a number, in words where JSON has none."""
     return float(f"{value:.4g}") if math.isfinite(value) else str(float(value))
 

@@ -23,7 +23,7 @@ Parts = Mapping[str, Callable[[], str]]  # by name
 
 
 @functools.cache
-def facts(name: str) -> Any:
+def load_results(name: str) -> Any:
     """The results of a JSON file."""
     return json.loads((HERE / name).read_text("utf-8"))["results"]
 
@@ -64,12 +64,12 @@ def wrapped(text: str) -> str:
     return textwrap.fill(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-def stacked(*parts: Callable[[], str]) -> Callable[[], str]:
+def joined(*parts: Callable[[], str]) -> Callable[[], str]:
     """One part of several."""
     return lambda: "\n\n".join(make() for make in parts)
 
 
-def filled(text: str, parts: Parts) -> str:
+def fill_page(text: str, parts: Parts) -> str:
     """The text of a page with these parts as the results have them.
 
     Raises:
@@ -87,4 +87,4 @@ def filled(text: str, parts: Parts) -> str:
 def write(pages: Mapping[Path, Parts]) -> None:
     """Writes these parts of pages anew."""
     for path, parts in pages.items():
-        path.write_text(filled(path.read_text("utf-8"), parts), "utf-8")
+        path.write_text(fill_page(path.read_text("utf-8"), parts), "utf-8")

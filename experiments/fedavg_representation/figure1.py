@@ -55,7 +55,7 @@ def main() -> None:
             drawn = tasks(trials, args.seed)
             algorithm = srp.algorithms.LinearFedAvg(drawn[0], step_size=STEP, local_steps=local_steps)
             distance = np.array([run.metrics["distance"] for run in runs(algorithm, drawn, rounds)])
-            results[label] = curves.line(ax, np.arange(1, rounds + 1), distance, label, color)
+            results[label] = curves.draw_line(ax, np.arange(1, rounds + 1), distance, label, color)
             final = distance[:, -1]
             low, mean, high = final.min(), final.mean(), final.max()
             print(f"{label}, round {rounds}: lowest {low:.4g}, mean {mean:.4g}, highest {high:.4g}")

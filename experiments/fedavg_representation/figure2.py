@@ -32,14 +32,14 @@ from fedjax_srp.data import FederatedData
 from fedjax_srp.models import SplitModel, SplitParams
 
 
-def changes(
+def measure_changes(
     model: SplitModel, start: SplitParams, data: FederatedData, seed: int, images: int
 ) -> tuple[dict[str, float], float]:
     """Layer -> CKA before and after fine-tuning, and the accuracy after it; means over the new clients."""
     found: dict[str, list[float]] = {}
     accuracy = []
     predict = jax.jit(model.logits)
-    for client, tuned in enumerate(neural.fine_tuned(model, start, data, seed)):
+    for client, tuned in enumerate(neural.fine_tune(model, start, data, seed)):
         test = data.test_client(jax.numpy.int32(client))
         x, y = test.x[: int(test.count)], np.asarray(test.y[: int(test.count)])
         accuracy.append(np.mean(np.argmax(predict(tuned, x), 1) == y))
@@ -50,20 +50,20 @@ def changes(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    args, scale = neural.arguments(__doc__, arguments)
+    args, scale = neural.parse_arguments(__doc__, arguments)
     similarity: dict[str, list[list[float]]] = {}
     accuracy: dict[str, list[float]] = {}
     layers: list[str] = []
     for trial in range(scale.trials):
         seed = args.seed + trial
-        new = neural.with_samples(
+        new = neural.subsampled(
             neural.new_clients(scale.new[1], seed, args.data_dir, scale.brightness), scale.counts[-1:], seed
         )
         for tau in (*scale.taus, None):
-            history = tau and neural.trained(args, scale, scale.training[1], scale.shown, tau, trial)
-            name = neural.label(tau) if tau else neural.RANDOM
-            model, start = neural.start_for(scale, history or None, new, seed)
-            found, right = changes(model, start, new, seed, scale.images)
+            history = tau and neural.train_or_load(args, scale, scale.training[1], scale.shown, tau, trial)
+            name = neural.method_label(tau) if tau else neural.RANDOM
+            model, start = neural.initial_model(scale, history or None, new, seed)
+            found, right = measure_changes(model, start, new, seed, scale.images)
             layers = list(found)
             similarity.setdefault(name, []).append(list(found.values()))
             accuracy.setdefault(name, []).append(100 * right)
@@ -73,7 +73,7 @@ def main(arguments: list[str] | None = None) -> None:
     results = {}
     for name, color in zip(similarity, (*neural.COLORS[: len(scale.taus)], curves.GREY), strict=True):
         style = {"marker": "o"} | ({"linestyle": ":"} if name == neural.RANDOM else {})
-        results[name] = curves.line(ax, np.arange(len(layers)), similarity[name], name, color, **style)
+        results[name] = curves.draw_line(ax, np.arange(len(layers)), similarity[name], name, color, **style)
         results[name]["x"] = layers
         results[name]["accuracy"] = neural.summary(accuracy[name])
         words = ", ".join(f"{layer} {mean}" for layer, mean in zip(layers, results[name]["mean"], strict=True))
@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None) -> None:
     curves.legend(figure, ax, 2)
     curves.save(
         args,
-        neural.name_of(args, "figure2"),
+        neural.file_name(args, "figure2"),
         {"trials": scale.trials, "steps": scale.steps, "results": results},
         figure,
     )

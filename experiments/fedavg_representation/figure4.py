@@ -47,20 +47,20 @@ def cosines(model: SplitModel, params: SplitParams, data: FederatedData, pairs: 
 
 
 def main(arguments: list[str] | None = None) -> None:
-    args, scale = neural.arguments(__doc__, arguments)
+    args, scale = neural.parse_arguments(__doc__, arguments)
     scale = scale._replace(steps=args.steps or scale.cosine_steps)
     found: dict[str, list[np.ndarray]] = {}
     accuracy: dict[str, list[float]] = {}
     for trial in range(scale.trials):
         seed = args.seed + trial
         data = neural.federation(scale.dirichlet, seed, args.data_dir, alpha=neural.ALPHA)
-        model, start = neural.start_for(scale, None, data, seed)
+        model, start = neural.initial_model(scale, None, data, seed)
         found.setdefault(neural.RANDOM, []).append(cosines(model, start, data, scale.pairs))
         for tau in scale.cosine_taus:
-            history = neural.trained(args, scale, scale.dirichlet, None, tau, trial)
+            history = neural.train_or_load(args, scale, scale.dirichlet, None, tau, trial)
             matrix = cosines(model, params_of(history.server_state), data, scale.pairs)
-            found.setdefault(neural.label(tau), []).append(matrix)
-            accuracy.setdefault(neural.label(tau), []).append(100 * history.final_accuracy)
+            found.setdefault(neural.method_label(tau), []).append(matrix)
+            accuracy.setdefault(neural.method_label(tau), []).append(100 * history.final_accuracy)
         print(f"trial {trial + 1} of {scale.trials} done", flush=True)
 
     figure, axes = curves.panels(len(found), width=2.7, height=3.2, sharey=True)
@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> None:
         other = ~np.eye(len(matrices[0]), dtype=bool)
         same, different = (np.array([m[rows].mean() for m in matrices]) for rows in (~other, other))
         results[name] = {
-            "matrix": [[curves.short(v) for v in row] for row in np.mean(matrices, 0)],
+            "matrix": [[curves.rounded(v) for v in row] for row in np.mean(matrices, 0)],
             "same class": neural.summary(same),
             "different classes": neural.summary(different),
             "difference": neural.summary(same - different),
@@ -84,7 +84,7 @@ def main(arguments: list[str] | None = None) -> None:
     figure.colorbar(image, ax=axes, shrink=0.8, label="mean |cosine| of features")
     curves.save(
         args,
-        neural.name_of(args, "figure4"),
+        neural.file_name(args, "figure4"),
         {"trials": scale.trials, "steps": scale.steps, "results": results},
         figure,
     )

@@ -34,10 +34,10 @@ import fedjax_srp as srp
 PANELS = ("new classes", "new data set")
 
 
-def adapted(args: Any, scale: Scale, new: Any, history: Any, seed: int) -> np.ndarray:
+def adapted_accuracies(args: Any, scale: Scale, new: Any, history: Any, seed: int) -> np.ndarray:
     """(counts, new clients) accuracies after fine-tuning."""
-    data = neural.with_samples(new, scale.counts, seed)
-    model, start = neural.start_for(scale, history, data, seed)
+    data = neural.subsampled(new, scale.counts, seed)
+    model, start = neural.initial_model(scale, history, data, seed)
     found = srp.adapt(
         model, data, start, key=jax.random.key(seed), part="all", epochs=FINE_TUNE_EPOCHS,
         optimizer=neural.optimizer(), batch_size=neural.BATCH, devices=args.devices,
@@ -46,7 +46,7 @@ def adapted(args: Any, scale: Scale, new: Any, history: Any, seed: int) -> np.nd
 
 
 def main(arguments: list[str] | None = None) -> None:
-    args, scale = neural.arguments(__doc__, arguments)
+    args, scale = neural.parse_arguments(__doc__, arguments)
     rows = (0, 1) if scale.brightness == 1 else (1,)  # new classes are as bright as ever
     figure = curves.Figure(figsize=(3.6 * max(2, len(scale.num_classes)), 0.8 + 2.8 * len(rows)), layout="constrained")
     axes = figure.subplots(len(rows), len(scale.num_classes), squeeze=False, sharex=True, sharey="row")
@@ -55,15 +55,15 @@ def main(arguments: list[str] | None = None) -> None:
         title, source, later = PANELS[row], scale.training[row], scale.new[row]
         accuracy: dict[tuple, np.ndarray] = {}
         overall: dict[tuple, np.ndarray] = {}
-        cases = [(RANDOM, 0, 0)] + [(neural.label(tau), tau, c) for c in scale.num_classes for tau in scale.taus]
+        cases = [(RANDOM, 0, 0)] + [(neural.method_label(tau), tau, c) for c in scale.num_classes for tau in scale.taus]
         for trial in range(scale.trials):
             seed = args.seed + trial
             new = neural.new_clients(later, seed, args.data_dir, scale.brightness if row else 1.0)
             for case in cases:
                 _, tau, c = case
-                history = neural.trained(args, scale, source, c, tau, trial) if tau else None
+                history = neural.train_or_load(args, scale, source, c, tau, trial) if tau else None
                 shape = scale.trials, len(scale.counts), new.num_clients
-                accuracy.setdefault(case, np.empty(shape))[trial] = adapted(args, scale, new, history, seed)
+                accuracy.setdefault(case, np.empty(shape))[trial] = adapted_accuracies(args, scale, new, history, seed)
                 if history is not None:
                     overall.setdefault(case, np.empty(scale.trials))[trial] = history.final_accuracy
             print(f"{title}: trial {trial + 1} of {scale.trials} done", flush=True)
@@ -78,8 +78,8 @@ def main(arguments: list[str] | None = None) -> None:
                 values = 100 * accuracy[name, tau, c]
                 color = neural.COLORS[scale.taus.index(tau)] if tau else curves.GREY
                 style = {"marker": "o"} | ({} if tau else {"linestyle": ":"})
-                found[name] = curves.line(ax, scale.counts, values.mean(-1), name, color, **style)
-                found[name]["std"] = [curves.short(v) for v in values.std(axis=(0, 2))]
+                found[name] = curves.draw_line(ax, scale.counts, values.mean(-1), name, color, **style)
+                found[name]["std"] = [curves.rounded(v) for v in values.std(axis=(0, 2))]
                 if tau:
                     found[name]["global"] = neural.summary(100 * overall[name, tau, c])
                 words = ", ".join(f"{m} ± {s}" for m, s in zip(found[name]["mean"], found[name]["std"], strict=True))
@@ -92,7 +92,7 @@ def main(arguments: list[str] | None = None) -> None:
         ax.set_xlabel("samples of a new client")
     curves.legend(figure, axes[0, 0], 4)
     facts = {"trials": scale.trials, "steps": scale.steps, "results": results}
-    curves.save(args, neural.name_of(args, "figure5"), facts, figure)
+    curves.save(args, neural.file_name(args, "figure5"), facts, figure)
 
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ SCALES = {
 }  # fmt: skip
 
 
-def label(tau: int) -> str:
+def method_label(tau: int) -> str:
     """A method as the figures call it."""
     return "D-SGD (tau = 1)" if tau == 1 else f"FedAvg, tau = {tau}"
 
@@ -141,7 +141,7 @@ def new_clients(source: Source, seed: int, data_dir: Path | None, brightness: fl
     return dataclasses.replace(data, scale=brightness * data.scale, offset=brightness * data.offset)
 
 
-def with_samples(data: FederatedData, counts: Sequence[int], seed: int) -> FederatedData:
+def subsampled(data: FederatedData, counts: Sequence[int], seed: int) -> FederatedData:
     """Every client once for each number of training examples, with the same test examples: count by count.
 
     A client has equally many of each class, up to one.
@@ -169,7 +169,7 @@ def model_for(scale: Scale, data: FederatedData) -> SplitModel:
     return srp.models.get(dataset=data, **scale.model)
 
 
-def arguments(doc: str | None, given: list[str] | None) -> tuple[argparse.Namespace, Scale]:
+def parse_arguments(doc: str | None, given: list[str] | None) -> tuple[argparse.Namespace, Scale]:
     """The command line of a figure, and its scale."""
     parser = curves.parser(doc, SCALES, "runs/fedavg_representation_neural")
     parser.add_argument("--runs", type=Path, help="folder of trained models; default: OUT/models")
@@ -190,18 +190,18 @@ def arguments(doc: str | None, given: list[str] | None) -> tuple[argparse.Namesp
     return args, scale._replace(**{name: value for name, value in given.items() if value is not None})
 
 
-def run_name(args: argparse.Namespace, tau: int) -> str:
+def model_folder(args: argparse.Namespace, tau: int) -> str:
     """The folder of models of tau local steps: another step size has folders of its own."""
     return f"tau_{tau}" if args.step_size == STEP else f"tau_{tau}_step_{args.step_size:g}"
 
 
-def name_of(args: argparse.Namespace, figure: str) -> str:
+def file_name(args: argparse.Namespace, figure: str) -> str:
     """The name of a figure's files: another step size or brightness has files of its own."""
     step = "" if args.step_size == STEP else f"_step_{args.step_size:g}"
     return figure + step + ("" if args.brightness is None else f"_brightness_{args.brightness:g}")
 
 
-def trained(
+def train_or_load(
     args: argparse.Namespace, scale: Scale, source: Source, num_classes: int | None, tau: int, trial: int
 ) -> History:
     """FedAvg with tau local steps on a federation, trained now or read back.
@@ -223,7 +223,7 @@ def trained(
         {"alpha": ALPHA} if num_classes is None else {"classes_per_client": num_classes, "max_examples": scale.samples}
     )
     kind = "dirichlet" if num_classes is None else f"{num_classes}_each"
-    place = f"{source.dataset}_{len(source.classes)}_{kind}/{run_name(args, tau)}/trial_{trial}"
+    place = f"{source.dataset}_{len(source.classes)}_{kind}/{model_folder(args, tau)}/trial_{trial}"
     folder, seed = args.runs / place, args.seed + trial
     facts = {
         "source": source._replace(classes=list(source.classes))._asdict(), "division": division, "tau": tau,
@@ -252,7 +252,7 @@ def trained(
     return History.load(folder)
 
 
-def start_for(scale: Scale, history: History | None, new: FederatedData, seed: int) -> tuple[SplitModel, SplitParams]:
+def initial_model(scale: Scale, history: History | None, new: FederatedData, seed: int) -> tuple[SplitModel, SplitParams]:
     """A model for new clients: a trained representation, or a random one for None, under the trial's fresh output."""
     model = model_for(scale, new)
     fresh = model.init(jax.random.key(10_000 + seed))
@@ -261,7 +261,7 @@ def start_for(scale: Scale, history: History | None, new: FederatedData, seed: i
     return model, SplitParams(params_of(history.server_state).representation, fresh.head)
 
 
-def fine_tuned(
+def fine_tune(
     model: SplitModel, params: SplitParams, data: FederatedData, seed: int, epochs: int = FINE_TUNE_EPOCHS
 ) -> list[SplitParams]:
     """Parameters of every client of `data` after it trained all layers."""
@@ -278,4 +278,4 @@ def fine_tuned(
 def summary(values: Iterable[float]) -> dict[str, float | str]:
     """Mean, lowest and highest of trials, four digits."""
     found = np.asarray(list(values), float)
-    return {what: curves.short(getattr(found, how)()) for what, how in STATISTICS.items()}
+    return {what: curves.rounded(getattr(found, how)()) for what, how in STATISTICS.items()}

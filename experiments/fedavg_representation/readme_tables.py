@@ -14,31 +14,30 @@ from typing import Any
 import steps
 
 sys.path.append(str(Path(__file__).parents[1]))
-from pages import csv, markdown, span, write
-from pages import facts as of_file
+from pages import csv, load_results, markdown, span, write
 
 HERE = Path(__file__).parent
 LINEAR = {"FedAvg": "FedAvg, 2 local updates", "D-GD": "D-GD, 1 local update"}
 
 
-def facts(name: str) -> Any:
+def results(name: str) -> Any:
     """Results of a figure."""
-    return of_file(f"fedavg_representation/results/{name}.json")
+    return load_results(f"fedavg_representation/results/{name}.json")
 
 
 def linear() -> str:
     """The ends of figures 1 and 3."""
     rows = [["after 250 rounds", "distance", "gradient norm", "error of a new client before fine-tuning"]]
     for title, name in LINEAR.items():
-        norm, before = (facts("figure3")[f"{name}, {what}"] for what in ("gradient norm", "before"))
-        rows.append([title, span(facts("figure1")[name], -1, ".3g"), span(norm, -1), f"{before['mean'][0]:.2f}"])
+        norm, before = (results("figure3")[f"{name}, {what}"] for what in ("gradient norm", "before"))
+        rows.append([title, span(results("figure1")[name], -1, ".3g"), span(norm, -1), f"{before['mean'][0]:.2f}"])
     return markdown(rows)
 
 
 def fine_tuned() -> str:
     """Figure 3, right."""
-    curves = {f"{title}, fine-tuned": facts("figure3")[f"{name}, fine-tuned"] for title, name in LINEAR.items()}
-    curves["own samples alone"] = facts("figure3")["own samples alone"]
+    curves = {f"{title}, fine-tuned": results("figure3")[f"{name}, fine-tuned"] for title, name in LINEAR.items()}
+    curves["own samples alone"] = results("figure3")["own samples alone"]
     first = next(iter(curves.values()))
     rows = [["samples n of the new client", *(f"{x:.0f}" for x in first["x"])]]
     rows += [[title, *(f"{mean:#.3g}" for mean in curve["mean"])] for title, curve in curves.items()]
@@ -48,26 +47,26 @@ def fine_tuned() -> str:
 def new_clients(name: str, title: str) -> str:
     """Figure 5: a random start has no C of its own."""
     rows: list[list[str]] = []
-    for panel, by_classes in facts(name).items():
-        for place, (classes, of) in enumerate(by_classes.items()):
-            for start, curve in of.items():
+    for panel, by_classes in results(name).items():
+        for place, (classes, starts) in enumerate(by_classes.items()):
+            for start, curve in starts.items():
                 own = "global" in curve
                 if own or place == 0:
                     cells = (f"{m:.1f} ± {s:.1f}" for m, s in zip(curve["mean"], curve["std"], strict=True))
                     shown = span(curve["global"], form=".1f") if own else "-"
                     rows.append([panel, classes.removeprefix("C=") if own else "-", start, *cells, shown])
-    samples = next(iter(next(iter(facts(name)["new data set"].values())).values()))["x"]
+    samples = next(iter(next(iter(results(name)["new data set"].values())).values()))["x"]
     return markdown([[title, "C", "start", *(f"{x:.0f}" for x in samples), "global"], *rows])
 
 
 def layers() -> str:
     """Figure 2."""
-    found = facts("figure2")
+    found = results("figure2")
     first, *others = next(iter(found.values()))["x"]
     rows = [["start", f"CKA of {first}", *others, "accuracy after fine-tuning"]]
-    for start, of in found.items():
-        cells = (span(of, place, ".3f") for place in range(len(of["x"])))
-        rows.append([start, *cells, span(of["accuracy"], form=".1f")])
+    for start, layers_of_start in found.items():
+        cells = (span(layers_of_start, place, ".3f") for place in range(len(layers_of_start["x"])))
+        rows.append([start, *cells, span(layers_of_start["accuracy"], form=".1f")])
     return markdown(rows)
 
 
@@ -75,8 +74,8 @@ def cosines() -> str:
     """Figure 4."""
     forms = {"same class": ".3f", "different classes": ".3f", "difference": ".3f", "global": ".1f"}
     rows = [["model", *forms]]
-    for model, of in facts("figure4").items():
-        cells = (span(of[what], form=form) if what in of else "-" for what, form in forms.items())
+    for model, cosines_of_model in results("figure4").items():
+        cells = (span(cosines_of_model[what], form=form) if what in cosines_of_model else "-" for what, form in forms.items())
         rows.append([model, *cells])
     return markdown(rows)
 

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import neural
 import pandas as pd
-from figure5 import PANELS, adapted
+from figure5 import PANELS, adapted_accuracies
 
 from fedjax_srp.adaptation import params_of
 
@@ -43,7 +43,7 @@ def training_loss(scale: neural.Scale, history: Any, data: Any) -> float:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    args, scale = neural.arguments(__doc__, arguments)
+    args, scale = neural.parse_arguments(__doc__, arguments)
     args.out.mkdir(parents=True, exist_ok=True)
     rows = []
     for trial in range(scale.trials):
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> None:
         for tau in [tau for tau in scale.taus if tau in STEPS]:
             for args.step_size in STEPS[tau]:
                 for panel, source, later in zip(PANELS, scale.training, scale.new, strict=True):
-                    history = neural.trained(args, scale, source, scale.shown, tau, trial)
+                    history = neural.train_or_load(args, scale, source, scale.shown, tau, trial)
                     data = neural.federation(
                         source, seed, args.data_dir, classes_per_client=scale.shown, max_examples=scale.samples
                     )
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> None:
                         "training_loss": training_loss(scale, history, data), "global": 100 * history.final_accuracy,
                     }  # fmt: skip
                     new = neural.new_clients(later, seed, args.data_dir)
-                    found = 100 * adapted(args, scale, new, history, seed).mean(axis=1)
+                    found = 100 * adapted_accuracies(args, scale, new, history, seed).mean(axis=1)
                     rows += [common | {"samples": n, "accuracy": a} for n, a in zip(scale.counts, found, strict=True)]
                 pd.DataFrame(rows).to_csv(args.out / "steps.csv", index=False, float_format="%.5g")
     print(table(pd.DataFrame(rows)))
@@ -71,10 +71,10 @@ def table(rows: pd.DataFrame) -> str:
     head = ["new clients", "tau", "step", *sorted(set(rows["samples"])), "training loss", "global", "trials"]
     found = [head]
     losses = rows.groupby(["tau", "step"])["training_loss"].mean()
-    for (panel, tau, step), of in rows.groupby(["panel", "tau", "step"], sort=True):
+    for (panel, tau, step), rows_of_step in rows.groupby(["panel", "tau", "step"], sort=True):
         chosen = "*" if losses[tau].idxmin() == step else ""
-        once = of.drop_duplicates("trial")
-        cells = [pages.pm(kept["accuracy"], 1) for _, kept in of.groupby("samples")]
+        once = rows_of_step.drop_duplicates("trial")
+        cells = [pages.pm(kept["accuracy"], 1) for _, kept in rows_of_step.groupby("samples")]
         cells += [pages.pm(once["training_loss"], 4), pages.pm(once["global"], 1), len(once)]
         found.append([panel, tau, f"{step:g}{chosen}", *cells])
     return pages.markdown(found)

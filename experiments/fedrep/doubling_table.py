@@ -100,7 +100,7 @@ def run(
     )
 
 
-def compared(everybody: History, doubling: History, evaluation: str) -> dict[str, Any]:
+def compare(everybody: History, doubling: History, evaluation: str) -> dict[str, Any]:
     """One seed in numbers; a time is inf where the target was not reached."""
     final = {"everybody": everybody, "doubling": doubling}
     found: dict[str, Any] = {
@@ -112,18 +112,18 @@ def compared(everybody: History, doubling: History, evaluation: str) -> dict[str
     for fraction in FRACTIONS:
         target = fraction * found["accuracy_everybody"]
         for cost in COSTS:
-            times = {who: float(h.time_to(target, cost, evaluation=evaluation)) for who, h in final.items()}
+            times = {policy: float(h.time_to(target, cost, evaluation=evaluation)) for policy, h in final.items()}
             found[f"{fraction:g} C={cost:g}"] = times | {"factor": times["everybody"] / times["doubling"]}
     return found
 
 
-def written(factors: list[float]) -> str:
+def format_factors(factors: list[float]) -> str:
     """The median of the factors with their range; "never" where doubling did not reach the target."""
 
-    def word(factor: float) -> str:
+    def format_factor(factor: float) -> str:
         return "never" if factor == 0 else f"{factor:.2f}" if factor >= 0.01 else f"{factor:.1g}"
 
-    low, middle, high = (word(float(of(factors))) for of in (np.min, np.median, np.max))
+    low, middle, high = (format_factor(float(of(factors))) for of in (np.min, np.median, np.max))
     return f"{middle} ({low} to {high})"
 
 
@@ -146,16 +146,16 @@ def table(results: dict[str, dict[str, list[dict[str, Any]]]]) -> str:
             factors = {
                 place: [float(seed[place]["factor"]) for seed in seeds] for place in seeds[0] if place.startswith("0.")
             }
-            rows.append([label, f"`{evaluation}`", *cells, *map(written, factors.values())])
+            rows.append([label, f"`{evaluation}`", *cells, *map(format_factors, factors.values())])
     return pages.markdown(rows)
 
 
-def in_words(value: Any) -> Any:
+def to_json(value: Any) -> Any:
     """Numbers with four digits, and words where JSON has none."""
     if isinstance(value, dict):
-        return {name: in_words(part) for name, part in value.items()}
+        return {name: to_json(part) for name, part in value.items()}
     if isinstance(value, list):
-        return [in_words(part) for part in value]
+        return [to_json(part) for part in value]
     if isinstance(value, float):
         return float(f"{value:.4g}") if math.isfinite(value) else str(value)
     return value
@@ -180,11 +180,11 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"--rounds-per-stage {args.rounds_per_stage}: must be at least 1")
     methods = args.methods or scale.methods
     file = args.out / f"doubling_table{'' if args.rounds_per_stage == STAGE else f'_{args.rounds_per_stage}'}.json"
-    made_of = {"scale": args.scale, "num_seeds": num_seeds, "rounds_per_stage": args.rounds_per_stage}
-    facts: dict[str, Any] = {**made_of, "results": {}}
+    options = {"scale": args.scale, "num_seeds": num_seeds, "rounds_per_stage": args.rounds_per_stage}
+    facts: dict[str, Any] = {**options, "results": {}}
     if file.is_file():
         known = json.loads(file.read_text("utf-8"))
-        if all(known.get(what) == value for what, value in made_of.items()):
+        if all(known.get(what) == value for what, value in options.items()):
             facts = known
     data = srp.data.load("digits", num_clients=scale.num_clients, classes_per_client=3)
     keys = jax.vmap(jax.random.key)(jnp.arange(num_seeds))
@@ -192,7 +192,7 @@ def main(arguments: list[str] | None = None) -> None:
     for name in [name for name in methods if name not in facts["results"]]:
         runs = (run(name, stage, scale, data, keys, args.devices) for stage in (None, args.rounds_per_stage))
         pairs = list(zip(*runs, strict=True))
-        facts["results"][name] = in_words({e: [compared(*pair, e) for pair in pairs] for e in METHODS[name]})
+        facts["results"][name] = to_json({e: [compare(*pair, e) for pair in pairs] for e in METHODS[name]})
         file.write_text(json.dumps(facts, indent=1, allow_nan=False) + "\n", "utf-8")
         print(f"{name} done", file=sys.stderr, flush=True)
     print(table({name: facts["results"][name] for name in METHODS if name in facts["results"]}))

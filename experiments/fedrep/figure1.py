@@ -45,7 +45,7 @@ COLORS = {"Local only": curves.GREY, "FedSGD": curves.ORANGE, "FedRep": curves.B
 def measure(samples: int, rounds: int, eval_every: int, trials: int, seed: int, init: str) -> dict[str, np.ndarray]:
     """Name -> (trials, evaluations) mean errors over clients."""
     tasks = [
-        synthetic.clients(jax.random.fold_in(jax.random.key(seed), trial), CLIENTS, 1, DIM, RANK, samples)[0]
+        synthetic.make_tasks(jax.random.fold_in(jax.random.key(seed), trial), CLIENTS, 1, DIM, RANK, samples)[0]
         for trial in range(trials)
     ]
     make = synthetic.FedRepFromDescent if init == "descent" else srp.algorithms.LinearFedRep
@@ -74,10 +74,10 @@ def main() -> None:
     results = {}
     for label, color in COLORS.items():
         final = np.stack([errors[m][label][:, -1] for m in counts], axis=1)
-        results[label] = {"final by samples": curves.line(axes[0], counts, final, label, color, marker="o")}
-        results[label]["final of every trial"] = [[curves.short(value) for value in values] for values in final.T]
+        results[label] = {"final by samples": curves.draw_line(axes[0], counts, final, label, color, marker="o")}
+        results[label]["final of every trial"] = [[curves.rounded(value) for value in values] for values in final.T]
         few = f"m={counts[0]}, by round"
-        results[label][few] = curves.line(axes[1], at, errors[counts[0]][label], label, color)
+        results[label][few] = curves.draw_line(axes[1], at, errors[counts[0]][label], label, color)
         for m, values in zip(counts, final.T, strict=True):
             print(f"{label:10s} m={m:2d}: {values.mean():.3g}, lowest {values.min():.3g}, highest {values.max():.3g}")
     axes[0].set(title=f"after {rounds} rounds", xlabel="samples m of a client", xticks=counts, yscale="log")

@@ -51,7 +51,7 @@ def measure(label: str, start: str, num_clients: int, trials: int, seed: int) ->
     """(trials, rounds) distances."""
     head, step_size, _ = METHODS[label]
     tasks = [
-        synthetic.clients(
+        synthetic.make_tasks(
             jax.random.fold_in(jax.random.key(seed), trial), num_clients, 1, DIM, RANK, SAMPLES, math.sqrt(RANK)
         )[0]
         for trial in range(trials)
@@ -80,9 +80,9 @@ def main() -> None:
         for label, (_, _, color) in METHODS.items():
             for start in starts:
                 distance, text = measure(label, start, n, trials, args.seed), f"{label}, {start} start"
-                drawn = curves.line(ax, np.arange(1, ROUNDS + 1), distance, text, color, linestyle=STARTS[start])
+                drawn = curves.draw_line(ax, np.arange(1, ROUNDS + 1), distance, text, color, linestyle=STARTS[start])
                 final = distance[:, -LAST:].mean(axis=1)
-                results[f"n={n}, {text}"] = drawn | {"final": [curves.short(value) for value in final]}
+                results[f"n={n}, {text}"] = drawn | {"final": [curves.rounded(value) for value in final]}
                 print(
                     f"n={n:4d} {text:23s} last {LAST} rounds: mean {final.mean():.2g}, lowest {final.min():.2g}, "
                     f"highest {final.max():.2g}, above 0.1 in {(final > 0.1).sum()} of {trials}",

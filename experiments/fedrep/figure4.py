@@ -37,7 +37,7 @@ SCALES = {  # samples of new clients, rounds, trials
 }
 
 
-def trained(label: str, task, evaluation_samples: int):
+def make_algorithm(label: str, task, evaluation_samples: int):
     """The algorithm, whose evaluation fits a head to some samples of a client."""
     if label == "FedSGD":
         return synthetic.FedSGD(task, step_size=FEDSGD_STEP, samples=SAMPLES, evaluation_samples=evaluation_samples)
@@ -56,16 +56,16 @@ def main() -> None:
     counts, rounds, trials = SCALES[args.scale]
     errors = {label: np.empty((trials, len(counts))) for label in COLORS}
     pairs = [
-        synthetic.clients(jax.random.fold_in(jax.random.key(args.seed), trial), CLIENTS, NEW, DIM, RANK, SAMPLES)
+        synthetic.make_tasks(jax.random.fold_in(jax.random.key(args.seed), trial), CLIENTS, NEW, DIM, RANK, SAMPLES)
         for trial in range(trials)
     ]
     options = {"num_rounds": rounds, "eval_every": rounds, "evaluations": (), "progress": False, "devices": 1}
     for label in ("FedSGD", "FedRep"):
-        judges = [trained(label, pairs[0][0], n) for n in counts]
+        algorithms = [make_algorithm(label, pairs[0][0], n) for n in counts]
         for trial, (task, new) in enumerate(pairs):
-            history = srp.simulate(judges[0], task, key=jax.random.key(trial), chunk_size=CLIENTS, **options)
-            for i, judge in enumerate(judges):
-                scores = srp.evaluate(judge, new, history.server_state, key=jax.random.key(trial), devices=1)
+            history = srp.simulate(algorithms[0], task, key=jax.random.key(trial), chunk_size=CLIENTS, **options)
+            for i, algorithm in enumerate(algorithms):
+                scores = srp.evaluate(algorithm, new, history.server_state, key=jax.random.key(trial), devices=1)
                 errors[label][trial, i] = np.median(scores["fit_head"])
     for trial, (_, new) in enumerate(pairs):
         errors["Local only"][trial] = [np.median(synthetic.local_only(new, n)) for n in counts]
@@ -73,7 +73,7 @@ def main() -> None:
     figure, (ax,) = curves.panels(1, width=5.2)
     results = {}
     for label, color in COLORS.items():
-        results[label] = curves.line(ax, counts, errors[label], label, color, marker="o")
+        results[label] = curves.draw_line(ax, counts, errors[label], label, color, marker="o")
         print(f"{label:10s} by samples {counts}: " + ", ".join(f"{value:.3g}" for value in errors[label].mean(0)))
     ax.set(xlabel="samples of a new client", xscale="log", yscale="log", xticks=counts, xticklabels=counts)
     ax.set_xticks([], minor=True)

@@ -114,7 +114,7 @@ def main(arguments: list[str] | None = None) -> None:
     results = {}
     for label, (name, evaluation, color) in CURVES.items():
         values = np.transpose([found[name, epochs][evaluation] for epochs in scale.epochs])
-        results[label] = curves.line(ax, scale.epochs, values, label, color, marker="o")
+        results[label] = curves.draw_line(ax, scale.epochs, values, label, color, marker="o")
         spread = values.std(0, ddof=1) if scale.seeds > 1 else np.full(len(scale.epochs), np.nan)
         shown = [f"{mean:.1f} ± {std:.1f}" for mean, std in zip(values.mean(0), spread, strict=True)]
         print(f"{label:18s} by epochs {scale.epochs}: {', '.join(shown)}")

@@ -91,7 +91,7 @@ def federations(scale: Scale, seed: int, data_dir: Path | None) -> tuple[Any, An
     return parts[0], parts[1]
 
 
-def trained(name: str, scale: Scale, data: Any, seed: int, devices: int | None) -> Any:
+def train(name: str, scale: Scale, data: Any, seed: int, devices: int | None) -> Any:
     """The server's state after a run, a tenth of the clients in a round."""
     shared = {
         "hidden": scale.hidden, "learning_rate": scale.learning_rate, "momentum": 0.5,
@@ -118,7 +118,7 @@ def draw(panels: dict[str, dict[str, Any]]) -> Figure:
         for label, rows in by_label.items():
             style = {LOCAL: {"linestyle": ":"}, "FedAvg": {"linestyle": (0, (3, 3)), "zorder": 3}}.get(label, {})
             color = COLORS[names[label]] if label in names else "#000000"
-            curves.drawn(ax, rows, label, color, **style)
+            curves.draw_summary(ax, rows, label, color, **style)
         ax.set(title=f"{title} of each new client", xlabel="epochs")
     axes[0].set_ylabel("mean test accuracy of new clients, %")
     curves.legend(figure, axes[0], 4)
@@ -154,7 +154,7 @@ def main(arguments: list[str] | None = None) -> None:
             "optimizer": srp.SGD(scale.learning_rate, momentum=0.5),
         }
         for name in scale.methods:
-            state = trained(name, scale, old, args.seed + trial, args.devices)
+            state = train(name, scale, old, args.seed + trial, args.devices)
             params = params_of(state)
             accuracy[name][trial] = srp.adapt(model, new, params._replace(head=fresh.head), **options).mean
         accuracy["local"][trial] = srp.adapt(model, new, fresh, part="all", **options).mean

@@ -17,15 +17,14 @@ import rivals_table
 from rivals import COLUMNS
 
 sys.path.append(str(Path(__file__).parents[1]))
-from pages import facts as of_file
-from pages import markdown, span, wrapped, write
+from pages import load_results, markdown, span, wrapped, write
 
 HERE = Path(__file__).parent
 
 
-def facts(name: str) -> Any:
+def results(name: str) -> Any:
     """Results of a figure or table."""
-    return of_file(f"fedrep/results/{name}.json")
+    return load_results(f"fedrep/results/{name}.json")
 
 
 def runs(name: str) -> Any:
@@ -36,8 +35,8 @@ def runs(name: str) -> Any:
 def errors() -> str:
     """Figure 1: final errors by samples."""
     found = {"Local only": "Local only", "FedSGD": "FedSGD, head refitted", "FedRep": "FedRep"}
-    curves = {title: facts("figure1")[name]["final by samples"] for name, title in found.items()}
-    curves["FedRep, random start"] = facts("figure1_random")["FedRep"]["final by samples"]
+    curves = {title: results("figure1")[name]["final by samples"] for name, title in found.items()}
+    curves["FedRep, random start"] = results("figure1_random")["FedRep"]["final by samples"]
     rows = [["samples m", *curves]]
     for place, samples in enumerate(curves["FedRep"]["x"]):
         rows.append([f"{samples:.0f}", *(span(curve, place, "#.3g") for curve in curves.values())])
@@ -46,8 +45,8 @@ def errors() -> str:
 
 def first_round(curve: Mapping[str, Any], level: float) -> str:
     """The first drawn round whose mean is at the level or below."""
-    there = (x for x, mean in zip(curve["x"], curve["mean"], strict=True) if mean <= level)
-    return f"{next(there, np.nan):.0f}".replace("nan", "-")
+    reached = (x for x, mean in zip(curve["x"], curve["mean"], strict=True) if mean <= level)
+    return f"{next(reached, np.nan):.0f}".replace("nan", "-")
 
 
 def distances() -> str:
@@ -56,7 +55,7 @@ def distances() -> str:
              "FedRep at 0.1, 0.03, 0.01 by round", "GD-GD at 0.1"]]  # fmt: skip
     for start in ("descent", "random"):
         for n in (10, 100, 1000):
-            curves = [facts("figure3")[f"n={n}, {name}, {start} start"] for name in ("FedRep", "10GD-GD", "GD-GD")]
+            curves = [results("figure3")[f"n={n}, {name}, {start} start"] for name in ("FedRep", "10GD-GD", "GD-GD")]
             final = [np.array(curve["final"]) for curve in curves]
             ends = [span({"mean": f.mean(), "lowest": f.min(), "highest": f.max()}, form="#.2g") for f in final]
             ahead = [f"{(final[place] < final[place + 1]).sum()} of {len(final[0])}" for place in (0, 1)]
@@ -67,7 +66,7 @@ def distances() -> str:
 
 def new_clients_linear() -> str:
     """Figure 4."""
-    found = facts("figure4")
+    found = results("figure4")
     rows = [["samples", *(f"{x:.0f}" for x in found["FedRep"]["x"])]]
     for name, curve in found.items():
         label = name if name == "Local only" else f"{name}'s representation"
@@ -75,11 +74,11 @@ def new_clients_linear() -> str:
     return markdown(rows)
 
 
-def of_rounds() -> str:
+def round_averages() -> str:
     """What table 1's averages over rounds hide."""
     table, found = runs("table1"), [*runs("table1").items(), *runs("ablation").items()]
     spread = [
-        run["std_of_rounds"] for column, of in found if "cifar10_" in column for run in of.get("FedAvg", {}).values()
+        run["std_of_rounds"] for column, methods in found if "cifar10_" in column for run in methods.get("FedAvg", {}).values()
     ]
     coins = {seed: run["by_round"] for seed, run in table["cifar10_100x2"]["L2GD"].items()}
     return wrapped(
@@ -105,7 +104,7 @@ def new_clients(panels: Mapping[str, Any]) -> str:
     axis = [int(x) for x in next(iter(first.values()))["x"]]
     shown = [epochs for epochs in (1, 5, axis[-1]) if epochs <= axis[-1]]
     rows = [["representation of", *(f"{panel}, {e} epoch{'s' * (e > 1)}" for panel in panels for e in shown)]]
-    rows += [[n, *(span(of[n], axis.index(e), ".1f") for of in panels.values() for e in shown)] for n in first]
+    rows += [[n, *(span(panel[n], axis.index(e), ".1f") for panel in panels.values() for e in shown)] for n in first]
     return markdown(rows)
 
 
@@ -116,12 +115,12 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "table1": lambda: rivals_table.tables(runs("table1")),
     "differences": lambda: markdown(rivals_table.far_table(runs("ablation"), COLUMNS["ablation"])),
     "ablation": lambda: rivals_table.ablation(runs("ablation"), COLUMNS["ablation"]),
-    "of_rounds": of_rounds,
-    "figure5": lambda: by_epochs(facts("figure5")),
-    "figure6": lambda: new_clients(facts("figure6")),
-    "figure6_femnist": lambda: new_clients(facts("figure6_femnist")),
-    "doubling": lambda: doubling_table.table(facts("doubling_table")),
-    "doubling_3": lambda: doubling_table.table(facts("doubling_table_3")),
+    "of_rounds": round_averages,
+    "figure5": lambda: by_epochs(results("figure5")),
+    "figure6": lambda: new_clients(results("figure6")),
+    "figure6_femnist": lambda: new_clients(results("figure6_femnist")),
+    "doubling": lambda: doubling_table.table(results("doubling_table")),
+    "doubling_3": lambda: doubling_table.table(results("doubling_table_3")),
 }
 PAGES = {HERE / "README.md": PARTS}
 

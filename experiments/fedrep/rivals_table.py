@@ -17,19 +17,19 @@ from fedjax_srp.history import History
 sys.path.append(str(Path(__file__).parents[1]))
 from pages import markdown
 
-AFTER = "after_training.json"  # in a run's folder: evaluation -> accuracy of every client
-FAR = 3.0  # points from the paper's number that ask for an explanation
-GLOBAL = ["FedAvg", "FedProx"]  # judged as they are, far below all others in every column
+AFTER_TRAINING = "after_training.json"  # in a run's folder: evaluation -> accuracy of every client
+LARGE_DIFFERENCE = 3.0  # points from the paper's number that ask for an explanation
+GLOBAL_MODELS = ["FedAvg", "FedProx"]  # judged as they are, far below all others in every column
 
 
-def clients_scores(folder: Path, history: History, row: Row) -> tuple[np.ndarray, np.ndarray]:
+def client_scores(folder: Path, history: History, row: Row) -> tuple[np.ndarray, np.ndarray]:
     """(evaluations, clients) accuracies that a row of the paper's table averages, and the clients' test points.
 
     Raises:
         ValueError: the run was not evaluated after each of its last rounds.
     """
     if row.after:
-        scores = json.loads((folder / AFTER).read_text("utf-8"))[row.evaluation]
+        scores = json.loads((folder / AFTER_TRAINING).read_text("utf-8"))[row.evaluation]
         return np.asarray(scores, float)[None], history.test_count
     last = np.arange(history.num_rounds - AVERAGED, history.num_rounds) + 1
     if not np.array_equal(history.eval_round[-AVERAGED:], last):
@@ -37,10 +37,10 @@ def clients_scores(folder: Path, history: History, row: Row) -> tuple[np.ndarray
     return history.scores(row.evaluation)[-AVERAGED:], history.test_count
 
 
-def measured(folder: Path, row: Row) -> dict[str, Any]:
+def measure(folder: Path, row: Row) -> dict[str, Any]:
     """One run in numbers, in percent; `by_round` has every evaluation, `diverged` the round, of a run that did."""
     history = History.load(folder)
-    scores, count = clients_scores(folder, history, row)
+    scores, count = client_scores(folder, history, row)
     tested = count > 0
     scores, count = 100 * scores[:, tested], count[tested]
     worst = np.sort(scores, axis=1)[:, : max(1, scores.shape[1] // 10)]
@@ -64,13 +64,13 @@ def collect(columns: Mapping[str, Column], out: Path) -> dict[str, Any]:
             for folder in sorted((out / name / row.training).glob("seed_*")):
                 if (folder / "summary.json").is_file():
                     seed = folder.name.removeprefix("seed_")
-                    found.setdefault(name, {}).setdefault(label, {})[seed] = measured(folder, row)
+                    found.setdefault(name, {}).setdefault(label, {})[seed] = measure(folder, row)
     return found
 
 
-def numbers(seeds: Mapping[str, Mapping[str, float]], what: str = "accuracy") -> tuple[float, str]:
+def mean_and_text(seeds: Mapping[str, Mapping[str, float]], what: str = "accuracy") -> tuple[float, str]:
     """The mean over seeds, and how it is written; nan where a run diverged."""
-    if any("diverged" in of_seed for of_seed in seeds.values()):
+    if any("diverged" in run for run in seeds.values()):
         return np.nan, "diverged"
     values = np.array([of_seed[what] for of_seed in seeds.values()])
     if len(values) == 1:
@@ -78,7 +78,7 @@ def numbers(seeds: Mapping[str, Mapping[str, float]], what: str = "accuracy") ->
     return values.mean(), f"{values.mean():.1f} ± {values.std(ddof=1):.1f} ({len(values)})"
 
 
-def papers(label: str, column: Column) -> float | None:
+def paper_value(label: str, column: Column) -> float | None:
     """The paper's number, where it survived."""
     return None if column.place is None else PAPER[label][column.place]
 
@@ -92,9 +92,9 @@ def main_table(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list[
     for label in ROWS:
         row = [label]
         for name, of_column in found.items():
-            row.append(numbers(of_column[label])[1] if label in of_column else "")
+            row.append(mean_and_text(of_column[label])[1] if label in of_column else "")
             if columns[name].place is not None:
-                theirs = papers(label, columns[name])
+                theirs = paper_value(label, columns[name])
                 row.append("lost" if theirs is None else f"{theirs:.1f}" + "*" * (label in INFERRED))
         rows.append(row)
     return rows
@@ -104,7 +104,7 @@ def worst_table(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list
     """The worst tenth of the clients."""
     rows = [["worst tenth of the clients", *(columns[name].title for name in found)]]
     for label in ROWS:
-        cells = [numbers(found[name][label], "worst_tenth")[1] if label in found[name] else "" for name in found]
+        cells = [mean_and_text(found[name][label], "worst_tenth")[1] if label in found[name] else "" for name in found]
         rows.append([label, *cells])
     return rows
 
@@ -116,25 +116,25 @@ def order_table(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list
         "mean difference, ours less the paper's", "largest",
     ]]  # fmt: skip
     for name, of_column in found.items():
-        theirs = {label: papers(label, columns[name]) for label in of_column if label not in INFERRED}
-        pairs = {n: (numbers(of_column[n])[0], value) for n, value in theirs.items() if value is not None}
+        theirs = {label: paper_value(label, columns[name]) for label in of_column if label not in INFERRED}
+        pairs = {n: (mean_and_text(of_column[n])[0], value) for n, value in theirs.items() if value is not None}
         frame = pd.DataFrame.from_dict(pairs, "index", columns=["ours", "paper"]).dropna()  # those that diverged
         if len(frame) < 3:
             continue
         difference = frame["ours"] - frame["paper"]
         largest = difference[difference.abs().idxmax()]
-        cells = f"{ranked(frame):.2f}", f"{ranked(frame.drop(index=GLOBAL, errors='ignore')):.2f}"
+        cells = f"{rank_correlation(frame):.2f}", f"{rank_correlation(frame.drop(index=GLOBAL_MODELS, errors='ignore')):.2f}"
         rows.append([columns[name].title, str(len(frame)), *cells, f"{difference.mean():+.1f}", f"{largest:+.1f}"])
     return rows
 
 
-def ranked(frame: pd.DataFrame) -> float:
+def rank_correlation(frame: pd.DataFrame) -> float:
     """Rank correlation of ours with the paper's; nan of a single row."""
     ranks = frame.rank()
     return ranks["ours"].corr(ranks["paper"])
 
 
-def by_place(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list[list[str]]:
+def group_by_paper_column(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list[list[str]]:
     """The columns that stand for one column of the paper: its own first, then those that vary it."""
     places = dict.fromkeys(columns[name].place for name in found)
     return [[name for name in found if columns[name].place == place] for place in places]
@@ -148,12 +148,12 @@ def far_table(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list[l
     """
     head = ["column", "method", "ours", "paper", "difference", "as the authors' code", "difference left", "alone"]
     rows = [head]
-    for base, *ways in by_place(found, columns):
+    for base, *variants in group_by_paper_column(found, columns):
         for label, seeds in found[base].items():
-            ours, theirs = numbers(seeds)[0], papers(label, columns[base])
-            if theirs is None or abs(ours - theirs) <= FAR:
+            ours, theirs = mean_and_text(seeds)[0], paper_value(label, columns[base])
+            if theirs is None or abs(ours - theirs) <= LARGE_DIFFERENCE:
                 continue
-            ran = {way: numbers(found[way][label]) for way in ways if label in found[way]}
+            ran = {variant: mean_and_text(found[variant][label]) for variant in variants if label in found[variant]}
             value, _ = ran.pop(f"{base}_authors", (None, ""))
             cells = ["", ""] if value is None else [f"{value:.1f}", f"{value - theirs:+.1f}"]
             alone = "; ".join(f"{columns[way].title} {written}" for way, (_, written) in ran.items())
@@ -176,19 +176,19 @@ def ablation(found: Mapping[str, Any], columns: Mapping[str, Column]) -> str:
 
     A table for each column of the paper that was run in several ways.
     """
-    made = []
-    for names in by_place(found, columns):
-        ways = {columns[name].title: found[name] for name in names}
+    tables = []
+    for names in group_by_paper_column(found, columns):
+        variants = {columns[name].title: found[name] for name in names}
         base = columns[names[0]]
-        rows = [["method", *ways, "paper"]]
+        rows = [["method", *variants, "paper"]]
         for label in ROWS:
-            cells = [numbers(of_way[label])[1] if label in of_way else "" for of_way in ways.values()]
+            cells = [mean_and_text(variant[label])[1] if label in variant else "" for variant in variants.values()]
             if sum(map(bool, cells)) > 1:
-                theirs = papers(label, base)
+                theirs = paper_value(label, base)
                 rows.append([label, *cells, "lost" if theirs is None else f"{theirs:.1f}" + "*" * (label in INFERRED)])
         if len(rows) > 1:
-            made.append(markdown(rows))
-    return "\n\n".join(made)
+            tables.append(markdown(rows))
+    return "\n\n".join(tables)
 
 
 def summarize(columns: Mapping[str, Column], out: Path, file: Path) -> int:

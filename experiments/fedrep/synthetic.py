@@ -16,7 +16,7 @@ NOISE = 1e-3  # of labels whose features are divided by sqrt(m)
 DESCENT_STEPS, DESCENT_STEP = 10, 0.5  # of the start
 
 
-def clients(key, num_clients: int, num_new: int, dim: int, rank: int, samples: int, head_norm: float = 1.0):
+def make_tasks(key, num_clients: int, num_new: int, dim: int, rank: int, samples: int, head_norm: float = 1.0):
     """Tasks of the training clients and of new clients with the same B*.
 
     The authors divide features by sqrt(m) and not the noise: with standard normal features its size is sqrt(m) NOISE.
@@ -30,7 +30,7 @@ def clients(key, num_clients: int, num_new: int, dim: int, rank: int, samples: i
     )
 
 
-def batches(task, samples: int):
+def fixed_samples(task, samples: int):
     """The fixed samples of all clients: X (n, m, d) and y (n, m)."""
 
     def batch(i):
@@ -42,7 +42,7 @@ def batches(task, samples: int):
 
 def local_only(task, samples: int):
     """(n,) errors of clients that fit their own samples alone, the d numbers of smallest norm."""
-    theta = jax.vmap(lambda x, y: jnp.linalg.lstsq(x, y)[0])(*batches(task, samples))
+    theta = jax.vmap(lambda x, y: jnp.linalg.lstsq(x, y)[0])(*fixed_samples(task, samples))
     return jnp.sum((theta - task.heads @ task.representation.T) ** 2, axis=1)
 
 
@@ -90,7 +90,7 @@ class FedRepFromDescent(srp.algorithms.LinearFedRep):
 
     def init(self, key, task):
         """The right singular vectors."""
-        x, y = batches(task, self.samples_per_round)
+        x, y = fixed_samples(task, self.samples_per_round)
 
         def step(_, theta):
             residual = jnp.einsum("nmd,nd->nm", x, theta) - y

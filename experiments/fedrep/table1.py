@@ -35,7 +35,7 @@ from fedjax_srp.history import jsonable
 HERE = Path(__file__).parent
 
 
-def what(name: str, column: Column, training: str, seed: int) -> Any:
+def describe_run(name: str, column: Column, training: str, seed: int) -> Any:
     """Everything that makes a run, to know a finished one by."""
     facts = column._replace(title="", place=None, note="")._asdict() | {"own": column.own.get(training, {})}
     return jsonable({"column": name, "training": training, "seed": seed, **facts})
@@ -80,7 +80,7 @@ def train(column: Column, training: str, seed: int, data: Any, folder: Path, arg
     key = jax.random.fold_in(jax.random.key(seed), column.num_rounds)
     later = tuple(row.evaluation for row in judged if row.after)
     scores = srp.evaluate(method, data, history.server_state, key=key, evaluations=later, devices=devices)
-    (folder / rivals_table.AFTER).write_text(
+    (folder / rivals_table.AFTER_TRAINING).write_text(
         json.dumps({name: values.tolist() for name, values in scores.items()}) + "\n", "utf-8"
     )
     config = {**history.config, "seed": seed, "arguments": arguments}
@@ -122,13 +122,13 @@ def main(arguments: list[str] | None = None) -> None:
             for seed in args.seeds:
                 for training in args.methods:
                     folder = args.out / name / training / f"seed_{seed}"
-                    made_of = what(name, column, training, seed)
+                    made_of = describe_run(name, column, training, seed)
                     if is_finished(folder, made_of):
                         continue
                     if data is None:
                         data = srp.data.load(**column.federation, data_dir=args.data_dir)
-                    said = train(column, training, seed, data, folder, made_of, args.devices)
-                    print(f"{column.title}: {training}, seed {seed}: {said}", flush=True)
+                    message = train(column, training, seed, data, folder, made_of, args.devices)
+                    print(f"{column.title}: {training}, seed {seed}: {message}", flush=True)
     except (ValueError, FileNotFoundError) as error:
         if not (is_ours(error) or is_ours(error, HERE)):
             raise

@@ -55,9 +55,9 @@ def measure(seeds: int, num_rounds: int) -> dict[str, dict[str, Any]]:
     goals = [[f * h.final_accuracy for f in FRACTIONS] for h in histories["FedRep, no stages"]]
     return {
         name: {
-            "times": [[curves.short(h.time_to(g)) for g in of] for h, of in zip(runs, goals, strict=True)],
+            "times": [[curves.rounded(h.time_to(g)) for g in of] for h, of in zip(runs, goals, strict=True)],
             "rounds": [[stage.num_rounds for stage in h.stages()] for h in runs],
-            "accuracy": [curves.short(h.final_accuracy) for h in runs],
+            "accuracy": [curves.rounded(h.final_accuracy) for h in runs],
         }
         for name, runs in histories.items()
     }

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from panels import compact, curves, parser, spread
+from panels import compact_json, curves, mean_std, parser
 from time_ratios import TABLES, gap_at_start
 from worlds import World, linear
 
@@ -32,15 +32,15 @@ LOCAL_STEPS = 100
 SEEDS = {"smoke": 2, "cpu": 20, "full": 20}
 
 
-class Course(NamedTuple):
+class Trajectory(NamedTuple):
     """Each round of a run: time at its end, |w - w*|, and whether all clients took part and met the criterion."""
 
     elapsed: np.ndarray
     distance: np.ndarray
-    arrived: np.ndarray
+    completed: np.ndarray
 
 
-def course(world: World, seed: int, initial: int, local_steps: int, num_rounds: int) -> Course:
+def simulate_exact(world: World, seed: int, initial: int, local_steps: int, num_rounds: int) -> Trajectory:
     """FLANP from `initial` clients, and FedGATE from all of them."""
     x, y = np.asarray(world.data.x, np.float64), np.asarray(world.data.y, np.float64)
     key, clock = jax.random.key(seed), world.clock(local_steps)
@@ -58,7 +58,7 @@ def course(world: World, seed: int, initial: int, local_steps: int, num_rounds: 
     summed = np.where(step * values > 1e-12, (1 - shrunk) / np.maximum(values, 1e-12), step * local_steps)
     powers, sums = ((vectors * of[:, None, :]) @ vectors.transpose(0, 2, 1) for of in (shrunk, summed))
 
-    w, n, elapsed, found = start(world, seed), initial, 0.0, []
+    w, n, elapsed, found = initial_model(world, seed), initial, 0.0, []
     tracking = np.zeros_like(targets)
     for _ in range(num_rounds):
         own = powers[:n] @ w + np.einsum("ide,ie->id", sums[:n], targets[:n] + tracking[:n])
@@ -72,39 +72,39 @@ def course(world: World, seed: int, initial: int, local_steps: int, num_rounds: 
         found.append((elapsed, np.linalg.norm(w - minimiser), met and n == num_clients))
         if met and n < num_clients:
             n, tracking = min(2 * n, num_clients), np.zeros_like(targets)
-    return Course(*map(np.array, zip(*found, strict=True)))
+    return Trajectory(*map(np.array, zip(*found, strict=True)))
 
 
-def start(world: World, seed: int) -> np.ndarray:
+def initial_model(world: World, seed: int) -> np.ndarray:
     """The model that all runs of a seed start from."""
     key = srp.named_key(srp.named_key(jax.random.key(seed), "server"), "init")
     server = world.algorithm("fedgate", world.local_steps).init(key, world.data)
     return np.asarray(server.params.head["out"]["kernel"][:, 0], np.float64)
 
 
-def row(size: dict[str, Any], seeds: int) -> dict[str, Any]:
+def measure(size: dict[str, Any], seeds: int) -> dict[str, Any]:
     """Target -> times and rounds of both methods, and the ratios of times and rounds, of the seeds that reached it."""
     found: dict[str, Any] = {name: {column: [] for column in COLUMNS} for name in (*map(str, TARGETS), "tightening")}
     found["propositions_equal"] = []
     for seed in range(seeds):
         world = linear(seed, None, **size, full_batch=True)
-        runs = [course(world, seed, n, LOCAL_STEPS, 400) for n in (world.initial, world.data.num_clients)]
+        runs = [simulate_exact(world, seed, n, LOCAL_STEPS, 400) for n in (world.initial, world.data.num_clients)]
         for name in (*map(str, TARGETS), "tightening"):
-            reached = [run.arrived if name == "tightening" else run.distance <= float(name) for run in runs]
+            reached = [run.completed if name == "tightening" else run.distance <= float(name) for run in runs]
             if not all(of.any() for of in reached):
                 continue
             n, m = (int(np.argmax(of)) + 1 for of in reached)
             ours, theirs = runs[0].elapsed[n - 1], runs[1].elapsed[m - 1]
             for column, value in zip(COLUMNS, (ours, theirs, ours / theirs, n, m, n / m), strict=True):
                 found[name][column].append(curves.short(value))
-        found["propositions_equal"].append(curves.short(by_theory(world, seed)))
+        found["propositions_equal"].append(curves.short(theory_ratio(world, seed)))
     return found
 
 
 COLUMNS = ("T_FLANP", "T_FedGATE", "ratio", "rounds_FLANP", "rounds_FedGATE", "equal_speeds")
 
 
-def by_theory(world: World, seed: int) -> float:
+def theory_ratio(world: World, seed: int) -> float:
     """Propositions 2 and 3 at equal speeds: the ratio of the two expressions of equation 4."""
     samples, c = world.constants["samples_per_client"], world.constants["accuracy_constant"]
     ones, gap = np.ones(world.data.num_clients), gap_at_start(world, seed)
@@ -120,15 +120,15 @@ def main(arguments: list[str] | None = None) -> None:
     found = {}
     for size in sizes:
         title = f"N = {size['num_clients']}, s = {size['samples']}"
-        found[title] = row(size, args.seeds or SEEDS[args.scale])
-        print(f"{title}: equal speeds by Propositions 2 and 3: {spread(found[title]['propositions_equal'])}")
+        found[title] = measure(size, args.seeds or SEEDS[args.scale])
+        print(f"{title}: equal speeds by Propositions 2 and 3: {mean_std(found[title]['propositions_equal'])}")
         for target in (*map(str, TARGETS), "tightening"):
-            of = found[title][target]
-            said = ", ".join(f"{name} {spread(values)}" for name, values in of.items() if values)
-            print(f"{title}: to {target}: {said} ({len(of['ratio'])} seeds)", flush=True)
+            columns = found[title][target]
+            cells = ", ".join(f"{name} {mean_std(values)}" for name, values in columns.items() if values)
+            print(f"{title}: to {target}: {cells} ({len(columns['ratio'])} seeds)", flush=True)
     results = args.results or args.out
     results.mkdir(parents=True, exist_ok=True)
-    (results / "fixed_target.json").write_text(compact({"scale": args.scale, "results": found}))
+    (results / "fixed_target.json").write_text(compact_json({"scale": args.scale, "results": found}))
     print(f"wrote {results / 'fixed_target.json'}")
 
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
-from worlds import BATCH, CURVES, ON_TIME, PENALTY, WORLDS, World, accuracy
+from worlds import BATCH, CURVES, ON_TIME, PENALTY, WORLDS, World, test_accuracy
 
 import fedjax_srp as srp
 from fedjax_srp._checks import is_ours
@@ -61,17 +61,17 @@ class Runs(NamedTuple):
     tests: dict[str, list[float]]
 
 
-def _arrays(history: srp.History) -> dict[str, np.ndarray]:
+def _to_arrays(history: srp.History) -> dict[str, np.ndarray]:
     """What curves and stages need of a run."""
     metrics = {f"metric/{name}": values for name, values in history.metrics.items()}
     scores = {f"score/{name}": values for name, values in history.accuracies.items()}
-    return {name: getattr(history, name) for name in _KEPT} | metrics | scores
+    return {name: getattr(history, name) for name in _FIELDS} | metrics | scores
 
 
-def _history(name: str, stored: Mapping[str, np.ndarray]) -> srp.History:
+def _from_arrays(name: str, stored: Mapping[str, np.ndarray]) -> srp.History:
     """Of what `_arrays` kept."""
     groups = {kind: {k.partition("/")[2]: v for k, v in stored.items() if k.startswith(f"{kind}/")} for kind in _GROUPS}
-    kept = {field: stored[field] for field in _KEPT}
+    kept = {field: stored[field] for field in _FIELDS}
     return srp.History(
         name, **kept, metrics=groups["metric"], accuracies=groups["score"], score_name="training loss",
         smaller_is_better=True,
@@ -79,7 +79,7 @@ def _history(name: str, stored: Mapping[str, np.ndarray]) -> srp.History:
 
 
 _GROUPS = ("metric", "score")
-_KEPT = (
+_FIELDS = (
     "round", "stage", "cohort_size", "compute_time", "communicated", "finite", "client_time", "eval_round",
     "test_count",
 )  # fmt: skip
@@ -94,40 +94,40 @@ def run(panel: Panel, out: Path, data_dir: Path | None) -> Runs:
     for method in panel.methods:
         for seed, world in enumerate(worlds):
             file = out / panel.name() / method / f"seed_{seed}.npz"
-            what = {"rounds": panel.num_rounds, "every": panel.eval_every, **panel.options, **rules}
-            what = json.dumps(jsonable(what), sort_keys=True)
+            description = {"rounds": panel.num_rounds, "every": panel.eval_every, **panel.options, **rules}
+            description = json.dumps(jsonable(description), sort_keys=True)
             if not file.is_file():
                 begin = time.perf_counter()
                 history = CURVES[method].run(world, seed, panel.num_rounds, panel.eval_every)
-                tested = math.nan if world.metric else accuracy(history, world)
+                accuracy = math.nan if world.metric else test_accuracy(history, world)
                 file.parent.mkdir(parents=True, exist_ok=True)
-                np.savez(file, what=what, tested=tested, **_arrays(history))
+                np.savez(file, what=description, tested=accuracy, **_to_arrays(history))
                 print(f"{panel.title}: {method}, seed {seed}: {time.perf_counter() - begin:.0f} s", flush=True)
             with np.load(file) as stored:
-                if str(stored["what"]) != what:
+                if str(stored["what"]) != description:
                     raise ValueError(
-                        f"{file} holds a run of {stored['what']}, not of {what}; give another --out, or delete it"
+                        f"{file} holds a run of {stored['what']}, not of {description}; give another --out, or delete it"
                     )
-                histories.setdefault(method, []).append(_history(method, stored))
+                histories.setdefault(method, []).append(_from_arrays(method, stored))
                 tests.setdefault(method, []).append(float(stored["tested"]))
     return Runs(panel, histories, worlds, tests)
 
 
-def course(history: srp.History, metric: str | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def trajectory(history: srp.History, metric: str | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rounds, simulated times and values of a run's curve."""
     if metric is None:
         return history.eval_round, history.eval_elapsed(), history.mean_accuracy
     return history.round, history.elapsed(), history.metrics[metric]
 
 
-def lowest(history: srp.History, metric: str | None) -> float:
+def lowest_value(history: srp.History, metric: str | None) -> float:
     """The lowest value of a curve; inf where the run diverged."""
-    return math.inf if history.diverged else float(np.nanmin(course(history, metric)[2]))
+    return math.inf if history.diverged else float(np.nanmin(trajectory(history, metric)[2]))
 
 
 def time_to(history: srp.History, value: float, metric: str | None) -> float:
     """When a curve first falls to a value; inf if never."""
-    _, times, values = course(history, metric)
+    _, times, values = trajectory(history, metric)
     reached = values <= value
     return float(times[np.argmax(reached)]) if reached.any() else math.inf
 
@@ -136,28 +136,28 @@ def speed_ups(runs: Runs, rival: str, ours: str = "flanp") -> dict[str, Any]:
     """Time of the rival over that of FLANP, seed by seed, see the top."""
     metric = runs.worlds[0].metric
     pair = {name: runs.histories[name] for name in (ours, rival)}
-    end = 1.05 * max(lowest(history, metric) for histories in pair.values() for history in histories)
-    start = min(float(course(history, metric)[2][0]) for histories in pair.values() for history in histories)
+    end = 1.05 * max(lowest_value(history, metric) for histories in pair.values() for history in histories)
+    start = min(float(trajectory(history, metric)[2][0]) for histories in pair.values() for history in histories)
 
     def ratios(value: float) -> np.ndarray:
         times = {name: np.array([time_to(h, value, metric) for h in histories]) for name, histories in pair.items()}
         return times[rival] / np.maximum(times[ours], 1e-12)
 
     if not (math.isfinite(end) and end < start):
-        return {"end": curves.short(end), "at_end": None, "at_most": None}
+        return {"end": curves.rounded(end), "at_end": None, "at_most": None}
     values = np.geomspace(end, math.sqrt(end * start), VALUES)
     means = [ratios(value).mean() for value in values]
     best = float(values[int(np.argmax(means))])
     return {
-        "end": curves.short(end), "at_end": [curves.short(r) for r in ratios(end)],
-        "best": curves.short(best), "at_most": [curves.short(r) for r in ratios(best)],
+        "end": curves.rounded(end), "at_end": [curves.rounded(r) for r in ratios(end)],
+        "best": curves.rounded(best), "at_most": [curves.rounded(r) for r in ratios(best)],
     }  # fmt: skip
 
 
-def at_fixed_values(runs: Runs, ours: str) -> dict[str, dict[str, list[float | None]]]:
+def ratios_at_values(runs: Runs, ours: str) -> dict[str, dict[str, list[float | None]]]:
     """Time of each rival over ours to each of the panel's values, seed by seed; None where one of them stays above."""
     metric, found = runs.worlds[0].metric, {}
-    for rival in [name for name in runs.panel.methods if name not in OURS]:
+    for rival in [name for name in runs.panel.methods if name not in FLANP_VARIANTS]:
         pairs = list(zip(runs.histories[rival], runs.histories[ours], strict=True))
         found[rival] = {
             str(value): [_ratio(time_to(their, value, metric), time_to(our, value, metric)) for their, our in pairs]
@@ -167,7 +167,7 @@ def at_fixed_values(runs: Runs, ours: str) -> dict[str, dict[str, list[float | N
 
 
 def _ratio(theirs: float, ours: float) -> float | None:
-    return curves.short(theirs / ours) if math.isfinite(theirs + ours) else None
+    return curves.rounded(theirs / ours) if math.isfinite(theirs + ours) else None
 
 
 def stage_norms(history: srp.History) -> list[list[float | int | None]]:
@@ -175,15 +175,15 @@ def stage_norms(history: srp.History) -> list[list[float | int | None]]:
     norm, threshold = history.metrics["global_grad_norm"], history.metrics["grad_norm_threshold"]
     found = []
     for stage in history.stages():
-        of = slice(stage.first_round - 1, stage.first_round - 1 + stage.num_rounds)
-        found.append([stage.cohort_size, curves.short(threshold[of][-1]), curves.short(np.nanmin(norm[of]))])
+        rounds = slice(stage.first_round - 1, stage.first_round - 1 + stage.num_rounds)
+        found.append([stage.cohort_size, curves.rounded(threshold[rounds][-1]), curves.rounded(np.nanmin(norm[rounds]))])
     return found
 
 
-OURS = ("flanp", "gentle", "early", "half")
+FLANP_VARIANTS = ("flanp", "gentle", "early", "half")
 
 
-def spread(values: list[float] | None) -> str:
+def mean_std(values: list[float] | None) -> str:
     """Mean and standard deviation over seeds."""
     if values is None:
         return "-"
@@ -192,10 +192,10 @@ def spread(values: list[float] | None) -> str:
     return f"{numbers.mean():.3g}{deviation}"
 
 
-def on_grid(runs: Runs, method: str, against: str) -> tuple[np.ndarray, np.ndarray]:
+def resample(runs: Runs, method: str, against: str) -> tuple[np.ndarray, np.ndarray]:
     """A common axis, rounds or times, and the values of all seeds on it: the last value at or before each point."""
     metric = runs.worlds[0].metric
-    tracks = [course(history, metric) for history in runs.histories[method]]
+    tracks = [trajectory(history, metric) for history in runs.histories[method]]
     places = [track[0] if against == "round" else track[1] for track in tracks]
     first, last = max(max(place[0], place[1] / 2) for place in places), min(place[-1] for place in places)
     grid = np.linspace(first, last, POINTS) if against == "round" else np.geomspace(first, last, POINTS)
@@ -206,7 +206,7 @@ def on_grid(runs: Runs, method: str, against: str) -> tuple[np.ndarray, np.ndarr
 def draw_curves(ax: Any, runs: Runs, against: str) -> None:
     """Every method of a panel over rounds or simulated time."""
     for method in runs.panel.methods:
-        x, values = on_grid(runs, method, against)
+        x, values = resample(runs, method, against)
         curve = CURVES[method]
         values = np.where(np.isfinite(values), values, np.nan)
         ax.plot(x, values.mean(0), color=curve.color, linestyle=curve.style, linewidth=1.8, label=curve.label)
@@ -254,14 +254,14 @@ def draw_stages(ax: Any, runs: Runs, against: str) -> None:
     ax.spines[["top", "right", "left"]].set_visible(False)
 
 
-def draw(all_runs: list[Runs], title: str, path: Path) -> None:
+def draw(panel_runs: list[Runs], title: str, path: Path) -> None:
     """A column for each panel over time; a panel that stands alone has its rounds beside it."""
     from matplotlib.figure import Figure
 
     columns = [
-        (runs, against) for runs in all_runs for against in (("round", "time") if len(all_runs) == 1 else ("time",))
+        (runs, against) for runs in panel_runs for against in (("round", "time") if len(panel_runs) == 1 else ("time",))
     ]
-    strip = max(0.14, 0.06 * max(runs.panel.seeds for runs in all_runs))  # rows as high as the numbers in them
+    strip = max(0.14, 0.06 * max(runs.panel.seeds for runs in panel_runs))  # rows as high as the numbers in them
     figure = Figure(figsize=(4.7 * len(columns), 4.2 + 3 * strip), layout="constrained")
     axes = figure.subplots(2, len(columns), squeeze=False, sharex="col", gridspec_kw={"height_ratios": [1, strip]})
     for (top, bottom), (runs, against) in zip(axes.T, columns, strict=True):
@@ -270,7 +270,7 @@ def draw(all_runs: list[Runs], title: str, path: Path) -> None:
         bottom.set_xlabel(top.get_xlabel())
         top.set_xlabel("")
         top.set_title(runs.panel.title, fontsize=10)
-    names = list(dict.fromkeys(name for runs in all_runs for name in runs.panel.methods))
+    names = list(dict.fromkeys(name for runs in panel_runs for name in runs.panel.methods))
     handles = [Line2D([], [], color=CURVES[n].color, linestyle=CURVES[n].style, label=CURVES[n].label) for n in names]
     note = "line: mean of the seeds, band: lowest to highest; strip: FLANP's stages, a row for each seed, n clients"
     figure.legend(
@@ -285,65 +285,65 @@ def draw(all_runs: list[Runs], title: str, path: Path) -> None:
     curves.save_picture(figure, path)
 
 
-def facts(runs: Runs) -> dict[str, Any]:
+def panel_results(runs: Runs) -> dict[str, Any]:
     """What a results file has of a panel: curves over time, stages, speed-ups, last values."""
     metric = runs.worlds[0].metric
     found: dict[str, Any] = {"title": runs.panel.title, "rounds": runs.panel.num_rounds, "seeds": runs.panel.seeds}
     for method, histories in runs.histories.items():
-        x, values = on_grid(runs, method, "time")
+        x, values = resample(runs, method, "time")
         row: dict[str, Any] = {
-            "time": [curves.short(v) for v in x[::3]],
-            **{k: [curves.short(v) for v in f(values, axis=0)[::3]] for k, f in _OVER_SEEDS.items()},
-            "lowest": [curves.short(lowest(history, metric)) for history in histories],
-            "last": [curves.short(course(history, metric)[2][-1]) for history in histories],
+            "time": [curves.rounded(v) for v in x[::3]],
+            **{k: [curves.rounded(v) for v in f(values, axis=0)[::3]] for k, f in _OVER_SEEDS.items()},
+            "lowest": [curves.rounded(lowest_value(history, metric)) for history in histories],
+            "last": [curves.rounded(trajectory(history, metric)[2][-1]) for history in histories],
         }
         if metric is None:
-            row["accuracy"] = [curves.short(share) for share in runs.tests[method]]
-        if metric is None and method in OURS:
+            row["accuracy"] = [curves.rounded(share) for share in runs.tests[method]]
+        if metric is None and method in FLANP_VARIANTS:
             row["norms"] = [stage_norms(history) for history in histories]
-        if method in ("heuristic", *OURS):
+        if method in ("heuristic", *FLANP_VARIANTS):
             row["stages"] = [
-                [[s.cohort_size, s.num_rounds, curves.short(s.begins), s.completed] for s in h.stages()]
+                [[s.cohort_size, s.num_rounds, curves.rounded(s.begins), s.completed] for s in h.stages()]
                 for h in histories
             ]
         found[method] = row
     found["speed_up"] = {name: speed_ups(runs, name) for name in runs.panel.methods if name != "flanp"}
-    rivals = [name for name in runs.panel.methods if name not in OURS]
-    for ours in [name for name in OURS[1:] if name in runs.histories]:
+    rivals = [name for name in runs.panel.methods if name not in FLANP_VARIANTS]
+    for ours in [name for name in FLANP_VARIANTS[1:] if name in runs.histories]:
         found[f"speed_up_{ours}"] = {name: speed_ups(runs, name, ours) for name in rivals}
     if runs.panel.values:
-        found["at"] = {ours: at_fixed_values(runs, ours) for ours in OURS if ours in runs.histories}
+        found["at"] = {ours: ratios_at_values(runs, ours) for ours in FLANP_VARIANTS if ours in runs.histories}
     return found
 
 
 _OVER_SEEDS = {"mean": np.mean, "least": np.min, "most": np.max}
 
 
-def compact(found: Mapping[str, Any]) -> str:
+def compact_json(found: Mapping[str, Any]) -> str:
     """JSON with a line for each list of numbers."""
     text = json.dumps(found, indent=1, allow_nan=False)
     return re.sub(r"\[[^\[\]{}]*\]", lambda match: " ".join(match.group().split()), text) + "\n"
 
 
-def report(found: list[Mapping[str, Any]]) -> str:
+def report(results: list[Mapping[str, Any]]) -> str:
     """A row for each method of each panel, as text."""
     lines = []
-    for panel in found:
+    for panel in results:
         lines.append(f"{panel['title']} ({panel['seeds']} seeds, {panel['rounds']} rounds)")
         for name, row in panel["speed_up"].items():
             lines.append(
-                f"  FLANP over {CURVES[name].label:22s} at most {spread(row['at_most']):>14s} (at {row.get('best')})  "
-                f"at the end {spread(row['at_end']):>14s} (at {row['end']})"
+                f"  FLANP over {CURVES[name].label:22s} at most {mean_std(row['at_most']):>14s} (at {row.get('best')})  "
+                f"at the end {mean_std(row['at_end']):>14s} (at {row['end']})"
             )
         for name in [n for n in CURVES if n in panel]:
-            tested = (
-                f"  accuracy {spread([100 * a for a in panel[name]['accuracy']])}" if "accuracy" in panel[name] else ""
+            accuracy = (
+                f"  accuracy {mean_std([100 * a for a in panel[name]['accuracy']])}" if "accuracy" in panel[name] else ""
             )
-            lines.append(f"  {CURVES[name].label:28s} lowest {spread(panel[name]['lowest'])}{tested}")
+            lines.append(f"  {CURVES[name].label:28s} lowest {mean_std(panel[name]['lowest'])}{accuracy}")
         for ours, rivals in panel.get("at", {}).items():
             for rival, ratios in rivals.items():
-                said = "  ".join(f"{value}: {spread(of) if None not in of else of}" for value, of in ratios.items())
-                lines.append(f"  {CURVES[ours].label} over {CURVES[rival].label} at {said}")
+                cells = "  ".join(f"{value}: {mean_std(values) if None not in values else values}" for value, values in ratios.items())
+                lines.append(f"  {CURVES[ours].label} over {CURVES[rival].label} at {cells}")
     return "\n".join(lines)
 
 
@@ -358,7 +358,7 @@ def parser(doc: str) -> argparse.ArgumentParser:
     return result
 
 
-def all_runs(args: argparse.Namespace, result: argparse.ArgumentParser, panels: list[Panel]) -> list[Runs]:
+def run_panels(args: argparse.Namespace, result: argparse.ArgumentParser, panels: list[Panel]) -> list[Runs]:
     """The runs of these panels, or the command line's one-line refusal."""
     srp.use_all_cores()
     if args.seeds is not None:
@@ -378,13 +378,13 @@ def main(name: str, arguments: list[str] | None = None) -> None:
     figure = FIGURES[name]
     result = parser(f"{name} of the FLANP paper: {figure.title}.")
     args = result.parse_args(arguments)
-    runs = all_runs(args, result, figure.panels[args.scale])
+    runs = run_panels(args, result, figure.panels[args.scale])
     results = args.results or args.out
     results.mkdir(parents=True, exist_ok=True)
-    found = [facts(of_panel) for of_panel in runs]
+    found = [panel_results(of_panel) for of_panel in runs]
     file = results / (f"{name}_full" if args.scale == "full" else name)
     draw(runs, figure.title, file.with_suffix(".png"))
     text = {"scale": args.scale, "results": found}
-    file.with_suffix(".json").write_text(compact(text))
+    file.with_suffix(".json").write_text(compact_json(text))
     print(report(found))
     print(f"wrote {file}.json and .png")

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
-from pages import ends, markdown, pm, stacked, wrapped, write
-from pages import facts as of_file
+from pages import ends, joined, load_results, markdown, pm, wrapped, write
 
 HERE = Path(__file__).parent
 SIX = ["N = 50, s = 20", "s = 200", "s = 2,000", "N = 10, s = 100", "N = 100", "N = 1,000"]
@@ -28,18 +27,18 @@ LABELS = {
 }  # fmt: skip
 
 
-def facts(name: str) -> Any:
+def results(name: str) -> Any:
     """Results of a figure or table."""
-    return of_file(f"flanp/results/{name}.json")
+    return load_results(f"flanp/results/{name}.json")
 
 
-def printed(what: str) -> list[Any]:
+def paper_numbers(what: str) -> list[Any]:
     """Numbers of the paper's tables 1 and 2: `paper` has the ratios, `paper_times` the times."""
     files = (HERE / f"results/table{number}.json" for number in (1, 2))
     return [value for file in files for value in json.loads(file.read_text("utf-8"))[what]]
 
 
-def short(value: float) -> str:
+def scientific(value: float) -> str:
     """Three digits and an exponent."""
     return f"{value:.2e}".replace("e+0", "e")
 
@@ -49,102 +48,102 @@ def times(number: int, key: str) -> str:
     head = [key, "T_FLANP", "T_FedGATE", "ratio", "the paper's", "rounds", "by Propositions 2 and 3"]
     rows = [[*head, "Theorem 2: at most", "rounds of a stage: by theory", "longest but the last"]]
     kept = slice(3 * number - 3, 3 * number)
-    paper = zip(printed("paper")[kept], printed("paper_times")[kept], strict=True)
-    for (title, found), (ratio, pair) in zip(facts(f"table{number}")["rules"].items(), paper, strict=True):
+    paper = zip(paper_numbers("paper")[kept], paper_numbers("paper_times")[kept], strict=True)
+    for (title, found), (ratio, pair) in zip(results(f"table{number}")["rules"].items(), paper, strict=True):
         rounds = (f"{np.mean(found[f'rounds_{method}']):.0f}" for method in ("FLANP", "FedGATE"))
         rows.append([
             title.split()[-1], pm(found["T_FLANP"], 0), pm(found["T_FedGATE"], 0), pm(found["ratio"], 3),
-            f"{ratio} = {short(pair[0])} / {short(pair[1])}", ", ".join(rounds), pm(found["ratio_of_propositions"]),
+            f"{ratio} = {scientific(pair[0])} / {scientific(pair[1])}", ", ".join(rounds), pm(found["ratio_of_propositions"]),
             pm(found["theorem2_bound"]), f"{np.mean(found['stage_bound']):.0f}", f"{max(found['longest_stage']):.0f}",
         ])  # fmt: skip
     return markdown(rows)
 
 
 def full_gradients() -> str:
-    found = facts("table1")["full gradients"]
+    found = results("table1")["full gradients"]
     rows = [
-        [title.split()[-1], pm(of["T_FLANP"], 0), pm(of["T_FedGATE"], 0), pm(of["ratio"], 3)]
-        for title, of in found.items()
+        [title.split()[-1], pm(row["T_FLANP"], 0), pm(row["T_FedGATE"], 0), pm(row["ratio"], 3)]
+        for title, row in found.items()
     ]
     return markdown([["full gradients, s", "T_FLANP", "T_FedGATE", "ratio"], *rows])
 
 
 def fixed_ratios() -> str:
-    found = facts("fixed_target").values()
-    rows = [["ratio of times", *SIX], ["the paper's", *printed("paper")]]
+    found = results("fixed_target").values()
+    rows = [["ratio of times", *SIX], ["the paper's", *paper_numbers("paper")]]
     for target in ("0.0116", "0.02", "tightening"):
         label = target if target == "tightening" else f"to {target}"
-        rows.append([label, *(pm(of[target]["ratio"]) for of in found)])
+        rows.append([label, *(pm(row[target]["ratio"]) for row in found)])
     return markdown(rows)
 
 
 def fixed_times() -> str:
-    paper = printed("paper_times")
-    rows = [["T_FLANP, T_FedGATE", *SIX], ["the paper's", *(", ".join(map(short, pair)) for pair in paper)]]
+    paper = paper_numbers("paper_times")
+    rows = [["T_FLANP, T_FedGATE", *SIX], ["the paper's", *(", ".join(map(scientific, pair)) for pair in paper)]]
     clients = [50, 50, 50, 10, 100, 1000]
     over = [fedgate / (1 / np.arange(1, n + 1)).sum() for (_, fedgate), n in zip(paper, clients, strict=True)]
-    rows.append(["the paper's T_FedGATE over H_N", *map(short, over)])
+    rows.append(["the paper's T_FedGATE over H_N", *map(scientific, over)])
     for target, label in (("0.0116", "to 0.0116"), ("tightening", "tightening")):
         cells = [
-            ", ".join(short(np.mean(of[target][f"T_{method}"])) for method in ("FLANP", "FedGATE"))
-            for of in facts("fixed_target").values()
+            ", ".join(scientific(np.mean(row[target][f"T_{method}"])) for method in ("FLANP", "FedGATE"))
+            for row in results("fixed_target").values()
         ]
         rows.append([label, *cells])
     return markdown(rows)
 
 
 def variations() -> str:
-    found, rows = facts("table2"), [["ratio", "N = 10", "N = 100"]]
-    for name, of in found.items():
-        same = [row == found["rules"][title] and name != "rules" for title, row in of.items()]
-        cells = ["as the rules" if s else pm(row["ratio"], 3) for s, row in zip(same, of.values(), strict=True)]
+    found, rows = results("table2"), [["ratio", "N = 10", "N = 100"]]
+    for name, row in found.items():
+        same = [row == found["rules"][title] and name != "rules" for title, row in row.items()]
+        cells = ["as the rules" if s else pm(row["ratio"], 3) for s, row in zip(same, row.values(), strict=True)]
         rows.append([name, *cells[:2]])
-    return markdown([*rows, ["the paper's", *printed("paper")[3:5]]])
+    return markdown([*rows, ["the paper's", *paper_numbers("paper")[3:5]]])
 
 
 def equal_speeds() -> str:
-    found = facts("fixed_target").values()
+    found = results("fixed_target").values()
     rows = [["time at equal speeds, FLANP over FedGATE", *SIX]]
     for target in ("0.0116", "0.02", "tightening"):
         label = target if target == "tightening" else f"to {target}"
-        rows.append([label, *(pm(of[target]["equal_speeds"]) for of in found)])
-    rules = [row for number in (1, 2) for row in facts(f"table{number}")["rules"].values()]
+        rows.append([label, *(pm(row[target]["equal_speeds"]) for row in found)])
+    rules = [row for number in (1, 2) for row in results(f"table{number}")["rules"].values()]
     by_rules = (pm(np.divide(row["rounds_FLANP"], row["rounds_FedGATE"])) for row in rules)
-    by_theory = (pm(of["propositions_equal"]) for of in found)
+    by_theory = (pm(row["propositions_equal"]) for row in found)
     return markdown([*rows, ["batches, by the rules", *by_rules], ["by equation 4", *by_theory]])
 
 
 def at_the_end() -> str:
     rows = [["", "speed-up at the end"]]
     for name in ("figure7", "figure8"):
-        rows += [[f"{name[-1]}: {of['title']}", pm(of["speed_up"]["fedgate"]["at_end"])] for of in facts(name)]
+        rows += [[f"{name[-1]}: {panel['title']}", pm(panel["speed_up"]["fedgate"]["at_end"])] for panel in results(name)]
     return markdown(rows)
 
 
 def theorems() -> str:
-    double, single = (facts("theorems")[name] for name in ("float64", "float32"))
+    double, single = (results("theorems")[name] for name in ("float64", "float32"))
     rows = [["n", "start over Proposition 1's bound", "largest", "gap after R rounds over V_ns", "largest",
              "largest in single precision", "R", "rounds to V_ns", "to the criterion", "most"]]  # fmt: skip
-    for n, of in double.items():
-        starts = [value for value in of["start_over_bound"] if value is not None]
-        gap, met = of["gap_over_accuracy"], of["rounds_to_criterion"]
+    for n, stage in double.items():
+        starts = [value for value in stage["start_over_bound"] if value is not None]
+        gap, met = stage["gap_over_accuracy"], stage["rounds_to_criterion"]
         rows.append([
             n, pm(starts) if starts else "", f"{max(starts):.2f}" if starts else "", pm(gap, 3), f"{max(gap):.3f}",
-            f"{max(single[n]['gap_over_accuracy']):.3f}", ends(of["allowed_rounds"]), pm(of["rounds_to_accuracy"], 1),
+            f"{max(single[n]['gap_over_accuracy']):.3f}", ends(stage["allowed_rounds"]), pm(stage["rounds_to_accuracy"], 1),
             pm(met, 1), f"{max(met):.0f}",
         ])  # fmt: skip
     return markdown(rows)
 
 
 def figure2() -> str:
-    (panel,) = facts("figure2")
-    rows = [[f"{LABELS[rival]} over FLANP", pm(of["at_most"]), pm(of["at_end"])]
-            for rival, of in panel["speed_up"].items()]  # fmt: skip
+    (panel,) = results("figure2")
+    rows = [[f"{LABELS[rival]} over FLANP", pm(speed_up["at_most"]), pm(speed_up["at_end"])]
+            for rival, speed_up in panel["speed_up"].items()]  # fmt: skip
     return markdown([["", "speed-up at most", "at the end"], *rows])
 
 
 def figure9() -> str:
-    fedgate, own = (facts("figure9")[0]["speed_up"][rival]["at_end"] for rival in ("fedgate", "heuristic"))
+    fedgate, own = (results("figure9")[0]["speed_up"][rival]["at_end"] for rival in ("fedgate", "heuristic"))
     ratios = {
         "FedGATE over FLANP": fedgate, "FLANP by the heuristic over FLANP": own,
         "FedGATE over FLANP by the heuristic": np.divide(fedgate, own),
@@ -156,9 +155,9 @@ def losses(name: str, title: str) -> str:
     """What the methods of a figure reach, and how much faster FLANP is."""
     rows = [[title, "FLANP's speed-up at most", "at the end", "lowest training loss", "last", "test accuracy %",
              "clients in the end"]]  # fmt: skip
-    known = {method: panel for panel in reversed(facts(name)) for method in panel if method in LABELS}
-    for method in [method for panel in facts(name) for method in panel if known.pop(method, None)]:
-        panel = next(panel for panel in facts(name) if method in panel)
+    known = {method: panel for panel in reversed(results(name)) for method in panel if method in LABELS}
+    for method in [method for panel in results(name) for method in panel if known.pop(method, None)]:
+        panel = next(panel for panel in results(name) if method in panel)
         row, ratios = panel[method], panel["speed_up"].get(method, {})
         cells = [pm(ratios[which]) if ratios.get(which) else "" for which in ("at_most", "at_end")]
         cells += [pm(row["lowest"], 3), pm(row["last"], 3), pm(100 * np.array(row["accuracy"]), 1)]
@@ -171,7 +170,7 @@ def to_losses(title: str, levels: Sequence[str], wanted: Sequence[tuple[str, str
     rows = [[f"{title}, to a loss of", *levels, "at the end"]]
     for name, samples, pairs in wanted:
         for rival, ours in pairs:
-            panel = next(panel for panel in facts(name) if rival in panel)
+            panel = next(panel for panel in results(name) if rival in panel)
             cells = []
             for level in levels:
                 values = panel["at"][ours][rival][level]
@@ -184,7 +183,7 @@ def to_losses(title: str, levels: Sequence[str], wanted: Sequence[tuple[str, str
 
 
 def thresholds() -> str:
-    (panel,) = facts("figure4_full")
+    (panel,) = results("figure4_full")
     norms = [of_seed[0] for of_seed in panel["flanp"]["norms"]]  # one stage a seed: clients, threshold, lowest norm
     before = [sum(rounds for _, rounds, *_ in stages[:-1]) for stages in panel["early"]["stages"]]
     return wrapped(
@@ -196,15 +195,15 @@ def thresholds() -> str:
 
 
 def criterion() -> str:
-    found = facts("criterion_for_fedrep")
+    found = results("criterion_for_fedrep")
     fixed = np.array(found["10 rounds a stage"]["times"], float)
     rows = [["stages", "median time to 95 %", "to 99 %", "lowest and highest to 99 %", "accuracy %",
              "10 rounds a stage over it: to 95 %", "to 99 %"]]  # fmt: skip
-    for name, of in found.items():
-        early, late = np.array(of["times"], float).T
+    for name, stages in found.items():
+        early, late = np.array(stages["times"], float).T
         over = [ends(fixed[:, place] / own, ".2f") for place, own in enumerate((early, late))]
         cells = f"{np.median(early):.2f}", f"{np.median(late):.1f}", ends(late, ".1f")
-        rows.append([name, *cells, pm(100 * np.array(of["accuracy"]), 1), *over])
+        rows.append([name, *cells, pm(100 * np.array(stages["accuracy"]), 1), *over])
     return markdown(rows)
 
 
@@ -212,38 +211,38 @@ MNIST = [("fednova", "flanp"), ("fednova", "gentle"), ("fednova", "early"), ("fe
          ("fedgate", "flanp")]  # fmt: skip
 FEW = [("fednova", "flanp"), ("fednova", "gentle"), ("fedgate", "flanp")]
 CIFAR = [("fednova", "flanp"), ("fednova", "early"), ("fednova_drawn", "early"), ("fedgate", "early")]
-SOME = [(f"{kind}{k}", "flanp") for kind in ("random", "fastest") for k in (5, 25)]
+SUBSETS = [(f"{kind}{k}", "flanp") for kind in ("random", "fastest") for k in (5, 25)]
 PARTS: Mapping[str, Callable[[], str]] = {
-    "tables": stacked(partial(times, 1, "s"), partial(times, 2, "N")),
+    "tables": joined(partial(times, 1, "s"), partial(times, 2, "N")),
     "full_gradients": full_gradients,
-    "fixed_target": stacked(fixed_ratios, fixed_times),
+    "fixed_target": joined(fixed_ratios, fixed_times),
     "variations": variations,
     "equal_speeds": equal_speeds,
     "at_the_end": at_the_end,
     "theorems": theorems,
     "figure2": figure2,
-    "figure1_full": stacked(
+    "figure1_full": joined(
         partial(losses, "figure1_full", "figure 1, 500 rounds"),
         partial(to_losses, "figure 1", ("0.6", "0.5", "0.4", "0.36"),
                 [("figure1_full", "1,200", [("fedgate", "flanp"), ("fedgate", "half")])]),
     ),
     "figure1": partial(losses, "figure1", "figure 1"),
-    "figure3": stacked(
+    "figure3": joined(
         partial(losses, "figure3_full", "figure 3"),
         partial(to_losses, "figure 3", ("0.5", "0.4", "0.3", "0.2"),
                 [("figure3_full", "3,000", MNIST), ("figure3", "200", FEW)]),
     ),
-    "figure4": stacked(
+    "figure4": joined(
         partial(losses, "figure4_full", "figure 4"),
         partial(to_losses, "figure 4", ("2.1", "2.0", "1.9", "1.8"),
                 [("figure4_full", "2,500", CIFAR), ("figure4", "100", CIFAR[:2])]),
         thresholds,
     ),
     "figure5": partial(losses, "figure5", "figure 5"),
-    "figure6": stacked(
+    "figure6": joined(
         partial(losses, "figure6_full", "figure 6"),
         partial(to_losses, "figure 6", ("0.5", "0.4", "0.3", "0.2"),
-                [("figure6_full", "1,200", SOME)]),
+                [("figure6_full", "1,200", SUBSETS)]),
     ),
     "figure6_few": partial(losses, "figure6", "figure 6, s = 80"),
     "figure9": figure9,

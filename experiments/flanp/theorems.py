@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from panels import compact, curves, parser, spread
+from panels import compact_json, curves, mean_std, parser
 
 import fedjax_srp as srp
 from fedjax_srp import theory
@@ -84,7 +84,7 @@ class Stage:
         return np.concatenate([origin[None], np.asarray(after, np.float64)]) + shift
 
 
-def stages(scale: str, dtype: str, seeds: int) -> dict[str, dict[str, list[float | None]]]:
+def run_stages(scale: str, dtype: str, seeds: int) -> dict[str, dict[str, list[float | None]]]:
     """n -> what its stage did, seed by seed."""
     num_clients, samples, dim, _ = SIZE[scale]
     worlds = [
@@ -100,10 +100,10 @@ def stages(scale: str, dtype: str, seeds: int) -> dict[str, dict[str, list[float
     starts: list[np.ndarray | None] = [None] * seeds
     for n in sizes:
         for seed, data in enumerate(worlds):
-            of, stage, accuracy = data.curvature, Stage(data, n), c / (n * samples)
-            steps = theory.flanp_step_sizes(n, of.mu, of.smoothness, c, tau)
+            curvature, stage, accuracy = data.curvature, Stage(data, n), c / (n * samples)
+            steps = theory.flanp_step_sizes(n, curvature.mu, curvature.smoothness, c, tau)
             models = stage.run(data, tau, steps, starts[seed], max(allowed), seed, dtype)
-            gaps, met = stage.gaps(models), stage.squared_norms(models)[1:] <= 2 * of.mu * accuracy
+            gaps, met = stage.gaps(models), stage.squared_norms(models)[1:] <= 2 * curvature.mu * accuracy
             warm = theory.flanp_warm_gap(n, n // 2, samples, c) if n > 1 else math.nan
             within = gaps[1:] <= accuracy
             ended = int(np.argmax(met)) + 1 if met.any() else len(met)
@@ -114,8 +114,8 @@ def stages(scale: str, dtype: str, seeds: int) -> dict[str, dict[str, list[float
             )  # fmt: skip
             for name, value in zip(COLUMNS, values, strict=True):
                 found[str(n)][name].append(None if value is None else curves.short(value))
-        said = {name: [v for v in values if v is not None] for name, values in found[str(n)].items()}
-        text = ", ".join(f"{name} {spread(values) if values else '-'}" for name, values in said.items())
+        reached = {name: [v for v in values if v is not None] for name, values in found[str(n)].items()}
+        text = ", ".join(f"{name} {mean_std(values) if values else '-'}" for name, values in reached.items())
         print(f"{dtype}, tau = {tau}, n = {n}: {text}", flush=True)
     return found
 
@@ -137,10 +137,10 @@ def main(arguments: list[str] | None = None) -> None:
     found = {}
     for dtype, few in (("float64", seeds), ("float32", min(seeds, 3))):
         with jax.enable_x64(dtype == "float64"), jax.numpy_dtype_promotion("standard"):
-            found[dtype] = stages(args.scale, dtype, few)
+            found[dtype] = run_stages(args.scale, dtype, few)
     results = args.results or args.out
     results.mkdir(parents=True, exist_ok=True)
-    (results / "theorems.json").write_text(compact({"scale": args.scale, "results": found}))
+    (results / "theorems.json").write_text(compact_json({"scale": args.scale, "results": found}))
     print(f"wrote {results / 'theorems.json'}")
 
 

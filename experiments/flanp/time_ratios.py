@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from panels import Panel, Runs, all_runs, curves, parser, spread
+from panels import Panel, Runs, curves, mean_std, parser, run_panels
 from worlds import World
 
 import fedjax_srp as srp
@@ -55,7 +55,7 @@ TABLES = {
 SEEDS = {"smoke": 2, "cpu": 5, "full": 20}
 
 
-def panels(table: Table, scale: str, variation: str | None = None) -> list[Panel]:
+def row_panels(table: Table, scale: str, variation: str | None = None) -> list[Panel]:
     """One for each row."""
     worlds = list(table.worlds)
     if scale == "smoke":
@@ -74,7 +74,7 @@ def panels(table: Table, scale: str, variation: str | None = None) -> list[Panel
     ]  # fmt: skip
 
 
-def arrival(history: srp.History) -> tuple[float, int | None]:
+def completion(history: srp.History) -> tuple[float, int | None]:
     """Simulated time and round of the end of the last stage; inf and None if it is not completed."""
     last = history.stages()[-1]
     if not (last.completed_round and last.cohort_size == history.num_clients):
@@ -89,7 +89,7 @@ def gap_at_start(world: World, seed: int) -> float:
     return float(algorithm.metrics(algorithm.init(key, world.data), world.data)["gap"])
 
 
-def expected(world: World, client_time: np.ndarray, gap: float) -> tuple[float, float]:
+def theory_times(world: World, client_time: np.ndarray, gap: float) -> tuple[float, float]:
     """Propositions 2 and 3 for the speeds of a run and the gap that it starts from."""
     mu, smoothness = world.data.curvature
     times = np.sort(client_time) / world.local_steps
@@ -102,14 +102,14 @@ def expected(world: World, client_time: np.ndarray, gap: float) -> tuple[float, 
     )
 
 
-def row(runs: Runs) -> dict[str, Any]:
+def table_row(runs: Runs) -> dict[str, Any]:
     """Of a table: values of each seed."""
     found: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     pairs = zip(runs.worlds, runs.histories["flanp"], runs.histories["fedgate"], strict=True)
     for seed, (world, flanp, fedgate) in enumerate(pairs):
-        (time, rounds), (other, other_rounds) = arrival(flanp), arrival(fedgate)
+        (time, rounds), (other, other_rounds) = completion(flanp), completion(fedgate)
         gap = gap_at_start(world, seed)
-        of_flanp, of_fedgate = expected(world, fedgate.client_time, gap)
+        of_flanp, of_fedgate = theory_times(world, fedgate.client_time, gap)
         num_clients, samples = world.data.num_clients, world.constants["samples_per_client"]
         bound = theory.flanp_ratio_bound(num_clients, samples, world.constants["accuracy_constant"], gap)
         longest = max((stage.num_rounds for stage in flanp.stages()[:-1]), default=0)
@@ -134,15 +134,15 @@ def main(name: str, arguments: list[str] | None = None) -> None:
     args = command.parse_args(arguments)
     found: dict[str, dict[str, Any]] = {}
     for variation in (None, *args.vary):
-        rows = [row(runs) for runs in all_runs(args, command, panels(table, args.scale, variation))]
+        rows = [table_row(runs) for runs in run_panels(args, command, row_panels(table, args.scale, variation))]
         found[variation or "rules"] = {title: values for one in rows for title, values in one.items()}
     for variation, rows in found.items():
         print(variation)
         for (title, values), printed in zip(rows.items(), table.paper, strict=False):
             print(
-                f"  {title:18s} T_FLANP {spread(values['T_FLANP']):>16s}  T_FedGATE {spread(values['T_FedGATE']):>16s}"
-                f"  ratio {spread(values['ratio']):>14s} (paper {printed})  propositions "
-                f"{spread(values['ratio_of_propositions']):>14s}  Theorem 2 <= {spread(values['theorem2_bound'])}"
+                f"  {title:18s} T_FLANP {mean_std(values['T_FLANP']):>16s}  T_FedGATE {mean_std(values['T_FedGATE']):>16s}"
+                f"  ratio {mean_std(values['ratio']):>14s} (paper {printed})  propositions "
+                f"{mean_std(values['ratio_of_propositions']):>14s}  Theorem 2 <= {mean_std(values['theorem2_bound'])}"
             )
     results = args.results or args.out
     results.mkdir(parents=True, exist_ok=True)

@@ -73,8 +73,8 @@ class _FedNova(_Progress, srp.algorithms.FedNova):
     name: ClassVar[str] = "fednova"
 
 
-OF_REGRESSION = {cls.name: cls for cls in (_FedAvg, _FedGATE, _FedNova)}
-OF_IMAGES = {cls.name: cls for cls in (srp.algorithms.FedAvg, srp.algorithms.FedGATE, srp.algorithms.FedNova)}
+REGRESSION_ALGORITHMS = {cls.name: cls for cls in (_FedAvg, _FedGATE, _FedNova)}
+IMAGE_ALGORITHMS = {cls.name: cls for cls in (srp.algorithms.FedAvg, srp.algorithms.FedGATE, srp.algorithms.FedNova)}
 
 
 def linear(
@@ -102,13 +102,13 @@ def linear(
     def algorithm(name: str, steps: int) -> srp.FederatedAlgorithm:
         work = {"epochs": steps} if full_batch else {"epochs": None, "steps": steps}
         training = srp.Training(srp.SGD(1 / (2 * smoothness * tau)), batch_size, **work)
-        return OF_REGRESSION[name](srp.models.LinearRegression((dim,)), training)
+        return REGRESSION_ALGORITHMS[name](srp.models.LinearRegression((dim,)), training)
 
     constants = {"strong_convexity": mu, "accuracy_constant": c, "samples_per_client": float(samples)}
     return World(data, tau, speeds, initial, algorithm, constants, "distance")
 
 
-def smoothness_of(data: srp.data.FederatedData) -> float:
+def logistic_smoothness(data: srp.data.FederatedData) -> float:
     """L of multinomial logistic regression: half the top eigenvalue of the mean of (x, 1)(x, 1)', and the penalty."""
     rows = np.asarray(data.train_indices)
     x = np.asarray(data.model_input(data.x_train[rows.reshape(-1)])).reshape(rows.size, -1)
@@ -117,31 +117,31 @@ def smoothness_of(data: srp.data.FederatedData) -> float:
 
 
 @functools.cache
-def _images(name: str, num_clients: int, samples: int, seed: int, data_dir: Path | None) -> srp.data.FederatedData:
+def _image_federation(name: str, num_clients: int, samples: int, seed: int, data_dir: Path | None) -> srp.data.FederatedData:
     return srp.data.load(name, num_clients, partition="iid", max_examples=samples, seed=seed, data_dir=data_dir)
 
 
 @functools.cache
-def _of_images(
+def _image_algorithm(
     name: str, shape: tuple[int, ...], hidden: tuple[int, ...], step: float, decay: float, batch: int, local_steps: int
 ) -> srp.FederatedAlgorithm:
     model = srp.models.MLP(shape, 10, hidden)
     optimizer = srp.SGD(step, weight_decay=decay)
-    return OF_IMAGES[name](model, srp.Training(optimizer, batch, epochs=None, steps=local_steps))
+    return IMAGE_ALGORITHMS[name](model, srp.Training(optimizer, batch, epochs=None, steps=local_steps))
 
 
 def logistic(seed: int, data_dir: Path | None, *, name: str, num_clients: int, samples: int, initial: int = 1) -> World:
     """Multinomial logistic regression with a penalty: a model without hidden layers, and SGD's weight decay."""
-    data = _images(name, num_clients, samples, seed, data_dir)
-    step = float(f"{1 / smoothness_of(data):.2g}")
+    data = _image_federation(name, num_clients, samples, seed, data_dir)
+    step = float(f"{1 / logistic_smoothness(data):.2g}")
     shape = data.example_shape
     num_params = 10 * (math.prod(shape) + 1)
     constants = {
         "strong_convexity": PENALTY, "accuracy_constant": num_params / 2, "samples_per_client": float(samples),
     }  # fmt: skip
-    algorithm = lambda name, steps: _of_images(name, shape, (), step, PENALTY, BATCH["logistic"], steps)  # noqa: E731
-    judged = srp.data.training_loss(data, srp.models.cross_entropy)
-    return World(judged, 10, "uniform", initial, algorithm, constants, None)
+    algorithm = lambda name, steps: _image_algorithm(name, shape, (), step, PENALTY, BATCH["logistic"], steps)  # noqa: E731
+    data_with_loss = srp.data.training_loss(data, srp.models.cross_entropy)
+    return World(data_with_loss, 10, "uniform", initial, algorithm, constants, None)
 
 
 def network(
@@ -156,11 +156,11 @@ def network(
     initial: int = 1,
 ) -> World:
     """The network with hidden layers of 128 and 64."""
-    data = _images(name, num_clients, samples, seed, data_dir)
+    data = _image_federation(name, num_clients, samples, seed, data_dir)
     shape = data.example_shape
-    algorithm = lambda name, steps: _of_images(name, shape, (128, 64), step, 0.0, BATCH["network"], steps)  # noqa: E731
-    judged = srp.data.training_loss(data, srp.models.cross_entropy)
-    return World(judged, 10, speeds, initial, algorithm, {}, None)
+    algorithm = lambda name, steps: _image_algorithm(name, shape, (128, 64), step, 0.0, BATCH["network"], steps)  # noqa: E731
+    data_with_loss = srp.data.training_loss(data, srp.models.cross_entropy)
+    return World(data_with_loss, 10, speeds, initial, algorithm, {}, None)
 
 
 class Curve(NamedTuple):
@@ -184,11 +184,11 @@ class Curve(NamedTuple):
         )  # fmt: skip
 
 
-def _stages(world: World) -> srp.ParticipationPolicy:
+def _criterion(world: World) -> srp.ParticipationPolicy:
     return srp.participation.StatisticalAccuracy(world.initial, **world.constants)
 
 
-def _half(world: World) -> srp.ParticipationPolicy:
+def _criterion_from_half(world: World) -> srp.ParticipationPolicy:
     return srp.participation.StatisticalAccuracy(world.data.num_clients // 2, **world.constants)
 
 
@@ -196,24 +196,24 @@ def _heuristic(world: World) -> srp.ParticipationPolicy:
     return srp.participation.StatisticalAccuracy(world.initial)
 
 
-def _gentle(world: World) -> srp.ParticipationPolicy:
+def _slow_shrinkage(world: World) -> srp.ParticipationPolicy:
     """The heuristic with a threshold that shrinks as that of c / (n s) would."""
     return srp.participation.StatisticalAccuracy(world.initial, shrinkage=0.5**0.5)
 
 
-def _everybody(world: World) -> srp.ParticipationPolicy:
+def _all_clients(world: World) -> srp.ParticipationPolicy:
     """All clients, and the criterion of the last stage where it is known."""
     if world.constants:
         return srp.participation.StatisticalAccuracy(world.data.num_clients, **world.constants)
     return srp.participation.Full()
 
 
-def _early(world: World) -> srp.ParticipationPolicy:
+def _first_norm(world: World) -> srp.ParticipationPolicy:
     """The same from the first norm itself, not from half of it."""
     return srp.participation.StatisticalAccuracy(world.initial, first_threshold=1.0, shrinkage=0.5**0.5)
 
 
-def _what_fits(world: World) -> srp.ParticipationPolicy:
+def _partial_work(world: World) -> srp.ParticipationPolicy:
     return srp.participation.PartialWork(world.local_steps, ON_TIME)
 
 
@@ -231,25 +231,25 @@ class RandomWork(srp.participation.Full):
         return cohort._replace(work=drawn.astype(cohort.work.dtype)), state
 
 
-def _drawn(world: World) -> srp.ParticipationPolicy:
+def _random_work(world: World) -> srp.ParticipationPolicy:
     return RandomWork(world.local_steps)
 
 
-SOME = {"random": srp.participation.Uniform, "fastest": srp.participation.Fastest}
+SUBSET_POLICIES = {"random": srp.participation.Uniform, "fastest": srp.participation.Fastest}
 CURVES = {
-    "flanp": Curve("FLANP", "#0072B2", "fedgate", _stages),
+    "flanp": Curve("FLANP", "#0072B2", "fedgate", _criterion),
     "heuristic": Curve("FLANP, heuristic", "#56B4E9", "fedgate", _heuristic),
-    "gentle": Curve("FLANP by 1/sqrt(2)", "#56B4E9", "fedgate", _gentle),
-    "half": Curve("FLANP, n0 = N / 2", "#56B4E9", "fedgate", _half),
-    "early": Curve("FLANP from the first norm", "#009E73", "fedgate", _early),
-    "fedgate": Curve("FedGATE", "#D55E00", "fedgate", _everybody, style="--"),
-    "fedavg": Curve("FedAvg", "#333333", "fedavg", _everybody, style=":"),
-    "fednova": Curve("FedNova", "#882255", "fednova", _what_fits, by_step=True, style="-."),
-    "fednova_drawn": Curve("FedNova with random steps", "#CC79A7", "fednova", _drawn, by_step=True, style="-."),
+    "gentle": Curve("FLANP by 1/sqrt(2)", "#56B4E9", "fedgate", _slow_shrinkage),
+    "half": Curve("FLANP, n0 = N / 2", "#56B4E9", "fedgate", _criterion_from_half),
+    "early": Curve("FLANP from the first norm", "#009E73", "fedgate", _first_norm),
+    "fedgate": Curve("FedGATE", "#D55E00", "fedgate", _all_clients, style="--"),
+    "fedavg": Curve("FedAvg", "#333333", "fedavg", _all_clients, style=":"),
+    "fednova": Curve("FedNova", "#882255", "fednova", _partial_work, by_step=True, style="-."),
+    "fednova_drawn": Curve("FedNova with random steps", "#CC79A7", "fednova", _random_work, by_step=True, style="-."),
     **{
         f"{kind}{k}": Curve(
             f"FedGATE, {k} {kind}", color, "fedgate",
-            lambda world, k=k, kind=kind: SOME[kind](k),
+            lambda world, k=k, kind=kind: SUBSET_POLICIES[kind](k),
             style=style,
         )
         for kind, style in (("random", "--"), ("fastest", "-."))
@@ -258,16 +258,16 @@ CURVES = {
 }  # fmt: skip
 
 
-def accuracy(history: srp.History, world: World) -> float:
+def test_accuracy(history: srp.History, world: World) -> float:
     """Test accuracy of the last model of a run on images, on the test examples of all clients."""
     data = world.data.data
-    predict = srp.models.MLP(data.example_shape, 10, tuple(_hidden(history))).logits
+    predict = srp.models.MLP(data.example_shape, 10, tuple(_hidden_widths(history))).logits
     params = jax.tree.map(jnp.asarray, history.server_state.params)
     x, y = data.model_input(data.x_test), np.asarray(data.y_test)
     return float(np.mean(np.argmax(np.asarray(predict(params, x)), axis=1) == y))
 
 
-def _hidden(history: srp.History) -> list[int]:
+def _hidden_widths(history: srp.History) -> list[int]:
     layers = history.server_state.params.representation
     return [layers[name]["bias"].shape[0] for name in sorted(layers)]
 

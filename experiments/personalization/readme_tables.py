@@ -45,7 +45,7 @@ def read(file: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(handle))
 
 
-def of_scale(file: Path, scale: str) -> Rows:
+def rows_of_scale(file: Path, scale: str) -> Rows:
     """The rows of one scale."""
     found: Rows = {}
     for row in read(file):
@@ -54,7 +54,7 @@ def of_scale(file: Path, scale: str) -> Rows:
     return found
 
 
-def spread(values: Sequence[float]) -> str:
+def mean_std(values: Sequence[float]) -> str:
     """Mean and standard deviation; a single value has none, and nothing is a run that diverged."""
     if not values:
         return "diverged"
@@ -78,17 +78,17 @@ def accuracies(rows: Rows) -> str:
         at = "the last" if ROWS[name].after else ", ".join(row["best_round"] for row in rows[name])
         evaluation = rows[name][0]["evaluation"]
         label = srp.methods.label(name)
-        lines.append(f"| {label} | `{evaluation}` | {spread(best)} | {spread(last)} | {at} | {len(rows[name])} |")
+        lines.append(f"| {label} | `{evaluation}` | {mean_std(best)} | {mean_std(last)} | {at} | {len(rows[name])} |")
     seconds = {
-        (ROWS[name].training, row["seed"]): int(row["cpu_seconds"]) for name, some in rows.items() for row in some
+        (ROWS[name].training, row["seed"]): int(row["cpu_seconds"]) for name, seeds in rows.items() for row in seeds
     }
     missing = [srp.methods.label(name) for name in ROWS if name not in rows]
-    ran = f"{len(seconds)} trainings, {sum(seconds.values()) / 60:.0f} minutes of processor time."
-    ran += f" Not run yet: {', '.join(missing)}." if missing else ""
-    return "\n".join([*lines, "", textwrap.fill(ran, 120)])
+    summary = f"{len(seconds)} trainings, {sum(seconds.values()) / 60:.0f} minutes of processor time."
+    summary += f" Not run yet: {', '.join(missing)}." if missing else ""
+    return "\n".join([*lines, "", textwrap.fill(summary, 120)])
 
 
-def share(better: int, of: int) -> str:
+def verdict(better: int, of: int) -> str:
     """A verdict on a sentence about several methods."""
     return "holds" if better == of else "fails" if not better else "in part"
 
@@ -101,7 +101,7 @@ def findings(rows: Rows) -> str:
     size = f"{SIZE}, {' or '.join(map(str, seeds))} seed{'s' * (seeds[-1] > 1)}"
     own = [name for name in rows if ROWS[name].evaluation != "global" and name != "local_only"]
     lines = ["| sentence | verdict | found | size |", "|---|---|---|---|"]
-    for said, others, bar in (
+    for sentence, others, bar in (
         ("methods with a model for each client are ahead of FedAvg's one model", own, "fedavg"),
         ("they are ahead of every client alone", own, "local_only"),
         (
@@ -114,20 +114,20 @@ def findings(rows: Rows) -> str:
         labels = ", ".join(srp.methods.label(name) for name in sorted(ahead, key=lambda name: -mean(rows, name)))
         found = f"{len(ahead)} of {len(others)} above its {mean(rows, bar):.1f} % after the last round"
         found += f": {labels}" if 0 < len(ahead) < 6 else ""
-        lines.append(f"| {said} | {share(len(ahead), len(others))} | {found} | {size} |")
+        lines.append(f"| {sentence} | {verdict(len(ahead), len(others))} | {found} | {size} |")
     judged = [name for name in rows if not ROWS[name].after]
     gain = [mean(rows, name, "best") - mean(rows, name) for name in judged]
     most = judged[int(np.argmax(gain))]
     found = f"{np.mean(gain):.1f} points in the mean over methods, most for {srp.methods.label(most)}: {max(gain):.1f}"
-    said = "the best of all rounds, chosen on the test data, is more than the last round"
-    lines.append(f"| {said} | {share(sum(g > 0 for g in gain), len(gain))} | {found} | {size} |")
+    sentence = "the best of all rounds, chosen on the test data, is more than the last round"
+    lines.append(f"| {sentence} | {verdict(sum(g > 0 for g in gain), len(gain))} | {found} | {size} |")
     return "\n".join(lines)
 
 
 TABLES = {
-    "cpu": lambda file: accuracies(of_scale(file, "cpu")),
-    "findings": lambda file: findings(of_scale(file, "cpu")),
-    "full": lambda file: accuracies(of_scale(file, "full")),
+    "cpu": lambda file: accuracies(rows_of_scale(file, "cpu")),
+    "findings": lambda file: findings(rows_of_scale(file, "cpu")),
+    "full": lambda file: accuracies(rows_of_scale(file, "full")),
 }
 
 

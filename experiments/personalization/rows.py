@@ -49,7 +49,7 @@ ROWS = {
     "fedgate": Row("fedgate", "global"),
 }
 TRAININGS = tuple(dict.fromkeys(row.training for row in ROWS.values()))
-NOT_HERE = {
+LEFT_OUT = {
     "fedbn": "FedAvg, for the CNN has no BatchNorm",
     "fedsgd": "one step a round: not the same work",
     **dict.fromkeys(("fedbuff", "fedasync", "fedat"), "asynchronous: its rounds are not those of the others"),

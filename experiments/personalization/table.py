@@ -56,8 +56,8 @@ def federation(scale: Scale, data_dir: Path | None) -> srp.data.FederatedData:
     options = {"num_clients": 20, "alpha": 0.1, "min_examples": scale.min_examples, "max_examples": scale.max_train}
     data = srp.data.load(scale.dataset, **options, data_dir=data_dir)
     train, test = (
-        [np.asarray(rows[:count]) for rows, count in zip(*map(np.asarray, of), strict=True)]
-        for of in ((data.train_indices, data.train_counts), (data.test_indices, data.test_counts))
+        [np.asarray(rows[:count]) for rows, count in zip(*map(np.asarray, pair), strict=True)]
+        for pair in ((data.train_indices, data.train_counts), (data.test_indices, data.test_counts))
     )
     arrays = [np.asarray(part) for part in (data.x_train, data.y_train, data.x_test, data.y_test)]
     if scale.max_test is not None:

@@ -97,7 +97,7 @@ def run(curve: str, cost: float, scale: Scale, data: Any, keys: jax.Array) -> li
     )
 
 
-def found(history: History, evaluation: str, cost: float, horizon: float) -> dict[str, float]:
+def measure(history: History, evaluation: str, cost: float, horizon: float) -> dict[str, float]:
     """A run in numbers, at its last evaluation before the horizon."""
     charged = 0.0 if history.asynchronous else cost
     times, scores = history.eval_elapsed(charged), history.scores(evaluation)
@@ -179,7 +179,7 @@ def main(arguments: list[str] | None = None) -> None:
                 done[key] = run(curve, cost, scale, data, keys)
                 print(f"C = {cost:g}: {name} {own or ''} {done[key][0].num_rounds} rounds", flush=True)
             histories = done[key]
-            by_cost.setdefault(f"{cost:g}", {})[curve] = [found(h, evaluation, cost, horizon) for h in histories]
+            by_cost.setdefault(f"{cost:g}", {})[curve] = [measure(h, evaluation, cost, horizon) for h in histories]
             draw(axes[EVALUATIONS.index(evaluation), column], curve, histories, evaluation, cost, horizon)
         for ax, evaluation in zip(axes[:, column], EVALUATIONS, strict=True):
             ax.set(title=f"{evaluation}, C = {cost:g}", ylim=(0.3, 1.0), xscale="log")

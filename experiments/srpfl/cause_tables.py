@@ -18,7 +18,7 @@ SCORES = {  # heading -> method, evaluation
 }
 
 
-def spread(values: pd.Series, digits: int = 1) -> str:
+def mean_std(values: pd.Series, digits: int = 1) -> str:
     """Mean and standard deviation over seeds, of one value without; nothing for a method that was not run."""
     if values.isna().all():
         return ""
@@ -57,8 +57,8 @@ def causes(results: Path) -> str:
     columns = dict(accuracy)
     columns |= {f"worst tenth: {name}": worst[name] for name in ("SRPFL", "FLANP-FT")}
     by_setting = pd.DataFrame(columns).groupby("setting", sort=False)
-    frame = by_setting.agg(spread).reindex(rows["setting"].unique())
-    frame["first gradient"] = gradients.groupby("setting")["below"].agg(lambda of: spread(of, 3))
+    frame = by_setting.agg(mean_std).reindex(rows["setting"].unique())
+    frame["first gradient"] = gradients.groupby("setting")["below"].agg(lambda of: mean_std(of, 3))
     return markdown(frame.join(by_setting.size().rename("seeds")))
 
 
@@ -71,4 +71,4 @@ def sweep(results: Path) -> str:
         columns[f"{own}, less FLANP-FT"] = accuracy[own] - accuracy["FLANP-FT"]
     columns["the same, worst tenth"] = worst["SRPFL"] - worst["FLANP-FT"]
     by_cell = pd.DataFrame(columns).groupby(["images", "classes"])
-    return markdown(by_cell.agg(spread).join(by_cell.size().rename("seeds")))
+    return markdown(by_cell.agg(mean_std).join(by_cell.size().rename("seeds")))

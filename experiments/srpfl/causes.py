@@ -39,7 +39,7 @@ class Variant(NamedTuple):
 
 
 MOMENTUM = {name: CODE_OWN[name] for name in METHODS}
-FEW = {"srpfl": {"head_epochs": 1}}  # before each epoch of the representation, instead of 10
+ONE_HEAD_EPOCH = {"srpfl": {"head_epochs": 1}}  # before each epoch of the representation, instead of 10
 VARIANTS = {
     "text": Variant(),
     "code": Variant(CODE_MLP, MOMENTUM),
@@ -47,8 +47,8 @@ VARIANTS = {
     "PyTorch's start": Variant(START),
     "momentum": Variant(own=MOMENTUM),
     "double softmax and start": Variant(SOFTMAX | START),
-    "double softmax, heads of 1 epoch": Variant(SOFTMAX, FEW, ("srpfl",)),
-    "double softmax and start, heads of 1 epoch": Variant(SOFTMAX | START, FEW, ("srpfl",)),
+    "double softmax, heads of 1 epoch": Variant(SOFTMAX, ONE_HEAD_EPOCH, ("srpfl",)),
+    "double softmax and start, heads of 1 epoch": Variant(SOFTMAX | START, ONE_HEAD_EPOCH, ("srpfl",)),
     "code without double softmax": Variant(START | DECAY, MOMENTUM),
     "code without PyTorch's start": Variant(SOFTMAX | DECAY, MOMENTUM),
     "weight decay": Variant(DECAY),
@@ -71,9 +71,9 @@ def setting(variant: str, smoke: bool = False) -> Setting:
     )
 
 
-def judged(study: Study, training: str, seed: int) -> list[dict]:
+def score_rows(study: Study, training: str, seed: int) -> list[dict]:
     """A finished run: a row an evaluation and evaluated round."""
-    history = History.load(study.place(training, seed))
+    history = History.load(study.run_folder(training, seed))
     return [
         {
             "setting": study.setting.title, "seed": seed, "method": training, "evaluation": evaluation,
@@ -93,15 +93,15 @@ def first_gradients(study: Study, seed: int) -> dict[str, float]:
     flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (examples.x, examples.y))
     loss = lambda params: jnp.mean(model.loss(model.logits(params, flat[0]), flat[1]))  # noqa: E731
     gradient = jax.grad(loss)(model.init(jax.random.key(seed)))
-    return {"head": norm(gradient.head), "below": norm(gradient.representation)}
+    return {"head": tree_norm(gradient.head), "below": tree_norm(gradient.representation)}
 
 
-def norm(tree: Any) -> float:
+def tree_norm(tree: Any) -> float:
     """Of all leaves together."""
     return float(jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree))))
 
 
-def stored(path: Path) -> list[dict]:
+def read_rows(path: Path) -> list[dict]:
     """The rows of a table of an earlier call."""
     return pd.read_csv(path).to_dict("records") if path.exists() else []
 
@@ -122,7 +122,7 @@ def main(arguments: list[str] | None = None) -> None:
         name: Study(FIGURES[3], setting(name, args.smoke), args.out / name.replace(" ", "_"), args.data_dir, print)
         for name in args.settings
     }
-    rows, gradients = (stored(results / name) for name in ("causes.csv", "causes_gradients.csv"))
+    rows, gradients = (read_rows(results / name) for name in ("causes.csv", "causes_gradients.csv"))
     done = {(row["setting"], row["seed"]) for row in rows}
     for seed in range(args.seeds):
         for name, study in studies.items():
@@ -131,7 +131,7 @@ def main(arguments: list[str] | None = None) -> None:
             gradients.append({"setting": name, "seed": seed} | first_gradients(study, seed))
             for training in VARIANTS[name].methods:
                 study.train(training, [seed], together=False)
-                rows += judged(study, training, seed)
+                rows += score_rows(study, training, seed)
             pd.DataFrame(rows).to_csv(results / "causes.csv", index=False)
             pd.DataFrame(gradients).to_csv(results / "causes_gradients.csv", index=False, float_format="%.3g")
     print(causes(results))

@@ -41,7 +41,7 @@ from fedjax_srp import theory
 DIM, RANK, SAMPLES, NOISE, STEP, INITIAL, STAGE = 100, 5, 25, 1.0, 0.1, 16, 30
 FACTORS = (2.0, 1.3, 1.1)
 FEDREP_ROUNDS, FLOOR_ROUNDS, LAST_STAGE = 330, 20, 150
-EXTRA = {"moments": 0, "random": 60}  # rounds to get under way
+EXTRA_ROUNDS = {"moments": 0, "random": 60}  # rounds to get under way
 THEORY_A, THEORY_CHAT = 0.02, 1.3
 SCALES = {"smoke": (range(5, 6), 2), "cpu": (range(5, 14), 5), "full": (range(5, 21), 10)}  # log2 N, repeats
 
@@ -68,15 +68,15 @@ def measure(num_clients: int, repeats: int, seed: int, init: str, stages: str) -
             return srp.simulate_seeds(algorithm, task, keys=keys, **common)
         return [srp.simulate(algorithm, task, key=key, **common) for key in keys]
 
-    runs = {"fedrep": run(srp.participation.Full(), FEDREP_ROUNDS + EXTRA[init])}
+    runs = {"fedrep": run(srp.participation.Full(), FEDREP_ROUNDS + EXTRA_ROUNDS[init])}
     first = float(np.mean([history.metrics["distance"][0] for history in runs["fedrep"]]))
-    plain = [STAGE + EXTRA[init], *[STAGE] * (int(np.ceil(np.log2(num_clients / INITIAL))) - 1)]
+    plain = [STAGE + EXTRA_ROUNDS[init], *[STAGE] * (int(np.ceil(np.log2(num_clients / INITIAL))) - 1)]
     lengths = plain if stages == "plain" else lemma_stages(num_clients, task.heads, first)
     runs["srpfl"] = run(srp.participation.Doubling(INITIAL, lengths), sum(lengths) + LAST_STAGE)
     floors = [history.metrics["distance"][-FLOOR_ROUNDS:].mean() for history in runs["fedrep"]]
     times = {
         name: [
-            [curves.short(h.time_to(f * floor, metric="distance")) for h, floor in zip(histories, floors, strict=True)]
+            [curves.rounded(h.time_to(f * floor, metric="distance")) for h, floor in zip(histories, floors, strict=True)]
             for f in FACTORS
         ]
         for name, histories in runs.items()
@@ -85,29 +85,29 @@ def measure(num_clients: int, repeats: int, seed: int, init: str, stages: str) -
     return {
         "num_clients": num_clients,
         "rounds_per_stage": lengths,
-        "floors": [curves.short(floor) for floor in floors],
+        "floors": [curves.rounded(floor) for floor in floors],
         "first_distance": first,
         "times": times,
         "longest": longest,
     }
 
 
-def ratio(result: dict, factor: int) -> np.ndarray:
+def time_ratios(result: dict, factor: int) -> np.ndarray:
     """Time of SRPFL over that of FedRep in every repeat; nan where either is censored, which gives no ratio."""
     fast, slow = (np.asarray(result["times"][name][factor], float) for name in ("srpfl", "fedrep"))
     return np.divide(fast, slow, out=np.full_like(fast, np.nan), where=np.isfinite(fast) & np.isfinite(slow))
 
 
-def band(values: np.ndarray) -> tuple[float, float]:
+def mean_and_error(values: np.ndarray) -> tuple[float, float]:
     """Mean and its standard error; inf or nan as soon as one value is."""
     if not np.isfinite(values).all():
         return float(values.mean()), np.nan
     return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
 
 
-def curve(ax, clients, samples, waited, label, **style) -> None:
+def draw_curve(ax, clients, samples, waited, label, **style) -> None:
     """Mean with a band of two standard errors; censored points as triangles at the time waited."""
-    means, errors = np.array([band(np.asarray(s, float)) for s in samples]).T
+    means, errors = np.array([mean_and_error(np.asarray(s, float)) for s in samples]).T
     seen = np.isfinite(means)
     ax.plot(clients[seen], means[seen], "o-", label=label, markersize=4, **style)
     ax.fill_between(clients[seen], (means - 2 * errors)[seen], (means + 2 * errors)[seen], alpha=0.2, **style)
@@ -121,7 +121,7 @@ def draw(results: list[dict], init: str, args) -> None:
     index = FACTORS.index(1.3)
     for name, label, color in (("fedrep", "FedRep", curves.ORANGE), ("srpfl", "SRPFL", curves.BLUE)):
         samples, waited = [r["times"][name][index] for r in results], [r["longest"][name] for r in results]
-        curve(axes[0], clients, samples, waited, label, color=color)
+        draw_curve(axes[0], clients, samples, waited, label, color=color)
     axes[0].set(title=f"measured, {init} start: time to 1.3 x floor", ylabel="simulated time (time units)")
 
     a, chat = THEORY_A, THEORY_CHAT
@@ -140,8 +140,8 @@ def draw(results: list[dict], init: str, args) -> None:
 
     for factor, color in zip(FACTORS, (curves.GREEN, curves.PINK, curves.YELLOW), strict=True):
         i = FACTORS.index(factor)
-        ratios = [ratio(r, i) for r in results]
-        curve(axes[2], clients, ratios, np.full(len(clients), np.nan), f"measured, {factor:g} x floor", color=color)
+        ratios = [time_ratios(r, i) for r in results]
+        draw_curve(axes[2], clients, ratios, np.full(len(clients), np.nan), f"measured, {factor:g} x floor", color=color)
     axes[2].plot(clients, srpfl / fedrep, "--", color=curves.GREY, label=f"theory: {kind['schedule']}")
     axes[2].set(title="time of SRPFL / time of FedRep", ylabel="ratio")
     for ax in axes:
@@ -151,36 +151,36 @@ def draw(results: list[dict], init: str, args) -> None:
         ax.set_ylim(bottom=0)
     axes[2].set_ylim(top=1.1)
     facts = {"init": init, "stages": args.stages, "results": results}
-    curves.save(args, name_of(init, args.stages), facts, figure)
+    curves.save(args, file_name(init, args.stages), facts, figure)
 
 
-def name_of(init: str, stages: str) -> str:
+def file_name(init: str, stages: str) -> str:
     """Of the files."""
     return f"linear_speedup_{init}" + ("_lemma" if stages == "lemma" else "")
 
 
-def measured(path: Path, repeats: int, seed: int) -> dict[int, dict]:
+def stored_results(path: Path, repeats: int, seed: int) -> dict[int, dict]:
     """Results that an earlier call left, by number of clients."""
     facts = json.loads(path.read_text()) if path.exists() else {"seed": seed, "results": []}
-    found = {of["num_clients"]: of for of in facts["results"] if len(of["floors"]) == repeats}
-    return found if facts["seed"] == seed else {}
+    results = {result["num_clients"]: result for result in facts["results"] if len(result["floors"]) == repeats}
+    return results if facts["seed"] == seed else {}
 
 
 def main() -> None:
     parser = curves.parser(__doc__, SCALES, "runs/linear_speedup")
-    parser.add_argument("--init", choices=EXTRA, default="moments")
+    parser.add_argument("--init", choices=EXTRA_ROUNDS, default="moments")
     parser.add_argument("--stages", choices=("plain", "lemma"), default="plain")
     parser.add_argument("--clients", type=int, nargs="+", metavar="N", help="default: as the scale has them")
     args = parser.parse_args()
     if args.stages == "lemma" and args.init == "random":
         parser.error("--stages lemma --init random: a random start has a = 0; leave one of the two out")
     exponents, repeats = SCALES[args.scale]
-    results = measured(args.out / f"{name_of(args.init, args.stages)}.json", repeats, args.seed)
+    results = stored_results(args.out / f"{file_name(args.init, args.stages)}.json", repeats, args.seed)
     for num_clients in args.clients or [2**exponent for exponent in exponents]:
         if num_clients not in results:
             begin = time.perf_counter()
             results[num_clients] = measure(num_clients, repeats, args.seed, args.init, args.stages)
-            ratios = ["{:.3f} +- {:.3f}".format(*band(ratio(results[num_clients], i))) for i in range(len(FACTORS))]
+            ratios = ["{:.3f} +- {:.3f}".format(*mean_and_error(time_ratios(results[num_clients], i))) for i in range(len(FACTORS))]
             line = f"N={num_clients:8d}  ratio at {FACTORS} x floor: {'  '.join(ratios)}"
             print(f"{line}   ({time.perf_counter() - begin:.0f} s)", flush=True)
             draw([results[n] for n in sorted(results)], args.init, args)

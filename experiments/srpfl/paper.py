@@ -174,14 +174,14 @@ CODE_OWN = (
 )
 
 
-def by_code(setting: Setting) -> Setting:
+def with_code_options(setting: Setting) -> Setting:
     """The same column with the authors' options."""
     options = CODE_MLP if setting.method["model"] == "mlp" else CODE
     return setting._replace(method=setting.method | options, own=CODE_OWN)
 
 
-SETTINGS["code"] |= {name: by_code(SETTINGS["full"][name]) for name in SETTINGS["full"]}
-SETTINGS["code"]["mnist"] = by_code(SETTINGS["cpu"]["mnist"])
+SETTINGS["code"] |= {name: with_code_options(SETTINGS["full"][name]) for name in SETTINGS["full"]}
+SETTINGS["code"]["mnist"] = with_code_options(SETTINGS["cpu"]["mnist"])
 
 
 @srp.part
@@ -201,7 +201,7 @@ class Idle(srp.FederatedAlgorithm):
         return server
 
 
-def under_clock(history: History, method: srp.Method, data: Any, clock: srp.Clock, seed: int) -> History:
+def retime(history: History, method: srp.Method, data: Any, clock: srp.Clock, seed: int) -> History:
     """The same run as it would have been under another clock.
 
     Right for methods whose cohorts do not depend on speeds (`full` and `uniform`): their training is the same, bit for
@@ -225,8 +225,8 @@ def under_clock(history: History, method: srp.Method, data: Any, clock: srp.Cloc
 class Study:
     """The runs of one data set of one figure, in their folders."""
 
-    def __init__(self, figure: Figure, setting: Setting, out: Path, data_dir: Path | None, say: Callable[[str], None]):
-        self.figure, self.setting, self.say = figure, setting, say
+    def __init__(self, figure: Figure, setting: Setting, out: Path, data_dir: Path | None, log_line: Callable[[str], None]):
+        self.figure, self.setting, self.say = figure, setting, log_line
         federation = setting.federation if data_dir is None else setting.federation | {"data_dir": data_dir}
         self.data = srp.data.load(**federation)
         num_clients = self.data.num_clients
@@ -248,7 +248,7 @@ class Study:
         shared = self.options(name)
         return methods.get(name, dataset=self.data, model=shared.pop("model"), shared=shared)
 
-    def place(self, name: str, seed: int) -> Path:
+    def run_folder(self, name: str, seed: int) -> Path:
         """Runs whose cohorts do not look at speeds serve every clock."""
         return (
             self.folder
@@ -256,7 +256,7 @@ class Study:
             / (f"{name}/seed_{seed}")
         )
 
-    def what(self, name: str, seed: int) -> Any:
+    def describe_run(self, name: str, seed: int) -> Any:
         """Everything that makes a run, to know a finished one by."""
         clock = self.figure.clock if methods.recipe(name).doubling else "any"
         setting = self.setting._replace(title="", seeds=0, own={})._asdict()
@@ -279,31 +279,31 @@ class Study:
         method = self.method(name)  # made once: the seeds then share what is compiled
         if together:
             keys = jnp.stack([jax.random.key(seed) for seed in missing])
-            checkpoints = self.place(name, 0).parent / f"checkpoint_of_seeds_{'_'.join(map(str, missing))}"
+            checkpoints = self.run_folder(name, 0).parent / f"checkpoint_of_seeds_{'_'.join(map(str, missing))}"
             histories = srp.simulate_seeds(method, self.data, keys=keys, checkpoint_dir=checkpoints, **options)
             for seed, history in zip(missing, histories, strict=True):
                 self._save(history, name, seed)
             shutil.rmtree(checkpoints, ignore_errors=True)
             return
         for seed in missing:
-            checkpoints = self.place(name, seed) / "checkpoint"
+            checkpoints = self.run_folder(name, seed) / "checkpoint"
             history = srp.simulate(method, self.data, key=jax.random.key(seed), checkpoint_dir=checkpoints, **options)
             self._save(history, name, seed)
             shutil.rmtree(checkpoints, ignore_errors=True)
 
     def _save(self, history: History, name: str, seed: int) -> None:
-        config = {**history.config, "seed": seed, "arguments": self.what(name, seed)}
-        dataclasses.replace(history, config=config).save(self.place(name, seed))
+        config = {**history.config, "seed": seed, "arguments": self.describe_run(name, seed)}
+        dataclasses.replace(history, config=config).save(self.run_folder(name, seed))
         accuracy = f"{100 * history.final_accuracy:.1f} % ({history.evaluation})"
         self.say(f"{self.setting.title}: {name}, seed {seed}: {accuracy} after {history.host_seconds:.0f} s")
 
     def _finished(self, name: str, seed: int) -> bool:
-        folder = self.place(name, seed)
+        folder = self.run_folder(name, seed)
         if not (folder / "summary.json").is_file():
             return False
         known = json.loads((folder / "config.json").read_text("utf-8"))["config"].get("arguments")
-        if known != self.what(name, seed):
-            changed = [k for k, v in self.what(name, seed).items() if (known or {}).get(k) != v]
+        if known != self.describe_run(name, seed):
+            changed = [k for k, v in self.describe_run(name, seed).items() if (known or {}).get(k) != v]
             raise ValueError(f"{folder} holds a run with other {', '.join(changed)}; give another --out, or delete it")
         return True
 
@@ -313,10 +313,10 @@ class Study:
         for name in names:
             training, evaluation = CURVES[name]
             for seed in range(seeds):
-                history = History.load(self.place(training, seed))
+                history = History.load(self.run_folder(training, seed))
                 if not methods.recipe(training).doubling:
                     clock = self.clocks[self.figure.clock]
-                    history = under_clock(history, self.method(training), self.data, clock, seed)
+                    history = retime(history, self.method(training), self.data, clock, seed)
                 scores = {evaluation: history.accuracies[evaluation], **history.accuracies}
                 curves.setdefault(name, []).append(dataclasses.replace(history, name=name, accuracies=scores))
         return curves

@@ -75,12 +75,12 @@ def with_intervals(frame: pd.DataFrame, curves: Mapping[str, Sequence[History]],
     return pd.DataFrame(rows)
 
 
-def timed(curves: Mapping[str, Sequence[History]], target: float) -> pd.DataFrame:
+def compare(curves: Mapping[str, Sequence[History]], target: float) -> pd.DataFrame:
     """`table.comparison` with evaluations and intervals."""
     return with_intervals(table.comparison(curves, target, COMMUNICATIONS), curves, target)
 
 
-def visible_from(curves: Mapping[str, list[History]], bottom: float, communication: float) -> float:
+def first_visible_time(curves: Mapping[str, list[History]], bottom: float, communication: float) -> float:
     """Simulated time at which the first line or band rises above the bottom of a panel."""
     starts, curve = [math.inf], drawing.accuracy_curve(communication, None)
     for runs in curves.values():
@@ -101,7 +101,7 @@ def draw(columns: Mapping[str, Mapping[str, list[History]]]) -> Figure:
         bottom = ZOOM * min(final)
         for ax, cost in zip(figure.axes[place :: len(columns)], COMMUNICATIONS, strict=True):
             ax.set_ylim(bottom, min(1.0, max(final) + 0.02))
-            ax.set_xlim(left=0.9 * visible_from(curves, bottom, cost))
+            ax.set_xlim(left=0.9 * first_visible_time(curves, bottom, cost))
             drawing.log_ticks(ax)
             for fraction in FRACTIONS:
                 ax.axhline(table.common_target(curves, fraction).accuracy, color="#666666", linewidth=0.7, zorder=1)
@@ -122,11 +122,11 @@ def report(columns: Mapping[str, dict[str, list[History]]], figure: int, heading
         for fraction in FRACTIONS:
             target = table.common_target(curves, fraction)
             parts.append(f"{title}: {heading}; {target.reason}")
-            frames.append(timed(curves, target.accuracy))
+            frames.append(compare(curves, target.accuracy))
             parts.append(table.render(frames[-1], target))
             if own := with_own_parts(curves):
                 parts.append(f"{title}: the same runs, judged with each client's own part; {target.reason}")
-                frames.append(timed(own, target.accuracy))
+                frames.append(compare(own, target.accuracy))
                 parts.append(table.render(frames[-1], target))
         name = title.split(",")[0].lower().replace("-", "")
         pd.concat(frames).to_csv(out / f"figure{figure}_{name}.csv", index=False)

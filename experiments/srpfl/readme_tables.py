@@ -17,7 +17,7 @@ import pandas as pd
 
 sys.path.append(str(Path(__file__).parents[1]))
 from claims import figure
-from pages import facts, markdown, stacked, wrapped, write
+from pages import joined, load_results, markdown, wrapped, write
 
 import fedjax_srp as srp
 
@@ -33,7 +33,7 @@ def label(method: str) -> str:
     return {"flanp_fedavg": "FLANP (FedAvg)", "flanp_fedavg_ft": "FLANP-FT"}.get(method) or srp.methods.label(method)
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """With a digit after the point below 100."""
     return f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
@@ -48,14 +48,14 @@ def accuracies() -> str:
     frames = [figure(3, data) for data in DATA]
     for method in frames[0].index:
         row = [label(method)]
-        for of in (frame.loc[method] for frame in frames):
-            row += [f"{100 * of['final_accuracy']:.1f}", f"{100 * of['worst_decile']:.1f}"]
-            row.append("/".join(f"{100 * of[quarter]:.1f}" for quarter in QUARTERS))
+        for frame in (frame.loc[method] for frame in frames):
+            row += [f"{100 * frame['final_accuracy']:.1f}", f"{100 * frame['worst_decile']:.1f}"]
+            row.append("/".join(f"{100 * frame[quarter]:.1f}" for quarter in QUARTERS))
         rows.append(row)
     return markdown(rows)
 
 
-def timed(row: pd.Series, cost: int, bounds: bool) -> str:
+def format_time(row: pd.Series, cost: int, bounds: bool) -> str:
     """Time to a target, with the factor over the twin."""
     time = row[f"time_{cost}"]
     if not np.isfinite(time):
@@ -63,13 +63,13 @@ def timed(row: pd.Series, cost: int, bounds: bool) -> str:
     low, high = (row[f"{which}_speed_up_{cost}"] for which in ("least", "most"))
     factor = f"{low:.1f} to {high:.1f}x" if bounds else f"{row[f'speed_up_{cost}']:.1f}x"
     known = np.isfinite(row[f"speed_up_{cost}"]) and not row["reached_at_once"]
-    return "≤ " * bool(row["reached_at_once"]) + number(time) + f" ({factor})" * bool(known)
+    return "≤ " * bool(row["reached_at_once"]) + format_number(time) + f" ({factor})" * bool(known)
 
 
 def times(cost: int) -> str:
     rows = [[f"C = {cost}", "digits: 95 %", "99 %", "MNIST: 95 %", "99 %", "CIFAR-10: 95 %", "99 %"]]
     for method in figure(3, "digits").index:
-        cells = (timed(figure(3, d, f).loc[method], cost, bounds=d != "digits") for d in DATA for f in (95, 99))
+        cells = (format_time(figure(3, d, f).loc[method], cost, bounds=d != "digits") for d in DATA for f in (95, 99))
         rows.append([label(method), *cells])
     return markdown(rows)
 
@@ -93,7 +93,7 @@ def pools() -> str:
         for method, one in frames[0].iterrows():
             if data.endswith("_all") and method in figure(name, "mnist480").index:
                 continue  # with more seeds above
-            cells = (timed(frame.loc[method], cost, bounds=True) for frame in frames for cost in COSTS)
+            cells = (format_time(frame.loc[method], cost, bounds=True) for frame in frames for cost in COSTS)
             accuracies = (percent(one, column) for column in ("final_accuracy", "worst_decile"))
             rows.append([name, label(str(method)), one["runs"], *accuracies, *cells])
     return markdown(rows)
@@ -105,36 +105,36 @@ def judgements() -> str:
         tuned, own = (figure(name, "digits", own=which) for which in (False, True))
         for method in own.index:
             row = [name, label(method)]
-            for of, columns in ((tuned, ("final_accuracy", "slowest_quarter", "worst_decile")),
+            for scores, columns in ((tuned, ("final_accuracy", "slowest_quarter", "worst_decile")),
                                 (own, ("final_accuracy", "worst_decile"))):  # fmt: skip
-                one = of.loc[method]
+                one = scores.loc[method]
                 factor = f" ({one['speed_up_0']:.1f}x)" if np.isfinite(one["speed_up_0"]) else ""
                 row += [percent(one, column) for column in columns]
-                row.append(f"{number(one['time_0'])} ± {number(one['time_0_std'])}{factor}")
+                row.append(f"{format_number(one['time_0'])} ± {format_number(one['time_0_std'])}{factor}")
             rows.append(row)
     return markdown(rows)
 
 
 def round_lengths() -> str:
     rows = (figure(name, "digits").loc["fedrep"] for name in range(3, 7))
-    of = [row["time_0"] / ((row["time_10"] - row["time_0"]) / 10) for row in rows]
+    lengths = [row["time_0"] / ((row["time_10"] - row["time_0"]) / 10) for row in rows]
     return wrapped(
         "In all pictures but the first, horizontal lines are the two targets, and the axis begins at 95 % of the "
-        f"lowest final accuracy. A round of FedRep takes {of[0]:.1f} time units in figure 3, {of[1]:.0f} in figure 4, "
-        f"{of[2]:.1f} in figure 5 and {of[3]:.0f} in figure 6 (means until 95 % on digits): a cost of C = 10 is more "
+        f"lowest final accuracy. A round of FedRep takes {lengths[0]:.1f} time units in figure 3, {lengths[1]:.0f} in figure 4, "
+        f"{lengths[2]:.1f} in figure 5 and {lengths[3]:.0f} in figure 6 (means until 95 % on digits): a cost of C = 10 is more "
         "than two rounds in the first and a quarter of one in the second."
     )
 
 
 def asynchronous() -> str:
-    found = facts("srpfl/results/asynchronous.json")
+    found = load_results("srpfl/results/asynchronous.json")
     columns = ["time", "final %", "slowest quarter %", "rounds"]
     rows = [["", *(f"C = {cost}: {columns[0]}" if name == "time" else name for cost in found for name in columns)]]
     for name in found["0"]:
         row: list[Any] = [name]
-        for of in found.values():
-            mean = pd.DataFrame(of[name]).astype(float).mean()
-            row.append(number(mean["time_to_0.92"]))
+        for methods in found.values():
+            mean = pd.DataFrame(methods[name]).astype(float).mean()
+            row.append(format_number(mean["time_to_0.92"]))
             row += [f"{100 * mean[what]:.1f}" for what in ("accuracy", "slowest_quarter")] + [f"{mean['rounds']:,.0f}"]
         rows.append(row)
     return markdown(rows)
@@ -149,7 +149,7 @@ def linear(start: str) -> str:
     rows = [["N", "distance after round 1", "FedRep's floor", "time to 1.3 x floor: FedRep", "SRPFL",
              "FedRep's rounds", *(f"{'ratio ' * (f == 2)}to {f} x" for f in FACTORS),
              *(f"{'times log N: ' * (f == 2)}to {f} x" for f in FACTORS)]]  # fmt: skip
-    for result in facts(f"srpfl/results/linear_speedup_{start}.json"):
+    for result in load_results(f"srpfl/results/linear_speedup_{start}.json"):
         n, found = result["num_clients"], ratios(result)
         errors = found.std(axis=1, ddof=1) / np.sqrt(found.shape[1])
         fedrep, ours = (np.mean(result["times"][method][1]) for method in ("fedrep", "srpfl"))
@@ -164,11 +164,11 @@ def linear(start: str) -> str:
 
 def lemma() -> str:
     rows = [["N", "stages", *(f"to {f} x" for f in FACTORS)]]
-    plain = {of["num_clients"]: of for of in facts("srpfl/results/linear_speedup_moments.json")}
-    for of in facts("srpfl/results/linear_speedup_moments_lemma.json"):
-        planned = f"Lemma B.1: {', '.join(map(str, of['rounds_per_stage']))}"
-        for stages, result in (("30 rounds each", plain[of["num_clients"]]), (planned, of)):
-            rows.append([of["num_clients"], stages, *(f"{mean:.3f}" for mean in ratios(result).mean(axis=1))])
+    plain = {result["num_clients"]: result for result in load_results("srpfl/results/linear_speedup_moments.json")}
+    for by_lemma in load_results("srpfl/results/linear_speedup_moments_lemma.json"):
+        planned = f"Lemma B.1: {', '.join(map(str, by_lemma['rounds_per_stage']))}"
+        for stages, result in (("30 rounds each", plain[by_lemma["num_clients"]]), (planned, by_lemma)):
+            rows.append([result["num_clients"], stages, *(f"{mean:.3f}" for mean in ratios(result).mean(axis=1))])
     return markdown(rows)
 
 
@@ -189,7 +189,7 @@ def stage_lengths() -> str:
 PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
     HERE / "README.md": {
         "accuracies": accuracies,
-        "times": stacked(*(partial(times, cost) for cost in COSTS)),
+        "times": joined(*(partial(times, cost) for cost in COSTS)),
         "round_lengths": round_lengths,
         "factors": factors,
         "pools": pools,

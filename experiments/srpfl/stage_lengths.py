@@ -13,7 +13,7 @@ import jax
 import pandas as pd
 from linear_speedup import (
     DIM,
-    EXTRA,
+    EXTRA_ROUNDS,
     FACTORS,
     FEDREP_ROUNDS,
     FLOOR_ROUNDS,
@@ -43,7 +43,7 @@ def measure(num_clients: int, task_seed: int, repeats: int, init: str, lengths: 
             num_rounds=rounds, eval_every=rounds, evaluations=(), progress=False, chunk_size=min(1024, num_clients),
         )  # fmt: skip
 
-    rounds = FEDREP_ROUNDS + EXTRA[init]
+    rounds = FEDREP_ROUNDS + EXTRA_ROUNDS[init]
     fedrep = run(srp.participation.Full(), rounds)
     floors = [history.metrics["distance"][-FLOOR_ROUNDS:].mean() for history in fedrep]
     stages = (num_clients // INITIAL).bit_length() - 1
@@ -64,7 +64,7 @@ def measure(num_clients: int, task_seed: int, repeats: int, init: str, lengths: 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = curves.parser(__doc__, SCALES, "runs/stage_lengths")
-    parser.add_argument("--init", choices=EXTRA, default="moments")
+    parser.add_argument("--init", choices=EXTRA_ROUNDS, default="moments")
     args = parser.parse_args(arguments)
     args.out.mkdir(parents=True, exist_ok=True)
     sizes, tasks, repeats, lengths = SCALES[args.scale]

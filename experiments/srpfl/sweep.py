@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 from cause_tables import sweep
-from causes import FEDERATION, METHODS, judged, setting
+from causes import FEDERATION, METHODS, score_rows, setting
 from paper import FIGURES, Study
 
 import fedjax_srp as srp
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> None:
                 cell = study(args, classes, images)
                 for training in METHODS:
                     cell.train(training, [seed], together=False)
-                    found = judged(cell, training, seed)
+                    found = score_rows(cell, training, seed)
                     rows += [{"classes": classes, "images": images} | row for row in found]
                 pd.DataFrame(rows).drop(columns="setting").to_csv(results / "sweep.csv", index=False)
     print(sweep(results))

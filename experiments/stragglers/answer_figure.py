@@ -27,7 +27,7 @@ COLORS = dict(
 MEASURES = {"mean": "mean accuracy", "slowest_tenth": "accuracy, slowest tenth"}
 
 
-def held(runs: pd.DataFrame, measure: str) -> tuple[np.ndarray, np.ndarray]:
+def values_on_grid(runs: pd.DataFrame, measure: str) -> tuple[np.ndarray, np.ndarray]:
     """Times, and (seeds, times) values as of the last evaluation; nan before the first and after a run's end."""
     times = np.geomspace(runs["time"].min(), runs["time"].max(), curves.MAX_POINTS)
     rows = []
@@ -40,17 +40,17 @@ def held(runs: pd.DataFrame, measure: str) -> tuple[np.ndarray, np.ndarray]:
 
 def draw(frame: pd.DataFrame, path: Path) -> None:
     """One column a setting, the mean above the slowest tenth."""
-    there = set(zip(frame["personalization"], frame["clock"], strict=True))
-    settings = {setting: title for setting, title in SHOWN.items() if setting in there}
+    available = set(zip(frame["personalization"], frame["clock"], strict=True))
+    settings = {setting: title for setting, title in SHOWN.items() if setting in available}
     figure, axes = curves.panels(len(settings), width=3.4, height=5.6, rows=2, sharey="row", sharex="col")
     labels = {}
     for column, ((name, clock), title) in enumerate(settings.items()):
-        of = frame[(frame["personalization"] == name) & (frame["clock"] == clock)]
+        rows = frame[(frame["personalization"] == name) & (frame["clock"] == clock)]
         lines = itertools.product(COLORS.items(), enumerate(MEASURES.items()))
         for (answer, color), (row, (measure, label)) in lines:
-            ax, runs = axes[row][column], of[of["answer"] == answer]
+            ax, runs = axes[row][column], rows[rows["answer"] == answer]
             if len(runs):
-                times, values = held(runs, measure)
+                times, values = values_on_grid(runs, measure)
                 whole = ~np.isnan(values).any(axis=0)
                 x, y = times[whole], values[:, whole]
                 (labels[answer],) = ax.plot(x, y.mean(0), color=color, linewidth=2.2 if answer == "doubling" else 1.4)

@@ -12,9 +12,9 @@ import pandas as pd
 
 import fedjax_srp as srp
 
-BUSIER = 100  # how many times as long a round of phones that come and go takes, so that it spans sessions
+PHONE_SLOWDOWN = 100  # how many times as long a round of phones that come and go takes, so that it spans sessions
 COSTS = (0.0, 1.0, 10.0)  # mean times of a client
-JUDGES = {"FedAvg": "fine_tune", "FedRep": "fine_tune", "Ditto": "own_model", "LG": "fine_tune", "FedPer": "fine_tune"}
+MAIN_EVALUATION = {"FedAvg": "fine_tune", "FedRep": "fine_tune", "Ditto": "own_model", "LG": "fine_tune", "FedPer": "fine_tune"}
 CLASSES = 5  # of a client, in the figure
 SHOWN = {  # (personalization, clock) -> title of a column of the figure
     ("FedRep", "exponential"): "FedRep, Exp(1)",
@@ -58,11 +58,11 @@ def history_of(arrays: dict[str, np.ndarray], place: int, judge: str, data: Any,
     )
 
 
-def row(history: srp.History, cost: float, target: float, horizon: float) -> dict[str, Any]:
+def measure(history: srp.History, cost: float, target: float, horizon: float) -> dict[str, Any]:
     """A run in numbers."""
     return {
         "final": history.final_accuracy,
-        "at_horizon": _held(history, horizon, cost),
+        "at_horizon": _accuracy_at(history, horizon, cost),
         "slowest_tenth": history.slowest_scores()[-1],
         "worst_tenth": history.worst_decile[-1],
         "target": target,
@@ -70,17 +70,17 @@ def row(history: srp.History, cost: float, target: float, horizon: float) -> dic
         "end": history.elapsed(cost)[-1],
         "gini": history.participation.gini,
         "never": history.participation.never,
-        "wasted": _wasted(history),
+        "wasted": _wasted_share(history),
     }
 
 
-def _wasted(history: srp.History) -> float:
+def _wasted_share(history: srp.History) -> float:
     """Share of the clients' time that was for nothing; nan where nobody worked. Units of partial work count as one."""
     wasted, useful = history.metrics["wasted_time"].sum(), (history.rounds_taken * history.client_time).sum()
     return float(wasted / (wasted + useful)) if wasted + useful else math.nan
 
 
-def _held(history: srp.History, time: float, cost: float) -> float:
+def _accuracy_at(history: srp.History, time: float, cost: float) -> float:
     """The mean accuracy at a time, the last one where a run ended before; nan before the first."""
     past = int((history.eval_elapsed(cost) <= time).sum())
     return float(history.mean_accuracy[past - 1]) if past else math.nan
@@ -89,32 +89,32 @@ def _held(history: srp.History, time: float, cost: float) -> float:
 Runs = Sequence[tuple[str, list[Point], dict[str, np.ndarray]]]  # personalization, batch, arrays with its axis
 
 
-def histories(runs: Runs, data: dict[int, Any]) -> Iterator[tuple[tuple[str, str, int, str], Point, srp.History]]:
+def iterate_histories(runs: Runs, data: dict[int, Any]) -> Iterator[tuple[tuple[str, str, int, str], Point, srp.History]]:
     """(personalization, judge, classes, clock), point and history of each run and way of judging."""
     for name, batch, arrays in runs:
         judges = [key.removeprefix("scores/") for key in arrays if key.startswith("scores/")]
         for judge, (place, point) in itertools.product(judges, enumerate(batch)):
-            own = history_of(arrays, place, judge, data[point.classes], point.answer.startswith(ASYNCHRONOUS))
-            yield (name, judge, point.classes, point.clock), point, own
+            history = history_of(arrays, place, judge, data[point.classes], point.answer.startswith(ASYNCHRONOUS))
+            yield (name, judge, point.classes, point.clock), point, history
 
 
 def table(runs: Runs, data: dict[int, Any]) -> pd.DataFrame:
     """A row a run, cost and judge. The target is 95 % of what waiting for everybody ends at, in the mean over seeds;
     the horizon is the time that it takes.
     """
-    rows = [*histories(runs, data)]
-    waits: dict[tuple[str, str, int, str], list[srp.History]] = {}
+    rows = [*iterate_histories(runs, data)]
+    full_runs: dict[tuple[str, str, int, str], list[srp.History]] = {}
     for setting, point, own in rows:
         if point.answer == "full":
-            waits.setdefault(setting, []).append(own)
+            full_runs.setdefault(setting, []).append(own)
     found = []
     for setting, point, own in rows:
-        others = waits[setting]
-        target = round(0.95 * float(np.mean([other.final_accuracy for other in others])), 3)
+        full_histories = full_runs[setting]
+        target = round(0.95 * float(np.mean([other.final_accuracy for other in full_histories])), 3)
         for cost in (point.cost,) if own.asynchronous else COSTS if not point.clock.startswith("phones") else (0.0,):
-            horizon = float(np.mean([other.elapsed(cost)[-1] for other in others]))
+            horizon = float(np.mean([other.elapsed(cost)[-1] for other in full_histories]))
             columns = dict(zip(("personalization", "judge", "classes", "clock"), setting, strict=True))
-            numbers = row(own, 0.0 if own.asynchronous else cost, target, horizon)
+            numbers = measure(own, 0.0 if own.asynchronous else cost, target, horizon)
             found.append(
                 {"answer": point.answer} | columns | {"cost": cost, "seed": point.seed, "horizon": horizon} | numbers
             )
@@ -124,8 +124,8 @@ def table(runs: Runs, data: dict[int, Any]) -> pd.DataFrame:
 def curves(runs: Runs, data: dict[int, Any]) -> pd.DataFrame:
     """What the figure shows: the mean accuracy, and that of the slowest tenth of the clients, a row an evaluation."""
     found = []
-    for (name, judge, classes, clock), point, own in histories(runs, data):
-        wanted = (name, clock) in SHOWN and point.answer in ANSWERS and judge == JUDGES[name]
+    for (name, judge, classes, clock), point, own in iterate_histories(runs, data):
+        wanted = (name, clock) in SHOWN and point.answer in ANSWERS and judge == MAIN_EVALUATION[name]
         if wanted and classes == CLASSES and not point.cost:
             named = {"answer": point.answer, "personalization": name, "clock": clock, "seed": point.seed}
             measured = {"time": own.eval_elapsed(0), "mean": own.mean_accuracy, "slowest_tenth": own.slowest_scores()}

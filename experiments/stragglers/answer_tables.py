@@ -10,34 +10,34 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from answer_rows import JUDGES
+from answer_rows import MAIN_EVALUATION
 
 SHOWN = [("exponential", 0.0), ("exponential", 1.0), ("exponential", 10.0), ("lognormal", 0.0), ("uniform", 0.0)]
 SHOWN += [("uniform", 10.0), ("phones", 0.0), ("phones come and go", 0.0)]
 
 
-def number(value: float, digits: int = 3) -> str:
+def format_number(value: float, digits: int = 3) -> str:
     """A time in so many digits, in whole units from 100 on."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.{digits}g}"
 
 
 def times(frame: pd.DataFrame, classes: int) -> str:
     """Time to the target, mean over seeds, a row an answer; in brackets how many of the seeds reached it."""
-    there = [at for at in SHOWN if ((frame["clock"] == at[0]) & (frame["cost"] == at[1])).any()]
+    columns = [at for at in SHOWN if ((frame["clock"] == at[0]) & (frame["cost"] == at[1])).any()]
     lines = [
-        "| | " + " | ".join(f"{clock}, C = {cost:g}" for clock, cost in there) + " |",
-        "|---" * (len(there) + 1) + "|",
+        "| | " + " | ".join(f"{clock}, C = {cost:g}" for clock, cost in columns) + " |",
+        "|---" * (len(columns) + 1) + "|",
     ]
     of_classes = frame[frame["classes"] == classes]
     for answer in dict.fromkeys(of_classes["answer"]):
         row = [answer]
-        for clock, cost in there:
+        for clock, cost in columns:
             found = of_classes[(of_classes[["answer", "clock", "cost"]] == [answer, clock, cost]).all(axis=1)]["time"]
             reached = found[np.isfinite(found)]
             if len(reached) < len(found):
                 row.append(f"{len(reached)} of {len(found)}")
             else:
-                row.append(f"{number(reached.mean())} ± {number(reached.std(), 2)}" if len(found) else "-")
+                row.append(f"{format_number(reached.mean())} ± {format_number(reached.std(), 2)}" if len(found) else "-")
         lines.append("| " + " | ".join(row) + " |")
     return "\n".join(lines)
 
@@ -76,12 +76,12 @@ def main() -> None:
     """Prints them."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "experiments/stragglers/results")
     frame = pd.read_csv(folder / "grid_digits.csv")
-    frame = frame[frame["judge"] == frame["personalization"].map(JUDGES)]
+    frame = frame[frame["judge"] == frame["personalization"].map(MAIN_EVALUATION)]
     print(winners(frame))
-    for name, of in frame.groupby("personalization", sort=False):
-        for classes in sorted({*of["classes"]}):
-            print(f"\n{name}, {classes} classes a client, judged by {JUDGES[name]}\n\n{times(of, classes)}")
-        print(f"\n{work(of, 2, 'exponential')}")
+    for name, rows in frame.groupby("personalization", sort=False):
+        for classes in sorted({*rows["classes"]}):
+            print(f"\n{name}, {classes} classes a client, judged by {MAIN_EVALUATION[name]}\n\n{times(rows, classes)}")
+        print(f"\n{work(rows, 2, 'exponential')}")
 
 
 if __name__ == "__main__":

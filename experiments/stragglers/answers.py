@@ -25,7 +25,7 @@ import answer_rows
 import jax
 import jax.numpy as jnp
 import numpy as np
-from answer_rows import BUSIER, COSTS, Point
+from answer_rows import COSTS, PHONE_SLOWDOWN, Point
 
 import fedjax_srp as srp
 from fedjax_srp import algorithms, participation
@@ -51,7 +51,7 @@ class Scale(NamedTuple):
     rounds: tuple[int, int, int]  # with everybody, doubling, with k clients
     eval_every: int  # rounds; more where some clients are chosen
     clocks: tuple[str, ...] = ("exponential", "uniform", "lognormal")
-    at_once: int | None = None  # runs that are batched; None: all
+    batch_size: int | None = None  # runs that are batched; None: all
 
 
 SCALES = {
@@ -105,7 +105,7 @@ class Mixed(srp.ParticipationPolicy):
         self, key: srp.Key, state: tuple[Any, ...], times: srp.ClientTimes
     ) -> tuple[srp.Cohort, tuple[Any, ...]]:
         """The cohort of one branch."""
-        picked = [policy.select(key, of, times) for policy, of in zip(self.policies, state, strict=True)]
+        picked = [policy.select(key, branch_state, times) for policy, branch_state in zip(self.policies, state, strict=True)]
         most = max(len(cohort.client_ids) for cohort, _ in picked)
         cohorts = [self._padded(cohort, most, times) for cohort, _ in picked]
         chosen = jax.tree.map(lambda *leaves: jnp.stack(leaves)[self.which], *cohorts)
@@ -123,7 +123,7 @@ class Mixed(srp.ParticipationPolicy):
 
     def update(self, state: tuple[Any, ...], info: srp.RoundInfo) -> tuple[Any, ...]:
         """All branches hear of the round; only one matters."""
-        return tuple(policy.update(of, info) for policy, of in zip(self.policies, state, strict=True))
+        return tuple(policy.update(branch_state, info) for policy, branch_state in zip(self.policies, state, strict=True))
 
 
 def drawn_clocks() -> dict[str, np.ndarray]:
@@ -154,8 +154,8 @@ def personalizations(model: SplitModel, step: float, epochs: int) -> dict[str, A
 def groups(scale: Scale, model: SplitModel, unit: float) -> dict[str, list[Group]]:
     """Personalization -> the programs of its answers; `unit` is a mean time, which limits of time follow."""
     k, tiers = scale.k, min(5, scale.federation["num_clients"] // scale.k)
-    everybody, doubling, some = scale.rounds
-    every, seldom = scale.eval_every, min(some, 5 * scale.eval_every // 2)
+    full_rounds, doubling_rounds, subset_rounds = scale.rounds
+    eval_every, subset_eval_every = scale.eval_every, min(subset_rounds, 5 * scale.eval_every // 2)
     chosen = {
         "uniform": participation.Uniform(k),
         "fastest": participation.Fastest(k),
@@ -166,34 +166,34 @@ def groups(scale: Scale, model: SplitModel, unit: float) -> dict[str, list[Group
         "Oort": participation.Oort(k, step=unit),
         "power of choice": participation.PowerOfChoice(k, candidates=2 * k),
     }
-    whole, parts = (personalizations(model, scale.step, epochs) for epochs in (EPOCHS, 1))
+    full_work, unit_work = (personalizations(model, scale.step, epochs) for epochs in (EPOCHS, 1))
     partial, share = participation.PartialWork(EPOCHS), 1 / EPOCHS
     found: dict[str, list[Group]] = {}
-    for name, (algorithm, judged) in whole.items():
-        doubled = participation.Doubling(scale.initial, scale.rounds_per_stage)
+    for name, (algorithm, evaluations) in full_work.items():
+        policy = participation.Doubling(scale.initial, scale.rounds_per_stage)
         found[name] = [
-            Group(algorithm, participation.Full(), everybody, every, judged, ("full",)),
-            Group(algorithm, doubled, doubling, every, judged, ("doubling",)),
-            Group(algorithm, Mixed(tuple(chosen.values())), some, seldom, judged, tuple(chosen)),
-            Group(parts[name][0], partial, everybody, every, judged, ("partial work",), share),
+            Group(algorithm, participation.Full(), full_rounds, eval_every, evaluations, ("full",)),
+            Group(algorithm, policy, doubling_rounds, eval_every, evaluations, ("doubling",)),
+            Group(algorithm, Mixed(tuple(chosen.values())), subset_rounds, subset_eval_every, evaluations, tuple(chosen)),
+            Group(unit_work[name][0], partial, full_rounds, eval_every, evaluations, ("partial work",), share),
         ]
-    training, judged = parts["FedAvg"][0].training, ("global", "fine_tune")
-    prox = algorithms.FedProx(model, training, mu=0.1)
-    buffered = algorithms.FedBuff(model, whole["FedAvg"][0].training)
-    tiered = algorithms.FedAT(model, whole["FedAvg"][0].training, num_tiers=tiers)
-    arriving = algorithms.FedAsync(model, whole["FedAvg"][0].training)
+    training, evaluations = unit_work["FedAvg"][0].training, ("global", "fine_tune")
+    fedprox = algorithms.FedProx(model, training, mu=0.1)
+    fedbuff = algorithms.FedBuff(model, full_work["FedAvg"][0].training)
+    fedat = algorithms.FedAT(model, full_work["FedAvg"][0].training, num_tiers=tiers)
+    fedasync = algorithms.FedAsync(model, full_work["FedAvg"][0].training)
     rates = (0.25, 0.5, 0.75, 1.0)  # of 1 to 4 units
     narrow = [
-        (f"{cls.__name__}, partial work", cls(model, whole["FedAvg"][0].training, rates=rates))
+        (f"{cls.__name__}, partial work", cls(model, full_work["FedAvg"][0].training, rates=rates))
         for cls in (algorithms.HeteroFL, algorithms.FedRolex, algorithms.FjORD)
     ]
     found["FedAvg"] += [
-        Group(prox, partial, everybody, every, judged, ("FedProx, partial work",), share),
-        Group(buffered, participation.Buffered(k), some, seldom, judged, ("FedBuff",)),
-        Group(buffered, participation.Buffered(k, concurrency=k), some, seldom, judged, ("FedBuff, k at work",)),
-        Group(arriving, participation.Buffered(1), k * some, k * seldom, judged, ("FedAsync",)),
-        Group(tiered, participation.AsynchronousTiers(k, tiers), some, seldom, judged, ("FedAT",)),
-        *(Group(each, partial, everybody, every, judged, (answer,), share) for answer, each in narrow),
+        Group(fedprox, partial, full_rounds, eval_every, evaluations, ("FedProx, partial work",), share),
+        Group(fedbuff, participation.Buffered(k), subset_rounds, subset_eval_every, evaluations, ("FedBuff",)),
+        Group(fedbuff, participation.Buffered(k, concurrency=k), subset_rounds, subset_eval_every, evaluations, ("FedBuff, k at work",)),
+        Group(fedasync, participation.Buffered(1), k * subset_rounds, k * subset_eval_every, evaluations, ("FedAsync",)),
+        Group(fedat, participation.AsynchronousTiers(k, tiers), subset_rounds, subset_eval_every, evaluations, ("FedAT",)),
+        *(Group(each, partial, full_rounds, eval_every, evaluations, (answer,), share) for answer, each in narrow),
     ]
     return found
 
@@ -220,11 +220,11 @@ def run_group(
     data: Sequence[Any],
     clocks: Sequence[srp.Clock],
     keys: jax.Array,
-    at_once: int | None = None,
+    batch_size: int | None = None,
 ) -> dict[str, np.ndarray]:
     """Runs a batch of branches, federations, clocks and keys, of equal length; arrays with that axis in front."""
 
-    def one(which: jax.Array, data: Any, clock: srp.Clock, key: jax.Array) -> dict[str, jax.Array]:
+    def run_one(which: jax.Array, data: Any, clock: srp.Clock, key: jax.Array) -> dict[str, jax.Array]:
         policy = group.policy
         if isinstance(policy, Mixed):
             policy = dataclasses.replace(policy, which=which)
@@ -239,32 +239,32 @@ def run_group(
 
         end, found = jax.lax.scan(segment, start, length=group.rounds // group.eval_every)
         flat = {name: found[name].reshape(-1) for name in ("time", "size", "wasted")}
-        own = start.clock.clock if hasattr(start.clock, "clock") else start.clock
-        times = own.unit + own.once if hasattr(own, "unit") else own.times
+        client_times = start.clock.clock if hasattr(start.clock, "clock") else start.clock
+        times = client_times.unit + client_times.once if hasattr(client_times, "unit") else client_times.times
         times = times[:, 0] if times.ndim > 1 else times  # of a unit of work, where units do not add up
         return found | flat | {"client_time": times, "rounds_taken": end.rounds_taken}
 
     def stack(*leaves: Any) -> jax.Array:
         return jnp.stack([jnp.asarray(leaf) for leaf in leaves])
 
-    alike = jax.tree.map(lambda *leaves: all(leaf is leaves[0] for leaf in leaves), *data)
-    whole = [leaf for leaf, same in zip(jax.tree.leaves(data[0]), jax.tree.leaves(alike), strict=True) if same]
-    own = jax.tree.map(lambda same, *leaves: () if same else stack(*leaves), alike, *data)
+    is_shared = jax.tree.map(lambda *leaves: all(leaf is leaves[0] for leaf in leaves), *data)
+    shared_leaves = [leaf for leaf, same in zip(jax.tree.leaves(data[0]), jax.tree.leaves(is_shared), strict=True) if same]
+    own_leaves = jax.tree.map(lambda same, *leaves: () if same else stack(*leaves), is_shared, *data)
 
-    def of_point(whole: Any, point: Any) -> dict[str, jax.Array]:
+    def run_point(whole: Any, point: Any) -> dict[str, jax.Array]:
         which, own, clock, key = point
-        left = iter(whole)
-        return one(which, jax.tree.map(lambda same, leaf: next(left) if same else leaf, alike, own), clock, key)
+        shared = iter(whole)
+        return run_one(which, jax.tree.map(lambda same, leaf: next(shared) if same else leaf, is_shared, own), clock, key)
 
     @jax.jit
-    def together(whole: Any, points: Any) -> dict[str, jax.Array]:
-        return jax.lax.map(lambda point: of_point(whole, point), points, batch_size=at_once or len(which))
+    def run_batch(whole: Any, points: Any) -> dict[str, jax.Array]:
+        return jax.lax.map(lambda point: run_point(whole, point), points, batch_size=batch_size or len(which))
 
-    found = together(whole, (jnp.asarray(which, jnp.int32), own, jax.tree.map(stack, *clocks), keys))
+    found = run_batch(shared_leaves, (jnp.asarray(which, jnp.int32), own_leaves, jax.tree.map(stack, *clocks), keys))
     return {name: np.asarray(value) for name, value in found.items()}
 
 
-def phones(folder: Path, num_clients: int, seed: int, larger: float) -> srp.clocks.Devices:
+def phones(folder: Path, num_clients: int, seed: int, model_ratio: float) -> srp.clocks.Devices:
     """Phones with AI-Benchmark's float scores and measured networks, drawn for the clients.
 
     The median phone does 2e9 operations a second. All speeds are divided by `larger`: the models here stand for some
@@ -274,7 +274,7 @@ def phones(folder: Path, num_clients: int, seed: int, larger: float) -> srp.cloc
     links = srp.clocks.read_devices(folder / "trace_flash_network_speed.csv", downlink="down_mean", uplink="up_mean")
     links = links.assign(num_clients, seed)
     compute = 2e9 / np.median(devices.compute) * devices.assign(num_clients, seed).compute
-    return srp.clocks.Devices(compute / larger, 1024 * links.downlink / larger, 1024 * links.uplink / larger)
+    return srp.clocks.Devices(compute / model_ratio, 1024 * links.downlink / model_ratio, 1024 * links.uplink / model_ratio)
 
 
 def sessions(folder: Path, num_clients: int, seeds: int) -> list[srp.clocks.Intervals]:
@@ -296,7 +296,7 @@ def mean_time(algorithm: srp.FederatedAlgorithm, data: Any, clock: srp.Clock) ->
     return float(jnp.mean(devices.unit + devices.once))
 
 
-def shared(data: Sequence[Any]) -> list[Any]:
+def make_stackable(data: Sequence[Any]) -> list[Any]:
     """Federations of the same examples, with indices of equal length, so that they stack."""
     length = max(each.train_indices.shape[1] for each in data), max(each.test_indices.shape[1] for each in data)
 
@@ -326,7 +326,7 @@ def path_of(folder: Path, cell: str) -> Path:
     return folder / f"{cell.replace(' ', '_')}.npz"
 
 
-def finished(folder: Path, name: str, run: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+def load_or_run(folder: Path, name: str, run: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """The arrays of a cell, run the first time."""
     path = path_of(folder, name)
     if not path.is_file():
@@ -342,37 +342,37 @@ def finished(folder: Path, name: str, run: Callable[[], dict[str, np.ndarray]]) 
         return dict(found)
 
 
-def cells(scale: Scale, only: Sequence[str], model: SplitModel, data: Any, traces: Path | None) -> Iterator[Cell]:
+def cells(scale: Scale, personalizations: Sequence[str], model: SplitModel, data: Any, traces: Path | None) -> Iterator[Cell]:
     """All programs of these personalizations: on drawn clocks, then on phones."""
     quantiles: dict[str, np.ndarray] = drawn_clocks()
-    for name in only:
+    for name in personalizations:
         for group in groups(scale, model, 1.0)[name]:
             batch = points(group, scale, scale.clocks)
-            laws = [(srp.clocks.Empirical(quantiles[point.clock]), point.cost) for point in batch]
-            yield Cell(name, "", group, batch, [srp.clocks.Fixed(law, group.work, False, cost) for law, cost in laws])
+            distributions = [(srp.clocks.Empirical(quantiles[point.clock]), point.cost) for point in batch]
+            yield Cell(name, "", group, batch, [srp.clocks.Fixed(law, group.work, False, cost) for law, cost in distributions])
     if traces is None:
         return
     num_clients, params = scale.federation["num_clients"], jax.eval_shape(model.init, jax.random.key(0))
-    larger = PARAMETERS / sum(leaf.size for leaf in jax.tree.leaves(params))
-    of_seed = [phones(traces, num_clients, seed, larger) for seed in range(scale.seeds)]
-    slow = [phones(traces, num_clients, seed, BUSIER * larger) for seed in range(scale.seeds)]
-    come_and_go = [*map(srp.clocks.Available, slow, sessions(traces, num_clients, scale.seeds))]
-    for name in only:
+    model_ratio = PARAMETERS / sum(leaf.size for leaf in jax.tree.leaves(params))
+    phones_by_seed = [phones(traces, num_clients, seed, model_ratio) for seed in range(scale.seeds)]
+    slow_phones = [phones(traces, num_clients, seed, PHONE_SLOWDOWN * model_ratio) for seed in range(scale.seeds)]
+    come_and_go = [*map(srp.clocks.Available, slow_phones, sessions(traces, num_clients, scale.seeds))]
+    for name in personalizations:
         first = groups(scale, model, 1.0)[name][0].algorithm
-        for kind, clocks, devices in (("phones", of_seed, of_seed), ("phones come and go", come_and_go, slow)):
+        for kind, clocks, devices in (("phones", phones_by_seed, phones_by_seed), ("phones come and go", come_and_go, slow_phones)):
             for group in groups(scale, model, mean_time(first, data, devices[0]))[name]:
                 if kind == "phones" or not group.policy.asynchronous:
                     batch = points(group, scale, [kind])
                     yield Cell(name, kind, group, batch, [clocks[point.seed] for point in batch])
 
 
-def study(args: argparse.Namespace) -> None:
+def run_study(args: argparse.Namespace) -> None:
     """Runs what is not finished, and writes the tables after each program."""
     scale, out = SCALES[args.scale], args.out / args.scale
     results = args.results or out
     results.mkdir(parents=True, exist_ok=True)
     federation: dict[str, Any] = scale.federation | ({} if args.data_dir is None else {"data_dir": args.data_dir})
-    loaded = shared([srp.data.load(**federation, classes_per_client=classes) for classes in scale.classes])
+    loaded = make_stackable([srp.data.load(**federation, classes_per_client=classes) for classes in scale.classes])
     data = dict(zip(scale.classes, loaded, strict=True))
     model = srp.models.MLP(loaded[0].example_shape, loaded[0].num_classes, hidden=scale.hidden)
     runs: list[tuple[str, list[Point], dict[str, np.ndarray]]] = []
@@ -381,7 +381,7 @@ def study(args: argparse.Namespace) -> None:
         which = [cell.group.answers.index(point.answer) for point in cell.batch]
         keys = jnp.stack([jax.random.key(point.seed) for point in cell.batch])
         federations = [data[point.classes] for point in cell.batch]
-        return run_group(cell.group, which, federations, cell.clocks, keys, scale.at_once)
+        return run_group(cell.group, which, federations, cell.clocks, keys, scale.batch_size)
 
     def write() -> None:
         for name, make in (("grid", answer_rows.table), ("curves", answer_rows.curves)):
@@ -389,7 +389,7 @@ def study(args: argparse.Namespace) -> None:
 
     for cell in cells(scale, args.personalizations, model, loaded[0], args.traces):
         if not args.tabulate or path_of(out, cell.name).is_file():
-            arrays = finished(out, cell.name, lambda cell=cell: run(cell))
+            arrays = load_or_run(out, cell.name, lambda cell=cell: run(cell))
             runs.append((cell.personalization, cell.batch, arrays))
             if not args.tabulate:
                 write()
@@ -406,7 +406,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--data-dir", type=Path, help="folder with prepared data sets")
     parser.add_argument("--out", type=Path, default=Path("runs/stragglers"), help="folder of the arrays")
     parser.add_argument("--results", type=Path, help="folder of the tables (default: that of the arrays)")
-    study(parser.parse_args(arguments))
+    run_study(parser.parse_args(arguments))
 
 
 if __name__ == "__main__":

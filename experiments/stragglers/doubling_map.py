@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from answers import Group, finished, run_group, shared
+from answers import Group, load_or_run, make_stackable, run_group
 
 import fedjax_srp as srp
 from fedjax_srp import participation
@@ -54,7 +54,7 @@ SCALES = {
 }
 
 
-def sizes(num_clients: int, length: int | None, rounds: int) -> np.ndarray:
+def cohort_sizes(num_clients: int, length: int | None, rounds: int) -> np.ndarray:
     """Participants of each round; None: everybody."""
     if length is None:
         return np.full(rounds, num_clients)
@@ -65,11 +65,11 @@ def sizes(num_clients: int, length: int | None, rounds: int) -> np.ndarray:
 def train(scale: Scale, num_clients: int, length: int | None, out: Path) -> list[dict]:
     """A row a federation, seed and round."""
     loaded = [srp.data.load("digits", num_clients=num_clients, classes_per_client=c) for c in scale.classes]
-    data = dict(zip(scale.classes, shared(loaded), strict=True))
+    data = dict(zip(scale.classes, make_stackable(loaded), strict=True))
     model = srp.models.MLP(loaded[0].example_shape, 10, hidden=(32,))
     training = srp.Training(srp.SGD(0.05))
     algorithm = srp.algorithms.FedRep(model, training, head_epochs=8, representation_epochs=4)
-    cohort = sizes(num_clients, length, scale.rounds)
+    cohort = cohort_sizes(num_clients, length, scale.rounds)
     doubling = participation.Doubling(num_clients // 8, length or 1)
     policy = participation.Full() if length is None else doubling
     group = Group(algorithm, policy, len(cohort), 1, ("fine_tune",), ("it",))
@@ -81,15 +81,15 @@ def train(scale: Scale, num_clients: int, length: int | None, out: Path) -> list
         return run_group(group, [0] * len(batch), [data[classes] for classes, _ in batch], clocks, keys)
 
     name = f"{num_clients} clients " + ("full" if length is None else f"stages of {length}")
-    arrays = finished(out, name, run)
+    arrays = load_or_run(out, name, run)
     assert (arrays["size"] == cohort).all()
     rows = []
     for (classes, seed), scores in zip(batch, arrays["scores/fine_tune"], strict=True):
         weights = np.asarray(data[classes].test_counts)
         means = scores @ weights / weights.sum()
-        of = {"clients": num_clients, "classes": classes, "length": length or 0, "seed": seed}
+        labels = {"clients": num_clients, "classes": classes, "length": length or 0, "seed": seed}
         rows += [
-            of | {"round": r + 1, "size": n, "accuracy": a} for r, (n, a) in enumerate(zip(cohort, means, strict=True))
+            labels | {"round": r + 1, "size": n, "accuracy": a} for r, (n, a) in enumerate(zip(cohort, means, strict=True))
         ]
     return rows
 
@@ -106,14 +106,14 @@ def rounds_to(frame: pd.DataFrame, target: float) -> float:
     return float(reached.iloc[0]) if len(reached) else math.inf
 
 
-def needed(frame: pd.DataFrame) -> pd.DataFrame:
+def rounds_needed(frame: pd.DataFrame) -> pd.DataFrame:
     """Rounds that both need, a row a federation, length of a stage, seed and share of FedRep's final accuracy."""
     rows = []
-    for (clients, classes), of in frame.groupby(["clients", "classes"]):
-        full = of[of["length"] == 0]
+    for (clients, classes), group in frame.groupby(["clients", "classes"]):
+        full = group[group["length"] == 0]
         final = full[full["round"] == full["round"].max()]["accuracy"].mean()
-        for length, seed, share in itertools.product(sorted({*of["length"]} - {0}), sorted({*of["seed"]}), TARGETS):
-            ours = of[(of["length"] == length) & (of["seed"] == seed)]
+        for length, seed, share in itertools.product(sorted({*group["length"]} - {0}), sorted({*group["seed"]}), TARGETS):
+            ours = group[(group["length"] == length) & (group["seed"] == seed)]
             theirs = full[full["seed"] == seed]
             rows.append(
                 {"clients": clients, "classes": classes, "length": length, "seed": seed, "share": share}
@@ -142,32 +142,32 @@ def speed_ups(found: pd.DataFrame, scale: Scale) -> tuple[pd.DataFrame, pd.DataF
         found[f"rounds_{name}"] = apply(found["fedrep"], found[name])
     times = {at: order_statistics(*at) for at in itertools.product({*found["clients"]}, SIGMAS)}
     rows = []
-    for of in found.to_dict("records"):
-        cohort = sizes(of["clients"], of["length"], 10 * scale.rounds)
+    for row in found.to_dict("records"):
+        cohort = cohort_sizes(row["clients"], row["length"], 10 * scale.rounds)
         for sigma, cost in itertools.product(SIGMAS, COSTS):
-            of_cohort = times[of["clients"], sigma][cohort - 1] + cost
-            by_then = np.concatenate([[0.0], np.cumsum(of_cohort)])
-            waits = of["fedrep"] * (times[of["clients"], sigma][-1] + cost)
-            rules = {f"by_{n}": waits / np.interp(of[f"rounds_{n}"], np.arange(len(by_then)), by_then) for n in RULES}
-            rows.append(of | {"sigma": sigma, "cost": cost, "speed_up": waits / by_then[int(of["srpfl"])]} | rules)
+            round_times = times[row["clients"], sigma][cohort - 1] + cost
+            elapsed = np.concatenate([[0.0], np.cumsum(round_times)])
+            fedrep_time = row["fedrep"] * (times[row["clients"], sigma][-1] + cost)
+            rules = {f"by_{n}": fedrep_time / np.interp(row[f"rounds_{n}"], np.arange(len(elapsed)), elapsed) for n in RULES}
+            rows.append(row | {"sigma": sigma, "cost": cost, "speed_up": fedrep_time / elapsed[int(row["srpfl"])]} | rules)
     return pd.DataFrame(rows), found.groupby(kinds)[[*RULES]].first().reset_index()
 
 
-def errors(points: pd.DataFrame) -> pd.DataFrame:
+def rule_errors(points: pd.DataFrame) -> pd.DataFrame:
     """How far the rules are off, where they were fitted and elsewhere: by what factor, and how often beyond 1."""
     points = points.assign(held_out=[at not in FITTED for at in zip(points["clients"], points["classes"], strict=True)])
     clear = (points["speed_up"] > 1.25) | (points["speed_up"] < 0.8)
     rows = []
     for name in RULES:
-        off = np.log(points[f"by_{name}"] / points["speed_up"]).abs()
+        log_error = np.log(points[f"by_{name}"] / points["speed_up"]).abs()
         wrong = (points[f"by_{name}"] > 1) != (points["speed_up"] > 1)
-        for (held_out, share, length), of in points.groupby(["held_out", "share", "length"]):
+        for (held_out, share, length), group in points.groupby(["held_out", "share", "length"]):
             rows.append(
-                {"rule": name, "held_out": held_out, "share": share, "length": length, "points": len(of)}
-                | {"typical_factor": math.exp(off[of.index].median()), "worst_factor": math.exp(off[of.index].max())}
+                {"rule": name, "held_out": held_out, "share": share, "length": length, "points": len(group)}
+                | {"typical_factor": math.exp(log_error[group.index].median()), "worst_factor": math.exp(log_error[group.index].max())}
                 | {
-                    "wrong_side": wrong[of.index].mean(),
-                    "wrong_side_where_clear": wrong[of.index][clear[of.index]].mean(),
+                    "wrong_side": wrong[group.index].mean(),
+                    "wrong_side_where_clear": wrong[group.index][clear[group.index]].mean(),
                 }
             )
     return pd.DataFrame(rows)
@@ -183,8 +183,8 @@ def draw(points: pd.DataFrame, path: Path) -> None:
     kinds = [*points.groupby(["share", "length"])]
     figure, axes = plt.subplots(1, len(kinds), figsize=(3.4 * len(kinds), 3.4), layout="constrained", squeeze=False)
     image = None
-    for ax, ((share, length), of) in zip(axes[0], kinds, strict=True):
-        table = of.pivot_table(index="sigma", columns="cost", values="speed_up", aggfunc="median")
+    for ax, ((share, length), group) in zip(axes[0], kinds, strict=True):
+        table = group.pivot_table(index="sigma", columns="cost", values="speed_up", aggfunc="median")
         image = ax.imshow(np.log2(table), cmap="RdBu", vmin=-3, vmax=3, origin="lower", aspect="auto")
         for (y, x), value in np.ndenumerate(table.to_numpy()):
             ax.text(
@@ -221,13 +221,13 @@ def main(arguments: list[str] | None = None) -> None:
             rows += train(scale, num_clients, length, out)
     frame = pd.DataFrame(rows)
     frame.to_csv(results / "map_rounds.csv", index=False, float_format="%.4f")
-    points, factor = speed_ups(needed(frame), scale)
+    points, factor = speed_ups(rounds_needed(frame), scale)
     summary = points.groupby(["clients", "classes", "share", "length", "sigma", "cost"])[
         ["speed_up", *(f"by_{name}" for name in RULES)]
     ].median()
     summary.reset_index().to_csv(results / "map.csv", index=False, float_format="%.4g")
     print(factor.to_string(index=False))
-    report = errors(points)
+    report = rule_errors(points)
     report.to_csv(results / "map_errors.csv", index=False, float_format="%.3f")
     print(report.to_string(index=False))
     draw(points, results / "map.png")

@@ -15,7 +15,7 @@ import pandas as pd
 
 sys.path.append(str(Path(__file__).parents[1]))
 import answer_tables
-from answer_rows import BUSIER, JUDGES
+from answer_rows import MAIN_EVALUATION, PHONE_SLOWDOWN
 from pages import ends, markdown, write
 
 HERE = Path(__file__).parent
@@ -26,79 +26,79 @@ DRAWN = ("exponential", "lognormal", "uniform")
 def grid(dataset: str) -> pd.DataFrame:
     """The runs on a data set, judged as their method is."""
     frame = pd.read_csv(HERE / "results" / f"grid_{dataset}.csv")
-    return frame[frame["judge"] == frame["personalization"].map(JUDGES)]
+    return frame[frame["judge"] == frame["personalization"].map(MAIN_EVALUATION)]
 
 
-def chosen(frame: pd.DataFrame, **at: Any) -> pd.DataFrame:
+def select(frame: pd.DataFrame, **matching: Any) -> pd.DataFrame:
     """The rows with these values."""
-    for column, value in at.items():
+    for column, value in matching.items():
         frame = frame[frame[column] == value]
     return frame
 
 
-def time(frame: pd.DataFrame, answer: str, cost: float = 0.0, **at: Any) -> float:
+def mean_time(frame: pd.DataFrame, answer: str, cost: float = 0.0, **at: Any) -> float:
     """Mean time to the target over seeds; inf where a seed did not reach it."""
-    times = chosen(frame, answer=answer, cost=cost, **at)["time"]
+    times = select(frame, answer=answer, cost=cost, **at)["time"]
     assert len(times), (answer, cost, at)
     return float(times.fillna(np.inf).mean())
 
 
-def times(frame: pd.DataFrame, answers: str, cost: float = 0.0, **at: Any) -> str:
+def mean_times(frame: pd.DataFrame, answers: str, cost: float = 0.0, **at: Any) -> str:
     """Mean times of several answers, separated by commas; how many seeds came where not all did."""
     found = []
     for answer in answers.split(", "):
         value, reached = (
-            time(frame, answer, cost, **at),
-            np.isfinite(chosen(frame, answer=answer, cost=cost, **at)["time"]),
+            mean_time(frame, answer, cost, **at),
+            np.isfinite(select(frame, answer=answer, cost=cost, **at)["time"]),
         )
         found.append(
-            f"{answer} " + (answer_tables.number(value) if np.isfinite(value) else f"{reached.sum()} of {len(reached)}")
+            f"{answer} " + (answer_tables.format_number(value) if np.isfinite(value) else f"{reached.sum()} of {len(reached)}")
         )
     return ", ".join(found)
 
 
-def sooner(frame: pd.DataFrame, answer: str, than: str, cost: float = 0.0, **at: Any) -> str:
+def speed_up_range(frame: pd.DataFrame, answer: str, than: str, cost: float = 0.0, **at: Any) -> str:
     """How many times as soon an answer is at the target, least and most over clocks and classes."""
     ratios = []
     for clock in at.pop("clocks", DRAWN):
         for classes in sorted({*frame["classes"]}):
-            one, other = (time(frame, name, cost, clock=clock, classes=classes, **at) for name in (answer, than))
+            one, other = (mean_time(frame, name, cost, clock=clock, classes=classes, **at) for name in (answer, than))
             ratios.append(other / one if np.isfinite(one) else 0.0)
     return ends(ratios, ".2g")
 
 
-def final(frame: pd.DataFrame, answer: str, **at: Any) -> str:
+def final_accuracy(frame: pd.DataFrame, answer: str, **at: Any) -> str:
     """Mean accuracy at the end of the runs."""
-    return f"{100 * chosen(frame, answer=answer, cost=0.0, **at)['final'].mean():.1f} %"
+    return f"{100 * select(frame, answer=answer, cost=0.0, **at)['final'].mean():.1f} %"
 
 
-def never(frame: pd.DataFrame, answers: str, **at: Any) -> str:
+def never_selected(frame: pd.DataFrame, answers: str, **at: Any) -> str:
     """Mean share of clients that never took part, for each of several answers."""
-    shares = {name: chosen(frame, answer=name, cost=0.0, **at)["never"].mean() for name in answers.split(", ")}
+    shares = {name: select(frame, answer=name, cost=0.0, **at)["never"].mean() for name in answers.split(", ")}
     return ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
 
 
 def claims() -> str:
     """A row a claim: the verdict of this task, and the numbers it rests on."""
     digits = grid("digits")
-    of = {name: chosen(digits, personalization=name) for name in JUDGES}
-    rep, avg, ditto = of["FedRep"], of["FedAvg"], of["Ditto"]
+    by_name = {name: select(digits, personalization=name) for name in MAIN_EVALUATION}
+    rep, avg, ditto = by_name["FedRep"], by_name["FedAvg"], by_name["Ditto"]
     size, exp5 = "digits, 3 seeds", {"clock": "exponential", "classes": 5}
 
-    def over(answer: str, than: str, cost: float = 0.0, names: tuple[str, ...] = tuple(JUDGES)) -> str:
-        return ", ".join(f"{name} {sooner(of[name], answer, than, cost)}" for name in names)
+    def over(answer: str, than: str, cost: float = 0.0, names: tuple[str, ...] = tuple(MAIN_EVALUATION)) -> str:
+        return ", ".join(f"{name} {speed_up_range(by_name[name], answer, than, cost)}" for name in names)
 
     def by_cost(frame: pd.DataFrame, answers: str, **at: Any) -> str:
-        return "; ".join(f"C = {cost:g}: {times(frame, answers, cost, **at)}" for cost in (0.0, 1.0, 10.0))
+        return "; ".join(f"C = {cost:g}: {mean_times(frame, answers, cost, **at)}" for cost in (0.0, 1.0, 10.0))
 
     def narrower(*others: str, cost: float = 0.0, **at: Any) -> str:
         names = (*others, *(f"{name}, partial work" for name in ("HeteroFL", "FedRolex", "FjORD")))
-        found = {name.split(",")[0]: time(avg, name, cost, **at) for name in names}
-        return ", ".join(f"{name} {answer_tables.number(value)}" for name, value in found.items())
+        found = {name.split(",")[0]: mean_time(avg, name, cost, **at) for name in names}
+        return ", ".join(f"{name} {answer_tables.format_number(value)}" for name, value in found.items())
 
     rest = "Oort, TiFL, over-selection, deadline"
     two = {"clock": "exponential", "classes": 2}
-    ends_at = chosen(rep, cost=0.0, **two).groupby("answer")[["final", "never"]].mean()
+    ends_at = select(rep, cost=0.0, **two).groupby("answer")[["final", "never"]].mean()
     rows = [
         (
             "Doubling reaches the target sooner than waiting for everybody where rounds are free",
@@ -116,7 +116,7 @@ def claims() -> str:
             "SRPFL beats Oort, TiFL, over-selection and deadlines",
             "in part",
             f"FedRep, 5 classes, Exp(1): {by_cost(rep, f'doubling, {rest}', **exp5)}. Ditto, 2 classes, C = 0: "
-            f"{times(ditto, f'doubling, {rest}', **two)}",
+            f"{mean_times(ditto, f'doubling, {rest}', **two)}",
             size,
         ),
         (
@@ -129,9 +129,9 @@ def claims() -> str:
         (
             "FedBuff as published is sooner than rounds of as many clients",
             "in part",
-            f"FedAvg, 10 at work against 10 at random: {sooner(avg, 'FedBuff, k at work', 'uniform')} times as soon at "
-            f"C = 0, {sooner(avg, 'FedBuff, k at work', 'uniform', 10.0)} at C = 10, over clocks and classes. With all "
-            f"50 clients at work {sooner(avg, 'FedBuff', 'FedBuff, k at work')} times as soon as with 10 at C = 0",
+            f"FedAvg, 10 at work against 10 at random: {speed_up_range(avg, 'FedBuff, k at work', 'uniform')} times as soon at "
+            f"C = 0, {speed_up_range(avg, 'FedBuff, k at work', 'uniform', 10.0)} at C = 10, over clocks and classes. With all "
+            f"50 clients at work {speed_up_range(avg, 'FedBuff', 'FedBuff, k at work')} times as soon as with 10 at C = 0",
             f"{size}, after fine-tuning",
         ),
         (
@@ -144,8 +144,8 @@ def claims() -> str:
         (
             "FedAT is an answer",
             "fails here",
-            f"FedAvg, Exp(1), C = 0, 2 classes: {times(avg, 'FedAT', **two)}; 5 classes: {times(avg, 'FedAT', **exp5)} "
-            f"seeds reach the target, and its 100 steps end at {final(avg, 'FedAT', **exp5)}",
+            f"FedAvg, Exp(1), C = 0, 2 classes: {mean_times(avg, 'FedAT', **two)}; 5 classes: {mean_times(avg, 'FedAT', **exp5)} "
+            f"seeds reach the target, and its 100 steps end at {final_accuracy(avg, 'FedAT', **exp5)}",
             f"{size}; lambda of 0.4 not tuned",
         ),
         (
@@ -162,17 +162,17 @@ def claims() -> str:
         (
             "The fastest k are enough",
             "in part",
-            f"FedRep, Exp(1), 5 classes, C = 0: {times(rep, 'fastest, doubling, full', **exp5)}; with 2 classes it "
-            f"ends at {final(rep, 'fastest', **two)} against {final(rep, 'full', **two)}; but "
+            f"FedRep, Exp(1), 5 classes, C = 0: {mean_times(rep, 'fastest, doubling, full', **exp5)}; with 2 classes it "
+            f"ends at {final_accuracy(rep, 'fastest', **two)} against {final_accuracy(rep, 'full', **two)}; but "
             f"{100 * ends_at.loc['fastest', 'never']:.0f} % of the clients never take part, and Ditto's own models end "
-            f"at {final(ditto, 'fastest', **two)}",
+            f"at {final_accuracy(ditto, 'fastest', **two)}",
             size,
         ),
         (
             "Oort and TiFL gain over random clients where speeds are skewed",
             "holds in most cases",
             "FedRep, 5 classes, C = 0: "
-            + "; ".join(f"{c}: {times(rep, 'Oort, TiFL, uniform', clock=c, classes=5)}" for c in DRAWN),
+            + "; ".join(f"{c}: {mean_times(rep, 'Oort, TiFL, uniform', clock=c, classes=5)}" for c in DRAWN),
             size,
         ),
         (
@@ -180,21 +180,21 @@ def claims() -> str:
             "in part",
             f"{over('partial work', 'full')} times as soon as `full` at C = 0, "
             f"{over('partial work', 'full', 10.0)} at C = 10; with phones, FedRep, 5 classes: "
-            f"{times(rep, 'partial work, full', clock='phones', classes=5)}",
+            f"{mean_times(rep, 'partial work, full', clock='phones', classes=5)}",
             size,
         ),
         (
             "With phones the order stays",
             "in part",
-            f"FedRep, 5 classes, seconds: {times(rep, MOST, clock='phones', classes=5)}",
+            f"FedRep, 5 classes, seconds: {mean_times(rep, MOST, clock='phones', classes=5)}",
             f"{size}, 333 phones' speeds, 19 networks",
         ),
         (
             "With phones that come and go the order stays",
             "fails here",
-            f"FedRep, 5 classes, seconds: {times(rep, MOST, clock='phones come and go', classes=5)}; share of "
-            f"clients never seen: {never(rep, 'full, doubling, Oort', clock='phones come and go', classes=5)}",
-            f"{size}, sessions of 710 volunteers' phones, a round {BUSIER} times as long as above",
+            f"FedRep, 5 classes, seconds: {mean_times(rep, MOST, clock='phones come and go', classes=5)}; share of "
+            f"clients never seen: {never_selected(rep, 'full, doubling, Oort', clock='phones come and go', classes=5)}",
+            f"{size}, sessions of 710 volunteers' phones, a round {PHONE_SLOWDOWN} times as long as above",
         ),
     ]
     seconds = [
@@ -209,7 +209,7 @@ def claims() -> str:
             f"{size}, after fine-tuning; FjORD is behind HeteroFL in all of these",
         )
     )
-    both = chosen(grid("mnist"), personalization="FedAvg", clock="exponential")
+    both = select(grid("mnist"), personalization="FedAvg", clock="exponential")
     of_buffer = "; ".join(
         f"{classes} classes: " + by_cost(both, "doubling, FedBuff, full", classes=classes) for classes in (2, 5)
     )
@@ -221,13 +221,13 @@ def claims() -> str:
             "MNIST, 50 clients of 60 images, Exp(1), 2 seeds; FedBuff evaluated every 5 steps",
         )
     )
-    mnist = chosen(grid("mnist"), personalization="FedRep", clock="exponential")
+    mnist = select(grid("mnist"), personalization="FedRep", clock="exponential")
     rows.append(
         (
             "On MNIST with the SRPFL paper's MLP the order of FedRep's answers stays",
             "in part",
             "; ".join(
-                f"{classes} classes, C = {cost:g}: {times(mnist, MOST, cost, classes=classes)}"
+                f"{classes} classes, C = {cost:g}: {mean_times(mnist, MOST, cost, classes=classes)}"
                 for classes in (2, 5)
                 for cost in (0.0, 10.0)
             ),
@@ -237,14 +237,14 @@ def claims() -> str:
     return markdown([("claim", "verdict", "found", "size"), *rows])
 
 
-def part(name: str, classes: int, dataset: str = "digits") -> Callable[[], str]:
+def times_table(name: str, classes: int, dataset: str = "digits") -> Callable[[], str]:
     """Times of a personalization, and who did the work where there are 2 classes."""
-    return lambda: answer_tables.times(chosen(grid(dataset), personalization=name), classes)
+    return lambda: answer_tables.times(select(grid(dataset), personalization=name), classes)
 
 
-def work(name: str, clock: str, classes: int = 2, dataset: str = "digits") -> Callable[[], str]:
+def work_table(name: str, clock: str, classes: int = 2, dataset: str = "digits") -> Callable[[], str]:
     """Who did the work."""
-    return lambda: answer_tables.work(chosen(grid(dataset), personalization=name), classes, clock)
+    return lambda: answer_tables.work(select(grid(dataset), personalization=name), classes, clock)
 
 
 def rules() -> str:
@@ -272,13 +272,13 @@ def rules() -> str:
 PARTS: Mapping[str, Callable[[], str]] = {
     "claims": claims,
     "first": lambda: answer_tables.winners(grid("digits")),
-    "fedrep": part("FedRep", 5),
-    "fedrep_work": work("FedRep", "exponential"),
-    "ditto": part("Ditto", 2),
-    "ditto_work": work("Ditto", "exponential"),
-    "come_and_go": work("FedRep", "phones come and go", 5),
+    "fedrep": times_table("FedRep", 5),
+    "fedrep_work": work_table("FedRep", "exponential"),
+    "ditto": times_table("Ditto", 2),
+    "ditto_work": work_table("Ditto", "exponential"),
+    "come_and_go": work_table("FedRep", "phones come and go", 5),
     "rules": rules,
-    "mnist": part("FedRep", 5, "mnist"),
+    "mnist": times_table("FedRep", 5, "mnist"),
 }
 PAGES = {HERE / "README.md": PARTS}
 
