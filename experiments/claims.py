@@ -1,11 +1,11 @@
-"""Every claim of the four papers on one page, written from the committed results.
+"""Page with every claim of the four papers, written from the committed results.
 
     python experiments/claims.py
 
-Writes `experiments/README.md`, and the documentation's picture of its verdicts. A claim is a row of a paper's list: the
-paper's words and where they stand, a verdict, a reader that takes the numbers from files below `experiments/`, the size
-and setting that they are of, the files and the script that made them. Verdicts are judged by people and numbers are
-read: whoever changes a result looks at both.
+Writes `experiments/README.md` and the manual's picture of the verdicts. A `Claim` has the paper's words and their place
+in it, a verdict, a function that reads the numbers from files below `experiments/`, the size and setting of the runs,
+and the files and the script that made them. Numbers are read from files, but verdicts are judgements by people: when a
+result changes, check its verdict.
 """
 
 from __future__ import annotations
@@ -25,23 +25,22 @@ from pages import csv, load_results, markdown, pm, span
 
 HERE = Path(__file__).parent
 HOLDS, IN_PART, FAILS, NOT_RUN = VERDICTS = "holds", "in part", "fails", "not run"
-PAPER, OTHER = "the paper's", "not the paper's"  # how a row's size begins
+PAPER, OTHER = "the paper's", "not the paper's"  # first words of `Claim.size`
 
 
 class Claim(NamedTuple):
-    """A row of the page."""
+    """One row of the page."""
 
     quote: str
     place: str
     verdict: str
     found: Callable[[], str] | str
     size: str  # begins with PAPER or OTHER, then the setting where the text and the code of a paper differ
-    files: tuple[str, ...] = ()  # in the paper's `results`
-    command: str = ""  # below the paper's folder
+    files: tuple[str, ...] = ()  # in the `results` of the paper's folder
+    command: str = ""  # script in the paper's folder, with options
 
 
 def plural(number: int, what: str) -> str:
-    """A number of things."""
     return f"{number} {what}{'s' if number != 1 else ''}"
 
 
@@ -49,7 +48,7 @@ def plural(number: int, what: str) -> str:
 
 
 def figure(number: int, dataset: str, fraction: int = 95, own: bool = False) -> pd.DataFrame:
-    """Rows of a figure's table by method: the target is 95 or 99 % of FedRep's accuracy."""
+    """Return the table of a figure, by method, for a target of 95 or 99 % of FedRep's accuracy."""
     frame = csv(f"srpfl/results/figure{number}_{dataset}.csv")
     target = frame["target"].min() if fraction == 95 else frame["target"].max()
     kept = np.isclose(frame["target"], target, rtol=1e-9) & (frame["evaluation"].str.startswith("own") == own)
@@ -57,29 +56,30 @@ def figure(number: int, dataset: str, fraction: int = 95, own: bool = False) -> 
 
 
 def speed_up(number: int, method: str, fraction: int, cost: int = 0, own: bool = False, dataset: str = "digits") -> str:
-    """Speed-up of a method over its twin, a ratio of mean times; '-' where a seed did not get there."""
+    """Format the speed-up of a method over its twin, a ratio of mean times; '-' if a seed missed the target."""
     value = figure(number, dataset, fraction, own).loc[method, f"speed_up_{cost}"]
     return f"{value:.1f}" if np.isfinite(value) else "-"
 
 
 def speed_up_bounds(dataset: str, method: str, fraction: int, cost: int = 0, number: int = 3, own: bool = False) -> str:
-    """Lowest and highest factor that evaluations after some rounds leave open."""
+    """Format the lowest and highest speed-up consistent with evaluations after only some rounds."""
     row = figure(number, dataset, fraction, own).loc[method]
     return f"{row[f'least_speed_up_{cost}']:.1f} to {row[f'most_speed_up_{cost}']:.1f}"
 
 
 def accuracy(dataset: str, method: str, column: str = "final_accuracy", number: int = 3) -> str:
-    """Accuracy in %, with the deviation over seeds where there are several."""
+    """Format accuracy in %, with the standard deviation over seeds if there are several."""
     row = figure(number, dataset).loc[method]
     mean, deviation = 100 * row[column], 100 * row[f"{column}_std"]
     return f"{mean:.1f}" + (f" ± {deviation:.1f}" if row["runs"] > 1 else "")
 
 
 def faster() -> str:
-    fixed = f"digits to 95 % {speed_up(3, 'srpfl', 95)} times, to 99 % {speed_up(3, 'srpfl', 99)}; with the clients' own "
     return (
-        f"SRPFL over FedRep, C = 0: {fixed}heads {speed_up(3, 'srpfl', 95, own=True)} to 95 %; MNIST to 99 % "
-        f"{speed_up_bounds('mnist', 'srpfl', 99)}, CIFAR-10 to 95 % {speed_up_bounds('cifar10', 'srpfl', 95)} (1 seed, never to 99 %). "
+        f"SRPFL over FedRep, C = 0: digits to 95 % {speed_up(3, 'srpfl', 95)} times, to 99 % "
+        f"{speed_up(3, 'srpfl', 99)}; with the clients' own heads {speed_up(3, 'srpfl', 95, own=True)} to 95 %; MNIST "
+        f"to 99 % {speed_up_bounds('mnist', 'srpfl', 99)}, CIFAR-10 to 95 % "
+        f"{speed_up_bounds('cifar10', 'srpfl', 95)} (1 seed, never to 99 %). "
         f"LG-SRPFL over LG-FedAvg, digits: {speed_up(3, 'lg_srpfl', 95)} to 95 %, not every seed to 99 %"
     )
 
@@ -101,7 +101,7 @@ def flanp_ft_text() -> str:
 
 
 def mnist_480(number: int) -> str:
-    """A figure with as many images as the paper's clients of EMNIST have."""
+    """Numbers of a figure with as many images a client as in the paper's column of EMNIST."""
 
     def both(cost: int, own: bool = False) -> str:
         return " and ".join(speed_up_bounds("mnist480", "srpfl", fraction, cost, number, own) for fraction in (95, 99))
@@ -118,7 +118,7 @@ def mnist_480(number: int) -> str:
 
 
 def other_methods(number: int) -> str:
-    """What one seed of all nine methods adds."""
+    """Numbers of the methods that have one seed only."""
     gains = " and ".join(speed_up_bounds("mnist480_all", "flanp_fedavg", fraction, 0, number) for fraction in (95, 99))
     labels = {"lg_srpfl": "LG-SRPFL", "lg_fedavg": "LG-FedAvg", "hf_maml": "HF-MAML"}
     final = ", ".join(f"{label} {accuracy('mnist480_all', name, number=number)}" for name, label in labels.items())
@@ -126,7 +126,7 @@ def other_methods(number: int) -> str:
 
 
 def causes_accuracies(setting: str) -> str:
-    """Final accuracies of SRPFL and FLANP-FT under a setting of `causes.py`, with their number of seeds."""
+    """Final accuracies of SRPFL and FLANP-FT in a setting of `causes.py`, with the number of seeds."""
     rows = csv("srpfl/results/causes.csv")
     last = rows[(rows["setting"] == setting) & (rows["round"] == rows["round"].max())]
     last = last[last["evaluation"] == "fine_tune"]
@@ -147,7 +147,7 @@ def flanp_ft_code() -> str:
 
 
 def sweep() -> str:
-    """The smallest and the largest mean lead of FLANP-FT, cell by cell."""
+    """Smallest and largest mean lead of FLANP-FT over the cells of the sweep."""
     rows = csv("srpfl/results/sweep.csv")
     last = rows[(rows["round"] == rows["round"].max()) & (rows["evaluation"] == "fine_tune")]
     cells = last.pivot(index=["images", "classes", "seed"], columns="method", values="accuracy")
@@ -171,8 +171,8 @@ def costs() -> str:
 
 def random_speeds() -> str:
     return (
-        f"SRPFL over FedRep at C = 0, to 95 and 99 %: {speed_up(4, 'srpfl', 95)} and {speed_up(4, 'srpfl', 99)}; FLANP-FT "
-        f"over FedAvg-FT {speed_up(4, 'flanp_fedavg_ft', 95)} and {speed_up(4, 'flanp_fedavg_ft', 99)}"
+        f"SRPFL over FedRep at C = 0, to 95 and 99 %: {speed_up(4, 'srpfl', 95)} and {speed_up(4, 'srpfl', 99)}; "
+        f"FLANP-FT over FedAvg-FT {speed_up(4, 'flanp_fedavg_ft', 95)} and {speed_up(4, 'flanp_fedavg_ft', 99)}"
     )
 
 
@@ -194,7 +194,7 @@ def no_penalty() -> str:
 
 
 def logarithmic() -> str:
-    """Ratio of times times log N at both ends, for the target of 1.3 times the floor."""
+    """Ratio of times, and its product with log N, at the smallest and largest N, to 1.3 times the floor."""
     parts = []
     for start in ("random", "moments"):
         found = load_results(f"srpfl/results/linear_speedup_{start}.json")
@@ -209,7 +209,8 @@ def logarithmic() -> str:
 
 FIGURES_3 = ("figure3_digits.csv", "figure3_mnist.csv", "figure3_cifar10.csv")
 STAND_INS = (
-    f"{OTHER}: digits (50 clients, 4 seeds), MNIST with 150 images for EMNIST (3 seeds), CIFAR-10 with 50 images of 500"
+    f"{OTHER}: digits (50 clients, 4 seeds), MNIST with 150 images instead of EMNIST (3 seeds), "
+    "CIFAR-10 with 50 images instead of 500"
 )
 SRPFL = [
     Claim(
@@ -254,7 +255,7 @@ SRPFL = [
         Claim(
             f"({what} {speeds} speeds)", f"section 5; figure {number}",
             IN_PART, partial(mnist_480, number),
-            f"{OTHER}: MNIST's digits for EMNIST's, else the size of its column (100 clients, 480 images, 150 rounds), "
+            f"{OTHER}: MNIST's digits instead of EMNIST's, otherwise its size (100 clients, 480 images, 150 rounds), "
             f"{plural(figure(number, 'mnist480')['runs'].max(), 'seed')}; text",
             (f"figure{number}_mnist480.csv", *([f"figure{number}_mnist480_all.csv"] if number > 3 else [])),
             f"figure{number}.py --scale gpu --datasets mnist",
@@ -272,13 +273,13 @@ SRPFL = [
     Claim(
         "outperforms its straggler-prone variant by a factor of log(N)",
         "section 4.1, Theorem 4.6", IN_PART, logarithmic,
-        f"{OTHER}: stages of 30 rounds for those of the lemma, target a multiple of the measured floor, 5 repeats",
+        f"{OTHER}: stages of 30 rounds instead of the lemma's, target a multiple of the measured floor, 5 repeats",
         ("linear_speedup_random.json", "linear_speedup_moments.json"), "linear_speedup.py --init random",
     ),
     Claim(
         "(figures 3 to 6 on EMNIST, FEMNIST and CIFAR-100, and on CIFAR-10 with 500 images)",
         "section 5, appendix C", NOT_RUN,
-        "about 7 hours of a core for EMNIST in a figure with everybody; CIFAR-100 wants an accelerator",
+        "about 7 hours of a core for EMNIST in a figure with everybody; CIFAR-100 needs an accelerator",
         f"{PAPER} size", (), "figure3.py --scale full",
     ),
 ]  # fmt: skip
@@ -292,8 +293,14 @@ def ratios_at_losses(name: str, ours: str, rival: str, losses: Sequence[str], pa
     return ", ".join(f"{pm(found[loss])} at {loss}" for loss in losses)
 
 
-def flanp_speed_up(name: str, rival: str, which: str = "at_most") -> str:
+def flanp_speed_up(name: str, rival: str, which: str) -> str:
     return pm(load_results(f"flanp/results/{name}.json")[0]["speed_up"][rival][which])
+
+
+def most_and_at_end(name: str) -> str:
+    return (
+        f"{flanp_speed_up(name, 'fedgate', 'at_most')} at most, {flanp_speed_up(name, 'fedgate', 'at_end')} at the end"
+    )
 
 
 def theorem_maximum(column: str) -> float:
@@ -309,7 +316,8 @@ def table_columns(column: str) -> list[list[float]]:
 def table_ratios() -> str:
     fitted = [row["0.0116"]["ratio"] for row in load_results("flanp/results/fixed_target.json").values()]
     formatted = lambda rows: ", ".join(pm(row) for row in rows)  # noqa: E731
-    return f"by the rules {formatted(table_columns('ratio'))}; to a fitted target that stays {formatted(fitted)} (20 seeds)"
+    by_rules = formatted(table_columns("ratio"))
+    return f"by the rules {by_rules}; to a fixed target that was fitted {formatted(fitted)} (20 seeds)"
 
 
 def equal_speeds() -> str:
@@ -342,7 +350,7 @@ FLANP = [
     Claim(
         "nodes reach the statistical accuracy of L_n after R_n = 12 kappa ln(6) rounds of communication", "Theorem 1",
         HOLDS,
-        lambda: f"at most {theorem_maximum('gap_over_accuracy'):.2f} of the accuracy left, 7 stages, 10 seeds",
+        lambda: f"gap at most {theorem_maximum('gap_over_accuracy'):.2f} of the accuracy, 7 stages, 10 seeds",
         f"{OTHER}: N = 64, s = 100 (the paper gives none)", ("theorems.json",), "theorems.py",
     ),
     Claim(
@@ -365,25 +373,27 @@ FLANP = [
     ),
     Claim(
         "speedup gains of up to 2.1x compared to FedGATE", "section 5.1; figure 1", HOLDS,
-        lambda: f"{flanp_speed_up('figure1_full', 'fedgate')} at most, {flanp_speed_up('figure1_full', 'fedgate', 'at_end')} at the end",
+        partial(most_and_at_end, "figure1_full"),
         f"{PAPER} N and s, 500 rounds; 2 seeds", ("figure1_full.json",), "figure1.py --scale full --seeds 2",
     ),
     Claim(
         "speed up the training time by 10x compared to non-adaptive FedGATE", "section 5.1; figure 2", FAILS,
-        lambda: f"{flanp_speed_up('figure2', 'fedgate')} at most, {flanp_speed_up('figure2', 'fedgate', 'at_end')} at the end",
+        partial(most_and_at_end, "figure2"),
         f"{PAPER} N and s; dimension and noise ours, 5 seeds", ("figure2.json",), "figure2.py",
     ),
     Claim(
         "accelerates the training by up to 3x [...] compared to FedNova", "section 5.1; figure 3, MNIST", HOLDS,
-        lambda: f"{ratios_at_losses('figure3_full', 'flanp', 'fednova', ('0.5', '0.4', '0.3', '0.2'))}; early in training",
+        lambda: ratios_at_losses("figure3_full", "flanp", "fednova", ("0.5", "0.4", "0.3", "0.2"))
+        + "; early in training",
         f"{PAPER} N, s and steps; tau, batches and FedNova's tau_i ours, 3 seeds",
         ("figure3_full.json",), "figure3.py --scale full",
     ),
     Claim(
         "accelerates the training by up to [...] 4x compared to FedNova", "section 5.1; figure 4, CIFAR-10", IN_PART,
-        lambda: f"FedNova that waits for half: {ratios_at_losses('figure4_full', 'early', 'fednova', ('2.1', '1.8'))}; with "
-        f"random steps: {ratios_at_losses('figure4_full', 'early', 'fednova_drawn', ('2.1', '1.8'))}",
-        f"{PAPER} N, s and steps; first threshold the first norm, the paper does not say which FedNova; 3 seeds",
+        lambda: "FedNova that waits for half: "
+        f"{ratios_at_losses('figure4_full', 'early', 'fednova', ('2.1', '1.8'))}; with random steps: "
+        f"{ratios_at_losses('figure4_full', 'early', 'fednova_drawn', ('2.1', '1.8'))}",
+        f"{PAPER} N, s and steps; first threshold at the first norm; the paper does not say which FedNova; 3 seeds",
         ("figure4_full.json",), "figure4.py --scale full",
     ),
     Claim(
@@ -405,7 +415,7 @@ FLANP = [
     ),
     Claim(
         "(ratios of times of 0.74, 0.43, 0.35 and 0.73, 0.44, 0.26)", "section 5.4; tables 1 and 2", IN_PART,
-        table_ratios, f"{PAPER} N and s; what the paper measures is not said, eps and tau were fitted",
+        table_ratios, f"{PAPER} N and s; the paper does not say what it measures; eps and tau were fitted",
         ("table1.json", "table2.json", "fixed_target.json"), "fixed_target.py",
     ),
     Claim(
@@ -422,20 +432,20 @@ CIFAR = ("cifar10_100x2", "cifar10_100x5")
 
 
 def table1_accuracy(column: str, method: str, file: str = "table1.json") -> str:
-    """Accuracy in % of table 1, with the deviation over seeds where there are several."""
+    """Format an accuracy of table 1 in %, with the standard deviation over seeds if there are several."""
     runs = json.loads((HERE / "fedrep/results" / file).read_text())["runs"][column][method]
     values = [run["accuracy"] for run in runs.values()]
     return pm(values, 1)
 
 
 def accuracies_by_column(*methods: str, columns: Sequence[str] = CIFAR) -> str:
-    """Accuracies of some methods, column by column."""
+    """Format the accuracies of some methods, column by column."""
     titles = {"cifar10_100x2": "(100, 2)", "cifar10_100x5": "(100, 5)", "cifar100_100x5_once": "CIFAR-100 (100, 5)"}
     return "; ".join(f"{titles[c]}: " + ", ".join(f"{m} {table1_accuracy(c, m)}" for m in methods) for c in columns)
 
 
 def variates() -> str:
-    """FedAvg against SCAFFOLD as its own paper and as the authors' code have it."""
+    """FedAvg against SCAFFOLD, as in SCAFFOLD's paper and as in the code of FedRep's authors."""
     of_code = " and ".join(table1_accuracy(f"{column}_variates", "SCAFFOLD", "ablation.json") for column in CIFAR)
     return f"{accuracies_by_column('FedAvg', 'SCAFFOLD')}; SCAFFOLD as in the authors' code {of_code}"
 
@@ -489,7 +499,8 @@ FEDREP = [
     Claim(
         "(FedRep's error is small in all cases, the others' is not)", "figure 1", HOLDS,
         lambda: "error at m = 5: " + ", ".join(
-            f"{name} {span(row['final by samples'], 0)}" for name, row in load_results("fedrep/results/figure1.json").items()
+            f"{name} {span(row['final by samples'], 0)}"
+            for name, row in load_results("fedrep/results/figure1.json").items()
         ),
         SYNTHETIC, ("figure1.json",), "figure1.py",
     ),
@@ -520,26 +531,25 @@ FEDREP = [
     ),
     Claim(
         "The superior performance of FedAvg relative [to] SCAFFOLD", "section 5.2; table 1", IN_PART, variates,
-        f"{TABLE_1}; fails for SCAFFOLD as its own paper has it, holds with the variates of the authors' code "
-        "(2 seeds)",
+        f"{TABLE_1}; fails for SCAFFOLD as in its own paper, holds with the variates of the authors' code (2 seeds)",
         ("table1.json", "ablation.json"), "table1.py --methods scaffold",
     ),
     Claim(
         "(columns of CIFAR-10 with 1,000 clients, CIFAR-100 (100, 20), Sent140 and FEMNIST)", "table 1", NOT_RUN,
-        "5 to 14 hours of a core for CIFAR-10; Sent140 could not be had", f"{PAPER} size", (), "table1.py --columns",
+        "5 to 14 hours of a core for CIFAR-10; Sent140 was not available", f"{PAPER} size", (), "table1.py --columns",
     ),
     Claim(
         "FedRep is never hurt by more local computation on the heads", "section 5.2; figure 5", HOLDS, head_epochs,
-        f"{OTHER}: digits for CIFAR-10, 5 seeds", ("figure5.json",), "figure5.py",
+        f"{OTHER}: digits instead of CIFAR-10, 5 seeds", ("figure5.json",), "figure5.py",
     ),
     Claim(
         "For FedAvg, we observe running more local updates does not necessarily improve the performance",
-        "section 5.2; figure 5", IN_PART, lambda: "as it is it rises, fine-tuned it falls; the row above",
-        f"{OTHER}: digits for CIFAR-10, 5 seeds", ("figure5.json",), "figure5.py",
+        "section 5.2; figure 5", IN_PART, "its accuracy rises without fine-tuning and falls with it; the row above",
+        f"{OTHER}: digits instead of CIFAR-10, 5 seeds", ("figure5.json",), "figure5.py",
     ),
     Claim(
         "FedRep has significantly better performance than these baselines [on new clients]", "section 5.2; figure 6",
-        FAILS, new_clients_images, f"{OTHER}: digits; FEMNIST with new writers for letters against digits",
+        FAILS, new_clients_images, f"{OTHER}: digits; FEMNIST with new writers instead of new classes",
         ("figure6.json", "figure6_femnist.json"), "figure6.py",
     ),
 ]  # fmt: skip
@@ -549,8 +559,10 @@ FEDREP = [
 
 
 def final_values(name: str) -> str:
-    """Where the curves of a figure end."""
-    return ", ".join(f"{k} {span(row, -1)}" for k, row in load_results(f"fedavg_representation/results/{name}.json").items())
+    """Format the last values of the curves of a figure."""
+    return ", ".join(
+        f"{k} {span(row, -1)}" for k, row in load_results(f"fedavg_representation/results/{name}.json").items()
+    )
 
 
 def gradients() -> str:
@@ -579,14 +591,14 @@ def layers() -> str:
 
 def cosines() -> str:
     found = load_results("fedavg_representation/results/figure4.json")
-    formatted = lambda statistics: f"{statistics['mean']:.3f} ({statistics['lowest']:.3f} to {statistics['highest']:.3f})"  # noqa: E731
     return "cosine within and between classes: " + "; ".join(
-        f"{name} {formatted(found[name]['same class'])} and {formatted(found[name]['different classes'])}" for name in TAUS
+        f"{name} {span(found[name]['same class'], form='.3f')} and {span(found[name]['different classes'], form='.3f')}"
+        for name in TAUS
     )
 
 
 def figure_5(panel: str) -> Callable[[], str]:
-    """Accuracies with 20 and 500 samples at equal steps, and with each method's best step by training loss."""
+    """Return a reader of accuracies with 20 and 500 samples, at equal steps and at each method's best step."""
 
     def read() -> str:
         found = load_results("fedavg_representation/results/figure5.json")[panel]["C=4"]
@@ -600,7 +612,7 @@ def figure_5(panel: str) -> Callable[[], str]:
 
 
 def best_steps(panel: str) -> str:
-    """The same with the step of the lowest training loss of each method, if that search is there."""
+    """Accuracies at the step size with the lowest training loss of each method; empty before the search."""
     if not (HERE / "fedavg_representation/results/steps.csv").is_file():
         return ""
     rows = csv("fedavg_representation/results/steps.csv")
@@ -613,7 +625,7 @@ def best_steps(panel: str) -> str:
     return f"; steps by training loss ({plural(rows['trial'].nunique(), 'trial')}): " + "; ".join(parts)
 
 
-SMALL = f"{OTHER}: an MLP, FEMNIST's letters for CIFAR-100, T tau = 10,000 of 125,000, 3 trials"
+SMALL = f"{OTHER}: an MLP, FEMNIST's letters instead of CIFAR-100, T tau = 10,000 of 125,000, 3 trials"
 REPRESENTATION = [
     Claim(
         "FedAvg linearly converges to the ground-truth representation, while D-GD [...] fails to learn it", "figure 1",
@@ -630,7 +642,7 @@ REPRESENTATION = [
     ),
     Claim(
         "the early layers of FedAvg's pre-trained model [...] change much less than those of D-SGD",
-        "section 1; figure 2", IN_PART, layers, f"{SMALL}; MNIST for CIFAR-10; equal steps",
+        "section 1; figure 2", IN_PART, layers, f"{SMALL}; MNIST instead of CIFAR-10; equal steps",
         ("figure2.json",), "figure2.py",
     ),
     Claim(
@@ -650,7 +662,7 @@ REPRESENTATION = [
     ),
     Claim(
         "FedAvg significantly outperforms D-SGD [on a new data set]", "section 5.2; figure 5 right", IN_PART,
-        figure_5("new data set"), f"{SMALL}; MNIST for CIFAR-10; equal steps, or the best",
+        figure_5("new data set"), f"{SMALL}; MNIST instead of CIFAR-10; equal steps, or the best",
         ("figure5.json", "steps.csv"), "steps.py",
     ),
     Claim(
@@ -667,12 +679,12 @@ PAPERS = {
 }
 INTRODUCTION = """# Every claim of the four papers
 
-Written by `python experiments/claims.py` from the files in `experiments/*/results`; do not edit. A row is a claim, in
-the paper's words where they stand in quotation marks. Verdicts:
+Written by `python experiments/claims.py` from the files in `experiments/*/results`; do not edit. A row is a claim;
+quotation marks enclose the paper's own words. Verdicts:
 
-- *holds*, *fails*: at the size and in the setting that the row names, which are the paper's or said not to be;
+- *holds*, *fails*: at the size and in the setting of the row, which says whether they are the paper's;
 - *in part*: for some of the data, targets or readings, see the folder's README;
-- *not run*: the script is there and a result is not.
+- *not run*: there is a script and no result.
 
 Numbers are means ± standard deviations over seeds, or means with the lowest and the highest trial in brackets. "Text"
 and "code": the setting of the paper's text, or that of its authors' code where the two differ
@@ -681,19 +693,18 @@ and "code": the setting of the paper's text, or that of its authors' code where 
 
 
 def page() -> str:
-    """The whole page."""
     counts, sections = [["paper", *VERDICTS]], []
     for folder, (title, claims) in PAPERS.items():
         verdicts = Counter(claim.verdict for claim in claims)
         counts.append([title, *(verdicts[verdict] for verdict in VERDICTS)])
         rows = [["claim", "where", "verdict", "found", "size and setting", "results", "script"]]
         made = markdown(rows + [claim_row(claim, folder) for claim in claims])
-        sections.append(f"## {title}\n\n[What was varied, and the figures]({folder}/README.md).\n\n{made}")
+        sections.append(f"## {title}\n\n[Settings, variations and figures]({folder}/README.md).\n\n{made}")
     return "\n\n".join([INTRODUCTION.rstrip(), markdown(counts), *sections]) + "\n"
 
 
 def claim_row(claim: Claim, folder: str) -> list[str]:
-    """The cells of a claim."""
+    """Return the cells of a claim."""
     quote = claim.quote if claim.quote.startswith("(") else f'"{claim.quote}"'
     found = claim.found if isinstance(claim.found, str) else claim.found()
     files = ", ".join(f"[{name}]({folder}/results/{name})" for name in claim.files) or "none"
@@ -704,7 +715,7 @@ COLORS = {HOLDS: "#0072B2", IN_PART: "#56B4E9", FAILS: "#D55E00", NOT_RUN: "#CCC
 
 
 def draw(path: Path) -> None:
-    """A bar a paper: how many of its claims have which verdict."""
+    """Draw a bar for each paper with the numbers of its verdicts."""
     figure = Figure(figsize=(7, 2.4), layout="constrained")
     ax = figure.subplots()
     names = [title for title, _ in reversed(PAPERS.values())]

@@ -1,4 +1,4 @@
-"""What the linear experiments share: arguments, curves with bands over trials, and the files they leave."""
+"""Shared code of the experiments: arguments, curves with bands over trials, and result files."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ BLUE, ORANGE, GREEN, PINK, YELLOW, SKY, GREY = (
     "#666666",
 )
 BAND = "line: mean of the trials, band: lowest to highest trial"
-MAX_POINTS = 40  # of a curve, in figures as in the results
+MAX_POINTS = 40  # of a curve, in figures and in results
 
 
 def parser(doc: str | None, scales: Mapping[str, Any], out: str) -> argparse.ArgumentParser:
-    """--scale, --seed and --out, which every script has."""
+    """Return a parser with the options of every script: --scale, --seed and --out."""
     result = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("--scale", choices=scales, default="cpu")
     result.add_argument("--seed", type=int, default=0)
@@ -39,7 +39,7 @@ def parser(doc: str | None, scales: Mapping[str, Any], out: str) -> argparse.Arg
 def panels(
     columns: int, width: float = 4.4, height: float = 3.8, rows: int = 1, **options: Any
 ) -> tuple[Figure, np.ndarray]:
-    """A figure without pyplot and its (columns,) axes; of several rows (rows, columns)."""
+    """Create a figure without pyplot, and its axes: (columns,), or (rows, columns) for several rows."""
     figure = Figure(figsize=(width * columns, height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, **options)
     for ax in axes.flat:
@@ -50,14 +50,14 @@ def panels(
 
 
 def draw_line(ax, x, trials, label: str, color: str, **style: Any) -> dict[str, Any]:
-    """Draws (trials, points) values as their mean and a band from the lowest to the highest; returns what it drew."""
+    """Draw the mean of (trials, points) values with a band from lowest to highest; return the summary drawn."""
     rows = summary(x, trials)
     draw_summary(ax, rows, label, color, **style)
     return rows
 
 
 def summary(x, trials) -> dict[str, Any]:
-    """Mean, lowest and highest of (trials, points) values at some of the points x."""
+    """Return mean, lowest and highest of (trials, points) values at no more than `MAX_POINTS` of the points x."""
     x, trials = np.asarray(x), np.asarray(trials, float)
     kept = np.unique(np.linspace(0, len(x) - 1, MAX_POINTS).round().astype(int))
     x, trials = x[kept], trials[:, kept]
@@ -66,19 +66,19 @@ def summary(x, trials) -> dict[str, Any]:
 
 
 def draw_summary(ax, rows: Mapping[str, Any], label: str, color: str, **style: Any) -> None:
-    """Draws what `line` returns."""
+    """Draw the result of `summary`."""
     x, mean, low, high = (np.asarray(rows[name], float) for name in ("x", "mean", "lowest", "highest"))
     ax.plot(x, mean, label=label, color=color, linewidth=1.8, markersize=4, **style)
     ax.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
 
 
 def rounded(value: float) -> float | str:
-    """Four digits of a number, in words where JSON has none."""
+    """Round to four digits for JSON; inf and nan become strings."""
     return float(f"{value:.4g}") if math.isfinite(value) else str(float(value))
 
 
 def legend(figure: Figure, axes, columns: int) -> None:
-    """One legend for all panels, with the meaning of the band; every label of `axes`, one or several, once."""
+    """Draw one legend below all panels, which explains the band and has every label of `axes` once."""
     found: dict[str, Any] = {}
     for ax in np.ravel(axes):
         handles, labels = ax.get_legend_handles_labels()
@@ -90,7 +90,7 @@ def legend(figure: Figure, axes, columns: int) -> None:
 
 
 def legend_below(ax, columns: int) -> None:
-    """A legend of one panel's own, with the meaning of the band."""
+    """Draw a legend below one panel, which explains the band."""
     ax.legend(
         loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=columns, fontsize=8, title=BAND, title_fontsize=7,
         frameon=False,
@@ -98,14 +98,14 @@ def legend_below(ax, columns: int) -> None:
 
 
 def save_picture(figure: Figure, path: Path, dpi: int = 90) -> None:
-    """Writes a PNG with a palette, a third as large as one with all colours."""
+    """Write a PNG with a palette of 128 colours, a third as large as one with all colours."""
     content = io.BytesIO()
     figure.savefig(content, dpi=dpi)
     Image.open(content).convert("RGB").quantize(128).save(path, optimize=True)
 
 
 def save(args: argparse.Namespace, name: str, results: Mapping[str, Any], figure: Figure) -> None:
-    """Writes `name`.json and `name`.png to --out."""
+    """Write `name`.json and `name`.png to --out."""
     args.out.mkdir(parents=True, exist_ok=True)
     facts = {"scale": args.scale, "seed": args.seed, **results}
     (args.out / f"{name}.json").write_text(json.dumps(facts, indent=1, allow_nan=False) + "\n")

@@ -9,8 +9,8 @@ As in the paper: population losses 1/2 ||B w - B* w_i*||^2, d=100, k=5, M=40 cli
 N(0, I_k), B starts orthonormal / sqrt(alpha), w at 0, alpha=0.4, 10 trials with heads, representation and start drawn
 anew.
 
-Differs: in double precision, so that the linear rate can be followed to 1e-14; single precision ends near 1e-6. The
-paper draws the mean of the trials, here with a band.
+Differs: in double precision, which follows the linear rate to 1e-14; single precision ends near 1e-6. The paper draws
+the mean of the trials, here with a band.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def tasks(trials: int, seed: int) -> list:
 
 
 def runs(algorithm, tasks: list, rounds: int) -> list:
-    """One history a task."""
+    """Return one history for each task."""
     options = {"num_rounds": rounds, "eval_every": rounds, "evaluations": (), "progress": False, "devices": 1}
     return [
         srp.simulate(algorithm, task, key=jax.random.key(trial), chunk_size=CLIENTS, **options)

@@ -3,16 +3,16 @@
     python experiments/fedavg_representation/figure2.py --scale smoke|cpu|full [--data-dir DIR] [--out DIR] [--seed N]
 
 The paper shows that the early layers of a model trained by FedAvg change little when it is fine-tuned on another data
-set, and those of a model trained by D-SGD much more: linear CKA of what each layer puts out before and after, for the
+set, and those of a model trained by D-SGD much more: linear CKA of the outputs of each layer before and after, for the
 same images.
 
 As in the paper: 5 classes a training client (`cpu`: 4), fine-tuning of all layers for 10 epochs on a new client.
 
-Differs: as `neural.py` says. The paper does not say how many samples the fine-tuning has, here the most of figure 5; on
-how many images CKA is computed, here the first 500 test images of the new client; every trial is the mean over its new
-clients. The output layer is left out, it starts afresh. Drawn beside: a model from a random start, whose layers may
-also change little, so that the similarity alone does not tell a good representation; the results hold the accuracy
-after fine-tuning too.
+Differs: see `neural.py`. The paper does not say how many samples fine-tuning takes (here the most of figure 5), nor on
+how many images CKA is computed (here the first 500 test images of the new client); every trial is the mean over its new
+clients. The output layer is left out, because it starts afresh. A model from a random start is drawn too: its layers
+may also change little, so similarity alone does not show a good representation. The results also have the accuracy
+after fine-tuning.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from fedjax_srp.models import SplitModel, SplitParams
 def measure_changes(
     model: SplitModel, start: SplitParams, data: FederatedData, seed: int, images: int
 ) -> tuple[dict[str, float], float]:
-    """Layer -> CKA before and after fine-tuning, and the accuracy after it; means over the new clients."""
+    """Return the CKA of each layer before and after fine-tuning, and the accuracy after it, means over new clients."""
     found: dict[str, list[float]] = {}
     accuracy = []
     predict = jax.jit(model.logits)

@@ -3,16 +3,16 @@
     python experiments/fedavg_representation/figure3.py --scale smoke|cpu|full [--out DIR] [--seed N]
 
 The paper shows that D-GD converges to a stationary point of the global loss and FedAvg to none (left, Frobenius norm of
-its gradient), and that all the same FedAvg has the smaller error ||B w - B* w*||^2 after fine-tuning on a new client
-with n samples (right).
+its gradient), but that FedAvg has the smaller error ||B w - B* w*||^2 after fine-tuning on a new client with n samples
+(right).
 
 As in the paper: training as in figure 1, M=40 clients; a new client has w* ~ N(0, I_k), x in R^d (the appendix says
 R^k), label noise of variance 0.01, and 200 steps of full-batch gradient descent of size 0.01 on B and w from the global
 model; 10 end-to-end trials.
 
 Differs: n = 25, 50, 75, 150, 300 (the paper's values are only in its figure); every trial averages over 10 new clients;
-the error of fitting the n samples alone (the d numbers of smallest norm; none where n = d, its mean is not finite) and
-that of the global model before fine-tuning are drawn too. The paper's error bars are standard deviations, ours are the
+the error of fitting the n samples alone (by the solution of smallest norm; not for n = d, where its mean is not finite)
+and that of the global model before fine-tuning are drawn too. The paper's error bars are standard deviations, ours the
 lowest and the highest trial.
 """
 
@@ -43,7 +43,7 @@ SCALES = {  # samples of a new client, rounds, trials
 
 
 def local_only_error(task, samples: int) -> float:
-    """Mean error of new clients that fit their own samples, without any model to start from."""
+    """Mean error of new clients that fit their own samples without a trained model."""
 
     def error(i):
         client = task.train_client(i)
@@ -58,7 +58,6 @@ def run(args, counts: tuple[int, ...], rounds: int, trials: int) -> None:
     every = [srp.data.linear_task(key, CLIENTS + NEW, DIM, RANK, NOISE_STD, heads="gaussian") for key in keys]
     train = [dataclasses.replace(task, heads=task.heads[:CLIENTS]) for task in every]
     new = [dataclasses.replace(task, heads=task.heads[CLIENTS:], key=named_key(task.key, "new")) for task in every]
-    # of either method
     algorithms = [srp.algorithms.LinearFedAvg(train[0], step_size=STEP, fine_tune_samples=n) for n in counts]
     figure, (left, right) = curves.panels(2)
     results = {}
@@ -82,7 +81,12 @@ def run(args, counts: tuple[int, ...], rounds: int, trials: int) -> None:
                     errors[name][trial, i] = scores.mean()
         draw(f"{label}, fine-tuned", errors["fine_tune"], color, linestyle="-")
         draw(f"{label}, before", errors["global"], color, linestyle=":")
-    draw("own samples alone", np.array([[local_only_error(task, n) for n in counts] for task in new]), curves.GREY, linestyle="-")
+    draw(
+        "own samples alone",
+        np.array([[local_only_error(task, n) for n in counts] for task in new]),
+        curves.GREY,
+        linestyle="-",
+    )
 
     left.set(title="training", xlabel="round", yscale="log", ylabel="norm of the global loss's gradient")
     right.set(title="fine-tuning a new client", xlabel="samples of the new client", xscale="log", yscale="log")

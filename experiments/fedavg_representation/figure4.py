@@ -2,16 +2,16 @@
 
     python experiments/fedavg_representation/figure4.py --scale smoke|cpu|full [--data-dir DIR] [--out DIR] [--seed N]
 
-The paper shows that features of images of one class are alike and those of different classes are not in models trained
-by FedAvg, the more so the more local steps, while in a model trained by D-SGD all features are unlike each other.
+The paper shows that in models trained by FedAvg the features of images of one class are similar and those of different
+classes are not, the more so the more local steps, while in a model trained by D-SGD no features are similar.
 
-As in the paper: classes divided among 100 clients by Dirichlet(0.6); features are what the output layer takes; the mean
-absolute cosine over 25 pairs of test images, the j-th of one class with the j-th of the other.
+As in the paper: classes divided among 100 clients by Dirichlet(0.6); features are the input of the output layer; the
+mean absolute cosine over 25 pairs of test images, the j-th of one class with the j-th of the other.
 
-Differs: as `neural.py` says. The formula as printed compares the images of a class with themselves, which gives 1 on
-the diagonal; here both of a pair are different images, 25 of each class against 25 others. Clients keep all their
-images, 500 (`cpu`: 600) in the mean. Drawn beside: a model that nobody trained.
-Results hold means over the diagonal, over the other entries, their difference, and the accuracy of the model itself.
+Differs: see `neural.py`. The formula as printed compares the images of a class with themselves, which gives 1 on the
+diagonal; here the two images of a pair are different, 25 of each class against 25 others. Clients keep all their
+images, 500 (`cpu`: 600) in the mean. An untrained model is drawn too.
+Results have means over the diagonal, over the other entries, their difference, and the accuracy of the model itself.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fedjax_srp.models import SplitModel, SplitParams
 
 
 def cosines(model: SplitModel, params: SplitParams, data: FederatedData, pairs: int) -> np.ndarray:
-    """(classes, classes) mean absolute cosines of the features of test images.
+    """Return (classes, classes) mean absolute cosines of the features of test images.
 
     Raises:
         ValueError: a class has fewer than 2 * pairs test images.

@@ -2,17 +2,17 @@
 
     python experiments/fedavg_representation/figure5.py --scale smoke|cpu|full [--data-dir DIR] [--out DIR] [--seed N]
 
-The paper shows that models trained by FedAvg with tau = 50 have a higher accuracy on new clients, once these have
-trained all layers for 10 epochs on some samples, than models trained by D-SGD: on new classes of the training data
-(left) and on another data set (right), for several numbers C of classes of a training client.
+The paper shows that models trained by FedAvg with tau = 50 have a higher accuracy than models trained by D-SGD on new
+clients that train all layers for 10 epochs on some samples: on new classes of the training data (left) and on another
+data set (right), for several numbers C of classes of a training client.
 
 As in the paper: C classes a training client with equally many samples of each, five new clients a trial with samples of
-all new classes, equally many of each up to one, judged on their test images.
+all new classes, equally many of each up to one, evaluated on their test images.
 
-Differs: as `neural.py` says; C and the numbers of samples are chosen, the paper has them in its figure only; bands are
-the lowest and the highest trial, each the mean over its new clients, beside which the results hold the paper's standard
-deviation over trials and clients. Drawn beside: a model from a random start. The results also hold the accuracy of each
-trained model itself on its own federation (`global`).
+Differs: see `neural.py`; C and the numbers of samples are ours, because the paper has them in its figure only; bands
+are the lowest and the highest trial, each the mean over its new clients, and the results also have the paper's standard
+deviation over trials and clients. A model from a random start is drawn too. `global` in the results is the accuracy of
+each trained model itself on its own federation.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PANELS = ("new classes", "new data set")
 
 
 def adapted_accuracies(args: Any, scale: Scale, new: Any, history: Any, seed: int) -> np.ndarray:
-    """(counts, new clients) accuracies after fine-tuning."""
+    """Return (counts, new clients) accuracies after fine-tuning."""
     data = neural.subsampled(new, scale.counts, seed)
     model, start = neural.initial_model(scale, history, data, seed)
     found = srp.adapt(
@@ -47,7 +47,7 @@ def adapted_accuracies(args: Any, scale: Scale, new: Any, history: Any, seed: in
 
 def main(arguments: list[str] | None = None) -> None:
     args, scale = neural.parse_arguments(__doc__, arguments)
-    rows = (0, 1) if scale.brightness == 1 else (1,)  # new classes are as bright as ever
+    rows = (0, 1) if scale.brightness == 1 else (1,)  # brightness does not change the panel of new classes
     figure = curves.Figure(figsize=(3.6 * max(2, len(scale.num_classes)), 0.8 + 2.8 * len(rows)), layout="constrained")
     axes = figure.subplots(len(rows), len(scale.num_classes), squeeze=False, sharex=True, sharey="row")
     results: dict[str, Any] = {}

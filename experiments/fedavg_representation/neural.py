@@ -1,24 +1,24 @@
-"""What the neural figures of this paper share: scales, federations, models that are trained once, new clients.
+"""Shared code of this paper's figures of networks: scales, federations, trained models, new clients.
 
-A trained model is a folder RUNS/FEDERATION/tau_N/trial_N that all figures read; what is finished is not trained again,
-and what was interrupted goes on.
+Each trained model is stored in a folder RUNS/FEDERATION/tau_N/trial_N, which all figures read; interrupted training
+continues.
 
 The paper (section 5.2, appendix C.2): a CNN of three blocks and a three-layer MLP; SGD with step size 0.1, momentum 0.5
 and weight decay 1e-4; batches of 10; a tenth of the clients in a round, 500 samples of each; T tau = 125,000 local
 steps, so that D-SGD (tau = 1) makes 50 times as many rounds as FedAvg with tau = 50. Five trials with five new clients
 each. `--scale full` has these sizes and has never been run.
 
-What holds at every scale and differs, or is not in the paper:
+Differences from the paper, or choices that it does not mention, at every scale:
 
-* momentum starts afresh in every round, so that it does nothing at tau = 1;
+* momentum starts afresh in every round, so it has no effect at tau = 1;
 * the partition, the start and the new clients are drawn anew in every trial;
-* a new client's output layer is fresh, the same for every method, since its classes are others. The paper does not say
-  what happens to it;
-* beside the paper's two methods a model that nobody trained is fine-tuned, from a random start.
+* a new client's output layer is fresh, the same for every method, since its classes are new. The paper does not say
+  what happens to this layer;
+* an untrained model with random parameters is fine-tuned too.
 
-`--scale cpu` differs in the data and the model: an MLP; the 52 letters of FEMNIST in place of CIFAR-100, its ten
-digits are the new classes and MNIST is the other data set; 26 clients with 100 samples, so that tau = 10 is one local
-epoch, as tau = 50 is in the paper; fewer steps and trials. FEMNIST's images are inverted: ink is bright in both.
+`--scale cpu` differs in data and model: an MLP; the 52 letters of FEMNIST instead of CIFAR-100, with its ten digits as
+new classes and MNIST as the other data set; 26 clients with 100 samples, so that tau = 10 is one local epoch, as tau =
+50 is in the paper; fewer steps and trials. FEMNIST's images are inverted, so that ink is bright in both.
 
 `--scale cnn` has the paper's data and clients, a CNN a quarter as wide and T tau = 5,000.
 """
@@ -54,11 +54,11 @@ COLORS = (curves.ORANGE, curves.SKY, curves.BLUE, curves.GREEN)  # by tau, ascen
 STATISTICS = {"mean": "mean", "lowest": "min", "highest": "max"}
 STEP, MOMENTUM, DECAY = 0.1, 0.5, 1e-4
 BATCH, FINE_TUNE_EPOCHS, NEW_CLIENTS, ALPHA, SAMPLES = 10, 10, 5, 0.6, 500
-PIXELS = {"femnist_leaf105": (-1 / 255, 1.0), "mnist": (1 / 255, 0.0)}  # factor and shift: ink is 1, paper 0
+PIXELS = {"femnist_leaf105": (-1 / 255, 1.0), "mnist": (1 / 255, 0.0)}  # factor and offset that make ink 1 and paper 0
 
 
 class Source(NamedTuple):
-    """Some classes of a data set, and how many clients share them."""
+    """Some classes of a data set, and the number of clients that share them."""
 
     dataset: str
     classes: range
@@ -66,11 +66,11 @@ class Source(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """What is trained on what, and for how long."""
+    """Models, data and lengths of the runs."""
 
-    model: dict[str, Any]  # of `srp.models.get`
-    training: tuple[Source, Source]  # behind figure 5's left and right panel; the right one is figure 2's
-    new: tuple[Source, Source]  # who comes later: new classes, a new data set
+    model: dict[str, Any]  # arguments of `srp.models.get`
+    training: tuple[Source, Source]  # for the left and right panel of figure 5; figure 2 has the right one
+    new: tuple[Source, Source]  # of new clients: new classes, a new data set
     dirichlet: Source  # of figure 4
     samples: int  # of a training client, at most
     num_classes: tuple[int, ...]  # C of figure 5
@@ -82,7 +82,7 @@ class Scale(NamedTuple):
     counts: tuple[int, ...]  # samples of a new client
     trials: int
     brightness: float = 1.0  # of the new data set's images
-    images: int = 500  # that CKA is computed on
+    images: int = 500  # for CKA
     pairs: int = 25  # of images, in figure 4
 
 
@@ -114,17 +114,17 @@ SCALES = {
 
 
 def method_label(tau: int) -> str:
-    """A method as the figures call it."""
+    """Return a method's name in the figures."""
     return "D-SGD (tau = 1)" if tau == 1 else f"FedAvg, tau = {tau}"
 
 
 def optimizer() -> Any:
-    """SGD of fine-tuning."""
+    """Return the SGD of fine-tuning."""
     return srp.SGD(STEP, MOMENTUM, DECAY)
 
 
 def federation(source: Source, seed: int, data_dir: Path | None, **division: Any) -> FederatedData:
-    """The clients of a source; `division` are arguments of `srp.data.load`."""
+    """Load the clients of a source; `division` are arguments of `srp.data.load`."""
     options = {"num_clients": source.num_clients, "classes": source.classes, "seed": seed, "data_dir": data_dir}
     data = srp.data.load(source.dataset, **options, **division)
     if source.dataset not in PIXELS:
@@ -134,7 +134,7 @@ def federation(source: Source, seed: int, data_dir: Path | None, **division: Any
 
 
 def new_clients(source: Source, seed: int, data_dir: Path | None, brightness: float = 1.0) -> FederatedData:
-    """Clients that took no part, with images of all classes of their source, times `brightness`."""
+    """Load new clients, with images of all classes of their source multiplied by `brightness`."""
     data = federation(source, seed, data_dir, classes_per_client=len(source.classes))
     if brightness == 1 or data.scale is None or data.offset is None:
         return data
@@ -142,12 +142,12 @@ def new_clients(source: Source, seed: int, data_dir: Path | None, brightness: fl
 
 
 def subsampled(data: FederatedData, counts: Sequence[int], seed: int) -> FederatedData:
-    """Every client once for each number of training examples, with the same test examples: count by count.
+    """Repeat all clients for each number of training examples, with the same test examples: count by count.
 
     A client has equally many of each class, up to one.
 
     Raises:
-        ValueError: a client has too few.
+        ValueError: a client has too few examples.
     """
     rows, sizes = np.asarray(data.train_indices), np.asarray(data.train_counts)
     if sizes.min() < max(counts):
@@ -165,21 +165,21 @@ def subsampled(data: FederatedData, counts: Sequence[int], seed: int) -> Federat
 
 
 def model_for(scale: Scale, data: FederatedData) -> SplitModel:
-    """The scale's model for a federation."""
+    """Return the scale's model for a federation."""
     return srp.models.get(dataset=data, **scale.model)
 
 
 def parse_arguments(doc: str | None, given: list[str] | None) -> tuple[argparse.Namespace, Scale]:
-    """The command line of a figure, and its scale."""
+    """Parse the command line of a figure; return arguments and scale."""
     parser = curves.parser(doc, SCALES, "runs/fedavg_representation_neural")
     parser.add_argument("--runs", type=Path, help="folder of trained models; default: OUT/models")
     parser.add_argument("--data-dir", type=Path, help="folder with prepared data sets")
     parser.add_argument("--devices", type=int, help="default: all cores")
-    parser.add_argument("--step-size", type=float, default=STEP, help="of training; new clients have 0.1")
-    parser.add_argument("--taus", type=int, nargs="+", help="of figures 2 and 5, default those of the scale")
-    parser.add_argument("--num-classes", type=int, nargs="+", help="C of figure 5, default those of the scale")
+    parser.add_argument("--step-size", type=float, default=STEP, help="step size of training; new clients have 0.1")
+    parser.add_argument("--taus", type=int, nargs="+", help="of figures 2 and 5; default: those of the scale")
+    parser.add_argument("--num-classes", type=int, nargs="+", help="C of figure 5; default: those of the scale")
     parser.add_argument("--brightness", type=float, help="factor on the new data set's images, figures 2 and 5")
-    parser.add_argument("--steps", type=int, help="T tau, default that of the scale")
+    parser.add_argument("--steps", type=int, help="T tau; default: that of the scale")
     parser.add_argument("--trials", type=int, help="default: those of the scale")
     args = parser.parse_args(given)
     args.runs = args.out / "models" if args.runs is None else args.runs
@@ -191,12 +191,12 @@ def parse_arguments(doc: str | None, given: list[str] | None) -> tuple[argparse.
 
 
 def model_folder(args: argparse.Namespace, tau: int) -> str:
-    """The folder of models of tau local steps: another step size has folders of its own."""
+    """Return the folder of models trained with tau local steps, which depends on the step size."""
     return f"tau_{tau}" if args.step_size == STEP else f"tau_{tau}_step_{args.step_size:g}"
 
 
 def file_name(args: argparse.Namespace, figure: str) -> str:
-    """The name of a figure's files: another step size or brightness has files of its own."""
+    """Return the name of a figure's files, which depends on step size and brightness."""
     step = "" if args.step_size == STEP else f"_step_{args.step_size:g}"
     return figure + step + ("" if args.brightness is None else f"_brightness_{args.brightness:g}")
 
@@ -204,12 +204,12 @@ def file_name(args: argparse.Namespace, figure: str) -> str:
 def train_or_load(
     args: argparse.Namespace, scale: Scale, source: Source, num_classes: int | None, tau: int, trial: int
 ) -> History:
-    """FedAvg with tau local steps on a federation, trained now or read back.
+    """Train FedAvg with tau local steps on a federation, or load the finished run.
 
     Args:
-        args: of `arguments`.
+        args: result of `parse_arguments`.
         scale: size and length.
-        source: of the federation.
+        source: classes and clients of the federation.
         num_classes: C, classes of each client; None for Dirichlet(0.6) over the classes of all clients.
         tau: local steps in a round.
         trial: added to --seed.
@@ -218,7 +218,7 @@ def train_or_load(
         ValueError: the folder holds another run.
     """
     if scale.steps % tau:
-        raise ValueError(f"steps={scale.steps} is no multiple of tau={tau}; give a multiple")
+        raise ValueError(f"steps={scale.steps} is not a multiple of tau={tau}; give a multiple")
     division = (
         {"alpha": ALPHA} if num_classes is None else {"classes_per_client": num_classes, "max_examples": scale.samples}
     )
@@ -252,8 +252,10 @@ def train_or_load(
     return History.load(folder)
 
 
-def initial_model(scale: Scale, history: History | None, new: FederatedData, seed: int) -> tuple[SplitModel, SplitParams]:
-    """A model for new clients: a trained representation, or a random one for None, under the trial's fresh output."""
+def initial_model(
+    scale: Scale, history: History | None, new: FederatedData, seed: int
+) -> tuple[SplitModel, SplitParams]:
+    """Return a model for new clients: a trained representation (None: random) with the trial's fresh output layer."""
     model = model_for(scale, new)
     fresh = model.init(jax.random.key(10_000 + seed))
     if history is None:
@@ -264,7 +266,7 @@ def initial_model(scale: Scale, history: History | None, new: FederatedData, see
 def fine_tune(
     model: SplitModel, params: SplitParams, data: FederatedData, seed: int, epochs: int = FINE_TUNE_EPOCHS
 ) -> list[SplitParams]:
-    """Parameters of every client of `data` after it trained all layers."""
+    """Train all layers on every client of `data`; return the parameters of each."""
     training = srp.Training(optimizer(), BATCH, epochs).alone()
 
     @jax.jit
@@ -276,6 +278,6 @@ def fine_tune(
 
 
 def summary(values: Iterable[float]) -> dict[str, float | str]:
-    """Mean, lowest and highest of trials, four digits."""
+    """Return mean, lowest and highest of trials, with four digits."""
     found = np.asarray(list(values), float)
     return {what: curves.rounded(getattr(found, how)()) for what, how in STATISTICS.items()}

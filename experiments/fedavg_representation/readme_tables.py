@@ -1,4 +1,4 @@
-"""What the README takes from the committed results.
+"""Tables of the README, from the committed results.
 
 python experiments/fedavg_representation/readme_tables.py
 """
@@ -21,12 +21,12 @@ LINEAR = {"FedAvg": "FedAvg, 2 local updates", "D-GD": "D-GD, 1 local update"}
 
 
 def results(name: str) -> Any:
-    """Results of a figure."""
+    """Load the results of a figure."""
     return load_results(f"fedavg_representation/results/{name}.json")
 
 
 def linear() -> str:
-    """The ends of figures 1 and 3."""
+    """Figures 1 and 3: values at the end."""
     rows = [["after 250 rounds", "distance", "gradient norm", "error of a new client before fine-tuning"]]
     for title, name in LINEAR.items():
         norm, before = (results("figure3")[f"{name}, {what}"] for what in ("gradient norm", "before"))
@@ -75,7 +75,9 @@ def cosines() -> str:
     forms = {"same class": ".3f", "different classes": ".3f", "difference": ".3f", "global": ".1f"}
     rows = [["model", *forms]]
     for model, cosines_of_model in results("figure4").items():
-        cells = (span(cosines_of_model[what], form=form) if what in cosines_of_model else "-" for what, form in forms.items())
+        cells = (
+            span(cosines_of_model[what], form=form) if what in cosines_of_model else "-" for what, form in forms.items()
+        )
         rows.append([model, *cells])
     return markdown(rows)
 

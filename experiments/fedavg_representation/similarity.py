@@ -1,4 +1,4 @@
-"""How alike two representations are: linear CKA of layers, cosines of features."""
+"""Similarity of representations: linear CKA of layers, cosines of features."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from fedjax_srp.models import SplitModel, SplitParams
 
 
 def activations(model: SplitModel, params: SplitParams, x: jax.Array) -> dict[str, np.ndarray]:
-    """What every layer but the last puts out.
+    """Return the outputs of every layer but the last.
 
     Args:
-        model: however it is cut.
-        params: of the model.
+        model: with any cut between representation and head.
+        params: parameters of the model.
         x: (n, *input_shape) images.
 
     Returns:
-        Layer -> (n, width) float64; the last of them holds the features, what the output layer takes.
+        Layer -> (n, width) float64; the last entry has the features, the input of the output layer.
     """
     layers = params.representation | params.head
     outputs = {}
@@ -39,7 +39,7 @@ def linear_cka(x: np.ndarray, y: np.ndarray) -> float:
         y: (n, q) outputs of another for the same inputs.
     """
     x, y = x - x.mean(0), y - y.mean(0)
-    if min(x.shape[1], y.shape[1]) < len(x):  # the smaller matrices
+    if min(x.shape[1], y.shape[1]) < len(x):  # (width, width) matrices are the smaller ones
         across, own = np.linalg.norm(y.T @ x) ** 2, np.linalg.norm(x.T @ x) * np.linalg.norm(y.T @ y)
     else:  # ||Y' X||_F^2 = <X X', Y Y'>
         kernel_x, kernel_y = x @ x.T, y @ y.T

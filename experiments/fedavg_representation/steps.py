@@ -1,12 +1,12 @@
-"""Figure 5 with the step size of each method searched, and chosen by the training loss as in the paper.
+"""Search of each method's step size for figure 5, chosen by the training loss as in the paper.
 
     python experiments/fedavg_representation/steps.py --scale smoke|cpu|full [--data-dir DIR] [--out DIR] [--runs DIR]
 
 The paper tunes the step of training in {0.5, 0.1, 0.05, 0.01, 0.005} and takes "the best that yields the smallest
-training loss". Figure 5 here gives D-SGD and FedAvg the same step, 0.1, and momentum, which starts afresh in every
-round, lengthens FedAvg's steps alone. Here both take the steps of `STEPS`, C is that of figure 2, and what new clients
-do is as in figure 5. Writes `steps.csv`, a row a method, step, trial, panel and number of samples: the training loss
-and accuracy of the trained model on its own federation, and the mean accuracy of the new clients.
+training loss". In `figure5.py` D-SGD and FedAvg have the same step, 0.1, and momentum, which starts afresh in every
+round, lengthens only FedAvg's steps. Here both take the steps of `STEPS`, C is that of figure 2, and new clients train
+as in figure 5. Writes `steps.csv`, a row for each method, step, trial, panel and number of samples: training loss and
+accuracy of the trained model on its own federation, and the mean accuracy of the new clients.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STEPS = {1: (0.1, 0.2, 0.4, 0.8), 5: (0.1, 0.2), 10: (0.05, 0.1, 0.2), 50: (0.05
 
 
 def training_loss(scale: neural.Scale, history: Any, data: Any) -> float:
-    """Mean loss of all training examples; clients have equally many."""
+    """Return the mean loss of all training examples; clients have equally many."""
     model, params = neural.model_for(scale, data), params_of(history.server_state)
 
     def of_client(client: jax.Array) -> jax.Array:
@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def table(rows: pd.DataFrame) -> str:
-    """Mean and standard deviation over trials, a row a panel, method and step; a star at the lowest training loss."""
+    """Table of means over trials for each panel, method and step, a star at the step of lowest training loss."""
     head = ["new clients", "tau", "step", *sorted(set(rows["samples"])), "training loss", "global", "trials"]
     found = [head]
     losses = rows.groupby(["tau", "step"])["training_loss"].mean()

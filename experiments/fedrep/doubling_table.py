@@ -1,21 +1,21 @@
-"""What doubling buys each personalisation method: the same method with everybody in a round, and with doubling.
+"""Gain of each personalisation method by doubling: all clients in every round against doubling.
 
     python experiments/fedrep/doubling_table.py [--scale cpu|smoke] [--out experiments/fedrep/results] [--seeds 4]
         [--methods NAME ...] [--rounds-per-stage 10]
 
 Digits, 50 clients with 3 classes each, fixed speeds T_i ~ Exp(1); doubling starts with the 5 fastest and doubles every
-10 rounds (--rounds-per-stage), until everybody takes part. No paper has this table: SRPFL doubles FedRep, LG-FedAvg and
-FedAvg alone.
+10 rounds (--rounds-per-stage), until all clients take part. No paper has this table: SRPFL's paper doubles only FedRep,
+LG-FedAvg and FedAvg.
 
-A method's two runs of a seed share the target, a fraction of the final accuracy of the run with everybody (the mean of
-its last ten evaluations), so no target favours another method. Accuracy is the mean over ALL clients, evaluated after
-every round: own models of clients that doubling has not reached yet count as they are. Times are on the SRPFL clock:
-the slowest participant of every round, plus C. L2GD's rounds in which nobody sends, and those after them in which the
-server's mean is known already, pay no C, so that everybody may pay none at all.
+The two runs of a method and seed share the target, a fraction of the final accuracy of the run with all clients (mean
+of its last ten evaluations), so no target favours another method. Accuracy is the mean over ALL clients, evaluated
+after every round: clients that doubling has not reached yet count with their initial models. Times are on the SRPFL
+clock: the slowest participant of every round, plus C. L2GD's rounds in which no client sends, and those after them in
+which the server already knows the mean, pay no C, so a run with all clients may pay none at all.
 
-A factor is the time with everybody over the time with doubling: above 1, doubling is faster. `doubling_table.json`
-(with other stages than of 10 rounds `doubling_table_N.json`) in --out has every seed; methods that it has are not run
-again.
+A factor is the time with all clients over the time with doubling: above 1, doubling is faster. `doubling_table.json`
+in --out (`doubling_table_N.json` for stages of N instead of 10 rounds) has every seed; methods already in it are not
+run again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ import pages
 COSTS = (0.0, 10.0, 100.0)
 FRACTIONS = (0.95, 0.99)
 STAGE = 10  # rounds
-# method -> evaluations: what FedRep's table judges first
+# method -> evaluations, that of FedRep's table 1 first
 METHODS = {
     "fedavg": ("fine_tune",),
     "per_fedavg": ("fine_tune_all",),
@@ -54,7 +54,7 @@ METHODS = {
 
 
 class Scale(NamedTuple):
-    """How long, and how large."""
+    """Size and length of the runs."""
 
     num_clients: int
     num_rounds: int
@@ -73,7 +73,7 @@ SCALES = {
 def run(
     name: str, rounds_per_stage: int | None, scale: Scale, data: Any, keys: jax.Array, devices: int | None
 ) -> list[History]:
-    """All seeds of a method, evaluated after every round; without stages, everybody takes part."""
+    """Run all seeds of a method, evaluated after every round; without stages, all clients take part."""
     shared = {
         "hidden": scale.hidden,
         "learning_rate": 0.05,
@@ -81,7 +81,7 @@ def run(
         "epochs": scale.local_epochs,
         "initial": max(2, scale.num_clients // 10),
     }
-    # FedRep's paper: ten epochs of the head, then as many of the representation as the others train in all.
+    # As in FedRep's paper: ten epochs of the head, then as many of the representation as other methods train.
     own = {"epochs": 1, "representation_epochs": scale.local_epochs} if name == "fedrep" else {}
     policy: dict[str, Any] = {"participation": "full"}
     if rounds_per_stage is not None:
@@ -101,7 +101,7 @@ def run(
 
 
 def compare(everybody: History, doubling: History, evaluation: str) -> dict[str, Any]:
-    """One seed in numbers; a time is inf where the target was not reached."""
+    """Compare the two runs of one seed; a time is inf if the target was not reached."""
     final = {"everybody": everybody, "doubling": doubling}
     found: dict[str, Any] = {
         f"accuracy_{who}": float(history.mean_scores(evaluation)[-10:].mean()) for who, history in final.items()
@@ -118,7 +118,7 @@ def compare(everybody: History, doubling: History, evaluation: str) -> dict[str,
 
 
 def format_factors(factors: list[float]) -> str:
-    """The median of the factors with their range; "never" where doubling did not reach the target."""
+    """Format the median of the factors with their range; "never" if doubling did not reach the target."""
 
     def format_factor(factor: float) -> str:
         return "never" if factor == 0 else f"{factor:.2f}" if factor >= 0.01 else f"{factor:.1g}"
@@ -128,7 +128,7 @@ def format_factors(factors: list[float]) -> str:
 
 
 def table(results: dict[str, dict[str, list[dict[str, Any]]]]) -> str:
-    """In Markdown: medians over the seeds, with the lowest and highest."""
+    """Format the table in Markdown: factors are medians over the seeds, with the lowest and highest."""
     head = ["method", "judged by", "everybody %", "doubling %", "worst tenth: everybody %", "doubling %"]
     head += ["change"]
     head += [f"{100 * fraction:g} %, C = {cost:g}" for fraction in FRACTIONS for cost in COSTS]
@@ -151,7 +151,7 @@ def table(results: dict[str, dict[str, list[dict[str, Any]]]]) -> str:
 
 
 def to_json(value: Any) -> Any:
-    """Numbers with four digits, and words where JSON has none."""
+    """Round to four digits for JSON; inf and nan become strings."""
     if isinstance(value, dict):
         return {name: to_json(part) for name, part in value.items()}
     if isinstance(value, list):
@@ -164,8 +164,8 @@ def to_json(value: Any) -> Any:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", choices=SCALES, default="cpu")
-    parser.add_argument("--seeds", type=int, help="default: as the scale has; at least 2")
-    parser.add_argument("--methods", nargs="+", choices=METHODS, metavar="NAME", help="default: as the scale has")
+    parser.add_argument("--seeds", type=int, help="default: those of the scale; at least 2")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, metavar="NAME", help="default: those of the scale")
     parser.add_argument("--rounds-per-stage", type=int, default=STAGE)
     parser.add_argument("--devices", type=int, help="default: all cores")
     parser.add_argument("--out", type=Path, default=Path("runs/fedrep_doubling"))

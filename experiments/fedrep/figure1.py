@@ -1,22 +1,22 @@
-"""Figure 1 of the FedRep paper: average error of Local-only, FedSGD and FedRep as every client's samples grow.
+"""Figure 1 of the FedRep paper: average error of Local-only, FedSGD and FedRep against the samples of each client.
 
     python experiments/fedrep/figure1.py --scale smoke|cpu|full [--init descent|random] [--out DIR] [--seed N]
 
-The paper shows that clients on their own suffer from few samples, that a single model (FedSGD, every client refitting
-its head) does not get over their differences however many samples there are, and that FedRep's error is small in all
-cases.
+The paper shows that clients training alone suffer from few samples, that a single model (FedSGD, with the head refitted
+on every client) cannot overcome their differences however many samples there are, and that FedRep's error is small in
+all cases.
 
 As in the paper: d=20, k=2, n=100 clients, all in every round, m in {5, 10, 20} fixed samples each, T=500 rounds, noise
 1e-3 for features divided by sqrt(m), heads of unit length. The error is ||theta_i - B* w_i*||^2, the noise-free test
 error per unit of feature variance.
 
-FedRep starts from 10 steps of projected gradient descent on the unfactorised problem.
-`--init random` shows what that start is good for.
+FedRep starts from 10 steps of projected gradient descent on the unfactorised problem; `--init random` shows the effect
+of that start.
 
 Differs: the server orthonormalises B in every round, as Algorithm 2 of the SRPFL paper does; the authors' code does
 not, and sums over clients where we average. Their steps, 0.1 for FedRep and 0.005 for FedSGD, times n=100 are 10 and
-0.5 for an average. FedSGD takes the 0.5, from a random start. A step of 10 only works for FedRep while B may grow until
-it fits; here it is 1.0, chosen on other seeds.
+0.5 for an average. FedSGD takes 0.5, from a random start. For FedRep a step of 10 only works if B may grow until it
+fits; here it is 1.0, chosen on other seeds.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ COLORS = {"Local only": curves.GREY, "FedSGD": curves.ORANGE, "FedRep": curves.B
 
 
 def measure(samples: int, rounds: int, eval_every: int, trials: int, seed: int, init: str) -> dict[str, np.ndarray]:
-    """Name -> (trials, evaluations) mean errors over clients."""
+    """Return for each method the (trials, evaluations) mean errors over clients."""
     tasks = [
         synthetic.make_tasks(jax.random.fold_in(jax.random.key(seed), trial), CLIENTS, 1, DIM, RANK, samples)[0]
         for trial in range(trials)

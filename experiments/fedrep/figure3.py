@@ -3,16 +3,16 @@
     python experiments/fedrep/figure3.py --scale smoke|cpu|full [--out DIR] [--seed N]
 
 The paper shows the principal-angle distance falling faster with more clients for FedRep, whose heads are exact minima,
-and that GD-GD and 10GD-GD, whose heads take 1 and 10 gradient steps, do not profit alike. Appendix A adds that FedRep
-does as well from a random start and GD-GD often does not.
+and that GD-GD and 10GD-GD, whose heads take 1 and 10 gradient steps, gain less. Appendix A adds that FedRep does as
+well from a random start and GD-GD often does not.
 
 As in the paper: d=10, k=2, m=5 fixed samples, a tenth of the clients in every round, T=200 rounds, noise 1e-3 for
-features divided by sqrt(m), start from 10 steps of projected gradient descent (here also random). The distance is drawn
-plain, where the authors' notebook squares it.
+features divided by sqrt(m), start from 10 steps of projected gradient descent (here also random). The distance is not
+squared; in the authors' notebook it is.
 
-Differs: n=10, 100, 1000 (the paper draws four values and its text lost them); the server orthonormalises B every round;
-gradients are averaged over participants; heads have length sqrt(k), and those of GD-GD and 10GD-GD start at 0 and not
-at the left singular vectors. The authors' steps, .4, 4 and 60 for FedRep, .12, .75, 1 for GD-GD and .01, .4, .25 for
+Differs: n=10, 100, 1000 (the paper draws four values, lost in our copy); the server orthonormalises B every round;
+gradients are averaged over participants; heads have length sqrt(k), and those of GD-GD and 10GD-GD start at 0 instead
+of the left singular vectors. The authors' steps, .4, 4 and 60 for FedRep, .12, .75, 1 for GD-GD and .01, .4, .25 for
 10GD-GD, belong to gradients summed over participants and to a B that may grow; here it is one step per method for every
 n, chosen on other seeds.
 """
@@ -48,7 +48,7 @@ SCALES = {  # clients, starts, trials
 
 
 def measure(label: str, start: str, num_clients: int, trials: int, seed: int) -> np.ndarray:
-    """(trials, rounds) distances."""
+    """Return the (trials, rounds) distances."""
     head, step_size, _ = METHODS[label]
     tasks = [
         synthetic.make_tasks(

@@ -1,17 +1,17 @@
-"""Figure 4 of the FedRep paper: a new client with few samples, on the representation that others have learnt.
+"""Figure 4 of the FedRep paper: a new client with few samples, on a representation that others have learnt.
 
     python experiments/fedrep/figure4.py --scale smoke|cpu|full [--out DIR] [--seed N]
 
 The paper shows the error of a client that took no part in training and has 1, 2, 5, 10 or 20 samples: trained on its
 own samples alone, or fitting a head to the representation of FedSGD or of FedRep. FedRep's representation gives an
-accurate model from about k samples on; FedSGD's is of no use; alone it takes about d samples.
+accurate model from about k samples on; FedSGD's does not help; training alone takes about d samples.
 
-As in the paper: d=20, k=2, n=100 training clients, trained as in figure 1 (see there for steps, start and what
-differs).
+As in the paper: d=20, k=2, n=100 training clients, trained as in `figure1.py`, which describes steps, start and
+differences.
 
-Differs: training clients have m=10 samples (the paper's text lost the number); every trial has 100 new clients and
-takes the MEDIAN of their errors, because their mean has no finite expectation where a square system is solved (k
-samples, or d of them alone). New samples have the training clients' noise.
+Differs: training clients have m=10 samples (the number is lost in our copy of the paper); every trial has 100 new
+clients and takes the MEDIAN of their errors, because their mean has no finite expectation where a square system is
+solved (with k samples, or d without a representation). New samples have the training clients' noise.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SCALES = {  # samples of new clients, rounds, trials
 
 
 def make_algorithm(label: str, task, evaluation_samples: int):
-    """The algorithm, whose evaluation fits a head to some samples of a client."""
+    """Return the algorithm, with an evaluation that fits a head to `evaluation_samples` samples of a client."""
     if label == "FedSGD":
         return synthetic.FedSGD(task, step_size=FEDSGD_STEP, samples=SAMPLES, evaluation_samples=evaluation_samples)
     return synthetic.FedRepFromDescent(

@@ -1,13 +1,13 @@
-"""Figure 5 of the FedRep paper: what more local epochs do to accuracy, of the head in FedRep and of all in FedAvg.
+"""Figure 5 of the FedRep paper: accuracy against local epochs, of the head in FedRep and of all layers in FedAvg.
 
     python experiments/fedrep/figure5.py [--scale cpu|cifar10|smoke] [--data-dir DIR] [--out DIR] [--seed N]
 
 FedRep trains its head for h epochs, then the representation for one; FedAvg trains everything for h epochs. Step size
 0.1, momentum 0.5, a tenth of the clients in a round, accuracy over all clients and the last ten rounds: FedRep's with
-the heads that clients hold, FedAvg's as it is, and after ten epochs of the head.
+the heads that clients hold, FedAvg's without fine-tuning and after ten epochs of the head.
 
-The paper's are CIFAR-10 clients with batches of 50 (`cifar10`: 100 clients with 2 classes, our choice, for the numbers
-did not survive in the text); `cpu` is scikit-learn's digits, 50 clients with 3 classes and batches of 10.
+The paper has CIFAR-10 with batches of 50 (`cifar10`: 100 clients with 2 classes, our choice, because the numbers are
+lost in our copy); `cpu` is scikit-learn's digits, 50 clients with 3 classes and batches of 10.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import fedjax_srp as srp
 
 
 class Scale(NamedTuple):
-    """How long, and how large."""
+    """Size and length of the runs."""
 
     federation: dict[str, Any]
     model: dict[str, Any]
@@ -74,7 +74,7 @@ CURVES = {  # label -> method, evaluation, color
 def accuracies(
     name: str, epochs: int, scale: Scale, data: Any, keys: jax.Array, devices: int | None
 ) -> dict[str, list[float]]:
-    """Evaluation -> percent of every seed."""
+    """Return for each evaluation the accuracy in % of every seed."""
     own = {"head_epochs": epochs} if name == "fedrep" else {"epochs": epochs}
     method = srp.methods.get(
         name,

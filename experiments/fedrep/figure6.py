@@ -1,19 +1,19 @@
-"""Figure 6 of the FedRep paper: how fast new clients get good on the representations that methods have learnt.
+"""Figure 6 of the FedRep paper: accuracy of new clients, epoch by epoch, on representations that methods have learnt.
 
     python experiments/fedrep/figure6.py [--scale cpu|smoke] [--out DIR] [--seed N]
     python experiments/fedrep/figure6.py --scale femnist --data-dir DIR [--out DIR]
     python experiments/fedrep/figure6.py [--scale femnist] --redraw --out DIR
 
-Every method trains a federation; then clients that took no part train a head on its representation, which stays as it
-is, epoch by epoch. Local trains all layers of a fresh model on the new client alone.
+Every method trains a federation; then clients that took no part train a head on the frozen representation, epoch by
+epoch. Local trains all layers of a fresh model on the new client alone.
 
 The paper trains on ten letters of FEMNIST, and new clients have digits, 500 samples from 5 classes each. Here, `cpu`:
-training clients have scikit-learn's digits 0 to 4, new ones 5 to 9. `femnist`: new clients are writers that were held
-out, with the same 62 classes. All heads start from the same random one, so that the representation alone differs; the
-paper does not say where its heads start. Numbers of samples are at most those of the panels; a panel with "all" takes
-all there are. `--redraw` draws the results that lie in --out.
+training clients have scikit-learn's digits 0 to 4, new ones 5 to 9. `femnist`: new clients are held-out writers with
+the same 62 classes. All heads start from the same random one, so that only the representations differ; the paper does
+not say where its heads start. A new client has at most as many samples as its panel says. `--redraw` draws the results
+in --out again.
 
-`srp.adapt` follows the new clients; every method is judged on the same samples in the same order.
+`srp.adapt` trains and evaluates the new clients; every method has the same samples in the same order.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ LOCAL = "Local, all layers"
 
 
 class Scale(NamedTuple):
-    """How long, and how large."""
+    """Size and length of the runs."""
 
     dataset: str
     num_rounds: int
@@ -69,7 +69,7 @@ SCALES = {
 
 
 def federations(scale: Scale, seed: int, data_dir: Path | None) -> tuple[Any, Any]:
-    """Those who train, and those who come later."""
+    """Return the training clients and the new clients."""
     if scale.dataset == "digits":
         options = {"classes_per_client": 3, "seed": seed}
         old = srp.data.load("digits", num_clients=30, classes=range(5), **options)
@@ -92,7 +92,7 @@ def federations(scale: Scale, seed: int, data_dir: Path | None) -> tuple[Any, An
 
 
 def train(name: str, scale: Scale, data: Any, seed: int, devices: int | None) -> Any:
-    """The server's state after a run, a tenth of the clients in a round."""
+    """Train with a tenth of the clients in each round; return the server's state."""
     shared = {
         "hidden": scale.hidden, "learning_rate": scale.learning_rate, "momentum": 0.5,
         "epochs": scale.local_epochs,
@@ -103,7 +103,7 @@ def train(name: str, scale: Scale, data: Any, seed: int, devices: int | None) ->
     if name == "l2gd":
         own = {"participation": "full"}  # as in table 1
     if name == "lg_fedavg":
-        own["head_layers"] = 1  # the paper, on FEMNIST: all but the output layer is local
+        own["head_layers"] = 1  # as in the paper on FEMNIST: all but the output layer is local
     method = srp.methods.get(name, dataset=data, shared=shared, **own)
     rounds = scale.num_rounds
     options = {"num_rounds": rounds, "eval_every": rounds, "evaluations": (), "progress": False, "devices": devices}
@@ -111,7 +111,7 @@ def train(name: str, scale: Scale, data: Any, seed: int, devices: int | None) ->
 
 
 def draw(panels: dict[str, dict[str, Any]]) -> Figure:
-    """A panel for each number of samples. FedAvg is dashed, above APFL, whose shared model is the same."""
+    """Draw a panel for each number of samples; FedAvg is dashed, above APFL, whose shared model is the same."""
     figure, axes = curves.panels(len(panels), width=4.6, height=4.0, sharey=True)
     names = {srp.methods.label(name): name for name in COLORS}
     for ax, (title, by_label) in zip(axes, panels.items(), strict=True):

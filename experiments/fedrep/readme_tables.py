@@ -1,4 +1,4 @@
-"""What the README takes from the committed results.
+"""Tables of the README, from the committed results.
 
 python experiments/fedrep/readme_tables.py
 """
@@ -23,12 +23,12 @@ HERE = Path(__file__).parent
 
 
 def results(name: str) -> Any:
-    """Results of a figure or table."""
+    """Load the results of a figure or table."""
     return load_results(f"fedrep/results/{name}.json")
 
 
 def runs(name: str) -> Any:
-    """Numbers of table 1 and its variations: column -> row -> seed."""
+    """Load the numbers of table 1 or its variations: column -> row -> seed."""
     return json.loads((HERE / f"results/{name}.json").read_text("utf-8"))["runs"]
 
 
@@ -44,7 +44,7 @@ def errors() -> str:
 
 
 def first_round(curve: Mapping[str, Any], level: float) -> str:
-    """The first drawn round whose mean is at the level or below."""
+    """Format the first drawn round whose mean is at or below a level."""
     reached = (x for x, mean in zip(curve["x"], curve["mean"], strict=True) if mean <= level)
     return f"{next(reached, np.nan):.0f}".replace("nan", "-")
 
@@ -75,10 +75,13 @@ def new_clients_linear() -> str:
 
 
 def round_averages() -> str:
-    """What table 1's averages over rounds hide."""
+    """Paragraph on the spread over rounds behind the averages of table 1."""
     table, found = runs("table1"), [*runs("table1").items(), *runs("ablation").items()]
     spread = [
-        run["std_of_rounds"] for column, methods in found if "cifar10_" in column for run in methods.get("FedAvg", {}).values()
+        run["std_of_rounds"]
+        for column, methods in found
+        if "cifar10_" in column
+        for run in methods.get("FedAvg", {}).values()
     ]
     coins = {seed: run["by_round"] for seed, run in table["cifar10_100x2"]["L2GD"].items()}
     return wrapped(
@@ -91,7 +94,7 @@ def round_averages() -> str:
 
 
 def by_epochs(curves: Mapping[str, Any]) -> str:
-    """Figure 5: a row a curve, a column a number of epochs, means with the lowest and highest trial."""
+    """Figure 5: a row for each curve, a column for each number of epochs."""
     epochs = next(iter(curves.values()))["x"]
     rows = [["local epochs", *(f"{e:.0f}" for e in epochs)]]
     rows += [[label, *(span(curve, place, ".1f") for place in range(len(epochs)))] for label, curve in curves.items()]
@@ -99,7 +102,7 @@ def by_epochs(curves: Mapping[str, Any]) -> str:
 
 
 def new_clients(panels: Mapping[str, Any]) -> str:
-    """Figure 6: a row a method, after 1, 5 and all epochs of every panel."""
+    """Figure 6: a row for each method, after 1, 5 and all epochs of every panel."""
     first = next(iter(panels.values()))
     axis = [int(x) for x in next(iter(first.values()))["x"]]
     shown = [epochs for epochs in (1, 5, axis[-1]) if epochs <= axis[-1]]

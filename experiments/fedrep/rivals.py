@@ -1,10 +1,9 @@
-"""The rows and columns of FedRep's table 1: which methods, on which federations, at which hyper-parameters.
+"""Rows and columns of FedRep's table 1: methods, federations and hyper-parameters.
 
 Collins et al., section 5.2 and appendix A.2. Every method: SGD with momentum 0.5 and step size 0.01, batches of 10, a
 tenth of the clients in a round, 100 rounds on CIFAR and 200 on FEMNIST; 1 local epoch on CIFAR-10 with 100 clients and
-5 elsewhere, FedRep's ten epochs of the head come before them. Numbers that the text of the paper has lost are those of
-the authors' code as far as it is known, which are the defaults of `srp.methods`; what was chosen otherwise stands in
-the README.
+5 elsewhere, after ten epochs of the head in FedRep. Numbers lost in our copy of the paper are those of the authors'
+code as far as it is known, which are the defaults of `srp.methods`; the README lists other choices.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from typing import Any, NamedTuple
 
 
 class Row(NamedTuple):
-    """A row of the table: a training run, and how its clients are judged."""
+    """A row of the table: a training run and the evaluation of its clients."""
 
     training: str  # name in `srp.methods`
     evaluation: str
-    after: bool = False  # judged once, after training; else the mean over the last ten rounds
+    after: bool = False  # evaluated once, after training; else the mean over the last ten rounds
 
 
 ROWS = {
@@ -43,7 +42,7 @@ TRAININGS = tuple(dict.fromkeys(row.training for row in ROWS.values()))
 FIRST_FIVE = ("fedavg", "fedper", "fedrep", "ditto", "local_only")  # those that are repeated first
 AVERAGED = 10  # rounds
 
-# Section 5.2 and table 1; None where the number did not survive. Values in `INFERRED` survived without their place.
+# Section 5.2 and table 1; None: the number is lost in our copy. The places of numbers in rows of `INFERRED` are lost.
 PAPER: dict[str, tuple[float | None, ...]] = {
     "Local only": (None, 70.68, 78.30, 75.29, 41.29, 69.88, 60.86),
     "FedAvg": (42.65, 51.78, 44.31, 23.94, 31.97, 52.75, 51.64),
@@ -61,7 +60,7 @@ PAPER: dict[str, tuple[float | None, ...]] = {
     "FedPer": (87.13, 73.84, 81.73, 76.00, 55.68, 72.12, 76.91),
     "FedRep": (None, None, None, 79.15, 56.10, None, None),
 }
-# One cell of these rows is lost, and 41.29, 55.44, 71.04 can only stand where we have them; FedRep's are CIFAR-100's.
+# One cell of these rows is lost, and 41.29, 55.44 and 71.04 fit no other column; FedRep's two numbers are CIFAR-100's.
 INFERRED = ("Local only", "FedAvg+FT", "Ditto", "FedRep")
 
 
@@ -69,17 +68,16 @@ class Column(NamedTuple):
     """A column of the table: data, model and work."""
 
     title: str
-    federation: dict[str, Any]  # of `srp.data.load`
-    method: dict[str, Any]  # of `srp.methods.get`: model and options for every method
+    federation: dict[str, Any]  # arguments of `srp.data.load`
+    method: dict[str, Any]  # arguments of `srp.methods.get` for every method: model and options
     local_epochs: int
     num_rounds: int
-    place: int | None  # in `PAPER`
-    own: Mapping[str, dict[str, Any]] = MappingProxyType({})  # of single methods, `participation` among them
+    place: int | None  # column of `PAPER`
+    own: Mapping[str, dict[str, Any]] = MappingProxyType({})  # options of single methods, also `participation`
     note: str = ""
 
 
 def by_class(name: str, num_clients: int, classes: int) -> dict[str, Any]:
-    """Data divided by classes."""
     return {"name": name, "num_clients": num_clients, "classes_per_client": classes}
 
 
@@ -92,7 +90,7 @@ _SECOND = Column("CIFAR-10 (100, 5)", by_class("cifar10", 100, 5), _LENET, 1, 10
 
 
 def ablation_of(name: str, column: Column, classes: int) -> dict[str, Column]:
-    """What the authors' code does and the text does not say: one by one, then all of it, with its weight decay."""
+    """Return columns with options of the authors' code that the text lacks: one by one, then all with weight decay."""
     torch = column.method | {"initialization": "torch"}
     cropped = column.method | {"augment": "crop_flip"}
     shards = {"name": "cifar10", "num_clients": 100, "shards_per_client": classes}
@@ -107,7 +105,7 @@ def ablation_of(name: str, column: Column, classes: int) -> dict[str, Column]:
             title="all, weight decay 1e-4",
             federation=shards,
             method=torch | cropped | {"weight_decay": 1e-4},
-            own=alone | {"local_only": alone["local_only"] | {"weight_decay": None}},  # whose script has none
+            own=alone | {"local_only": alone["local_only"] | {"weight_decay": None}},  # its script has none
         ),
     }
 
@@ -135,7 +133,7 @@ COLUMNS: dict[str, dict[str, Column]] = {
             {"model": "mlp"},
             5,
             200,
-            None,  # the paper's are 150 clients with 10 letters each dealt to them by log-normal sizes
+            None,  # the paper has 150 clients with 10 letters each and log-normal sizes
             {"lg_fedavg": {"head_layers": 1}, "scaffold": {"server_step_size": 0.5}},
             "every writer is a client, 62 classes",
         ),
@@ -153,9 +151,9 @@ COLUMNS: dict[str, dict[str, Column]] = {
     "ablation": {
         **ablation_of("cifar10_100x2", _FIRST, 2),
         **ablation_of("cifar10_100x5", _SECOND, 5),
-        # FedRep's epochs in the authors' script for this column; those of FedAvg in theirs are the text's
+        # FedRep's epochs in the authors' script for this column; FedAvg's script has those of the text
         "cifar10_100x5_epochs": _SECOND._replace(title="5 local epochs", local_epochs=5),
-        # The text has another share for APFL with two classes a client than here; both numbers are lost.
+        # The text has different shares of APFL for two and for five classes a client; both numbers are lost.
         "cifar10_100x5_share": _SECOND._replace(title="share 0.25", own=_LG | {"apfl": {"own_share": 0.25}}),
         # SCAFFOLD's variates in the authors' code are divided as for plain SGD, whatever the momentum.
         "cifar10_100x2_variates": _FIRST._replace(title="variates as in the code", own=_LG | _VARIATES),
@@ -179,14 +177,14 @@ COLUMNS: dict[str, dict[str, Column]] = {
 
 
 def method_options(column: Column, training: str, num_clients: int) -> dict[str, Any]:
-    """Arguments of `srp.methods.get` for one training run, but for the data set."""
+    """Return the arguments of `srp.methods.get` for one training run, except the data set."""
     shared = {"momentum": 0.5, "epochs": column.local_epochs} | column.method | column.own.get(training, {})
-    # Everybody in L2GD, as in the authors' code: a tenth of the clients in a tenth of the rounds is nothing.
+    # All clients in L2GD, as in the authors' code: only a tenth of its rounds trains.
     participation = shared.pop("participation", "full" if training == "l2gd" else "uniform")
     own: dict[str, Any] = {"participation": participation}
     if participation == "uniform":
         own |= {"k": max(1, num_clients // 10)}
-    if training == "fedrep":  # ten epochs of the head, then as many of the representation as others train in all
+    if training == "fedrep":  # ten epochs of the head, then as many of the representation as other methods train
         own |= {"epochs": 1, "representation_epochs": column.local_epochs}
     if training == "per_fedavg":
         own |= {"fine_tune_epochs": 5}  # of all layers, in the authors' code

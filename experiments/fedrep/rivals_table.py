@@ -1,4 +1,4 @@
-"""What `table1.py --summarize` makes of finished runs: a file of results, and the tables it becomes."""
+"""Summary of the finished runs of `table1.py`: a file of results, and its tables."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ sys.path.append(str(Path(__file__).parents[1]))
 from pages import markdown
 
 AFTER_TRAINING = "after_training.json"  # in a run's folder: evaluation -> accuracy of every client
-LARGE_DIFFERENCE = 3.0  # points from the paper's number that ask for an explanation
-GLOBAL_MODELS = ["FedAvg", "FedProx"]  # judged as they are, far below all others in every column
+LARGE_DIFFERENCE = 3.0  # points from the paper's number that need an explanation
+GLOBAL_MODELS = ["FedAvg", "FedProx"]  # evaluated without fine-tuning, far below all others in every column
 
 
 def client_scores(folder: Path, history: History, row: Row) -> tuple[np.ndarray, np.ndarray]:
-    """(evaluations, clients) accuracies that a row of the paper's table averages, and the clients' test points.
+    """Return the (evaluations, clients) accuracies that a row of the table averages, and the numbers of test examples.
 
     Raises:
         ValueError: the run was not evaluated after each of its last rounds.
@@ -38,7 +38,7 @@ def client_scores(folder: Path, history: History, row: Row) -> tuple[np.ndarray,
 
 
 def measure(folder: Path, row: Row) -> dict[str, Any]:
-    """One run in numbers, in percent; `by_round` has every evaluation, `diverged` the round, of a run that did."""
+    """Measure a run in percent; `by_round` has every evaluation, `diverged` the round at which a run diverged."""
     history = History.load(folder)
     scores, count = client_scores(folder, history, row)
     tested = count > 0
@@ -57,7 +57,7 @@ def measure(folder: Path, row: Row) -> dict[str, Any]:
 
 
 def collect(columns: Mapping[str, Column], out: Path) -> dict[str, Any]:
-    """Every finished run below a folder: column -> row -> seed -> numbers."""
+    """Measure every finished run below a folder: column -> row -> seed -> numbers."""
     found: dict[str, Any] = {}
     for name in columns:
         for label, row in ROWS.items():
@@ -69,7 +69,7 @@ def collect(columns: Mapping[str, Column], out: Path) -> dict[str, Any]:
 
 
 def mean_and_text(seeds: Mapping[str, Mapping[str, float]], what: str = "accuracy") -> tuple[float, str]:
-    """The mean over seeds, and how it is written; nan where a run diverged."""
+    """Return the mean over seeds, nan if a run diverged, and its text."""
     if any("diverged" in run for run in seeds.values()):
         return np.nan, "diverged"
     values = np.array([of_seed[what] for of_seed in seeds.values()])
@@ -79,12 +79,12 @@ def mean_and_text(seeds: Mapping[str, Mapping[str, float]], what: str = "accurac
 
 
 def paper_value(label: str, column: Column) -> float | None:
-    """The paper's number, where it survived."""
+    """Return the paper's number; None if it is lost."""
     return None if column.place is None else PAPER[label][column.place]
 
 
 def main_table(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list[list[str]]:
-    """Ours beside the paper's, a row a method."""
+    """Table of our numbers beside the paper's, a row for each method."""
     head = ["method"]
     for name in found:
         head += [columns[name].title] + (["paper"] if columns[name].place is not None else [])
@@ -101,7 +101,7 @@ def main_table(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list[
 
 
 def worst_table(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list[list[str]]:
-    """The worst tenth of the clients."""
+    """Table of the worst tenth of the clients."""
     rows = [["worst tenth of the clients", *(columns[name].title for name in found)]]
     for label in ROWS:
         cells = [mean_and_text(found[name][label], "worst_tenth")[1] if label in found[name] else "" for name in found]
@@ -110,7 +110,7 @@ def worst_table(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list
 
 
 def order_table(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list[list[str]]:
-    """How well our order of the methods agrees with the paper's, without the rows whose places are inferred."""
+    """Table of rank correlations with the paper, without the rows whose places are inferred."""
     rows = [[
         "column", "methods compared", "rank correlation", "without FedAvg and FedProx",
         "mean difference, ours less the paper's", "largest",
@@ -118,33 +118,36 @@ def order_table(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list
     for name, of_column in found.items():
         theirs = {label: paper_value(label, columns[name]) for label in of_column if label not in INFERRED}
         pairs = {n: (mean_and_text(of_column[n])[0], value) for n, value in theirs.items() if value is not None}
-        frame = pd.DataFrame.from_dict(pairs, "index", columns=["ours", "paper"]).dropna()  # those that diverged
+        frame = pd.DataFrame.from_dict(pairs, "index", columns=["ours", "paper"]).dropna()  # runs that diverged
         if len(frame) < 3:
             continue
         difference = frame["ours"] - frame["paper"]
         largest = difference[difference.abs().idxmax()]
-        cells = f"{rank_correlation(frame):.2f}", f"{rank_correlation(frame.drop(index=GLOBAL_MODELS, errors='ignore')):.2f}"
+        cells = (
+            f"{rank_correlation(frame):.2f}",
+            f"{rank_correlation(frame.drop(index=GLOBAL_MODELS, errors='ignore')):.2f}",
+        )
         rows.append([columns[name].title, str(len(frame)), *cells, f"{difference.mean():+.1f}", f"{largest:+.1f}"])
     return rows
 
 
 def rank_correlation(frame: pd.DataFrame) -> float:
-    """Rank correlation of ours with the paper's; nan of a single row."""
+    """Rank correlation of our numbers with the paper's; nan for a single row."""
     ranks = frame.rank()
     return ranks["ours"].corr(ranks["paper"])
 
 
 def group_by_paper_column(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list[list[str]]:
-    """The columns that stand for one column of the paper: its own first, then those that vary it."""
+    """Group our columns by column of the paper: table 1's first, then its variations."""
     places = dict.fromkeys(columns[name].place for name in found)
     return [[name for name in found if columns[name].place == place] for place in places]
 
 
 def far_table(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list[list[str]]:
-    """The cells that are further from the paper's than `FAR` points, and what the authors' options make of them.
+    """Table of the cells that differ from the paper by more than `LARGE_DIFFERENCE`, with the authors' options.
 
-    What is left is counted in one setting for all, that of the code with all its options, also where a single option
-    alone came nearer; where that setting has not been run, cells are empty.
+    The difference left is that of one setting, the code with all its options, even where a single option came nearer;
+    cells are empty if that setting has not been run.
     """
     head = ["column", "method", "ours", "paper", "difference", "as the authors' code", "difference left", "alone"]
     rows = [head]
@@ -163,7 +166,7 @@ def far_table(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list[l
 
 
 def tables(found: Mapping[str, Any]) -> str:
-    """Table 1, with what is compared below it."""
+    """Table 1, followed by the comparisons with the paper."""
     if not found:
         return "No run has finished yet."
     columns = {name: column for of_scale in COLUMNS.values() for name, column in of_scale.items()}
@@ -172,10 +175,7 @@ def tables(found: Mapping[str, Any]) -> str:
 
 
 def ablation(found: Mapping[str, Any], columns: Mapping[str, Column]) -> str:
-    """What changes with what the protocol leaves open: the methods that were run in more than one way.
-
-    A table for each column of the paper that was run in several ways.
-    """
+    """Tables of the methods that were run with several choices of options, one for each column of the paper."""
     tables = []
     for names in group_by_paper_column(found, columns):
         variants = {columns[name].title: found[name] for name in names}
@@ -192,10 +192,10 @@ def ablation(found: Mapping[str, Any], columns: Mapping[str, Column]) -> str:
 
 
 def summarize(columns: Mapping[str, Column], out: Path, file: Path) -> int:
-    """Puts the finished runs below a folder into a file of results; runs that it has from elsewhere stay.
+    """Add the finished runs below a folder to a file of results, which keeps its other runs.
 
     Returns:
-        How many numbers the folder gave: a row and seed each.
+        Number of results in the folder, one for each row and seed.
     """
     known = json.loads(file.read_text("utf-8"))["runs"] if file.is_file() else {}
     found = collect(columns, out)

@@ -1,4 +1,4 @@
-"""The synthetic experiments of the FedRep paper: their clients, their start, and the baselines beside FedRep."""
+"""Synthetic experiments of the FedRep paper: clients, initial representation and baselines."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ import fedjax_srp as srp
 from fedjax_srp.linear import draw_batch, least_squares
 
 NOISE = 1e-3  # of labels whose features are divided by sqrt(m)
-DESCENT_STEPS, DESCENT_STEP = 10, 0.5  # of the start
+DESCENT_STEPS, DESCENT_STEP = 10, 0.5  # number and size of steps of the start
 
 
 def make_tasks(key, num_clients: int, num_new: int, dim: int, rank: int, samples: int, head_norm: float = 1.0):
-    """Tasks of the training clients and of new clients with the same B*.
+    """Draw the tasks of training clients and of new clients with the same B*.
 
-    The authors divide features by sqrt(m) and not the noise: with standard normal features its size is sqrt(m) NOISE.
+    The authors divide features by sqrt(m) but not the noise, so with standard normal features its size is
+    sqrt(m) NOISE.
     """
     task = srp.data.linear_task(key, num_clients + num_new, dim, rank, noise_std=NOISE * math.sqrt(samples))
     heads = task.heads * (head_norm / math.sqrt(rank))
-    new_key = srp.named_key(task.key, "new clients")  # or client i would have the samples of training client i
+    new_key = srp.named_key(
+        task.key, "new clients"
+    )  # with the same key client i would have the samples of training client i
     return (
         dataclasses.replace(task, heads=heads[:num_clients]),
         dataclasses.replace(task, heads=heads[num_clients:], key=new_key),
@@ -31,7 +34,7 @@ def make_tasks(key, num_clients: int, num_new: int, dim: int, rank: int, samples
 
 
 def fixed_samples(task, samples: int):
-    """The fixed samples of all clients: X (n, m, d) and y (n, m)."""
+    """Return the fixed samples of all clients: X (n, m, d) and y (n, m)."""
 
     def batch(i):
         client = task.train_client(i)
@@ -41,20 +44,20 @@ def fixed_samples(task, samples: int):
 
 
 def local_only(task, samples: int):
-    """(n,) errors of clients that fit their own samples alone, the d numbers of smallest norm."""
+    """Return the (n,) errors of clients that fit their own samples alone, by the solution of smallest norm."""
     theta = jax.vmap(lambda x, y: jnp.linalg.lstsq(x, y)[0])(*fixed_samples(task, samples))
     return jnp.sum((theta - task.heads @ task.representation.T) ** 2, axis=1)
 
 
 @srp.part
 class FedSGD(srp.algorithms.LinearFedAvg):
-    """One global model x -> x^T B w by gradient descent on all fixed samples; its evaluation refits the head alone.
+    """Gradient descent on all fixed samples of one global model x -> x^T B w, evaluated with a refitted head.
 
     Args:
         task: as for `LinearFedAvg`.
-        step_size: of the one step of a round.
-        samples: m, of a client.
-        evaluation_samples: of `fit_head`; default m.
+        step_size: of the single step of a round.
+        samples: m, samples of a client.
+        evaluation_samples: samples that `fit_head` takes; default m.
     """
 
     _: dataclasses.KW_ONLY
@@ -62,7 +65,7 @@ class FedSGD(srp.algorithms.LinearFedAvg):
     evaluation_samples: Annotated[int, srp.AtLeast(1)] | None = None
 
     def client(self, key, model, state, client, context):
-        """A step on the client's samples."""
+        """Take one step on the client's samples."""
         b, w = model
         x, y = draw_batch(client.key, client, self.samples)
         gradient = (x @ (b @ w) - y) @ x / self.samples  # of (1/2m) ||X B w - y||^2 in B w
@@ -71,7 +74,7 @@ class FedSGD(srp.algorithms.LinearFedAvg):
 
     @srp.evaluation
     def fit_head(self, key, model, state, client):
-        """A head fitted to samples of the client."""
+        """Fit a head to samples of the client."""
         x, y = draw_batch(client.key, client, self.evaluation_samples or self.samples)
         w = least_squares(x @ model.representation, y)
         return lambda x: x @ (model.representation @ w)
@@ -79,17 +82,17 @@ class FedSGD(srp.algorithms.LinearFedAvg):
 
 @srp.part
 class FedRepFromDescent(srp.algorithms.LinearFedRep):
-    """FedRep, its B started at the right singular vectors after some steps of projected gradient descent.
+    """FedRep whose B starts at the right singular vectors found by projected gradient descent.
 
-    On the unfactorised problem: rows theta_i (n, d) descend the losses of their clients, then the matrix is cut to its
-    k leading singular values (Tu et al. 2016, Algorithm 1). It takes all clients' fixed samples, and no simulated time.
-    `start` must be "random": these vectors take its place.
+    On the unfactorised problem each row theta_i of an (n, d) matrix descends the loss of its client, then the matrix is
+    cut to its k leading singular values (Tu et al. 2016, Algorithm 1). This takes all clients' fixed samples, and no
+    simulated time. `start` must be "random"; these vectors replace it.
     """
 
     name: ClassVar[str] = "linear_fedrep"
 
     def init(self, key, task):
-        """The right singular vectors."""
+        """Start at the right singular vectors."""
         x, y = fixed_samples(task, self.samples_per_round)
 
         def step(_, theta):

@@ -1,16 +1,16 @@
-"""Table 1 of the FedRep paper: the accuracy of every rival, on real images at the paper's size.
+"""Table 1 of the FedRep paper: accuracy of every method on real images, at the paper's size.
 
     python experiments/fedrep/table1.py --data-dir DIR [--columns NAME ...] [--methods NAME ...] [--seeds 0 1]
         [--out runs/fedrep] [--scale cpu|ablation|smoke]
     python experiments/fedrep/table1.py --summarize [--scale cpu|ablation|smoke]
 
-A run is a folder OUT/COLUMN/METHOD/seed_S and is never done twice: what is finished is left alone, what was interrupted
-goes on from its last tenth round. One training serves a method and its "+FT". `rivals.py` has rows and columns.
+Each run is stored in a folder OUT/COLUMN/METHOD/seed_S: finished runs are skipped, and interrupted ones continue from
+their last evaluated round. One training serves a method and its "+FT". `rivals.py` has rows and columns.
 
 Accuracy is the paper's: the mean over all clients and over the last ten rounds, each evaluated; rows with "+FT", and
-PerFedAvg, are judged once, after training. `--summarize` puts the finished runs below --out into `table1.json` (with
-`--scale ablation`, `ablation.json`) in --results, where numbers of other runs stay, and prints its tables;
-`readme_tables.py` writes those of the README. To begin anew, delete the file.
+PerFedAvg, are evaluated once, after training. `--summarize` adds the finished runs below --out to `table1.json` (with
+`--scale ablation`, `ablation.json`) in --results, keeps the numbers of other runs there, and prints the tables;
+`readme_tables.py` writes those of the README. To start over, delete the file.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ HERE = Path(__file__).parent
 
 
 def describe_run(name: str, column: Column, training: str, seed: int) -> Any:
-    """Everything that makes a run, to know a finished one by."""
+    """Return everything that determines a run, to compare it with a finished one."""
     facts = column._replace(title="", place=None, note="")._asdict() | {"own": column.own.get(training, {})}
     return jsonable({"column": name, "training": training, "seed": seed, **facts})
 
 
 def is_finished(folder: Path, expected: Any) -> bool:
-    """Whether a folder holds this run.
+    """Return True if a folder holds this run.
 
     Raises:
-        ValueError: it holds another one.
+        ValueError: the folder holds another run.
     """
     if not (folder / "summary.json").is_file():
         return False
@@ -57,7 +57,7 @@ def is_finished(folder: Path, expected: Any) -> bool:
 
 
 def train(column: Column, training: str, seed: int, data: Any, folder: Path, arguments: Any, devices: Any) -> str:
-    """One training run and what it is judged by, into its folder; says how it went."""
+    """Train and evaluate into a folder; return a message with accuracy and time."""
     options = rivals.method_options(column, training, data.num_clients)
     model = options["shared"].pop("model")
     method = srp.methods.get(training, dataset=data, model=model, **options)
@@ -100,7 +100,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--devices", type=int, help="default: all cores")
     parser.add_argument("--out", type=Path, default=Path("runs/fedrep"), help="folder of the runs")
     parser.add_argument("--results", type=Path, default=HERE / "results", help="folder of the files of results")
-    parser.add_argument("--summarize", action="store_true", help="train nothing: renew the file of results")
+    parser.add_argument(
+        "--summarize", action="store_true", help="train nothing: add finished runs to the file of results"
+    )
     args = parser.parse_args(arguments)
     columns = COLUMNS[args.scale]
     for name in args.columns or ():

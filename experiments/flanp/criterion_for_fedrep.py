@@ -1,12 +1,12 @@
-"""SRPFL with stages of fixed length and with stages that end on FLANP's criterion: time to FedRep's accuracy.
+"""SRPFL with stages of fixed length and with stages that end by FLANP's criterion: time to FedRep's accuracy.
 
     python experiments/flanp/criterion_for_fedrep.py --scale smoke|cpu|full [--out DIR]
 
 scikit-learn's digits on 50 clients with 3 classes, SRPFL's setting of experiments/srpfl (MLP 64-32, step 0.05, n0 = 5,
-5 local epochs, fixed exponential speeds), another division of the data and other speeds for each seed. The criterion is
-the heuristic: the gradient of the participants' mean loss in the representation, each under its own head, falls to half
-of its first norm, and the threshold shrinks from stage to stage, by 1/2 (the paper's) or by 1/sqrt(2) (what c / (n s)
-would give). Targets are 95 and 99 % of the accuracy that FedRep has in the end with the same seed.
+5 local epochs, fixed exponential speeds); each seed has its own division of the data and speeds. The criterion is the
+heuristic: a stage ends when the gradient of the participants' mean loss in the representation, each under its own head,
+falls to half of its first norm. The threshold shrinks from stage to stage, by 1/2 (the paper's) or by 1/sqrt(2) (as
+c / (n s) would). Targets are 95 and 99 % of FedRep's final accuracy with the same seed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FRACTIONS = (0.95, 0.99)
 
 
 def measure(seeds: int, num_rounds: int) -> dict[str, dict[str, Any]]:
-    """Times to the targets, rounds of every stage, accuracies; a list has a value for each seed."""
+    """Return times to the targets, rounds of every stage and accuracies, seed by seed."""
     histories: dict[str, list[srp.History]] = {name: [] for name in STAGES}
     for seed in range(seeds):
         data = srp.data.load("digits", num_clients=50, classes_per_client=3, seed=seed)
@@ -64,7 +64,7 @@ def measure(seeds: int, num_rounds: int) -> dict[str, dict[str, Any]]:
 
 
 def draw(results: dict[str, dict[str, Any]]) -> Figure:
-    """A panel for each target, a row for each kind of stages."""
+    """Draw a panel for each target and a row for each kind of stages."""
     figure, axes = curves.panels(len(FRACTIONS), width=5.2, height=3.4, sharey=True)
     rng = np.random.default_rng(0)
     for place, (ax, fraction) in enumerate(zip(axes, FRACTIONS, strict=True)):

@@ -1,6 +1,6 @@
-"""The figures of the FLANP paper: which worlds and methods, at which size.
+"""Worlds, methods and sizes of the FLANP paper's figures.
 
-`full` is the paper's size, `cpu` what 2 cores do in minutes, `smoke` what a test runs.
+`full` is the paper's size, `cpu` takes minutes on 2 cores, and tests run `smoke`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from panels import Panel
 
 
 class Figure(NamedTuple):
-    """Scale -> panels, from left to right."""
+    """A figure: its title, and for each scale the panels from left to right."""
 
     title: str
     panels: dict[str, list[Panel]]
@@ -19,7 +19,7 @@ class Figure(NamedTuple):
 
 CONVEX = ("flanp", "fedgate", "fedavg")
 DEEP = ("flanp", "gentle", "early", "fedgate", "fedavg", "fednova", "fednova_drawn")
-FEW = ("flanp", "gentle", "early", "fedgate", "fednova", "fednova_drawn")  # FedAvg is hardly apart from FedGATE
+FEW = ("flanp", "gentle", "early", "fedgate", "fednova", "fednova_drawn")  # FedAvg hardly differs from FedGATE
 LOSSES = {"mnist": (0.5, 0.4, 0.3, 0.2), "cifar10": (2.1, 2.0, 1.9, 1.8)}
 MNIST, CIFAR = {"name": "mnist", "step": 0.05}, {"name": "cifar10", "step": 0.02}
 DIGITS = {"name": "digits", "num_clients": 4, "samples": 40}

@@ -1,16 +1,16 @@
-"""Tables 1 and 2 of the FLANP paper with a target that stays where it is, and with clients of equal speed.
+"""Tables 1 and 2 of the FLANP paper with a fixed target, and with clients of equal speed.
 
 python experiments/flanp/fixed_target.py --scale smoke|cpu|full
 
-Exact gradients and tau = 100. FLANP's stages end by the criterion. Both methods are timed to |w - w*| <= eps, for two
-eps that do not depend on N and s and were fitted to the paper's tables, and, on the same runs, to the statistical
-accuracy of all samples, which tightens with N s, as in `time_ratios.py`.
+Exact gradients and tau = 100. FLANP's stages end by the criterion. There are two kinds of target, read off the same
+runs: |w - w*| <= eps, for two eps that do not depend on N and s and were fitted to the paper's tables; and the
+statistical accuracy of all samples, which tightens with N s, as in `time_ratios.py`.
 
 The tau exact local steps of a client on a quadratic are one affine map, so a round is a few products of matrices here,
 in double precision; a test compares the rounds with those of `srp.simulate`.
 
-At equal speeds a round takes as long with one client as with all of them (section 4.2), and the ratio of times is that
-of rounds: the clients' data do not depend on their speeds, and FedGATE's rounds not on the clock.
+At equal speeds a round takes as long with one client as with all of them (section 4.2), so the ratio of times is the
+ratio of rounds: the clients' data do not depend on their speeds, and FedGATE's rounds do not depend on the clock.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SEEDS = {"smoke": 2, "cpu": 20, "full": 20}
 
 
 class Trajectory(NamedTuple):
-    """Each round of a run: time at its end, |w - w*|, and whether all clients took part and met the criterion."""
+    """Arrays over rounds: time at the end, |w - w*|, and 1 if all clients took part and met the criterion."""
 
     elapsed: np.ndarray
     distance: np.ndarray
@@ -41,7 +41,7 @@ class Trajectory(NamedTuple):
 
 
 def simulate_exact(world: World, seed: int, initial: int, local_steps: int, num_rounds: int) -> Trajectory:
-    """FLANP from `initial` clients, and FedGATE from all of them."""
+    """Simulate FLANP from `initial` clients; FedGATE is the case of all clients."""
     x, y = np.asarray(world.data.x, np.float64), np.asarray(world.data.y, np.float64)
     key, clock = jax.random.key(seed), world.clock(local_steps)
     state = clock.init(srp.named_key(srp.named_key(key, "clock"), "init"), len(x))
@@ -76,14 +76,14 @@ def simulate_exact(world: World, seed: int, initial: int, local_steps: int, num_
 
 
 def initial_model(world: World, seed: int) -> np.ndarray:
-    """The model that all runs of a seed start from."""
+    """Return the model from which all runs of a seed start."""
     key = srp.named_key(srp.named_key(jax.random.key(seed), "server"), "init")
     server = world.algorithm("fedgate", world.local_steps).init(key, world.data)
     return np.asarray(server.params.head["out"]["kernel"][:, 0], np.float64)
 
 
 def measure(size: dict[str, Any], seeds: int) -> dict[str, Any]:
-    """Target -> times and rounds of both methods, and the ratios of times and rounds, of the seeds that reached it."""
+    """Return for each target the values of `COLUMNS` of the seeds that reached it with both methods."""
     found: dict[str, Any] = {name: {column: [] for column in COLUMNS} for name in (*map(str, TARGETS), "tightening")}
     found["propositions_equal"] = []
     for seed in range(seeds):
@@ -105,7 +105,7 @@ COLUMNS = ("T_FLANP", "T_FedGATE", "ratio", "rounds_FLANP", "rounds_FedGATE", "e
 
 
 def theory_ratio(world: World, seed: int) -> float:
-    """Propositions 2 and 3 at equal speeds: the ratio of the two expressions of equation 4."""
+    """Ratio of the two expressions of equation 4 (Propositions 2 and 3) at equal speeds."""
     samples, c = world.constants["samples_per_client"], world.constants["accuracy_constant"]
     ones, gap = np.ones(world.data.num_clients), gap_at_start(world, seed)
     return theory.flanp_time(ones, 1, 1, samples, 1, c) / theory.fedgate_time(ones, 1, samples, 1, c, gap)

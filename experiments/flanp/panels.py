@@ -1,7 +1,7 @@
-"""What the figures and tables of the FLANP paper share: panels, runs in their folders, speed-ups and command line.
+"""Shared code of the figures and tables of the FLANP paper: panels, stored runs, speed-ups and command line.
 
-A run is a file below --out and is never done twice. Curves are means over seeds on a common axis, with a band from
-the lowest to the highest seed; the strip below a panel has a row for each seed of FLANP and a colour for each stage.
+Each run is stored in a file below --out and not repeated. Curves are means over seeds on a common axis, with a band
+from lowest to highest seed; the strip below a panel has a row for each seed of FLANP and a colour for each stage.
 
 A speed-up is the time of a method over FLANP's, seed by seed. "At the end" is at 1.05 times the lowest value that both
 methods reach in every seed; "at most", the paper's "up to", is the largest mean over 40 values from there to the middle
@@ -36,24 +36,24 @@ ALPHA, VALUES, POINTS = 0.15, 40, 60
 
 
 class Panel(NamedTuple):
-    """One experiment: a world and the methods that meet in it."""
+    """One experiment: a world and the methods compared in it."""
 
     title: str
-    world: str  # of `worlds.WORLDS`
+    world: str  # key of `worlds.WORLDS`
     options: dict[str, Any]
     methods: tuple[str, ...]
     num_rounds: int
     eval_every: int = 1
     seeds: int = 3
-    values: tuple[float, ...] = ()  # fixed ones, at which times are compared too
+    values: tuple[float, ...] = ()  # fixed values at which times are also compared
 
     def name(self) -> str:
-        """Of the folder of its runs."""
+        """Return the name of the folder of its runs."""
         return "_".join([self.world, *(str(value) for value in self.options.values())])
 
 
 class Runs(NamedTuple):
-    """The runs of a panel: curve -> one history a seed, what the worlds were, and curve -> test accuracy a seed."""
+    """Runs of a panel; histories and test accuracies are by curve, one for each seed, and worlds one for each seed."""
 
     panel: Panel
     histories: dict[str, list[srp.History]]
@@ -62,14 +62,14 @@ class Runs(NamedTuple):
 
 
 def _to_arrays(history: srp.History) -> dict[str, np.ndarray]:
-    """What curves and stages need of a run."""
+    """Return the arrays of a run that curves and stages need."""
     metrics = {f"metric/{name}": values for name, values in history.metrics.items()}
     scores = {f"score/{name}": values for name, values in history.accuracies.items()}
     return {name: getattr(history, name) for name in _FIELDS} | metrics | scores
 
 
 def _from_arrays(name: str, stored: Mapping[str, np.ndarray]) -> srp.History:
-    """Of what `_arrays` kept."""
+    """Rebuild a history from the result of `_to_arrays`."""
     groups = {kind: {k.partition("/")[2]: v for k, v in stored.items() if k.startswith(f"{kind}/")} for kind in _GROUPS}
     kept = {field: stored[field] for field in _FIELDS}
     return srp.History(
@@ -86,7 +86,7 @@ _FIELDS = (
 
 
 def run(panel: Panel, out: Path, data_dir: Path | None) -> Runs:
-    """All methods and seeds of a panel; finished runs are read back."""
+    """Run all methods and seeds of a panel; load those that are finished."""
     histories: dict[str, list[srp.History]] = {}
     tests: dict[str, list[float]] = {}
     worlds = [WORLDS[panel.world](seed, data_dir, **panel.options) for seed in range(panel.seeds)]
@@ -106,7 +106,8 @@ def run(panel: Panel, out: Path, data_dir: Path | None) -> Runs:
             with np.load(file) as stored:
                 if str(stored["what"]) != description:
                     raise ValueError(
-                        f"{file} holds a run of {stored['what']}, not of {description}; give another --out, or delete it"
+                        f"{file} holds a run of {stored['what']}, not of {description}; "
+                        "give another --out, or delete it"
                     )
                 histories.setdefault(method, []).append(_from_arrays(method, stored))
                 tests.setdefault(method, []).append(float(stored["tested"]))
@@ -114,26 +115,26 @@ def run(panel: Panel, out: Path, data_dir: Path | None) -> Runs:
 
 
 def trajectory(history: srp.History, metric: str | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rounds, simulated times and values of a run's curve."""
+    """Return rounds, simulated times and values of a run's curve."""
     if metric is None:
         return history.eval_round, history.eval_elapsed(), history.mean_accuracy
     return history.round, history.elapsed(), history.metrics[metric]
 
 
 def lowest_value(history: srp.History, metric: str | None) -> float:
-    """The lowest value of a curve; inf where the run diverged."""
+    """Return the lowest value of a curve; inf if the run diverged."""
     return math.inf if history.diverged else float(np.nanmin(trajectory(history, metric)[2]))
 
 
 def time_to(history: srp.History, value: float, metric: str | None) -> float:
-    """When a curve first falls to a value; inf if never."""
+    """Return the time at which a curve first falls to a value; inf if never."""
     _, times, values = trajectory(history, metric)
     reached = values <= value
     return float(times[np.argmax(reached)]) if reached.any() else math.inf
 
 
 def speed_ups(runs: Runs, rival: str, ours: str = "flanp") -> dict[str, Any]:
-    """Time of the rival over that of FLANP, seed by seed, see the top."""
+    """Return the ratios of the rival's time to FLANP's, seed by seed, as the module docstring defines them."""
     metric = runs.worlds[0].metric
     pair = {name: runs.histories[name] for name in (ours, rival)}
     end = 1.05 * max(lowest_value(history, metric) for histories in pair.values() for history in histories)
@@ -155,7 +156,7 @@ def speed_ups(runs: Runs, rival: str, ours: str = "flanp") -> dict[str, Any]:
 
 
 def ratios_at_values(runs: Runs, ours: str) -> dict[str, dict[str, list[float | None]]]:
-    """Time of each rival over ours to each of the panel's values, seed by seed; None where one of them stays above."""
+    """Return the ratios at each of the panel's values, seed by seed; None where either method stays above."""
     metric, found = runs.worlds[0].metric, {}
     for rival in [name for name in runs.panel.methods if name not in FLANP_VARIANTS]:
         pairs = list(zip(runs.histories[rival], runs.histories[ours], strict=True))
@@ -171,12 +172,14 @@ def _ratio(theirs: float, ours: float) -> float | None:
 
 
 def stage_norms(history: srp.History) -> list[list[float | int | None]]:
-    """Of each stage: its clients, the threshold of the norm of the gradient, and the lowest norm after its rounds."""
+    """Return of each stage the number of clients, the threshold of the gradient norm, and the lowest norm reached."""
     norm, threshold = history.metrics["global_grad_norm"], history.metrics["grad_norm_threshold"]
     found = []
     for stage in history.stages():
         rounds = slice(stage.first_round - 1, stage.first_round - 1 + stage.num_rounds)
-        found.append([stage.cohort_size, curves.rounded(threshold[rounds][-1]), curves.rounded(np.nanmin(norm[rounds]))])
+        found.append(
+            [stage.cohort_size, curves.rounded(threshold[rounds][-1]), curves.rounded(np.nanmin(norm[rounds]))]
+        )
     return found
 
 
@@ -184,7 +187,7 @@ FLANP_VARIANTS = ("flanp", "gentle", "early", "half")
 
 
 def mean_std(values: list[float] | None) -> str:
-    """Mean and standard deviation over seeds."""
+    """Format mean ± standard deviation over seeds."""
     if values is None:
         return "-"
     numbers = np.array(values, float)
@@ -193,7 +196,7 @@ def mean_std(values: list[float] | None) -> str:
 
 
 def resample(runs: Runs, method: str, against: str) -> tuple[np.ndarray, np.ndarray]:
-    """A common axis, rounds or times, and the values of all seeds on it: the last value at or before each point."""
+    """Return a common axis of rounds or times, and for every seed the last value at or before each of its points."""
     metric = runs.worlds[0].metric
     tracks = [trajectory(history, metric) for history in runs.histories[method]]
     places = [track[0] if against == "round" else track[1] for track in tracks]
@@ -204,7 +207,7 @@ def resample(runs: Runs, method: str, against: str) -> tuple[np.ndarray, np.ndar
 
 
 def draw_curves(ax: Any, runs: Runs, against: str) -> None:
-    """Every method of a panel over rounds or simulated time."""
+    """Draw every method of a panel over rounds or simulated time."""
     for method in runs.panel.methods:
         x, values = resample(runs, method, against)
         curve = CURVES[method]
@@ -227,7 +230,7 @@ def draw_curves(ax: Any, runs: Runs, against: str) -> None:
 
 
 def draw_stages(ax: Any, runs: Runs, against: str) -> None:
-    """A row for each seed of FLANP, a bar for each stage, with its number of clients where there is room."""
+    """Draw a row for each seed of FLANP and a bar for each stage, with its number of clients where it fits."""
     import matplotlib
 
     for row, history in enumerate(runs.histories["flanp"]):
@@ -255,7 +258,7 @@ def draw_stages(ax: Any, runs: Runs, against: str) -> None:
 
 
 def draw(panel_runs: list[Runs], title: str, path: Path) -> None:
-    """A column for each panel over time; a panel that stands alone has its rounds beside it."""
+    """Draw a column over time for each panel; a single panel is also drawn over rounds."""
     from matplotlib.figure import Figure
 
     columns = [
@@ -286,7 +289,7 @@ def draw(panel_runs: list[Runs], title: str, path: Path) -> None:
 
 
 def panel_results(runs: Runs) -> dict[str, Any]:
-    """What a results file has of a panel: curves over time, stages, speed-ups, last values."""
+    """Return the entry of a panel in the results file: curves over time, stages, speed-ups, last values."""
     metric = runs.worlds[0].metric
     found: dict[str, Any] = {"title": runs.panel.title, "rounds": runs.panel.num_rounds, "seeds": runs.panel.seeds}
     for method, histories in runs.histories.items():
@@ -320,35 +323,36 @@ _OVER_SEEDS = {"mean": np.mean, "least": np.min, "most": np.max}
 
 
 def compact_json(found: Mapping[str, Any]) -> str:
-    """JSON with a line for each list of numbers."""
+    """Format as JSON, with one line for each list of numbers."""
     text = json.dumps(found, indent=1, allow_nan=False)
     return re.sub(r"\[[^\[\]{}]*\]", lambda match: " ".join(match.group().split()), text) + "\n"
 
 
 def report(results: list[Mapping[str, Any]]) -> str:
-    """A row for each method of each panel, as text."""
+    """Format a row for each method of each panel."""
     lines = []
     for panel in results:
         lines.append(f"{panel['title']} ({panel['seeds']} seeds, {panel['rounds']} rounds)")
         for name, row in panel["speed_up"].items():
             lines.append(
-                f"  FLANP over {CURVES[name].label:22s} at most {mean_std(row['at_most']):>14s} (at {row.get('best')})  "
-                f"at the end {mean_std(row['at_end']):>14s} (at {row['end']})"
+                f"  FLANP over {CURVES[name].label:22s} at most {mean_std(row['at_most']):>14s} "
+                f"(at {row.get('best')})  at the end {mean_std(row['at_end']):>14s} (at {row['end']})"
             )
         for name in [n for n in CURVES if n in panel]:
-            accuracy = (
-                f"  accuracy {mean_std([100 * a for a in panel[name]['accuracy']])}" if "accuracy" in panel[name] else ""
-            )
-            lines.append(f"  {CURVES[name].label:28s} lowest {mean_std(panel[name]['lowest'])}{accuracy}")
+            row = panel[name]
+            accuracy = f"  accuracy {mean_std([100 * a for a in row['accuracy']])}" if "accuracy" in row else ""
+            lines.append(f"  {CURVES[name].label:28s} lowest {mean_std(row['lowest'])}{accuracy}")
         for ours, rivals in panel.get("at", {}).items():
             for rival, ratios in rivals.items():
-                cells = "  ".join(f"{value}: {mean_std(values) if None not in values else values}" for value, values in ratios.items())
+                cells = "  ".join(
+                    f"{value}: {mean_std(values) if None not in values else values}" for value, values in ratios.items()
+                )
                 lines.append(f"  {CURVES[ours].label} over {CURVES[rival].label} at {cells}")
     return "\n".join(lines)
 
 
 def parser(doc: str) -> argparse.ArgumentParser:
-    """What every script has."""
+    """Return a parser with the options of every script."""
     result = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("--scale", choices=("smoke", "cpu", "full"), default="cpu")
     result.add_argument("--data-dir", type=Path, help="folder with prepared data sets")
@@ -359,7 +363,7 @@ def parser(doc: str) -> argparse.ArgumentParser:
 
 
 def run_panels(args: argparse.Namespace, result: argparse.ArgumentParser, panels: list[Panel]) -> list[Runs]:
-    """The runs of these panels, or the command line's one-line refusal."""
+    """Run these panels; report errors as those of the command line."""
     srp.use_all_cores()
     if args.seeds is not None:
         panels = [panel._replace(seeds=args.seeds) for panel in panels]

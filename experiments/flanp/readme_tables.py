@@ -1,4 +1,4 @@
-"""What the README takes from the committed results.
+"""Tables of the README, from the committed results.
 
 python experiments/flanp/readme_tables.py
 """
@@ -28,23 +28,23 @@ LABELS = {
 
 
 def results(name: str) -> Any:
-    """Results of a figure or table."""
+    """Load the results of a figure or table."""
     return load_results(f"flanp/results/{name}.json")
 
 
 def paper_numbers(what: str) -> list[Any]:
-    """Numbers of the paper's tables 1 and 2: `paper` has the ratios, `paper_times` the times."""
+    """Return the paper's numbers of tables 1 and 2: ratios for "paper", times for "paper_times"."""
     files = (HERE / f"results/table{number}.json" for number in (1, 2))
     return [value for file in files for value in json.loads(file.read_text("utf-8"))[what]]
 
 
 def scientific(value: float) -> str:
-    """Three digits and an exponent."""
+    """Format with three digits and an exponent."""
     return f"{value:.2e}".replace("e+0", "e")
 
 
 def times(number: int, key: str) -> str:
-    """Table 1 or 2 beside the paper's."""
+    """Table 1 or 2 beside the paper's numbers."""
     head = [key, "T_FLANP", "T_FedGATE", "ratio", "the paper's", "rounds", "by Propositions 2 and 3"]
     rows = [[*head, "Theorem 2: at most", "rounds of a stage: by theory", "longest but the last"]]
     kept = slice(3 * number - 3, 3 * number)
@@ -53,8 +53,9 @@ def times(number: int, key: str) -> str:
         rounds = (f"{np.mean(found[f'rounds_{method}']):.0f}" for method in ("FLANP", "FedGATE"))
         rows.append([
             title.split()[-1], pm(found["T_FLANP"], 0), pm(found["T_FedGATE"], 0), pm(found["ratio"], 3),
-            f"{ratio} = {scientific(pair[0])} / {scientific(pair[1])}", ", ".join(rounds), pm(found["ratio_of_propositions"]),
-            pm(found["theorem2_bound"]), f"{np.mean(found['stage_bound']):.0f}", f"{max(found['longest_stage']):.0f}",
+            f"{ratio} = {scientific(pair[0])} / {scientific(pair[1])}", ", ".join(rounds),
+            pm(found["ratio_of_propositions"]), pm(found["theorem2_bound"]), f"{np.mean(found['stage_bound']):.0f}",
+            f"{max(found['longest_stage']):.0f}",
         ])  # fmt: skip
     return markdown(rows)
 
@@ -116,7 +117,9 @@ def equal_speeds() -> str:
 def at_the_end() -> str:
     rows = [["", "speed-up at the end"]]
     for name in ("figure7", "figure8"):
-        rows += [[f"{name[-1]}: {panel['title']}", pm(panel["speed_up"]["fedgate"]["at_end"])] for panel in results(name)]
+        rows += [
+            [f"{name[-1]}: {panel['title']}", pm(panel["speed_up"]["fedgate"]["at_end"])] for panel in results(name)
+        ]
     return markdown(rows)
 
 
@@ -129,8 +132,8 @@ def theorems() -> str:
         gap, met = stage["gap_over_accuracy"], stage["rounds_to_criterion"]
         rows.append([
             n, pm(starts) if starts else "", f"{max(starts):.2f}" if starts else "", pm(gap, 3), f"{max(gap):.3f}",
-            f"{max(single[n]['gap_over_accuracy']):.3f}", ends(stage["allowed_rounds"]), pm(stage["rounds_to_accuracy"], 1),
-            pm(met, 1), f"{max(met):.0f}",
+            f"{max(single[n]['gap_over_accuracy']):.3f}", ends(stage["allowed_rounds"]),
+            pm(stage["rounds_to_accuracy"], 1), pm(met, 1), f"{max(met):.0f}",
         ])  # fmt: skip
     return markdown(rows)
 
@@ -152,7 +155,7 @@ def figure9() -> str:
 
 
 def losses(name: str, title: str) -> str:
-    """What the methods of a figure reach, and how much faster FLANP is."""
+    """Losses and accuracies that the methods of a figure reach, and FLANP's speed-ups."""
     rows = [[title, "FLANP's speed-up at most", "at the end", "lowest training loss", "last", "test accuracy %",
              "clients in the end"]]  # fmt: skip
     known = {method: panel for panel in reversed(results(name)) for method in panel if method in LABELS}
@@ -166,7 +169,7 @@ def losses(name: str, title: str) -> str:
 
 
 def to_losses(title: str, levels: Sequence[str], wanted: Sequence[tuple[str, str, Sequence[tuple[str, str]]]]) -> str:
-    """Times of rivals over FLANP's to fixed losses, and to the common end: file, samples of a client, pairs."""
+    """Times of rivals over FLANP's, to fixed losses and at the end; `wanted`: file, samples of a client, pairs."""
     rows = [[f"{title}, to a loss of", *levels, "at the end"]]
     for name, samples, pairs in wanted:
         for rival, ours in pairs:
@@ -184,12 +187,13 @@ def to_losses(title: str, levels: Sequence[str], wanted: Sequence[tuple[str, str
 
 def thresholds() -> str:
     (panel,) = results("figure4_full")
-    norms = [of_seed[0] for of_seed in panel["flanp"]["norms"]]  # one stage a seed: clients, threshold, lowest norm
+    norms = [of_seed[0] for of_seed in panel["flanp"]["norms"]]  # of the only stage: clients, threshold, lowest norm
     before = [sum(rounds for _, rounds, *_ in stages[:-1]) for stages in panel["early"]["stages"]]
+    halves, lowest = ends([norm[1] for norm in norms], ".2f"), min(norm[2] for norm in norms)
     return wrapped(
-        f"- The threshold decides. Half of the first gradient norm is {ends([norm[1] for norm in norms], '.2f')} here, "
-        f"and the norm of one client's loss never fell below {min(norm[2] for norm in norms):.2f}: FLANP trains one "
-        "client for all rounds, its loss rises in the end, and it does not get to the lowest of these losses. From the "
+        f"- The result depends on the first threshold. Half of the first gradient norm is {halves} here, and the norm of one "
+        f"client's loss never fell below {lowest:.2f}: FLANP trains one client "
+        "for all rounds, its loss rises in the end, and it does not reach the lowest of these losses. From the "
         f"first norm itself all clients take part after {ends(before)} rounds, and FLANP ends at FedGATE's loss."
     )
 

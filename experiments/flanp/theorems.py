@@ -1,4 +1,4 @@
-"""FLANP's Theorem 1 and Proposition 1: stages with the theorem's step sizes, local steps and rounds.
+"""Check of FLANP's Theorem 1 and Proposition 1: stages with the theorem's step sizes, local steps and rounds.
 
 python experiments/flanp/theorems.py --scale smoke|cpu|full
 
@@ -7,7 +7,7 @@ criterion |grad L_m(w)|^2 <= 2 mu c / (m s), and runs for R = 12 kappa log 6 rou
 theorem. Theorem 1: then E[L_n(w) - L_n(w_n*)] <= V_ns = c / (n s). Proposition 1: the stage starts at
 2 (n - m) / n (V_(n-m)s + V_ms) + V_ms at most. mu and L are those of the loss of all clients.
 
-The first three seeds are run in single precision too: eta_n is about 1e-6, not far above its rounding.
+The first three seeds also run in single precision, because eta_n is about 1e-6, not far above its rounding.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BATCH, CONDITION = 10, 10.0
 
 @srp.part
 class _FedGATE(srp.algorithms.FedGATE):
-    """Records the weights of every round."""
+    """FedGATE that records the weights of every round."""
 
     name: ClassVar[str] = "fedgate"
 
@@ -42,19 +42,19 @@ class Stage:
     """The loss of the first n clients, in double precision."""
 
     def __init__(self, data: srp.data.LinearRegression, n: int) -> None:
-        """Hessian and minimum of L_n."""
+        """Compute the Hessian and the minimum of L_n."""
         self.x, self.y = np.asarray(data.x[:n], np.float64), np.asarray(data.y[:n], np.float64)
         rows, targets = self.x.reshape(-1, self.x.shape[-1]), self.y.reshape(-1)
         self.hessian = rows.T @ rows / len(rows)
         self.minimiser = np.linalg.solve(self.hessian, rows.T @ targets / len(rows))
 
     def gaps(self, weights: np.ndarray) -> np.ndarray:
-        """L_n(w) - L_n(w_n*) of each row."""
+        """Return L_n(w) - L_n(w_n*) of each row."""
         apart = weights - self.minimiser
         return 0.5 * np.einsum("ri,ij,rj->r", apart, self.hessian, apart)
 
     def squared_norms(self, weights: np.ndarray) -> np.ndarray:
-        """|grad L_n(w)|^2 of each row."""
+        """Return |grad L_n(w)|^2 of each row."""
         return np.sum(((weights - self.minimiser) @ self.hessian) ** 2, axis=1)
 
     def run(
@@ -67,7 +67,7 @@ class Stage:
         seed: int,
         dtype: str,
     ) -> np.ndarray:
-        """The models before the first round and after each; a model starts where it does, so the data are shifted."""
+        """Return the models before the first round and after each; shifted data take the place of another start."""
         model = srp.models.LinearRegression((self.x.shape[-1],), dtype=jnp.dtype(dtype))
         training = srp.Training(srp.SGD(steps[0]), batch_size=BATCH, epochs=None, steps=local_steps)
         algorithm = _FedGATE(model, training, server_step_size=steps[1])
@@ -85,14 +85,16 @@ class Stage:
 
 
 def run_stages(scale: str, dtype: str, seeds: int) -> dict[str, dict[str, list[float | None]]]:
-    """n -> what its stage did, seed by seed."""
+    """Run all stages; return the values of `COLUMNS` for each n, seed by seed."""
     num_clients, samples, dim, _ = SIZE[scale]
     worlds = [
         srp.data.linear_regression(jax.random.key(seed), num_clients, samples, dim, 1.0, CONDITION)
         for seed in range(seeds)
     ]
     c = dim / 2
-    noise = float(np.sum(CONDITION ** (-np.arange(dim) / (dim - 1)))) / BATCH  # of a batch's gradient at the minimum
+    noise = (
+        float(np.sum(CONDITION ** (-np.arange(dim) / (dim - 1)))) / BATCH
+    )  # variance of a batch's gradient at the minimum
     tau = math.ceil(theory.flanp_local_steps(samples, noise, c))
     allowed = [math.ceil(theory.flanp_stage_rounds(of.smoothness / of.mu)) for of in (w.curvature for w in worlds)]
     sizes = [2**k for k in range(int(math.log2(num_clients)) + 1)]

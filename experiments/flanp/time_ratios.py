@@ -1,10 +1,10 @@
-"""Tables 1 and 2: time to the statistical accuracy of all samples, FLANP over FedGATE, beside the paper's ratio.
+"""Tables 1 and 2 of the FLANP paper: ratios of times to the statistical accuracy of all samples.
 
-A run has arrived after the first round with all clients whose |grad L_N(w)|^2 is at most 2 mu c / (N s): FLANP's last
-stage and FedGATE's only one end by the same criterion. Theory is theirs for the T_i of each run: Propositions 2 and 3
-(`srp.theory.flanp_time`, `fedgate_time`) and, for expected times, Theorem 2's bound.
+A run reaches the target after the first round with all clients whose |grad L_N(w)|^2 is at most 2 mu c / (N s):
+FLANP's last stage and FedGATE's only one end by the same criterion. The columns of theory are Propositions 2 and 3 for
+the T_i of each run (`srp.theory.flanp_time`, `fedgate_time`) and, for expected times, Theorem 2's bound.
 
-`--vary` runs the first two worlds with one thing changed, which is how the README explains the difference to the paper.
+`--vary` runs the first two worlds with one option changed, to explain the difference from the paper's ratios.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ VARIATIONS: dict[str, dict[str, Any]] = {
 class Table(NamedTuple):
     """Worlds that differ in one number; the paper's ratios, and its times T_FLANP and T_FedGATE."""
 
-    varied: str  # option of the worlds
+    varied: str  # name of the option that differs
     worlds: tuple[dict[str, Any], ...]
     paper: tuple[float, ...]
     paper_times: tuple[tuple[float, float], ...]
@@ -56,7 +56,7 @@ SEEDS = {"smoke": 2, "cpu": 5, "full": 20}
 
 
 def row_panels(table: Table, scale: str, variation: str | None = None) -> list[Panel]:
-    """One for each row."""
+    """Return a panel for each row of a table."""
     worlds = list(table.worlds)
     if scale == "smoke":
         worlds = [{"num_clients": 4, "samples": 30, "dim": 3}]
@@ -75,7 +75,7 @@ def row_panels(table: Table, scale: str, variation: str | None = None) -> list[P
 
 
 def completion(history: srp.History) -> tuple[float, int | None]:
-    """Simulated time and round of the end of the last stage; inf and None if it is not completed."""
+    """Return simulated time and round at which the last stage ended; inf and None if it did not."""
     last = history.stages()[-1]
     if not (last.completed_round and last.cohort_size == history.num_clients):
         return math.inf, None
@@ -83,14 +83,14 @@ def completion(history: srp.History) -> tuple[float, int | None]:
 
 
 def gap_at_start(world: World, seed: int) -> float:
-    """Delta0 = L_N(w_0) - L_N(w*), of the model that all runs of a seed start from; `metrics` begin after a round."""
+    """Delta0 = L_N(w_0) - L_N(w*) of the model from which all runs of a seed start; histories begin after round 1."""
     algorithm = world.algorithm("fedgate", world.local_steps)
     key = srp.named_key(srp.named_key(jax.random.key(seed), "server"), "init")
     return float(algorithm.metrics(algorithm.init(key, world.data), world.data)["gap"])
 
 
 def theory_times(world: World, client_time: np.ndarray, gap: float) -> tuple[float, float]:
-    """Propositions 2 and 3 for the speeds of a run and the gap that it starts from."""
+    """Return the times of Propositions 2 and 3 for the speeds of a run and its gap at the start."""
     mu, smoothness = world.data.curvature
     times = np.sort(client_time) / world.local_steps
     c, samples = world.constants["accuracy_constant"], world.constants["samples_per_client"]
@@ -103,7 +103,7 @@ def theory_times(world: World, client_time: np.ndarray, gap: float) -> tuple[flo
 
 
 def table_row(runs: Runs) -> dict[str, Any]:
-    """Of a table: values of each seed."""
+    """Return the values of `COLUMNS`, seed by seed, by the title of the row."""
     found: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     pairs = zip(runs.worlds, runs.histories["flanp"], runs.histories["fedgate"], strict=True)
     for seed, (world, flanp, fedgate) in enumerate(pairs):
@@ -140,9 +140,10 @@ def main(name: str, arguments: list[str] | None = None) -> None:
         print(variation)
         for (title, values), printed in zip(rows.items(), table.paper, strict=False):
             print(
-                f"  {title:18s} T_FLANP {mean_std(values['T_FLANP']):>16s}  T_FedGATE {mean_std(values['T_FedGATE']):>16s}"
-                f"  ratio {mean_std(values['ratio']):>14s} (paper {printed})  propositions "
-                f"{mean_std(values['ratio_of_propositions']):>14s}  Theorem 2 <= {mean_std(values['theorem2_bound'])}"
+                f"  {title:18s} T_FLANP {mean_std(values['T_FLANP']):>16s}"
+                f"  T_FedGATE {mean_std(values['T_FedGATE']):>16s}  ratio {mean_std(values['ratio']):>14s}"
+                f" (paper {printed})  propositions {mean_std(values['ratio_of_propositions']):>14s}"
+                f"  Theorem 2 <= {mean_std(values['theorem2_bound'])}"
             )
     results = args.results or args.out
     results.mkdir(parents=True, exist_ok=True)

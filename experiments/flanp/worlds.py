@@ -1,12 +1,12 @@
-"""What FLANP's experiments are made of: federations, algorithms and policies, by the rules that the paper leaves open.
+"""Federations, algorithms and policies of FLANP's experiments, with rules for what the paper leaves open.
 
-The rules, the same for every method and chosen before any ratio was looked at:
+The rules are the same for every method and were chosen before any ratio was computed:
 
 * linear regression: c = d sigma^2 / 2, logistic regression: c = p / 2, so that c / (n s) is the expected excess loss of
   the minimum over n s samples (d, p: numbers of parameters); mu and L from the data;
 * linear regression: eta gamma tau = 1 / (2 L) and tau = 1.5 s sigma_g^2 / c (Theorem 1), with gamma = 1, batches of 10;
 * logistic regression: eta = 1 / L, gamma = 1, tau = 10, batches of 32; penalty 0.01 |W|^2 / 2, weight decay of SGD;
-* networks: the paper's eta and gamma = 1; tau = 10, batches of 20; stages by the heuristic, as mu is not known.
+* networks: the paper's eta and gamma = 1; tau = 10, batches of 20; stages end by the heuristic, as mu is not known.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ ON_TIME = 0.5  # share of FedNova's clients that do all steps; the paper does no
 
 
 class World(NamedTuple):
-    """A federation of one seed, and how its clients train."""
+    """Federation of one seed, with the training and the speeds of its clients."""
 
     data: Any
     local_steps: int  # tau
     speeds: str
     initial: int  # n0
-    algorithm: Callable[[str, int], srp.FederatedAlgorithm]  # (name, local steps a unit of work)
-    constants: Mapping[str, float]  # of the criterion; none: the heuristic
-    metric: str | None  # that curves show; None: the training loss
+    algorithm: Callable[[str, int], srp.FederatedAlgorithm]  # of a name and the local steps of a unit of work
+    constants: Mapping[str, float]  # of the criterion; empty: the heuristic
+    metric: str | None  # on the y axis of curves; None: the training loss
 
     def clock(self, local_steps: int) -> srp.Clock:
-        """Of units of so many local steps: tau T_i."""
+        """Return the clock for units of work of `local_steps` steps, each of which takes client i the time T_i."""
         return srp.clocks.Fixed(SPEEDS[self.speeds], work=float(local_steps))
 
 
@@ -52,7 +52,7 @@ def _regression_progress(server: Any, data: Any) -> dict[str, jax.Array]:
 
 
 class _Progress:
-    """What a run on regression records in every round."""
+    """Distance and gap to the minimum, recorded in every round of linear regression."""
 
     def metrics(self, server: Any, data: Any) -> dict[str, jax.Array]:
         return _regression_progress(server, data)
@@ -90,13 +90,13 @@ def linear(
     initial: int = 1,
     full_batch: bool = False,
 ) -> World:
-    """Linear regression, drawn anew for each seed; `full_batch`: exact gradients, and tau = 10."""
+    """Linear regression with new data for each seed; `full_batch`: exact gradients and tau = 10."""
     del data_dir
     data = srp.data.linear_regression(jax.random.key(seed), num_clients, samples, dim, noise_std, condition)
     mu, smoothness = data.curvature
     c = dim * noise_std**2 / 2
     batch_size = samples if full_batch else min(BATCH["linear"], samples)
-    noise = noise_std**2 * float(np.trace(data.hessian)) / batch_size  # of a batch's gradient at the minimum
+    noise = noise_std**2 * float(np.trace(data.hessian)) / batch_size  # variance of a batch's gradient at the minimum
     tau = 10 if full_batch else math.ceil(theory.flanp_local_steps(samples, noise, c))
 
     def algorithm(name: str, steps: int) -> srp.FederatedAlgorithm:
@@ -109,7 +109,7 @@ def linear(
 
 
 def logistic_smoothness(data: srp.data.FederatedData) -> float:
-    """L of multinomial logistic regression: half the top eigenvalue of the mean of (x, 1)(x, 1)', and the penalty."""
+    """L of multinomial logistic regression: half the top eigenvalue of the mean of (x, 1)(x, 1)', plus the penalty."""
     rows = np.asarray(data.train_indices)
     x = np.asarray(data.model_input(data.x_train[rows.reshape(-1)])).reshape(rows.size, -1)
     x = np.concatenate([x, np.ones((len(x), 1), x.dtype)], axis=1)
@@ -117,7 +117,9 @@ def logistic_smoothness(data: srp.data.FederatedData) -> float:
 
 
 @functools.cache
-def _image_federation(name: str, num_clients: int, samples: int, seed: int, data_dir: Path | None) -> srp.data.FederatedData:
+def _image_federation(
+    name: str, num_clients: int, samples: int, seed: int, data_dir: Path | None
+) -> srp.data.FederatedData:
     return srp.data.load(name, num_clients, partition="iid", max_examples=samples, seed=seed, data_dir=data_dir)
 
 
@@ -131,7 +133,7 @@ def _image_algorithm(
 
 
 def logistic(seed: int, data_dir: Path | None, *, name: str, num_clients: int, samples: int, initial: int = 1) -> World:
-    """Multinomial logistic regression with a penalty: a model without hidden layers, and SGD's weight decay."""
+    """Multinomial logistic regression: a model without hidden layers, its penalty as weight decay of SGD."""
     data = _image_federation(name, num_clients, samples, seed, data_dir)
     step = float(f"{1 / logistic_smoothness(data):.2g}")
     shape = data.example_shape
@@ -155,7 +157,7 @@ def network(
     speeds: str = "uniform",
     initial: int = 1,
 ) -> World:
-    """The network with hidden layers of 128 and 64."""
+    """Network with hidden layers of 128 and 64."""
     data = _image_federation(name, num_clients, samples, seed, data_dir)
     shape = data.example_shape
     algorithm = lambda name, steps: _image_algorithm(name, shape, (128, 64), step, 0.0, BATCH["network"], steps)  # noqa: E731
@@ -170,11 +172,11 @@ class Curve(NamedTuple):
     color: str
     algorithm: str
     policy: Callable[[World], srp.ParticipationPolicy]
-    by_step: bool = False  # a unit of work is one local step, not tau
+    by_step: bool = False  # a unit of work is one local step instead of tau
     style: str = "-"
 
     def run(self, world: World, seed: int, num_rounds: int, eval_every: int) -> srp.History:
-        """A run; the same key gives all methods the same stragglers."""
+        """Run the method; with the same seed all methods have the same stragglers."""
         steps = 1 if self.by_step else world.local_steps
         return srp.simulate(
             world.algorithm(self.algorithm, steps), world.data, participation=self.policy(world),
@@ -197,19 +199,19 @@ def _heuristic(world: World) -> srp.ParticipationPolicy:
 
 
 def _slow_shrinkage(world: World) -> srp.ParticipationPolicy:
-    """The heuristic with a threshold that shrinks as that of c / (n s) would."""
+    """The heuristic with the shrinkage of a threshold proportional to c / (n s)."""
     return srp.participation.StatisticalAccuracy(world.initial, shrinkage=0.5**0.5)
 
 
 def _all_clients(world: World) -> srp.ParticipationPolicy:
-    """All clients, and the criterion of the last stage where it is known."""
+    """All clients in one stage, which ends by the criterion if its constants are known."""
     if world.constants:
         return srp.participation.StatisticalAccuracy(world.data.num_clients, **world.constants)
     return srp.participation.Full()
 
 
 def _first_norm(world: World) -> srp.ParticipationPolicy:
-    """The same from the first norm itself, not from half of it."""
+    """As `_slow_shrinkage`, starting at the first norm instead of half of it."""
     return srp.participation.StatisticalAccuracy(world.initial, first_threshold=1.0, shrinkage=0.5**0.5)
 
 
@@ -219,7 +221,7 @@ def _partial_work(world: World) -> srp.ParticipationPolicy:
 
 @srp.part
 class RandomWork(srp.participation.Full):
-    """Everybody, with a number of steps that is drawn anew for each client and round: uniform on 1, ..., 2 tau - 1."""
+    """All clients, each with a number of steps drawn in every round, uniform on 1, ..., 2 tau - 1."""
 
     name: ClassVar[str] = "random_work"
 
@@ -259,7 +261,7 @@ CURVES = {
 
 
 def test_accuracy(history: srp.History, world: World) -> float:
-    """Test accuracy of the last model of a run on images, on the test examples of all clients."""
+    """Accuracy of the last model of a run on the test examples of all clients."""
     data = world.data.data
     predict = srp.models.MLP(data.example_shape, 10, tuple(_hidden_widths(history))).logits
     params = jax.tree.map(jnp.asarray, history.server_state.params)

@@ -1,6 +1,6 @@
-"""The tables of the README, from `results/table.csv`: `table.py --summarize` writes them, a test compares.
+"""Tables of the README, from `results/table.csv`: `table.py --summarize` writes them, and a test compares.
 
-The README has `<!-- begin NAME -->` and `<!-- end NAME -->` around a table that is made here.
+Each table stands between `<!-- begin NAME -->` and `<!-- end NAME -->` in the README.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ SIZE = (
 
 
 class Result(NamedTuple):
-    """What one row of the table came to, in one training."""
+    """Result of one row of the table in one training."""
 
     evaluation: str
     rounds: int
-    best: str  # accuracy in %, the highest of all evaluations: PFLlib's choice
+    best: str  # highest accuracy of all evaluations in %, as PFLlib reports it
     best_round: int
-    last: str  # after the last round
-    cpu_seconds: int  # of the training, compiling and judging included
+    last: str  # accuracy after the last round in %
+    cpu_seconds: int  # of training, compilation and evaluation
 
 
 COLUMNS = ("scale", "method", "seed", *Result._fields)
@@ -38,7 +38,7 @@ Rows = dict[str, list[dict[str, str]]]  # method -> a row of the file for each s
 
 
 def read(file: Path) -> list[dict[str, str]]:
-    """The rows of a file; none where there is no file."""
+    """Read the rows of a file; return none if there is no file."""
     if not file.is_file():
         return []
     with file.open(newline="") as handle:
@@ -46,7 +46,7 @@ def read(file: Path) -> list[dict[str, str]]:
 
 
 def rows_of_scale(file: Path, scale: str) -> Rows:
-    """The rows of one scale."""
+    """Return the rows of one scale by method."""
     found: Rows = {}
     for row in read(file):
         if row["scale"] == scale:
@@ -55,25 +55,25 @@ def rows_of_scale(file: Path, scale: str) -> Rows:
 
 
 def mean_std(values: Sequence[float]) -> str:
-    """Mean and standard deviation; a single value has none, and nothing is a run that diverged."""
+    """Format mean ± standard deviation (none for a single value); no values: the run diverged."""
     if not values:
         return "diverged"
     return f"{np.mean(values):.1f}" + (f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "")
 
 
 def mean(rows: Rows, method: str, kind: str = "last") -> float:
-    """Over the seeds of a method."""
+    """Return the mean over the seeds of a method."""
     return float(np.mean([float(row[kind]) for row in rows[method]]))
 
 
 def accuracies(rows: Rows) -> str:
-    """A line a method, the most accurate after the last round first, and what it took."""
+    """Table of accuracies, highest after the last round first, and the number and cost of the trainings."""
     if not rows:
         return "Not run yet."
     lines = ["| method | judged by | best round | last round | the best was round | seeds |", "|" + "---|" * 6]
     for name in sorted(rows, key=lambda name: -mean(rows, name)):
         best, last = ([float(row[kind]) for row in rows[name]] for kind in ("best", "last"))
-        if not max(best):  # a model that is no number is right on no image
+        if not max(best):  # right on no image: the parameters are nan
             best = last = []
         at = "the last" if ROWS[name].after else ", ".join(row["best_round"] for row in rows[name])
         evaluation = rows[name][0]["evaluation"]
@@ -89,12 +89,12 @@ def accuracies(rows: Rows) -> str:
 
 
 def verdict(better: int, of: int) -> str:
-    """A verdict on a sentence about several methods."""
+    """Return the verdict on a sentence about several methods."""
     return "holds" if better == of else "fails" if not better else "in part"
 
 
 def findings(rows: Rows) -> str:
-    """What is said of such tables, a line each, with the size beside the verdict."""
+    """Table of common statements about such comparisons, with verdict, numbers and size."""
     if not {"fedavg", "fedavg_ft", "local_only"} <= rows.keys():
         return "Not run yet."
     seeds = sorted({len(some) for some in rows.values()})
@@ -103,7 +103,7 @@ def findings(rows: Rows) -> str:
     lines = ["| sentence | verdict | found | size |", "|---|---|---|---|"]
     for sentence, others, bar in (
         ("methods with a model for each client are ahead of FedAvg's one model", own, "fedavg"),
-        ("they are ahead of every client alone", own, "local_only"),
+        ("they are ahead of each client training alone", own, "local_only"),
         (
             "the newer ones are ahead of fine-tuning FedAvg's last layer",
             [name for name in own if name not in ("fedavg_ft", "fedprox_ft", "scaffold_ft")],
@@ -132,7 +132,7 @@ TABLES = {
 
 
 def page(text: str, file: Path) -> str:
-    """A README with its tables as the file has them."""
+    """Return the text of the README with its tables written anew."""
     for name, make in TABLES.items():
         begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
         made = f"{begin}\n{make(file)}\n{end}"

@@ -1,4 +1,4 @@
-"""The rows of the table: which trainings, judged how, and which methods are left out."""
+"""Rows of the table: trainings with their evaluations, and the methods left out."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 
 class Row(NamedTuple):
-    """A row of the table: a training, and how its clients are judged."""
+    """A row of the table: a training and the evaluation of its clients."""
 
     training: str  # name in `srp.methods`
     evaluation: str
-    after: bool = False  # judged once, after training
+    after: bool = False  # evaluated once, after training
 
 
 ROWS = {
@@ -50,11 +50,11 @@ ROWS = {
 }
 TRAININGS = tuple(dict.fromkeys(row.training for row in ROWS.values()))
 LEFT_OUT = {
-    "fedbn": "FedAvg, for the CNN has no BatchNorm",
+    "fedbn": "the same as FedAvg: the CNN has no BatchNorm",
     "fedsgd": "one step a round: not the same work",
     **dict.fromkeys(("fedbuff", "fedasync", "fedat"), "asynchronous: its rounds are not those of the others"),
-    **dict.fromkeys(("heterofl", "fedrolex", "fjord"), "FedAvg, where every client trains the whole model, as here"),
+    **dict.fromkeys(("heterofl", "fedrolex", "fjord"), "the same as FedAvg: every client trains the whole model"),
 } | dict.fromkeys(
     ("srpfl", "lg_srpfl", "flanp_fedavg", "flanp_fedavg_ft", "flanp", "flanp_fedavg_criterion", "flanp_fednova"),
-    "another participation, everybody trains in every round here",
+    "another participation: here all clients train in every round",
 )

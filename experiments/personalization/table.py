@@ -1,12 +1,12 @@
-"""All methods on CIFAR-10 as PFLlib's users run it: 20 clients, classes by Dirichlet(0.1), its CNN of four layers.
+"""All methods on CIFAR-10 in the common setting of PFLlib: 20 clients, classes by Dirichlet(0.1), its CNN.
 
     python experiments/personalization/table.py --data-dir DIR [--scale cpu|full|smoke] [--methods NAME ...]
         [--seeds 0 1] [--out runs/personalization]
     python experiments/personalization/table.py --summarize
 
-Every training that ends adds its rows to `table.csv` in --results, and what has its rows there is not trained again; a
-training that was interrupted goes on from its last checkpoint below --out. `--summarize` trains nothing and renews the
-tables of the README beside this file. To begin anew, delete the rows.
+Every finished training adds its rows to `table.csv` in --results, and trainings with rows there are skipped. An
+interrupted training continues from its last checkpoint below --out. `--summarize` trains nothing and rewrites the
+tables of the README beside this file. To train again, delete the rows.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Scale(NamedTuple):
     num_rounds: int
     eval_every: int
     learning_rate: float
-    min_examples: int  # of training, before the bound
-    max_train: int | None = None  # of a client, and so on
+    min_examples: int  # training examples of a client, before the cap
+    max_train: int | None = None  # cap on the training examples of a client
     max_test: int | None = None
     dataset: str = "cifar10"
 
@@ -52,7 +52,7 @@ SCALES = {
 
 
 def federation(scale: Scale, data_dir: Path | None) -> srp.data.FederatedData:
-    """20 clients; pixels are scaled to [-1, 1], as PFLlib's are."""
+    """Load the data of 20 clients, with pixels scaled to [-1, 1] as in PFLlib."""
     options = {"num_clients": 20, "alpha": 0.1, "min_examples": scale.min_examples, "max_examples": scale.max_train}
     data = srp.data.load(scale.dataset, **options, data_dir=data_dir)
     train, test = (
@@ -82,7 +82,7 @@ def network(data: srp.data.FederatedData) -> srp.models.SplitModel:
 
 
 def method_of(training: str, scale: Scale, data: Any, model: srp.models.SplitModel) -> srp.Method:
-    """One epoch in batches of 10 by SGD, means weighted by numbers of examples where the method has such means."""
+    """Return a method with one epoch of SGD in batches of 10 and means weighted by examples, if it has such means."""
     options = {"learning_rate": scale.learning_rate, "batch_size": 10, "epochs": 1, "initialization": "torch"}
     if not getattr(srp.methods.recipe(training).factory, "has_uniform_means", False):
         options |= {"weighting": "num_examples"}
@@ -90,7 +90,7 @@ def method_of(training: str, scale: Scale, data: Any, model: srp.models.SplitMod
 
 
 def train(training: str, scale: Scale, seed: int, data: Any, model: Any, folder: Path) -> dict[str, Result]:
-    """One training, and the results of its rows."""
+    """Run one training; return the results of its rows."""
     method, begin = method_of(training, scale, data, model), time.process_time()
     rows = {name: row for name, row in ROWS.items() if row.training == training}
     during = tuple(row.evaluation for row in rows.values() if not row.after)
@@ -123,7 +123,7 @@ def train(training: str, scale: Scale, seed: int, data: Any, model: Any, folder:
 
 
 def write(file: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """All rows, in a new file that then takes the place of the old one."""
+    """Write all rows to a new file, which then replaces the old one."""
     part = file.with_suffix(".part")
     with part.open("w", newline="") as handle:
         writer = csv.DictWriter(handle, COLUMNS, lineterminator="\n")
@@ -140,8 +140,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--data-dir", type=Path, help="folder with prepared data sets")
     parser.add_argument("--out", type=Path, default=Path("runs/personalization"), help="folder of the checkpoints")
     parser.add_argument("--results", type=Path, default=HERE / "results", help="folder of table.csv")
-    parser.add_argument("--readme", type=Path, default=HERE / "README.md", help="whose tables are renewed")
-    parser.add_argument("--summarize", action="store_true", help="train nothing: renew the tables")
+    parser.add_argument("--readme", type=Path, default=HERE / "README.md", help="README whose tables are rewritten")
+    parser.add_argument("--summarize", action="store_true", help="train nothing: rewrite the tables")
     args = parser.parse_args(arguments)
     file = args.results / "table.csv"
     if args.summarize:

@@ -1,14 +1,14 @@
-"""Why not go asynchronous? FedBuff beside SRPFL, FLANP (FedAvg) and methods that wait for everybody, on one clock.
+"""Asynchronous FedBuff compared with SRPFL, FLANP (FedAvg) and methods that wait for all clients, on one clock.
 
     python experiments/srpfl/asynchronous.py [--scale cpu|smoke] [--out DIR] [--seeds 3]
 
 Digits, 50 clients with 3 classes each, fixed speeds T_i ~ Exp(1), as in the demo. Every method runs until the same
-simulated time. A communication cost C lengthens every round of methods that wait; FedBuff's rounds overlap, so there it
-lengthens every job instead (`communication=` of the clock), which is how an asynchronous server pays for it.
+simulated time. A communication cost C lengthens every round of methods that wait. FedBuff's rounds overlap, so for
+FedBuff it lengthens every job of a client instead (`communication=` of the clock).
 
-For each method and C, at the horizon and as means over the seeds: accuracy of all clients, of the slowest quarter, of
-the worst tenth, and the time until the mean accuracy first reached two targets, at an evaluation. FedAvg,
-FLANP (FedAvg) and FedBuff are judged with their global model and after fine-tuning its last layer, SRPFL and FedRep
+The table has, for each method and C, means over the seeds at the end: accuracy of all clients, of the slowest quarter
+and of the worst tenth, and the time of the evaluation at which the mean accuracy first reached two targets. FedAvg,
+FLANP (FedAvg) and FedBuff are evaluated with their global model and after fine-tuning its last layer, SRPFL and FedRep
 with a fine-tuned head.
 """
 
@@ -36,13 +36,13 @@ TARGETS = (0.85, 0.92)
 
 
 class Scale(NamedTuple):
-    """How long, and how large."""
+    """Size and length of the runs."""
 
     horizons: dict[float, float]  # simulated time, by communication cost
     num_clients: int
     local_epochs: int
     seeds: int
-    left_out: tuple[str, ...] = ()  # methods, or curves
+    left_out: tuple[str, ...] = ()  # methods or curves
 
 
 SCALES = {
@@ -51,7 +51,7 @@ SCALES = {
         {0.0: 6.0, 10.0: 30.0}, 12, 1, 1, ("fedrep", "srpfl", "flanp_fedavg", "FedBuff, k = 5", "FedBuff-FT, k = 5")
     ),
 }
-# curve: method, options of its own, rounds between evaluations, evaluation
+# curve: method, its options, rounds between evaluations, evaluation
 CURVES: dict[str, tuple[str, dict[str, Any], int, str]] = {
     "FedRep": ("fedrep", {}, 1, "fine_tune"),
     "SRPFL": ("srpfl", {}, 2, "fine_tune"),
@@ -64,8 +64,8 @@ CURVES: dict[str, tuple[str, dict[str, Any], int, str]] = {
     "FedBuff-FT, k = 5": ("fedbuff", {"k": 5}, 20, "fine_tune"),
     "FedBuff-FT, k = 10": ("fedbuff", {"k": 10}, 10, "fine_tune"),
 }
-EVALUATIONS = ("global", "fine_tune")  # a row of panels each
-STYLES = {  # colour and line of a curve, whatever judges it
+EVALUATIONS = ("global", "fine_tune")  # one row of panels each
+STYLES = {  # colour and line of a curve, for both evaluations
     "FedRep": (curves.BLUE, "--"),
     "SRPFL": (curves.BLUE, "-"),
     "FedAvg": (curves.GREEN, "--"),
@@ -76,13 +76,13 @@ STYLES = {  # colour and line of a curve, whatever judges it
 
 
 def run(curve: str, cost: float, scale: Scale, data: Any, keys: jax.Array) -> list[History]:
-    """All seeds of a curve until the horizon; both evaluations of a method come from one run."""
+    """Run all seeds of a curve until the horizon; one run serves both evaluations of a method."""
     name, own, eval_every, _ = CURVES[curve]
     shared = {"hidden": (64, 32), "learning_rate": 0.05, "epochs": scale.local_epochs, "initial": 5}
     method = srp.methods.get(name, dataset=data, shared=shared, **own)
     overlaps = method.participation.asynchronous
     horizon = scale.horizons[cost]
-    # A limit of simulated time leaves out communication: rounds that wait get theirs from their number instead.
+    # `time_limit` does not count communication, so methods that wait have a limit of rounds instead.
     most = 10**5 if overlaps or not cost else math.ceil(horizon / cost)
     return srp.simulate_seeds(
         method,
@@ -98,7 +98,7 @@ def run(curve: str, cost: float, scale: Scale, data: Any, keys: jax.Array) -> li
 
 
 def measure(history: History, evaluation: str, cost: float, horizon: float) -> dict[str, float]:
-    """A run in numbers, at its last evaluation before the horizon."""
+    """Measure a run at its last evaluation before the horizon."""
     charged = 0.0 if history.asynchronous else cost
     times, scores = history.eval_elapsed(charged), history.scores(evaluation)
     last = int(np.flatnonzero(times <= horizon)[-1]) if (times <= horizon).any() else 0
@@ -116,7 +116,7 @@ def measure(history: History, evaluation: str, cost: float, horizon: float) -> d
 
 
 def draw(ax, curve: str, histories: list[History], evaluation: str, cost: float, horizon: float) -> None:
-    """A curve's mean with a band from the lowest to the highest seed, from the first evaluation of all on."""
+    """Draw the mean of a curve and a band from lowest to highest seed, where all seeds have been evaluated."""
     label = "FLANP (FedAvg)" if curve == "FLANP-FT" else curve.replace("-FT", "")
     times = [h.eval_elapsed(0.0 if h.asynchronous else cost) for h in histories]
     grid = np.geomspace(min(horizon, max(t[0] for t in times)), horizon, 200)
@@ -127,7 +127,7 @@ def draw(ax, curve: str, histories: list[History], evaluation: str, cost: float,
 
 
 def table(results: dict[str, Any]) -> str:
-    """Means over the seeds; a time in brackets where not all of them reached the target."""
+    """Format means over the seeds; a time is in brackets if some seeds did not reach the target."""
     lines = []
     for cost, of_cost in results["results"].items():
         lines.append(f"C = {cost}, until time {results['horizons'][cost]:g}")
@@ -160,7 +160,7 @@ def table(results: dict[str, Any]) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = curves.parser(__doc__, SCALES, "runs/srpfl")
-    parser.add_argument("--seeds", type=int, help="default: as the scale has")
+    parser.add_argument("--seeds", type=int, help="default: those of the scale")
     args: argparse.Namespace = parser.parse_args(arguments)
     scale = SCALES[args.scale]
     srp.use_all_cores()
@@ -194,7 +194,7 @@ def main(arguments: list[str] | None = None) -> None:
     print(text)
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "asynchronous.txt").write_text(text + "\n", "utf-8")
-    plain = json.loads(json.dumps(results), parse_constant=str)  # inf in words
+    plain = json.loads(json.dumps(results), parse_constant=str)  # inf as a string
     curves.save(args, "asynchronous", plain, figure)
 
 

@@ -19,14 +19,14 @@ SCORES = {  # heading -> method, evaluation
 
 
 def mean_std(values: pd.Series, digits: int = 1) -> str:
-    """Mean and standard deviation over seeds, of one value without; nothing for a method that was not run."""
+    """Format mean ± standard deviation over seeds (none for one seed); empty for a method that was not run."""
     if values.isna().all():
         return ""
     return f"{values.mean():.{digits}f}" + (f" ± {values.std():.{digits}f}" if len(values) > 1 else "")
 
 
 def last_scores(rows: pd.DataFrame, score: str) -> dict[str, pd.Series]:
-    """A score after the last round, heading -> values by cell and seed."""
+    """Return for each heading the score after the last round, by cell and seed."""
     last = rows[rows["round"] == rows["round"].max()]
     by = [name for name in ("setting", "images", "classes", "seed") if name in rows]
     return {
@@ -36,13 +36,13 @@ def last_scores(rows: pd.DataFrame, score: str) -> dict[str, pd.Series]:
 
 
 def markdown(frame: pd.DataFrame) -> str:
-    """A table with the index as its first columns."""
+    """Format a table with the index as its first columns."""
     frame = frame.reset_index()
     return pages.markdown([list(frame.columns), *frame.astype(str).to_numpy().tolist()])
 
 
 def with_first_seeds(rows: pd.DataFrame) -> pd.DataFrame:
-    """Add seed 0 alone of each setting that has a variant, such as "..., heads of 1 epoch", with one seed."""
+    """Add rows with seed 0 alone for settings whose variant, such as "..., heads of 1 epoch", has one seed."""
     several = rows.groupby("setting")["seed"].transform("nunique") > 1
     compared = {name.partition(", ")[0] for name in rows[~several]["setting"].unique() if ", " in name}
     alone = rows[several & (rows["seed"] == 0) & rows["setting"].isin(compared)]
@@ -50,7 +50,7 @@ def with_first_seeds(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def causes(results: Path) -> str:
-    """A row a setting."""
+    """Table with a row for each setting."""
     files = (results / name for name in ("causes.csv", "causes_gradients.csv"))
     rows, gradients = (with_first_seeds(pd.read_csv(file)) for file in files)
     accuracy, worst = (last_scores(rows, score) for score in ("accuracy", "worst_tenth"))
@@ -63,7 +63,7 @@ def causes(results: Path) -> str:
 
 
 def sweep(results: Path) -> str:
-    """A row a cell; differences are taken seed by seed."""
+    """Table with a row for each cell; differences are taken seed by seed."""
     rows = pd.read_csv(results / "sweep.csv")
     accuracy, worst = (last_scores(rows, score) for score in ("accuracy", "worst_tenth"))
     columns = dict(accuracy)

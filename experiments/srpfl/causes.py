@@ -1,12 +1,12 @@
-"""Why fine-tuned FLANP beats SRPFL here and not in the paper: the options of the authors' code, each of them alone.
+"""Options of the authors' code, one by one: why fine-tuned FLANP beats SRPFL here and not in the paper.
 
     python experiments/srpfl/causes.py --data-dir DIR --results experiments/srpfl/results
 
 MNIST, 50 clients with 3 classes and 60 images each, 50 rounds, the rest as in figure 3. For these two methods the
 text's setting and the code's differ in four options: the network ends in a softmax that the cross-entropy applies
-again, weights start as PyTorch's do, momentum, and weight decay. Runs go seed by seed, and `causes.csv` is written
-after each setting: a row a setting, seed, way of judging and evaluated round; `cause_tables.py` makes the README's
-table of it. What the file has already is not run again.
+again, PyTorch's initial weights, momentum, and weight decay. All settings run with one seed before the next, and
+`causes.csv` is written after each setting: a row for each setting, seed, evaluation and evaluated round. Settings and
+seeds already in the file do not run again. `cause_tables.py` makes the README's table from it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ METHODS = ("flanp_fedavg", "srpfl")
 
 
 class Variant(NamedTuple):
-    """Options of all methods, options of one, and the methods that it says something about."""
+    """Options of both methods, options of single methods, and the methods that run."""
 
     options: Mapping[str, Any] = MappingProxyType({})
     own: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
@@ -39,7 +39,7 @@ class Variant(NamedTuple):
 
 
 MOMENTUM = {name: CODE_OWN[name] for name in METHODS}
-ONE_HEAD_EPOCH = {"srpfl": {"head_epochs": 1}}  # before each epoch of the representation, instead of 10
+ONE_HEAD_EPOCH = {"srpfl": {"head_epochs": 1}}  # instead of 10, before each epoch of the representation
 VARIANTS = {
     "text": Variant(),
     "code": Variant(CODE_MLP, MOMENTUM),
@@ -58,7 +58,7 @@ SMOKE = {"name": "digits", "num_clients": 10, "classes_per_client": 3}
 
 
 def setting(variant: str, smoke: bool = False) -> Setting:
-    """A variant as a column of figure 3."""
+    """Return a variant as a column of figure 3."""
     small = {"hidden": (16, 8), "initial": 5, "epochs": 1} if smoke else {"epochs": 5}
     return Setting(
         variant,
@@ -72,7 +72,7 @@ def setting(variant: str, smoke: bool = False) -> Setting:
 
 
 def score_rows(study: Study, training: str, seed: int) -> list[dict]:
-    """A finished run: a row an evaluation and evaluated round."""
+    """Return the scores of a finished run, a row for each evaluation and evaluated round."""
     history = History.load(study.run_folder(training, seed))
     return [
         {
@@ -87,9 +87,9 @@ def score_rows(study: Study, training: str, seed: int) -> list[dict]:
 
 
 def first_gradients(study: Study, seed: int) -> dict[str, float]:
-    """Norm of the gradient of all examples' mean loss at a start: that of the last layer, and that of all below it."""
+    """Norms of the initial gradient of all examples' mean loss, in the last layer and in all layers below it."""
     model, data = study.method("flanp_fedavg").algorithm.model, study.data
-    examples = jax.vmap(data.train_client)(jnp.arange(data.num_clients))  # as many of every client
+    examples = jax.vmap(data.train_client)(jnp.arange(data.num_clients))  # all clients have equally many
     flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (examples.x, examples.y))
     loss = lambda params: jnp.mean(model.loss(model.logits(params, flat[0]), flat[1]))  # noqa: E731
     gradient = jax.grad(loss)(model.init(jax.random.key(seed)))
@@ -97,12 +97,12 @@ def first_gradients(study: Study, seed: int) -> dict[str, float]:
 
 
 def tree_norm(tree: Any) -> float:
-    """Of all leaves together."""
+    """Norm of all leaves together."""
     return float(jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree))))
 
 
 def read_rows(path: Path) -> list[dict]:
-    """The rows of a table of an earlier call."""
+    """Read the rows that earlier calls wrote."""
     return pd.read_csv(path).to_dict("records") if path.exists() else []
 
 

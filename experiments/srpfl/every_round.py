@@ -1,11 +1,11 @@
-"""Times to the targets of figure 3, evaluated after every round: what a ten-round grid of evaluations hides.
+"""Times to the targets of figure 3, evaluated after every round instead of every tenth.
 
     python experiments/srpfl/every_round.py --datasets mnist cifar10 --data-dir DIR --out experiments/srpfl/results
 
-FedRep, SRPFL and fine-tuned FedAvg with and without doubling, trained as in figure 3 until their mean accuracy has
-reached 99 % of FedRep's final one, as `figure3_NAME.csv` in --out has it, or the setting's rounds are over. Writes
-`every_round.csv`: a row a data set, method, seed and target, with the round (0: never reached) and the simulated time
-at its end without communication, inf where it was never reached; a cost C adds C times the round.
+FedRep, SRPFL and fine-tuned FedAvg with and without doubling, trained as in figure 3 until their mean accuracy reaches
+99 % of FedRep's final one (read from `figure3_NAME.csv` in --out), or for all rounds of the setting. Writes
+`every_round.csv`: a row for each data set, method, seed and target, with the first round at the target (0: never) and
+its simulated time without communication (inf: never); a cost C adds C times the round.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ METHODS = ("fedrep", "srpfl", "fedavg_ft", "flanp_fedavg_ft")
 
 
 def targets(table: Path) -> dict[float, float]:
-    """Fraction of FedRep's final accuracy -> the accuracy that the figure timed every method to."""
+    """Return the target accuracies of the figure by their fraction of FedRep's final accuracy."""
     values = sorted(set(pd.read_csv(table)["target"]))
     return dict(zip(FRACTIONS, values, strict=True))
 
 
 def measure(study: Study, name: str, seed: int, goals: dict[float, float]) -> list[dict]:
-    """One run, a row a target."""
+    """Run one seed; return a row for each target."""
     curve = CURVES[name]
     history = srp.simulate(
         study.method(curve.training),
@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--scale", choices=SETTINGS, default="cpu")
     parser.add_argument("--datasets", nargs="+", required=True, metavar="NAME")
     parser.add_argument("--data-dir", type=Path, help="folder with prepared data sets")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the tables: figure3_NAME.csv is read there")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the tables, with figure3_NAME.csv")
     args = parser.parse_args()
     srp.use_all_cores()
     rows = []

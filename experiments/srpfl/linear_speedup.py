@@ -1,25 +1,25 @@
-"""The logarithmic speed-up, measured: time to a target of SRPFL and FedRep against the number of clients N.
+"""Measured logarithmic speed-up: time of SRPFL and FedRep to a target against the number of clients N.
 
     python experiments/srpfl/linear_speedup.py --scale smoke|cpu|full [--init moments|random] [--stages plain|lemma]
         [--clients N ...] [--out DIR]
 
 Linear tasks with d=100, k=5, m=25, sigma=1, step 0.1, Exp(1) times redrawn every round, C=0, all N clients in the pool.
-SRPFL starts with 16 clients and doubles every 30 rounds (`--stages plain`), or when Lemma B.1 says so (`lemma`): the
+SRPFL starts with 16 clients and doubles every 30 rounds (`--stages plain`), or by Lemma B.1 (`lemma`): the
 stages of `srp.theory.schedule` for a = eta (1 - dist^2) sigma_min^2 / 2, with the distance after the first round and
 the smallest singular value of the heads of all clients. Theorem 4.5 takes the smallest over every set of 16 clients or
-more, and a step size for the largest: its a is smaller. A random start has a = 0, and so no such stages.
+more, and a step size for the largest, so its a is smaller. A random start has a = 0, and so no such stages.
 
 A target is a multiple of the noise floor of FedRep: the mean distance of its last 20 of 330 rounds, per repeat. A
-repeat that never reaches its target counts as infinite, and a point with such a repeat is drawn as an open triangle at
-the longest time that was waited.
+repeat that never reaches its target counts as infinite; a point with such a repeat is drawn as an open triangle at the
+time of the longest run.
 
-A start by the method of moments gets better with N, so that FedRep's number of rounds hardly grows. `--init random`
-starts at distance 1 for every N, as the theory does, and adds 60 rounds to FedRep and to SRPFL's first stage for
-getting under way: there the speed-up grows with log N.
+A start by the method of moments improves with N, so that FedRep's number of rounds hardly grows. `--init random` starts
+at distance 1 for every N, as the theory does, and adds 60 rounds to FedRep and to SRPFL's first stage, in which the
+distance hardly falls; there the speed-up grows with log N.
 
-The theory (`srp.theory`) speaks of its own recursion, whose noise term is not that of the runs: compare shapes, not
-heights. It says nothing (nan) while n0 clients suffice for its target. Numbers of clients that the results in --out
-have already, with this seed and these repeats, are drawn and not measured again.
+The curves of theory (`srp.theory`) come from its own recursion, whose noise term is not that of the runs: compare
+shapes, not heights. They are nan where n0 clients suffice for the target. Numbers of clients already in the results in
+--out, with this seed and these repeats, are drawn without measuring them again.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from fedjax_srp import theory
 DIM, RANK, SAMPLES, NOISE, STEP, INITIAL, STAGE = 100, 5, 25, 1.0, 0.1, 16, 30
 FACTORS = (2.0, 1.3, 1.1)
 FEDREP_ROUNDS, FLOOR_ROUNDS, LAST_STAGE = 330, 20, 150
-EXTRA_ROUNDS = {"moments": 0, "random": 60}  # rounds to get under way
+EXTRA_ROUNDS = {"moments": 0, "random": 60}
 THEORY_A, THEORY_CHAT = 0.02, 1.3
 SCALES = {"smoke": (range(5, 6), 2), "cpu": (range(5, 14), 5), "full": (range(5, 21), 10)}  # log2 N, repeats
 
 
 def lemma_stages(num_clients: int, heads: jax.Array, first_distance: float) -> list[int]:
-    """Rounds of every stage but the last, by Lemma B.1; chat is only of the last, and a optimistic, see above."""
+    """Rounds of every stage but the last, by Lemma B.1; chat matters for the last stage only, and a is optimistic."""
     sigma_min = float(np.linalg.svd(np.asarray(heads), compute_uv=False)[-1]) / np.sqrt(num_clients)
     a = theory.contraction_rate(STEP, first_distance, sigma_min)
     return theory.schedule(a, num_clients, INITIAL, THEORY_CHAT).rounds_per_stage[:-1]
 
 
 def measure(num_clients: int, repeats: int, seed: int, init: str, stages: str) -> dict:
-    """Times to each target of both methods, (repeats,) each, inf where a run never reached one."""
+    """Measure times of both methods to each target, (repeats,) each; inf if a run never reached it."""
     task = srp.data.linear_task(jax.random.key(seed), num_clients, DIM, RANK, NOISE)
     algorithm = srp.algorithms.LinearFedRep(task, step_size=STEP, samples_per_round=SAMPLES, start=init)
     keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), num_clients), repeats)
@@ -64,7 +64,7 @@ def measure(num_clients: int, repeats: int, seed: int, init: str, stages: str) -
             "participation": policy, "clock": srp.clocks.Dynamic(srp.clocks.Exponential(1.0)), "num_rounds": rounds,
             "eval_every": rounds, "evaluations": (), "progress": False, "chunk_size": min(1024, num_clients),
         }  # fmt: skip
-        if num_clients <= 1024:  # repeats at once where one does not fill the machine
+        if num_clients <= 1024:  # one repeat alone does not fill the machine
             return srp.simulate_seeds(algorithm, task, keys=keys, **common)
         return [srp.simulate(algorithm, task, key=key, **common) for key in keys]
 
@@ -76,7 +76,10 @@ def measure(num_clients: int, repeats: int, seed: int, init: str, stages: str) -
     floors = [history.metrics["distance"][-FLOOR_ROUNDS:].mean() for history in runs["fedrep"]]
     times = {
         name: [
-            [curves.rounded(h.time_to(f * floor, metric="distance")) for h, floor in zip(histories, floors, strict=True)]
+            [
+                curves.rounded(h.time_to(f * floor, metric="distance"))
+                for h, floor in zip(histories, floors, strict=True)
+            ]
             for f in FACTORS
         ]
         for name, histories in runs.items()
@@ -93,20 +96,20 @@ def measure(num_clients: int, repeats: int, seed: int, init: str, stages: str) -
 
 
 def time_ratios(result: dict, factor: int) -> np.ndarray:
-    """Time of SRPFL over that of FedRep in every repeat; nan where either is censored, which gives no ratio."""
+    """Time of SRPFL over that of FedRep in every repeat; nan if either is censored."""
     fast, slow = (np.asarray(result["times"][name][factor], float) for name in ("srpfl", "fedrep"))
     return np.divide(fast, slow, out=np.full_like(fast, np.nan), where=np.isfinite(fast) & np.isfinite(slow))
 
 
 def mean_and_error(values: np.ndarray) -> tuple[float, float]:
-    """Mean and its standard error; inf or nan as soon as one value is."""
+    """Return mean and standard error; the mean is inf or nan if one value is, and the error nan."""
     if not np.isfinite(values).all():
         return float(values.mean()), np.nan
     return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
 
 
 def draw_curve(ax, clients, samples, waited, label, **style) -> None:
-    """Mean with a band of two standard errors; censored points as triangles at the time waited."""
+    """Draw the mean with a band of two standard errors, and censored points as triangles at the time waited."""
     means, errors = np.array([mean_and_error(np.asarray(s, float)) for s in samples]).T
     seen = np.isfinite(means)
     ax.plot(clients[seen], means[seen], "o-", label=label, markersize=4, **style)
@@ -140,8 +143,8 @@ def draw(results: list[dict], init: str, args) -> None:
 
     for factor, color in zip(FACTORS, (curves.GREEN, curves.PINK, curves.YELLOW), strict=True):
         i = FACTORS.index(factor)
-        ratios = [time_ratios(r, i) for r in results]
-        draw_curve(axes[2], clients, ratios, np.full(len(clients), np.nan), f"measured, {factor:g} x floor", color=color)
+        ratios, waited = [time_ratios(r, i) for r in results], np.full(len(clients), np.nan)
+        draw_curve(axes[2], clients, ratios, waited, f"measured, {factor:g} x floor", color=color)
     axes[2].plot(clients, srpfl / fedrep, "--", color=curves.GREY, label=f"theory: {kind['schedule']}")
     axes[2].set(title="time of SRPFL / time of FedRep", ylabel="ratio")
     for ax in axes:
@@ -155,12 +158,12 @@ def draw(results: list[dict], init: str, args) -> None:
 
 
 def file_name(init: str, stages: str) -> str:
-    """Of the files."""
+    """Return the name of the result files."""
     return f"linear_speedup_{init}" + ("_lemma" if stages == "lemma" else "")
 
 
 def stored_results(path: Path, repeats: int, seed: int) -> dict[int, dict]:
-    """Results that an earlier call left, by number of clients."""
+    """Load results of earlier calls, by number of clients."""
     facts = json.loads(path.read_text()) if path.exists() else {"seed": seed, "results": []}
     results = {result["num_clients"]: result for result in facts["results"] if len(result["floors"]) == repeats}
     return results if facts["seed"] == seed else {}
@@ -170,17 +173,18 @@ def main() -> None:
     parser = curves.parser(__doc__, SCALES, "runs/linear_speedup")
     parser.add_argument("--init", choices=EXTRA_ROUNDS, default="moments")
     parser.add_argument("--stages", choices=("plain", "lemma"), default="plain")
-    parser.add_argument("--clients", type=int, nargs="+", metavar="N", help="default: as the scale has them")
+    parser.add_argument("--clients", type=int, nargs="+", metavar="N", help="default: those of the scale")
     args = parser.parse_args()
     if args.stages == "lemma" and args.init == "random":
-        parser.error("--stages lemma --init random: a random start has a = 0; leave one of the two out")
+        parser.error("--stages lemma --init random: a random start has a = 0, so no stages; leave out one of the two")
     exponents, repeats = SCALES[args.scale]
     results = stored_results(args.out / f"{file_name(args.init, args.stages)}.json", repeats, args.seed)
     for num_clients in args.clients or [2**exponent for exponent in exponents]:
         if num_clients not in results:
             begin = time.perf_counter()
             results[num_clients] = measure(num_clients, repeats, args.seed, args.init, args.stages)
-            ratios = ["{:.3f} +- {:.3f}".format(*mean_and_error(time_ratios(results[num_clients], i))) for i in range(len(FACTORS))]
+            ratios = [time_ratios(results[num_clients], i) for i in range(len(FACTORS))]
+            ratios = ["{:.3f} +- {:.3f}".format(*mean_and_error(ratio)) for ratio in ratios]
             line = f"N={num_clients:8d}  ratio at {FACTORS} x floor: {'  '.join(ratios)}"
             print(f"{line}   ({time.perf_counter() - begin:.0f} s)", flush=True)
             draw([results[n] for n in sorted(results)], args.init, args)

@@ -1,11 +1,11 @@
-"""What figures 3 to 6 of the SRPFL paper share: data sets, methods, training runs and command line.
+"""Shared code of figures 3 to 6 of the SRPFL paper: data sets, methods, training runs and command line.
 
-A run is a folder below --out and is never done twice: what is finished is read back, what was interrupted goes on from
-its last evaluation. Two facts save most of the work, and change no number:
+A run is stored in a folder below --out: finished runs are loaded, and interrupted ones continue from their last
+evaluation. Two kinds of runs serve more than one curve, with the same numbers:
 
-* FedAvg-FT is FedAvg judged after fine-tuning, and FLANP-FT is FLANP (FedAvg): one training run, two curves;
-* who takes part in FedAvg, FedRep, LG-FedAvg and HF-MAML (everybody, or a pool drawn at random) does not depend on the
-  clock, so one training run serves the fixed and the random clock; only its times are drawn anew (`under_clock`).
+* FedAvg-FT is FedAvg evaluated after fine-tuning, and FLANP-FT is FLANP (FedAvg): one training run, two curves;
+* the cohorts of FedAvg, FedRep, LG-FedAvg and HF-MAML (all clients, or a pool drawn at random) do not depend on the
+  clock, so one training run serves the fixed and the random clock, and only its times are drawn again (`retime`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fedjax_srp.history import History, jsonable
 
 
 class Figure(NamedTuple):
-    """A figure of the paper: which clock, and how many of the clients are drawn for a round."""
+    """A figure of the paper: its clock, and the share of the clients drawn in each round."""
 
     clock: str
     pool_fraction: float
@@ -42,13 +42,13 @@ class Figure(NamedTuple):
 FIGURES = {
     3: Figure("fixed", 1.0, "full participation, fixed speeds"),
     4: Figure("random", 1.0, "full participation, random speeds"),
-    5: Figure("fixed", 0.2, "a fifth of the clients drawn per round, fixed speeds"),
-    6: Figure("random", 0.2, "a fifth of the clients drawn per round, random speeds"),
+    5: Figure("fixed", 0.2, "a fifth of the clients drawn in each round, fixed speeds"),
+    6: Figure("random", 0.2, "a fifth of the clients drawn in each round, random speeds"),
 }
 
 
 class Curve(NamedTuple):
-    """A curve of the paper: a training run, and how its clients are judged."""
+    """A curve of the paper: a training run and the evaluation of its clients."""
 
     training: str  # name of the method in `srp.methods`
     evaluation: str
@@ -68,22 +68,22 @@ CURVES = {
 
 
 def evaluations(training: str) -> list[str]:
-    """What the clients of a training run are judged by: that of its curves first, then their own part."""
+    """Return the evaluations of a training run: those of its curves first, then that of the clients' own part."""
     wanted = [curve.evaluation for curve in CURVES.values() if curve.training == training]
     return [*wanted, OWN_PARTS[training]] if training in OWN_PARTS else wanted
 
 
 class Setting(NamedTuple):
-    """A column of a figure: data, model and work, with what the paper has elsewhere left at its default."""
+    """A column of a figure: data, model and work; defaults are the paper's."""
 
     title: str
-    federation: dict[str, Any]  # of `srp.data.load`
-    method: dict[str, Any]  # of `srp.methods.get`
+    federation: dict[str, Any]  # arguments of `srp.data.load`
+    method: dict[str, Any]  # arguments of `srp.methods.get`
     num_rounds: int = 150
     eval_every: int = 10
-    eval_first: int = 40  # of the images: the rounds of the four stages before everybody takes part
+    eval_first: int = 40  # on images: the rounds of the four stages before all clients take part
     seeds: int = 4
-    own: Mapping[str, dict[str, Any]] = MappingProxyType({})  # training run -> options of this method alone
+    own: Mapping[str, dict[str, Any]] = MappingProxyType({})  # training run -> options of this method only
 
 
 _MNIST_FAMILY = {"model": "mlp", "epochs": 5}
@@ -112,7 +112,7 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "femnist": Setting("FEMNIST", _FEMNIST, _MNIST_FAMILY),
     },
     "cpu": {
-        "digits": Setting(  # needs no files and takes seconds a run; not in the paper
+        "digits": Setting(  # not in the paper; needs no files and takes seconds a run
             "digits",
             {"name": "digits", "num_clients": 50, "classes_per_client": 3},
             {"model": "mlp", "hidden": (64, 32), "epochs": 5, "initial": 5, "learning_rate": 0.05},
@@ -149,7 +149,7 @@ SETTINGS: dict[str, dict[str, Setting]] = {
             _MNIST_FAMILY,
         ),
     },
-    "code": {},  # see below
+    "code": {},  # filled below
     "smoke": {
         "digits": Setting(
             "digits",
@@ -163,8 +163,8 @@ SETTINGS: dict[str, dict[str, Setting]] = {
     },
 }
 
-# What the authors' code has where the text has something else or nothing, see docs/methods.md. The step of HF-MAML, on
-# which its runs diverge, stays the text's.
+# Options of the authors' code that the text lacks or contradicts, see docs/methods.md. HF-MAML keeps the text's step,
+# because it diverges with the code's.
 CODE = {"initialization": "torch", "weight_decay": 1e-4}
 CODE_MLP = CODE | {"output": "softmax"}
 CODE_OWN = (
@@ -175,7 +175,7 @@ CODE_OWN = (
 
 
 def with_code_options(setting: Setting) -> Setting:
-    """The same column with the authors' options."""
+    """Return the same column with the options of the authors' code."""
     options = CODE_MLP if setting.method["model"] == "mlp" else CODE
     return setting._replace(method=setting.method | options, own=CODE_OWN)
 
@@ -186,29 +186,29 @@ SETTINGS["code"]["mnist"] = with_code_options(SETTINGS["cpu"]["mnist"])
 
 @srp.part
 class Idle(srp.FederatedAlgorithm):
-    """Clients that do nothing, in rounds that take their time."""
+    """Algorithm whose clients do nothing; its rounds take the time of the clock."""
 
     def init(self, key, data):
-        """Nothing."""
         return ()
 
     def client(self, key, broadcast, state, client, context):
-        """Nothing."""
         return srp.ClientOutput(())
 
     def server(self, key, server, mean, context):
-        """Nothing."""
         return server
 
 
 def retime(history: History, method: srp.Method, data: Any, clock: srp.Clock, seed: int) -> History:
-    """The same run as it would have been under another clock.
+    """Return the same run with the times of another clock, drawn by simulating clients that do nothing.
 
-    Right for methods whose cohorts do not depend on speeds (`full` and `uniform`): their training is the same, bit for
-    bit but for the order of sums, and only the times differ. Those are drawn by simulating clients that do nothing.
+    For methods whose cohorts do not depend on speeds (`full` and `uniform`): their training is the same, bit for bit
+    except for the order of sums, and only the times differ.
+
+    Raises:
+        ValueError: the participation of the method depends on speeds.
     """
     if method.participation.name not in ("full", "uniform"):
-        raise ValueError(f"{method.name}: participation {method.participation.name!r} looks at the clients' speed")
+        raise ValueError(f"{method.name}: participation {method.participation.name!r} depends on speeds; train it anew")
     times = srp.simulate(
         Idle(),
         data,
@@ -223,9 +223,11 @@ def retime(history: History, method: srp.Method, data: Any, clock: srp.Clock, se
 
 
 class Study:
-    """The runs of one data set of one figure, in their folders."""
+    """Runs of one data set of one figure, stored in folders."""
 
-    def __init__(self, figure: Figure, setting: Setting, out: Path, data_dir: Path | None, log_line: Callable[[str], None]):
+    def __init__(
+        self, figure: Figure, setting: Setting, out: Path, data_dir: Path | None, log_line: Callable[[str], None]
+    ):
         self.figure, self.setting, self.say = figure, setting, log_line
         federation = setting.federation if data_dir is None else setting.federation | {"data_dir": data_dir}
         self.data = srp.data.load(**federation)
@@ -240,16 +242,16 @@ class Study:
         }
 
     def options(self, name: str) -> dict[str, Any]:
-        """Of `srp.methods.get`."""
+        """Return the arguments of `srp.methods.get`."""
         return self.setting.method | self.pool | self.setting.own.get(name, {})
 
     def method(self, name: str) -> srp.Method:
-        """The method that a training run is made of."""
+        """Return the method of a training run."""
         shared = self.options(name)
         return methods.get(name, dataset=self.data, model=shared.pop("model"), shared=shared)
 
     def run_folder(self, name: str, seed: int) -> Path:
-        """Runs whose cohorts do not look at speeds serve every clock."""
+        """Return the folder of a run; runs whose cohorts do not depend on speeds serve every clock."""
         return (
             self.folder
             / (f"{self.figure.clock}_clock" if methods.recipe(name).doubling else "any_clock")
@@ -257,18 +259,18 @@ class Study:
         )
 
     def describe_run(self, name: str, seed: int) -> Any:
-        """Everything that makes a run, to know a finished one by."""
+        """Return everything that determines a run, to compare it with a finished one."""
         clock = self.figure.clock if methods.recipe(name).doubling else "any"
         setting = self.setting._replace(title="", seeds=0, own={})._asdict()
         return jsonable({"training": name, "seed": seed, "clock": clock, "options": self.options(name), **setting})
 
     def train(self, name: str, seeds: Sequence[int], together: bool) -> None:
-        """Runs what is not finished yet, with checkpoints: seeds as one program, or one after the other."""
+        """Run the unfinished seeds with checkpoints: as one program, or one after the other."""
         missing = [seed for seed in seeds if not self._finished(name, seed)]
         if not missing:
             return
         options = {
-            # One clock for runs that serve every clock, so that any figure continues them.
+            # Runs that serve every clock are trained under the same one, so that any figure can continue them.
             "clock": self.clocks[self.figure.clock if methods.recipe(name).doubling else "fixed"],
             "num_rounds": self.setting.num_rounds,
             "eval_every": self.setting.eval_every,
@@ -276,7 +278,7 @@ class Study:
             "evaluations": evaluations(name),
             "progress": sys.stderr.isatty(),
         }
-        method = self.method(name)  # made once: the seeds then share what is compiled
+        method = self.method(name)  # made once, so that the seeds share compiled programs
         if together:
             keys = jnp.stack([jax.random.key(seed) for seed in missing])
             checkpoints = self.run_folder(name, 0).parent / f"checkpoint_of_seeds_{'_'.join(map(str, missing))}"
@@ -308,7 +310,7 @@ class Study:
         return True
 
     def histories(self, names: list[str], seeds: int) -> dict[str, list[History]]:
-        """The curves of these names, each with its own default evaluation and with this figure's times."""
+        """Return the histories of these curves, with the evaluation of each as default and this figure's times."""
         curves: dict[str, list[History]] = {}
         for name in names:
             training, evaluation = CURVES[name]
@@ -335,7 +337,7 @@ def main(figure: int, arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--datasets", nargs="+", metavar="NAME", help="default: every data set of the scale")
     parser.add_argument("--methods", nargs="+", metavar="NAME", choices=CURVES, default=list(CURVES))
-    parser.add_argument("--seeds", type=int, help="default: as the scale has for each data set")
+    parser.add_argument("--seeds", type=int, help="default: those of the scale for each data set")
     parser.add_argument("--data-dir", type=Path, help="folder with prepared data sets")
     parser.add_argument("--out", type=Path, default=Path("runs/srpfl"), help="folder of the runs (default runs/srpfl)")
     parser.add_argument("--results", type=Path, help="folder of figure and tables (default: that of the runs)")
@@ -354,7 +356,7 @@ def main(figure: int, arguments: list[str] | None = None) -> None:
     begin, columns = time.perf_counter(), {}
     say: Callable[[str], None] = lambda line: print(line, flush=True)  # noqa: E731
     try:
-        studies = [  # all of them before the first run: a file that is missing is found at once
+        studies = [  # made before the first run, so that a missing file is reported at once
             Study(FIGURES[figure], settings[name], args.out / name, args.data_dir, say)
             for name in args.datasets or settings
         ]

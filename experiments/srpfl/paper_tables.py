@@ -1,9 +1,9 @@
-"""Tables and figure of figures 3 to 6: what `paper.py` writes of finished runs.
+"""Pictures and tables of figures 3 to 6, made of finished runs for `paper.py`.
 
-A time to a target is known up to the evaluation before it. So every table has the last time at which the target had not
-been reached, `after_C`, beside `time_C`, and the lowest and highest factor that the two leave open:
-`least_speed_up_C` and `most_speed_up_C`. Methods with a personal part are judged twice: as the paper's code does
-(`fine_tune`), and with the part that each client holds; who has not taken part yet holds the initial one.
+A time to a target is only known to lie between two evaluations. So every table has, beside `time_C`, the last evaluated
+time before the target was reached, `after_C`, and the lowest and highest factor consistent with both,
+`least_speed_up_C` and `most_speed_up_C`. Methods with a personal part are evaluated twice: as in the paper's code
+(`fine_tune`), and with the part that each client holds, which is the initial one before it first takes part.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COMMUNICATIONS = (0, 10, 100)
-FRACTIONS = (0.95, 0.99)  # of FedRep's final accuracy: the targets that methods are timed to
+FRACTIONS = (0.95, 0.99)  # targets, as fractions of FedRep's final accuracy
 OWN_PARTS = {
     "fedrep": "own_head",
     "srpfl": "own_head",
     "lg_fedavg": "own_representation",
     "lg_srpfl": "own_representation",
 }
-ZOOM = 0.95  # of the lowest final accuracy: where the axis of accuracies begins
+ZOOM = 0.95  # start of the axis of accuracies, as a fraction of the lowest final accuracy
 
 
 def with_own_parts(curves: Mapping[str, Sequence[History]]) -> dict[str, list[History]]:
-    """The same runs, judged with each client's own part."""
+    """Return the same runs, evaluated with each client's own part."""
     return {
         name: [dataclasses.replace(run, accuracies={own: run.accuracies[own]}) for run in curves[name]]
         for name, own in OWN_PARTS.items()
@@ -49,9 +49,9 @@ def with_own_parts(curves: Mapping[str, Sequence[History]]) -> dict[str, list[Hi
 
 
 def time_before(run: History, target: float, communication: float = 0.0) -> float:
-    """Simulated time of the last evaluation before the target was reached.
+    """Return the simulated time of the last evaluation before the target was reached.
 
-    0 where the first evaluation reached it, inf where none did.
+    0 if the first evaluation reached it, inf if none did.
     """
     reached = run.mean_accuracy >= target
     if not reached.any():
@@ -60,7 +60,7 @@ def time_before(run: History, target: float, communication: float = 0.0) -> floa
 
 
 def with_intervals(frame: pd.DataFrame, curves: Mapping[str, Sequence[History]], target: float) -> pd.DataFrame:
-    """The table of `table.comparison` with its intervals: nan where a time is missing or a bound leaves none."""
+    """Add intervals to the table of `table.comparison`; nan where a time is missing."""
     rows = frame.to_dict("records")
     for cost in COMMUNICATIONS:
         for row in rows:
@@ -76,12 +76,12 @@ def with_intervals(frame: pd.DataFrame, curves: Mapping[str, Sequence[History]],
 
 
 def compare(curves: Mapping[str, Sequence[History]], target: float) -> pd.DataFrame:
-    """`table.comparison` with evaluations and intervals."""
+    """Return `table.comparison` with intervals."""
     return with_intervals(table.comparison(curves, target, COMMUNICATIONS), curves, target)
 
 
 def first_visible_time(curves: Mapping[str, list[History]], bottom: float, communication: float) -> float:
-    """Simulated time at which the first line or band rises above the bottom of a panel."""
+    """Return the simulated time at which the first line or band rises above the bottom of a panel."""
     starts, curve = [math.inf], drawing.accuracy_curve(communication, None)
     for runs in curves.values():
         lines = [curve(run) for run in runs]
@@ -94,7 +94,7 @@ def first_visible_time(curves: Mapping[str, list[History]], bottom: float, commu
 
 
 def draw(columns: Mapping[str, Mapping[str, list[History]]]) -> Figure:
-    """Curves over time, zoomed to where they differ, with a line at each target."""
+    """Draw curves over time, zoomed to where they differ, with a line at each target."""
     figure = srp.plots.figure3(columns, COMMUNICATIONS, logarithmic=True)
     for place, curves in enumerate(columns.values()):
         final = [float(np.mean([run.final_accuracy for run in runs])) for runs in curves.values()]
@@ -113,7 +113,7 @@ def draw(columns: Mapping[str, Mapping[str, list[History]]]) -> Figure:
 
 
 def report(columns: Mapping[str, dict[str, list[History]]], figure: int, heading: str, out: Path) -> str:
-    """Writes figure and tables of data sets by title; returns the tables as text."""
+    """Write figure and tables of data sets by title; return the tables as text."""
     out.mkdir(parents=True, exist_ok=True)
     save_picture(draw(columns), out / f"figure{figure}.png", dpi=110)
     parts = []

@@ -1,4 +1,4 @@
-"""What `README.md` and `linear_speedup.md` take from the committed results.
+"""Tables of `README.md` and `linear_speedup.md`, from the committed results.
 
 python experiments/srpfl/readme_tables.py
 """
@@ -29,17 +29,17 @@ FACTORS = (2, 1.3, 1.1)  # of FedRep's floor, in the files of the linear speed-u
 
 
 def label(method: str) -> str:
-    """A method's name in the tables."""
+    """Return a method's name in the tables."""
     return {"flanp_fedavg": "FLANP (FedAvg)", "flanp_fedavg_ft": "FLANP-FT"}.get(method) or srp.methods.label(method)
 
 
 def format_number(value: float) -> str:
-    """With a digit after the point below 100."""
+    """Format with one decimal below 100."""
     return f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
 def percent(row: pd.Series, column: str) -> str:
-    """Mean, and standard deviation over seeds where there are several."""
+    """Format the mean, with the standard deviation over seeds if there are several."""
     return f"{100 * row[column]:.1f}" + (f" ± {100 * row[f'{column}_std']:.1f}" if row["runs"] > 1 else "")
 
 
@@ -56,7 +56,7 @@ def accuracies() -> str:
 
 
 def format_time(row: pd.Series, cost: int, bounds: bool) -> str:
-    """Time to a target, with the factor over the twin."""
+    """Format the time to a target, with the factor over the twin."""
     time = row[f"time_{cost}"]
     if not np.isfinite(time):
         return "never" if row["reached"] == 0 else f"{row['reached']} of {row['runs']}"
@@ -92,7 +92,7 @@ def pools() -> str:
         frames = [figure(name, data, fraction) for fraction in (95, 99)]
         for method, one in frames[0].iterrows():
             if data.endswith("_all") and method in figure(name, "mnist480").index:
-                continue  # with more seeds above
+                continue  # already there, with more seeds
             cells = (format_time(frame.loc[method], cost, bounds=True) for frame in frames for cost in COSTS)
             accuracies = (percent(one, column) for column in ("final_accuracy", "worst_decile"))
             rows.append([name, label(str(method)), one["runs"], *accuracies, *cells])
@@ -120,9 +120,9 @@ def round_lengths() -> str:
     lengths = [row["time_0"] / ((row["time_10"] - row["time_0"]) / 10) for row in rows]
     return wrapped(
         "In all pictures but the first, horizontal lines are the two targets, and the axis begins at 95 % of the "
-        f"lowest final accuracy. A round of FedRep takes {lengths[0]:.1f} time units in figure 3, {lengths[1]:.0f} in figure 4, "
-        f"{lengths[2]:.1f} in figure 5 and {lengths[3]:.0f} in figure 6 (means until 95 % on digits): a cost of C = 10 is more "
-        "than two rounds in the first and a quarter of one in the second."
+        f"lowest final accuracy. A round of FedRep takes {lengths[0]:.1f} time units in figure 3, {lengths[1]:.0f} in "
+        f"figure 4, {lengths[2]:.1f} in figure 5 and {lengths[3]:.0f} in figure 6 (means until 95 % on digits): a cost "
+        "of C = 10 is more than two rounds in figure 3 and a quarter of one in figure 4."
     )
 
 
@@ -141,7 +141,7 @@ def asynchronous() -> str:
 
 
 def ratios(result: Mapping[str, Any]) -> np.ndarray:
-    """Time of SRPFL over that of FedRep, a row a factor of `FACTORS`, a column a repeat."""
+    """Time of SRPFL over that of FedRep: a row for each factor of `FACTORS`, a column for each repeat."""
     return np.divide(*(np.array(result["times"][method], float) for method in ("srpfl", "fedrep")))
 
 
@@ -173,7 +173,7 @@ def lemma() -> str:
 
 
 def stage_lengths() -> str:
-    """Mean and standard deviation over tasks and repeats; a row a start, a number of clients and a length of stages."""
+    """Mean and standard deviation over tasks and repeats, by start, number of clients and length of stages."""
     rows = [["start", "N", "rounds a stage", *(f"to {factor} x" for factor in FACTORS)]]
     for start in ("moments", "random"):
         frame = pd.read_csv(HERE / f"results/stage_lengths_{start}.csv")

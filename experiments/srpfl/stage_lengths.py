@@ -1,10 +1,10 @@
-"""How long should a stage of SRPFL be? Linear tasks as in `linear_speedup.py`, every stage but the last equally long.
+"""Lengths of SRPFL's stages: linear tasks as in `linear_speedup.py`, all stages but the last equally long.
 
     python experiments/srpfl/stage_lengths.py --scale smoke|cpu [--init moments|random] [--out DIR]
 
-A target is a multiple of FedRep's noise floor, and a ratio SRPFL's time to it over FedRep's, repeat by repeat, with the
-same clocks. Several tasks a number of clients. Writes `stage_lengths_INIT.csv`, a row a number of clients, length,
-task, repeat and target; times are inf where a run never reached it.
+A target is a multiple of FedRep's noise floor. A ratio is SRPFL's time to it over FedRep's, repeat by repeat, with the
+same clocks. There are several tasks for each number of clients. Writes `stage_lengths_INIT.csv`, a row for each number
+of clients, length, task, repeat and target; a time is inf if a run never reached the target.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SCALES = {"smoke": ((32,), 1, 1, (1, 3)), "cpu": ((128, 512), 3, 2, LENGTHS)}  #
 
 
 def measure(num_clients: int, task_seed: int, repeats: int, init: str, lengths: tuple[int, ...]) -> list[dict]:
-    """Times of both methods on one task."""
+    """Measure times of both methods on one task."""
     task = srp.data.linear_task(jax.random.key(task_seed), num_clients, DIM, RANK, NOISE)
     algorithm = srp.algorithms.LinearFedRep(task, step_size=STEP, samples_per_round=SAMPLES, start=init)
     keys = jax.random.split(jax.random.fold_in(jax.random.key(task_seed), num_clients), repeats)

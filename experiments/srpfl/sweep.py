@@ -1,11 +1,11 @@
-"""When does SRPFL beat fine-tuned FLANP? Classes and images of a client, in the text's setting.
+"""SRPFL against fine-tuned FLANP over numbers of classes and images of a client, in the text's setting.
 
     python experiments/srpfl/sweep.py --data-dir DIR --results experiments/srpfl/results
 
-MNIST, 50 clients, 50 rounds, the rest as in figure 3. The two methods have the same cohorts and the same times in every
-round, so that who is ahead after a round is ahead at that time, whatever communication costs. `sweep.csv` is written
-after each cell: a row a cell, seed, way of judging and evaluated round; `cause_tables.py` makes the README's table of
-it. A second call trains nothing that is finished.
+MNIST, 50 clients, 50 rounds, the rest as in figure 3. The two methods have the same cohorts and times in every round,
+so a method that is ahead after a round is ahead at that time, whatever communication costs. `sweep.csv` is written
+after each cell: a row for each cell, seed, evaluation and evaluated round. A second call skips finished runs.
+`cause_tables.py` makes the README's table from the file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DIGITS = {"name": "digits", "num_clients": 10}
 
 
 def study(args: argparse.Namespace, classes: int, images: int) -> Study:
-    """The runs of a cell."""
+    """Return the study of one cell."""
     federation = (DIGITS if args.smoke else FEDERATION) | {"classes_per_client": classes, "max_examples": images}
     column = setting("text", args.smoke)._replace(title=f"{classes} classes, {images} images", federation=federation)
     return Study(FIGURES[3], column, args.out / f"{classes}_classes_{images}_images", args.data_dir, print)

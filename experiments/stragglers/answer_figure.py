@@ -1,4 +1,4 @@
-"""Figures of accuracy over time, from `results/curves_<data set>.csv`: the mean, and the slowest tenth of clients.
+"""Figures of accuracy over time from `results/curves_<data set>.csv`: mean, and slowest tenth of the clients.
 
 python experiments/stragglers/answer_figure.py [RESULTS]
 """
@@ -28,7 +28,7 @@ MEASURES = {"mean": "mean accuracy", "slowest_tenth": "accuracy, slowest tenth"}
 
 
 def values_on_grid(runs: pd.DataFrame, measure: str) -> tuple[np.ndarray, np.ndarray]:
-    """Times, and (seeds, times) values as of the last evaluation; nan before the first and after a run's end."""
+    """Return times, and the (seeds, times) values last evaluated; nan before the first and after a run's end."""
     times = np.geomspace(runs["time"].min(), runs["time"].max(), curves.MAX_POINTS)
     rows = []
     for _, run in runs.groupby("seed"):
@@ -39,7 +39,7 @@ def values_on_grid(runs: pd.DataFrame, measure: str) -> tuple[np.ndarray, np.nda
 
 
 def draw(frame: pd.DataFrame, path: Path) -> None:
-    """One column a setting, the mean above the slowest tenth."""
+    """Draw a column for each setting, the mean above the slowest tenth."""
     available = set(zip(frame["personalization"], frame["clock"], strict=True))
     settings = {setting: title for setting, title in SHOWN.items() if setting in available}
     figure, axes = curves.panels(len(settings), width=3.4, height=5.6, rows=2, sharey="row", sharex="col")
@@ -66,7 +66,7 @@ def draw(frame: pd.DataFrame, path: Path) -> None:
 
 
 def main() -> None:
-    """A figure a data set."""
+    """Draw a figure for each data set."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "experiments/stragglers/results")
     for path in sorted(folder.glob("curves_*.csv")):
         draw(pd.read_csv(path), folder / path.name.replace(".csv", ".png"))

@@ -1,4 +1,4 @@
-"""Runs of `answers.py` as rows: one a run, cost and way of judging, and curves over time."""
+"""Tables of the runs of `answers.py`: one row for each run, cost and evaluation, and curves over time."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pandas as pd
 
 import fedjax_srp as srp
 
-PHONE_SLOWDOWN = 100  # how many times as long a round of phones that come and go takes, so that it spans sessions
+PHONE_SLOWDOWN = 100  # factor on the times of phones that come and go, so that a round spans sessions
 COSTS = (0.0, 1.0, 10.0)  # mean times of a client
-MAIN_EVALUATION = {"FedAvg": "fine_tune", "FedRep": "fine_tune", "Ditto": "own_model", "LG": "fine_tune", "FedPer": "fine_tune"}
-CLASSES = 5  # of a client, in the figure
+MAIN_EVALUATION = dict.fromkeys(("FedAvg", "FedRep", "Ditto", "LG", "FedPer"), "fine_tune") | {"Ditto": "own_model"}
+CLASSES = 5  # of each client in the figure
 SHOWN = {  # (personalization, clock) -> title of a column of the figure
     ("FedRep", "exponential"): "FedRep, Exp(1)",
     ("FedAvg", "exponential"): "FedAvg, fine-tuned, Exp(1)",
@@ -32,12 +32,12 @@ class Point(NamedTuple):
     answer: str
     classes: int
     clock: str
-    cost: float  # of a round, in the clock; what is added afterwards is 0 here
+    cost: float  # of a round, as part of the clock; 0 where the cost is added afterwards
     seed: int
 
 
 def history_of(arrays: dict[str, np.ndarray], place: int, judge: str, data: Any, overlaps: bool) -> srp.History:
-    """One run of a batch as a `History`, judged by one evaluation."""
+    """Return one run of a batch as a `History` with one evaluation."""
     one = {name: values[place] for name, values in arrays.items()}
     rounds, scores = len(one["time"]), one[f"scores/{judge}"]
     return srp.History(
@@ -59,7 +59,7 @@ def history_of(arrays: dict[str, np.ndarray], place: int, judge: str, data: Any,
 
 
 def measure(history: srp.History, cost: float, target: float, horizon: float) -> dict[str, Any]:
-    """A run in numbers."""
+    """Measure a run."""
     return {
         "final": history.final_accuracy,
         "at_horizon": _accuracy_at(history, horizon, cost),
@@ -75,22 +75,22 @@ def measure(history: srp.History, cost: float, target: float, horizon: float) ->
 
 
 def _wasted_share(history: srp.History) -> float:
-    """Share of the clients' time that was for nothing; nan where nobody worked. Units of partial work count as one."""
+    """Share of the clients' time that was wasted; nan if no client worked. Units of partial work count as one."""
     wasted, useful = history.metrics["wasted_time"].sum(), (history.rounds_taken * history.client_time).sum()
     return float(wasted / (wasted + useful)) if wasted + useful else math.nan
 
 
 def _accuracy_at(history: srp.History, time: float, cost: float) -> float:
-    """The mean accuracy at a time, the last one where a run ended before; nan before the first."""
+    """Mean accuracy last evaluated at or before a time; nan before the first evaluation."""
     past = int((history.eval_elapsed(cost) <= time).sum())
     return float(history.mean_accuracy[past - 1]) if past else math.nan
 
 
-Runs = Sequence[tuple[str, list[Point], dict[str, np.ndarray]]]  # personalization, batch, arrays with its axis
+Runs = Sequence[tuple[str, list[Point], dict[str, np.ndarray]]]  # personalization, batch, arrays by batch
 
 
-def iterate_histories(runs: Runs, data: dict[int, Any]) -> Iterator[tuple[tuple[str, str, int, str], Point, srp.History]]:
-    """(personalization, judge, classes, clock), point and history of each run and way of judging."""
+def histories(runs: Runs, data: dict[int, Any]) -> Iterator[tuple[tuple[str, str, int, str], Point, srp.History]]:
+    """Yield (personalization, judge, classes, clock), point and history of each run and evaluation."""
     for name, batch, arrays in runs:
         judges = [key.removeprefix("scores/") for key in arrays if key.startswith("scores/")]
         for judge, (place, point) in itertools.product(judges, enumerate(batch)):
@@ -99,10 +99,10 @@ def iterate_histories(runs: Runs, data: dict[int, Any]) -> Iterator[tuple[tuple[
 
 
 def table(runs: Runs, data: dict[int, Any]) -> pd.DataFrame:
-    """A row a run, cost and judge. The target is 95 % of what waiting for everybody ends at, in the mean over seeds;
-    the horizon is the time that it takes.
+    """Return a row for each run, cost and evaluation. The target is 95 % of the final accuracy of waiting for all
+    clients, mean over seeds; the horizon is the time that its rounds take.
     """
-    rows = [*iterate_histories(runs, data)]
+    rows = [*histories(runs, data)]
     full_runs: dict[tuple[str, str, int, str], list[srp.History]] = {}
     for setting, point, own in rows:
         if point.answer == "full":
@@ -122,9 +122,9 @@ def table(runs: Runs, data: dict[int, Any]) -> pd.DataFrame:
 
 
 def curves(runs: Runs, data: dict[int, Any]) -> pd.DataFrame:
-    """What the figure shows: the mean accuracy, and that of the slowest tenth of the clients, a row an evaluation."""
+    """Return the curves of the figure: mean accuracy, and that of the slowest tenth of the clients."""
     found = []
-    for (name, judge, classes, clock), point, own in iterate_histories(runs, data):
+    for (name, judge, classes, clock), point, own in histories(runs, data):
         wanted = (name, clock) in SHOWN and point.answer in ANSWERS and judge == MAIN_EVALUATION[name]
         if wanted and classes == CLASSES and not point.cost:
             named = {"answer": point.answer, "personalization": name, "clock": clock, "seed": point.seed}

@@ -17,12 +17,12 @@ SHOWN += [("uniform", 10.0), ("phones", 0.0), ("phones come and go", 0.0)]
 
 
 def format_number(value: float, digits: int = 3) -> str:
-    """A time in so many digits, in whole units from 100 on."""
+    """Format a time with so many digits, in whole units from 100 on."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.{digits}g}"
 
 
 def times(frame: pd.DataFrame, classes: int) -> str:
-    """Time to the target, mean over seeds, a row an answer; in brackets how many of the seeds reached it."""
+    """Table of mean times to the target, a row for each answer; "1 of 3" if only some seeds reached it."""
     columns = [at for at in SHOWN if ((frame["clock"] == at[0]) & (frame["cost"] == at[1])).any()]
     lines = [
         "| | " + " | ".join(f"{clock}, C = {cost:g}" for clock, cost in columns) + " |",
@@ -37,13 +37,15 @@ def times(frame: pd.DataFrame, classes: int) -> str:
             if len(reached) < len(found):
                 row.append(f"{len(reached)} of {len(found)}")
             else:
-                row.append(f"{format_number(reached.mean())} ± {format_number(reached.std(), 2)}" if len(found) else "-")
+                row.append(
+                    f"{format_number(reached.mean())} ± {format_number(reached.std(), 2)}" if len(found) else "-"
+                )
         lines.append("| " + " | ".join(row) + " |")
     return "\n".join(lines)
 
 
 def work(frame: pd.DataFrame, classes: int, clock: str) -> str:
-    """Who did the work, a row an answer."""
+    """Table of accuracies, participation and wasted work, a row for each answer."""
     columns = {"final": 100, "slowest_tenth": 100, "worst_tenth": 100, "gini": 1, "never": 100, "wasted": 100}
     lines = [
         "| | accuracy % | slowest tenth % | worst tenth % | Gini | never % | wasted % |",
@@ -58,7 +60,7 @@ def work(frame: pd.DataFrame, classes: int, clock: str) -> str:
 
 
 def winners(frame: pd.DataFrame) -> str:
-    """How often each answer was the first at its target, over all settings and seeds."""
+    """Table of the number of settings and seeds in which each answer was first at its target."""
     setting = ["personalization", "classes", "clock", "cost", "seed"]
     complete = frame.groupby("personalization")["answer"].transform("nunique") > 10
     known = frame[complete & np.isfinite(frame["time"])]
@@ -73,7 +75,7 @@ def winners(frame: pd.DataFrame) -> str:
 
 
 def main() -> None:
-    """Prints them."""
+    """Print all tables."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "experiments/stragglers/results")
     frame = pd.read_csv(folder / "grid_digits.csv")
     frame = frame[frame["judge"] == frame["personalization"].map(MAIN_EVALUATION)]

@@ -1,14 +1,14 @@
-"""Every answer to stragglers on one clock: what it costs and what it gives, with and without a personal part.
+"""Comparison of methods against stragglers ("answers") on one clock, with and without a personal part.
 
     python experiments/stragglers/answers.py [--scale smoke|cpu|mnist|full] [--results experiments/stragglers/results]
 
-Answers that pick some clients are branches of one policy, so that all of them, and all clocks, numbers of classes and
-seeds, run as one program for each personalization: a `vmap` of `srp.Simulation`. Clocks draw T_i once per client, of
-mean 1: Exp(1), uniform on [0.18, 1.82] (FLANP's [50, 500]), log-normal with sigma 1. With `--traces` there are phones
-too: `clocks.Devices` with measured speeds and networks, whose seconds follow from operations and bytes; and the same
-phones when they are idle, charging and on wifi only, by recorded sessions. A cost C is added to every round afterwards,
-and to every job of an asynchronous server. Programs that are finished stand in `--out` and do not run again; the table
-is written after each.
+Answers that select a subset of the clients are branches of one policy, so that all of them, with all clocks, numbers of
+classes and seeds, run as one program for each personalization: a `vmap` of `srp.Simulation`. Clocks draw T_i once per
+client, with mean 1: Exp(1), uniform on [0.18, 1.82] (FLANP's [50, 500]), log-normal with sigma 1. `--traces` adds
+phones: `clocks.Devices` with measured speeds and networks, whose seconds follow from operations and bytes; and the same
+phones, available only when idle, charging and on wifi, by recorded sessions. A cost C is added to every round
+afterwards, and to every job of an asynchronous server. Results of finished programs are kept in `--out`, and the tables
+are written after each program.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from fedjax_srp import algorithms, participation
 from fedjax_srp.models.split import SplitModel
 from fedjax_srp.parts import Leaf
 
-EPOCHS = 4  # of a client in a round that waits for all of its work
+EPOCHS = 4  # of a client that does all of its work in a round
 QUANTILES = 512
-PARAMETERS = 2.41e6  # of the model that phones train; the one of the run stands for it
+PARAMETERS = 2.41e6  # of the model whose operations and bytes phones are charged for
 
 
 class Scale(NamedTuple):
-    """How large, and how long."""
+    """Size and length of the runs."""
 
     federation: dict[str, Any]
     hidden: tuple[int, ...]
     step: float
     classes: tuple[int, ...]
     seeds: int
-    k: int  # clients of a round, where some are chosen
+    k: int  # clients of a round, for answers that select a subset
     initial: int  # of doubling
     rounds_per_stage: int
-    rounds: tuple[int, int, int]  # with everybody, doubling, with k clients
-    eval_every: int  # rounds; more where some clients are chosen
+    rounds: tuple[int, int, int]  # with all clients, with doubling, with k clients
+    eval_every: int  # rounds; more for answers that select a subset
     clocks: tuple[str, ...] = ("exponential", "uniform", "lognormal")
-    batch_size: int | None = None  # runs that are batched; None: all
+    batch_size: int | None = None  # of the runs of a program; None: all
 
 
 SCALES = {
@@ -69,7 +69,7 @@ SCALES = {
 
 
 class Group(NamedTuple):
-    """Answers that run as one program."""
+    """Answers that run as one program, as branches of one policy."""
 
     algorithm: srp.FederatedAlgorithm
     policy: srp.ParticipationPolicy
@@ -82,11 +82,11 @@ class Group(NamedTuple):
 
 @srp.part
 class Mixed(srp.ParticipationPolicy):
-    """One of several policies, told by a number that may differ between the runs of a batch.
+    """One of several policies, selected by an index that may differ between the runs of a batch.
 
     Args:
         policies: the branches.
-        which: place of the one that picks.
+        which: index of the branch in use.
     """
 
     policies: tuple[srp.ParticipationPolicy, ...]
@@ -94,25 +94,25 @@ class Mixed(srp.ParticipationPolicy):
 
     @property
     def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whatever a branch needs."""
+        """Needs of all branches."""
         return tuple(sorted({need for policy in self.policies for need in policy.needs}))
 
     def init(self, key: srp.Key, num_clients: int) -> tuple[Any, ...]:
-        """All branches begin."""
+        """Initialise all branches."""
         return tuple(policy.init(key, num_clients) for policy in self.policies)
 
     def select(
         self, key: srp.Key, state: tuple[Any, ...], times: srp.ClientTimes
     ) -> tuple[srp.Cohort, tuple[Any, ...]]:
-        """The cohort of one branch."""
-        picked = [policy.select(key, branch_state, times) for policy, branch_state in zip(self.policies, state, strict=True)]
+        """Select with all branches; return the cohort of one."""
+        picked = [policy.select(key, substate, times) for policy, substate in zip(self.policies, state, strict=True)]
         most = max(len(cohort.client_ids) for cohort, _ in picked)
         cohorts = [self._padded(cohort, most, times) for cohort, _ in picked]
         chosen = jax.tree.map(lambda *leaves: jnp.stack(leaves)[self.which], *cohorts)
         return chosen, tuple(new for _, new in picked)
 
     def _padded(self, cohort: srp.Cohort, most: int, times: srp.ClientTimes) -> srp.Cohort:
-        """With room for as many clients as any branch picks, and its duration."""
+        """Pad a cohort to the size of the largest branch, and set its duration."""
         place = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32)
         longest = jnp.max(jnp.where(place < cohort.size, times.realised[cohort.client_ids], 0.0))
         more = (0, most - place.shape[0])
@@ -122,21 +122,20 @@ class Mixed(srp.ParticipationPolicy):
         return cohort._replace(client_ids=ids, work=work, duration=duration, asked=asked)
 
     def update(self, state: tuple[Any, ...], info: srp.RoundInfo) -> tuple[Any, ...]:
-        """All branches hear of the round; only one matters."""
-        return tuple(policy.update(branch_state, info) for policy, branch_state in zip(self.policies, state, strict=True))
+        """Update all branches; only one matters."""
+        return tuple(policy.update(substate, info) for policy, substate in zip(self.policies, state, strict=True))
 
 
 def drawn_clocks() -> dict[str, np.ndarray]:
-    """Quantiles of T_i, of mean 1."""
+    """Return quantiles of T_i, with mean 1."""
     u = (np.arange(QUANTILES) + 0.5) / QUANTILES
     normal = np.asarray(jax.scipy.stats.norm.ppf(u))
     found = {"exponential": -np.log1p(-u), "uniform": 0.18 + 1.64 * u, "lognormal": np.exp(normal)}
     return {name: values / values.mean() for name, values in found.items()}
 
 
-# ---- the axes -----------------------------------------------------------------------------------------------------
 def personalizations(model: SplitModel, step: float, epochs: int) -> dict[str, Any]:
-    """Algorithm and its evaluations, the first one its own judge."""
+    """Return each algorithm with its evaluations, the main one first."""
     training = srp.Training(srp.SGD(step), epochs=epochs)
     lg = model.recut(f"fc{len(model.hidden)}")  # type: ignore[attr-defined]
     return {
@@ -152,10 +151,10 @@ def personalizations(model: SplitModel, step: float, epochs: int) -> dict[str, A
 
 
 def groups(scale: Scale, model: SplitModel, unit: float) -> dict[str, list[Group]]:
-    """Personalization -> the programs of its answers; `unit` is a mean time, which limits of time follow."""
+    """Return the groups of each personalization; `unit` is the mean time of a client, which sets time limits."""
     k, tiers = scale.k, min(5, scale.federation["num_clients"] // scale.k)
-    full_rounds, doubling_rounds, subset_rounds = scale.rounds
-    eval_every, subset_eval_every = scale.eval_every, min(subset_rounds, 5 * scale.eval_every // 2)
+    every, (full_rounds, doubling_rounds, subset_rounds) = scale.eval_every, scale.rounds
+    full, subset = (full_rounds, every), (subset_rounds, min(subset_rounds, 5 * every // 2))  # rounds, eval_every
     chosen = {
         "uniform": participation.Uniform(k),
         "fastest": participation.Fastest(k),
@@ -170,50 +169,49 @@ def groups(scale: Scale, model: SplitModel, unit: float) -> dict[str, list[Group
     partial, share = participation.PartialWork(EPOCHS), 1 / EPOCHS
     found: dict[str, list[Group]] = {}
     for name, (algorithm, evaluations) in full_work.items():
-        policy = participation.Doubling(scale.initial, scale.rounds_per_stage)
+        doubling = participation.Doubling(scale.initial, scale.rounds_per_stage)
         found[name] = [
-            Group(algorithm, participation.Full(), full_rounds, eval_every, evaluations, ("full",)),
-            Group(algorithm, policy, doubling_rounds, eval_every, evaluations, ("doubling",)),
-            Group(algorithm, Mixed(tuple(chosen.values())), subset_rounds, subset_eval_every, evaluations, tuple(chosen)),
-            Group(unit_work[name][0], partial, full_rounds, eval_every, evaluations, ("partial work",), share),
+            Group(algorithm, participation.Full(), *full, evaluations, ("full",)),
+            Group(algorithm, doubling, doubling_rounds, every, evaluations, ("doubling",)),
+            Group(algorithm, Mixed(tuple(chosen.values())), *subset, evaluations, tuple(chosen)),
+            Group(unit_work[name][0], partial, *full, evaluations, ("partial work",), share),
         ]
     training, evaluations = unit_work["FedAvg"][0].training, ("global", "fine_tune")
     fedprox = algorithms.FedProx(model, training, mu=0.1)
     fedbuff = algorithms.FedBuff(model, full_work["FedAvg"][0].training)
     fedat = algorithms.FedAT(model, full_work["FedAvg"][0].training, num_tiers=tiers)
     fedasync = algorithms.FedAsync(model, full_work["FedAvg"][0].training)
-    rates = (0.25, 0.5, 0.75, 1.0)  # of 1 to 4 units
+    rates = (0.25, 0.5, 0.75, 1.0)  # for 1 to 4 units of work
     narrow = [
         (f"{cls.__name__}, partial work", cls(model, full_work["FedAvg"][0].training, rates=rates))
         for cls in (algorithms.HeteroFL, algorithms.FedRolex, algorithms.FjORD)
     ]
     found["FedAvg"] += [
-        Group(fedprox, partial, full_rounds, eval_every, evaluations, ("FedProx, partial work",), share),
-        Group(fedbuff, participation.Buffered(k), subset_rounds, subset_eval_every, evaluations, ("FedBuff",)),
-        Group(fedbuff, participation.Buffered(k, concurrency=k), subset_rounds, subset_eval_every, evaluations, ("FedBuff, k at work",)),
-        Group(fedasync, participation.Buffered(1), k * subset_rounds, k * subset_eval_every, evaluations, ("FedAsync",)),
-        Group(fedat, participation.AsynchronousTiers(k, tiers), subset_rounds, subset_eval_every, evaluations, ("FedAT",)),
-        *(Group(each, partial, full_rounds, eval_every, evaluations, (answer,), share) for answer, each in narrow),
+        Group(fedprox, partial, *full, evaluations, ("FedProx, partial work",), share),
+        Group(fedbuff, participation.Buffered(k), *subset, evaluations, ("FedBuff",)),
+        Group(fedbuff, participation.Buffered(k, concurrency=k), *subset, evaluations, ("FedBuff, k at work",)),
+        Group(fedasync, participation.Buffered(1), k * subset[0], k * subset[1], evaluations, ("FedAsync",)),
+        Group(fedat, participation.AsynchronousTiers(k, tiers), *subset, evaluations, ("FedAT",)),
+        *(Group(each, partial, *full, evaluations, (answer,), share) for answer, each in narrow),
     ]
     return found
 
 
 class Cell(NamedTuple):
-    """What runs as one program."""
+    """Batch of runs that are one program."""
 
     personalization: str
-    kind: str  # "", or the phones
+    kind: str  # "", "phones" or "phones come and go"
     group: Group
     batch: list[Point]
-    clocks: list[srp.Clock]  # of the points
+    clocks: list[srp.Clock]  # one for each point
 
     @property
     def name(self) -> str:
-        """Of the file of its arrays."""
+        """Return the name of the file of its arrays."""
         return f"{self.personalization} {self.group.answers[0]} {self.kind}".strip()
 
 
-# ---- one program --------------------------------------------------------------------------------------------------
 def run_group(
     group: Group,
     which: Sequence[int],
@@ -222,7 +220,7 @@ def run_group(
     keys: jax.Array,
     batch_size: int | None = None,
 ) -> dict[str, np.ndarray]:
-    """Runs a batch of branches, federations, clocks and keys, of equal length; arrays with that axis in front."""
+    """Run a batch of branches, federations, clocks and keys, of equal length; return arrays by batch."""
 
     def run_one(which: jax.Array, data: Any, clock: srp.Clock, key: jax.Array) -> dict[str, jax.Array]:
         policy = group.policy
@@ -239,46 +237,50 @@ def run_group(
 
         end, found = jax.lax.scan(segment, start, length=group.rounds // group.eval_every)
         flat = {name: found[name].reshape(-1) for name in ("time", "size", "wasted")}
-        client_times = start.clock.clock if hasattr(start.clock, "clock") else start.clock
-        times = client_times.unit + client_times.once if hasattr(client_times, "unit") else client_times.times
-        times = times[:, 0] if times.ndim > 1 else times  # of a unit of work, where units do not add up
+        clock = start.clock.clock if hasattr(start.clock, "clock") else start.clock
+        times = clock.unit + clock.once if hasattr(clock, "unit") else clock.times
+        times = times[:, 0] if times.ndim > 1 else times  # of one unit of work, if units do not add up
         return found | flat | {"client_time": times, "rounds_taken": end.rounds_taken}
 
     def stack(*leaves: Any) -> jax.Array:
         return jnp.stack([jnp.asarray(leaf) for leaf in leaves])
 
     is_shared = jax.tree.map(lambda *leaves: all(leaf is leaves[0] for leaf in leaves), *data)
-    shared_leaves = [leaf for leaf, same in zip(jax.tree.leaves(data[0]), jax.tree.leaves(is_shared), strict=True) if same]
-    own_leaves = jax.tree.map(lambda same, *leaves: () if same else stack(*leaves), is_shared, *data)
+    leaves = zip(jax.tree.leaves(data[0]), jax.tree.leaves(is_shared), strict=True)
+    shared = [leaf for leaf, same in leaves if same]
+    stacked = jax.tree.map(lambda same, *leaves: () if same else stack(*leaves), is_shared, *data)
 
-    def run_point(whole: Any, point: Any) -> dict[str, jax.Array]:
+    def run_point(shared: Any, point: Any) -> dict[str, jax.Array]:
         which, own, clock, key = point
-        shared = iter(whole)
-        return run_one(which, jax.tree.map(lambda same, leaf: next(shared) if same else leaf, is_shared, own), clock, key)
+        remaining = iter(shared)
+        federation = jax.tree.map(lambda same, leaf: next(remaining) if same else leaf, is_shared, own)
+        return run_one(which, federation, clock, key)
 
     @jax.jit
-    def run_batch(whole: Any, points: Any) -> dict[str, jax.Array]:
-        return jax.lax.map(lambda point: run_point(whole, point), points, batch_size=batch_size or len(which))
+    def run_batch(shared: Any, points: Any) -> dict[str, jax.Array]:
+        return jax.lax.map(lambda point: run_point(shared, point), points, batch_size=batch_size or len(which))
 
-    found = run_batch(shared_leaves, (jnp.asarray(which, jnp.int32), own_leaves, jax.tree.map(stack, *clocks), keys))
+    found = run_batch(shared, (jnp.asarray(which, jnp.int32), stacked, jax.tree.map(stack, *clocks), keys))
     return {name: np.asarray(value) for name, value in found.items()}
 
 
 def phones(folder: Path, num_clients: int, seed: int, model_ratio: float) -> srp.clocks.Devices:
-    """Phones with AI-Benchmark's float scores and measured networks, drawn for the clients.
+    """Draw phones with AI-Benchmark's float scores and measured networks for the clients.
 
-    The median phone does 2e9 operations a second. All speeds are divided by `larger`: the models here stand for some
-    that have so many times as many operations and parameters.
+    The median phone does 2e9 operations a second. All speeds are divided by `model_ratio`, because the models here
+    stand for models with that many times as many operations and parameters.
     """
     devices = srp.clocks.read_devices(folder / "trace_flash_ai_benchmark_phones.csv", compute="CPU_F_AI_Score")
     links = srp.clocks.read_devices(folder / "trace_flash_network_speed.csv", downlink="down_mean", uplink="up_mean")
     links = links.assign(num_clients, seed)
     compute = 2e9 / np.median(devices.compute) * devices.assign(num_clients, seed).compute
-    return srp.clocks.Devices(compute / model_ratio, 1024 * links.downlink / model_ratio, 1024 * links.uplink / model_ratio)
+    return srp.clocks.Devices(
+        compute / model_ratio, 1024 * links.downlink / model_ratio, 1024 * links.uplink / model_ratio
+    )
 
 
 def sessions(folder: Path, num_clients: int, seeds: int) -> list[srp.clocks.Intervals]:
-    """When phones are idle, charging and on wifi, of FLASH's volunteers, drawn for the clients of each seed."""
+    """Draw intervals of FLASH's phones that are idle, charging and on wifi, for the clients of each seed."""
     traces = srp.clocks.read_availability(folder / "trace_availability_flash710.json.xz")
     found = [traces.assign(num_clients, seed).intervals() for seed in range(seeds)]
     width = max(np.shape(each.starts)[1] for each in found)
@@ -290,14 +292,14 @@ def sessions(folder: Path, num_clients: int, seeds: int) -> list[srp.clocks.Inte
 
 
 def mean_time(algorithm: srp.FederatedAlgorithm, data: Any, clock: srp.Clock) -> float:
-    """Mean seconds of a client in a round."""
+    """Return the mean seconds of a client in a round."""
     simulation = srp.Simulation(algorithm, data, participation.Full(), clock)
     devices = jax.jit(simulation.init)(jax.random.key(0)).clock
     return float(jnp.mean(devices.unit + devices.once))
 
 
 def make_stackable(data: Sequence[Any]) -> list[Any]:
-    """Federations of the same examples, with indices of equal length, so that they stack."""
+    """Return federations that share examples and have indices of equal length, so that they stack."""
     length = max(each.train_indices.shape[1] for each in data), max(each.test_indices.shape[1] for each in data)
 
     def padded(indices: jax.Array, length: int) -> jax.Array:
@@ -316,18 +318,18 @@ def make_stackable(data: Sequence[Any]) -> list[Any]:
 
 
 def points(group: Group, scale: Scale, clocks: Sequence[str]) -> list[Point]:
-    """The batch of a group; rounds that overlap have their cost in the clock."""
+    """Return the batch of a group; asynchronous groups have the cost in the clock."""
     costs = COSTS if group.policy.asynchronous and not clocks[0].startswith("phones") else (0.0,)
     return [Point(*at) for at in itertools.product(group.answers, scale.classes, clocks, costs, range(scale.seeds))]
 
 
 def path_of(folder: Path, cell: str) -> Path:
-    """The file of a cell's arrays."""
+    """Return the file of a cell's arrays."""
     return folder / f"{cell.replace(' ', '_')}.npz"
 
 
 def load_or_run(folder: Path, name: str, run: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """The arrays of a cell, run the first time."""
+    """Return the arrays of a cell: load them, or run the cell and store them."""
     path = path_of(folder, name)
     if not path.is_file():
         folder.mkdir(parents=True, exist_ok=True)
@@ -342,24 +344,24 @@ def load_or_run(folder: Path, name: str, run: Callable[[], dict[str, np.ndarray]
         return dict(found)
 
 
-def cells(scale: Scale, personalizations: Sequence[str], model: SplitModel, data: Any, traces: Path | None) -> Iterator[Cell]:
-    """All programs of these personalizations: on drawn clocks, then on phones."""
-    quantiles: dict[str, np.ndarray] = drawn_clocks()
-    for name in personalizations:
+def cells(scale: Scale, names: Sequence[str], model: SplitModel, data: Any, traces: Path | None) -> Iterator[Cell]:
+    """Yield all programs of these personalizations: on drawn clocks, then on phones."""
+    times = {clock: srp.clocks.Empirical(quantiles) for clock, quantiles in drawn_clocks().items()}
+    for name in names:
         for group in groups(scale, model, 1.0)[name]:
             batch = points(group, scale, scale.clocks)
-            distributions = [(srp.clocks.Empirical(quantiles[point.clock]), point.cost) for point in batch]
-            yield Cell(name, "", group, batch, [srp.clocks.Fixed(law, group.work, False, cost) for law, cost in distributions])
+            clocks = [srp.clocks.Fixed(times[point.clock], group.work, False, point.cost) for point in batch]
+            yield Cell(name, "", group, batch, clocks)
     if traces is None:
         return
     num_clients, params = scale.federation["num_clients"], jax.eval_shape(model.init, jax.random.key(0))
     model_ratio = PARAMETERS / sum(leaf.size for leaf in jax.tree.leaves(params))
-    phones_by_seed = [phones(traces, num_clients, seed, model_ratio) for seed in range(scale.seeds)]
-    slow_phones = [phones(traces, num_clients, seed, PHONE_SLOWDOWN * model_ratio) for seed in range(scale.seeds)]
-    come_and_go = [*map(srp.clocks.Available, slow_phones, sessions(traces, num_clients, scale.seeds))]
-    for name in personalizations:
+    normal = [phones(traces, num_clients, seed, model_ratio) for seed in range(scale.seeds)]
+    slow = [phones(traces, num_clients, seed, PHONE_SLOWDOWN * model_ratio) for seed in range(scale.seeds)]
+    come_and_go = [*map(srp.clocks.Available, slow, sessions(traces, num_clients, scale.seeds))]
+    for name in names:
         first = groups(scale, model, 1.0)[name][0].algorithm
-        for kind, clocks, devices in (("phones", phones_by_seed, phones_by_seed), ("phones come and go", come_and_go, slow_phones)):
+        for kind, clocks, devices in (("phones", normal, normal), ("phones come and go", come_and_go, slow)):
             for group in groups(scale, model, mean_time(first, data, devices[0]))[name]:
                 if kind == "phones" or not group.policy.asynchronous:
                     batch = points(group, scale, [kind])
@@ -367,7 +369,7 @@ def cells(scale: Scale, personalizations: Sequence[str], model: SplitModel, data
 
 
 def run_study(args: argparse.Namespace) -> None:
-    """Runs what is not finished, and writes the tables after each program."""
+    """Run unfinished programs, and write the tables after each."""
     scale, out = SCALES[args.scale], args.out / args.scale
     results = args.results or out
     results.mkdir(parents=True, exist_ok=True)
@@ -401,8 +403,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", choices=SCALES, default="cpu")
     parser.add_argument("--personalizations", nargs="+", default=["FedAvg", "FedRep", "Ditto", "LG", "FedPer"])
-    parser.add_argument("--traces", type=Path, help="folder with traces of phones and networks; none: no phones")
-    parser.add_argument("--tabulate", action="store_true", help="write the tables of what is finished, run nothing")
+    parser.add_argument("--traces", type=Path, help="folder with traces of phones and networks (default: no phones)")
+    parser.add_argument("--tabulate", action="store_true", help="write the tables of finished programs, run nothing")
     parser.add_argument("--data-dir", type=Path, help="folder with prepared data sets")
     parser.add_argument("--out", type=Path, default=Path("runs/stragglers"), help="folder of the arrays")
     parser.add_argument("--results", type=Path, help="folder of the tables (default: that of the arrays)")

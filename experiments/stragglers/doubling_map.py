@@ -1,13 +1,13 @@
-"""Where does doubling pay? SRPFL against FedRep over spread of speeds, cost of a round, clients and classes.
+"""Speed-up of doubling: SRPFL against FedRep over spread of speeds, cost of a round, clients and classes.
 
     python experiments/stragglers/doubling_map.py [--scale smoke|cpu] [--results experiments/stragglers/results]
 
-Times are independent of the data, so whom doubling picks is a random order, whatever the distribution of times: each
-federation trains once, and its rounds are timed under every distribution and cost. A round of n of N clients takes
-T_(n) + C, the n-th smallest of N times. `map_rounds.csv` has the accuracy after each round, `map.csv` the measured
-speed-up, FedRep's time to the target over SRPFL's, beside that of two rules. They know the distribution, C, N, the
-stages and how many rounds FedRep needs; how many SRPFL needs was fitted on some federations, and `map_errors.csv`
-has how far they are off there and on the others.
+Times are independent of the data, so doubling selects clients in a random order whatever the distribution of times:
+each federation trains once, and its rounds are timed under every distribution and cost. A round of n of N clients takes
+T_(n) + C, where T_(n) is the n-th smallest of N times. `map_rounds.csv` has the accuracy after each round, `map.csv`
+the measured speed-up, FedRep's time to the target over SRPFL's, beside the prediction of two rules. The rules are given
+the distribution, C, N, the stages and the rounds that FedRep needs; the rounds that SRPFL needs were fitted on some
+federations. `map_errors.csv` has the errors of the rules on these federations and on the others.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ COSTS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)  # in mean times of a client
 SIGMAS = (0.0, 0.25, 0.5, 1.0, 1.5)  # of log-normal times, mean 1
 TARGETS = (0.95, 0.99)  # of FedRep's final accuracy
 DRAWS = 1000
-FITTED = ((16, 2), (16, 5), (64, 2), (64, 5))  # clients and classes; the others check the rule
+FITTED = ((16, 2), (16, 5), (64, 2), (64, 5))  # clients and classes; the rules are tested on the others
 
 
 class Scale(NamedTuple):
-    """How large, and how long."""
+    """Size and length of the runs."""
 
     clients: tuple[int, ...]
     classes: tuple[int, ...]
     lengths: tuple[int, ...]  # of a stage, in rounds
     seeds: int
-    rounds: int  # with everybody
+    rounds: int  # with all clients
 
 
 SCALES = {
@@ -55,7 +55,7 @@ SCALES = {
 
 
 def cohort_sizes(num_clients: int, length: int | None, rounds: int) -> np.ndarray:
-    """Participants of each round; None: everybody."""
+    """Return the participants of each round for a length of stages; None: all clients in every round."""
     if length is None:
         return np.full(rounds, num_clients)
     stages = [num_clients // 8 * 2**r for r in range(3)]
@@ -63,7 +63,7 @@ def cohort_sizes(num_clients: int, length: int | None, rounds: int) -> np.ndarra
 
 
 def train(scale: Scale, num_clients: int, length: int | None, out: Path) -> list[dict]:
-    """A row a federation, seed and round."""
+    """Return a row for each federation, seed and round."""
     loaded = [srp.data.load("digits", num_clients=num_clients, classes_per_client=c) for c in scale.classes]
     data = dict(zip(scale.classes, make_stackable(loaded), strict=True))
     model = srp.models.MLP(loaded[0].example_shape, 10, hidden=(32,))
@@ -87,32 +87,33 @@ def train(scale: Scale, num_clients: int, length: int | None, out: Path) -> list
     for (classes, seed), scores in zip(batch, arrays["scores/fine_tune"], strict=True):
         weights = np.asarray(data[classes].test_counts)
         means = scores @ weights / weights.sum()
-        labels = {"clients": num_clients, "classes": classes, "length": length or 0, "seed": seed}
+        key = {"clients": num_clients, "classes": classes, "length": length or 0, "seed": seed}
         rows += [
-            labels | {"round": r + 1, "size": n, "accuracy": a} for r, (n, a) in enumerate(zip(cohort, means, strict=True))
+            key | {"round": r + 1, "size": n, "accuracy": a} for r, (n, a) in enumerate(zip(cohort, means, strict=True))
         ]
     return rows
 
 
 def order_statistics(num_clients: int, sigma: float) -> np.ndarray:
-    """(num_clients,) E[T_(n)] of log-normal times of mean 1, by drawing."""
+    """Estimate E[T_(n)], (num_clients,), of log-normal times with mean 1, by sampling."""
     normal = np.random.default_rng(0).normal(size=(DRAWS, num_clients))
     return np.sort(np.exp(sigma * normal - sigma**2 / 2), axis=1).mean(axis=0)
 
 
 def rounds_to(frame: pd.DataFrame, target: float) -> float:
-    """The first round at a target; inf without."""
+    """Return the first round at a target; inf if there is none."""
     reached = frame[frame["accuracy"] >= target]["round"]
     return float(reached.iloc[0]) if len(reached) else math.inf
 
 
 def rounds_needed(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rounds that both need, a row a federation, length of a stage, seed and share of FedRep's final accuracy."""
+    """Return rounds to each target of both methods, by federation, length of stages and seed."""
     rows = []
     for (clients, classes), group in frame.groupby(["clients", "classes"]):
         full = group[group["length"] == 0]
         final = full[full["round"] == full["round"].max()]["accuracy"].mean()
-        for length, seed, share in itertools.product(sorted({*group["length"]} - {0}), sorted({*group["seed"]}), TARGETS):
+        lengths, seeds = sorted({*group["length"]} - {0}), sorted({*group["seed"]})
+        for length, seed, share in itertools.product(lengths, seeds, TARGETS):
             ours = group[(group["length"] == length) & (group["seed"] == seed)]
             theirs = full[full["seed"] == seed]
             rows.append(
@@ -127,10 +128,10 @@ RULES = {"factor": (np.divide, np.multiply), "stages": (np.subtract, np.add)}
 
 
 def speed_ups(found: pd.DataFrame, scale: Scale) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Measured and by two rules, a row a point; and the fitted numbers of the rules for each share and length.
+    """Return measured and predicted speed-ups, and the fitted number of each rule for each share and length.
 
-    Each round costs the time of its cohort's slowest client and C. SRPFL needs FedRep's rounds times a factor, or so
-    many rounds more, which is the median of the fitted federations.
+    Each round costs the time of its cohort's slowest client and C. By the rules SRPFL needs FedRep's rounds times a
+    factor, or a number of rounds more; factor and number are medians over the fitted federations.
     """
     found = found[np.isfinite(found["fedrep"]) & np.isfinite(found["srpfl"])].copy()
     is_fitted = np.array([at in FITTED for at in zip(found["clients"], found["classes"], strict=True)])
@@ -147,34 +148,32 @@ def speed_ups(found: pd.DataFrame, scale: Scale) -> tuple[pd.DataFrame, pd.DataF
         for sigma, cost in itertools.product(SIGMAS, COSTS):
             round_times = times[row["clients"], sigma][cohort - 1] + cost
             elapsed = np.concatenate([[0.0], np.cumsum(round_times)])
-            fedrep_time = row["fedrep"] * (times[row["clients"], sigma][-1] + cost)
-            rules = {f"by_{n}": fedrep_time / np.interp(row[f"rounds_{n}"], np.arange(len(elapsed)), elapsed) for n in RULES}
-            rows.append(row | {"sigma": sigma, "cost": cost, "speed_up": fedrep_time / elapsed[int(row["srpfl"])]} | rules)
+            fedrep = row["fedrep"] * (times[row["clients"], sigma][-1] + cost)
+            rules = {f"by_{n}": fedrep / np.interp(row[f"rounds_{n}"], np.arange(len(elapsed)), elapsed) for n in RULES}
+            rows.append(row | {"sigma": sigma, "cost": cost, "speed_up": fedrep / elapsed[int(row["srpfl"])]} | rules)
     return pd.DataFrame(rows), found.groupby(kinds)[[*RULES]].first().reset_index()
 
 
 def rule_errors(points: pd.DataFrame) -> pd.DataFrame:
-    """How far the rules are off, where they were fitted and elsewhere: by what factor, and how often beyond 1."""
+    """Return errors of the rules on fitted and held-out federations: factors, and shares on the wrong side of 1."""
     points = points.assign(held_out=[at not in FITTED for at in zip(points["clients"], points["classes"], strict=True)])
     clear = (points["speed_up"] > 1.25) | (points["speed_up"] < 0.8)
     rows = []
     for name in RULES:
-        log_error = np.log(points[f"by_{name}"] / points["speed_up"]).abs()
+        error = np.log(points[f"by_{name}"] / points["speed_up"]).abs()
         wrong = (points[f"by_{name}"] > 1) != (points["speed_up"] > 1)
         for (held_out, share, length), group in points.groupby(["held_out", "share", "length"]):
+            at = group.index
             rows.append(
-                {"rule": name, "held_out": held_out, "share": share, "length": length, "points": len(group)}
-                | {"typical_factor": math.exp(log_error[group.index].median()), "worst_factor": math.exp(log_error[group.index].max())}
-                | {
-                    "wrong_side": wrong[group.index].mean(),
-                    "wrong_side_where_clear": wrong[group.index][clear[group.index]].mean(),
-                }
+                {"rule": name, "held_out": held_out, "share": share, "length": length, "points": len(at)}
+                | {"typical_factor": math.exp(error[at].median()), "worst_factor": math.exp(error[at].max())}
+                | {"wrong_side": wrong[at].mean(), "wrong_side_where_clear": wrong[at][clear[at]].mean()}
             )
     return pd.DataFrame(rows)
 
 
 def draw(points: pd.DataFrame, path: Path) -> None:
-    """The map: measured speed-up, median over federations and seeds, a panel a length and share; 1 is the boundary."""
+    """Draw measured speed-ups, medians over federations and seeds, a panel for each length and share."""
     import matplotlib
 
     matplotlib.use("Agg")

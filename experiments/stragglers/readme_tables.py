@@ -1,4 +1,4 @@
-"""Writes the README's tables of the grid of answers from `results/grid_*.csv`.
+"""Tables of the README, from `results/grid_*.csv` and `results/map_errors.csv`.
 
 python experiments/stragglers/readme_tables.py
 """
@@ -24,27 +24,27 @@ DRAWN = ("exponential", "lognormal", "uniform")
 
 
 def grid(dataset: str) -> pd.DataFrame:
-    """The runs on a data set, judged as their method is."""
+    """Load the runs on a data set, with the main evaluation of each method."""
     frame = pd.read_csv(HERE / "results" / f"grid_{dataset}.csv")
     return frame[frame["judge"] == frame["personalization"].map(MAIN_EVALUATION)]
 
 
 def select(frame: pd.DataFrame, **matching: Any) -> pd.DataFrame:
-    """The rows with these values."""
+    """Select the rows with these values."""
     for column, value in matching.items():
         frame = frame[frame[column] == value]
     return frame
 
 
 def mean_time(frame: pd.DataFrame, answer: str, cost: float = 0.0, **at: Any) -> float:
-    """Mean time to the target over seeds; inf where a seed did not reach it."""
+    """Return the mean time to the target over seeds; inf if a seed did not reach it."""
     times = select(frame, answer=answer, cost=cost, **at)["time"]
     assert len(times), (answer, cost, at)
     return float(times.fillna(np.inf).mean())
 
 
 def mean_times(frame: pd.DataFrame, answers: str, cost: float = 0.0, **at: Any) -> str:
-    """Mean times of several answers, separated by commas; how many seeds came where not all did."""
+    """Format mean times of several answers; "1 of 3" if only some seeds reached the target."""
     found = []
     for answer in answers.split(", "):
         value, reached = (
@@ -52,13 +52,14 @@ def mean_times(frame: pd.DataFrame, answers: str, cost: float = 0.0, **at: Any) 
             np.isfinite(select(frame, answer=answer, cost=cost, **at)["time"]),
         )
         found.append(
-            f"{answer} " + (answer_tables.format_number(value) if np.isfinite(value) else f"{reached.sum()} of {len(reached)}")
+            f"{answer} "
+            + (answer_tables.format_number(value) if np.isfinite(value) else f"{reached.sum()} of {len(reached)}")
         )
     return ", ".join(found)
 
 
 def speed_up_range(frame: pd.DataFrame, answer: str, than: str, cost: float = 0.0, **at: Any) -> str:
-    """How many times as soon an answer is at the target, least and most over clocks and classes."""
+    """Format the speed-up of an answer over another to the target, lowest and highest over clocks and classes."""
     ratios = []
     for clock in at.pop("clocks", DRAWN):
         for classes in sorted({*frame["classes"]}):
@@ -68,18 +69,18 @@ def speed_up_range(frame: pd.DataFrame, answer: str, than: str, cost: float = 0.
 
 
 def final_accuracy(frame: pd.DataFrame, answer: str, **at: Any) -> str:
-    """Mean accuracy at the end of the runs."""
+    """Format the mean accuracy at the end of the runs."""
     return f"{100 * select(frame, answer=answer, cost=0.0, **at)['final'].mean():.1f} %"
 
 
 def never_selected(frame: pd.DataFrame, answers: str, **at: Any) -> str:
-    """Mean share of clients that never took part, for each of several answers."""
+    """Format the mean share of clients that never took part, for several answers."""
     shares = {name: select(frame, answer=name, cost=0.0, **at)["never"].mean() for name in answers.split(", ")}
     return ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
 
 
 def claims() -> str:
-    """A row a claim: the verdict of this task, and the numbers it rests on."""
+    """Table of claims with the verdict on this task and the numbers behind it."""
     digits = grid("digits")
     by_name = {name: select(digits, personalization=name) for name in MAIN_EVALUATION}
     rep, avg, ditto = by_name["FedRep"], by_name["FedAvg"], by_name["Ditto"]
@@ -101,15 +102,15 @@ def claims() -> str:
     ends_at = select(rep, cost=0.0, **two).groupby("answer")[["final", "never"]].mean()
     rows = [
         (
-            "Doubling reaches the target sooner than waiting for everybody where rounds are free",
+            "Doubling reaches the target sooner than waiting for all clients if rounds cost nothing",
             "in part",
-            f"{over('doubling', 'full')} times as soon, over clocks and classes",
+            f"{over('doubling', 'full')} times as fast, over clocks and classes",
             f"{size}, C = 0, three drawn clocks",
         ),
         (
-            "An expensive round takes that away",
+            "A high cost of a round removes this gain",
             "in part",
-            f"at C = 10 mean times {over('doubling', 'full', 10.0)} times as soon",
+            f"at a cost of 10 mean times {over('doubling', 'full', 10.0)} times as fast",
             size,
         ),
         (
@@ -122,30 +123,32 @@ def claims() -> str:
         (
             "Doubling beats FedBuff",
             "fails in most cases",
-            "both with FedAvg, which FedBuff is for, and fine-tuning, Exp(1), 5 classes: "
+            "both with FedAvg, for which FedBuff was made, after fine-tuning, Exp(1), 5 classes: "
             f"{by_cost(avg, 'doubling, FedBuff', **exp5)}; 2 classes: {by_cost(avg, 'doubling, FedBuff', **two)}",
             f"{size}; FedBuff evaluated every 5 steps",
         ),
         (
-            "FedBuff as published is sooner than rounds of as many clients",
+            "FedBuff as published is faster than rounds of as many clients",
             "in part",
-            f"FedAvg, 10 at work against 10 at random: {speed_up_range(avg, 'FedBuff, k at work', 'uniform')} times as soon at "
-            f"C = 0, {speed_up_range(avg, 'FedBuff, k at work', 'uniform', 10.0)} at C = 10, over clocks and classes. With all "
-            f"50 clients at work {speed_up_range(avg, 'FedBuff', 'FedBuff, k at work')} times as soon as with 10 at C = 0",
+            "FedAvg, 10 clients at work against 10 at random: "
+            f"{speed_up_range(avg, 'FedBuff, k at work', 'uniform')} times as fast at C = 0, "
+            f"{speed_up_range(avg, 'FedBuff, k at work', 'uniform', 10.0)} at C = 10, over clocks and classes. "
+            f"With 50 at work {speed_up_range(avg, 'FedBuff', 'FedBuff, k at work')} times as fast as with 10 at C = 0",
             f"{size}, after fine-tuning",
         ),
         (
-            "A server that steps at every arrival (FedAsync) is sooner than one with a buffer of 10",
+            "A server that steps at every arrival (FedAsync) is faster than one with a buffer of 10",
             "in part",
             f"FedAvg, Exp(1), 5 classes: {by_cost(avg, 'FedAsync, FedBuff', **exp5)}; 2 classes: "
             f"{by_cost(avg, 'FedAsync, FedBuff', **two)}",
             f"{size}; FedAsync's options at their defaults, not tuned",
         ),
         (
-            "FedAT is an answer",
+            "FedAT helps against stragglers",
             "fails here",
-            f"FedAvg, Exp(1), C = 0, 2 classes: {mean_times(avg, 'FedAT', **two)}; 5 classes: {mean_times(avg, 'FedAT', **exp5)} "
-            f"seeds reach the target, and its 100 steps end at {final_accuracy(avg, 'FedAT', **exp5)}",
+            f"FedAvg, Exp(1), C = 0, 2 classes: {mean_times(avg, 'FedAT', **two)}; 5 classes: "
+            f"{mean_times(avg, 'FedAT', **exp5)} seeds reach the target, and its 100 steps end at "
+            f"{final_accuracy(avg, 'FedAT', **exp5)}",
             f"{size}; lambda of 0.4 not tuned",
         ),
         (
@@ -160,16 +163,16 @@ def claims() -> str:
             f"{size}, FedAvg after fine-tuning",
         ),
         (
-            "The fastest k are enough",
+            "The fastest k clients are enough",
             "in part",
-            f"FedRep, Exp(1), 5 classes, C = 0: {mean_times(rep, 'fastest, doubling, full', **exp5)}; with 2 classes it "
-            f"ends at {final_accuracy(rep, 'fastest', **two)} against {final_accuracy(rep, 'full', **two)}; but "
-            f"{100 * ends_at.loc['fastest', 'never']:.0f} % of the clients never take part, and Ditto's own models end "
-            f"at {final_accuracy(ditto, 'fastest', **two)}",
+            f"FedRep, Exp(1), 5 classes, C = 0: {mean_times(rep, 'fastest, doubling, full', **exp5)}; with 2 classes "
+            f"`fastest` ends at {final_accuracy(rep, 'fastest', **two)} against {final_accuracy(rep, 'full', **two)}; "
+            f"but {100 * ends_at.loc['fastest', 'never']:.0f} % of the clients never take part, and Ditto's own models "
+            f"end at {final_accuracy(ditto, 'fastest', **two)}",
             size,
         ),
         (
-            "Oort and TiFL gain over random clients where speeds are skewed",
+            "Oort and TiFL are faster than random clients where speeds are skewed",
             "holds in most cases",
             "FedRep, 5 classes, C = 0: "
             + "; ".join(f"{c}: {mean_times(rep, 'Oort, TiFL, uniform', clock=c, classes=5)}" for c in DRAWN),
@@ -178,19 +181,19 @@ def claims() -> str:
         (
             "Partial work is a safe answer",
             "in part",
-            f"{over('partial work', 'full')} times as soon as `full` at C = 0, "
+            f"{over('partial work', 'full')} times as fast as `full` at C = 0, "
             f"{over('partial work', 'full', 10.0)} at C = 10; with phones, FedRep, 5 classes: "
             f"{mean_times(rep, 'partial work, full', clock='phones', classes=5)}",
             size,
         ),
         (
-            "With phones the order stays",
+            "On phones the order of the answers is the same",
             "in part",
             f"FedRep, 5 classes, seconds: {mean_times(rep, MOST, clock='phones', classes=5)}",
             f"{size}, 333 phones' speeds, 19 networks",
         ),
         (
-            "With phones that come and go the order stays",
+            "On phones that come and go the order of the answers is the same",
             "fails here",
             f"FedRep, 5 classes, seconds: {mean_times(rep, MOST, clock='phones come and go', classes=5)}; share of "
             f"clients never seen: {never_selected(rep, 'full, doubling, Oort', clock='phones come and go', classes=5)}",
@@ -203,9 +206,9 @@ def claims() -> str:
     ]
     rows.append(
         (
-            "Narrower models pay on phones",
+            "Narrower models save time on phones",
             "holds in most cases",
-            f"FedAvg, 5 classes, seconds: {seconds[0]}; that come and go: {seconds[1]} (inf: not in every seed)",
+            f"FedAvg, 5 classes, seconds: {seconds[0]}; phones that come and go: {seconds[1]} (inf: not in every seed)",
             f"{size}, after fine-tuning; FjORD is behind HeteroFL in all of these",
         )
     )
@@ -224,7 +227,7 @@ def claims() -> str:
     mnist = select(grid("mnist"), personalization="FedRep", clock="exponential")
     rows.append(
         (
-            "On MNIST with the SRPFL paper's MLP the order of FedRep's answers stays",
+            "On MNIST with the SRPFL paper's MLP the order of FedRep's answers is the same",
             "in part",
             "; ".join(
                 f"{classes} classes, C = {cost:g}: {mean_times(mnist, MOST, cost, classes=classes)}"
@@ -238,17 +241,17 @@ def claims() -> str:
 
 
 def times_table(name: str, classes: int, dataset: str = "digits") -> Callable[[], str]:
-    """Times of a personalization, and who did the work where there are 2 classes."""
+    """Return the writer of the times of a personalization."""
     return lambda: answer_tables.times(select(grid(dataset), personalization=name), classes)
 
 
 def work_table(name: str, clock: str, classes: int = 2, dataset: str = "digits") -> Callable[[], str]:
-    """Who did the work."""
+    """Return the writer of the distribution of work of a personalization."""
     return lambda: answer_tables.work(select(grid(dataset), personalization=name), classes, clock)
 
 
 def rules() -> str:
-    """Errors of the rules for doubling, on settings that they were not fitted to."""
+    """Table of the errors of the rules for doubling on held-out settings."""
     frame = pd.read_csv(HERE / "results/map_errors.csv").query("held_out")
     rows = [
         [
