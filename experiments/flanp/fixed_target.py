@@ -96,8 +96,8 @@ def measure(size: dict[str, Any], seeds: int) -> dict[str, Any]:
             n, m = (int(np.argmax(of)) + 1 for of in reached)
             ours, theirs = runs[0].elapsed[n - 1], runs[1].elapsed[m - 1]
             for column, value in zip(COLUMNS, (ours, theirs, ours / theirs, n, m, n / m), strict=True):
-                found[name][column].append(curves.short(value))
-        found["propositions_equal"].append(curves.short(theory_ratio(world, seed)))
+                found[name][column].append(curves.rounded(value))
+        found["propositions_equal"].append(curves.rounded(theory_ratio(world, seed)))
     return found
 
 

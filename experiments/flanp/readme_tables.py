@@ -191,9 +191,9 @@ def thresholds() -> str:
     before = [sum(rounds for _, rounds, *_ in stages[:-1]) for stages in panel["early"]["stages"]]
     halves, lowest = ends([norm[1] for norm in norms], ".2f"), min(norm[2] for norm in norms)
     return wrapped(
-        f"- The result depends on the first threshold. Half of the first gradient norm is {halves} here, and the norm of one "
-        f"client's loss never fell below {lowest:.2f}: FLANP trains one client "
-        "for all rounds, its loss rises in the end, and it does not reach the lowest of these losses. From the "
+        f"- The result depends on the first threshold. Half of the first gradient norm is {halves} here, and the norm "
+        f"of one client's loss never fell below {lowest:.2f}: FLANP trains one client for all rounds, its "
+        "loss rises in the end, and it does not reach the lowest of these losses. From the "
         f"first norm itself all clients take part after {ends(before)} rounds, and FLANP ends at FedGATE's loss."
     )
 

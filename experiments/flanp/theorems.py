@@ -115,7 +115,7 @@ def run_stages(scale: str, dtype: str, seeds: int) -> dict[str, dict[str, list[f
                 int(np.argmax(within)) + 1 if within.any() else None, ended if met.any() else None,
             )  # fmt: skip
             for name, value in zip(COLUMNS, values, strict=True):
-                found[str(n)][name].append(None if value is None else curves.short(value))
+                found[str(n)][name].append(None if value is None else curves.rounded(value))
         reached = {name: [v for v in values if v is not None] for name, values in found[str(n)].items()}
         text = ", ".join(f"{name} {mean_std(values) if values else '-'}" for name, values in reached.items())
         print(f"{dtype}, tau = {tau}, n = {n}: {text}", flush=True)

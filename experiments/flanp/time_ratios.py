@@ -117,7 +117,7 @@ def table_row(runs: Runs) -> dict[str, Any]:
         values = (time, other, time / other, rounds, other_rounds, longest, theory.flanp_stage_rounds(kappa),
                   of_flanp, of_fedgate, of_flanp / of_fedgate, bound)  # fmt: skip
         for name, value in zip(COLUMNS, values, strict=True):
-            found[name].append(None if value is None else curves.short(value))
+            found[name].append(None if value is None else curves.rounded(value))
     return {runs.panel.title.rpartition(": ")[2]: found}
 
 

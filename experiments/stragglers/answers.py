@@ -63,7 +63,7 @@ SCALES = {
     ),
     "full": Scale(
         {"name": "mnist", "num_clients": 100, "max_examples": 150}, (512, 256, 64), 0.01, (2, 5, 10), 3, 20, 10, 10,
-        (100, 150, 400), 5, at_once=1,
+        (100, 150, 400), 5, batch_size=1,
     ),
 }  # fmt: skip
 

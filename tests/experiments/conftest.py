@@ -1,4 +1,4 @@
-"""Scripts of experiments import what lies beside them; folders have files of the same name."""
+"""Fixture that imports scripts of experiments, whose folders have modules of the same name."""
 
 import importlib
 import sys
@@ -9,22 +9,22 @@ import pytest
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 
-def forget():
+def unload_experiments():
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", "")).startswith(str(EXPERIMENTS)):
             del sys.modules[name]
 
 
 @pytest.fixture(scope="module")
-def beside():
-    """`beside(folder)`: from now on modules come from there, as by `python FILE`; returns what imports them."""
+def import_from():
+    """`import_from(folder)` puts a folder on the path, as `python FILE` does, and returns `importlib.import_module`."""
     path = list(sys.path)
 
     def enter(folder):
-        forget()
+        unload_experiments()
         sys.path[:] = [str(EXPERIMENTS / folder), str(EXPERIMENTS), *path]
         return importlib.import_module
 
     yield enter
     sys.path[:] = path
-    forget()
+    unload_experiments()

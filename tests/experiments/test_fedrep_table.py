@@ -1,4 +1,4 @@
-"""FedRep's table 1: what is averaged, and how runs are told apart."""
+"""FedRep's table 1 and table of doubling: averages, comparison with the paper, options and stored runs."""
 
 import json
 
@@ -10,14 +10,14 @@ import fedjax_srp as srp
 
 
 @pytest.fixture
-def table(beside):
-    """The modules of the experiment."""
-    get = beside("fedrep")
+def table(import_from):
+    """Modules of the experiment."""
+    get = import_from("fedrep")
     return get("table1"), get("rivals"), get("rivals_table")
 
 
 def history(scores, eval_round, count):
-    """A finished run of which only the scores matter."""
+    """A finished run with these scores."""
     given = {"accuracies": {"own_head": np.asarray(scores)}, "eval_round": eval_round, "test_count": count}
     return made_history([], np.ones(int(eval_round[-1])), clients=len(count), **given)
 
@@ -25,26 +25,29 @@ def history(scores, eval_round, count):
 def test_an_accuracy_is_the_mean_over_clients_and_the_last_ten_rounds(table, tmp_path, monkeypatch):
     _, rivals, rivals_table = table
     rng = np.random.default_rng(0)
-    scores, count = rng.uniform(size=(12, 20)), np.array([0, *rng.integers(1, 9, 19)])  # one client has no tests
+    scores, count = (
+        rng.uniform(size=(12, 20)),
+        np.array([0, *rng.integers(1, 9, 19)]),
+    )  # one client has no test examples
     runs = {"run": history(scores, [10, *range(20, 31)], count)}
     monkeypatch.setattr(rivals_table.History, "load", lambda folder: runs[folder.name])
-    found = rivals_table.measured(tmp_path / "run", rivals.Row("fedrep", "own_head"))
+    found = rivals_table.measure(tmp_path / "run", rivals.Row("fedrep", "own_head"))
     by_round = 100 * np.array([sum(s * n for s, n in zip(row, count, strict=True)) / sum(count) for row in scores[2:]])
     assert found["accuracy"] == pytest.approx(by_round.mean(), abs=1e-3)
     assert list(found["by_round"]) == ["10", *map(str, range(20, 31))]
     np.testing.assert_allclose(list(found["by_round"].values())[2:], by_round, atol=6e-3)
     assert found["std_of_rounds"] == pytest.approx(by_round.std(), abs=1e-3)
     assert found["worst_tenth"] == pytest.approx(100 * scores[2:, 1:].min(1).mean(), abs=1e-3)  # 1 of 19
-    # A row that is judged after training has one evaluation, of its own file.
+    # A row evaluated after training has one evaluation, stored in its own file.
     (tmp_path / "run").mkdir()
     later = rng.uniform(size=20)
-    (tmp_path / "run" / rivals_table.AFTER).write_text(json.dumps({"fine_tune": later.tolist()}))
-    found = rivals_table.measured(tmp_path / "run", rivals.Row("fedavg", "fine_tune", after=True))
+    (tmp_path / "run" / rivals_table.AFTER_TRAINING).write_text(json.dumps({"fine_tune": later.tolist()}))
+    found = rivals_table.measure(tmp_path / "run", rivals.Row("fedavg", "fine_tune", after=True))
     assert found["accuracy"] == pytest.approx(100 * later @ count / count.sum(), abs=1e-3)
     assert "by_round" not in found
     runs["run"] = history(scores, range(2, 25, 2), count)  # rounds between the evaluations
     with pytest.raises(ValueError, match="each of its last 10 rounds"):
-        rivals_table.measured(tmp_path / "run", rivals.Row("fedrep", "own_head"))
+        rivals_table.measure(tmp_path / "run", rivals.Row("fedrep", "own_head"))
 
 
 def test_tables_compare_with_the_paper(table):
@@ -70,7 +73,7 @@ def test_tables_compare_with_the_paper(table):
     assert rivals_table.order_table(found, {"cifar10_100x2": column})[1][3] == "1.00"
 
 
-def test_what_is_far_from_the_paper_is_counted_in_one_setting(table):
+def test_large_differences_are_measured_in_one_setting(table):
     _, rivals, rivals_table = table
     run = lambda accuracy: {"0": {"accuracy": accuracy}}  # noqa: E731
     found = {
@@ -85,7 +88,7 @@ def test_what_is_far_from_the_paper_is_counted_in_one_setting(table):
     ]
 
 
-def test_every_training_gets_the_options_of_the_paper(table):
+def test_every_training_has_the_options_of_the_paper(table):
     _, rivals, _ = table
     data = srp.data.load("digits", num_clients=20, classes_per_client=2)
     column = rivals.COLUMNS["smoke"]["digits"]._replace(local_epochs=5)
@@ -105,7 +108,7 @@ def test_every_training_gets_the_options_of_the_paper(table):
     assert {len(row) for row in rivals.PAPER.values()} == {7}
 
 
-def test_a_summary_keeps_what_was_run_elsewhere(table, tmp_path, monkeypatch):
+def test_a_summary_keeps_results_of_other_runs(table, tmp_path, monkeypatch):
     _, rivals, rivals_table = table
     columns = rivals.COLUMNS["cpu"]
     first, second = list(columns)[:2]
@@ -132,7 +135,7 @@ def test_a_summary_keeps_what_was_run_elsewhere(table, tmp_path, monkeypatch):
 
 
 @pytest.mark.long
-def test_runs_are_made_once_and_summarized(table, tmp_path, capsys):
+def test_finished_runs_are_skipped_and_summarized(table, tmp_path, capsys):
     table1, _, _ = table
     words = ["--scale", "smoke", "--methods", "fedavg", "--devices", "1", "--out", str(tmp_path / "runs")]
     words += ["--results", str(tmp_path)]
@@ -148,7 +151,7 @@ def test_runs_are_made_once_and_summarized(table, tmp_path, capsys):
     assert "| FedAvg+FT |" in capsys.readouterr().out
 
 
-def test_every_way_of_the_ablation_changes_one_thing_but_the_last(table):
+def test_every_ablation_but_the_last_changes_one_option(table):
     _, rivals, _ = table
     changed = {
         "torch": {"method"}, "cropped": {"method"}, "shards": {"federation"}, "everybody": {"own"}, "share": {"own"},
@@ -156,27 +159,28 @@ def test_every_way_of_the_ablation_changes_one_thing_but_the_last(table):
     }  # fmt: skip
     for name in ("cifar10_100x2", "cifar10_100x5"):
         base = rivals.COLUMNS["cpu"][name]
-        ways = {way.removeprefix(f"{name}_"): c for way, c in rivals.COLUMNS["ablation"].items() if name in way}
-        assert ways.pop(name) is base
-        for way, column in ways.items():
-            assert {f for f in base._fields if getattr(column, f) != getattr(base, f)} - {"title"} == changed[way]
-        assert ways["authors"].method == ways["cropped"].method | ways["torch"].method | {"weight_decay": 1e-4}
+        variants = {key.removeprefix(f"{name}_"): c for key, c in rivals.COLUMNS["ablation"].items() if name in key}
+        assert variants.pop(name) is base
+        for key, column in variants.items():
+            assert {f for f in base._fields if getattr(column, f) != getattr(base, f)} - {"title"} == changed[key]
+        methods = {key: column.method for key, column in variants.items()}
+        assert methods["authors"] == methods["cropped"] | methods["torch"] | {"weight_decay": 1e-4}
 
 
-def test_doubling_is_compared_on_the_clock(beside):
-    doubling_table = beside("fedrep")("doubling_table")
+def test_doubling_is_compared_in_simulated_time(import_from):
+    doubling_table = import_from("fedrep")("doubling_table")
     ends, clients = np.arange(12) + 1, np.ones(2)
     slow = history(np.full((12, 2), 0.8), ends, clients)
     scores = np.full((12, 2), 0.8)
     scores[:3] = 0.5  # reached after the fourth round
     fast = history(scores, ends, clients)
     object.__setattr__(fast, "compute_time", np.full(12, 0.1))
-    found = doubling_table.compared(slow, fast, "own_head")
+    found = doubling_table.compare(slow, fast, "own_head")
     assert found["0.95 C=0"] == pytest.approx({"everybody": 1.0, "doubling": 0.4, "factor": 2.5})
     assert found["0.99 C=10"]["factor"] == pytest.approx((1 + 10) / (4 * 10.1))
-    never = doubling_table.compared(slow, history(scores - 0.4, ends, clients), "own_head")
+    never = doubling_table.compare(slow, history(scores - 0.4, ends, clients), "own_head")
     assert never["0.95 C=0"]["factor"] == 0
-    kept = json.loads(json.dumps(doubling_table.in_words({"ditto": {"own_model": [never, never]}})))
+    kept = json.loads(json.dumps(doubling_table.to_json({"ditto": {"own_model": [never, never]}})))
     assert "| never (never to never) |" in doubling_table.table(kept)
-    assert doubling_table.written([0.0, 0.00499, 0.6, 0.096, 2.5]) == "0.10 (never to 2.50)"
-    assert doubling_table.written([0.00499, 0.6, 0.0701]) == "0.07 (0.005 to 0.60)"
+    assert doubling_table.format_factors([0.0, 0.00499, 0.6, 0.096, 2.5]) == "0.10 (never to 2.50)"
+    assert doubling_table.format_factors([0.00499, 0.6, 0.0701]) == "0.07 (0.005 to 0.60)"

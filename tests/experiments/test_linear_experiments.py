@@ -1,4 +1,4 @@
-"""Scripts of experiments run at smoke scale; the parts of the linear ones are the paper's."""
+"""Scripts of experiments run at smoke scale; parts of the linear ones agree with the papers."""
 
 import json
 import runpy
@@ -26,13 +26,13 @@ def not_json(constant):
 
 @pytest.mark.short("fedavg_representation/figure1")
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_scripts_run(script, beside, monkeypatch, tmp_path, capsys):
+def test_scripts_run(script, import_from, monkeypatch, tmp_path, capsys):
     path = (EXPERIMENTS / script).with_suffix(".py")
-    beside(path.parent)
-    monkeypatch.setattr(srp, "use_all_cores", lambda: None)  # of a process whose devices are set
+    import_from(path.parent)
+    monkeypatch.setattr(srp, "use_all_cores", lambda: None)  # the devices of this process are already set
     seeded = path.stem not in FLANP or path.parent.name != "flanp"
     command = [str(path), "--scale", "smoke", "--out", str(tmp_path), *(["--seed", "3"] if seeded else [])]
-    for _ in range(1 if seeded else 2):  # the second time FLANP's runs are read back
+    for _ in range(1 if seeded else 2):  # the second call loads FLANP's runs
         monkeypatch.setattr(sys, "argv", command)
         runpy.run_path(str(path), run_name="__main__")
     (result,) = tmp_path.glob("*.json")
@@ -49,8 +49,8 @@ def test_scripts_run(script, beside, monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.long
-def test_lengths_of_stages_are_compared(beside, tmp_path):
-    beside("srpfl")("stage_lengths").main(["--scale", "smoke", "--out", str(tmp_path)])
+def test_stage_lengths_script_runs(import_from, tmp_path):
+    import_from("srpfl")("stage_lengths").main(["--scale", "smoke", "--out", str(tmp_path)])
     rows = np.genfromtxt(tmp_path / "stage_lengths_moments.csv", delimiter=",", names=True)
     assert sorted(set(rows["length"])) == [1, 3]
     assert sorted(set(rows["factor"])) == [1.1, 1.3, 2.0]
@@ -59,27 +59,29 @@ def test_lengths_of_stages_are_compared(beside, tmp_path):
 
 
 @pytest.fixture
-def synthetic(beside):
-    return beside("fedrep")("synthetic")
+def synthetic(import_from):
+    return import_from("fedrep")("synthetic")
 
 
-def test_new_clients_share_the_truth_and_nothing_else(synthetic):
-    train, new = synthetic.clients(jax.random.key(0), 6, 4, 8, 2, 5)
+def test_new_clients_share_only_the_representation(synthetic):
+    train, new = synthetic.make_tasks(jax.random.key(0), 6, 4, 8, 2, 5)
     assert (train.num_clients, new.num_clients) == (6, 4)
     assert np.array_equal(train.representation, new.representation)
     assert np.allclose(np.linalg.norm(np.concatenate([train.heads, new.heads]), axis=1), 1)
     assert not np.isin(np.asarray(new.heads), np.asarray(train.heads)).any()
-    assert not np.isin(np.asarray(synthetic.batches(new, 5)[0]), np.asarray(synthetic.batches(train, 5)[0])).any()
-    x, y = synthetic.batches(train, 4000)
+    assert not np.isin(
+        np.asarray(synthetic.fixed_samples(new, 5)[0]), np.asarray(synthetic.fixed_samples(train, 5)[0])
+    ).any()
+    x, y = synthetic.fixed_samples(train, 4000)
     noise = y - np.einsum("nmd,nd->nm", x, train.heads @ train.representation.T)
-    assert noise.std() / np.sqrt(5) == pytest.approx(1e-3, rel=0.02)  # m = 5: of labels with features over sqrt(5)
+    assert noise.std() / np.sqrt(5) == pytest.approx(1e-3, rel=0.02)  # m = 5: labels of features divided by sqrt(5)
 
 
 def test_fedsgd_is_gradient_descent_on_all_samples(synthetic):
     """One round against jax.grad of the loss that the paper minimises, averaged over clients."""
-    train, _ = synthetic.clients(jax.random.key(1), 6, 1, 8, 2, 5)
+    train, _ = synthetic.make_tasks(jax.random.key(1), 6, 1, 8, 2, 5)
     algorithm = synthetic.FedSGD(train, step_size=0.5, samples=5)
-    x, y = synthetic.batches(train, 5)
+    x, y = synthetic.fixed_samples(train, 5)
     options = {"evaluations": (), "eval_every": 1, "progress": False, "devices": 1, "key": jax.random.key(2)}
 
     def loss(model):
@@ -91,11 +93,11 @@ def test_fedsgd_is_gradient_descent_on_all_samples(synthetic):
         np.testing.assert_allclose(got, want, atol=1e-6)
 
 
-def test_the_start_is_projected_gradient_descent(synthetic):
-    train, _ = synthetic.clients(jax.random.key(3), 30, 1, 8, 2, 6)
+def test_start_is_projected_gradient_descent(synthetic):
+    train, _ = synthetic.make_tasks(jax.random.key(3), 30, 1, 8, 2, 6)
     made = synthetic.FedRepFromDescent(train, step_size=0.1, samples_per_round=6, sampling="fixed", start="random")
     start = made.init(jax.random.key(4), train).representation
-    x, y = (np.asarray(part, np.float64) for part in synthetic.batches(train, 6))
+    x, y = (np.asarray(part, np.float64) for part in synthetic.fixed_samples(train, 6))
     theta = np.zeros((30, 8))
     for _ in range(10):
         for i in range(30):
@@ -105,18 +107,18 @@ def test_the_start_is_projected_gradient_descent(synthetic):
     np.testing.assert_allclose(start @ start.T, vt[:2].T @ vt[:2], atol=1e-4)
 
 
-def test_a_time_that_is_censored_gives_no_ratio(beside):
-    linear_speedup = beside("srpfl")("linear_speedup")
+def test_censored_times_give_no_ratio(import_from):
+    linear_speedup = import_from("srpfl")("linear_speedup")
     result = {"times": {"srpfl": [[2.0, 2.0, "inf", "inf"]], "fedrep": [[4.0, "inf", 4.0, "inf"]]}}
-    np.testing.assert_array_equal(linear_speedup.ratio(result, 0), [0.5, np.nan, np.nan, np.nan])
+    np.testing.assert_array_equal(linear_speedup.time_ratios(result, 0), [0.5, np.nan, np.nan, np.nan])
 
 
-def test_a_number_of_clients_is_measured_once(beside, monkeypatch, tmp_path):
-    linear_speedup = beside("srpfl")("linear_speedup")
-    asked = []
+def test_numbers_of_clients_are_measured_once(import_from, monkeypatch, tmp_path):
+    linear_speedup = import_from("srpfl")("linear_speedup")
+    measured = []
 
     def measure(num_clients, repeats, seed, init, stages):
-        asked.append(num_clients)
+        measured.append(num_clients)
         both = {name: [[1.0] * repeats] * 3 for name in ("fedrep", "srpfl")}
         found = {"num_clients": num_clients, "floors": [0.1] * repeats, "times": both}
         return found | {"longest": {"fedrep": 2.0, "srpfl": 2.0}}
@@ -127,5 +129,5 @@ def test_a_number_of_clients_is_measured_once(beside, monkeypatch, tmp_path):
         monkeypatch.setattr(sys, "argv", command.split())
         linear_speedup.main()
     facts = json.loads((tmp_path / "linear_speedup_moments.json").read_text())
-    assert asked == [64, 32, 128, 128]
-    assert [result["num_clients"] for result in facts["results"]] == [128]  # of seed 1
+    assert measured == [64, 32, 128, 128]
+    assert [result["num_clients"] for result in facts["results"]] == [128]  # seed 1 only

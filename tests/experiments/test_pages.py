@@ -1,4 +1,4 @@
-"""Pages are what their scripts write from the committed results."""
+"""Committed pages agree with the output of their scripts."""
 
 import re
 import runpy
@@ -13,34 +13,34 @@ SCRIPTS = [script for script in SCRIPTS if "\nPAGES" in script.read_text("utf-8"
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.parent.name)
-def test_readmes_have_what_the_files_have(script, beside):
-    pages = beside(script.parent)("pages")
+def test_readmes_are_up_to_date(script, import_from):
+    pages = import_from(script.parent)("pages")
     for path, parts in runpy.run_path(str(script))["PAGES"].items():
         text = path.read_text("utf-8")
-        assert pages.filled(text, parts) == text, "make tables writes it anew"
+        assert pages.fill_page(text, parts) == text, "run make tables"
         if EXPERIMENTS in path.parents:
             assert set(re.findall(r"<!-- begin (\w+) -->", text)) == set(parts)  # no table is written by hand
 
 
-def test_a_part_stands_between_its_marks(beside):
-    pages = beside("")("pages")
+def test_fill_page_replaces_text_between_marks(import_from):
+    pages = import_from("")("pages")
     text = "a\n<!-- begin one -->\nold\n\nlines\n<!-- end one -->\nb\n"
-    made = pages.filled(text, {"one": lambda: r"new \1"})
+    made = pages.fill_page(text, {"one": lambda: r"new \1"})
     assert made == "a\n<!-- begin one -->\nnew \\1\n<!-- end one -->\nb\n"
     with pytest.raises(ValueError, match="two: the page has its marks 0 times"):
-        pages.filled(text, {"two": str})
+        pages.fill_page(text, {"two": str})
     assert pages.pm([1000.0, 1002.0], 1) == "1,001.0 ± 1.4"
     assert pages.markdown([["", "x"], ["a", 1]]) == "|  | x |\n| --- | --- |\n| a | 1 |"
 
 
-def test_the_page_of_claims_is_what_the_script_writes(beside):
-    script = beside("")("claims")
+def test_page_of_claims_is_up_to_date(import_from):
+    script = import_from("")("claims")
     assert (EXPERIMENTS / "README.md").read_text("utf-8") == script.page()
     for folder, (_, claims) in script.PAPERS.items():
         assert len({claim.quote for claim in claims}) == len(claims)
         for claim in claims:
             assert claim.verdict in script.VERDICTS
-            assert claim.size.startswith((script.PAPER, script.OTHER)), claim.quote  # no size goes unsaid
+            assert claim.size.startswith((script.PAPER, script.OTHER)), claim.quote  # every claim states its size
             assert bool(claim.files) == (claim.verdict != script.NOT_RUN)
             assert all((EXPERIMENTS / folder / "results" / name).is_file() for name in claim.files)
             assert (EXPERIMENTS / folder / claim.command.split()[0]).is_file()

@@ -1,4 +1,4 @@
-"""The table of all methods on CIFAR-10: its rows, its README, and a small run."""
+"""Table of all methods on CIFAR-10: rows, README, and a small run."""
 
 from pathlib import Path
 
@@ -12,18 +12,18 @@ FOLDER = Path(__file__).parents[2] / "experiments/personalization"
 
 
 @pytest.fixture
-def modules(beside):
-    """The scripts, whose names other experiments have too."""
-    return tuple(map(beside("personalization"), ("table", "rows", "readme_tables")))
+def modules(import_from):
+    """Scripts of the folder; other experiments have modules of the same names."""
+    return tuple(map(import_from("personalization"), ("table", "rows", "readme_tables")))
 
 
-def test_every_method_is_here_or_it_is_said_why_not(modules):
+def test_every_method_is_in_the_table_or_left_out_with_a_reason(modules):
     _, rows, _ = modules
-    assert rows.ROWS.keys() | rows.NOT_HERE.keys() == set(srp.methods.names())
-    assert not rows.ROWS.keys() & rows.NOT_HERE.keys()
+    assert rows.ROWS.keys() | rows.LEFT_OUT.keys() == set(srp.methods.names())
+    assert not rows.ROWS.keys() & rows.LEFT_OUT.keys()
 
 
-def test_every_training_is_made_and_has_its_evaluation(modules):
+def test_every_training_can_be_built_and_has_its_evaluations(modules):
     table, rows, _ = modules
     data = table.federation(table.SCALES["smoke"], None)
     for training in rows.TRAININGS:
@@ -34,7 +34,7 @@ def test_every_training_is_made_and_has_its_evaluation(modules):
         assert judged <= method.algorithm.evaluations.keys()
 
 
-def test_the_cnn_is_pfllibs(modules):
+def test_cnn_has_the_layers_of_pfllib(modules):
     table, _, _ = modules
     images = np.zeros((20, 32, 32, 3), np.uint8)
     data = srp.data.from_arrays(
@@ -46,15 +46,15 @@ def test_the_cnn_is_pfllibs(modules):
     assert layers == {"conv1": 2432, "conv2": 51264, "fc1": 819712, "out": 5130}
 
 
-def test_the_readme_has_what_the_file_has(modules):
+def test_readme_is_up_to_date(modules):
     _, _, readme_tables = modules
     text = (FOLDER / "README.md").read_text()
-    assert readme_tables.page(text, FOLDER / "results/table.csv") == text, "table.py --summarize writes them anew"
+    assert readme_tables.page(text, FOLDER / "results/table.csv") == text, "run table.py --summarize"
     for name in readme_tables.TABLES:
         assert f"<!-- begin {name} -->" in text
 
 
-def test_numbers_of_the_tables_by_hand(modules, tmp_path):
+def test_tables_of_hand_made_rows(modules, tmp_path):
     table, _, readme_tables = modules
     given = {
         "fedavg": [("40.00", 10, "30.00"), ("44.00", 20, "44.00")],
@@ -69,12 +69,14 @@ def test_numbers_of_the_tables_by_hand(modules, tmp_path):
         for seed, (best, at, last) in enumerate(seeds)
     ]
     table.write(tmp_path / "table.csv", rows)
-    made = readme_tables.accuracies(readme_tables.of_scale(tmp_path / "table.csv", "cpu")).splitlines()
+    made = readme_tables.accuracies(readme_tables.rows_of_scale(tmp_path / "table.csv", "cpu")).splitlines()
     assert [line.split(" | ")[0][2:] for line in made[2:7]] == ["FedRep", "FedAvg-FT", "Local only", "MOON", "FedAvg"]
     assert made[6] == "| FedAvg | `e` | 42.0 ± 2.8 | 37.0 ± 9.9 | 10, 20 | 2 |"
     assert made[5] == "| MOON | `e` | 50.0 | 50.0 | 20 | 1 |"
-    assert made[8].startswith("7 trainings, 4 minutes of processor time. Not run yet: FedPer, ")  # FedAvg's once
-    found = readme_tables.findings(readme_tables.of_scale(tmp_path / "table.csv", "cpu")).splitlines()[2:]
+    assert made[8].startswith(
+        "7 trainings, 4 minutes of processor time. Not run yet: FedPer, "
+    )  # one training of FedAvg for two rows
+    found = readme_tables.findings(readme_tables.rows_of_scale(tmp_path / "table.csv", "cpu")).splitlines()[2:]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in found]
     assert [cell[1] for cell in cells] == ["holds", "in part", "holds", "in part"]
     assert cells[1][2] == "1 of 2 above its 71.0 % after the last round: FedRep"
@@ -84,7 +86,7 @@ def test_numbers_of_the_tables_by_hand(modules, tmp_path):
 
 
 @pytest.mark.long
-def test_trainings_are_made_once(modules, tmp_path, capsys):
+def test_finished_trainings_are_skipped(modules, tmp_path, capsys):
     table, _, readme_tables = modules
     words = ["--scale", "smoke", "--methods", "fedavg", "fedrep", "--seeds", "0", "--out", str(tmp_path / "runs")]
     words += ["--results", str(tmp_path)]

@@ -1,4 +1,4 @@
-"""The neural figures of FedAvg as a representation learner: what they measure, and the scripts at smoke scale."""
+"""Figures of networks of FedAvg as a representation learner: measures, and the scripts at smoke scale."""
 
 import json
 
@@ -14,20 +14,20 @@ RNG = np.random.default_rng(7)
 
 
 @pytest.fixture(scope="module")
-def get(beside):
-    """Imports the folder's modules."""
-    return beside("fedavg_representation")
+def get(import_from):
+    """Import a module of the folder by name."""
+    return import_from("fedavg_representation")
 
 
 def hsic_cka(x, y):
-    """CKA by its definition: HSIC of the two linear kernels with the centring matrix, normalised."""
+    """CKA by definition: HSIC of the two linear kernels with the centring matrix, normalised."""
     centre = np.eye(len(x)) - 1 / len(x)
     k, q = centre @ x @ x.T @ centre, centre @ y @ y.T @ centre
     return np.trace(k @ q) / np.sqrt(np.trace(k @ k) * np.trace(q @ q))
 
 
 @pytest.mark.parametrize(("p", "q"), [(4, 7), (30, 5), (30, 40)])  # narrow, one of them wide, both wide
-def test_cka_is_its_definition(get, p, q):
+def test_cka_agrees_with_its_definition(get, p, q):
     cka = get("similarity").linear_cka
     x, y = RNG.normal(size=(12, p)) + 3, RNG.normal(size=(12, q))
     y[:, 0] += 2 * x[:, 0]
@@ -46,7 +46,7 @@ def test_cka_of_unrelated_and_of_constant_outputs(get):
     assert np.isnan(cka(np.ones((8, 3)), basis))
 
 
-def test_cosines_pair_by_pair(get):
+def test_mean_cosines_agree_with_a_loop_over_pairs(get):
     cosines = get("similarity").mean_cosines
     first, second = RNG.normal(size=(2, 3, 4, 5))
     expected = np.zeros((3, 3))
@@ -63,7 +63,7 @@ def test_cosines_pair_by_pair(get):
     assert not cosines(np.zeros_like(axes), axes).any()
 
 
-def test_activations_are_those_of_every_layer(get):
+def test_activations_have_the_outputs_of_every_hidden_layer(get):
     model = srp.models.MLP((2, 3), 4, hidden=(5, 3))
     params, x = model.init(jax.random.key(0)), RNG.normal(size=(7, 2, 3)).astype(np.float32)
     found = get("similarity").activations(model.recut("fc2"), params, jnp.asarray(x))
@@ -78,7 +78,7 @@ def test_activations_are_those_of_every_layer(get):
 @pytest.fixture(scope="module")
 def new(get):
     neural = get("neural")
-    return neural.with_samples(neural.new_clients(neural.SCALES["smoke"].new[0], 3, None), (10, 23), 3)
+    return neural.subsampled(neural.new_clients(neural.SCALES["smoke"].new[0], 3, None), (10, 23), 3)
 
 
 def test_new_clients_have_equally_many_of_each_class(get, new):
@@ -91,14 +91,14 @@ def test_new_clients_have_equally_many_of_each_class(get, new):
         sizes = np.bincount(np.asarray(new.y_train)[rows[:count]], minlength=5)
         assert sizes.max() - sizes.min() <= 1
     with pytest.raises(ValueError, match=r"counts=400: a new client of 'digits' has \d+ samples; give fewer"):
-        get("neural").with_samples(new, (400,), 3)
+        get("neural").subsampled(new, (400,), 3)
 
 
-def test_fine_tuning_steps(get, new):
-    """Ten samples in a batch of ten: one epoch is one step down the mean loss and the decay of the weights."""
+def test_fine_tuning_takes_gradient_steps_with_weight_decay(get, new):
+    """Ten samples in a batch of ten: one epoch is one step on the mean loss with weight decay."""
     neural = get("neural")
-    model, start = neural.start_for(neural.SCALES["smoke"], None, new, 3)
-    tuned = neural.fine_tuned(model, start, new, 0, epochs=1)[1]
+    model, start = neural.initial_model(neural.SCALES["smoke"], None, new, 3)
+    tuned = neural.fine_tune(model, start, new, 0, epochs=1)[1]
     client = new.train_client(jnp.int32(1))
     x, y = client.x[:10], client.y[:10]
     slope = jax.jit(jax.grad(lambda p: -jnp.mean(jax.nn.log_softmax(model.logits(p, x))[jnp.arange(10), y])))(start)
@@ -131,10 +131,10 @@ def test_scripts_run(number, get, runs, capsys):
         (found,) = results["new classes"].values()
         assert list(found) == ["random start", "D-SGD (tau = 1)", "FedAvg, tau = 5"]
         assert found["D-SGD (tau = 1)"]["x"] == [10, 20]
-        for tau, rounds in ((1, 10), (5, 2)):  # as many local steps in all
+        for tau, rounds in ((1, 10), (5, 2)):  # the same number of local steps in all
             assert len(srp.History.load(runs / f"digits_5_2_each/tau_{tau}/trial_0").compute_time) == rounds
     if number == 2:
-        assert "global accuracy" not in shown  # nothing was trained again
+        assert "global accuracy" not in shown  # no model was trained again
         assert all(0 < value <= 1 for found in results.values() for value in found["mean"])
     if number == 4:
         matrix = np.array(results["random start"]["matrix"])
@@ -143,8 +143,8 @@ def test_scripts_run(number, get, runs, capsys):
 
 
 @pytest.mark.long
-def test_the_search_of_steps_reads_what_was_trained(get, runs, monkeypatch, capsys):
-    """The steps of 0.1 are the models of figure 5."""
+def test_step_search_loads_trained_models(get, runs, monkeypatch, capsys):
+    """Models with step 0.1 are those of figure 5."""
     steps, out = get("steps"), runs / "steps"
     monkeypatch.setattr(steps, "STEPS", {1: (0.1,), 5: (0.1, 0.2)})
     given = ["--scale", "smoke", "--out", str(out), "--runs", str(runs), "--seed", "3", "--devices", "1"]
@@ -161,12 +161,12 @@ def test_the_search_of_steps_reads_what_was_trained(get, runs, monkeypatch, caps
 
 
 @pytest.mark.long
-def test_new_clients_start_from_what_was_trained(get, runs, new):
+def test_new_clients_start_from_the_trained_representation(get, runs, new):
     neural = get("neural")
     scale = neural.SCALES["smoke"]
     history = srp.History.load(runs / "digits_5_2_each/tau_5/trial_0")
-    _, start = neural.start_for(scale, history, new, 3)
-    _, random = neural.start_for(scale, None, new, 3)
+    _, start = neural.initial_model(scale, history, new, 3)
+    _, random = neural.initial_model(scale, None, new, 3)
     same = lambda a, b: all(map(np.array_equal, *map(jax.tree.leaves, (a, b))))  # noqa: E731
     assert same(start.head, random.head)
     assert same(start.representation, params_of(history.server_state).representation)

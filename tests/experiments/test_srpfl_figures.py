@@ -1,4 +1,4 @@
-"""Figures 3 to 6 of the SRPFL paper: runs that are never done twice, and times of another clock."""
+"""Figures 3 to 6 of the SRPFL paper: runs are reused, and timed under another clock."""
 
 import inspect
 import sys
@@ -26,16 +26,16 @@ import sweep
 SETTING = paper.SETTINGS["smoke"]["digits"]._replace(num_rounds=2, eval_every=1, seeds=1)
 
 
-def study(figure, out, setting=SETTING):
+def make_study(figure, out, setting=SETTING):
     lines = []
     return paper.Study(paper.FIGURES[figure], setting, out, None, lines.append), lines
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A finished run of figure 3 that tests read."""
+    """Folder with a finished run of figure 3."""
     out = tmp_path_factory.mktemp("figure3")
-    one, lines = study(3, out)
+    one, lines = make_study(3, out)
     one.train("fedavg", range(1), together=False)
     assert len(lines) == 1
     return out
@@ -44,51 +44,51 @@ def trained(tmp_path_factory):
 @pytest.mark.long
 @pytest.mark.parametrize("figure", [pytest.param(3, marks=pytest.mark.long), 5])
 def test_one_training_run_serves_both_clocks(figure, trained):
-    fixed, _ = study(figure, trained)
+    fixed, _ = make_study(figure, trained)
     fixed.train("fedavg", range(1), together=False)
-    other, lines = study(figure + 1, trained)
+    other, lines = make_study(figure + 1, trained)
     other.train("fedavg", range(1), together=False)
-    assert not lines  # nothing was trained anew
+    assert not lines  # no run was trained again
     (retimed,) = other.histories(["fedavg"], 1)["fedavg"]
     options = {"clock": other.clocks["random"], "eval_every": SETTING.eval_every, "key": jax.random.key(0)}
     real = simulate(other.method("fedavg"), other.data, SETTING.num_rounds, **options)
     np.testing.assert_array_equal(retimed.compute_time, real.compute_time)
     np.testing.assert_array_equal(retimed.client_time, real.client_time)
     changed = np.abs(retimed.accuracy - real.accuracy) * real.test_count
-    assert changed.sum(axis=1).max() < 2.5  # sums in another order: at most two test points of them all
+    assert changed.sum(axis=1).max() < 2.5  # sums in another order: at most two test points in all
     (before,) = fixed.histories(["fedavg"], 1)["fedavg"]
     assert (before.compute_time != retimed.compute_time).all()
 
 
-def test_times_of_a_method_that_looks_at_speed_are_its_own(tmp_path):
-    one, _ = study(3, tmp_path)
-    assert one.place("flanp_fedavg", 0) == tmp_path / "everybody/fixed_clock/flanp_fedavg/seed_0"
-    climb([0.5], 2).save(one.place("flanp_fedavg", 0))  # a finished run, whose times are kept
+def test_runs_of_a_method_that_depends_on_speeds_keep_their_times(tmp_path):
+    one, _ = make_study(3, tmp_path)
+    assert one.run_folder("flanp_fedavg", 0) == tmp_path / "everybody/fixed_clock/flanp_fedavg/seed_0"
+    hand_made_run([0.5], 2).save(one.run_folder("flanp_fedavg", 0))  # a finished run, whose times are kept
     (history,) = one.histories(["flanp_fedavg"], 1)["flanp_fedavg"]
     np.testing.assert_array_equal(history.compute_time, [2.0, 2.0])
-    with pytest.raises(ValueError, match="participation 'doubling' looks at the clients' speed"):
-        paper.under_clock(history, one.method("flanp_fedavg"), one.data, one.clocks["random"], 0)
+    with pytest.raises(ValueError, match="participation 'doubling' depends on speeds"):
+        paper.retime(history, one.method("flanp_fedavg"), one.data, one.clocks["random"], 0)
 
 
-def test_a_run_gives_both_curves_and_is_not_done_twice(tmp_path):
-    one, lines = study(3, tmp_path)
+def test_a_run_gives_both_curves_and_is_not_repeated(tmp_path):
+    one, lines = make_study(3, tmp_path)
     one.train("fedavg", range(2), together=True)
     assert len(lines) == 2
     curves = one.histories(["fedavg", "fedavg_ft"], 2)
     assert [h.evaluation for h in curves["fedavg"]] == ["global", "global"]
     assert [h.evaluation for h in curves["fedavg_ft"]] == ["fine_tune", "fine_tune"]
     assert [h.name for h in curves["fedavg_ft"]] == ["fedavg_ft", "fedavg_ft"]
-    again, more = study(3, tmp_path)
+    again, more = make_study(3, tmp_path)
     again.train("fedavg", range(2), together=False)
     assert not more
-    changed, _ = study(3, tmp_path, SETTING._replace(num_rounds=3))
+    changed, _ = make_study(3, tmp_path, SETTING._replace(num_rounds=3))
     with pytest.raises(ValueError, match="holds a run with other num_rounds; give another --out"):
         changed.train("fedavg", range(2), together=False)
 
 
 @pytest.mark.short("True")
 @pytest.mark.parametrize("together", [False, True])
-def test_an_interrupted_run_goes_on_in_another_figure(together, tmp_path, monkeypatch):
+def test_an_interrupted_run_continues_in_another_figure(together, tmp_path, monkeypatch):
     """Killed after the first round of figure 3, continued by figure 4, whose clock is another."""
     save, saved = Checkpoints.save, []
 
@@ -99,29 +99,29 @@ def test_an_interrupted_run_goes_on_in_another_figure(together, tmp_path, monkey
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Checkpoints, "save", killed_while_running)
-    one, _ = study(3, tmp_path)
+    one, _ = make_study(3, tmp_path)
     with pytest.raises(KeyboardInterrupt):
         one.train("fedavg", range(2), together)
-    other, lines = study(4, tmp_path)
+    other, lines = make_study(4, tmp_path)
     other.train("fedavg", range(2), together)
     assert len(lines) == 2
-    assert saved == ([1, 2] if together else [1, 2, 1, 2])  # no round is done twice
+    assert saved == ([1, 2] if together else [1, 2, 1, 2])  # no round is repeated
     assert not list(tmp_path.rglob("checkpoint*"))
 
 
-def climb(accuracies, every, seconds=2.0, own=0.0):
-    """A run of rounds that take `seconds`, one client, evaluated on a grid of rounds; own parts are `own` worse."""
+def hand_made_run(accuracies, every, seconds=2.0, own=0.0):
+    """A run of one client with rounds of `seconds`, evaluated on a grid; own parts are worse by `own`."""
     scores, times = np.array(accuracies)[:, None], np.full(every * len(accuracies), seconds)
     evaluated = every * np.arange(1, len(accuracies) + 1)
     judged = {"fine_tune": scores, "global": scores, "own_head": scores - own}
-    return made_history([], times, name="climb", eval_round=evaluated, test_count=[10], accuracies=judged)
+    return made_history([], times, name="made", eval_round=evaluated, test_count=[10], accuracies=judged)
 
 
 def test_figure_and_tables(tmp_path):
     curves = {
-        "fedrep": [climb([0.5, 0.8, 0.9], 10, own=0.1)],
-        "srpfl": [climb([0.8, 0.86, 0.9], 10, 0.5, own=0.2)],
-        "flanp_fedavg_ft": [climb([0.7, 0.8, 0.8], 10, 0.5)],
+        "fedrep": [hand_made_run([0.5, 0.8, 0.9], 10, own=0.1)],
+        "srpfl": [hand_made_run([0.8, 0.86, 0.9], 10, 0.5, own=0.2)],
+        "flanp_fedavg_ft": [hand_made_run([0.7, 0.8, 0.8], 10, 0.5)],
     }
     text = paper_tables.report({"CIFAR-10": curves}, 4, "all of them", tmp_path)
     assert {p.name for p in tmp_path.iterdir()} == {"figure4.png", "figure4_cifar10.csv", "figure4.txt"}
@@ -134,37 +134,37 @@ def test_figure_and_tables(tmp_path):
     drawn = paper_tables.draw({"one": curves, "two": curves})
     assert {ax.get_ylim()[0] for ax in drawn.axes} == {0.95 * 0.8}  # zoomed, not from 0
     assert [ax.get_title() for ax in drawn.axes[::2]] == ["one, C = 0", "one, C = 10", "one, C = 100"]
-    starts = [10 * (0.5 + cost) for cost in (0, 10, 100)]  # SRPFL's first evaluation is the first to be seen
+    starts = [10 * (0.5 + cost) for cost in (0, 10, 100)]  # of SRPFL's first evaluation
     np.testing.assert_allclose([ax.get_xlim()[0] for ax in drawn.axes[::2]], 0.9 * np.array(starts))
     caption = drawn.legends[0].get_title().get_text()
     assert caption.endswith("\ngrey: 95 % and 99 % of the final accuracy of FedRep")
 
 
-def test_a_band_is_seen_from_where_its_upper_end_rises_above_the_bottom():
-    runs = [climb([0.5, 0.8, 0.9], 10), climb([0.3, 0.4, 0.5], 10)]
-    assert paper_tables.visible_from({"fedrep": runs}, 0.65, 0) == pytest.approx(30)  # halfway from 20 to 40
-    assert paper_tables.visible_from({"fedrep": runs[1:]}, 0.3, 10) == pytest.approx(120)
-    assert paper_tables.visible_from({"fedrep": runs}, 0.95, 0) == np.inf
+def test_first_visible_time_is_where_the_band_rises_above_the_bottom():
+    runs = [hand_made_run([0.5, 0.8, 0.9], 10), hand_made_run([0.3, 0.4, 0.5], 10)]
+    assert paper_tables.first_visible_time({"fedrep": runs}, 0.65, 0) == pytest.approx(30)  # halfway from 20 to 40
+    assert paper_tables.first_visible_time({"fedrep": runs[1:]}, 0.3, 10) == pytest.approx(120)
+    assert paper_tables.first_visible_time({"fedrep": runs}, 0.95, 0) == np.inf
 
 
-def test_a_factor_is_known_up_to_the_grid():
-    """By hand: FedRep reaches .9 in rounds 21 to 30 of 2 time units, SRPFL in rounds 11 to 20 of half a unit."""
-    slow, fast = climb([0.5, 0.8, 0.9], 10), climb([0.8, 0.95, 0.95], 10, seconds=0.5)
+def test_factors_have_the_bounds_of_the_grid():
+    """FedRep reaches .9 in rounds 21 to 30 of 2 time units, SRPFL in rounds 11 to 20 of half a unit."""
+    slow, fast = hand_made_run([0.5, 0.8, 0.9], 10), hand_made_run([0.8, 0.95, 0.95], 10, seconds=0.5)
     curves = {"fedrep": [slow], "srpfl": [fast]}
-    row = paper_tables.timed(curves, 0.9).set_index("method").loc["srpfl"]
+    row = paper_tables.compare(curves, 0.9).set_index("method").loc["srpfl"]
     assert (row["time_0"], row["after_0"], row["speed_up_0"]) == (10, 5, 6)
     assert (row["least_speed_up_0"], row["most_speed_up_0"]) == (40 / 10, 60 / 5)
     assert (row["least_speed_up_10"], row["most_speed_up_10"]) == (240 / 210, 360 / 105)
-    assert paper_tables.time_before(slow, 0.3) == 0  # the first evaluation: any time before it
-    assert paper_tables.timed(curves, 0.7).set_index("method").loc["srpfl"]["most_speed_up_0"] == np.inf
-    never = paper_tables.timed(curves, 0.93).set_index("method").loc["srpfl"]  # FedRep's time is censored: no factor
+    assert paper_tables.time_before(slow, 0.3) == 0  # reached at the first evaluation
+    assert paper_tables.compare(curves, 0.7).set_index("method").loc["srpfl"]["most_speed_up_0"] == np.inf
+    never = paper_tables.compare(curves, 0.93).set_index("method").loc["srpfl"]  # FedRep's time is censored: no factor
     assert np.isfinite(never["time_0"])
     assert np.isnan(never[["speed_up_0", "least_speed_up_0", "most_speed_up_0"]].to_numpy(float)).all()
 
 
-def test_every_round_finds_the_first_one(trained, tmp_path):
-    """A run that stops at the target agrees with the one that does not; what is out of reach is censored."""
-    one, _ = study(3, trained)
+def test_every_round_finds_the_first_round_at_the_target(trained, tmp_path):
+    """A run that stops at the target agrees with a full run; targets out of reach are censored."""
+    one, _ = make_study(3, trained)
     (run,) = one.histories(["fedavg_ft"], 1)["fedavg_ft"]
     goal = float(run.mean_accuracy[0])
     pd.DataFrame({"target": [goal, 1.0, goal, 1.0]}).to_csv(tmp_path / "table.csv")
@@ -185,8 +185,8 @@ def test_every_round_finds_the_first_one(trained, tmp_path):
         (["--datasets", "digits", "mnist", "--data-dir", "nowhere"], "name='mnist': "),
     ],
 )
-def test_wrong_words_are_named(arguments, words, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(paper.srp, "use_all_cores", lambda: None)  # of a process whose devices are set
+def test_errors_name_wrong_arguments(arguments, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(paper.srp, "use_all_cores", lambda: None)  # the devices of this process are already set
     with pytest.raises(SystemExit) as error:
         paper.main(3, [*arguments, "--out", str(tmp_path)])
     assert error.value.code == 2
@@ -202,7 +202,7 @@ SHAPES = {"digits": (8, 8), "cifar10": (32, 32, 3), "cifar100": (32, 32, 3)}  # 
     ("setting", "name"), [(setting, name) for scale in paper.SETTINGS.values() for name, setting in scale.items()]
 )
 def test_every_method_of_every_setting_can_be_built(setting, name):
-    """On shapes alone, so that a wrong word in a setting is not found on an accelerator."""
+    """From shapes alone, so that a mistake in a setting is found before it runs on an accelerator."""
     inspect.signature(srp.data.load).bind(**setting.federation, data_dir=Path("anywhere"))
     shape, num_clients = SHAPES.get(name, (28, 28, 1)), setting.federation["num_clients"]
     data = SimpleNamespace(name=name, example_shape=shape, num_classes=10, num_clients=num_clients)
@@ -214,7 +214,7 @@ def test_every_method_of_every_setting_can_be_built(setting, name):
             assert curve.evaluation in method.algorithm.evaluations
 
 
-def test_the_authors_options_reach_the_methods():
+def test_options_of_the_authors_code_reach_the_methods():
     for name, training, momentum, fine_tune in (
         ("text", "srpfl", None, None), ("momentum", "srpfl", 0.5, 0.5), ("momentum", "flanp_fedavg", None, 0.5),
         ("code", "srpfl", 0.5, 0.5), ("code", "flanp_fedavg", None, 0.5),
@@ -231,8 +231,8 @@ def test_the_authors_options_reach_the_methods():
 
 
 @pytest.mark.long
-def test_causes_and_sweep_write_tables_of_what_has_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(paper.srp, "use_all_cores", lambda: None)  # of a process whose devices are set
+def test_causes_and_sweep_write_tables_of_finished_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(paper.srp, "use_all_cores", lambda: None)  # the devices of this process are already set
     given = ["--smoke", "--seeds", "1", "--out", str(tmp_path)]
     causes.main([*given, "--settings", "code", "double softmax, heads of 1 epoch"])
     head, _, code, one = cause_tables.causes(tmp_path).splitlines()

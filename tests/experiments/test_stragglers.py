@@ -1,4 +1,4 @@
-"""The arithmetic of `experiments/stragglers`, on made-up runs; nothing is trained."""
+"""Arithmetic of `experiments/stragglers` on made-up runs, without training."""
 
 import math
 import sys
@@ -22,15 +22,15 @@ def test_clocks_have_mean_1():
     assert answers.drawn_clocks()["exponential"].std() == pytest.approx(1, abs=0.02)
 
 
-def test_order_statistics_are_those_of_the_distribution():
+def test_order_statistics_agree_with_the_distribution():
     means = doubling_map.order_statistics(8, 0.5)
     assert means.mean() == pytest.approx(1, abs=4 * 0.53 / math.sqrt(8000))
     assert (np.diff(means) > 0).all()
     np.testing.assert_allclose(doubling_map.order_statistics(8, 0.0), 1)
 
 
-def test_a_rule_that_knows_the_rounds_is_exact_and_equal_speeds_favour_fewer_rounds():
-    """SRPFL needs 5 rounds more in every federation: then "so many rounds more" is right everywhere."""
+def test_the_rule_of_added_rounds_is_exact_where_it_holds():
+    """SRPFL needs 5 rounds more in every federation, so the rule is exact; at equal speeds doubling loses."""
     scale = doubling_map.SCALES["cpu"]
     rows = [
         {"clients": n, "classes": c, "length": 3, "seed": 0, "share": 0.95, "fedrep": r, "srpfl": r + 5}
@@ -40,7 +40,7 @@ def test_a_rule_that_knows_the_rounds_is_exact_and_equal_speeds_favour_fewer_rou
     assert fitted["stages"].item() == 5
     np.testing.assert_allclose(points["by_stages"], points["speed_up"])
     assert (points[points["sigma"] == 0]["speed_up"] < 1).all()
-    report = doubling_map.errors(points).set_index(["rule", "held_out"])
+    report = doubling_map.rule_errors(points).set_index(["rule", "held_out"])
     assert report.loc[("stages", True), "typical_factor"].item() == pytest.approx(1)
     assert report.loc[("factor", True), "typical_factor"].item() > 1
     one = points.query("clients == 32 and sigma == 0.5 and cost == 1.0").iloc[0]
@@ -49,7 +49,7 @@ def test_a_rule_that_knows_the_rounds_is_exact_and_equal_speeds_favour_fewer_rou
     assert one["speed_up"] == pytest.approx(7 * (times[31] + 1) / ours)
 
 
-def test_the_file_of_all_tables_is_that_of_the_results(capsys, monkeypatch):
+def test_the_file_of_all_tables_is_up_to_date(capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["answer_tables.py", str(RESULTS)])
     answer_tables.main()
     assert capsys.readouterr().out == (RESULTS / "grid_tables.md").read_text()
