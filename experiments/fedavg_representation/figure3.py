@@ -81,12 +81,8 @@ def run(args, counts: tuple[int, ...], rounds: int, trials: int) -> None:
                     errors[name][trial, i] = scores.mean()
         draw(f"{label}, fine-tuned", errors["fine_tune"], color, linestyle="-")
         draw(f"{label}, before", errors["global"], color, linestyle=":")
-    draw(
-        "own samples alone",
-        np.array([[local_only_error(task, n) for n in counts] for task in new]),
-        curves.GREY,
-        linestyle="-",
-    )
+    alone = np.array([[local_only_error(task, n) for n in counts] for task in new])
+    draw("own samples alone", alone, curves.GREY, linestyle="-")
 
     left.set(title="training", xlabel="round", yscale="log", ylabel="norm of the global loss's gradient")
     right.set(title="fine-tuning a new client", xlabel="samples of the new client", xscale="log", yscale="log")

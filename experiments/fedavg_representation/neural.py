@@ -252,15 +252,13 @@ def train_or_load(
     return History.load(folder)
 
 
-def initial_model(
-    scale: Scale, history: History | None, new: FederatedData, seed: int
-) -> tuple[SplitModel, SplitParams]:
+def initial_model(scale: Scale, run: History | None, new: FederatedData, seed: int) -> tuple[SplitModel, SplitParams]:
     """Return a model for new clients: a trained representation (None: random) with the trial's fresh output layer."""
     model = model_for(scale, new)
     fresh = model.init(jax.random.key(10_000 + seed))
-    if history is None:
+    if run is None:
         return model, fresh
-    return model, SplitParams(params_of(history.server_state).representation, fresh.head)
+    return model, SplitParams(params_of(run.server_state).representation, fresh.head)
 
 
 def fine_tune(

@@ -64,9 +64,9 @@ def layers() -> str:
     found = results("figure2")
     first, *others = next(iter(found.values()))["x"]
     rows = [["start", f"CKA of {first}", *others, "accuracy after fine-tuning"]]
-    for start, layers_of_start in found.items():
-        cells = (span(layers_of_start, place, ".3f") for place in range(len(layers_of_start["x"])))
-        rows.append([start, *cells, span(layers_of_start["accuracy"], form=".1f")])
+    for start, layer in found.items():
+        cells = (span(layer, place, ".3f") for place in range(len(layer["x"])))
+        rows.append([start, *cells, span(layer["accuracy"], form=".1f")])
     return markdown(rows)
 
 
@@ -74,10 +74,8 @@ def cosines() -> str:
     """Figure 4."""
     forms = {"same class": ".3f", "different classes": ".3f", "difference": ".3f", "global": ".1f"}
     rows = [["model", *forms]]
-    for model, cosines_of_model in results("figure4").items():
-        cells = (
-            span(cosines_of_model[what], form=form) if what in cosines_of_model else "-" for what, form in forms.items()
-        )
+    for model, found in results("figure4").items():
+        cells = (span(found[what], form=form) if what in found else "-" for what, form in forms.items())
         rows.append([model, *cells])
     return markdown(rows)
 

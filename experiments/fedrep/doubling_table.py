@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +34,7 @@ import fedjax_srp as srp
 from fedjax_srp.history import History
 
 sys.path.append(str(Path(__file__).parents[1]))
+import curves
 import pages
 
 COSTS = (0.0, 10.0, 100.0)
@@ -156,9 +156,7 @@ def to_json(value: Any) -> Any:
         return {name: to_json(part) for name, part in value.items()}
     if isinstance(value, list):
         return [to_json(part) for part in value]
-    if isinstance(value, float):
-        return float(f"{value:.4g}") if math.isfinite(value) else str(value)
-    return value
+    return curves.rounded(value) if isinstance(value, float) else value
 
 
 def main(arguments: list[str] | None = None) -> None:

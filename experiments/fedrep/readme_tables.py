@@ -78,10 +78,7 @@ def round_averages() -> str:
     """Paragraph on the spread over rounds behind the averages of table 1."""
     table, found = runs("table1"), [*runs("table1").items(), *runs("ablation").items()]
     spread = [
-        run["std_of_rounds"]
-        for column, methods in found
-        if "cifar10_" in column
-        for run in methods.get("FedAvg", {}).values()
+        run["std_of_rounds"] for name, rows in found if "cifar10_" in name for run in rows.get("FedAvg", {}).values()
     ]
     coins = {seed: run["by_round"] for seed, run in table["cifar10_100x2"]["L2GD"].items()}
     return wrapped(

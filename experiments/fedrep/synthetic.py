@@ -19,14 +19,11 @@ DESCENT_STEPS, DESCENT_STEP = 10, 0.5  # number and size of steps of the start
 def make_tasks(key, num_clients: int, num_new: int, dim: int, rank: int, samples: int, head_norm: float = 1.0):
     """Draw the tasks of training clients and of new clients with the same B*.
 
-    The authors divide features by sqrt(m) but not the noise, so with standard normal features its size is
-    sqrt(m) NOISE.
+    The authors divide features by sqrt(m) but not the noise: with standard normal features its size is sqrt(m) NOISE.
     """
     task = srp.data.linear_task(key, num_clients + num_new, dim, rank, noise_std=NOISE * math.sqrt(samples))
     heads = task.heads * (head_norm / math.sqrt(rank))
-    new_key = srp.named_key(
-        task.key, "new clients"
-    )  # with the same key client i would have the samples of training client i
+    new_key = srp.named_key(task.key, "new clients")  # else client i would have the samples of training client i
     return (
         dataclasses.replace(task, heads=heads[:num_clients]),
         dataclasses.replace(task, heads=heads[num_clients:], key=new_key),

@@ -100,9 +100,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--devices", type=int, help="default: all cores")
     parser.add_argument("--out", type=Path, default=Path("runs/fedrep"), help="folder of the runs")
     parser.add_argument("--results", type=Path, default=HERE / "results", help="folder of the files of results")
-    parser.add_argument(
-        "--summarize", action="store_true", help="train nothing: add finished runs to the file of results"
-    )
+    parser.add_argument("--summarize", action="store_true", help="train nothing: add finished runs to the results")
     args = parser.parse_args(arguments)
     columns = COLUMNS[args.scale]
     for name in args.columns or ():

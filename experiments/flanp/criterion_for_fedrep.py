@@ -88,7 +88,6 @@ def draw(results: dict[str, dict[str, Any]]) -> Figure:
 
 
 def main() -> None:
-    """The command line."""
     args = curves.parser(__doc__, SCALES, "runs/flanp").parse_args()
     srp.use_all_cores()
     results = measure(*SCALES[args.scale])

@@ -112,7 +112,6 @@ def theory_ratio(world: World, seed: int) -> float:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command line."""
     args = parser(__doc__ or "").parse_args(arguments)
     sizes = [size for table in TABLES.values() for size in table.worlds]
     if args.scale == "smoke":

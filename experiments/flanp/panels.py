@@ -176,10 +176,8 @@ def stage_norms(history: srp.History) -> list[list[float | int | None]]:
     norm, threshold = history.metrics["global_grad_norm"], history.metrics["grad_norm_threshold"]
     found = []
     for stage in history.stages():
-        rounds = slice(stage.first_round - 1, stage.first_round - 1 + stage.num_rounds)
-        found.append(
-            [stage.cohort_size, curves.rounded(threshold[rounds][-1]), curves.rounded(np.nanmin(norm[rounds]))]
-        )
+        at = slice(stage.first_round - 1, stage.first_round - 1 + stage.num_rounds)
+        found.append([stage.cohort_size, curves.rounded(threshold[at][-1]), curves.rounded(np.nanmin(norm[at]))])
     return found
 
 
@@ -344,9 +342,7 @@ def report(results: list[Mapping[str, Any]]) -> str:
             lines.append(f"  {CURVES[name].label:28s} lowest {mean_std(row['lowest'])}{accuracy}")
         for ours, rivals in panel.get("at", {}).items():
             for rival, ratios in rivals.items():
-                cells = "  ".join(
-                    f"{value}: {mean_std(values) if None not in values else values}" for value, values in ratios.items()
-                )
+                cells = "  ".join(f"{at}: {each if None in each else mean_std(each)}" for at, each in ratios.items())
                 lines.append(f"  {CURVES[ours].label} over {CURVES[rival].label} at {cells}")
     return "\n".join(lines)
 
@@ -376,7 +372,6 @@ def run_panels(args: argparse.Namespace, result: argparse.ArgumentParser, panels
 
 
 def main(name: str, arguments: list[str] | None = None) -> None:
-    """The command line of a figure."""
     from figures import FIGURES
 
     figure = FIGURES[name]

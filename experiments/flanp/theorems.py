@@ -92,9 +92,7 @@ def run_stages(scale: str, dtype: str, seeds: int) -> dict[str, dict[str, list[f
         for seed in range(seeds)
     ]
     c = dim / 2
-    noise = (
-        float(np.sum(CONDITION ** (-np.arange(dim) / (dim - 1)))) / BATCH
-    )  # variance of a batch's gradient at the minimum
+    noise = float(np.sum(CONDITION ** (-np.arange(dim) / (dim - 1)))) / BATCH  # of a batch's gradient at the minimum
     tau = math.ceil(theory.flanp_local_steps(samples, noise, c))
     allowed = [math.ceil(theory.flanp_stage_rounds(of.smoothness / of.mu)) for of in (w.curvature for w in worlds)]
     sizes = [2**k for k in range(int(math.log2(num_clients)) + 1)]
@@ -133,7 +131,6 @@ COLUMNS = (
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command line."""
     args = parser(__doc__ or "").parse_args(arguments)
     seeds = args.seeds or SIZE[args.scale][3]
     found = {}

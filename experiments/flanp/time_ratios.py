@@ -128,7 +128,6 @@ COLUMNS = (
 
 
 def main(name: str, arguments: list[str] | None = None) -> None:
-    """The command line of a table."""
     table, command = TABLES[name], parser(__doc__ or "")
     command.add_argument("--vary", nargs="*", choices=VARIATIONS, default=[], help="these variations too")
     args = command.parse_args(arguments)

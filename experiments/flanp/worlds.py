@@ -117,9 +117,7 @@ def logistic_smoothness(data: srp.data.FederatedData) -> float:
 
 
 @functools.cache
-def _image_federation(
-    name: str, num_clients: int, samples: int, seed: int, data_dir: Path | None
-) -> srp.data.FederatedData:
+def _load(name: str, num_clients: int, samples: int, seed: int, data_dir: Path | None) -> srp.data.FederatedData:
     return srp.data.load(name, num_clients, partition="iid", max_examples=samples, seed=seed, data_dir=data_dir)
 
 
@@ -134,7 +132,7 @@ def _image_algorithm(
 
 def logistic(seed: int, data_dir: Path | None, *, name: str, num_clients: int, samples: int, initial: int = 1) -> World:
     """Multinomial logistic regression: a model without hidden layers, its penalty as weight decay of SGD."""
-    data = _image_federation(name, num_clients, samples, seed, data_dir)
+    data = _load(name, num_clients, samples, seed, data_dir)
     step = float(f"{1 / logistic_smoothness(data):.2g}")
     shape = data.example_shape
     num_params = 10 * (math.prod(shape) + 1)
@@ -158,7 +156,7 @@ def network(
     initial: int = 1,
 ) -> World:
     """Network with hidden layers of 128 and 64."""
-    data = _image_federation(name, num_clients, samples, seed, data_dir)
+    data = _load(name, num_clients, samples, seed, data_dir)
     shape = data.example_shape
     algorithm = lambda name, steps: _image_algorithm(name, shape, (128, 64), step, 0.0, BATCH["network"], steps)  # noqa: E731
     data_with_loss = srp.data.training_loss(data, srp.models.cross_entropy)

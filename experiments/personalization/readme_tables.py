@@ -6,9 +6,10 @@ Each table stands between `<!-- begin NAME -->` and `<!-- end NAME -->` in the R
 from __future__ import annotations
 
 import csv
-import re
+import sys
 import textwrap
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,9 @@ import numpy as np
 from rows import ROWS
 
 import fedjax_srp as srp
+
+sys.path.append(str(Path(__file__).parents[1]))
+import pages
 
 SIZE = (
     "not PFLlib's size: 100 of 2,250 training images a client in the mean, 20 of 2,000 rounds, 10 times its step size"
@@ -56,9 +60,7 @@ def rows_of_scale(file: Path, scale: str) -> Rows:
 
 def mean_std(values: Sequence[float]) -> str:
     """Format mean ± standard deviation (none for a single value); no values: the run diverged."""
-    if not values:
-        return "diverged"
-    return f"{np.mean(values):.1f}" + (f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "")
+    return pages.pm(values, 1) if values else "diverged"
 
 
 def mean(rows: Rows, method: str, kind: str = "last") -> float:
@@ -133,8 +135,4 @@ TABLES = {
 
 def page(text: str, file: Path) -> str:
     """Return the text of the README with its tables written anew."""
-    for name, make in TABLES.items():
-        begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
-        made = f"{begin}\n{make(file)}\n{end}"
-        text = re.sub(f"{begin}.*?{end}", lambda _, made=made: made, text, flags=re.DOTALL)
-    return text
+    return pages.fill_page(text, {name: partial(make, file) for name, make in TABLES.items()})

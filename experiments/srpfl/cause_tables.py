@@ -20,9 +20,7 @@ SCORES = {  # heading -> method, evaluation
 
 def mean_std(values: pd.Series, digits: int = 1) -> str:
     """Format mean ± standard deviation over seeds (none for one seed); empty for a method that was not run."""
-    if values.isna().all():
-        return ""
-    return f"{values.mean():.{digits}f}" + (f" ± {values.std():.{digits}f}" if len(values) > 1 else "")
+    return pages.pm(values.dropna(), digits) if values.notna().any() else ""
 
 
 def last_scores(rows: pd.DataFrame, score: str) -> dict[str, pd.Series]:

@@ -225,10 +225,8 @@ def retime(history: History, method: srp.Method, data: Any, clock: srp.Clock, se
 class Study:
     """Runs of one data set of one figure, stored in folders."""
 
-    def __init__(
-        self, figure: Figure, setting: Setting, out: Path, data_dir: Path | None, log_line: Callable[[str], None]
-    ):
-        self.figure, self.setting, self.say = figure, setting, log_line
+    def __init__(self, figure: Figure, setting: Setting, out: Path, data_dir: Path | None, log: Callable[[str], None]):
+        self.figure, self.setting, self.log = figure, setting, log
         federation = setting.federation if data_dir is None else setting.federation | {"data_dir": data_dir}
         self.data = srp.data.load(**federation)
         num_clients = self.data.num_clients
@@ -297,7 +295,7 @@ class Study:
         config = {**history.config, "seed": seed, "arguments": self.describe_run(name, seed)}
         dataclasses.replace(history, config=config).save(self.run_folder(name, seed))
         accuracy = f"{100 * history.final_accuracy:.1f} % ({history.evaluation})"
-        self.say(f"{self.setting.title}: {name}, seed {seed}: {accuracy} after {history.host_seconds:.0f} s")
+        self.log(f"{self.setting.title}: {name}, seed {seed}: {accuracy} after {history.host_seconds:.0f} s")
 
     def _finished(self, name: str, seed: int) -> bool:
         folder = self.run_folder(name, seed)
@@ -325,7 +323,6 @@ class Study:
 
 
 def main(figure: int, arguments: list[str] | None = None) -> None:
-    """The command line of every figure."""
     parser = argparse.ArgumentParser(
         description=f"Figure {figure} of the SRPFL paper: {FIGURES[figure].title}; accuracy over simulated time."
     )

@@ -37,9 +37,8 @@ def times(frame: pd.DataFrame, classes: int) -> str:
             if len(reached) < len(found):
                 row.append(f"{len(reached)} of {len(found)}")
             else:
-                row.append(
-                    f"{format_number(reached.mean())} ± {format_number(reached.std(), 2)}" if len(found) else "-"
-                )
+                mean, std = reached.mean(), reached.std()
+                row.append(f"{format_number(mean)} ± {format_number(std, 2)}" if len(found) else "-")
         lines.append("| " + " | ".join(row) + " |")
     return "\n".join(lines)
 

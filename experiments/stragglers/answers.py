@@ -399,7 +399,6 @@ def run_study(args: argparse.Namespace) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", choices=SCALES, default="cpu")
     parser.add_argument("--personalizations", nargs="+", default=["FedAvg", "FedRep", "Ditto", "LG", "FedPer"])

@@ -205,7 +205,6 @@ def draw(points: pd.DataFrame, path: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", choices=SCALES, default="cpu")
     parser.add_argument("--out", type=Path, default=Path("runs/stragglers/map"), help="folder of the arrays")

@@ -47,14 +47,10 @@ def mean_times(frame: pd.DataFrame, answers: str, cost: float = 0.0, **at: Any) 
     """Format mean times of several answers; "1 of 3" if only some seeds reached the target."""
     found = []
     for answer in answers.split(", "):
-        value, reached = (
-            mean_time(frame, answer, cost, **at),
-            np.isfinite(select(frame, answer=answer, cost=cost, **at)["time"]),
-        )
-        found.append(
-            f"{answer} "
-            + (answer_tables.format_number(value) if np.isfinite(value) else f"{reached.sum()} of {len(reached)}")
-        )
+        value = mean_time(frame, answer, cost, **at)
+        reached = np.isfinite(select(frame, answer=answer, cost=cost, **at)["time"])
+        share = f"{reached.sum()} of {len(reached)}"
+        found.append(f"{answer} {answer_tables.format_number(value) if np.isfinite(value) else share}")
     return ", ".join(found)
 
 
@@ -97,6 +93,8 @@ def claims() -> str:
         found = {name.split(",")[0]: mean_time(avg, name, cost, **at) for name in names}
         return ", ".join(f"{name} {answer_tables.format_number(value)}" for name, value in found.items())
 
+    of_50 = speed_up_range(avg, "FedBuff", "FedBuff, k at work")
+    of_10 = [speed_up_range(avg, "FedBuff, k at work", "uniform", cost) for cost in (0.0, 10.0)]
     rest = "Oort, TiFL, over-selection, deadline"
     two = {"clock": "exponential", "classes": 2}
     ends_at = select(rep, cost=0.0, **two).groupby("answer")[["final", "never"]].mean()
@@ -130,10 +128,8 @@ def claims() -> str:
         (
             "FedBuff as published is faster than rounds of as many clients",
             "in part",
-            "FedAvg, 10 clients at work against 10 at random: "
-            f"{speed_up_range(avg, 'FedBuff, k at work', 'uniform')} times as fast at C = 0, "
-            f"{speed_up_range(avg, 'FedBuff, k at work', 'uniform', 10.0)} at C = 10, over clocks and classes. "
-            f"With 50 at work {speed_up_range(avg, 'FedBuff', 'FedBuff, k at work')} times as fast as with 10 at C = 0",
+            f"FedAvg, 10 clients at work against 10 at random: {of_10[0]} times as fast at C = 0, {of_10[1]} at C = "
+            f"10, over clocks and classes. With all 50 at work {of_50} times as fast as with 10 at C = 0",
             f"{size}, after fine-tuning",
         ),
         (
