@@ -20,7 +20,7 @@ SCORES = {  # heading -> method, evaluation
 
 def mean_std(values: pd.Series, digits: int = 1) -> str:
     """Format mean ± standard deviation over seeds (none for one seed); empty for a method that was not run."""
-    return pages.pm(values.dropna(), digits) if values.notna().any() else ""
+    return pages.pm(values.dropna().to_list(), digits) if values.notna().any() else ""
 
 
 def last_scores(rows: pd.DataFrame, score: str) -> dict[str, pd.Series]:

@@ -1,4 +1,4 @@
-"""Figure 5 of the SRPFL paper: a fifth of the clients drawn in each round, fixed speeds.
+"""Figure 5 of the SRPFL paper: a fifth of the clients drawn per round, fixed speeds.
 
 python experiments/srpfl/figure5.py --scale smoke|cpu|full --data-dir DIR
 """

@@ -42,8 +42,8 @@ class Figure(NamedTuple):
 FIGURES = {
     3: Figure("fixed", 1.0, "full participation, fixed speeds"),
     4: Figure("random", 1.0, "full participation, random speeds"),
-    5: Figure("fixed", 0.2, "a fifth of the clients drawn in each round, fixed speeds"),
-    6: Figure("random", 0.2, "a fifth of the clients drawn in each round, random speeds"),
+    5: Figure("fixed", 0.2, "a fifth of the clients drawn per round, fixed speeds"),
+    6: Figure("random", 0.2, "a fifth of the clients drawn per round, random speeds"),
 }
 
 
