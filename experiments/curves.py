@@ -6,6 +6,7 @@ import argparse
 import io
 import json
 import math
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
+
+from fedjax_srp._checks import is_ours
 
 BLUE, ORANGE, GREEN, PINK, YELLOW, SKY, GREY = (
     "#0072B2",
@@ -34,6 +37,12 @@ def parser(doc: str | None, scales: Mapping[str, Any], out: str) -> argparse.Arg
     result.add_argument("--seed", type=int, default=0)
     result.add_argument("--out", type=Path, default=Path(out))
     return result
+
+
+def is_expected(error: BaseException) -> bool:
+    """Return True if the package or a script of experiments raised an error on purpose."""
+    file = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
+    return is_ours(error) or file.is_relative_to(Path(__file__).parent)
 
 
 def panels(

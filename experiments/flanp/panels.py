@@ -26,7 +26,6 @@ from matplotlib.ticker import LogLocator
 from worlds import BATCH, CURVES, ON_TIME, PENALTY, WORLDS, World, test_accuracy
 
 import fedjax_srp as srp
-from fedjax_srp._checks import is_ours
 from fedjax_srp.history import jsonable
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -366,7 +365,7 @@ def run_panels(args: argparse.Namespace, result: argparse.ArgumentParser, panels
     try:
         return [run(panel, args.out / args.scale, args.data_dir) for panel in panels]
     except (ValueError, FileNotFoundError) as error:
-        if not (is_ours(error) or is_ours(error, Path(__file__).parent)):
+        if not curves.is_expected(error):
             raise
         result.error(str(error))
 

@@ -27,8 +27,10 @@ from paper_tables import OWN_PARTS, report
 
 import fedjax_srp as srp
 from fedjax_srp import methods
-from fedjax_srp._checks import is_ours
 from fedjax_srp.history import History, jsonable
+
+sys.path.append(str(Path(__file__).parents[1]))
+from curves import is_expected
 
 
 class Figure(NamedTuple):
@@ -363,7 +365,7 @@ def main(figure: int, arguments: list[str] | None = None) -> None:
                 study.train(training, range(seeds), together)
             columns[study.setting.title] = study.histories(args.methods, seeds)
     except (ValueError, FileNotFoundError) as error:
-        if not (is_ours(error) or is_ours(error, Path(__file__).parent)):
+        if not is_expected(error):
             raise
         parser.error(str(error))
     print(report(columns, figure, FIGURES[figure].title, args.results or args.out))

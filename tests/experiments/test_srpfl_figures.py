@@ -194,6 +194,14 @@ def test_errors_name_wrong_arguments(arguments, words, tmp_path, monkeypatch, ca
     assert not list(tmp_path.iterdir())  # found before the first run
 
 
+def test_a_run_with_other_settings_is_an_error_of_the_command_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(paper.srp, "use_all_cores", lambda: None)  # the devices of this process are already set
+    hand_made_run([0.5], 2).save(tmp_path / "digits/everybody/any_clock/fedavg/seed_0")
+    with pytest.raises(SystemExit):
+        paper.main(3, ["--scale", "smoke", "--methods", "fedavg", "--out", str(tmp_path)])
+    assert "seed_0 holds a run with other training, seed, " in capsys.readouterr().err
+
+
 SHAPES = {"digits": (8, 8), "cifar10": (32, 32, 3), "cifar100": (32, 32, 3)}  # of an example; others are as MNIST
 
 
