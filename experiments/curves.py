@@ -17,15 +17,8 @@ from PIL import Image
 
 from fedjax_srp._checks import is_ours
 
-BLUE, ORANGE, GREEN, PINK, YELLOW, SKY, GREY = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#666666",
-)
+BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+YELLOW, SKY, GREY = "#E69F00", "#56B4E9", "#666666"
 BAND = "line: mean of the trials, band: lowest to highest trial"
 MAX_POINTS = 40  # of a curve, in figures and in results
 

@@ -81,12 +81,8 @@ def main(arguments: list[str] | None = None) -> None:
     ax.set_xticks(range(len(layers)), layers)
     ax.set(ylabel="CKA before and after fine-tuning", ylim=(None, 1.02))
     curves.legend(figure, ax, 2)
-    curves.save(
-        args,
-        neural.file_name(args, "figure2"),
-        {"trials": scale.trials, "steps": scale.steps, "results": results},
-        figure,
-    )
+    facts = {"trials": scale.trials, "steps": scale.steps, "results": results}
+    curves.save(args, neural.file_name(args, "figure2"), facts, figure)
 
 
 if __name__ == "__main__":

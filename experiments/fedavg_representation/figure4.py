@@ -82,12 +82,8 @@ def main(arguments: list[str] | None = None) -> None:
         ax.set(title=name, xlabel="class", xticks=range(0, len(other), 3), yticks=range(0, len(other), 3))
     axes[0].set_ylabel("class")
     figure.colorbar(image, ax=axes, shrink=0.8, label="mean |cosine| of features")
-    curves.save(
-        args,
-        neural.file_name(args, "figure4"),
-        {"trials": scale.trials, "steps": scale.steps, "results": results},
-        figure,
-    )
+    facts = {"trials": scale.trials, "steps": scale.steps, "results": results}
+    curves.save(args, neural.file_name(args, "figure4"), facts, figure)
 
 
 if __name__ == "__main__":

@@ -40,30 +40,18 @@ class Scale(NamedTuple):
 
 SCALES = {
     "cpu": Scale(
-        {"name": "digits", "num_clients": 50, "classes_per_client": 3},
-        {"model": "mlp", "hidden": (64, 32)},
-        10,
-        (1, 2, 5, 10, 20),
-        100,
-        5,
+        {"name": "digits", "num_clients": 50, "classes_per_client": 3}, {"model": "mlp", "hidden": (64, 32)}, 10,
+        (1, 2, 5, 10, 20), 100, 5,
     ),
     "cifar10": Scale(
-        {"name": "cifar10", "num_clients": 100, "classes_per_client": 2},
-        {"model": "lenet5"},
-        50,
-        (1, 2, 5, 10, 15),
-        100,
-        1,
+        {"name": "cifar10", "num_clients": 100, "classes_per_client": 2}, {"model": "lenet5"}, 50,
+        (1, 2, 5, 10, 15), 100, 1,
     ),
     "smoke": Scale(
-        {"name": "digits", "num_clients": 10, "classes_per_client": 2},
-        {"model": "mlp", "hidden": (8,)},
-        10,
-        (1, 2),
-        11,
-        2,
+        {"name": "digits", "num_clients": 10, "classes_per_client": 2}, {"model": "mlp", "hidden": (8,)}, 10,
+        (1, 2), 11, 2,
     ),
-}
+}  # fmt: skip
 CURVES = {  # label -> method, evaluation, color
     "FedRep, own heads": ("fedrep", "own_head", curves.BLUE),
     "FedAvg": ("fedavg", "global", curves.GREEN),

@@ -121,13 +121,8 @@ def run_stages(scale: str, dtype: str, seeds: int) -> dict[str, dict[str, list[f
 
 
 COLUMNS = (
-    "eta",
-    "allowed_rounds",
-    "start_over_bound",
-    "gap_over_accuracy",
-    "rounds_to_accuracy",
-    "rounds_to_criterion",
-)
+    "eta", "allowed_rounds", "start_over_bound", "gap_over_accuracy", "rounds_to_accuracy", "rounds_to_criterion",
+)  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -186,15 +186,8 @@ def draw(points: pd.DataFrame, path: Path) -> None:
         table = group.pivot_table(index="sigma", columns="cost", values="speed_up", aggfunc="median")
         image = ax.imshow(np.log2(table), cmap="RdBu", vmin=-3, vmax=3, origin="lower", aspect="auto")
         for (y, x), value in np.ndenumerate(table.to_numpy()):
-            ax.text(
-                x,
-                y,
-                f"{value:.2g}",
-                ha="center",
-                va="center",
-                fontsize=8,
-                color="w" if abs(np.log2(value)) > 2 else "k",
-            )
+            color = "w" if abs(np.log2(value)) > 2 else "k"
+            ax.text(x, y, f"{value:.2g}", ha="center", va="center", fontsize=8, color=color)
         ax.set_xticks(range(table.shape[1]), [f"{c:g}" for c in table.columns])
         ax.set_yticks(range(table.shape[0]), [f"{s:g}" for s in table.index])
         ax.set_xlabel("cost C of a round, in mean times")
