@@ -1,4 +1,4 @@
-"""The table of algorithms: a small instance of each, data it runs on, and arguments that it refuses."""
+"""Table of algorithms: a small instance of each, the data it runs on, and the arguments that it refuses itself."""
 
 import dataclasses
 import functools
@@ -22,14 +22,14 @@ NUM_CLIENTS = len(COUNTS)
 
 
 class Row(NamedTuple):
-    make: Callable[..., FederatedAlgorithm]  # options override what makes it small
+    make: Callable[..., FederatedAlgorithm]  # its options override those of the small instance
     data: Callable[[], Any]
     refuses: tuple[dict[str, Any], ...]  # options; the message names the last one with its value
-    rounding: float = 1e-5  # by which an order of sums may change states
+    rounding: float = 1e-5  # tolerance for states when sums are added in another order
 
 
 def with_padding(data: FederatedData, value: float, label: int) -> FederatedData:
-    """Padding refers to an example of its own, full of `value` and with this label."""
+    """Point all padding at one extra example that is full of `value` and has this label."""
 
     def spare(x, y, indices, counts):
         x = jnp.concatenate([x, jnp.full((1, *x.shape[1:]), value, x.dtype)])
@@ -54,35 +54,32 @@ def linear_task():
     return srp.data.linear_task(jax.random.key(3), NUM_CLIENTS, dim=6, rank=2, noise_std=0.1)
 
 
-REFUSED_ON_EXAMPLES = ({"batch_size": 0}, {"batch_size": 2.5}, {"fine_tune_epochs": -1}, {"weighting": "size"})
-REFUSED_BY_STEPS = (
-    {"steps": None, "epochs": -2},
-    {"steps": None, "epochs": 1.5},
-    {"epochs": None, "steps": -2},
-    {"epochs": 1, "steps": 3},
-    {"steps": None, "epochs": None},
+# Options of `Training` and of `ExampleAlgorithm`, checked there and therefore for one algorithm only.
+SHARED_REFUSALS = (
+    *({"batch_size": 0}, {"batch_size": 2.5}, {"fine_tune_epochs": -1}, {"weighting": "size"}),
+    *({"steps": None, "epochs": -2}, {"steps": None, "epochs": 1.5}, {"epochs": None, "steps": -2}),
+    *({"epochs": 1, "steps": 3}, {"steps": None, "epochs": None}),
 )
 
 
-def small(algorithm, *refuses, split_model=model, has_steps=True, rounding=1e-5, **small_options):
-    """A class of algorithms on examples, with tiny models and all features of SGD; options by their short names."""
+def small(algorithm, *refuses, split_model=model, rounding=1e-5, **small_options):
+    """Row of an algorithm on examples, with a tiny model and SGD with momentum and decay; options by short names."""
 
     def make(**options):
         given = {"optimizer": srp.SGD(0.2, 0.5, 0.01), "batch_size": 3, "fine_tune_epochs": 2}
         return built(algorithm, split_model(), **given | small_options | options)
 
-    inherited = REFUSED_ON_EXAMPLES + (REFUSED_BY_STEPS if has_steps else ())
-    return Row(make, classification, inherited + refuses, rounding)
+    return Row(make, classification, refuses, rounding)
 
 
 def small_linear(algorithm, *refuses, **small_options):
-    """A class of algorithms on linear tasks."""
+    """Row of an algorithm on linear tasks."""
     make = lambda **options: algorithm(linear_task(), **{"step_size": 0.2} | small_options | options)  # noqa: E731
     return Row(make, linear_task, refuses)
 
 
 def with_batch_norm():
-    """A tiny model of which FedBN keeps something."""
+    """A tiny model with a BatchNorm layer, which FedBN makes personal."""
     dense = [nn.Dense(5, use_bias=False), nn.Dense(NUM_CLASSES)]  # a bias below BatchNorm does nothing
     layers = [srp.models.Layer(f"fc{i}", module) for i, module in enumerate(dense)]
     # two equal examples in a batch, or one, are divided by the root of epsilon: rounding is not to grow by 300
@@ -90,8 +87,8 @@ def with_batch_norm():
     return srp.models.Split((NUM_FEATURES,), NUM_CLASSES, layers, name="normalised", cut="fc1")
 
 
-SIZED, OF_OTHERS = {"weighting": "num_examples"}, {"evaluation": "own"}
-UNWEIGHTED = SIZED  # refused where all clients count alike
+SIZED = {"weighting": "num_examples"}
+UNWEIGHTED = SIZED  # refused by algorithms that weigh all clients alike
 TABLE = {
     "apfl": small(algorithms.APFL, {"own_share": -0.1}, {"own_share": 1.1}, own_share=0.4, adaptive=True),
     "ditto": small(algorithms.Ditto, {"penalty": -0.1}, penalty=0.3, **SIZED),
@@ -103,7 +100,7 @@ TABLE = {
         algorithms.FedALA, {"weight_step_size": -0.1}, {"weight_share": 1.5}, {"start_epochs": 0}, start_epochs=2,
         **SIZED,
     ),
-    "feddyn": small(algorithms.FedDyn, UNWEIGHTED, {"penalty": 0.0}, {"penalty": -0.1}, penalty=0.3),
+    "feddyn": small(algorithms.FedDyn, UNWEIGHTED, {"penalty": 0.0}, penalty=0.3),
     "fedamp": small(
         algorithms.FedAMP, {"penalty": -0.1}, {"attention_step_size": 0.0}, {"attention_width": 0.0},
         attention_step_size=0.5, attention_width=4.0,
@@ -118,36 +115,37 @@ TABLE = {
         algorithms.FedAsync, {"server_step_size": 0.0}, {"server_step_size": 1.5}, {"discount": "linear"},
         {"hinge_slope": -1.0}, {"hinge_start": -1.0}, {"mu": -0.1}, discount="hinge", hinge_start=0.0, mu=0.3, **SIZED,
     ),
-    "fedavg": small(algorithms.FedAvg, {"evaluation": "own_head"}),
+    "fedavg": small(algorithms.FedAvg, {"evaluation": "own_head"}, *SHARED_REFUSALS),
     "fedbabu": small(algorithms.FedBABU, **SIZED),
     "fedbn": small(algorithms.FedBN, {"own": "all"}, split_model=with_batch_norm),
     "fedbuff": small(
-        algorithms.FedBuff, {"server_step_size": 0.0}, {"server_step_size": -0.5}, {"staleness_exponent": -0.5},
-        server_step_size=0.7, **SIZED,
+        algorithms.FedBuff, {"server_step_size": 0.0}, {"staleness_exponent": -0.5}, server_step_size=0.7, **SIZED
     ),
-    "fedgate": small(algorithms.FedGATE, {"server_step_size": 0.0}, OF_OTHERS, server_step_size=0.7, **SIZED),
-    "fednova": small(algorithms.FedNova, OF_OTHERS, **SIZED),
+    "fedgate": small(algorithms.FedGATE, {"server_step_size": 0.0}, server_step_size=0.7, **SIZED),
+    "fednova": small(algorithms.FedNova, **SIZED),
     "fedopt": small(
         algorithms.FedOpt, {"rule": "sgd"}, {"server_step_size": 0.0}, {"beta1": 1.0}, {"beta2": -0.1}, rule="yogi",
         **SIZED,
     ),
     "fedper": small(algorithms.FedPer, **SIZED),
     "fedproto": small(algorithms.FedProto, {"penalty": -0.1}, penalty=0.5, **SIZED),
-    "fedprox": small(algorithms.FedProx, {"mu": -0.1}, OF_OTHERS, mu=0.3),
+    "fedprox": small(algorithms.FedProx, {"mu": -0.1}, mu=0.3),
     "fedrod": small(algorithms.FedRoD, **SIZED),
-    "fedrolex": small(algorithms.FedRolex, {"rates": ()}, rates=(0.4, 1.0), **SIZED),
-    "fedsgd": small(algorithms.FedSGD, OF_OTHERS, has_steps=False),
+    "fedrolex": small(algorithms.FedRolex, rates=(0.4, 1.0), **SIZED),
+    "fedsgd": small(algorithms.FedSGD),
     "fedrep": small(
-        algorithms.FedRep, {"head_epochs": -1}, {"representation_epochs": -1}, {"epochs": 0}, {"epochs": 1.5},
-        has_steps=False, head_epochs=2, epochs=2, **SIZED,
+        algorithms.FedRep, {"head_epochs": -1}, {"representation_epochs": -1}, {"epochs": 0}, head_epochs=2, epochs=2,
+        **SIZED,
     ),
     "hf_maml": small(
         algorithms.HFMAML, {"inner_steps": 0}, {"support_fraction": 1.0}, {"inner_step_size": -0.1},
         {"difference": 0.0}, support_fraction=0.7,
     ),
-    "fjord": small(algorithms.FjORD, {"rates": ()}, rates=(0.4, 1.0)),
+    "fjord": small(algorithms.FjORD, rates=(0.4, 1.0)),
     "heterofl": small(algorithms.HeteroFL, {"rates": ()}, rates=(0.4, 1.0)),
-    "knn_per": small(algorithms.KNNPer, {"num_neighbours": 0}, {"own_share": 1.5}, OF_OTHERS, num_neighbours=3),
+    "knn_per": small(
+        algorithms.KNNPer, {"num_neighbours": 0}, {"own_share": 1.5}, {"evaluation": "own"}, num_neighbours=3
+    ),
     "l2gd": small(
         algorithms.L2GD, {"aggregation_step_size": 1.5}, {"aggregation_probability": -0.1}, aggregation_step_size=0.4,
         aggregation_probability=0.5,
@@ -163,7 +161,7 @@ TABLE = {
         algorithms.PFedMe, {"penalty": -0.1}, {"inner_steps": 0}, {"inner_step_size": 0.0}, {"server_step_size": 0.0},
         penalty=2.0, inner_step_size=0.1, **SIZED,
     ),
-    "scaffold": small(algorithms.SCAFFOLD, UNWEIGHTED, {"server_step_size": 0.0}, OF_OTHERS, server_step_size=0.7),
+    "scaffold": small(algorithms.SCAFFOLD, UNWEIGHTED, {"server_step_size": 0.0}, server_step_size=0.7),
     "linear_fedavg": small_linear(
         algorithms.LinearFedAvg, {"local_steps": 0}, {"fine_tune_samples": 0}, {"fine_tune_steps": 1.5},
         fine_tune_steps=3,
@@ -175,6 +173,6 @@ TABLE = {
 }  # fmt: skip
 
 
-# what make test runs all tests of
+# `make test` runs every test of these; `make test-long` those of all.
 CORE = ("fedavg", "fedrep", "fedbuff", "linear_fedrep")
 of_core = pytest.mark.short(*(f"{name}*" for name in CORE))

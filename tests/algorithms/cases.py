@@ -1,4 +1,4 @@
-"""The table of NumPy references: with which options each runs beside its algorithm, and what has to be equal."""
+"""Table of NumPy references: the options of each and of its algorithm, and the values that must agree."""
 
 import operator
 from collections.abc import Callable, Mapping
@@ -43,20 +43,20 @@ from fedjax_srp.engine.round import stream
 
 
 class Case(NamedTuple):
-    """A run of the package and one of its reference, and what is equal in them after every round.
+    """A run of the package and one of its reference, and the values that must agree after every round.
 
-    `server`, `clients` and `rounds` have places in the package's states and `RoundInfo`, each with one in the
-    reference's states: attributes, or functions. Of clients the reference has lists.
+    `server`, `clients` and `rounds` map a value of the package's states and `RoundInfo` to one of the reference's
+    states, each given by an attribute or a function. The reference keeps a list for the clients.
     """
 
     run: Callable[..., Any]  # (params, clients, cohorts, steps, sgd=, client_weighting=, **numbers) -> states
     options: Mapping[str, Any] = {}  # of the algorithm
     numbers: Mapping[str, Any] = {}  # of the reference
-    drawn: Callable[[Setting], Mapping[str, Any]] = lambda setting: {}  # numbers that the run has drawn
+    drawn: Callable[[Setting], Mapping[str, Any]] = lambda setting: {}  # random numbers of the run
     server: Mapping[Any, Any] = {"params": "params"}
     clients: Mapping[Any, Any] = {}
     rounds: Mapping[Any, Any] = {}
-    judged: Mapping[str, Any] = {}  # evaluation -> (state, i, client, tuning, sgd) -> accuracy; None: not judged here
+    judged: Mapping[str, Any] = {}  # evaluation -> (state, i, client, tuning, sgd) -> accuracy; None: not compared
     shapes: tuple[str, ...] = ("heavy", "plain")
     sgd: Sgd | None = None
     steps: int | None = None  # of a unit of work, instead of epochs
@@ -65,11 +65,11 @@ class Case(NamedTuple):
     layout: Mapping[str, Any] = {}
     cut: str = "out"
     rtol: float = 1e-9
-    tuned: bool = False  # by the fine-tuning that methods inherit
+    tuned: bool = False  # compare inherited evaluations by fine-tuning too
 
 
 def itself(state):
-    """Of references whose state is a model, or a list of models."""
+    """Return the state: for references whose state is a model or a list of models."""
     return state
 
 
@@ -78,7 +78,7 @@ def get(tree, place):
 
 
 def accuracy(place, layers=(), purpose="head"):
-    """Of the model there, or of client i's where there is a list, after training these layers of it."""
+    """Return a judge: the accuracy of the model at `place` (client i's of a list) after training these layers."""
 
     def judge(state, i, client, tuning, sgd):
         models = get(state, place)
@@ -89,7 +89,7 @@ def accuracy(place, layers=(), purpose="head"):
 
 
 def adapted(alpha, inner_steps=1):
-    """Where one global model is judged as it is and after full-batch steps."""
+    """Return the comparisons of methods that judge one global model, and that model after full-batch steps."""
 
     def judge(params, i, client, *_):
         return hf_maml.adapted_accuracy(params, client, alpha, inner_steps)
@@ -98,7 +98,7 @@ def adapted(alpha, inner_steps=1):
 
 
 def partly_own(part, purpose="head", tuner=None):
-    """How methods are judged whose clients keep a part of the model."""
+    """Return the judges of methods whose clients keep a part of the model."""
 
     def tuned(state, i, client, tuning, sgd):
         return fedrep.fine_tuned_accuracy(state, client, tuning(purpose), tuner or sgd)
@@ -111,7 +111,7 @@ def partly_own(part, purpose="head", tuner=None):
 
 
 def classes_of(prototypes):
-    """As rows, in the order of the classes that have one."""
+    """Return prototypes as rows, in the order of the classes that have one."""
     return np.array([prototypes[c] for c in sorted(prototypes)])
 
 
@@ -120,7 +120,7 @@ def known(server):
 
 
 def targets_of(rows):
-    """The samples of a batch for the outer gradient: those after the first 0.8, or all of a batch of one."""
+    """Return a batch's samples for the outer gradient: all after the first 80 %, or all of a batch of one."""
     others = rows[max(round(0.8 * len(rows)), 1) :]
     return others if len(others) else rows
 
@@ -132,14 +132,14 @@ def on_targets(params, clients, cohorts, steps, *, sgd, client_weighting):
 
 
 def coins(setting):
-    """A partial cohort aggregates after a local round, and everybody after it: its mean is new to the others."""
+    """A partial cohort aggregates after a local round, and then all clients: the others have not seen that mean."""
     found = [bool(server.aggregates) for server in (setting.start, *(s.server for s in setting.states[:-1]))]
     assert found == [False, True, True]
     return {"coins": found}
 
 
 def rows_of_weights(setting):
-    """The batches that FedALA's weights are trained on: orders of a segment of the client's examples."""
+    """Return the batches that FedALA's weights are trained on: orders of a segment of the client's examples."""
 
     def of(t, i):
         count = COUNTS[i]
@@ -157,7 +157,7 @@ def rows_of_weights(setting):
 
 
 def heads_of(number):
-    """Batches of so many epochs of the head per unit of work."""
+    """Return batches of `number` epochs of the head per unit of work."""
     return lambda setting: {"head_steps": setting.epochs(number=number, purpose="head")}
 
 
@@ -171,7 +171,7 @@ ONLY_OWN = {"clients": {"params": itself}, "judged": {"own_model": accuracy(itse
 KEPT_HEAD = {"server": {"representation": "shared", "head": "mean_own"}, "clients": {"head": "own"}}
 KEPT_BODY = {"server": {"head": "shared", "representation": "mean_own"}, "clients": {"representation": "own"}}
 VARIATES = {"server": {"params": "params", "variate": "variate"}, "clients": {"variate": "variates"}, "judged": GLOBAL}
-# Two stages: 1 and 3 go on in the second one, 0 comes back in its second round, 4 is new then.
+# Two stages: clients 1 and 3 go on in the second one, 0 comes back in its second round, 4 is new then.
 STAGED = np.array([[1, 3, 0, 2, 4, 5, 6], [6, 1, 3, 5, 0, 2, 4], [3, 4, 6, 0, 1, 2, 5]])
 TWO_STAGES = Rounds(STAGED, (3, 4, 5), 1 + (STAGED == 3) + 2 * (STAGED == 0), (0, 1, 1))
 HEADS = Sgd(0.1, momentum=0.3)  # FedRep's heads have an optimizer of their own

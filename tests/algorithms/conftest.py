@@ -1,4 +1,4 @@
-"""Double precision, for tests beside NumPy."""
+"""Fixture for tests in double precision."""
 
 import jax
 import pytest

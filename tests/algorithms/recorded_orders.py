@@ -1,4 +1,4 @@
-"""The batches that a client of the package takes, from the documented keys (stream, round, phase, id, purpose)."""
+"""Batches that a client of the package takes, from the documented keys (stream, round, phase, id, purpose)."""
 
 import functools
 
@@ -28,7 +28,7 @@ def _draw(key_pass, counts, purpose, batch_size, capacity, num_epochs, steps):
 
 
 class RecordedOrders:
-    """Orders of a run with this root key on clients of these sizes."""
+    """Orders of the examples in a run with this root key on clients of these sizes."""
 
     def __init__(self, root, counts, batch_size):
         self.root, self.counts, self.capacity = root, jnp.asarray(counts, jnp.int32), int(max(counts))

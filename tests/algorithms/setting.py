@@ -1,4 +1,4 @@
-"""Runs of the package that a NumPy reference is compared with: clients of unequal sizes and work, in float64."""
+"""Runs of the package to compare with NumPy references: clients of unequal sizes and work, in float64."""
 
 import functools
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ SMALL = functools.partial(clients_of, COUNTS, TEST_COUNTS, dtype=np.float64)
 SPREAD = {"devices": 2, "chunk_size": 2}
 INHERITED = GlobalModel.fine_tune, GlobalModel.fine_tune_all, OwnModel.fine_tune
 
-# Limits: plain steps on full batches, or all that local training has; times that change from round to round.
+# For tests of limits: plain steps on full batches, or SGD with momentum and decay; times that change every round.
 FULL = {"batch_size": 99, "optimizer": srp.SGD(0.3)}
 HEAVY_STEPS = {"batch_size": BATCH, "optimizer": srp.SGD(0.3, 0.5, 0.01)}
 EVERYBODY = srp.participation.Full()
@@ -28,7 +28,7 @@ CLOCK = srp.clocks.Dynamic(srp.clocks.Exponential(1.0))
 
 
 class Rounds(NamedTuple):
-    """Who takes part, in the order of a cohort, with how many units of work."""
+    """Participants of each round, in the order of the cohort, with their units of work."""
 
     ids: Any
     sizes: Any
@@ -61,7 +61,7 @@ def optimizer(sgd):
 
 
 def by_layer(split_model, *parts):
-    """Parameters of the package as {layer: {part: array}} in the order of the layers."""
+    """Return parameters of the package as {layer: {part: array}}, in the order of the layers."""
     together = {name: layer for part in parts for name, layer in part.items()}
     return {name: jax.tree.map(np.asarray, together[name]) for name in split_model.layer_names if name in together}
 
@@ -75,14 +75,14 @@ def of_client(states, i):
 
 
 def flat(tree):
-    """All numbers of a tree, of which some leaves may be zero but for rounding."""
+    """Return all numbers of a tree in one array, since some leaves may be zero but for rounding."""
     return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
 
 
 class Setting:
-    """A run of the package with its state after every round, and what a reference needs to run beside it.
+    """A run of the package with its state after every round, and the inputs that a reference needs.
 
-    With `tuned=False` it is not judged by the fine-tuning that methods inherit from `GlobalModel` and `OwnModel`.
+    `tuned=False` leaves out the evaluations by fine-tuning that methods inherit from `GlobalModel` and `OwnModel`.
     """
 
     def __init__(self, algorithm, policy, clients, num_rounds=3, key=KEY, tuned=True, **run_options):
@@ -103,7 +103,7 @@ class Setting:
         self.params = by_layer(algorithm.model, start.representation, start.head)
 
     def epochs(self, rounds=UNEQUAL, number=EPOCHS, purpose="local"):
-        """`(t, i, alternation) -> rows`: batches of so many epochs per unit of work."""
+        """Return `(t, i, alternation) -> rows`: batches of `number` epochs per unit of work."""
 
         def rows(t, i, a=0):
             in_all = number * rounds.work_of(t, i)
@@ -112,7 +112,7 @@ class Setting:
         return rows
 
     def steps(self, number):
-        """`(t, i) -> rows`: so many batches per unit of work, drawn with replacement."""
+        """Return `(t, i) -> rows`: `number` batches per unit of work, drawn with replacement."""
         return lambda t, i: self.orders.steps(t, i, number * UNEQUAL.work_of(t, i))
 
     def tuning(self, num_rounds, i, purpose, epochs):
@@ -120,7 +120,7 @@ class Setting:
 
 
 def run_of(algorithm, clients, policy, rounds=3):
-    """States after each round, on the host; the state of the beginning first."""
+    """Return the initial state and the state after each round, on the host."""
     run = Run(algorithm, federation(clients), policy, CLOCK, chunk_size=3)
     states = [run.host_state()]
     for _ in range(rounds):
@@ -130,7 +130,7 @@ def run_of(algorithm, clients, policy, rounds=3):
 
 
 def turn_of(cls, **options):
-    """One client's turn, compiled: `(client id, server state, client state or None for its first) -> ClientOutput`."""
+    """Compile one client's update: `(client id, server state, client state) -> (server state, ClientOutput)`."""
     algorithm, data = built(cls, split_model(), **options), federation(SMALL())
 
     @functools.partial(jax.jit, static_argnames="num_clients")

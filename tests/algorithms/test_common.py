@@ -1,4 +1,4 @@
-"""Properties that every algorithm inherits from its row in the table below."""
+"""Properties of every algorithm that has a row in `algorithm_table`."""
 
 import dataclasses
 import doctest
@@ -40,14 +40,14 @@ HUGE = 3e38  # finite, but the sum of two is not
 
 @pytest.fixture(scope="module", params=TABLE)
 def name(request):
-    """Every algorithm in turn: pytest runs all tests of one before those of the next, so they share its programs."""
+    """Each algorithm in turn: pytest runs all tests of one before those of the next, so they share its programs."""
     return request.param
 
 
 # Protocol.
 
 
-SHARED_FILES = {"examples", "linear", "local", "optimizers", "training"}  # what several algorithms are made of
+SHARED_FILES = {"examples", "linear", "local", "optimizers", "training"}  # no algorithms
 
 
 def test_every_public_algorithm_and_every_file_of_the_folder_has_a_row():
@@ -75,8 +75,8 @@ def test_built_again_it_is_equal_and_its_floats_are_its_leaves(name):
     assert jax.tree.unflatten(jax.tree.structure(one), leaves) == one
 
 
-def parts_of(algorithm):
-    """Every method of an algorithm with the names its parameters must have where they have a fixed one."""
+def methods_of(algorithm):
+    """Yield each method of an algorithm with the required names of its parameters; None for any name."""
     client, server = ("key", None, None, None, "context"), ("key", None, None, "context")
     yield algorithm.init, ("key", "data")
     yield algorithm.init_client, ("key", None, None)
@@ -99,7 +99,7 @@ def test_protocol(name):
     algorithm = TABLE[name].make()
     assert isinstance(algorithm, FederatedAlgorithm)
     assert algorithm.evaluations
-    for function, expected in parts_of(algorithm):
+    for function, expected in methods_of(algorithm):
         names = list(inspect.signature(function).parameters)
         assert len(names) == len(expected), function
         for parameter, fixed_name in zip(names, expected, strict=True):
@@ -110,7 +110,7 @@ def test_protocol(name):
 
 
 def check_documentation(cls):
-    """Every field, in the class or the base that it is of, and the sections are there."""
+    """Every field is documented, in the class or its base, and the sections are there."""
     doc, said = inspect.getdoc(cls), argument_help(cls)
     for parameter in inspect.signature(cls).parameters:
         assert said.get(parameter), parameter
@@ -119,7 +119,7 @@ def check_documentation(cls):
 
 
 def check_examples(cls):
-    """The examples of its file run."""
+    """The examples in the docstrings of its file run."""
     results = doctest.testmod(importlib.import_module(cls.__module__))
     assert results.attempted > 0
     assert results.failed == 0
@@ -146,7 +146,7 @@ def test_refusals_name_argument_and_value(make, options):
 
 @pytest.mark.short("fedavg", "fedrep")
 @pytest.mark.parametrize("name", [name for name, row in TABLE.items() if row.data is classification])
-def test_fine_tuning_may_have_an_optimizer_of_its_own(name):
+def test_fine_tuning_may_have_its_own_optimizer(name):
     slow, fast = (0.05, 0.1), (0.2, 0.5)  # step size, momentum
     data = classification()
     examples, context = data.train_client(jnp.int32(2)), RoundContext(*[jnp.int32(1)] * 3, NUM_CLIENTS, jnp.int32(1))
@@ -171,7 +171,7 @@ def test_fine_tuning_may_have_an_optimizer_of_its_own(name):
             assert_close(runs["both"][part], runs[other][part], 1e-2)
 
 
-# Behaviour, on three rounds of 3, 8 and all 15 clients, in three stages, with unequal work.
+# Behaviour in three rounds of 3, 8 and all 15 clients, in three stages, with unequal work.
 
 IDS = np.array([np.random.default_rng(t).permutation(NUM_CLIENTS) for t in range(3)])
 SIZES, STAGES = np.array([3, 8, 15]), np.array([0, 1, 2])
@@ -182,7 +182,7 @@ BASE, *OTHERS = LAYOUTS
 
 
 class Base(NamedTuple):
-    """Three rounds on one device and in one chunk, and all that is needed to run them differently."""
+    """Three rounds on one device in one chunk, and what is needed to run them in another way."""
 
     run: Run
     start: Any  # SimulationState on the host
@@ -203,9 +203,9 @@ def base(name) -> Base:
 
 @functools.cache
 def spread(name, layout_name) -> Run:
-    """The same on other devices, in other chunks; without evaluations, which `test_reference` has on devices too."""
+    """Return the same run in another layout, without evaluations, which `test_reference` runs on several devices."""
     if layout_name == OTHERS[-1] and name not in CORE:
-        pytest.skip("one layout beside the first will do for a method made of the same parts")
+        pytest.skip("one other layout suffices for a method made of the same parts")
     if layout_name == BASE:
         return base(name).run
     devices, chunk_size = LAYOUTS[layout_name]
@@ -214,7 +214,7 @@ def spread(name, layout_name) -> Run:
 
 
 def rerun(run, name, number=3, data=None, **changed):
-    """The first rounds again with something changed; the states after each."""
+    """Run the first rounds again with something changed, and return the states after each."""
     run.feed(TABLE[name].data() if data is None else data).place(base(name).start._replace(**changed))
     return steps(run, number)
 
@@ -233,7 +233,7 @@ def test_states_keep_their_types_and_nothing_is_traced_twice(name):
     assert again.program.shared is run.program.shared
     after_another_key = steps(again, 3)[-1]
     assert run.program.num_traces == traces
-    with pytest.raises(AssertionError):  # the key does matter
+    with pytest.raises(AssertionError):  # the key matters
         assert_close(after_another_key.server, states[-1].server, 1e-3)
 
 
@@ -280,7 +280,7 @@ def test_the_order_of_the_cohort_does_not_matter(name):
 def test_padding_of_examples_does_not_matter(name):
     data = TABLE[name].data()
     if not isinstance(data, FederatedData):
-        pytest.skip("these data have no padding")
+        pytest.skip("linear tasks have no padding")
     huge = with_padding(federation(clients_of(COUNTS, TEST_COUNTS)), HUGE, 2**31 - 1)
     chex.assert_trees_all_equal_shapes_and_dtypes(huge, data)
     run = base(name).run.feed(huge).place(base(name).start)
@@ -290,7 +290,7 @@ def test_padding_of_examples_does_not_matter(name):
 
 
 def poisoned_data(data, clients):
-    """The data of these clients are huge, for training and for testing."""
+    """Return the data with huge training and test inputs for these clients."""
     if not isinstance(data, FederatedData):
         return dataclasses.replace(data, heads=data.heads.at[np.array(clients)].set(HUGE))
     new = {}
@@ -303,7 +303,7 @@ def poisoned_data(data, clients):
 
 
 def poisoned_rows(leaf, clients):
-    """The rows of these clients hold -0.0 and a nan with a payload in turn; other types hold their largest number."""
+    """Fill the rows of these clients with -0.0 and a nan with a payload in turn; other types with their maximum."""
     leaf = leaf.copy()
     flat = leaf[clients].reshape(-1)
     if leaf.dtype == np.float32:

@@ -1,4 +1,4 @@
-"""FedAT under `asynchronous_tiers` against a queue of tiers in float64, and its limits."""
+"""FedAT under `asynchronous_tiers` against a queue of tiers, in float64."""
 
 import itertools
 
@@ -57,7 +57,7 @@ def test_fedat_is_a_queue_of_tiers(clock_name, devices):
     order = np.argsort(np.asarray(times[0].expected))
     tier_of = {int(i): min(place // (len(COUNTS) // TIERS), TIERS - 1) for place, i in enumerate(order)}
     assert all(len(set(ids)) == K and {tier_of[i] for i in ids} == {m} for (_, m), ids in drawn.items())
-    drawn |= {(ROUNDS, m): [0] for m in range(TIERS)}  # begins behind what is looked at
+    drawn |= {(ROUNDS, m): [0] for m in range(TIERS)}  # begin after the rounds that are compared
     realised = [np.asarray(of_round.realised) for of_round in times] + [np.ones(len(COUNTS))]
     queue = fedat.tier_rounds(lambda v, m: drawn[v, m], lambda v, i: float(realised[v][i]), TIERS)
     orders = RecordedOrders(KEY, COUNTS, BATCH)
@@ -78,7 +78,7 @@ def test_fedat_is_a_queue_of_tiers(clock_name, devices):
     assert seen == {0, 1, 2}
 
 
-def test_too_few_tiers_are_seen_as_divergence():
+def test_too_few_tiers_show_as_divergence():
     data, split_model = federation(clients_of(COUNTS, TEST_COUNTS, dtype=np.float64)), model(dtype=jnp.float64)
     policy, clock = srp.participation.AsynchronousTiers(2, tiers=3), srp.clocks.Fixed(srp.clocks.Constant(1.0))
     run = Run(srp.algorithms.FedAT(split_model, num_tiers=2), data, policy, clock)

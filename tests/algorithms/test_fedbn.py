@@ -1,4 +1,4 @@
-"""BatchNorm in federated training: FedBN, SiloBN and FedAvg against NumPy in float64, limits, and what is refused."""
+"""BatchNorm in federated training: FedBN, SiloBN and FedAvg against NumPy in float64, and refusals."""
 
 import dataclasses
 
@@ -45,7 +45,7 @@ def normalised(dtype=jnp.float32, norm=None, cut="out"):
 
 
 def by_layer(*parts):
-    """Parameters as the reference has them: statistics beside scale and bias."""
+    """Return parameters in the layout of the reference: statistics beside scale and bias."""
     layers = {name: dict(layer) for part in parts for name, layer in part.items()}
     statistics = layers["norm"].pop("batch_stats")
     return jax.tree.map(np.asarray, layers | {"norm": layers["norm"] | statistics})
@@ -55,7 +55,7 @@ def by_layer(*parts):
 @pytest.mark.parametrize("personal", fedbn.PERSONAL)
 @pytest.mark.parametrize(("sgd", "run_options"), [(HEAVY, {"chunk_size": 3}), (PLAIN, SPREAD)])
 def test_three_rounds(sgd, run_options, personal):
-    """Clients of 1 to 12 examples in batches of 4: batches that are not full, and one of a single example."""
+    """Clients of 1 to 12 examples in batches of 4: partial batches, and one of a single example."""
     weighting = "num_examples" if sgd is HEAVY else "uniform"
     options = {"batch_size": BATCH, "epochs": EPOCHS, "optimizer": optimizer(sgd), "weighting": weighting}
     factory = srp.algorithms.FedAvg if personal == "nothing" else srp.algorithms.FedBN
@@ -78,7 +78,7 @@ def test_three_rounds(sgd, run_options, personal):
                     assert_close(found | kept["batch_stats"], state.own[i], 1e-9)
 
 
-def test_what_stays_is_not_charged():
+def test_personal_normalisation_is_not_charged():
     split_model = normalised()
     params = split_model.init(KEY)
     kept = sum(
@@ -111,7 +111,7 @@ def one_step(count, sgd=None, **options):
 
 
 @pytest.mark.parametrize("count", [1, 3, 7])
-def test_a_step_takes_in_the_statistics_of_the_real_examples_alone(count):
+def test_a_step_updates_the_statistics_from_real_examples_only(count):
     start, params, x = one_step(count)
     z = x @ np.asarray(start.representation["fc"]["kernel"])
     found = params.representation["norm"]["batch_stats"]
@@ -132,8 +132,8 @@ def test_a_step_takes_in_the_statistics_of_the_real_examples_alone(count):
 )
 def test_neither_optimizer_nor_method_moves_statistics(changed):
     expected, params = one_step(5)[1], one_step(5, **changed)[1]
-    as_it_should = expected.representation["norm"]["batch_stats"]
-    assert_close(params.representation["norm"]["batch_stats"], as_it_should, 1e-5)
+    statistics = expected.representation["norm"]["batch_stats"]
+    assert_close(params.representation["norm"]["batch_stats"], statistics, 1e-5)
     with pytest.raises(AssertionError):
         assert_close(params.head, expected.head, 1e-3)
 
@@ -158,7 +158,7 @@ def test_without_examples_nothing_moves():
     assert_same_bits(params, start)
 
 
-def test_a_frozen_representation_is_judged_and_stays():
+def test_a_frozen_representation_uses_its_running_statistics():
     split_model, examples = normalised(), examples_of(5)
     start = jax.tree.map(lambda leaf: leaf + 0.3, split_model.init(KEY))
     training = LocalTraining(srp.SGD(0.1), batch_size=7, epochs=2)
@@ -178,7 +178,7 @@ def test_a_frozen_representation_is_judged_and_stays():
         assert_close(split_model.represent(start.representation, x, key), features, 1e-2)
 
 
-def test_the_model_says_what_is_normalisation():
+def test_normalisation_layers_of_a_model_are_found():
     params = srp.models.ResNet18((8, 8), 4, channels=(2, 2, 4, 4)).init(KEY)
     flags, statistics = is_batch_norm(params), is_statistic(params)
     assert has_statistics(params)
@@ -196,13 +196,13 @@ def test_the_model_says_what_is_normalisation():
 REFUSING = [name for name, cls in ALGORITHMS.items() if not getattr(cls, "moves_statistics", True)]
 
 
-def test_who_refuses_statistics():
+def test_the_methods_that_refuse_statistics():
     expected = {"apfl", "fedbuff", "feddyn", "fedgate", "fednova", "fedopt", "fedsgd", "hf_maml", "per_fedavg"}
     assert set(REFUSING) == expected | {"heterofl", "fedrolex", "fjord"}
 
 
 @pytest.mark.parametrize("name", REFUSING)
-def test_methods_whose_models_are_no_means_refuse_batch_norm_and_take_group_norm(name):
+def test_methods_whose_models_are_no_means_refuse_batch_norm_and_accept_group_norm(name):
     data = federation(clients_of((3, 5), (2, 2)))
     with refused(rf"model 'normalised' has BatchNorm, .* and {name} makes models"):
         built(ALGORITHMS[name], normalised()).init(KEY, data)
@@ -235,6 +235,6 @@ def test_other_methods_train_it_and_variances_stay_positive(name):
     assert any((leaf != 1).any() for leaf in found)
 
 
-def test_a_batch_norm_that_decides_itself_is_refused():
+def test_a_batch_norm_with_use_running_average_is_refused():
     with pytest.raises(ValueError, match=r"layer 'norm'.*BatchNorm\(use_running_average=True\): .*; leave it out"):
         normalised(norm=nn.BatchNorm(use_running_average=True)).init(KEY)

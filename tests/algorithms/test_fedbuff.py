@@ -1,4 +1,4 @@
-"""FedBuff and FedAsync under `buffered` against a queue of jobs in float64, and their limits."""
+"""FedBuff and FedAsync under `buffered` against a queue of jobs, in float64."""
 
 import functools
 import itertools
@@ -25,7 +25,7 @@ CLOCKS = {clock.name: clock(srp.clocks.Exponential(1.0)) for clock in (srp.clock
 
 
 def recorded_times(clock, num_rounds):
-    """(num_rounds, num_clients): what the clock says in every round of a run with this root key."""
+    """Return the clock's times in every round of a run with this root key, (num_rounds, num_clients)."""
     state, table = clock.init(named_key(named_key(KEY, "clock"), "init"), NUM_CLIENTS), []
     for t in range(num_rounds):
         times, state = clock.sample(stream(KEY, "clock", jnp.int32(t)), state, jnp.zeros(()))
@@ -34,7 +34,7 @@ def recorded_times(clock, num_rounds):
 
 
 def watched(k, concurrency=None):
-    """`buffered`; its state holds the last cohort too, in the order of arrival, and who begins next."""
+    """Return `buffered` with a state that also holds the last cohort, in order of arrival, and the next starters."""
     policy = srp.participation.Buffered(k, concurrency)
 
     def select(key, state, times):
@@ -49,13 +49,13 @@ def watched(k, concurrency=None):
 
 @functools.cache
 def setting():
-    """Model, clients and data."""
+    """Return model, clients and data."""
     clients = clients_of(COUNTS, TEST_COUNTS, dtype=np.float64)
     return model(dtype=jnp.float64), clients, federation(clients)
 
 
-class Beside:
-    """A run, and what a reference needs beside it."""
+class ReferenceRun:
+    """A run of the package, and the inputs that a reference needs."""
 
     def __init__(self, cls, sgd, k, concurrency=None, clock_name="fixed", run_options=None, **options):
         split_model, _, data = setting()
@@ -70,7 +70,7 @@ class Beside:
         return batches(self.orders.epochs(version, i, "local", EPOCHS), BATCH)
 
     def check(self, step):
-        """One step of the server; returns the state after it, and the scores."""
+        """Run one step of the server, compare it, and return the state after it and the scores."""
         rounds, _, scores = self.run.rounds()
         state = self.run.host_state()
         self.elapsed += float(rounds.compute_time[0])
@@ -101,7 +101,7 @@ def test_fedbuff_is_a_queue_of_jobs(k, sgd, options, run_options, clock_name):
     clients, weighting = setting()[1], options.get("client_weighting", "uniform")
     of_algorithm = {"server_step_size": options.get("eta", 1.0), "staleness_exponent": options.get("exponent", 0.5)}
     of_algorithm |= {"fine_tune_epochs": TUNING, "weighting": weighting, "run_options": run_options}
-    beside = Beside(srp.algorithms.FedBuff, sgd, k, clock_name=clock_name, **of_algorithm)
+    beside = ReferenceRun(srp.algorithms.FedBuff, sgd, k, clock_name=clock_name, **of_algorithm)
     queue = fedbuff.jobs(NUM_CLIENTS, beside.job_time, k)
     expected = fedbuff.run(beside.start, clients, queue, beside.rows, k=k, sgd=sgd, **options)
     versions = np.zeros(NUM_CLIENTS, np.int32)
@@ -119,7 +119,7 @@ def test_fedbuff_is_a_queue_of_jobs(k, sgd, options, run_options, clock_name):
 
 
 def test_updates_lose_weight_by_the_power_law():
-    """A client of which the model is old by tau: its update is (1 + tau)^-a of a fresh one."""
+    """The update of a client whose model has staleness tau is (1 + tau)^-a times a fresh one."""
     split_model, _, data = setting()
     algorithm = srp.algorithms.FedBuff(split_model, staleness_exponent=0.7)
     examples, server = data.train_client(jnp.int32(2)), algorithm.init(KEY, data)
@@ -142,13 +142,13 @@ def test_updates_lose_weight_by_the_power_law():
     ("k", "concurrency", "run_options"),
     [(1, 3, {}), (3, 2, {"devices": 2, "chunk_size": 1}), (3, 5, {"chunk_size": 3})],
 )
-def test_with_a_limit_a_random_client_begins_whenever_one_delivers(k, concurrency, run_options, clock_name):
+def test_with_limited_concurrency_a_random_client_starts_whenever_one_reports(k, concurrency, run_options, clock_name):
     sgd = Sgd(0.3, momentum=0.5)
-    beside = Beside(srp.algorithms.FedBuff, sgd, k, concurrency, clock_name, run_options)
+    beside = ReferenceRun(srp.algorithms.FedBuff, sgd, k, concurrency, clock_name, run_options)
     policy = beside.run.host_state().policy[0]
     first = np.flatnonzero(policy.begins).tolist()
     assert len(first) == concurrency
-    later = policy.drawn.tolist()  # who begins next, as the policy draws it
+    later = policy.drawn.tolist()  # the next clients, as the policy draws them
 
     def next_client(taken, version):
         chosen = later.pop(0)
@@ -170,10 +170,10 @@ def test_with_a_limit_a_random_client_begins_whenever_one_delivers(k, concurrenc
     ("kind", "a", "b", "alpha", "rho"),
     [("constant", 0.5, 0.0, 0.6, 0.0), ("polynomial", 0.8, 0.0, 0.9, 0.3), ("hinge", 1.5, 2.0, 0.7, 0.005)],
 )
-def test_fedasync_is_its_algorithm(kind, a, b, alpha, rho):
+def test_fedasync_agrees_with_its_reference(kind, a, b, alpha, rho):
     options = {"staleness_exponent": a} if kind == "polynomial" else {"hinge_slope": a, "hinge_start": b}
     options |= {"server_step_size": alpha, "mu": rho, "discount": kind}
-    beside, most = Beside(srp.algorithms.FedAsync, Sgd(0.3), 1, **options), 0
+    beside, most = ReferenceRun(srp.algorithms.FedAsync, Sgd(0.3), 1, **options), 0
     queue, weight_of = fedbuff.jobs(NUM_CLIENTS, beside.job_time, 1), functools.partial(fedasync.s, kind, a=a, b=b)
     numbers = {"sgd": Sgd(0.3), "alpha": alpha, "weight_of": weight_of, "rho": rho}
     expected = fedasync.run(beside.start, setting()[1], queue, beside.rows, **numbers)

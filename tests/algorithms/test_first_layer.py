@@ -1,4 +1,4 @@
-"""The first dense layer in the span of a client's examples: the same training, and only where it is meant to be."""
+"""Training the first dense layer in the span of a client's examples: equal results, and when it is chosen."""
 
 import dataclasses
 
@@ -27,7 +27,7 @@ def _double():
 
 @pytest.fixture
 def both(monkeypatch):
-    """Results of a function with the first layer in the span and without, and how often it was trained there."""
+    """Run a function with the first layer trained in the span and without; return both results."""
 
     def run(function):
         found, times = [], []
@@ -53,7 +53,7 @@ def both(monkeypatch):
     program._shared.cache_clear()
 
 
-def close(found):
+def assert_close(found):
     within, plain = found
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-12), within, plain)
     return plain
@@ -74,13 +74,13 @@ def trained(optimizer=HEAVY, count=7, padding=0.0, work=1, model=MODEL, **how):
 
 @pytest.mark.parametrize("optimizer", [srp.SGD(0.2), HEAVY, srp.SGD(lambda step: 0.3 / (1.0 + step.astype(float)))])
 @pytest.mark.parametrize("how", [{"epochs": 3}, {"epochs": None, "steps": 5}])
-def test_it_is_the_same_training(both, optimizer, how):
-    start, result = close(both(lambda: trained(optimizer, **how)))
+def test_the_results_agree(both, optimizer, how):
+    start, result = assert_close(both(lambda: trained(optimizer, **how)))
     assert np.abs(result.params.representation["fc1"]["kernel"] - start.representation["fc1"]["kernel"]).max() > 1e-2
 
 
 @pytest.mark.parametrize(("count", "work"), [(0, 1), (7, 0)])
-def test_a_client_without_examples_or_work_keeps_its_bits(both, count, work):
+def test_a_client_without_examples_or_work_is_unchanged(both, count, work):
     for start, result in both(lambda: trained(count=count, work=work, epochs=2)):
         jax.tree.map(np.testing.assert_array_equal, result.params, start)
 
@@ -100,7 +100,7 @@ def federation():
 
 @pytest.mark.parametrize("name", ["fedavg", "fedrep", "lg_fedavg", "fedbabu"])
 def test_rounds_are_the_same(both, name):
-    """Clients of any size, under a vmap: the representation alone, all layers, a personal first layer."""
+    """Clients of several sizes under a vmap: the representation alone, all layers, a personal first layer."""
     data = federation()
     options = {"dataset": data, "model": MODEL, "epochs": 2, "batch_size": 4, "learning_rate": 0.1, "momentum": 0.5}
     method = srp.methods.get(name, **options)
@@ -109,7 +109,7 @@ def test_rounds_are_the_same(both, name):
         end = srp.simulate(method, data, num_rounds=3, key=jax.random.key(1), record_loss=True, progress=False)
         return end.server_state, end.client_states, end.metrics["training_loss"], end.final_accuracy
 
-    close(both(run))
+    assert_close(both(run))
 
 
 @pytest.mark.parametrize("derivative", [jax.jacfwd, jax.grad])
@@ -127,7 +127,7 @@ def test_derivatives_of_rounds_are_the_same(both, derivative):
             loss += info.metrics["training_loss"]
         return loss + state.server.params.representation["fc1"]["kernel"].sum()
 
-    slope = close(both(lambda: jax.jit(derivative(final))(0.1)))
+    slope = assert_close(both(lambda: jax.jit(derivative(final))(0.1)))
     assert abs(slope) > 1e-3
 
 
@@ -143,18 +143,18 @@ def chosen(model, capacity=150, dtype=jnp.float32, **how):
     return local.layer_in_span(local.example_loss(model), params, examples, training)
 
 
-def test_where_it_is_faster_it_is_chosen():
+def test_it_is_chosen_where_it_is_faster():
     assert chosen(large()) == "fc1"
     assert chosen(large(cut=None), epochs=None, steps=75) == "fc1"
-    assert chosen(large(), 480) is None  # more products than spared ones
+    assert chosen(large(), 480) is None  # it needs more products than it saves
     assert chosen(large(), 480, epochs=5) == "fc1"
     assert chosen(large(), batch_size=50) is None
-    assert chosen(large(hidden=(8,))) is None  # weights stay in the cache anyway
+    assert chosen(large(hidden=(8,))) is None  # the weights fit into the cache anyway
 
 
 @srp.part
 class Doubled(srp.models.MLP):
-    """A model that does something else with its inputs."""
+    """A model with its own `represent`."""
 
     def represent(self, representation, x, key=None):
         """Features of twice the input."""
@@ -178,7 +178,7 @@ def of_other_layers():
     return srp.models.Split((28, 28), 10, [srp.models.Layer("out", OtherDense(512))], cut=None)
 
 
-def test_a_layer_of_that_name_within_another_is_not_meant():
+def test_a_nested_layer_of_that_name_is_not_taken():
     inner = {"block": {"fc1": {"kernel": jnp.ones((2, 2))}}}
     assert dense.kernel_of("fc1", inner) is None
     assert dense.kernel_of("fc1", srp.models.SplitParams(inner, {"fc1": {"kernel": jnp.ones((3, 2))}})).shape == (3, 2)
@@ -197,13 +197,13 @@ OTHERS = {
 
 
 @pytest.mark.parametrize(("model", "how"), OTHERS.values(), ids=OTHERS)
-def test_what_is_no_plain_first_layer_is_trained_as_it_is(model, how):
+def test_other_layers_inputs_and_optimizers_are_trained_plainly(model, how):
     assert chosen(large(), 60, epochs=5) == "fc1"
     assert chosen(model, 60, epochs=5, **how) is None
 
 
-def test_other_losses_and_gradients_are_trained_as_they_are(monkeypatch):
-    """A loss that is no model's may read the weights, and so may a gradient."""
+def test_other_losses_and_gradients_are_trained_plainly(monkeypatch):
+    """A user's own loss or gradient may read the weights."""
     params, examples = MODEL.init(jax.random.key(0)), of_client()
     loss, how = local.example_loss(MODEL), srp.Training(batch_size=4).alone()
     asked = []

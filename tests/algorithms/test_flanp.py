@@ -1,4 +1,4 @@
-"""FedGATE and FedNova against their NumPy versions in float64, their limits, and FLANP's criterion in whole runs."""
+"""FedGATE and FedNova on quadratics, and FLANP's criterion in whole runs, in float64."""
 
 import dataclasses
 import functools
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("float64")
 
 
 @pytest.mark.long
-def test_fedgate_with_k_random_clients_as_it_is_printed():
+def test_fedgate_with_k_random_clients_agrees_with_the_printed_algorithm():
     policy = srp.participation.Uniform(3)
     options = {"optimizer": optimizer(PLAIN), "epochs": None, "steps": 3, "server_step_size": 0.8, "batch_size": BATCH}
     setting = Setting(built(srp.algorithms.FedGATE, split_model(), **options), policy, SMALL(), tuned=False, **SPREAD)
@@ -57,8 +57,8 @@ def test_fedgate_with_k_random_clients_as_it_is_printed():
             np.testing.assert_allclose(mine, flat(tracking), rtol=0, atol=1e-10)
 
 
-def test_fednova_needs_steps_that_are_alike():
-    """A schedule counts local steps; what follows the round is the same in all steps of one."""
+def test_fednova_needs_equal_steps_within_a_round():
+    """A schedule over local steps changes them; an optimizer that depends on the round does not."""
     falling = srp.SGD(lambda count: 0.1 / (1 + count.astype(float)))
     with pytest.raises(ValueError, match="is a schedule over local steps"):
         srp.algorithms.FedNova(split_model(), srp.Training(falling))
@@ -78,8 +78,8 @@ def test_fednova_needs_steps_that_are_alike():
 
 @pytest.mark.short("fedavg", "scaffold")
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedsgd", "scaffold", "fedgate", "fednova"])
-def test_the_global_gradient_is_that_of_what_the_clients_descend(name):
-    """Of the mean loss over all examples of a client and of the penalty of weight decay; padding has no part in it."""
+def test_the_global_gradient_is_that_of_the_clients_objective(name):
+    """The objective is a client's mean loss over its examples, without padding, and the penalty of weight decay."""
     options = {} if name == "scaffold" else {"weighting": "num_examples"}
     algorithm = built(ALGORITHMS[name], split_model(), optimizer=optimizer(HEAVY), batch_size=BATCH, **options)
     data, one = federation(SMALL()), jnp.int32(1)
@@ -105,7 +105,7 @@ def test_the_global_gradient_is_that_of_what_the_clients_descend(name):
         np.testing.assert_allclose(flat(layers_of(of_client(output.message, i))), flat(expected), rtol=0, atol=1e-12)
 
 
-def test_the_gradient_of_fedrep_is_that_of_the_representation_under_own_heads():
+def test_the_gradient_of_fedrep_is_that_of_the_representation_under_personal_heads():
     algorithm = srp.algorithms.FedRep(split_model(), srp.Training(optimizer(HEAVY), batch_size=BATCH), head_epochs=1)
     run = Run(algorithm, federation(SMALL()), flanp(2))
     norms = run.rounds(2).rounds.metrics["global_grad_norm"]
@@ -122,8 +122,8 @@ def test_the_gradient_of_fedrep_is_that_of_the_representation_under_own_heads():
 
 
 @pytest.mark.parametrize("rate", [0.1, lambda count: 0.1 / (1 + count), lambda count: 0.1 * count])
-def test_the_decay_of_the_gradient_whatever_the_step_size(rate):
-    """Also where a schedule begins at 0, and where the coefficient is traced; biases do not decay."""
+def test_weight_decay_in_the_gradient_does_not_depend_on_the_step_size(rate):
+    """Schedules that begin at 0 and traced coefficients included; biases do not decay."""
     params, of_loss = ({"kernel": jnp.full((2, 2), v), "bias": jnp.full(2, v)} for v in (2.0, 3.0))
 
     @jax.jit
@@ -135,7 +135,7 @@ def test_the_decay_of_the_gradient_whatever_the_step_size(rate):
         np.testing.assert_array_equal(gradient["bias"], 3.0)
 
 
-# A quadratic, whose minimum is known: linear regression, clients of different curvature.
+# A quadratic whose minimum is known: linear regression with clients of different curvature.
 
 NUM_CLIENTS, NUM_EXAMPLES, DIM, STEP = 6, 9, 4, 0.1
 
@@ -174,7 +174,7 @@ class Quadratic(NamedTuple):
     minima: np.ndarray
 
     def minimum(self, ids):
-        """Of the mean loss of these clients."""
+        """Return the minimum of the mean loss of these clients."""
         slope = np.einsum("ijk,ik->j", self.hessians[ids], self.minima[ids])
         return np.linalg.solve(self.hessians[ids].sum(0), slope)
 
@@ -195,7 +195,7 @@ def quadratic():
 
 @functools.cache
 def on_quadratic(name):
-    """Full-batch steps, four of them in a unit of work; the same algorithm, so that runs share programs."""
+    """Return an algorithm with four full-batch steps a unit of work; cached, so that runs share programs."""
     options = {"optimizer": srp.SGD(STEP), "batch_size": NUM_EXAMPLES, "epochs": 4}
     return built(ALGORITHMS[name], linear_model(), **options)
 
@@ -233,8 +233,8 @@ def test_fedgate_finds_the_minimum_of_a_quadratic_where_fedavg_stalls():
     np.testing.assert_allclose(ends["fedgate"], minimum, atol=1e-9)
 
 
-def test_with_unequal_steps_the_minimum_stays_where_it_is():
-    """Not so as printed, where Delta leans towards those who take more steps."""
+def test_unequal_steps_do_not_move_the_minimum_of_fedgate():
+    """In the printed algorithm they do: Delta leans towards the clients that take more steps."""
     minimum = quadratic().minimum(np.arange(NUM_CLIENTS))
     run = run_on_quadratic("fedgate", UNEQUAL)
     start = {"out": {"kernel": model_of(run)[:, None]}}
@@ -255,8 +255,8 @@ def test_with_unequal_steps_the_minimum_stays_where_it_is():
     assert np.linalg.norm(end.params["out"]["kernel"][:, 0] - minimum) > 0.02
 
 
-def test_participants_without_work_have_no_say_in_the_direction():
-    """FedGATE finds the minimum of the others and leaves their tracking alone; FedNova moves less, as FedAvg would."""
+def test_participants_without_work_do_not_affect_the_direction():
+    """FedGATE finds the minimum of the others and keeps their tracking at 0; FedNova moves less, as FedAvg would."""
     units = np.array([1, 0, 2, 1, 0, 3])
     busy, world = np.flatnonzero(units), quadratic()
     policy = scripted([range(NUM_CLIENTS)], work=[units])
@@ -274,7 +274,7 @@ def test_participants_without_work_have_no_say_in_the_direction():
 
 
 def moved_by_fednova(start, taus):
-    """One round of full-batch steps, so many of each client, in closed form."""
+    """Return the model after one round of `taus` full-batch steps of the clients, in closed form."""
     world, directions = quadratic(), []
     for hessian, minimum, tau in zip(world.hessians, world.minima, taus, strict=True):
         end = minimum + np.linalg.matrix_power(np.eye(DIM) - STEP * hessian, tau) @ (start - minimum)
@@ -294,7 +294,7 @@ def flanp(initial=1, **options):
 @pytest.mark.short("{}", "{'first_threshold'*")
 @pytest.mark.parametrize("constants", [CONSTANTS, {}, {"first_threshold": 0.1, "shrinkage": 0.7}], ids=str)
 def test_a_stage_ends_with_the_round_after_which_the_criterion_holds(constants):
-    """All rounds in one call of one program: nobody asks the host, nothing is traced again."""
+    """All rounds run in one call of one program, without the host and without tracing again."""
     run, world = run_on_quadratic("fedgate", flanp(**constants), devices=2, chunk_size=2), quadratic()
     one = run_on_quadratic("fedgate", flanp(**constants))
     info = run.rounds(40).rounds
@@ -331,7 +331,7 @@ def test_a_stage_whose_criterion_never_holds_lasts_and_the_summary_says_so():
     assert "stage 0 (2 clients) NOT COMPLETED in 12 rounds, gradient norm" in outcome(history, None, 0.0)
 
 
-def test_a_run_that_gets_through_all_stages_tells_when_each_began_and_goes_on():
+def test_a_run_through_all_stages_records_when_each_began_and_goes_on():
     history = simulated(flanp(2), 40)
     stages = history.stages()
     assert [stage.cohort_size for stage in stages] == [2, 4, 6]
@@ -344,7 +344,7 @@ def test_a_run_that_gets_through_all_stages_tells_when_each_began_and_goes_on():
     assert "NOT COMPLETED" not in outcome(history, None, 0.0)
 
 
-def test_a_policy_without_a_criterion_has_stages_that_nobody_completes():
+def test_stages_of_a_policy_without_a_criterion_have_no_completion():
     history = simulated(srp.participation.Doubling(2, 5))
     told = [(stage.cohort_size, stage.num_rounds, stage.completed) for stage in history.stages()]
     assert told == [(2, 5, None), (4, 5, None), (6, 2, None)]
@@ -363,7 +363,7 @@ def test_single_precision_models_run_where_doubles_are_the_default():
 
 
 def test_work_that_fits_is_charged_and_done():
-    """FedNova with as many steps as fit: times 1 to 8, half of the clients on time."""
+    """FedNova with as many steps as fit into the round: times 1 to 8, half of the clients on time."""
     run = Run(
         srp.algorithms.FedNova(linear_model(), srp.Training(srp.SGD(STEP), batch_size=NUM_EXAMPLES)),
         quadratic().data,

@@ -1,4 +1,4 @@
-"""Local training by itself: epochs that can be split, work, keys of steps, losses and optimizers that are refused."""
+"""Local training: epochs that can be split, work, keys of steps, refused losses and optimizers."""
 
 import dataclasses
 import re
@@ -49,7 +49,7 @@ def loss(params, _, x, y, key):
 
 
 def train(examples, *numbers, params=PARAMS, epochs=1, work=1, **options):
-    """`epochs` of SGD on one client; `numbers` are those of `SGD`, 0.3 being its default here."""
+    """Run `epochs` of SGD on one client; `numbers` are the arguments of `SGD`, 0.3 by default."""
     training = LocalTraining(SGD(*numbers or (0.3,)), 4, epochs=epochs, work=work)
     return local_sgd(KEY, loss, params, (), examples, training, **options).params
 
@@ -67,8 +67,8 @@ def test_epochs_can_be_split_into_runs_and_be_given_as_work(strategy):
         assert_close(epochs(epochs(PARAMS, 0, 1), 0, 3), at_once, 1e-3)
 
 
-def test_the_optimizer_goes_on_from_its_state_and_steps_are_told(strategy):
-    """Two epochs at once, or one after the other with the momentum of the first."""
+def test_the_optimizer_continues_from_its_state_and_steps_are_counted(strategy):
+    """Two epochs at once equal one after the other with the momentum of the first."""
     examples = DATA.train_client(jnp.int32(1))  # 12 examples: 3 steps of 4
 
     def train(epochs, params, **options):
@@ -83,11 +83,11 @@ def test_the_optimizer_goes_on_from_its_state_and_steps_are_told(strategy):
     total = local.total_loss(first.loss, None, second.loss)
     assert total.steps == 6
     np.testing.assert_allclose(total.mean, at_once.mean_loss, rtol=1e-6)
-    with pytest.raises(AssertionError):  # afresh
+    with pytest.raises(AssertionError):  # a new optimizer state
         assert_close(train(1, first.params, first_epoch=1).params, at_once.params, 1e-2)
 
 
-def test_nothing_to_train_is_returned_as_it_is():
+def test_an_empty_part_is_returned_unchanged():
     examples = DATA.train_client(jnp.int32(0))
     training = LocalTraining(SGD(0.3), 4, epochs=1)
     below, above = model(cut=None), model(cut="fc1")
@@ -95,7 +95,7 @@ def test_nothing_to_train_is_returned_as_it_is():
     assert fit_representation(KEY, above, {}, above.init(KEY).head, examples, training).params == {}
 
 
-# What is computed once while a representation is frozen.
+# Layers that are computed once while a representation is frozen.
 
 
 def halved(key, x):
@@ -103,7 +103,7 @@ def halved(key, x):
 
 
 def with_noise(name):
-    """The model with noise behind one of its layers, or with augmented inputs, or neither."""
+    """Return the model with noise behind one of its layers, or with augmented inputs, or neither."""
     if name == "augment":
         return dataclasses.replace(MODEL, augment=halved)
     layers = [srp.models.Layer(f"fc{i}", nn.Dense(width), jax.nn.relu) for i, width in enumerate((5, 4), 1)]
@@ -114,7 +114,7 @@ def with_noise(name):
 @pytest.mark.parametrize(
     ("noise", "kept"), [(None, 4), ("fc2", 4), ("fc1", 5), ("augment", NUM_FEATURES)], ids=lambda value: str(value)
 )
-def test_what_comes_before_anything_random_is_computed_once_and_the_rest_in_every_step(noise, kept):
+def test_layers_before_the_first_random_one_are_computed_once_and_the_rest_in_every_step(noise, kept):
     seen = {"stem": [], "rest": []}
 
     def spy(name, function):
@@ -145,8 +145,8 @@ def test_what_comes_before_anything_random_is_computed_once_and_the_rest_in_ever
     assert_close(head, by_hand(), 1e-5)
 
 
-def test_every_step_has_a_key_of_its_own(strategy):
-    """Loss u(key) * w: SGD adds up what the keys of the steps draw."""
+def test_every_step_has_its_own_key(strategy):
+    """With the loss u(key) * w, SGD adds up the draws of the steps' keys."""
     examples = DATA.train_client(jnp.int32(1))  # 12 examples: 3 steps of 4
 
     def noise(params, _, x, y, key):
@@ -166,11 +166,11 @@ def test_every_step_has_a_key_of_its_own(strategy):
     np.testing.assert_allclose(steps(0, 5), steps(0, 2) + steps(2, 3), rtol=1e-5)
 
 
-# Clients that are done, in a batch with others that are not.
+# Clients that have finished, in a batch with others that have not.
 
 
 def uneven(optimizer, work, padding, jit=jax.jit):
-    """Five clients, one of them without examples, after two epochs each time their work is done."""
+    """Train five clients, one of them without examples, for two epochs per unit of work."""
     data = federation(clients_of((5, 12, 1, 8, 3), (1, 1, 1, 1, 1)))
 
     def one(client_id, work):
@@ -185,7 +185,7 @@ def uneven(optimizer, work, padding, jit=jax.jit):
 
 @pytest.mark.parametrize("work", [(1, 1, 1, 1, 1), (3, 0, 2, 1, 3)])
 def test_steps_without_weight_change_nothing(work, strategy):
-    """Plain SGD gives the clients that are done a batch without weight; other optimizers select what stays."""
+    """Plain SGD gives clients that have finished a batch of weight 0; other optimizers select the old parameters."""
     optimizers = SGD(0.3), changed(SGD(0.3), is_plain=False), SGD(0.3, 0.9, 0.1)
     weightless, selected, heavy = (uneven(optimizer, work, jnp.float32(np.nan)) for optimizer in optimizers)
     assert_close(weightless, selected, 1e-6)
@@ -200,8 +200,8 @@ def test_steps_without_weight_change_nothing(work, strategy):
 
 
 @pytest.mark.parametrize("strategy_of_steps", [{"epochs": 2}, {"steps": 5}])
-def test_a_loss_that_zeros_would_break_is_safe_with_clients_that_are_done(strategy_of_steps):
-    """Inputs are divided by their length, which is nan, with its gradient, for anything but a real example."""
+def test_a_loss_that_is_nan_on_zeros_is_safe_with_clients_that_have_finished(strategy_of_steps):
+    """Inputs are divided by their norm, which gives nan, and a nan gradient, for anything but a real example."""
     counts = jnp.array([8, 3, 0], jnp.int32)
     x = jnp.where(jnp.arange(8)[None, :, None] < counts[:, None, None], 1 + jax.random.uniform(KEY, (3, 8, 2)), 0.0)
 
@@ -220,7 +220,7 @@ def test_a_loss_that_zeros_would_break_is_safe_with_clients_that_are_done(strate
 
 @pytest.mark.parametrize("function", ["round", "gradient"])
 def test_a_client_without_examples_has_no_gradient(function):
-    """FedSGD's message, and the gradient that a criterion asks for: its rows are never heard."""
+    """Neither FedSGD's message nor the gradient of a criterion reads its rows."""
     algorithm = srp.algorithms.FedSGD(MODEL)
     gradient = algorithm.round.client if function == "round" else algorithm.gradient
     one, context = DATA.train_client(jnp.int32(0)), RoundContext(*[jnp.int32(1)] * 3, 2, jnp.int32(1))
@@ -241,7 +241,7 @@ WRONG_LOSSES = {  # name -> (loss of a model, what it returned for so many examp
 
 
 def trained_by(function, model, optimizer=SGD(0.01)):  # noqa: B008
-    """Ways in which a model's loss, or an optimizer, comes to a client."""
+    """Trace one of the functions that use a model's loss or an optimizer."""
     algorithm = srp.algorithms.FedSGD(model, srp.Training(optimizer, weighting="num_examples"))
     client, context = DATA.train_client(jnp.int32(0)), RoundContext(*[jnp.int32(1)] * 3, 4, jnp.int32(1))
     of_loss, how = local.example_loss(model), srp.Training(optimizer, batch_size=4, epochs=None, steps=2).alone()
@@ -258,8 +258,8 @@ def trained_by(function, model, optimizer=SGD(0.01)):  # noqa: B008
 
 @pytest.mark.parametrize("name", WRONG_LOSSES)
 @pytest.mark.parametrize("function", ["local_sgd", "drawn batches", "full_gradient", "fit_head", "fedsgd"])
-def test_a_loss_that_is_not_one_number_per_example_is_refused_in_a_line(function, name):
-    """Against the weights of a batch it would broadcast, to another gradient."""
+def test_a_loss_must_be_one_number_per_example(function, name):
+    """It would broadcast against the weights of a batch and give another gradient."""
     loss, returned = WRONG_LOSSES[name]
     trained_by(function, MODEL)
     rows = 4 if function in ("local_sgd", "drawn batches", "fit_head") else 12
@@ -278,7 +278,7 @@ def test_a_loss_that_is_not_one_number_per_example_is_refused_in_a_line(function
     ],
     ids=["polyak_sgd", "lbfgs", "reduce_on_plateau"],
 )
-def test_an_optimizer_that_wants_more_than_a_gradient_is_refused_in_a_line(function, optimizer, wants):
+def test_an_optimizer_that_needs_more_than_a_gradient_is_refused(function, optimizer, wants):
     with jax.numpy_dtype_promotion("standard"):  # of optax
         trained_by(function, MODEL, optax.adam(1e-3))
         with pytest.raises(ValueError, match=r"optimizer: .*; a step gets the gradient and no loss") as caught:
@@ -287,7 +287,7 @@ def test_an_optimizer_that_wants_more_than_a_gradient_is_refused_in_a_line(funct
     assert "\n" not in str(caught.value)
 
 
-def test_what_an_optimizer_raises_otherwise_comes_through_as_it_is():
+def test_other_errors_of_an_optimizer_are_not_changed():
     broken = optax.GradientTransformation(lambda params: (), lambda updates, state, params: updates + None)
     with pytest.raises(TypeError, match="can only concatenate tuple"):
         trained_by("local_sgd", MODEL, broken)
@@ -309,7 +309,7 @@ def test_only_plain_sgd_needs_no_selection_of_parameters():
         return list(in_loops(traced.jaxpr)).count(kernel)
 
     assert [selections(SGD(*numbers)) > 0 for numbers in ((0.3,), (0.3, 0.5), (0.3, None, 0.1))] == [False, True, True]
-    assert not SGD(lambda count: 0.1).is_plain  # it counts
+    assert not SGD(lambda count: 0.1).is_plain  # it counts steps
     assert SGD(jnp.float32(0.1)).is_plain
 
 
@@ -328,7 +328,7 @@ FOLLOWING = {  # optimizer, local steps of a round, step sizes of all steps of a
 @pytest.mark.short("optax", "schedule")
 @pytest.mark.parametrize("case", FOLLOWING)
 def test_step_sizes_follow_the_round_or_the_local_steps_of_a_round(case):
-    """Gradient descent by hand on all examples of the only client."""
+    """Compare with gradient descent on all examples of the only client."""
     optimizer, epochs, step_sizes = FOLLOWING[case]
     (client,) = clients_of((6,), (2,))
     training = srp.Training(optimizer, batch_size=6, epochs=epochs)
@@ -342,7 +342,7 @@ def test_step_sizes_follow_the_round_or_the_local_steps_of_a_round(case):
     assert_close(run.host_state().server.params, jax.device_get(params), 1e-5)
 
 
-def test_an_evaluation_has_no_round_for_an_optimizer_to_follow():
+def test_an_evaluation_refuses_an_optimizer_that_depends_on_the_round():
     with pytest.raises(ValueError, match="fine_tune_optimizer"):
         srp.algorithms.FedAvg(MODEL, srp.Training(FOLLOWING["formula"][0]))
 
@@ -361,7 +361,7 @@ def test_an_evaluation_has_no_round_for_an_optimizer_to_follow():
 def test_numbers_out_of_range_are_refused(numbers, message):
     with pytest.raises(ValueError, match=message):
         SGD(*numbers)
-    SGD(lambda count: 0.1)  # a schedule is not asked
+    SGD(lambda count: 0.1)  # the values of a schedule are not checked
 
 
 def test_batches_drawn_with_replacement_do_not_depend_on_padding():

@@ -1,4 +1,4 @@
-"""Orders of a client's examples: permutations, uniform, the same whatever comes as padding."""
+"""Orders of a client's examples: uniform permutations that do not depend on padding."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""FedALA, pFedMe, FedRep and FedProto beside PFLlib, whose own code runs here: 20 rounds, on the same batches.
+"""FedALA, pFedMe, FedRep and FedProto against PFLlib's own code: 20 rounds on the same batches.
 
 Skipped without PyTorch and a copy of PFLlib: PFLLIB=path/to/PFLlib/system python -m pytest -m long -s <this file>.
 """
@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.skipif(
-        importlib.util.find_spec("torch") is None or not PFLLIB.is_dir(), reason="PFLLIB and torch are not there"
+        importlib.util.find_spec("torch") is None or not PFLLIB.is_dir(), reason="needs PFLLIB and torch"
     ),
 ]
 COUNTS, TESTS, ROUNDS, EPOCHS, RATE = (20, 35, 10, 50, 15, 30), (40,) * 6, 20, 2, 0.1  # 0.8 of each is whole
@@ -38,7 +38,7 @@ STRATEGY = srp.participation.Full()
 
 
 def of_pfllib(file):
-    """One file of PFLlib as a module."""
+    """Import one file of PFLlib as a module."""
     spec = importlib.util.spec_from_file_location(Path(file).stem, PFLLIB / file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -52,7 +52,7 @@ def setting_of(cls, epochs=EPOCHS, **options):
 
 
 class Rival:
-    """Models of PyTorch, from the start of a run of ours and with its batches."""
+    """Models of PyTorch that start where a run of the package starts, and take its batches."""
 
     def __init__(self, setting):
         import torch
@@ -90,7 +90,7 @@ class Rival:
 
 
 def compare(name, setting, rival, found, evaluation, shared=lambda server: server.params):
-    """Prints and checks the accuracies, in the mean over clients, round by round, and the last shared model."""
+    """Print and check the mean accuracies of all rounds, and the last shared model."""
     ours = np.array([np.mean(setting.accuracies[t][evaluation]) for t in range(ROUNDS)])
     apart = 100 * np.abs(ours - np.array(found))
     print(f"{name} {evaluation}: {100 * ours[-1]:.2f} % and {100 * found[-1]:.2f} % after {ROUNDS} rounds, "
@@ -105,9 +105,9 @@ def compare(name, setting, rival, found, evaluation, shared=lambda server: serve
 
 
 def test_fedala_of_pfllib(monkeypatch):
-    """Its ALA class, told where segments begin, in which order they are gone through, and to stop after 11 epochs.
+    """Its ALA class with the segments and orders of our run, stopped after 11 epochs.
 
-    At its threshold, 0.1 for the deviation of the last batches' losses, it goes on for more than 32 epochs here.
+    With its threshold, 0.1 for the deviation of the last batches' losses, it takes more than 32 epochs here.
     """
     setting = setting_of(srp.algorithms.FedALA, weight_share=0.8, start_epochs=11)
     rival, module = Rival(setting), of_pfllib("utils/ALA.py")
@@ -150,7 +150,7 @@ def test_fedala_of_pfllib(monkeypatch):
 
 
 def test_pfedme_of_pfllib():
-    """Its optimizer of theta, without the decay of 0.001 that it adds; beta = 1, for with its 0 nothing moves."""
+    """Its optimizer of theta, without the decay of 0.001 that it adds; beta = 1, since with its 0 nothing moves."""
     numbers = {"penalty": 5.0, "inner_steps": 5, "inner_step_size": 0.05}
     setting = setting_of(srp.algorithms.PFedMe, **numbers)
     rival, module = Rival(setting), of_pfllib("flcore/optimizers/fedoptimizer.py")
@@ -176,7 +176,7 @@ def test_pfedme_of_pfllib():
 
 
 class Loader:
-    """The batches of a client in one round, in a new order whenever they are gone through."""
+    """Batches of a client in one round, in a new order at each pass."""
 
     def __init__(self, rival, t, i, passes):
         self.examples, self.rows = rival.data[i], rival.setting.orders.epochs
@@ -191,7 +191,7 @@ class Loader:
 
 
 def clients_of_pfllib(rival, monkeypatch, file, name, **fields):
-    """PFLlib's clients, whose `train` runs on models of ours; their base class reads files and is left out."""
+    """Return PFLlib's clients, whose `train` runs on our models; their base class reads files and is left out."""
     base = ModuleType("flcore.clients.clientbase")
     base.Client = object
     for room in ("flcore", "flcore.clients"):
@@ -234,7 +234,7 @@ def test_fedrep_of_pfllib(monkeypatch):
 
 
 def test_fedproto_of_pfllib(monkeypatch):
-    """Its client and its mean of prototypes, told to call `collect_protos` after it has trained, as the paper does.
+    """Its client and its mean of prototypes, with `collect_protos` called after training, as in the paper.
 
     PFLlib does not call it: its prototypes are means of the features of all steps, while the model still moves.
     """

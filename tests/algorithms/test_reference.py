@@ -1,4 +1,4 @@
-"""Every algorithm against its NumPy version, written from the paper: three rounds in float64, on the same batches."""
+"""Every algorithm against its NumPy reference, written from the paper: three rounds in float64, on equal batches."""
 
 import inspect
 import sys
@@ -39,13 +39,13 @@ SHAPES = {"heavy": (HEAVY, {"chunk_size": 3}), "plain": (PLAIN, SPREAD)}
 
 
 def test_every_algorithm_on_examples_has_a_reference():
-    beside = {"fedasync", "fedat", "fedbn", "fedbuff", "fedrolex", "fjord", "heterofl", "knn_per"}  # in tests of theirs
+    elsewhere = {"fedasync", "fedat", "fedbn", "fedbuff", "fedrolex", "fjord", "heterofl", "knn_per"}  # other files
     linear = {name for name in ALGORITHMS if name.startswith("linear_")}
-    assert {name.partition("-")[0] for name in CASES} == set(ALGORITHMS) - beside - linear
+    assert {name.partition("-")[0] for name in CASES} == set(ALGORITHMS) - elsewhere - linear
 
 
 def close(found, expected, rtol):
-    """All numbers of two trees, relative to the largest one."""
+    """Compare all numbers of two trees, relative to the largest one."""
     found, expected = flat(found), flat(expected)
     assert found.dtype == expected.dtype
     np.testing.assert_allclose(found, expected, rtol=0, atol=rtol * np.abs(expected).max())
@@ -80,7 +80,7 @@ def check(name, shape):
 
 
 def cases():
-    """One of each algorithm in `make test`."""
+    """Yield all cases; `make test` runs the first of each algorithm, the others are long."""
     seen = set()
     for name, case in CASES.items():
         for shape in case.shapes:
@@ -95,7 +95,7 @@ def test_three_rounds(name, shape):
 
 def test_blocks_of_examples_change_nothing_in_fedsgd(monkeypatch):
     monkeypatch.setattr(sys.modules["fedjax_srp.algorithms.fedsgd"], "AT_ONCE", 4)
-    program._shared.cache_clear()  # which does not know blocks
+    program._shared.cache_clear()  # its keys do not contain the size of blocks
     check("fedsgd", "heavy")
 
 

@@ -1,4 +1,4 @@
-"""Methods with their own part switched off are the method that they extend: three rounds in float64."""
+"""A method with its own part switched off equals the method that it extends: three rounds in float64."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -23,15 +23,15 @@ NO_MEMORY = {"beta1": 0.0, "beta2": 0.0, "adaptivity": 1e10}
 
 
 class Limit(NamedTuple):
-    """Two runs and what is equal in them."""
+    """Two runs and the states that must be equal in them."""
 
     name: str
-    off: Mapping[str, Any]  # options that switch the part off
+    off: Mapping[str, Any]  # options that switch its part off
     other: str
     equal: tuple[str, str] = (MODELS, MODELS)
     policy: Any = EVERYBODY
-    options: Mapping[str, Any] = {}  # of both
-    more: Mapping[str, Any] = {}  # of the other alone
+    options: Mapping[str, Any] = {}  # of both methods
+    more: Mapping[str, Any] = {}  # of the other method alone
     other_policy: Any = None
     rtol: float = 1e-12
     model: Any = split_model
@@ -94,7 +94,7 @@ LIMITS = {
     "l2gd that never aggregates": Limit("l2gd", {"aggregation_probability": 0.0}, "local_only", BESIDE, DOUBLING),
     "ditto without its penalty": Limit("ditto", {"penalty": 0.0}, "local_only", BESIDE, DOUBLING),
     "apfl with its own model alone": Limit("apfl", {"own_share": 1.0}, "local_only", BESIDE, AT_RANDOM),
-    # Whatever holds the personal model to the global one, that one is FedAvg's.
+    # The global model is FedAvg's, whatever pulls the personal model to it.
     "the shared model of ditto": Limit("ditto", {"penalty": 2.0}, "fedavg", policy=DOUBLING),
     "the shared model of apfl": Limit("apfl", {"own_share": 0.4}, "fedavg", policy=AT_RANDOM),
 }  # fmt: skip
@@ -108,14 +108,14 @@ def part(state, path):
 
 @pytest.mark.short("moon*", "fedamp*", "doubling*")
 @pytest.mark.parametrize("case", LIMITS)
-def test_it_is_the_other_method(case):
+def test_the_two_methods_agree(case):
     limit = LIMITS[case]
     options, model = HEAVY_STEPS | limit.options, limit.model()
     one = built(ALGORITHMS[limit.name], model, **options, **limit.off)
     other = built(ALGORITHMS[limit.other], model, **options, **limit.more)
     found = run_of(one, limit.clients(), limit.policy)
     expected = run_of(other, limit.clients(), limit.other_policy or limit.policy)
-    if "rate" not in case:  # whose work is no time of the other
+    if "rate" not in case:  # submodels take other times
         np.testing.assert_array_equal([s.now for s in found], [s.now for s in expected])
     mine, theirs = limit.equal
     for state, of_other in zip(found, expected, strict=True):

@@ -1,4 +1,4 @@
-"""The file that authors copy keeps what it promises, under its own name and under another."""
+"""The template that authors copy passes the tests of every algorithm, and a copy under another name runs."""
 
 import doctest
 import importlib
@@ -21,7 +21,7 @@ ROW = small(Template, {"penalty": -0.1}, weighting="num_examples")
 INHERITED = (
     common.test_protocol,
     common.test_built_again_it_is_equal_and_its_floats_are_its_leaves,
-    common.test_fine_tuning_may_have_an_optimizer_of_its_own,
+    common.test_fine_tuning_may_have_its_own_optimizer,
     common.test_states_keep_their_types_and_nothing_is_traced_twice,
     common.test_training_does_something_to_server_and_clients,
     common.test_the_same_run_has_the_same_bits,
@@ -34,21 +34,20 @@ INHERITED = (
 
 @pytest.fixture(autouse=True, scope="module")
 def _has_a_row():
-    """In the table while this file is tested, and no longer."""
+    """Add the template to the table for the tests of this file."""
     TABLE["template"] = ROW
     yield
     del TABLE["template"]
 
 
 @pytest.mark.parametrize("inherited", INHERITED, ids=lambda test: test.__name__.removeprefix("test_"))
-def test_it_passes_what_every_algorithm_has_to_pass(inherited):
+def test_the_template_passes_the_common_tests(inherited):
     takes_a_layout = "layout_name" in inspect.signature(inherited).parameters
     inherited("template", *common.OTHERS[:1] if takes_a_layout else ())  # `common.spread` skips the other layouts
 
 
-@pytest.mark.parametrize("options", ROW.refuses, ids=str)
-def test_refusals_name_argument_and_value(options):
-    common.test_refusals_name_argument_and_value(ROW.make, options)
+def test_a_negative_penalty_is_refused():
+    common.test_refusals_name_argument_and_value(ROW.make, {"penalty": -0.1})
 
 
 def test_documentation_names_every_field_and_its_examples_run():
@@ -57,7 +56,7 @@ def test_documentation_names_every_field_and_its_examples_run():
 
 
 def test_a_round_of_one_client_and_one_batch_is_a_step_of_gradient_descent():
-    """(w, b) <- (w, b) - eta grad of the model's loss and the penalty, written down without the package's loops."""
+    """(w, b) <- (w, b) - eta grad of the model's loss and the penalty, without the package's loops."""
     with jax.enable_x64(True):
         [client] = clients_of((6,), (2,), dtype=np.float64)
         split_model, eta, penalty = model(dtype=jnp.float64), 0.3, 0.5
