@@ -1,4 +1,4 @@
-"""Four devices of the CPU for every test, strict arithmetic (no silent promotion of types or ranks), quick compiles."""
+"""Settings of all tests: four CPU devices, strict promotion of types and ranks, quick compilation."""
 
 import gc
 import os
@@ -11,7 +11,7 @@ os.environ["XLA_FLAGS"] = " ".join(
     [
         "--xla_backend_optimization_level=0",  # tests compile far longer than they run
         "--xla_llvm_disable_expensive_passes=true",
-        # half the compile time; later versions abort at the name; make test-long compiles as users do
+        # half the compile time; later versions abort at this flag; make test-long compiles as users do
         "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
         if version("jaxlib").startswith("0.10.")
         else "",
@@ -21,7 +21,7 @@ os.environ["XLA_FLAGS"] = " ".join(
 
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")  # a tenth of the time of tracing
 
-# Tests that run again find what was compiled. One folder a worker: its files are not written atomically.
+# Cache of compiled programs. One folder a worker: its files are not written atomically.
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(
     Path(__file__).parents[1] / ".pytest_cache" / "xla" / os.environ.get("PYTEST_XDIST_WORKER", "alone")
 )
@@ -40,7 +40,7 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 
 def pytest_itemcollected(item):
-    """Of a test that is marked `short`, the cases that it does not name are long."""
+    """Mark the cases of a test that its mark `short` does not name as long."""
     mark = item.get_closest_marker("short")
     if mark and not any(fnmatchcase(item.callspec.id, case) for case in mark.args):
         item.add_marker(pytest.mark.long)
@@ -48,9 +48,9 @@ def pytest_itemcollected(item):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Refuse a mark `short` that names a case which is not there: the case that it meant would be long in silence."""
+    """Refuse a mark `short` that names no case: the intended case would silently be long."""
     if any("::" in argument for argument in config.args):
-        return  # some cases of a test were asked for
+        return  # single tests were requested
     cases = {}
     for item in items:
         if mark := item.get_closest_marker("short"):
@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(autouse=True, scope="module")
 def _room_for_programs():
-    """Every compiled program takes areas of memory, of which Linux gives a process 65,530; without one XLA crashes."""
+    """Free compiled programs: each takes memory areas, Linux allows a process 65,530, and XLA crashes beyond."""
     yield
     areas = Path("/proc/self/maps")
     if areas.exists() and areas.read_bytes().count(b"\n") > 15_000:
@@ -73,7 +73,7 @@ def _room_for_programs():
 
 @pytest.fixture(autouse=True)
 def _registries_as_before():
-    """Parts that a test registers are gone after it."""
+    """Remove the parts that a test has registered."""
     tables = srp.methods.RECIPES, srp.methods.POLICIES, srp.models.FACTORIES, srp.clocks.OWN
     before = [dict(table) for table in tables]
     yield

@@ -1,4 +1,4 @@
-"""New clients that adapt: the scores are those of evaluations that fine-tune as long, and of NumPy's least squares."""
+"""Adaptation of new clients: scores equal those of fine-tuning evaluations, and of NumPy's least squares."""
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ LINEAR = srp.algorithms.LinearFedRep(
 
 @pytest.fixture(scope="module")
 def data():
-    """Some clients are judged on more examples than others."""
+    """Return a federation whose clients have different numbers of test examples."""
     return srp.data.load("digits", num_clients=5, partition="dirichlet", alpha=0.5, max_examples=24)
 
 
@@ -34,7 +34,7 @@ def params():
 @pytest.mark.short("head-*")
 @pytest.mark.parametrize(("part", "evaluation"), [("head", "fine_tune"), ("all", "fine_tune_all")])
 def test_epochs_are_those_of_fine_tuning(data, params, part, evaluation):
-    state = {"params": params._asdict()}  # as a folder of models has it
+    state = {"params": params._asdict()}  # as loaded from a folder of models
     options = {"epochs": 3, "optimizer": SGD, "devices": 1}
     found = srp.adapt(MODEL, data, state, key=KEY, part=part, **options)
     assert found.scores.shape == (1, 4, 5)
@@ -50,7 +50,7 @@ def test_epochs_are_those_of_fine_tuning(data, params, part, evaluation):
 
 
 @pytest.mark.parametrize("name", ["fedrep", "fedavg", "fine_tune_optimizer"])
-def test_a_method_gives_its_rate_of_fine_tuning_and_batches(data, params, name):
+def test_a_method_gives_its_fine_tuning_optimizer_and_batches(data, params, name):
     training = srp.Training(srp.SGD(0.2), batch_size=4)
     algorithm = {
         "fedrep": lambda: srp.algorithms.FedRep(MODEL, training, head_optimizer=SGD),
@@ -77,7 +77,7 @@ OPTIMIZERS = {
 
 
 def least_so_far():
-    """Remembers the smallest slope of each parameter, inf at first, and descends it."""
+    """Return an optimizer that remembers the smallest slope of each parameter, inf at first, and descends it."""
 
     def update(slope, least, params):
         least = jax.tree.map(jnp.minimum, least, slope)
@@ -88,8 +88,8 @@ def least_so_far():
 
 @pytest.mark.short("counts and moments")
 @pytest.mark.parametrize("memory", OPTIMIZERS)
-def test_whatever_an_optimizer_remembers_is_carried_from_epoch_to_epoch(data, params, memory):
-    """Judged by the loss of the trained model, which shows every bit of it."""
+def test_every_kind_of_optimizer_state_is_carried_from_epoch_to_epoch(data, params, memory):
+    """The loss of the trained model shows every bit of it."""
     data = srp.data.training_loss(data, srp.models.cross_entropy)
     optimizer = OPTIMIZERS[memory]()
     algorithm = srp.algorithms.FedAvg(MODEL, srp.Training(SGD), fine_tune_epochs=3, fine_tune_optimizer=optimizer)
@@ -171,12 +171,12 @@ def test_linear_heads_are_least_squares():
         ({"optimizer": lambda round: SGD}, r"^optimizer=.* must be an Optimizer; .* srp.SGD\(0.01\)"),
     ],
 )
-def test_bad_input_is_answered_in_one_line(data, params, change, words):
+def test_bad_input_is_refused(data, params, change, words):
     with refused(words):
         srp.adapt(**{"model": MODEL, "data": data, "server_state": params, "key": KEY} | change)
 
 
-def test_a_task_needs_numbers_of_samples_and_a_representation():
+def test_a_linear_task_needs_numbers_of_samples_and_a_representation():
     task = srp.data.linear_task(jax.random.key(0), num_clients=6, dim=5, rank=2)
     with pytest.raises(ValueError, match="num_samples=None"):
         srp.adapt(task, task, {"representation": task.representation}, key=KEY)
@@ -185,7 +185,7 @@ def test_a_task_needs_numbers_of_samples_and_a_representation():
 
 
 @pytest.mark.parametrize("given", [{"part": "all"}, {"epochs": 3}, {"optimizer": SGD}, {"batch_size": 2}])
-def test_a_task_has_neither_epochs_nor_optimizer(given):
+def test_a_linear_task_refuses_options_of_local_training(given):
     task = srp.data.linear_task(jax.random.key(0), num_clients=6, dim=5, rank=2)
     (name,) = given
     with pytest.raises(ValueError, match=f"^{name}=.*: no effect on a linear task, .* leave it out$"):

@@ -1,4 +1,4 @@
-"""Odd input that is not wrong in type: parts in each other's places, impossible times, labels with gaps, lost users."""
+"""Invalid input of the right type: swapped parts, impossible times and cohorts, labels with gaps, lost users."""
 
 import re
 
@@ -46,14 +46,28 @@ MISPLACED = {
 
 
 @pytest.mark.parametrize("case", MISPLACED)
-def test_parts_in_the_wrong_place_are_told_where_they_belong(case):
+def test_misplaced_arguments_are_refused_with_a_remedy(case):
     wrong, words = MISPLACED[case]
     with refused(re.escape(words)):
         srp.simulate(**RUN | wrong)
 
 
+def test_a_simulation_inside_a_transformation_of_jax_is_refused():
+    time = lambda key: srp.simulate(**RUN | {"key": key}).compute_time  # noqa: E731
+    for call in (lambda: jax.jit(time)(KEY), lambda: jax.vmap(time)(jax.random.split(KEY))):
+        with refused("outside of jit, vmap and grad"):
+            call()
+    with jax.disable_jit(), refused("jax_disable_jit is on"):
+        time(KEY)
+
+
+def test_debug_nans_does_not_stop_a_run():
+    with jax.debug_nans(True), jax.debug_infs(True):
+        assert srp.simulate(**RUN).num_rounds == 1
+
+
 def own_clock(expected, realised):
-    """A clock whose client 1 has these times, the second one in every round but the first."""
+    """Return a clock with these times for client 1; `realised` from the second round on."""
     usual = jnp.ones(3)
 
     def sample(key, round, now):
@@ -64,7 +78,7 @@ def own_clock(expected, realised):
 
 
 @pytest.mark.parametrize("time", [np.inf, np.nan, -1.0])
-def test_a_clock_of_ones_own_may_not_make_impossible_times(time):
+def test_impossible_times_of_a_custom_clock_are_refused(time):
     algorithm = algorithm_of(lambda key, broadcast, state, value, context: ClientOutput(value))
     run = {"num_rounds": 3, "eval_every": 2, "key": KEY, "progress": False, "devices": 1}
     run["participation"] = srp.participation.Uniform(3)
@@ -76,7 +90,7 @@ def test_a_clock_of_ones_own_may_not_make_impossible_times(time):
 
 
 def own_policy(ids, size=None, work=1, from_round=0):
-    """Everybody in order until a round, then this cohort."""
+    """Return a policy that takes all clients in order until `from_round`, then this cohort."""
 
     def select(key, state, times):
         everybody = jnp.arange(len(ids), dtype=jnp.int32)
@@ -102,7 +116,7 @@ def own_policy(ids, size=None, work=1, from_round=0):
         ({"ids": [1, 0, 2], "work": [1, -1, 1]}, "client 0 has negative work"),
     ],
 )
-def test_a_policy_of_ones_own_may_not_pick_impossible_cohorts(cohort, wrong, seeds):
+def test_impossible_cohorts_of_a_custom_policy_are_refused(cohort, wrong, seeds):
     algorithm = algorithm_of(lambda key, broadcast, state, value, context: ClientOutput(value))
     run = {"num_rounds": 5, "eval_every": 2, "progress": False, "devices": 1}
 
@@ -120,7 +134,7 @@ def test_a_policy_of_ones_own_may_not_pick_impossible_cohorts(cohort, wrong, see
     assert refused(from_round=3).startswith("policy 'mine': the cohort of round 4: ")
 
 
-def test_whoever_takes_no_part_may_be_anybody():
+def test_ids_beyond_the_size_of_a_cohort_are_not_checked():
     algorithm = algorithm_of(lambda key, broadcast, state, value, context: ClientOutput(value))
     policy = own_policy([1, 0, 1, 7, -3], size=2, work=[1, 0, -1, 0, 0])
     history = srp.simulate(
@@ -135,24 +149,24 @@ def arrays(y, **options):
     return srp.data.from_arrays(x, y, x + 1, y, **rows, **options)
 
 
-def test_labels_with_gaps_are_taken_with_a_warning():
+def test_labels_with_gaps_give_a_warning():
     with pytest.warns(UserWarning, match=r"labels: 4 of 31 classes have examples, 1 for one has none, and"):
         assert arrays([0, 10, 20, 30]).num_classes == 31
     with pytest.warns(UserWarning, match=r"labels: 2 of 1048576 classes"):  # in no more memory than the labels take
         arrays([0, 2**20 - 1])
-    assert arrays([0, 10, 20, 30], num_classes=31).num_classes == 31  # said, so meant
+    assert arrays([0, 10, 20, 30], num_classes=31).num_classes == 31  # no warning: the number was given
     assert arrays([2, 0, 1]).num_classes == 3
 
 
 @pytest.mark.parametrize("shape", [(4, 0), (4, 8, 0), (4, 0, 8)])
-def test_examples_without_a_number_are_refused(tmp_path, shape):
+def test_empty_examples_are_refused(tmp_path, shape):
     y = np.arange(4)
     np.savez(tmp_path / "a.npz", x_train=np.ones(shape), y_train=y, x_test=np.ones(shape), y_test=y)
     with pytest.raises(ValueError, match=r"x_train: is float64 of shape \(.*\); give .* at least one number in each"):
         srp.data.load(tmp_path / "a.npz", num_clients=2)
 
 
-def test_users_that_are_left_out_are_counted_with_the_reason():
+def test_users_that_are_left_out_give_a_warning_with_the_reason():
     train, test = ["a", "a", "b", "c", "d"], ["a", "b", "e"]
     words = "natural: 3 of 5 users are left out: 2 have no test examples and 1 have no train examples; 2 remain"
     with pytest.warns(UserWarning, match=words):
@@ -162,24 +176,24 @@ def test_users_that_are_left_out_are_counted_with_the_reason():
 
 
 @pytest.mark.parametrize("make", [srp.clocks.Exponential, srp.clocks.Constant, lambda x: FIXED(EXP, work=x)])
-def test_times_that_no_float_of_a_program_has_are_refused(make):
+def test_times_that_overflow_float32_are_refused(make):
     with pytest.raises(ValueError, match=r"finite.*got 1e.300, which is inf as float32;"):
         make(1e300)
 
 
-def test_a_rate_that_is_zero_in_a_program_is_refused():
+def test_a_rate_that_is_zero_as_float32_is_refused():
     with pytest.raises(ValueError, match=r"rate=1e-50 must be positive, it is 0.0 as float32;"):
         srp.clocks.Exponential(1e-50)
 
 
-def test_an_optimizer_that_was_not_called_is_no_function_of_the_round():
+def test_an_optimizer_class_is_not_taken_for_a_function_of_the_round():
     with pytest.raises(ValueError, match=r"optimizer=.*SGD must be an optimizer that was called; give"):
         srp.algorithms.FedAvg(MLP, srp.Training(srp.SGD))
     follows = lambda round: srp.SGD(0.1 / (1 + round))  # noqa: E731
     srp.algorithms.FedAvg(MLP, srp.Training(follows), fine_tune_optimizer=srp.SGD(0.1))
 
 
-def test_a_small_integer_of_numpy_cuts_a_model_as_any_other():
+def test_a_model_is_cut_by_any_kind_of_integer():
     plain, of_numpy = (list(jax.eval_shape(MLP.cut_above(n).init, KEY).head) for n in (2, np.uint16(2)))
     assert plain == of_numpy == ["fc2", "out"]
 
@@ -188,7 +202,7 @@ HISTORY = made_history([0.5], [1.0, 2.0], "global", clients=3, name="h", eval_ro
 
 
 @pytest.mark.parametrize("cost", ["10", None, -5, float("nan"), float("inf"), [1.0], KEY], ids=str)
-def test_a_cost_that_is_none_is_refused_wherever_a_history_takes_one(cost):
+def test_an_invalid_cost_is_refused_by_every_method_of_a_history(cost):
     for ask in (HISTORY.elapsed, HISTORY.eval_elapsed, HISTORY.to_frame, HISTORY.plot):
         with pytest.raises(ValueError, match=r"^communication=?.* must"):
             ask(communication=cost)
@@ -198,13 +212,13 @@ def test_a_cost_that_is_none_is_refused_wherever_a_history_takes_one(cost):
 
 
 @pytest.mark.parametrize("name", ["globl", 3, ["global"], np.ones(2), KEY], ids=str)
-def test_an_evaluation_that_is_none_is_refused_wherever_a_history_takes_one(name):
+def test_an_unknown_evaluation_is_refused_by_every_method_of_a_history(name):
     for ask in (HISTORY.scores, HISTORY.mean_scores, HISTORY.worst_scores, HISTORY.speed_quartiles):
         with pytest.raises(ValueError, match=r"unknown evaluation of this run of 'h' .*; choose from global"):
             ask(name)
 
 
-def test_more_rounds_than_can_be_recorded_between_evaluations_are_refused_before_they_compile(monkeypatch):
+def test_too_many_rounds_between_evaluations_are_refused_before_compiling(monkeypatch):
     monkeypatch.setattr(memory, "_free_share", lambda layout: 2.0**30)
     with pytest.raises(ValueError, match=r"eval_every=2147483647: the records of so many rounds need 128.0 GiB"):
         srp.simulate(**RUN | {"num_rounds": 2**31 - 1, "eval_every": 2**31 - 1})

@@ -1,4 +1,4 @@
-"""Compiled programs are kept on disk."""
+"""The cache of compiled programs on disk."""
 
 import os
 import stat
@@ -12,7 +12,7 @@ from fedjax_srp import compiled
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """The folder that `cache_programs` takes; settings of JAX are put back."""
+    """Return the folder that `cache_programs` uses; restore JAX's settings afterwards."""
     kept = jax.config.jax_compilation_cache_dir
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
@@ -21,7 +21,7 @@ def place(tmp_path, monkeypatch):
     jax.config.update("jax_compilation_cache_dir", kept)
 
 
-def test_programs_go_into_a_folder_of_the_users_own_which_is_said_once(place, capsys):
+def test_programs_are_cached_in_a_private_folder_that_is_announced_once(place, capsys):
     compiled.cache_programs()
     assert jax.config.jax_compilation_cache_dir == os.environ["JAX_COMPILATION_CACHE_DIR"] == str(place)
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
@@ -33,7 +33,7 @@ def test_programs_go_into_a_folder_of_the_users_own_which_is_said_once(place, ca
 
 
 @pytest.mark.parametrize("setting", ["jax_compilation_cache_dir", "jax_enable_compilation_cache"])
-def test_what_jax_was_told_comes_first(place, setting, tmp_path):
+def test_settings_of_jax_take_precedence(place, setting, tmp_path):
     before = getattr(jax.config, setting)
     jax.config.update(setting, str(tmp_path / "other") if setting.endswith("dir") else False)
     try:
@@ -43,21 +43,21 @@ def test_what_jax_was_told_comes_first(place, setting, tmp_path):
     assert not place.exists()
 
 
-def test_a_folder_that_others_can_write_to_is_left_alone(place):
+def test_a_folder_that_others_can_write_to_is_not_used(place):
     place.mkdir(parents=True)
     place.chmod(0o777)
     compiled.cache_programs()
     assert jax.config.jax_compilation_cache_dir is None
 
 
-def test_a_home_that_cannot_be_written_to_is_no_error(place, tmp_path, monkeypatch):
+def test_an_unwritable_home_is_no_error(place, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     compiled.cache_programs()
     assert jax.config.jax_compilation_cache_dir is None
 
 
-def test_what_was_not_read_for_long_is_removed_and_the_oldest_of_too_much(place, monkeypatch):
+def test_unused_files_are_removed_and_the_oldest_beyond_the_limit(place, monkeypatch):
     place.mkdir(parents=True, mode=0o700)
     now = time.time()
     for name, age in (("forgotten", compiled.UNUSED + 60), ("old", 20), ("new", 10)):

@@ -1,4 +1,4 @@
-"""The predicted contraction lies over the measured run, with the stages where they begin."""
+"""The plot of the predicted contraction over a measured run, with marks where stages begin."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def test_prediction_measurement_and_stages():
     assert ax.get_yscale() == "log"
 
 
-def test_what_says_nothing_is_cut():
+def test_values_above_1_are_cut():
     (ax,) = plots.contraction_over_run(run(), 0.05).axes  # n0 = 4: fixed points of 1 and more
     assert np.isnan(drawn(ax)["its fixed point"].get_ydata()).all()
     assert drawn(ax)["eq. 9, a = 0.05"].get_ydata().max() <= 1
@@ -56,27 +56,27 @@ def test_one_stage_has_one_line_at_the_start():
 
 
 @pytest.mark.parametrize("other", [run(sizes=(16,) * 8), run(metric="gradient_norm")])
-def test_runs_that_do_not_belong_together(other):
+def test_runs_of_other_metrics_or_participants_are_refused(other):
     with pytest.raises(ValueError, match="metric 'distance' and the same participants"):
         plots.contraction_over_run([run(), other], 0.05)
 
 
 @pytest.mark.parametrize(("histories", "what"), [([], "runs"), (run(sizes=()), "rounds")])
-def test_nothing_to_draw(histories, what):
+def test_no_runs_or_no_rounds_are_refused(histories, what):
     with pytest.raises(ValueError, match=f"histories has no {what}: give a run on a linear task"):
         plots.contraction_over_run(histories, 0.05)
 
 
-def test_a_run_that_is_there_at_once_has_no_logarithm():
+def test_a_distance_of_0_gives_a_linear_axis():
     (ax,) = plots.contraction_over_run(run(0.0), 0.05).axes
     assert ax.get_yscale() == "linear"
 
 
-def test_a_run_that_diverged_at_once_predicts_nothing():
+def test_a_run_that_diverged_in_round_1_is_refused():
     with pytest.raises(ValueError, match=r"the distance after round 1 is nan, so there is no prediction: give runs"):
         plots.contraction_over_run([run(), run(np.nan)], 0.05)
 
 
-def test_an_impossible_rate():
+def test_an_impossible_rate_is_refused():
     with pytest.raises(ValueError, match=r"a=0\.5 must be at most 0.25"):
         plots.contraction_over_run(run(), 0.5)

@@ -1,4 +1,4 @@
-"""Examples in docstrings run; those of algorithms are among the tests of each algorithm."""
+"""Examples in docstrings run; `tests/algorithms/test_common.py` runs those of algorithms."""
 
 import doctest
 import importlib

@@ -1,21 +1,16 @@
-"""The record of a run against sums by hand, and the folder against itself."""
+"""The record of a run against sums by hand."""
 
 import dataclasses
-import json
 import math
-import random
 import re
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attacks import finished_folders
-from reference.small import refused
 
 import fedjax_srp as srp
-from fedjax_srp import run_folder
 from fedjax_srp.base import STAGE_COMPLETED
-from fedjax_srp.history import History, jsonable
+from fedjax_srp.history import History
 from fedjax_srp.stages import Stage
 
 COMPUTE = [1.0, 2.0, 4.0, 8.0]
@@ -23,7 +18,7 @@ COMMUNICATED = [True, False, True, True]
 
 
 def small(**changes) -> History:
-    """Four rounds, three clients, two evaluations of two kinds; dyadic numbers, so that sums by hand are exact."""
+    """Four rounds, three clients, two evaluations of two kinds; dyadic numbers, so that sums are exact."""
     fields = {
         "name": "fedrep",
         "round": [1, 2, 3, 4],
@@ -48,51 +43,6 @@ def small(**changes) -> History:
         "config": {"num_rounds": 4, "step_size": 0.1},
     }
     return History(**(fields | changes))
-
-
-def random_history(seed=0, num_rounds=7, num_clients=13) -> History:
-    rng = np.random.default_rng(seed)
-
-    def floats(*shape):  # of every magnitude, with numbers that a decimal of 15 digits would change
-        return rng.standard_normal(shape) * 10.0 ** rng.integers(-300, 300, shape)
-
-    distance = floats(num_rounds)
-    distance[:4] = [np.nan, np.inf, -np.inf, -0.0]
-    return History(
-        name="ünïcode, method",
-        round=np.arange(1, num_rounds + 1),
-        stage=np.arange(num_rounds),
-        cohort_size=rng.integers(1, 9, num_rounds),
-        compute_time=rng.exponential(size=num_rounds),
-        communicated=rng.random(num_rounds) < 0.5,
-        finite=rng.random(num_rounds) < 0.5,
-        client_time=np.abs(floats(num_clients)),
-        metrics={"distance": distance, 'odd, "name"': rng.random(num_rounds).astype(np.float32)},
-        eval_round=[0, 2, 7],
-        accuracies={"own_head": rng.random((3, num_clients)), "nan": np.full((3, num_clients), np.nan)},
-        test_count=rng.integers(0, 50, num_clients),
-        config={"clock": {"rate": 1.0 / 3.0}, "widths": [512, 256], "note": None},
-    )
-
-
-def assert_equal(left: History, right: History, skip=("environment",)) -> None:
-    for item in dataclasses.fields(History):
-        a, b = getattr(left, item.name), getattr(right, item.name)
-        if item.name in skip:
-            continue
-        if item.name in ("metrics", "accuracies"):
-            assert list(a) == list(b)
-            pairs = [(a[k], b[k]) for k in a]
-        else:
-            pairs = [(a, b)]
-        for x, y in pairs:
-            if isinstance(x, np.ndarray):
-                assert x.dtype == y.dtype
-                assert x.shape == y.shape
-                x, y = (np.where(np.isnan(z), np.nan, z) for z in (x, y))  # one nan for all
-                assert x.tobytes() == y.tobytes()
-            else:
-                assert x == y or (isinstance(x, float) and math.isnan(x) and math.isnan(y))
 
 
 @pytest.mark.parametrize("communication", [0.0, 10, 0.5, 100.0])
@@ -132,7 +82,7 @@ def test_an_evaluation_before_training_costs_no_time():
 
 
 @pytest.mark.parametrize("communication", [0.0, 10.0])
-def test_the_score_at_a_time_is_that_of_the_last_evaluation(communication):
+def test_the_score_at_a_time_is_that_of_the_last_evaluation_before_it(communication):
     history = small()
     first, last = history.eval_elapsed(communication)
     end = history.elapsed(communication)[-1]
@@ -155,13 +105,13 @@ def test_mean_is_weighted_by_test_points():
     assert history.evaluation == "fine_tune"
 
 
-def test_clients_without_test_points_count_nowhere():
+def test_clients_without_test_points_are_left_out():
     history = small(test_count=[1, 0, 1], accuracies={"global": [[0.5, np.nan, 1.0], [0.25, np.nan, 0.75]]})
     np.testing.assert_array_equal(history.mean_accuracy, [0.75, 0.5])
     np.testing.assert_array_equal(history.worst_decile, [0.5, 0.25])
-    nowhere = small(test_count=[0, 0, 0])
-    assert np.isnan(nowhere.mean_accuracy).all()
-    assert np.isnan(nowhere.worst_decile).all()
+    untested = small(test_count=[0, 0, 0])
+    assert np.isnan(untested.mean_accuracy).all()
+    assert np.isnan(untested.worst_decile).all()
 
 
 @pytest.mark.parametrize(("num_clients", "num_worst"), [(1, 1), (9, 1), (10, 1), (19, 1), (20, 2), (105, 10)])
@@ -183,7 +133,7 @@ def test_nan_scores_are_not_hidden_and_never_reach_a_target():
     assert history.time_to(0.0) == history.elapsed()[3]
 
 
-def test_time_to_is_an_evaluation_or_inf():
+def test_time_to_is_the_time_of_an_evaluation_or_inf():
     history = small()
     assert history.time_to(0.5) == 3.0  # reached exactly, after round 2
     assert history.time_to(0.5, communication=10.0) == 13.0
@@ -202,7 +152,7 @@ def test_a_target_that_no_accuracy_can_reach_is_refused(target):
     assert small().time_to(90, metric="distance") == 1.0
 
 
-@pytest.mark.parametrize("target", ["0.5", None, True, [0.5], (0.5, 0.6)])
+@pytest.mark.parametrize("target", ["0.5", True, [0.5]])
 @pytest.mark.parametrize("options", [{}, {"metric": "distance"}])
 def test_a_target_is_a_number(target, options):
     with pytest.raises(ValueError, match=rf"^target={re.escape(repr(target))} must be a number$"):
@@ -260,9 +210,9 @@ def test_summary():
     summary = small().summary(target=0.6, communication=10.0)
     numbers = {"final_accuracy": 0.6875, "worst_decile": 0.5, "time_to_target": 45.0, "num_rounds": 4}
     assert numbers.items() <= summary.items()
-    assert summary["total_bytes_up"] == 8 * (1 + 3 + 3)  # the silent round is free
+    assert summary["total_bytes_up"] == 8 * (1 + 3 + 3)  # one round is silent
     assert summary["total_bytes_down"] == 16 * (1 + 3 + 3)
-    assert summary["simulated_time"] == 15.0 + 3 * 10.0  # of no cost to it either
+    assert summary["simulated_time"] == 15.0 + 3 * 10.0  # the same round
     assert small().summary()["simulated_time"] == 15.0
     assert summary["final_accuracies"] == {"fine_tune": 0.6875, "global": 0.1875}  # over test examples: 0.25, 0, 0, 0.5
     assert small().summary()["time_to_target"] is None
@@ -276,7 +226,7 @@ def test_repr_is_one_short_line():
     assert repr(small(accuracies={})) == "History('fedrep': 4 rounds, 3 clients, 0 evaluations)"
 
 
-def test_arrays_are_numpy_copies_that_cannot_be_written():
+def test_arrays_are_read_only_numpy_copies():
     given = np.array(COMPUTE)
     history = small(compute_time=given, metrics={"loss": jnp.ones(4)})
     given[0] = 99.0
@@ -286,155 +236,8 @@ def test_arrays_are_numpy_copies_that_cannot_be_written():
         history.metrics["loss"][0] = 0.0
 
 
-def test_saved_and_loaded_again_it_is_equal_bit_for_bit(tmp_path):
-    history = random_history()
-    loaded = History.load(history.save(tmp_path / "run"))
-    assert_equal(history, loaded)
-    first = {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir()}
-    assert set(first) == {"config.json", "summary.json", "history.csv", "clients.csv", "accuracy.png"}
-    loaded.save(tmp_path / "again")  # with the environment of the run, not of this save
-    assert {p.name: p.read_bytes() for p in (tmp_path / "again").iterdir()} == first
-
-
-def test_history_csv_does_not_depend_on_the_host(tmp_path):
-    slow = small(host_seconds=1e9, compile_seconds=math.inf, seconds_per_round=7.0, environment={"git_hash": "other"})
-    small().save(tmp_path / "fast", target=0.5, communication=0.0)
-    slow.save(tmp_path / "slow", target=0.9, communication=10.0)
-    for name in ("history.csv", "clients.csv"):
-        assert (tmp_path / "fast" / name).read_bytes() == (tmp_path / "slow" / name).read_bytes()
-    assert b"\r" not in (tmp_path / "fast" / "history.csv").read_bytes()
-
-
-@pytest.mark.parametrize("accuracies", [{}, {"own_head": np.empty((0, 3))}], ids=["none asked for", "none made"])
-@pytest.mark.parametrize("metrics", [{"distance": [1.0, 0.5, 0.0, 2.0]}, {}], ids=["metric", "no metric"])
-def test_a_run_without_evaluations(tmp_path, accuracies, metrics):
-    history = small(accuracies=accuracies, eval_round=[], metrics=metrics)
-    assert history.accuracy.shape == (0, 3)
-    assert history.mean_accuracy.shape == history.worst_decile.shape == (0,)
-    assert math.isnan(history.final_accuracy)
-    assert history.time_to(0.0) == math.inf
-    assert np.isnan(history.speed_quartiles()).all()
-    summary = history.summary(target=0.5)
-    assert summary["final_accuracy"] is summary["worst_decile"] is None
-    loaded = History.load(history.save(tmp_path))
-    assert_equal(history, loaded)
-    assert (tmp_path / "accuracy.png").exists() == bool(metrics)
-
-
-def test_a_figure_that_cannot_be_drawn_costs_no_run(tmp_path, monkeypatch):
-    history = small()
-    history.save(tmp_path)
-    monkeypatch.setattr(History, "plot", lambda *_: 1 // 0)
-    with pytest.warns(UserWarning, match=r"accuracy.png of 'fedrep' is left out, it .* drawn \(ZeroDivisionError: "):
-        history.save(tmp_path)
-    assert_equal(history, History.load(tmp_path))
-    assert not (tmp_path / "accuracy.png").exists()
-
-
-def test_a_run_of_no_rounds(tmp_path):
-    empty = {name: [] for name in run_folder.ROUND_COLUMNS}
-    history = small(**empty, metrics={"distance": []}, accuracies={}, eval_round=[])
-    assert history.diverged is None
-    assert history.summary()["simulated_time"] == 0.0
-    assert_equal(history, History.load(history.save(tmp_path)))
-
-
-def strict(path):
-    """What a file says, which has none of the words NaN and Infinity that are no JSON."""
-    return json.loads(path.read_text(), parse_constant=pytest.fail)
-
-
-def test_json_is_strict(tmp_path):
-    history = small(seconds_per_round=math.nan, config={"time_limit": math.inf, "loss": np.float32(np.nan)})
-    history.save(tmp_path, target=1.0)
-    summary = strict(tmp_path / "summary.json")
-    assert summary["time_to_target"] == "inf"
-    assert summary["seconds_per_round"] == "nan"
-    config = strict(tmp_path / "config.json")
-    assert config["config"] == {"time_limit": "inf", "loss": "nan"} == history.config
-    assert set(config["environment"]["versions"]) == {"python", "fedjax_srp", "jax", "jaxlib", "numpy"}
-    assert config["environment"]["device"]["count"] == 4
-
-
-def test_jsonable_keeps_what_json_can_say_and_names_the_rest(tmp_path):
-    plain = {"a": [1, 2.5, None, True, "x"], "b": {"c": []}}
-    assert jsonable(plain) == plain
-    assert jsonable({1: (np.int32(2), np.arange(2), tmp_path)}) == {"1": [2, [0, 1], str(tmp_path)]}
-    assert jsonable(jnp.float32(0.5)) == 0.5
-    assert jsonable({"b", "a"}) == ["a", "b"]
-    assert jsonable(jsonable) == "fedjax_srp.storage.jsonable"
-
-
-def test_git_hash_is_that_of_the_working_directory(tmp_path, monkeypatch):
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    monkeypatch.chdir(tmp_path)
-    small().save(tmp_path / "run")
-    environment = strict(tmp_path / "run" / "config.json")["environment"]
-    assert environment["git_hash"] is None
-    assert environment["git_dirty"] is None
-
-
-def test_a_save_that_dies_leaves_no_part_of_a_file_and_no_summary(tmp_path, monkeypatch):
-    small().save(tmp_path)
-    before = (tmp_path / "clients.csv").read_bytes()
-
-    def die(frame, path, **_):
-        path.write_text("evaluation,rou")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("pandas.DataFrame.to_csv", die)
-    with pytest.raises(KeyboardInterrupt):
-        small(name="other").save(tmp_path)
-    names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["accuracy.png", "clients.csv", "config.json", "history.csv"]
-    assert (tmp_path / "clients.csv").read_bytes() == before
-    with pytest.raises(FileNotFoundError, match=r"summary\.json is missing; run it again"):
-        History.load(tmp_path)
-
-
-def test_errors_name_the_value_and_the_remedy(tmp_path):
-    with refused("'own_head'.*choose from fine_tune, global"):
-        small().scores("own_head")
-    with refused("choose from none"):
-        small(accuracies={}).time_to(0.5, evaluation="global")
-    with pytest.raises(FileNotFoundError, match=r"nothing here' .* config\.json is missing; give the folder"):
-        History.load(tmp_path / "nothing here")
-    (tmp_path / "file").write_text("")
-    with refused("is a file"):
-        small().save(tmp_path / "file")
-
-
-@pytest.mark.parametrize(
-    ("name", "damage"),
-    [
-        ("history.csv", lambda text: text.replace("0.5", "0.6")),
-        ("clients.csv", lambda text: text[: text.rindex("\n", 0, -1) + 1]),
-        ("config.json", lambda text: text[:20]),
-        ("summary.json", lambda text: "{}"),
-    ],
-)
-def test_a_damaged_folder_is_refused(tmp_path, name, damage):
-    small().save(tmp_path)
-    (tmp_path / name).write_text(damage((tmp_path / name).read_text()))
-    with refused(rf"is damaged \({name} is not what was written\): run it again"):
-        History.load(tmp_path)
-
-
-def test_a_flipped_bit_in_a_finished_folder_is_one_line(tmp_path):
-    found = finished_folders.flips(60, tmp_path, random.Random(0))
-    assert found == {"flips": 60, "refused": 60, "silent": 0, "tracebacks": 0}
-
-
-def test_names_that_a_spreadsheet_would_run_come_back_as_they_were(tmp_path):
-    metrics = {name: np.arange(4.0) for name in ("=1+1", "'=1+1", "@a", "-2", "$\\frac{1}{$")}
-    history = small(metrics=metrics, accuracies={"+a": small().accuracy})
-    assert_equal(history, History.load(history.save(tmp_path)))
-    assert "'=1+1,''=1+1,'@a,-2,$" in (tmp_path / "history.csv").read_text()
-    assert "\n'+a,2,0," in (tmp_path / "clients.csv").read_text()
-
-
-def test_the_summary_says_which_data_judged():
-    """Held-out clients are judged on their test data."""
+def test_the_summary_records_the_split_of_the_evaluation():
+    """Held-out clients are evaluated on their test data."""
     data = srp.data.load("digits", num_clients=6, classes_per_client=3)
     options = {
         "test": [None, {"validation": None}],
@@ -459,22 +262,22 @@ def test_the_summary_says_which_data_judged():
         ({"metrics": {"stage": [1.0] * 4}}, "rename the metric"),
     ],
 )
-def test_a_history_that_is_not_complete_is_refused(changes, message):
+def test_an_inconsistent_history_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         small(**changes)
 
 
-def test_participation_is_ginis_coefficient_and_the_share_of_zeros():
+def test_participation_is_the_gini_coefficient_and_the_share_of_zeros():
     rounds = np.array([4, 0, 2, 0, 6])
     found = small(client_time=[1.0] * 5, test_count=[1] * 5, accuracies={}, rounds_taken=rounds).participation
     pairs = np.abs(rounds[:, None] - rounds).sum()
     assert found.gini == pytest.approx(pairs / (2 * 5 * rounds.sum()))
     assert found.never == 0.4
     assert small(rounds_taken=[3, 3, 3]).participation == (0.0, 0.0)
-    assert np.isnan(small().participation).all()  # nobody counted
+    assert np.isnan(small().participation).all()  # not recorded
 
 
-def test_the_slowest_tenth_goes_by_expected_time():
+def test_the_slowest_tenth_is_by_expected_time():
     times = np.random.default_rng(0).permutation(20).astype(float)
     counts = np.arange(1, 21)
     history = small(client_time=times, test_count=counts, accuracies={"it": [times / 100, times / 10]})
@@ -491,9 +294,9 @@ def test_bytes_to_a_target_are_those_of_participants_in_rounds_that_communicated
     assert history.summary(target=0.6)["bytes_to_target"] == 168
 
 
-def test_bytes_of_narrower_models_are_shares_and_rounds_without_a_report_send_none():
+def test_bytes_of_narrower_models_are_shares_and_silent_rounds_send_none():
     history = small()
     sizes = history.cohort_size * history.communicated
-    share = np.where(sizes > 0, 0.5, np.nan)  # a mean over nobody
+    share = np.where(sizes > 0, 0.5, np.nan)  # the mean over no client
     narrow = dataclasses.replace(history, metrics={**history.metrics, "message_share": share})
     assert narrow.bytes_to(0.6) == 24 * (1 + 3 + 3) / 2

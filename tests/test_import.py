@@ -1,4 +1,4 @@
-"""What `import fedjax_srp` leaves until it is asked for; `benchmarks/imports.py` times it."""
+"""`import fedjax_srp` loads heavy libraries only when they are needed; `benchmarks/imports.py` times it."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The notebooks that are committed executed have the cells of their scripts, and outputs without errors."""
+"""Committed notebooks have the cells of their scripts, all executed without errors."""
 
 import json
 import re
@@ -11,7 +11,7 @@ SCRIPTS = sorted(FOLDER.glob("*.py"))
 
 
 def cells_of_script(path):
-    """(is it Markdown, its text) of each cell of a script in jupytext's percent format."""
+    """Yield (is Markdown, text) for each cell of a script in jupytext's percent format."""
     parts = re.split(r"^# %%(.*)\n", path.read_text("utf-8"), flags=re.MULTILINE)[1:]
     for kind, text in zip(parts[::2], parts[1::2], strict=True):
         lines = text.strip("\n").split("\n")

@@ -1,4 +1,4 @@
-"""Options of parts: fields by short names, parts made of them, and what is refused."""
+"""Options of parts: fields by short names, parts built from them, and refusals."""
 
 import dataclasses
 import functools
@@ -22,7 +22,7 @@ MODEL = model()
 
 @srp.part
 class Penalty:
-    """How strongly.
+    """A penalty.
 
     Args:
         strength: of the penalty,
@@ -36,7 +36,7 @@ class Penalty:
 
 @srp.part
 class Two:
-    """Two parts of a kind, and one that may be there.
+    """Two parts of a kind, and an optional one.
 
     Args:
         first: the first one.
@@ -53,7 +53,7 @@ class Two:
 # Names.
 
 
-def test_fields_of_parts_within_have_short_names():
+def test_fields_of_nested_parts_have_short_names():
     known = options_of(FedRep)
     paths = {name: option.path for name, option in known.items()}
     assert paths == {
@@ -85,7 +85,7 @@ def test_fields_of_parts_within_have_short_names():
     assert [name for name, option in known.items() if option.is_optional] == [n for n in known if "optimizer." in n]
 
 
-def test_defaults_are_those_of_the_parts_as_they_stand():
+def test_defaults_are_those_of_the_parts():
     known = options_of(FedRep)
     assert [known[name].default for name in ("learning_rate", "batch_size", "epochs", "steps")] == [0.01, 10, 1, None]
     assert known["model"].default is REQUIRED
@@ -93,14 +93,14 @@ def test_defaults_are_those_of_the_parts_as_they_stand():
     assert options_of(Two)["second.strength"].default == 0.5
 
 
-def test_names_that_stand_for_two_fields_are_written_in_full():
+def test_ambiguous_names_are_written_in_full():
     assert list(options_of(Two)) == [
         *("size", "first", "first.strength", "first.power", "second", "second.strength", "second.power", "third"),
         *("optimizer", "optimizer.learning_rate", "optimizer.momentum", "optimizer.weight_decay"),
     ]
 
 
-def test_help_is_that_of_the_docstrings():
+def test_help_comes_from_the_docstrings():
     known = options_of(Two)
     assert [known[n].help for n in ("size", "first", "first.strength", "second.power", "third")] == [
         *("how many.", "the first one.", "of the penalty, in two lines.", "of the norm.", ""),
@@ -109,14 +109,14 @@ def test_help_is_that_of_the_docstrings():
     assert "shuffled" in options_of(FedAvg)["epochs"].help
 
 
-def test_what_is_fixed_is_no_option():
+def test_arguments_fixed_by_partial_are_no_options():
     fixed = functools.partial(FedAvg, evaluation="fine_tune")
     assert options_of(FedAvg).keys() - options_of(fixed).keys() == {"evaluation"}
     whole = options_of(functools.partial(FedAvg, training=srp.Training()))
     assert not whole.keys() & {"training", "epochs", "learning_rate"}
 
 
-def test_functions_have_their_arguments():
+def test_options_of_functions_are_their_arguments():
     def few(model, k: int = 3, *rest, share: "Unknown" = 0.5, pace: "float", names: Sequence = (), **more):  # noqa: F821
         pass
 
@@ -173,7 +173,7 @@ def test_options_follow_the_fields_of_a_part():
 # Building.
 
 
-def test_parts_are_built_of_short_and_full_names():
+def test_parts_are_built_from_short_and_full_names():
     options = {"learning_rate": 0.3, "epochs": 2, "training.batch_size": 4, "head_epochs": 5}
     made = build(FedRep, options, MODEL)
     assert made == FedRep(MODEL, srp.Training(srp.SGD(0.3), batch_size=4, epochs=2), head_epochs=5)
@@ -184,7 +184,7 @@ def test_parts_are_built_of_short_and_full_names():
     )
 
 
-def test_an_optimizer_that_is_none_takes_the_rest_from_training():
+def test_an_option_of_an_optimizer_that_is_none_starts_from_that_of_training():
     options = {"learning_rate": 0.3, "weight_decay": 0.1, "head_optimizer.momentum": 0.5}
     made = build(FedRep, options, MODEL)
     assert made.training.optimizer == srp.SGD(0.3, weight_decay=0.1)
@@ -226,7 +226,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_cannot_be_built_is_refused_in_a_line(case):
+def test_parts_that_cannot_be_built_are_refused(case):
     call, words = WRONG[case]
     with refused(re.escape(words)):
         call()
@@ -235,7 +235,7 @@ def test_what_cannot_be_built_is_refused_in_a_line(case):
 # Values.
 
 
-def test_values_of_a_part_as_it_is():
+def test_values_of_a_part():
     made = FedRep(MODEL, srp.Training(srp.SGD(0.3, 0.5), epochs=2), head_optimizer=srp.SGD(0.7))
     values = values_of(made, leave_out=("model",))
     assert values == {
@@ -297,14 +297,14 @@ NO_LEAF = {
 
 
 @pytest.mark.parametrize("case", NO_LEAF)
-def test_a_name_that_is_no_leaf_is_refused(case):
+def test_an_unknown_or_repeated_leaf_is_refused(case):
     values, words = NO_LEAF[case]
     made = FedRep(MODEL, srp.Training(srp.SGD(0.3, 0.5)))
     with refused(re.escape(words)):
         full_names(made, values)
 
 
-def test_a_name_that_stands_for_several_leaves_is_refused():
+def test_an_ambiguous_leaf_is_refused():
     with refused("^values: 'strength' stands for first.strength and second.strength; give one of them in full$"):
         full_names(Two(1), {"strength": np.ones(2)})
     with refused("it has first.strength, second.strength"):

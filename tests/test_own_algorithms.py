@@ -1,4 +1,4 @@
-"""A published method in a few lines of public names, as somebody outside the package writes it."""
+"""A published method that a user writes in a few lines, with public names only."""
 
 import ast
 import inspect
@@ -23,7 +23,7 @@ DATA = federation(CLIENTS)
 SOFTMAX = srp.models.MLP((NUM_FEATURES,), NUM_CLASSES, hidden=())  # one layer, called "out"
 
 
-def test_it_is_short_and_of_public_names_alone():
+def test_it_is_short_and_uses_public_names_only():
     text = Path(inspect.getfile(Dynamic)).read_text()
     assert 10 < code_lines(text) <= BUDGET
     tree = ast.parse(text)
@@ -56,7 +56,7 @@ def test_it_runs_from_the_command_line(tmp_path):
 
 
 @pytest.mark.long
-def test_a_float_of_it_compiles_nothing_and_can_differ_between_seeds():
+def test_its_float_may_change_without_compiling_and_differ_between_seeds():
     keys, options = jnp.stack([KEY, KEY]), {"num_rounds": 2, "eval_every": 2, "devices": 1, "progress": False}
     both = srp.simulate_seeds(Dynamic(SOFTMAX), DATA, keys=keys, values={"alpha": [0.01, 0.5]}, **options)
     for history, alpha in zip(both, (0.01, 0.5), strict=True):
@@ -69,8 +69,8 @@ def test_a_float_of_it_compiles_nothing_and_can_differ_between_seeds():
 
 @pytest.mark.short("full")
 @pytest.mark.parametrize("policy", [srp.participation.Full(), srp.participation.Fastest(2)], ids=["full", "some"])
-def test_it_is_the_method_of_the_package(policy):
-    """Training with the same keys: `local_sgd` draws the batches of every method."""
+def test_it_agrees_with_the_method_of_the_package(policy):
+    """With equal keys, `local_sgd` draws equal batches."""
     options = {"num_rounds": 3, "eval_every": 3, "participation": policy, "key": KEY, "progress": False}
     training = srp.Training(srp.SGD(0.2), batch_size=4, epochs=2)
     own, of_package = (

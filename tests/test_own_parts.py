@@ -1,4 +1,4 @@
-"""Models and clocks of one's own: by name in Python, on the command line, in grids."""
+"""Custom models, clocks and policies: by name in Python, on the command line, in grids."""
 
 import itertools
 
@@ -22,7 +22,7 @@ def two_speeds(slow: float = 5.0, every: int = 2):
     return srp.clocks.Fixed(srp.clocks.Constant(times))
 
 
-# What is registered.
+# Registration.
 
 MODELS, CLOCKS, POLICIES = srp.models.register, srp.clocks.register, srp.methods.register_participation
 
@@ -42,7 +42,7 @@ MODELS, CLOCKS, POLICIES = srp.models.register, srp.clocks.register, srp.methods
         (POLICIES, "mine", 3, "participation=3 must be a function"),
     ],
 )
-def test_what_is_registered_is_checked(register, name, factory, message):
+def test_registration_checks_name_and_factory(register, name, factory, message):
     with pytest.raises(ValueError, match=message):
         register(name, factory)
     assert not {"mine", "two speeds"} & {*srp.models.names(), *srp.clocks.OWN, *srp.methods.POLICIES}
@@ -60,7 +60,7 @@ def test_a_factory_that_returns_something_else_is_named():
 # Models.
 
 
-def test_models_of_ones_own_have_names_and_options():
+def test_custom_models_have_names_and_options():
     srp.models.register("narrow", narrow)
     assert "narrow" in srp.models.names()
     assert srp.models.options("narrow") == {"width": 5, "depth": 2}
@@ -76,7 +76,7 @@ def test_models_of_ones_own_have_names_and_options():
     assert [layer["kernel"].shape[1] for layer in history.server_state.representation.values()] == [3, 3]
 
 
-def test_a_model_that_is_registered_again_is_another_one():
+def test_a_model_may_be_registered_again():
     srp.models.register("narrow", narrow)
     first = srp.models.get("narrow", DATA)
     srp.models.register("narrow", lambda shape, classes: srp.models.MLP(shape, classes, hidden=(7,)))
@@ -84,7 +84,7 @@ def test_a_model_that_is_registered_again_is_another_one():
     assert srp.models.options("narrow") == {}
 
 
-def test_options_of_models_of_ones_own_are_kept_apart():
+def test_options_of_custom_models_do_not_collide():
     srp.models.register("narrow", lambda shape, classes, momentum=0.5: srp.models.MLP(shape, classes))
     with pytest.raises(ValueError, match="momentum: read by its algorithm and by its model; rename your field"):
         srp.methods.get("fedrep", dataset=DATA, model="narrow")
@@ -107,12 +107,12 @@ def test_options_of_models_of_ones_own_are_kept_apart():
         ("two_speeds(every=N, slow=4)", two_speeds(4, 3)),
     ],
 )
-def test_clocks_of_ones_own_have_names(text, expected):
+def test_custom_clocks_have_names_and_arguments(text, expected):
     srp.clocks.register("two_speeds", two_speeds)
     assert clock_words.parse(text, DATA.num_clients) == expected
 
 
-def test_clocks_of_ones_own_take_texts_and_distributions(tmp_path):
+def test_custom_clocks_take_texts_and_distributions(tmp_path):
     np.savetxt(tmp_path / "times, of all.csv", [[1.0, 2.0, 3.0]])
 
     def measured(file: str, other=None):
@@ -138,14 +138,14 @@ def test_clocks_of_ones_own_take_texts_and_distributions(tmp_path):
         ("broken", "returned None, not a Clock"),
     ],
 )
-def test_bad_words_for_clocks_of_ones_own_are_refused(text, message):
+def test_wrong_expressions_for_custom_clocks_are_refused(text, message):
     srp.clocks.register("two_speeds", two_speeds)
     srp.clocks.register("broken", lambda: None)
     with pytest.raises(ValueError, match=message):
         clock_words.parse(text, 3)
 
 
-def test_a_bug_in_a_clock_of_ones_own_comes_through():
+def test_an_error_in_a_custom_clock_is_not_changed():
     def buggy():
         raise KeyError("mine")
 
@@ -158,7 +158,7 @@ def test_a_bug_in_a_clock_of_ones_own_comes_through():
 
 
 @pytest.mark.long
-def test_files_may_bring_models_clocks_and_policies_to_runs_and_grids(tmp_path, capsys):
+def test_a_loaded_file_registers_parts_for_runs_and_grids(tmp_path, capsys):
     (tmp_path / "mine.py").write_text(
         "import fedjax_srp as srp\n"
         "def narrow(input_shape: tuple[int, ...], num_classes: int, width: int = 5):\n"

@@ -1,4 +1,4 @@
-"""Files are replaced whole, all of those that belong together or none."""
+"""Files are replaced atomically: all files of a group, or none."""
 
 import os
 
@@ -15,7 +15,7 @@ def fills_the_disk(path, *_, **__):
     raise OSError(28, "No space left on device")
 
 
-def test_a_full_disk_leaves_all_files_as_they_were_and_is_named(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_all_files_unchanged_and_is_named(tmp_path, monkeypatch):
     one, other = tmp_path / "one.csv", tmp_path / "other.csv"
     storage.replace({path: lambda place: place.write_text("old") for path in (one, other)})
     with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}'; what was written before is intact"):
@@ -38,7 +38,7 @@ LINKS = {
 
 
 @pytest.mark.parametrize("put", LINKS.values(), ids=LINKS)
-def test_a_lock_that_leads_elsewhere_is_refused_in_one_line_and_nothing_is_written(put, tmp_path):
+def test_a_lock_that_is_no_plain_file_is_refused_and_nothing_is_written(put, tmp_path):
     precious, out = tmp_path / "precious", tmp_path / "out"
     precious.write_text("precious")
     out.mkdir()
@@ -50,7 +50,7 @@ def test_a_lock_that_leads_elsewhere_is_refused_in_one_line_and_nothing_is_writt
 
 
 @pytest.mark.parametrize("put", LINKS.values(), ids=LINKS)
-def test_a_log_that_leads_elsewhere_is_not_written(put, tmp_path):
+def test_a_log_that_is_no_plain_file_is_not_written(put, tmp_path):
     precious = tmp_path / "precious"
     precious.write_text("precious")
     put(tmp_path / "records.0", precious)
@@ -63,7 +63,7 @@ LEADS = {"file": "precious", "nothing": "nothing", "folder": "keepsakes"}
 
 
 @pytest.mark.parametrize("leads", LEADS.values(), ids=LEADS)
-def test_a_link_in_a_folder_is_replaced_and_nothing_is_written_where_it_leads(leads, tmp_path):
+def test_a_link_in_a_folder_is_replaced_and_its_target_is_not_written(leads, tmp_path):
     (tmp_path / "precious").write_text("precious")
     (tmp_path / "keepsakes").mkdir()
     (tmp_path / "keepsakes" / "one").write_text("precious")
@@ -83,7 +83,7 @@ def test_a_link_in_a_folder_is_replaced_and_nothing_is_written_where_it_leads(le
     assert (tmp_path / "precious").read_text() == (tmp_path / "keepsakes" / "one").read_text() == "precious"
 
 
-def test_files_are_written_with_the_rights_that_the_system_gives(tmp_path):
+def test_files_have_the_default_permissions(tmp_path):
     storage.write_json(tmp_path / "grid.json", {})
     (tmp_path / "other").touch()
     assert (tmp_path / "grid.json").stat().st_mode == (tmp_path / "other").stat().st_mode
@@ -106,7 +106,7 @@ def test_tables_are_written_with_harmless_cells(tmp_path):
     assert (tmp_path / "table.csv").read_text() == "method,'=x,'+y\n'=1,-1.5,True\nb,2.0,False\n"
 
 
-def test_a_folder_in_the_place_of_a_file_leaves_the_others_as_they_were(tmp_path):
+def test_a_folder_in_the_place_of_a_file_leaves_the_others_unchanged(tmp_path):
     (tmp_path / "history.csv").write_text("old")
     (tmp_path / "accuracy.png").mkdir()
     new = {tmp_path / name: lambda path: path.write_text("new") for name in ("history.csv", "accuracy.png")}

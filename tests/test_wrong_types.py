@@ -1,4 +1,4 @@
-"""Every public function and part, every argument, everything wrong: one line that names it, never a traceback."""
+"""Every argument of every public function and part with values of wrong types: refused in one line that names it."""
 
 import inspect
 import re
@@ -16,7 +16,7 @@ from fedjax_srp import algorithms, clocks, models, participation, parts, theory
 from fedjax_srp._checks import is_ours
 from fedjax_srp.data import partition
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # an answer to odd data as well
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # odd data may give a warning
 
 MLP, DATA = model(), federation(clients_of((3, 5, 4), (2, 3, 2)))
 TASK = srp.data.linear_task(KEY, num_clients=4, dim=6, rank=2)
@@ -28,9 +28,9 @@ IMAGES = srp.data.from_arrays(
     np.ones((4, 8, 8)), Y[:4], np.ones((4, 8, 8)), Y[:4], train_indices=[[0]], test_indices=[[1]]
 )
 
-# No argument is one of these, so all refuse them.
+# No argument may be one of these.
 NEVER = {"object": object(), "bytes": b"x", "complex": 1j, "dict": {"a": 1}, "texts": ["a"], "vaster": -(10**400)}
-# These are right for some, or mean something: refused in one line, or taken.
+# Some arguments may be one of these: each is accepted, or refused in one line.
 SOMETIMES = {
     "text": "zwei",
     "number as text": "0.5",
@@ -54,7 +54,7 @@ NUMPY = {int: (np.int16, np.int64, np.uint16, np.asarray), float: (np.float32, n
 
 
 def defaults(function, **values):
-    """The arguments of a function: these, and the defaults of the others."""
+    """Return arguments of a function: these values, and the defaults of the others."""
     parameters = inspect.signature(function).parameters
     return {name: values.get(name, p.default) for name, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
 
@@ -66,7 +66,7 @@ OF_THEORY = {
     "samples": 10.0, "noise": 0.1, "initial_gap": 1.0, "mu": 0.5, "smoothness": 2.0, "local_steps": 10.0, "before": 2,
 }  # fmt: skip
 
-# function -> arguments that are right
+# function -> valid arguments
 CALLS = {
     srp.data.from_arrays: {
         "x_train": X, "y_train": Y, "x_test": X + 1, "y_test": Y, "train_indices": [[0], [1]],
@@ -117,7 +117,7 @@ CALLS = {
     **{getattr(theory, name): defaults(getattr(theory, name), **OF_THEORY) for name in theory.KIND},
 }  # fmt: skip
 
-# every public part, its required fields by their names
+# valid values of the required fields of all public parts, by name
 IMAGES_OF = {"input_shape": (16, 16, 3), "num_classes": 4}
 LENET = {**IMAGES_OF, "channels": (2, 2), "hidden": (3, 3), "dropout_rate": 0.1}
 FIELDS = {
@@ -134,7 +134,7 @@ OF_CLASS |= {
     models.TokenLSTM: {"input_shape": (5,), "num_classes": 9},
 }
 OF_CLASS |= {clocks.Failing: {"rate": 0.1}}
-NAMED_AS = {("head_optimizer", "function"): "fine_tune_optimizer"}  # follows the round: refused where it would judge
+NAMED_AS = {("head_optimizer", "function"): "fine_tune_optimizer"}  # depends on the round, which an evaluation lacks
 ABSTRACT = {models.SplitModel, clocks.Distribution, clocks.Availability}
 ROOMS = (algorithms, participation, clocks, models)
 PARTS = [vars(room)[name] for room in ROOMS for name in room.__all__ if parts.is_part(vars(room)[name])]
@@ -142,12 +142,12 @@ PARTS = [cls for cls in (*PARTS, srp.SGD, srp.Training) if cls not in ABSTRACT]
 
 
 def fields_of(cls):
-    """Arguments of a class of parts that are right."""
+    """Return valid arguments of a class of parts."""
     return defaults(cls, **FIELDS | OF_CLASS.get(cls, {}))
 
 
 def outcome(function, arguments, named=""):
-    """ "refused" in one line of our own that has a name in it, "accepted", or what else happens."""
+    """Return "refused" (in one line of our own with this name), "accepted", or a description of anything else."""
     try:
         function(**arguments)
     except ValueError as error:
@@ -199,7 +199,7 @@ def test_every_field_refuses_wrong_types_in_one_line_that_names_it(cls):
 
 @pytest.mark.parametrize("cls", PARTS, ids=name_of)
 def test_fields_hold_plain_numbers_whatever_they_were_given(cls):
-    """So that parts made of numbers of NumPy are equal to those of plain ones, and compile nothing anew."""
+    """Parts made of NumPy's numbers equal those made of plain ones, and compile nothing again."""
     right = fields_of(cls)
     made = cls(**right)
     for field, value in right.items():

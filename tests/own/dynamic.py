@@ -1,4 +1,4 @@
-"""FedDyn of Acar et al., 2021, as somebody outside the package writes it: of public names alone."""
+"""FedDyn of Acar et al., 2021, as a user writes it, with public names only."""
 
 from typing import Annotated, Any, NamedTuple
 
@@ -10,7 +10,7 @@ from fedjax_srp.algorithms import local
 
 
 class ServerState(NamedTuple):
-    """The global model w, and h, by which it is moved."""
+    """The global model w, and h."""
 
     params: Any
     h: Any

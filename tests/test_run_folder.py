@@ -1,0 +1,190 @@
+"""Saving a history to its folder and loading it."""
+
+import dataclasses
+import json
+import math
+import random
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from attacks import finished_folders
+from reference.small import refused
+from test_history import small
+
+from fedjax_srp import run_folder
+from fedjax_srp.history import History, jsonable
+
+
+def random_history(seed=0, num_rounds=7, num_clients=13) -> History:
+    rng = np.random.default_rng(seed)
+
+    def floats(*shape):  # of every magnitude, with numbers that a decimal of 15 digits would change
+        return rng.standard_normal(shape) * 10.0 ** rng.integers(-300, 300, shape)
+
+    distance = floats(num_rounds)
+    distance[:4] = [np.nan, np.inf, -np.inf, -0.0]
+    return History(
+        name="ünïcode, method",
+        round=np.arange(1, num_rounds + 1),
+        stage=np.arange(num_rounds),
+        cohort_size=rng.integers(1, 9, num_rounds),
+        compute_time=rng.exponential(size=num_rounds),
+        communicated=rng.random(num_rounds) < 0.5,
+        finite=rng.random(num_rounds) < 0.5,
+        client_time=np.abs(floats(num_clients)),
+        metrics={"distance": distance, 'odd, "name"': rng.random(num_rounds).astype(np.float32)},
+        eval_round=[0, 2, 7],
+        accuracies={"own_head": rng.random((3, num_clients)), "nan": np.full((3, num_clients), np.nan)},
+        test_count=rng.integers(0, 50, num_clients),
+        config={"clock": {"rate": 1.0 / 3.0}, "widths": [512, 256], "note": None},
+    )
+
+
+def assert_equal(left: History, right: History, skip=("environment",)) -> None:
+    for item in dataclasses.fields(History):
+        a, b = getattr(left, item.name), getattr(right, item.name)
+        if item.name in skip:
+            continue
+        if item.name in ("metrics", "accuracies"):
+            assert list(a) == list(b)
+            pairs = [(a[k], b[k]) for k in a]
+        else:
+            pairs = [(a, b)]
+        for x, y in pairs:
+            if isinstance(x, np.ndarray):
+                assert x.dtype == y.dtype
+                assert x.shape == y.shape
+                x, y = (np.where(np.isnan(z), np.nan, z) for z in (x, y))  # one nan for all
+                assert x.tobytes() == y.tobytes()
+            else:
+                assert x == y or (isinstance(x, float) and math.isnan(x) and math.isnan(y))
+
+
+def test_a_saved_history_is_loaded_bit_for_bit(tmp_path):
+    history = random_history()
+    loaded = History.load(history.save(tmp_path / "run"))
+    assert_equal(history, loaded)
+    first = {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir()}
+    assert set(first) == {"config.json", "summary.json", "history.csv", "clients.csv", "accuracy.png"}
+    loaded.save(tmp_path / "again")  # with the environment of the run, not of this save
+    assert {p.name: p.read_bytes() for p in (tmp_path / "again").iterdir()} == first
+
+
+def test_history_csv_does_not_depend_on_the_host(tmp_path):
+    slow = small(host_seconds=1e9, compile_seconds=math.inf, seconds_per_round=7.0, environment={"git_hash": "other"})
+    small().save(tmp_path / "fast", target=0.5, communication=0.0)
+    slow.save(tmp_path / "slow", target=0.9, communication=10.0)
+    for name in ("history.csv", "clients.csv"):
+        assert (tmp_path / "fast" / name).read_bytes() == (tmp_path / "slow" / name).read_bytes()
+    assert b"\r" not in (tmp_path / "fast" / "history.csv").read_bytes()
+
+
+@pytest.mark.parametrize("accuracies", [{}, {"own_head": np.empty((0, 3))}], ids=["none asked for", "none made"])
+@pytest.mark.parametrize("metrics", [{"distance": [1.0, 0.5, 0.0, 2.0]}, {}], ids=["metric", "no metric"])
+def test_a_run_without_evaluations(tmp_path, accuracies, metrics):
+    history = small(accuracies=accuracies, eval_round=[], metrics=metrics)
+    assert history.accuracy.shape == (0, 3)
+    assert history.mean_accuracy.shape == history.worst_decile.shape == (0,)
+    assert math.isnan(history.final_accuracy)
+    assert history.time_to(0.0) == math.inf
+    assert np.isnan(history.speed_quartiles()).all()
+    summary = history.summary(target=0.5)
+    assert summary["final_accuracy"] is summary["worst_decile"] is None
+    loaded = History.load(history.save(tmp_path))
+    assert_equal(history, loaded)
+    assert (tmp_path / "accuracy.png").exists() == bool(metrics)
+
+
+def test_a_run_is_saved_although_its_figure_cannot_be_drawn(tmp_path, monkeypatch):
+    history = small()
+    history.save(tmp_path)
+    monkeypatch.setattr(History, "plot", lambda *_: 1 // 0)
+    with pytest.warns(UserWarning, match=r"accuracy.png of 'fedrep' is left out, it .* drawn \(ZeroDivisionError: "):
+        history.save(tmp_path)
+    assert_equal(history, History.load(tmp_path))
+    assert not (tmp_path / "accuracy.png").exists()
+
+
+def test_a_run_of_no_rounds(tmp_path):
+    empty = {name: [] for name in run_folder.ROUND_COLUMNS}
+    history = small(**empty, metrics={"distance": []}, accuracies={}, eval_round=[])
+    assert history.diverged is None
+    assert history.summary()["simulated_time"] == 0.0
+    assert_equal(history, History.load(history.save(tmp_path)))
+
+
+def strict(path):
+    """Parse a file as JSON, without the words NaN and Infinity that Python's parser accepts."""
+    return json.loads(path.read_text(), parse_constant=pytest.fail)
+
+
+def test_json_is_strict(tmp_path):
+    history = small(seconds_per_round=math.nan, config={"time_limit": math.inf, "loss": np.float32(np.nan)})
+    history.save(tmp_path, target=1.0)
+    summary = strict(tmp_path / "summary.json")
+    assert summary["time_to_target"] == "inf"
+    assert summary["seconds_per_round"] == "nan"
+    config = strict(tmp_path / "config.json")
+    assert config["config"] == {"time_limit": "inf", "loss": "nan"} == history.config
+    assert set(config["environment"]["versions"]) == {"python", "fedjax_srp", "jax", "jaxlib", "numpy"}
+    assert config["environment"]["device"]["count"] == 4
+
+
+def test_jsonable_keeps_json_values_and_converts_the_rest(tmp_path):
+    plain = {"a": [1, 2.5, None, True, "x"], "b": {"c": []}}
+    assert jsonable(plain) == plain
+    assert jsonable({1: (np.int32(2), np.arange(2), tmp_path)}) == {"1": [2, [0, 1], str(tmp_path)]}
+    assert jsonable(jnp.float32(0.5)) == 0.5
+    assert jsonable({"b", "a"}) == ["a", "b"]
+    assert jsonable(jsonable) == "fedjax_srp.storage.jsonable"
+
+
+def test_git_hash_is_that_of_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.chdir(tmp_path)
+    small().save(tmp_path / "run")
+    environment = strict(tmp_path / "run" / "config.json")["environment"]
+    assert environment["git_hash"] is None
+    assert environment["git_dirty"] is None
+
+
+def test_a_save_that_dies_leaves_no_part_of_a_file_and_no_summary(tmp_path, monkeypatch):
+    small().save(tmp_path)
+    before = (tmp_path / "clients.csv").read_bytes()
+
+    def die(frame, path, **_):
+        path.write_text("evaluation,rou")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pandas.DataFrame.to_csv", die)
+    with pytest.raises(KeyboardInterrupt):
+        small(name="other").save(tmp_path)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["accuracy.png", "clients.csv", "config.json", "history.csv"]
+    assert (tmp_path / "clients.csv").read_bytes() == before
+    with pytest.raises(FileNotFoundError, match=r"summary\.json is missing; run it again"):
+        History.load(tmp_path)
+
+
+def test_errors_name_the_value_and_the_remedy(tmp_path):
+    with refused("choose from none"):
+        small(accuracies={}).time_to(0.5, evaluation="global")
+    with pytest.raises(FileNotFoundError, match=r"nothing here' .* config\.json is missing; give the folder"):
+        History.load(tmp_path / "nothing here")
+    (tmp_path / "file").write_text("")
+    with refused("is a file"):
+        small().save(tmp_path / "file")
+
+
+def test_a_flipped_bit_in_a_finished_folder_is_refused(tmp_path):
+    found = finished_folders.flips(60, tmp_path, random.Random(0))
+    assert found == {"flips": 60, "refused": 60, "silent": 0, "tracebacks": 0}
+
+
+def test_names_that_a_spreadsheet_would_run_are_escaped_and_restored(tmp_path):
+    metrics = {name: np.arange(4.0) for name in ("=1+1", "'=1+1", "@a", "-2", "$\\frac{1}{$")}
+    history = small(metrics=metrics, accuracies={"+a": small().accuracy})
+    assert_equal(history, History.load(history.save(tmp_path)))
+    assert "'=1+1,''=1+1,'@a,-2,$" in (tmp_path / "history.csv").read_text()
+    assert "\n'+a,2,0," in (tmp_path / "clients.csv").read_text()
