@@ -28,6 +28,7 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = str(
 
 import jax
 import pytest
+from reference.histories import without_figures
 
 import fedjax_srp as srp
 from fedjax_srp.engine import program
@@ -69,6 +70,18 @@ def _room_for_programs():
     if areas.exists() and areas.read_bytes().count(b"\n") > 15_000:
         jax.clear_caches()
         program._shared.cache_clear()
+
+
+@pytest.fixture
+def save(tmp_path, monkeypatch):
+    """Return a function that saves histories in numbered folders, without figures."""
+    without_figures(monkeypatch)
+    count = iter(range(100))
+
+    def put(*histories):
+        return [history.save(tmp_path / f"run{next(count)}") for history in histories]
+
+    return put
 
 
 @pytest.fixture(autouse=True)

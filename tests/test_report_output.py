@@ -1,0 +1,284 @@
+"""Table, figure and files of a report."""
+
+import copy
+import dataclasses
+import math
+import re
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_report import CLOCK, DATA, made_by, rows, run
+
+from fedjax_srp import storage
+from fedjax_srp.commands import cli
+from fedjax_srp.commands.report import report
+from fedjax_srp.report import panels, table
+
+
+def test_files_of_an_earlier_report_with_other_names_are_removed(save, tmp_path):
+    def of_task(dataset, key=0):
+        return run(config=made_by(dataset=dataset, key=key))
+
+    def written():
+        return {path.name for path in tmp_path.iterdir() if path.is_file()}
+
+    (tmp_path / "table.csv").write_text("not of a report")
+    (first,) = save(of_task("a/b"))
+    (other,) = save(of_task("a_b"))
+    text = report(str(tmp_path), None, (0,), None)
+    several = {f"{name.format('_a_b_4_clients' + number)}" for name in panels.FILES for number in ("", "_1")}
+    assert written() == several | {"report.html", "table.csv"}
+    assert "removed" not in text
+    assert "removed" not in report(str(tmp_path), None, (0,), None)
+    assert (tmp_path / "table.csv").read_text() == "not of a report"
+    shutil.rmtree(other)
+    text = report(str(tmp_path), None, (0,), None)
+    assert "removed files of an earlier report: table_a_b_4_clients.txt, table_a_b_4_clients.csv, accuracy_a" in text
+    assert written() == {name.format("") for name in panels.FILES} | {"report.html"} | {n for n in several if "_1" in n}
+    save(of_task("c"))
+    text = report(str(tmp_path), None, (0,), None)
+    assert "removed files of an earlier report: table.txt, table.csv, accuracy.png, accuracy.pdf" in text
+    assert not written() & {name.format("") for name in panels.FILES}
+    shutil.copytree(first, tmp_path, dirs_exist_ok=True)  # a run with others below it: the figure is that of the run
+    for path in first.iterdir():
+        path.unlink()
+    (tmp_path / "accuracy.png").write_bytes(b"of the run")
+    report(str(tmp_path), None, (0,), None)
+    assert (tmp_path / "accuracy.png").read_bytes() == b"of the run"
+
+
+def test_a_full_disk_leaves_the_report_unchanged(save, tmp_path, monkeypatch, capsys):
+    save(run())
+    report(str(tmp_path), None, (0,), None)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    assert len(before) == 5
+    save(run(config=made_by(key=1)))
+
+    def full(text, path, *_, **__):
+        path.write_bytes(b"a part")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pandas.DataFrame.to_csv", full)
+    assert cli.main(["report", str(tmp_path)], set_up_cores=False) == 2
+    assert f"error: No space left on device: '{tmp_path}'; what was written" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+
+def test_unknown_host_seconds_are_a_dash(save, tmp_path):
+    save(run(host_seconds=math.nan))
+    _, text = rows(tmp_path)
+    assert text.splitlines()[4].endswith("  -")
+
+
+def test_repeats_without_a_common_time_have_table_and_figure(save, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedjax_srp.commands.report.figure", panels.figure)
+    save(*(run(times=times, config=made_by(key=key)) for key, times in enumerate((1.0, 1000.0))))
+    found, text = rows(tmp_path, (0, 10, 1e6))
+    assert float(found.loc["fedrep", "time_0"]) == (3 + 3000) / 2
+    assert text.splitlines()[2] == (tmp_path / "table.txt").read_text().splitlines()[0]
+    assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_runs_that_all_diverged_have_a_table(save, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedjax_srp.commands.report.figure", panels.figure)
+    save(run(scores=(math.nan, math.nan, math.nan)))
+    found, text = rows(tmp_path, (0, 10))
+    assert "not reached" in text
+    assert found.loc["fedrep", "reached"] == 0
+
+
+def test_the_table_has_evaluations_divergence_and_the_communication_of_clocks(save, tmp_path):
+    own = {"own_head": np.full((3, 4), 0.5)}
+    broken = run(scores=(0.3, 0.6, math.nan), finite=np.array([True, False, False]), config=made_by(key=1))
+    save(run(), broken, run(accuracies=own, config=made_by("ditto", algorithm="ditto", evaluations=["own_head"])))
+    found, text = rows(tmp_path, (0, 10))
+    assert found["evaluation"].to_dict() == {"fedrep": "fine_tune", "ditto": "own_head"}
+    assert found["diverged"].to_dict() == {"fedrep": 1, "ditto": 0}
+    assert "judged by: fine_tune (FedRep); own_head (Ditto)\n" in text
+    assert "FedRep: 1 of 2 runs diverged" in text
+    assert "on top of" not in text
+    save(run(config=made_by("fedavg", algorithm="fedavg", clock_options=CLOCK | {"communication": 5.0})))
+    found, text = rows(tmp_path, (0, 10))
+    (charged,) = (name for name in found.index if "fedavg" in name.lower())
+    assert found["clock_communication"].astype(float).to_dict()[charged] == 5
+    assert re.search(r"C comes on top of the communication that a clock has already: FedAvg.* 5\n", text)
+
+
+def test_evaluations_are_listed_by_method_where_options_do_not_change_them():
+    own = {"own_head": np.full((3, 4), 0.5)}
+    histories = {"fedrep, epochs=1": [run()], "fedrep, epochs=2": [run()], "ditto, epochs=1": [run(accuracies=own)]}
+
+    def text():
+        return table.render(table.comparison(histories, 0.8, (0,)), table.Target(0.8, "as asked"))
+
+    assert "judged by: fine_tune (fedrep); own_head (ditto)\n" in text()
+    histories["fedrep, epochs=2"] = [run(accuracies=own)]
+    assert "judged by: fine_tune (fedrep, epochs=1); own_head (fedrep, epochs=2, ditto, epochs=1)\n" in text()
+
+
+def test_the_communication_of_a_custom_clock_is_unknown():
+    own = run(config=made_by(clock="mine", clock_options=None))
+    frame = table.comparison({"fedrep": [own], "fedavg": [run()]}, 0.8, (0,)).set_index("method")
+    assert math.isnan(frame.loc["fedrep", "clock_communication"])
+    assert frame.loc["fedavg", "clock_communication"] == 0
+
+
+def test_a_report_may_use_any_evaluation_that_all_runs_have(save, tmp_path):
+    own = {"own_head": np.array([[0.1] * 4, [0.85] * 4, [0.95] * 4])}
+    both = run().accuracies | own
+    save(run(accuracies=both), run(accuracies=both, config=made_by(key=1)))
+    save(run(accuracies={}, eval_round=[], config=made_by(key=5)))  # left out
+    report(str(tmp_path), 0.8, (0,), None, "own_head")
+    found = pd.read_csv(tmp_path / "table.csv").set_index("method")
+    assert found.loc["fedrep", ["evaluation", "runs", "time_0", "final_accuracy"]].tolist() == ["own_head", 2, 2, 0.95]
+    save(run(config=made_by("fedavg", algorithm="fedavg")))
+    with pytest.raises(ValueError, match=r"evaluation='own_head': .*run3 has fine_tune; choose one that all runs have"):
+        report(str(tmp_path), 0.8, (0,), None, "own_head")
+
+
+def test_repeats_with_different_default_evaluations_are_one_row_by_a_given_one(save, tmp_path):
+    own = {"own_head": np.full((3, 4), 0.5)}
+    save(run(accuracies=run().accuracies | own), run(accuracies=own | run().accuracies, config=made_by(key=1)))
+    found, _ = rows(tmp_path)
+    assert found["runs"].tolist() == [1, 1]
+    report(str(tmp_path), 0.8, (0,), None, "fine_tune")
+    found = pd.read_csv(tmp_path / "table.csv").set_index("method")
+    assert found["runs"].to_dict() == {"fedrep": 2}
+
+
+def test_the_legend_names_diverged_runs():
+    broken = run(scores=(0.3, math.nan, math.nan), finite=[True, False, False])
+    other = run(config=made_by("fedavg"), accuracies={"global": np.full((3, 4), 0.5)})
+    mixed = {"fedrep": [broken, run()], "fedavg + uniform": [other]}
+    for histories, expected in (
+        ({"fedrep": [broken]}, ["FedRep (diverged in round 2)"]),
+        (mixed, ["FedRep (2 runs, fine_tune, 1 diverged)", "FedAvg + uniform (global)"]),
+    ):
+        drawn = panels.figure(histories, table.Target(0.6, "as asked"), (0, 10))
+        assert [text.get_text() for text in drawn.legends[0].get_texts()] == expected
+    (ax,) = panels.figure({"fedrep": [run()]}, table.Target(0.6, "as asked"), (0,)).axes
+    assert ax.get_ylabel() == "mean test accuracy\n(fine_tune)"
+
+
+def test_panels_end_soon_after_the_target_unless_that_cuts_off_most_of_a_run():
+    runs = {"fedrep": [run(scores=np.linspace(0.1, 0.9, 10))], "fedavg": [run(scores=np.linspace(0.1, 0.8, 20))]}
+
+    def ends(target, histories=runs):
+        drawn = panels.figure(histories, table.Target(target, "as asked"), (0, 10))
+        drawn.draw_without_rendering()
+        return [ax.get_xlim()[1] for ax in drawn.axes]
+
+    at_target = [max(run.time_to(0.3, cost) for (run,) in runs.values()) for cost in (0, 10)]
+    assert ends(0.3) == [1.25 * time for time in at_target]
+    assert all(end >= 20 for end in ends(0.85))  # one never reaches it
+    one = {"fedrep": [run(scores=[0.5] + [0.6] * 9)]}
+    assert all(end >= 10 for end in ends(0.4, one))  # reached at time 1: all of 10 time units are shown
+    assert ends(0.55, one) == [2.5, 27.5]
+
+
+def test_an_interrupted_figure_leaves_no_table(save, tmp_path, monkeypatch):
+    save(run())
+
+    def fail(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedjax_srp.commands.report.figure", fail)
+    with pytest.raises(KeyboardInterrupt):
+        report(str(tmp_path), None, (0,), None)
+    assert [path.name for path in tmp_path.iterdir()] == ["run0"]
+
+
+def test_the_table_is_written_although_the_figure_fails(save, tmp_path, monkeypatch):
+    save(run())
+    monkeypatch.setattr("fedjax_srp.commands.report.figure", lambda *_: 1 // 0)
+    with pytest.warns(UserWarning, match=r"accuracy.png is left out, it cannot be drawn \(ZeroDivisionError"):
+        found, text = rows(tmp_path)
+    assert len(found) == 1
+    assert "written to " + f"{tmp_path}: table.txt, table.csv\n" in text
+    assert (tmp_path / "report.html").exists()
+    assert not (tmp_path / "accuracy.png").exists()
+
+
+@pytest.mark.parametrize("name", [r"$\frac{1}{$", "=1+1"])
+def test_hostile_names_have_table_figure_and_page(name, save, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedjax_srp.commands.report.figure", panels.figure)
+    save(run(config=made_by(name, dataset=name)), run(config=made_by(dataset=name)))
+    found, text = rows(tmp_path)
+    assert storage.as_cell(name) in found.index
+    assert name in text
+    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {
+        *(file.format("") for file in panels.FILES),
+        "report.html",
+    }
+
+
+def test_the_table_names_the_split_of_the_evaluation(save, tmp_path):
+    save(run(config=made_by(dataset_options=DATA | {"validation": 0.2}, data_checksum="5e6f7a8b")))
+    found, text = rows(tmp_path)
+    assert found["judged_on"].tolist() == ["validation"]
+    assert "accuracy: of every client on its own validation data, after the last round; one seed" in text
+    assert "judged by training data that were held out, not by test data: all rows" in text
+    save(run())
+    found, text = rows(tmp_path)
+    assert sorted(found["judged_on"]) == ["test", "validation"]
+
+
+def test_close_costs_have_distinct_columns():
+    histories = {"fedrep": [run()]}
+    frame = table.comparison(histories, 0.9, (1e6, 1e6 + 1))
+    assert frame["time_1e+06"].item() == 3 + 3e6
+    assert frame["time_1000001.0"].item() == 3 + 3e6 + 3
+
+
+@pytest.mark.parametrize("censored", ["srpfl", "fedrep"])
+def test_a_censored_time_gives_no_speed_up(censored):
+    reached, not_reached = (0.3, 0.9, 0.9), (0.3, 0.4, 0.5)
+    histories = {
+        name: [run(), run(scores=not_reached if name == censored else reached)] for name in ("srpfl", "fedrep")
+    }
+    frame = table.comparison(histories, 0.8, (0, 10))
+    assert frame[["speed_up_0", "speed_up_10"]].isna().to_numpy().all()
+    text = table.render(frame, table.Target(0.8, "as asked"))
+    assert "1 of 2 seeds" in text
+    assert "x)" not in text
+
+
+def test_the_printed_target_is_the_one_that_is_timed():
+    target = table.common_target({"fedrep": [run(scores=(0.5, 0.8, 0.9123))]})  # 95 %: 0.866685
+    assert target.accuracy == 0.867
+    assert table.shown(target) == "86.7 %"
+    assert table.shown(table.Target(0.8667, "as asked")) == "86.67 %"
+    equal = {"fedavg": [run(scores=(0.90001,))], "fedbuff": [run(scores=(0.90002,))], "other": [run(scores=(0.8,))]}
+    equal = {name: [dataclasses.replace(h, name=name) for h in runs] for name, runs in equal.items()}
+    assert table.common_target(equal).reason == "95 % of the final accuracy of FedAvg"
+
+
+def test_the_best_row_of_fedrep_sets_the_target_of_a_sweep():
+    histories = {"SRPFL, x=1": [run(scores=(0.99,))], "FedRep, x=1": [run(scores=(0.8,))], "FedRep, x=2": [run()]}
+    named = copy.copy(histories)
+    named["SRPFL, x=1"] = [dataclasses.replace(named["SRPFL, x=1"][0], name="srpfl")]
+    target = table.common_target(named)
+    assert target == (0.855, "95 % of the final accuracy of FedRep, x=2")
+
+
+def test_only_an_evaluation_before_training_counts_as_reached_at_once():
+    late = run(eval_round=[0, 1, 2])
+    frame = table.comparison({"fedrep": [late]}, 0.6, (0,))
+    assert (frame["reached_at_once"].item(), frame["time_0"].item()) == (0, 1)
+
+
+def test_the_table_has_waste_staleness_and_participation():
+    one = run(metrics={"wasted_time": [1.0, 2.0, 0.5], "staleness": [0.0, 1.0, 2.0]})
+    one = dataclasses.replace(one, rounds_taken=[3] + [0] * (one.num_clients - 1))
+    row = table.comparison({"fedbuff": [one]}, 0.9, (0,)).iloc[0]
+    assert row["wasted_time"] == 3.5
+    assert row["staleness"] == 1.0
+    assert row["never"] == pytest.approx(1 - 1 / one.num_clients)
+    assert row["gini"] == pytest.approx(1 - 1 / one.num_clients)
+    assert row["slowest_tenth"] == one.slowest_scores()[-1]
+    assert row["bytes_to_target"] == one.bytes_to(0.9)
+    unknown = table.comparison({"fedavg": [run()]}, 0.99999, (0,)).iloc[0]
+    assert np.isnan([unknown["wasted_time"], unknown["gini"]]).all()
+    assert unknown["bytes_to_target"] == np.inf
