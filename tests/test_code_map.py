@@ -1,4 +1,4 @@
-"""The package is built as docs/code_map.md says: floors, imports, budgets."""
+"""The package agrees with docs/code_map.md: floors, imports, budgets."""
 
 import ast
 import functools
@@ -30,7 +30,7 @@ class Room(NamedTuple):
 
 
 def table(heading):
-    """The cells of the rows of the first table below a heading."""
+    """Return the cells of the first table below a heading."""
     section = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
     assert len(rows) > 2, heading
@@ -54,7 +54,7 @@ def lazy_imports():
 
 @functools.cache
 def modules():
-    """Name of every file of the package -> its path; `fedjax_srp.data` is the `__init__` of that folder."""
+    """Return {module: path} of the package; `fedjax_srp.data` is the `__init__` of that folder."""
     found = {}
     for path in PACKAGE.rglob("*.py"):
         parts = [TOP, *path.relative_to(PACKAGE).with_suffix("").parts]
@@ -63,7 +63,7 @@ def modules():
 
 
 def import_nodes(node, kind="run") -> Iterator[tuple[str, ast.Import | ast.ImportFrom]]:
-    """Every import with its kind: `run` at module level, `lazy` inside a function, `types` under TYPE_CHECKING."""
+    """Yield every import with its kind: `run` at module level, `lazy` in a function, `types` under TYPE_CHECKING."""
     if isinstance(node, ast.Import | ast.ImportFrom):
         yield kind, node
     is_for_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
@@ -75,7 +75,7 @@ def import_nodes(node, kind="run") -> Iterator[tuple[str, ast.Import | ast.Impor
 
 @functools.cache
 def bound(module):
-    """The names that a file defines or imports at module level."""
+    """Return the names that a file defines or imports at module level."""
     names = set()
     for node in ast.parse(modules()[module].read_text()).body:
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -86,7 +86,7 @@ def bound(module):
 
 
 def targets(importer, node):
-    """The files of the package that an import reads."""
+    """Return the files of the package that an import loads."""
     if isinstance(node, ast.Import):
         return {alias.name for alias in node.names if alias.name.partition(".")[0] == TOP}
     if node.level or node.module is None or node.module.partition(".")[0] != TOP:
@@ -96,7 +96,7 @@ def targets(importer, node):
         submodule = f"{node.module}.{alias.name}"
         if submodule in modules():
             found.add(submodule)
-        # A name that a folder binds itself is read off the folder, except from inside, where it is not bound yet.
+        # A name that a folder defines itself is imported from its `__init__`, except by files of that folder.
         is_inside = f"{importer}.".startswith(f"{node.module}.")
         if submodule not in modules() or (alias.name in bound(node.module) and not is_inside):
             found.add(node.module)
@@ -105,7 +105,7 @@ def targets(importer, node):
 
 @functools.cache
 def imports(module):
-    """Kind -> the files of the package that a file imports in that way."""
+    """Return {kind: files of the package that a file imports in that way}."""
     found = {"run": set(), "lazy": set(), "types": set()}
     for kind, node in import_nodes(ast.parse(modules()[module].read_text())):
         found[kind] |= targets(module, node)
@@ -114,7 +114,6 @@ def imports(module):
 
 
 def short(module):
-    """A file as the page calls it."""
     return module.removeprefix(f"{TOP}.")
 
 
@@ -123,7 +122,7 @@ def room_of(module):
 
 
 def code_lines(source):
-    """Lines with code on them: no blank lines, comments and docstrings; an import is one line, however it is broken."""
+    """Count lines with code: no blank lines, comments and docstrings; an import counts as one line."""
     documented, lines = set(), set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -146,14 +145,14 @@ def test_the_page_lists_every_room_and_no_other():
     assert set(rooms()) == {room_of(module) for module in modules()}
 
 
-def test_rooms_may_import_from_lower_floors_only():
+def test_rooms_import_from_lower_floors_only():
     for name, room in rooms().items():
         for other in room.may_import:
             assert rooms()[other].floor < room.floor, f"{name} (floor {room.floor}) may not import {other}"
 
 
 @pytest.mark.parametrize("kind", ["run", "types"])
-def test_no_file_imports_what_its_room_may_not(kind):
+def test_files_import_from_allowed_rooms_only(kind):
     broken = [
         f"{short(module)} imports {short(target)}"
         for module in modules()
@@ -163,7 +162,7 @@ def test_no_file_imports_what_its_room_may_not(kind):
     assert not broken, "\n".join(sorted(broken))
 
 
-def test_no_two_files_import_each_other_in_a_circle():
+def test_there_are_no_import_cycles():
     order = list(graphlib.TopologicalSorter({module: imports(module)["run"] for module in modules()}).static_order())
     assert len(order) == len(modules())
 
@@ -183,7 +182,7 @@ def test_imports_are_absolute():
 
 
 def own_budgets(column):
-    """File -> the lines that the page lets it have, of the table with this column."""
+    """Return {file: budget} of the table with this column."""
     section = PAGE.partition("\n## Budgets\n")[2].partition(f"| file | {column} | why |\n")[2]
     assert section, column
     rows = [line.strip("|").split("|") for line in section.partition("\n\n")[0].splitlines()[1:]]
@@ -192,9 +191,9 @@ def own_budgets(column):
 
 def check_budgets(found, budget, own):
     over = {name: n for name, n in found.items() if n > own.get(name, budget)}
-    assert not over, f"more lines than they may have: {over}"
+    assert not over, f"over their budgets: {over}"
     spare = [name for name in own if found.get(name, 0) <= budget]
-    assert not spare, f"they keep the budget of {budget} lines, take them off the page: {spare}"
+    assert not spare, f"within the budget of {budget} lines, remove them from the page: {spare}"
 
 
 def test_no_file_is_longer_than_its_budget():
@@ -208,23 +207,23 @@ def test_algorithms_keep_their_budget_of_code():
     check_budgets(found, MAX_CODE_LINES, own_budgets("lines of code"))
 
 
-# The test itself.
+# Tests of the helpers above.
 
 
-def test_code_lines_leave_out_what_is_no_code():
+def test_code_lines_leave_out_comments_and_docstrings():
     documented = 'def f():\n    """Doc\n    of two lines."""\n    return """a\n    b"""\n'
     source = f'"""Doc."""\n\n# comment\nx = 1  # another\n\n\n{documented}'
     assert code_lines(source) == 4
 
 
-def test_imports_are_told_apart():
+def test_kinds_of_imports():
     at_module = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import a\nelse:\n    import b\n"
     nested = "try:\n    import c\nfinally:\n    pass\nclass K:\n    import d\n    def f(self):\n        import e\n"
     found = {ast.unparse(node).split()[1]: kind for kind, node in import_nodes(ast.parse(at_module + nested))}
     assert found == {"typing": "run", "a": "types", "b": "run", "c": "run", "d": "run", "e": "lazy"}
 
 
-def test_targets_are_files_and_folders():
+def test_targets_of_imports():
     def of(importer, line):
         return {short(target) for target in targets(f"{TOP}.{importer}", ast.parse(line).body[0])}
 

@@ -1,4 +1,4 @@
-"""The tables of methods say what the registry has, and the examples in the manual run."""
+"""Tables of the manual agree with the registry, and its examples run."""
 
 import contextlib
 import functools
@@ -33,11 +33,11 @@ import tables  # noqa: E402
         ("concepts.md", "evaluations"),
     ],
 )
-def test_tables_are_those_of_the_registry(name, table):
-    assert tables.page(name, (table,)) == (ROOT / "docs" / name).read_text(), "make tables writes them anew"
+def test_tables_agree_with_the_registry(name, table):
+    assert tables.page(name, (table,)) == (ROOT / "docs" / name).read_text(), "run make tables"
 
 
-def test_every_evaluation_says_what_it_judges():
+def test_every_evaluation_is_described():
     assert all(what.endswith(".") for _, _, what in tables.evaluations()[1:])
 
 
@@ -50,7 +50,7 @@ def test_every_algorithm_and_method_is_named_in_the_docs():
         assert f"`{name}`" in readme
 
 
-def test_the_manual_names_the_algorithms_that_stages_by_a_criterion_take():
+def test_the_manual_names_the_algorithms_that_stages_by_a_criterion_accept():
     shapes = SimpleNamespace(name="shapes", example_shape=(5,), num_classes=3, num_clients=20)
     build = functools.partial(srp.methods.get, dataset=shapes, shared={"hidden": (4, 4), "k": 2})
     able = {name for name in srp.methods.algorithm_names() if build(name).algorithm.gradient is not None}
@@ -71,13 +71,13 @@ PAGES = ("new_algorithm", "new_policy", "new_clock")
 
 @functools.cache
 def page(name, simulates=True):
-    """What the blocks of a page define, executed in turn, with its runs or without."""
+    """Execute the blocks of a page in turn, with or without its runs, and return what they define."""
     blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / f"docs/{name}.md").read_text(), re.DOTALL | re.MULTILINE)
     assert blocks
     namespace: dict = {}
     with (
         tempfile.TemporaryDirectory() as folder,
-        contextlib.chdir(folder),  # a page may write files
+        contextlib.chdir(folder),  # for the files of a page
         pytest.MonkeyPatch.context() as patch,
     ):
         if not simulates:
@@ -121,13 +121,13 @@ def test_the_skeleton_of_an_algorithm_is_fedavg():
     np.testing.assert_array_equal(accuracy(page("new_algorithm")["Skeleton"](model, training)), accuracy(fedavg))
 
 
-def test_the_registered_example_knows_its_options():
+def test_the_registered_algorithm_has_its_options():
     method = page("new_algorithm")["method"]
     assert (method.name, method.participation.name, method.algorithm.mu) == ("my_fedprox", "full", 0.1)
     assert jax.tree.leaves(method.algorithm) == [0.05, 0.1]  # arguments of the program
 
 
-def test_the_registered_policy_knows_its_options():
+def test_the_registered_policy_has_its_options():
     defined = page("new_policy", simulates=False)
     method = defined["method"]
     assert (method.name, method.participation) == ("fedrep + round_robin", defined["RoundRobin"](5))
@@ -147,7 +147,7 @@ def test_the_example_of_a_policy_takes_turns():
             page("new_policy", simulates=False)["RoundRobin"](wrong).init(jax.random.key(0), 5)
 
 
-def test_the_policy_that_hears_losses_takes_newcomers_then_the_highest():
+def test_the_policy_that_gets_losses_takes_newcomers_then_the_highest():
     policy = page("new_policy", simulates=False)["HighestLoss"](2)
     times, losses, taken = jnp.asarray([4.0, 1.0, 3.0, 2.0]), policy.init(jax.random.key(0), 4), []
     for loss in (3.0, 2.0, 1.0):  # of all participants of a round
@@ -173,7 +173,7 @@ def test_the_example_of_a_clock_is_a_wave_around_what_it_expects():
 
 
 def test_the_readmes_runs_run(tmp_path, capsys):
-    """Every `fedjax-srp run` as it stands, but for its length, its model and its folder."""
+    """Run every `fedjax-srp run` of the README with fewer rounds, a smaller model and another folder."""
     text = (ROOT / "README.md").read_text().replace("\\\n", " ")
     runs = re.findall(r"fedjax-srp run (--method.*)$", text, re.MULTILINE)
     assert len(runs) == 1
@@ -184,7 +184,7 @@ def test_the_readmes_runs_run(tmp_path, capsys):
 
 
 def test_the_readmes_grid_is_an_example_that_is_reported():
-    """`tests/grids` reads every example."""
+    """`tests/grids` parses every example."""
     text = (ROOT / "README.md").read_text()
     ((file, out),) = re.findall(r"fedjax-srp grid (\S+\.toml) .*\n.*fedjax-srp report (\S+)", text)
     assert tomllib.loads((ROOT / file).read_text())["out"] == out
@@ -234,7 +234,8 @@ def test_answers_with_code_run(name, tmp_path, monkeypatch):
         assert 0 < history.mean_accuracy[-1] < 0.2 < np.var(np.sin(namespace["x"][..., 0]))
         assert "squared error" in repr(history)
     if name == "kernel":
-        alone = [namespace["run"](namespace["federation"](rate), key) for rate, key in _pairs(namespace)]
+        pairs = zip(namespace["rates"].tolist(), namespace["keys"], strict=True)
+        alone = [namespace["run"](namespace["federation"](rate), key) for rate, key in pairs]
         np.testing.assert_allclose(namespace["accuracies"], [accuracy for accuracy, _ in alone], atol=0.02)
         np.testing.assert_allclose(namespace["times"], [times for _, times in alone], rtol=1e-6)
         assert 0 < namespace["num_rounds"] < 50
@@ -248,11 +249,7 @@ def test_answers_with_code_run(name, tmp_path, monkeypatch):
         assert len(namespace["grid"].summary()) == 8
 
 
-def _pairs(namespace):
-    return zip(namespace["rates"].tolist(), namespace["keys"], strict=True)
-
-
-def test_pages_are_read_in_a_terminal_too():
+def test_lines_of_pages_have_at_most_120_characters():
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "experiments").rglob("*.md"))]
     assert len(pages) > 15
     for path in pages:

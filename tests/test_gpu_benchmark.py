@@ -1,20 +1,14 @@
-"""`benchmarks/gpu.py` at toy sizes on the CPU; crashes, limits and wrong results cost one case each."""
+"""`benchmarks/gpu.py` at toy sizes on the CPU: crashes, time limits and wrong results affect one case each."""
 
 import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import ClassVar
 
-import harness
 import jax
 import numpy as np
 import pytest
 from harness import profile
-from harness.measure import Rounds, synthetic
-
-from fedjax_srp.algorithms import FedRep
-from fedjax_srp.models import MLP
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import children
@@ -57,7 +51,7 @@ def run(cases, command, seconds=30, case_seconds=30):
     return results
 
 
-def test_a_crash_costs_its_own_case(command):
+def test_a_crash_affects_one_case(command):
     kinds = {"a": "ok", "b": "abort", "c": "ok", "d": "exit", "e": "ok", "f": "abort"}
     results = run([Case(name, kind, {}) for name, kind in kinds.items()], command)
     assert {name: found["status"] for name, found in results.items()} == {
@@ -69,7 +63,7 @@ def test_a_crash_costs_its_own_case(command):
     assert list(results) == sorted(kinds)
 
 
-def test_what_follows_a_failed_device_has_a_new_process(command):
+def test_cases_after_a_failed_device_run_in_a_new_process(command):
     kinds = {"a": "ok", "b": "lost", "c": "ok", "d": "lost"}
     results = run([Case(name, kind, {}) for name, kind in kinds.items()], command)
     assert {name: found["status"] for name, found in results.items()} == {
@@ -78,7 +72,7 @@ def test_what_follows_a_failed_device_has_a_new_process(command):
     assert results["a"]["result"] != results["c"]["result"]  # their processes
 
 
-def test_a_case_that_hangs_is_stopped_and_what_there_is_no_time_for_is_said(command):
+def test_a_hanging_case_is_stopped_and_cases_without_time_are_reported(command):
     cases = [Case("a", "ok", {}), Case("b", "hang", {}), Case("c", "ok", {})]
     results = run(cases, command, case_seconds=0.5)
     assert [results[name]["status"] for name in "abc"] == ["done", "timed out", "done"]
@@ -86,7 +80,7 @@ def test_a_case_that_hangs_is_stopped_and_what_there_is_no_time_for_is_said(comm
     assert [results[name]["status"] for name in "bc"] == ["timed out", "left out"]
 
 
-def test_children_have_their_environment_and_share_a_process_where_it_is_equal(command):
+def test_cases_with_equal_environments_share_a_process(command):
     blue = {"COLOUR": "blue", "XLA_FLAGS": "--of_the_case"}
     cases = [Case("a", "ok", {}, blue), Case("b", "ok", {}, blue), Case("c", "ok", {}), Case("d", "ok", {}, {}, "own")]
     found = {name: result["result"] for name, result in run(cases, command).items()}
@@ -100,7 +94,7 @@ MACHINE = {"device": "H", "platform": "gpu", "driver": "1", "jax": "0", "python"
 LIMITS = Limits(1, 1)
 
 
-def test_a_killed_part_leaves_what_it_had_and_goes_on(tmp_path):
+def test_a_killed_part_is_continued(tmp_path):
     out, started = tmp_path / "results" / "part.json", []
     cases = [Case("machine", "about", {}), *(Case(name, "rounds", {"size": 1}) for name in "abc")]
     cases += [Case("d", "rounds", {"size": 1}, needs=("a",))]
@@ -135,7 +129,7 @@ def test_a_killed_part_leaves_what_it_had_and_goes_on(tmp_path):
         measure(about={"part": "2"})
 
 
-def test_chosen_cases_come_with_what_they_need(tmp_path):
+def test_chosen_cases_include_their_needs(tmp_path):
     cases, asked = gpu_parts.rounds(gpu_parts.QUICK), []
     start = lambda cases, tell, limits: asked.extend(case.name for case in cases)  # noqa: E731
     gpu.measure(cases, {}, None, LIMITS, start, only="fedavg.*graphs|segments, graphs")
@@ -160,7 +154,7 @@ def test_a_machine_without_a_gpu_is_refused(tmp_path):
         gpu.measure(gpu_parts.rounds(gpu_parts.FULL), {}, None, LIMITS, tells)
 
 
-def test_cases_that_are_no_expression_are_one_line(capsys):
+def test_an_invalid_expression_for_cases_is_refused(capsys):
     with pytest.raises(SystemExit):
         gpu.main(["--part", "1", "--quick", "--cases", "("])
     assert "--cases '(' is no regular expression" in capsys.readouterr().err
@@ -188,14 +182,14 @@ def in_process(cases, folder):
 
 
 def some_cases(cases, wanted):
-    """Those wanted, and those that they need."""
+    """Return the wanted cases and those that they need."""
     names = {*wanted} | {name for case in cases if case.name in wanted for name in case.needs}
     return [case for case in cases if case.name in names]
 
 
 @pytest.fixture(scope="module")
 def dry(tmp_path_factory):
-    """Some cases of part 1 with those that they need: results, and the folder of arrays."""
+    """Run some cases of part 1 and those that they need; return cases, results and the folder of arrays."""
     folder = tmp_path_factory.mktemp("arrays")
     wanted = "machine", "limits", "fedavg, chunk 4", "fedavg, chunk 4, graphs"
     cases = some_cases(gpu_parts.rounds(gpu_parts.QUICK), wanted)
@@ -227,7 +221,7 @@ def test_a_dry_run_measures(dry):
     assert "of the bandwidth" in gpu.line("fedavg", named["fedavg, chunk 4"])
 
 
-def test_a_wrong_result_says_so_and_a_hopeless_one_is_not_timed(dry, tmp_path):
+def test_a_wrong_result_is_reported_and_a_hopeless_one_is_not_timed(dry, tmp_path):
     cases, _, folder = dry
     case = next(case for case in cases if case.name == "fedavg, chunk 4")
     arrays = gpu_compare.stored(folder, case.needs[0], "")
@@ -250,7 +244,7 @@ def test_a_wrong_result_says_so_and_a_hopeless_one_is_not_timed(dry, tmp_path):
     assert "left no arrays" in found["message"]
 
 
-def test_distances_by_hand():
+def test_differences_by_hand():
     begin = {"['server'].w": np.zeros(2), "['clients'].v": np.zeros(1), "['server'].fixed": np.array([2.0])}
     cpu = {"['server'].w": np.array([3.0, 4.0]), "['clients'].v": np.array([1.0]), "['server'].fixed": np.array([2.0])}
     gpu_ = cpu | {"['server'].w": np.array([3.0, 4.5]), "['clients'].v": np.array([1.9])}
@@ -268,7 +262,7 @@ def test_distances_by_hand():
         gpu_compare.apart({}, cpu, begin)
 
 
-def test_kernels_are_those_of_the_streams():
+def test_kernels_are_the_events_of_streams():
     event = lambda name, ns: SimpleNamespace(name=name, duration_ns=ns)  # noqa: E731
     line = lambda name, *events: SimpleNamespace(name=name, events=events)  # noqa: E731
     streams = line("Stream #13", event("gemm", 3e3), event("add", 1e3), event("gemm", 2e3))
@@ -279,7 +273,7 @@ def test_kernels_are_those_of_the_streams():
 
 
 @pytest.mark.long
-def test_evaluations_with_a_chunk_of_their_own_score_what_the_cpu_scores(tmp_path):
+def test_evaluations_in_larger_chunks_have_the_scores_of_the_cpu(tmp_path):
     name = "evaluation, N = 8, 3 at once"
     found = in_process(some_cases(gpu_parts.scale(gpu_parts.QUICK), [name]), tmp_path)[name]
     assert found["status"] == "done", found
@@ -289,50 +283,10 @@ def test_evaluations_with_a_chunk_of_their_own_score_what_the_cpu_scores(tmp_pat
     assert 0 < judged["mean_score"] < 0.5  # labels are random
 
 
-def test_as_many_are_judged_at_once_as_was_asked_for():
-    with pytest.raises(ValueError, match="judged_at_once=0"):
-        Rounds(FedRep(MLP((4, 4), 10, (3,))), synthetic(2, 4, 1, (4, 4)), judged_at_once=0)
-
-
-class FakeTorchLoop:
-    """Counts its calls."""
-
-    device = "gpu of torch"
-    calls: ClassVar[list[str]] = []
-
-    def __init__(self, model, examples, cache):
-        assert model == (28 * 28, (8,))
-        self.made = f"{len(examples[0])} clients, cache={cache}"
-
-    def __getattr__(self, name):
-        return lambda: self.calls.append(f"{name}, {self.made}")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("name", "called"),
-    [
-        ("fedavg round against torch", "fedavg_round, 4 clients, cache=False"),
-        ("fedrep evaluation against torch, features cached", "fine_tuned_evaluation, 4 clients, cache=True"),
-    ],
-)
-def test_the_pytorch_loop_is_warm_before_it_is_timed(name, called, tmp_path, monkeypatch):
-    module = SimpleNamespace(mlp=lambda *model: model, TorchLoop=FakeTorchLoop, multiply_as=str)
-    monkeypatch.setitem(sys.modules, "harness.torch_loop", module)
-    monkeypatch.setattr(harness, "torch_loop", module, raising=False)
-    monkeypatch.setattr(gpu_cases.importlib.util, "find_spec", lambda name: name == "torch")
-    FakeTorchLoop.calls.clear()
-    results = in_process(some_cases(gpu_parts.rivals(gpu_parts.QUICK), [name]), tmp_path)
-    assert results[name]["status"] == "done", results[name]
-    repeats = len(results[name]["result"]["rival_seconds"]["each"])
-    assert FakeTorchLoop.calls == [called] * (3 + repeats)
-    assert results[name]["result"]["rival_device"] == "gpu of torch"
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("part", [*gpu_parts.PARTS, "figures"])
 def test_a_dry_run_of_every_part(part, tmp_path, monkeypatch, capsys):
-    """In children, as on a GPU."""
+    """Run the cases in child processes, as on a GPU."""
     for name in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     figures = gpu_parts.figures

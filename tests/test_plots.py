@@ -1,4 +1,4 @@
-"""Figures hold the lines, labels and limits they promise, and leave nothing behind."""
+"""Lines, labels and limits of figures."""
 
 import dataclasses
 import re
@@ -14,14 +14,14 @@ from fedjax_srp.report import drawing, panels, plots, table
 
 
 def run(name="fedrep", compute_time=(1.0, 1.0, 2.0, 2.0), scores=(0.2, 0.6), eval_round=(2, 4), **fields):
-    """Two clients, and two stages where there are four rounds."""
+    """Return a history of two clients, by default with four rounds in two stages."""
     given = {"name": name, "eval_round": eval_round, "client_time": [1.0, 2.0], "test_count": [3, 4]}
     given |= {"stage": (0, 0, 1, 1), "metrics": {"distance": 0.5 ** np.arange(len(compute_time))}}
     return made_history(scores, compute_time, clients=2, **given | fields)
 
 
 def drawn(ax):
-    """Label -> line, without the stage marks."""
+    """Return {label: line}, without the stage marks."""
     return {line.get_label(): line for line in ax.get_lines() if not line.get_label().startswith("_")}
 
 
@@ -43,13 +43,13 @@ def test_a_line_passes_through_the_evaluations_and_marks_stages():
 
 
 @pytest.mark.parametrize("stage", [(0, 0, 0, 0), (0, 1, 1, 1)])
-def test_one_stage_and_one_that_begins_before_the_line_have_no_mark(stage):
+def test_stages_that_begin_before_the_line_have_no_mark(stage):
     (ax,) = plots.accuracy_over_time(run(stage=stage)).axes  # the first evaluation is after round 2
     assert legend_texts(ax.get_legend()) == ["FedRep"]
 
 
 @pytest.mark.parametrize("draw", [plots.accuracy_over_time, plots.metric_over_time, plots.figure3])
-def test_a_band_may_be_a_standard_deviation(draw):
+def test_a_band_may_show_the_standard_deviation(draw):
     scores = [(0.1, 0.5), (0.2, 0.6), (0.6, 0.7)]
     runs = [run(scores=pair, metrics={"distance": np.full(4, pair[0])}) for pair in scores]
     figure = draw({"digits": runs} if draw is plots.figure3 else runs, spread="std")
@@ -115,7 +115,7 @@ def test_curves_over_rounds(draw):
         plots.accuracy_over_time(run(), x="round")  # pyright: ignore[reportArgumentType]
 
 
-def test_the_axis_says_which_data_judged():
+def test_the_axis_names_the_split_of_the_evaluation():
     tuned = run("fedavg", config={"dataset_options": {"validation": 0.2}})
     for histories, expected in (([run()], "test"), ([tuned], "validation"), ([run(), tuned], "test/validation")):
         (ax,) = plots.accuracy_over_time(histories).axes
@@ -125,7 +125,7 @@ def test_the_axis_says_which_data_judged():
 
 @pytest.mark.short("$$", "50 $ and 60 $")
 @pytest.mark.parametrize("text", [r"$\frac{1}{$", "$$", r"$x^2$", r"a \$ b", "50 $ and 60 $"])
-def test_labels_are_no_mathematics(text, tmp_path):
+def test_labels_are_not_parsed_as_mathematics(text, tmp_path):
     scores = {text: np.full((2, 2), 0.5)}
     named = run(text, metrics={text: np.ones(4)}, accuracies=scores)
     for figure in (
@@ -138,15 +138,11 @@ def test_labels_are_no_mathematics(text, tmp_path):
     named.save(tmp_path / "run")
     assert (tmp_path / "run" / "accuracy.png").exists()
     (ax,) = plots.accuracy_over_time({text: named}).axes
-    shown, is_mathematics = ax.get_legend().get_texts()[0]._preprocess_math(plain_of(ax))
-    assert (shown, is_mathematics) == (text, False)
+    label = ax.get_legend().get_texts()[0]
+    assert label._preprocess_math(label.get_text()) == (text, False)
 
 
-def plain_of(ax):
-    return ax.get_legend().get_texts()[0].get_text()
-
-
-def test_nan_in_one_repeat_is_a_gap_and_not_an_average_of_the_others():
+def test_nan_in_one_repeat_is_a_gap():
     eval_round, scores = (1, 2, 4), (0.1, 0.2, 0.3)
     repeats = [run(eval_round=eval_round, scores=scores), run(eval_round=eval_round, scores=(0.1, np.nan, 0.3))]
     (ax,) = plots.accuracy_over_time({"a": repeats}).axes
@@ -186,7 +182,7 @@ def test_twins_share_a_colour_and_doubling_is_solid():
     assert list(drawn(ax))[-3:] == ["HF-MAML", "mine", "yours"]
 
 
-def test_every_label_of_a_dict_is_a_line_of_its_own():
+def test_every_label_of_a_dict_is_a_line():
     (ax,) = plots.accuracy_over_time({"step 0.1": run(), "step 0.01": run(), "FedRep": run(), "fedrep": run()}).axes
     looks = {(line.get_color(), line.get_linestyle()) for line in drawn(ax).values()}
     assert len(looks) == 4
@@ -194,7 +190,7 @@ def test_every_label_of_a_dict_is_a_line_of_its_own():
     assert len({(style.color, style.linestyle) for style in many.values()}) == len(drawing.CYCLE)
 
 
-def test_labels_tell_evaluations_apart_and_who_diverged():
+def test_labels_name_evaluations_and_divergence():
     other = run("fedavg", accuracies={"global": np.full((2, 2), 0.5)}, finite=[True, True, False, False])
     (ax,) = plots.accuracy_over_time([run(), other]).axes
     assert list(drawn(ax)) == ["FedRep (fine_tune)", "FedAvg (global, diverged in round 3)"]
@@ -206,7 +202,7 @@ LONG = "a method whose options are all written out, learning_rate=.1, fine_tune_
 
 
 def legend_box(figure, ax):
-    """Where the legend of axes is, and the axes, in pixels; a legend that is not within the figure fails."""
+    """Return the boxes of a legend and its axes, in pixels; assert that the legend is within the figure."""
     figure.draw_without_rendering()
     box, whole = ax.get_legend().get_window_extent(), figure.bbox
     assert whole.x0 <= box.x0 < box.x1 <= whole.x1
@@ -230,7 +226,7 @@ def test_a_large_legend_lies_below_and_not_on_the_data(labels):
     plots.accuracy_over_time(histories, ax=ax)
     legend, axes = legend_box(roomy, ax)
     assert legend.y1 < axes.y0
-    tight = Figure(figsize=(8, 9)).subplots()  # nothing would make room for it below
+    tight = Figure(figsize=(8, 9)).subplots()  # no layout engine makes room below
     plots.accuracy_over_time(histories, ax=tight)
     legend, axes = legend_box(tight.figure, tight)
     assert axes.y0 < legend.y0
@@ -242,7 +238,7 @@ def test_a_small_legend_lies_within_the_axes():
     assert axes.y0 < legend.y0
 
 
-def test_a_list_with_runs_that_are_not_repeats_is_refused():
+def test_a_list_of_runs_that_are_no_repeats_is_refused():
     def made(rate, seed, **fields):
         options = {"learning_rate": rate, "hidden": [8]}
         return run(config={"data_checksum": "1a", "options": options, "key": [0, seed], "unknown": []} | fields)
@@ -279,7 +275,7 @@ def test_axes_of_the_caller_are_used():
     assert len(drawn(right)) == 1
 
 
-def test_a_metric_is_logarithmic_where_it_can_be():
+def test_positive_metrics_have_a_logarithmic_axis():
     metrics = {"distance": [1.0, 0.5, np.nan, np.inf], "signed": [1.0, -1.0, 0.5, 2.0], "exact": [1.0, 0.5, 0.0, 0.0]}
     history = run(accuracies={}, metrics=metrics)
     (ax,) = history.plot(communication=1.0).axes
@@ -299,7 +295,7 @@ def test_a_metric_is_logarithmic_where_it_can_be():
     [{"metrics": {"distance": [value] * 4}} for value in (np.nan, np.inf, -np.inf)] + [{"compute_time": [np.inf] * 4}],
     ids=["nan", "inf", "-inf", "no time"],
 )
-def test_a_metric_that_is_never_seen_is_a_figure_all_the_same(fields, tmp_path):
+def test_a_metric_without_finite_values_still_gives_a_figure(fields, tmp_path):
     history = run(accuracies={}, eval_round=(), **fields)
     (ax,) = plots.metric_over_time(history).axes
     assert ax.get_yscale() == "linear"
@@ -308,16 +304,16 @@ def test_a_metric_that_is_never_seen_is_a_figure_all_the_same(fields, tmp_path):
     assert (tmp_path / "summary.json").exists()
 
 
-def test_repeats_that_are_never_seen_together_are_a_figure_all_the_same():
+def test_repeats_without_common_finite_values_still_give_a_figure():
     runs = [run(metrics={"distance": [0.5, 0.5, np.nan, np.nan]}), run(metrics={"distance": [np.nan] * 4})]
     (ax,) = plots.metric_over_time({"a": runs}).axes
     assert ax.get_yscale() == "linear"
-    with_zero = [run(metrics={"distance": [low] * 4}) for low in (0.5, 0.0)]  # 0 is in the band, not in the mean
+    with_zero = [run(metrics={"distance": [low] * 4}) for low in (0.5, 0.0)]  # 0 is in the band, not the mean
     (ax,) = plots.metric_over_time({"a": with_zero}).axes
     assert ax.get_yscale() == "linear"
 
 
-def test_labels_that_are_no_texts_become_some():
+def test_labels_are_converted_to_text():
     histories = {0.1: run(), ("a", 2): run(), None: run()}
     (ax,) = plots.accuracy_over_time(histories).axes
     assert list(drawn(ax)) == ["0.1", "('a', 2)", "None"]
@@ -338,7 +334,7 @@ def test_labels_that_are_no_texts_become_some():
         ([], "communications is empty: give at least one cost"),
     ],
 )
-def test_costs_that_are_none_are_refused(costs, message, tmp_path):
+def test_invalid_costs_are_refused(costs, message, tmp_path):
     for call in (
         lambda: plots.figure3({"digits": run()}, communications=costs),
         lambda: plots.report_page(run(), tmp_path / "report.html", communications=costs),
@@ -375,7 +371,7 @@ def test_figure3_is_a_grid_with_one_legend():
         (run(accuracies={}), "no evaluations: .*distance"),
     ],
 )
-def test_nothing_to_draw_says_so(histories, message):
+def test_empty_input_is_refused(histories, message):
     with pytest.raises(ValueError, match=message):
         plots.accuracy_over_time(histories)
     with pytest.raises(ValueError, match="at least one data set"):
@@ -384,14 +380,14 @@ def test_nothing_to_draw_says_so(histories, message):
         plots.figure3([])  # pyright: ignore[reportArgumentType]
 
 
-def test_figures_display_in_a_notebook_and_change_no_setting(tmp_path):
+def test_figures_display_in_a_notebook_and_leave_settings_unchanged(tmp_path):
     before = dict(matplotlib.rcParams)
     figure = plots.accuracy_over_time([run(), run("srpfl")])
     assert figure._repr_png_().startswith(b"\x89PNG")
     assert dict(matplotlib.rcParams) == before
 
 
-def test_matplotlib_waits_for_a_figure_and_pyplot_stays_out():
+def test_matplotlib_is_imported_for_a_figure_and_pyplot_never():
     code = """
 import sys
 from fedjax_srp import history, plots

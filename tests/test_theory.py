@@ -1,3 +1,5 @@
+"""The formulas of the papers, against simulations, limits and values by hand."""
+
 import ast
 import math
 from pathlib import Path
@@ -47,7 +49,7 @@ def test_order_statistics_by_simulation():
 
 
 @pytest.mark.parametrize("i", [0, 4])
-def test_order_statistic_out_of_range(i):
+def test_an_index_out_of_range_is_refused(i):
     with pytest.raises(ValueError, match=f"i={i} must be at"):
         theory.order_statistic_mean(i, 3)
 
@@ -117,7 +119,7 @@ def test_rounds_between_is_the_smallest_number():
 def test_schedule_reaches_its_target_and_no_sooner(num_clients, initial, communication):
     plan = theory.schedule(A, num_clients, initial, CHAT, communication)
     ratios = np.repeat(np.array(plan.cohort_sizes) / initial, plan.rounds_per_stage)
-    if num_clients == initial:  # one stage, whose fixed point is above 1: nothing to do, and nothing is said
+    if num_clients == initial:  # one stage whose fixed point is above 1: no rounds
         assert plan.num_rounds == 0
         return
     path = theory.distances(A, ratios)
@@ -149,7 +151,7 @@ def test_schedule_agrees_with_equation_206():
 
 
 def test_schedule_fits_the_policy():
-    """Fed round after round, the policy takes the cohorts of the plan, skips what has no rounds, and stays with N."""
+    """The policy takes the cohorts of the plan round by round, skips empty stages, and ends with all clients."""
     plan = theory.schedule(A, 64, 1, CHAT)
     assert plan.rounds_per_stage.count(0) == 3
     policy = participation.Doubling(1, plan.rounds_per_stage)
@@ -168,21 +170,16 @@ def test_schedule_fits_the_policy():
     np.testing.assert_array_equal(sizes, [*planned, *[64] * 5])
 
 
-def test_chat_out_of_range():
-    with pytest.raises(ValueError, match=r"chat=1\.5 must be below 1\.41"):
-        theory.schedule(A, N, 1, chat=1.5)
-
-
-def test_communication_lets_more_clients_in_sooner():
-    cheap, dear = (theory.schedule(A, N, 1, CHAT, c).rounds_per_stage for c in (0.0, 10.0))
-    assert sum(dear) < sum(cheap)
-    assert sum(dear[:-1]) < sum(cheap[:-1])
+def test_communication_makes_stages_shorter():
+    free, costly = (theory.schedule(A, N, 1, CHAT, c).rounds_per_stage for c in (0.0, 10.0))
+    assert sum(costly) < sum(free)
+    assert sum(costly[:-1]) < sum(free[:-1])
 
 
 # Times and bounds
 
 
-def test_numbers_of_fedrep_and_a_printed_bound_that_is_none():
+def test_numbers_of_fedrep_and_a_printed_bound_that_does_not_hold():
     assert theory.fedrep_rounds(A, N, 1, CHAT) == 421
     assert theory.fedrep_time(A, N, 1, CHAT) == pytest.approx(2578, abs=0.5)
     assert theory.fedrep_rounds_bound(A, N, CHAT) == pytest.approx(502, abs=0.5)
@@ -201,7 +198,7 @@ def test_printed_bound_of_srpfl_held_here(exponent, c, chat):
 
 
 def test_schedule_is_the_choice_of_the_best_stage_in_every_round():
-    """With rate 2, C = 3 and a start at distance 0.7: the most progress in eq. 9 per unit of time, round by round."""
+    """The stage with the most progress in eq. 9 per unit of time, with rate 2, C = 3 and initial distance 0.7."""
     num_clients, rate, cost, distance = 256, 2.0, 3.0, 0.7
     sizes = 2 ** np.arange(9)
     times = np.array([np.sum(1 / np.arange(num_clients - n + 1.0, num_clients + 1)) for n in sizes]) / rate + cost
@@ -233,7 +230,7 @@ def test_printed_bounds_of_srpfl_by_hand():
 
 
 def test_speed_up_is_logarithmic():
-    """T_FedRep / T_SRPFL grows with log N, by the same amount with every fourfold N once N is large."""
+    """T_FedRep / T_SRPFL grows with log N: for large N by the same amount whenever N is multiplied by 4."""
     ratio = [theory.fedrep_time(A, 4**q, 1, CHAT) / theory.schedule(A, 4**q, 1, CHAT).time for q in range(3, 11)]
     growth = np.diff(ratio)
     assert (growth > 0).all()
@@ -244,7 +241,7 @@ def test_speed_up_is_logarithmic():
 
 
 def test_expected_times_by_simulation():
-    """Rounds of a schedule on sampled exponential clocks."""
+    """Compare the time of a schedule with rounds on sampled exponential times."""
     plan = theory.schedule(A, 64, 1, CHAT, rate=2.0)
     rng = np.random.default_rng(1)
     totals = np.array([
@@ -287,7 +284,7 @@ def test_bound_of_flanp_holds(exponent):
     assert theory.flanp_ratio(n, 100, 1.0, 1.0) <= theory.flanp_ratio_bound(n, 100, 1.0, 1.0)
 
 
-def test_bound_of_flanp_is_none_where_n_is_no_power_of_two():
+def test_bound_of_flanp_may_fail_where_n_is_no_power_of_two():
     assert theory.KIND["flanp_ratio_bound"] == "printed bound"
     assert theory.flanp_ratio(33, 100, 1.0, 1.0) / theory.flanp_ratio_bound(33, 100, 1.0, 1.0) > 1.002
     for n in (10, 50, 100, 1000):  # of the paper's tables
@@ -311,7 +308,7 @@ def test_step_sizes_of_flanp():
     assert theory.flanp_local_steps(100.0, 0.5, 2.0) == 37.5
 
 
-def test_rounds_of_a_stage_suffice_where_nothing_is_random():
+def test_rounds_of_a_stage_suffice_without_noise():
     """Gradient descent by 1 / (2L) on the slowest direction: 3 V, the warm start of a doubling, falls to V / 2."""
     for kappa in (1.0, 5.0, 300.0):
         assert 3 * (1 - 1 / (2 * kappa)) ** (2 * theory.flanp_stage_rounds(kappa)) < 0.5
@@ -331,6 +328,7 @@ def test_warm_start_of_flanp():
         ("srpfl_time_bound", (0.5, N, CHAT), "a=0.5 must be at most 0.25"),
         ("fedrep_rounds_bound", (0.5, N, CHAT), "a=0.5 must be at most 0.25"),
         ("fedrep_time_bound", (A, N, 1.5), "chat=1.5 must be below 1.41"),
+        ("schedule", (A, N, 1, 1.5), "chat=1.5 must be below 1.41"),
         ("contraction", (0.5, 0.3, 4.0), "a=0.3 must be at most 0.25"),
         ("distances", (0.3, np.ones(3)), "a=0.3 must be at most 0.25"),
         ("target_distance", (A, 4, 8, CHAT), "initial=8 must be at most num_clients=4"),
@@ -345,11 +343,11 @@ def test_warm_start_of_flanp():
         ("flanp_warm_gap", (4, 4, 10.0, 2.0), "before=4 must be at least 1 and below n=4"),
     ],
 )
-def test_bounds_refuse_what_they_do_not_hold_for(function, arguments, message):
+def test_arguments_out_of_range_are_refused(function, arguments, message):
     with pytest.raises(ValueError, match=message):
         getattr(theory, function)(*arguments)
 
 
-def test_rounds_of_a_single_stage_have_one_entry():
+def test_rounds_of_one_and_two_stages_are_unknown():
     assert np.isnan(theory.stage_rounds(A, 8, 8)).tolist() == [True]
     assert np.isnan(theory.stage_rounds(A, 16, 8)).tolist() == [True, True]

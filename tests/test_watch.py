@@ -1,4 +1,4 @@
-"""What a callback of a run is told, when it ends the run, and what the callbacks of `srp.watch` write."""
+"""Callbacks of a run: their arguments, how they end the run, and the files that those of `srp.watch` write."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ DATA = numbers(3.0, -1.0, 4.0)
 
 @srp.part
 class FewLines(srp.FederatedAlgorithm):
-    """Its server keeps the mean message, its model is one number; the metric is this number, weighted and twisted."""
+    """The server's state is the mean message, one number; the metric is this number after `twist`, times `weight`."""
 
     name = "few_lines"
     weight: float = 1.0
@@ -61,7 +61,7 @@ def whole():
     return simulate()
 
 
-def test_a_callback_is_told_what_the_history_says(whole):
+def test_a_callback_gets_the_records_of_the_history(whole):
     heard = []
     history = simulate(lambda p: heard.append((p, p.server_state(), p.history())))
     assert history.server_state == whole.server_state
@@ -86,7 +86,7 @@ def test_a_callback_is_told_what_the_history_says(whole):
         assert row == known
 
 
-def test_seeds_are_told_together():
+def test_a_callback_gets_all_seeds_together():
     heard = []
     runs = simulate_seeds(heard.append, num_rounds=2)
     (progress,) = heard
@@ -115,20 +115,20 @@ def stopping(progress):
     ],
     ids=["flag", "numpy", "jax", "StopIteration", "all_of", "number", "list"],
 )
-def test_true_ends_a_run_and_nothing_else_does(callback, rounds, whole):
+def test_only_true_or_stop_iteration_ends_a_run(callback, rounds, whole):
     history = simulate(callback)
     assert history.num_rounds == rounds
     np.testing.assert_array_equal(history.metrics["w"], whole.metrics["w"][:rounds])
 
 
-def test_wrong_callbacks_are_named():
+def test_wrong_callbacks_are_refused():
     with pytest.raises(ValueError, match=r"callback='log.jsonl' must be a function"):
         simulate("log.jsonl")
     with pytest.raises(ValueError, match=r"callback returned 2 flags; return one, e.g. flags.all"):
         simulate_seeds(lambda p: p.elapsed > 0)
 
 
-def test_a_continued_run_calls_back_for_its_own_rounds(tmp_path, whole):
+def test_a_continued_run_calls_back_for_its_new_rounds(tmp_path, whole):
     heard = []
 
     def failing(progress):
@@ -138,7 +138,7 @@ def test_a_continued_run_calls_back_for_its_own_rounds(tmp_path, whole):
 
     with pytest.raises(RuntimeError, match="mine"):
         simulate(failing, checkpoint_dir=tmp_path)
-    history = simulate(lambda p: heard.append(p.round), checkpoint_dir=tmp_path)  # the fourth round is not lost
+    history = simulate(lambda p: heard.append(p.round), checkpoint_dir=tmp_path)  # round 4 was saved before
     assert heard == [2, 4, 5]
     np.testing.assert_array_equal(history.metrics["w"], whole.metrics["w"])
 
@@ -150,13 +150,13 @@ def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_log_has_each_round_once_whatever_happened(tmp_path):
+def test_a_log_has_each_round_once_after_a_kill(tmp_path):
     log, again = tmp_path / "logs" / "run.jsonl", tmp_path / "again.jsonl"
     simulate(srp.watch.json_lines(log))
     written = log.read_bytes()
     assert [row["round"] for row in lines(log)] == [1, 2, 3, 4, 5]
     assert ["accuracy_model" in row for row in lines(log)] == [False, True, False, True, True]
-    # A kill between log and checkpoint, in the middle of a line: rounds 3 and 4 are computed and told again.
+    # A kill between log and checkpoint, in the middle of a line: rounds 3 and 4 are computed and logged again.
     again.write_bytes(written[: written.index(b'"round": 4') + 20])
     simulate(srp.watch.json_lines(again))
     assert again.read_bytes() == written
@@ -165,8 +165,8 @@ def test_a_log_has_each_round_once_whatever_happened(tmp_path):
     assert [(row["name"], row["round"]) for row in lines(again)[5:]] == [("another", r) for r in range(1, 6)]
 
 
-def test_a_log_of_several_runs_keeps_them_apart(tmp_path):
-    """Runs of one name and key, whose rounds may be equal; one that is made longer and evaluated elsewhere."""
+def test_a_log_distinguishes_several_runs(tmp_path):
+    """Runs of one name and key with equal rounds; one that is continued and evaluated after other rounds."""
     log = tmp_path / "log"
     for rate in (0.1, 0.2, 0.1):
         simulate(srp.watch.json_lines(log), algorithm=FewLines(rate))
@@ -189,8 +189,8 @@ def test_a_log_of_several_runs_keeps_them_apart(tmp_path):
     assert "run" not in lines(unknown)[0]
 
 
-def test_a_run_is_known_by_its_data_and_the_values_of_its_seed(tmp_path):
-    """Of a sweep, each seed is the run that it is with other seeds beside it; equal seeds are told apart."""
+def test_a_run_is_identified_by_its_data_and_the_values_of_its_seed(tmp_path):
+    """A seed of a sweep is the same run whatever seeds are beside it; equal seeds get rows each."""
 
     def runs(*weights, data=DATA):
         keys = jax.numpy.stack([KEY] * len(weights))
@@ -216,14 +216,14 @@ def test_a_log_is_strict_json(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["notes\n", '{"a": 1}\n', "[1]\n", "{}", '{"name": "a", "round": 1}\nx', "x"])
-def test_a_file_that_is_no_log_is_left_alone(tmp_path, text):
+def test_a_file_that_is_no_log_is_refused_and_kept(tmp_path, text):
     (tmp_path / "file").write_text(text)
     with pytest.raises(ValueError, match=r"log='.*file': line \d is not a row of a run; give another file"):
         srp.watch.json_lines(tmp_path / "file")
     assert (tmp_path / "file").read_text() == text
 
 
-def test_a_file_that_cannot_be_written_is_said_at_once(tmp_path):
+def test_an_unwritable_file_is_refused_before_the_run(tmp_path):
     (tmp_path / "file").write_bytes(b"\xff\n")
     for path, reason in (("", "Is a directory"), ("file", "it is not text"), ("file/log", "exists|Not a directory")):
         with pytest.raises(ValueError, match=rf"log='.*': .*({reason}).*; give another file"):
@@ -283,7 +283,7 @@ def test_wandb_gets_the_round_as_its_axis(monkeypatch):
         (srp.watch.wandb, "wandb is not installed; pip install wandb"),
     ],
 )
-def test_what_is_not_installed_is_said_in_a_line(monkeypatch, make, words):
+def test_missing_packages_are_refused_with_a_remedy(monkeypatch, make, words):
     for name in ("tensorboardX", "torch.utils.tensorboard", "wandb"):
         monkeypatch.setitem(sys.modules, name, None)
     with refused(words):
