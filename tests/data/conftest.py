@@ -1,4 +1,4 @@
-"""Data sets prepared from small archives, and a machine without a network."""
+"""Fixtures: data sets prepared from small archives, and a machine without a network."""
 
 import socket
 
@@ -7,13 +7,13 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _no_data_of_this_machine(monkeypatch, tmp_path):
-    """The default folder of prepared data sets is not there."""
+    """Point the default folder of prepared data sets to one that does not exist."""
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "default"))
 
 
 @pytest.fixture
 def no_network(monkeypatch):
-    """Every attempt to reach another machine fails as it does without a network; returns the attempts."""
+    """Make every attempt to reach another machine fail as without a network; return the attempts."""
     attempts = []
 
     def fail(*address, **_):
@@ -27,7 +27,7 @@ def no_network(monkeypatch):
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory):
-    """A data_dir with every data set, prepared from archives of a few examples, and those examples."""
+    """Return a data_dir with every data set, prepared from archives of a few examples; the examples; the output."""
     import small_archives
 
     from fedjax_srp.data import prepare
@@ -45,7 +45,7 @@ def small(tmp_path_factory):
 
 @pytest.fixture
 def data_dir(small, tmp_path):
-    """A copy of it to damage, without caches."""
+    """Return a copy of the data_dir to damage, without caches."""
     import shutil
 
     shutil.copytree(small[0], tmp_path / "data", ignore=shutil.ignore_patterns(".fedjax_srp", "downloads"))

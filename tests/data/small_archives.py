@@ -1,4 +1,4 @@
-"""Archives with the names and the layout of the originals and a few examples each, and their checksums."""
+"""Archives with the names and the layout of the originals but few examples, and their checksums."""
 
 import gzip
 import hashlib
@@ -19,7 +19,7 @@ TWEETS = (
 
 
 def arrays(shape, num_classes, first_label=0, seed=0):
-    """Random images and labels of both splits; every class occurs where there are enough examples."""
+    """Return random images and labels of both splits, with every class if there are enough examples."""
     rng = np.random.default_rng(seed)
     made = {}
     for split, number in (("train", NUM_TRAIN), ("test", NUM_TEST)):
@@ -45,7 +45,7 @@ def mnist(folder):
 
 
 def emnist(folder):
-    """-> configuration: arrays, for two of the six."""
+    """Return {configuration: arrays} for two of the six."""
     made = {"letters": arrays((28, 28), 26, first_label=1, seed=1), "digits": arrays((28, 28), 10, seed=2)}
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
@@ -59,7 +59,7 @@ def emnist(folder):
 
 
 def cifar(folder, name):
-    """cifar10 in five files of training images, or cifar100 in one and with a coarse label."""
+    """Make cifar10 with five files of training images, or cifar100 with one and coarse labels."""
     fine = {"cifar10": 10, "cifar100": 100}[name]
     made = arrays((32, 32, 3), fine, seed=3)
     rows = {}
@@ -100,11 +100,11 @@ def sentiment140(folder):
 
 
 def _place(folder, builder, files):
-    """Writes the files and makes their checksums those that the builder expects, until `restore`."""
+    """Write the files, and make the builder expect their checksums until `restore`."""
     manual = folder / "downloads" / "manual"
     manual.mkdir(parents=True, exist_ok=True)
     known = {info.filename: url for url, info in _ORIGINAL[builder].items()}
-    assert set(known) == set(files), "the names of the originals"
+    assert set(known) == set(files), "files have other names than the originals"
     builder.url_infos = {
         known[name]: checksums.UrlInfo(len(content), hashlib.sha256(content).hexdigest(), name)
         for name, content in files.items()
@@ -117,6 +117,6 @@ _ORIGINAL = {builder: builder.url_infos for builder in _builders.BUILDERS.values
 
 
 def restore():
-    """Gives all builders their checksums back."""
+    """Restore the checksums of all builders."""
     for builder, infos in _ORIGINAL.items():
         builder.url_infos = infos

@@ -1,4 +1,4 @@
-"""`data prepare`: the records of the catalogue from archives of its layout, and an answer where they are missing."""
+"""`data prepare`: records equal those of tensorflow-datasets, and errors if archives are missing or damaged."""
 
 import functools
 import http.server
@@ -29,7 +29,7 @@ def main(*words):
 
 
 def error_of(capsys, *words):
-    """What the command says of what it does not prepare, in one line."""
+    """Run the command, which must fail with an error of one line, and return the error."""
     assert main(*words) == 2
     error = capsys.readouterr().err
     assert error.startswith("fedjax-srp: error: ")
@@ -38,7 +38,7 @@ def error_of(capsys, *words):
 
 
 @pytest.mark.parametrize("name", ["mnist", "emnist/letters", "emnist/digits", "cifar10", "cifar100", "sentiment140"])
-def test_the_catalogue_would_write_the_same(name, small):
+def test_metadata_agree_with_the_catalogue(name, small):
     folder = small[0]
     shipped = tfds.builder(name, data_dir=folder / "elsewhere", file_format="array_record")
     written = tfds.builder_from_directory(folder / name / str(shipped.version))
@@ -65,8 +65,8 @@ def test_examples_have_their_ids_and_names(small):
             assert source.dataset_info.features["label"].names[3] == "kind_3"
 
 
-def test_the_order_is_that_of_the_shipped_builder(small, tmp_path):
-    """Order follows from keys: those of the shipped MNIST builder are positions, and so the same records come first."""
+def test_the_order_agrees_with_the_shipped_builder(small, tmp_path):
+    """The order follows from the keys, which are positions in the shipped MNIST builder."""
     folder, made, _ = small
 
     def split_generators(self, dl_manager):
@@ -94,7 +94,7 @@ def test_tweets_keep_quotes_line_ends_and_latin_1(small):
     assert (rows[b"anna"]["polarity"], rows[b"ben"]["polarity"], rows[b"ben"]["query"]) == (0, 4, b"q")
 
 
-def test_it_says_what_it_did(small):
+def test_progress_is_printed(small):
     _, _, said = small
     assert re.fullmatch(r"mnist: preparing .*/mnist/3\.0\.1", said[0])
     assert re.fullmatch(r"mnist: 60 training and 20 test examples, \d+\.\d s", said[1])
@@ -102,7 +102,7 @@ def test_it_says_what_it_did(small):
     assert said[-1].startswith("sentiment140: is text, which load does not read; read its records with tensorflow_")
 
 
-def test_what_is_prepared_is_only_read(data_dir, no_network, capsys):
+def test_prepared_data_are_only_read(data_dir, no_network, capsys):
     assert main("mnist", "emnist/digits", "--data-dir", data_dir) == 0
     assert capsys.readouterr().out.count("is prepared already in") == 2
     records_file = data_dir / "mnist" / "3.0.1" / "mnist-train.array_record-00000-of-00001"
@@ -119,7 +119,7 @@ def test_what_is_prepared_is_only_read(data_dir, no_network, capsys):
         ("{", "", "3.0.1 has a damaged dataset_info.json (Extra data"),
     ],
 )
-def test_what_was_prepared_otherwise_is_left_alone(old, new, message, data_dir, no_network, capsys):
+def test_data_prepared_in_another_format_are_kept(old, new, message, data_dir, no_network, capsys):
     path = data_dir / "mnist" / "3.0.1" / "dataset_info.json"
     text = path.read_text()
     path.write_text(text.replace(old, new, 1))
@@ -127,7 +127,7 @@ def test_what_was_prepared_otherwise_is_left_alone(old, new, message, data_dir, 
     assert path.read_text() != text
 
 
-def test_another_version_does_not_vouch_for_an_unfinished_one(data_dir, no_network, capsys):
+def test_another_version_does_not_hide_an_unfinished_one(data_dir, no_network, capsys):
     folder = data_dir / "mnist" / "3.0.1"
     shutil.copytree(folder, folder.with_name("2.0.0"))
     (folder / "dataset_info.json").unlink()
@@ -138,7 +138,7 @@ def test_another_version_does_not_vouch_for_an_unfinished_one(data_dir, no_netwo
     assert "prepared already" not in said.out
 
 
-def test_a_folder_below_home(monkeypatch, tmp_path, no_network):
+def test_the_home_folder_is_expanded(monkeypatch, tmp_path, no_network):
     monkeypatch.setenv("HOME", str(tmp_path))
     small_archives.mnist(tmp_path / "data")
     assert prepare("mnist", "~/data", say=lambda _: None) == [tmp_path / "data" / "mnist" / "3.0.1"]
@@ -161,7 +161,7 @@ def test_without_a_network_every_missing_file_is_named_once(tmp_path, no_network
         load("mnist", 2, data_dir=tmp_path)
 
 
-def test_archives_by_hand_need_no_network(tmp_path, no_network):
+def test_downloaded_archives_need_no_network(tmp_path, no_network):
     small_archives.emnist(tmp_path)
     assert prepare(["emnist/digits"], tmp_path, say=lambda _: None) == [tmp_path / "emnist" / "digits" / "3.1.0"]
     assert not no_network
@@ -170,7 +170,7 @@ def test_archives_by_hand_need_no_network(tmp_path, no_network):
 @pytest.mark.parametrize(
     "content", [lambda good: good[:-1], lambda good: b"x" + good[1:]], ids=["another size", "another checksum"]
 )
-def test_another_archive_is_refused(content, tmp_path, no_network, capsys):
+def test_an_archive_with_another_checksum_is_refused(content, tmp_path, no_network, capsys):
     small_archives.emnist(tmp_path)
     path = tmp_path / "downloads" / "manual" / "gzip.zip"
     path.write_bytes(content(path.read_bytes()))
@@ -181,7 +181,7 @@ def test_another_archive_is_refused(content, tmp_path, no_network, capsys):
 
 
 def downloaded(data_dir, file, content, with_info=True):
-    """Puts a file where tensorflow-datasets has its downloads of MNIST, under the name of the original's checksum."""
+    """Put a file into tensorflow-datasets' downloads of MNIST, under the name of the original's checksum."""
     ((url, info),) = ((url, info) for url, info in _builders.MNIST.url_infos.items() if info.filename == file)
     path = data_dir / "downloads" / "mnist" / resource.get_dl_fname(url, info.checksum)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -192,7 +192,7 @@ def downloaded(data_dir, file, content, with_info=True):
 
 
 @pytest.mark.parametrize("spoil", [lambda good: good[:-20], lambda good: good[:-9] + b"\7" + good[-8:]])
-def test_what_tensorflow_datasets_downloaded_is_compared_too(spoil, tmp_path, no_network, capsys):
+def test_downloads_of_tensorflow_datasets_are_checked(spoil, tmp_path, no_network, capsys):
     small_archives.mnist(tmp_path)
     manual = tmp_path / "downloads" / "manual"
     for file in ("train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz"):
@@ -207,7 +207,7 @@ def test_what_tensorflow_datasets_downloaded_is_compared_too(spoil, tmp_path, no
     assert not no_network
 
 
-def test_a_download_that_tensorflow_datasets_would_not_use_is_missing(tmp_path, no_network, capsys):
+def test_a_download_without_metadata_counts_as_missing(tmp_path, no_network, capsys):
     small_archives.mnist(tmp_path)
     file = tmp_path / "downloads" / "manual" / "t10k-labels-idx1-ubyte.gz"
     downloaded(tmp_path, file.name, file.read_bytes(), with_info=False)
@@ -216,12 +216,12 @@ def test_a_download_that_tensorflow_datasets_would_not_use_is_missing(tmp_path, 
     assert f"put these files into {file.parent} by hand: {file.name} (39 bytes" in error
 
 
-def test_a_killed_preparation_is_not_taken_for_a_finished_one(tmp_path, monkeypatch):
+def test_a_killed_preparation_is_not_used(tmp_path, monkeypatch):
     small_archives.mnist(tmp_path)
 
     def killed(images, labels):
         yield 0, {"image": _builders._png(_builders._idx(images)[0]), "label": 1}
-        shutil.copytree(*unfinished())  # as by SIGKILL: nothing is tidied up
+        shutil.copytree(*unfinished())  # SIGKILL leaves the folder behind
         raise KeyboardInterrupt
 
     def unfinished():
@@ -245,7 +245,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 def download_from(address, monkeypatch):
-    """Make the archives of MNIST those of a server."""
+    """Make this server the source of MNIST's archives."""
     monkeypatch.setattr(_builders.MNIST, "URL", address)
     infos = {address + info.filename: info for info in _builders.MNIST.url_infos.values()}
     monkeypatch.setattr(_builders.MNIST, "url_infos", infos)
@@ -253,7 +253,7 @@ def download_from(address, monkeypatch):
 
 @pytest.fixture
 def served(tmp_path, monkeypatch):
-    """The archives of MNIST on a server of this machine, and an empty data_dir."""
+    """Serve the archives of MNIST on this machine; return their folder and an empty data_dir."""
     small_archives.mnist(tmp_path / "server")
     files = tmp_path / "server" / "downloads" / "manual"
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(files)))
@@ -284,7 +284,7 @@ def test_archives_are_downloaded(served):
     ],
     ids=["something else", "nothing"],
 )
-def test_a_server_without_the_file_is_like_no_network(spoil, reason, served, capsys):
+def test_a_server_without_the_file_is_reported(spoil, reason, served, capsys):
     files, data_dir = served
     spoil(files / "t10k-labels-idx1-ubyte.gz")
     error = error_of(capsys, "mnist", "--data-dir", data_dir)
@@ -293,8 +293,8 @@ def test_a_server_without_the_file_is_like_no_network(spoil, reason, served, cap
 
 
 @pytest.mark.parametrize("sends", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 39\r\n\r\nso far"])
-def test_a_server_that_stalls_is_given_up(sends, tmp_path, monkeypatch, capsys):
-    """It accepts connections and then says nothing, or stops in the middle."""
+def test_a_server_that_stalls_is_reported(sends, tmp_path, monkeypatch, capsys):
+    """The server accepts connections and then sends nothing, or a part."""
     monkeypatch.setattr(archives, "_TIMEOUT", (0.2, 0.2))
     small_archives.mnist(tmp_path)
     file = tmp_path / "downloads" / "manual" / "t10k-labels-idx1-ubyte.gz"

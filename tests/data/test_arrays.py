@@ -1,4 +1,4 @@
-"""What `from_arrays` refuses, and that it says what, which value and what to do."""
+"""`from_arrays`: errors with argument, value and remedy, byte order and defaults."""
 
 import re
 
@@ -43,7 +43,6 @@ ERRORS = {
     "x_train: is <U1 of shape (6, 2); give floats or integers": {"x_train": np.full((6, 2), "a")},
     "x_train: is bool of shape (6, 2); give floats": {"x_train": np.zeros((6, 2), bool)},
     "x_train: is float64 of shape (); give floats or integers, one example per row": {"x_train": 1.0},
-    "x_train: is float64 of shape (6, 0); give": {"x_train": np.zeros((6, 0))},
     "x_test: examples are (3,) float32, those of x_train are (2,) float32; prepare both": {
         "x_test": np.zeros((6, 3), np.float32)
     },
@@ -52,21 +51,17 @@ ERRORS = {
     "y_test: is float64 of shape (6, 3) but x_test has 6 examples; give one whole class number per example (one-hot": {
         "y_test": np.eye(6, 3)
     },
-    "y_train: is float64 of shape (6,) but x_train has 6": {"y_train": np.zeros(6)},
     "y_test[2]: label -1 is outside 0..1048575; number the classes from 0": {"y_test": np.array([0, 1, -1, 0, 1, 2])},
-    "y_train[0]: label 4294967296 is outside 0..1048575": {"y_train": np.full(6, 2**32)},
     "num_classes=2: there is a label 2; labels are 0..num_classes-1, use num_classes=3": {"num_classes": 2},
     "num_classes=2147483647 must be at most 1048576": {"num_classes": 2**31 - 1},
     "train_indices lists 2 clients and test_indices 3; give both one": {"test_indices": [[0], [1], [2]]},
     "train_indices lists 0 clients and test_indices 0; give": {"train_indices": [], "test_indices": []},
     "train_indices: client 1 has no train examples; give it one or leave it out": {"train_indices": [[0], []]},
-    "test_indices: client 0 has no test examples": {"test_indices": [[], [1]]},
     "train_indices[1]: is index 6; give row numbers of 0..5": {"train_indices": [[0], [1, 6]]},
     "test_indices[0]: is index -1; give row numbers": {"test_indices": [[-1], [1]]},
     "train_indices[0]: is bool of shape (6,); give row numbers of 0..5 (boolean mask: np.flatnonzero)": {
         "train_indices": [np.ones(6, bool), [1]]
     },
-    "train_indices[0]: is float64 of shape (1,)": {"train_indices": [[0.0], [1]]},
     "train_indices: example 2 belongs to clients 0 and 1; give each example to one": {"train_indices": [[0, 2], [2]]},
     "test_indices: example 1 is listed twice for client 1": {"test_indices": [[0], [1, 1]]},
     "scale=array([1., 1., 1.]): must be finite as float32, not 0, and broadcast over examples of shape (2,)": {
@@ -74,7 +69,6 @@ ERRORS = {
     },
     "offset=array([[1., 1.], [1., 1.]]): must be finite as float32 and broadcast over": {"offset": np.ones((2, 2))},
     "scale=nan: must be finite": {"scale": np.nan},
-    "scale=0: must be finite as float32, not 0, and": {"scale": 0},
     "scale=[1.0, 0.0]: must be finite as float32, not 0, and": {"scale": [1.0, 0.0]},
     "scale=1e-50: must be finite as float32, not 0, and": {"scale": 1e-50},
     f"x_train:{PLAIN}": {"x_train": MASKED},
@@ -93,7 +87,7 @@ def test_errors(message):
 
 
 def test_bytes_in_the_other_order_are_the_same_numbers():
-    """As HDF5, FITS and IDX files have them."""
+    """HDF5, FITS and IDX files have big-endian numbers."""
     native = {
         "x_train": np.arange(12.0).reshape(6, 2).astype(np.float32),
         "y_train": np.arange(6) % 3,

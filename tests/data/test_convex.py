@@ -1,4 +1,4 @@
-"""Linear regression whose minimum is known, and training loss as a score, against NumPy in double precision."""
+"""Linear regression with a known minimum, and the training loss as a score, against NumPy in double precision."""
 
 import flax.linen as nn
 import jax
@@ -52,7 +52,7 @@ def test_clients_are_scored_by_their_training_loss(data):
 
 
 def test_numbers_are_no_classes(data):
-    """Also in data that are judged by their training loss; whole numbers may be either."""
+    """Neither in data scored by their training loss; integers may be classes or numbers."""
     model = srp.models.MLP((D,), 1, hidden=())
     message = r"model 'mlp' takes classes, data set 'linear_regression' has labels that are float32; choose"
     for judged in (data, srp.data.training_loss(data, model.loss)):
@@ -67,8 +67,8 @@ def test_numbers_are_no_classes(data):
         tokens.check_fits(srp.data.training_loss(classes, tokens.loss))
 
 
-def test_what_is_drawn():
-    """Variances of inputs and noise within five standard errors, and clients that do not depend on their number."""
+def test_the_law_of_the_data():
+    """Variances of inputs and noise are within five standard errors; clients do not depend on their number."""
     many = srp.data.linear_regression(KEY, 50, 400, D, noise_std=0.5, condition=9.0)
     x, y = flat(many)
     number = len(x)
@@ -96,7 +96,7 @@ def test_refusals(options, words):
 
 
 def test_the_training_loss_of_clients_of_any_size():
-    """The mean over clients is the loss of all examples; rows of padding are never heard."""
+    """The weighted mean over clients is the loss of all examples; padding is ignored."""
     clients = clients_of((3, 5, 4), (2, 3, 2))
     data, rng = federation(clients), np.random.default_rng(0)
     kernel = rng.normal(size=(clients[0].x.shape[1], data.num_classes)).astype(np.float32)
@@ -125,7 +125,7 @@ def test_the_training_loss_of_clients_of_any_size():
         in_columns.score(lambda x: x @ kernel, in_columns.test_client(jnp.int32(0)))
 
 
-def test_training_loss_wants_data_and_a_function():
+def test_training_loss_needs_data_and_a_function():
     with refused("loss='mse' must be a function"):
         srp.data.training_loss(federation(clients_of((3,), (2,))), "mse")  # pyright: ignore
     with refused(r"training_loss: data=.* is no federation"):

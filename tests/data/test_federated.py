@@ -1,4 +1,4 @@
-"""What a client sees of its data, under every transformation of JAX."""
+"""Examples of a client under transformations of JAX, scaling, types and scores."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ COUNTS = (1, 3, 200)
 
 
 def unequal(dtype=np.float32, **kwargs):
-    """Three clients with 1, 3 and 200 training and 1, 1 and 2 test examples; the rest belongs to nobody."""
+    """Return three clients with 1, 3 and 200 training and 1, 1 and 2 test examples; others belong to no client."""
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 256, (210, 4, 3)).astype(dtype), rng.integers(0, 5, 210)
     rows = np.split(rng.permutation(210)[:204], np.cumsum(COUNTS)[:-1])
@@ -133,7 +133,7 @@ def test_is_a_pytree_and_an_argument():
 
 
 def test_ids_past_the_end_are_clipped():
-    """A padded slot of a chunk reads some valid client."""
+    """Padded slots of a chunk read a valid client."""
     data, *_ = unequal()
     np.testing.assert_array_equal(data.train_client(jnp.int32(9)).x, data.train_client(jnp.int32(2)).x)
 
@@ -148,7 +148,7 @@ def test_repr():
 
 
 def aligned(size):
-    """Floats at a multiple of 64 bytes, which a runtime may use in place."""
+    """Return floats at a multiple of 64 bytes, which a runtime may use without a copy."""
     memory = np.zeros(size + 16, np.float32)
     start = -memory.ctypes.data % 64 // 4
     return memory[start : start + size]

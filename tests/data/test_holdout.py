@@ -1,4 +1,4 @@
-"""What is held out for tuning: a share of the training data, nothing of the test data."""
+"""Validation sets: a share of the training data is held out, and no test data are used."""
 
 import re
 import warnings
@@ -39,7 +39,7 @@ def test_sizes(fraction, sizes):
     np.testing.assert_array_equal(tuning.train_counts, np.array(COUNTS) - sizes)
 
 
-def test_training_data_are_divided_and_test_data_left_out():
+def test_training_data_are_divided_and_test_data_are_left_out():
     data = unequal()
     tuning = holdout(data, 0.3, seed=1)
     for own, kept, held in zip(rows(data, "train"), rows(tuning, "train"), rows(tuning, "test"), strict=True):
@@ -56,24 +56,24 @@ def test_training_data_are_divided_and_test_data_left_out():
     assert not [leaf for leaf in jax.tree.leaves(tuning) if leaf is data.x_test or leaf is data.y_test]
 
 
-def test_the_seed_decides_which():
+def test_the_seed_decides_which_examples_are_held_out():
     data = unequal()
     held = [rows(holdout(data, 0.3, seed), "test") for seed in (0, 0, 1)]
     assert held[0] == held[1] != held[2]
     for some, more in zip(held[0], rows(holdout(data, 0.6), "test"), strict=True):
         assert {*some} <= {*more}
-    first = federation(clients_of(COUNTS[:4], (4,) * 4))  # whoever else there is
+    first = federation(clients_of(COUNTS[:4], (4,) * 4))  # without the last client
     assert rows(holdout(first, 0.3), "test") == held[0][:4]
 
 
-def test_every_example_is_as_likely():
+def test_every_example_is_equally_likely():
     data, num = unequal((10,) * 40), 60
     held = np.bincount(np.concatenate([np.ravel(rows(holdout(data, 0.2, s), "test")) for s in range(num)]))
     by_place = held.reshape(40, 10).sum(axis=0)  # of every ten, two are held out
     np.testing.assert_allclose(by_place, 480, atol=4 * np.sqrt(480 * 0.8))
 
 
-def test_a_client_with_one_example_keeps_it_and_counts_in_no_mean():
+def test_a_client_with_one_example_keeps_it_and_is_left_out_of_means():
     data = unequal((1, 6, 8, 1))
     with pytest.warns(UserWarning, match="validation: 2 of 4 clients have a single training example and hold out none"):
         tuning = holdout(data)
@@ -89,7 +89,7 @@ def test_a_client_with_one_example_keeps_it_and_counts_in_no_mean():
         holdout(unequal((1, 1)))
 
 
-def test_load_holds_out_the_same():
+def test_load_agrees_with_holdout():
     options = {"num_clients": 8, "classes_per_client": 3, "max_examples": 20, "seed": 5}
     data, tuning = load("digits", **options), load("digits", **options, validation=0.3)
     wanted = holdout(data, 0.3, seed=5)
@@ -103,7 +103,7 @@ def test_load_holds_out_the_same():
 @pytest.mark.parametrize(
     ("fraction", "bound"), [(0, "positive"), (1, "below 1"), (-0.2, "positive"), (20, "below 1"), (np.nan, "positive")]
 )
-def test_no_share_is_refused(fraction, bound):
+def test_fractions_out_of_range_are_refused(fraction, bound):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for argument, call in {

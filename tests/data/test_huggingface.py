@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face and partitions of flwr-datasets: doubles of them, and the real ones where installed."""
+"""Data sets of Hugging Face and partitions of flwr-datasets: fakes, and the real libraries if installed."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ LABELS, WRITERS = np.arange(60) % 4, np.array([f"w{i % 5}" for i in range(60)])
 
 
 class Picture:
-    """What an image column gives: an object that NumPy can read, as those of PIL."""
+    """An entry of an image column: an object that NumPy can read, like an image of PIL."""
 
     def __init__(self, pixels):
         self.pixels = pixels
@@ -22,7 +22,7 @@ class Picture:
 
 
 class Dataset:
-    """The part of `datasets.Dataset` that is used."""
+    """A fake of `datasets.Dataset`."""
 
     def __init__(self, **columns):
         self.columns = columns
@@ -40,7 +40,7 @@ class Dataset:
 
 
 class Partitioner:
-    """The part of a partitioner of flwr-datasets that is used."""
+    """A fake of a partitioner of flwr-datasets."""
 
     num_partitions = 3
 
@@ -55,13 +55,13 @@ PICTURES = Dataset(image=[Picture(pixels) for pixels in IMAGES], label=LABELS.to
 
 
 def rows_of(data, client, kind="train"):
-    """Which examples of IMAGES a client has."""
+    """Return the rows of IMAGES that a client has."""
     own = getattr(data, f"{kind}_indices")[client][: int(getattr(data, f"{kind}_counts")[client])]
     images = np.asarray(getattr(data, f"x_{kind}"))[np.asarray(own)]
     return [int(np.flatnonzero((image == IMAGES).all((1, 2)))[0]) for image in images]
 
 
-def everybody(data):
+def all_rows(data):
     return sorted(row for kind in ("train", "test") for i in range(data.num_clients) for row in rows_of(data, i, kind))
 
 
@@ -79,7 +79,7 @@ def test_splits_become_training_and_test_data():
 @pytest.mark.parametrize("given", [{"num_clients": 6, "alpha": 1.0}, {"num_clients": 6}, {"user": "writer"}])
 def test_without_a_test_split_a_share_is_held_out(given):
     data = srp.data.from_huggingface(PICTURES, **given, test_fraction=0.25)
-    assert everybody(data) == list(range(60))
+    assert all_rows(data) == list(range(60))
     tests = [row for client in range(data.num_clients) for row in rows_of(data, client, "test")]
     if "user" in given:
         assert data.num_clients == 5
@@ -97,7 +97,7 @@ def test_partitions_are_clients():
     assert [rows_of(data, i) for i in range(3)] == [list(range(i, 60, 3)) for i in range(3)]
     assert [set(rows_of(data, i, "test")) for i in range(3)] == [set(range(i, 30, 3)) for i in range(3)]
     split = srp.data.from_huggingface(Partitioner(PICTURES))
-    assert everybody(split) == list(range(60))
+    assert all_rows(split) == list(range(60))
     assert [len(rows_of(split, i, "test")) for i in range(3)] == [4, 4, 4]
 
 
@@ -142,7 +142,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_refusals_are_one_line(case):
+def test_refusals(case):
     dataset, options, message = WRONG[case]
     with refused(message):
         srp.data.from_huggingface(dataset, **options)

@@ -1,4 +1,4 @@
-"""Folders in LEAF's layout: users, images of 255ths, and files that are something else."""
+"""Folders in LEAF's layout: users, images stored as multiples of 1/255, and damaged files."""
 
 import json
 import re
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:natural", "ignore:labels")  # fe
 
 
 def write(path, users, x, y):
-    """One file; x and y give a user's examples."""
+    """Write one file; x and y map users to examples."""
     path.parent.mkdir(parents=True, exist_ok=True)
     data = {user: {"x": x[user], "y": y[user]} for user in users}
     path.write_text(json.dumps({"users": users, "num_samples": [len(y[user]) for user in users], "user_data": data}))
@@ -25,7 +25,7 @@ def write(path, users, x, y):
 
 @pytest.fixture
 def femnist(tmp_path):
-    """Three writers in two training files, one of whom is in both and one without test images."""
+    """Write three writers in two training files, one of whom is in both and one without test images."""
     rng, folder = np.random.default_rng(0), tmp_path / "femnist"
     pixels = {user: rng.integers(0, 256, (6, 784)) for user in ("f01", "f02", "f10")}
     x = {user: (values / 255).tolist() for user, values in pixels.items()}
@@ -52,7 +52,7 @@ def test_writers_are_clients(femnist):
     assert two.y.tolist() == [10, 36, 61, 0, 36, 10]
 
 
-def test_by_name_and_where_leaf_writes(femnist, tmp_path):
+def test_folders_are_found_by_name_and_in_leafs_data_folder(femnist, tmp_path):
     folder, _ = femnist
     assert "femnist" in names(tmp_path)
     by_name = load("femnist", data_dir=tmp_path)
@@ -84,7 +84,7 @@ def test_other_numbers_keep_their_values(tmp_path):
     np.testing.assert_array_equal(data.x_train, np.array([*x["a"], *x["b"]], np.float32))
 
 
-def test_images_that_are_no_255ths_in_some_files(femnist):
+def test_images_that_are_no_bytes_in_one_file_become_floats(femnist):
     folder, pixels = femnist
     odd = np.linspace(0, 1, 784)
     write(folder / "test" / "more.json", ["f01"], {"f01": [odd.tolist()]}, {"f01": [3]})
@@ -95,7 +95,7 @@ def test_images_that_are_no_255ths_in_some_files(femnist):
 
 
 @pytest.mark.parametrize("odd", [-1 / 255, 256 / 255, 2.0])
-def test_multiples_of_a_255th_that_are_no_bytes_keep_their_values(odd, tmp_path):
+def test_multiples_outside_of_bytes_keep_their_values(odd, tmp_path):
     for kind in ("train", "test"):
         write(tmp_path / "femnist" / kind / "data.json", ["a"], {"a": [[odd] + [0.0] * 783]}, {"a": [1]})
     read = leaf.read(tmp_path / "femnist")
@@ -104,13 +104,13 @@ def test_multiples_of_a_255th_that_are_no_bytes_keep_their_values(odd, tmp_path)
 
 
 def tweet(user, text, kind):
-    """An input as LEAF writes it."""
+    """Return an input in LEAF's format."""
     return ["1467", "Mon Apr 06", "NO_QUERY", user, text, {"train": "training", "test": "test"}[kind]]
 
 
 @pytest.fixture
 def sent140(tmp_path):
-    """Two users; labels as strings of Sentiment140's polarity."""
+    """Write two users with Sentiment140's polarity as labels, in strings."""
     texts = {
         "train": {"anna": ["Good day, good people!", "so bad"], "ben": ["a good one", "bad, bad, bad"]},
         "test": {"anna": ["good news", "", "day " * 40], "ben": ["BAD?"]},
@@ -127,7 +127,7 @@ def test_tweets_become_tokens(sent140):
     assert (data.num_clients, data.num_classes, data.example_shape) == (2, 2, (25,))
     assert (data.x_train.dtype, data.scale) == (jnp.int32, None)
     anna, ben = (data.train_client(jnp.int32(i)) for i in range(2))
-    # bad is there 4 times, "," and good 3 times, then once: ! a day one people so
+    # "bad" occurs 4 times, "," and "good" 3 times, and once: ! a day one people so
     assert anna.x[0, :7].tolist() == [4, 7, 3, 4, 9, 5, 0]
     assert ben.x[1, :6].tolist() == [2, 3, 2, 3, 2, 0]
     assert (anna.y.tolist(), ben.y.tolist()) == ([1, 0], [1, 0])
@@ -196,7 +196,7 @@ def test_a_broken_file_is_named(message, femnist, capsys):
     assert capsys.readouterr().err.startswith(f"fedjax-srp: error: dataset={str(folder)!r}: train/zzz.json ")
 
 
-def test_folders_that_are_something_else(femnist, tmp_path):
+def test_folders_without_files_are_refused(femnist, tmp_path):
     folder, _ = femnist
     (tmp_path / "empty").mkdir()
     with refused(r"no .json files in .*empty/train; give a folder with LEAF's train/\*.json"):

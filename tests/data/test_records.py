@@ -1,4 +1,4 @@
-"""Prepared data sets: what is read, what is kept, and that nothing damaged is trusted."""
+"""Prepared data sets and the cache of decoded arrays; damaged files are not used."""
 
 import hashlib
 import importlib.util
@@ -24,7 +24,7 @@ IMAGES = {"mnist": 10, "emnist/letters": 26, "emnist/digits": 10, "cifar10": 10,
 
 
 def fingerprints(x, y):
-    """Images with their labels, in no order: records are shuffled when they are written."""
+    """Return sorted hashes of images with their labels, since records are shuffled when they are written."""
     pairs = zip(x, y, strict=True)
     return sorted(
         hashlib.sha1(np.ascontiguousarray(image).tobytes() + bytes([int(label)])).digest() for image, label in pairs
@@ -32,7 +32,7 @@ def fingerprints(x, y):
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_every_pixel_and_label(name, small, no_network):
+def test_all_pixels_and_labels_are_read(name, small, no_network):
     folder, made, _ = small
     raw = records.read(name, folder)
     columns, first = made[name], records.IMAGES[name].first_label
@@ -45,7 +45,7 @@ def test_every_pixel_and_label(name, small, no_network):
     assert not no_network
 
 
-def test_sizes_are_those_of_the_catalogue_but_for_letters():
+def test_sizes_agree_with_the_catalogue_except_for_letters():
     sizes = {f"emnist/{config.name}": (config.train_examples, config.test_examples) for config in EMNIST_CONFIGS}
     ours = {name: (images.num_train, images.num_test) for name, images in records.IMAGES.items()}
     assert sizes.pop("emnist/letters") == (records.IMAGES["emnist/letters"].num_cut, 14_800)
@@ -54,7 +54,7 @@ def test_sizes_are_those_of_the_catalogue_but_for_letters():
     assert ours["mnist"] == (catalogue._TRAIN_EXAMPLES, catalogue._TEST_EXAMPLES)
 
 
-def test_letters_without_the_rest_are_refused(data_dir, monkeypatch):
+def test_truncated_letters_are_refused(data_dir, monkeypatch):
     cut = records.IMAGES["emnist/letters"]._replace(num_cut=60)
     monkeypatch.setitem(records.IMAGES, "emnist/letters", cut)
     remedy = f"; delete {data_dir}/emnist/letters/3.1.0 and run fedjax-srp data prepare emnist/letters"
@@ -73,7 +73,7 @@ def test_load_by_name(small, no_network, monkeypatch):
     assert not no_network
 
 
-def test_the_second_time_not_even_the_reader_is_imported(data_dir, monkeypatch):
+def test_a_cached_read_does_not_import_tensorflow_datasets(data_dir, monkeypatch):
     first = records.read("mnist", data_dir)
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     second = records.read("mnist", data_dir)
@@ -116,8 +116,8 @@ def test_a_damaged_cache_is_decoded_again(reason, data_dir):
     records.read("mnist", data_dir)  # without a warning
 
 
-def test_no_flipped_bit_of_a_cache_is_believed(tmp_path):
-    """Each byte in turn: the arrays are what was written, or decoded again."""
+def test_every_flipped_bit_of_a_cache_is_detected(tmp_path):
+    """With each byte changed in turn, the arrays are read correctly or decoded again."""
     file, origin = tmp_path / "c.npz", [tmp_path / "origin"]
     origin[0].write_text("")
     made = {"x": np.arange(7, dtype=np.uint8), "y": np.arange(3)}
@@ -143,12 +143,12 @@ def test_a_cache_of_other_records_is_not_used(data_dir, small):
     assert fingerprints(raw.x_train, raw.y_train) == fingerprints(columns["x_train"], columns["y_train"])
 
 
-def test_a_cache_that_was_not_finished_is_not_trusted(data_dir, monkeypatch):
+def test_an_unfinished_cache_is_not_used(data_dir, monkeypatch):
     place, savez = cache_of(data_dir), np.savez
 
     def killed(file, **arrays):
         savez(file, **arrays)
-        for name, age in (("old", 2 * 86_400), ("young", 60)):  # as by SIGKILL: nothing is tidied up
+        for name, age in (("old", 2 * 86_400), ("young", 60)):  # SIGKILL leaves the folder behind
             left = shutil.copytree(file.parent, place.with_name(f".{name}.writing"))
             os.utime(left, (time.time() - age,) * 2)
         raise KeyboardInterrupt
@@ -162,7 +162,7 @@ def test_a_cache_that_was_not_finished_is_not_trusted(data_dir, monkeypatch):
     assert sorted(path.name for path in place.parent.iterdir()) == [".young.writing", "3.0.1.npz"]
 
 
-def test_read_only_data_is_kept_elsewhere(data_dir, tmp_path, monkeypatch):
+def test_arrays_of_a_read_only_folder_are_cached_elsewhere(data_dir, tmp_path, monkeypatch):
     (data_dir / cache.FOLDER).write_text("in the way")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
     records.read("mnist", data_dir)
@@ -171,7 +171,7 @@ def test_read_only_data_is_kept_elsewhere(data_dir, tmp_path, monkeypatch):
     records.read("mnist", data_dir)
 
 
-def test_without_any_place_for_a_cache(data_dir, tmp_path, monkeypatch):
+def test_no_writable_place_for_a_cache_gives_a_warning(data_dir, tmp_path, monkeypatch):
     (data_dir / cache.FOLDER).write_text("in the way")
     (tmp_path / "own").write_text("in the way")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
@@ -179,8 +179,8 @@ def test_without_any_place_for_a_cache(data_dir, tmp_path, monkeypatch):
         assert len(records.read("mnist", data_dir).x_train) == 60
 
 
-def test_many_at_once(data_dir):
-    """Two processes that decode at the same time: whoever is last replaces an equal file."""
+def test_concurrent_decoding_leaves_one_file(data_dir):
+    """Of two processes that decode at the same time, the last one replaces an equal file."""
     place, origin = cache_of(data_dir), [data_dir / "mnist" / "3.0.1" / "features.json"]
 
     def decode():
@@ -229,7 +229,7 @@ DAMAGED = {
 
 
 def replace(folder, other):
-    """The content of another data set under this one's name."""
+    """Replace a folder by the content of another data set."""
     shutil.rmtree(folder)
     shutil.copytree(folder.parents[1] / other, folder)
 
@@ -241,7 +241,7 @@ def edit(folder, old, new):
 
 
 @pytest.mark.parametrize(("message", "damage"), (UNFINISHED | DAMAGED).items(), ids=[*UNFINISHED, *DAMAGED])
-def test_one_line_says_what_to_do(message, damage, data_dir, no_network):
+def test_damaged_folders_are_refused_with_a_remedy(message, damage, data_dir, no_network):
     damage(data_dir / "mnist" / "3.0.1")
     with refused(f"^name='mnist': .*{re.escape(message)}") as caught:
         load("mnist", 4, data_dir=data_dir)
@@ -258,7 +258,7 @@ def test_one_line_says_what_to_do(message, damage, data_dir, no_network):
         ("emnist", "name='emnist': no such data set (did you mean mnist or emnist/"),
     ],
 )
-def test_folders_that_are_no_data_set_by_themselves(name, message, small, monkeypatch):
+def test_names_that_are_no_data_set_are_refused(name, message, small, monkeypatch):
     for where in (small[0], small[0].parent):
         monkeypatch.chdir(where)  # a folder of that name is in the first
         with refused("^" + re.escape(message)):

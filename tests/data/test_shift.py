@@ -1,4 +1,4 @@
-"""Feature shift: who sees what turned and how bright, and that nothing else changes."""
+"""Feature shift: rotation and brightness by client."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def test_groups_of_clients_are_turned(shape):
         for row, image in enumerate(np.asarray(getattr(shifted, f"x_{kind}"))):
             turns = [0, 1, 2, 3, 0, 1][row % 6]  # client row % 6 has this row
             expected = images[row]
-            for _ in range(turns):  # against the clock: columns from the last become rows from the first
+            for _ in range(turns):  # counterclockwise: the last column becomes the first row
                 expected = np.stack([expected[:, -1 - i] for i in range(4)])
             np.testing.assert_array_equal(image, expected)
     np.testing.assert_array_equal(shifted.y_train, data.y_train)
@@ -41,7 +41,7 @@ def test_brightness_by_client(dtype):
         np.testing.assert_array_equal(shifted[row], expected.astype(dtype))
 
 
-def test_nothing_to_shift_shifts_nothing_and_one_pool_stays_one():
+def test_a_rotation_of_0_changes_nothing_and_one_pool_stays_one():
     data, _ = federation()
     same = srp.data.shift_features(data, rotations=(0,))
     np.testing.assert_array_equal(same.x_train, data.x_train)

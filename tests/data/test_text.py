@@ -1,4 +1,4 @@
-"""Words and their tokens."""
+"""Words of texts, and their tokens."""
 
 import inspect
 
@@ -27,5 +27,5 @@ def test_tokens():
     assert text.tokens([], known).shape == (0, text.LENGTH)
 
 
-def test_the_vocabulary_fits_the_model():
+def test_the_default_vocabulary_fits_the_model():
     assert inspect.signature(models.LSTM).parameters["vocabulary"].default == text.VOCABULARY

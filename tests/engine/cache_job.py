@@ -1,4 +1,4 @@
-"""The run of `test_compilation_cache`: prints how many programs the persistent cache held, and how many not."""
+"""The run of `test_compilation_cache`: prints the hits and misses of the persistent cache."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""The run of `test_checkpoint`, importable by the process that is killed in the middle of it."""
+"""The run of `test_checkpoint`, importable by the process that is killed during it."""
 
 import os
 
@@ -24,7 +24,7 @@ def run(directory=None, num_rounds=6, algorithm=ALGORITHM, data=DATA, policy=POL
 
 
 def run_and_die_after(directory, saves):
-    """Ends the process at once, as kill -9 does, in the middle of writing one more than `saves` checkpoints."""
+    """End the process as kill -9 does, while it writes the checkpoint after the first `saves`."""
     save, count = Checkpoints.save, 0
 
     def die(*args, **options):
@@ -34,7 +34,7 @@ def run_and_die_after(directory, saves):
         nonlocal count
         count += 1
         if count > saves:
-            os.replace = os.rename = die  # one of them gives what is written its name
+            os.replace = os.rename = die  # one of them publishes the written folder
         save(self, *args)
 
     Checkpoints.save = counting

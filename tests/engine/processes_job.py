@@ -1,4 +1,4 @@
-"""The runs of `test_processes`, importable by the processes that share them."""
+"""Runs of `test_processes`, importable by the processes that share them."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ NUM_PROCESSES = 2
 
 
 def runs(folder, shard_data):
-    """Histories by name, and what `evaluate` says. FedPer compiles once, the rest is small."""
+    """Return histories by name, and scores of `evaluate`. FedPer compiles once, the rest is small."""
     from engine.checkpoint_job import ALGORITHM, CLOCK, DATA, POLICY  # makes arrays: after `initialize`
     from reference.small import algorithm_of, numbers
 
@@ -41,7 +41,7 @@ def runs(folder, shard_data):
 
 
 def numbers(history):
-    """Everything of a history that must not depend on processes, flat."""
+    """Return the values of a history that must not depend on processes, by name."""
     leaves = jax.tree.leaves(history.server_state)
     tables = {name: getattr(history, name) for name in ("round", "stage", "cohort_size", "compute_time", "client_time")}
     return tables | history.accuracies | {f"server_{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}

@@ -1,4 +1,4 @@
-"""A killed run continues and ends with the bytes of one that was left alone; a folder serves one simulation only."""
+"""A killed run is continued to the bytes of an undisturbed one; a folder belongs to one simulation."""
 
 import gc
 import os
@@ -50,7 +50,7 @@ def test_a_killed_process_is_continued_to_the_same_bytes(tmp_path):
     continued = job.run(tmp_path / "checkpoints")
     assert steps() == [6]
     assert_same_history(continued, job.run(), tmp_path)
-    # All rounds are there: asking again computes nothing and answers the same.
+    # All rounds are stored: the same call computes nothing and returns the same history.
     again = job.run(tmp_path / "checkpoints")
     assert np.isnan(again.seconds_per_round)
     assert_same_history(again, continued, tmp_path)
@@ -68,7 +68,7 @@ def assert_same_states(actual, expected):
 
 @pytest.mark.short("between")
 @pytest.mark.parametrize("first", [4, 3, 1], ids=["on_the_grid", "between", "before_the_first_evaluation"])
-def test_a_run_is_made_longer_to_the_same_bits(first, whole, tmp_path):
+def test_a_longer_run_has_the_same_bits(first, whole, tmp_path):
     short = job.run(tmp_path / "checkpoints", num_rounds=first)
     assert short.eval_round[-1] == first
     longer = job.run(tmp_path / "checkpoints", keep_clients=True)
@@ -76,7 +76,7 @@ def test_a_run_is_made_longer_to_the_same_bits(first, whole, tmp_path):
     assert_same_states(longer, whole)
 
 
-def test_a_run_that_goes_on_lets_go_of_the_states_it_would_have_started_from(tmp_path, monkeypatch):
+def test_a_continued_run_frees_its_initial_states(tmp_path, monkeypatch):
     job.run(tmp_path / "checkpoints", num_rounds=2)
     start, started, alive = Program.start, [], []
 
@@ -95,7 +95,7 @@ def test_a_run_that_goes_on_lets_go_of_the_states_it_would_have_started_from(tmp
     assert alive == []
 
 
-def test_limits_may_change_where_a_run_goes_on(whole, tmp_path):
+def test_limits_may_change_between_calls(whole, tmp_path):
     limit = float(whole.elapsed()[1])
     short = job.run(tmp_path / "checkpoints", time_limit=limit)
     assert short.num_rounds == 2
@@ -110,7 +110,7 @@ def test_limits_may_change_where_a_run_goes_on(whole, tmp_path):
             job.run(tmp_path / "checkpoints", **limits)
 
 
-def test_seeds_are_continued_too(tmp_path, monkeypatch):
+def test_a_batch_of_seeds_is_continued(tmp_path, monkeypatch):
     options = {"participation": job.POLICY, "clock": job.CLOCK, "num_rounds": 3, "eval_every": 1, "progress": False}
     options |= {"devices": 1, "keep_clients": True}
     algorithm = srp.algorithms.FedAvg(model(hidden=()), srp.Training(batch_size=4))
@@ -159,7 +159,7 @@ ANOTHER_RUN = {
     "key": ({"seed": 12}, "key="),
     "eval_every": ({"eval_every": 3}, "eval_every=2"),
     "chunk": ({"chunk_size": 1}, "chunk_size=2"),
-    "devices": ({"devices": 1, "chunk_size": 4}, "num_devices=2"),  # from which a chunk follows that nobody gave
+    "devices": ({"devices": 1, "chunk_size": 4}, "num_devices=2"),
     "clock": ({"clock": srp.clocks.Fixed(srp.clocks.Exponential(1.0))}, "clock='dynamic'"),
     "rate": ({"clock": srp.clocks.Dynamic(srp.clocks.Exponential(0.5))}, "clock_options."),
     "work": ({"clock": srp.clocks.Dynamic(srp.clocks.Exponential(1.0), work=7)}, "clock_options."),
@@ -174,7 +174,7 @@ ANOTHER_RUN = {
 
 @pytest.mark.short("key", "rate", "work", "labels", "step_size", "clients", "policy")
 @pytest.mark.parametrize(("change", "word"), ANOTHER_RUN.values(), ids=ANOTHER_RUN)
-def test_the_folder_of_another_run_is_refused_in_one_line(change, word, one_folder):
+def test_the_folder_of_another_run_is_refused(change, word, one_folder):
     remedies = {
         "chunk_size=2": "give the same chunk_size, or none, as before",
         "num_devices=2": r"give devices=2, after srp.use_all_cores\(2\) as the first call",
@@ -189,8 +189,8 @@ def test_the_folder_of_another_run_is_refused_in_one_line(change, word, one_fold
 @pytest.mark.parametrize(
     ("change", "word"), [({"init": another_start}, "start"), ({"server": another_server}, "program")]
 )
-def test_a_class_whose_functions_were_edited_is_another_run(change, word, tmp_path):
-    """As a cell of a notebook that was run again: it has the name that it had, and the same fields."""
+def test_a_class_with_edited_functions_is_another_run(change, word, tmp_path):
+    """As after running a notebook cell again: the class has the same name and fields."""
     job.run(tmp_path, num_rounds=2, algorithm=changed(job.ALGORITHM))
     assert job.run(tmp_path, num_rounds=2, algorithm=changed(job.ALGORITHM)).num_rounds == 2
     with pytest.raises(ValueError, match=rf"belongs to a run with {word}=.*; code of a part or of the package"):
@@ -204,7 +204,7 @@ def one_folder(tmp_path_factory):
     return folder
 
 
-def test_a_refusal_leaves_the_folder_as_it_was(one_folder):
+def test_a_refusal_leaves_the_folder_unchanged(one_folder):
     listing = lambda: {p: p.read_bytes() for p in one_folder.rglob("*") if p.is_file()}  # noqa: E731
     before = listing()
     with pytest.raises(ValueError, match="belongs to"):
@@ -213,13 +213,13 @@ def test_a_refusal_leaves_the_folder_as_it_was(one_folder):
     assert job.run(one_folder, num_rounds=2).num_rounds == 2
 
 
-def test_a_run_never_goes_on_from_a_flipped_bit(tmp_path):
+def test_a_run_never_continues_from_a_flipped_bit(tmp_path):
     found = kept_runs.flips_of_a_run(5, tmp_path, random.Random(0))
     assert found["silent_differences"] == 0
     assert found["equal"] > 0  # from the snapshot beside it
 
 
-def test_a_folder_in_use_is_refused_with_the_name_of_who_uses_it(tmp_path):
+def test_a_folder_in_use_is_refused_with_the_name_of_the_process(tmp_path):
     who = f"process {os.getpid()} on {socket.gethostname()}"
     with storage.held(tmp_path / "new", "checkpoint_dir"):
         with pytest.raises(ValueError, match=f"checkpoint_dir='.*new': {who} is running here; wait for it"):
@@ -232,7 +232,7 @@ def test_a_folder_in_use_is_refused_with_the_name_of_who_uses_it(tmp_path):
         pass
 
 
-def test_where_there_are_no_locks_it_says_so(tmp_path, monkeypatch, capsys):
+def test_a_system_without_locks_gives_a_warning(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(storage, "fcntl", None)
     with storage.held(tmp_path, "out"), storage.held(tmp_path, "out"):
         pass

@@ -1,4 +1,4 @@
-"""Rounds in chunks and on devices: results do not depend on who serves a client, and nothing moves in vain."""
+"""Rounds in chunks and on devices: results do not depend on the layout, and nothing is moved or copied needlessly."""
 
 import re
 from types import SimpleNamespace
@@ -32,7 +32,7 @@ KEYS = jax.random.split(KEY, 2)
 @pytest.mark.parametrize(
     ("devices", "chunk_size", "large_chunk"), [(1, 1, 2), (1, 1, 7), (1, 2, 4), (2, 1, 2), (2, 1, 3), (3, 1, 2)]
 )
-def test_large_chunks_go_first_and_nobody_is_served_twice(devices, chunk_size, large_chunk):
+def test_large_chunks_come_first_and_every_client_is_served_once(devices, chunk_size, large_chunk):
     """Cohorts of 3, 5 and 7: full large windows, a rest, or no large window at all."""
 
     def client(key, broadcast, state, value, context):
@@ -53,7 +53,7 @@ def test_large_chunks_go_first_and_nobody_is_served_twice(devices, chunk_size, l
         np.testing.assert_array_equal(small.host_state().clients, expected)
 
 
-# Bits that arithmetic would lose; XLA for CPUs quiets the nans of bfloat16.
+# Bits that arithmetic would lose; XLA for CPUs changes the nans of bfloat16.
 BITS = {
     "float32": np.array([0x80000000, 0x7FC12345, 0xFF800000, 1, 0x3F800000, 0x7F800001], np.uint32).view(np.float32),
     "bfloat16": jnp.array([-0.0, 1e-30, 3.0, -jnp.inf], jnp.bfloat16),
@@ -62,7 +62,7 @@ BITS = {
 
 
 def late(key, broadcast, state, value, context):
-    """Reads the old state after the new one is known, and tells both."""
+    """Read the old state after the new one is computed, and report both."""
     work = context.work.astype(value.dtype)
     new = {
         "sum": state["sum"] + work * value,
@@ -77,7 +77,7 @@ def late(key, broadcast, state, value, context):
 
 @pytest.mark.short("3-2")
 @pytest.mark.parametrize(("devices", "chunk_size"), [(2, 1), (2, 2), (2, 4), (3, 1), (3, 2), (4, 1)])
-def test_whoever_serves_a_client_changes_no_bit_of_its_state(devices, chunk_size):
+def test_states_of_clients_do_not_depend_on_the_serving_device(devices, chunk_size):
     """Cohorts of 3, 5 and 7 of seven clients: some served by their owner, some by others, some slots padded."""
     algorithm = algorithm_of(
         late,
@@ -111,7 +111,7 @@ def test_whoever_serves_a_client_changes_no_bit_of_its_state(devices, chunk_size
 
 
 @pytest.mark.parametrize("chunk_size", [1, 2])
-def test_a_round_costs_the_chunks_of_its_cohort(chunk_size):
+def test_a_round_runs_the_chunks_of_its_cohort(chunk_size):
     served = []
 
     def client(key, broadcast, state, value, context):
@@ -130,8 +130,8 @@ def test_a_round_costs_the_chunks_of_its_cohort(chunk_size):
 @pytest.mark.short("True-None")
 @pytest.mark.parametrize("num_seeds", [None, pytest.param(2, marks=pytest.mark.long)])
 @pytest.mark.parametrize("shard_data", [False, True])
-def test_clients_at_home_are_not_exchanged(shard_data, num_seeds, monkeypatch):
-    """Exchanges that lose everything do no harm where devices own as many participants, and else they do."""
+def test_clients_served_by_their_owner_are_not_exchanged(shard_data, num_seeds, monkeypatch):
+    """Exchanges that lose all data do no harm if the devices own equally many participants; otherwise they do."""
     data = federation(clients_of((3,) * 8, (2,) * 8))
     algorithm = algorithm_of(
         lambda key, broadcast, state, examples, context: ClientOutput((), state + jnp.sum(examples.x)),
@@ -159,7 +159,7 @@ def test_clients_at_home_are_not_exchanged(shard_data, num_seeds, monkeypatch):
     for policy in (everybody, first):
         assert_same_bits(final(policy, **lost), final(policy))
     options["clock"] = srp.clocks.Fixed(srp.clocks.Constant(np.arange(8.0) // 2 + 10 * (np.arange(8) % 2)))
-    with pytest.raises(AssertionError):  # the even ones are, all of one device
+    with pytest.raises(AssertionError):  # the fastest are the even ones, all owned by one device
         assert_same_bits(final(first, **lost), final(first))
 
 
@@ -178,16 +178,13 @@ def test_accelerators_have_large_chunks_by_default():
     assert [part.chunk_size for part in layout.for_evaluation().parts] == [512]
 
 
-# What a trip costs.
-
-
 ALONE = pytest.mark.skipif(jax.__version_info__ >= (0, 11), reason="XLA copies nothing by itself")
 
 
 @pytest.mark.short("2-True")
 @pytest.mark.parametrize(("devices", "told"), [(1, True), (2, True), pytest.param(1, False, marks=ALONE)])
-def test_a_trip_does_not_copy_the_states_that_it_does_not_train(devices, told, monkeypatch):
-    """An algorithm that looks at the old state last: left alone, XLA for CPUs copies the whole table first."""
+def test_an_iteration_does_not_copy_states_that_it_does_not_train(devices, told, monkeypatch):
+    """An algorithm reads the old state last; with its defaults XLA for CPUs copies the whole table first."""
     monkeypatch.setattr(local, "SEQUENTIAL_BYTES", 0)
     if not told:
         monkeypatch.setattr(program, "compiler_options", lambda platform: {})

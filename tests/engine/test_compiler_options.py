@@ -1,4 +1,4 @@
-"""What XLA is told beside its own defaults."""
+"""Compiler options that the package gives XLA."""
 
 import jax
 import numpy as np
@@ -25,7 +25,7 @@ def simulate():
     return srp.simulate(ALGORITHM, DATA, clock=CLOCK, num_rounds=2, key=KEY, devices=1, progress=False)
 
 
-def test_graphs_are_not_there_unless_asked():
+def test_graphs_are_off_by_default():
     assert backend.compiler_options("gpu") == backend.compiler_options("tpu") == {}
 
 
@@ -44,21 +44,21 @@ def test_graphs_change_nothing_on_a_cpu(graphs):
     assert (with_graphs.mean_accuracy == simulate().mean_accuracy).all()
 
 
-def test_options_reach_the_compiler_and_programs_are_not_shared_across_them(monkeypatch):
+def test_options_reach_the_compiler_and_are_part_of_the_key_of_programs(monkeypatch):
     simulate()
     monkeypatch.setattr(program, "compiler_options", lambda platform: {"no_such_option": 1})
     with pytest.raises(jax.errors.JaxRuntimeError, match="no_such_option"):
         simulate()
 
 
-def test_what_cpus_are_told_changes_no_bit(monkeypatch):
+def test_options_for_cpus_change_no_bit(monkeypatch):
     told = simulate()
     monkeypatch.setattr(program, "compiler_options", lambda platform: {})
     for a, b in zip(jax.tree.leaves(told.server_state), jax.tree.leaves(simulate().server_state), strict=True):
         assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
-def test_a_start_compiled_quickly_has_the_same_bits(monkeypatch):
+def test_a_quickly_compiled_start_has_the_same_bits(monkeypatch):
     def start(level):
         monkeypatch.setattr(program, "options_for_one_run", lambda platform: {"xla_backend_optimization_level": level})
         jax.clear_caches()
@@ -73,7 +73,7 @@ def test_a_start_compiled_quickly_has_the_same_bits(monkeypatch):
         assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
-def test_a_level_of_ones_own_is_kept(monkeypatch):
+def test_a_users_optimization_level_is_kept(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "")
     assert backend.options_for_one_run("cpu")
     assert not backend.options_for_one_run("gpu")

@@ -1,4 +1,4 @@
-"""What breaks the contract of `base.py` is answered with one line at the door; what keeps to it is let through."""
+"""Parts that break the contract of `base.py` are refused in one line; parts that keep it run."""
 
 import dataclasses
 from typing import NamedTuple
@@ -35,14 +35,14 @@ def simulate(algorithm, data=DATA, **options):
 
 
 def refusal(*args, **options):
-    """The one line that a simulation is refused with."""
+    """Return the error of a refused simulation."""
     message = small.refusal(simulate, *args, **options)
     assert len(message) < 500
     return message
 
 
 @pytest.mark.parametrize(("kind", "case"), [(kind, case) for kind, (cases, *_) in MAKERS.items() for case in cases])
-def test_a_broken_part_is_named_with_the_function_and_what_it_did(kind, case):
+def test_a_broken_part_is_refused_with_its_function_and_return_value(kind, case):
     cases, start, made = MAKERS[kind]
     change, words = cases[case]
     algorithm, options = made(change)
@@ -56,7 +56,7 @@ def test_a_name_is_a_string(name):
     assert refusal(algorithm_of(client_of(), name=name)) == f"algorithm.name={name} must be a string"
 
 
-def test_the_gradient_is_asked_for_and_checked_where_the_policy_wants_it():
+def test_the_gradient_is_required_and_checked_only_if_the_policy_needs_it():
     policy = scripted([[0, 1]], needs_global_gradient=True)
     algorithm = algorithm_of(client_of())
     assert "needs the global gradient but algorithm 'few_lines' has no `gradient`" in refusal(
@@ -65,12 +65,12 @@ def test_the_gradient_is_asked_for_and_checked_where_the_policy_wants_it():
     for gradient, words in ((FEW, "gradient: <lambda>() takes 1"), (returning(EACH), "gradient returned float32[4]")):
         wrong = changed(algorithm, gradient=gradient)
         assert f"algorithm 'few_lines': {words}" in refusal(wrong, participation=policy)
-        simulate(wrong)  # nobody asks for it
+        simulate(wrong)  # unused
 
 
 @srp.part
 class Scaled(srp.FederatedAlgorithm):
-    """A class of one's own, with a float."""
+    """A custom algorithm with a float."""
 
     rate: float = 0.5
 
@@ -111,13 +111,13 @@ def test_an_algorithm_within_another_is_no_evaluation():
 
 
 @pytest.mark.parametrize("method", ["client", "server", "init"])
-def test_what_a_class_does_not_define_is_said(method):
+def test_undefined_methods_are_named(method):
     lacks = srp.part(type("Lacks", (Scaled,), {method: getattr(srp.FederatedAlgorithm, method)}))
     with pytest.raises(NotImplementedError, match=rf"Lacks defines no {method}\(self, key"):
         simulate(lacks())
 
 
-def test_one_run_takes_one_number_and_arrays_where_an_array_is_wanted():
+def test_a_float_of_one_run_is_one_number():
     with pytest.raises(ValueError, match=r"^rate has shape \(2,\), one run takes one number; simulate_seeds\(values="):
         simulate(Scaled(np.array([0.1, 0.2])))
     training = srp.Training(srp.optimizer(optax.sgd, learning_rate=np.array([0.1, 0.2])))
@@ -134,7 +134,7 @@ def test_seeds_are_refused_as_one_run_is():
 
 
 @pytest.mark.parametrize("place", [lambda state: state, lambda state: {"of": (state,)}], ids=["state", "inside"])
-def test_a_class_that_a_function_defines_is_another_in_every_call(place):
+def test_a_state_class_defined_in_a_function_is_refused(place):
     def made():
         class Own(NamedTuple):
             w: jax.Array
@@ -152,7 +152,7 @@ def test_long_structures_are_cut_and_the_difference_is_named():
     assert message.endswith("... (they differ in ['layer_37'])")
 
 
-def test_what_a_function_raises_by_itself_comes_through_as_it_is():
+def test_errors_raised_by_a_users_function_are_not_changed():
     class MineError(Exception):
         pass
 
@@ -167,7 +167,7 @@ def test_what_a_function_raises_by_itself_comes_through_as_it_is():
         )
 
 
-def test_the_name_of_the_gradients_norm_is_taken_where_it_is_recorded():
+def test_the_metric_global_grad_norm_is_reserved_if_it_is_recorded():
     algorithm = algorithm_of(
         client_of(),
         metrics=lambda server, data: {"global_grad_norm": jnp.zeros(())},
@@ -196,7 +196,7 @@ def source(**methods):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class FourMembers:
-    """What `base.FederatedSource` asks for, and nothing else."""
+    """A data set with the members of `base.FederatedSource` only."""
 
     x: jax.Array
     y: jax.Array
@@ -213,7 +213,7 @@ class FourMembers:
 
 @pytest.mark.short("<lambda>0")
 @pytest.mark.parametrize("judged", [lambda data: data, lambda data: srp.data.training_loss(data, cross_entropy)])
-def test_data_of_four_members_are_enough_for_a_model(judged):
+def test_data_with_the_required_members_suffice_for_a_model(judged):
     data = judged(FourMembers(jax.random.normal(KEY, (3, 5, 6)), jnp.zeros((3, 5), jnp.int32)))
     history = srp.simulate(srp.algorithms.FedAvg(model()), data, num_rounds=1, key=KEY, progress=False)
     assert history.num_clients == 3
@@ -237,12 +237,12 @@ BROKEN_DATA = {
 
 
 @pytest.mark.parametrize("case", BROKEN_DATA)
-def test_data_of_ones_own_that_break_the_contract_are_refused(case):
+def test_custom_data_that_break_the_contract_are_refused(case):
     data, words = BROKEN_DATA[case]
     assert words in refusal(algorithm_of(client_of()), data)
 
 
-# What keeps to the contract.
+# Parts that keep the contract.
 
 
 @pytest.mark.short(
@@ -255,14 +255,14 @@ def test_data_of_ones_own_that_break_the_contract_are_refused(case):
     "complex",
 )
 @pytest.mark.parametrize("case", HONEST)
-def test_what_keeps_to_the_contract_runs(case):
+def test_algorithms_that_keep_the_contract_run(case):
     algorithm = algorithm_of(**{"client": client_of()} | HONEST[case])
     devices = 2 if case in ("keys_and_flags", "weights_of_parts", "numbers_in_client_states") else 1
     policy = srp.participation.Uniform(3)
     assert simulate(algorithm, participation=policy, devices=devices, chunk_size=1).num_rounds == 2
 
 
-def test_parts_may_be_made_of_numbers_and_numpy():
+def test_parts_may_return_numbers_of_python_and_numpy():
     def sample(key, state, now):
         return ClientTimes(np.ones(4, np.float32), np.arange(4.0)), state + 1
 
@@ -285,7 +285,7 @@ def test_parts_may_be_made_of_numbers_and_numpy():
 
 
 def test_a_policy_sees_the_metrics_of_its_algorithm():
-    """A stage that ends when a loss is small: as the engine hands metrics over, so the check does."""
+    """The check passes metrics to a policy as the engine does; here a stage ends when a loss is small."""
 
     def update(state, info):
         assert set(info.metrics) == {"w", "loss", "steps"}
@@ -303,7 +303,7 @@ def test_a_policy_sees_the_metrics_of_its_algorithm():
 @pytest.mark.short("int8", "bool")
 @pytest.mark.parametrize("dtype", [jnp.int8, jnp.uint8, jnp.bool_, jnp.int32])
 def test_integers_and_flags_are_sent_as_they_are_and_averaged_as_floats(dtype):
-    """No sum overflows, no weight is cut: the mean of 100 of 200 clients is exact, one byte each."""
+    """No sum overflows and no weight is truncated: the mean of 100 of 200 clients is exact, with one byte each."""
     data = numbers(*np.arange(200))
 
     def client(key, broadcast, state, value, context):
@@ -325,7 +325,7 @@ def test_flags_and_integers_as_weights():
 
 
 def test_the_check_traces_a_client_once_and_computes_nothing():
-    """However many clients there are: it knows neither batches nor devices."""
+    """Its cost does not depend on the number of clients, batches or devices."""
     calls = []
 
     def client(key, broadcast, state, value, context):

@@ -1,4 +1,4 @@
-"""States that outlive their run: kept, saved, loaded, judged again."""
+"""Final states of a run: kept, saved, loaded, evaluated again."""
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ def predict(key, server, state, value):
     return lambda test: 100 * server["mean"] + state["sums"][0]
 
 
-# A state with a list and a typed key in it.
+# A state that contains a list and a typed key.
 ALGORITHM = algorithm_of(
     client,
     init=lambda key, data: {"mean": jnp.zeros(()), "key": key},
@@ -53,12 +53,12 @@ def test_the_states_of_all_clients_are_kept_in_their_order(history):
     assert history.client_states["key"].shape == (5,)
 
 
-def test_they_are_kept_only_when_asked_for():
+def test_client_states_are_kept_only_on_request():
     options = {"num_rounds": 1, "devices": 1, "progress": False}
     assert srp.simulate(ALGORITHM, DATA, key=jax.random.key(0), **options).client_states is None
 
 
-def test_what_is_saved_is_loaded_when_it_is_asked_for(history, folder):
+def test_saved_states_are_loaded_on_access(history, folder):
     loaded = History.load(folder)
     assert not {"server_state", "client_states"} & set(vars(loaded))
     for name in ("server_state", "client_states"):
@@ -71,7 +71,7 @@ def test_what_is_saved_is_loaded_when_it_is_asked_for(history, folder):
         loaded.server_stat  # noqa: B018
 
 
-def test_saving_again_keeps_what_is_there_and_another_run_replaces_it(history, folder, tmp_path):
+def test_saving_again_keeps_the_models_and_another_run_replaces_them(history, folder, tmp_path):
     place = history.save(tmp_path / "run", models=True)
     History.load(place).save(place)
     assert History.load(place).client_states is not None
@@ -83,7 +83,7 @@ def test_saving_again_keeps_what_is_there_and_another_run_replaces_it(history, f
 
 
 @pytest.mark.parametrize("file", ["config.json", "history.csv", "clients.csv", "summary.json"])
-def test_tables_of_something_else_are_kept(file, history, tmp_path):
+def test_files_of_another_program_are_kept(file, history, tmp_path):
     (tmp_path / file).write_text("{}")
     with pytest.raises(ValueError, match=f"its {file} was not written by fedjax_srp; give another one"):
         history.save(tmp_path)
@@ -91,7 +91,7 @@ def test_tables_of_something_else_are_kept(file, history, tmp_path):
 
 
 @pytest.mark.parametrize("file", ["net.py", "contents.json", "arrays/x.npy"])
-def test_a_folder_of_models_of_something_else_is_kept(file, history, tmp_path):
+def test_a_models_folder_of_another_program_is_kept(file, history, tmp_path):
     precious = tmp_path / "models" / file
     precious.parent.mkdir(parents=True)
     precious.write_text("precious")
@@ -103,19 +103,19 @@ def test_a_folder_of_models_of_something_else_is_kept(file, history, tmp_path):
 
 
 @pytest.mark.parametrize("how", ["relative", "left", "link"])
-def test_a_folder_that_is_written_in_another_way_keeps_its_models(how, history, tmp_path, monkeypatch):
+def test_a_folder_given_by_another_path_keeps_its_models(how, history, tmp_path, monkeypatch):
     place = history.save(tmp_path / "run", models=True)
     (tmp_path / "link").symlink_to(place, target_is_directory=True)
     monkeypatch.chdir(tmp_path)
     loaded = History.load("link" if how == "link" else "run")
-    if how == "left":  # and so `run` is nothing any more
+    if how == "left":  # the relative path `run` no longer exists
         monkeypatch.chdir(place)
     loaded.save(place)
     for one in (loaded, History.load(place)):
         assert_same_bits(one.server_state["mean"], history.server_state["mean"])
 
 
-def test_damaged_models_are_one_line(history, tmp_path):
+def test_damaged_models_are_refused(history, tmp_path):
     place = history.save(tmp_path / "run", models=True)
     path = max((place / "models").rglob("*"), key=lambda path: path.stat().st_size * path.is_file())
     path.write_bytes(path.read_bytes()[1:])
@@ -124,7 +124,7 @@ def test_damaged_models_are_one_line(history, tmp_path):
 
 
 @pytest.mark.parametrize("devices", [1, 3])
-def test_clients_are_judged_with_their_own_states(history, folder, devices):
+def test_clients_are_evaluated_with_their_own_states(history, folder, devices):
     loaded, options = History.load(folder), {"key": jax.random.key(1), "devices": devices}
     for run in (history, loaded):
         own = srp.evaluate(ALGORITHM, DATA, run.server_state, client_states=run.client_states, **options)
@@ -151,18 +151,18 @@ def test_clients_are_judged_with_their_own_states(history, folder, devices):
         (lambda s, c: (s, "old"), "client_states='old' is unknown; choose from new"),
     ],
 )
-def test_states_that_do_not_fit_are_one_line(change, message, history):
+def test_states_that_do_not_fit_are_refused(change, message, history):
     server, clients = change(history.server_state, history.client_states)
     with refused(message):
         srp.evaluate(ALGORITHM, DATA, server, key=jax.random.key(0), client_states=clients)
 
 
-def test_two_names_that_are_one_are_refused():
+def test_names_that_collide_are_refused():
     with pytest.raises(ValueError, match="two arrays of a state are called 'a/b'"):
         storage.named({"a": {"b": 1}, "a/b": 2})
 
 
-def test_seeds_keep_their_own():
+def test_every_seed_keeps_its_client_states():
     keys = jax.random.split(jax.random.key(0), 2)
     runs = srp.simulate_seeds(ALGORITHM, DATA, keys=keys, num_rounds=1, devices=2, keep_clients=True, progress=False)
     for run, key in zip(runs, keys, strict=True):

@@ -1,4 +1,4 @@
-"""When a run is evaluated, and when it ends."""
+"""Rounds of evaluation, and limits that end a run."""
 
 from types import SimpleNamespace
 
@@ -37,7 +37,7 @@ def test_a_batch_ends_when_each_seed_has_reached_one_of_the_limits():
     assert end(time_limit=3.0) == 3
 
 
-def test_a_target_that_nothing_can_reach_is_refused():
+def test_an_unreachable_target_is_refused():
     data = srp.data.load("digits", num_clients=4, classes_per_client=3, max_examples=5)
     method = srp.methods.get("fedavg", dataset=data, hidden=(3,))
     with refused(r"target=90: accuracies lie between 0 and 1; give 0\.9 for 90 %"):
@@ -74,7 +74,7 @@ def test_the_grid_of_evaluations_is_dense_at_first_and_at_last(eval_every, eval_
     assert [after for after in range(1, 8) if limits.goes_on(after)] == longer
 
 
-def test_a_run_with_its_last_rounds_evaluated_is_made_longer(tmp_path):
+def test_a_run_with_a_dense_end_is_continued(tmp_path):
     options = {"eval_every": 2, "eval_last": 3, "checkpoint_dir": tmp_path / "run"}
     short = simulate(num_rounds=6, **options)
     np.testing.assert_array_equal(short.eval_round, [2, 4, 5, 6])
@@ -88,8 +88,8 @@ def test_a_run_with_its_last_rounds_evaluated_is_made_longer(tmp_path):
         simulate(num_rounds=9, **options | {"eval_last": 0})
 
 
-def test_a_longer_run_that_cannot_go_on_from_a_shorter_one_leaves_nothing_of_it(tmp_path, monkeypatch):
-    """The shorter one was evaluated after round 1, the longer one is not: it starts again."""
+def test_a_longer_run_that_cannot_continue_a_shorter_one_starts_again(tmp_path, monkeypatch):
+    """The shorter run was evaluated after round 1, the longer one is not."""
     options = {"eval_every": 2, "eval_last": 2, "checkpoint_dir": tmp_path / "run"}
     np.testing.assert_array_equal(simulate(num_rounds=2, **options).eval_round, [1, 2])
 
@@ -105,7 +105,7 @@ def test_a_longer_run_that_cannot_go_on_from_a_shorter_one_leaves_nothing_of_it(
         longer = simulate(num_rounds=4, **options)
         np.testing.assert_array_equal(longer.eval_round, [2, 3, 4])
         np.testing.assert_array_equal(longer.accuracy, undisturbed.accuracy)
-    assert np.isnan(longer.seconds_per_round)  # all of it was there
+    assert np.isnan(longer.seconds_per_round)  # all rounds were stored
 
 
 def test_a_dense_grid_brackets_early_times_and_changes_nothing_else():

@@ -1,4 +1,4 @@
-"""`batch_max` and `sequential`: what vmap does to them, alone, nested, and around tracers they close over."""
+"""`batch_max` and `sequential` under vmap: alone, nested, and closing over tracers."""
 
 import jax
 import jax.numpy as jnp
@@ -29,13 +29,13 @@ def test_batch_max_leaves_an_axis_that_does_not_touch_it_alone():
 
 
 def masked_sum(bound, x):
-    """x * (0 + 1 + ... + bound - 1), in a loop whose body masks whoever is done."""
+    """Return x * (0 + 1 + ... + bound - 1), by a loop whose body masks finished elements."""
     body = lambda i, total: total + jnp.where(i < bound, i.astype(x.dtype) * x, jnp.zeros((), x.dtype))  # noqa: E731
     return jax.lax.fori_loop(jnp.int32(0), batch_max(bound), body, jnp.zeros_like(x))
 
 
-def test_a_loop_bound_by_batch_max_keeps_a_predicate_of_one_number():
-    """With the plain bound vmap makes the predicate a vector, and the loop selects on its whole carry in every trip."""
+def test_a_loop_bounded_by_batch_max_keeps_a_scalar_predicate():
+    """With the plain bound vmap makes the predicate a vector, and every iteration selects on the whole carry."""
 
     def predicate_shape(function):
         jaxpr = jax.make_jaxpr(jax.vmap(function))(BOUNDS[0], jnp.ones(3))
@@ -51,7 +51,7 @@ def test_a_loop_bound_by_batch_max_keeps_a_predicate_of_one_number():
 
 
 def power_by_gradients(x, n, rate):
-    """n steps of gradient descent on x^2 / 2: x (1 - rate)^n; the loop has its own bound."""
+    """Take n steps of gradient descent on x^2 / 2, which gives x (1 - rate)^n; the loop has its own bound."""
     step = lambda _, v: v - rate * jax.grad(lambda u: 0.5 * u**2)(v)  # noqa: E731
     return jax.lax.fori_loop(jnp.int32(0), batch_max(n), step, x)
 
@@ -98,7 +98,7 @@ def test_sequential_closes_over_a_tracer_that_is_vmapped_with_its_arguments():
 
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_sequential_closes_over_integers_and_keys(seeds):
-    """What a loss of one's own may close over: a client's count, its key, the round."""
+    """A custom loss may close over a client's count, its key and the round."""
 
     def one(x, n, key, round):
         def client(x):
@@ -116,8 +116,8 @@ def test_sequential_closes_over_integers_and_keys(seeds):
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_forward_mode_goes_through_sequential(nested):
-    """`jax.jacfwd` is a vmap of tangents alone, in which there is no element to take in turn."""
+def test_sequential_supports_forward_mode(nested):
+    """`jax.jacfwd` is a vmap over tangents only, without elements to process in turn."""
     once = sequential(lambda w, x: w**2 * jnp.sin(x))
     function = sequential(lambda w, x: once(w, x)) if nested else once
     total = lambda w: jax.vmap(function, in_axes=(None, 0))(w, jnp.arange(3.0)).sum()  # noqa: E731

@@ -1,4 +1,4 @@
-"""The memory estimate against what the compiler reports, and what it refuses."""
+"""The memory estimate against the compiler's numbers, and runs that it refuses."""
 
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ from fedjax_srp.engine import memory, sharding
 from fedjax_srp.engine.prepare import Request, prepare
 from fedjax_srp.engine.traffic import num_bytes
 
-FACTOR = 2.0  # the estimate is within this factor of the measurement, both ways
+FACTOR = 2.0  # most ratio between estimate and measurement, either way
 ROWS = 64
 RNG = np.random.default_rng(0)
 X, Y = RNG.integers(0, 256, (8 * ROWS, 28, 28), dtype=np.uint8), RNG.integers(0, 10, 8 * ROWS)
@@ -44,7 +44,7 @@ def run_of(algorithm, data, devices=2, chunk_size=2, shard_data=False, num_seeds
         ("local_only", 1, None, False),
     ],
 )
-def test_the_estimate_is_close_to_what_the_compiler_reports(name, chunk_size, num_seeds, shard_data):
+def test_the_estimate_is_close_to_the_compilers_numbers(name, chunk_size, num_seeds, shard_data):
     run = run_of(ALGORITHMS[name], IMAGES, 2, chunk_size, shard_data, num_seeds)
     needed, compiled = memory.estimate(run), run.program()
     root, data = run.placed(KEY if num_seeds is None else jax.random.split(KEY, num_seeds))
@@ -63,10 +63,10 @@ def test_the_estimate_is_close_to_what_the_compiler_reports(name, chunk_size, nu
 @pytest.mark.short("momentum", "evaluation")
 @jax.numpy_dtype_promotion("standard")  # of optax.adam
 @pytest.mark.parametrize("case", ["plain", "momentum", "adam", "evaluation"])
-def test_the_estimate_for_an_accelerator_knows_the_optimizer_and_what_an_evaluation_trains(case, monkeypatch):
-    """There a chunk is trained as a batch; compiled for a CPU in the same way, what it needs follows the optimizer.
+def test_the_estimate_for_an_accelerator_includes_optimizers_and_evaluations(case, monkeypatch):
+    """An accelerator trains a chunk as a batch, here compiled for a CPU in the same way.
 
-    With an evaluation, clients are trained one at a time and judged all at once, after fine-tuning all layers.
+    In the case of an evaluation, clients are trained one at a time and evaluated together, after fine-tuning.
     """
     monkeypatch.setattr(local, "SEQUENTIAL_BYTES", float("inf"))
     optimizers = {"plain": srp.SGD(0.1), "adam": optax.adam(0.1)}
@@ -85,8 +85,8 @@ def test_the_estimate_for_an_accelerator_knows_the_optimizer_and_what_an_evaluat
 
 
 @pytest.mark.parametrize(("evaluations", "trains"), [((), 0), (("global",), 0), (("fine_tune",), 1), ("all", 2)])
-def test_an_evaluation_counts_what_it_trains_itself(evaluations, trains, monkeypatch):
-    """Nothing, the head or the whole model, with momentum; a round trains the whole model."""
+def test_an_evaluation_counts_the_parameters_that_it_trains(evaluations, trains, monkeypatch):
+    """An evaluation trains nothing, the head or the whole model, with momentum; a round trains the whole model."""
     monkeypatch.setattr(local, "layer_in_span", lambda *_: None)  # whose first layer is smaller than the model's
     run = run_of(srp.algorithms.FedAvg(MLP, srp.Training(srp.SGD(0.1, 0.5))), IMAGES, evaluations=evaluations)
     params = MLP.init(KEY)
@@ -96,7 +96,7 @@ def test_an_evaluation_counts_what_it_trains_itself(evaluations, trains, monkeyp
     assert 0 < num_bytes(params.head) < num_bytes(params) / 2
 
 
-def test_default_chunks_know_what_clients_hold_and_train_with_every_seed(monkeypatch):
+def test_default_chunks_follow_the_memory_of_clients_in_all_seeds(monkeypatch):
     asked = []
     monkeypatch.setattr(sharding, "default_chunks", lambda *args: asked.append(args) or (2, 0, 2))
     run = run_of(ALGORITHMS["fedrep"], IMAGES, chunk_size=None, num_seeds=3, evaluations=("fine_tune",))
@@ -105,8 +105,8 @@ def test_default_chunks_know_what_clients_hold_and_train_with_every_seed(monkeyp
     assert len({sizes.held, sizes.judged, sizes.carried_judged, 0}) == 4
 
 
-def test_chunks_do_not_count_what_all_clients_have_in_common():
-    """The truth of a linear task, (dim, rank), once for everybody: it made the chunks of large dimensions small."""
+def test_chunks_do_not_count_data_that_clients_share():
+    """The clients of a linear task share its representation, (dim, rank)."""
 
     def task_run(dim):
         task = srp.data.linear_task(KEY, 10_000, dim, 2)
@@ -151,7 +151,7 @@ LINEAR = srp.algorithms.LinearFedAvg(TASK, step_size=0.1, local_steps=1)
 
 @pytest.fixture
 def free(monkeypatch):
-    """Sets what seems to be free, in bytes."""
+    """Return a function that sets the apparently free memory, in bytes."""
     return lambda size: monkeypatch.setattr(memory, "_free", lambda device: size)
 
 
@@ -165,7 +165,7 @@ def free(monkeypatch):
         (memory.Memory(1, 1, 1, 1, 14), "chunk_size=2: .*a smaller chunk_size"),
     ],
 )
-def test_what_cannot_fit_is_refused_with_its_remedy(monkeypatch, free, size, dominates):
+def test_runs_that_do_not_fit_are_refused_with_a_remedy(monkeypatch, free, size, dominates):
     monkeypatch.setattr(memory, "estimate", lambda *_: memory.Memory(*(part * memory.GIB for part in size)))
     free(2 * size.certain * memory.GIB - 1)  # two devices of a CPU share the memory
     with pytest.raises(ValueError, match=dominates) as caught:
@@ -176,7 +176,7 @@ def test_what_cannot_fit_is_refused_with_its_remedy(monkeypatch, free, size, dom
     memory.check(run_of(SMALL, CLIENTS), say=False)
 
 
-def test_data_that_lies_on_a_device_already_is_not_counted_twice(free):
+def test_data_on_a_device_are_not_counted_again(free):
     run = run_of(ALGORITHMS["fedavg"], IMAGES, 1, 1)
     needed = memory.estimate(run)
     free(needed.certain - needed.data)
@@ -190,7 +190,7 @@ def test_a_large_run_is_announced_in_one_line(capsys, free):
     needed = memory.estimate(run)
     free(100 * memory.GIB)
     memory.check(run, say=True)
-    assert capsys.readouterr() == ("", "")  # not worth a word
+    assert capsys.readouterr() == ("", "")  # too small to mention
     free(3 * needed.total)
     memory.check(run, say=False)
     assert capsys.readouterr() == ("", "")
@@ -201,27 +201,27 @@ def test_a_large_run_is_announced_in_one_line(capsys, free):
     assert "data" in err
 
 
-def test_simulate_asks(free):
+def test_simulate_checks_the_memory(free):
     free(1)
     with pytest.raises(ValueError, match="the simulation needs"):
         srp.simulate(LINEAR, TASK, num_rounds=1, key=KEY)
 
 
 def test_a_compiled_run_that_does_not_fit_is_refused_before_it_runs(free, monkeypatch):
-    """The estimate knows nothing of what a model computes in between; the compiler does."""
+    """The estimate leaves out a model's intermediate values; the compiler counts them."""
     monkeypatch.setattr(memory, "check", lambda *args, **options: None)
     free(1)
     with refused(r"chunk_size=4: clients at work .* need .* use a smaller chunk_size"):
         srp.simulate(SMALL, CLIENTS, num_rounds=1, key=KEY, progress=False, devices=1)
 
 
-def test_where_nobody_knows_what_is_free_nothing_is_refused(free):
+def test_nothing_is_refused_if_free_memory_is_unknown(free):
     free(None)
     memory.check(run_of(ALGORITHMS["fedavg"], IMAGES), say=True)
 
 
 def room_for_seeds(monkeypatch):
-    """A seed needs one byte, beside data that are on the device already."""
+    """Make a seed need one byte, besides data that are on the device already."""
     there = num_bytes(TASK)
     monkeypatch.setattr(memory, "estimate", lambda run: memory.Memory(there, run.num_seeds or 1, 0, 0, 0))
     monkeypatch.setattr(memory, "check_working", lambda *args: None)
@@ -230,7 +230,7 @@ def room_for_seeds(monkeypatch):
 @pytest.mark.short("4-3-2")
 @pytest.mark.parametrize(("num_seeds", "fitting", "at_once"), [(4, 3, 2), (5, 4, 3), (5, 1, 1)])
 def test_seeds_run_in_batches_that_fit(monkeypatch, free, capsys, tmp_path, num_seeds, fitting, at_once):
-    """Keys of which `fitting` have room: batches as equal as can be, and the same histories."""
+    """With room for `fitting` seeds, batches are as equal as possible and histories are the same."""
     keys = jax.random.split(KEY, num_seeds)
     options = {"num_rounds": 3, "eval_every": 2, "devices": 1, "evaluations": ()}
     together = srp.simulate_seeds(LINEAR, TASK, keys=keys, progress=False, **options)
@@ -245,7 +245,7 @@ def test_seeds_run_in_batches_that_fit(monkeypatch, free, capsys, tmp_path, num_
         assert one.config["key"] == other.config["key"]
         np.testing.assert_allclose(one.metrics["distance"], other.metrics["distance"], rtol=1e-5)
     again = srp.simulate_seeds(LINEAR, TASK, keys=keys, checkpoint_dir=tmp_path, **options)
-    assert all(np.isnan(history.seconds_per_round) for history in again)  # every batch was there
+    assert all(np.isnan(history.seconds_per_round) for history in again)  # every batch was stored
 
 
 @pytest.mark.long
@@ -270,14 +270,14 @@ def test_a_run_of_seeds_is_continued_in_the_batches_it_began_with(monkeypatch, f
         run("ample", 3, 1)
 
 
-def test_seeds_are_refused_where_not_even_one_fits(free):
+def test_seeds_are_refused_if_not_even_one_fits(free):
     free(1)
     with pytest.raises(ValueError, match=r"chunk_size=\d: the simulation needs"):
         srp.simulate_seeds(LINEAR, TASK, num_rounds=1, keys=jax.random.split(KEY, 3))
 
 
-def test_sharded_examples_count_as_they_move_with_their_tests():
-    """Each client has 2 images of 28 x 28 to train on, a byte a pixel, and 500 to be judged by."""
+def test_sharded_examples_that_move_are_counted():
+    """Each client has 2 training and 500 test images of 28 x 28, a byte a pixel."""
     clients, tests = 24, 500
     x = np.zeros((clients * tests, 28, 28), np.uint8)
     dealt = [np.split(np.arange(clients * of_each), clients) for of_each in (2, tests)]

@@ -1,4 +1,4 @@
-"""Operations and bytes of a round, against counts by hand; times that follow from them."""
+"""Operations and bytes of a round against counts by hand, and the times that follow."""
 
 from typing import NamedTuple
 
@@ -49,7 +49,7 @@ def test_fedrep_costs_its_head_epochs_and_sends_no_head(name):
     assert found.bytes_down == found.bytes_up == 4 * sum(sizes[:-1])
 
 
-def test_a_second_pass_and_a_criterions_gradient_count_too():
+def test_the_gradient_of_a_criterion_is_charged():
     fedgate = srp.algorithms.FedGATE(model(), srp.Training(batch_size=BATCH))
     plain, alone = costs(fedgate, DATA), costs(srp.algorithms.FedAvg(model(), srp.Training(batch_size=BATCH)), DATA)
     np.testing.assert_allclose(plain.operations, alone.operations)
@@ -61,7 +61,7 @@ def test_a_second_pass_and_a_criterions_gradient_count_too():
     assert judged.bytes_up > plain.bytes_up
 
 
-def test_record_loss_is_a_look_that_costs_nothing():
+def test_record_loss_is_not_charged():
     algorithm = srp.algorithms.FedAvg(model())
     np.testing.assert_array_equal(
         costs(algorithm, DATA, record_loss=True).operations, costs(algorithm, DATA).operations
@@ -87,10 +87,10 @@ def test_every_algorithm_can_be_charged(name):
 
 
 class Passes(NamedTuple):
-    """How often a method's paper sends a client's examples through its model in a round, at an epoch of training."""
+    """Passes of a client's examples through the model in a round with one epoch of training."""
 
     whole: int  # forwards and backwards
-    head: int = 0  # of a head, on features that are there
+    head: int = 0  # of a head, on known features
     forwards: int = 0  # through the representation alone
     body: int = 0  # forwards and backwards through the representation alone
 
@@ -107,7 +107,7 @@ PASSES = {
     "fedamp": Passes(1),
     "fedbn": Passes(1),
     "fedpac": Passes(1, head=1, forwards=3),  # features of the head's epoch, statistics before and centroids after
-    "fedas": Passes(2, forwards=1, body=1),  # training and Fisher information; alignment with features that are there
+    "fedas": Passes(2, forwards=1, body=1),  # training and Fisher information; alignment with known features
 }
 
 
@@ -115,7 +115,7 @@ PASSES = {
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", PASSES)
 def test_a_round_costs_its_passes(name, case):
-    """Matrix products and convolutions alone: at most 1.3 times, and not much less, where nothing was forgotten."""
+    """The ratio to its matrix products and convolutions is at most 1.3, and not much below 1."""
     net, data, layers, _ = CASES[case]
     method = srp.methods.get(name, dataset=data, model=net, shared={"epochs": 1, "batch_size": BATCH})
     *body, head = layers
@@ -129,7 +129,7 @@ def test_a_round_costs_its_passes(name, case):
 
 @pytest.mark.short("fastest")
 @pytest.mark.parametrize("policy", [Full(), Fastest(2), PartialWork(4, on_time=0.3)], ids=lambda policy: policy.name)
-def test_rounds_last_as_counts_and_links_say(policy):
+def test_the_duration_of_rounds_follows_operations_and_links(policy):
     algorithm = srp.algorithms.FedRep(model(), srp.Training(batch_size=BATCH), head_epochs=3)
     speeds, down, up = np.array([300.0, 900.0, 1e4]), np.array([5.0, 50.0, 7.0]), np.array([20.0, 10.0, 9.0])
     clock = srp.clocks.Devices(speeds, down, up)
@@ -146,14 +146,14 @@ def test_rounds_last_as_counts_and_links_say(policy):
     took_part = np.argsort(unit + once)[: policy.k] if policy.name == "fastest" else slice(None)
     np.testing.assert_allclose(history.compute_time, each[took_part].max(), rtol=1e-6)
     if policy.name == "partial_work":
-        assert sorted(work) != [1, 1, 4], "the case should tell messages from work"
+        assert sorted(work) != [1, 1, 4], "the case does not distinguish messages from work"
 
 
 @pytest.mark.short("full")
 @pytest.mark.parametrize(
     ("policy", "why"), [(Full(), "times of 'fedavg' include its messages"), (Buffered(1), "")], ids=["full", "buffered"]
 )
-def test_times_that_include_messages_take_no_cost(policy, why, tmp_path):
+def test_times_that_include_messages_refuse_a_cost(policy, why, tmp_path):
     history = simulate(srp.algorithms.FedAvg(model()), DATA, participation=policy, clock=UNIT)
     for one in (history, srp.History.load(history.save(tmp_path / "run"))):
         assert not one.takes_communication
@@ -179,8 +179,8 @@ def test_devices_come_and_go_and_fail(clock):
 
 
 @srp.part
-class Sought(srp.FederatedAlgorithm):
-    """Multiplies until a number is large."""
+class DataDependentLoop(srp.FederatedAlgorithm):
+    """An algorithm with a loop whose length depends on values."""
 
     def init(self, key, data):
         return jnp.eye(3)
@@ -193,8 +193,10 @@ class Sought(srp.FederatedAlgorithm):
 
 
 def test_a_loop_of_unknown_length_is_refused():
-    with pytest.raises(ValueError, match=r"'sought': round.client: a loop's length is known only while it runs"):
-        costs(Sought(), DATA)
+    with pytest.raises(
+        ValueError, match=r"'datadependentloop': round.client: a loop's length is known only while it runs"
+    ):
+        costs(DataDependentLoop(), DATA)
 
 
 def test_jitter_is_a_factor_of_a_rounds_time():

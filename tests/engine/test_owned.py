@@ -1,4 +1,4 @@
-"""Data sharded by client: who holds what, and that nobody notices."""
+"""Data sharded by client: the examples of each device, and equal results."""
 
 import dataclasses
 import os
@@ -20,11 +20,11 @@ COMPILED_QUICKLY = os.environ["XLA_FLAGS"].rfind("emitters=false") > os.environ[
 
 
 def pixels(counts=COUNTS, tests=TESTS):
-    """Unequal clients of uint8 inputs whose examples lie in no order."""
+    """Return unequal clients with uint8 inputs in random order."""
     rng = np.random.default_rng(1)
 
     def deal(sizes):
-        order = rng.permutation(sum(sizes) + 2)  # two examples belong to nobody
+        order = rng.permutation(sum(sizes) + 2)  # two examples belong to no client
         x = rng.integers(0, 256, (len(order), NUM_FEATURES), dtype=np.uint8)
         return x, rng.integers(0, NUM_CLASSES, len(order)), np.split(order, np.cumsum(sizes))[: len(sizes)]
 
@@ -47,7 +47,7 @@ def numbers(history):
 
 
 def assert_unchanged(sharded, replicated):
-    """Bit for bit where programs are compiled as users do (make test-long)."""
+    """Compare closely, and bit for bit if programs are compiled as users do (make test-long)."""
     assert_same_bits(sharded[2:4], replicated[2:4])  # times and test points
     assert_close(sharded, replicated, 1e-5)
     if not COMPILED_QUICKLY:
@@ -113,7 +113,7 @@ def test_a_device_holds_the_examples_of_its_own_clients(devices):
     shards = placed.own.x_train.addressable_shards
     owners = np.arange(7) % devices
     most = max(np.bincount(owners, np.asarray(DATA.train_counts)))
-    assert [shard.data.shape for shard in shards] == [(most, NUM_FEATURES)] * devices  # nobody's examples are left out
+    assert [shard.data.shape for shard in shards] == [(most, NUM_FEATURES)] * devices
 
 
 def test_images_move_as_bytes():
@@ -131,7 +131,7 @@ def test_images_move_as_bytes():
     assert all(" u8[" in line for line in inputs), inputs
 
 
-def test_what_cannot_be_sharded_is_refused():
+def test_data_that_cannot_be_sharded_are_refused():
     task = srp.data.linear_task(KEY, 8, 6, 2)
     linear = srp.algorithms.LinearFedAvg(task, step_size=0.1, local_steps=1)
     with pytest.raises(ValueError, match="shard_data=True with data of type LinearTask"):
@@ -141,7 +141,7 @@ def test_what_cannot_be_sharded_is_refused():
         srp.simulate(looks, DATA, num_rounds=1, key=KEY, shard_data=True, progress=False)
 
 
-def test_numpy_arrays_need_no_device():
+def test_data_may_be_numpy_arrays():
     on_host = jax.tree.map(np.asarray, DATA)
     assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(dataclasses.replace(on_host)))
     options = {"num_rounds": 1, "key": KEY, "devices": 3, "progress": False, "shard_data": True}

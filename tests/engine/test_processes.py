@@ -24,7 +24,7 @@ def free_port():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where two processes have run and left what they found."""
+    """Run two processes, and return the folder with their results."""
     folder, port = tmp_path_factory.mktemp("processes"), str(free_port())
     logs = [open(folder / f"log_{i}", "w+") for i in range(NUM_PROCESSES)]  # noqa: SIM115 (closed below)
     command = [sys.executable, processes_job.__file__, port]
@@ -52,7 +52,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(folder):
-    """What each process has."""
+    """Return the results of each process."""
     return [dict(np.load(folder / f"process_{i}.npz")) for i in range(NUM_PROCESSES)]
 
 
@@ -85,7 +85,7 @@ def test_a_continued_run_changes_no_bit(found):
             np.testing.assert_array_equal(value, found[0][f"whole/{what}"], err_msg=name)
 
 
-def test_one_process_shows_progress_and_writes(folder):
+def test_only_one_process_shows_progress(folder):
     assert "4/4" in (folder / "log_0").read_text()
     assert "round/s" not in (folder / "log_1").read_text()
     history = srp.History.load(folder / "saved")

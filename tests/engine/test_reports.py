@@ -1,4 +1,4 @@
-"""What participants report to a policy: theirs alone, by client id, whatever the chunks and devices."""
+"""Reports of participants to a policy: by client id, independent of chunks and devices."""
 
 from typing import ClassVar
 
@@ -20,7 +20,7 @@ NEEDS = ("training_loss", "num_examples")
 
 @srp.part
 class Listening(srp.ParticipationPolicy):
-    """Takes cohorts from a list; its metrics are what everybody said in the last round, -1 for who said nothing."""
+    """Takes cohorts from a list; its metrics are the reports of the last round, -1 for clients without one."""
 
     name: ClassVar[str] = "listening"
     needs: ClassVar[tuple[str, ...]] = NEEDS
@@ -44,7 +44,7 @@ class Listening(srp.ParticipationPolicy):
 
 @srp.part
 class Own(Listening):
-    """Asks for what an algorithm reports."""
+    """Needs a report of the algorithm."""
 
     needs: ClassVar[tuple[str, ...]] = ("value",)
 
@@ -63,7 +63,7 @@ def alone():
 
 
 def test_losses_and_examples_are_those_of_the_clients(alone):
-    """The mean of what clients said is the training loss of the round, which has references of its own."""
+    """The mean of the reports is the training loss of the round, which `test_training_loss` checks."""
     for row, ids in enumerate([[0, 2, 3], [1, 4, 0], [4, 2]]):
         said = {need: np.array([alone.metrics[f"{need}_{i}"][row] for i in range(5)]) for need in NEEDS}
         expected = np.full(5, -1.0)
@@ -82,7 +82,7 @@ def test_chunks_and_devices_do_not_matter(alone, options):
         np.testing.assert_allclose(other.metrics[name], values, rtol=1e-5, err_msg=name)
 
 
-def test_an_algorithm_reports_what_its_clients_inform_of():
+def test_info_of_clients_is_reported():
     algorithm = algorithm_of(
         lambda key, broadcast, state, data, context: ClientOutput(data, info={"value": 10.0 * data})
     )
@@ -92,7 +92,7 @@ def test_an_algorithm_reports_what_its_clients_inform_of():
     ]  # fmt: skip
 
 
-def test_simulation_has_the_same_rounds(alone):
+def test_simulation_gives_the_same_reports(alone):
     simulation = srp.Simulation(fedavg(), DATA, participation=Listening())
     rounds = lambda key: jax.lax.scan(lambda s, _: simulation.step(s), simulation.init(key), length=3)  # noqa: E731
     info = jax.jit(rounds)(KEY)[1]
@@ -102,7 +102,7 @@ def test_simulation_has_the_same_rounds(alone):
         np.testing.assert_allclose(info.metrics[name], values, rtol=1e-6, err_msg=name)
 
 
-def test_reports_that_are_not_there_are_refused():
+def test_missing_reports_are_refused():
     with pytest.raises(
         ValueError, match=r"policy 'own' needs 'value' of every participant and algorithm 'fedavg' has "
     ):
@@ -112,6 +112,6 @@ def test_reports_that_are_not_there_are_refused():
         run(Listening(), silent, numbers(1.0, 2.0, 3.0, 4.0, 5.0))
 
 
-def test_the_loss_is_recorded_for_a_policy_that_needs_it_alone(alone):
+def test_the_loss_is_recorded_only_for_a_policy_that_needs_it(alone):
     assert "training_loss" in alone.metrics
     assert "training_loss" not in run(srp.participation.Uniform(3), fedavg()).metrics

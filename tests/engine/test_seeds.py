@@ -1,4 +1,4 @@
-"""Many seeds in one program, and large models one client after the other: the same runs as one by one and batched."""
+"""Many seeds in one program, and large models trained one client at a time: the same runs as separately and batched."""
 
 import contextlib
 import functools
@@ -18,7 +18,7 @@ KEYS = jax.random.split(jax.random.key(5), 3)
 
 
 def cohorts_of_a_size_by_key():
-    """As many clients as the key says, the fastest first, in every round anew, with unequal work."""
+    """Return a policy whose cohorts have random sizes in every round, the fastest clients first, with unequal work."""
 
     def select(key, state, times):
         order = jnp.argsort(times.realised).astype(jnp.int32)
@@ -32,7 +32,7 @@ POLICY = cohorts_of_a_size_by_key()
 
 
 STRATEGIES = ("batched", "one_after_the_other")
-# What is compiled belongs to an algorithm, and a strategy is chosen when it is: one algorithm for each.
+# The strategy is chosen when an algorithm is compiled: one algorithm for each.
 ALGORITHMS = {
     strategy: srp.algorithms.LGFedAvg(
         model(hidden=(4,)), srp.Training(srp.SGD(0.2, 0.5, 0.01), batch_size=4, epochs=3, weighting="num_examples")
@@ -56,7 +56,7 @@ def in_force(strategy):
 
 @functools.cache
 def histories(strategy, how):
-    """Of all keys."""
+    """Return the histories of all keys."""
     options = RUN | LAYOUTS[strategy] | {"evaluations": EVALUATION}
     with in_force(strategy):
         if how == "together":
@@ -77,11 +77,11 @@ def test_seeds_and_strategies_are_the_runs_one_by_one(strategy, how):
         np.testing.assert_array_equal(history.client_time, expected.client_time)
         np.testing.assert_array_equal(history.test_count, [6] * 7)
         wrong = np.abs(history.accuracy - expected.accuracy) * 6
-        assert wrong.sum() <= 1  # of 84 answers, one may sit on the fence
+        assert wrong.sum() <= 1  # of 84 answers, one may be a near tie
         assert (history.bytes_up, history.bytes_down) == (expected.bytes_up, expected.bytes_down)
         assert history.config["key"] == expected.config["key"]
         sizes.add(tuple(expected.cohort_size.tolist()))
-    assert len(sizes) == 3  # the seeds do have cohorts of different sizes
+    assert len(sizes) == 3  # the seeds have cohorts of different sizes
 
 
 def test_strategies_end_with_the_same_parameters():
@@ -96,7 +96,7 @@ def test_strategies_end_with_the_same_parameters():
     assert_close(states["one_after_the_other"].clients, states["batched"].clients, 1e-5)
 
 
-def test_no_seed_or_one_key_is_refused():
+def test_wrong_numbers_of_keys_are_refused():
     options = {"num_rounds": 1, "progress": False}
     with pytest.raises(ValueError, match=r"keys has shape \(\), expected \(num_seeds,\)"):
         srp.simulate_seeds(ALGORITHMS["batched"], DATA, keys=KEYS[0], **options)

@@ -1,4 +1,4 @@
-"""Layouts: how clients are dealt to devices and chunks. What travels between devices is in `test_round`."""
+"""Layouts: the assignment of clients to devices and chunks."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from fedjax_srp.engine.sharding import AXIS, lay_out, owners_first
     ("devices", "num_clients", "size"), [(1, 9, 4), (2, 9, 9), (2, 9, 4), (3, 20, 11), (4, 16, 16)]
 )
 def test_devices_serve_their_own_clients_first(devices, num_clients, size):
-    """Everybody once, as many at home as the device with the fewest has, in turn; the others behind, as they came."""
+    """First, in turn, as many own clients of each device as the device with the fewest has; then the others."""
     layout, seen = lay_out(devices, 1, num_clients), set()
     for seed in range(5):
         ids = np.random.default_rng(seed).permutation(num_clients).astype(np.int32)
@@ -39,7 +39,7 @@ def test_layouts():
     assert lay_out(None, None, 7).num_devices == 4
     small, large = (lay_out(1, None, 10_000, held) for held in (100, 10_000_000))
     assert small.chunk_size > large.chunk_size == 1
-    judged = lay_out(1, None, 10_000, 10_000_000, 100)  # who is evaluated sends no message
+    judged = lay_out(1, None, 10_000, 10_000_000, 100)  # an evaluation sends no messages
     assert (judged.chunk_size, judged.for_evaluation().chunk_size) == (1, small.chunk_size)
     assert judged.for_evaluation().window == small.window
-    assert lay_out(1, 3, 10_000, 10_000_000, 100).for_evaluation().chunk_size == 3  # as asked for
+    assert lay_out(1, 3, 10_000, 10_000_000, 100).for_evaluation().chunk_size == 3  # as given

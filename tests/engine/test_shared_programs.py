@@ -1,4 +1,4 @@
-"""Parts that differ in their floats share one program: one trace, other numbers. Everything else compiles anew."""
+"""Parts that differ only in floats share one program; any other difference compiles again."""
 
 import dataclasses
 from concurrent import futures
@@ -31,7 +31,7 @@ def simulate(algorithm, data=DATA, key=KEY, **options):
 
 
 def shared_of(algorithm, data=DATA, **options):
-    """What the programs of equal parts share."""
+    """Return the state that programs of equal parts share."""
     return prepare(Request(algorithm, data, devices=1, **options)).program().shared
 
 
@@ -43,7 +43,7 @@ def leaves(history):
 
 
 def fedprox(mu=0.1, rate=0.3, momentum=0.5, **training):
-    """Made anew in every call, with its model."""
+    """Return a new algorithm with a new model."""
     training = srp.Training(srp.SGD(rate, momentum), **{"batch_size": 4} | training)
     return FedProx(model(hidden=(3,)), training, fine_tune_epochs=1, mu=mu)
 
@@ -87,8 +87,8 @@ def test_a_sweep_is_traced_once(case):
     assert len({np.concatenate([leaf.ravel() for leaf in leaves(run)]).tobytes() for run in runs}) == len(sweep)
 
 
-def test_functions_that_are_no_longer_used_are_let_go(monkeypatch):
-    """On Linux a process that kept hundreds of them would run out of memory areas."""
+def test_unused_functions_are_freed(monkeypatch):
+    """On Linux a process that keeps hundreds of them runs out of memory areas."""
     monkeypatch.setattr(program, "FUNCTIONS_KEPT", 3)
     sizes, algorithm = ((3, 1), (4, 1), (5, 1)), fedprox(epochs=2)
     data = [federation(clients_of(of_clients, (2, 2))) for of_clients in sizes]
@@ -110,7 +110,7 @@ CLOCKS = {
 
 @pytest.mark.short("dynamic", "work")
 @pytest.mark.parametrize("kind", CLOCKS)
-def test_rates_of_clocks_are_arguments(kind):
+def test_floats_of_clocks_are_arguments(kind):
     method = get("fedavg")
     shared = shared_of(method, clock=CLOCKS[kind](1.0))
     runs = [simulate(method, clock=CLOCKS[kind](rate)) for rate in (1.0, 3.0, 3)]
@@ -126,7 +126,7 @@ def test_rates_of_clocks_are_arguments(kind):
         np.testing.assert_allclose(run.client_time, times.expected, rtol=1e-6)
 
 
-def test_numbers_of_policies_are_arguments():
+def test_floats_of_policies_are_arguments():
     policies = [srp.participation.StatisticalAccuracy(2, shrinkage=share) for share in (0.5, 0.9)]
     method = FedAvg(model())
     assert shared_of(method, participation=policies[0]) is shared_of(method, participation=policies[1])
@@ -185,7 +185,7 @@ def test_shared_programs_fit_clients_that_fail_or_leave(clock):
             np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
 
 
-def test_a_policy_below_full_runs_as_itself():
+def test_a_subclass_of_full_runs_as_itself():
     @srp.part
     class Pairs(srp.participation.Full):
         def select(self, key, state, times):
@@ -206,7 +206,7 @@ def test_threads_with_equal_parts_compile_once():
 
 
 def test_every_float_of_every_method_is_an_argument():
-    """Twice the value, made by the constructors, is the same program."""
+    """Algorithms with half the values share the program."""
     for name in srp.methods.algorithm_names():
         algorithm = get(name, momentum=0.2, weight_decay=0.01).algorithm
         values = values_of(algorithm)
@@ -234,11 +234,11 @@ APART = {
 
 
 @pytest.mark.parametrize("case", APART)
-def test_everything_else_compiles_anew(case):
+def test_any_other_difference_compiles_again(case):
     assert shared_of(APART[case]) is not shared_of(fedprox())
 
 
-def test_the_loss_and_evaluations_are_programs_of_their_own():
+def test_the_loss_and_evaluations_have_their_own_programs():
     shared = shared_of(fedprox())
     assert shared_of(fedprox(), record_loss=True) is not shared
     assert shared_of(fedprox(), evaluations="all") is not shared
@@ -249,7 +249,7 @@ def test_the_loss_and_evaluations_are_programs_of_their_own():
 
 
 def closed_over(algorithm):
-    """The same algorithm with its numbers as constants of the program."""
+    """Return the same algorithm with its floats as constants of the program."""
     functions = {name: getattr(algorithm, name) for name in ("init", "init_client", "broadcast", "client", "server")}
     return changed(algorithm, **functions, evaluations=algorithm.evaluations, finish=algorithm.finish)
 
@@ -266,7 +266,7 @@ NUMBERS = {"learning_rate": 0.3, "momentum": 0.5, "weight_decay": 0.01}
         ("fedprox", {"mu": 0.3}),
     ],
 )
-def test_the_numbers_are_those_of_constants(name, more):
+def test_arguments_give_the_results_of_constants(name, more):
     made = get(name, **NUMBERS, **more).algorithm
     options = {"eval_every": 3, "devices": 1}
     arguments, constants = simulate(made, **options), simulate(closed_over(made), **options)
@@ -282,7 +282,7 @@ def test_the_numbers_are_those_of_constants(name, more):
 # Equal parts.
 
 
-def test_equal_models_and_optimizers_are_one():
+def test_equal_models_and_optimizers_compare_equal():
     get, sgd = srp.models.get, srp.SGD
     first, again = (federation(clients_of((4,) * clients, (2,) * clients)) for clients in (3, 5))
     again = dataclasses.replace(again, name="others")
@@ -303,8 +303,8 @@ def test_equal_models_and_optimizers_are_one():
 
 
 @pytest.mark.long
-def test_a_checkpoint_of_a_criterion_without_constants_goes_on(tmp_path):
-    """FLANP's heuristic carries nan for the threshold that is not there yet."""
+def test_a_checkpoint_of_a_criterion_without_constants_is_continued(tmp_path):
+    """FLANP's heuristic has nan for a threshold that is not known yet."""
     options = {"eval_every": 10, "devices": None}
     method = srp.methods.get("flanp", dataset=DATA, hidden=(3,), initial=2)
     assert simulate(method, **options | {"num_rounds": 1, "checkpoint_dir": tmp_path}).num_rounds == 1

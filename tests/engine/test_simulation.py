@@ -1,4 +1,4 @@
-"""The public kernel: `init`, `step` and `score` are the rounds of `simulate`, under every transformation of JAX."""
+"""`Simulation`: `init`, `step` and `score` give the rounds of `simulate`, under transformations of JAX."""
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ def after(simulation, rounds, key=KEY):
 
 @pytest.mark.short("fedrep")
 @pytest.mark.parametrize("algorithm", [fedavg(), srp.algorithms.FedRep(model())], ids=lambda a: a.name)
-def test_its_rounds_are_those_of_simulate(algorithm):
+def test_rounds_agree_with_simulate(algorithm):
     doubling = srp.participation.Doubling(2, 1)
     clock = srp.clocks.Dynamic(srp.clocks.Exponential(2.0))
     simulation = srp.Simulation(algorithm, DATA, doubling, clock, chunk_size=3)
@@ -48,7 +48,7 @@ def test_its_rounds_are_those_of_simulate(algorithm):
     assert state.round == 3
 
 
-def test_it_starts_without_jit():
+def test_init_works_without_jit():
     state = srp.Simulation(fedavg(), DATA).init(KEY)
     assert state.round == 0
     assert state.key == KEY
@@ -87,7 +87,7 @@ def test_a_simulation_is_a_pytree_and_its_parts_share_a_program():
     assert len(traces) == 1
 
 
-def test_a_loop_ends_at_a_target_inside_the_graph():
+def test_a_while_loop_ends_at_a_target():
     def rounds_to(target):
         simulation = srp.Simulation(fedavg(0.2), DATA)
         goes_on = lambda state: (jnp.nanmean(simulation.score(state)) < target) & (state.round < 20)  # noqa: E731
@@ -120,7 +120,7 @@ def test_the_gradient_in_a_server_step_size_is_that_of_finite_differences(revers
         np.testing.assert_allclose(both(at)[1], difference, rtol=1e-6)
 
 
-def test_what_breaks_the_contract_is_refused_when_it_is_built():
+def test_parts_that_break_the_contract_are_refused_at_construction():
     with pytest.raises(ValueError, match="algorithm=") as caught:
         srp.Simulation(DATA, DATA)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Damage to a folder with two snapshots of a small state, without a simulation: never silent, and nothing is lost."""
+"""Damage to a folder with two snapshots of a small state: it is reported, and intact data are kept."""
 
 import resource
 import shutil
@@ -36,7 +36,7 @@ def two_snapshots(tmp_path_factory):
 
 
 def times(first, last):
-    """What is recorded in these rounds."""
+    """Return the records of these rounds."""
     return {"time": np.arange(first, last, dtype=np.float64)[None]}
 
 
@@ -50,7 +50,7 @@ def folder(two_snapshots, tmp_path):
 
 
 def restored(folder, num_rounds=6):
-    """The round that a run goes on from, after a look at every bit."""
+    """Return the round that a run continues from, after comparing every bit."""
     found = open_small(folder).restore(small_state(0), num_rounds)
     actual, expected = (
         state._replace(key=jax.random.key_data(state.key)) for state in (found.state, small_state(found.num_rounds))
@@ -60,8 +60,8 @@ def restored(folder, num_rounds=6):
     return found.num_rounds
 
 
-def gone_on(folder, num_rounds):
-    """The folder of a run that goes on after so many rounds."""
+def continued(folder, num_rounds):
+    """Return the checkpoints of a run that continues after `num_rounds` rounds."""
     checkpoints = open_small(folder)
     assert checkpoints.restore(small_state(0), 6).num_rounds == num_rounds
     return checkpoints
@@ -88,7 +88,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_snapshot_falls_back_to_the_one_before_in_one_line(damage, folder, capsys):
+def test_a_damaged_snapshot_falls_back_to_the_previous_one(damage, folder, capsys):
     intact = {path: path.read_bytes() for path in files_of(folder / "4")}
     for path in [path for path in intact if path.stat().st_size]:
         damage(path)
@@ -105,13 +105,13 @@ def test_a_damaged_snapshot_falls_back_to_the_one_before_in_one_line(damage, fol
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_copy_of_the_log_has_another_beside_it_and_is_mended(damage, folder, capsys):
+def test_a_damaged_copy_of_the_log_is_repaired_from_the_other(damage, folder, capsys):
     damage(folder / COPIES[0])
     assert restored(folder) == 4
     assert capsys.readouterr().err == ""
     if (folder / COPIES[0]).is_dir():
         (folder / COPIES[0]).rmdir()
-    gone_on(folder, 4).save(6, small_state(6), times(4, 6))
+    continued(folder, 4).save(6, small_state(6), times(4, 6))
     one, other = ((folder / name).read_bytes() for name in COPIES)
     assert one == other
     assert restored(folder) == 6
@@ -122,38 +122,38 @@ def test_a_damaged_copy_of_the_log_has_another_beside_it_and_is_mended(damage, f
     assert "6 is damaged (records.0 and records.1 are not what was written)" in capsys.readouterr().err
 
 
-def test_the_log_only_grows_and_forgets_what_a_killed_run_appended(folder):
+def test_the_log_is_appended_to_and_drops_the_tail_of_a_killed_run(folder):
     before = (folder / COPIES[0]).read_bytes()
     (folder / COPIES[0]).write_bytes(before + b"half a frame")
-    gone_on(folder, 4).save(6, small_state(6), times(4, 6))
+    continued(folder, 4).save(6, small_state(6), times(4, 6))
     after = (folder / COPIES[0]).read_bytes()
     assert after.startswith(before)
     assert len(after) == len(before) * 3 // 2  # segments of equal size
     assert restored(folder) == 6
 
 
-def test_a_snapshot_does_not_grow_with_what_was_recorded(folder):
-    checkpoints, wide = gone_on(folder, 4), np.zeros((1, 1, 50_000))
+def test_a_snapshot_does_not_grow_with_the_records(folder):
+    checkpoints, wide = continued(folder, 4), np.zeros((1, 1, 50_000))
     for num_rounds in (6, 8):
         checkpoints.save(num_rounds, small_state(1), {"scores": wide, **times(num_rounds - 2, num_rounds)})
     assert sum(path.stat().st_size for step in (6, 8) for path in files_of(folder / str(step))) < wide.nbytes / 4
 
 
-def test_without_an_intact_snapshot_there_is_one_error_with_the_remedy(folder):
+def test_a_folder_without_an_intact_snapshot_is_refused(folder):
     for name in ("2", "4"):
         flip(max(files_of(folder / name), key=lambda path: path.stat().st_size), np.random.default_rng(2))
     with refused(r"4 is damaged .*2 is damaged .*delete .*copy' to start again"):
         restored(folder)
 
 
-def test_a_damaged_snapshot_is_replaced_when_its_round_comes_again(folder):
+def test_a_damaged_snapshot_is_replaced_when_its_round_is_repeated(folder):
     flip(folder / "4" / storage.SEAL, np.random.default_rng(3))
-    gone_on(folder, 2).save(4, small_state(4), times(2, 4))
+    continued(folder, 2).save(4, small_state(4), times(2, 4))
     assert restored(folder) == 4
     assert sorted(path.name for path in folder.iterdir()) == ["2", "4", *COPIES]
 
 
-def test_the_newest_of_one_name_is_read(tmp_path):
+def test_the_latest_write_is_read(tmp_path):
     for value in range(3):
         arrays = {"a": np.full(500, value), "b": jnp.full(3, float(value))}
         storage.write(tmp_path / "same", arrays, {"value": value})
@@ -163,7 +163,7 @@ def test_the_newest_of_one_name_is_read(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["same"]
 
 
-def test_numbered_folders_of_something_else_are_refused_and_kept(tmp_path):
+def test_numbered_folders_of_another_program_are_refused_and_kept(tmp_path):
     (tmp_path / "2023").mkdir()
     (tmp_path / "2023" / "photo").write_text("precious")
     with refused("2023' was not written by fedjax_srp: rename it, or give another folder"):
@@ -173,8 +173,8 @@ def test_numbered_folders_of_something_else_are_refused_and_kept(tmp_path):
     assert [path.name for path in tmp_path.rglob("*")] == ["2023", "photo"]
 
 
-def test_what_is_kept(folder):
-    checkpoints = gone_on(folder, 4)
+def test_the_snapshots_that_are_kept(folder):
+    checkpoints = continued(folder, 4)
     for first, num_rounds in ((4, 6), (6, 7)):
         checkpoints.save(num_rounds, small_state(num_rounds), times(first, num_rounds))
     assert snapshots(folder) == [7, 6, 4]  # the last one is not on the grid
@@ -183,11 +183,11 @@ def test_what_is_kept(folder):
     assert [restored(folder, 7), restored(folder, 8)] == [7, 6]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # coroutines that orbax gave up
-def test_a_full_disk_is_one_line_and_loses_nothing(folder):
-    """The system refuses to write more than so many bytes into a file, as it does on a full disk."""
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # coroutines that orbax abandons
+def test_a_full_disk_is_reported_and_loses_nothing(folder):
+    """A limit on the size of files stands in for a full disk."""
     before, limits = {path: path.read_bytes() for path in files_of(folder)}, resource.getrlimit(resource.RLIMIT_FSIZE)
-    noise, checkpoints = np.random.default_rng(0).normal(size=(1, 100_000)), gone_on(folder, 4)
+    noise, checkpoints = np.random.default_rng(0).normal(size=(1, 100_000)), continued(folder, 4)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
     try:
         with pytest.raises(OSError, match=r"File too large: '.*6'; what was written before is intact") as caught:
@@ -203,11 +203,11 @@ def test_a_full_disk_is_one_line_and_loses_nothing(folder):
     assert_same_bits(found.records["time"], np.concatenate([times(0, 4)["time"], noise], 1))
 
 
-def test_no_space_is_recognised_in_the_words_of_tensorstore(folder, monkeypatch):
+def test_no_space_is_recognised_in_errors_of_tensorstore(folder, monkeypatch):
     def full(*args, **options):
         raise ValueError("x: No space left on device [y]")
 
     monkeypatch.setattr("orbax.checkpoint.Checkpointer.save", full)
     with pytest.raises(OSError, match=r"No space left on device: '.*6'; what was written before is intact; make room"):
-        gone_on(folder, 4).save(6, small_state(6), times(4, 6))
+        continued(folder, 4).save(6, small_state(6), times(4, 6))
     assert restored(folder) == 4

@@ -29,7 +29,7 @@ WIDTHS = {"mlp": [(2, 2), (3, 2), (5, 4)], "lenet": [(1, 2, 2, 2), (2, 2, 3, 3),
 
 
 def by_hand(case, name="heterofl"):
-    """Operations of a step of an example and numbers of parameters, (3,) each, by rate."""
+    """Return the operations of a step of an example and the numbers of parameters, (3,) each, by rate."""
     layers = [{"mlp": counted.mlp, "lenet": counted.lenet}[case](*widths) for widths in WIDTHS[case]]
     example, size = (np.array(a, float) for a in zip(*((counted.of_step(o), sum(n)) for o, n in layers), strict=True))
     return (np.cumsum(example) / np.arange(1, 4) if name == "fjord" else example), size  # a rate is drawn in each step
@@ -51,7 +51,7 @@ def test_a_submodel_costs_what_is_counted_by_hand(name, case):
     np.testing.assert_array_equal(found.bytes_up, 4 * size)
 
 
-def test_layers_without_units_of_their_own_follow_those_below():
+def test_layers_without_own_units_follow_those_below():
     layers = [
         srp.models.Layer("fc", nn.Dense(6), jax.nn.relu),
         srp.models.Layer("norm", nn.GroupNorm(3)),
@@ -64,7 +64,7 @@ def test_layers_without_units_of_their_own_follow_those_below():
 
 
 class Own(nn.Module):
-    """A dense layer that has its width in another field."""
+    """A dense layer with its width in another field."""
 
     units: int
 
@@ -73,7 +73,7 @@ class Own(nn.Module):
         return x @ self.param("kernel", nn.initializers.ones, (x.shape[-1], self.units))
 
 
-def test_a_layer_of_unknown_width_is_refused_where_it_would_be_charged():
+def test_a_layer_of_unknown_width_is_refused_if_it_would_be_charged():
     layers = [srp.models.Layer("mine", Own(6)), srp.models.Layer("out", nn.Dense(NUM_CLASSES))]
     algorithm = srp.algorithms.HeteroFL(srp.models.Split((NUM_FEATURES,), NUM_CLASSES, layers), TRAINING)
     with pytest.raises(ValueError, match=r"layer 'mine' is a Own without a field features or channels.*its costs$"):
@@ -84,7 +84,8 @@ def test_a_layer_of_unknown_width_is_refused_where_it_would_be_charged():
     assert clock.init(KEY, 5).unit.shape == (5, 2)
 
 
-# ---- times --------------------------------------------------------------------------------------------------------
+# Times.
+
 SPEEDS = np.array([4e3, 9e5, 1e4, 5e4, 2e4])
 DOWN, UP = np.array([50.0, 500.0, 70.0, 300.0, 900.0]), np.array([200.0, 100.0, 90.0, 250.0, 800.0])
 SIZES = np.r_[0, by_hand("mlp")[1][[0, 1, 2, 2, 2]]]  # by units of work
@@ -92,16 +93,16 @@ CLOCK = srp.clocks.Devices(SPEEDS, DOWN, UP)
 
 
 def seconds(max_work=3, name="heterofl"):
-    """What the devices need for 1, 2, ... units, (5, max_work): download, steps, upload."""
+    """Return the times of the devices for 1, 2, ... units, (5, max_work): download, steps, upload."""
     (example, size), level = by_hand("mlp", name), np.minimum(np.arange(max_work), 2)
     links = (1 / DOWN + 1 / UP)[:, None] * 4 * size[level]
     return (STEPS * BATCH / SPEEDS)[:, None] * example[level] + links
 
 
 def partial_round(needed, wanted, leaves=(np.inf,) * 5):
-    """A server that waits for `wanted` whole models; the others then send the widest that fitted. Event by event.
+    """Simulate a server that waits for `wanted` whole models; the others then send the widest that fitted.
 
-    Returns the end of the round, and the units of each client, 0 for those that never report.
+    Returns the end of the round, and the units of each client, 0 for clients that never report.
     """
     events = [(min(needed[client, -1], leaves[client]), client) for client in range(5)]
     heapq.heapify(events)
@@ -158,7 +159,7 @@ def test_one_unit_is_the_narrowest_model(policy, lasts, size):
 
 
 def test_clients_that_leave_send_no_submodel():
-    """The fastest leaves before its whole model is done, the slowest before its narrowest one; the server waits on."""
+    """The fastest leaves before its whole model is done, the slowest before its narrowest one."""
     needed, leaves = seconds(), np.full(5, 9e9)
     fast, slow = np.argmin(needed[:, 2]), np.argmax(needed[:, 0])
     leaves[fast], leaves[slow] = 0.9 * needed[fast, 2], 0.5 * needed[slow, 0]
@@ -184,7 +185,7 @@ def test_jitter_is_a_factor_of_every_width():
     assert times.communication is None
 
 
-def test_pure_rounds_charge_submodels_in_a_trace():
+def test_simulation_charges_submodels():
     simulation = srp.Simulation(
         srp.algorithms.HeteroFL(model(), TRAINING, rates=RATES), DATA, PartialWork(3, on_time=0.2), CLOCK
     )
@@ -192,7 +193,7 @@ def test_pure_rounds_charge_submodels_in_a_trace():
     np.testing.assert_allclose(first, partial_round(seconds(), 1)[0], rtol=1e-6)
 
 
-def test_a_policy_sees_columns_of_times_and_no_more_than_the_last():
+def test_times_by_work_are_limited_to_the_last_column():
     times = jnp.array([1.0, 2.0])
     by_work = jnp.array([[1.0, 1.5], [2.0, 7.0]])
     cohort = srp.participation.cohorts.make_cohort(jnp.arange(2, dtype=jnp.int32))

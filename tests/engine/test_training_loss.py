@@ -1,4 +1,4 @@
-"""The training loss of a round: which losses it is the mean of, and that it costs nothing where nobody asks."""
+"""The training loss of a round: its definition, and no cost unless it is requested."""
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +42,7 @@ def softmax_regression(w, b, client):
 
 @pytest.fixture(scope="module")
 def expected():
-    """Losses by round and the model at the end, by full-batch gradient descent in NumPy."""
+    """Return the losses by round and the final model, by full-batch gradient descent in NumPy."""
     start = fedavg(batch_size=6).init(named_key(named_key(KEY, "server"), "init"), DATA).params.head["out"]
     w, b = np.asarray(start["kernel"], np.float64), np.asarray(start["bias"], np.float64)
     by_round = []
@@ -62,7 +62,7 @@ def expected():
 
 
 def test_it_is_the_mean_over_clients_of_their_means_over_steps(expected):
-    """Cohorts differ in size, clients in work; those without work do not count, and without any it is nan."""
+    """Cohorts differ in size and clients in work; clients without work do not count, and without any it is nan."""
     history, (losses, w) = simulate(fedavg(batch_size=6)), expected
     np.testing.assert_allclose(history.server_state.params.head["out"]["kernel"], w, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(history.metrics["training_loss"], losses, rtol=1e-5)
@@ -74,7 +74,7 @@ def in_batches():
     return simulate(fedavg(batch_size=2))
 
 
-def test_nobody_asks(in_batches):
+def test_the_loss_costs_nothing_unless_requested(in_batches):
     silent = simulate(fedavg(batch_size=2), record_loss=False)
     assert "training_loss" not in silent.metrics
     for a, b in zip(jax.tree.leaves(silent.server_state), jax.tree.leaves(in_batches.server_state), strict=True):
@@ -111,7 +111,7 @@ def test_it_does_not_depend_on_how_a_round_is_computed(in_batches, change, monke
     np.testing.assert_allclose(history.metrics["training_loss"], in_batches.metrics["training_loss"], rtol=1e-5)
 
 
-def test_a_loop_around_local_training_hands_it_out(expected):
+def test_a_loop_around_local_training_returns_the_loss(expected):
     """FedRep without a head trains as FedAvg: three alternations of one epoch are three epochs."""
     no_head = srp.algorithms.FedRep(
         model(cut=None, hidden=()), srp.Training(srp.SGD(STEP), batch_size=6, epochs=EPOCHS)
@@ -146,7 +146,7 @@ def trained(w, value, context, epochs=1):
 
 
 def own(**changes):
-    """A client of one's own that trains and hands the loss on."""
+    """Return a custom algorithm that trains and returns the loss."""
 
     def client(key, w, state, value, context):
         found = trained(w, value, context)
@@ -155,13 +155,13 @@ def own(**changes):
     return algorithm_of(client)
 
 
-def test_an_algorithm_of_ones_own_hands_it_on():
+def test_a_custom_algorithm_returns_the_loss():
     history = small.simulate(own(), numbers(1.0, 2.0), record_loss=True)
     # w * value: 0 at first, then w = -0.1 * mean of the values
     np.testing.assert_allclose(history.metrics["training_loss"], [0, -0.15 * 1.5], rtol=1e-5)
     assert history.config["record_loss"]
     silent = small.simulate(own(loss=TrainingLoss(jnp.float32(1), jnp.int32(1))), numbers(1.0))
-    assert "training_loss" not in silent.metrics  # nobody asked
+    assert "training_loss" not in silent.metrics  # not requested
 
 
 REFUSED = {
@@ -177,13 +177,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_no_training_loss_is_refused_in_a_line(case):
+def test_invalid_training_losses_are_refused(case):
     algorithm, words = REFUSED[case]
     assert words in refusal(algorithm, numbers(1.0, 2.0))
 
 
-def test_several_trainings_are_told_as_one():
-    """Two epochs, and one after the other: the mean over all steps, whatever each took."""
+def test_losses_of_several_trainings_are_combined():
+    """The loss of one epoch and then two is the mean over all steps."""
 
     def in_turn(key, w, state, value, context):
         first = trained(w, value, context)

@@ -1,4 +1,4 @@
-"""Seeds with values of their own, and arrays that an algorithm carries."""
+"""Seeds with individual values, and arrays that an algorithm carries."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ VALUES = {
 @pytest.mark.short("several")
 @pytest.mark.parametrize("case", VALUES)
 def test_values_of_seeds_are_those_of_runs_alone(case):
-    """But for rounding: a batch of seeds is another program than one run."""
+    """Up to rounding, since a batch of seeds is another program than one run."""
     make, values = VALUES[case]
     batch = seeds(make(0.7), values, KEYS)
     for rate, key, history in zip(RATES, KEYS, batch, strict=True):
@@ -67,7 +67,7 @@ def test_short_and_dotted_names_give_the_same_bits():
 
 @pytest.mark.long
 def test_values_of_seeds_are_of_the_models_type():
-    """A model of half precision trains in it, as one run does."""
+    """A model of half precision trains in half precision, as in one run."""
     data = federation(clients_of((4, 6), (3, 3), dtype=np.float16))
     make = lambda rate: FedAvg(model(hidden=(3,), dtype=jnp.float16), srp.Training(srp.SGD(rate, 0.5)))  # noqa: E731
     options = {"num_rounds": 1, "devices": 1}
@@ -108,13 +108,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_values_that_are_none_are_refused_in_a_line(case):
+def test_invalid_values_are_refused(case):
     values, words = REFUSED[case]
     assert words in refusal(seeds, fedprox(), values, KEYS)
 
 
 def test_values_survive_batches_of_seeds(monkeypatch):
-    """Where memory is short, each batch gets the values of its own seeds."""
+    """If memory is short, each batch gets the values of its own seeds."""
     from fedjax_srp.engine import simulate as engine
 
     monkeypatch.setattr(engine, "seeds_at_once", lambda request, num_seeds, sharers=1: 1)
@@ -128,7 +128,7 @@ def test_values_survive_batches_of_seeds(monkeypatch):
 
 @srp.part
 class Carrying(srp.FederatedAlgorithm):
-    """The server keeps a multiple of the mean, and an offset that all seeds share."""
+    """The server keeps a multiple of the mean, plus an offset that all seeds share."""
 
     scale: float
     offset: jax.Array
@@ -144,8 +144,8 @@ class Carrying(srp.FederatedAlgorithm):
         return mean
 
 
-def test_only_values_that_are_given_for_each_seed_have_an_axis_of_seeds():
-    """An array that an algorithm carries is the same for all seeds, also where it has as many entries as there are."""
+def test_only_values_given_per_seed_have_an_axis_of_seeds():
+    """An array that an algorithm carries is shared by all seeds, even if it has as many entries as there are seeds."""
     offset = np.array([10.0, 20.0, 30.0], np.float32)
     data, scales = numbers(1.0, 2.0, 6.0), (1.0, 2.0, 4.0)
     runs = seeds(Carrying(0.5, offset), {"scale": scales}, KEYS, data, num_rounds=1, devices=1, evaluations=())

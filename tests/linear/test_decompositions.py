@@ -1,4 +1,4 @@
-"""Decompositions for accelerators, against NumPy's, at ill conditioning as well."""
+"""Decompositions for accelerators against NumPy's, also for ill-conditioned matrices."""
 
 import re
 
@@ -16,7 +16,7 @@ SHAPES = [(1, 1), (6, 1), (7, 3), (5, 5), (40, 16), (3, 5)]
 
 
 def conditioned(seed, dim, rank, condition):
-    """A matrix whose singular values fall from 1 to 1 / condition, in float64."""
+    """Return a matrix whose singular values fall from 1 to 1 / condition, in float64."""
     rng = np.random.default_rng(seed)
     u, _ = np.linalg.qr(rng.normal(size=(dim, min(dim, rank))))
     v, _ = np.linalg.qr(rng.normal(size=(rank, min(dim, rank))))
@@ -40,25 +40,25 @@ def test_gram_schmidt_is_the_unique_q(shape, condition):
 
 @pytest.mark.parametrize("condition", [10, 1e3, 1e6, 1e12])
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
-def test_columns_are_orthonormal_in_float32_whatever_the_condition(condition, scale):
+def test_columns_are_orthonormal_in_float32_for_any_condition(condition, scale):
     a = (scale * conditioned(1, 30, 6, condition)).astype(np.float32)
     q = np.asarray(gram_schmidt(jnp.asarray(a)), np.float64)
     np.testing.assert_allclose(q.T @ q, np.eye(6), atol=1e-6)
     exact = a.astype(np.float64) / scale
-    if condition <= 1e6:  # the span holds every column, to the rounding of what is given
+    if condition <= 1e6:  # the span contains every column up to rounding
         np.testing.assert_allclose(q @ (q.T @ exact), exact, atol=1e-6)
 
 
 @pytest.mark.parametrize("columns", [[0, 0, 0], [1, 1, 2], [1, 0, 1], [2, 1, 3]])
-def test_dependent_columns_get_others(columns):
-    """Column numbers of the identity: zero is a column of zeros."""
+def test_dependent_columns_are_replaced(columns):
+    """Columns are those of the identity, counted from 1; 0 is a column of zeros."""
     a = jnp.concatenate([jnp.zeros((4, 1)), jnp.eye(4)], axis=1)[:, jnp.array(columns)]
     q = gram_schmidt(a)
     np.testing.assert_allclose(q.T @ q, np.eye(3), atol=1e-6)
     np.testing.assert_allclose(q @ (q.T @ a), a, atol=1e-6)
 
 
-def test_what_is_not_finite_stays_so_and_what_is_nearly_dependent_counts():
+def test_nan_is_kept_and_nearly_dependent_columns_count():
     assert jnp.isnan(gram_schmidt(jnp.full((4, 2), jnp.nan))).all()
     assert jnp.isnan(gram_schmidt(jnp.eye(4)[:, :2].at[0, 0].set(jnp.inf))).all()
     eye = jnp.eye(4)
@@ -93,7 +93,7 @@ def test_the_largest_eigenvalue_is_exact_to_rounding_in_float32():
         assert largest == pytest.approx(np.linalg.eigvalsh(gram.astype(np.float64))[-1], rel=1e-6)
 
 
-def test_they_are_what_accelerators_use_and_agree_with_lapack():
+def test_accelerators_use_them_and_they_agree_with_lapack():
     rng = np.random.default_rng(0)
     b1, b2 = (jnp.asarray(rng.normal(size=(12, 3)), jnp.float32) for _ in range(2))
     task = srp.data.linear_task(jax.random.key(0), num_clients=20, dim=12, rank=2, noise_std=0.1)

@@ -1,4 +1,4 @@
-"""Subspace sampling has the law of full sampling, and the test that says so can tell a wrong sampler."""
+"""Subspace sampling has the law of full sampling, and the comparison detects a wrong sampler."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ DIM, RANK, CLIENTS = 8, 2, 3
 
 
 def mean_descents(sampler, samples, exact, noise_std=0.5, repeats=30_000):
-    """(repeats, DIM * RANK): -grad_B averaged over three clients, at one fixed B."""
+    """Return -grad_B averaged over three clients, at one fixed B, (repeats, DIM * RANK)."""
     task = srp.data.linear_task(jax.random.key(0), CLIENTS, DIM, RANK, noise_std)
     # A B at a sizeable angle: what lies along B, along the rest of B* and perpendicular to both all matter.
     tilt = task.representation + 0.3 * jax.random.normal(jax.random.key(1), (DIM, RANK))
@@ -43,13 +43,13 @@ def hash_of(sampler, samples):
 
 
 def deviations(one, two):
-    """Differences of the means of two samples, column by column, in standard errors."""
+    """Return the differences of the means of two samples, by column, in standard errors."""
     error = np.sqrt(one.var(0) / len(one) + two.var(0) / len(two))
     return (one.mean(0) - two.mean(0)) / error
 
 
 def moments(draws, centre, scale):
-    """All entries, all products of two (so variances and covariances), and cubes and fourth powers of entries."""
+    """Return all entries, all products of two (for covariances), and third and fourth powers of entries."""
     z = (draws - centre) / scale
     i, j = np.triu_indices(z.shape[1])
     return np.concatenate([z, z[:, i] * z[:, j], np.clip(z, -6, 6) ** 3, np.clip(z, -6, 6) ** 4], axis=1)

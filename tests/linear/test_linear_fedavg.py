@@ -1,3 +1,5 @@
+"""FedAvg on linear tasks against NumPy, and figure 1 of its paper."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -63,7 +65,7 @@ def test_local_updates_learn_the_representation_and_distributed_descent_does_not
             assert (curves > 0.99).all()
         else:
             assert (curves[:, 249] < 1e-4).all()
-            falling = curves[:, 279] > 1e-14  # the others are at the end of double precision
+            falling = curves[:, 279] > 1e-14  # the others are at the limit of double precision
             assert falling.sum() >= 5
             slopes = np.diff(np.log(curves[falling][:, [219, 249, 279]]), axis=1) / 30
             assert (slopes < -0.01).all()  # keeps falling,

@@ -1,3 +1,5 @@
+"""FedRep on linear tasks against NumPy; evaluations, traffic, refusals."""
+
 import contextlib
 
 import jax
@@ -19,7 +21,7 @@ ROOT = jax.random.key(11)
 
 @contextlib.contextmanager
 def float64():
-    """Double precision; the engine's own integers then mix int32 and int64."""
+    """Use double precision, where the engine's integers mix int32 and int64."""
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         yield
 
@@ -29,7 +31,7 @@ def a_task(num_clients=5, dim=9, rank=3, noise_std=0.3, seed=0):
 
 
 def run(algorithm, task, rounds=1, participation=None, chunk_size=2, root=ROOT):
-    """States before and after some rounds, on one device."""
+    """Return the states before and after some rounds on one device, and the records of the rounds."""
     policy = participation or srp.participation.Full()
     layout = lay_out(1, chunk_size, task.num_clients)
     compiled = program(algorithm, policy, srp.clocks.Fixed(srp.clocks.Exponential(1.0)), (), layout)
@@ -39,7 +41,7 @@ def run(algorithm, task, rounds=1, participation=None, chunk_size=2, root=ROOT):
 
 
 def batches_of(task, samples, sampling, round_index=0, phase="round"):
-    """The very samples that the clients of a run draw."""
+    """Return the samples that the clients of a run draw."""
     key_phase = named_key(stream(ROOT, "training", jnp.int32(round_index)), phase)
     out = []
     for i in range(task.num_clients):
@@ -75,10 +77,10 @@ def test_rounds_agree_with_numpy(sampling, samples):
 @pytest.mark.short("10")
 @pytest.mark.parametrize("steps", [1, 10])
 def test_rounds_with_gradient_heads_agree_with_numpy(steps):
-    """GD-GD and 10GD-GD: heads go on from where they are, in the basis that the server has made.
+    """GD-GD and 10GD-GD: heads continue from their last values, in the server's basis.
 
     Clients 1 and 2 miss the second round, client 4 does two units of work. Every round of the reference starts from the
-    package's own Q, of which the signs are free.
+    package's Q, since its signs are arbitrary.
     """
     cohorts, sizes = np.array([[0, 1, 2, 3, 4], [3, 0, 4, 2, 1], [2, 4, 1, 0, 3]]), (5, 3, 4)
     work = 1 + (cohorts == 4)
@@ -113,7 +115,7 @@ def test_method_of_moments_agrees_with_numpy(sampling):
         assert np.abs(span(start.server.representation) - span(u)).max() < 1e-10
 
 
-def test_signs_of_the_basis_never_show():
+def test_signs_of_the_basis_do_not_matter():
     """Flipping columns of B flips coordinates of heads and moves no subspace."""
     with float64():
         task = a_task()
@@ -154,7 +156,7 @@ def test_without_noise_it_converges_to_rounding(sampling):
 
 
 def test_evaluations_score_the_population_error():
-    """At B = B* and without noise the fitted head is the true one; own heads are judged as they are."""
+    """At B = B* and without noise the fitted head is the true one; personal heads are scored as they are."""
     task = a_task(noise_std=0.0)
     algorithm = srp.algorithms.LinearFedRep(task, step_size=0.1, samples_per_round=8, head=1, start="random")
     server = algorithm.init(ROOT, task)._replace(representation=task.representation)
@@ -190,7 +192,7 @@ def test_error_of_fitted_heads_is_that_of_theory():
 
 @pytest.mark.parametrize("sampling", ["full", "subspace"])
 def test_traffic_is_that_of_the_paper(sampling):
-    """(d, k) down, and up as well: what clients send is charged, not the short cut to its mean."""
+    """(d, k) each way: the clients' messages are charged, not the shortcut to their mean."""
     task = a_task()
     algorithm = srp.algorithms.LinearFedRep(task, 0.1, samples_per_round=8, sampling=sampling, start="random")
     options = {"num_rounds": 1, "key": ROOT, "progress": False, "devices": 1, "evaluations": ()}
@@ -210,8 +212,8 @@ def test_a_task_of_another_shape_is_refused():
         srp.simulate(algorithm, a_task(dim=12), num_rounds=1, key=ROOT, progress=False)
 
 
-def test_full_sampler_sends_what_the_subspace_sampler_means():
-    """At B = B* and without noise nothing is left to learn, for both."""
+def test_both_samplers_have_no_descent_at_the_truth():
+    """At B = B*, without noise and with the true heads."""
     task = a_task(noise_std=0.0)
     client = task.train_client(jnp.int32(0))
     for sampler in (samplers.full(8), samplers.subspace(8)):

@@ -1,4 +1,4 @@
-"""Seeds on several devices: batched decompositions of jaxlib 0.10 would wait for each other for good."""
+"""Seeds on several devices: batched decompositions of jaxlib 0.10 could deadlock."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ print(len(runs), jax.device_count())
 
 
 @pytest.mark.long
-def test_vmapped_seeds_on_more_devices_than_cores_come_to_an_end():
+def test_vmapped_seeds_on_more_devices_than_cores_finish():
     code = f"import sys; sys.path.insert(0, {str(TESTS)!r})\n{JOB}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout.split() == ["4", "4"]

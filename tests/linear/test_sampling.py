@@ -1,3 +1,5 @@
+"""Least squares and the random matrices of samplers."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,4 +1,4 @@
-"""What the theory says about measured runs: the noise floor, the contraction and the speed-up."""
+"""Predictions of the theory in measured runs: the noise floor, the contraction and the speed-up."""
 
 import jax
 import numpy as np
@@ -28,7 +28,7 @@ def test_noise_floor_falls_with_the_square_root_of_the_cohort():
 
 @pytest.mark.long
 def test_contraction_is_never_slower_than_the_theorem():
-    """Without noise, with batches large enough for its assumptions (m enters the cost of subspace sampling nowhere)."""
+    """No noise, and batches large enough for its assumptions; m does not affect the cost of subspace sampling."""
     task = srp.data.linear_task(jax.random.key(2), num_clients=64, dim=40, rank=3, noise_std=0.0)
     singular = np.linalg.svd(np.asarray(task.heads) / 8, compute_uv=False)
     step_size = theory.max_step_size(singular[0])
@@ -43,7 +43,7 @@ def test_contraction_is_never_slower_than_the_theorem():
 
 @pytest.mark.long
 def test_doubling_is_faster_than_full_participation():
-    """Time to 1.3 times the floor of full participation; ten percent more rounds would not explain the ratio."""
+    """The time to 1.3 times the floor of full participation is shorter by a quarter."""
     task = srp.data.linear_task(jax.random.key(4), num_clients=256, dim=30, rank=3, noise_std=1.0)
     algorithm = srp.algorithms.LinearFedRep(task, step_size=0.1, samples_per_round=25)
     clock = srp.clocks.Dynamic(srp.clocks.Exponential(1.0))

@@ -1,3 +1,5 @@
+"""Principal-angle distance and orthonormal bases."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -48,7 +50,7 @@ def test_extremes():
     assert float(half) == pytest.approx(1)
 
 
-def test_orthonormalize_has_no_sign_to_choose():
+def test_orthonormalize_is_unique():
     matrix = jnp.asarray(pair(3)[0], jnp.float32)
     q = orthonormalize(matrix)
     assert np.allclose(q.T @ q, np.eye(3), atol=1e-6)

@@ -1,4 +1,4 @@
-"""Crop and flip: every output is one of the shifts and mirror images, each equally often; and who asks for it."""
+"""Crop and flip: outputs are uniform over shifts and mirror images; augmentation of models and methods."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ KEY = jax.random.key(2)
 
 
 def all_variants(image, padding, fill):
-    """NumPy: every crop of the padded image, plain and mirrored, (2, 2p + 1, 2p + 1, h, w, ...)."""
+    """Return all crops of the padded image, plain and mirrored, (2, 2p + 1, 2p + 1, h, w, ...)."""
     height, width = image.shape[:2]
     padded = np.empty((height + 2 * padding, width + 2 * padding, *image.shape[2:]), image.dtype)
     padded[...] = fill
@@ -26,7 +26,7 @@ def all_variants(image, padding, fill):
 
 
 def which(variants, out):
-    """Index of the variant that each output is, and that it is exactly one."""
+    """Return the index of the only variant that equals each output."""
     flat = variants.reshape(-1, *variants.shape[3:])
     equal = (flat[None] == np.asarray(out)[:, None]).reshape(len(out), len(flat), -1).all(2)
     assert (equal.sum(1) == 1).all()
@@ -34,7 +34,7 @@ def which(variants, out):
 
 
 @pytest.mark.parametrize("shape", [(9, 8, 3), (8, 9)])
-def test_every_output_is_one_of_the_crops_and_each_is_equally_often(shape):
+def test_outputs_are_uniform_over_all_crops(shape):
     rng = np.random.default_rng(0)
     image = rng.normal(size=shape).astype(np.float32)
     fill = np.float32([-1.5, 2.5, 0.5]) if len(shape) == 3 else np.float32(-3)
@@ -47,7 +47,7 @@ def test_every_output_is_one_of_the_crops_and_each_is_equally_often(shape):
     assert abs(chi_square - (kinds - 1)) < 5 * np.sqrt(2 * (kinds - 1))
 
 
-def test_images_of_a_batch_are_moved_by_themselves():
+def test_images_of_a_batch_are_moved_independently():
     x = np.random.default_rng(0).normal(size=(40, 5, 5, 1)).astype(np.float32)
     augment = jax.jit(CropAndFlip(padding=1))
     out = augment(KEY, jnp.asarray(x))
@@ -131,7 +131,7 @@ def test_crop_flip_fills_with_what_black_has_become(dtype, judged):
     out = np.asarray(jax.jit(augmentation("crop_flip", data))(KEY, jnp.repeat(x[:1], 50, axis=0)))
     filled = np.abs(out - black).max(-1) < 1e-5
     corners = filled[:, 0, 0] | filled[:, -1, -1] | filled[:, 0, -1] | filled[:, -1, 0]
-    assert corners.mean() > 0.9  # all but the images that stayed where they were
+    assert corners.mean() > 0.9  # all but images that were not moved
 
 
 @pytest.mark.long
@@ -159,9 +159,7 @@ def test_methods_train_with_the_augmentation_that_they_are_given(is_by_name):
         (images(np.float32, (9,)), "crop_flip", r"CropAndFlip takes images .* not inputs of \(\d+, 9\)"),
     ],
 )
-def test_unknown_augmentations_and_unfit_data(data, augment, message):
-    run = lambda: srp.simulate(  # noqa: E731
-        srp.methods.get("fedavg", dataset=data, augment=augment), data, num_rounds=1, key=KEY, progress=False
-    )
+def test_unknown_augmentations_and_unfit_data_are_refused(data, augment, message):
     with refused(message):
-        run()
+        method = srp.methods.get("fedavg", dataset=data, augment=augment)
+        srp.simulate(method, data, num_rounds=1, key=KEY, progress=False)

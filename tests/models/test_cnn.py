@@ -1,4 +1,4 @@
-"""The CNN of three blocks: its forward pass in NumPy and in XLA's own convolutions."""
+"""The CNN of three blocks against NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ SMALL = {"channels": (2, 8, 9, 3, 8, 2), "hidden": (6, 5)}
 
 
 def numpy_cnn(params, x):
-    """Zeros around every image, pooling after every second convolution."""
+    """Apply the network: zero padding, and pooling after every second convolution."""
     return numpy_network(params, x, [False, True] * 3, padding=1)
 
 
@@ -22,7 +22,7 @@ def numpy_cnn(params, x):
     ("shape", "strategy"), [((8, 8, 1), "winograd"), ((13, 10, 3), "patches"), ((9, 16), "auto"), ((8, 11, 2), "xla")]
 )
 def test_logits_and_gradients(shape, strategy):
-    """Forwards as NumPy, in float64; backwards as central differences along a direction."""
+    """Logits agree with NumPy in float64, gradients with central differences along a direction."""
     with jax.enable_x64(True):
         model = CNN(shape, 4, convolution=strategy, dtype=jnp.float64, **SMALL)
         params = jax.tree.map(lambda p: p + 0.05, jax.jit(model.init)(KEY))  # biases that are not 0

@@ -28,9 +28,9 @@ def numpy_convolution(x, kernel):
 
 
 def numpy_network(params, x, pooled, padding):
-    """Convolutions conv1, conv2, ... with zeros around their images, then fc1, fc2 and out, in float64.
+    """Apply zero-padded convolutions conv1, conv2, ..., then fc1, fc2 and out, in float64.
 
-    `pooled` says of each convolution whether 2 x 2 max pooling follows.
+    `pooled` is True for each convolution that is followed by 2 x 2 max pooling.
     """
     params = jax.tree.map(lambda a: np.asarray(a, np.float64), params.representation | params.head)
     x = np.asarray(x, np.float64)
@@ -66,7 +66,7 @@ def draw(*shapes, seed=0):
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize(("image", "kernel"), SHAPES)
-def test_output_and_gradients_are_numpys_in_float64(image, kernel, strategy):
+def test_output_and_gradients_agree_with_numpy_in_float64(image, kernel, strategy):
     x, w = draw(image, kernel)
     expected = numpy_convolution(x, w)
     (cotangent,) = draw(expected.shape, seed=1)
@@ -80,7 +80,7 @@ def test_output_and_gradients_are_numpys_in_float64(image, kernel, strategy):
 @pytest.mark.parametrize("size", [3, 5])
 @pytest.mark.parametrize(("strategy", "tolerance"), [("patches", 1e-6), ("winograd", 2e-5), ("xla", 1e-6)])
 def test_single_precision_loses_little(strategy, tolerance, size):
-    """Largest error over largest entry at the size of the paper's conv2; Winograd's matrices cost a decimal digit."""
+    """Largest error over largest entry at the size of the paper's conv2; Winograd's matrices lose a decimal digit."""
     x, w = draw((2, 14, 14, 64), (size, size, 64, 8))
     x = np.maximum(x, 0)
     out = convolve(jnp.asarray(x, jnp.float32), jnp.asarray(w, jnp.float32), strategy)
@@ -98,7 +98,7 @@ def test_clients_with_their_own_kernels(strategy):
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_images_and_kernels_may_differ_in_precision(strategy):
-    """As images do that were uint8, under x64."""
+    """Under x64, images that were uint8 do."""
     x, w = draw((2, 8, 8, 2), (3, 3, 2, 2))
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         out = convolve(jnp.asarray(x), jnp.asarray(w, jnp.float32), strategy)
@@ -139,7 +139,7 @@ def test_auto_is_the_measured_choice_on_a_cpu_and_xla_elsewhere(monkeypatch):
     assert resolve("auto", (5, 5, 64, 64)) == "xla"
 
 
-def test_strategies_that_do_not_exist_or_do_not_fit():
+def test_unknown_and_unfit_strategies_are_refused():
     with refused("convolution='fft' is unknown; choose from auto, patches, winograd, xla"):
         resolve("fft")
     with refused("convolution='winograd' takes kernels up to 5, not 7 x 7"):

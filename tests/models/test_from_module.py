@@ -1,4 +1,4 @@
-"""Modules of flax and Equinox as they are, cut by the name of a layer."""
+"""Modules of flax and Equinox, cut by the name of a layer."""
 
 import re
 
@@ -45,7 +45,7 @@ def plain(cut):
 @pytest.mark.short("linen-fc2", "nnx-out")
 @pytest.mark.parametrize("head", ["fc2", "out"])
 @pytest.mark.parametrize("module", [Linen(), NNX], ids=["linen", "nnx"])
-def test_it_is_the_model_of_its_layers(module, head):
+def test_a_module_agrees_with_the_model_of_its_layers(module, head):
     model, layers = from_module(module, (4, 2), 3, head), plain(head)
     params = model.init(KEY)
     below, above = params.representation["representation"]["layers"], params.head["head"]["layers"]
@@ -54,7 +54,7 @@ def test_it_is_the_model_of_its_layers(module, head):
     same = srp.models.SplitParams(below, above)
     features = model.represent(params.representation, X)
     close = {"rtol": 1e-6, "atol": 1e-6}
-    before = {"fc2": nn.relu, "out": nn.tanh}[head]  # the cut of a `Split` is behind the activation, and so is this
+    before = {"fc2": nn.relu, "out": nn.tanh}[head]  # both cuts are after the activation
     np.testing.assert_allclose(features, layers.represent(same.representation, X), **close)
     assert (features == before(features)).all() or head == "out"
     np.testing.assert_allclose(model.logits(params, X), layers.logits(same, X), **close)
@@ -68,8 +68,8 @@ def test_it_is_the_model_of_its_layers(module, head):
     assert model == from_module(module, (4, 2), 3, head)
 
 
-def test_the_other_half_costs_nothing():
-    """Half a program has half the products: those of the other half are left out when it is compiled."""
+def test_the_other_half_is_not_computed():
+    """The compiler removes the products of the other half."""
     model = from_module(Linen(), (4, 2), 3, "out")
     params = model.init(KEY)
     text = jax.jit(model.classify).lower(params.head, jnp.ones((5, 5))).compile().as_text()
@@ -88,7 +88,7 @@ def check_training(module, head):
 
 @pytest.mark.long
 @pytest.mark.parametrize("module", [Linen(), NNX], ids=["linen", "nnx"])
-def test_it_is_trained(module):
+def test_a_module_is_trained(module):
     check_training(module, "out")
 
 
@@ -127,7 +127,7 @@ REFUSED = {  # message -> (module, head)
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_what_cannot_be_cut_is_refused_in_one_line(message):
+def test_modules_that_cannot_be_cut_are_refused(message):
     module, head = REFUSED[message]
     with refused(re.escape(message)):
         from_module(module, (4, 2) if isinstance(module, Linen) else (4,), 3, head)
@@ -161,7 +161,7 @@ def net(equinox):
 
 
 @pytest.mark.parametrize("head", ["rest_0", "rest_2"])
-def test_a_module_of_equinox_is_itself_on_each_example(equinox, net, head):
+def test_a_module_of_equinox_is_applied_to_each_example(equinox, net, head):
     for make in (net, lambda key: net(key)):
         model = from_module(make, (4, 2), 3, head)
         params = model.init(KEY)
@@ -185,7 +185,7 @@ def test_modules_of_equinox_are_trained(equinox, net):
     check_training(net, "rest_2")
 
 
-def test_what_equinox_keeps_beside_parameters_is_refused(equinox):
+def test_modules_of_equinox_with_other_state_are_refused(equinox):
     class Normed(equinox.Module):
         norm: equinox.nn.BatchNorm
         out: equinox.nn.Linear

@@ -16,7 +16,7 @@ MODEL = srp.models.GPT((LENGTH,), VOCABULARY, embedding=8, blocks=2, heads=2)
 
 
 def params_of(model, key=KEY):
-    """Parameters, none of them at 0 or 1."""
+    """Return random parameters, none of them 0 or 1."""
     leaves, structure = jax.tree.flatten(model.init(key))
     noise = [0.3 * jax.random.normal(jax.random.key(i), leaf.shape, leaf.dtype) for i, leaf in enumerate(leaves)]
     return jax.tree.unflatten(structure, [leaf + more for leaf, more in zip(leaves, noise, strict=True)])
@@ -41,7 +41,7 @@ def gelu(x):
 
 
 def gpt(layers, tokens, heads=2):
-    """Logits of one sequence, place by place and head by head."""
+    """Return the logits of one sequence, computed position by position and head by head."""
     x = layers["embedding"]["embedding"][tokens] + layers["embedding"]["positions"]
     for name in ("block1", "block2"):
         layer, width = layers[name], x.shape[-1]
@@ -65,7 +65,7 @@ def test_it_agrees_with_numpy():
     assert_close(np.asarray(jax.jit(MODEL.logits)(params, tokens)), expected.astype(np.float32), 1e-5)
 
 
-def test_a_place_sees_nothing_behind_it_and_padding_is_not_asked_for():
+def test_positions_do_not_depend_on_later_ones_and_padding_has_no_loss():
     params, tokens = params_of(MODEL), np.arange(1, LENGTH + 1, dtype=np.int32)[None]
     other = tokens.copy()
     other[0, 4:] = (0, 7)
@@ -79,7 +79,7 @@ def test_a_place_sees_nothing_behind_it_and_padding_is_not_asked_for():
 
 
 def sequences(seed=0, counts=(5, 3, 8)):
-    """Clients count on, each by a step of its own: every token follows from the one before."""
+    """Return sequences that count by the client's own step, so that each token follows from the previous one."""
     rng, found = np.random.default_rng(seed), []
     for step, count in enumerate(counts, 1):
         starts = rng.integers(0, VOCABULARY - 1, (count, 1))
@@ -148,7 +148,7 @@ def test_lora_starts_as_its_base_and_adds_a_product():
 
 
 def changes(tree, start):
-    """How far each layer has moved."""
+    """Return the largest change of any entry."""
     moved = jax.tree.map(lambda a, b: float(np.abs(np.asarray(a) - np.asarray(b)).max()), tree, start)
     return max(jax.tree.leaves(moved))
 
@@ -157,7 +157,7 @@ def changes(tree, start):
     ("name", "is_frozen"),
     [("fedrep", False), *(pytest.param(name, True, marks=pytest.mark.long) for name in ("fedper", "lg_fedavg"))],
 )
-def test_either_part_is_personal_and_the_base_may_be_frozen(name, is_frozen):
+def test_either_part_may_be_personal_and_the_base_frozen(name, is_frozen):
     small = dataclasses.replace(MODEL, blocks=1)
     pretrained = params_of(small)
     model = srp.models.lora(small, rank=2, is_frozen=is_frozen, pretrained=pretrained)
@@ -179,7 +179,7 @@ def test_either_part_is_personal_and_the_base_may_be_frozen(name, is_frozen):
 
 
 @pytest.mark.long
-def test_bytes_are_those_of_the_part_that_travels():
+def test_bytes_are_those_of_the_shared_part():
     model = srp.models.lora(srp.models.MLP((LENGTH,), VOCABULARY, hidden=(4,)), rank=2)
     x, y = np.ones((4, LENGTH)), np.arange(4)
     data = srp.data.from_arrays(

@@ -1,4 +1,4 @@
-"""PyTorch's start: what is drawn has the law that its documentation gives, and nothing else of a model changes."""
+"""PyTorch's initialization: parameters have the documented law, and nothing else of a model changes."""
 
 import dataclasses
 
@@ -44,14 +44,14 @@ def test_weights_and_biases_are_uniform_within_one_over_the_root_of_the_inputs(m
             values = np.asarray(leaf, float).ravel() * np.sqrt(fan_in)
             assert np.abs(values).max() <= 1 + 1e-6
             assert stats.kstest(values, stats.uniform(-1, 2).cdf).pvalue > 1e-4
-    # Every leaf has draws of its own.
+    # Every leaf has its own draws.
     firsts = [
         float(leaf.ravel()[0]) * np.sqrt(inputs[name]) for name in inputs for leaf in by_layer(drawn)[name].values()
     ]
     assert len(set(np.round(firsts, 5))) == 10
 
 
-def test_only_the_start_changes(model):
+def test_only_the_initial_parameters_change(model):
     plain = LeNet5((20, 20, 3), 10, channels=(6, 7), hidden=(20, 15))
     params, x = model.init(KEY), jax.random.normal(KEY, (2, 20, 20, 3))
     np.testing.assert_array_equal(model.logits(params, x), plain.logits(params, x))
@@ -61,7 +61,7 @@ def test_only_the_start_changes(model):
     assert not np.array_equal(params.head["out"]["kernel"], plain.init(KEY).head["out"]["kernel"])
 
 
-def test_the_cut_and_augmentation_do_not_change_what_is_drawn(model):
+def test_the_cut_and_augmentation_do_not_change_the_draws(model):
     whole = by_layer(model.init(KEY))
     for other in (
         model.recut("fc1"),
@@ -72,7 +72,7 @@ def test_the_cut_and_augmentation_do_not_change_what_is_drawn(model):
     assert list(model.recut("fc1").init(KEY).head) == ["fc1", "fc2", "out"]
 
 
-def test_layers_without_parameters_stay_so():
+def test_layers_without_parameters_have_none():
     layers = [srp.models.Layer("flat", Flat()), srp.models.Layer("out", nn.Dense(3))]
     model = srp.models.Split((4, 4), 3, layers, name="own", initialization="torch")
     params = model.init(KEY)
@@ -81,7 +81,7 @@ def test_layers_without_parameters_stay_so():
     assert model.logits(params, np.ones((2, 4, 4), np.float32)).shape == (2, 3)
 
 
-def test_a_method_and_its_record_know_where_a_model_starts():
+def test_a_method_and_its_record_have_the_initialization():
     data = srp.data.load("digits", num_clients=4, classes_per_client=3)
     starts = {}
     for model in ("mlp", MLP((8, 8), 10, hidden=(6,))):
@@ -99,7 +99,7 @@ def test_a_method_and_its_record_know_where_a_model_starts():
     assert dataclasses.replace(MLP((8, 8), 10), initialization="torch").recut("fc1").initialization == "torch"
 
 
-def test_what_it_does_not_know():
+def test_unknown_initializations_and_layers_are_refused():
     with refused(r"initialization='tork' is unknown \(did you mean torch\?\)"):
         dataclasses.replace(MLP((8, 8), 10), initialization="tork")
     message = (

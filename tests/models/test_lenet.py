@@ -1,4 +1,4 @@
-"""LeNet-5: its forward pass in NumPy, cuts, blocks, dropout."""
+"""LeNet-5 against NumPy; cuts, blocks, dropout."""
 
 import jax
 import jax.numpy as jnp
@@ -20,12 +20,12 @@ def small(shape=(16, 16, 3), **options):
 
 
 def numpy_lenet(params, x):
-    """The paper's network."""
+    """Apply the paper's network."""
     return numpy_network(params, x, [True, True], padding=0)
 
 
 @pytest.mark.parametrize(("shape", "strategy"), [((16, 17, 3), "auto"), ((16, 16), "patches"), ((18, 16, 1), "xla")])
-def test_logits_are_numpys(shape, strategy):
+def test_logits_agree_with_numpy(shape, strategy):
     model = small(shape, convolution=strategy)
     params = jax.jit(model.init)(KEY)
     params = jax.tree.map(lambda p: p + 0.1, params)  # biases that are not 0
@@ -59,10 +59,10 @@ def test_cut_anywhere():
         np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
 
 
-# Blocks: many examples are judged a few at a time.
+# Blocks: many examples are evaluated a few at a time.
 
 
-def test_many_examples_are_judged_in_blocks():
+def test_many_examples_are_evaluated_in_blocks():
     model, count = small(), 3 * BLOCK - 1
     params, x = jax.jit(model.init)(KEY), jax.random.normal(KEY, (count, 16, 16, 3))
     together = jax.jit(model.logits)(params, x)
@@ -71,8 +71,8 @@ def test_many_examples_are_judged_in_blocks():
     np.testing.assert_allclose(jax.jit(model.classify)(params.head, stem), together, rtol=1e-4, atol=1e-6)
 
 
-def test_gradients_of_a_judged_model():
-    """A criterion on the gradient over all of a client's examples differentiates without a key."""
+def test_gradients_through_blocks():
+    """A criterion on the gradient over all examples of a client differentiates in evaluation mode."""
     model = small(convolution="patches")
     params, x = jax.jit(model.init)(KEY), jax.random.normal(KEY, (2 * BLOCK + 1, 16, 16, 3))
     gradient = lambda key: jax.grad(lambda p: jnp.mean(jnp.square(model.logits(p, x, key))))(params)  # noqa: E731
@@ -107,8 +107,8 @@ def test_dropout_keeps_the_mean(rate):
     assert (np.abs(dropped.mean(0) - x) < 5 * error).all()
 
 
-def test_cifar100_drops_outputs_of_fc2_in_training_only():
-    model = LeNet5CIFAR100((16, 16, 3), 4, **SMALL)  # cut at out: features are what fc2 puts out
+def test_cifar100_drops_outputs_of_fc2_only_in_training():
+    model = LeNet5CIFAR100((16, 16, 3), 4, **SMALL)  # cut at out: features are the outputs of fc2
     params, x = jax.jit(model.init)(KEY), jax.random.normal(KEY, (64, 16, 16, 3))
     represent = jax.jit(model.represent)
     judged = np.asarray(represent(params.representation, x))

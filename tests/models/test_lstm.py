@@ -1,4 +1,4 @@
-"""The LSTM against NumPy, and what padding does to it: nothing."""
+"""The LSTM against NumPy, with and without padding."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ LOGITS, PARAMS = jax.jit(MODEL.logits), jax.jit(MODEL.init)(KEY)
 
 
 def numpy_logits(params, text, linear=False):
-    """Logits of one text without padding, in float64, as in Gers, Schmidhuber and Cummins (2000) without peepholes."""
+    """Return the logits of one text, in float64: Gers, Schmidhuber and Cummins (2000) without peepholes."""
     params = jax.tree.map(lambda a: np.asarray(a, np.float64), params.representation | params.head)
     sigmoid = lambda x: 1 / (1 + np.exp(-x))  # noqa: E731
     layer = params["lstm"]
@@ -36,7 +36,7 @@ def some_params():
     return jax.tree.map(lambda p: 2 * p + 0.1, PARAMS)
 
 
-def test_logits_are_numpys_and_padding_before_or_behind_does_not_matter():
+def test_logits_agree_with_numpy_and_do_not_depend_on_padding():
     params, texts = some_params(), [[3, 1, 4, 1, 5, 9, 2], [6, 5, 3], [8], []]
     behind = np.array([text + [0] * (7 - len(text)) for text in texts], np.int32)
     before = np.array([[0] * (7 - len(text)) + text for text in texts], np.int32)
@@ -45,7 +45,7 @@ def test_logits_are_numpys_and_padding_before_or_behind_does_not_matter():
         np.testing.assert_allclose(LOGITS(params, tokens), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_every_place_has_the_logits_of_the_text_up_to_there():
+def test_every_position_has_the_logits_of_the_text_up_to_it():
     model = TokenLSTM((7,), 11, embedding=4, features=5, dense=6)
     params = jax.tree.map(lambda p: 2 * p + 0.1, model.init(KEY))
     texts = [[3, 1, 4, 1, 5, 9, 2], [6, 5, 3]]
@@ -65,7 +65,7 @@ def test_the_padding_vector_is_never_used_nor_trained():
     np.testing.assert_array_equal(LOGITS(params, tokens), LOGITS(params, without))
 
 
-def test_the_biases_of_the_forget_gate_begin_at_one():
+def test_the_biases_of_the_forget_gate_start_at_one():
     np.testing.assert_array_equal(PARAMS.representation["lstm"]["bias"], [0] * 5 + [1] * 5 + [0] * 10)
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(PARAMS))
 

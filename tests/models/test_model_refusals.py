@@ -1,4 +1,4 @@
-"""What models refuse, in one line that names argument and value."""
+"""Arguments that models refuse, in one line that names argument and value."""
 
 import pytest
 from reference.small import refused
@@ -20,20 +20,15 @@ IMAGES = r"cnn takes images \(h, w\) or \(h, w, c\) of at least 8 x 8"
     ("model", "wrong", "message"),
     [
         (LeNet5, {"input_shape": (15, 16, 3)}, r"input_shape=\(15, 16, 3\): lenet5 takes images"),
-        (LeNet5, {"input_shape": (784,)}, r"input_shape=\(784,\): lenet5 takes images"),
         (LeNet5, {"channels": (3,)}, r"channels=\(3,\) must be 2 values, not 1"),
         (LeNet5, {"hidden": (3, 0)}, r"hidden\[1\]=0 must be at least 1"),
         (LeNet5, {"dropout_rate": 1.0}, r"dropout_rate=1.0 must be below 1; give a probability"),
-        (LeNet5, {"dropout_rate": -0.1}, r"dropout_rate=-0.1 must be at least 0; give a probability"),
         (LeNet5, {"convolution": "fft"}, r"convolution='fft' is unknown; choose from auto"),
         (LeNet5, {"cut": "fc3"}, r"cut='fc3' is no layer of model 'lenet5'"),
         (CNN, {"input_shape": (7, 8, 1)}, rf"input_shape=\(7, 8, 1\): {IMAGES}"),
         (CNN, {"input_shape": (64,)}, r"input_shape=\(64,\): cnn takes images"),
         (CNN, {"channels": (1, 2)}, r"channels=\(1, 2\) must be 6 values, not 2"),
         (CNN, {"hidden": (3,)}, r"hidden=\(3,\) must be 2 values, not 1"),
-        (CNN, {"hidden": (3, 0)}, r"hidden\[1\]=0 must be at least 1"),
-        (CNN, {"convolution": "fft"}, r"convolution='fft' is unknown"),
-        (CNN, {"cut": "conv7"}, r"cut='conv7' is no layer of model 'cnn'"),
         (ResNet18, {"input_shape": (7, 8, 3)}, "resnet18 takes images"),
         (
             ResNet18,

@@ -1,4 +1,4 @@
-"""Models of one's own layers: what modules may keep."""
+"""Models of custom layers: modules, convolutions, and layers that do not fit."""
 
 import flax.linen as nn
 import jax
@@ -35,7 +35,7 @@ def test_a_module_without_parameters_is_a_layer():
     assert_close(model.logits(params, x), expected, rtol=1e-6)
 
 
-def test_modules_of_lists_are_equal_where_these_are():
+def test_modules_with_equal_lists_are_equal():
     sequential = lambda: nn.Sequential([nn.Dense(5), nn.relu, nn.Dense(4)])  # noqa: E731
     model, x = model_of(sequential()), jax.random.normal(KEY, (5, 4))
     assert model == model_of(sequential()) != model_of(nn.Sequential([nn.Dense(5), nn.tanh, nn.Dense(4)]))
@@ -52,7 +52,7 @@ class Tabled(nn.Module):
         return x + self.table
 
 
-def test_a_module_without_hash_is_refused_in_a_line():
+def test_a_module_without_hash_is_refused():
     with refused(r"^layers=.*: Failed to hash Flax Module.*; give a tuple, or a part$") as caught:
         model_of(Tabled(np.ones(2)))
     assert len(str(caught.value)) < 300
@@ -67,7 +67,7 @@ class Counting(nn.Module):
         return x
 
 
-def test_a_module_that_keeps_more_than_parameters_is_refused():
+def test_a_module_with_other_variables_is_refused():
     with refused("layer 'odd' keeps counts, and only parameters"):
         model_of(Counting()).init(KEY)
 
@@ -96,7 +96,7 @@ FAILING = {  # name -> (module, what it says)
 
 
 @pytest.mark.parametrize("name", FAILING)
-def test_a_module_that_fails_is_named_in_one_line(name):
+def test_a_module_that_fails_is_named(name):
     module, words = FAILING[name]
     with refused(rf"layer 'odd', module\(x\) with x \(1, 4\): .*{words}") as caught:
         model_of(module).init(KEY)
@@ -112,18 +112,18 @@ def test_a_module_that_fails_is_named_in_one_line(name):
     ],
     ids=["class", "nnx", "function"],
 )
-def test_what_is_no_module_of_linen_is_refused(module, shown):
+def test_layers_without_a_linen_module_are_refused(module, shown):
     with refused(rf"layers\[0\]=.*{shown}.* is no layer with a flax.linen module; give"):
         model_of(module)
 
 
-def test_layers_have_names_of_their_own():
+def test_layers_need_distinct_names():
     layers = [srp.models.Layer(name, nn.Dense(4)) for name in ("fc", "out", "fc")]
     with refused(r"layers have the names \['fc', 'out', 'fc'\]; give one or more, each its own"):
         srp.models.Split((4,), 4, layers, name="own")
 
 
-def test_a_model_has_layers():
+def test_a_model_needs_layers():
     with refused(r"^layers have the names \[\]; give one or more, each its own$"):
         srp.models.Split((4,), 4, (), cut=None)
 
@@ -138,7 +138,7 @@ def test_a_convolution_of_ones_sums_windows():
 
 @pytest.mark.parametrize(("stride", "strategy"), [(1, "auto"), (2, "auto"), (3, "auto"), (2, "xla")])
 @pytest.mark.parametrize(("padding", "size"), [("VALID", (2, 4)), ("SAME", (3, 3)), ("SAME", (5, 1)), (1, (3, 3))])
-def test_convolutions_and_their_gradients_are_those_of_flax(padding, size, stride, strategy):
+def test_convolutions_and_their_gradients_agree_with_flax(padding, size, stride, strategy):
     x = jax.random.normal(KEY, (2, 9, 8, 3))
     ours = srp.models.Convolution(4, size, strategy, padding=padding, stride=stride)
     flaxs = nn.Conv(4, size, (stride, stride), padding=padding)
@@ -156,7 +156,7 @@ def images(y):
     return srp.data.from_arrays(x, y, x + 1, y, train_indices=[range(20)], test_indices=[range(20)], num_classes=10)
 
 
-MISFITS = {  # how the model is made -> what is said of it
+MISFITS = {  # case -> (options of the model, error)
     "a dense layer on images": (
         {"layers": [srp.models.Layer("out", nn.Dense(10))]},
         r"model 'own' returns \(8, 10\) for an example, data set 'arrays' has labels of shape \(\), for which it is "
@@ -178,7 +178,7 @@ MISFITS = {  # how the model is made -> what is said of it
 
 
 @pytest.mark.parametrize("case", MISFITS)
-def test_outputs_that_do_not_fit_the_labels_are_refused_with_the_name_of_the_model(case):
+def test_outputs_that_do_not_fit_the_labels_are_refused(case):
     options, message = MISFITS[case]
     model = srp.models.Split((8, 8), 10, name="own", **options)
     data = images(np.arange(20) % 10)

@@ -1,4 +1,4 @@
-"""ResNet-18: against convolutions of JAX."""
+"""ResNet-18 against a layer-by-layer version with JAX's convolutions."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ def convolved(x, layer, stride=1):
 
 
 def by_batch(x, norm, is_real):
-    """By the statistics of the real examples' pixels."""
+    """Normalise by the statistics of the real examples' pixels."""
     real = np.asarray(x)[np.asarray(is_real)].reshape(-1, x.shape[-1])
     return (x - real.mean(0)) / np.sqrt(real.var(0) + 1e-5) * norm["scale"] + norm["bias"]
 
@@ -55,7 +55,7 @@ def resnet(params, x, normalised, is_real):
 
 
 def perturbed(params):
-    """Scales, biases and statistics that are neither 0 nor 1."""
+    """Return parameters whose scales, biases and statistics are neither 0 nor 1."""
     leaves, structure = jax.tree.flatten(params)
     moved = [leaf + 0.1 * jnp.abs(jax.random.normal(jax.random.key(i), leaf.shape)) for i, leaf in enumerate(leaves)]
     return jax.tree.unflatten(structure, moved)

@@ -1,4 +1,4 @@
-"""The sizes of models are those of the papers."""
+"""Sizes of models agree with the papers."""
 
 import itertools
 from pathlib import Path
@@ -13,7 +13,7 @@ MANUAL = Path(__file__).parents[2] / "docs/models.md"
 
 
 def dense(*widths, window=1):
-    """The numbers of weights and biases of layers one after the other, of convolutions with so large a window."""
+    """Return the numbers of parameters of consecutive layers; `window` is the area of a convolution's kernel."""
     return [window * a * b + b for a, b in itertools.pairwise(widths)]
 
 

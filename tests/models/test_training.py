@@ -1,4 +1,4 @@
-"""Models that are random in training inside the engine, and LeNet training with our convolutions and XLA's."""
+"""Training of models with noise in the engine, and of LeNet with both kinds of convolutions."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ from fedjax_srp.models.lenet import Dropout
 
 
 def grey_federation(counts=(5, 9, 2), seed=0):
-    """Clients with 6 x 6 images of 3 classes."""
+    """Return clients with 6 x 6 images of 3 classes."""
     rng = np.random.default_rng(seed)
     total, ends = sum(counts), np.cumsum(counts)
     y = rng.integers(0, 3, total)
@@ -27,7 +27,7 @@ def grey_federation(counts=(5, 9, 2), seed=0):
 
 
 def random_model():
-    """An MLP with every kind of noise: augmented inputs, dropout below the cut and above."""
+    """Return an MLP with every kind of noise: augmented inputs, dropout below and above the cut."""
     dense = lambda width: nn.Sequential([lambda x: x.reshape(x.shape[0], -1), nn.Dense(width)])  # noqa: E731
     layers = [
         srp.models.Layer("fc1", dense(5), jax.nn.relu, Dropout(0.3)),
@@ -40,7 +40,7 @@ def random_model():
 
 @pytest.mark.long
 def test_chunks_devices_and_the_order_of_clients_do_not_matter():
-    """What is drawn in training belongs to client, round and step, never to a place."""
+    """Random numbers of training depend on client, round and step only."""
     algorithm = srp.algorithms.FedRep(random_model(), srp.Training(SGD(0.1), batch_size=4), head_epochs=2)
     states = []
     for devices, chunk_size, ids in ((1, 3, [[2, 0, 1]]), (2, 1, [[0, 1, 2]])):
@@ -53,7 +53,7 @@ def test_chunks_devices_and_the_order_of_clients_do_not_matter():
     assert len(np.unique(heads.reshape(3, -1), axis=0)) == 3
 
 
-def test_lenet_trains_alike_with_matrix_products_as_with_convolutions():
+def test_lenet_trains_equally_with_matrix_products_and_convolutions():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(9, 16, 16, 3)).astype(np.float32), (np.arange(9) % 4).astype(np.int32)
     examples = Examples(jnp.asarray(x), jnp.asarray(y), jnp.int32(9))
