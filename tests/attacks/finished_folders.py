@@ -1,9 +1,8 @@
-"""Bits flipped in the tables of finished runs: each is one line when the folder is read.
+"""Flip bits in the files of finished runs: reading the folder must refuse each in one line.
 
     python tests/attacks/finished_folders.py [--flips 240] > FILE.json
 
-`accuracy.png` is left out: it is drawn from the tables, and no number is read off it. What was found stands in
-`finished_folders.json`.
+`accuracy.png` is left out: it is drawn from the tables and never read. `finished_folders.json` has the results.
 """
 
 import argparse
@@ -21,7 +20,7 @@ FILES = ("config.json", "history.csv", "clients.csv", "summary.json", "models/co
 
 
 def run():
-    """A run that nobody simulated."""
+    """A made-up run."""
     rng, rounds, clients = np.random.default_rng(0), 20, 8
     return History(
         name="fedrep",
@@ -43,8 +42,8 @@ def run():
 
 def flips(number, folder, rng):
     """Flip bits, one at a time, in files chosen in turn, and read the folder with its states."""
-    place, found = run().save(folder / "run", models=True), {"flips": 0, "refused": 0, "silent": 0, "tracebacks": 0}
-    files = [path for name in FILES for path in sorted([place / name, *(place / name).rglob("*")]) if path.is_file()]
+    saved, found = run().save(folder / "run", models=True), {"flips": 0, "refused": 0, "silent": 0, "tracebacks": 0}
+    files = [path for name in FILES for path in sorted([saved / name, *(saved / name).rglob("*")]) if path.is_file()]
     files = [path for path in files if path.stat().st_size]
     for trial in range(number):
         path = files[trial % len(files)]
@@ -53,7 +52,7 @@ def flips(number, folder, rng):
         flipped[rng.randrange(len(flipped))] ^= 1 << rng.randrange(8)
         path.write_bytes(flipped)
         try:
-            History.load(place).server_state  # noqa: B018
+            History.load(saved).server_state  # noqa: B018
             outcome = "silent"
         except ValueError as error:
             outcome = "refused" if "damaged (" in str(error) and "\n" not in str(error) else "tracebacks"
@@ -62,7 +61,7 @@ def flips(number, folder, rng):
         found["flips"] += 1
         found[outcome] += 1
         path.write_bytes(intact)
-    assert History.load(place).server_state is not None
+    assert History.load(saved).server_state is not None
     return found
 
 

@@ -1,10 +1,9 @@
-"""Command lines that are something else: words, numbers and clocks that nobody meant.
+"""Random wrong command lines: words, numbers and clocks that no option expects.
 
     .venv/bin/python tests/attacks/fuzz_commands.py [NUMBER] [SEED]
 
-gives so many of them (200) to `main`, in this process: everything is checked, nothing is simulated, downloaded or
-timed. A command line is answered with exit code 0, or with 2 and one line; everything else is a finding, and ends with
-exit code 1.
+gives NUMBER of them (200) to `main` in this process: everything is checked, nothing is simulated, downloaded or timed.
+The expected answer is exit code 0, or 2 with one line; anything else is a finding, with which this script exits with 1.
 """
 
 from __future__ import annotations
@@ -64,12 +63,12 @@ CLOCKS = (
 
 
 def options():
-    """Every option of `run`, in the words of the command line."""
+    """Every option of `run`, as on the command line."""
     return [f"--{option.replace('_', '-')}" for group in run_words.groups().values() for option in group]
 
 
 def command(rng, folder):
-    """A command line."""
+    """A random command line."""
     kind = int(rng.integers(10))
     value = lambda: str(rng.choice(NUMBERS if rng.integers(2) else TEXTS))  # noqa: E731
     words = [*GOOD, "--out", str(folder / "run")]
@@ -98,17 +97,17 @@ def command(rng, folder):
 
 
 def accepted(*args, **kwargs):
-    """In the place of what runs a simulation that was checked."""
+    """Replace a function that would simulate, download or time."""
     raise AcceptedError
 
 
 class AcceptedError(Exception):
-    """A command line that would now be simulated."""
+    """The command line passed all checks."""
 
 
 @contextlib.contextmanager
-def harmless(folder):
-    """No simulation, no download, and a folder to be in."""
+def without_effects(folder):
+    """Work in this folder, without simulations and downloads."""
 
     was = os.getcwd()
     runs = [(simulation, "_run"), (demo, "run"), (archives, "prepare")]
@@ -125,11 +124,11 @@ def harmless(folder):
 
 
 def attack(words, folder):
-    """What becomes of a command line: (outcome, finding or None)."""
+    """Run a command line; return (outcome, finding or None)."""
     out, err = io.StringIO(), io.StringIO()
     try:
         with (
-            harmless(folder),
+            without_effects(folder),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
             warnings.catch_warnings(),
@@ -149,7 +148,7 @@ def attack(words, folder):
 
 
 def attacks(number, seed):
-    """So many command lines."""
+    """Attack with `number` command lines."""
     for trial in range(number):
         rng = np.random.default_rng([seed, trial])
         with tempfile.TemporaryDirectory() as folder:
@@ -158,7 +157,7 @@ def attacks(number, seed):
 
 
 def main(number=200, seed=0):
-    """Runs them and says what became of them."""
+    """Attack and print the outcomes; return the exit code."""
     counts, findings = Counter(), []
     for trial, words, outcome, finding in attacks(number, seed):
         counts[outcome] += 1

@@ -1,9 +1,9 @@
-"""Data files that are something else: truncated, of another type, with nan, empty, or full of Python objects.
+"""Random wrong data files: truncated, of another type, with nan, empty, or with Python objects.
 
     .venv/bin/python tests/attacks/fuzz_files.py [NUMBER] [SEED]
 
-loads so many of them (100) and says what became of each kind. A file is answered with a federation that holds the very
-examples that the file has, or with a ValueError of one line; everything else is a finding, and ends with exit code 1.
+loads NUMBER of them (100) and prints the outcomes of each kind. The expected answer is a federation with the examples
+of the file, or a ValueError of one line; anything else is a finding, with which this script exits with 1.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DTYPES = ("f2", "f8", "i1", "i8", "u8", "?", "c8", "U3", "S2", "M8[s]", "O")
 
 
 def columns(rng):
-    """A data set that loads: images of 4 x 4 with their labels and writers, and the same to test on."""
+    """Columns of a valid data set: images of 4 x 4 with labels and writers, for training and the same for tests."""
     y = np.tile(np.arange(CLASSES), PER_CLASS)
     x = rng.normal(size=(len(y), 4, 4)).astype(np.float32)
     users = np.repeat(["f1", "f2"], len(y) // 2)
@@ -36,8 +36,8 @@ def columns(rng):
     return train | {name.replace("train", "test"): value.copy() for name, value in train.items()}
 
 
-def shuffled_bytes(rng, data):
-    """The bytes of a file with one flipped, cut off, or with some more in the middle."""
+def damaged_bytes(rng, data):
+    """The bytes of a file with a bit flipped, truncated, or with bytes inserted."""
     place = int(rng.integers(len(data)))
     match rng.integers(4):
         case 0:
@@ -50,7 +50,7 @@ def shuffled_bytes(rng, data):
 
 
 def changed(rng, arrays):
-    """The columns with one of them made worse, and how."""
+    """A random damage to one of the columns: its name, and all columns."""
     name = str(rng.choice(sorted(arrays)))
     value = arrays[name]
     match int(rng.integers(11)):
@@ -105,7 +105,7 @@ def npz(rng, folder):
     match int(rng.integers(8)):
         case 0 | 1 | 2:
             np.savez(stream := io.BytesIO(), **columns(rng))
-            what, data = "bytes", shuffled_bytes(rng, stream.getvalue())
+            what, data = "bytes", damaged_bytes(rng, stream.getvalue())
         case 3:
             what, data = "pickle", pickle.dumps(_Runs())
         case 4:
@@ -150,7 +150,7 @@ def leaf(rng, folder):
         path = root / kind / "all_data.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         data = json.dumps(content).encode()
-        path.write_bytes(shuffled_bytes(rng, data) if what == "bytes" and kind == "train" else data)
+        path.write_bytes(damaged_bytes(rng, data) if what == "bytes" and kind == "train" else data)
     return f"leaf, {what}", root, lambda: srp.data.load(root)
 
 
@@ -177,7 +177,7 @@ def table(rng, folder):
         what, text = "text", texts[rng.integers(len(texts))]
         path.write_text(text)
     if rng.integers(3) == 0:
-        path.write_bytes(shuffled_bytes(rng, path.read_bytes() or b"0"))
+        path.write_bytes(damaged_bytes(rng, path.read_bytes() or b"0"))
     return f"trace, {what}", path, lambda: _clock(path)
 
 
@@ -193,7 +193,7 @@ MAKERS = (npz, leaf, in_memory, table)
 
 
 def check_same(found):
-    """A federation that was accepted holds finite examples of classes that exist, and a trace times >= 0."""
+    """Check that a federation has finite examples of existing classes, and a trace finite times >= 0."""
     if isinstance(found, srp.ClientTimes):
         times = np.asarray(found.realised)
         assert (np.isfinite(times) & (times >= 0)).all()
@@ -207,7 +207,7 @@ def check_same(found):
 
 
 def attack(rng, folder, maker):
-    """What becomes of one file: (kind, "accepted" or "refused", None) or, with a finding, what it is."""
+    """Load one random file; return (kind, outcome, finding or None)."""
     kind, _, load = maker(rng, folder)
     try:
         with warnings.catch_warnings():
@@ -223,12 +223,12 @@ def attack(rng, folder, maker):
     try:
         check_same(found)
     except AssertionError as error:
-        return kind, "accepted", f"accepted what it is not: {error}"
+        return kind, "accepted", f"accepted with wrong contents: {error}"
     return kind, "accepted", "a pickle ran" if _Runs.ran else None
 
 
 def attacks(number, seed):
-    """So many files, of all kinds in turn."""
+    """Attack with `number` files, of all kinds in turn."""
     for trial in range(number):
         rng = np.random.default_rng([seed, trial])
         with tempfile.TemporaryDirectory() as folder:
@@ -236,7 +236,7 @@ def attacks(number, seed):
 
 
 def main(number=100, seed=0):
-    """Runs them and says what became of them."""
+    """Attack and print the outcomes; return the exit code."""
     counts, findings = Counter(), []
     for trial, kind, outcome, finding in attacks(number, seed):
         counts[f"{kind}: {outcome}"] += 1

@@ -1,9 +1,9 @@
-"""Names of runs that are formulas, markup, TeX or no text at all, through run folders, tables, figures and the page.
+"""Runs whose names are formulas, markup, TeX or control characters: run folders, tables, figures and the report page.
 
     python tests/attacks/hostile_names.py > FILE.json
 
-A name comes back from its folder as it was or is refused in one line; no cell of a table begins a formula; the page
-holds no markup of a name, and asks no network for anything. What was found stands in `hostile_names.json`.
+A name is read back unchanged or refused in one line; no cell of a table begins a formula; the page has no markup from a
+name and no links to a network. `hostile_names.json` has the results.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from finished_folders import run
 from fedjax_srp.commands.report import report
 from fedjax_srp.history import History
 
-# Names with a blank between them, by what is hostile in them; then those that have blanks or control characters.
+# Names separated by blanks, by kind; then names that have blanks or control characters.
 FORMULAS = "= + - @ '= =1 @SUM(1) -2+3 +1+cmd |"
 TEX = r"$ $$ $\frac{1}{$ $$\require{x}$$ \(x\) \[x\] $x$ a_b^c \textbf{ % # & ~"
 MARKUP = r"""<b> </style> \u003cscript javascript:alert(1) &lt; <!-- ]]> " ' ` {{7*7}} ${7*7}"""
@@ -50,12 +50,12 @@ def formulas(path):
 def attack(names, folder):
     """Save runs of these names, read them, report them; returns findings."""
     wrong = []
-    for place, name in enumerate(names):
+    for number, name in enumerate(names):
         made = dataclasses.replace(run(), name=name)
         try:
-            made.save(folder / f"{place}")
-            if History.load(folder / f"{place}").name != name:
-                wrong.append((name, "came back as another"))
+            made.save(folder / f"{number}")
+            if History.load(folder / f"{number}").name != name:
+                wrong.append((name, "read back as another name"))
         except ValueError as error:
             if "\n" in str(error):
                 wrong.append((name, str(error)))
@@ -69,7 +69,7 @@ def attack(names, folder):
     page = (folder / "report.html").read_text("utf-8")
     wrong += [(name, "markup in the page") for name in names if name in TAGS and name in page]
     if re.search(r"(src|href)\s*=\s*[\"']?https?:", page):
-        wrong.append((names, "the page asks a network"))
+        wrong.append((names, "the page links to a network"))
     if not (folder / "accuracy.png").is_file():
         wrong.append((names, "no figure"))
     return wrong

@@ -1,9 +1,9 @@
-"""Attacks on kept runs: kills at random moments, bits flipped in checkpoints, Ctrl-C while a program starts and runs.
+"""Attacks on runs with checkpoints: kills at random moments, bits flipped, Ctrl-C while a program starts and runs.
 
     python tests/attacks/kept_runs.py [--kills 40] [--flips 60] [--interrupts 35] > FILE.json
 
-Says how many ended with a difference to a run that was left alone, with a traceback, or late. What it found, on 2 CPU
-cores, stands in `kept_runs.json`.
+Counts runs that end with a difference to an undisturbed run, with a traceback, or late. `kept_runs.json` has the
+results, on 2 CPU cores.
 """
 
 import argparse
@@ -29,7 +29,7 @@ PROGRAM += "from fedjax_srp.commands.cli import main; print('ready', flush=True)
 
 
 def start(out, *words, cache=None):
-    """The command line in a process of its own, which says when it is imported."""
+    """Start the command line in a new process; return once it has imported the package."""
     environment = os.environ | ({"JAX_COMPILATION_CACHE_DIR": os.fspath(cache)} if cache else {})
     command = [sys.executable, "-c", PROGRAM, *WORDS, "--out", os.fspath(out), *words]
     pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
@@ -39,7 +39,7 @@ def start(out, *words, cache=None):
 
 
 def contents(folder):
-    """The bytes of the tables, and those of the states."""
+    """The bytes of the tables and of the states."""
     from fedjax_srp import History, storage
 
     history = History.load(folder)
@@ -49,7 +49,7 @@ def contents(folder):
 
 
 def kills(number, folder, rng):
-    """Runs killed at random moments, continued until they are finished, and compared with one that was left alone."""
+    """Kill runs at random moments, continue them until they finish, and compare them with an undisturbed run."""
     cache, begin = folder / "cache", time.monotonic()
     assert start(folder / "whole", cache=cache).wait() == 0
     longest, expected = time.monotonic() - begin, contents(folder / "whole")
@@ -79,14 +79,14 @@ def kills(number, folder, rng):
 
 
 def flips(number, folder, rng, run, same):
-    """Bits flipped anywhere below a folder of checkpoints: refused, or the result that was expected.
+    """Flip bits anywhere below a folder of checkpoints: each is refused, or the result is the expected one.
 
     Args:
-        number: how many, one at a time.
-        folder: with the checkpoints of a run that is not finished; left as it was.
+        number: of bits, one at a time.
+        folder: with the checkpoints of an unfinished run; not changed.
         rng: of `random`.
         run: folder -> a history, continued from there.
-        same: (history) -> whether it is the one of a run that was left alone.
+        same: history -> whether it equals that of an undisturbed run.
     """
     found = {"flips": 0, "refused": 0, "equal": 0, "silent_differences": 0}
     for _ in range(number):
@@ -107,7 +107,7 @@ def flips(number, folder, rng, run, same):
 
 
 def interrupts(number, folder, rng):
-    """Ctrl-C at random moments from the first second on: exit code 130, one line, soon."""
+    """Press Ctrl-C at random moments: exit code 130 and one line, soon."""
     found = {"interrupts": 0, "seconds_at_most": 0.0, "wrong": []}
     for i in range(number):
         process = start(folder / f"interrupted_{i}", "--num-rounds", "100000")
@@ -131,7 +131,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         if given.flips:
             sys.path.insert(0, os.fspath(TESTS))
-            import conftest as conftest  # the devices of the tests
+            import conftest  # noqa: F401 - the devices of the tests
 
             found |= flips_of_a_run(given.flips, Path(folder), rng)
             print(json.dumps(found), file=sys.stderr, flush=True)
@@ -145,7 +145,7 @@ def main():
 
 
 def flips_of_a_run(number, folder, rng):
-    """`flips` in the run of the tests of checkpoints, interrupted with two snapshots beside each other."""
+    """`flips` in the run of the tests of checkpoints, interrupted when it has two snapshots."""
     sys.path[:0] = [os.fspath(TESTS), os.fspath(TESTS / "engine")]
     import checkpoint_job as job
 
@@ -161,7 +161,7 @@ def flips_of_a_run(number, folder, rng):
 
 
 def tables(history):
-    """What a history says, byte for byte."""
+    """The bytes of a history's arrays."""
     import jax
     import numpy as np
 

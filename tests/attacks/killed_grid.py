@@ -3,8 +3,8 @@
     python tests/attacks/killed_grid.py [--kills 20] [--seed 0] [--longest SECONDS] > FILE.json
 
 The grid has 18 runs, three methods with two rates and three seeds each, in two batches: FedAvg and FedAvg-FT are one
-training. Says how many runs ended with a difference, byte for byte, to a grid that was left alone. What it found, on 2
-CPU cores, stands in `killed_grid.json`.
+training. Counts runs that differ, byte for byte, from those of an undisturbed grid. `killed_grid.json` has the results,
+on 2 CPU cores.
 """
 
 import argparse
@@ -43,7 +43,7 @@ PROGRAM = "import sys; from fedjax_srp.commands.cli import main; sys.exit(main()
 
 
 def start(file, out, cache, *words):
-    """The command line in a process of its own; workers find what was compiled before."""
+    """Start the command line in a new process; workers share a cache of compiled programs."""
     environment = os.environ | {
         "JAX_COMPILATION_CACHE_DIR": os.fspath(cache),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
@@ -68,7 +68,7 @@ def workers_of(process):
 
 
 def is_worker(child):
-    """Return True if a process that runs is one of a grid, and not what the library starts beside them."""
+    """Return True if a process is running and is a worker, not a helper of multiprocessing."""
     try:
         return "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()
     except OSError:
@@ -76,20 +76,20 @@ def is_worker(child):
 
 
 def kill(process, rng, only_a_worker):
-    """SIGKILL for the grid, or for one of its workers; returns how many workers outlive the grid by more than 30 s."""
+    """Kill the grid or one of its workers; return the number of workers that outlive the grid by more than 30 s."""
     workers = workers_of(process)
     if only_a_worker and workers:
         os.kill(rng.choice(workers), signal.SIGKILL)
         return 0
     process.kill()
-    patience = time.monotonic() + 30
-    while any(map(is_worker, workers)) and time.monotonic() < patience:
+    deadline = time.monotonic() + 30
+    while any(map(is_worker, workers)) and time.monotonic() < deadline:
         time.sleep(0.1)
     return sum(map(is_worker, workers))
 
 
 def attack(number, folder, rng, num_rounds=20, eval_every=1, words=WORDS, longest=None):
-    """Kills so many times, over as many grids as it takes, and compares each with one that was left alone."""
+    """Kill `number` times, over as many grids as it takes, and compare each with an undisturbed grid."""
     file, cache = folder / "grid.toml", folder / "cache"
     file.write_text(GRID.format(num_rounds=num_rounds, eval_every=eval_every))
     seconds = []

@@ -1,4 +1,4 @@
-"""A sample of the fuzzed files and command lines; `fuzz_files.py` and `fuzz_commands.py` run as many as wanted."""
+"""A sample of the random files and command lines of `fuzz_files.py` and `fuzz_commands.py`."""
 
 import warnings
 
@@ -12,20 +12,20 @@ from fedjax_srp.runs import clocks as clock
 
 
 @pytest.fixture
-def heard():
-    """Warnings are answers to odd data too; none of them is an error here."""
+def lenient_warnings():
+    """Warnings about odd data are not errors."""
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         yield
 
 
-def test_files_are_refused_in_one_line_or_read_as_they_are(heard):
+def test_files_are_refused_in_one_line_or_loaded_correctly(lenient_warnings):
     found = list(fuzz_files.attacks(100, seed=0))
     assert not [(trial, kind, finding) for trial, kind, _, finding in found if finding]
     assert {outcome for _, _, outcome, _ in found} == {"accepted", "refused"}
 
 
-def test_the_file_that_is_fuzzed_loads_as_it_is(tmp_path):
+def test_the_file_without_damage_loads(tmp_path):
     arrays = fuzz_files.columns(np.random.default_rng(0))
     np.savez(tmp_path / "data.npz", **arrays)
     data = srp.data.load(tmp_path / "data.npz")
@@ -33,7 +33,7 @@ def test_the_file_that_is_fuzzed_loads_as_it_is(tmp_path):
     np.testing.assert_array_equal(data.x_train, arrays["x_train"])
 
 
-def test_what_was_accepted_wrongly_is_a_finding():
+def test_wrong_contents_are_a_finding():
     class Found:
         x_train, y_train, num_classes = np.array([[np.nan]]), np.array([0]), 1
 
@@ -41,14 +41,14 @@ def test_what_was_accepted_wrongly_is_a_finding():
         fuzz_files.check_same(Found)
 
 
-def test_command_lines_are_answered_in_one_line_or_taken(heard):
+def test_command_lines_are_refused_in_one_line_or_accepted(lenient_warnings):
     found = list(fuzz_commands.attacks(40, seed=0))
     assert not [(trial, words, finding) for trial, words, _, finding in found if finding]
     assert {"accepted", "refused"} <= {outcome for _, _, outcome, _ in found}
 
 
 def answer(words):
-    """The clock that is meant, or the error that says why none is."""
+    """The clock, or the error of parsing it."""
     try:
         return clock.parse(words, 4)
     except ValueError as error:
@@ -56,12 +56,12 @@ def answer(words):
 
 
 @pytest.mark.parametrize("words", fuzz_commands.CLOCKS, ids=range(len(fuzz_commands.CLOCKS)))
-def test_clocks_are_answered_in_one_line_or_taken(words):
+def test_clocks_are_refused_in_one_line_or_accepted(words):
     found = answer(words)
     assert isinstance(found, srp.Clock) or (len(str(found)) < 400 and "\n" not in str(found))
 
 
-def test_a_name_that_takes_nothing_says_so():
+def test_a_clock_name_without_arguments_is_refused_with_arguments():
     assert str(answer("random:2")).startswith("clock='random:2': 'random' stands for dynamic:exponential(")
 
 

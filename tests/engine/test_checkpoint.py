@@ -190,7 +190,7 @@ def test_the_folder_of_another_run_is_refused(change, word, one_folder):
     ("change", "word"), [({"init": another_start}, "start"), ({"server": another_server}, "program")]
 )
 def test_a_class_with_edited_functions_is_another_run(change, word, tmp_path):
-    """As after running a notebook cell again: the class has the same name and fields."""
+    """Running a notebook cell again defines a class of the same name and fields."""
     job.run(tmp_path, num_rounds=2, algorithm=changed(job.ALGORITHM))
     assert job.run(tmp_path, num_rounds=2, algorithm=changed(job.ALGORITHM)).num_rounds == 2
     with pytest.raises(ValueError, match=rf"belongs to a run with {word}=.*; code of a part or of the package"):

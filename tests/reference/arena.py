@@ -1,20 +1,20 @@
-"""A federation whose clients come, work, leave and fail, event by event in plain Python: no arrays, no JAX."""
+"""Clients that arrive, work, leave and fail, event by event in plain Python: no arrays, no JAX."""
 
 import heapq
 import math
 from typing import NamedTuple
 
 REPORTS, LEAVES = 0, 1
-ROUNDING = 1e-9  # who leaves at the end of a round is not there in the next
+ROUNDING = 1e-9  # a client that leaves at the end of a round is absent in the next
 
 
 class Asked(NamedTuple):
     """The server's request of one round."""
 
     clients: list
-    quorum: int | None = None  # it goes on at so many reports
+    quorum: int | None = None  # number of reports that ends the round
     work: dict | None = None  # units of each client; None: one
-    limit: float | None = None  # it goes on then, if somebody has reported
+    limit: float | None = None  # time at which the round ends if a client has reported
 
 
 class Outcome(NamedTuple):
@@ -26,7 +26,7 @@ class Outcome(NamedTuple):
 
 
 def presence(row, period, now):
-    """When a client comes and leaves, from now on; `row` are its intervals, which repeat with the period."""
+    """Next arrival and departure of a client after `now`; `row` are its intervals, which repeat with the period."""
     time = now % period
     plays = [(start + play, end + play) for start, end in row for play in (0.0, period) if start < end]
     come = [(max(start - time, 0.0), end - time) for start, end in plays if end > time + ROUNDING]
@@ -52,7 +52,7 @@ def units_that_fit(clients, times, stays, communication, most, on_time):
 
 
 def play_round(asked, times, stays, communication=0.0):
-    """Asks, waits, and says who reported, how long it took, and what the others worked for nothing."""
+    """Play a round; return who reported, its duration, and the work of the others, which is wasted."""
     work = asked.work or dict.fromkeys(asked.clients, 1)
     events, ends = [], {}
     for client in asked.clients:

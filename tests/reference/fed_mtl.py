@@ -11,7 +11,7 @@ def flat(params):
 
 
 def unflat(vector, like):
-    """The model that `flat` made the vector of."""
+    """Inverse of `flat`."""
     sizes = [w.size for layer in like.values() for w in layer.values()]
     pieces = iter(np.split(vector, np.cumsum(sizes)[:-1]))
     return {name: {part: next(pieces).reshape(w.shape) for part, w in layer.items()} for name, layer in like.items()}

@@ -15,7 +15,7 @@ class State(NamedTuple):
 
 
 def distance_gradient(w, x, y, centroids):
-    """Of the mean over the batch of the mean squared difference between features and the class's centroid."""
+    """Gradient of the mean squared difference between features and the class's centroid."""
     inputs, logits = mlp.forward(w, x)
     z = inputs[-1]
     at_features = 2 * (z - np.array([centroids[c] for c in y])) / z.size

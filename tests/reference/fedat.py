@@ -1,4 +1,4 @@
-"""FedAT (Chai et al., 2021, Algorithm 2), in NumPy: a queue of tiers, each with rounds of its own."""
+"""FedAT (Chai et al., 2021, Algorithm 2), in NumPy: a queue of tiers, each with its own rounds."""
 
 import heapq
 from typing import NamedTuple

@@ -17,11 +17,11 @@ def run(params, clients, cohorts, steps, *, sgd, client_weighting="uniform"):
 
 
 def global_accuracy(params, client):
-    """Of the model as it is."""
+    """Accuracy of the global model."""
     return mlp.accuracy(params, client.x_test, client.y_test)
 
 
 def fine_tuned_accuracy(params, layers, client, steps, sgd):
-    """After training the named layers on the client."""
+    """Accuracy after training the named layers on the client."""
     tuned = train(params, layers, client.x, client.y, steps, sgd)
     return mlp.accuracy(tuned, client.x_test, client.y_test)

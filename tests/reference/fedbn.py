@@ -16,19 +16,19 @@ PERSONAL = {"normalisation": ("scale", "bias", "mean", "var"), "statistics": ("m
 
 
 def logits(params, x):
-    """Of a judged model, by its running statistics."""
+    """Logits of a model in evaluation, by its running statistics."""
     norm, h = params["norm"], x @ params["fc"]["kernel"]
     h = norm["scale"] * (h - norm["mean"]) / np.sqrt(norm["var"] + EPSILON) + norm["bias"]
     return np.maximum(h, 0) @ params["out"]["kernel"] + params["out"]["bias"]
 
 
 def accuracy(params, x, y):
-    """Fraction of examples that a judged model classifies correctly."""
+    """Fraction of examples classified correctly, with running statistics."""
     return np.mean(logits(params, x).argmax(axis=1) == y)
 
 
 def gradient(params, x, y):
-    """Of the mean cross-entropy in all but the statistics, with the batch's mean and variance."""
+    """Gradient of the mean cross-entropy with the batch's mean and variance, which are returned too."""
     norm, n = params["norm"], len(y)
     z = x @ params["fc"]["kernel"]
     mu, var = z.mean(axis=0), z.var(axis=0)
@@ -64,13 +64,13 @@ def train(params, x, y, rows_of_steps, sgd):
 
 
 class State(NamedTuple):
-    """After a round."""
+    """State after a round."""
 
     params: dict  # the mean of the cohort's models
     own: list  # each client's personal entries of the layer "norm"
 
     def model_of(self, i):
-        """The shared layers with what is client i's own."""
+        """The shared layers with the personal entries of client i."""
         return self.params | {"norm": self.params["norm"] | self.own[i]}
 
 

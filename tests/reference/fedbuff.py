@@ -1,4 +1,4 @@
-"""FedBuff, in NumPy: clients work side by side, the server steps when k updates are in. Events, not rounds."""
+"""FedBuff, in NumPy, as events: clients work concurrently, the server steps after every k updates."""
 
 import heapq
 from typing import NamedTuple
@@ -15,9 +15,9 @@ class Job(NamedTuple):
 
 
 def jobs(num_clients, job_time, k):
-    """Yields jobs one by one as they end. After every k of them these k clients begin anew, with the next version.
+    """Yields jobs as they end. After every k of them these k clients start again, with the next version.
 
-    `job_time(v, i)`: how long the job takes that client i begins with version v.
+    `job_time(v, i)` is the duration of the job that client i begins with version v.
     """
     queue = [Job(job_time(0, i), i, 0) for i in range(num_clients)]
     heapq.heapify(queue)
@@ -34,10 +34,10 @@ def jobs(num_clients, job_time, k):
 
 
 def limited_jobs(first, next_client, job_time, k):
-    """Yields jobs one by one as they end, with a limited number of clients at work: FedBuff's server loop.
+    """Yields jobs as they end, with a limited number of clients at work: FedBuff's server loop.
 
-    `first` begin at time 0; when one delivers, `next_client(idle)` begins at once, with the model of that time. Idle is
-    who is not at work and has nothing in the buffer.
+    `first` begin at time 0; when one delivers, the client `next_client(busy, version)` begins at once with the model of
+    that version. Busy clients are at work or have an update in the buffer.
     """
     queue = [Job(job_time(0, i), i, 0) for i in first]
     heapq.heapify(queue)
@@ -54,7 +54,7 @@ def limited_jobs(first, next_client, job_time, k):
 
 
 class Step(NamedTuple):
-    """What a step of the server was."""
+    """A step of the server."""
 
     time: float
     arrivals: list[int]

@@ -24,7 +24,7 @@ def local(params, client, rows, sgd, delta, gradient):
 
 
 def run_as_printed(params, clients, cohorts, steps, *, step, gamma, gradient=mlp.gradient):
-    """Yields the state after every round of one stage; plain SGD, and tau is equal for all or what was printed."""
+    """Yields the state after every round of one stage; plain SGD, equal tau for all."""
     zero = combine(np.zeros_like, params)
     tracking = [zero for _ in clients]
     for t, cohort in enumerate(cohorts):

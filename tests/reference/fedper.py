@@ -14,7 +14,9 @@ def run(params, clients, cohorts, steps, *, own, sgd, client_weighting="uniform"
     for t, cohort in enumerate(cohorts):
         models, of_clients = {}, list(state.own)
         for i in cohort:
-            models[i] = train(state.under(state.own[i]), list(params), clients[i].x, clients[i].y, steps(t, i), sgd)
+            models[i] = train(
+                state.model_with(state.own[i]), list(params), clients[i].x, clients[i].y, steps(t, i), sgd
+            )
             of_clients[i] = {name: models[i][name] for name in own}
         average = mean(list(models.values()), [weight(client_weighting, clients[i]) for i in cohort])
         shared, mean_own = ({name: average[name] for name in names} for names in (shared, own))

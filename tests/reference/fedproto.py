@@ -15,7 +15,7 @@ class State(NamedTuple):
 
 
 def gradient(w, x, y, prototypes, penalty):
-    """Of the mean over the batch of cross-entropy + penalty * mean squared difference to the class's prototype."""
+    """Gradient of the batch's mean cross-entropy + penalty * mean squared difference to the class's prototype."""
     inputs, logits = mlp.forward(w, x)
     z = inputs[-1]
     to_prototype = np.array([z[k] - prototypes[c] if c in prototypes else 0 * z[k] for k, c in enumerate(y)])
@@ -45,7 +45,7 @@ def run(params, clients, cohorts, steps, *, penalty, sgd, client_weighting="unif
 
 
 def nearest_accuracy(state, i, client):
-    """Of the class whose global prototype is nearest."""
+    """Accuracy of predicting the class whose global prototype is nearest."""
     features = mlp.forward(state.models[i], client.x_test)[0][-1]
     classes = sorted(state.prototypes)
     distances = np.array([np.linalg.norm(features - state.prototypes[c], axis=1) for c in classes])

@@ -7,16 +7,16 @@ from reference.local import mean, train, weight
 
 
 class State(NamedTuple):
-    """After a round of a method whose clients keep some layers for themselves."""
+    """State after a round of a method with personal layers."""
 
     shared: dict
-    mean_own: dict  # the mean of the cohort's own layers, for evaluations that fine-tune
+    mean_own: dict  # mean of the cohort's personal layers, for evaluations that fine-tune
     own: list
     trained: frozenset  # ids of the clients that have taken part
     layers: list  # names of all layers, in their order
 
-    def under(self, own):
-        """The model of the shared layers and these."""
+    def model_with(self, own):
+        """The model with the shared layers and these personal ones."""
         return {name: (self.shared | own)[name] for name in self.layers}
 
 
@@ -47,17 +47,17 @@ def run(params, clients, cohorts, steps, *, own, head_steps, sgd, head_sgd, alte
 
 
 def own_accuracy(state, i, client):
-    """The shared layers with the client's own."""
-    return mlp.accuracy(state.under(state.own[i]), client.x_test, client.y_test)
+    """Accuracy of the shared layers with the client's personal ones."""
+    return mlp.accuracy(state.model_with(state.own[i]), client.x_test, client.y_test)
 
 
 def own_or_mean_accuracy(state, i, client):
-    """The same, with the mean of own layers for a client that has never taken part."""
+    """Same as `own_accuracy`, with the mean personal layers for a client that has never taken part."""
     own = state.own[i] if i in state.trained else state.mean_own
-    return mlp.accuracy(state.under(own), client.x_test, client.y_test)
+    return mlp.accuracy(state.model_with(own), client.x_test, client.y_test)
 
 
 def fine_tuned_accuracy(state, client, steps, sgd):
-    """The mean of own layers, trained on the client under frozen shared ones."""
-    tuned = train(state.under(state.mean_own), list(state.mean_own), client.x, client.y, steps, sgd)
+    """Accuracy of the mean personal layers after training on the client with frozen shared layers."""
+    tuned = train(state.model_with(state.mean_own), list(state.mean_own), client.x, client.y, steps, sgd)
     return mlp.accuracy(tuned, client.x_test, client.y_test)

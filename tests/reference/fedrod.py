@@ -21,7 +21,7 @@ def shared_of(both):
 
 
 def logits_of_both(both, x):
-    """Those of the generic head, and those of the personal one."""
+    """Inputs of every layer, logits of the generic head, and logits of the personal head."""
     inputs, generic = mlp.forward(shared_of(both), x)
     return inputs, generic, inputs[-1] @ both[OWN]["kernel"] + both[OWN]["bias"]
 
@@ -56,6 +56,6 @@ def run(params, clients, cohorts, steps, *, num_classes, sgd: Sgd, client_weight
 
 
 def own_accuracy(state, i, client):
-    """Both heads together."""
+    """Accuracy of the sum of both heads."""
     _, generic, own = logits_of_both(state.params | {OWN: state.heads[i]}, client.x_test)
     return np.mean((generic + own).argmax(axis=1) == client.y_test)

@@ -6,7 +6,7 @@ from reference.local import combine, mean, weight
 
 
 def run(params, clients, cohorts, steps, *, sgd, client_weighting="num_examples"):
-    """Yields the global model after every round; the server's momentum goes on, and nobody takes `steps`."""
+    """Yields the global model after every round; the server's momentum is kept, and `steps` is not used."""
     buffers = combine(np.zeros_like, params)
     for cohort in cohorts:
         gradients = [mlp.gradient(params, clients[i].x, clients[i].y) for i in cohort]

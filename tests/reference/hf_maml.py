@@ -40,7 +40,7 @@ def run(params, clients, cohorts, steps, *, sgd, client_weighting="uniform", **m
 
 
 def adapted_accuracy(params, client, alpha, inner_steps=1):
-    """After full-batch steps of size alpha on the client's data."""
+    """Accuracy after full-batch steps of size alpha on the client's data."""
     for _ in range(inner_steps):
         params = plus(-alpha, params, mlp.gradient(params, client.x, client.y))
     return mlp.accuracy(params, client.x_test, client.y_test)

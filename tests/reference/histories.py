@@ -1,4 +1,4 @@
-"""Histories that nobody simulated."""
+"""Made-up histories."""
 
 from types import SimpleNamespace
 
@@ -8,7 +8,7 @@ from fedjax_srp.history import History
 
 
 def made_history(scores, compute_time, evaluation="fine_tune", clients=1, **fields):
-    """Every client has these scores, one after each round or after `eval_round`; fields replace what is made here."""
+    """History in which every client has these scores, one per round or per `eval_round`; `fields` override others."""
     rounds = len(compute_time)
     made = {
         "name": "fedrep",
@@ -27,7 +27,7 @@ def made_history(scores, compute_time, evaluation="fine_tune", clients=1, **fiel
 
 
 def without_figures(monkeypatch):
-    """Runs and reports are written without their figures, which take longer than all the rest."""
+    """Write runs and reports without their figures, which take most of the time."""
     figure = SimpleNamespace(savefig=lambda *_, **__: None)
     monkeypatch.setattr(History, "plot", lambda *_: figure)
     monkeypatch.setattr("fedjax_srp.commands.report.figure", lambda *_: figure)

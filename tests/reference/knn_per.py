@@ -1,4 +1,4 @@
-"""kNN-Per (Marfoq et al., 2022), in NumPy: how a client is judged, one test example after the other."""
+"""kNN-Per (Marfoq et al., 2022), in NumPy: evaluation of a client, one test example after the other."""
 
 import numpy as np
 from reference import mlp

@@ -1,4 +1,4 @@
-"""What one client does in the papers' experiments, in NumPy: epochs of mini-batch SGD; and the server's mean."""
+"""Mini-batch SGD of one client in the papers' experiments, and the server's mean, in NumPy."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ class Sgd(NamedTuple):
 
 
 def batches(orders, batch_size):
-    """An epoch is a random order of the client's examples, cut into batches; the last may be smaller."""
+    """Batches of every epoch, given the order of its examples; an epoch's last batch may be smaller."""
     for order in orders:
         for begin in range(0, len(order), batch_size):
             yield order[begin : begin + batch_size]

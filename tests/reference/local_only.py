@@ -1,4 +1,4 @@
-"""Every client alone, in NumPy: it goes on with its own model whenever it takes part."""
+"""Local training without a server, in NumPy: a client continues from its own model when it takes part."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ from reference.local import train
 
 
 class State(NamedTuple):
-    """The models of all clients, and the mean over the cohort of |w_i|^2, which tells of divergence."""
+    """The models of all clients, and the mean over the cohort of |w_i|^2, which detects divergence."""
 
     models: list
     square_norm: float

@@ -8,7 +8,7 @@ import numpy as np
 
 
 def forward(params, x):
-    """What enters every layer, and the logits."""
+    """Inputs of every layer, and the logits."""
     inputs, h = [], x.reshape(len(x), -1)
     for i, layer in enumerate(params.values()):
         inputs.append(h)
@@ -36,7 +36,7 @@ def at_logits(logits, y):
 
 
 def backward(params, inputs, delta, at_features=0.0):
-    """The gradient of what has `delta` for gradient in the logits and `at_features` in what enters the last layer."""
+    """Gradient of a loss whose gradient is `delta` in the logits and `at_features` in the input of the last layer."""
     gradients, last = {}, list(params)[-1]
     for name, h in zip(reversed(params), reversed(inputs), strict=True):
         gradients[name] = {"kernel": h.T @ delta, "bias": delta.sum(axis=0)}

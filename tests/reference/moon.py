@@ -8,7 +8,7 @@ from reference.local import mean, train, weight
 
 
 class State(NamedTuple):
-    """The global model, and the model that each client last left."""
+    """The global model, and the last local model of each client."""
 
     params: dict
     last: list
@@ -24,7 +24,7 @@ def cosine(a, b):
 
 
 def gradient(w, x, y, w_glob, w_prev, mu, tau):
-    """Of the mean over the batch of cross-entropy + mu * contrastive loss."""
+    """Gradient of the batch's mean cross-entropy + mu * contrastive loss."""
     inputs, logits = mlp.forward(w, x)
     z, z_glob, z_prev = inputs[-1], mlp.forward(w_glob, x)[0][-1], mlp.forward(w_prev, x)[0][-1]
     (to_glob, d_glob), (to_prev, d_prev) = cosine(z, z_glob), cosine(z, z_prev)

@@ -1,4 +1,4 @@
-"""What the tests of algorithms and engine share: tiny federations, a scripted policy, and a run one can look into."""
+"""Helpers of the tests of algorithms and engine: tiny federations, a scripted policy, and a run with visible state."""
 
 import contextlib
 import dataclasses
@@ -62,7 +62,7 @@ def model(cut="out", hidden=(5, 4), dtype=jnp.float32):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Numbers:
-    """One number a client: the smallest federation there is. A score is what `predict` makes of the number."""
+    """Federation with one number for each client; a score is `predict(number)`."""
 
     values: jax.Array  # (num_clients,) float
     score_name = "number"  # no field
@@ -86,12 +86,12 @@ def numbers(*values):
 
 
 def whole_server(server, context):
-    """The broadcast of the server's state as it is."""
+    """Broadcast of the server's unchanged state."""
     return server
 
 
 def _made(base, name, given, fields=None):
-    """A part of a fresh class below `base`: functions become static methods, everything else attributes."""
+    """Instance of a new subclass of `base`: functions become static methods, everything else class attributes."""
     for attribute in given:
         assert hasattr(base, attribute), f"{base.__name__} has no {attribute}"
     in_class = {n: staticmethod(v) if callable(v) and not isinstance(v, type) else v for n, v in given.items()}
@@ -126,7 +126,7 @@ def made_clock(name, init, sample):
 
 
 def changed(part, **given):
-    """A part with other values of its fields, and with methods or attributes replaced in a fresh class below its own.
+    """Copy of a part with other values of its fields, and with methods or attributes replaced in a new subclass.
 
     Functions come without `self`. What calls the methods of `part` has its floats as constants.
     """
@@ -137,7 +137,7 @@ def changed(part, **given):
 
 
 def built(cls, *args, **options):
-    """A part of this class, its options by their short names: `epochs` for `training.epochs`."""
+    """Instance of `cls`; options have their short names, such as `epochs` for `training.epochs`."""
     return build(cls, options, *args)
 
 
@@ -145,7 +145,7 @@ ALGORITHMS = {cls.name: cls for cls in (getattr(srp.algorithms, name) for name i
 
 
 def algorithm_of(client, **fields):
-    """An algorithm of a few lines: its server keeps the mean message, its model is one number."""
+    """Small algorithm: its server keeps the mean message, its model is one number."""
     given = {
         "name": "few_lines",
         "init": lambda key, data: jnp.zeros(()),
@@ -159,7 +159,7 @@ def algorithm_of(client, **fields):
 
 
 class Script(NamedTuple):
-    """Who takes part, round by round: what `scripted` was told, free to be edited between rounds."""
+    """Participants, round by round: the arguments of `scripted`, which a test may edit between rounds."""
 
     ids: jax.Array  # (rounds, pool) int32
     size: jax.Array  # (rounds,) int32
@@ -179,7 +179,7 @@ def script(ids, size=None, work=None, stage=None, round=0):
 
 @srp.part
 class Scripted(ParticipationPolicy):
-    """What `scripted` makes."""
+    """Policy of `scripted`."""
 
     ids: np.ndarray
     size: np.ndarray
@@ -203,7 +203,7 @@ class Scripted(ParticipationPolicy):
 
 
 def scripted(*args, needs_global_gradient=False, **kwargs):
-    """A policy that ignores times and does as told. Its state holds the script: one program serves many scripts."""
+    """A policy that ignores times and follows its script, which is its state: one program serves many scripts."""
     return Scripted(*map(np.asarray, script(*args, **kwargs)[:4]), needs_global_gradient)
 
 
@@ -211,13 +211,13 @@ CLOCK = srp.clocks.Fixed(srp.clocks.Exponential(1.0))
 
 
 def to_host(tree):
-    """A NumPy copy of every array; keys stay keys, in buffers of their own."""
+    """A NumPy copy of every array; keys are copied as keys."""
     is_key = lambda leaf: jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)  # noqa: E731
     return jax.tree.map(lambda leaf: jnp.copy(leaf) if is_key(leaf) else np.array(leaf), tree)
 
 
 class Run:
-    """Compiled rounds whose states can be seen and replaced: what `simulate` does, without the host's side."""
+    """Compiled rounds of `simulate`, without its work on the host; states can be read and replaced."""
 
     def __init__(
         self,
@@ -244,12 +244,12 @@ class Run:
             self.place(state)
 
     def feed(self, data):
-        """Goes on with other data of the same shapes."""
+        """Continue with other data of the same shapes."""
         self.data = jax.device_put(data, self.layout.sharding())
         return self
 
     def place(self, state):
-        """Goes on from a state on the host, whichever devices it comes from."""
+        """Continue from a state on the host, of a run on any devices."""
         missing = self.layout.owned * self.layout.num_devices - self.layout.num_clients
 
         def by_client(leaf):
@@ -268,13 +268,13 @@ class Run:
         return state._replace(clients=jax.tree.map(in_order, state.clients))
 
     def rounds(self, length=1):
-        """Runs rounds and the evaluation after them; returns their `Segment` on the host."""
+        """Run rounds and the evaluation after them; return their `Segment` on the host."""
         self.state, segment = self.program.segment(length, self.state, self.root, self.data)
         return jax.device_get(segment)
 
 
 def steps(run, number):
-    """`number` times one round; returns the host's states after each."""
+    """Run `number` rounds one by one; return the host's state after each."""
     states = []
     for _ in range(number):
         run.rounds()
@@ -283,7 +283,7 @@ def steps(run, number):
 
 
 def assert_close(actual: Any, desired: Any, rtol: float):
-    """Every leaf, relative to its largest entry; dtypes and structures are equal."""
+    """Check every leaf, relative to its largest entry; dtypes and structures must be equal."""
     assert jax.tree.structure(actual) == jax.tree.structure(desired)
     for (path, a), d in zip(jax.tree.leaves_with_path(actual), jax.tree.leaves(desired), strict=True):
         a, d = np.asarray(a), np.asarray(d)
@@ -293,7 +293,7 @@ def assert_close(actual: Any, desired: Any, rtol: float):
 
 
 def assert_same_bits(actual: Any, desired: Any):
-    """Every leaf, bit for bit: -0.0 is not 0.0, and a nan is equal to itself only with its payload."""
+    """Check every leaf bit for bit: -0.0 is not 0.0, and a nan equals itself only with its payload."""
     assert jax.tree.structure(actual) == jax.tree.structure(desired)
     for (path, a), d in zip(jax.tree.leaves_with_path(actual), jax.tree.leaves(desired), strict=True):
         a, d = np.asarray(a), np.asarray(d)
@@ -303,14 +303,14 @@ def assert_same_bits(actual: Any, desired: Any):
 
 
 def simulate(algorithm, data, num_rounds=2, **options):
-    """`srp.simulate` with the tests' key, in silence and on one device."""
+    """`srp.simulate` with the tests' key, without progress bar and on one device."""
     return srp.simulate(
         algorithm, data, num_rounds=num_rounds, **{"key": KEY, "progress": False, "devices": 1} | options
     )
 
 
 def refusal(function, *args, **options):
-    """The one line of the ValueError that the call raises."""
+    """Message of the ValueError that the call raises; it must have one line."""
     with refused(r"\w") as caught:
         function(*args, **options)
     return str(caught.value)
@@ -318,7 +318,7 @@ def refusal(function, *args, **options):
 
 @contextlib.contextmanager
 def refused(match):
-    """What is within raises a ValueError of one line with these words."""
+    """Check that the block raises a ValueError of one line that matches."""
     with pytest.raises(ValueError, match=match) as caught:
         yield caught
     assert "\n" not in str(caught.value)

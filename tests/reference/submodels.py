@@ -8,7 +8,7 @@ from reference.local import combine, train
 
 
 def units_of(params, rate, first=0):
-    """Which units of each layer's output a submodel of this rate has; all of the last layer's."""
+    """Output units of each layer in a submodel of this rate; the last layer has all of them."""
     names = list(params)
     found = {}
     for name in names:
@@ -18,8 +18,8 @@ def units_of(params, rate, first=0):
     return found
 
 
-def places(params, units):
-    """Of every layer, where a submodel lies in its arrays: kernels have rows for the units below."""
+def indices_of(params, units):
+    """Yields, for every layer, the indices of a submodel in its arrays; rows of kernels are the units below."""
     below = [*range(next(iter(params.values()))["kernel"].shape[0])]
     for name in params:
         yield name, {"kernel": np.ix_(below, units[name]), "bias": units[name]}
@@ -27,12 +27,12 @@ def places(params, units):
 
 
 def cut(params, units):
-    """The submodel: rows of the units below, columns of its own."""
-    return {name: {leaf: params[name][leaf][at] for leaf, at in of.items()} for name, of in places(params, units)}
+    """The submodel of these units."""
+    return {name: {leaf: params[name][leaf][at] for leaf, at in of.items()} for name, of in indices_of(params, units)}
 
 
 def scaled(params, factor):
-    """Kernels above the first layer times a factor: hidden units that give so much more."""
+    """Kernels above the first layer times a factor, as if outputs of hidden units were."""
     first = next(iter(params))
     return {
         n: {"kernel": la["kernel"] * (1.0 if n == first else factor), "bias": la["bias"]} for n, la in params.items()
@@ -40,7 +40,7 @@ def scaled(params, factor):
 
 
 def scaler_gradient(rate):
-    """Gradient of a narrow model whose hidden units give 1 / rate as much."""
+    """Gradient of a narrow model whose hidden units are multiplied by 1 / rate."""
     return lambda params, x, y: scaled(mlp.gradient(scaled(params, 1 / rate), x, y), 1 / rate)
 
 
@@ -48,7 +48,7 @@ def averaged(params, parts, weights):
     """Each parameter's mean over the clients that have it; `parts` are (units, submodel)."""
     sums, counts = combine(np.zeros_like, params), combine(np.zeros_like, params)
     for (units, small), weight in zip(parts, weights, strict=True):
-        for name, of_layer in places(params, units):
+        for name, of_layer in indices_of(params, units):
             for leaf, at in of_layer.items():
                 sums[name][leaf][at] += weight * small[name][leaf]
                 counts[name][leaf][at] += weight
@@ -69,7 +69,7 @@ def nested_gradient(whole, rates_of_steps):
     def gradient_of(params, x, y):
         units, padded = units_of(whole, next(rates)), combine(np.zeros_like, params)
         small = mlp.gradient(cut(params, units), x, y)
-        for name, of_layer in places(params, units):
+        for name, of_layer in indices_of(params, units):
             for leaf, at in of_layer.items():
                 padded[name][leaf][at] = small[name][leaf]
         return padded

@@ -26,7 +26,7 @@ def by_differences(function, w):
 
 @pytest.mark.parametrize("alpha", [0.0, 0.2])
 def test_gradients_by_central_differences(alpha):
-    """Of the loss, and of the loss after a step: HF-MAML's, whose Hessian is a difference of gradients."""
+    """Gradients of the loss, and of the loss after a step: HF-MAML, whose Hessian is a difference of gradients."""
     rng = np.random.default_rng(0)
     params, x, y = a_model(rng), rng.normal(size=(7, 3)), rng.integers(0, 2, 7)
     moved = lambda: hf_maml.plus(-alpha, params, mlp.gradient(params, x, y))  # noqa: E731
@@ -46,8 +46,8 @@ def test_the_gradient_of_the_relations_of_fed_mtl():
     np.testing.assert_allclose(gradient, differences, rtol=1e-6)
 
 
-def test_the_weights_of_fednova_are_those_of_the_gradients_in_a_move():
-    """By hand: momentum 0.5, three steps along gradients 1, 10 and 100."""
+def test_fednova_weights_of_gradients():
+    """Momentum 0.5, three steps along gradients 1, 10 and 100, by hand."""
     position, buffer = 0.0, 0.0
     for gradient in (1.0, 10.0, 100.0):
         buffer = 0.5 * buffer + gradient
@@ -75,7 +75,7 @@ def test_two_steps_of_sgd_by_hand():
     np.testing.assert_allclose(trained["out"]["bias"], b1 - 0.5 * vb, rtol=1e-14)
 
 
-def test_frozen_layers_stay_and_the_argument_is_not_touched():
+def test_frozen_layers_and_the_argument_are_unchanged():
     rng = np.random.default_rng(1)
     params, x, y = a_model(rng), rng.normal(size=(4, 3)), rng.integers(0, 2, 4)
     before = params["fc3"]["kernel"].copy()
