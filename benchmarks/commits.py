@@ -1,8 +1,8 @@
 """Seconds of a round at two commits, and what reports cost, in turn: `python benchmarks/commits.py OTHER [--pairs 15]`.
 
-OTHER is a checkout of another commit. A process of each compiles the cases and then runs them when asked, one process
+OTHER is a checkout of another commit. A process for each compiles the cases and then runs them on request, one process
 at a time, so that both meet the same disturbances. `hears losses` is `full` with a policy that gets the clients'
-training losses and does nothing with them; its rival is `full` of this checkout.
+training losses and ignores them; its rival is `full` of this checkout.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HEARS = "hears losses"
 
 
 def serve() -> None:
-    """A child: compiles all cases, then runs those that it reads and answers with their seconds."""
+    """Main function of a child: compiles all cases, then runs each requested one and prints its seconds."""
     import jax
 
     import fedjax_srp as srp
@@ -42,7 +42,7 @@ def serve() -> None:
 
         @srp.part
         class Hearing(srp.participation.Full):
-            """Everybody, and whoever takes part reports a loss."""
+            """All clients, who report their training loss."""
 
             needs = ("training_loss",)
 
@@ -67,7 +67,7 @@ def serve() -> None:
 
 
 def commit(checkout: Path) -> str:
-    """Of a checkout, in short."""
+    """Short hash of the commit of a checkout."""
     done = subprocess.run(["git", "-C", checkout, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     return done.stdout.strip()
 
@@ -85,13 +85,13 @@ class Child:
         )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.ask, self.answer = self.process.stdin, self.process.stdout
-        self.cases = json.loads(self.answer.readline())
+        self.requests, self.answers = self.process.stdin, self.process.stdout
+        self.cases = json.loads(self.answers.readline())
 
     def seconds(self, case: str) -> float:
-        """Of a run of `ROUNDS` rounds."""
-        print(case, file=self.ask, flush=True)
-        return float(self.answer.readline())
+        """Seconds of `ROUNDS` rounds."""
+        print(case, file=self.requests, flush=True)
+        return float(self.answers.readline())
 
 
 def main() -> None:

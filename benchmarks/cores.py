@@ -3,8 +3,8 @@
     python benchmarks/cores.py [--repeats 5] [--out FILE.json]
 
 FedAvg and FedRep with an MLP 512-256-64, 100 clients of 150 random images. On one device XLA spreads some operations
-over every core it may use, so only a process that is bound to one core shows what one core does. The two processes are
-those of `jax.distributed` on this machine, with all data in both, and with `shard_data=True`. Linux only.
+over all cores it may use, so the time of one core needs a process that is bound to it. The two processes use
+`jax.distributed` on this machine, with all data in both, and with `shard_data=True`. Linux only.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ print(json.dumps({{name: min(seconds(run) for _ in range(10)) for name, run in r
 
 
 def measured(sets_of_cores: list[set[int]], shards: bool = False) -> dict[str, float]:
-    """Least seconds of a round of each method, in a process for each set of cores."""
+    """Least seconds of a round of each method, with a process for each set of cores."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     children = [
@@ -55,8 +55,8 @@ def measured(sets_of_cores: list[set[int]], shards: bool = False) -> dict[str, f
     ]
     said = [child.communicate()[0] for child in children]
     if any(child.returncode for child in children):
-        raise SystemExit("a process failed, see above")
-    return json.loads(said[0].splitlines()[-1])  # Gloo says things before
+        raise SystemExit("a process failed; its message is above")
+    return json.loads(said[0].splitlines()[-1])  # after the lines of Gloo
 
 
 def main() -> None:
@@ -64,11 +64,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    everything = sorted(os.sched_getaffinity(0))
-    each = [{core} for core in everything[:2]]
+    all_cores = sorted(os.sched_getaffinity(0))
+    each = [{core} for core in all_cores[:2]]
     contenders = {
-        "one_core": ([{everything[0]}], False),
-        f"{len(everything)}_cores": ([{*everything}], False),
+        "one_core": ([{all_cores[0]}], False),
+        f"{len(all_cores)}_cores": ([{*all_cores}], False),
         "two_processes": (each, False),
         "two_processes_sharded": (each, True),
     }
@@ -85,7 +85,7 @@ def main() -> None:
             results[method][f"speed_up_{name}"] = statistics.median(ratios)
         print(method, "  ".join(f"{name} {value:.4g}" for name, value in results[method].items()), flush=True)
     if args.out:
-        text = json.dumps({"cores": len(everything), "repeats": args.repeats, "rounds": results}, indent=1)
+        text = json.dumps({"cores": len(all_cores), "repeats": args.repeats, "rounds": results}, indent=1)
         args.out.write_text(text + "\n")
 
 

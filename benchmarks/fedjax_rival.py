@@ -1,4 +1,4 @@
-"""Rounds of FedAvg and FedRep beside FedJAX, its compiled loop over clients, in turn.
+"""Rounds of FedAvg and FedRep compared with FedJAX's compiled loop over clients, in turn.
 
     python benchmarks/fedjax_rival.py --fedjax CHECKOUT [--haiku FOLDER] [--clients 100] [--repeats 9] [--out FILE.json]
 
@@ -7,8 +7,8 @@ jmp, of this environment or of FOLDER (`pip install --no-deps --target FOLDER dm
 
 MLP 784-512-256-64-10, clients of 150 random images, batches of 10, plain SGD. FedAvg is FedJAX's own
 `fed_avg.federated_averaging`; FedRep (ten epochs of the head, one of the representation) is two `for_each_client` with
-its jit backend, since it has no FedRep. FedJAX works in a process of its own with XLA's default threads, ours with a
-device for each core; a round of one, then of the other, and the median of the ratios pair by pair.
+its jit backend, since it has no FedRep. FedJAX runs in a separate process with XLA's default threads, this package with
+a device for each core; rounds of both alternate, and ratios are medians over pairs.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def fedjax_rounds(clients: int) -> dict[str, Callable[[], None]]:
 
     # FedRep
     def trainer(loss_of: Callable[[Any, Any, Any], Any]) -> Any:
-        """`for_each_client` that trains one part while the other one stays."""
+        """`for_each_client` that trains one part and freezes the other."""
 
         def init(shared: Any, own: Any) -> Any:
             trained, frozen = own if shared is None else (shared, own)
@@ -127,7 +127,7 @@ def main() -> None:
     assert rival.stdin is not None
     assert rival.stdout is not None
     if rival.stdout.readline().strip() != "ready":
-        parser.error(f"--fedjax {args.fedjax}: FedJAX did not start; its message stands above")
+        parser.error(f"--fedjax {args.fedjax}: FedJAX did not start; its message is above")
     cores = srp.use_all_cores()
     data = synthetic(args.clients, EXAMPLES, tests=1)
     model = srp.models.MLP(data.example_shape, data.num_classes)

@@ -1,9 +1,9 @@
-"""Rounds with the first dense layer in the span of each client's examples, and without: when is it faster?
+"""Rounds with and without the first dense layer in the span of each client's examples.
 
     python benchmarks/first_layer.py [--clients 20] [--repeats 7] [--cases REGEX] [--out FILE.json]
 
-The engine decides by `layer_in_span` of `algorithms/local.py`. Here both ways are compiled, whatever it says, and run
-in turn: seconds a round, medians and quartiles, ratios pair by pair, compile time apart, beside what it says.
+The engine decides by `layer_in_span` of `algorithms/local.py`. Here both ways are compiled and run in turn: seconds a
+round, medians and quartiles, ratios of pairs, and compile time, together with the engine's decision.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Case(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What the case is called."""
+        """Name of the case in results."""
         widths = "-".join(map(str, self.hidden))
         inputs = "x".join(map(str, self.shape))
         epochs = f"{self.epochs} epoch{'s' * (self.epochs > 1)}"
@@ -67,13 +67,13 @@ def always(loss: local.Loss, params: Any, examples: Any, training: local.LocalTr
 
 
 def compiled(case: Case, num_clients: int, decide: Decision) -> Rounds:
-    """Rounds of everybody, traced and compiled under a decision."""
+    """Rounds of all clients, traced and compiled with a decision."""
     data = synthetic(num_clients, case.examples, tests=1, shape=case.shape)
     model = srp.models.MLP(case.shape, 10, case.hidden)
     training = srp.Training(batch_size=case.batch_size, epochs=case.epochs)
     algorithm = {"fedavg": srp.algorithms.FedAvg, "fedrep": srp.algorithms.FedRep}[case.method](model, training)
     decided, local.layer_in_span = local.layer_in_span, decide
-    program._shared.cache_clear()  # programs know nothing of the decision
+    program._shared.cache_clear()  # the decision is not part of a program's key
     jax.clear_caches()
     try:
         return Rounds(algorithm, data)
@@ -113,7 +113,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--cases", type=re.compile, default=re.compile(""), help="those whose name it finds")
+    parser.add_argument("--cases", type=re.compile, default=re.compile(""), help="regular expression of names of cases")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     srp.use_all_cores()

@@ -1,12 +1,12 @@
-"""What FedGATE and FLANP's criterion cost beside FedAvg with the same local steps: whole rounds, paired.
+"""Cost of FedGATE and FLANP's criterion compared with FedAvg with the same local steps: whole rounds, paired.
 
     python benchmarks/flanp.py [--repeats 15] [--out FILE.json]
 
-Everybody takes part, with the network 128-64 of FLANP's experiments on random images of 28 x 28. "fedgate" has no
-criterion; "fedgate with criterion" is `statistical_accuracy` that starts with everybody, so that its rounds are those
-of FLANP's last stage: one more pass over all examples of each client. A repeat times every contender once, in an order
-that turns, and ratios are medians over repeats. The process is bound to one core and what counts is its CPU time, so
-that others who use the machine disturb it little. Linux only.
+All clients take part, with the network 128-64 of FLANP's experiments on random images of 28 x 28. "fedgate" has no
+criterion; "fedgate with criterion" is `statistical_accuracy` that starts with all clients, so that its rounds are those
+of FLANP's last stage: one more pass over all examples of each client. A repeat times every contender once, in a
+rotating order, and ratios are medians over repeats. The process is bound to one core and its CPU time is measured, so
+that other processes disturb it little. Linux only.
 """
 
 from __future__ import annotations

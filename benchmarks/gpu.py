@@ -1,24 +1,24 @@
-"""Rounds and evaluations on a GPU, in parts of some minutes that begin on a bare machine.
+"""Rounds and evaluations on a GPU, in parts of some minutes each, on a machine without earlier results.
 
     python benchmarks/gpu.py --part 1 --out benchmarks/results/gpu-DEVICE-1.json [--quick] [--seconds 450]
     python benchmarks/gpu.py --part figures --data-dir DIR --runs FOLDER --out FILE.json
 
-| part | asks |
+| part | question |
 |---|---|
-| 1 | Is it right (against the CPU, CUDA graphs against none)? FedAvg and FedRep, N = 1,000: which chunk, graphs? |
-| 2 | N = 10,000 and 100: chunks of training and evaluation, memory, what products in full precision cost |
+| 1 | Are results those of the CPU, with and without CUDA graphs? FedAvg and FedRep, N = 1,000: which chunk, graphs? |
+| 2 | N = 10,000 and 100: chunks of training and evaluation, memory, cost of products in full precision |
 | 3 | LeNet-5: XLA's convolutions or patches, with and without graphs |
 | 4 | SRPFL's growing cohorts; a loop compiled with JAX and one in PyTorch on the same GPU; linear rounds |
 | 5 | Without Triton's products, without autotuning; which kernels take longest |
 | figures | SRPFL's figures 3 to 6 on MNIST with 480 images a client, at `--scale gpu` of experiments/srpfl |
 
-Every case is compared with the same rounds on the CPU first, is `wrong` where it is further away than
-`gpu_compare.BOUNDS` says, and not timed where it is ten times as far. Seconds are medians with quartiles, from the
-fourth call on; compile time is apart, and short where a program was found in the cache of programs. "graphs" puts loops
-into CUDA graphs; XLA puts code without loops into them in any case. The file is written after every case, and cases run
-in child processes, so that a crash or a kill costs one case. The same command again runs what is not done yet, if
-package and benchmarks are as they were. `--cases REGEX` runs some. What needs PyTorch is skipped where that is missing.
-`--quick` runs the same code at toy sizes on whatever device there is: whether it runs, not how fast.
+Every case is first compared with the same rounds on the CPU. It is `wrong` if the difference exceeds
+`gpu_compare.BOUNDS`, and not timed if it is ten times as large. Seconds are medians with quartiles, from the fourth
+call on, without compile time, which is short if the program was cached. "graphs" puts loops into CUDA graphs; XLA puts
+code without loops into them in any case. The file is written after every case, and cases run in child processes, so
+that a crash costs one case. The same command again runs the missing cases, if package and benchmarks are unchanged.
+`--cases REGEX` selects cases. Cases that need PyTorch are skipped if it is missing. `--quick` runs the same code at toy
+sizes on any device: it shows that the code runs, not how fast.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ import gpu_parts
 
 HERE = Path(__file__).parent
 SAME = ("device", "platform", "driver", "jax", "python")  # of the machine, for results of one file
-Launch = Callable[[Sequence[children.Case], children.Tell, children.Limits], None]
+Launch = Callable[[Sequence[children.Case], children.OnResult, children.Limits], None]
 
 
-def launch(cases: Sequence[children.Case], tell: children.Tell, limits: children.Limits) -> None:
+def launch(cases: Sequence[children.Case], on_result: children.OnResult, limits: children.Limits) -> None:
     """Runs cases in child processes that find the package of this tree."""
     paths = [str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     # A program that was compiled in another case, or before a kill, is not compiled again, nor its products tried out.
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(tempfile.gettempdir()) / "fedjax_srp_gpu_programs"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    children.run(cases, [sys.executable, str(HERE / "gpu_cases.py")], tell, limits)
+    children.run(cases, [sys.executable, str(HERE / "gpu_cases.py")], on_result, limits)
 
 
 def measure(
@@ -66,17 +66,17 @@ def measure(
     """Runs cases and writes their results as they come.
 
     Args:
-        cases: of a part; the first says what is measured on.
-        about: what all cases have in common, for the file.
-        out: the file; what is done there is not run again. None: nothing is written.
+        cases: of a part; the first one describes the machine.
+        about: common to all cases, for the file.
+        out: the file; its finished cases are not run again. None: nothing is written.
         limits: of time.
-        start: what runs them.
+        start: function that runs them.
         say: prints one line.
-        only: cases in whose names this regular expression is found, and what they need; all by default.
+        only: regular expression of the names of cases to run, with the cases they need; all by default.
 
     Returns:
-        What was written: `about`, `machine`, and `cases` by name: `status`, `settings`, `environment`, and `result` or
-        `message`.
+        The contents of the file: `about`, `machine`, and `cases` by name: `status`, `settings`, `environment`, and
+        `result` or `message`.
 
     Raises:
         ValueError: a file of other cases, or of another machine; a machine that cannot be measured on.
@@ -96,7 +96,7 @@ def measure(
     finished |= {case.name for case in cases[1:] if not re.search(only, case.name)}
     results: dict[str, Any] = about | {"machine": known.get("machine"), "cases": dict(before)}
 
-    def tell(name: str, found: children.Result) -> None:
+    def on_result(name: str, found: children.Result) -> None:
         if name == cases[0].name and found["status"] != children.DONE:
             raise ValueError(f"{name}: {found['message']}")
         if name == cases[0].name and found["status"] == children.DONE:
@@ -117,12 +117,12 @@ def measure(
             unfinished.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
             unfinished.replace(out)
 
-    start(children.to_do(cases, finished), tell, limits)
+    start(children.to_do(cases, finished), on_result, limits)
     return results
 
 
 def _compare_with_limits(cases: dict[str, Any]) -> None:
-    """What part of the device's bandwidth the least traffic of a round takes."""
+    """Add the fraction of the device's bandwidth that the least traffic of a round takes."""
     rate = cases.get("limits", {}).get("result", {}).get("memory_bytes_per_second")
     for found in cases.values():
         result = found.get("result", {})
@@ -137,7 +137,7 @@ def source() -> str:
 
 
 def line(name: str, found: dict[str, Any]) -> str:
-    """A case in a line."""
+    """One line about a case."""
     result = found.get("result", {})
     shown = [found["status"]] if found["status"] != children.DONE else []
     if "seconds" in result:
@@ -167,13 +167,11 @@ def _time(value: float) -> str:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=[*gpu_parts.PARTS, "figures"], required=True)
-    parser.add_argument("--quick", action="store_true", help="toy sizes on any device: whether it runs, not how fast")
-    parser.add_argument("--out", type=Path, help="file of results; what is done there is not run again")
+    parser.add_argument("--quick", action="store_true", help="toy sizes on any device, to check that it runs")
+    parser.add_argument("--out", type=Path, help="file of results; its finished cases are not run again")
     parser.add_argument("--seconds", type=float, default=450, help="for the whole part (default 450)")
     parser.add_argument("--case-seconds", type=float, default=180, help="for a case, except figures (default 180)")
-    parser.add_argument(
-        "--cases", default="", metavar="REGEX", help="those in whose names it is found, and their needs"
-    )
+    parser.add_argument("--cases", default="", metavar="REGEX", help="run matching cases and those they need")
     parser.add_argument("--data-dir", help="of figures: folder with prepared data sets, or an .npz file of MNIST")
     parser.add_argument("--runs", default="runs/srpfl_gpu", help="of figures: folder of runs (default runs/srpfl_gpu)")
     args = parser.parse_args(arguments)
@@ -181,7 +179,7 @@ def main(arguments: list[str] | None = None) -> int:
         re.compile(args.cases)
     except re.error as error:
         parser.error(f"--cases {args.cases!r} is no regular expression: {error}")
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a kill loses no line
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # no line is lost if the process is killed
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a child ends with its parent
     if args.part == "figures":
         if args.data_dir is None and not args.quick:

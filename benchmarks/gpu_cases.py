@@ -1,9 +1,9 @@
-"""What a child of `gpu.py` measures: cases of several kinds, each compared with the CPU before it is timed.
+"""Measurements in a child of `gpu.py`: cases of several kinds, each compared with the CPU before it is timed.
 
-A `World` says what is computed, a `How` by what means. The CPU computes a world once (`reference`) and stores where its
-rounds began and ended; a program that is to be timed runs the same rounds first. It is `wrong` where it is further
-from the CPU than `gpu_compare.BOUNDS` allows, and not timed either where it is ten times as far. The calls that are
-compared also warm the program up: the first call that is timed is the fourth.
+A `Workload` is the computation, `Options` are the settings that must not change its results. The CPU computes
+a workload once (`reference`) and stores the states before and after its rounds; a program to be timed first runs the
+same rounds. It is `wrong` if its difference from the CPU exceeds `gpu_compare.BOUNDS`, and not timed if it is ten times
+as large. The calls that are compared also warm the program up: the fourth call is the first that is timed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 import children
 import jax
 import numpy as np
-from gpu_compare import BOUNDS, SCORES_APART, WrongError, apart, close, learnt, store, stored
-from gpu_parts import WARM, How, World
+from gpu_compare import BOUNDS, SCORES_APART, WrongError, check_difference, difference, store, stored, trained_arrays
+from gpu_parts import WARM, Options, Workload
 from harness.loop import JitLoop
 from harness.measure import (
     Rounds,
@@ -44,17 +44,17 @@ import fedjax_srp as srp
 
 
 class SkippedError(Exception):
-    """Something that the case needs is not there."""
+    """Something that the case needs is missing."""
 
 
 def measure(case: children.Case, folder: Path) -> children.Result:
-    """The result of a case, whatever happens in it."""
+    """Measure a case; an error is a result too."""
     begin = time.perf_counter()
     settings = dict(case.settings)
     if "world" in settings:
         world: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in settings["world"].items()}
-        settings |= {"world": World(**world), "how": How(**settings["how"])}
-    how = settings.get("how", How())
+        settings |= {"world": Workload(**world), "how": Options(**settings["how"])}
+    how = settings.get("how", Options())
     try:
         srp.use_cuda_graphs(how.graphs)
         with jax.default_matmul_precision(how.precision):
@@ -70,7 +70,7 @@ def measure(case: children.Case, folder: Path) -> children.Result:
         last = traceback.format_exc().strip().splitlines()[-8:]
         found = {"status": children.FAILED, "message": f"{type(error).__name__}: {error}"[:500], "output": last}
         if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
-            found[children.ENDS] = True  # a device that failed once may fail all that follows in its process
+            found[children.ENDS] = True  # a device that failed once may fail again in its process
     finally:
         srp.use_cuda_graphs(False)
     return found | {"wall_seconds": time.perf_counter() - begin}
@@ -81,8 +81,8 @@ def _data(clients: int, examples: int, tests: int, shape: tuple[int, ...]) -> An
     return synthetic(clients, examples, tests, shape)
 
 
-class Made(NamedTuple):
-    """What a world consists of."""
+class Parts(NamedTuple):
+    """Parts of a workload."""
 
     algorithm: srp.FederatedAlgorithm
     data: Any
@@ -91,8 +91,8 @@ class Made(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4)
-def _made(world: World, convolution: str) -> Made:
-    """The same parts for equal arguments, so that their programs are shared."""
+def _parts(world: Workload, convolution: str) -> Parts:
+    """Parts of a workload; the same objects for equal arguments, so that programs are shared."""
     policy = None
     if world.initial is not None:
         policy = srp.participation.Doubling(world.initial, world.per_stage or 1)
@@ -101,7 +101,7 @@ def _made(world: World, convolution: str) -> Made:
     if world.model == "linear":
         dim, rank = world.widths
         task = srp.data.linear_task(jax.random.key(0), world.clients, dim, rank, noise_std=1.0)
-        return Made(
+        return Parts(
             srp.algorithms.LinearFedRep(task, step_size=0.1, samples_per_round=50, start="random"), task, policy
         )
     data = _data(world.clients, world.examples, world.tests, world.shape)
@@ -112,17 +112,17 @@ def _made(world: World, convolution: str) -> Made:
         model = srp.models.LeNet5(data.example_shape, 10, world.widths, convolution=convolve)
     algorithm = {"fedavg": srp.algorithms.FedAvg, "fedrep": srp.algorithms.FedRep}[world.algorithm]
     training = srp.Training(srp.SGD(0.01, momentum=world.momentum or None))
-    return Made(algorithm(model, training), data, policy, model)
+    return Parts(algorithm(model, training), data, policy, model)
 
 
-def _learnt(run: Rounds, state: Any) -> dict[str, np.ndarray]:
-    """What a run has learnt by this state; its clients in order of id, on however many devices they lie."""
-    return learnt(state.server, jax.tree.map(run.layout.by_id, state.clients), run.layout.num_clients)
+def _state_arrays(run: Rounds, state: Any) -> dict[str, np.ndarray]:
+    """Arrays of a state, with clients in order of id on any number of devices."""
+    return trained_arrays(state.server, jax.tree.map(run.layout.by_id, state.clients), run.layout.num_clients)
 
 
-def _rounds(world: World, how: How, devices: int | None = 1) -> Rounds:
+def _rounds(world: Workload, how: Options, devices: int | None = 1) -> Rounds:
     """Compiled rounds after their first call."""
-    made = _made(world, how.convolution)
+    made = _parts(world, how.convolution)
     return Rounds(
         made.algorithm,
         made.data,
@@ -137,19 +137,19 @@ def _rounds(world: World, how: How, devices: int | None = 1) -> Rounds:
 
 
 def _scores(run: Rounds, num_clients: int) -> np.ndarray:
-    """(num_clients,) of the evaluation."""
-    ((total, count),) = jax.device_get(run.judge()).values()
+    """Mean scores (num_clients,) of the evaluation."""
+    ((total, count),) = jax.device_get(run.evaluate()).values()
     return np.asarray(total, float)[:num_clients] / np.asarray(count, float)[:num_clients]
 
 
-def reference(*, folder: Path, name: str, world: World, how: How) -> dict[str, Any]:
-    """The CPU's rounds: where they begin and end, and the scores behind them, into a file."""
+def reference(*, folder: Path, name: str, world: Workload, how: Options) -> dict[str, Any]:
+    """Run rounds on the CPU, and write the states before and after them and the scores to a file."""
     run = _rounds(world, how, devices=None)
     start = run.program.start(run.root, run.data).state
-    begin = _learnt(run, start)
+    begin = _state_arrays(run, start)
     for _ in range(1, world.calls):
         run()
-    end = _learnt(run, run.state)
+    end = _state_arrays(run, run.state)
     found = {f"begin {key}": value for key, value in begin.items()} | {f"end {key}": v for key, v in end.items()}
     if world.judged:
         found["scores "] = _scores(run, world.clients)
@@ -157,15 +157,15 @@ def reference(*, folder: Path, name: str, world: World, how: How) -> dict[str, A
     return {"rounds": int(run.state.round), "num_devices": run.layout.num_devices}
 
 
-def _checked(folder: Path, state: dict[str, np.ndarray], world: World, how: How) -> dict[str, Any]:
-    """How far a program is from the CPU; raises a `WrongError` where it is too far."""
+def _check_state(folder: Path, state: dict[str, np.ndarray], world: Workload, how: Options) -> dict[str, Any]:
+    """Difference of a program from the CPU; raises a `WrongError` if it is too large."""
     begin, end = (stored(folder, world.reference, prefix) for prefix in ("begin ", "end "))
     bound = BOUNDS["highest" if world.model == "linear" else how.precision]
-    return close(*apart(state, end, begin), bound, "the CPU")
+    return check_difference(*difference(state, end, begin), bound, "the CPU")
 
 
-def _judged(folder: Path, run: Rounds, world: World, how: How) -> dict[str, Any]:
-    """How far scores are from the CPU's, in the mean over the clients."""
+def _check_scores(folder: Path, run: Rounds, world: Workload, how: Options) -> dict[str, Any]:
+    """Difference of scores from the CPU's, in the mean over the clients."""
     expected = stored(folder, world.reference, "scores ")[""]
     scores = _scores(run, world.clients)
     distance = float(np.mean(np.abs(scores - expected)))
@@ -176,8 +176,8 @@ def _judged(folder: Path, run: Rounds, world: World, how: How) -> dict[str, Any]
     return found
 
 
-def _noted(found: dict[str, Any], check: Callable[[], dict[str, Any]]) -> None:
-    """Adds what a check finds; what is not hopelessly wrong is noted as `wrong`, so that it is timed all the same."""
+def _add_check(found: dict[str, Any], check: Callable[[], dict[str, Any]]) -> None:
+    """Add the results of a check; an error that is not hopeless is added as `wrong`, and the case is still timed."""
     try:
         found.update(check())
     except WrongError as error:
@@ -187,22 +187,22 @@ def _noted(found: dict[str, Any], check: Callable[[], dict[str, Any]]) -> None:
         found.setdefault("wrong", []).append(str(error))
 
 
-def _warm(folder: Path, world: World, how: How) -> tuple[Rounds, dict[str, Any]]:
-    """A program that was compared with the CPU and has been called `WARM` times."""
+def _warm(folder: Path, world: Workload, how: Options) -> tuple[Rounds, dict[str, Any]]:
+    """A program after comparison with the CPU and `WARM` calls."""
     run = _rounds(world, how)
     for _ in range(1, world.calls):
         run()
     found: dict[str, Any] = {}
-    _noted(found, lambda: _checked(folder, _learnt(run, run.state), world, how))
+    _add_check(found, lambda: _check_state(folder, _state_arrays(run, run.state), world, how))
     if world.judged:
-        _noted(found, lambda: _judged(folder, run, world, how))
+        _add_check(found, lambda: _check_scores(folder, run, world, how))
     for _ in range(world.calls, WARM):
         run()
     return run, found
 
 
-def _about(run: Rounds) -> dict[str, Any]:
-    """What a program is and takes."""
+def _program_facts(run: Rounds) -> dict[str, Any]:
+    """Compile time, layout and memory of a program."""
     return {
         "compile_seconds": run.program.compile_seconds,
         "compilation_cache": bool(jax.config.jax_compilation_cache_dir and jax.config.jax_enable_compilation_cache),
@@ -212,12 +212,12 @@ def _about(run: Rounds) -> dict[str, Any]:
     }
 
 
-def least_bytes(world: World) -> float | None:
-    """Bytes that a round's steps move at the least if no client's weights stay on the chip; None where nobody counted.
+def least_bytes(world: Workload) -> float | None:
+    """Least bytes moved by a round's steps if no client's weights stay on the chip; None where this is not known.
 
     A step reads the weights that it trains forwards and backwards and writes them; frozen ones are read.
     """
-    model = _made(world, "xla").model
+    model = _parts(world, "xla").model
     if model is None or world.initial is not None:
         return None
     params = jax.eval_shape(model.init, jax.random.key(0))
@@ -235,8 +235,8 @@ def rounds(
     *,
     folder: Path,
     name: str,
-    world: World,
-    how: How,
+    world: Workload,
+    how: Options,
     repeats: int,
     keep: bool = False,
     equal_to: str | None = None,
@@ -246,46 +246,47 @@ def rounds(
     `keep` stores the compared state, for a case that names this one in `equal_to` and is compared with it too.
     """
     run, found = _warm(folder, world, how)
-    state = _learnt(run, run.state)
+    state = _state_arrays(run, run.state)
     if keep:
         store(folder, name, state)
     if equal_to is not None:
         other = stored(folder, equal_to, "")
-        distance, where = apart(state, other, stored(folder, world.reference, "begin "))
+        distance, where = difference(state, other, stored(folder, world.reference, "begin "))
         between: dict[str, Any] = {"wrong": found.pop("wrong", [])}
-        _noted(between, lambda: close(distance, where, BOUNDS["highest"], repr(equal_to)))
+        _add_check(between, lambda: check_difference(distance, where, BOUNDS["highest"], repr(equal_to)))
         found |= {"equal_bits": max(distance) == 0, "apart_from_that": between["apart"], "wrong": between["wrong"]}
     times = [seconds(run) / world.length for _ in range(repeats)]
-    return found | {"seconds": summary(times), "least_bytes": least_bytes(world), **_about(run)}
+    return found | {"seconds": summary(times), "least_bytes": least_bytes(world), **_program_facts(run)}
 
 
-def evaluation(*, folder: Path, name: str, world: World, how: How, repeats: int) -> dict[str, Any]:
+def evaluation(*, folder: Path, name: str, world: Workload, how: Options, repeats: int) -> dict[str, Any]:
     """Seconds for an evaluation of all clients."""
     run, found = _warm(folder, world, how)
-    for _ in range(1, WARM):  # it has been judged once
-        run.judge()
-    return found | {"seconds": summary([seconds(run.judge) for _ in range(repeats)]), **_about(run)}
+    for _ in range(1, WARM):  # after one evaluation in `_warm`
+        run.evaluate()
+    return found | {"seconds": summary([seconds(run.evaluate) for _ in range(repeats)]), **_program_facts(run)}
 
 
-def stages(*, folder: Path, name: str, world: World, how: How, repeats: int) -> dict[str, Any]:
-    """Seconds a round by the size of the cohort, for one that grows, until the last size was timed so many times."""
+def stages(*, folder: Path, name: str, world: Workload, how: Options, repeats: int) -> dict[str, Any]:
+    """Seconds a round by the size of a growing cohort, until the last size was timed `repeats` times."""
     run, found = _warm(folder, world, how)
     by_cohort: dict[int, list[float]] = {}
     while len(by_cohort.get(world.clients, ())) < repeats:
         took = seconds(run)
         by_cohort.setdefault(int(run.rounds.cohort_size[-1]), []).append(took)
-    return found | {"seconds_by_cohort": {str(n): summary(each) for n, each in by_cohort.items()}, **_about(run)}
+    by_name = {str(n): summary(each) for n, each in by_cohort.items()}
+    return found | {"seconds_by_cohort": by_name, **_program_facts(run)}
 
 
-def rival(*, folder: Path, name: str, world: World, how: How, repeats: int, against: str) -> dict[str, Any]:
-    """Rounds, or the evaluation of a judged world, in turn with a loop over clients on the same device.
+def rival(*, folder: Path, name: str, world: Workload, how: Options, repeats: int, against: str) -> dict[str, Any]:
+    """Rounds, or the evaluation of a workload that has one, in turn with a loop over clients on the same device.
 
     The loop compiled with JAX is compared with the CPU as well; that in PyTorch draws other random numbers.
     """
     if against.startswith("torch") and importlib.util.find_spec("torch") is None:
         raise SkippedError("PyTorch is not installed")
     run, found = _warm(folder, world, how)
-    made = _made(world, how.convolution)
+    made = _parts(world, how.convolution)
     if against == "jitted loop":
         loop = JitLoop(made.algorithm, made.data)
         while loop.round < world.calls:
@@ -293,7 +294,9 @@ def rival(*, folder: Path, name: str, world: World, how: How, repeats: int, agai
         states = [loop.states[client] for client in range(world.clients)]
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *map(jax.device_get, states))
         checked: dict[str, Any] = {"wrong": found.pop("wrong", [])}
-        _noted(checked, lambda: _checked(folder, learnt(loop.server, stacked, world.clients), world, how))
+        _add_check(
+            checked, lambda: _check_state(folder, trained_arrays(loop.server, stacked, world.clients), world, how)
+        )
         found |= {"rival_apart": checked["apart"], "wrong": checked["wrong"]}
         theirs: Callable[[], Any] = loop
     else:
@@ -307,7 +310,7 @@ def rival(*, folder: Path, name: str, world: World, how: How, repeats: int, agai
         found["rival_device"] = str(torch_rounds.device)
         for _ in range(WARM - 1):
             theirs()
-    ours = run.judge if world.judged else run
+    ours = run.evaluate if world.judged else run
     for _ in range(WARM - 1):
         ours()
     theirs()
@@ -317,23 +320,23 @@ def rival(*, folder: Path, name: str, world: World, how: How, repeats: int, agai
     return (
         found
         | {"seconds": summary(times["ours"]), "rival_seconds": summary(times["rival"])}
-        | {"rival_over_ours": summary(ratios), **_about(run)}
+        | {"rival_over_ours": summary(ratios), **_program_facts(run)}
     )
 
 
-def profile(*, folder: Path, name: str, world: World, how: How) -> dict[str, Any]:
-    """The kernels of a call that take longest."""
+def profile(*, folder: Path, name: str, world: Workload, how: Options) -> dict[str, Any]:
+    """The longest kernels of a call."""
     run, found = _warm(folder, world, how)
     with tempfile.TemporaryDirectory() as traced:
         begin = time.perf_counter()
         with jax.profiler.trace(traced):
             run()
         took = time.perf_counter() - begin
-        return found | {"seconds_traced": took, **top_kernels(Path(traced)), **_about(run)}
+        return found | {"seconds_traced": took, **top_kernels(Path(traced)), **_program_facts(run)}
 
 
 def bandwidth(*, folder: Path, name: str, size: int, at_least: float) -> dict[str, Any]:
-    """What one device reaches, all at work, in memory (B/s) and in matrix products (FLOP/s) of both precisions."""
+    """Rates of one device while all work: memory (B/s) and matrix products (FLOP/s) in both precisions."""
     found = limits(size, at_least)
     with jax.default_matmul_precision("highest"):
         found["matrix_flops_highest"] = limits(size, at_least)["matrix_flops"]
@@ -341,14 +344,14 @@ def bandwidth(*, folder: Path, name: str, size: int, at_least: float) -> dict[st
 
 
 def about(*, folder: Path, name: str, needs_gpu: bool) -> dict[str, Any]:
-    """What is measured on."""
+    """Facts about the machine."""
     if needs_gpu and jax.default_backend() != "gpu":
         raise RuntimeError(f"JAX found no GPU, only {jax.devices()[0].platform}; --quick runs on any device")
     return machine()
 
 
 def figure(*, folder: Path, name: str, number: int, scale: str, data_dir: str | None, out: str) -> dict[str, Any]:
-    """A figure of SRPFL with all its runs; what is finished is not run again."""
+    """A figure of SRPFL with all its runs; finished runs are not repeated."""
     sys.path.append(str(Path(__file__).parents[1] / "experiments" / "srpfl"))
     import paper  # pyright: ignore[reportMissingImports]
 

@@ -1,6 +1,6 @@
-"""The parts of `gpu.py`: which cases each has, in the order of what matters most.
+"""The cases of each part of `gpu.py`, the most important first.
 
-A `World` says what is computed, a `How` by what means.
+A `Workload` is the computation, `Options` are the settings that must not change its results.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from children import Case
 
 WARM = 3  # calls before the first that is timed
 UNCACHED = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
-# Two compilations choose alike.
+# Makes the choices of two compilations equal.
 EXACT = {"XLA_FLAGS": "--xla_gpu_deterministic_ops=true --xla_gpu_autotune_level=0"} | UNCACHED
-SHARED_MEMORY = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # PyTorch wants some of it
+SHARED_MEMORY = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # PyTorch needs some of the memory
 
 
-class World(NamedTuple):
-    """What is computed."""
+class Workload(NamedTuple):
+    """Rounds to compute."""
 
     algorithm: str  # "fedavg", "fedrep", "linear_fedrep"
     model: str  # "mlp", "lenet5", "linear"
@@ -28,22 +28,22 @@ class World(NamedTuple):
     shape: tuple[int, ...] = (28, 28)  # of an image
     widths: tuple[int, ...] = (512, 256, 64)  # hidden layers, channels, or (dimension, rank)
     momentum: float = 0.0
-    cohort: int | None = None  # only the fastest so many take part
-    initial: int | None = None  # cohorts that double from so many ...
-    per_stage: int | None = None  # ... every so many rounds
+    cohort: int | None = None  # size of the cohort, the fastest clients; None for all
+    initial: int | None = None  # size of the first cohort; cohorts double ...
+    per_stage: int | None = None  # ... after so many rounds
     judged: bool = False  # every client is evaluated after each call
-    length: int = 1  # rounds a call
-    calls: int = WARM  # that are compared with the CPU
+    length: int = 1  # rounds of a call
+    calls: int = WARM  # calls before the comparison with the CPU
 
     @property
     def reference(self) -> str:
-        """Name of the case in which the CPU computes it."""
-        own = [f"{name}={value}" for name, value in self._asdict().items() if value != World._field_defaults.get(name)]
-        return "cpu: " + ", ".join(own)
+        """Name of the case that computes it on the CPU."""
+        defaults = self._field_defaults
+        return "cpu: " + ", ".join(f"{name}={v}" for name, v in self._asdict().items() if v != defaults.get(name))
 
 
-class How(NamedTuple):
-    """By what means."""
+class Options(NamedTuple):
+    """Settings that must not change the results."""
 
     chunk: int | None = None  # clients that train at once; None for the engine's choice
     judged_at_once: int | None = None  # clients that are evaluated at once
@@ -53,7 +53,7 @@ class How(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """How large everything is."""
+    """Sizes of all cases."""
 
     few: int
     some: int
@@ -64,12 +64,12 @@ class Sizes(NamedTuple):
     chunks: tuple[int | None, ...]  # of some clients; None for the engine's choice
     many_chunks: tuple[int | None, ...]
     judged_at_once: tuple[int, ...]  # of many clients
-    judged_cohort: int  # who takes part where an evaluation is timed
+    judged_cohort: int  # size of the cohort where an evaluation is timed
     images: tuple[int, int, tuple[int, ...], tuple[int, ...]]  # clients, examples, shape, channels
     linear: tuple[tuple[int, int], ...]  # clients, dimension
     initial: int
     per_stage: int
-    length: int  # rounds a call where a round is short
+    length: int  # rounds of a call, if rounds are short
     repeats: int
     matrix: int
     at_least: float  # seconds that a measurement of the device's limits lasts
@@ -118,9 +118,9 @@ QUICK = Sizes(
 METHODS = ("fedavg", "fedrep")
 
 
-def _case(name: str, kind: str, world: World, how: How | None = None, **fields: Any) -> Case:
-    """A case on a world, which needs the CPU's rounds of it; `fields` are those of a case and settings of its kind."""
-    how = How() if how is None else how
+def _case(name: str, kind: str, world: Workload, how: Options | None = None, **fields: Any) -> Case:
+    """A case that needs the CPU's rounds of its workload; `fields` are those of `Case` and settings of its kind."""
+    how = Options() if how is None else how
     own = {field: fields.pop(field) for field in ("environment", "child", "needs") if field in fields}
     settings = {"world": world._asdict(), "how": how._asdict(), **fields}
     own["needs"] = (world.reference, *own.get("needs", ()))
@@ -128,13 +128,13 @@ def _case(name: str, kind: str, world: World, how: How | None = None, **fields: 
 
 
 def _complete(sizes: Sizes, cases: Iterable[Case]) -> list[Case]:
-    """With what is measured on, its limits, and the CPU's rounds of every world in front."""
+    """The cases, after those of the machine, its limits, and the CPU's rounds of every workload."""
     cases = list(cases)
     limits = {"size": sizes.matrix, "at_least": sizes.at_least}
     first = [Case("machine", "about", {"needs_gpu": sizes is FULL}), Case("limits", "bandwidth", limits)]
-    worlds = {World(**case.settings["world"]): None for case in cases}
+    worlds = {Workload(**case.settings["world"]): None for case in cases}
     on_cpu = {"JAX_PLATFORMS": "cpu"} | UNCACHED
-    how = How(convolution="patches")._asdict()
+    how = Options(convolution="patches")._asdict()
     return [
         *first,
         *(Case(w.reference, "reference", {"world": w._asdict(), "how": how}, on_cpu, "cpu") for w in worlds),
@@ -142,9 +142,9 @@ def _complete(sizes: Sizes, cases: Iterable[Case]) -> list[Case]:
     ]
 
 
-def _mlp(sizes: Sizes, algorithm: str, clients: int, **fields: Any) -> World:
+def _mlp(sizes: Sizes, algorithm: str, clients: int, **fields: Any) -> Workload:
     common = {"examples": sizes.examples, "tests": sizes.tests, "widths": sizes.widths}
-    return World(algorithm, "mlp", clients, **common, **fields)
+    return Workload(algorithm, "mlp", clients, **common, **fields)
 
 
 def rounds(sizes: Sizes) -> list[Case]:
@@ -153,26 +153,26 @@ def rounds(sizes: Sizes) -> list[Case]:
     worlds = {name: _mlp(sizes, name, sizes.some) for name in METHODS}
     first = sizes.chunks[0]
     for name, world in worlds.items():
-        how = How(chunk=first, precision="highest")
+        how = Options(chunk=first, precision="highest")
         cases.append(_case(f"{name}, chunk {first}, highest", "rounds", world, how, repeats=repeats))
 
     def of_chunks(graphs: bool) -> list[Case]:
         label, found = ", graphs" if graphs else "", []
         for chunk in sizes.chunks:
             for name, world in worlds.items():
-                how, title = How(chunk=chunk, graphs=graphs), f"{name}, chunk {chunk or 'by default'}{label}"
+                how, title = Options(chunk=chunk, graphs=graphs), f"{name}, chunk {chunk or 'by default'}{label}"
                 found.append(_case(title, "rounds", world, how, repeats=repeats, child=label))
         return found
 
     cases += of_chunks(graphs=False)
     segments = _mlp(sizes, "fedrep", sizes.few, judged=True, length=2, calls=4)
     name = "four segments"
-    how = How(precision="highest")
+    how = Options(precision="highest")
     fields = {"repeats": repeats, "environment": EXACT}
     cases.append(_case(name, "rounds", segments, how, keep=True, child="segments", **fields))
     fields |= {"equal_to": name, "child": "segments, graphs", "needs": (name,)}
     cases.append(_case(f"{name}, graphs", "rounds", segments, how._replace(graphs=True), **fields))
-    cases += of_chunks(graphs=True)  # last: whether they are right is known by then
+    cases += of_chunks(graphs=True)  # last: they have been compared by then
     return _complete(sizes, cases)
 
 
@@ -184,21 +184,21 @@ def scale(sizes: Sizes) -> list[Case]:
         for chunk in sizes.many_chunks:
             fields = {"repeats": fewer, "child": name}
             title = f"{name}, N = {sizes.many}, chunk {chunk or 'by default'}"
-            cases.append(_case(title, "rounds", world, How(chunk=chunk), **fields))
+            cases.append(_case(title, "rounds", world, Options(chunk=chunk), **fields))
     judged = _mlp(sizes, "fedrep", sizes.many, cohort=sizes.judged_cohort, judged=True, calls=1)
     for at_once in sizes.judged_at_once:
         fields = {"repeats": sizes.repeats, "child": "evaluation"}
-        how = How(judged_at_once=at_once)
+        how = Options(judged_at_once=at_once)
         cases.append(_case(f"evaluation, N = {sizes.many}, {at_once} at once", "evaluation", judged, how, **fields))
     for name in METHODS:
         world = _mlp(sizes, name, sizes.few, length=sizes.length, calls=1)
         fields = {"repeats": sizes.repeats, "child": "few"}
-        cases.append(_case(f"{name}, N = {sizes.few}", "rounds", world, How(chunk=sizes.few), **fields))
+        cases.append(_case(f"{name}, N = {sizes.few}", "rounds", world, Options(chunk=sizes.few), **fields))
     judged = _mlp(sizes, "fedrep", sizes.few, cohort=sizes.judged_cohort, judged=True, calls=1)
-    how, fields = How(judged_at_once=sizes.few), {"repeats": sizes.repeats, "child": "few"}
+    how, fields = Options(judged_at_once=sizes.few), {"repeats": sizes.repeats, "child": "few"}
     cases.append(_case(f"evaluation, N = {sizes.few}", "evaluation", judged, how, **fields))
     middle = sizes.many_chunks[min(1, len(sizes.many_chunks) - 1)]
-    for label, how in (("highest", How(middle, precision="highest")), ("graphs", How(middle, graphs=True))):
+    for label, how in (("highest", Options(middle, precision="highest")), ("graphs", Options(middle, graphs=True))):
         for name in METHODS:
             world = _mlp(sizes, name, sizes.many, calls=1)
             title = f"{name}, N = {sizes.many}, chunk {middle}, {label}"
@@ -214,8 +214,8 @@ def convolutions(sizes: Sizes) -> list[Case]:
         label = ", graphs" if graphs else ""
         for convolution in ("xla", "patches"):
             for name in METHODS:
-                world = World(name, "lenet5", clients, examples, sizes.tests, shape, channels)
-                how = How(chunk=clients, graphs=graphs, convolution=convolution)
+                world = Workload(name, "lenet5", clients, examples, sizes.tests, shape, channels)
+                how = Options(chunk=clients, graphs=graphs, convolution=convolution)
                 fields = {"repeats": sizes.repeats, "child": f"{convolution}{label}"}
                 cases.append(_case(f"LeNet {name}, {convolution}{label}", "rounds", world, how, **fields))
     return _complete(sizes, cases)
@@ -227,12 +227,12 @@ def rivals(sizes: Sizes) -> list[Case]:
     growing = _mlp(sizes, "fedrep", sizes.some, initial=sizes.initial, per_stage=sizes.per_stage)
     for chunk in dict.fromkeys((None, sizes.chunks[0])):
         name = f"SRPFL from n = {sizes.initial}, chunk {chunk or 'by default'}"
-        cases.append(_case(name, "stages", growing, How(chunk=chunk), repeats=sizes.per_stage, child="stages"))
+        cases.append(_case(name, "stages", growing, Options(chunk=chunk), repeats=sizes.per_stage, child="stages"))
     for length, (clients, dim) in zip((sizes.length, 1), sizes.linear, strict=False):
-        world = World("linear_fedrep", "linear", clients, widths=(dim, min(5, dim)), length=length)
-        name, how = f"linear FedRep, N = {clients}, d = {dim}", How(chunk=min(4096, clients))
+        world = Workload("linear_fedrep", "linear", clients, widths=(dim, min(5, dim)), length=length)
+        name, how = f"linear FedRep, N = {clients}, d = {dim}", Options(chunk=min(4096, clients))
         cases.append(_case(name, "rounds", world, how, repeats=sizes.repeats, child="linear"))
-    how = How(chunk=sizes.few, judged_at_once=sizes.few)
+    how = Options(chunk=sizes.few, judged_at_once=sizes.few)
     fields = {"repeats": repeats, "child": "rivals", "environment": SHARED_MEMORY}
     worlds = {
         "fedavg round": _mlp(sizes, "fedavg", sizes.few),
@@ -242,14 +242,14 @@ def rivals(sizes: Sizes) -> list[Case]:
     loops = ("jitted loop", "torch", "torch, features cached")
     for against in loops:
         for name, world in worlds.items():
-            makes_no_sense = (against == loops[0] and world.judged) or (against == loops[2] and "fedavg" in name)
-            if not makes_no_sense:
+            is_impossible = (against == loops[0] and world.judged) or (against == loops[2] and "fedavg" in name)
+            if not is_impossible:
                 cases.append(_case(f"{name} against {against}", "rival", world, how, against=against, **fields))
     return _complete(sizes, cases)
 
 
 def compilers(sizes: Sizes) -> list[Case]:
-    """How XLA makes matrix products, and one profile of each method (without CUDA graphs)."""
+    """Flags of XLA for matrix products, and one profile of each method (without CUDA graphs)."""
     cases, chunk = [], sizes.chunks[0]
     flags = {
         "default flags": {},
@@ -260,9 +260,9 @@ def compilers(sizes: Sizes) -> list[Case]:
     for label, environment in flags.items():
         for name, world in worlds.items():
             fields = {"repeats": sizes.repeats, "environment": environment | UNCACHED, "child": label}
-            cases.append(_case(f"{name}, chunk {chunk}, {label}", "rounds", world, How(chunk=chunk), **fields))
+            cases.append(_case(f"{name}, chunk {chunk}, {label}", "rounds", world, Options(chunk=chunk), **fields))
     for name, world in worlds.items():
-        cases.append(_case(f"{name}, chunk {chunk}, profile", "profile", world, How(chunk=chunk), child="profile"))
+        cases.append(_case(f"{name}, chunk {chunk}, profile", "profile", world, Options(chunk=chunk), child="profile"))
     return _complete(sizes, cases)
 
 

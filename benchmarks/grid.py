@@ -1,13 +1,13 @@
-"""What it buys to run the points of a grid as one program: 4 learning rates x 4 seeds of FedRep, beside 16 runs.
+"""Points of a grid as one program, compared with separate runs: 4 learning rates x 4 seeds of FedRep.
 
     python benchmarks/grid.py [--rounds 20] [--repeats 3] [--processes 2] [--devices N] [--out FILE.json]
 
-Three ways: one vmapped program; 16 runs one after the other in one process, which share what is compiled; and a process
-a run, as a loop in a shell does it, of which some are measured. Seconds are those of the processor (all threads), which
-a busy machine changes least; medians over repeats in turn, with the smallest and the largest ratio. Compilation is
-apart, and is that of the first call less the median of the others. A small network on digits, and a larger one on
-random images. The largest difference between the ways is that of any parameter of the server, relative to the largest
-entry of its array; beside it, how many answers of how many differ in the last evaluation.
+Three ways: one vmapped program; 16 runs one after the other in one process, which share compiled programs; and a
+process for each run, as in a shell loop, of which some are measured. Seconds are CPU seconds of all threads, which a
+busy machine changes least; medians over repeats in turn, with the smallest and the largest ratio. Compilation is the
+first call less the median of the others. A small network on digits, and a larger one on random images. Results of the
+ways are compared too: the largest difference of any parameter of the server, relative to the largest entry of its
+array, and the number of predictions that differ in the last evaluation.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def runs_of(data: Any, rounds: int, options: dict[str, Any], points: list[tuple[
 
 
 def difference(ours: list[srp.History], theirs: list[srp.History]) -> dict[str, float]:
-    """Between runs: of parameters, and of answers in the last evaluation."""
+    """Differences between runs, of parameters and of predictions in the last evaluation."""
     parameters, answers = 0.0, 0
     for one, other in zip(ours, theirs, strict=True):
         leaves = zip(jax.tree.leaves(one.server_state), jax.tree.leaves(other.server_state), strict=True)
@@ -107,10 +107,8 @@ def main() -> None:
     print(json.dumps(results, indent=1), flush=True)
     if not args.skip_large:
         images = synthetic(10, 150, 50, (28, 28))
-        for size in (4,):
-            ways = runs_of(images, 1, LARGE, POINTS[:size])
-            results[f"784-512-256-64-10, {size} points"] = compared(ways, args.repeats)
-            print(json.dumps(results, indent=1), flush=True)
+        results["784-512-256-64-10, 4 points"] = compared(runs_of(images, 1, LARGE, POINTS[:4]), args.repeats)
+        print(json.dumps(results, indent=1), flush=True)
     if args.processes:
         results["a process a run"] = {"each": processes(args.processes, args.rounds)}
     machine = {"device": jax.devices()[0].device_kind, "num_devices": devices, "cores": os.cpu_count()}

@@ -1,4 +1,4 @@
-"""What `import fedjax_srp` takes beside `import jax`: new processes in turn, medians of wall and CPU seconds.
+"""Time of `import fedjax_srp` compared with `import jax`: new processes in turn, medians of wall and CPU seconds.
 
 python benchmarks/imports.py [--repeats 15] [--out FILE.json]
 """
@@ -19,7 +19,7 @@ MODULES = ("jax", "fedjax_srp", "fedjax_srp.methods")  # the last one with flax 
 
 
 def cpu_seconds() -> float:
-    """Of all processes that ended."""
+    """CPU seconds of all child processes so far."""
     times = os.times()
     return times.children_user + times.children_system
 
@@ -34,7 +34,7 @@ def main() -> None:
         for module in MODULES:
             begin, cpu = time.perf_counter(), cpu_seconds()
             subprocess.run([sys.executable, "-c", f"import {module}"], check=True)
-            if repeat:  # the first one writes what Python compiled
+            if repeat:  # the first one writes compiled Python files
                 found[module].append((time.perf_counter() - begin, cpu_seconds() - cpu))
     results: dict[str, dict[str, float]] = {}
     for module, times in found.items():

@@ -1,12 +1,12 @@
-"""What LeNet-5 on images of CIFAR's shape costs, and the same in PyTorch, in turn.
+"""Time of LeNet-5 on images of CIFAR's shape, compared with PyTorch, in turn.
 
     python benchmarks/lenet.py [--repeats 5] [--clients 20] [--out benchmarks/results/NAME.json] [--skip-torch]
 
 Clients of 100 training and 50 test images of 32 x 32 x 3, batches of 10; the images are random unless --data-dir holds
-a prepared CIFAR-10. Every ratio is the median over interleaved pairs; compile time is apart. Two rivals: "loop" goes
+a prepared CIFAR-10. Every ratio is the median over interleaved pairs, without compile time. Two rivals: "loop" iterates
 over the clients with as many threads as cores; "processes" is the best PyTorch setting we found, one process of one
-thread a core, channels last, and no mean between the processes. Threads that wait for each other suffer most from
-whatever else a machine does, so measure when it is quiet.
+thread a core, channels last, and no mean between the processes. Threads that wait for each other suffer most from other
+processes, so measure on an idle machine.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from harness.measure import Rounds, arrays, limits, paired, seconds, synthetic
 import fedjax_srp as srp
 
 EXAMPLES, TESTS = 100, 50
-# Multiplications and additions of one image, forwards: conv1, conv2, fc1, fc2, out; backwards conv1 needs no gradient
-# of its input. Counted as direct convolutions, whatever the algorithm does.
+# Multiplications and additions of one image, forward: conv1, conv2, fc1, fc2, out; backward, conv1 needs no gradient
+# of its input. Counted as direct convolutions, whatever the algorithm.
 FORWARD = [2 * n for n in (28 * 28 * 75 * 64, 10 * 10 * 1600 * 64, 1600 * 120, 120 * 64, 64 * 10)]
 TRAINING = 3 * sum(FORWARD) - FORWARD[0]
 
@@ -40,10 +40,10 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--data-dir")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--skip-torch", action="store_true", help="only our own times")
+    parser.add_argument("--skip-torch", action="store_true", help="only time this package")
     args = parser.parse_args()
     if not args.skip_torch and importlib.util.find_spec("torch") is None:
-        parser.error("the rival needs PyTorch: pip install torch, or --skip-torch for our own times")
+        parser.error("the rival needs PyTorch: pip install torch, or --skip-torch")
     cores = srp.use_all_cores()
     if args.data_dir:
         options = {"classes_per_client": 5, "max_examples": EXAMPLES, "data_dir": args.data_dir}

@@ -1,10 +1,10 @@
-"""Rounds of SRPFL's Algorithm 2 against NumPy, paired in one process, and how the cost follows clients and dimension.
+"""Rounds of SRPFL's Algorithm 2 against NumPy, paired in one process, and their cost by clients and dimension.
 
     python benchmarks/linear.py [--repeats 5] [--million] [--out FILE.json]
 
 Full participation, k=5, m=50, noise 1. NumPy draws the samples in full, once for a hundred clients at a time
-(vectorised) and once client by client. `--million` adds N=1,000,000 with d=1,000 (some seconds a repeat). The memory
-printed is the peak of the whole process. Compile time is apart; a ratio is the median over interleaved pairs.
+(vectorised) and once client by client. `--million` adds N=1,000,000 with d=1,000 (some seconds a repeat). The printed
+memory is the peak of the process. Times are without compilation; a ratio is the median over interleaved pairs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RANK, SAMPLES, STEP = 5, 50, 0.1
 
 
 def ours(num_clients, dim, sampling="subspace", chunk_size=None, length=1):
-    """Compiled rounds of everybody."""
+    """Compiled rounds of all clients."""
     task = srp.data.linear_task(jax.random.key(0), num_clients, dim, RANK, noise_std=1.0)
     algorithm = srp.algorithms.LinearFedRep(
         task, step_size=STEP, samples_per_round=SAMPLES, sampling=sampling, start="random"
@@ -86,7 +86,7 @@ def main() -> None:
     results: dict[str, dict] = {}
 
     def report(name: str, contenders: dict) -> None:
-        """Interleaves the contenders; the first is ours and the others are compared with it."""
+        """Times the contenders in turn; the others are compared with the first."""
         each = {name: lambda run=run: seconds(run) / run.length / num_clients(run) for name, run in contenders.items()}
         times = in_turn(each, args.repeats)
         first = next(iter(times))

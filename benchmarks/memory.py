@@ -1,10 +1,10 @@
-"""Memory of the process over the rounds of a large federation: it should be level, whatever the cohort.
+"""Memory of the process over the rounds of a large federation: it should be constant, for any size of cohort.
 
     python benchmarks/memory.py [--clients 10000] [--examples 150] [--cohorts 100 200] [--rounds 200] [--out FILE.json]
 
-FedRep with an MLP 512-256-64 on clients of random images of 28 x 28 each. For every cohort size, what the process holds
-after 10 rounds and after all of them, what the compiler says a segment works with on each device, and the median of the
-seconds of a round. The peak is that of the process so far.
+FedRep with an MLP 512-256-64 on clients with random images of 28 x 28. For every cohort size: memory of the process
+after 10 rounds and after all, working memory of a segment on each device by the compiler, and the median of the seconds
+of a round. The peak is that of the process so far.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import fedjax_srp as srp
 GIB = 2**30
 
 
-def held() -> float:
-    """GiB that the process holds now."""
+def resident_gib() -> float:
+    """Memory of the process now, in GiB."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096 / GIB
 
@@ -48,8 +48,8 @@ def main() -> None:
         for _ in range(2, max(2, args.rounds // run.length) + 1):
             times.append(seconds(run) / run.length)
             if "gib_after_10_rounds" not in found:
-                found["gib_after_10_rounds"] = held()
-        found |= {"rounds": int(run.state.round), "gib_at_the_end": held(), "peak_gib": peak_memory() / GIB}
+                found["gib_after_10_rounds"] = resident_gib()
+        found |= {"rounds": int(run.state.round), "gib_at_the_end": resident_gib(), "peak_gib": peak_memory() / GIB}
         found["seconds_a_round"] = statistics.median(times)
         results.append(found)
         print("  ".join(f"{name} {value:.4g}" for name, value in found.items()), flush=True)

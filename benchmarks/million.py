@@ -1,14 +1,13 @@
-"""Rounds of 1,000 clients among ever more: what a round costs, and what a process holds, up to a million clients.
+"""Time and memory of rounds of 1,000 clients in federations of up to a million clients.
 
     python benchmarks/million.py [--clients 10000 100000 1000000] [--repeats 15] [--out FILE.json]
 
 FedRep with an MLP 64-32-16-10, so that a client keeps a head of 680 bytes. The 20 examples of a client are drawn in the
-program whenever they are read: nothing but the states of clients, their times and the choice of the cohort grows with
-their number. Two policies: 1,000 at random, and the 1,000 fastest of all. No round is evaluated, for an evaluation is
-over all clients.
+program when they are read: only the states of clients, their times and the choice of the cohort grow with their number.
+Two policies: 1,000 at random, and the 1,000 fastest of all. No round is evaluated, as an evaluation covers all clients.
 
-Sizes take turns, five rounds a turn; times are CPU seconds of the process, so other work on the machine disturbs
-little. The peak is that of the whole process, which holds all sizes at once.
+Sizes are timed in turn, five rounds at a time, in CPU seconds of the process, which other processes disturb little. The
+peak is that of the process with all sizes at once.
 """
 
 from __future__ import annotations
@@ -32,11 +31,7 @@ GIB = 2**30
 
 @srp.part
 class Drawn:
-    """Clients whose examples are drawn from their id; each has its own order of classes.
-
-    Args:
-        clients: how many.
-    """
+    """Clients whose examples are drawn from their id; each has its own order of classes."""
 
     clients: int
 
@@ -55,13 +50,13 @@ class Drawn:
     test_client = train_client
 
     def score(self, predict: Predict, test: Examples) -> tuple[Array, Array]:
-        """Right answers, examples."""
+        """Number of correct predictions, number of examples."""
         right = jnp.argmax(predict(test.x), axis=-1) == test.y
         return jnp.sum(right).astype(float), jnp.float32(EXAMPLES)
 
 
 def rounds(clients: int, policy: srp.base.ParticipationPolicy) -> Rounds:
-    """Compiled rounds of so many clients."""
+    """Compiled rounds of a federation of this size."""
     model = srp.models.MLP((FEATURES,), CLASSES, (32, 16))
     algorithm = srp.algorithms.FedRep(model, srp.Training(srp.SGD(0.05)), head_epochs=5)
     return Rounds(algorithm, Drawn(clients), policy, LENGTH)

@@ -3,11 +3,11 @@
     python benchmarks/personal.py [--methods NAME ...] [--repeats 15] [--quick] [--out FILE.json]
 
 Ditto is two local trainings, SCAFFOLD one, a FedRep round ten epochs of a head and one of a representation. A pass is a
-round of a method that does nothing else: FedAvg for training all layers, FedRep without one of its two halves. A ratio
-above 1 is what a method spends besides: penalties, variates, mixtures, the states of its clients.
+round of a method that does nothing else: FedAvg for training all layers, FedRep without one of its two halves. A
+ratio above 1 shows the cost of the rest: penalties, variates, mixtures, the states of its clients.
 
-Times are CPU seconds of the process, one device and one thread, method and passes in turn, the median of the ratios
-pair by pair with their quartiles: so other processes disturb little, though caches and clock rates are shared.
+Times are CPU seconds of the process, with one device and one thread, method and passes in turn, and ratios are medians
+over pairs with quartiles: other processes disturb little, though caches and clock rates are shared.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PASSES: dict[str, tuple[str, dict[str, Any]]] = {
     "representation": ("fedrep", {"head_epochs": 0}),
     "gradient over all examples": ("fedavg", {"batch_size": 10**6}),
 }
-# method -> options that make a round what it is, passes that it consists of
+# method -> options that make its round comparable, passes that it consists of
 METHODS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
     "local_only": ({}, {"all layers": 1}),
     "fedprox": ({}, {"all layers": 1}),
@@ -55,7 +55,7 @@ BOUND = 1.3
 
 
 def cpu_seconds(function: Callable[[], object], times: int) -> float:
-    """CPU time of the process for a call, over so many."""
+    """CPU time of the process for a call, the mean over `times` calls."""
     begin = time.process_time()
     for _ in range(times):
         function()
@@ -66,8 +66,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="NAME")
     parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--quick", action="store_true", help="toy sizes: whether it runs, not how fast")
-    parser.add_argument("--out", type=Path, default=Path("runs/benchmark/personal.json"), help="methods in it stay")
+    parser.add_argument("--quick", action="store_true", help="toy sizes, to check that it runs")
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/benchmark/personal.json"), help="results of other methods in it are kept"
+    )
     args = parser.parse_args(arguments)
     clients, examples, hidden = (4, 20, (8, 8)) if args.quick else (20, 150, (512, 256, 64))
     data = synthetic(clients, examples, tests=2)
@@ -80,7 +82,7 @@ def main(arguments: list[str] | None = None) -> None:
     setting = {"clients": clients, "examples": examples, "hidden": list(hidden), "repeats": args.repeats}
     facts: dict[str, Any] = {"machine": machine, **setting, "results": {}}
     if args.out.is_file() and (known := json.loads(args.out.read_text("utf-8"))) | {"results": {}} == facts:
-        facts = known  # of other methods
+        facts = known  # results of other methods
     args.out.parent.mkdir(parents=True, exist_ok=True)
     passes: dict[str, Rounds] = {}
     for name in args.methods:

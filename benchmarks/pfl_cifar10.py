@@ -1,15 +1,15 @@
-"""pfl-research's CIFAR-10 workload, here and in pfl, in turn.
+"""pfl-research's CIFAR-10 workload in this package and in pfl, in turn.
 
     python benchmarks/pfl_cifar10.py --data-dir DIR [--pfl PYTHON] [--rounds 40] [--seed 0] [--out FILE.json]
 
 1,000 users with 50 images each, 50 of them a round, one epoch in batches of 10 with step 0.1, the mean of their models;
 a CNN with dropout and 1,626,442 parameters; all 10,000 test images after every tenth round. Users are iid, as in the
 speed comparison of pfl's paper (Granqvist et al., 2024). PYTHON is that of an environment with pfl and PyTorch
-(`pip install "pfl[pytorch]"`); without it only ours is timed. Both have the same users; each draws its own cohorts and
-batches.
+(`pip install "pfl[pytorch]"`); without it only this package is timed. Both have the same users; each draws its own
+cohorts and batches.
 
-A round of one, then of the other, so that whatever else the machine does slows both; the median of the ratios of pairs.
-The first ten rounds are left out.
+Rounds of both alternate, so that other processes slow both; the ratio is the median over pairs. The first ten rounds
+are left out.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class Network(srp.models.SplitModel):
 
 
 class Ours:
-    """Rounds here; a call runs one, and every tenth evaluates."""
+    """Rounds of this package; a call runs one, and every tenth evaluates."""
 
     def __init__(self, data: srp.data.FederatedData):
         model = Network(data.example_shape, data.num_classes, cut=None)
         algorithm = srp.algorithms.FedAvg(model, srp.Training(srp.SGD(0.1), batch_size=10, epochs=1))
         cohort = srp.participation.Uniform(COHORT)
         self.run = Rounds(algorithm, data, cohort)
-        self.judged = Rounds(algorithm, data, cohort, evaluations=("global",))
+        self.evaluated = Rounds(algorithm, data, cohort, evaluations=("global",))
         self.done, self.accuracy = 1, float("nan")
         parameters = sum(leaf.size for leaf in jax.tree.leaves(model.init(jax.random.key(0))))
         self.facts = {"parameters": parameters, "compile_seconds": self.run.compile_seconds}
@@ -67,13 +67,13 @@ class Ours:
         self.run()
         self.done += 1
         if self.done % EVERY == 0:
-            program, root, data = self.judged.program, self.judged.root, self.judged.data
+            program, root, data = self.evaluated.program, self.evaluated.root, self.evaluated.data
             right, number = jax.device_get(program.scores(self.run.state.server, root, data)["global"])
             self.accuracy = float(right.sum() / number.sum())
 
 
 def rival(python: str, data: srp.data.FederatedData, folder: Path, seed: int) -> tuple[subprocess.Popen, Callable]:
-    """pfl in a process of its own, and a function that runs a round there: (seconds, accuracy or nan)."""
+    """A process with pfl, and a function that runs a round in it: (seconds, accuracy or nan)."""
     x, y, x_test, y_test = arrays(data)
     path = folder / "federation.npz"
     np.savez(path, x=x, y=y, x_test=x_test.reshape(-1, *x_test.shape[2:]), y_test=y_test.reshape(-1))
@@ -83,13 +83,13 @@ def rival(python: str, data: srp.data.FederatedData, folder: Path, seed: int) ->
     assert process.stdout is not None
     told, said = process.stdin, process.stdout
     if said.readline().strip() != "ready":
-        raise SystemExit(f"--pfl {python}: pfl did not start; its message stands above")
+        raise SystemExit(f"--pfl {python}: pfl did not start; its message is above")
 
     def turn() -> tuple[float, float]:
         print("round", file=told, flush=True)
         line = next((line for line in said if line.startswith("turn ")), None)
         if line is None:
-            raise SystemExit(f"--pfl {python}: pfl ended; its message stands above")
+            raise SystemExit(f"--pfl {python}: pfl ended; its message is above")
         time, accuracy = map(float, line.split()[1:])
         return time, accuracy
 

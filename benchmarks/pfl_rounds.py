@@ -1,4 +1,4 @@
-"""pfl-research's side of `pfl_cifar10.py`: its FedAvg on the same federation, a round for each line of the input.
+"""The rounds of pfl-research for `pfl_cifar10.py`: FedAvg on the same federation, a round for each line of the input.
 
 Run by `pfl_cifar10.py` in the environment that has pfl and PyTorch; imports nothing of this project.
 
@@ -65,7 +65,7 @@ class Turn(TrainingProcessCallback):
         self.test, self.lines, self.begin = test, lines, time.perf_counter()
 
     def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
-        """Whether to stop, and no metrics."""
+        """True at the end of the input, and no metrics."""
         accuracy = float("nan")
         if (central_iteration + 1) % EVERY == 0:
             right = 0.0
@@ -79,7 +79,7 @@ class Turn(TrainingProcessCallback):
 
 
 def main(path: str, seed: int) -> None:
-    """Rounds until the input ends."""
+    """Run rounds until the input ends."""
     torch.manual_seed(seed)
     np.random.seed(seed)  # noqa: NPY002, pfl draws from it
     arrays = np.load(path)

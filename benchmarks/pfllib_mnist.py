@@ -1,4 +1,4 @@
-"""PFLlib's own command on MNIST, here and in PFLlib, in turn: FedAvg, FedRep and FedALA.
+"""PFLlib's command on MNIST in this package and in PFLlib, in turn: FedAvg, FedRep and FedALA.
 
     python benchmarks/pfllib_mnist.py --data-dir DIR [--pfllib CHECKOUT --python PYTHON] [--rounds 20] [--images 600]
         [--out FILE.json]
@@ -9,9 +9,8 @@ ours is timed. Its `main.py` runs as it is, `-eg 5`, on the images that ours has
 full, so every client has a multiple of ten images, at most --images of them; and it starts from other parameters, and
 draws other batches.
 
-A round here, then one there, stopped by a signal in between, so that whatever else the machine does slows both; the
-median of the ratios of pairs. Both evaluate every fifth round, outside of these pairs: PFLlib judges training examples
-too.
+Rounds of both alternate, with PFLlib stopped by a signal in between, so that other processes slow both; the ratio is
+the median over pairs. Both evaluate every fifth round, outside of these pairs: PFLlib evaluates training examples too.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class Network(srp.models.SplitModel):
 
 
 def federation(data_dir: Path, images: int, seed: int) -> srp.data.FederatedData:
-    """Clients with a multiple of ten training images, at most so many."""
+    """Clients with a multiple of ten training images, at most `images`."""
     whole = srp.data.load(
         "mnist", CLIENTS, partition="dirichlet", alpha=0.1, min_examples=2 * BATCH, seed=seed, data_dir=data_dir
     )
@@ -78,7 +77,7 @@ def federation(data_dir: Path, images: int, seed: int) -> srp.data.FederatedData
 
 
 class Ours:
-    """Rounds here; a call runs one."""
+    """Rounds of this package; a call runs one."""
 
     def __init__(self, name: str, data: srp.data.FederatedData):
         model = Network(data.example_shape, data.num_classes, cut="fc", initialization="torch")
@@ -103,7 +102,7 @@ class Ours:
 
 
 class Theirs:
-    """PFLlib's command in a process of its own, which runs while it is waited for."""
+    """PFLlib's command in a separate process, which runs only during a call."""
 
     def __init__(self, python: str, checkout: Path, name: str, data: srp.data.FederatedData, rounds: int, folder: Path):
         x, y, x_test, y_test = arrays(data)
@@ -135,7 +134,7 @@ class Theirs:
             yield line
 
     def __call__(self) -> None:
-        """Until a round ends."""
+        """Run until a round ends."""
         self.process.send_signal(signal.SIGCONT)
         if not any("time cost" in line for line in self.lines):
             raise SystemExit("PFLlib ended:\n" + "".join(self.said[-20:]))
@@ -143,7 +142,7 @@ class Theirs:
 
 
 def compare(name: str, data: srp.data.FederatedData, args: argparse.Namespace) -> dict[str, Any]:
-    """Rounds of both in turn, and accuracies of every fifth."""
+    """Times of both in turn, and accuracies of every fifth round."""
     ours, pairs, accuracies = Ours(name, data), [], []
     with tempfile.TemporaryDirectory() as folder:
         theirs = None
@@ -184,7 +183,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     if args.rounds < EVERY:
-        parser.error(f"--rounds {args.rounds}: both are judged every fifth round; give at least {EVERY}")
+        parser.error(f"--rounds {args.rounds}: both are evaluated every fifth round; give at least {EVERY}")
     if (args.pfllib is None) != (args.python is None):
         parser.error("--pfllib and --python go together; give both, or neither")
     srp.use_all_cores()

@@ -1,4 +1,4 @@
-"""Rounds, evaluations and how they scale, timed in turn with rivals: `make bench`.
+"""Rounds and evaluations, and their scaling, timed in turn with rivals: `make bench`.
 
 python benchmarks/rounds.py [--quick] [--skip-torch] [--out FOLDER]
 """
@@ -15,8 +15,8 @@ import fedjax_srp as srp
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", default="runs/benchmark", help="folder for table, figure and numbers")
-    parser.add_argument("--quick", action="store_true", help="toy sizes, some seconds: whether it runs, not how fast")
-    parser.add_argument("--skip-torch", action="store_true", help="without PyTorch, even where it is installed")
+    parser.add_argument("--quick", action="store_true", help="toy sizes, some seconds, to check that it runs")
+    parser.add_argument("--skip-torch", action="store_true", help="without PyTorch, even if it is installed")
     arguments = parser.parse_args()
     srp.use_all_cores()
     suite.run(arguments.out, arguments.quick, not arguments.skip_torch)

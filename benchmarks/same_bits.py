@@ -1,4 +1,4 @@
-"""Whether two commits compute the same bits: a hash of every result of short runs of all methods.
+"""Compare two commits bit by bit: a hash of every result of short runs of all methods.
 
     python benchmarks/same_bits.py --out before.json       # on the one commit
     python benchmarks/same_bits.py --compare before.json   # on the other, with the same JAX on the same machine
@@ -8,13 +8,13 @@ participation and another one, with momentum; with other options; some without m
 tasks. A hash covers shapes, types and bytes of the final states of server and clients, of all evaluations, times,
 cohorts, metrics and traffic. A run that fails has its error instead of a hash, and the others go on.
 
-A compiler may contract a multiplication and an addition into one rounding, and where it does depends on what else is in
-the program. So commits that compute the same may differ in last bits; `XLA_FLAGS=--xla_cpu_max_isa=AVX`, a machine
-without such an instruction, tells that apart from another computation.
+The compiler may fuse a multiplication and an addition, with one rounding, depending on the rest of the program. So
+commits with the same computation may differ in last bits; with `XLA_FLAGS=--xla_cpu_max_isa=AVX`, which has no such
+instruction, they do not.
 
 `--compare` prints the runs that differ, with the parts that do, and exits with 1 if there are any. `--only REGEX`
 restricts the runs, and `--quick` compiles without optimizations, which gives other bits in a third of the time. To
-read code of another folder: `PYTHONPATH=FOLDER python same_bits.py`.
+test the code of another folder: `PYTHONPATH=FOLDER python same_bits.py`.
 """
 
 from __future__ import annotations
@@ -39,67 +39,22 @@ import fedjax_srp as srp
 Run = Callable[[], list[srp.History]]
 PARTS = ("server", "clients", "accuracy", "time")
 NUM_CLIENTS, NUM_ROUNDS = 12, 3
-# Those of tests/conftest.py.
+# Flags of tests/conftest.py.
 QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 QUICK_010 = "--xla_cpu_use_fusion_emitters=false"  # later versions abort at the name
 
-# Names of before the refactoring, tried where there are no new ones. To be deleted when nobody compares with it.
-OLD_OPTIONS = {
-    "fine_tune_optimizer.momentum": "fine_tune_momentum",
-    "epochs": "local_epochs",
-    "steps": "local_steps",
-    "weighting": "client_weighting",
+CLOCKS = {
+    "fixed": srp.clocks.Fixed(srp.clocks.Exponential(1.0)),
+    "dynamic": srp.clocks.Dynamic(srp.clocks.Exponential(srp.clocks.Uniform(1 / NUM_CLIENTS, 1.0))),
 }
-
-
-def named(module: Any, new: str, old: str) -> Any:
-    """A class by its new name, or the function of the old name."""
-    return getattr(module, new) if hasattr(module, new) else getattr(module, old)
-
-
-def spelled(options: dict[str, Any]) -> dict[str, Any]:
-    """Options as this commit calls them."""
-    is_old = "local_epochs" in srp.methods.option_names("fedavg")
-    return {OLD_OPTIONS.get(name, name) if is_old else name: value for name, value in options.items()}
-
-
-def clocks() -> dict[str, Any]:
-    exponential, uniform = named(srp.clocks, "Exponential", "exponential"), named(srp.clocks, "Uniform", "uniform")
-    return {
-        "fixed": named(srp.clocks, "Fixed", "fixed")(exponential(1.0)),
-        "dynamic": named(srp.clocks, "Dynamic", "dynamic")(exponential(uniform(1 / NUM_CLIENTS, 1.0))),
-    }
-
-
-def doubling() -> Any:
-    return named(srp.participation, "Doubling", "doubling")(initial=3, rounds_per_stage=1)
-
-
-_START = "start" if hasattr(srp.algorithms, "LinearFedRep") else "init"
-MEANS_ARE_UNIFORM = ("local_only", "scaffold", "scaffold_ft", "fed_mtl")  # which refuse another weighting now
-
-
-def linear_algorithms(task: Any) -> dict[str, Any]:
-    fedrep = named(srp.algorithms, "LinearFedRep", "linear_fedrep")
-    fedavg = named(srp.algorithms, "LinearFedAvg", "linear_fedavg")
-    return {
-        "linear_fedrep": fedrep(task, step_size=0.1, samples_per_round=10),
-        "linear_fedrep, full": fedrep(task, step_size=0.1, samples_per_round=10, sampling="full"),
-        "linear_fedrep, 2 steps": fedrep(
-            task, step_size=0.1, samples_per_round=10, head=2, sampling="fixed", **{_START: "random"}
-        ),
-        "linear_fedavg": fedavg(task, step_size=0.4),
-    }
-
-
-# End of the names.
-
-DOUBLED = ("srpfl", "lg_srpfl", "flanp_fedavg", "flanp_fedavg_ft")  # of themselves; the other policy is `full`
-POLICY = {"initial": 3, "rounds_per_stage": 1, "k": 3}  # each of those that a policy reads
+DOUBLING = srp.participation.Doubling(initial=3, rounds_per_stage=1)
+UNIFORM_ONLY = ("local_only", "scaffold", "scaffold_ft", "fed_mtl")  # they refuse other weightings
+DOUBLED = ("srpfl", "lg_srpfl", "flanp_fedavg", "flanp_fedavg_ft")  # double by default; their other policy is `full`
+POLICY = {"initial": 3, "rounds_per_stage": 1, "k": 3}  # each policy takes those that it reads
 TRAINING = {"learning_rate": 0.05, "momentum": 0.5}
 OTHERS = {"epochs": 2, "batch_size": 7, "weighting": "num_examples", "weight_decay": 1e-3, "fine_tune_epochs": 3}
-# What the runs above leave out, on the dynamic clock: method, its participation, options. With this key l2gd trains,
-# aggregates and trains again; above it aggregates before anybody has trained.
+# Further cases, on the dynamic clock: method, participation, options. With this seed l2gd trains, aggregates and trains
+# again; with that of the other runs it aggregates before any client has trained.
 MORE_SEED = 10
 MORE: dict[str, tuple[str, str | None, dict[str, Any]]] = {
     "l2gd, often local": ("l2gd", None, {"aggregation_probability": 0.5}),
@@ -119,29 +74,33 @@ MORE: dict[str, tuple[str, str | None, dict[str, Any]]] = {
 
 
 def method(name: str, data: Any, shared: dict[str, Any], participation: str | None = None, **options: Any) -> Any:
-    """A method of the registry on a small model; of the shared options it takes what it reads."""
+    """A method of the registry on a small model; it takes those of the shared options that it reads."""
     hidden = (16, 8) if name.startswith("lg_") else (16,)  # heads of two layers
-    shared = spelled(POLICY | shared)
-    options = spelled(options)
-    return srp.methods.get(name, dataset=data, hidden=hidden, participation=participation, shared=shared, **options)
+    options |= {"participation": participation, "shared": POLICY | shared}
+    return srp.methods.get(name, dataset=data, hidden=hidden, **options)
+
+
+def linear_algorithms(task: Any) -> dict[str, Any]:
+    fedrep = partial(srp.algorithms.LinearFedRep, task, step_size=0.1, samples_per_round=10)
+    return {
+        "linear_fedrep": fedrep(),
+        "linear_fedrep, full": fedrep(sampling="full"),
+        "linear_fedrep, 2 steps": fedrep(head=2, sampling="fixed", start="random"),
+        "linear_fedavg": srp.algorithms.LinearFedAvg(task, step_size=0.4),
+    }
 
 
 def simulated(make: Callable[[], Any], data: Any, clock: str, seed: int = 7, **options: Any) -> list[srp.History]:
     """One run, or those of several keys."""
-    options |= {"clock": clocks()[clock], "num_rounds": NUM_ROUNDS, "eval_every": NUM_ROUNDS}
+    options |= {"clock": CLOCKS[clock], "num_rounds": NUM_ROUNDS, "eval_every": NUM_ROUNDS}
     options |= {"evaluations": "all", "keep_clients": True, "progress": False}
     if "keys" in options:
         return srp.simulate_seeds(make(), data, **options)
     return [srp.simulate(make(), data, key=jax.random.key(seed), **options)]
 
 
-def on_task(name: str, task: Any, clock: str, with_doubling: bool) -> list[srp.History]:
-    participation = doubling() if with_doubling else None
-    return simulated(lambda: linear_algorithms(task)[name], task, clock, participation=participation)
-
-
 def runs() -> dict[str, Run]:
-    """Every run by name, nothing made yet."""
+    """Every run by name, to be built when it is called."""
     data = srp.data.load("digits", num_clients=NUM_CLIENTS, classes_per_client=4)
     made: dict[str, Run] = {}
 
@@ -153,7 +112,7 @@ def runs() -> dict[str, Run]:
             add(f"{name}, {clock}, own", name, clock, {}, **TRAINING)
             other = "full" if name in DOUBLED else "doubling"
             add(f"{name}, {clock}, {other}", name, clock, {}, participation=other, **TRAINING)
-        others = {o: v for o, v in OTHERS.items() if o != "weighting" or name not in MEANS_ARE_UNIFORM}
+        others = {o: v for o, v in OTHERS.items() if o != "weighting" or name not in UNIFORM_ONLY}
         add(f"{name}, fixed, own, other options", name, "fixed", others, **TRAINING)
     for name in ("fedavg", "fedrep", "scaffold"):
         add(f"{name}, fixed, own, no momentum", name, "fixed", {}, learning_rate=0.05)
@@ -167,9 +126,11 @@ def runs() -> dict[str, Run]:
         simulated, fedavg, data, "fixed", keys=keys, values={"learning_rate": [0.05, 0.1]}
     )
     task = srp.data.linear_task(jax.random.key(0), num_clients=NUM_CLIENTS, dim=10, rank=2, noise_std=0.1)
-    for name in ("linear_fedrep", "linear_fedrep, full", "linear_fedrep, 2 steps", "linear_fedavg"):
-        made[f"{name}, fixed, own"] = partial(on_task, name, task, "fixed", False)
-        made[f"{name}, dynamic, doubling"] = partial(on_task, name, task, "dynamic", True)
+    for name, algorithm in linear_algorithms(task).items():
+        made[f"{name}, fixed, own"] = partial(simulated, lambda a=algorithm: a, task, "fixed")
+        made[f"{name}, dynamic, doubling"] = partial(
+            simulated, lambda a=algorithm: a, task, "dynamic", participation=DOUBLING
+        )
     return made
 
 
@@ -177,7 +138,7 @@ def results(history: srp.History) -> dict[str, Any]:
     """Part of a run -> its arrays, some with names.
 
     Raises:
-        ValueError: a run that left nothing to compare.
+        ValueError: a run without anything to compare.
     """
     rounds = (history.round, history.stage, history.cohort_size, history.compute_time)
     flags = (history.communicated, history.finite, history.client_time)
@@ -208,7 +169,7 @@ def digest(values: Any) -> str:
                 value = jax.random.key_data(value)
             array = np.asarray(value)
             if array.dtype.hasobject:
-                raise TypeError(f"{type(value).__name__} is no array: its bytes say nothing")
+                raise TypeError(f"{type(value).__name__} is no array: its bytes are no value")
             found.update(f"{array.dtype.str}{array.shape}".encode())
             found.update(np.ascontiguousarray(array).tobytes())
 
@@ -217,18 +178,18 @@ def digest(values: Any) -> str:
 
 
 def hashes(run: Run) -> tuple[str, dict[str, str]]:
-    """Of a run as a whole and of each part; the error of one that fails."""
+    """Hash of a run and of each part; the error of a run that fails."""
     try:
         by_history = [results(history) for history in run()]
         parts = {part: digest([found[part] for found in by_history]) for part in PARTS}
-    except Exception as error:  # whatever it is: a tree may be half ported
+    except Exception as error:
         lines = str(error).strip().splitlines() or [""]
         return f"error: {type(error).__name__}: {lines[0][:200]}", {}
     return digest(list(parts.values())), parts
 
 
 def differences(ours: dict[str, Any], theirs: dict[str, Any], only: str) -> list[str]:
-    """A line for every run that differs, or that only one of the two has."""
+    """A line for every run that differs or exists on one side only."""
     lines = [
         f"{fact}: {ours[fact]} here, {theirs.get(fact)} there: hashes of these cannot be compared"
         for fact in ("quick", "jax")
@@ -249,9 +210,9 @@ def differences(ours: dict[str, Any], theirs: dict[str, Any], only: str) -> list
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="where the hashes go, as JSON; written after every run")
+    parser.add_argument("--out", type=Path, help="file for the hashes, JSON; written after every run")
     parser.add_argument("--compare", type=Path, help="hashes of another commit")
-    parser.add_argument("--only", default="", metavar="REGEX", help="the runs whose name it is found in")
+    parser.add_argument("--only", default="", metavar="REGEX", help="regular expression of names of runs")
     parser.add_argument("--quick", action="store_true", help="compile quickly, as the tests do")
     args = parser.parse_args()
     if args.quick:

@@ -1,4 +1,4 @@
-"""Rivals of lenet.py: PyTorch loops in processes of one thread each, because layers this small share threads badly."""
+"""Rivals of lenet.py: PyTorch loops in processes of one thread each, as such small layers use threads badly."""
 
 # pyright: reportMissingImports=false
 
@@ -12,7 +12,7 @@ from harness.torch_loop import TorchLoop, lenet5
 
 
 class Processes:
-    """The clients are dealt out; the mean over the processes is left out, in the rival's favour.
+    """Clients divided among processes; the mean over the processes is left out, in the rival's favour.
 
     Args:
         examples: as for `TorchLoop`.

@@ -1,11 +1,11 @@
-"""What two choices gain on a CPU: clients served by the device that owns them, and what XLA is told about copies.
+"""Gains of two choices on a CPU: each client is trained on the device that owns it, and XLA's options for copies.
 
     python benchmarks/waits.py [--repeats 15] [--quick] [--out FILE.json]
 
-Rounds as they are, in turn with the same rounds whose cohorts are dealt to the devices whoever owns a client, so that
-the states of every chunk move between devices, and with the same rounds as XLA compiles them by default. A ratio above
-1 is how much longer they take so: the median over pairs, with quartiles. 100 clients of 150 images, batches of 10, a
-device for each core; "MLP" is 784-512-256-64-10.
+Rounds are timed in turn with the same rounds whose cohorts are divided among the devices regardless of ownership, so
+that the states of every chunk move between devices, and with the same rounds compiled with XLA's default options. Each
+ratio is their time over that of unchanged rounds: the median over pairs, with quartiles. 100 clients of 150 images,
+batches of 10, a device for each core; "MLP" is 784-512-256-64-10.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from fedjax_srp.engine import program
 from fedjax_srp.engine import round as engine_round
 from fedjax_srp.engine.sharding import Layout
 
-AS_IT_IS, EXCHANGED, BY_DEFAULT = "as it is", "all states exchanged", "copies by XLA's default"
+UNCHANGED, EXCHANGED, BY_DEFAULT = "as it is", "all states exchanged", "copies by XLA's default"
 
 
-def as_they_come(layout: Layout, client_ids: Array, size: Array, *more: Array) -> tuple[Array, ...]:
-    """For `owners_first`: a cohort in its own order, nobody served by the owner."""
+def without_owners(layout: Layout, client_ids: Array, size: Array, *more: Array) -> tuple[Array, ...]:
+    """Replacement of `owners_first`: a cohort in its own order, with no client on its owner."""
     del layout, size
     return jnp.int32(0), client_ids, *more
 
@@ -63,7 +63,7 @@ def cases(clients: int, examples: int, hidden: tuple[int, ...]) -> dict[str, Cal
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--quick", action="store_true", help="toy sizes: whether it runs, not how fast")
+    parser.add_argument("--quick", action="store_true", help="toy sizes, to check that it runs")
     parser.add_argument("--out", type=Path, default=Path("runs/benchmark/waits.json"))
     args = parser.parse_args(arguments)
     machine = {"cores": jax.device_count(), "processor": platform.machine(), "jax": jax.__version__}
@@ -71,20 +71,20 @@ def main(arguments: list[str] | None = None) -> None:
     args.out.parent.mkdir(parents=True, exist_ok=True)
     for name, rounds in cases(*((6, 20, (8, 4)) if args.quick else (100, 150, (512, 256, 64)))).items():
         changes = {
-            AS_IT_IS: contextlib.nullcontext(),
-            EXCHANGED: unittest.mock.patch.object(engine_round, "owners_first", as_they_come),
+            UNCHANGED: contextlib.nullcontext(),
+            EXCHANGED: unittest.mock.patch.object(engine_round, "owners_first", without_owners),
             BY_DEFAULT: unittest.mock.patch.object(program, "compiler_options", return_value={}),
         }
         runs: dict[str, Rounds] = {}
         calls: dict[str, Callable[[], float]] = {}
         for how, change in changes.items():
-            program._shared.cache_clear()  # or it would be the program before
+            program._shared.cache_clear()  # otherwise the previous program would be used
             with change:
                 runs[how] = rounds()
-                calls[how] = functools.partial(seconds, runs[how].judge if "evaluation" in name else runs[how])
+                calls[how] = functools.partial(seconds, runs[how].evaluate if "evaluation" in name else runs[how])
                 calls[how]()
         times = in_turn(calls, args.repeats)
-        length, ours = runs[AS_IT_IS].length, np.array(times[AS_IT_IS])
+        length, ours = runs[UNCHANGED].length, np.array(times[UNCHANGED])
         found: dict[str, Any] = {"seconds": round(float(np.median(ours)) / length, 4)}
         for how in list(runs)[1:]:
             ratios = np.array(times[how]) / ours

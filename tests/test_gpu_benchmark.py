@@ -248,18 +248,18 @@ def test_differences_by_hand():
     begin = {"['server'].w": np.zeros(2), "['clients'].v": np.zeros(1), "['server'].fixed": np.array([2.0])}
     cpu = {"['server'].w": np.array([3.0, 4.0]), "['clients'].v": np.array([1.0]), "['server'].fixed": np.array([2.0])}
     gpu_ = cpu | {"['server'].w": np.array([3.0, 4.5]), "['clients'].v": np.array([1.9])}
-    distance, where = gpu_compare.apart(gpu_, cpu, begin)
+    distance, where = gpu_compare.difference(gpu_, cpu, begin)
     assert distance == pytest.approx((0.5, 0.9))  # largest number of the server's, 0.5 / 5 and 0.9 / 1 of the moves
     assert where == "['clients'].v"
-    assert gpu_compare.apart(cpu, cpu, begin)[0] == (0, 0)
+    assert gpu_compare.difference(cpu, cpu, begin)[0] == (0, 0)
     fixed = cpu | {"['server'].fixed": np.array([2.5])}
-    assert gpu_compare.apart(fixed, cpu, begin)[0] == pytest.approx((0.5, 0.25))
+    assert gpu_compare.difference(fixed, cpu, begin)[0] == pytest.approx((0.5, 0.25))
     broken = cpu | {"['server'].w": np.array([np.nan, 4.0])}
     with pytest.raises(gpu_compare.WrongError, match="at most 1 and 1 are right; not timed") as error:
-        gpu_compare.close(*gpu_compare.apart(broken, cpu, begin), gpu_compare.Distance(1, 1), "the CPU")
+        gpu_compare.check_difference(*gpu_compare.difference(broken, cpu, begin), gpu_compare.Distance(1, 1), "the CPU")
     assert error.value.found["apart"] == "inf"  # valid JSON
     with pytest.raises(ValueError, match="arrays of other names"):
-        gpu_compare.apart({}, cpu, begin)
+        gpu_compare.difference({}, cpu, begin)
 
 
 def test_kernels_are_the_events_of_streams():

@@ -1,1 +1,1 @@
-"""What `benchmarks/compile_for_gpu.py` is made of: targets, compiled text, trips of loops, kernels, a roofline."""
+"""Modules of `benchmarks/compile_for_gpu.py`: targets, compiled text, trips of loops, kernels, a roofline."""

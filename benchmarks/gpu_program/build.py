@@ -1,4 +1,4 @@
-"""Compiles rounds and evaluations of a method for devices that are not there, from shapes alone."""
+"""Compiles rounds and evaluations of a method for absent devices, from shapes alone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PARTS = ("start", "round", "evaluation")
 
 
 class Case(NamedTuple):
-    """What is compiled, but for the target."""
+    """Settings of a program to compile, without its target."""
 
     method: str
     model: str
@@ -47,21 +47,21 @@ class Found(NamedTuple):
     """A program on one of its devices."""
 
     totals: Totals
-    working: int  # bytes, beside arguments and results
+    working: int  # bytes, without arguments and results
     peak: int
     arguments: int
     compile_seconds: float
 
 
 class Traces(NamedTuple):
-    """A case on a target, traced."""
+    """Traced programs of a case on a target."""
 
     run: Prepared
     programs: dict[str, tuple[jax.stages.Traced, list[trips.Loop]]]  # by part, with the trips of their loops
 
 
 def trace(case: Case, devices: Sequence[Any], parts: Sequence[str]) -> Traces:
-    """Traces the parts of a case, and finds how often their loops turn.
+    """Traces the parts of a case, and finds the trips of their loops.
 
     Raises:
         ValueError: a bound of a loop that depends on examples or on a model.
@@ -75,7 +75,7 @@ def trace(case: Case, devices: Sequence[Any], parts: Sequence[str]) -> Traces:
         traced = run.traced(length)
         layout = run.layout.for_evaluation() if part == "evaluation" else run.layout
         single = traced
-        if case.devices > 1:  # all make the same trips; one that serves their whole window alone makes them too
+        if case.devices > 1:  # all make the same trips, and so does one device that serves their whole window alone
             if layout.large_chunk:
                 raise ValueError("on several devices the trips of two sizes of chunks are not counted; give --chunk")
             alone = case._replace(chunk=layout.window, devices=1, shard_data=False)
@@ -86,16 +86,16 @@ def trace(case: Case, devices: Sequence[Any], parts: Sequence[str]) -> Traces:
 
 
 def compile_for(traced: jax.stages.Traced, loops: list[trips.Loop], target: Target, graphs: bool) -> Found:
-    """Compiles a program and reads what it does off the result.
+    """Compiles a program and reads its costs from the result.
 
     Args:
         traced: for devices of the target.
         loops: of the program.
-        target: what the devices are.
+        target: kind of the devices.
         graphs: whether loops go into CUDA graphs.
 
     Raises:
-        ValueError: text of the compiler that nobody here can read.
+        ValueError: output of the compiler in an unknown format.
     """
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -112,7 +112,7 @@ def compile_for(traced: jax.stages.Traced, loops: list[trips.Loop], target: Targ
         steps = thunks.parse(dumps[0].read_text())
     text, memory = compiled.as_text(), compiled.memory_analysis()
     if text is None or memory is None:
-        raise ValueError("the compiler says neither text nor memory of a program; use JAX 0.10 or 0.11")
+        raise ValueError("the compiler gives no text or no memory analysis of a program; use JAX 0.10 or 0.11")
     totals = account(hlo.parse(text), steps, loops, target, PACKAGE)
     return Found(
         totals,
@@ -124,7 +124,7 @@ def compile_for(traced: jax.stages.Traced, loops: list[trips.Loop], target: Targ
 
 
 def _loops(traced: Traced, data: FederatedData) -> tuple[list[trips.Loop], list[trips.Loop]]:
-    """The loops of start and segment; the segment begins with the state that the start leaves."""
+    """Loops of start and segment; the segment begins with the state after the start."""
     given = [trips.given(leaf) for leaf in jax.tree.leaves((jax.random.key(0), traced.parts, data))]
     of_start, started = trips.loops_of(traced.start.jaxpr, given, PACKAGE)
     state = started[: len(jax.tree.leaves(traced.start.out_info.state))]
@@ -150,7 +150,7 @@ def _prepared(case: Case, devices: Sequence[Any], evaluations: tuple[str, ...] |
 
 @functools.cache
 def _data(model: str, clients: int) -> tuple[FederatedData, FederatedData]:
-    """Shapes of the examples, with the sizes of the clients; and few examples, for whoever wants to see some."""
+    """Federation whose examples are shapes only, and a small one with real examples."""
     small = synthetic(clients, 1, 1, SHAPES[model])
     parts: dict[str, Any] = {}
     for split, count in (("train", EXAMPLES), ("test", TESTS)):

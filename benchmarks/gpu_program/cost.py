@@ -1,7 +1,7 @@
-"""What one instruction of an optimised program moves through memory and computes, from shapes alone.
+"""Bytes moved and operations of an instruction of an optimised program, from shapes alone.
 
-Bytes are those of operands and results of every kernel: what a cache keeps between two kernels counts as moved, and so
-does a matrix that is read twice within one kernel as read once. Operations are those of products and convolutions.
+Bytes are those of operands and results of every kernel: data that stays in a cache between two kernels counts as moved,
+and a matrix that one kernel reads twice counts once. Operations are those of products and convolutions.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "coll
 
 
 class Cost(NamedTuple):
-    """Of one run of an instruction on one device."""
+    """Cost of one run of an instruction on one device."""
 
     num_bytes: float  # read from and written to memory
     flops: float  # of products and convolutions, a multiplication and an addition each
-    exchanged: float  # bytes that a collective takes or gives, whichever are more
+    exchanged: float  # bytes of a collective's operands or of its result, whichever are more
 
 
 class Costs:
-    """Of the instructions of one program."""
+    """Costs of the instructions of one program."""
 
     def __init__(self, module: Module):
         self.module = module
@@ -41,7 +41,7 @@ class Costs:
         self._users: dict[str, dict[str, list[tuple[Instruction, int]]]] = {}
 
     def of(self, computation: str, instruction: Instruction) -> Cost:
-        """What an instruction costs that is neither a loop nor a conditional."""
+        """Cost of an instruction that is neither a loop nor a conditional."""
         if instruction.op in FREE or instruction.op.endswith("-done"):
             return Cost(0, 0, 0)
         is_collective = instruction.op.removesuffix("-start") in COLLECTIVES
@@ -60,9 +60,9 @@ class Costs:
         return sum(share * operand.num_bytes for share, operand in zip(shares, operands, strict=True))
 
     def _share(self, computation: str, name: str) -> float:
-        """Which part of a value a fusion reads; what two of its users read counts twice, up to all of it."""
+        """Fraction of a value that a fusion reads: the sum over its users, at most 1."""
         if (computation, name) not in self._shares:
-            read = {}  # by user: one reads a value once, in whatever places
+            read = {}  # by user: one that has a value as several operands reads it once
             for user, place in self._used(computation).get(name, []):
                 if user.op in PASSED_ON:
                     share = self._share(computation, user.name)
@@ -76,7 +76,7 @@ class Costs:
         return self._shares[computation, name]
 
     def _used(self, computation: str) -> dict[str, list[tuple[Instruction, int]]]:
-        """Value -> who reads it, as which operand."""
+        """Value -> its users, with the position of the operand."""
         if computation not in self._users:
             found: dict[str, list[tuple[Instruction, int]]] = {}
             for user in self.module.computations[computation].values():
@@ -86,7 +86,7 @@ class Costs:
         return self._users[computation]
 
     def _written(self, computation: str, instruction: Instruction) -> float:
-        """Bytes that an instruction writes: of an update in place, the update."""
+        """Bytes that an instruction writes; an update in place writes the update only."""
         operands = self.module.operands(computation, instruction)
         if instruction.op == "fusion" and (inner := instruction.called()):
             within = self.module.computations[inner]
@@ -102,7 +102,7 @@ class Costs:
         return instruction.num_bytes
 
     def flops(self, computation: str, instruction: Instruction) -> float:
-        """Floating-point operations of the products and convolutions in an instruction, with all that it calls."""
+        """Floating-point operations of the products and convolutions in an instruction and in what it calls."""
         if instruction.op == "fusion" and (inner := instruction.called()):
             return sum(self.flops(inner, part) for part in self.module.computations[inner].values())
         is_product = instruction.op == "dot" or "cublas" in instruction.target
@@ -123,7 +123,7 @@ class Costs:
 
 
 def _share_read(user: Instruction, place: int, operand: Instruction) -> float:
-    """Which part of its operand at `place` an instruction reads."""
+    """Fraction of its operand at position `place` that an instruction reads."""
     if place == 0 and user.op in UPDATES:
         return 0.0  # they work in place
     if place == 0 and user.op in SLICES and operand.num_bytes:

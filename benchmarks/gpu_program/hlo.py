@@ -1,4 +1,4 @@
-"""Reads the text of an optimised program (HLO): computations, instructions, shapes, where a loop was written."""
+"""Reads the text of an optimised program (HLO): computations, instructions, shapes, source lines of loops."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Shape(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """In memory, whole bytes."""
+        """Size in memory, rounded up to bytes."""
         return -(-self.size * bits(self.dtype) // 8)
 
 
@@ -36,12 +36,12 @@ class Instruction(NamedTuple):
     shapes: tuple[Shape, ...]  # of its result; several where that is a tuple
     op: str
     operands: tuple[str, ...]
-    attributes: str  # what stands behind the operands
+    attributes: str  # the text after the operands
     number: int = -1  # of a parameter
 
     @property
     def num_bytes(self) -> int:
-        """Of its result."""
+        """Size of its result."""
         return sum(shape.num_bytes for shape in self.shapes)
 
     def called(self, attribute: str = "calls") -> str | None:
@@ -51,19 +51,19 @@ class Instruction(NamedTuple):
 
     @property
     def target(self) -> str:
-        """Of a custom call."""
+        """Target of a custom call."""
         found = re.search(r'custom_call_target="([^"]*)"', self.attributes)
         return found[1] if found else ""
 
     @property
     def known_trips(self) -> int | None:
-        """Of a while loop, as far as the compiler knows."""
+        """Number of trips of a while loop, if the compiler knows it."""
         found = re.search(r'known_trip_count":\{"n":"(\d+)"', self.attributes)
         return int(found[1]) if found else None
 
 
 class Frame(NamedTuple):
-    """A place in the source, of a stack whose innermost frame comes first."""
+    """A line of the source, in a stack whose innermost frame comes first."""
 
     file: str
     function: str
@@ -84,11 +84,11 @@ class Module(NamedTuple):
         return [i.name for i in sorted(found, key=lambda i: i.number)]
 
     def operands(self, computation: str, instruction: Instruction) -> list[Instruction]:
-        """What an instruction reads."""
+        """Instructions whose results an instruction reads."""
         return [self.computations[computation][name] for name in instruction.operands]
 
     def stack(self, instruction: Instruction) -> tuple[Frame, ...]:
-        """Where an instruction was written; () if nobody says."""
+        """Source of an instruction; () if unknown."""
         found = re.search(r"stack_frame_id=(\d+)", instruction.attributes)
         return self.stacks.get(int(found[1]), ()) if found else ()
 
@@ -108,7 +108,7 @@ def shapes(text: str) -> tuple[Shape, ...]:
 
 
 def closing(text: str, start: int = 0) -> int:
-    """Where the bracket closes that opens at `start`."""
+    """Position of the bracket that closes the one at `start`."""
     depth = 0
     for place in range(start, len(text)):
         depth += (text[place] == "(") - (text[place] == ")")
@@ -118,7 +118,7 @@ def closing(text: str, start: int = 0) -> int:
 
 
 def instruction(name: str, text: str) -> Instruction | None:
-    """What stands behind `%name = `; None where that is no instruction."""
+    """Parse the text after `%name = `; None if it is no instruction."""
     text = re.sub(r"/\*.*?\*/", "", text)
     end = closing(text) + 1 if text.startswith("(") else text.index(" ")
     kind, rest = text[:end], text[end:].strip()
@@ -158,7 +158,7 @@ def parse(text: str) -> Module:
 
 
 def _stacks(text: str) -> dict[int, tuple[Frame, ...]]:
-    """The stacks of the tables in front of a program."""
+    """Source stacks, from the tables in front of a program."""
     tables: dict[str, dict[int, str]] = {}
     table: dict[int, str] = {}
     for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""Results of compiled programs: as they are written, printed and shown in the manual."""
+"""Results of compiled programs: in files, on the screen and in the manual."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEY = (
 
 
 def facts() -> dict[str, Any]:
-    """What the numbers rest on."""
+    """Assumptions behind the numbers."""
     return {
         "what": "compiled, not measured: programs for devices that were not there; milliseconds are reasoned from them",
         "jax": jax.__version__,
@@ -37,7 +37,7 @@ def facts() -> dict[str, Any]:
 
 
 def row(case: Case, found: Found, **more: Any) -> dict[str, Any]:
-    """A result, as it is written."""
+    """A result, as in the file."""
     totals = found.totals
     return {
         "method": case.method,
@@ -76,7 +76,7 @@ def row(case: Case, found: Found, **more: Any) -> dict[str, Any]:
 
 
 def write(out: Path, results: list[dict[str, Any]]) -> None:
-    """All results so far, one a line, sorted by devices, target, model, program, method and chunk."""
+    """Write all results so far, one a line, sorted by devices, target, model, program, method and chunk."""
     methods = srp.methods.names()
 
     def order(result: dict[str, Any]) -> tuple[Any, ...]:
@@ -98,7 +98,7 @@ def write(out: Path, results: list[dict[str, Any]]) -> None:
 
 
 def line(result: dict[str, Any]) -> str:
-    """A result, as it is printed."""
+    """A result, as on the screen."""
     return (
         f"{result['method']:22s} {result['model']:6s} {result['target']} {result['part']:10s} "
         f"chunk {result['chunk_size']:5d} graphs {'on ' if result['graphs'] else 'off'} "
@@ -109,7 +109,7 @@ def line(result: dict[str, Any]) -> str:
 
 
 def table(known: dict[str, Any]) -> str:
-    """Results in the manual: a row for each program of some methods, and for each step of local training of two."""
+    """Tables of the manual: a row for each program of some methods, one for each step of local training of two."""
     rows: dict[tuple[Any, ...], dict[bool, dict[str, Any]]] = {}
     for result in (result for result in known["results"] if result["method"] in METHODS_SHOWN):
         rows.setdefault(tuple(result[name] for name in KEY if name != "graphs"), {})[result["graphs"]] = result
@@ -150,7 +150,7 @@ def _step(result: dict[str, Any], loop: dict[str, Any]) -> str:
 
 
 def _at_once(result: dict[str, Any]) -> str:
-    """Clients at once: while many are left, and after that."""
+    """Sizes of chunks: while many clients are left, and after that."""
     large = f"{result['large_chunk']}, then " if result["large_chunk"] else ""
     return f"{large}{result['chunk_size']}"
 
@@ -162,5 +162,5 @@ def _devices(result: dict[str, Any]) -> str:
 
 
 def _shown(result: dict[str, Any] | None, field: str, form: str) -> str:
-    """A number, where it is known."""
+    """A formatted number, or nothing where it is unknown."""
     return format(result[field], form) if result else ""

@@ -1,8 +1,8 @@
-"""What a program does on a device, summed over its loops, and the time that a roofline gives it.
+"""Work of a program on a device, summed over its loops, and its time by a roofline model.
 
-Kernels, loops, bytes and operations are those of the compiled program. Seconds are reasoned: no kernel is quicker than
-its bytes at a share of the memory's bandwidth, its operations at a rate that products reach, or the time to start it;
-and an iteration of a loop costs what the host or the graph needs to decide about the next one.
+Kernels, loops, bytes and operations are those of the compiled program. Seconds are modelled: a kernel takes at least
+the time of its bytes at a share of the memory's bandwidth, of its operations at the rate of products, and of a launch;
+an iteration of a loop also takes the time in which the host or the graph decides about the next one.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from gpu_program.targets import Target
 from gpu_program.thunks import Thunk
 from gpu_program.trips import Loop, Place
 
-BANDWIDTH_SHARE = 0.8  # of the data sheet's, that a kernel reaches which only copies
-KERNEL, HOST_DECISION, GRAPH_DECISION = 2.2e-6, 20e-6, 3e-6  # seconds: a kernel at least, an iteration of a loop
+BANDWIDTH_SHARE = 0.8  # of the data sheet's bandwidth, reached by a kernel that only copies
+KERNEL, HOST_DECISION, GRAPH_DECISION = 2.2e-6, 20e-6, 3e-6  # seconds: least time of a kernel; of an iteration
 
 
 class LoopCost(NamedTuple):
-    """Of one loop, and of one of its iterations without the loops inside of it."""
+    """Cost of a loop, and of one of its iterations without nested loops."""
 
     name: str
     trips: int
     in_graph: bool  # False: the host asks the device before every iteration, unless it knows the trips
-    known: bool  # the compiler knows how often it turns
+    known: bool  # the compiler knows the number of trips
     kernels: int
     num_bytes: float
     flops: float
@@ -37,7 +37,7 @@ class LoopCost(NamedTuple):
 
 @dataclasses.dataclass
 class Totals:
-    """Of a program, or of a part of it, on one device."""
+    """Cost of a program, or of a part of it, on one device."""
 
     kernels: int = 0
     host_syncs: int = 0
@@ -48,7 +48,7 @@ class Totals:
     loops: list[LoopCost] = dataclasses.field(default_factory=list)
 
     def add(self, other: Totals, times: int) -> None:
-        """Adds what runs so many times; the loops are listed once."""
+        """Adds a part that runs `times` times; its loops are listed once."""
         for field in ("kernels", "host_syncs", "num_bytes", "flops", "exchanged", "seconds"):
             setattr(self, field, getattr(self, field) + times * getattr(other, field))
         self.loops += other.loops
@@ -63,24 +63,24 @@ def account(module: Module, steps: list[Thunk], loops: Sequence[Loop], target: T
 
     Args:
         module: its optimised text.
-        steps: what it launches.
-        loops: how often its loops turn whose trips the compiler does not know.
+        steps: its thunks.
+        loops: with the trips that the compiler does not know.
         target: the device.
-        package: folder whose files' frames tell loops apart.
+        package: folder whose files' frames identify loops.
 
     Raises:
         ValueError: a loop that is not among `loops`; a text and steps that do not belong together.
     """
-    return _Walk(module, loops, target, package).sequence(module.entry, steps)[1]
+    return _Accountant(module, loops, target, package).sequence(module.entry, steps)[1]
 
 
-class _Walk:
+class _Accountant:
     def __init__(self, module: Module, loops: Sequence[Loop], target: Target, package: str):
         self.module, self.target, self.package, self.loops = module, target, package, loops
         self.costs = Costs(module)
 
     def sequence(self, computation: str, steps: list[Thunk]) -> tuple[Totals, Totals]:
-        """A computation without and with its loops."""
+        """Cost of a computation without and with its loops."""
         instructions = list(self.module.computations[computation].values())
         nested = [i for i in instructions if i.op in ("while", "conditional")]
         found = thunks.loops(steps)
@@ -98,7 +98,7 @@ class _Walk:
         return own, totals
 
     def straight(self, computation: str, instructions: list[Instruction], kernels: int) -> Totals:
-        """Without loops. What the text does not show (copies, say) takes the time of a kernel."""
+        """Cost without loops. A launch that the text does not show, such as a copy, takes the time of a kernel."""
         totals, shown = Totals(kernels=kernels), 0
         for instruction in instructions:
             if instruction.op in (*FREE, "while", "conditional") or instruction.op.endswith("-done"):
@@ -123,11 +123,11 @@ class _Walk:
             raise ValueError(f"loop {loop.name} lacks its body; give the whole text and its thunks")
         place, known = self.place(loop), loop.known_trips
         trips = self.trips(loop, place) if known is None else known
-        tested = trips + 1 if known is None else 0  # a loop that the compiler has counted tests nothing
+        tested = trips + 1 if known is None else 0  # no test if the compiler knows the trips
         test = thunks.kernels(thunk.parts.get("condition", []))
         totals = Totals()
         totals.add(Totals(kernels=test, seconds=test * KERNEL), tested)
-        if trips:  # of loops inside of one that never turns nobody knows the trips
+        if trips:  # the trips of loops within a loop without trips are unknown
             own, inside = self.sequence(body, thunk.parts["body"])
             totals.add(inside, trips)
             spent = own.num_bytes, own.flops, own.seconds
@@ -141,7 +141,7 @@ class _Walk:
         return totals
 
     def conditional(self, choice: Instruction, thunk: Thunk) -> Totals:
-        """The dearest branch; a choice outside of a graph is the host's."""
+        """Cost of the most expensive branch; outside of a graph, the host chooses."""
         bodies = choice.attributes.partition("branch_computations={")[2].partition("}")[0].replace("%", "")
         names = [name.strip() for name in bodies.split(",") if name.strip()]
         names = names or [n for n in map(choice.called, ("true_computation", "false_computation")) if n]
@@ -149,28 +149,28 @@ class _Walk:
         if not names or len(names) != len(parts):
             raise ValueError(f"conditional {choice.name} has branches {names} and {len(parts)} sequences of thunks")
         branches = (self.sequence(name, part)[1] for name, part in zip(names, parts, strict=True))
-        dearest = max(branches, key=lambda branch: branch.seconds)
-        dearest.host_syncs += not thunk.in_graph
-        dearest.seconds += GRAPH_DECISION if thunk.in_graph else HOST_DECISION
-        return dearest
+        costliest = max(branches, key=lambda branch: branch.seconds)
+        costliest.host_syncs += not thunk.in_graph
+        costliest.seconds += GRAPH_DECISION if thunk.in_graph else HOST_DECISION
+        return costliest
 
     def place(self, loop: Instruction) -> Place:
-        """Where a loop was written: the frames of the package, innermost first."""
+        """Source of a loop: the frames of the package, innermost first."""
         stack = self.module.stack(loop)
         return tuple((frame.file, frame.line) for frame in stack if frame.file.startswith(self.package))
 
     def trips(self, loop: Instruction, place: Place) -> int:
-        """How often a loop turns: what was found for the loop that was written there."""
+        """Number of trips of the loop with this source."""
         found = {known.trips for known in self.loops if known.place and place[: len(known.place)] == known.place}
         if len(found) != 1:
             raise ValueError(
-                f"loop {self.name(loop, place)} turns {sorted(found) or 'nobody knows how'} times; loops are told "
-                "apart by where they were written, so write it where no other loop is"
+                f"loop {self.name(loop, place)} has {'several numbers' if found else 'an unknown number'} of trips "
+                f"{sorted(found)}; loops are identified by their line in the source, so write it on its own line"
             )
         return found.pop()
 
     def name(self, loop: Instruction, place: Place) -> str:
-        """The functions that led to a loop, outermost first, from the pass over a cohort on."""
+        """Functions that call a loop, outermost first, starting with the pass over a cohort."""
         names: list[str] = []
         for frame in self.module.stack(loop) if place else ():
             if frame.function.startswith("cohort_pass") and names:

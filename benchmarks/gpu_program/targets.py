@@ -1,4 +1,4 @@
-"""The devices to compile for, described to the compiler: none of them has to be there.
+"""Descriptions, for the compiler, of the devices to compile for; none of them has to be present.
 
 The numbers are those of the data sheets (SXM boards), in the compiler's own text format.
 """
@@ -39,19 +39,19 @@ PLUGINS = {"0.10": "cuda12", "0.11": "cuda13"}  # of the versions of JAX
 
 
 def wanted_plugin() -> str:
-    """The two packages that compile, and no more of `jax[cuda]`: the libraries of a device are not needed."""
+    """The two packages of `jax[cuda]` that compile; its libraries for running on a device are not needed."""
     cuda = PLUGINS.get(jax.__version__.rpartition(".")[0], "cuda13")
     return " ".join(f"jax-{cuda}-{part}=={jax.__version__}" for part in ("plugin", "pjrt"))
 
 
 def devices(target: Target, count: int) -> list[Any]:
-    """So many devices of a kind on one host, to compile for.
+    """`count` devices of a kind on one host, to compile for.
 
     Raises:
         ValueError: JAX's plugin for CUDA is not installed.
     """
     if os.environ.get("JAX_SKIP_CUDA_CONSTRAINTS_CHECK") != "1":
-        raise ValueError("set JAX_SKIP_CUDA_CONSTRAINTS_CHECK=1 before JAX is imported: no device is there to check")
+        raise ValueError("set JAX_SKIP_CUDA_CONSTRAINTS_CHECK=1 before JAX is imported: there is no device to check")
     described = describe(target)
     try:
         topology = topologies.get_topology_desc(
@@ -66,7 +66,7 @@ def devices(target: Target, count: int) -> list[Any]:
 
 
 def describe(target: Target) -> str:
-    """A target in the compiler's words, a `GpuTargetConfigProto` as text."""
+    """The `GpuTargetConfigProto` of a target as text."""
     newer = not jax.__version__.startswith("0.10.")
     toolkit = "13.0.0" if newer else "12.9.0"
     device = f"""

@@ -1,4 +1,4 @@
-"""Reads what a compiled program launches: the dump of its thunks, as a tree of kernels, loops and graphs."""
+"""Reads the dump of a compiled program's thunks as a tree of kernels, loops and graphs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 ROW = re.compile(r"^( *)\d+: k(\w+)")
 SECTION = re.compile(r"^( *)(condition|body|branch_\d+|true_branch|false_branch):\s*$")
-ORDERS = ("AsyncStart", "AsyncDone", "CommandBuffer", "Conditional", "Sequential", "While")  # they launch nothing
+CONTROL = ("AsyncStart", "AsyncDone", "CommandBuffer", "Conditional", "Sequential", "While")  # they launch nothing
 
 
 @dataclasses.dataclass
@@ -17,7 +17,7 @@ class Thunk:
 
     Attributes:
         kind: "CustomKernel", "Copy", "While", "CommandBuffer" (a CUDA graph) and so on.
-        parts: what it consists of, by section: "" for a graph, "condition" and "body" for a loop.
+        parts: its steps by section: "" for a graph, "condition" and "body" for a loop.
         in_graph: whether a graph holds it, so that the host does not launch it.
     """
 
@@ -72,5 +72,5 @@ def loops(thunks: list[Thunk]) -> list[Thunk]:
 
 
 def kernels(thunks: list[Thunk]) -> int:
-    """How many kernels and copies a sequence launches, without those of its loops."""
-    return sum(thunk.kind not in ORDERS for thunk in flat(thunks))
+    """Number of kernels and copies that a sequence launches, without those of its loops."""
+    return sum(thunk.kind not in CONTROL for thunk in flat(thunks))

@@ -1,8 +1,8 @@
-"""How often every loop of a program turns, from the program itself: loop bounds are evaluated, nothing else is.
+"""Number of trips of every loop of a program, by evaluating nothing but loop bounds.
 
-The compiler does not know most bounds (they follow the cohort and the clients' sizes), and so it cannot say how often a
-kernel runs. Here the traced program is walked with values that are computed only when a bound asks for them: the
-examples and the models never are, so their arguments may be mere shapes.
+The compiler does not know most bounds (they depend on the cohort and the clients' sizes), and so it cannot tell how
+often a kernel runs. Here the traced program is evaluated lazily: a value is computed only if a bound depends on it.
+Examples and models are never computed, so their arguments may be shapes without values.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Loop(NamedTuple):
 
 
 class Lazy:
-    """A value that is computed when it is asked for, once."""
+    """A value that is computed once, when it is needed."""
 
     def __init__(self, compute: Callable[[], Any]):
         self._compute: Callable[[], Any] | None = compute
@@ -36,7 +36,7 @@ class Lazy:
         """The value.
 
         Raises:
-            ValueError: it depends on an argument that is a mere shape.
+            ValueError: it depends on an argument without values.
         """
         if self._compute is not None:
             self._value, self._compute = self._compute(), None
@@ -44,7 +44,7 @@ class Lazy:
 
 
 def given(leaf: Any) -> Lazy:
-    """An argument: an array, or the shape of one, whose values nobody may ask for."""
+    """An argument: an array, or a shape, whose value raises an error when it is needed."""
     if not isinstance(leaf, jax.ShapeDtypeStruct):
         return Lazy(lambda: leaf)
 
@@ -55,25 +55,25 @@ def given(leaf: Any) -> Lazy:
 
 
 def loops_of(jaxpr: ClosedJaxpr, arguments: Sequence[Lazy], package: str) -> tuple[list[Loop], list[Lazy]]:
-    """The loops of a program whose number of trips is not written in it, with this number, and what it returns.
+    """Loops of a program without a constant number of trips, with this number, and the results of the program.
 
-    A loop inside of another one is counted in its first trip.
+    A nested loop is counted in the first trip of the outer one.
 
     Args:
         jaxpr: of the program, for one device.
         arguments: its flat arguments.
-        package: folder whose files' frames tell loops apart.
+        package: folder whose files' frames identify loops.
 
     Raises:
-        ValueError: a bound that depends on a mere shape; a primitive for several devices.
+        ValueError: a bound that depends on an argument without values; a primitive for several devices.
     """
     sys.setrecursionlimit(max(sys.getrecursionlimit(), 100_000))
     found: list[Loop] = []
-    return found, _Walk(package, found).closed(jaxpr, list(arguments))
+    return found, _Evaluator(package, found).closed(jaxpr, list(arguments))
 
 
-class _Walk:
-    """Evaluates programs; writes the loops down as it meets them, unless `found` is None."""
+class _Evaluator:
+    """Evaluates programs lazily; appends the loops that it meets to `found`, unless that is None."""
 
     def __init__(self, package: str, found: list[Loop] | None):
         self.package, self.found = package, found
@@ -113,26 +113,26 @@ class _Walk:
         of_condition, rest = inputs[:in_condition], inputs[in_condition:]
         of_body, carry = rest[:in_body], rest[in_body:]
 
-        def run(walk: _Walk, trips: int | None) -> tuple[int, list[Lazy]]:
-            state, turned = carry, 0
-            silent = _Walk(self.package, None)
-            while turned != trips and silent.closed(params["cond_jaxpr"], of_condition + state)[0].force():
-                state = (walk if turned == 0 else silent).closed(params["body_jaxpr"], of_body + state)
-                turned += 1
-            return turned, state
+        def run(evaluator: _Evaluator, trips: int | None) -> tuple[int, list[Lazy]]:
+            state, done = carry, 0
+            silent = _Evaluator(self.package, None)
+            while done != trips and silent.closed(params["cond_jaxpr"], of_condition + state)[0].force():
+                state = (evaluator if done == 0 else silent).closed(params["body_jaxpr"], of_body + state)
+                done += 1
+            return done, state
 
         if self.found is None:
             return _later(lambda: [value.force() for value in run(self, None)[1]], len(carry))
         place = len(self.found)
-        turned, state = run(self, None)
-        self.found.insert(place, Loop(_place(equation, self.package), turned))
+        done, state = run(self, None)
+        self.found.insert(place, Loop(_place(equation, self.package), done))
         return state
 
     def scan(self, equation: Any, inputs: list[Lazy]) -> list[Lazy]:
-        """A loop over rows, whose trips are written in the program."""
+        """A loop over rows, with a constant number of trips."""
         params, body = equation.params, equation.params["jaxpr"]
         shape = lambda variable: variable.aval.shape  # noqa: E731
-        # Rows and what is collected have one axis more outside; versions of JAX say otherwise how many they are.
+        # Rows and collected results have one more axis outside; versions of JAX differ in how they give their number.
         num_rows = sum(shape(a) != shape(b) for a, b in zip(equation.invars, body.jaxpr.invars, strict=True))
         num_columns = sum(shape(a) != shape(b) for a, b in zip(equation.outvars, body.jaxpr.outvars, strict=True))
         num_carry = len(equation.outvars) - num_columns
@@ -142,8 +142,8 @@ class _Walk:
         order = range(params["length"])
         for index in reversed(order) if params["reverse"] else order:
             row = [Lazy(lambda value=value, index=index: value.force()[index]) for value in rows]
-            walk = _Walk(self.package, None) if collected else self  # loops count in the first trip
-            results = walk.closed(body, consts + carry + row)
+            evaluator = _Evaluator(self.package, None) if collected else self  # nested loops count in the first trip
+            results = evaluator.closed(body, consts + carry + row)
             carry = results[:num_carry]
             collected.append(results[num_carry:])
         if params["reverse"]:
@@ -153,13 +153,13 @@ class _Walk:
 
     def branches(self, branches: Sequence[ClosedJaxpr], inputs: list[Lazy]) -> list[Lazy]:
         index, operands = inputs[0], inputs[1:]
-        results = [self.closed(branch, operands) for branch in branches]  # a loop of each counts
+        results = [self.closed(branch, operands) for branch in branches]  # loops of all branches count
         choose = lambda place: results[int(index.force())][place].force()  # noqa: E731
         return [Lazy(lambda place=place: choose(place)) for place in range(len(results[0]))]
 
 
 def _later(compute: Callable[[], list[Any]], number: int) -> list[Lazy]:
-    """Results that one computation gives together."""
+    """Results of one computation."""
     together = Lazy(compute)
     return [Lazy(lambda place=place: together.force()[place]) for place in range(number)]
 

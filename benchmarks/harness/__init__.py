@@ -1,1 +1,1 @@
-"""What the simulator costs on this machine, beside rivals measured in the same process, in turn."""
+"""Costs of the simulator on this machine, compared with rivals in the same process, in turn."""

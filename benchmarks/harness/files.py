@@ -51,7 +51,7 @@ def _flat_curves(results: dict[str, Any]) -> list[tuple[str, float]]:
 
 
 def figure(results: dict[str, Any]) -> Any:
-    """How many times longer the rivals take, and how cost follows cohort and federation."""
+    """Figure of the ratios of rivals, and of cost by cohort and federation."""
     from matplotlib.figure import Figure
 
     curves, pairs = results["curves"], results["pairs"][::-1]

@@ -12,15 +12,15 @@ from fedjax_srp.engine.round import stream
 
 
 class JitLoop:
-    """A round as most JAX code writes it: the same client and server functions, without vmap, chunks or devices.
+    """A round like that of most JAX code: the same client and server functions, without vmap or chunks.
 
-    Calls are dispatched ahead of their results, and dealt out to the devices as the engine's are. The keys are the
-    engine's, and so are the results.
+    Calls are dispatched asynchronously, and clients are divided among the devices as in the engine. Keys and results
+    are those of the engine.
 
     Args:
         algorithm: with a `round` phase; `finish` is left out.
         data: of the clients.
-        num_participants: the first so many clients take part; None for all.
+        num_participants: the first `num_participants` clients take part; None for all.
     """
 
     def __init__(self, algorithm: FederatedAlgorithm, data: FederatedSource, num_participants: int | None = None):
@@ -62,7 +62,7 @@ class JitLoop:
         start = jax.jit(init_client)
         self.states = {i: start(self.root, self.server, self.data[0], jnp.int32(i)) for i in self.participants}
         self.states = {i: jax.device_put(state, self._device(i)) for i, state in self.states.items()}
-        for _ in range(2):  # compiles twice: the first server state lies anywhere, the next one on the device
+        for _ in range(2):  # compiles twice: only the second server state is committed to a device
             self()
 
     def _device(self, client: int) -> Any:

@@ -1,4 +1,4 @@
-"""Compiled rounds that can be timed, and how times are compared: in turn, medians, ratios pair by pair."""
+"""Compiled rounds to time, and comparisons of times: in turn, by medians and by ratios of pairs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fedjax_srp.engine.sharding import lay_out, spread
 def synthetic(
     num_clients: int, examples: int = 150, tests: int = 50, shape: tuple[int, ...] = (28, 28), num_classes: int = 10
 ) -> FederatedData:
-    """Random uint8 images, dealt evenly: speed does not depend on what they show."""
+    """Random uint8 images, divided evenly among the clients; speed does not depend on their contents."""
     rng = np.random.default_rng(0)
 
     def split(per_client: int):
@@ -42,22 +42,22 @@ def synthetic(
 
 
 def arrays(data: FederatedData) -> list[np.ndarray]:
-    """Inputs (clients, examples, ...) and labels (clients, examples) of training, and of tests, as models get them."""
+    """Inputs (clients, examples, ...) and labels (clients, examples) for training and tests, as given to models."""
     ids = jnp.arange(data.num_clients, dtype=jnp.int32)
     splits = [jax.device_get(jax.vmap(client)(ids)) for client in (data.train_client, data.test_client)]
     return [np.array(part) for split in splits for part in (split.x, split.y)]
 
 
 class Rounds:
-    """Compiled rounds of one method; a call runs `length` of them and the evaluations asked for, and waits.
+    """Compiled rounds of one method; a call runs `length` of them and the evaluations, and waits.
 
     `judged_at_once` clients are evaluated at once on each device, None for the engine's choice. The other arguments are
     those of the engine.
 
     Attributes:
-        rounds: what the last call's rounds were, leaves (length,).
+        rounds: records of the last call's rounds, leaves (length,).
         compile_seconds: of start and segment.
-        working_bytes: of a segment on each device, beside data and states, as the compiler says.
+        working_bytes: of a segment on each device, without data and states, by the compiler.
     """
 
     def __init__(
@@ -104,13 +104,13 @@ class Rounds:
         self.state, segment = self.program.segment(self.length, self.state, self.root, self.data)
         self.rounds = jax.block_until_ready(segment).rounds
 
-    def judge(self) -> dict[str, tuple[Array, Array]]:
-        """Evaluates every client under the server's state, and waits: sums and numbers of scores by evaluation."""
+    def evaluate(self) -> dict[str, tuple[Array, Array]]:
+        """Evaluates every client with the server's state, and waits; sums and numbers of scores by evaluation."""
         return jax.block_until_ready(self.program.scores(self.state.server, self.root, self.data))
 
 
 def seconds(function: Callable[[], object]) -> float:
-    """How long a call takes."""
+    """Seconds of a call."""
     begin = time.perf_counter()
     function()
     return time.perf_counter() - begin
@@ -119,7 +119,7 @@ def seconds(function: Callable[[], object]) -> float:
 def in_turn(contenders: dict[str, Callable[[], float]], repeats: int, pause: float = 0.25) -> dict[str, list[float]]:
     """Measurements of every contender, `repeats` times one after the other, with a pause before each.
 
-    The threads of one library go on waiting for work, and use up the cores, for some time after their last task.
+    The threads of a library wait for work actively, and so use the cores, for some time after their last task.
     """
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(repeats):
@@ -130,20 +130,20 @@ def in_turn(contenders: dict[str, Callable[[], float]], repeats: int, pause: flo
 
 
 def summary(times: list[float]) -> dict[str, Any]:
-    """Median, quartiles and every one of some measurements."""
+    """Median and quartiles of measurements, and all of them."""
     quartiles = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else [*times] * 3
     return {"median": statistics.median(times), "quartiles": [quartiles[0], quartiles[2]], "each": times}
 
 
 def paired(ours: Callable[[], float], rival: Callable[[], float], repeats: int) -> dict[str, float]:
-    """Medians of two ways of measuring, in turn, and the median of their ratios pair by pair."""
+    """Medians of two measurements in turn, and the median of the ratios of pairs."""
     times = in_turn({"ours": ours, "rival": rival}, repeats)
     ratio = statistics.median(b / a for a, b in zip(times["ours"], times["rival"], strict=True))
     return {name: statistics.median(values) for name, values in times.items()} | {"rival_over_ours": ratio}
 
 
 def limits(size: int, at_least: float = 0.1) -> dict[str, float]:
-    """What all devices together reach: float32 matrix products (FLOP/s, as XLA multiplies by default) and memory (B/s).
+    """Rates of all devices together: float32 matrix products (FLOP/s, in XLA's default precision) and memory (B/s).
 
     Args:
         size: of the square matrices; the array for the memory has 16 * size^2 elements and should exceed the cache.
@@ -159,7 +159,7 @@ def limits(size: int, at_least: float = 0.1) -> dict[str, float]:
 
     def rate(function: Callable[[Array, Array], Array], shape: tuple[int, ...]) -> float:
         """Repetitions a second on every device."""
-        # Numbers whose bits toggle, whose products keep their size.
+        # Random bits, and a scale at which repeated products neither grow nor vanish.
         numbers = jax.random.normal(jax.random.key(0), (layout.num_devices, *shape), jnp.float32) / size**0.5
         array = jax.device_put(numbers, layout.sharding(by_client=True))
         compiled = jax.jit(spread(function, layout, (True, False), True))
@@ -176,14 +176,14 @@ def limits(size: int, at_least: float = 0.1) -> dict[str, float]:
 
 
 def peak_memory() -> int:
-    """Bytes at most so far: of the process on a CPU, of the first device elsewhere."""
+    """Peak bytes so far: of the process on a CPU, of the first device elsewhere."""
     stats = jax.local_devices()[0].memory_stats() or {}
     unit = 1 if sys.platform == "darwin" else 1024
     return stats.get("peak_bytes_in_use", unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
 def machine() -> dict[str, Any]:
-    """What was measured on: device, driver (None without NVIDIA's tool), cores, versions."""
+    """Facts about this machine: device, driver (None without NVIDIA's tool), cores, versions."""
     device = jax.devices()[0]
     driver = None
     if device.platform == "gpu" and shutil.which("nvidia-smi"):

@@ -1,4 +1,4 @@
-"""What a trace of `jax.profiler` says of a program: which kernels took how long."""
+"""Times of kernels from a trace of `jax.profiler`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import jax
 
 
 def top_kernels(folder: Path, most: int = 25) -> dict[str, Any]:
-    """Kernels by the time they took together, the longest first.
+    """Kernels by their total time, the longest first.
 
-    On a GPU those are the events of its streams; on a CPU operations as the runtime's threads ran them, where a loop
-    counts beside the operations in it.
+    On a GPU these are the events of its streams; on a CPU the operations on the runtime's threads, where a loop counts
+    in addition to the operations in it.
 
     Args:
-        folder: that was given to `jax.profiler.trace`.
-        most: how many are named.
+        folder: of `jax.profiler.trace`.
+        most: number of kernels to name.
 
     Returns:
         A JSON-able dict: `kernels` (`name`, `calls`, `seconds`), `num_kernels`, `kernel_seconds`, of all of them.
@@ -43,7 +43,7 @@ def top_kernels(folder: Path, most: int = 25) -> dict[str, Any]:
 
 
 def _events(trace: Any) -> Iterator[tuple[str, float]]:
-    """Names and seconds of what ran on devices."""
+    """Names and seconds of the operations on devices."""
     planes = list(trace.planes)
     accelerators = [plane for plane in planes if plane.name.startswith("/device:")]
     wanted = "Stream" if accelerators else "tf_XLA"

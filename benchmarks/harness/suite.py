@@ -1,4 +1,4 @@
-"""What `make bench` measures."""
+"""The measurements of `make bench`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CLIENTS_COMPILED = 100  # enough for the defaults of every policy
 
 
 class Sizes(NamedTuple):
-    """How much is measured."""
+    """Sizes of the measurements."""
 
     clients: int
     examples: int
@@ -81,13 +81,13 @@ QUICK = Sizes(
 
 
 class Report(NamedTuple):
-    """What was found; `results` is JSON-able."""
+    """Results, JSON-able, and the function that prints lines."""
 
     results: dict[str, Any]
     say: Callable[[str], None]
 
-    def against(self, name: str, ours: Callable[[], float], rival: str, theirs: Callable[[], float]) -> None:
-        """Measures two in turn, after each has run once."""
+    def compare(self, name: str, ours: Callable[[], float], rival: str, theirs: Callable[[], float]) -> None:
+        """Measures two contenders in turn, after each has run once."""
         for contender in (ours, theirs):
             contender()
         found = paired(ours, theirs, self.results["repeats"])
@@ -96,18 +96,18 @@ class Report(NamedTuple):
             f"{name:44s} {_time(found['ours'])}   {rival}: {_time(found['rival'])}, {found['rival_over_ours']:.2f}x"
         )
 
-    def compiled(self, name: str, run: Rounds) -> None:
-        """Notes the time a program took to compile."""
+    def record_compile_time(self, name: str, run: Rounds) -> None:
+        """Records the compile time of a program."""
         self.results["compile_seconds"][name] = run.compile_seconds
         self.say(f"{name:44s} compiled in {run.compile_seconds:.1f} s")
 
-    def known(self, name: str, values: Mapping[int, float]) -> None:
-        """Notes a family of numbers by size."""
+    def record_curve(self, name: str, values: Mapping[int, float]) -> None:
+        """Records numbers by size."""
         self.results["curves"][name] = {str(size): value for size, value in values.items()}
         self.say(f"{name:44s} " + ", ".join(f"{size}: {value:.4g}" for size, value in values.items()))
 
-    def curve(self, name: str, runs: dict[int, Callable[[], float]]) -> None:
-        """Measures a family in turn: seconds by size."""
+    def measure_curve(self, name: str, runs: dict[int, Callable[[], float]]) -> None:
+        """Measures seconds by size, in turn."""
         times = in_turn({str(size): run for size, run in runs.items()}, self.results["repeats"])
         self.results["curves"][name] = {size: statistics.median(values) for size, values in times.items()}
         shown = ", ".join(f"{size}: {_time(value).strip()}" for size, value in self.results["curves"][name].items())
@@ -119,7 +119,7 @@ def _time(value: float) -> str:
 
 
 def run(out: str | os.PathLike, quick: bool = False, torch: bool = True) -> None:
-    """Measures, prints as it goes and writes table, figure and numbers.
+    """Measures, prints progress, and writes table, figure and numbers.
 
     Args:
         out: folder to write to.
@@ -163,21 +163,21 @@ def _training(report: Report, sizes: Sizes, torch: bool) -> None:
     fedavg = algorithms.FedAvg(model)
     fedrep = algorithms.FedRep(model, srp.Training(srp.SGD(0.01, momentum=0.5)))
     runs = {"FedAvg round": Rounds(fedavg, data), "FedRep round": Rounds(fedrep, data)}
-    judged = Rounds(fedrep, data, evaluations=("fine_tune",))
+    evaluated = Rounds(fedrep, data, evaluations=("fine_tune",))
     srpfl = Rounds(fedrep, data, participation.Doubling(max(1, sizes.clients // 10), 10))
-    for name, run in (runs | {"FedRep round with evaluation": judged, "SRPFL round": srpfl}).items():
-        report.compiled(name, run)
+    for name, run in (runs | {"FedRep round with evaluation": evaluated, "SRPFL round": srpfl}).items():
+        report.record_compile_time(name, run)
     timed: dict[str, Callable[[], float]] = {name: functools.partial(seconds, run) for name, run in runs.items()}
-    timed["FedRep evaluation, 10 epochs of the head"] = functools.partial(seconds, judged.judge)
+    timed["FedRep evaluation, 10 epochs of the head"] = functools.partial(seconds, evaluated.evaluate)
 
     for name, algorithm in (("FedAvg round", fedavg), ("FedRep round", fedrep)):
         loop = JitLoop(algorithm, data)
-        report.against(name, timed[name], "jitted loop over clients", functools.partial(seconds, loop))
+        report.compare(name, timed[name], "jitted loop over clients", functools.partial(seconds, loop))
     if torch:
         _against_torch(report, timed, data, lambda t: t.mlp(math.prod(data.example_shape), sizes.hidden))
     widths = math.prod(data.example_shape), *sizes.hidden, 10
     weights = [a * b for a, b in itertools.pairwise(widths)]
-    # Forwards, gradient of the weights, gradient of the inputs: the first layer does without the last.
+    # Forward pass, gradient of the weights, gradient of the inputs; the first layer has no gradient of the inputs.
     needed = 2 * (3 * sum(weights) - weights[0]) * sizes.clients * sizes.examples
     # A step reads the weights forwards and backwards and writes them.
     moved = 3 * 4 * sum(weights) * sizes.clients * math.ceil(sizes.examples / 10)
@@ -185,16 +185,16 @@ def _training(report: Report, sizes: Sizes, torch: bool) -> None:
         ("its arithmetic at the matrix peak", needed / report.results["limits"]["matrix_flops"]),
         ("its weights through memory", moved / report.results["limits"]["memory_bytes_per_second"]),
     ):
-        report.against("FedAvg round", timed["FedAvg round"], what, lambda least=least: least)
+        report.compare("FedAvg round", timed["FedAvg round"], what, lambda least=least: least)
     for name, algorithm in (("FedAvg", fedavg), ("FedRep", fedrep)):
         batch, one = Rounds(algorithm, data, num_seeds=REPEATED_SEEDS), runs[f"{name} round"]
         looped = lambda one=one: sum(seconds(one) for _ in range(REPEATED_SEEDS))  # noqa: E731
         name = f"{name}, {REPEATED_SEEDS} seeds vmapped"
-        report.against(name, functools.partial(seconds, batch), "looped over seeds", looped)
+        report.compare(name, functools.partial(seconds, batch), "looped over seeds", looped)
     if jax.device_count() > 1:
         sharded, single = Rounds(fedrep, data, shard_data=True), Rounds(fedrep, data, devices=1)
-        report.against("FedRep round", timed["FedRep round"], "data sharded", functools.partial(seconds, sharded))
-        report.against("FedRep round", timed["FedRep round"], "on one device", functools.partial(seconds, single))
+        report.compare("FedRep round", timed["FedRep round"], "data sharded", functools.partial(seconds, sharded))
+        report.compare("FedRep round", timed["FedRep round"], "on one device", functools.partial(seconds, single))
 
 
 def _against_torch(
@@ -206,7 +206,7 @@ def _against_torch(
         report: of the benchmark.
         timed: ours: FedAvg round, FedRep round and, where there is one, the evaluation.
         data: of both.
-        model: what to make of the module `torch_loop`.
+        model: function from the module `torch_loop` to the model.
     """
     if importlib.util.find_spec("torch") is None:
         return
@@ -216,12 +216,13 @@ def _against_torch(
     for cache, rival in ((False, "PyTorch loop"), (True, "PyTorch loop, features cached")):
         loop = torch_loop.TorchLoop(model(torch_loop), examples, cache=cache)
         theirs = loop.fedavg_round, loop.fedrep_round, loop.fine_tuned_evaluation
-        for (name, ours), other in list(zip(timed.items(), theirs, strict=False))[cache:]:  # FedAvg has nothing to keep
-            report.against(name, ours, rival, functools.partial(seconds, other))
+        pairs = list(zip(timed.items(), theirs, strict=False))
+        for (name, ours), other in pairs[cache:]:  # FedAvg has nothing to cache
+            report.compare(name, ours, rival, functools.partial(seconds, other))
 
 
 def _others(report: Report, sizes: Sizes, torch: bool) -> None:
-    """A convolutional model and the linear world."""
+    """Rounds of a convolutional model and of the linear model."""
     clients, examples, channels = sizes.convolution
     images = synthetic(clients, examples, tests=10, shape=(32, 32, 3))
     lenet = models.LeNet5(images.example_shape, 10, channels)
@@ -235,28 +236,28 @@ def _others(report: Report, sizes: Sizes, torch: bool) -> None:
     timed: dict[str, Callable[[], float]] = {}
     for name, algorithm, data, length in cases:
         run, loop = Rounds(algorithm, data, length=length), JitLoop(algorithm, data)
-        report.compiled(name, run)
+        report.record_compile_time(name, run)
         timed[name] = lambda run=run: seconds(run) / run.length
-        report.against(name, timed[name], "jitted loop over clients", functools.partial(seconds, loop))
+        report.compare(name, timed[name], "jitted loop over clients", functools.partial(seconds, loop))
     if torch:
         convolutional = {name: timed[name] for name, *_ in cases[:2]}
         _against_torch(report, convolutional, images, lambda t: t.lenet5(channels))
 
 
 def _compiling(report: Report, sizes: Sizes) -> None:
-    """Every method at its default setting with its own evaluation: start, segment and evaluation."""
+    """Compile times of every method with default settings: start, segment and evaluation."""
     for model, shape in (("mlp", (28, 28)), ("lenet5", (32, 32, 3))):
         data = synthetic(CLIENTS_COMPILED, examples=10, tests=5, shape=shape)
         for name in sizes.methods:
             method = methods.get(name, dataset=data, model=model)
             evaluations = tuple(method.algorithm.evaluations)[:1]
-            report.compiled(
+            report.record_compile_time(
                 f"{name}, {model}", Rounds(method.algorithm, data, method.participation, evaluations=evaluations)
             )
 
 
 def _scaling(report: Report, sizes: Sizes) -> None:
-    """How a round follows the cohort and the federation, and its memory the chunk."""
+    """Time of a round by size of cohort and federation, and memory by size of the chunk."""
 
     def fedrep(data: FederatedData) -> FederatedAlgorithm:
         model = models.MLP(data.example_shape, 10, sizes.hidden)
@@ -270,13 +271,13 @@ def _scaling(report: Report, sizes: Sizes) -> None:
     algorithm = fedrep(data)
     lengths = {n: max(1, min(largest // n, 8)) for n in sizes.cohorts}
     runs = {n: Rounds(algorithm, data, participation.Fastest(n), lengths[n]) for n in sizes.cohorts}
-    report.curve("seconds per participant, by cohort n", {n: each(run, n) for n, run in runs.items()})
-    report.known("working bytes, by cohort n", {n: run.working_bytes for n, run in runs.items()})
+    report.measure_curve("seconds per participant, by cohort n", {n: each(run, n) for n, run in runs.items()})
+    report.record_curve("working bytes, by cohort n", {n: run.working_bytes for n, run in runs.items()})
     of_chunk = {c: Rounds(algorithm, data, chunk_size=c).working_bytes for c in sizes.chunks}
-    report.known("working bytes, by chunk", of_chunk)
+    report.record_curve("working bytes, by chunk", of_chunk)
     del runs, data
     cohort, rounds = max(1, sizes.federations[0] // 10), {}
     for num_clients in sizes.federations:
         data = synthetic(num_clients, sizes.examples, tests=1)
         rounds[num_clients] = Rounds(fedrep(data), data, participation.Fastest(cohort), 4)
-    report.curve(f"seconds per round of {cohort} clients, by N", {n: each(run, 1) for n, run in rounds.items()})
+    report.measure_curve(f"seconds per round of {cohort} clients, by N", {n: each(run, 1) for n, run in rounds.items()})

@@ -1,4 +1,4 @@
-"""The rival: a lean PyTorch loop over clients. No data loader, no copies; one client after the other."""
+"""The rival in PyTorch: a loop over clients without data loader and copies."""
 
 # pyright: reportMissingImports=false
 
@@ -46,7 +46,7 @@ def crop_and_flip(x: torch.Tensor, padding: int = 4) -> torch.Tensor:
 
 
 def multiply_as(precision: str) -> str:
-    """Has torch multiply float32 as JAX does at a precision, on a GPU as TF32 unless it is "highest"; says torch's."""
+    """Set torch's float32 products to JAX's precision (on a GPU TF32 unless "highest"); returns torch's name of it."""
     torch.set_float32_matmul_precision("highest" if precision == "highest" else "high")
     return torch.get_float32_matmul_precision()
 
@@ -55,9 +55,9 @@ class TorchLoop:
     """FedAvg and FedRep rounds and FedRep's evaluation, on the first GPU where torch has one.
 
     Args:
-        model: its last layer is the head; in channels-last format if images are to be.
-        examples: x (clients, examples, ...) float32, y (clients, examples) int, and x_test, y_test alike; channels of
-            images last.
+        model: its last layer is the head; in channels-last format if the images should be too.
+        examples: x (clients, examples, ...) float32, y (clients, examples) int, x_test, y_test likewise; images have
+            their channels last.
         batch_size: examples a step.
         augment: whether every step crops and flips its images.
         cache: whether the head's inputs are computed once a round, and not in each of its epochs as most code does.
