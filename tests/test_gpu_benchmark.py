@@ -20,8 +20,8 @@ from children import Case, Limits
 
 CHILD = """
 import json, os, sys, time
-asked, answers, folder = sys.argv[1:]
-for case in json.load(open(asked)):
+case_file, result_file, folder = sys.argv[1:]
+for case in json.load(open(case_file)):
     if case["kind"] == "abort":
         print("the last words", file=sys.stderr, flush=True)
         os.abort()
@@ -30,7 +30,7 @@ for case in json.load(open(asked)):
     if case["kind"] == "hang":
         time.sleep(60)
     found = {name: os.environ.get(name) for name in ("COLOUR", "XLA_FLAGS")} | {"child": os.getpid()}
-    with open(answers, "a") as file:
+    with open(result_file, "a") as file:
         status = "failed" if case["kind"] == "lost" else "done"
         file.write(json.dumps({"status": status, "result": found}) + "\\n")
     if case["kind"] == "lost":
@@ -241,7 +241,7 @@ def test_a_wrong_result_is_reported_and_a_hopeless_one_is_not_timed(dry, tmp_pat
         assert found["message"].endswith("; not timed") != is_timed
     (found,) = in_process([case], tmp_path / "empty").values()
     assert found["status"] == "failed"
-    assert "left no arrays" in found["message"]
+    assert "stored no arrays" in found["message"]
 
 
 def test_differences_by_hand():

@@ -333,7 +333,7 @@ def test_results_of_another_version_are_not_overwritten(tmp_path):
     assert compile_for_gpu._kept(out) == []
     known = out.read_text().replace(jax.__version__, "0.9.0")
     out.write_text(known)
-    with pytest.raises(SystemExit, match=r"^--out .*out.json: its results have another jax; give another file"):
+    with pytest.raises(SystemExit, match=r"^--out .*out.json: its results have a different jax; give another file"):
         compile_for_gpu.main(["--methods", "fedavg", "--out", str(out)])
     assert out.read_text() == known
 

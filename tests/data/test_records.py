@@ -1,14 +1,12 @@
 """Prepared data sets and the cache of decoded arrays; damaged files are not used."""
 
 import hashlib
-import importlib.util
 import os
 import re
 import shutil
 import sys
 import time
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +16,6 @@ from tensorflow_datasets.image_classification import mnist as catalogue
 from fedjax_srp.data import cache, load, names, records
 
 EMNIST_CONFIGS = catalogue.EMNIST.BUILDER_CONFIGS
-REAL = Path(__file__).parents[2].parent / "shared" / "data"
 KINDS = ("train", "test")
 IMAGES = {"mnist": 10, "emnist/letters": 26, "emnist/digits": 10, "cifar10": 10, "cifar100": 100}  # -> classes
 
@@ -148,7 +145,7 @@ def test_an_unfinished_cache_is_not_used(data_dir, monkeypatch):
 
     def killed(file, **arrays):
         savez(file, **arrays)
-        for name, age in (("old", 2 * 86_400), ("young", 60)):  # SIGKILL leaves the folder behind
+        for name, age in (("old", 2 * 86_400), ("young", 60)):  # SIGKILL leaves the folder
             left = shutil.copytree(file.parent, place.with_name(f".{name}.writing"))
             os.utime(left, (time.time() - age,) * 2)
         raise KeyboardInterrupt
@@ -180,7 +177,7 @@ def test_no_writable_place_for_a_cache_gives_a_warning(data_dir, tmp_path, monke
 
 
 def test_concurrent_decoding_leaves_one_file(data_dir):
-    """Of two processes that decode at the same time, the last one replaces an equal file."""
+    """The last of two processes that decode at the same time replaces an equal file."""
     place, origin = cache_of(data_dir), [data_dir / "mnist" / "3.0.1" / "features.json"]
 
     def decode():
@@ -269,17 +266,3 @@ def test_the_newest_version_is_read(data_dir):
     shutil.copytree(data_dir / "mnist" / "3.0.1", data_dir / "mnist" / "3.0.10")
     shutil.copytree(data_dir / "mnist" / "3.0.1", data_dir / "mnist" / "3.0.9")
     assert records.find("mnist", data_dir).name == "3.0.10"
-
-
-@pytest.mark.skipif(not (REAL / "prepare.py").is_file(), reason="needs ../shared/data")
-def test_real_mnist(tmp_path, monkeypatch):
-    spec = importlib.util.spec_from_file_location("prepare_real", REAL / "prepare.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    arrays = {column: values[:500] for column, values in module.load("mnist").items()}
-    monkeypatch.setattr(module, "load", lambda name: arrays)
-    module.write_tfds("mnist", tmp_path)
-    raw = records.read("mnist", tmp_path)
-    for split in ("train", "test"):
-        read = fingerprints(getattr(raw, f"x_{split}"), getattr(raw, f"y_{split}"))
-        assert read == fingerprints(arrays[f"x_{split}"], arrays[f"y_{split}"])

@@ -16,8 +16,6 @@ from fedjax_srp.data import SOURCES, arrays, load, names, partition
 
 pytestmark = pytest.mark.filterwarnings("ignore:natural")  # users that are left out, see test_bad_input
 
-REAL = Path(__file__).parents[2].parent / "shared" / "data"
-
 
 @pytest.fixture
 def folder(tmp_path):
@@ -272,26 +270,3 @@ def test_errors(message, folder):
         arguments["data_dir"] = folder
     with refused("^" + re.escape(message.replace("{}", str(folder)))):
         load(**arguments)
-
-
-@pytest.mark.skipif(not (REAL / "mnist.npz").is_file(), reason="needs ../shared/data/mnist.npz")
-def test_real_mnist():
-    data = load("mnist", num_clients=100, classes_per_client=5, max_examples=150, data_dir=REAL)
-    assert set(np.asarray(data.train_counts)) == {150}
-    assert data.x_train.nbytes == 60_000 * 784  # one byte a pixel
-    pixels = np.asarray(data.x_train)[np.asarray(data.train_indices)]
-    normalised = data.train_client(jnp.int32(7)).x
-    np.testing.assert_allclose(normalised, (pixels[7] / 255 - 0.1307) / 0.3081, atol=1e-6)
-    assert abs((pixels / 255).mean() - 0.1307) < 0.005
-    assert {len(set(np.asarray(data.test_client(jnp.int32(i)).y))) for i in range(100)} == {5}
-
-
-@pytest.mark.skipif(not (REAL / "femnist_leaf105.npz").is_file(), reason="needs ../shared/data/femnist_leaf105.npz")
-def test_real_femnist_is_naturally_federated():
-    with pytest.warns(UserWarning, match="79 of 184 users are left out: 79 have no train examples; 105 remain"):
-        data = load("femnist_leaf105", data_dir=REAL)
-    assert (data.num_clients, data.num_classes) == (105, 62)
-    counts = np.asarray(data.train_counts)
-    assert (counts.min(), counts.max(), counts.sum()) == (4, 165, 14_708)
-    x = data.train_client(jnp.int32(0)).x
-    assert 0.0 <= x.min() <= x.max() == 1.0  # divided by 255 only
