@@ -67,9 +67,13 @@ def loops_of(jaxpr: ClosedJaxpr, arguments: Sequence[Lazy], package: str) -> tup
     Raises:
         ValueError: a bound that depends on an argument without values; a primitive for several devices.
     """
-    sys.setrecursionlimit(max(sys.getrecursionlimit(), 100_000))
     found: list[Loop] = []
-    return found, _Evaluator(package, found).closed(jaxpr, list(arguments))
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, 100_000))
+    try:
+        return found, _Evaluator(package, found).closed(jaxpr, list(arguments))
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 class _Evaluator:
