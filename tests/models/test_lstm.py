@@ -47,9 +47,9 @@ def test_logits_agree_with_numpy_and_do_not_depend_on_padding():
 
 def test_every_position_has_the_logits_of_the_text_up_to_it():
     model = TokenLSTM((7,), 11, embedding=4, features=5, dense=6)
-    params = jax.tree.map(lambda p: 2 * p + 0.1, model.init(KEY))
+    params = jax.tree.map(lambda p: 2 * p + 0.1, jax.jit(model.init)(KEY))
     texts = [[3, 1, 4, 1, 5, 9, 2], [6, 5, 3]]
-    found = model.logits(params, np.array([text + [0] * (7 - len(text)) for text in texts], np.int32))
+    found = jax.jit(model.logits)(params, np.array([text + [0] * (7 - len(text)) for text in texts], np.int32))
     assert found.shape == (2, 7, 11)
     for row, text in zip(found, texts, strict=True):
         expected = [numpy_logits(params, text[: place + 1], linear=True) for place in range(len(text))]
