@@ -230,7 +230,7 @@ def full_names(given: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     return by_path
 
 
-def own_maker(
+def checked_maker(
     kind: str, name: str, maker: Callable[..., Any], makes: type, known: Collection[str], given: int = 0
 ) -> Callable[..., Any]:
     """Check a user's class or function that makes a part from `given` arguments and options with defaults."""

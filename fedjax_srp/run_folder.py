@@ -63,7 +63,7 @@ def write(history: Any, folder: Path, target: float | None, communication: float
         files[FIGURE] = lambda path: path.write_bytes(figure)
     models_folder = storage.writable(folder, "directory") / MODELS
     if models:
-        storage.refuse_foreign(models_folder)
+        storage.check_not_foreign(models_folder)
     (folder / SUMMARY).unlink(missing_ok=True)  # exists only in a complete folder
     storage.replace({folder / name: writer for name, writer in files.items()})
     if figure is None:

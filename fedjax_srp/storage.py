@@ -55,7 +55,7 @@ class DamagedError(ValueError):
     """Damaged file; the message names it and the damage."""
 
 
-class HeldError(ValueError):
+class FolderLockedError(ValueError):
     """Another process holds a folder."""
 
 
@@ -68,7 +68,7 @@ def write(folder: Path, arrays: Mapping[str, Any], facts: Mapping[str, Any], alo
         OSError: the disk is full; existing files are intact.
         ValueError: the folder exists and was not written by `write`.
     """
-    refuse_foreign(folder)
+    check_not_foreign(folder)
     token = np.int32(secrets.randbits(31))  # random: threads of a failed call may still write; safe from planted links
     if not alone and jax.process_count() > 1:
         token = multihost_utils.broadcast_one_to_all(token)
@@ -301,7 +301,7 @@ def is_foreign(folder: Path) -> bool:
     return folder.exists() and not (folder.is_symlink() or is_sealed)
 
 
-def refuse_foreign(folder: Path) -> None:
+def check_not_foreign(folder: Path) -> None:
     """Raise a ValueError of one line if `is_foreign`."""
     if is_foreign(folder):
         raise ValueError(f"{str(folder)!r} was not written by fedjax_srp: rename it, or give another folder")
@@ -353,7 +353,7 @@ def held(folder: Path, argument: str) -> Iterator[None]:
         argument: name of the caller's argument for the folder.
 
     Raises:
-        HeldError: another process holds the lock, or the lock file is a link.
+        FolderLockedError: another process holds the lock, or the lock file is a link.
         ValueError: the folder cannot be created.
     """
     refusal, lock = "", None
@@ -367,7 +367,7 @@ def held(folder: Path, argument: str) -> Iterator[None]:
         if jax.process_count() > 1 and multihost_utils.broadcast_one_to_all(np.int32(bool(refusal))):
             refusal = refusal or f"{argument}={str(folder)!r}: another process is running here"
         if refusal:
-            raise HeldError(refusal)
+            raise FolderLockedError(refusal)
         yield
     finally:
         if lock is not None:
@@ -387,7 +387,7 @@ def _lock(path: Path) -> int | None:
         except BlockingIOError:
             holder = os.read(file, 200).decode(errors="replace").strip() or "another process"
             os.close(file)
-            raise HeldError(f"{holder} is running here; wait for it, or give another folder") from None
+            raise FolderLockedError(f"{holder} is running here; wait for it, or give another folder") from None
         except OSError as error:
             os.close(file)
             print(f"{path.parent}: no locks here ({error.strerror}); run one process at a time in it", file=sys.stderr)

@@ -166,9 +166,9 @@ def test_repeats_are_apart_where_one_begins_after_another_has_ended(end, apart):
     def curve(*x):
         return drawing.Curve(np.array(x), np.ones(len(x)), np.array([]))
 
-    assert drawing.are_apart([curve(2.0, end), curve(4.0, 20.0)]) is apart
-    assert not drawing.are_apart([curve(4.0, 20.0)])
-    assert drawing.are_apart([curve(1.0)] * 2)  # a single evaluation is no stretch of time
+    assert drawing.do_not_overlap([curve(2.0, end), curve(4.0, 20.0)]) is apart
+    assert not drawing.do_not_overlap([curve(4.0, 20.0)])
+    assert drawing.do_not_overlap([curve(1.0)] * 2)  # a single evaluation is no stretch of time
 
 
 def test_twins_share_a_colour_and_doubling_is_solid():

@@ -89,7 +89,7 @@ class Rounds:
             judged = min(
                 check_integer("judged_at_once", judged_at_once, 1), -(-layout.num_clients // layout.num_devices)
             )
-            layout = layout._replace(judged_at_once=judged)
+            layout = layout._replace(evaluation_chunk=judged)
         run = run._replace(layout=layout)
         self.program, self.length, self.layout = run.program(), length, run.layout
         key = jax.random.key(0)

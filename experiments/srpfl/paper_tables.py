@@ -85,7 +85,7 @@ def first_visible_time(curves: Mapping[str, list[History]], bottom: float, commu
     starts, curve = [math.inf], drawing.accuracy_curve(communication, None)
     for runs in curves.values():
         lines = [curve(run) for run in runs]
-        bands = [drawing.band([line]) for line in lines] if drawing.are_apart(lines) else [drawing.band(lines)]
+        bands = [drawing.band([line]) for line in lines] if drawing.do_not_overlap(lines) else [drawing.band(lines)]
         for times, _, _, top, _ in bands:
             if (above := np.flatnonzero(top >= bottom)).size:
                 place = slice(max(0, above[0] - 1), above[0] + 1)

@@ -11,7 +11,7 @@ from fedjax_srp.clocks.dynamic import Dynamic
 from fedjax_srp.clocks.fixed import Fixed
 from fedjax_srp.clocks.trace import Trace
 from fedjax_srp.clocks.traces import AvailabilityTraces, DeviceTraces, read_availability, read_devices
-from fedjax_srp.options import own_maker
+from fedjax_srp.options import checked_maker
 
 __all__ = [
     "Availability",
@@ -57,7 +57,7 @@ def register(name: str, maker: Callable[..., Clock]) -> None:
         >>> srp.clocks.register("two_speeds", two_speeds)  # fedjax-srp run --load FILE --clock "two_speeds(9)"
         >>> del srp.clocks.OWN["two_speeds"]
     """
-    made = own_maker("clock", name, maker, Clock, WORDS)
+    made = checked_maker("clock", name, maker, Clock, WORDS)
     if not name.isidentifier():
         raise ValueError(f"name={name!r} is no word; give a name such as rush_hour")
     OWN[name] = made

@@ -48,7 +48,7 @@ def report(
     tasks, errors = repeats.by_task(map(repeats.read, found))
     twice = []
     for task, runs in tasks.items():
-        tasks[task], again = repeats.once(repeats.judged_by(run, evaluation) for run in runs)
+        tasks[task], again = repeats.once(repeats.with_evaluation(run, evaluation) for run in runs)
         twice += again
     if not tasks:
         scores = repeats.scored_by(run.history for run in errors)

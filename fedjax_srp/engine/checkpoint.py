@@ -37,11 +37,13 @@ class Checkpoints:
     Args:
         directory: exists already.
         fingerprint: facts that a continued run must share, as JSON.
-        goes_on: number of rounds -> True if a longer run also evaluates there, so that it can resume from there.
+        can_resume_after: number of rounds -> True if a longer run evaluates there too, so that it can resume there.
     """
 
-    def __init__(self, directory: str | os.PathLike, fingerprint: dict[str, Any], goes_on: Callable[[int], bool]):
-        self._path, self._goes_on = Path(directory).absolute(), goes_on
+    def __init__(
+        self, directory: str | os.PathLike, fingerprint: dict[str, Any], can_resume_after: Callable[[int], bool]
+    ):
+        self._path, self._can_resume_after = Path(directory).absolute(), can_resume_after
         self._fingerprint = storage.jsonable(fingerprint)
         self._log = Log(self._path)
         if jax.process_index() == 0:
@@ -88,7 +90,7 @@ class Checkpoints:
         """
         found, damages, like = snapshots(self._path), [], _arrays(state)
         for step in found:
-            storage.refuse_foreign(self._path / str(step))
+            storage.check_not_foreign(self._path / str(step))
             with contextlib.suppress(storage.DamagedError):
                 self._check_facts(storage.read_json(self._path / str(step) / storage.SEAL)["facts"]["fingerprint"])
         if found and found[0] > num_rounds:
@@ -97,7 +99,7 @@ class Checkpoints:
                 f"give at least {found[0]}, or another folder"
             )
         for step in found:
-            if step != num_rounds and not self._goes_on(step):
+            if step != num_rounds and not self._can_resume_after(step):
                 continue
             folder, log = self._path / str(step), Log(self._path)
             try:
@@ -107,7 +109,7 @@ class Checkpoints:
                 damages.append(f"{folder} is damaged ({error})")
                 continue
             evaluated = records["eval_round"][0] if "eval_round" in records else ()
-            if step != num_rounds and not all(self._goes_on(int(after)) for after in evaluated):
+            if step != num_rounds and not all(self._can_resume_after(int(after)) for after in evaluated):
                 continue  # the last rounds of a shorter run with `eval_last`
             if damages and jax.process_index() == 0:
                 print(f"{'; '.join(damages)}: going on from round {step}", file=sys.stderr)
@@ -138,7 +140,7 @@ class Checkpoints:
     def _keep(self, number: int) -> None:
         """Remove all snapshots but the newest, and the newest `number` from which a longer run can resume."""
         found = snapshots(self._path)
-        kept = {*found[:1], *[step for step in found if self._goes_on(step)][:number]}
+        kept = {*found[:1], *[step for step in found if self._can_resume_after(step)][:number]}
         self._remove(set(found) - kept)
 
     def _remove(self, steps: Collection[int]) -> None:

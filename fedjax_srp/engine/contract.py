@@ -66,7 +66,7 @@ class Shapes(NamedTuple):
     down: tuple[PyTree, ...]  # broadcasts of `round` and `finish`
     metrics: dict[str, Any]  # of a round: those of the algorithm and the means of `info`
     carried: int  # bytes of a client's largest loop carry: parameters and optimizer state
-    carried_judged: int  # the same while it is evaluated
+    carried_evaluated: int  # the same while it is evaluated
     shown: PyTree  # the part of a client's state that the server knows, for `mix`
     common: int  # bytes of `train` that are the same array for every client
 

@@ -62,8 +62,8 @@ def estimate(run: Prepared) -> Memory:
 
     judged = sizes.judged if run.evaluations else 0
     largest = layout.parts[0]
-    judging = CLIENT_FACTOR * judged if layout.platform == "cpu" or not judged else judged + 2 * sizes.carried_judged
-    in_chunk = max(largest.chunk_size * _bytes_at_work(sizes, layout.platform), layout.judged_at_once * judging)
+    judging = CLIENT_FACTOR * judged if layout.platform == "cpu" or not judged else judged + 2 * sizes.carried_evaluated
+    in_chunk = max(largest.chunk_size * _bytes_at_work(sizes, layout.platform), layout.evaluation_chunk * judging)
     if layout.num_devices > 1:  # clients that move at once are on every device
         of_evaluation = layout.for_evaluation().window if judged else 0
         moved = sizes.client_state + moved_bytes(run.data, run.shard_data)

@@ -62,7 +62,7 @@ class Limits(NamedTuple):
         longer = self._replace(num_rounds=completed + 1, eval_last=0)
         return longer.next_evaluation(completed - 1) == completed
 
-    def goes_on(self, completed: int) -> bool:
+    def can_resume_after(self, completed: int) -> bool:
         """True if a longer run can resume after `completed` rounds: all evaluations so far are on its grid."""
         first_of_last = self.num_rounds - self.eval_last + 1
         return all(map(self.on_grid, range(min(completed, max(first_of_last, 1)), completed + 1)))

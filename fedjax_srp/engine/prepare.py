@@ -152,7 +152,7 @@ def prepare(request: Request) -> Prepared:
     record_loss = request.record_loss or TRAINING_LOSS in policy.needs
     sizes, costs_of = _check_contract(Parts(algorithm, policy, clock), data, evaluations, record_loss)
     seeds = request.num_seeds or 1
-    held = (size * seeds for size in (sizes.held, sizes.judged, sizes.carried_judged))
+    held = (size * seeds for size in (sizes.held, sizes.judged, sizes.carried_evaluated))
     layout = lay_out(request.devices, request.chunk_size, data.num_clients, *held)
     if name is None:
         name = algorithm.name if policy.name == "full" else f"{algorithm.name} + {policy.name}"

@@ -34,7 +34,7 @@ class Layout(NamedTuple):
     devices: tuple[Any, ...]  # of jax.Device
     chunk_size: int  # clients that train at once per device
     num_clients: int
-    judged_at_once: int  # clients per device that are evaluated at once
+    evaluation_chunk: int  # clients per device that are evaluated at once
     large_chunk: int = 0  # multiple of chunk_size, used while so many clients of a cohort are left; 0: none
 
     @property
@@ -91,7 +91,7 @@ class Layout(NamedTuple):
 
     def for_evaluation(self) -> Layout:
         """The same devices with the evaluation's chunk."""
-        return self._replace(chunk_size=self.judged_at_once, large_chunk=0)
+        return self._replace(chunk_size=self.evaluation_chunk, large_chunk=0)
 
     def sharding(self, by_client: bool = False, leading_axes: int = 0) -> NamedSharding:
         """Sharding by client after `leading_axes` unsharded axes, or replication."""

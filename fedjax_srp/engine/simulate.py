@@ -309,7 +309,7 @@ def _run(
     if checkpoint_dir is not None:
         facts = fingerprint(run, root, limits) | {"start": hash_of_start, "values": compiled.values()}
         facts["program"] = compiled.segment_fingerprint(limits.eval_every, state, root, data)
-        checkpoints = Checkpoints(checkpoint_dir, facts, limits.goes_on)
+        checkpoints = Checkpoints(checkpoint_dir, facts, limits.can_resume_after)
         if (snapshot := checkpoints.restore(state, limits.num_rounds)) is not None:
             completed, state, records = snapshot
             check_limits(records, run, limits, completed, checkpoint_dir)

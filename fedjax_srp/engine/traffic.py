@@ -17,7 +17,7 @@ class Traffic(NamedTuple):
     down: int  # received
     held: int  # data, state and messages of a client while it trains
     carried: int  # a client's largest loop carry: parameters and optimizer state
-    carried_judged: int  # the same while it is evaluated
+    carried_evaluated: int  # the same while it is evaluated
     judged: int  # data and state of a client while it is evaluated
     examples: int  # data of a client, as the model's input, without arrays that all clients share
     client_state: int
@@ -34,7 +34,7 @@ def traffic(shapes: Shapes, sends: PyTree = None) -> Traffic:
         down=_charged_bytes(shapes.down),
         held=examples + state + num_bytes(shapes.up),
         carried=shapes.carried,
-        carried_judged=shapes.carried_judged,
+        carried_evaluated=shapes.carried_evaluated,
         judged=max(num_bytes(shapes.train), num_bytes(shapes.test)) + state,
         examples=examples,
         client_state=state,

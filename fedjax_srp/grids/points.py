@@ -22,7 +22,7 @@ from fedjax_srp.engine.prepare import SOURCE
 from fedjax_srp.models import SplitModel
 from fedjax_srp.options import Option
 from fedjax_srp.parts import as_annotated, types_of
-from fedjax_srp.report.repeats import told_apart
+from fedjax_srp.report.repeats import distinguishing_suffix
 from fedjax_srp.runs import words
 from fedjax_srp.runs.run import LIMITS, NOT_SIMULATED, OPTIONS_OF_DATA_OBJECTS, Run, from_options, options_read
 
@@ -226,7 +226,7 @@ class _Coercer:
         for i, each in enumerate(values):
             if isinstance(each, NamedObject):
                 same_name = [other.value for other in unnamed if other.name == each.name]
-                values[i] = each._replace(name=each.name + told_apart(each.value, same_name))
+                values[i] = each._replace(name=each.name + distinguishing_suffix(each.value, same_name))
         if unnamed and len({*values}) < len(values):
             self._note(f"axes: {name} has several objects called {short(unnamed[0].value)}; give {{name: object, ...}}")
         return values

@@ -253,7 +253,7 @@ def _index_lock(out: Path) -> Iterator[None]:
             try:
                 stack.enter_context(storage.held(out / SHARED, "out"))
                 break
-            except storage.HeldError:
+            except storage.FolderLockedError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)

@@ -80,7 +80,7 @@ class Worker:
                     text = traceback.format_exc()
                     storage.replace({unit.shared / ERROR: lambda path: path.write_text(text, "utf-8")})
                     line = f"{line[:_MAX_ERROR_LENGTH]}; see {unit.shared / ERROR}"
-            return TaskResult(line, isinstance(error, storage.HeldError))
+            return TaskResult(line, isinstance(error, storage.FolderLockedError))
 
     def run(self, unit: Unit, on_rounds: RoundsCallback) -> None:
         """Run or resume the unfinished points of a unit, and update the summaries of another communication cost."""

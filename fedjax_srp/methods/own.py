@@ -10,7 +10,7 @@ from fedjax_srp._checks import check_known
 from fedjax_srp.base import ParticipationPolicy
 from fedjax_srp.methods.options import option_names
 from fedjax_srp.methods.table import BUILT_IN, BUILT_IN_POLICIES, POLICIES, RECIPES, Factory, Recipe, check_factory
-from fedjax_srp.options import options_of, own_maker
+from fedjax_srp.options import checked_maker, options_of
 
 
 def register(name: str, factory: Factory, **row: Any) -> None:
@@ -64,4 +64,4 @@ def register_participation(name: str, factory: Callable[..., ParticipationPolicy
         Uniform(k=3)
         >>> del srp.methods.POLICIES["few"]
     """
-    POLICIES[name] = own_maker("participation", name, factory, ParticipationPolicy, BUILT_IN_POLICIES)
+    POLICIES[name] = checked_maker("participation", name, factory, ParticipationPolicy, BUILT_IN_POLICIES)

@@ -18,7 +18,7 @@ from fedjax_srp.models.lstm import LSTM, TokenLSTM
 from fedjax_srp.models.mlp import MLP
 from fedjax_srp.models.resnet import ResNet18
 from fedjax_srp.models.split import Layer, Split, SplitModel, SplitParams, cross_entropy
-from fedjax_srp.options import options_of, own_maker
+from fedjax_srp.options import checked_maker, options_of
 from fedjax_srp.parts import is_part
 
 __all__ = [
@@ -90,7 +90,7 @@ def register(name: str, factory: Factory) -> None:
         (16,)
         >>> del srp.models.FACTORIES["two_layers"]
     """
-    FACTORIES[name] = own_maker("model", name, factory, SplitModel, _BUILT_IN, given=2)
+    FACTORIES[name] = checked_maker("model", name, factory, SplitModel, _BUILT_IN, given=2)
 
 
 _OF_EVERY_MODEL = ("input_shape", "num_classes", "cut", "dtype", "augment", "initialization")

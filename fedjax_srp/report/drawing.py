@@ -110,7 +110,7 @@ def draw(
         text, curves = labels[label], [curve(run) for run in runs]
         look: dict[str, Any] = {"color": styles[label].color, "linestyle": styles[label].linestyle}
         handles[text] = Line2D([], [], **look)  # no dots, which would hide the dashes
-        if len(runs) > 1 and (spread == "seeds" or are_apart(curves)):
+        if len(runs) > 1 and (spread == "seeds" or do_not_overlap(curves)):
             is_single = True
             handles[text].set_linewidth(THIN["linewidth"])
             for place, (x, y, _) in enumerate(curves):
@@ -141,7 +141,7 @@ def draw(
     return handles, notes + [HELD] * is_held + [SINGLE] * is_single
 
 
-def are_apart(curves: Sequence[Curve]) -> bool:
+def do_not_overlap(curves: Sequence[Curve]) -> bool:
     """Return True if some curves begin after others have ended, so that they have no mean."""
     return len(curves) > 1 and bool(max(curve.x[0] for curve in curves) >= min(curve.x[-1] for curve in curves))
 

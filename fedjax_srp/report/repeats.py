@@ -94,7 +94,7 @@ def read(folder: Path) -> Run:
     return of(History.load(folder), folder)
 
 
-def judged_by(run: Run, evaluation: str | None) -> Run:
+def with_evaluation(run: Run, evaluation: str | None) -> Run:
     """Return the run with this evaluation as its default one; None keeps the default."""
     known = run.history.accuracies
     if evaluation is None or next(iter(known), None) == evaluation:
@@ -354,7 +354,7 @@ def _is_code(path: OptionPath) -> bool:
     return path[-1].endswith(CODE)
 
 
-def told_apart(value: Any, others: Sequence[Any]) -> str:
+def distinguishing_suffix(value: Any, others: Sequence[Any]) -> str:
     """Return the fields, in brackets, that distinguish an object from others of its name; None values are left out.
 
     A class has its module in front if the others have a class of that name; its code is named last, and only if needed.

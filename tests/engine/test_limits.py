@@ -71,7 +71,7 @@ def test_the_grid_of_evaluations_is_dense_at_first_and_at_last(eval_every, eval_
         undisturbed = [r for r in completed[1:] if r <= after] == [r for r in range(1, after + 1) if plain.on_grid(r)]
         if plain.on_grid(after) and undisturbed:
             longer.append(after)
-    assert [after for after in range(1, 8) if limits.goes_on(after)] == longer
+    assert [after for after in range(1, 8) if limits.can_resume_after(after)] == longer
 
 
 def test_a_run_with_a_dense_end_is_continued(tmp_path):

@@ -74,7 +74,7 @@ def test_the_estimate_for_an_accelerator_includes_optimizers_and_evaluations(cas
     judged = case == "evaluation"
     evaluations, chunk = (("fine_tune_all",), 1) if judged else ((), 8)
     run = run_of(algorithm, IMAGES, devices=1, chunk_size=chunk, evaluations=evaluations)
-    run = run._replace(layout=run.layout._replace(judged_at_once=8)) if judged else run
+    run = run._replace(layout=run.layout._replace(evaluation_chunk=8)) if judged else run
     on_a_gpu = run._replace(layout=run.layout._replace(devices=(SimpleNamespace(platform="gpu"),)))
     root, data = run.placed(KEY)
     program = run.program()
@@ -91,7 +91,7 @@ def test_an_evaluation_counts_the_parameters_that_it_trains(evaluations, trains,
     run = run_of(srp.algorithms.FedAvg(MLP, srp.Training(srp.SGD(0.1, 0.5))), IMAGES, evaluations=evaluations)
     params = MLP.init(KEY)
     trained = (0, num_bytes(params.head), num_bytes(params))[trains]
-    assert run.sizes.carried_judged // 2 == pytest.approx(trained, abs=16)  # counters besides
+    assert run.sizes.carried_evaluated // 2 == pytest.approx(trained, abs=16)  # counters besides
     assert run.sizes.carried // 2 == pytest.approx(num_bytes(params), abs=16)
     assert 0 < num_bytes(params.head) < num_bytes(params) / 2
 
@@ -101,8 +101,8 @@ def test_default_chunks_follow_the_memory_of_clients_in_all_seeds(monkeypatch):
     monkeypatch.setattr(sharding, "default_chunks", lambda *args: asked.append(args) or (2, 0, 2))
     run = run_of(ALGORITHMS["fedrep"], IMAGES, chunk_size=None, num_seeds=3, evaluations=("fine_tune",))
     sizes = run.sizes
-    assert asked == [("cpu", 3 * sizes.held, 3 * sizes.judged, 3 * sizes.carried_judged, 4)]
-    assert len({sizes.held, sizes.judged, sizes.carried_judged, 0}) == 4
+    assert asked == [("cpu", 3 * sizes.held, 3 * sizes.judged, 3 * sizes.carried_evaluated, 4)]
+    assert len({sizes.held, sizes.judged, sizes.carried_evaluated, 0}) == 4
 
 
 def test_chunks_do_not_count_data_that_clients_share():
