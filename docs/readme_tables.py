@@ -17,7 +17,7 @@ import numpy as np
 import fedjax_srp as srp
 
 sys.path.append(str(Path(__file__).parents[1] / "experiments"))
-from claims import figure
+from claims_srpfl import figure
 from pages import csv, ends, markdown, wrapped, write
 
 ROOT = Path(__file__).parents[1]

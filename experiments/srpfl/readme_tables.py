@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 sys.path.append(str(Path(__file__).parents[1]))
-from claims import figure
+from claims_srpfl import figure
 from pages import joined, load_results, markdown, wrapped, write
 
 import fedjax_srp as srp

@@ -34,13 +34,14 @@ def test_fill_page_replaces_text_between_marks(import_from):
 
 
 def test_page_of_claims_is_up_to_date(import_from):
-    script = import_from("")("claims")
+    load = import_from("")
+    script, words = load("claims"), load("claim")
     assert (EXPERIMENTS / "README.md").read_text("utf-8") == script.page()
     for folder, (_, claims) in script.PAPERS.items():
         assert len({claim.quote for claim in claims}) == len(claims)
         for claim in claims:
-            assert claim.verdict in script.VERDICTS
-            assert claim.size.startswith((script.PAPER, script.OTHER)), claim.quote  # every claim states its size
-            assert bool(claim.files) == (claim.verdict != script.NOT_RUN)
+            assert claim.verdict in words.VERDICTS
+            assert claim.size.startswith((words.PAPER, words.OTHER)), claim.quote  # every claim states its size
+            assert bool(claim.files) == (claim.verdict != words.NOT_RUN)
             assert all((EXPERIMENTS / folder / "results" / name).is_file() for name in claim.files)
             assert (EXPERIMENTS / folder / claim.command.split()[0]).is_file()

@@ -1,0 +1,121 @@
+"""Claims of the paper on FedAvg as a representation learner, and the functions that read their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from claim import FAILS, HOLDS, IN_PART, NOT_RUN, OTHER, PAPER, Claim, plural
+from pages import HERE, csv, load_results, pm, span
+
+
+def final_values(name: str) -> str:
+    """Format the last values of the curves of a figure."""
+    found = load_results(f"fedavg_representation/results/{name}.json")
+    return ", ".join(f"{method} {span(row, -1)}" for method, row in found.items())
+
+
+def gradients() -> str:
+    found = load_results("fedavg_representation/results/figure3.json")
+    return "gradient norm after 250 rounds: " + ", ".join(
+        f"{name} {span(found[f'{name}, gradient norm'], -1)}" for name in LINEAR
+    )
+
+
+def fine_tuned() -> str:
+    found = load_results("fedavg_representation/results/figure3.json")
+    return "error with 25 and 300 samples: " + "; ".join(
+        f"{name} {span(found[f'{name}, fine-tuned'], 0)} and {span(found[f'{name}, fine-tuned'], -1)}"
+        for name in LINEAR
+    )
+
+
+LINEAR = ("FedAvg, 2 local updates", "D-GD, 1 local update")
+TAUS = ("D-SGD (tau = 1)", "FedAvg, tau = 10", "FedAvg, tau = 50")
+
+
+def layers() -> str:
+    found = load_results("fedavg_representation/results/figure2.json")
+    return "CKA of the first layer: " + ", ".join(f"{name} {span(found[name], 0, '.3g')}" for name in TAUS)
+
+
+def cosines() -> str:
+    found = load_results("fedavg_representation/results/figure4.json")
+    return "cosine within and between classes: " + "; ".join(
+        f"{name} {span(found[name]['same class'], form='.3f')} and {span(found[name]['different classes'], form='.3f')}"
+        for name in TAUS
+    )
+
+
+def figure_5(panel: str) -> Callable[[], str]:
+    """Return a reader of accuracies with 20 and 500 samples, at equal steps and at each method's best step."""
+
+    def read() -> str:
+        found = load_results("fedavg_representation/results/figure5.json")[panel]["C=4"]
+        equal = "; ".join(
+            f"{name} {found[name]['mean'][0]:.1f} ± {found[name]['std'][0]:.1f} and {found[name]['mean'][-1]:.1f} ± "
+            f"{found[name]['std'][-1]:.1f}" for name in TAUS
+        )  # fmt: skip
+        return f"accuracy in % with 20 and 500 samples, C = 4, equal steps: {equal}{best_steps(panel)}"
+
+    return read
+
+
+def best_steps(panel: str) -> str:
+    """Accuracies at the step size with the lowest training loss of each method; empty before the search."""
+    if not (HERE / "fedavg_representation/results/steps.csv").is_file():
+        return ""
+    rows = csv("fedavg_representation/results/steps.csv")
+    rows, parts = rows[rows["panel"] == panel], []
+    for tau, group in rows.groupby("tau"):
+        step = group.groupby("step")["training_loss"].mean().idxmin()
+        kept = group[group["step"] == step]
+        few, many = (kept[kept["samples"] == n]["accuracy"].to_list() for n in (20, 500))
+        parts.append(f"tau = {tau} (step {step:g}) {pm(few, 1)} and {pm(many, 1)}")
+    return f"; steps by training loss ({plural(rows['trial'].nunique(), 'trial')}): " + "; ".join(parts)
+
+
+SMALL = f"{OTHER}: an MLP, FEMNIST's letters instead of CIFAR-100, T tau = 10,000 of 125,000, 3 trials"
+REPRESENTATION = [
+    Claim(
+        "FedAvg linearly converges to the ground-truth representation, while D-GD [...] fails to learn it", "figure 1",
+        HOLDS, lambda: f"distance after 250 rounds: {final_values('figure1')}", f"{PAPER} size, 10 trials",
+        ("figure1.json",), "figure1.py",
+    ),
+    Claim(
+        "D-GD linearly converges to stationary point of (7), while FedAvg does not converge to one at all",
+        "section 5.1; figure 3 left", HOLDS, gradients, f"{PAPER} size, 10 trials", ("figure3.json",), "figure3.py",
+    ),
+    Claim(
+        "it does not generalize as well as FedAvg to new clients", "section 5.1; figure 3 right", HOLDS, fine_tuned,
+        f"{PAPER} size, 10 trials", ("figure3.json",), "figure3.py",
+    ),
+    Claim(
+        "the early layers of FedAvg's pre-trained model [...] change much less than those of D-SGD",
+        "section 1; figure 2", IN_PART, layers, f"{SMALL}; MNIST instead of CIFAR-10; equal steps",
+        ("figure2.json",), "figure2.py",
+    ),
+    Claim(
+        "FedAvg indeed learns features with high intra-class similarity and low inter-class similarity",
+        "section 5.2; figure 4", HOLDS, cosines, f"{OTHER}: an MLP on MNIST, T tau = 4,000, 3 trials; equal steps",
+        ("figure4.json",), "figure4.py",
+    ),
+    Claim(
+        "all of the features learned by D-SGD are dissimilar, regardless of whether two images belong to the same "
+        "class",
+        "section 5.2; figure 4", FAILS, "the row above", f"{OTHER}: as the row above", ("figure4.json",), "figure4.py",
+    ),
+    Claim(
+        "FedAvg significantly outperforms D-SGD [on new classes]", "section 5.2; figure 5 left", IN_PART,
+        figure_5("new classes"), f"{SMALL}; equal steps, or each method's best by training loss",
+        ("figure5.json", "steps.csv"), "steps.py",
+    ),
+    Claim(
+        "FedAvg significantly outperforms D-SGD [on a new data set]", "section 5.2; figure 5 right", IN_PART,
+        figure_5("new data set"), f"{SMALL}; MNIST instead of CIFAR-10; equal steps, or the best",
+        ("figure5.json", "steps.csv"), "steps.py",
+    ),
+    Claim(
+        "(figures 2, 4 and 5 with the CNN on CIFAR-100 and CIFAR-10)", "section 5.2", NOT_RUN,
+        "125,000 local steps a model", f"{PAPER} size", (), "figure5.py --scale full",
+    ),
+]  # fmt: skip

@@ -1,0 +1,136 @@
+"""Claims of FedRep's paper, and the functions that read their numbers from the results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+from claim import FAILS, HOLDS, IN_PART, NOT_RUN, OTHER, PAPER, Claim
+from pages import HERE, load_results, pm, span
+
+CIFAR = ("cifar10_100x2", "cifar10_100x5")
+
+
+def table1_accuracy(column: str, method: str, file: str = "table1.json") -> str:
+    """Format an accuracy of table 1 in %, with the standard deviation over seeds if there are several."""
+    runs = json.loads((HERE / "fedrep/results" / file).read_text())["runs"][column][method]
+    values = [run["accuracy"] for run in runs.values()]
+    return pm(values, 1)
+
+
+def accuracies_by_column(*methods: str, columns: Sequence[str] = CIFAR) -> str:
+    """Format the accuracies of some methods, column by column."""
+    titles = {"cifar10_100x2": "(100, 2)", "cifar10_100x5": "(100, 5)", "cifar100_100x5_once": "CIFAR-100 (100, 5)"}
+    return "; ".join(f"{titles[c]}: " + ", ".join(f"{m} {table1_accuracy(c, m)}" for m in methods) for c in columns)
+
+
+def variates() -> str:
+    """FedAvg against SCAFFOLD, as in SCAFFOLD's paper and as in the code of FedRep's authors."""
+    of_code = " and ".join(table1_accuracy(f"{column}_variates", "SCAFFOLD", "ablation.json") for column in CIFAR)
+    return f"{accuracies_by_column('FedAvg', 'SCAFFOLD')}; SCAFFOLD as in the authors' code {of_code}"
+
+
+def final_distances() -> str:
+    found = load_results("fedrep/results/figure3.json")
+    return "distance after 200 rounds, n = 10, 100, 1,000: " + "; ".join(
+        f"{name} "
+        + ", ".join(f"{np.mean(found[f'n={n}, {name}, descent start']['final']):.2g}" for n in (10, 100, 1000))
+        for name in ("FedRep", "10GD-GD", "GD-GD")
+    )
+
+
+def trials_in_order() -> str:
+    found, parts = load_results("fedrep/results/figure3.json"), []
+    for n in (10, 100, 1000):
+        final = [np.array(found[f"n={n}, {m}, descent start"]["final"]) for m in ("FedRep", "10GD-GD", "GD-GD")]
+        parts.append(f"{int((final[0] < final[1]).sum())} and {int((final[1] < final[2]).sum())} of 10 at n = {n:,}")
+    return "trials with FedRep ahead of 10GD-GD, and 10GD-GD of GD-GD: " + "; ".join(parts)
+
+
+def from_random_starts() -> str:
+    (low, middle, high) = load_results("fedrep/results/figure1_random.json")["FedRep"]["final of every trial"]
+    failed = [sum(value > 1e-3 for value in trials) for trials in (low, middle, high)]
+    return "trials of 10 that do not get below an error of 1e-3, m = 5, 10, 20: " + ", ".join(map(str, failed))
+
+
+def new_clients_linear() -> str:
+    found = load_results("fedrep/results/figure4.json")
+    at_two = {name: span(row, row["x"].index(2.0)) for name, row in found.items()}
+    return "median error with 2 samples: " + ", ".join(f"{name} {value}" for name, value in at_two.items())
+
+
+def head_epochs() -> str:
+    found = load_results("fedrep/results/figure5.json")
+    ends = {name: f"{span(row, 0, '.3g')} to {span(row, -1, '.3g')}" for name, row in found.items()}
+    return "accuracy in % with 1 and 20 local epochs: " + "; ".join(f"{name} {value}" for name, value in ends.items())
+
+
+def new_clients_images() -> str:
+    parts = []
+    for name, title in (("figure6", "digits, 5 trials"), ("figure6_femnist", "FEMNIST, 2 trials")):
+        found = load_results(f"fedrep/results/{name}.json")["all samples"]
+        parts.append(f"{title}: " + ", ".join(f"{m} {span(found[m], 30, '.3g')}" for m in ("FedRep", "FedAvg")))
+    return "accuracy in % after 30 epochs on all samples, " + "; ".join(parts)
+
+
+SYNTHETIC = f"{PAPER} sizes; steps ours, B orthonormal in every round, 10 trials"
+TABLE_1 = f"{PAPER} size, 1 epoch of the representation, 1 or 2 seeds of 5; text"
+FEDREP = [
+    Claim(
+        "(FedRep's error is small in all cases, the others' is not)", "figure 1", HOLDS,
+        lambda: "error at m = 5: " + ", ".join(
+            f"{name} {span(row['final by samples'], 0)}"
+            for name, row in load_results("fedrep/results/figure1.json").items()
+        ),
+        SYNTHETIC, ("figure1.json",), "figure1.py",
+    ),
+    Claim(
+        "by increasing the number of nodes, clients converge to the true representation faster",
+        "section 5.1; figure 3", IN_PART, final_distances, f"{SYNTHETIC}; three of the paper's four n",
+        ("figure3.json",), "figure3.py",
+    ),
+    Claim(
+        "FedRep [...] has the fastest rate compared to GD-GD and 10GD-GD", "section 5.1; figure 3, MNIST", HOLDS,
+        trials_in_order, f"{SYNTHETIC}; not for n = 10", ("figure3.json",), "figure3.py",
+    ),
+    Claim(
+        "the same convergence trajectories regardless of whether its iterates were initialized with random [...]",
+        "appendix A.1", IN_PART, from_random_starts, SYNTHETIC, ("figure1_random.json",), "figure1.py --init random",
+    ),
+    Claim(
+        "the representation learned by FedRep allows an accurate model to be found for the new client",
+        "section 5.1; figure 4", HOLDS, new_clients_linear, SYNTHETIC, ("figure4.json",), "figure4.py",
+    ),
+    Claim(
+        "In all cases, FedRep is either the top-performing method or is very close", "section 5.2; table 1", FAILS,
+        lambda: accuracies_by_column("FedRep", "FedPer", "FedAvg+FT"), TABLE_1, ("table1.json",), "table1.py",
+    ),
+    Claim(
+        "the fine-tuning methods perform very well, especially FedAvg+FT", "section 5.2; table 1", HOLDS,
+        lambda: accuracies_by_column("FedAvg+FT", "FedProx+FT", "Ditto"), TABLE_1, ("table1.json",), "table1.py",
+    ),
+    Claim(
+        "The superior performance of FedAvg relative [to] SCAFFOLD", "section 5.2; table 1", IN_PART, variates,
+        f"{TABLE_1}; fails for SCAFFOLD as in its own paper, holds with the variates of the authors' code (2 seeds)",
+        ("table1.json", "ablation.json"), "table1.py --methods scaffold",
+    ),
+    Claim(
+        "(columns of CIFAR-10 with 1,000 clients, CIFAR-100 (100, 20), Sent140 and FEMNIST)", "table 1", NOT_RUN,
+        "5 to 14 hours of a core for CIFAR-10; Sent140 was not available", f"{PAPER} size", (), "table1.py --columns",
+    ),
+    Claim(
+        "FedRep is never hurt by more local computation on the heads", "section 5.2; figure 5", HOLDS, head_epochs,
+        f"{OTHER}: digits instead of CIFAR-10, 5 seeds", ("figure5.json",), "figure5.py",
+    ),
+    Claim(
+        "For FedAvg, we observe running more local updates does not necessarily improve the performance",
+        "section 5.2; figure 5", IN_PART, "its accuracy rises without fine-tuning and falls with it; the row above",
+        f"{OTHER}: digits instead of CIFAR-10, 5 seeds", ("figure5.json",), "figure5.py",
+    ),
+    Claim(
+        "FedRep has significantly better performance than these baselines [on new clients]", "section 5.2; figure 6",
+        FAILS, new_clients_images, f"{OTHER}: digits; FEMNIST with new writers instead of new classes",
+        ("figure6.json", "figure6_femnist.json"), "figure6.py",
+    ),
+]  # fmt: skip

@@ -1,0 +1,144 @@
+"""Claims of FLANP's paper, and the functions that read their numbers from the results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+from claim import FAILS, HOLDS, IN_PART, OTHER, PAPER, Claim
+from pages import load_results, pm
+
+
+def ratios_at(name: str, ours: str, rival: str, losses: Sequence[str], panel: int = 0) -> str:
+    found = load_results(f"flanp/results/{name}.json")[panel]["at"][ours][rival]
+    return ", ".join(f"{pm(found[loss])} at {loss}" for loss in losses)
+
+
+def flanp_speed_ups(name: str, rival: str) -> dict[str, list[float]]:
+    return load_results(f"flanp/results/{name}.json")[0]["speed_up"][rival]
+
+
+def over_fedgate(name: str) -> str:
+    found = flanp_speed_ups(name, "fedgate")
+    return f"{pm(found['at_most'])} at most, {pm(found['at_end'])} at the end"
+
+
+def theorem_maximum(column: str) -> float:
+    rows = load_results("flanp/results/theorems.json")["float64"].values()
+    return max(value for row in rows for value in row[column] if value is not None)
+
+
+def table_columns(column: str) -> list[list[float]]:
+    rules = [load_results(f"flanp/results/table{number}.json")["rules"] for number in (1, 2)]
+    return [row[column] for table in rules for row in table.values()]
+
+
+def table_ratios() -> str:
+    fitted = [row["0.0116"]["ratio"] for row in load_results("flanp/results/fixed_target.json").values()]
+    formatted = lambda rows: ", ".join(pm(row) for row in rows)  # noqa: E731
+    return f"by the rules {formatted(table_columns('ratio'))}; to a fitted, fixed target {formatted(fitted)} (20 seeds)"
+
+
+def equal_speeds() -> str:
+    rows = load_results("flanp/results/fixed_target.json").values()
+    values = [np.mean(row[target]["equal_speeds"]) for row in rows for target in ("0.0116", "0.02", "tightening")]
+    return f"FLANP takes {min(values):.2f} to {max(values):.2f} times as long in the mean of a row"
+
+
+def saturation() -> str:
+    full, small = (load_results(f"flanp/results/{name}.json")[1] for name in ("figure6_full", "figure6"))
+    parts = [
+        f"s = {s}: {', '.join(f'{label} {pm(panel[key][which], 3)}' for label, key in FASTEST)}"
+        for s, panel, which in (("1,200", full, "lowest"), ("80", small, "last"))
+    ]
+    return f"training loss after 120 rounds, {'; '.join(parts)}"
+
+
+FASTEST = (("5 fastest", "fastest5"), ("25 fastest", "fastest25"), ("FLANP", "flanp"))
+
+
+def random_clients() -> str:
+    drawn = load_results("flanp/results/figure6_full.json")[0]["at"]["flanp"]
+    means = [np.mean(ratios) for rivals in drawn.values() for ratios in rivals.values()]
+    return f"k random clients take {min(means):.2f} to {max(means):.2f} times as long, means to losses of 0.5 to 0.2"
+
+
+SEEDS_OF_6 = "3 and 2 seeds"
+SIX_ROWS = f"{PAPER} N and s; dimension, noise, n0 and constants by rules, 5 seeds"
+FLANP = [
+    Claim(
+        "nodes reach the statistical accuracy of L_n after R_n = 12 kappa ln(6) rounds of communication", "Theorem 1",
+        HOLDS,
+        lambda: f"gap at most {theorem_maximum('gap_over_accuracy'):.2f} of the accuracy, 7 stages, 10 seeds",
+        f"{OTHER}: N = 64, s = 100 (the paper gives none)", ("theorems.json",), "theorems.py",
+    ),
+    Claim(
+        "(a stage starts at most 2 (n - m) / n (V_(n-m)s + V_ms) + V_ms above its minimum)", "Proposition 1", HOLDS,
+        lambda: f"at most {theorem_maximum('start_over_bound'):.2f} of the bound, 10 seeds",
+        f"{OTHER}: N = 64, s = 100 (the paper gives none)", ("theorems.json",), "theorems.py",
+    ),
+    Claim(
+        "(E[T_FLANP] / E[T_FedGATE] is at most O(1 / log(Ns)))", "Theorem 2", HOLDS,
+        lambda: "ratio and bound of six rows: "
+        + ", ".join(
+            f"{np.mean(a):.2f} and {np.mean(b):.2f}"
+            for a, b in zip(table_columns("ratio"), table_columns("theorem2_bound"), strict=True)
+        ),
+        SIX_ROWS, ("table1.json", "table2.json"), "table1.py",
+    ),
+    Claim(
+        "provable speedups even for homogeneous federated clients with identical speeds", "section 4.2", FAILS,
+        equal_speeds, f"{PAPER} N and s; three targets, 20 seeds", ("fixed_target.json",), "fixed_target.py",
+    ),
+    Claim(
+        "speedup gains of up to 2.1x compared to FedGATE", "section 5.1; figure 1", HOLDS,
+        partial(over_fedgate, "figure1_full"),
+        f"{PAPER} N and s, 500 rounds; 2 seeds", ("figure1_full.json",), "figure1.py --scale full --seeds 2",
+    ),
+    Claim(
+        "speed up the training time by 10x compared to non-adaptive FedGATE", "section 5.1; figure 2", FAILS,
+        partial(over_fedgate, "figure2"),
+        f"{PAPER} N and s; dimension and noise ours, 5 seeds", ("figure2.json",), "figure2.py",
+    ),
+    Claim(
+        "accelerates the training by up to 3x [...] compared to FedNova", "section 5.1; figure 3, MNIST", HOLDS,
+        lambda: f"{ratios_at('figure3_full', 'flanp', 'fednova', ('0.5', '0.4', '0.3', '0.2'))}; early in training",
+        f"{PAPER} N, s and steps; tau, batches and FedNova's tau_i ours, 3 seeds",
+        ("figure3_full.json",), "figure3.py --scale full",
+    ),
+    Claim(
+        "accelerates the training by up to [...] 4x compared to FedNova", "section 5.1; figure 4, CIFAR-10", IN_PART,
+        lambda: f"FedNova that waits for half: {ratios_at('figure4_full', 'early', 'fednova', ('2.1', '1.8'))}; with "
+        f"random steps: {ratios_at('figure4_full', 'early', 'fednova_drawn', ('2.1', '1.8'))}",
+        f"{PAPER} N, s and steps; first threshold at the first norm; the paper does not say which FedNova; 3 seeds",
+        ("figure4_full.json",), "figure4.py --scale full",
+    ),
+    Claim(
+        "FLANP is significantly faster than FedGATE with partial node participation", "section 5.3; figure 6a", HOLDS,
+        random_clients, f"{PAPER} N and s, 3 seeds", ("figure6_full.json",), "figure6.py --scale full",
+    ),
+    Claim(
+        "partial participation methods with k fastest nodes [...] suffer from higher training error saturation",
+        "section 5.3; figure 6b", IN_PART, saturation,
+        f"{PAPER} N; s = 1,200 is the paper's, where 120 rounds are too few, and s = 80 is not; {SEEDS_OF_6}",
+        ("figure6_full.json", "figure6.json"), "figure6.py --scale full",
+    ),
+    Claim(
+        "increasing either the number of clients [...] or the number of data samples per node results in faster "
+        "training time",
+        "section 5.4; tables 1 and 2", HOLDS, lambda: "ratio, s = 20, 200, 2,000 and N = 10, 100, 1,000: "
+        + ", ".join(pm(row) for row in table_columns("ratio")),
+        SIX_ROWS, ("table1.json", "table2.json"), "table2.py",
+    ),
+    Claim(
+        "(ratios of times of 0.74, 0.43, 0.35 and 0.73, 0.44, 0.26)", "section 5.4; tables 1 and 2", IN_PART,
+        table_ratios, f"{PAPER} N and s; the paper does not say what it measures; eps and tau were fitted",
+        ("table1.json", "table2.json", "fixed_target.json"), "fixed_target.py",
+    ),
+    Claim(
+        "the performance of such heuristic methods is indeed close to FLANP", "section 5.4; figure 9", FAILS,
+        lambda: f"FLANP is {pm(flanp_speed_ups('figure9', 'heuristic')['at_end'])} times as fast at the end",
+        f"{PAPER} kind of data; N = 50, s = 200 and constants ours, 5 seeds", ("figure9.json",), "figure9.py",
+    ),
+]  # fmt: skip

@@ -1,0 +1,248 @@
+"""Claims of SRPFL's paper, and the functions that read their numbers from the results."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from claim import FAILS, HOLDS, IN_PART, NOT_RUN, OTHER, PAPER, Claim, plural
+from pages import csv, load_results, pm
+
+
+def figure(number: int, dataset: str, fraction: int = 95, own: bool = False) -> pd.DataFrame:
+    """Return the table of a figure, by method, for a target of 95 or 99 % of FedRep's accuracy."""
+    frame = csv(f"srpfl/results/figure{number}_{dataset}.csv")
+    target = frame["target"].min() if fraction == 95 else frame["target"].max()
+    kept = np.isclose(frame["target"], target, rtol=1e-9) & (frame["evaluation"].str.startswith("own") == own)
+    return frame[kept].set_index("method")
+
+
+def speed_up(number: int, method: str, fraction: int, cost: int = 0, own: bool = False, dataset: str = "digits") -> str:
+    """Format the speed-up of a method over its twin, a ratio of mean times; '-' if a seed missed the target."""
+    value = figure(number, dataset, fraction, own).loc[method, f"speed_up_{cost}"]
+    return f"{value:.1f}" if np.isfinite(value) else "-"
+
+
+def speed_up_bounds(dataset: str, method: str, fraction: int, cost: int = 0, number: int = 3, own: bool = False) -> str:
+    """Format the lowest and highest speed-up consistent with evaluations after only some rounds."""
+    row = figure(number, dataset, fraction, own).loc[method]
+    return f"{row[f'least_speed_up_{cost}']:.1f} to {row[f'most_speed_up_{cost}']:.1f}"
+
+
+def accuracy(dataset: str, method: str, column: str = "final_accuracy", number: int = 3) -> str:
+    """Format accuracy in %, with the standard deviation over seeds if there are several."""
+    row = figure(number, dataset).loc[method]
+    mean, deviation = 100 * row[column], 100 * row[f"{column}_std"]
+    return f"{mean:.1f}" + (f" ± {deviation:.1f}" if row["runs"] > 1 else "")
+
+
+def faster() -> str:
+    return (
+        f"SRPFL over FedRep, C = 0: digits to 95 % {speed_up(3, 'srpfl', 95)} times, to 99 % "
+        f"{speed_up(3, 'srpfl', 99)}; with the clients' own heads {speed_up(3, 'srpfl', 95, own=True)} to 95 %; MNIST "
+        f"to 99 % {speed_up_bounds('mnist', 'srpfl', 99)}, CIFAR-10 to 95 % "
+        f"{speed_up_bounds('cifar10', 'srpfl', 95)} (1 seed, never to 99 %). "
+        f"LG-SRPFL over LG-FedAvg, digits: {speed_up(3, 'lg_srpfl', 95)} to 95 %, not every seed to 99 %"
+    )
+
+
+def others() -> str:
+    parts = [
+        f"{title}: SRPFL {accuracy(name, 'srpfl')}, FedAvg-FT {accuracy(name, 'fedavg_ft')}, LG-FedAvg "
+        f"{accuracy(name, 'lg_fedavg')}, HF-MAML {accuracy(name, 'hf_maml')}"
+        for title, name in (("digits", "digits"), ("MNIST", "mnist"), ("CIFAR-10", "cifar10"))
+    ]
+    return "final accuracy in %, " + "; ".join(parts)
+
+
+def flanp_ft_text() -> str:
+    return "final accuracy in % of SRPFL and FLANP-FT: " + "; ".join(
+        f"{title} {accuracy(name, 'srpfl')} and {accuracy(name, 'flanp_fedavg_ft')}"
+        for title, name in (("digits", "digits"), ("MNIST", "mnist"), ("CIFAR-10 (1 seed)", "cifar10"))
+    )
+
+
+def mnist_480(number: int) -> str:
+    """Numbers of a figure with as many images a client as in the paper's column of EMNIST."""
+
+    def both(cost: int, own: bool = False) -> str:
+        return " and ".join(speed_up_bounds("mnist480", "srpfl", fraction, cost, number, own) for fraction in (95, 99))
+
+    labels = {"srpfl": "SRPFL", "fedrep": "FedRep", "flanp_fedavg_ft": "FLANP-FT", "fedavg_ft": "FedAvg-FT"}
+    ran = [method for method in labels if method in figure(number, "mnist480").index]
+    final = ", ".join(f"{labels[method]} {accuracy('mnist480', method, number=number)}" for method in ran)
+    times = ", ".join(f"C = {cost} {both(cost)}" for cost in (0, 10, 100))
+    found = (
+        f"SRPFL over FedRep, to 95 and 99 %: {times}; with own heads at C = 0 {both(0, own=True)}; final accuracy in "
+        f"%: {final}"
+    )
+    return found if number == 3 else f"{found}; {other_methods(number)}"
+
+
+def other_methods(number: int) -> str:
+    """Numbers of the methods that have one seed only."""
+    gains = " and ".join(speed_up_bounds("mnist480_all", "flanp_fedavg", fraction, 0, number) for fraction in (95, 99))
+    labels = {"lg_srpfl": "LG-SRPFL", "lg_fedavg": "LG-FedAvg", "hf_maml": "HF-MAML"}
+    final = ", ".join(f"{label} {accuracy('mnist480_all', name, number=number)}" for name, label in labels.items())
+    return f"1 seed of the others: {final}; FLANP (FedAvg) over FedAvg at C = 0 {gains}"
+
+
+def causes_accuracies(setting: str) -> str:
+    """Final accuracies of SRPFL and FLANP-FT in a setting of `causes.py`, with the number of seeds."""
+    rows = csv("srpfl/results/causes.csv")
+    last = rows[(rows["setting"] == setting) & (rows["round"] == rows["round"].max())]
+    last = last[last["evaluation"] == "fine_tune"]
+    cells = []
+    for method in ("srpfl", "flanp_fedavg"):
+        values = last[last["method"] == method]["accuracy"].to_numpy()
+        cells.append(pm(values, 1))
+    return f"{cells[0]} and {cells[1]} ({plural(last['seed'].nunique(), 'seed')})"
+
+
+def flanp_ft_code() -> str:
+    names = ["text", "code", "double softmax", "PyTorch's start", "momentum", "double softmax and start"]
+    names += ["code without double softmax", "code without PyTorch's start", "weight decay"]
+    have = set(csv("srpfl/results/causes.csv")["setting"])
+    return "accuracy in % of SRPFL and FLANP-FT after 50 rounds: " + "; ".join(
+        f"{name} {causes_accuracies(name)}" for name in names if name in have
+    )
+
+
+def sweep() -> str:
+    """Smallest and largest mean lead of FLANP-FT over the cells of the sweep."""
+    rows = csv("srpfl/results/sweep.csv")
+    last = rows[(rows["round"] == rows["round"].max()) & (rows["evaluation"] == "fine_tune")]
+    cells = last.pivot(index=["images", "classes", "seed"], columns="method", values="accuracy")
+    by_seed = (cells["flanp_fedavg"] - cells["srpfl"]).groupby(["images", "classes"])
+    lead, always = by_seed.mean(), by_seed.min() > 0
+    ahead = f"FLANP-FT is ahead in {always.sum()} of {len(lead)} cells with every seed"
+    ends = [
+        f"{lead[end]:.1f} points with {end[0]} images of {end[1]} classes" for end in (lead.idxmin(), lead.idxmax())
+    ]
+    return f"{ahead}, by {ends[0]} to {ends[1]}"
+
+
+def costs() -> str:
+    return (
+        f"SRPFL over FedRep on digits at C = 0, 10, 100, to 95 %: "
+        f"{', '.join(speed_up(3, 'srpfl', 95, cost) for cost in (0, 10, 100))} with fixed speeds, "
+        f"{', '.join(speed_up(4, 'srpfl', 95, cost) for cost in (0, 10, 100))} with random ones; FLANP-FT "
+        f"{', '.join(speed_up(3, 'flanp_fedavg_ft', 95, cost) for cost in (0, 10, 100))} with fixed ones"
+    )
+
+
+def random_speeds() -> str:
+    return (
+        f"SRPFL over FedRep at C = 0, to 95 and 99 %: {speed_up(4, 'srpfl', 95)} and {speed_up(4, 'srpfl', 99)}; "
+        f"FLANP-FT over FedAvg-FT {speed_up(4, 'flanp_fedavg_ft', 95)} and {speed_up(4, 'flanp_fedavg_ft', 99)}"
+    )
+
+
+def partial_participation() -> str:
+    return "SRPFL over FedRep at C = 0, to 95 and 99 %: " + "; ".join(
+        f"{speeds} speeds {speed_up(number, 'srpfl', 95)} and {speed_up(number, 'srpfl', 99)}, with own heads to 95 % "
+        f"{speed_up(number, 'srpfl', 95, own=True)}"
+        for number, speeds in ((5, "fixed"), (6, "random"))
+    )
+
+
+def no_penalty() -> str:
+    parts = [
+        f"{title} {accuracy(name, 'srpfl')} and {accuracy(name, 'fedrep')}, worst tenth "
+        f"{accuracy(name, 'srpfl', 'worst_decile')} and {accuracy(name, 'fedrep', 'worst_decile')}"
+        for title, name in (("digits", "digits"), ("MNIST", "mnist"), ("CIFAR-10 (1 seed)", "cifar10"))
+    ]
+    return "final accuracy in % of SRPFL and FedRep: " + "; ".join(parts)
+
+
+def logarithmic() -> str:
+    """Ratio of times, and its product with log N, at the smallest and largest N, to 1.3 times the floor."""
+    parts = []
+    for start in ("random", "moments"):
+        found = load_results(f"srpfl/results/linear_speedup_{start}.json")
+        kept = [next(row for row in found if row["num_clients"] == 128), found[-1]]
+        ratios = [np.divide(row["times"]["srpfl"][1], row["times"]["fedrep"][1]) for row in kept]
+        text = " to ".join(f"{ratio.mean():.3f} ± {ratio.std(ddof=1):.3f}" for ratio in ratios)
+        products = [ratio.mean() * np.log(row["num_clients"]) for ratio, row in zip(ratios, kept, strict=True)]
+        text = f"{text}, times log N {products[0]:.2f} to {products[1]:.2f}"
+        parts.append(f"{start} start, N = 128 to {found[-1]['num_clients']:,}: {text}")
+    return "SRPFL's time over FedRep's to 1.3 times the floor, " + "; ".join(parts)
+
+
+FIGURES_3 = ("figure3_digits.csv", "figure3_mnist.csv", "figure3_cifar10.csv")
+STAND_INS = (
+    f"{OTHER}: digits (50 clients, 4 seeds), MNIST with 150 images instead of EMNIST (3 seeds), "
+    "CIFAR-10 with 50 images instead of 500"
+)
+SRPFL = [
+    Claim(
+        "Applying SRPFL to personalized FL solvers significantly enhance their efficiency and robustness",
+        "section 5, point 1; figure 3", IN_PART, faster, f"{STAND_INS}; text", FIGURES_3, "figure3.py",
+    ),
+    Claim(
+        "SRPFL coupled with FedRep exhibits superior performance compared to many state-of-the-art FL methods",
+        "section 5, point 2; figure 3", IN_PART, others, f"{STAND_INS}; text", FIGURES_3, "figure3.py",
+    ),
+    Claim(
+        "vastly outperforms the fine-tuning variant of the previously proposed FLANP, especially in regimes with high "
+        "data heterogeneity",
+        "section 5, point 3; figure 3", FAILS, flanp_ft_text, f"{STAND_INS}; text", FIGURES_3, "figure3.py",
+    ),
+    Claim(
+        "(the same, with the options of the authors' code)", "section 5, point 3", HOLDS, flanp_ft_code,
+        f"{OTHER}: MNIST, 50 clients with 3 classes and 60 images; code, and each of its options alone",
+        ("causes.csv",), "causes.py",
+    ),
+    Claim(
+        "(the same over data heterogeneity, 2 to 10 classes and 20 to 200 images a client)", "section 5, point 3",
+        FAILS, sweep, f"{OTHER}: MNIST, 50 clients, 50 rounds, 2 seeds; text", ("sweep.csv",), "sweep.py",
+    ),
+    Claim(
+        "high communication cost hurts the adaptive participation schemes disproportionately",
+        "section 5; figures 3 and 4", HOLDS, costs, f"{OTHER}: digits, 4 seeds; text",
+        ("figure3_digits.csv", "figure4_digits.csv"), "figure4.py --datasets digits",
+    ),
+    Claim(
+        "[with random speeds] The experimental results remain qualitatively unchanged",
+        "section 5; figure 4", IN_PART, random_speeds, f"{OTHER}: digits, 4 seeds; text",
+        ("figure4_digits.csv",), "figure4.py --datasets digits",
+    ),
+    Claim(
+        "significantly boosts the performance of different subroutines [...] both in full and in partial participation "
+        "settings",
+        "section 1; figures 5 and 6", IN_PART, partial_participation, f"{OTHER}: digits, a pool of 10 of 50; text",
+        ("figure5_digits.csv", "figure6_digits.csv"), "figure5.py --datasets digits",
+    ),
+    *(
+        Claim(
+            f"({what} {speeds} speeds)", f"section 5; figure {number}",
+            IN_PART, partial(mnist_480, number),
+            f"{OTHER}: MNIST's digits instead of EMNIST's, otherwise its size (100 clients, 480 images, 150 rounds), "
+            f"{plural(figure(number, 'mnist480')['runs'].max(), 'seed')}; text",
+            (f"figure{number}_mnist480.csv", *([f"figure{number}_mnist480_all.csv"] if number > 3 else [])),
+            f"figure{number}.py --scale gpu --datasets mnist",
+        )
+        for number, what, speeds in (
+            (3, "the same with images, everybody,", "fixed"),
+            (5, "the same in partial participation, with images,", "fixed"),
+            (6, "the same in partial participation, with images,", "random"),
+        )
+    ),
+    Claim(
+        "our method achieves speedup without any penalty in terms of accuracy",
+        "section 1", IN_PART, no_penalty, f"{STAND_INS}; text", FIGURES_3, "figure3.py",
+    ),
+    Claim(
+        "outperforms its straggler-prone variant by a factor of log(N)",
+        "section 4.1, Theorem 4.6", IN_PART, logarithmic,
+        f"{OTHER}: stages of 30 rounds instead of the lemma's, target a multiple of the measured floor, 5 repeats",
+        ("linear_speedup_random.json", "linear_speedup_moments.json"), "linear_speedup.py --init random",
+    ),
+    Claim(
+        "(figures 3 to 6 on EMNIST, FEMNIST and CIFAR-100, and on CIFAR-10 with 500 images)",
+        "section 5, appendix C", NOT_RUN,
+        "about 7 hours of a core for EMNIST in a figure with everybody; CIFAR-100 needs an accelerator",
+        f"{PAPER} size", (), "figure3.py --scale full",
+    ),
+]  # fmt: skip
