@@ -1,0 +1,143 @@
+"""Checks of parts: bounds, types and choices of their fields, conversions, and checks of their own."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from example_parts import ORDER, Inner, Outer, Second, Third, message_of
+
+from fedjax_srp import parts
+from fedjax_srp.parts import Above, AtLeast, AtMost, Below, part
+
+OUT_OF_RANGE = {
+    "above": (lambda: Inner(0.0), "rate=0.0 must be positive; give a rate, e.g. 0.1"),
+    "at least": (lambda: Outer(mu=-0.5), "mu=-0.5 must be at least 0"),
+    "below": (lambda: Outer(mu=1), "mu=1 must be below 1"),
+    "integer at least": (lambda: Outer(epochs=-1), "epochs=-1 must be at least 0"),
+    "integer at most": (lambda: Outer(epochs=10), "epochs=10 must be at most 9"),
+    "integer beyond int32": (lambda: Outer(steps=2**31), "steps=2147483648 must be at most 2147483647"),
+    "number as choice": (lambda: Inner(kind=3), "kind=3 is unknown; choose from plain, odd"),
+    "choice": (lambda: Inner(kind="od"), "kind='od' is unknown (did you mean odd?); choose from plain, odd"),
+    "nan": (lambda: Outer(mu=float("nan")), "mu must be finite"),
+    "too large": (lambda: Outer(decay=1e300), "decay must be finite and >= 0, got 1e+300, which is inf as float32"),
+    "integer as flag": (lambda: Outer(flag=1), "flag=1 must be a flag, True or False"),
+    "number as label": (lambda: Outer(label=3), "label=3 must be a string"),
+    "one as several": (lambda: Outer(widths=3), "widths=3 must be a sequence, e.g. (3,)"),
+    "text as several": (lambda: Outer(widths="34"), "widths='34' must be a sequence"),
+    "one of several": (lambda: Outer(widths=(3, 0)), "widths[1]=0 must be at least 1"),
+    "type of several": (lambda: Outer(widths=(3, 4.5)), "widths[1]=4.5 must be an integer"),
+    "number as part": (lambda: Outer(inner=0.1), "inner=0.1 must be an Inner"),
+    "class as part": (lambda: Outer(inner=Inner), "must be an Inner; call it"),
+    "number as function": (lambda: Outer(function=3), "function=3 must be a function"),
+    "entries": (lambda: Outer(rates=[1.0, "x"]), "rates[1]='x' must be a number"),
+    "array of numbers": (lambda: Outer(mu=np.array([0.1, 2.0])), "must be below 1"),
+}
+for no_number in ("much", "0.5", True, None, 1j, jax.random.key(0)):
+    OUT_OF_RANGE[f"{no_number} as number"] = partial(Outer, mu=no_number), "must be a number"
+for no_integer in (1.0, True, float("nan"), np.ones(2)):
+    OUT_OF_RANGE[f"{no_integer} as integer"] = partial(Outer, epochs=no_integer), "must be an integer"
+
+
+@pytest.mark.parametrize("case", OUT_OF_RANGE)
+def test_invalid_values_are_refused_in_one_line(case):
+    call, words = OUT_OF_RANGE[case]
+    assert words in message_of(call)
+
+
+def test_every_bound_holds_for_numbers_and_for_arrays():
+    bounds = [(AtLeast(1), 1, 0), (AtMost(1), 1, 2), (Above(1), 2, 1), (Below(1), 0, 1)]
+    for bound, inside, outside in bounds:
+        assert bound.holds(inside)
+        assert not bound.holds(outside)
+        assert bound.holds(np.array([inside, outside])).tolist() == [True, False]
+    assert [str(bound) for bound, *_ in bounds] == ["at least 1", "at most 1", "above 1", "below 1"]
+    assert str(Above(0)) == "positive"
+
+
+def test_a_violated_bound_is_reported_rather_than_a_wrong_type():
+    @part
+    class Either:
+        value: Annotated[float, AtLeast(0)] | Callable[[Any], Any] | Inner | None = None
+
+    assert "value=-1.0 must be at least 0" in message_of(lambda: Either(-1.0))
+    assert "value='x' must be a number" in message_of(lambda: Either("x"))
+    assert Either(np.abs).value is np.abs
+    assert Either(Inner(2.0)).value == Inner(2.0)
+
+
+def test_choices_may_be_numbers_and_tuples_have_a_type_per_entry():
+    @part
+    class Odd:
+        order: Literal[1, 2] = 1
+        either: Literal["exact", 3] = "exact"
+        pair: tuple[int, str] = (1, "x")
+        shares: Annotated[tuple[float, ...], AtMost(1)] = (0.5,)
+
+    assert Odd(2, 3, [4, "y"]) == Odd(2, 3, (4, "y"))
+    assert message_of(lambda: Odd(3)) == "order=3 is unknown; choose from 1, 2"
+    assert message_of(lambda: Odd(True)) == "order=True is unknown; choose from 1, 2"
+    assert message_of(lambda: Odd(either="3")) == "either='3' is unknown; choose from exact, 3"
+    assert "pair[1]=2 must be a string" in message_of(lambda: Odd(pair=(1, 2)))
+    assert "must be 2 values, not 3" in message_of(lambda: Odd(pair=(1, "x", 2)))
+    assert "shares[1]=2.0 must be at most 1" in message_of(lambda: Odd(shares=(0.5, 2.0)))
+
+
+def test_numbers_of_numpy_and_lists_become_pythons():
+    made = Outer(
+        mu=np.float32(0.25),
+        share=np.float64(0.5),
+        decay=np.array(2.0),
+        epochs=np.int64(3),
+        widths=np.array([4, 5]),
+        levels=[np.int32(1), 2],
+        flag=np.bool_(True),
+        rates=np.array([1.0, 2.0]),
+        schedule=3,
+    )
+    found = made.mu, made.share, made.decay, made.epochs, made.widths, made.levels, made.flag, made.rates, made.schedule
+    assert found == (0.25, 0.5, 2.0, 3, (4, 5), (1, 2), True, (1.0, 2.0), 3.0)
+    kinds = [float, float, float, int, tuple, tuple, bool, tuple, float]
+    assert [type(value) for value in found] == kinds
+    assert [type(value) for value in (*made.widths, *made.levels, *made.rates)] == [int] * 4 + [float] * 2
+    assert Outer(widths=[4, 5]) == Outer(widths=(4, 5)) == Outer(widths=range(4, 6))
+    assert hash(Outer(widths=[4, 5])) == hash(Outer(widths=(4, 5)))
+
+
+def test_arrays_are_kept_and_lists_are_converted_to_arrays():
+    times = jnp.arange(3.0)
+    assert Outer(times=times).times is times
+    made = Outer(times=[[1.0, 2.0], [3.0, 4.0]])
+    assert isinstance(made.times, np.ndarray)
+    assert list(parts.values_of(Outer(times=(1, 2, 3)))) == ["inner.rate", "mu", "schedule", "times"]
+    assert made == Outer(times=np.array([[1.0, 2.0], [3.0, 4.0]]))
+
+
+def test_unhashable_static_fields_are_refused():
+    for given in ([1], {"a": 1}, np.ones(2), {1, 2}):
+        message = message_of(lambda given=given: Outer(anything=given))
+        assert message.startswith("anything=")
+        assert "unhashable type" in message
+        assert message.endswith("; give a tuple, or a part")
+
+
+def test_own_checks_run_after_those_of_the_fields_and_before_the_hash():
+    ORDER.clear()
+    Third(2)  # an integer
+    assert [*ORDER] == [("first", float), ("second", "first")]
+    ORDER.clear()
+    assert "rate=-1 must be positive" in message_of(lambda: Third(-1))
+    assert "more='x' must be an integer" in message_of(lambda: Second(more="x"))
+    assert not ORDER  # a field out of range is refused before
+    assert "seen=[1]: unhashable type" in message_of(lambda: Third(9.0))  # what a check has put there counts
+    assert [*ORDER] == [("first", float), ("second", [1])]
+
+
+def test_a_subclass_must_be_a_part():
+    class Forgotten(Inner):
+        pass
+
+    assert message_of(Forgotten) == "class Forgotten inherits from Inner: put @srp.part above it"
