@@ -1,0 +1,81 @@
+"""Grids that are refused before anything runs: invalid parts, and rounds that would be lost."""
+
+import contextlib
+
+import pytest
+from reference.small import refused
+from small_grid import AXES, OPTIONS, grid
+
+import fedjax_srp as srp
+from fedjax_srp.grids.work import Worker
+from fedjax_srp.runs import folder as run_folder
+
+
+@pytest.mark.parametrize("batch", [1, 16])
+def test_checkpoints_with_more_rounds_than_requested_are_refused(batch, tmp_path, monkeypatch):
+    """Runs of an interrupted batch, and finished single runs."""
+
+    def kill(*_):
+        raise KeyboardInterrupt
+
+    axes = AXES | {"learning_rate": [0.05], "seed": [0, 1]}
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr("fedjax_srp.grids.work.run_folder.save", kill if batch > 1 else run_folder.save)
+        grid(tmp_path, axes, batch=batch)
+    monkeypatch.setattr(Worker, "run", lambda *_: pytest.fail("it runs"))
+    where = r"'.*/.together/\w+', which its batch shares" if batch > 1 else "its folder"
+    message = f"seed=0 and 1 more runs: num_rounds=1, but its checkpoint has 2 rounds; .* at least 2, .* {where}$"
+    with pytest.raises(ValueError, match=message):
+        grid(tmp_path, axes, options={"num_rounds": 1}, batch=batch)
+
+
+def test_a_batch_without_checkpoint_that_would_lose_rounds_is_refused(tmp_path):
+    kept = grid(tmp_path, options={"checkpoint": False})
+    with pytest.raises(ValueError, match="3 more runs: is finished with num_rounds=2, not 1,"):
+        grid(tmp_path, options={"checkpoint": False, "num_rounds": 1})
+    assert len(kept.folders) == 4
+
+
+def test_a_cost_of_rounds_that_overlap_is_refused_before_anything_runs(tmp_path):
+    axes, options = {"method": ["fedbuff"], "seed": [0, 1]}, {"k": 2, "communication": 3.0}
+    with pytest.raises(ValueError, match=r"and 1 more runs: communication=3: rounds of 'fedbuff' overlap.*the clock"):
+        grid(tmp_path, axes, options=options)
+
+
+def test_invalid_parts_are_refused_before_anything_runs(tmp_path):
+    axes = {"method": ["fedavg", "fedrep"], "learning_rate": [0.1, -1.0], "seed": [0, 1]}
+    with refused(r"2 problems: .*learning_rate=-1.*and 3 more runs.*clock"):
+        grid(tmp_path, axes, variants={"a": {}, "b": {"clock": "sundial"}}, options={"clock": "fixed"}, exclude=[])
+    assert not list(tmp_path.glob("*/"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"evaluations": ["nope"]}, "unknown evaluation of fedavg 'nope'"),
+        ({"devices": 99}, "devices=99: a run has 4 here; give no more, or fewer workers"),
+        ({"chunk_size": 0}, "chunk_size=0 must be at least 1"),
+        ({"eval_every": 0}, "eval_every=0 must be at least 1"),
+        ({"time_limit": -1}, "time_limit=-1.0 must be positive"),
+    ],
+)
+def test_errors_found_without_compiling_are_raised_before_anything_runs(options, message, tmp_path, monkeypatch):
+    monkeypatch.setattr(Worker, "run", lambda *_: pytest.fail("it runs"))
+    with pytest.raises(ValueError, match=f"^grid: fedavg, learning_rate=0.05, seed=0 and 3 more runs: {message}"):
+        grid(tmp_path, options=options, batch=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"workers": -1}, "workers=-1"),
+        ({"batch": 0}, "batch=0"),
+        ({"retries": 1.5}, "retries=1.5"),
+        ({"launcher": "cloud"}, "launcher='cloud' is unknown"),
+        ({"axes": 3}, "axes=3"),
+        ({"file": "x.toml"}, "give a file or axes"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(given, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        srp.grid(**{"axes": AXES, "options": OPTIONS, "out": tmp_path, "progress": False} | given)

@@ -1,0 +1,187 @@
+"""Workers of a grid: failures, retries and kills; their cores and their bar."""
+
+import os
+import random
+import sys
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+from attacks import killed_grid
+from small_grid import AXES, OPTIONS, grid, planned, toml
+
+from fedjax_srp import storage
+from fedjax_srp.commands import cli
+from fedjax_srp.grids import launch
+from fedjax_srp.grids.execute import plan
+from fedjax_srp.grids.points import Spec, points
+from fedjax_srp.grids.work import TaskResult, Worker
+from fedjax_srp.history import History
+
+
+def failing(monkeypatch, error, times):
+    """Make the first tries of a unit fail; return the seeds of the units that were tried."""
+    run, tried = Worker.run, []
+
+    def fail(self, unit, tell):
+        seed = unit.members[0].point.values["seed"]
+        tried.append(seed)
+        if seed == 0 and tried.count(0) <= times:
+            raise error
+        run(self, unit, tell)
+
+    monkeypatch.setattr(Worker, "run", fail)
+    return tried
+
+
+def test_a_grid_goes_on_past_a_failure(tmp_path, monkeypatch):
+    axes = AXES | {"learning_rate": [0.05], "seed": [0, 1]}
+    tried = failing(monkeypatch, RuntimeError("a\nbug"), 2)
+    found = grid(tmp_path, axes, batch=1, retries=1)
+    assert tried == [0, 1, 0]
+    (failure,) = found.failures
+    assert failure.name == "fedavg, learning_rate=0.05, seed=0"
+    assert failure.error.startswith("RuntimeError: a bug; see ")
+    assert "RuntimeError: a\nbug" in Path(failure.error.partition("see ")[2]).read_text()
+    assert list(found.folders) == ["fedavg, learning_rate=0.05, seed=1"]
+    again = grid(tmp_path, axes, batch=1)
+    assert tried == [0, 1, 0, 0]
+    assert not again.failures
+    assert len(again.folders) == 2
+
+
+class Scripted(launch.Launcher):
+    """Launcher with room for two units, which end as given."""
+
+    def __init__(self, *endings):
+        self.endings, self.left, self.seen = list(endings), 2, []
+
+    def start(self, task, unit):
+        if not self.left:
+            return None
+        self.left -= 1
+        self.seen.append(unit.id)
+        future = Future()
+        future.set_result(None)
+        return future
+
+    def result(self, unit, future):
+        self.left += 1
+        ending = self.endings.pop(0)
+        return TaskResult(None if ending == "fine" else ending, ending == "elsewhere")
+
+
+def test_failures_are_retried_last_and_units_of_other_processes_are_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(launch, "_POLL_OTHERS", 0.0)
+    left = planned(tmp_path, {"method": ["fedavg"], "epochs": [1, 2, 3]})
+    a, b, c = (unit.id for unit in left)
+    launcher = Scripted("broken", "elsewhere", "fine", "broken", "elsewhere", "fine")
+    ended = launch.perform("run", left, launcher, launch.GridBar(left, 3, silent=True), retries=1)
+    assert [(unit.id, done.error) for unit, done in ended] == [(c, None), (a, "broken"), (b, None)]
+    assert launcher.seen == [a, b, c, a, b, b]
+
+
+def test_the_bar_counts_rounds_of_all_runs(tmp_path):
+    left = planned(tmp_path, {"method": ["fedavg"], "seed": [0, 1, 2]})
+    bar = launch.GridBar(left, 5, silent=True)
+    counts = []
+    bar._bar.update = counts.append
+    bar.update(left[0], 2)
+    bar.update(left[0], 1)  # it began anew
+    bar.finish(left[0], has_failed=False)
+    bar.finish(left[1], has_failed=True)
+    assert counts == [2, 0, 2]
+    assert bar._description() == "4 of 5 runs, 1 failed"
+
+
+def test_a_unit_that_another_process_runs_is_held_elsewhere(tmp_path):
+    (unit, *_) = planned(tmp_path, {"method": ["fedavg"], "seed": [0, 1]})
+    with storage.held(unit.shared, "out"):
+        done = Worker().perform("run", unit, lambda count: None)
+    assert done.is_held_elsewhere
+    assert "is running here" in str(done.error)
+
+
+def test_a_link_in_the_place_of_a_log_or_an_error_is_not_followed(tmp_path, monkeypatch):
+    precious, log = tmp_path / "precious", tmp_path / "log"
+    precious.write_text("precious")
+    log.mkdir()
+    (log / "worker_0.log").symlink_to(precious)
+    launch.ProcessLauncher(1, log, (), launch.GridBar([], 0, silent=True))
+    assert not os.listdir(log)
+    (unit, *_) = planned(tmp_path, {"method": ["fedavg"], "seed": [0, 1]})
+    monkeypatch.setattr(Worker, "run", lambda *_: {}["nothing"])
+    unit.shared.mkdir(exist_ok=True, parents=True)
+    (unit.shared / "error.txt").symlink_to(precious)
+    assert "see" in str(Worker().perform("run", unit, lambda count: None).error)
+    assert "KeyError: 'nothing'" in (unit.shared / "error.txt").read_text()
+    assert precious.read_text() == "precious"
+
+
+def test_a_killed_worker_costs_only_its_unit(tmp_path, monkeypatch, capsys):
+    """The first of two worker processes is killed as soon as it has a unit."""
+    file = toml(tmp_path / "grid.toml", OPTIONS | {"num_rounds": 1}, method=["fedavg"], seed=[0, 1])
+    processes, start = [], launch._WorkerSlot.start
+
+    def start_and_kill(self, task, unit):
+        future = start(self, task, unit)
+        processes.append(self.process)
+        if len(processes) == 1:
+            self.process.kill()
+        return future
+
+    monkeypatch.setattr(launch._WorkerSlot, "start", start_and_kill)
+    words = ["grid", file, "--out", str(tmp_path / "out"), "--workers", "2", "--batch", "1", "--no-progress"]
+    assert cli.main(words, set_up_cores=False) == 2
+    printed = capsys.readouterr()
+    assert "failed: fedavg, seed=0: its process ended with signal 9, as when memory is short; see" in printed.out
+    assert "error: 1 runs failed; the same command tries them again" in printed.err
+    assert cli.main([*words, "--workers", "1"], set_up_cores=False) == 0, capsys.readouterr().err
+    assert "2 of 2 runs finished" in capsys.readouterr().out
+    assert not any(process.is_alive() for process in processes)  # nobody is left
+    assert len(History.load(next((tmp_path / "out").glob("fedavg*"))).accuracy) == 1
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs the affinity of processes")
+def test_workers_have_disjoint_cores_and_their_gpu(tmp_path, monkeypatch):
+    monkeypatch.setattr(launch, "cores", lambda: [0, 2, 4, 6, 8])
+    monkeypatch.setattr(launch, "gpus", lambda: ["3", "5"])
+    slots = launch.ProcessLauncher(2, tmp_path / "log", (), launch.GridBar([], 0, silent=True))._slots
+    assert [list(slot.cores) for slot in slots] == [[0, 4, 8], [2, 6]]
+    assert [slot.gpu for slot in slots] == ["3", "5"]
+    assert launch.devices_per_worker(2) == 1
+    monkeypatch.setattr(launch, "gpus", list)
+    assert [launch.devices_per_worker(number) for number in (1, 2, 9)] == [5, 2, 1]
+    monkeypatch.undo()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if name == "jax_cuda12_plugin" else None)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,GPU-7")
+    for unset in (None, ""):
+        monkeypatch.setenv("JAX_PLATFORMS", "") if unset == "" else monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+        assert launch.gpus() == ["1", "GPU-7"]
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    assert launch.gpus() == []
+
+
+@pytest.mark.long
+def test_a_grid_that_is_killed_ends_with_the_same_bytes(tmp_path):
+    found = killed_grid.attack(6, tmp_path, random.Random(1), num_rounds=8)
+    assert found["kills"] >= 6
+    assert found["differences"] == found["outlived"] == 0, found
+    assert not found["failures"]
+    assert os.listdir(tmp_path)
+
+
+def test_the_bar_counts_compiling_units_and_excludes_compiling_from_the_rate(tmp_path, monkeypatch):
+    left = plan(points(Spec(OPTIONS, AXES, {}, [])), tmp_path, 2, 1, 1, 1)
+    now = [0.0]
+    monkeypatch.setattr(launch.time, "monotonic", lambda: now[0])
+    bar = launch.GridBar(left, 4, silent=True)
+    for unit in left:
+        bar.start(unit)
+    assert bar._description() == "0 of 4 runs, 2 compiling"
+    now[0] = 30.0
+    bar.update(left[0], 1)
+    assert (bar._description(), bar._bar.waited) == ("0 of 4 runs, 1 compiling", 15.0)  # of two that compile at once
+    bar.update(left[0], 2)
+    bar.finish(left[0], has_failed=False)
+    assert (bar._description(), bar._bar.waited) == ("2 of 4 runs, 1 compiling", 15.0)

@@ -1,0 +1,95 @@
+"""Runs of a grid that differ only in evaluation share a training."""
+
+import json
+
+import numpy as np
+import pytest
+from small_grid import OPTIONS, grid, members_of, planned
+
+import fedjax_srp as srp
+from fedjax_srp.engine import simulate
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """Number of trainings of each program, in the order of the programs."""
+    found = []
+
+    def counted(train):
+        def call(**given):
+            found.append(len(given.get("keys", [0])))
+            return train(**given)
+
+        return call
+
+    monkeypatch.setattr("fedjax_srp.grids.work.simulate_seeds", counted(simulate.simulate_seeds))
+    for place in ("grids.work", "runs.folder"):
+        monkeypatch.setattr(f"fedjax_srp.{place}.simulate", counted(simulate.simulate))
+    return found
+
+
+JUDGED = {"method": ["fedavg", "fedavg_ft"], "evaluations": [["fine_tune_all", "global"], ["fine_tune"]]}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.long), 16])
+def test_runs_that_differ_only_in_evaluation_share_a_training(tmp_path, trained, batch):
+    """Their histories and records equal those of separate grids."""
+    axes, seeds = {"method": ["fedavg", "fedavg_ft", "flanp_fedavg_ft"]}, [0, 1]
+    found = grid(tmp_path / "all", axes | {"seed": seeds}, options={"initial": 2}, batch=batch)
+    assert sorted(trained) == ([1, 1, 1, 1] if batch == 1 else [2, 2])
+    assert members_of(tmp_path / "all") == ([2, 2, 1, 1] if batch == 1 else [4, 2])
+    trained.clear()
+    for seed in seeds:
+        alone = [grid(tmp_path / name, {"method": [name]}, options={"seed": seed}) for name in ("fedavg", "fedavg_ft")]
+        for name, of_one in zip(("fedavg", "fedavg_ft"), alone, strict=True):
+            history = found.histories[f"{name}, seed={seed}"]
+            (expected,) = of_one.histories.values()
+            np.testing.assert_array_equal(history.compute_time, expected.compute_time)
+            np.testing.assert_allclose(history.accuracy, expected.accuracy, atol=1e-5)
+            assert [*history.accuracies] == [*expected.accuracies]
+            shared = {**expected.config, "num_seeds": history.config["num_seeds"]}
+            assert history.config == shared
+    assert trained == [1, 1, 1, 1]
+    scores = [found.histories[f"{name}, seed=0"].final_accuracy for name in ("fedavg", "fedavg_ft")]
+    assert scores[0] != scores[1]
+    trained.clear()
+    longer = grid(tmp_path / "all", axes | {"seed": seeds}, options={"initial": 2, "num_rounds": 3}, batch=batch)
+    assert {history.num_rounds for history in longer.histories.values()} == {3}
+    assert sorted(trained) == ([1, 1, 1, 1] if batch == 1 else [2, 2])
+
+
+def test_several_evaluations_share_a_training_and_an_unknown_one_is_refused(tmp_path, trained, capsys):
+    found = srp.grid(axes=JUDGED, options=OPTIONS, out=tmp_path)
+    assert trained == [1]
+    assert "4 to run by 1 training, 2 rounds at most" in capsys.readouterr().err
+    for name, history in found.histories.items():
+        assert [*history.accuracies] == (["fine_tune_all", "global"] if "global" in name else ["fine_tune"])
+        assert history.config["evaluations"] == [*history.accuracies]
+    assert len({folder.name for folder in found.folders.values()}) == 4
+    with pytest.raises(
+        ValueError, match=r"fedavg, evaluations=nope: unknown evaluation of fedavg .*; fedavg_ft, evaluations=nope"
+    ):
+        grid(tmp_path, JUDGED | {"evaluations": [["global"], ["nope"]]})
+
+
+@pytest.mark.parametrize("options", [{"target": 0.01}, {"evaluations": []}, {"tensorboard": "logs"}])
+def test_some_evaluations_prevent_a_shared_training(tmp_path, options):
+    """Runs with a target, without evaluations, or with a log do not share a training."""
+    axes = {"method": ["fedavg", "fedavg_ft"], "seed": [0, 1]}
+    assert max(len(unit.members) for unit in planned(tmp_path, axes)) == 4
+    for unit in planned(tmp_path, axes, **options):
+        assert len(unit.trainings()) == len(unit.members) <= 2
+    (first, second) = planned(tmp_path / "time", axes, time_limit=5.0)  # which ends them together
+    assert [len(first.members), len(first.trainings()), len(second.members)] == [2, 1, 2]
+
+
+def test_objects_that_differ_only_in_evaluation_share_a_training(tmp_path, trained):
+    model = srp.models.MLP((8, 8), 10, (4,))
+    methods = {"as it is": srp.algorithms.FedAvg(model), "tuned": srp.algorithms.FedAvg(model, evaluation="fine_tune")}
+    options = {name: value for name, value in OPTIONS.items() if name != "hidden"}
+    found = srp.grid(axes={"method": methods}, options=options, out=tmp_path, progress=False)
+    assert trained == [1]
+    assert [[*history.accuracies] for history in found.histories.values()] == [["global"], ["fine_tune"]]
+    described = [json.loads(json.dumps(h.config["arguments"]["algorithm"])) for h in found.histories.values()]
+    assert described[0] != described[1]
