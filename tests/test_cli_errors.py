@@ -1,0 +1,197 @@
+"""Command line: usage errors, which are one line with exit code 2; foreign files, which are kept."""
+
+import os
+import shlex
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from command_line import DATA, HISTORY, RUN, TINY, WITH, contents, main
+
+from fedjax_srp.commands import cli
+from fedjax_srp.history import History
+from fedjax_srp.runs import folder as run_folder
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("checkpoint/model.pt", "its checkpoint was not written by fedjax_srp; give another --out"),
+        ("checkpoint/2023/photo", "its checkpoint was not written by fedjax_srp; give another --out"),
+        ("checkpoint/.git/HEAD", "its checkpoint was not written by fedjax_srp; give another --out"),
+        ("checkpoint/arguments.json", "its checkpoint was not written by fedjax_srp; give another --out"),
+        ("checkpoint/1/arrays/x", "its checkpoint was not written by fedjax_srp; give another --out"),
+        ("checkpoint", "its checkpoint was not written by fedjax_srp; give another --out"),  # as TensorFlow's
+        ("models/net.py", "its models was not written by fedjax_srp; give another --out"),
+        ("config.json", "config.json is not that of a run; give another --out, or --overwrite"),
+        ("history.csv", "its history.csv was not written by fedjax_srp; give another --out, or --overwrite"),
+        ("clients.csv", "its clients.csv was not written by fedjax_srp; give another --out, or --overwrite"),
+    ],
+)
+def test_foreign_files_are_refused_and_kept(file, message, tmp_path, capsys):
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text("{}")
+    before = contents(tmp_path)
+    for further in ([], ["--no-checkpoint"], ["--overwrite"]):
+        if further != ["--overwrite"] or "--overwrite" not in message:
+            assert main(*TINY, *WITH, *further, "--models", "--out", tmp_path) == 2
+            assert message in capsys.readouterr().err
+            assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("file", ["config.json", "history.csv"])
+def test_foreign_tables_are_overwritten_on_demand(file, tmp_path):
+    (tmp_path / file).write_text("{}")
+    (tmp_path / "overwriting_notes").mkdir()  # called as a checkpoint of --overwrite
+    (tmp_path / "overwriting_notes" / "one").write_text("precious")
+    assert main(*TINY, *WITH, "--overwrite", "--out", tmp_path) == 0
+    assert (tmp_path / "overwriting_notes" / "one").read_text() == "precious"
+    assert History.load(tmp_path).num_rounds
+    assert main(*TINY, *WITH, "--out", tmp_path) == 0
+
+
+def test_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys):
+    def full(*args, **options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pandas.DataFrame.to_csv", full)
+    monkeypatch.setattr(run_folder, "simulate", lambda **options: HISTORY)
+    assert main(*TINY, "--out", tmp_path) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"fedjax-srp: error: No space left on device: '{tmp_path}'; what was written before")
+    assert error.count("\n") == 1
+    monkeypatch.setattr(run_folder, "simulate", full)  # says no place, so none is named
+    assert main(*TINY, "--out", tmp_path) == 2
+    assert capsys.readouterr().err.startswith("fedjax-srp: error: No space left on device; what was written before")
+
+
+ERRORS = {
+    f"{RUN} --method srpfl --hidden 32,16": "--hidden 32,16: values are separated by spaces, --hidden 32 16",
+    "report runs --communications 0,10": "--communications 0,10: values are separated by spaces, ",
+    f"{RUN} --clock 'dynamic:exponential(uniform(0.02, 1))' --num-rounds ten": "--num-rounds: invalid literal",
+    "rnu": "unknown command 'rnu' (did you mean run?)",
+    f"{RUN} --method srpfll": "unknown method 'srpfll' (did you mean srpfl",
+    "run --method srpfl --dataset digit": "dataset='digit': no such data set (did you mean digits?)",
+    "run --method srpfl --dataset no.npz": "dataset='no.npz': no such file",
+    "run --method srpfl --dataset digits": "num_clients=None",
+    f"{RUN} --method srpfl --num-round 3": "unknown argument --num-round; did you mean --num-rounds?",
+    f"{RUN} --method srpfl --num-rounds 0": "num_rounds=0",
+    f"{RUN} --method srpfl --chunk-size 0": "chunk_size=0",
+    f"{RUN} --method srpfl --initial 9 --pool 8": "initial=9 is larger than pool=8",
+    f"{RUN} --method srpfl --pool 11": "pool=11 is larger than num_clients=10",
+    f"{RUN} --method srpfl --clock 'fixed:exponential(0)'": "rate=0 must be positive",
+    f"{RUN} --method srpfl --clock fixd": "unknown clock 'fixd' (did you mean fixed?)",
+    f"{RUN} --method srpfl --communication -1": "communication=-1.0",
+    f"{RUN} --method srpfl --redraw never": "'never'",
+    f"{RUN} --method fedavg --model lstm": "model='lstm' for data set 'digits': ",
+    f"{RUN} --method fedavg --learning-rate -1": "learning_rate=-1.0 must be positive",
+    f"{RUN} --method fedavg --initial=10": "initial: has no effect on method 'fedavg', only on participation",
+    f"{RUN} --method fedavg --head_epochs 5": "head_epochs: has no effect on method 'fedavg', only ",
+    f"{RUN} --method srpfl --redraw stage": "redraw: has no effect without a pool",
+    f"{RUN} --method srpfl --seed {10**23}": f"seed={10**23}: must lie between 0 and 4294967295",
+    f"{RUN} --method srpfl --seed -1": "seed=-1: must lie between 0 and 4294967295",
+    f"{RUN} --method srpfl --validation 20": "error: validation=20.0 must be below 1",
+    f"{RUN} --method srpfl --partition-seed -1": "error: partition_seed=-1 must be",
+    RUN: "--method",
+    "report": "FOLDER",
+    "report nowhere": "there is no such folder",
+    f"report {__file__}": "is a file; give a folder",
+    "run --load no.py --method mine --dataset digits": "load='no.py': no such file; give a Python file that registers",
+    "demo --seeds 0": "seeds=0",
+}
+
+
+FILES = {
+    "syntax": ("def f(:", "line 1: SyntaxError"),
+    "import": ("import fedjax_srp\nimport no_such_room", "line 2: ModuleNotFoundError: No module named 'no_such_room'"),
+    "exit": ("import sys\n\nsys.exit()", "line 3: SystemExit; python "),
+    "exit with words": ("import sys\n\nsys.exit('no\\nGPU')", "line 3: SystemExit: no GPU; python "),
+    "call": ("def f():\n    raise TypeError('no')\n\n\nf()\n", "line 2: TypeError: no"),
+    "name": ("import fedjax_srp as srp\n\nsrp.methods.register('x', y)", "line 3: NameError: name 'y' is not defined"),
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+@pytest.mark.parametrize("command", ["run --method fedavg", "report ."])
+def test_errors_of_loaded_files_are_one_line(case, command, tmp_path, capsys):
+    text, message = FILES[case]
+    (tmp_path / "mine.py").write_text(text)
+    assert main(*command.split(), "--load", tmp_path / "mine.py") == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ERRORS, ids=lambda command: command.replace(RUN, "run"))
+def test_usage_errors_are_one_line(command, tmp_path, capsys):
+    out = () if command.startswith(("rnu", "report")) else ("--out", tmp_path / "run")
+    assert main(*shlex.split(command), *out) == 2
+    error = capsys.readouterr().err
+    assert ERRORS[command] in error
+    assert error.startswith("fedjax-srp: error: ")
+    assert error.count("\n") == 1
+    assert not list(tmp_path.glob("run/*.json"))
+
+
+def test_a_failed_start_does_not_claim_the_folder(tmp_path, capsys):
+    assert main("run", "--method", "srpfl", *DATA, "--chunk-size", 0, "--out", tmp_path) == 2
+    assert main("run", "--method", "srpfl", *DATA, "--chunk-size", -1, "--out", tmp_path) == 2
+    assert "chunk_size=-1" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_to_is_found_before_the_run(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "run"):
+        assert main(*TINY, "--out", out) == 2
+        assert f"out='{out}'" in capsys.readouterr().err
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch):
+    def bug(arguments):
+        np.zeros(2).reshape(3)
+
+    monkeypatch.setitem(cli.COMMANDS, "list", cli.COMMANDS["list"]._replace(run=bug))
+    with pytest.raises(ValueError, match="reshape"):
+        main("list")
+
+
+def test_usage_errors_are_equal_in_a_terminal_without_unicode():
+    command = [sys.executable, "-m", "fedjax_srp", *map(str, TINY), "--seed", "1.5"]
+    said = [
+        subprocess.run(command, env={**os.environ, "PYTHONIOENCODING": kind}, capture_output=True, check=False).stderr
+        for kind in ("ascii", "utf-8")
+    ]
+    assert said[0] == said[1]
+    assert said[0].startswith(b"fedjax-srp: error: --seed: invalid literal for int()")
+
+
+@pytest.mark.parametrize("path", ["x" * 300, "a/" + "x" * 300 + "/b", "a\0b"], ids=["long", "long folder", "nul"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        (*TINY, "--out"),
+        ("run", "--method", "fedavg", "--num-clients", 5, "--dataset"),
+        (*TINY, "--data-dir"),
+        (*TINY, "--load"),
+        (*TINY, "--clock", "trace:"),
+        (*TINY, "--log"),
+        (*TINY, "--tensorboard"),
+        ("report",),
+        ("report", ".", "--out"),
+        ("report", ".", "--load"),
+        ("grid",),
+        ("demo", "--quick", "--out"),
+        ("list", "--data-dir"),
+    ],
+    ids=lambda words: " ".join(map(str, (words[0], words[-1]))),
+)
+def test_errors_of_invalid_paths_are_one_line(words, path, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run_folder, "simulate", lambda **options: HISTORY)
+    *before, last = words
+    given = (*before, f"{last}{path}") if last == "trace:" else (*words, path)
+    code = main(*given)
+    error = capsys.readouterr().err
+    assert code == (0 if not error else 2)
+    assert error.count("\n") == (0 if not error else 1)

@@ -1,0 +1,174 @@
+"""Command line: lists and help, pipes and closed streams, Ctrl-C, and progress bars."""
+
+import io
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from command_line import RUN, main
+
+import fedjax_srp as srp
+from fedjax_srp import storage
+from fedjax_srp.bars import tqdm
+from fedjax_srp.commands import cli
+
+
+@pytest.mark.short("10")
+@pytest.mark.parametrize("length", [10, 10**6])  # within a buffer, and beyond it
+def test_a_closed_pipe_is_no_error(length):
+    """As in `fedjax-srp list | head`."""
+    read, write = os.pipe()
+    os.close(read)
+    code = f"from fedjax_srp.commands import cli, list; list.catalogue = lambda **_: 'x' * {length}; "
+    words = [sys.executable, "-c", code + "raise SystemExit(cli.main(['list']))"]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, text=True, check=False, env=buffered)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("where", ["running", "swallowed", "compiled"])
+def test_ctrl_c_ends_the_program_in_a_second_with_one_line(where):
+    """Also if a library swallows the interrupt, or while Python waits for compiled code."""
+    code = "import hashlib, os, signal, sys, time; from fedjax_srp.commands import interrupt; "
+    code += "signal.signal(signal.SIGINT, signal.default_int_handler); interrupt.watch('it ends'); "
+    code += "print(flush=True); sys.stdin.readline()\n"
+    code += {
+        "running": "time.sleep(99)",
+        "swallowed": "while True:\n try: time.sleep(99)\n except KeyboardInterrupt: pass",
+        "compiled": "hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)",  # lets other threads run, and takes minutes
+    }[where]
+    environment = os.environ | {"XLA_FLAGS": ""}
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen([sys.executable, "-c", code], env=environment, text=True, **streams) as process:
+        process.stdout.readline()
+        process.stdin.write("\n")
+        process.stdin.flush()
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert error == "\nit ends\n"
+
+
+def test_list_knows_everything(capsys):
+    assert main("list") == 0
+    text = capsys.readouterr().out
+    names = [*srp.methods.names(), *srp.data.names(), *srp.models.names(), *srp.methods.POLICIES, "own_head"]
+    for name in names:
+        assert name in text
+    for row in srp.methods.RECIPES.values():
+        assert row.source in text
+
+
+def test_list_shows_the_data_sets_of_a_folder(tmp_path, capsys):
+    np.savez(tmp_path / "mine.npz", x_train=np.zeros(1))
+    assert main("list", "--data-dir", tmp_path) == 0
+    lines = [line.split()[:2] for line in capsys.readouterr().out.splitlines() if line]
+    found = [line for line in lines if line[0] in ("mine", "digits", "mnist")]
+    assert found == [["digits", "ready"], ["mine", "ready"], ["mnist", "-"]]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 160, 400])
+def test_list_fits_the_terminal_and_says_the_same(width, capsys, monkeypatch):
+    main("list")
+    whole = capsys.readouterr().out
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    main("list")
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= width
+    assert (text == whole) == (width >= max(map(len, whole.splitlines())))
+    assert sorted(text.replace(";", "").split()) == sorted(whole.replace(";", "").split())
+
+
+def test_ctrl_c_while_the_program_is_imported_is_one_line(tmp_path):
+    """From the first line of the package on; C extensions turn the exception into an ImportError."""
+    signalled = "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\n"
+    signalled += "except KeyboardInterrupt:\n    raise ImportError('of C') from None\n"
+    program = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    program += "from fedjax_srp.__main__ import main; sys.exit(main())"
+    for name in ("jax", "tyro"):
+        (tmp_path / f"{name}.py").write_text(signalled)
+        environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+        words = [sys.executable, "-c", program, "list"]
+        done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
+        assert (done.returncode, done.stderr) == (130, "\nfedjax-srp: interrupted\n")
+        (tmp_path / f"{name}.py").unlink()
+
+
+@pytest.mark.short("list")
+@pytest.mark.parametrize("words", ["list", "--help", "run --nothing"])
+def test_closed_streams_are_no_error(words):
+    command = f"{shlex.quote(sys.executable)} -m fedjax_srp {words} >&-"
+    done = subprocess.run(["bash", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == (2 if words == "run --nothing" else 0)
+    assert done.stderr.count("\n") == (1 if done.returncode else 0), done.stderr
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(("file", "lines"), [(io.StringIO, range(8, 13)), (Terminal, range(590, 610))])
+def test_a_bar_in_a_file_is_written_once_a_minute(file, lines):
+    written = file()
+    bar = tqdm(total=600, file=written)
+    start = bar.start_t
+    for second in range(600):
+        bar._time = lambda second=second: start + second
+        bar.update()
+    bar.close()
+    assert written.getvalue().count("%|") in lines
+    assert "100%" in written.getvalue()
+
+
+def test_compiling_is_left_out_of_the_rate():
+    """Ten of a hundred steps in 90 s, 80 of them compiling: the rest takes 90 s, not 810."""
+    written = io.StringIO()
+    bar = tqdm(total=100, file=written, bar_format="{elapsed}<{remaining}")
+    bar._time = lambda: bar.start_t + 90
+    bar.waited += 80
+    bar.update(10)
+    assert written.getvalue().endswith("01:30<01:30")
+    bar.close()
+
+
+def test_version_and_help(capsys):
+    assert main("--version") == 0
+    assert capsys.readouterr().out == f"fedjax-srp {srp.__version__}\n"
+    assert main() == 0
+    for command in cli.COMMANDS:
+        assert main(command, "--help") == 0
+        assert cli.COMMANDS[command].about[:20] in capsys.readouterr().out
+
+
+def test_the_installed_program_uses_every_core_and_stops_at_ctrl_c(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    # What runs in the background of a shell is started with SIGINT ignored; a user's program is not.
+    code = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code += "runpy.run_module('fedjax_srp.commands.cli', run_name='__main__')"
+    command = f"{RUN} --method fedavg --hidden 4 --num-rounds 1000000 --eval-every 2 --no-progress"
+    words = [sys.executable, "-c", code, *command.split(), "--out", str(tmp_path)]
+    process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 120
+        while not any(path.name.isdigit() for path in tmp_path.glob("checkpoint/*")):
+            assert process.poll() is None, process.stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert error.strip().splitlines()[-1].startswith("fedjax-srp: interrupted")
+    snapshot = max((path for path in tmp_path.glob("checkpoint/*") if path.name.isdigit()), key=lambda p: int(p.name))
+    fingerprint = storage.read_json(snapshot / storage.SEAL)["facts"]["fingerprint"]
+    assert fingerprint["num_devices"] == min(len(os.sched_getaffinity(0)), 10)
