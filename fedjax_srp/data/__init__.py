@@ -1,4 +1,4 @@
-"""Federated data sets: labelled examples on the device, and the indices of each client's.
+"""Federated data sets: labelled examples on the device, and each client's indices into them.
 
 `load` takes a named source or a file and partitions it; `from_arrays` takes your own arrays and your own partition;
 `partition` has partitions as functions of labels, sizes and a seed; `save` writes a federation to a file. `prepare`

@@ -1,8 +1,8 @@
 """Builders of tensorflow-datasets that read the original archives without TensorFlow.
 
-Each is the builder of the catalogue, with its name, version and features, and replaces only the reading of the
-archives: plain gzip, zip and tar instead of TensorFlow's file system, Pillow instead of its encoder of images. Examples
-have the keys of the original, so they are written in the same order. Archives are not extracted.
+Each subclasses a builder of the catalogue, keeps its name, version and features, and only reads the archives in another
+way: by Python's gzip, zipfile and tarfile instead of TensorFlow's file system, and with Pillow as image encoder.
+Examples keep their keys, so they are written in the same order. Archives are not extracted.
 
 Importing this module imports tensorflow-datasets.
 """
@@ -30,32 +30,32 @@ from tensorflow_datasets.image_classification import cifar, mnist
 Example = tuple[Any, dict[str, Any]]  # key, features
 
 
-def _png(image: np.ndarray) -> io.BytesIO:
-    """A PNG file, which the image feature accepts; an array would need TensorFlow."""
+def _encode_png(image: np.ndarray) -> io.BytesIO:
+    """Encode an image as a PNG file, since the image feature needs TensorFlow to encode an array."""
     stream = io.BytesIO()
     Image.fromarray(image).save(stream, "PNG")
     stream.seek(0)
     return stream
 
 
-def _idx(data: bytes) -> np.ndarray:
-    """An array in the IDX format of MNIST: its number of axes in the fourth byte, their lengths, then uint8."""
+def _decode_idx(data: bytes) -> np.ndarray:
+    """Decode MNIST's IDX format: the number of axes in the fourth byte, their lengths, then uint8 entries."""
     (num_axes,) = struct.unpack(">xxxB", data[:4])
     shape = struct.unpack(f">{num_axes}I", data[4 : 4 + 4 * num_axes])
     return np.frombuffer(data, np.uint8, offset=4 + 4 * num_axes).reshape(shape)
 
 
-def _digits(images: bytes, labels: bytes) -> Iterator[Example]:
-    for key, (image, label) in enumerate(zip(_idx(images), _idx(labels), strict=True)):
-        yield key, {"image": _png(image), "label": int(label)}
+def _labelled_images(images: bytes, labels: bytes) -> Iterator[Example]:
+    for key, (image, label) in enumerate(zip(_decode_idx(images), _decode_idx(labels), strict=True)):
+        yield key, {"image": _encode_png(image), "label": int(label)}
 
 
 with registered.skip_registration():
 
     class MNIST(mnist.MNIST):
-        """Four gzip files."""
+        """MNIST in four gzip files."""
 
-        __module__ = mnist.__name__  # checksums are found and metadata written by it
+        __module__ = mnist.__name__  # locates the checksums and is written to the metadata
 
         def _split_generators(self, dl_manager: Any) -> Any:
             files = {
@@ -65,10 +65,10 @@ with registered.skip_registration():
             }
             paths = dl_manager.download({part: urljoin(self.URL, name) for part, name in files.items()})
             data = {part: gzip.decompress(Path(path).read_bytes()) for part, path in paths.items()}
-            return {s: _digits(data[s, "images-idx3"], data[s, "labels-idx1"]) for s in ("train", "test")}
+            return {s: _labelled_images(data[s, "images-idx3"], data[s, "labels-idx1"]) for s in ("train", "test")}
 
     class EMNIST(mnist.EMNIST):
-        """One zip of gzip files for all configurations, read in full: the original leaves out 42,000 letters."""
+        """EMNIST in one zip of gzip files; all letters are read, the original builder omits 42,000 of them."""
 
         __module__ = mnist.__name__
 
@@ -83,10 +83,10 @@ with registered.skip_registration():
                 images, labels = (
                     gzip.decompress(archive.read(f"{stem}-{kind}-ubyte.gz")) for kind in ("images-idx3", "labels-idx1")
                 )
-            yield from _digits(images, labels)
+            yield from _labelled_images(images, labels)
 
     class Cifar10(cifar.Cifar10):
-        """A tar of binary files: one byte a label, then 3072 of an image, channels first."""
+        """CIFAR-10 in a tar of binary files; a row is one byte per label and 3072 of an image, channels first."""
 
         __module__ = cifar.__name__
 
@@ -112,15 +112,15 @@ with registered.skip_registration():
                 *labels, pixels = *row[: len(label_keys)], row[len(label_keys) :]
                 image = pixels.reshape(3, 32, 32).transpose(1, 2, 0)
                 names = dict(zip(label_keys, map(int, labels), strict=True))
-                yield key, {"id": f"{prefix}{key:05d}", "image": _png(np.ascontiguousarray(image)), **names}
+                yield key, {"id": f"{prefix}{key:05d}", "image": _encode_png(np.ascontiguousarray(image)), **names}
 
     class Cifar100(Cifar10, cifar.Cifar100):  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The same with a coarse label before the label."""
+        """CIFAR-100, with a coarse label before the label."""
 
         __module__ = cifar.__name__
 
     class Sentiment140(sentiment140.Builder):
-        """A zip of two tables without headings."""
+        """Sentiment140 in a zip of two CSV files without headers."""
 
         __module__ = sentiment140.__name__
 
@@ -131,10 +131,10 @@ with registered.skip_registration():
 
         def _examples(self, path: Path, table: str) -> Iterator[Example]:
             with zipfile.ZipFile(path) as archive, archive.open(table) as file:
-                for place, row in enumerate(csv.reader(codecs.iterdecode(file, "ISO-8859-1"))):
+                for index, row in enumerate(csv.reader(codecs.iterdecode(file, "ISO-8859-1"))):
                     polarity, tweet, date, query, user, text = row
                     features = {"polarity": int(polarity), "date": date, "query": query, "user": user, "text": text}
-                    yield f"{place}_{tweet}", features
+                    yield f"{index}_{tweet}", features
 
 
 BUILDERS = {"cifar10": Cifar10, "cifar100": Cifar100, "emnist": EMNIST, "mnist": MNIST, "sentiment140": Sentiment140}

@@ -1,4 +1,4 @@
-"""Matrices of counts (clients, classes) of each client's examples, and random assignment by them."""
+"""Numbers of examples per client and class, as matrices (clients, classes), and their random assignment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def apportion(total: int, weights: np.ndarray) -> np.ndarray:
-    """Integers that sum to `total` in proportion to weights (largest remainders), none 0 unless total < len(weights).
+    """Split `total` into integers proportional to weights (largest remainders), all positive if total >= len(weights).
 
     Weights (n,) are not negative and have a positive sum; the result is (n,) int64.
     """
@@ -22,31 +22,31 @@ def apportion(total: int, weights: np.ndarray) -> np.ndarray:
 
 
 def assign_classes(rng: np.random.Generator, num_clients: int, classes_per_client: int, num_classes: int) -> np.ndarray:
-    """(clients, classes) bool, `classes_per_client` per row, column sums equal up to one.
+    """Draw each client's classes: (clients, classes) bool, `classes_per_client` per row, equal column sums up to one.
 
-    Clients in turn draw classes without replacement, with probability proportional to their remaining number. A class
-    with as many left as there are clients to serve must go to each of them. Drawing those first makes a dead end
-    impossible: from r_k <= clients left and sum_k r_k = C * clients left, at most C classes are forced and at least C
-    are not used up.
+    Clients in turn draw classes without replacement, with probability proportional to r_k, the number of times that
+    class k is still to be assigned. If r_k equals the number of clients left, class k is forced: each of them gets it.
+    Assigning forced classes first always succeeds: from r_k <= clients left and sum_k r_k = C * clients left, at most C
+    classes are forced and at least C have r_k > 0.
     """
-    left = np.full(num_classes, num_clients * classes_per_client // num_classes)
-    left[rng.permutation(num_classes)[: num_clients * classes_per_client % num_classes]] += 1
+    remaining = np.full(num_classes, num_clients * classes_per_client // num_classes)
+    remaining[rng.permutation(num_classes)[: num_clients * classes_per_client % num_classes]] += 1
     is_owner = np.zeros((num_clients, num_classes), dtype=bool)
-    for served, client in enumerate(rng.permutation(num_clients)):
-        is_forced = left == num_clients - served
-        num_free = classes_per_client - np.count_nonzero(is_forced)
+    for num_done, client in enumerate(rng.permutation(num_clients)):
+        is_forced = remaining == num_clients - num_done
+        num_drawn = classes_per_client - np.count_nonzero(is_forced)
         is_owner[client, is_forced] = True
-        if num_free:
-            weights = np.where(is_forced, 0, left)
-            is_owner[client, rng.choice(num_classes, num_free, replace=False, p=weights / weights.sum())] = True
-        left -= is_owner[client]
+        if num_drawn:
+            weights = np.where(is_forced, 0, remaining)
+            is_owner[client, rng.choice(num_classes, num_drawn, replace=False, p=weights / weights.sum())] = True
+        remaining -= is_owner[client]
     return is_owner
 
 
 def reserve_classes(
     rng: np.random.Generator, num_clients: int, classes_per_client: int, num_classes: int, num_last: int, num_free: int
 ) -> np.ndarray:
-    """(clients, classes) bool like `assign_classes`, where only the last clients own classes from num_free on."""
+    """Draw classes like `assign_classes`, but give the classes from num_free on to the last clients only."""
     num_reserved = num_classes - num_free
     num_own = min(classes_per_client, num_reserved)  # reserved classes of each of the last clients
     is_owner = np.zeros((num_clients, num_classes), dtype=bool)
@@ -56,8 +56,8 @@ def reserve_classes(
     return is_owner
 
 
-def shared_classes(y_train: np.ndarray, y_test: np.ndarray, classes_per_client: int) -> np.ndarray:
-    """The classes that have train and test examples, ascending."""
+def classes_in_both_splits(y_train: np.ndarray, y_test: np.ndarray, classes_per_client: int) -> np.ndarray:
+    """Return the classes that have train and test examples, ascending."""
     classes = np.intersect1d(y_train, y_test)
     if classes_per_client > len(classes):
         raise ValueError(
@@ -68,7 +68,7 @@ def shared_classes(y_train: np.ndarray, y_test: np.ndarray, classes_per_client: 
 
 
 def shard_size(kind: str, labels: np.ndarray, classes: np.ndarray, shards: np.ndarray, least: int = 1) -> int:
-    """The largest size for which every class can fill all of its `shards`, (clients, classes)."""
+    """Return the largest size for which every class can fill all of its `shards`, (clients, classes)."""
     num_shards = shards.sum(axis=0)
     sizes = np.array([np.count_nonzero(labels == label) for label in classes])
     per_shard = np.where(num_shards > 0, sizes // np.maximum(num_shards, 1), len(labels))
@@ -77,20 +77,22 @@ def shard_size(kind: str, labels: np.ndarray, classes: np.ndarray, shards: np.nd
         raise ValueError(
             f"num_clients={len(shards)}: class {classes[scarce]} has {sizes[scarce]} {kind} examples for "
             f"{num_shards[scarce]} shards of {least} or more; use fewer clients, or fewer classes, shards or examples "
-            "of a class for each"
+            "per client"
         )
     return int(per_shard[scarce])
 
 
-def cut_classes(shares: np.ndarray, sizes_train: np.ndarray, sizes_test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Counts (clients, classes) of train and test examples from shares (clients, classes) whose columns sum to 1."""
+def counts_from_shares(
+    shares: np.ndarray, sizes_train: np.ndarray, sizes_test: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return numbers of train and test examples for shares whose columns sum to 1, all (clients, classes)."""
     ends = np.rint(np.cumsum(shares, axis=0) * sizes_train).astype(np.int64)
     ends[-1] = sizes_train
     train = np.diff(ends, axis=0, prepend=0)
     for client in np.flatnonzero(train.sum(axis=1) == 0):
         donor = np.argmax(train.sum(axis=1))
         _move(train, donor, client, np.argmax(np.where(train[donor] > 0, shares[client], -1.0)))
-    # Train positions scaled to the test pool: a client without train examples of a class gets no test examples of it.
+    # Scale train positions to the test pool: a client without train examples of a class gets no test examples of it.
     test = np.diff(np.cumsum(train, axis=0) * sizes_test // sizes_train, axis=0, prepend=0)
     for client in np.flatnonzero(test.sum(axis=1) == 0):
         is_donor = test.sum(axis=1) >= 2
@@ -99,7 +101,7 @@ def cut_classes(shares: np.ndarray, sizes_train: np.ndarray, sizes_test: np.ndar
             label = np.argmax(np.where(has_spare, train[client], -1))
             _move(test, np.argmax(np.where(is_donor, test[:, label], -1)), client, label)
             continue
-        # No client can spare a test example of its classes: it gets a train and a test example of another class.
+        # No client can spare a test example of this client's classes: move examples of another class to it.
         candidates = np.where(is_donor[:, None] & (test > 0), train, -1)
         donor, label = np.unravel_index(np.argmax(candidates), train.shape)
         if train[donor, label] < 2:
@@ -117,8 +119,10 @@ def _move(counts: np.ndarray, donor: int | np.intp, client: int | np.intp, label
     counts[client, label] += 1
 
 
-def deal(rng: np.random.Generator, labels: np.ndarray, classes: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
-    """Random examples of each client: `counts[i, k]` of class `classes[k]` for client i."""
+def draw_examples(
+    rng: np.random.Generator, labels: np.ndarray, classes: np.ndarray, counts: np.ndarray
+) -> list[np.ndarray]:
+    """Draw each client's examples: `counts[i, k]` of class `classes[k]` for client i, none twice."""
     clients = np.arange(len(counts))
     rows, owners = [], []
     for label, column in zip(classes, counts.T, strict=True):

@@ -1,7 +1,7 @@
-"""Preparing data sets from their original archives, without TensorFlow: `prepare`.
+"""`prepare`: conversion of original archives to data sets for `load`, without TensorFlow.
 
-tensorflow-datasets finds archives, compares their checksums and writes records; the readers of the archives
-(`_builders`) replace its own, which need TensorFlow, and the download its own, which has no time limit.
+tensorflow-datasets finds archives, compares their checksums and writes records. `_builders` replaces its readers of
+archives, which need TensorFlow; the download here replaces its own, which has no timeout.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from fedjax_srp._checks import check_known, checked
 from fedjax_srp.data import records
 
 NAMES = (*records.IMAGES, "emnist", "sentiment140")
-_TIMEOUT = (10.0, 60.0)  # seconds to connect, and without a byte
+_TIMEOUT = (10.0, 60.0)  # seconds to connect, and between bytes
 
 
-class _MissingError(Exception):
-    """A failed download: the reason, and the missing files with size and address."""
+class _DownloadError(Exception):
+    """A failed download: its reason, and a mapping from missing files to their sizes and addresses."""
 
 
 @checked
@@ -35,51 +35,51 @@ def prepare(
 ) -> list[Path]:
     """Write data sets where `load` finds them.
 
-    They are data sets of tensorflow-datasets, in array_record files, with the names, versions and features of its
-    catalogue. Archives are searched by their original names in `<data_dir>/downloads/manual` and among the downloads
-    of tensorflow-datasets; missing ones are downloaded. Complete records are renamed; those of images are then read
-    back, which also fills the cache of decoded arrays. Prepared data sets are only read.
+    The result is that of tensorflow-datasets: array_record files, with the names, versions and features of its
+    catalogue. Archives are looked up by their original names in `<data_dir>/downloads/manual` and among the downloads
+    of tensorflow-datasets; missing ones are downloaded. A folder gets its final name when its records are complete.
+    Image records are then read back, which also fills the cache of decoded arrays. Existing data sets are not changed.
 
     Args:
-        names: one or several of mnist, emnist/balanced (or another of its six), emnist for all six, cifar10, cifar100,
-            sentiment140.
+        names: one or several of mnist, emnist/balanced (or another of EMNIST's six sets), emnist for all six, cifar10,
+            cifar100, sentiment140.
         data_dir: folder of prepared data sets; None for TFDS_DATA_DIR, or ~/tensorflow_datasets.
-        say: prints one line.
+        say: called with each line of progress.
 
     Returns:
-        The folder of every data set.
+        The folder of each data set.
 
     Raises:
-        ValueError: an unknown name, a damaged archive, a folder that cannot be written to, or no network; then the
-            message lists all missing files and their folder.
+        ValueError: an unknown name, a damaged archive, a folder that cannot be written to, or no network; in the last
+            case the message lists all missing files and the folder for them.
     """
     names = [names] if isinstance(names, str) else list(names)
     check_known("data set", names or ["(none)"], NAMES)
     emnist = [name for name in records.IMAGES if name.startswith("emnist/")]
-    every = dict.fromkeys(part for name in names for part in (emnist if name == "emnist" else [name]))
-    place = records.data_folder(data_dir)
+    distinct = dict.fromkeys(part for name in names for part in (emnist if name == "emnist" else [name]))
+    root = records.data_folder(data_dir)
     folders: list[Path] = []
-    failures: dict[str, _MissingError] = {}
-    for name in every:
+    failures: dict[str, _DownloadError] = {}
+    for name in distinct:
         kind = name.partition("/")[0]
         try:
-            if kind not in failures:  # all of emnist are in one archive
-                folders.append(_prepare(name, place, say))
-        except _MissingError as error:
+            if kind not in failures:  # all sets of emnist are in one archive
+                folders.append(_prepare_one(name, root, say))
+        except _DownloadError as error:
             failures[kind] = error
     if failures:
         files = ", ".join(f"{file} ({source})" for error in failures.values() for file, source in error.args[1].items())
         reason = next(iter(failures.values())).args[0]
-        raise ValueError(f"cannot download ({reason}); put these files into {_by_hand(place)} by hand: {files}")
+        raise ValueError(f"cannot download ({reason}); put these files into {_archive_folder(root)} by hand: {files}")
     return folders
 
 
-def _by_hand(data_dir: Path) -> Path:
-    """The folder for archives under their own names, downloaded or put there by hand."""
+def _archive_folder(data_dir: Path) -> Path:
+    """Return the folder of archives under their original names, downloaded or put there by hand."""
     return data_dir / "downloads" / "manual"
 
 
-def _prepare(name: str, data_dir: Path, say: Callable[[str], None]) -> Path:
+def _prepare_one(name: str, data_dir: Path, say: Callable[[str], None]) -> Path:
     import tensorflow_datasets as tfds
 
     from fedjax_srp.data._builders import BUILDERS
@@ -91,20 +91,20 @@ def _prepare(name: str, data_dir: Path, say: Callable[[str], None]) -> Path:
     is_prepared = folder.exists()
     if is_prepared:
         records.check(name, folder)
-    say(f"{name}: is prepared already in {folder}" if is_prepared else f"{name}: preparing {folder}")
+    say(f"{name}: already prepared in {folder}" if is_prepared else f"{name}: preparing {folder}")
     try:
         more = {"config": config} if config else {}
         builder = BUILDERS[kind](data_dir=data_dir, file_format="array_record", **more)
         if not is_prepared:
-            _fetch(builder, data_dir)
-            with _few_words(), contextlib.redirect_stdout(io.StringIO()):
+            _download_missing(builder, data_dir)
+            with _without_bars(), contextlib.redirect_stdout(io.StringIO()):
                 builder.download_and_prepare(download_config=tfds.download.DownloadConfig(try_download_gcs=False))
-    except _MissingError:
+    except _DownloadError:
         raise
     except Exception as error:  # any error about archives or existing files
         raise ValueError(
-            f"data_dir={str(data_dir)!r}: cannot prepare {name} there ({' '.join(str(error).split())}); delete a file "
-            "that is not the original, make room, or give another data_dir"
+            f"data_dir={str(data_dir)!r}: cannot prepare {name} there ({' '.join(str(error).split())}); delete the "
+            "archive if it is not the original, free disk space, or give another data_dir"
         ) from error
     if name in records.IMAGES:
         raw = records.read_version(name, folder)
@@ -117,29 +117,29 @@ def _prepare(name: str, data_dir: Path, say: Callable[[str], None]) -> Path:
     return folder
 
 
-def _fetch(builder: Any, data_dir: Path) -> None:
-    """Download the missing archives, each in full or not at all."""
-    import requests  # tensorflow-datasets needs it
+def _download_missing(builder: Any, data_dir: Path) -> None:
+    """Download the archives of a builder that are missing; each is stored in full or not at all."""
+    import requests  # a dependency of tensorflow-datasets
     from tensorflow_datasets.core.download import resource
 
     downloads: Any = data_dir / "downloads"
-    absent = {}
+    missing = {}
     for url, info in builder.url_infos.items():
         file = resource.get_dl_fname(url, info.checksum)
-        if not (_by_hand(data_dir) / info.filename).exists() and not any(
-            resource.is_locally_cached(downloads / place / file) for place in ("", builder.name)
+        if not (_archive_folder(data_dir) / info.filename).exists() and not any(
+            resource.is_locally_cached(downloads / folder / file) for folder in ("", builder.name)
         ):
-            absent[info.filename] = url, info
-    for place, (name, (url, info)) in enumerate(absent.items()):
-        target = _by_hand(data_dir) / name
+            missing[info.filename] = url, info
+    for index, (name, (url, info)) in enumerate(missing.items()):
+        target = _archive_folder(data_dir) / name
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             storage.replace({target: functools.partial(_download, url, info)})
         except requests.RequestException as error:
-            what = type(error).__name__ if error.response is None else f"status {error.response.status_code}"
-            left = list(absent.items())[place:]
-            sources = {file: f"{info.size:,d} bytes, from {address}" for file, (address, info) in left}
-            raise _MissingError(f"{what} at {urlsplit(url).hostname}", sources) from error
+            reason = type(error).__name__ if error.response is None else f"status {error.response.status_code}"
+            still_missing = list(missing.items())[index:]
+            sources = {file: f"{info.size:,d} bytes, from {address}" for file, (address, info) in still_missing}
+            raise _DownloadError(f"{reason} at {urlsplit(url).hostname}", sources) from error
 
 
 def _download(url: str, info: Any, path: Path) -> None:
@@ -159,12 +159,12 @@ def _download(url: str, info: Any, path: Path) -> None:
             digest.update(block)
             bar.update(len(block))
     if digest.hexdigest() != info.checksum:
-        raise requests.exceptions.ContentDecodingError("the server sends something else")
+        raise requests.exceptions.ContentDecodingError("wrong checksum")  # callers report the type of the error
 
 
 @contextlib.contextmanager
-def _few_words() -> Iterator[None]:
-    """Show bars of tensorflow-datasets only on a terminal."""
+def _without_bars() -> Iterator[None]:
+    """Hide the progress bars of tensorflow-datasets, except on a terminal."""
     import tensorflow_datasets as tfds
 
     if not sys.stderr.isatty():

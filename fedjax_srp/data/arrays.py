@@ -1,4 +1,4 @@
-"""Your own arrays and your own partition as `FederatedData`, checked before anything reaches the device."""
+"""`from_arrays`: `FederatedData` from arrays and a partition, and checks of arrays on the host."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ def from_arrays(
     offset: ArrayLike | None = None,
     name: str = "arrays",
 ) -> FederatedData:
-    """Federated data from arrays of examples and the indices of each client's.
+    """Build federated data from arrays of examples and each client's indices into them.
 
-    Floats keep their dtype (float64 where x64 is on). Integers reach the model unchanged (tokens), except that uint8
-    are pixels and divided by 255; give `scale` or `offset` to change either.
+    Floats keep their dtype (float64 if x64 is on). Integers reach the model unchanged (tokens), except for uint8:
+    pixels, which are divided by 255. `scale` and `offset` change this.
 
     Args:
         x_train: (n_train, ...) inputs.
         y_train: (n_train,) integer class numbers from 0.
-        x_test: (n_test, ...) inputs of the same shape and dtype. May be `x_train` itself, then `train_indices` and
+        x_test: (n_test, ...) inputs of the same shape and dtype. It may be `x_train` itself; then `train_indices` and
             `test_indices` must be disjoint.
         y_test: (n_test,) class numbers.
-        train_indices: for every client its rows of `x_train`, at least one.
-        test_indices: for every client its rows of `x_test`, at least one.
+        train_indices: each client's rows of `x_train`, at least one.
+        test_indices: each client's rows of `x_test`, at least one.
         num_classes: default: the largest label + 1.
         scale: number or array that broadcasts over an example (per channel), not 0; the model gets x * scale + offset.
             Default 1/255 for uint8 and 1 for others.
@@ -65,7 +65,7 @@ def from_arrays(
     if inputs_train.shape[1:] != inputs_test.shape[1:] or inputs_train.dtype != inputs_test.dtype:
         raise ValueError(
             f"x_test: examples are {inputs_test.shape[1:]} {inputs_test.dtype}, those of x_train are "
-            f"{inputs_train.shape[1:]} {inputs_train.dtype}; prepare both in the same way"
+            f"{inputs_train.shape[1:]} {inputs_train.dtype}; give both the same shape and type"
         )
     labels_train = check_labels("y_train", y_train, "x_train", len(inputs_train))
     labels_test = check_labels("y_test", y_test, "x_test", len(inputs_test))
@@ -75,24 +75,24 @@ def from_arrays(
         _warn_of_gaps(np.union1d(labels_train, labels_test), num_classes)
     elif largest >= num_classes:
         raise ValueError(
-            f"num_classes={num_classes}: there is a label {largest}; "
-            f"labels are 0..num_classes-1, use num_classes={largest + 1} or relabel"
+            f"num_classes={num_classes}: there is a label {largest}, but labels must be 0..num_classes-1; "
+            f"use num_classes={largest + 1}, or renumber the labels"
         )
     if len(train_indices) != len(test_indices) or not len(train_indices):
         raise ValueError(
             f"train_indices lists {len(train_indices)} clients and test_indices {len(test_indices)}; "
             "give both one array of row numbers for each client, and at least one"
         )
-    rows_train = _clients("train_indices", train_indices, len(inputs_train))
-    rows_test = _clients("test_indices", test_indices, len(inputs_test))
+    rows_train = _check_clients("train_indices", train_indices, len(inputs_train))
+    rows_test = _check_clients("test_indices", test_indices, len(inputs_test))
     if is_one_pool and len(shared := np.intersect1d(np.concatenate(rows_train), np.concatenate(rows_test))):
         raise ValueError(
             f"test_indices: example {shared[0]} is in train_indices too, and x_test is x_train; "
-            "test on examples that no client trains on"
+            "leave out of test_indices what a client trains on"
         )
     if scale is None and inputs_train.dtype == np.uint8:
         scale = 1 / 255
-    device_scale, device_offset = _affine(scale, offset, inputs_train)
+    device_scale, device_offset = _scale_and_offset(scale, offset, inputs_train)
     padded_train, counts_train = pad(rows_train)
     padded_test, counts_test = pad(rows_test)
     device_train = jnp.array(inputs_train)
@@ -113,12 +113,12 @@ def from_arrays(
 
 
 def _inputs(name: str, value: ArrayLike) -> np.ndarray:
-    """Examples in their dtype on the device, all finite."""
+    """Convert examples to their dtype on the device, and check that all numbers survive and are finite."""
     given = as_array(name, value)
     if not is_real(given.dtype) or given.ndim == 0 or 0 in given.shape[1:]:
         raise ValueError(
-            f"{name}: is {given.dtype} of shape {given.shape}; give floats or integers, one example per row and at "
-            "least one number in each"
+            f"{name}: is {given.dtype} of shape {given.shape}; give floats or integers, one example per row, with at "
+            "least one number each"
         )
     with np.errstate(over="ignore"):
         array = given.astype(jax.dtypes.canonicalize_dtype(given.dtype), copy=False)
@@ -134,30 +134,30 @@ def _inputs(name: str, value: ArrayLike) -> np.ndarray:
 
 
 def as_array(name: str, value: ArrayLike) -> np.ndarray:
-    """Return `value` as a NumPy array in this machine's byte order, or refuse it in one line."""
+    """Return `value` as a NumPy array in this machine's byte order, or raise a ValueError of one line."""
     rows = value if isinstance(value, list | tuple) else []
     is_masked = np.ma.isMaskedArray(value) or any(np.ma.isMaskedArray(row) or row is np.ma.masked for row in rows)
-    reason = "its mask would be lost: leave masked examples out, or fill them" if is_masked else ""
+    reason = "it has a mask, which would be lost: leave masked examples out, or fill them" if is_masked else ""
     try:
         array = np.asarray([] if is_masked else value)
     except (TypeError, ValueError) as error:  # keys, rows of unequal length
         array, reason = np.empty(0), " ".join(str(error).split())
     if reason:
-        raise ValueError(f"{name}: is no plain array ({reason}); give one with an example per row")
+        raise ValueError(f"{name}: is not a plain array ({reason}); give one with an example per row")
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def check_labels(name: str, value: ArrayLike, inputs_name: str, num_examples: int) -> np.ndarray:
-    """Return (n,) int32 class numbers, or refuse them in one line."""
+    """Return (n,) int32 class numbers, or raise a ValueError of one line."""
     labels = as_array(name, value)
     if labels.shape != (num_examples,) or not np.issubdtype(labels.dtype, np.integer):
         raise ValueError(
             f"{name}: is {labels.dtype} of shape {labels.shape} but {inputs_name} has {num_examples} examples; "
-            "give one whole class number per example (one-hot rows: argmax(-1))"
+            "give one integer class number per example (argmax(-1) converts one-hot rows)"
         )
-    is_odd = (labels < 0) | (labels >= MAX_CLASSES)
-    if is_odd.any():
-        first = np.argmax(is_odd)
+    is_outside = (labels < 0) | (labels >= MAX_CLASSES)
+    if is_outside.any():
+        first = np.argmax(is_outside)
         raise ValueError(
             f"{name}[{first}]: label {labels[first]} is outside 0..{MAX_CLASSES - 1}; number the classes from 0"
         )
@@ -168,49 +168,50 @@ def _warn_of_gaps(classes: np.ndarray, num_classes: int) -> None:
     if len(classes) < num_classes:
         missing = np.argmax(np.append(classes, -1) != np.arange(len(classes) + 1))
         warnings.warn(
-            f"labels: {len(classes)} of {num_classes} classes have examples, {missing} for one has none, "
-            f"and models get {num_classes} outputs; number the classes without gaps, as load(..., classes=[...]) does, "
-            "or give num_classes",
+            f"labels: {len(classes)} of {num_classes} classes have examples (class {missing} has none), but models get "
+            f"{num_classes} outputs; number the classes without gaps, as load(..., classes=[...]) does, or give "
+            "num_classes",
             stacklevel=4,
         )
 
 
 def check_rows(name: str, given: ArrayLike, num_examples: int) -> np.ndarray:
-    """Return row numbers of one client, or refuse them in one line."""
+    """Return the row numbers of one client, or raise a ValueError of one line."""
     rows = as_array(name, given)
     is_list = rows.ndim == 1 and (np.issubdtype(rows.dtype, np.integer) or not rows.size)
     outside = rows[(rows < 0) | (rows >= num_examples)] if is_list else rows
     if outside.size or not is_list:
-        found = f"index {outside[0]}" if is_list else f"{rows.dtype} of shape {rows.shape}"
+        found = f"has index {outside[0]}" if is_list else f"is {rows.dtype} of shape {rows.shape}"
         raise ValueError(
-            f"{name}: is {found}; give row numbers of 0..{num_examples - 1} (boolean mask: np.flatnonzero)"
+            f"{name}: {found}; give row numbers in 0..{num_examples - 1} (np.flatnonzero converts a boolean mask)"
         )
     return rows.astype(np.int32)
 
 
-def _clients(name: str, indices: Sequence[ArrayLike], num_examples: int) -> list[np.ndarray]:
-    """Rows of every client: at least one each, in range, and none twice."""
+def _check_clients(name: str, indices: Sequence[ArrayLike], num_examples: int) -> list[np.ndarray]:
+    """Return every client's rows, or raise a ValueError if one is out of range or used twice, or a client has none."""
     clients = [check_rows(f"{name}[{client}]", given, num_examples) for client, given in enumerate(indices)]
     owners = np.repeat(np.arange(len(clients)), [len(client) for client in clients])
     rows = np.concatenate(clients)
     order = np.argsort(rows, kind="stable")
-    twice = np.flatnonzero(np.diff(rows[order]) == 0)
+    duplicates = np.flatnonzero(np.diff(rows[order]) == 0)
     problem = ""
-    if len(idle := np.setdiff1d(np.arange(len(clients)), owners)):
-        problem = f"client {idle[0]} has no {name.removesuffix('_indices')} examples; give it one or leave it out"
-    elif len(twice):
-        first, second = owners[order[twice[0]]], owners[order[twice[0] + 1]]
-        whose = f"belongs to clients {first} and {second}" if first != second else f"is listed twice for client {first}"
-        problem = f"example {rows[order[twice[0]]]} {whose}; give each example to one client, once"
+    if len(empty := np.setdiff1d(np.arange(len(clients)), owners)):
+        problem = f"client {empty[0]} has no {name.removesuffix('_indices')} examples; give it one or leave it out"
+    elif len(duplicates):
+        at = duplicates[0]
+        first, second = owners[order[at]], owners[order[at + 1]]
+        fault = f"belongs to clients {first} and {second}" if first != second else f"is listed twice for client {first}"
+        problem = f"example {rows[order[at]]} {fault}; give each example to one client, once"
     if problem:
         raise ValueError(f"{name}: {problem}")
     return clients
 
 
-def _affine(
+def _scale_and_offset(
     scale: ArrayLike | None, offset: ArrayLike | None, inputs: np.ndarray
 ) -> tuple[jax.Array, jax.Array] | tuple[None, None]:
-    """Scale and offset in the dtype of the model's input, or None for unchanged inputs."""
+    """Return scale and offset in the dtype of the model's input, or twice None for unchanged inputs."""
     if scale is None and offset is None:
         return None, None
     dtype = inputs.dtype if jnp.issubdtype(inputs.dtype, jnp.floating) else jnp.result_type(float)
@@ -220,18 +221,18 @@ def _affine(
         fits = is_real(array.dtype) and array.ndim < inputs.ndim
         fits = fits and all(n in (1, m) for n, m in zip(array.shape[::-1], inputs.shape[:0:-1], strict=False))
         with np.errstate(over="ignore", under="ignore"):
-            in_program = array.astype(dtype) if fits else np.zeros(())
-        if not fits or not np.isfinite(in_program).all() or (name == "scale" and not in_program.all()):
+            converted = array.astype(dtype) if fits else np.zeros(())
+        if not fits or not np.isfinite(converted).all() or (name == "scale" and not converted.all()):
             raise ValueError(
                 f"{name}={short(value)}: must be finite as {np.dtype(dtype)}{', not 0,' if name == 'scale' else ''} "
                 f"and broadcast over examples of shape {inputs.shape[1:]}; give one number, or one per channel"
             )
-        arrays.append(jnp.array(in_program))
+        arrays.append(jnp.array(converted))
     return arrays[0], arrays[1]
 
 
 def pad(clients: list[np.ndarray]) -> tuple[jax.Array, jax.Array]:
-    """(M, longest) indices padded with row 0, which is valid and never counted, and (M,) lengths."""
+    """Stack rows of clients: (M, longest) indices, padded with the valid row 0, and (M,) lengths."""
     counts = np.array([len(rows) for rows in clients], dtype=np.int32)
     padded = np.zeros((len(clients), counts.max()), dtype=np.int32)
     padded[np.arange(padded.shape[1]) < counts[:, None]] = np.concatenate(clients)

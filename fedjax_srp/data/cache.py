@@ -1,4 +1,4 @@
-"""A cache of decoded arrays, .npz files whose checksums are verified on every read."""
+"""Cache of decoded arrays: .npz files whose checksums are verified on every read."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ import numpy as np
 from fedjax_srp import storage
 
 FOLDER = ".fedjax_srp"
-_FORMAT = 2  # increment it when a `decode` returns other arrays for the same files
+_FORMAT = 2  # to be incremented when a `decode` returns other arrays for the same files
 _DAY = 86_400.0  # seconds
 
 
-def places(beside: Path, name: str) -> list[Path]:
-    """Return possible places of a cache: the folder of the data, or the user's cache if that is read-only."""
-    own = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # never raises
-    digest = hashlib.sha256(os.fsencode(beside.absolute())).hexdigest()[:16]
-    return [beside / FOLDER / f"{name}.npz", own / "fedjax_srp" / digest / f"{name}.npz"]
+def candidate_files(data_folder: Path, name: str) -> list[Path]:
+    """Return the possible files of a cache: in the data's folder, or in the user's cache if that is read-only."""
+    user_cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # never raises
+    digest = hashlib.sha256(os.fsencode(data_folder.absolute())).hexdigest()[:16]
+    return [data_folder / FOLDER / f"{name}.npz", user_cache / "fedjax_srp" / digest / f"{name}.npz"]
 
 
 def cached(
     files: Sequence[Path], origin: Iterable[Path], decode: Callable[[], Mapping[str, np.ndarray]]
 ) -> Mapping[str, np.ndarray]:
-    """Return the result of `decode`, cached in the first file that has it.
+    """Return the arrays of `decode`, from the cache if it has them.
 
-    A cache of other files than `origin` is replaced; so is a damaged one, with a warning.
+    A cache of other source files than `origin` is replaced; so is a damaged one, with a warning.
 
     Args:
-        files: possible places of the cache; the first writable one is used.
-        origin: the files that `decode` reads, identified by names, sizes and times.
-        decode: -> name: array.
+        files: candidates for the cache; it is written to the first writable one.
+        origin: the files that `decode` reads, identified by names, sizes and modification times.
+        decode: returns arrays by name.
     """
     known = [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in sorted(origin)]
     fingerprint = json.dumps([_FORMAT, *known])
@@ -58,21 +58,21 @@ def cached(
     for file in files:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            _tidy(file.parent)
+            _remove_abandoned(file.parent)
             storage.replace({file: lambda path: np.savez(path, **named)})
             return arrays
         except OSError as error:  # read-only, or full
             reasons.append(" ".join(str(error).split()))
     warnings.warn(
-        f"cannot keep decoded arrays, so they are decoded at every start: {'; '.join(reasons)}; make one of "
+        f"cannot cache decoded arrays, so they are decoded at every start: {'; '.join(reasons)}; make one of "
         f"{' and '.join(str(file.parent) for file in files)} writable",
         stacklevel=2,
     )
     return arrays
 
 
-def _tidy(folder: Path) -> None:
-    """Remove what processes that were killed more than a day ago left of `storage.replace`."""
-    for left in folder.glob(".*.writing"):
-        if time.time() - left.stat().st_mtime > _DAY:
-            shutil.rmtree(left, ignore_errors=True)
+def _remove_abandoned(folder: Path) -> None:
+    """Remove temporary folders of `storage.replace` older than a day: their processes were killed."""
+    for temporary in folder.glob(".*.writing"):
+        if time.time() - temporary.stat().st_mtime > _DAY:
+            shutil.rmtree(temporary, ignore_errors=True)

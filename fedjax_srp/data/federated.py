@@ -1,4 +1,4 @@
-"""The data of a federation: flat arrays of examples, and the indices of each client's."""
+"""`FederatedData`: flat arrays of examples, and each client's indices into them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedjax_srp.base import Array, Examples, Predict
 
 
 def register(cls: type[Any], *static: str) -> None:
-    """Make a dataclass of data a pytree. `static` fields are no leaves; `options` are lost in transformations."""
+    """Register a dataclass of data as a pytree: `static` fields are not leaves, transformations drop `options`."""
     leaves = [field.name for field in dataclasses.fields(cls) if field.name not in (*static, "options")]
     jax.tree_util.register_dataclass(cls, leaves, list(static), drop_fields=["options"])
 
@@ -24,11 +24,11 @@ def register(cls: type[Any], *static: str) -> None:
 class FederatedData:
     """Labelled examples of all clients, a pytree to pass to jitted functions.
 
-    Flat arrays hold each example once; a client is a row of indices into them. Unequal clients are padded by index:
-    from `train_counts[i]` on, row i of `train_indices` holds valid but meaningless indices. Images may stay uint8 on
-    the device: a model gets `x.astype(float) * scale + offset`, computed where examples are gathered.
+    Flat arrays hold each example once; a client is a row of indices into them. Rows of unequal clients are padded: from
+    `train_counts[i]` on, row i of `train_indices` holds valid but meaningless indices. Images may stay uint8 on the
+    device: a model gets `x.astype(float) * scale + offset`, computed when examples are gathered.
 
-    Build it with `from_arrays` or `load`, which check their arguments; the class itself checks nothing.
+    Build it with `from_arrays` or `load`, which check their arguments; the class does not.
 
     Attributes:
         x_train: (n_train, ...) inputs.
@@ -38,13 +38,13 @@ class FederatedData:
         train_indices: (num_clients, max_train) int32, rows of `x_train`.
         train_counts: (num_clients,) int32, at least 1.
         test_indices: (num_clients, max_test) int32, rows of `x_test`.
-        test_counts: (num_clients,) int32, at least 1; 0 for a client without held-out examples (`holdout`).
+        test_counts: (num_clients,) int32, at least 1, or 0 for a client without held-out examples (`holdout`).
         scale: () float or an array that broadcasts over an example (one factor per channel); None leaves inputs
             unchanged (tokens stay integers).
-        offset: like `scale`, and None if that is.
+        offset: like `scale`; None if `scale` is.
         name: of the data set in results.
         num_classes: labels are 0..num_classes-1.
-        options: arguments of `load`, for the record of a run; None: unknown. No leaf, and lost in transformations.
+        options: arguments of `load`, for the record of a run; None if unknown. Transformations drop them.
     """
 
     x_train: Array
@@ -73,22 +73,22 @@ class FederatedData:
 
     @property
     def test_count(self) -> np.ndarray:
-        """(num_clients,) number of test examples, on the host: the weights of an average over clients."""
+        """Numbers of test examples, (num_clients,) on the host: the weights of an average over clients."""
         return np.asarray(self.test_counts)
 
     def train_client(self, client_id: Array) -> Examples:
-        """The training examples of one client, whose id () int32 may be traced; rows from `count` on are padding."""
+        """Return the training examples of a client, whose id () int32 may be traced; rows >= `count` are padding."""
         return self._gather(self.x_train, self.y_train, self.train_indices, self.train_counts, client_id)
 
     def test_client(self, client_id: Array) -> Examples:
-        """The test examples of one client."""
+        """Return the test examples of a client."""
         return self._gather(self.x_test, self.y_test, self.test_indices, self.test_counts, client_id)
 
     def score(self, predict: Predict, test: Examples) -> tuple[Array, Array]:
-        """Number of correct answers, and of test examples, of a client, both () float.
+        """Return the numbers of correct predictions and of test examples of a client, both () float.
 
-        The largest of the outputs (max_test, num_classes) is the answer. An output with a nan is always wrong (argmax
-        would return the class of the nan).
+        The prediction is the class of the largest output, of (max_test, num_classes). Outputs with a nan are always
+        wrong (argmax would return the class of the nan).
         """
         outputs = predict(test.x)
         if outputs.ndim != 2 or outputs.shape[0] != test.y.shape[0] or outputs.shape[1] < self.num_classes:
@@ -106,11 +106,11 @@ class FederatedData:
         return Examples(self.model_input(_take(x, rows)), _take(y, rows), _take(counts, client_id))
 
     def stored(self) -> FederatedData:
-        """The same data with inputs as stored: uint8 images stay uint8."""
+        """Return the data without scale and offset, so that uint8 images stay uint8."""
         return dataclasses.replace(self, scale=None, offset=None)
 
     def model_input(self, x: Array) -> Array:
-        """The model's inputs from stored ones, (rows, ...)."""
+        """Apply scale and offset to stored inputs (rows, ...)."""
         if self.scale is None or self.offset is None:
             return x
         x = x.astype(self.scale.dtype)
@@ -124,8 +124,8 @@ class FederatedData:
             f"{self.num_clients} clients",
             f"{self.num_classes} classes",
             f"inputs {self.example_shape} {self.x_train.dtype}",
-            f"train examples {_spread(self.train_counts)}",
-            f"test examples {_spread(self.test_counts)}",
+            f"train examples {_summary(self.train_counts)}",
+            f"test examples {_summary(self.test_counts)}",
         ]
         return f"FederatedData({', '.join(parts)})"
 
@@ -134,12 +134,12 @@ register(FederatedData, "name", "num_classes")
 
 
 def _take(array: Array, ids: Array) -> Array:
-    """Rows of `array`; ids are never negative, and one past the end (a padded slot of a chunk) reads the last row."""
+    """Gather rows by ids that are not negative; an id past the end (padding of a chunk) reads the last row."""
     return array.at[ids].get(mode="clip", wrap_negative_indices=False)
 
 
-def _spread(counts: Array) -> str:
-    """Examples per client as min/median/max, if known (not while tracing)."""
+def _summary(counts: Array) -> str:
+    """Describe the examples per client by min/median/max, unknown while tracing."""
     if not isinstance(counts, jax.Array | np.ndarray) or isinstance(counts, Tracer):
         return "per client unknown"
     counts_host = np.asarray(counts)

@@ -18,21 +18,21 @@ from fedjax_srp.parts import AtLeast
 
 @with_origin
 def holdout(data: FederatedData, fraction: Fraction = 0.2, seed: Annotated[int, AtLeast(0)] = 0) -> FederatedData:
-    """The same clients, tested on a random share of their own training examples and trained on the rest.
+    """Test clients on a random share of their own training examples, and train them on the rest.
 
-    For tuning: the test data of `data` are not used. `load(..., validation=0.2)`, `fedjax-srp run --validation 0.2` and
-    the option `validation` of a grid do this on loading.
+    This is for tuning: the test data of `data` are not used. `load(..., validation=0.2)`, `fedjax-srp run --validation
+    0.2` and the option `validation` of a grid do this on loading.
 
     Args:
         data: as from `load` or `from_arrays`.
-        fraction: of each client's training examples, between 0 and 1; the number is rounded, and at least one example
-            is held out and at least one stays, whatever the classes.
-        seed: of the draw. A client's held-out examples depend only on this, its id and its count, and a larger fraction
-            holds out the same examples and more.
+        fraction: of each client's training examples, between 0 and 1; the number is rounded, with at least one example
+            held out and at least one kept. Classes play no role.
+        seed: of the draw. A client's held-out examples depend only on the seed, its id and its count, and a larger
+            fraction holds out the same examples and more.
 
     Returns:
         The data, whose `x_test` is `x_train` itself. A client with a single training example keeps it, has no test
-        examples, and counts in no mean; a warning gives their number.
+        examples, and is left out of means; a warning gives the number of such clients.
 
     Example:
         >>> import fedjax_srp as srp
@@ -48,7 +48,7 @@ def holdout(data: FederatedData, fraction: Fraction = 0.2, seed: Annotated[int, 
     if single := np.count_nonzero(sizes == 0):
         warnings.warn(
             f"validation: {single} of {len(counts)} clients have a single training example and hold out none; "
-            "they count in no mean",
+            "means leave these clients out",
             stacklevel=4,
         )
     kept, held = [], []
@@ -78,13 +78,13 @@ def holdout_clients(
     fraction: Fraction = 0.2,
     seed: Annotated[int, AtLeast(0)] = 0,
 ) -> FederatedData:
-    """The federation without a random share of its clients, or only these: new ones for `srp.adapt`.
+    """Return the federation without a random share of its clients, or only those: new clients for `srp.adapt`.
 
     Args:
         data: as from `load` or `from_arrays`.
-        part: "train" for the clients that take part in training, "held_out" for the others; each keeps its order, and
-            its training and test examples.
-        fraction: of the clients that is held out, rounded, at least one client on each side.
+        part: "train" for the clients to train on, "held_out" for the others; clients keep their order, and their
+            training and test examples.
+        fraction: of the clients to hold out; the number is rounded, with at least one client in each part.
         seed: of the draw. A larger fraction holds out the same clients and more.
 
     Example:
@@ -100,5 +100,5 @@ def holdout_clients(
     rng = np.random.default_rng([zlib.crc32(b"holdout_clients"), seed])
     held, kept = np.split(rng.permutation(data.num_clients), [size])
     clients = np.sort(held if part == "held_out" else kept)
-    of_clients = ("train_indices", "train_counts", "test_indices", "test_counts")
-    return dataclasses.replace(data, **{name: getattr(data, name)[clients] for name in of_clients})
+    fields = ("train_indices", "train_counts", "test_indices", "test_counts")
+    return dataclasses.replace(data, **{name: getattr(data, name)[clients] for name in fields})

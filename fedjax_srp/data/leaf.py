@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_srp.data import text
-from fedjax_srp.data.cache import cached, places
+from fedjax_srp.data.cache import cached, candidate_files
 from fedjax_srp.data.raw import RawArrays
 
 _TEXT = 4  # its index in an input of Sent140: id, date, query, user, text, and training or test
@@ -41,7 +41,7 @@ def read(folder: Path) -> RawArrays:
     """
     files = _files(folder)
     everything = [*files["train"], *files["test"]]
-    arrays = cached(places(_root(folder), "leaf"), everything, lambda: _decode(files))
+    arrays = cached(candidate_files(_root(folder), "leaf"), everything, lambda: _decode(files))
     columns = ("x_train", "y_train", "x_test", "y_test", "users_train", "users_test")
     named: dict[str, Any] = {column: arrays[column] for column in columns}
     return RawArrays(**named)

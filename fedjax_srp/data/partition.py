@@ -24,11 +24,11 @@ from fedjax_srp._checks import check_integer, checked
 from fedjax_srp.data._counts import (
     apportion,
     assign_classes,
-    cut_classes,
-    deal,
+    classes_in_both_splits,
+    counts_from_shares,
+    draw_examples,
     reserve_classes,
     shard_size,
-    shared_classes,
     split,
 )
 from fedjax_srp.data.arrays import check_rows
@@ -71,7 +71,7 @@ def by_classes(
     for 0.2.
     """
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
-    classes = shared_classes(y_train, y_test, classes_per_client)
+    classes = classes_in_both_splits(y_train, y_test, classes_per_client)
     rng_classes, rng_train, rng_test = _generators(seed, "classes", "train", "test")
     num_last = max(1, math.ceil(num_clients * (reserved_fraction or 0.2) - 1e-9))  # 0.07 * 100 is a little more than 7
     num_free, num_first = len(classes) - reserved_classes, num_clients - num_last
@@ -92,8 +92,8 @@ def by_classes(
         is_owner = assign_classes(rng_classes, num_clients, classes_per_client, len(classes))
     counts = is_owner.astype(np.int64)
     return Partition(
-        deal(rng_train, y_train, classes, counts * shard_size("train", y_train, classes, is_owner)),
-        deal(rng_test, y_test, classes, counts * shard_size("test", y_test, classes, is_owner)),
+        draw_examples(rng_train, y_train, classes, counts * shard_size("train", y_train, classes, is_owner)),
+        draw_examples(rng_test, y_test, classes, counts * shard_size("test", y_test, classes, is_owner)),
     )
 
 
@@ -109,15 +109,15 @@ def shards(
     shards of a class as it trains on.
     """
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
-    classes = shared_classes(y_train, y_test, 1)
+    classes = classes_in_both_splits(y_train, y_test, 1)
     rng_classes, rng_train, rng_test = _generators(seed, "classes", "train", "test")
     in_turn = np.resize(rng_classes.permutation(len(classes)), num_clients * shards_per_client)
     dealt = rng_classes.permutation(in_turn).reshape(num_clients, shards_per_client)
     counts = np.zeros((num_clients, len(classes)), np.int64)
     np.add.at(counts, (np.arange(num_clients)[:, None], dealt), 1)
     return Partition(
-        deal(rng_train, y_train, classes, counts * shard_size("train", y_train, classes, counts)),
-        deal(rng_test, y_test, classes, counts * shard_size("test", y_test, classes, counts)),
+        draw_examples(rng_train, y_train, classes, counts * shard_size("train", y_train, classes, counts)),
+        draw_examples(rng_test, y_test, classes, counts * shard_size("test", y_test, classes, counts)),
     )
 
 
@@ -142,7 +142,7 @@ def consecutive(
     least one example, is for testing.
     """
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
-    classes = shared_classes(y_train, y_test, classes_per_client)
+    classes = classes_in_both_splits(y_train, y_test, classes_per_client)
     num_test = min(max(1, round(examples_per_class * test_fraction)), examples_per_class - 1)
     num_train = examples_per_class - num_test
     is_owner = np.zeros((num_clients, len(classes)), dtype=bool)
@@ -152,8 +152,8 @@ def consecutive(
     for kind, labels, wanted in (("train", y_train, num_train), ("test", y_test, num_test)):
         shard_size(kind, labels, classes, is_owner, least=wanted)
     return Partition(
-        deal(rng_train, y_train, classes, num_train * is_owner.astype(np.int64)),
-        deal(rng_test, y_test, classes, num_test * is_owner.astype(np.int64)),
+        draw_examples(rng_train, y_train, classes, num_train * is_owner.astype(np.int64)),
+        draw_examples(rng_test, y_test, classes, num_test * is_owner.astype(np.int64)),
     )
 
 
@@ -188,7 +188,7 @@ def dirichlet(
         proportions = np.maximum(
             np.nan_to_num(proportions), 1e-200
         )  # tiny alpha underflows; undrawn classes are shared
-        train, test = cut_classes(proportions / proportions.sum(axis=0), sizes_train, sizes_test)
+        train, test = counts_from_shares(proportions / proportions.sum(axis=0), sizes_train, sizes_test)
         if (smallest := train.sum(axis=1).min()) >= min_examples:
             break
     else:
@@ -196,7 +196,7 @@ def dirichlet(
             f"min_examples={min_examples}: none of {DRAWS} draws of alpha={alpha} gave each of {num_clients} clients "
             f"so many, the last one gave {smallest}; use fewer, fewer clients or a larger alpha"
         )
-    return Partition(deal(rng_train, y_train, classes, train), deal(rng_test, y_test, classes, test))
+    return Partition(draw_examples(rng_train, y_train, classes, train), draw_examples(rng_test, y_test, classes, test))
 
 
 @checked

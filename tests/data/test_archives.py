@@ -74,7 +74,7 @@ def test_the_order_agrees_with_the_shipped_builder(small, tmp_path):
 
     def generate_examples(self):
         for i, image in enumerate(made["mnist"]["x_train"]):
-            yield i, {"image": _builders._png(image), "label": 0}
+            yield i, {"image": _builders._encode_png(image), "label": 0}
 
     base = _builders.mnist.MNIST
     with _builders.registered.skip_registration():
@@ -104,7 +104,7 @@ def test_progress_is_printed(small):
 
 def test_prepared_data_are_only_read(data_dir, no_network, capsys):
     assert main("mnist", "emnist/digits", "--data-dir", data_dir) == 0
-    assert capsys.readouterr().out.count("is prepared already in") == 2
+    assert capsys.readouterr().out.count("already prepared in") == 2
     records_file = data_dir / "mnist" / "3.0.1" / "mnist-train.array_record-00000-of-00001"
     records_file.write_bytes(records_file.read_bytes()[:5000])
     error = error_of(capsys, "mnist", "--data-dir", data_dir)
@@ -135,7 +135,7 @@ def test_another_version_does_not_hide_an_unfinished_one(data_dir, no_network, c
     said = capsys.readouterr()
     assert f"{folder} lacks dataset_info.json" in said.err
     assert f"delete {folder} and run fedjax-srp data prepare mnist --data-dir {data_dir}" in said.err
-    assert "prepared already" not in said.out
+    assert "already prepared" not in said.out
 
 
 def test_the_home_folder_is_expanded(monkeypatch, tmp_path, no_network):
@@ -176,7 +176,7 @@ def test_an_archive_with_another_checksum_is_refused(content, tmp_path, no_netwo
     path.write_bytes(content(path.read_bytes()))
     error = error_of(capsys, "emnist/digits", "--data-dir", tmp_path)
     assert f"{path}, has wrong checksum: " in error
-    assert error.endswith("delete a file that is not the original, make room, or give another data_dir\n")
+    assert error.endswith("delete the archive if it is not the original, free disk space, or give another data_dir\n")
     assert not no_network
 
 
@@ -201,7 +201,7 @@ def test_downloads_of_tensorflow_datasets_are_checked(spoil, tmp_path, no_networ
         path = downloaded(tmp_path, file, good)
     path.write_bytes(spoil(good))
     error = error_of(capsys, "mnist", "--data-dir", tmp_path)
-    assert re.search(r"cannot prepare mnist there \(.+\); delete a file that is not the original", error)
+    assert re.search(r"cannot prepare mnist there \(.+\); delete the archive if it is not the original", error)
     path.write_bytes(good)
     assert main("mnist", "--data-dir", tmp_path) == 0
     assert not no_network
@@ -220,7 +220,7 @@ def test_a_killed_preparation_is_not_used(tmp_path, monkeypatch):
     small_archives.mnist(tmp_path)
 
     def killed(images, labels):
-        yield 0, {"image": _builders._png(_builders._idx(images)[0]), "label": 1}
+        yield 0, {"image": _builders._encode_png(_builders._decode_idx(images)[0]), "label": 1}
         shutil.copytree(*unfinished())  # SIGKILL leaves the folder behind
         raise KeyboardInterrupt
 
@@ -229,7 +229,7 @@ def test_a_killed_preparation_is_not_used(tmp_path, monkeypatch):
         return place, place.with_name("incomplete.KILLED_3.0.1")
 
     with monkeypatch.context() as patch:
-        patch.setattr(_builders, "_digits", killed)
+        patch.setattr(_builders, "_labelled_images", killed)
         with pytest.raises(KeyboardInterrupt):
             prepare(["mnist"], tmp_path, say=lambda _: None)
     with refused(r"did not finish \(incomplete.KILLED_3.0.1\).*; run fedjax-srp data prepare"):

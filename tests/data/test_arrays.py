@@ -30,7 +30,7 @@ def with_value(value, dtype=np.float32):
 
 
 MASKED = np.ma.masked_array(np.zeros((6, 2), np.float32), np.eye(6, 2))
-PLAIN = " is no plain array (its mask would be lost: leave masked examples out, or fill them)"
+PLAIN = " is not a plain array (it has a mask, which would be lost: leave masked examples out, or fill them)"
 
 ERRORS = {
     "x_train[3, 1]: nan is not finite as float32; repair the example": {"x_train": with_value(np.nan)},
@@ -43,23 +43,23 @@ ERRORS = {
     "x_train: is <U1 of shape (6, 2); give floats or integers": {"x_train": np.full((6, 2), "a")},
     "x_train: is bool of shape (6, 2); give floats": {"x_train": np.zeros((6, 2), bool)},
     "x_train: is float64 of shape (); give floats or integers, one example per row": {"x_train": 1.0},
-    "x_test: examples are (3,) float32, those of x_train are (2,) float32; prepare both": {
+    "x_test: examples are (3,) float32, those of x_train are (2,) float32; give both": {
         "x_test": np.zeros((6, 3), np.float32)
     },
     "x_test: examples are (2,) uint8, those of x_train are (2,) float32": {"x_test": np.zeros((6, 2), np.uint8)},
-    "y_train: is int64 of shape (5,) but x_train has 6 examples; give one whole class": {"y_train": np.zeros(5, int)},
-    "y_test: is float64 of shape (6, 3) but x_test has 6 examples; give one whole class number per example (one-hot": {
+    "y_train: is int64 of shape (5,) but x_train has 6 examples; give one integer class": {"y_train": np.zeros(5, int)},
+    "y_test: is float64 of shape (6, 3) but x_test has 6 examples; give one integer class number per example (argmax": {
         "y_test": np.eye(6, 3)
     },
     "y_test[2]: label -1 is outside 0..1048575; number the classes from 0": {"y_test": np.array([0, 1, -1, 0, 1, 2])},
-    "num_classes=2: there is a label 2; labels are 0..num_classes-1, use num_classes=3": {"num_classes": 2},
+    "num_classes=2: there is a label 2, but labels must be 0..num_classes-1; use num_classes=3": {"num_classes": 2},
     "num_classes=2147483647 must be at most 1048576": {"num_classes": 2**31 - 1},
     "train_indices lists 2 clients and test_indices 3; give both one": {"test_indices": [[0], [1], [2]]},
     "train_indices lists 0 clients and test_indices 0; give": {"train_indices": [], "test_indices": []},
     "train_indices: client 1 has no train examples; give it one or leave it out": {"train_indices": [[0], []]},
-    "train_indices[1]: is index 6; give row numbers of 0..5": {"train_indices": [[0], [1, 6]]},
-    "test_indices[0]: is index -1; give row numbers": {"test_indices": [[-1], [1]]},
-    "train_indices[0]: is bool of shape (6,); give row numbers of 0..5 (boolean mask: np.flatnonzero)": {
+    "train_indices[1]: has index 6; give row numbers in 0..5": {"train_indices": [[0], [1, 6]]},
+    "test_indices[0]: has index -1; give row numbers": {"test_indices": [[-1], [1]]},
+    "train_indices[0]: is bool of shape (6,); give row numbers in 0..5 (np.flatnonzero converts a boolean mask)": {
         "train_indices": [np.ones(6, bool), [1]]
     },
     "train_indices: example 2 belongs to clients 0 and 1; give each example to one": {"train_indices": [[0, 2], [2]]},

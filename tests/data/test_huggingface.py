@@ -127,7 +127,7 @@ WRONG = {
     "masks": (
         Dataset(image=[np.ma.masked_array(np.zeros(2), [True, False])] * 2, label=[0, 1]),
         {"num_clients": 1},
-        r"column 'image': is no plain array \(its mask would be lost",
+        r"column 'image': is not a plain array \(it has a mask, which would be lost",
     ),
     "a NUL": (users(["a", "a\0"]), {"user": "u"}, r"user='u' has 'a\\x00', with a NUL in it; take it out"),
     "kinds of users": (users([1, "1"]), {"user": "u"}, r"user='u' has values of type int, str; give texts, or whole"),

@@ -338,7 +338,7 @@ ERRORS = {
     "num_clients=3: 2 users have both .*; use at most that many": lambda: partition.natural(
         np.array([1, 2]), np.array([1, 2]), 3
     ),
-    r"indices\[1\]: is index -1; give row numbers of 0..99": lambda: partition.cap_examples([[99], [0, -1, 5]], y, 2),
+    r"indices\[1\]: has index -1; give row numbers in 0..99": lambda: partition.cap_examples([[99], [0, -1, 5]], y, 2),
     "class 0 has 10 train examples for 3 shards of 18 or more; use fewer": lambda: partition.consecutive(
         y, y, 10, 3, 20
     ),

@@ -172,7 +172,7 @@ def test_no_writable_place_for_a_cache_gives_a_warning(data_dir, tmp_path, monke
     (data_dir / cache.FOLDER).write_text("in the way")
     (tmp_path / "own").write_text("in the way")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
-    with pytest.warns(UserWarning, match="cannot keep decoded arrays.*make one of .* writable"):
+    with pytest.warns(UserWarning, match="cannot cache decoded arrays.*make one of .* writable"):
         assert len(records.read("mnist", data_dir).x_train) == 60
 
 
