@@ -1,6 +1,6 @@
-"""Data sets of Hugging Face's `datasets`, and partitions of `flwr-datasets`, as `FederatedData`.
+"""`from_huggingface`: data sets of Hugging Face's `datasets`, and partitions of `flwr-datasets`, as `FederatedData`.
 
-Neither library is imported, only objects with their methods are used. Nothing is downloaded.
+Neither library is imported; objects with the same methods work too. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fedjax_srp.data.arrays import as_array, from_arrays
 from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.partition import Fraction
 from fedjax_srp.data.raw import RawArrays
-from fedjax_srp.data.sources import PARTITIONS, divided
+from fedjax_srp.data.sources import PARTITIONS, make_partition
 from fedjax_srp.parts import Count
 
 
@@ -36,26 +36,26 @@ def from_huggingface(
     name: str = "huggingface",
     **division: Any,
 ) -> FederatedData:
-    """Federated data from a data set of Hugging Face, or from a partitioner of flwr-datasets.
+    """Build federated data from a data set of Hugging Face, or from a partitioner of flwr-datasets.
 
     Args:
-        dataset: a `datasets.Dataset`, from memory or `datasets.load_from_disk`; a `DatasetDict` with a split "train",
-            and "test" where it has one; or a partitioner with its data set (`load_partition(i)`, `num_partitions`),
-            each of whose partitions is a client.
-        num_clients: as of `load`; optional with `user` or a partitioner.
-        test: the test split, of the same kind as `dataset`: of a partitioner another one with as many partitions.
+        dataset: a `datasets.Dataset`, from memory or `datasets.load_from_disk`; a `DatasetDict` with a split "train"
+            and optionally "test"; or a partitioner with its data set (`load_partition(i)`, `num_partitions`), whose
+            partitions become clients.
+        num_clients: as in `load`; optional with `user` or a partitioner.
+        test: the test split, of the same kind as `dataset`; for a partitioner, one with the same number of partitions.
         x: column of inputs: images, numbers in rows of equal length, or texts, which become tokens as in `load`.
-        y: column of labels, whole numbers from 0.
+        y: column of labels, integers from 0.
         user: column of users, numbers or texts, for the natural partition.
-        test_fraction: without a test split, the share of each user's examples, or of each class, for testing; at
-            random, rounded, at least one of two or more.
-        partition: as of `load`, with its arguments in `division`.
+        test_fraction: without a test split, the share of each user's examples, or else of each class, to test on; drawn
+            at random and rounded, but at least one example of two or more.
+        partition: as in `load`.
         seed: of partition and test split.
-        name: in results.
-        **division: `classes_per_client`, `alpha`, `shards_per_client`, ... as of `load`.
+        name: of the data set in results.
+        **division: arguments of the partition as in `load`: `classes_per_client`, `alpha`, `shards_per_client`, ...
 
     Returns:
-        The data; uint8 images are divided by 255 as they are gathered.
+        The data; uint8 images are divided by 255 when they are gathered.
 
     Raises:
         ValueError: a missing column, rows of unequal shape, a partition with a missing argument.
@@ -67,30 +67,31 @@ def from_huggingface(
         4
     """
     check_integer("seed", seed, 0, maximum=None)
-    known = {argument for division_of in PARTITIONS.values() for argument in division_of.arguments}
+    known = {argument for scheme in PARTITIONS.values() for argument in scheme.arguments}
     check_known("argument", division, sorted(known))
     if isinstance(dataset, Mapping) and "train" in dataset:
         dataset, test = dataset["train"], dataset.get("test") if test is None else test
     train_columns = _columns(dataset, "dataset", x, y, user)
     pairs: list[Any]  # training and test part of each column
     if test is None:
-        is_test = _held_out(train_columns[2] if train_columns[2] is not None else train_columns[1], test_fraction, seed)
+        _, labels, users = train_columns
+        is_test = _draw_test_rows(labels if users is None else users, test_fraction, seed)
         pairs = [(None, None) if c is None else (c[~is_test], c[is_test]) for c in train_columns]
     else:
         pairs = list(zip(train_columns, _columns(test, "test", x, y, user), strict=True))
     (x_train, x_test), (y_train, y_test), (users_train, users_test) = pairs
     if user is not None and users_train.dtype.kind != users_test.dtype.kind:
-        raise ValueError(f"user={user!r} has texts in one split and numbers in the other; give both the same")
+        raise ValueError(f"user={user!r} has texts in one split and numbers in the other; give both the same type")
     if x_train.dtype.kind in "UO":
         words = text.vocabulary(x_train)
         x_train, x_test = text.tokens(x_train, words), text.tokens(x_test, words)
     raw = RawArrays(x_train, y_train, x_test, y_test, users_train, users_test)
-    parts = divided(raw, partition, num_clients, seed, division)[1]
+    _, parts = make_partition(raw, partition, num_clients, seed, division)
     return from_arrays(*raw[:4], train_indices=parts.train, test_indices=parts.test, name=name)
 
 
 def _columns(dataset: Any, argument: str, x: str, y: str, user: str | None) -> list[Any]:
-    """Inputs, labels and users (None: unknown) of a data set, or of all partitions of a partitioner."""
+    """Return inputs, labels and users (None if unknown) of a data set, or of all partitions of a partitioner."""
     if hasattr(dataset, "load_partition") and hasattr(dataset, "num_partitions"):
         partitions = [dataset.load_partition(i) for i in range(dataset.num_partitions)]
         owners = np.repeat(np.arange(len(partitions)), [len(part) for part in partitions])
@@ -99,45 +100,47 @@ def _columns(dataset: Any, argument: str, x: str, y: str, user: str | None) -> l
     names = getattr(dataset, "column_names", None) or (list(dataset) if isinstance(dataset, Mapping) else [])
     if isinstance(names, Mapping) or not names or len(dataset) == 0:
         raise ValueError(
-            f"{argument}={short(type(dataset))} is no data set with rows; give a datasets.Dataset, a DatasetDict with "
-            "a split 'train', or a partitioner of flwr-datasets"
+            f"{argument}={short(type(dataset))} is not a data set, or has no rows; give a datasets.Dataset, a "
+            "DatasetDict with a split 'train', or a partitioner of flwr-datasets"
         )
     for role, column in (("x", x), ("y", y), ("user", user)):
         if column is not None and not (isinstance(column, str) and column in names):
             raise ValueError(
-                f"{role}={short(column)} is no column of {argument}; choose from {', '.join(map(str, names))}"
+                f"{role}={short(column)} is not a column of {argument}; choose from {', '.join(map(str, names))}"
             )
-    return [_stacked(column, dataset[column]) for column in (x, y)] + [
-        None if user is None else _users(user, list(dataset[user]))
+    return [
+        _stack(x, dataset[x]),
+        _stack(y, dataset[y]),
+        None if user is None else _check_users(user, [*dataset[user]]),
     ]
 
 
-def _users(column: str, values: list[Any]) -> np.ndarray:
-    """(n,) users: all numbers, or all texts that NumPy can tell apart."""
+def _check_users(column: str, values: list[Any]) -> np.ndarray:
+    """Return (n,) users, all integers or all texts; NumPy would drop a NUL at the end of a text."""
     is_number = [isinstance(value, int | np.integer) and not isinstance(value, bool) for value in values]
     if not all(is_number) and not all(isinstance(value, str) for value in values):
         kinds = sorted({type(value).__name__ for value in values})
-        raise ValueError(f"user={column!r} has values of type {', '.join(kinds)}; give texts, or whole numbers")
-    if odd := [value for value in values if isinstance(value, str) and "\0" in value]:
-        raise ValueError(f"user={column!r} has {odd[0]!r}, with a NUL in it; take it out")
+        raise ValueError(f"user={column!r} has values of type {', '.join(kinds)}; give texts, or integers")
+    if with_nul := [value for value in values if isinstance(value, str) and "\0" in value]:
+        raise ValueError(f"user={column!r} has {with_nul[0]!r}, which contains a NUL; remove it")
     return np.array(values)
 
 
-def _stacked(column: str, values: Any) -> np.ndarray:
+def _stack(column: str, values: Any) -> np.ndarray:
     rows = [as_array(f"column {column!r}", value) for value in values]
     shapes = sorted({row.shape for row in rows})
     if len(shapes) != 1:
         raise ValueError(
-            f"column {column!r} has rows of shapes {short(shapes)}; bring them to one with Dataset.map before"
+            f"column {column!r} has rows of shapes {short(shapes)}; give them one shape with Dataset.map first"
         )
     return np.stack(rows)
 
 
-def _held_out(groups: np.ndarray, fraction: float, seed: int) -> np.ndarray:
-    """(n,) bool: a random share of each group, at least one of two or more."""
+def _draw_test_rows(groups: np.ndarray, fraction: float, seed: int) -> np.ndarray:
+    """Draw a random share of each group, at least one row of two or more, as (n,) bool."""
     rng = np.random.default_rng([zlib.crc32(b"from_huggingface"), seed])
-    is_held = np.zeros(len(groups), bool)
+    is_test = np.zeros(len(groups), bool)
     for group in np.unique(groups):
         rows = rng.permutation(np.flatnonzero(groups == group))
-        is_held[rows[: min(max(1, round(fraction * len(rows))), len(rows) - 1)]] = True
-    return is_held
+        is_test[rows[: min(max(1, round(fraction * len(rows))), len(rows) - 1)]] = True
+    return is_test

@@ -1,7 +1,7 @@
-"""Data sets in LEAF's layout: folders train and test of .json files, every example with its user.
+"""Data sets in LEAF's layout: folders train and test with .json files of users and their examples.
 
 A file is {"users": [u, ...], "num_samples": [n, ...], "user_data": {u: {"x": [...], "y": [...]}}}. A user may be in
-several files. Inputs are numbers, or texts (Sent140). Reading them is slow, so the arrays are cached (`cache`).
+several files. Inputs are numbers, or texts (Sent140). Reading JSON is slow, so the arrays are cached (`cache`).
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from fedjax_srp.data import text
 from fedjax_srp.data.cache import cached, candidate_files
 from fedjax_srp.data.raw import RawArrays
 
-_TEXT = 4  # its index in an input of Sent140: id, date, query, user, text, and training or test
+_TEXT = 4  # index of the text in an input of Sent140: id, date, query, user, text, and training or test
 
 
 def folders(data_dir: Path) -> list[Path]:
-    """List the folders in a folder that have the layout."""
+    """List the subfolders that have LEAF's layout."""
     return sorted(folder for folder in data_dir.glob("*") if is_leaf(folder))
 
 
 def is_leaf(folder: Path) -> bool:
-    """Return True if a folder, or its subfolder data (where LEAF's scripts write), has .json files to train on."""
+    """Return True if a folder, or its subfolder data (where LEAF's scripts write), has train/*.json files."""
     try:
         return any(_root(folder).glob("train/*.json"))
     except OSError:  # it cannot be read
@@ -34,28 +34,29 @@ def is_leaf(folder: Path) -> bool:
 
 
 def read(folder: Path) -> RawArrays:
-    """Return all users of all files.
+    """Return the examples of all users.
 
-    Inputs of 784 numbers become images of 28 x 28, and images of 255ths (LEAF's FEMNIST, paper white at 1.0) uint8.
-    Texts become tokens (`text`) of the vocabulary of all training texts, and their labels 0, 1, ... in ascending order.
+    Inputs of 784 numbers become images of 28 x 28; they become uint8 if all numbers are multiples of 1/255 (LEAF's
+    FEMNIST, where white paper is 1.0). Texts become tokens (`text`) of the vocabulary of all training texts, and their
+    labels 0, 1, ... in ascending order.
     """
     files = _files(folder)
-    everything = [*files["train"], *files["test"]]
-    arrays = cached(candidate_files(_root(folder), "leaf"), everything, lambda: _decode(files))
+    all_files = [*files["train"], *files["test"]]
+    arrays = cached(candidate_files(_root(folder), "leaf"), all_files, lambda: _decode(files))
     columns = ("x_train", "y_train", "x_test", "y_test", "users_train", "users_test")
     named: dict[str, Any] = {column: arrays[column] for column in columns}
     return RawArrays(**named)
 
 
 def texts(folder: Path) -> dict[str, np.ndarray]:
-    """Return texts (n,) of all users, x_train and x_test, and whose they are, users_train and users_test."""
+    """Return the texts x_train and x_test, (n,) each, and the user of each text, users_train and users_test."""
     columns = {}
     for kind, found in _files(folder).items():
         parts = [_read_file(path, is_labelled=False) for path in found]
         for column in ("x", "users"):
             columns[f"{column}_{kind}"] = np.concatenate([part[column] for part in parts])
         if columns[f"x_{kind}"].dtype != object:
-            raise ValueError(f"folder={str(folder)!r}: {kind} has numbers; give a folder of texts")
+            raise ValueError(f"folder={str(folder)!r}: inputs in {kind} are numbers; give a folder of texts")
     return columns
 
 
@@ -89,17 +90,18 @@ def _decode(files: dict[str, list[Path]]) -> dict[str, np.ndarray]:
     shapes = {"text" if x.dtype == object else str(x.shape[1:]) for x in inputs}
     if len(shapes) > 1:
         found = " and ".join(sorted(shapes))
-        raise ValueError(f"name={str(files['train'][0].parents[1])!r}: examples of shapes {found}; give one shape")
+        folder = str(files["train"][0].parents[1])
+        raise ValueError(f"name={folder!r}: examples have shapes {found}; give all the same shape")
     if shapes == {"text"}:
         return _tokens({column: np.concatenate(values) for column, values in parts.items()})
-    if len({x.dtype for x in inputs}) > 1:  # 255ths in some files only
+    if len({x.dtype for x in inputs}) > 1:  # multiples of 1/255 in some files only
         for kind in files:
             parts[f"x_{kind}"] = [_as_floats(x) for x in parts[f"x_{kind}"]]
     return {column: np.concatenate(values) for column, values in parts.items()}
 
 
 def _tokens(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Texts as tokens, and labels (0 and 4, say) as 0, 1, ..."""
+    """Replace texts by tokens, and labels (0 and 4, say) by 0, 1, ..."""
     known, classes = text.vocabulary(columns["x_train"]), np.union1d(columns["y_train"], columns["y_test"])
     x = {f"x_{kind}": text.tokens(columns[f"x_{kind}"], known) for kind in ("train", "test")}
     y = {f"y_{kind}": np.searchsorted(classes, columns[f"y_{kind}"]) for kind in ("train", "test")}
@@ -111,49 +113,47 @@ def _as_floats(x: np.ndarray) -> np.ndarray:
 
 
 def _read_file(path: Path, is_labelled: bool = True) -> dict[str, np.ndarray]:
-    """Columns x, users and, unless labels are not asked for, y of one file."""
+    """Return the columns x, users and, if `is_labelled`, y of one file."""
     try:
-        content = json.loads(path.read_bytes(), object_pairs_hook=_unique)
-        of = {user: content["user_data"][user] for user in content["users"]}
-        users = {user: (given["x"], given["y"] if is_labelled else given["x"]) for user, given in of.items()}
+        content = json.loads(path.read_bytes(), object_pairs_hook=_dict_of_unique_keys)
+        data = {user: content["user_data"][user] for user in content["users"]}
+        users = {user: (given["x"], given["y"] if is_labelled else given["x"]) for user, given in data.items()}
         counts = dict(zip(content["users"], content.get("num_samples", []), strict=False))
         for user, (x, y) in users.items():
             if len(x) != len(y) or counts.get(user, len(x)) != len(x):
                 found = f"{len(x)} inputs, {len(y)} labels and num_samples {counts.get(user, len(x))}"
-                raise ValueError(f"{found} of user {user!r}")
+                raise ValueError(f"user {user!r} has {found}")
         columns = {
             "x": _inputs([example for x, _ in users.values() for example in x]),
             "users": np.repeat(np.array(list(users)), [len(x) for x, _ in users.values()]),
         }
         return columns | ({"y": _labels([y for _, all_y in users.values() for y in all_y])} if is_labelled else {})
     except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        said = f"{error!r}" if isinstance(error, LookupError) else " ".join(str(error).split())
+        reason = f"{error!r}" if isinstance(error, LookupError) else " ".join(str(error).split())
         raise ValueError(
-            f"name={str(path.parents[1])!r}: {path.parent.name}/{path.name} is damaged or has another layout ({said}); "
-            "copy or prepare it again, as LEAF writes users, num_samples and user_data"
+            f"name={str(path.parents[1])!r}: {path.parent.name}/{path.name} is damaged or is not in LEAF's layout "
+            f"({reason}); copy or prepare it again, with LEAF's entries users, num_samples and user_data"
         ) from error
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs) or any("\0" in name for name in found):
-        counts = Counter(name for name, _ in pairs)
-        lost = next(name for name, number in counts.items() if number > 1 or "\0" in name)
-        raise ValueError(f"the name {lost!r} is there twice, or has a NUL in it")
-    return found
-
-
-def _first_leaf(x: Any) -> Any:
-    while isinstance(x, list) and x:
-        x = x[0]
-    return x
+def _dict_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build a dict; keys that occur twice, or with a NUL, which NumPy may drop, raise a ValueError."""
+    result = dict(pairs)
+    if len(result) < len(pairs) or any("\0" in key for key in result):
+        counts = Counter(key for key, _ in pairs)
+        invalid = next(key for key, number in counts.items() if number > 1 or "\0" in key)
+        raise ValueError(f"the key {invalid!r} occurs twice, or contains a NUL")
+    return result
 
 
 def _inputs(x: list[Any]) -> np.ndarray:
-    """(n, ...) float32, (n, 28, 28) uint8 if lossless, or (n,) texts as objects."""
-    if isinstance(_first_leaf(x), str):
+    """Convert inputs to (n, ...) float32, (n, 28, 28) uint8 if lossless, or (n,) texts as objects."""
+    first: Any = x
+    while isinstance(first, list) and first:
+        first = first[0]
+    if isinstance(first, str):
         texts: list[Any] = [given[_TEXT] if isinstance(given, list) and len(given) > _TEXT else given for given in x]
-        "".join(texts)  # refuses all else
+        "".join(texts)  # raises a TypeError unless all are strings
         return np.array(texts, object)
     numbers = np.array(x, np.float64)
     if numbers.shape[1:] != (784,):
@@ -164,9 +164,9 @@ def _inputs(x: list[Any]) -> np.ndarray:
 
 
 def _labels(y: list[Any]) -> np.ndarray:
-    """(n,) int64 of integers, which may be strings ("4") or floats (4.0)."""
+    """Convert integers, which may be strings ("4") or floats (4.0), to (n,) int64."""
     labels = np.array([int(given) for given in y], np.int64)
-    odd = [given for given, label in zip(y, labels, strict=True) if float(given) != label]
-    if odd or not y:
-        raise ValueError(f"the label {odd[0]!r} is no integer" if odd else "there are no examples")
+    invalid = [given for given, label in zip(y, labels, strict=True) if float(given) != label]
+    if invalid or not y:
+        raise ValueError(f"the label {invalid[0]!r} is not an integer" if invalid else "there are no examples")
     return labels

@@ -1,4 +1,4 @@
-"""The linear task of the papers: clients share a subspace and differ in their heads."""
+"""`LinearTask`: the papers' linear regression, whose clients share a subspace and differ in their heads."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from fedjax_srp.parts import Count
 class LinearTask:
     """Regression y = w_i*^T B*^T x + z with x ~ N(0, I_d) and z ~ N(0, sigma^2), a pytree to pass to `simulate`.
 
-    It holds the truth and no samples: algorithms draw them. A client's score is its population error, ||theta - B*
-    w_i*||^2 for the theta of a linear predictor x -> x theta, SMALLER IS BETTER.
+    It holds the true parameters; algorithms draw samples. A client's score is its population error, ||theta - B*
+    w_i*||^2 for a linear predictor x -> x theta, SMALLER IS BETTER.
 
     Build it with `linear_task`, which checks its arguments, or from your own arrays.
 
     Attributes:
         representation: (d, k) B*, orthonormal columns.
-        heads: (num_clients, k) w_i*, one row a client.
+        heads: (num_clients, k) w_i*, one row per client.
         noise_std: () sigma.
         key: of the clients' fixed samples.
         name: of the task in results.
-        options: arguments of `linear_task`, for the record of a run; None: unknown.
+        options: arguments of `linear_task`, for the record of a run; None if unknown.
     """
 
     representation: Array
@@ -52,25 +52,25 @@ class LinearTask:
 
     @property
     def dim(self) -> int:
-        """d, inputs of a sample."""
+        """Number d of inputs of a sample."""
         return self.representation.shape[0]
 
     @property
     def rank(self) -> int:
-        """k, dimension of the shared subspace."""
+        """Dimension k of the shared subspace."""
         return self.representation.shape[1]
 
     def train_client(self, client_id: Array) -> LinearClient:
-        """The distribution of a client's samples; `client_id` () int32 may be traced."""
+        """Return the distribution of a client's samples; `client_id` () int32 may be traced."""
         head = self.heads.at[client_id].get(mode="clip", wrap_negative_indices=False)
         return LinearClient(self.representation, head, self.noise_std, jax.random.fold_in(self.key, client_id))
 
     def test_client(self, client_id: Array) -> LinearClient:
-        """The same: a client is scored by its truth."""
+        """Return the same distribution: a score compares with the client's true parameters."""
         return self.train_client(client_id)
 
     def score(self, predict: Predict, test: LinearClient) -> tuple[Array, Array]:
-        """Population squared error ||theta - theta*||^2, and 1; `predict` (batch, d) -> (batch,) is linear."""
+        """Return the population error ||theta - theta*||^2, and 1; `predict` (batch, d) -> (batch,) is linear."""
         with jax.default_matmul_precision("highest"):
             theta = jax.grad(lambda x: predict(x[None, :])[0])(jnp.zeros_like(test.representation[:, 0]))
             error = jnp.sum((theta - test.representation @ test.head) ** 2)
@@ -98,7 +98,7 @@ def linear_task(
     """Draw a linear task: B* uniform among orthonormal (d, k) matrices, heads independent of it (SRPFL, section 4).
 
     Args:
-        key: of the task; tasks of one key share B*, and clients of equal id their heads, for any num_clients.
+        key: of the task; tasks with the same key share B* and, for any num_clients, the head of each client id.
         num_clients: M.
         dim: d, larger than the rank.
         rank: k.
@@ -114,10 +114,10 @@ def linear_task(
     if rank >= dim:
         raise ValueError(f"linear_task: rank={rank} must be below dim={dim}, or there is no subspace to learn")
     check_numbers("linear_task: noise_std", noise_std, "give 0 for none, or e.g. 0.1", max_ndim=0)
-    truth = orthonormalize(jax.random.normal(named_key(key, "representation"), (dim, rank)))
+    representation = orthonormalize(jax.random.normal(named_key(key, "representation"), (dim, rank)))
     key_heads = named_key(key, "heads")
     ids = jnp.arange(num_clients, dtype=jnp.int32)
     w = jax.vmap(lambda i: jax.random.normal(jax.random.fold_in(key_heads, i), (rank,)))(ids)
     if heads == "sphere":
         w = w * jnp.sqrt(rank / jnp.sum(w**2, axis=1, keepdims=True))
-    return LinearTask(truth, w, jnp.asarray(noise_std, truth.dtype), named_key(key, "samples"), name)
+    return LinearTask(representation, w, jnp.asarray(noise_std, representation.dtype), named_key(key, "samples"), name)

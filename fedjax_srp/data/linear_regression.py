@@ -1,4 +1,4 @@
-"""Linear regression on fixed samples of one distribution: a convex federation whose minimum is known."""
+"""`LinearRegression`: a convex problem with a known minimum, on fixed samples of one distribution."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LinearRegression:
         hessian: (dim, dim) of the mean loss of all clients.
         minimiser: (dim,) of the mean loss of all clients, float32.
         name: of the data in results.
-        options: arguments of `linear_regression`, for the record of a run; None: unknown.
+        options: arguments of `linear_regression`, for the record of a run; None if unknown.
     """
 
     x: Array
@@ -58,38 +58,38 @@ class LinearRegression:
 
     @property
     def example_shape(self) -> tuple[int, ...]:
-        """(dim,), of one input."""
+        """Shape (dim,) of one input."""
         return self.x.shape[2:]
 
     @property
     def curvature(self) -> Curvature:
-        """Extreme eigenvalues of the Hessian of the mean loss of all clients; the Hessian is the same everywhere."""
+        """Smallest and largest eigenvalue of the Hessian of the mean loss of all clients, which is constant."""
         values = np.linalg.eigvalsh(np.asarray(self.hessian, np.float64))
         return Curvature(float(values[0]), float(values[-1]))
 
     def train_client(self, client_id: Array) -> Examples:
-        """The samples of one client, whose id () int32 may be traced."""
+        """Return the samples of a client, whose id () int32 may be traced."""
         take = lambda array: array.at[client_id].get(mode="clip", wrap_negative_indices=False)  # noqa: E731
         return Examples(take(self.x), take(self.y), jnp.int32(self.x.shape[1]))
 
     def test_client(self, client_id: Array) -> Examples:
-        """The same: clients are scored by their training loss."""
+        """Return the training samples: clients are scored by their training loss."""
         return self.train_client(client_id)
 
     def score(self, predict: Predict, test: Examples) -> tuple[Array, Array]:
-        """Sum of the losses of a client's samples, and their number; `predict` (samples, dim) -> (samples, 1)."""
+        """Return the sum of the losses of a client's samples, and their number; `predict` (m, dim) -> (m, 1)."""
         with jax.default_matmul_precision("highest"):
             losses = 0.5 * (predict(test.x)[:, 0] - test.y) ** 2
         return jnp.sum(losses, dtype=float), test.count.astype(float)
 
     def distance(self, weights: Array) -> Array:
-        """||w - w*||, () float, to the minimum of the mean loss of all clients; weights (dim,)."""
+        """Return ||w - w*||, () float, the distance of weights (dim,) to the minimum of all clients' mean loss."""
         return jnp.linalg.norm(weights - self.minimiser).astype(float)
 
     def gap(self, weights: Array) -> Array:
-        """L_N(w) - L_N(w*) = (w - w*)' H (w - w*) / 2, () float; weights (dim,)."""
-        apart = weights - self.minimiser
-        return (0.5 * jnp.dot(apart, jnp.dot(self.hessian, apart, precision="highest"))).astype(float)
+        """Return L_N(w) - L_N(w*) = (w - w*)' H (w - w*) / 2, () float, for weights (dim,)."""
+        difference = weights - self.minimiser
+        return (0.5 * jnp.dot(difference, jnp.dot(self.hessian, difference, precision="highest"))).astype(float)
 
     def __repr__(self) -> str:
         if not all(hasattr(leaf, "shape") for leaf in jax.tree.leaves(self)):  # a tree of axes or shardings
@@ -112,20 +112,20 @@ def linear_regression(
 ) -> LinearRegression:
     """Draw y = x w + z, the same w for all clients: w ~ N(0, I), z ~ N(0, sigma^2), x ~ N(0, diag(e)).
 
-    The variances e of the inputs fall geometrically from 1 to 1 / condition. FLANP's synthetic linear regression, which
-    does not specify them, has 10,000 samples on 100 clients.
+    The variances e of the inputs fall geometrically from 1 to 1 / condition. FLANP's synthetic linear regression has
+    10,000 samples on 100 clients; the paper does not give the variances.
 
     Args:
         key: of w and the samples; the samples of a client do not depend on num_clients.
         num_clients: N.
-        samples: s, of each client.
+        samples: s, per client.
         dim: d.
         noise_std: sigma, in units of y.
-        condition: of the population's Hessian, at least 1; that of the samples is `curvature`'s.
+        condition: condition number of the population's Hessian; `curvature` has that of the samples.
 
     Returns:
-        The data, with the minimum of their mean loss, solved in double precision and kept in single: distances below
-        about 1e-7 of its length, and gaps below their square, are rounding.
+        The data with the minimum of their mean loss, computed in double precision and stored in single: distances below
+        about 1e-7 of its length, and gaps below their square, are rounding errors.
 
     Example:
         >>> import jax, fedjax_srp as srp
@@ -138,16 +138,16 @@ def linear_regression(
 
     if num_clients * samples <= dim:
         raise ValueError(
-            f"linear_regression: dim={dim} must be below num_clients * samples = {num_clients * samples}, or the "
+            f"linear_regression: dim={dim} must be below num_clients * samples = {num_clients * samples}, else the "
             "minimum is not unique"
         )
     deviations = jnp.asarray(float(condition) ** (-0.5 * np.arange(dim) / max(dim - 1, 1)), jnp.float32)
     truth = jax.random.normal(named_key(key, "weights"), (dim,), jnp.float32)
 
     def of_client(client_id: Array) -> tuple[Array, Array]:
-        own = jax.random.fold_in(named_key(key, "samples"), client_id)
-        x = deviations[None, :] * jax.random.normal(named_key(own, "x"), (samples, dim), jnp.float32)
-        noise = jax.random.normal(named_key(own, "noise"), (samples,), jnp.float32)
+        key_client = jax.random.fold_in(named_key(key, "samples"), client_id)
+        x = deviations[None, :] * jax.random.normal(named_key(key_client, "x"), (samples, dim), jnp.float32)
+        noise = jax.random.normal(named_key(key_client, "noise"), (samples,), jnp.float32)
         return x, jnp.dot(x, truth, precision="highest") + jnp.float32(noise_std) * noise
 
     x, y = jax.vmap(of_client)(jnp.arange(num_clients, dtype=jnp.int32))

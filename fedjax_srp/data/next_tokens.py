@@ -1,4 +1,4 @@
-"""Token sequences: a model predicts the next token at every position."""
+"""`NextTokens`: sequences for models that predict the next token at every position."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class NextTokens(FederatedData):
     """The result of `next_tokens`: `FederatedData` whose labels are (n, length), 0 for padding."""
 
     def score(self, predict: Predict, test: Examples) -> tuple[Array, Array]:
-        """Number of correct tokens, and of all tokens without padding, both () float."""
+        """Return the numbers of correct tokens and of all tokens without padding, both () float."""
         outputs = predict(test.x)
         if outputs.shape[:-1] != test.y.shape or outputs.shape[-1] < self.num_classes:
             raise ValueError(
                 f"predict returned outputs of shape {outputs.shape} for labels of shape {test.y.shape} and "
-                f"{self.num_classes} tokens; return a row per place and a column per token"
+                f"{self.num_classes} tokens; return a row per position and a column per token"
             )
         is_real = (jnp.arange(test.y.shape[0], dtype=test.count.dtype) < test.count)[:, None] & (test.y > 0)
         is_correct = (jnp.argmax(outputs, axis=-1).astype(test.y.dtype) == test.y) & ~jnp.isnan(outputs).any(axis=-1)
@@ -41,20 +41,20 @@ register(NextTokens, "name", "num_classes")
 def next_tokens(
     train: Sequence[ArrayLike], test: Sequence[ArrayLike], num_classes: Count | None = None, name: str = "tokens"
 ) -> NextTokens:
-    """Federated data of token sequences, for `srp.models.GPT`: inputs are a sequence without its last token, labels
-    the same without its first.
+    """Build federated data of token sequences, for `srp.models.GPT`.
 
-    Accuracies are shares of correct tokens; a client is weighted by its tokens.
+    An input is a sequence without its last token, its labels are the sequence without its first token. Accuracies are
+    shares of correct tokens; a client is weighted by its number of tokens.
 
     Args:
-        train: for every client its sequences, (n_i, length + 1) whole numbers from 1 on, all of one length; 0 is
-            padding, after a sequence. `srp.data.text` makes tokens of texts.
+        train: each client's sequences, (n_i, length + 1) integers from 1, all of one length; 0 is padding after a
+            sequence. `srp.data.text` converts texts to tokens.
         test: likewise.
-        num_classes: number of tokens with the padding; default: the largest + 1.
-        name: in results.
+        num_classes: number of distinct tokens, with the padding; default: the largest token + 1.
+        name: of the data set in results.
 
     Raises:
-        ValueError: invalid sequences or unequal lengths; a client without any.
+        ValueError: invalid sequences or unequal lengths; a client without sequences.
 
     Example:
         >>> sequences = [np.arange(1, 13).reshape(2, 6), np.arange(1, 7).reshape(1, 6)]
@@ -74,7 +74,7 @@ def next_tokens(
                     "length, padded with 0"
                 )
             if not np.issubdtype(array.dtype, np.integer) or array.min() < 0 or array.max() >= 2**31 - 1:
-                raise ValueError(f"{kind}[{i}]: are no tokens; give whole numbers from 1 on, and 0 for padding")
+                raise ValueError(f"{kind}[{i}]: has values that are not tokens; give integers from 1, or 0 for padding")
     largest = max(int(array.max()) for arrays in clients.values() for array in arrays)
     if num_classes is None:
         num_classes = largest + 1

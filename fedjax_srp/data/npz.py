@@ -1,6 +1,7 @@
-"""Data sets in .npz files: x_train, y_train, x_test, y_test, and the users of examples if there are users.
+"""Data sets in .npz files: x_train, y_train, x_test, y_test.
 
-Optional entries are the scaling of inputs (`scale`, `offset`) and the number of classes (`num_classes`).
+Optional entries are the user of each example (`user_train` and `user_test`, or `writer_...`), the scaling of inputs
+(`scale`, `offset`) and the number of classes (`num_classes`).
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from fedjax_srp import storage
 from fedjax_srp._checks import checked, nearest
 from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.raw import RawArrays
-from fedjax_srp.data.records import expanded
+from fedjax_srp.data.records import expand_user
 
-_FACTS = ("scale", "offset", "num_classes")  # of all examples
-_KNOWN = {f"{column}_{kind}" for column in ("x", "y", "writer", "user") for kind in ("train", "test")} | {*_FACTS}
+_METADATA = ("scale", "offset", "num_classes")
+_KNOWN = {f"{column}_{kind}" for column in ("x", "y", "writer", "user") for kind in ("train", "test")} | {*_METADATA}
 
 
 def files(folder: Path) -> list[Path]:
-    """List the archives in a folder and one folder below (emnist/digits.npz)."""
+    """List the .npz files of a folder and of its subfolders (emnist/digits.npz)."""
     return sorted([*folder.glob("*.npz"), *folder.glob("*/*.npz")])
 
 
@@ -33,19 +34,19 @@ def read(path: Path) -> RawArrays:
     except Exception as error:  # any error of zip files, their compression and arrays
         hint = nearest(path.name, [file.name for file in files(path.parent)])
         reason = " ".join(str(error).split()) or type(error).__name__
-        if "allow_pickle" in reason:  # NumPy's advice on files of other kinds
-            reason = "it has objects in it, or is a file of another kind"
+        if "allow_pickle" in reason:  # NumPy's advice, also on files of other kinds
+            reason = "it contains Python objects, or is a file of another kind"
         damaged = f"damaged, or not an .npz file of plain arrays ({reason}); copy it again, or write it with np.savez"
-        absent = f"no such file{hint}; give the path of an .npz file"
-        problem = absent if isinstance(error, FileNotFoundError) else damaged
+        missing_file = f"no such file{hint}; give the path of an .npz file"
+        problem = missing_file if isinstance(error, FileNotFoundError) else damaged
         raise ValueError(f"name={str(path)!r}: {problem}") from error
     users = [name for name in ("user", "writer") if {f"{name}_train", f"{name}_test"} & {*arrays}]
     columns = {"x": "x", "y": "y"} | ({"users": users[0]} if users else {})
     names = {f"{field}_{kind}": f"{column}_{kind}" for kind in ("train", "test") for field, column in columns.items()}
     if missing := [name for name in names.values() if name not in arrays]:
         raise ValueError(f"name={str(path)!r}: lacks {', '.join(missing)}; found {', '.join(arrays) or 'none of them'}")
-    facts = {name: arrays[name] for name in _FACTS if name in arrays}
-    return RawArrays(**{field: arrays[name] for field, name in names.items()}, **facts)
+    metadata = {name: arrays[name] for name in _METADATA if name in arrays}
+    return RawArrays(**{field: arrays[name] for field, name in names.items()}, **metadata)
 
 
 @checked
@@ -53,16 +54,16 @@ def save(data: FederatedData, path: str | Path) -> None:
     """Write a federation as an .npz file, for `load`, the command line and grids.
 
     `load(path)` returns the same clients in the same order, with equal training and test examples, dtype, scaling and
-    number of classes. Examples without a client are not written. The name of the loaded data is that of the file. An
-    existing file is replaced, or kept if writing fails.
+    number of classes. Examples without a client are not written. The loaded data have the name of the file. An existing
+    file is replaced, or kept if writing fails.
 
     Args:
         data: as from `load` or `from_arrays`.
         path: of the file, ends in .npz; its folder must exist.
 
     Raises:
-        ValueError: a file cannot hold the data: a client without test examples (`holdout` can make one), uint8 inputs
-            without a scale (`FederatedData.stored`), a dtype that is not NumPy's own (bfloat16).
+        ValueError: data that a file cannot hold: a client without test examples (`holdout` can make one), uint8 inputs
+            without a scale (`FederatedData.stored`), a dtype that NumPy lacks (bfloat16).
 
     Example:
         >>> import pathlib, tempfile
@@ -73,16 +74,16 @@ def save(data: FederatedData, path: str | Path) -> None:
         ...     float(srp.data.load(pathlib.Path(folder) / "mine.npz").scale)
         0.0625
     """
-    file = expanded(path)
+    file = expand_user(path)
     if file.suffix != ".npz" or not file.parent.is_dir():
-        raise ValueError(f"path={str(path)!r}: must end in .npz, and its folder must be there; make it first")
+        raise ValueError(f"path={str(path)!r}: must end in .npz, and its folder must exist; create it first")
     arrays: dict[str, Any] = {"num_classes": np.asarray(data.num_classes)}
     if data.scale is not None and data.offset is not None:
         arrays |= {"scale": np.asarray(data.scale), "offset": np.asarray(data.offset)}
     if data.x_train.dtype.kind not in "iuf" or (data.x_train.dtype == np.uint8 and "scale" not in arrays):
         raise ValueError(
-            f"data: inputs are {data.x_train.dtype}, which load would not read as they are (uint8 without a scale as "
-            "pixels); make them float32, or save the data before stored()"
+            f"data: inputs are {data.x_train.dtype}, which load would not read unchanged (it divides uint8 without a "
+            "scale by 255); convert them to float32, or save the data before stored()"
         )
     for kind in ("train", "test"):
         x, y, indices, counts = (
@@ -91,7 +92,7 @@ def save(data: FederatedData, path: str | Path) -> None:
         if not counts.all():
             raise ValueError(
                 f"data: client {np.argmin(counts)} has no {kind} examples, and load leaves such clients out; save the "
-                "data that holdout was given, and load them with validation="
+                "data from before holdout, and load them with validation="
             )
         rows = indices[np.arange(indices.shape[1]) < counts[:, None]]
         arrays |= {

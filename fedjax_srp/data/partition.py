@@ -1,12 +1,11 @@
-"""Ways of dividing examples among clients: NumPy functions of labels, sizes and a seed that return index arrays.
+"""Partitions of examples among clients: NumPy functions of labels, sizes and a seed that return index arrays.
 
 Every function divides train and test examples together. No example goes to two clients, every client gets at least one
 of each kind, and equal arguments give equal partitions. `y_train` (n_train,) and `y_test` (n_test,) are labels,
-`num_clients` is M, and `seed` draws the classes and examples of each client. With the functions by class (`by_classes`,
-`shards`, `consecutive` and `dirichlet`) a client is tested only on classes that it trains on; the others ignore
-classes.
+`num_clients` is M, and `seed` is that of all draws. Partitions by class (`by_classes`, `shards`, `consecutive` and
+`dirichlet`) test a client only on classes that it trains on; the others ignore classes.
 
-The functions by class first fill a matrix of counts (clients x classes, see `_counts`) and then assign the examples of
+Partitions by class first fill a matrix of counts (clients x classes, see `_counts`) and then assign the examples of
 each class by a random permutation.
 """
 
@@ -34,12 +33,12 @@ from fedjax_srp.data._counts import (
 from fedjax_srp.data.arrays import check_rows
 from fedjax_srp.parts import Above, AtLeast, Below, Count
 
-DRAWS = 1000  # of Dirichlet proportions, until all clients have enough examples
+DRAWS = 1000  # most draws of Dirichlet proportions until all clients have enough examples
 Fraction = Annotated[float, Above(0), Below(1), "give a number between 0 and 1, e.g. 0.2"]
 
 
 class Partition(NamedTuple):
-    """Indices of every client's examples, ascending: num_clients arrays each."""
+    """Indices of every client's examples, in lists of num_clients ascending arrays."""
 
     train: list[np.ndarray]
     test: list[np.ndarray]
@@ -56,19 +55,16 @@ def by_classes(
     reserved_classes: Annotated[int, AtLeast(0)] = 0,
     reserved_fraction: Fraction | None = None,
 ) -> Partition:
-    """Every client gets `classes_per_client` distinct classes and the same number of examples.
+    """Give every client `classes_per_client` distinct classes and the same number of examples.
 
-    Classes are cut into shards of one common size; a client gets one shard of each of its classes. Every class is used
-    equally often, up to one if num_clients * classes_per_client is no multiple of the number of classes. The rest of
-    larger classes is not used. Classes without train or test examples are left out.
+    Classes are cut into shards of one size; a client gets one shard of each of its classes. Every class has the same
+    number of clients, up to one if num_clients * classes_per_client is not a multiple of the number of classes. The
+    surplus of larger classes is not used, nor are classes without train or test examples.
 
-    With `reserved_classes`, the last classes are held by the last clients only, who hold as many of them as they can
-    and fill up with others; both kinds of classes are assigned equally often among their holders. Under a clock with
-    `ordered=True` the last clients are the slowest (the rebuttal of SRPFL: classes reserved for the slowest 20 % of the
-    clients).
-
-    `reserved_classes` counts the largest labels; the last clients are a `reserved_fraction` of all, rounded up, None
-    for 0.2.
+    The `reserved_classes` largest labels go to the last clients only: a `reserved_fraction` of all clients, rounded up;
+    None means 0.2. These clients get as many reserved classes as they can hold, and others to fill up. Each of the two
+    kinds of classes is assigned evenly. Under a clock with `ordered=True` the last clients are the slowest (the
+    rebuttal of SRPFL: classes reserved for the slowest 20 % of the clients).
     """
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
     classes = classes_in_both_splits(y_train, y_test, classes_per_client)
@@ -79,14 +75,14 @@ def by_classes(
         if num_free < classes_per_client or num_first < 1:
             raise ValueError(
                 f"reserved_classes={reserved_classes} for the last {num_last} clients: leaves {max(num_free, 0)} of "
-                f"{len(classes)} classes for the other {num_first} clients, who hold {classes_per_client} each; "
-                "reserve fewer classes, or for fewer clients"
+                f"{len(classes)} classes for the other {num_first} clients, who need {classes_per_client} each; "
+                "reserve fewer classes, or reserve them for fewer clients"
             )
         is_owner = reserve_classes(rng_classes, num_clients, classes_per_client, len(classes), num_last, num_free)
     elif reserved_fraction is not None:
         raise ValueError(
             f"reserved_fraction={reserved_fraction}: no classes are reserved for these clients; give reserved_classes "
-            "too, or leave it out"
+            "too, or leave reserved_fraction out"
         )
     else:
         is_owner = assign_classes(rng_classes, num_clients, classes_per_client, len(classes))
@@ -101,20 +97,20 @@ def by_classes(
 def shards(
     y_train: np.ndarray, y_test: np.ndarray, num_clients: Count, shards_per_client: Count, seed: int = 0
 ) -> Partition:
-    """Every client gets `shards_per_client` shards of one class each, dealt at random: classes may come twice.
+    """Give every client `shards_per_client` random shards of one class each, possibly several of the same class.
 
-    The allocation of FedAvg's experiments (McMahan et al. 2017, section 3), and of the code of FedRep and SRPFL: with
-    two of ten classes a tenth of the clients holds a single one. Shards are of one size, and cut as in `by_classes`:
-    every class into equally many, up to one. The rest of larger classes is not used. A client is tested on as many
-    shards of a class as it trains on.
+    This is the allocation of FedAvg's experiments (McMahan et al. 2017, section 3), and of the code of FedRep and
+    SRPFL: with two shards from ten classes, a tenth of the clients has a single class. Shards have one size, and every
+    class is cut into the same number of them, up to one, as in `by_classes`. The surplus of larger classes is not used.
+    A client is tested on as many shards of a class as it trains on.
     """
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
     classes = classes_in_both_splits(y_train, y_test, 1)
     rng_classes, rng_train, rng_test = _generators(seed, "classes", "train", "test")
-    in_turn = np.resize(rng_classes.permutation(len(classes)), num_clients * shards_per_client)
-    dealt = rng_classes.permutation(in_turn).reshape(num_clients, shards_per_client)
+    class_of_shard = np.resize(rng_classes.permutation(len(classes)), num_clients * shards_per_client)
+    assigned = rng_classes.permutation(class_of_shard).reshape(num_clients, shards_per_client)
     counts = np.zeros((num_clients, len(classes)), np.int64)
-    np.add.at(counts, (np.arange(num_clients)[:, None], dealt), 1)
+    np.add.at(counts, (np.arange(num_clients)[:, None], assigned), 1)
     return Partition(
         draw_examples(rng_train, y_train, classes, counts * shard_size("train", y_train, classes, counts)),
         draw_examples(rng_test, y_test, classes, counts * shard_size("test", y_test, classes, counts)),
@@ -132,14 +128,14 @@ def consecutive(
     *,
     test_fraction: Fraction = 0.1,
 ) -> Partition:
-    """Client u gets the classes u, u + 1, ..., u + C - 1 (mod K), and a block of the same size of each.
+    """Give client u blocks of the same size of the classes u, u + 1, ..., u + C - 1 (mod K).
 
-    The allocation of FEMNIST in SRPFL's experiments: 10 classes, 3 per client, 50 images of each, 10 % of them for
-    testing. Blocks are disjoint. (In the authors' code a wrong comparison gives all clients of a class the same images,
-    some of which one client trains on and another is tested on.) Training examples come from `y_train` and test
-    examples from `y_test`. Classes without either are left out before the others are numbered 0..K-1.
-    `examples_per_class` is the size of a block, training and test examples together; `test_fraction` of it, rounded, at
-    least one example, is for testing.
+    This is the allocation of FEMNIST in SRPFL's experiments: 10 classes, 3 per client, 50 images of each, 10 % of them
+    for testing. Blocks are disjoint. (In the authors' code a wrong comparison gives all clients of a class the same
+    images, and some are training images of one client and test images of another.) Training examples come from
+    `y_train` and test examples from `y_test`. Classes without either are left out before the others are numbered
+    0..K-1. `examples_per_class` is the size of a block, training and test examples together; `test_fraction` of it,
+    rounded, but at least one example, is for testing.
     """
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
     classes = classes_in_both_splits(y_train, y_test, classes_per_client)
@@ -167,15 +163,15 @@ def dirichlet(
     *,
     min_examples: Count = 1,
 ) -> Partition:
-    """Class proportions p_i ~ Dirichlet(alpha) of every client, drawn once for train and test.
+    """Draw class proportions p_i ~ Dirichlet(alpha) of every client, once for train and test.
 
     Client i gets the share p_ik / sum_j p_jk of class k, so all training examples are used and sizes differ a little;
     the test examples of a class are cut at the same fractions as its training examples, so a client is tested only on
-    classes that it trains on. An empty client gets an example from the largest one. Small alpha is heterogeneous, large
-    is iid.
+    classes that it trains on. A client without examples gets one from the largest client. With small alpha clients are
+    heterogeneous, with large alpha iid.
 
-    Proportions are drawn anew until the smallest client has `min_examples` training examples, as the code of Li et al.
-    2022 ("Federated learning on non-IID data silos") and PFLlib; after 1,000 draws this raises.
+    Proportions are redrawn until the smallest client has `min_examples` training examples, as in the code of Li et al.
+    2022 ("Federated learning on non-IID data silos") and in PFLlib; after 1,000 draws this raises a ValueError.
     """
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
     classes, sizes_train = np.unique(y_train, return_counts=True)
@@ -185,16 +181,14 @@ def dirichlet(
     smallest = 0
     for _ in range(DRAWS):
         proportions = rng_proportions.dirichlet(np.full(len(classes), float(alpha)), num_clients)
-        proportions = np.maximum(
-            np.nan_to_num(proportions), 1e-200
-        )  # tiny alpha underflows; undrawn classes are shared
+        proportions = np.maximum(np.nan_to_num(proportions), 1e-200)  # tiny alpha underflows to nan or 0
         train, test = counts_from_shares(proportions / proportions.sum(axis=0), sizes_train, sizes_test)
         if (smallest := train.sum(axis=1).min()) >= min_examples:
             break
     else:
         raise ValueError(
-            f"min_examples={min_examples}: none of {DRAWS} draws of alpha={alpha} gave each of {num_clients} clients "
-            f"so many, the last one gave {smallest}; use fewer, fewer clients or a larger alpha"
+            f"min_examples={min_examples}: each of {DRAWS} draws with alpha={alpha} gave some of {num_clients} clients "
+            f"fewer, the last draw {smallest}; use a smaller min_examples, fewer clients or a larger alpha"
         )
     return Partition(draw_examples(rng_train, y_train, classes, train), draw_examples(rng_test, y_test, classes, test))
 
@@ -207,10 +201,10 @@ def lognormal_sizes(
     sigma: Annotated[float, AtLeast(0), Below(math.inf)],
     seed: int = 0,
 ) -> Partition:
-    """Iid classes, unequal sizes: client i holds a share proportional to exp(sigma * z_i), z_i ~ N(0, 1).
+    """Divide examples iid, but unequally: client i gets a share proportional to exp(sigma * z_i), z_i ~ N(0, 1).
 
-    Shares are drawn once for train and test, all examples are used, and each client has at least one of each. Only the
-    number of labels matters. With sigma = 0 sizes are equal up to one.
+    Shares are drawn once for train and test, all examples are used, and each client gets at least one of each kind.
+    Labels are only counted. With sigma = 0 sizes are equal up to one.
     """
     _check_enough(num_clients, len(y_train), len(y_test))
     rng_sizes, rng_train, rng_test = _generators(seed, "sizes", "train", "test")
@@ -224,7 +218,7 @@ def lognormal_sizes(
 
 @checked
 def iid(y_train: np.ndarray, y_test: np.ndarray, num_clients: Count, seed: int = 0) -> Partition:
-    """A random permutation cut into num_clients parts, equal up to one."""
+    """Cut a random permutation of the examples into num_clients parts, equal up to one."""
     return lognormal_sizes(y_train, y_test, num_clients, 0.0, seed)
 
 
@@ -232,17 +226,17 @@ def iid(y_train: np.ndarray, y_test: np.ndarray, num_clients: Count, seed: int =
 def natural(
     users_train: np.ndarray, users_test: np.ndarray, num_clients: Count | None = None, seed: int = 0
 ) -> Partition:
-    """One client per user, in ascending order of user id; users without train or test examples are left out.
+    """Make each user a client, in ascending order of user id; users without train or test examples are left out.
 
-    A warning gives their number. User ids are numbers or strings; `num_clients` of the users are chosen at random,
-    None keeps all.
+    A warning gives the number of users left out. User ids are numbers or strings. `num_clients` users are drawn at
+    random, None keeps all.
     """
     users_train, users_test = np.asarray(users_train), np.asarray(users_test)
     users = np.intersect1d(users_train, users_test)
     if len(users) < (num_clients or 1):
         raise ValueError(
             f"num_clients={num_clients}: {len(users)} users have both train and test examples; use at most that many, "
-            "or None for all, and give both columns the same ids"
+            "or None for all, and use the same user ids for train and test examples"
         )
     _warn_of_left_out(users, users_train, users_test)
     if num_clients is not None:
@@ -255,11 +249,11 @@ def natural(
 def cap_examples(
     indices: Sequence[np.ndarray], labels: np.ndarray, max_examples: Count, seed: int = 0
 ) -> list[np.ndarray]:
-    """At most `max_examples` examples per client, in the client's class proportions.
+    """Limit each client to `max_examples` random examples, in the client's class proportions.
 
-    A client of `by_classes` keeps equally many of each class (150 of five classes are 30 of each), and no client loses
-    a class while max_examples is at least its number of classes. `indices` has an array for each client, e.g.
-    `Partition.train`, `labels` (n,) all labels.
+    A client of `by_classes` keeps the same number of each class (150 examples of five classes are 30 of each). No
+    client loses a class if max_examples is at least its number of classes. `indices` has an array for each client, e.g.
+    `Partition.train`; `labels` (n,) are all labels.
     """
     (rng,) = _generators(seed, "cap")
     labels = np.asarray(labels)
@@ -271,7 +265,7 @@ def cap_examples(
             continue
         shuffled = rng.permutation(rows)
         classes, inverse, sizes = np.unique(labels[shuffled], return_inverse=True, return_counts=True)
-        order = rng.permutation(len(classes))  # ties of apportion go to a random class
+        order = rng.permutation(len(classes))  # `apportion` breaks ties by order
         quota = np.empty_like(sizes)
         quota[order] = apportion(max_examples, sizes[order])
         by_class = np.argsort(inverse, kind="stable")
@@ -289,16 +283,16 @@ def check_tested_classes(
         lost = np.setdiff1d(classes, y_train[kept])
         if np.isin(lost, y_test[tested]).any():
             raise ValueError(
-                f"max_examples={max_examples}: leaves client {client} no example of a class that it is tested on; use "
-                f"{max(map(len, owned))} or more, one for each of a client's classes"
+                f"max_examples={max_examples}: removes all training examples of a class that client {client} is tested "
+                f"on; use {max(map(len, owned))} or more, one for each class of a client"
             )
 
 
 def _warn_of_left_out(users: np.ndarray, users_train: np.ndarray, users_test: np.ndarray) -> None:
     lack_test, lack_train = np.setdiff1d(users_train, users), np.setdiff1d(users_test, users)
     if left_out := len(lack_test) + len(lack_train):
-        why = [f"{len(some)} have no {what} examples" for some, what in ((lack_test, "test"), (lack_train, "train"))]
-        reasons = " and ".join(reason for reason in why if not reason.startswith("0 "))
+        lacking = (("test", lack_test), ("train", lack_train))
+        reasons = " and ".join(f"{len(who)} have no {kind} examples" for kind, who in lacking if len(who))
         warnings.warn(
             f"natural: {left_out} of {len(users) + left_out} users are left out: {reasons}; {len(users)} remain",
             stacklevel=8,
@@ -306,14 +300,14 @@ def _warn_of_left_out(users: np.ndarray, users_train: np.ndarray, users_test: np
 
 
 def _group(users: np.ndarray, chosen: np.ndarray) -> list[np.ndarray]:
-    """Rows of every chosen user; `chosen` is ascending."""
+    """Return the rows of each chosen user; `chosen` is ascending."""
     rows = np.flatnonzero(np.isin(users, chosen))
     owners = np.searchsorted(chosen, users[rows])
     return split(rows[np.argsort(owners, kind="stable")], np.bincount(owners, minlength=len(chosen)))
 
 
 def _generators(seed: int, *purposes: str) -> list[np.random.Generator]:
-    """A random stream for each purpose, independent of the draws of the others."""
+    """Return independent random generators, one for each purpose."""
     seed = check_integer("seed", seed, 0, maximum=None)
     return [np.random.default_rng([zlib.crc32(purpose.encode()), seed]) for purpose in purposes]
 

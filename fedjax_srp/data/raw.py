@@ -1,4 +1,4 @@
-"""A data set before it is partitioned."""
+"""`RawArrays`: a data set before it is partitioned."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class RawArrays(NamedTuple):
     y_train: np.ndarray  # (n_train,) integers
     x_test: np.ndarray
     y_test: np.ndarray
-    users_train: np.ndarray | None = None  # (n_train,) user of each example, for natural partitions
+    users_train: np.ndarray | None = None  # (n_train,) user of each example, for the natural partition
     users_test: np.ndarray | None = None
     num_classes: int | None = None  # None: the largest label + 1
-    scale: np.ndarray | float | None = None  # None: from NORMALISATION, else 1/255 for uint8
+    scale: np.ndarray | float | None = None  # None: from NORMALISATION, or 1/255 for other uint8 inputs
     offset: np.ndarray | float | None = None
 
 
@@ -30,10 +30,10 @@ def keep_classes(raw: RawArrays, classes: Sequence[int]) -> RawArrays:
     chosen = np.asarray(as_annotated("classes", classes, tuple[Annotated[int, AtLeast(0)], ...]))
     present = np.unique(raw.y_train)
     values, counts = np.unique(chosen, return_counts=True)
-    odd = [*values[counts > 1], *np.setdiff1d(chosen, present)]
-    if odd or not chosen.size:
-        which = f"{odd[0]} is listed twice, or has no training examples" if odd else "lists no label"
-        raise ValueError(f"classes: {which}; give some of {_ranges(present)}, each once, e.g. range(10)")
+    invalid = [*values[counts > 1], *np.setdiff1d(chosen, present)]
+    if invalid or not chosen.size:
+        problem = f"{invalid[0]} is listed twice, or has no training examples" if invalid else "no label is listed"
+        raise ValueError(f"classes: {problem}; give some of {_ranges(present)}, each once, e.g. range(10)")
     is_train, is_test = np.isin(raw.y_train, chosen), np.isin(raw.y_test, chosen)
     order = np.argsort(chosen, kind="stable")
     return raw._replace(
@@ -48,6 +48,6 @@ def keep_classes(raw: RawArrays, classes: Sequence[int]) -> RawArrays:
 
 
 def _ranges(numbers: np.ndarray) -> str:
-    """Ascending integers in words: 0..9, 12."""
+    """Describe ascending integers by their ranges: 0..9, 12."""
     runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
     return ", ".join(f"{run[0]}..{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)

@@ -1,4 +1,4 @@
-"""Feature shift: rotated, brighter or darker images of clients or groups of clients."""
+"""`shift_features`: feature shift by rotated, brighter or darker images of clients or groups of clients."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ def shift_features(
     rotations: tuple[Turn, ...] = (0, 90, 180, 270),
     brightness: tuple[Factor, ...] = (1.0,),
 ) -> FederatedData:
-    """The same clients, with training and test images rotated and made brighter or darker.
+    """Rotate the training and test images of clients, and make them brighter or darker.
 
-    Client i gets `rotations[i % len(rotations)]` and `brightness[i % len(brightness)]`: entries make groups of clients,
-    of all speeds under an ordered clock; with as many entries as clients each has its own shift. Rotated MNIST of IFCA
-    (Ghosh et al., 2020) has four groups, at 0, 90, 180 and 270 degrees.
+    Client i gets `rotations[i % len(rotations)]` and `brightness[i % len(brightness)]`, so each entry makes a group of
+    clients, which has clients of all speeds under an ordered clock. Give as many entries as clients for a shift per
+    client. Rotated MNIST of IFCA (Ghosh et al., 2020) has four groups, at 0, 90, 180 and 270 degrees.
 
     Args:
-        data: images (h, w) or (h, w, channels), as from `load` or `from_arrays`; each belongs to one client.
-        rotations: in degrees, counterclockwise; with 90 and 270, h = w.
+        data: images (h, w) or (h, w, channels), as from `load` or `from_arrays`; each must belong to one client.
+        rotations: in degrees, counterclockwise; 90 and 270 require h = w.
         brightness: factors of the model's input, before `offset`. Integers are rounded and clipped to their type.
 
     Returns:
         The data, with new images.
 
     Raises:
-        ValueError: examples that are no images.
+        ValueError: examples that are not images, or not square for 90 and 270 degrees.
 
     Example:
         >>> import fedjax_srp as srp
@@ -50,7 +50,7 @@ def shift_features(
     shape = data.example_shape
     if len(shape) not in (2, 3) or (shape[0] != shape[1] and {90, 270} & {*rotations}):
         raise ValueError(
-            f"data: examples have shape {shape}; give images (h, w) or (h, w, channels), for 90 square ones"
+            f"data: examples have shape {shape}; give images (h, w) or (h, w, channels), with h = w for 90 and 270"
         )
     if not rotations or not brightness:
         raise ValueError(f"rotations={rotations}, brightness={brightness}: give at least one of each, (0,) and (1.0,)")
@@ -60,12 +60,12 @@ def shift_features(
     for x, indices, counts in parts:
         for client, (row, count) in enumerate(zip(np.asarray(indices), np.asarray(counts), strict=True)):
             turned = np.rot90(x[row[:count]], rotations[client % len(rotations)] // 90, axes=(1, 2))
-            x[row[:count]] = _brighter(turned, brightness[client % len(brightness)])
+            x[row[:count]] = _scale_pixels(turned, brightness[client % len(brightness)])
     train = jnp.asarray(x_train)
     return dataclasses.replace(data, x_train=train, x_test=train if x_test is x_train else jnp.asarray(x_test))
 
 
-def _brighter(x: np.ndarray, factor: float) -> np.ndarray:
+def _scale_pixels(x: np.ndarray, factor: float) -> np.ndarray:
     if jnp.issubdtype(x.dtype, jnp.floating):
         return x * np.asarray(factor, x.dtype)
     return np.minimum(np.rint(x * factor), np.iinfo(x.dtype).max).astype(x.dtype)

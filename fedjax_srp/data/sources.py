@@ -1,4 +1,4 @@
-"""Data sets by name or file, partitioned: `load`, and its registry."""
+"""`load`: partitioned data sets by name or file, and the registries of sources, normalisations and partitions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedjax_srp.description import with_origin
 def _digits(data_dir: Path) -> RawArrays:
     """The 1,797 handwritten digits of scikit-learn, 8 x 8, values 0..16; 3 in 10 of every class are for testing."""
     del data_dir
-    from sklearn.datasets import load_digits  # half a second, only for those who ask
+    from sklearn.datasets import load_digits  # takes half a second
 
     digits: Any = load_digits()
     x, y = digits.images.astype(np.uint8), digits.target
@@ -34,13 +34,13 @@ def _digits(data_dir: Path) -> RawArrays:
     return RawArrays(x[~is_test], y[~is_test], x[is_test], y[is_test], num_classes=10, scale=1 / 16)
 
 
-# A source: data_dir -> arrays. Its errors are one line with the remedy.
+# Sources by name: functions of data_dir that return arrays, or raise a ValueError of one line with the remedy.
 SOURCES: dict[str, Callable[[Path], RawArrays]] = {"digits": _digits} | {
     name: records.source(name) for name in records.IMAGES
 }
 
-# Mean and standard deviation of pixels / 255, per channel, by exact name. A data set that is not here is divided by 255
-# only (FEMNIST is meant to be).
+# Mean and standard deviation of pixels / 255, per channel, by exact name. Other data sets, such as FEMNIST, are only
+# divided by 255.
 _MNIST = ((0.1307,), (0.3081,))
 NORMALISATION: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "mnist": _MNIST,
@@ -55,35 +55,35 @@ NORMALISATION: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 }
 
 
-class _Division(NamedTuple):
-    """A partition: its function, and the function's arguments that `load` has too."""
+class _Scheme(NamedTuple):
+    """A partition function, and those of its arguments that are also arguments of `load`."""
 
     function: Callable[..., Partition]
-    needs: tuple[str, ...] = ()
-    may_have: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
     is_by_class: bool = False  # a client is tested only on classes that it trains on
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        return self.needs + self.may_have
+        return self.required + self.optional
 
 
-PARTITIONS: dict[str, _Division] = {
-    "classes": _Division(
+PARTITIONS: dict[str, _Scheme] = {
+    "classes": _Scheme(
         partitions.by_classes, ("classes_per_client",), ("reserved_classes", "reserved_fraction"), is_by_class=True
     ),
-    "shards": _Division(partitions.shards, ("shards_per_client",), is_by_class=True),
-    "consecutive": _Division(partitions.consecutive, ("classes_per_client", "examples_per_class"), is_by_class=True),
-    "dirichlet": _Division(partitions.dirichlet, ("alpha",), ("min_examples",), is_by_class=True),
-    "lognormal": _Division(partitions.lognormal_sizes, ("sigma",)),
-    "natural": _Division(partitions.natural),
-    "iid": _Division(partitions.iid),
+    "shards": _Scheme(partitions.shards, ("shards_per_client",), is_by_class=True),
+    "consecutive": _Scheme(partitions.consecutive, ("classes_per_client", "examples_per_class"), is_by_class=True),
+    "dirichlet": _Scheme(partitions.dirichlet, ("alpha",), ("min_examples",), is_by_class=True),
+    "lognormal": _Scheme(partitions.lognormal_sizes, ("sigma",)),
+    "natural": _Scheme(partitions.natural),
+    "iid": _Scheme(partitions.iid),
 }
 
 
 @checked
 def names(data_dir: str | Path | None = None) -> list[str]:
-    """Names that `load` knows: the registry, and .npz files (without their suffix) and LEAF folders in `data_dir`."""
+    """List the names for `load`: built-in ones, and .npz files (without suffix) and LEAF folders in `data_dir`."""
     folder = records.data_folder(data_dir)
     files = [file.relative_to(folder).with_suffix("").as_posix() for file in npz.files(folder)]
     return sorted({*SOURCES, *files, *(path.name for path in leaf.folders(folder))})
@@ -91,7 +91,7 @@ def names(data_dir: str | Path | None = None) -> list[str]:
 
 @checked
 def is_ready(name: str, data_dir: str | Path | None = None) -> bool:
-    """Return True if `load` can read a data set of `names(data_dir)`: prepared and not visibly damaged."""
+    """Return True if `load` can read a data set of `names(data_dir)`: it is prepared and not visibly damaged."""
     folder = records.data_folder(data_dir)
     if name not in records.IMAGES or (folder / f"{name}.npz").is_file():
         return True
@@ -122,38 +122,38 @@ def load(
     seed: int = 0,
     data_dir: str | Path | None = None,
 ) -> FederatedData:
-    """A data set divided among clients.
+    """Load a data set and divide it among clients.
 
     Args:
         name: one of `names(data_dir)`; or a path that ends in .npz: arrays x_train, y_train, x_test, y_test, and
-            writer_train and writer_test (or user_train and user_test) where examples have users, and scale, offset and
-            num_classes, as of `from_arrays`, if not the default (`save` writes such files); or the path of a folder in
+            writer_train and writer_test (or user_train and user_test) if examples have users, and scale, offset and
+            num_classes as in `from_arrays`, if not the default (`save` writes such files); or the path of a folder in
             LEAF's layout, with `train/*.json` and `test/*.json`; texts become tokens. `<name>.npz` or such a folder in
             `data_dir` takes precedence over a built-in source of that name.
         num_clients: M; optional for the natural partition, which then keeps all users.
         classes_per_client: distinct classes of every client, for partitions "classes" and "consecutive".
         shards_per_client: shards of one class each, not necessarily distinct, for partition "shards".
         partition: "classes", "shards", "consecutive", "dirichlet", "lognormal", "natural" or "iid", see
-            `fedjax_srp.data.partition`. Default: by the given arguments (classes_per_client, with examples_per_class,
-            shards_per_client, alpha, sigma), else "natural" if the data set has users, else "iid".
+            `fedjax_srp.data.partition`. Default: follows from the given arguments (classes_per_client, with
+            examples_per_class, shards_per_client, alpha, sigma), else "natural" if the data set has users, else "iid".
         alpha: Dirichlet concentration, for partition "dirichlet".
         min_examples: least number of training examples of a client, for partition "dirichlet".
         sigma: spread of the logarithm of client sizes, for partition "lognormal".
         examples_per_class: size of a client's block of each class, for partition "consecutive"; a tenth is for testing.
-        reserved_classes: number of last classes that only the last clients hold, for partition "classes".
+        reserved_classes: number of classes, the last ones, for the last clients only, for partition "classes".
         reserved_fraction: share of these last clients (default 0.2). An ordered clock makes them the slowest.
-        classes: keep the examples of these labels only, renumbered 0, 1, ... in this order.
-        max_examples: most training examples per client, classes in proportion; None for all. Partitions by class refuse
-            a number that removes a tested class of a client.
-        validation: for tuning: share of each client's training examples for testing, instead of the test data; e.g.
+        classes: keep only the examples of these labels, renumbered 0, 1, ... in this order.
+        max_examples: most training examples per client, classes in proportion; None for all. With partitions by class
+            it must not remove a class that the client is tested on.
+        validation: for tuning: test on this share of each client's training examples instead of the test data; e.g.
             0.2, see `holdout`. None for the test data.
-        seed: of the partition and of held-out data. The data set's own split into training and test never depends on
-            it.
+        seed: of the partition and of held-out data. The data set's own split into training and test data never depends
+            on it.
         data_dir: folder with prepared data sets; None for TFDS_DATA_DIR, or ~/tensorflow_datasets.
 
     Returns:
-        The data. uint8 pixels stay uint8 and are normalised as they are gathered: with the data set's scale and offset,
-        else the constants of its name in `NORMALISATION` (of a file: its stem), else to 0..1.
+        The data. uint8 pixels stay uint8 and are normalised when they are gathered: with the data set's scale and
+        offset, else by the entry of its name (the stem of a file) in `NORMALISATION`, else to 0..1.
 
     Example:
         >>> load("digits", num_clients=20, classes_per_client=5).num_clients
@@ -173,7 +173,7 @@ def load(
         "reserved_classes": reserved_classes,
         "reserved_fraction": reserved_fraction,
     }
-    kind, parts = divided(raw, partition, num_clients, seed, given)
+    kind, parts = make_partition(raw, partition, num_clients, seed, given)
     train = parts.train
     if max_examples is not None:
         train = partitions.cap_examples(parts.train, raw.y_train, max_examples, seed)
@@ -181,7 +181,7 @@ def load(
             partitions.check_tested_classes(parts, train, raw.y_train, raw.y_test, max_examples)
     scale, offset = raw.scale, raw.offset
     if scale is None and offset is None and raw.x_train.dtype == np.uint8 and name in NORMALISATION:
-        mean, std = map(np.squeeze, NORMALISATION[name])  # grey images may have no axis of channels
+        mean, std = map(np.squeeze, NORMALISATION[name])  # grey images may have no channel axis
         scale, offset = 1 / (255 * std), -mean / std  # (x / 255 - mean) / std
     data = from_arrays(
         raw.x_train, raw.y_train, raw.x_test, raw.y_test, train_indices=train, test_indices=parts.test,
@@ -190,10 +190,10 @@ def load(
     return data if validation is None else holdout(data, validation, seed)
 
 
-def divided(
+def make_partition(
     raw: RawArrays, partition: str | None, num_clients: int | None, seed: int, given: Mapping[str, Any]
 ) -> tuple[str, Partition]:
-    """The partition of that name, or the one of the given arguments, and its name; None is not given."""
+    """Partition a data set, and return the partition's name too; given arguments that are None are ignored."""
     given = {argument: value for argument, value in given.items() if value is not None}
     kind = _choose_partition(partition, given, raw.users_train is not None and raw.users_test is not None, num_clients)
     columns = (raw.users_train, raw.users_test) if kind == "natural" else (raw.y_train, raw.y_test)
@@ -205,12 +205,12 @@ def _check_columns(raw: RawArrays) -> None:
         x, y, users = (as_array(f"{name}_{kind}", getattr(raw, f"{name}_{kind}")) for name in ("x", "y", "users"))
         check_labels(f"y_{kind}", y, f"x_{kind}", len(np.atleast_1d(x)))
         if getattr(raw, f"users_{kind}") is not None and users.shape != y.shape:
-            raise ValueError(f"users_{kind}: shape is {users.shape}, y_{kind} has {y.shape}; give one user per example")
+            raise ValueError(f"users_{kind}: has shape {users.shape}, y_{kind} {y.shape}; give one user per example")
 
 
 def _read(name: str, data_dir: Path) -> tuple[str, RawArrays]:
-    """The data set called `name`, and its name in results."""
-    path = records.expanded(name)
+    """Read a data set; return its name in results, and its arrays."""
+    path = records.expand_user(name)
     if name.endswith(".npz"):
         return path.stem, npz.read(path)
     if not path.is_absolute():
@@ -231,23 +231,23 @@ def _read(name: str, data_dir: Path) -> tuple[str, RawArrays]:
 
 
 def _choose_partition(partition: str | None, given: Collection[str], has_users: bool, num_clients: int | None) -> str:
-    """The given partition, or the one with most of the given arguments."""
+    """Return the name of the given partition, or of the one with most of the given arguments, after checks."""
     if partition is None:
-        matches = {kind: len({*given} & {*division.arguments}) for kind, division in PARTITIONS.items()}
+        matches = {kind: len({*given} & {*scheme.arguments}) for kind, scheme in PARTITIONS.items()}
         best = max(matches, key=lambda kind: matches[kind])  # the first of equals
         partition = best if matches[best] else "natural" if has_users else "iid"
-    division = PARTITIONS[check_choice("partition", partition, PARTITIONS)]
+    scheme = PARTITIONS[check_choice("partition", partition, PARTITIONS)]
     for argument in given:
-        if argument not in division.arguments:
+        if argument not in scheme.arguments:
             owners = " or ".join(repr(kind) for kind, other in PARTITIONS.items() if argument in other.arguments)
             raise ValueError(
-                f"{argument}: belongs to partition {owners} and the partition is {partition!r}; leave one of them out"
+                f"{argument}: is for partition {owners}, but the partition is {partition!r}; leave one of them out"
             )
-    missing = [f"{argument}=None" for argument in division.needs if argument not in given]
+    missing = [argument for argument in scheme.required if argument not in given]
     if partition == "natural" and not has_users:
-        missing = ["users=None (the data set does not say whose examples are whose)"]
-    elif partition != "natural" and num_clients is None:
-        missing.append("num_clients=None")
+        raise ValueError("partition='natural': the data set has no users; give another partition")
+    if partition != "natural" and num_clients is None:
+        missing.append("num_clients")
     if missing:
-        raise ValueError(f"{missing[0]}: partition {partition!r} needs them; give them, or another partition")
+        raise ValueError(f"{missing[0]}=None: partition {partition!r} needs it; give it, or another partition")
     return partition

@@ -1,4 +1,4 @@
-"""Data whose clients are scored by their training loss."""
+"""`training_loss`: data whose clients are scored by their training loss."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from fedjax_srp.base import Array, Examples, FederatedSource, Predict
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class TrainingLoss:
-    """The clients of other data, scored on their training examples, a pytree to pass to `simulate`.
+    """Clients of other data, scored by their training loss, a pytree to pass to `simulate`.
 
-    A score is the sum of the losses of a client's examples: the mean over clients is the loss of all examples under the
-    evaluated model, exact and at every evaluation. SMALLER IS BETTER.
+    A score is the sum of the losses of a client's examples; the mean over clients is the exact loss of the evaluated
+    model on all examples. SMALLER IS BETTER.
 
     Build it with `training_loss`.
 
     Attributes:
-        data: with the examples.
-        loss: `(outputs (batch, ...), y (batch,)) -> (batch,)`, of each example.
+        data: the federation with the examples.
+        loss: `(outputs (batch, ...), y (batch,)) -> (batch,)`, one loss per example.
     """
 
     data: Any
@@ -34,7 +34,7 @@ class TrainingLoss:
     score_name: ClassVar[str] = "training loss"
     smaller_is_better: ClassVar[bool] = True
 
-    # those of the data
+    # attributes of the data
     num_clients = property(attrgetter("data.num_clients"))
     name = property(attrgetter("data.name"))
     num_classes = property(attrgetter("data.num_classes"))
@@ -43,15 +43,15 @@ class TrainingLoss:
     options = property(lambda self: getattr(self.data, "options", None))
 
     def train_client(self, client_id: Array) -> Examples:
-        """The training examples of one client."""
+        """Return the training examples of a client."""
         return self.data.train_client(client_id)
 
     def test_client(self, client_id: Array) -> Examples:
-        """The same."""
+        """Return the training examples of a client, on which it is scored."""
         return self.data.train_client(client_id)
 
     def score(self, predict: Predict, test: Examples) -> tuple[Array, Array]:
-        """Sum of the losses of a client's training examples, and their number."""
+        """Return the sum of the losses of a client's training examples, and their number."""
         losses = per_example(self.loss(predict(test.x), test.y), test.y.shape[0])
         is_real = jnp.arange(test.y.shape[0], dtype=test.count.dtype) < test.count
         return jnp.sum(jnp.where(is_real, losses, 0), dtype=float), test.count.astype(float)
@@ -65,13 +65,13 @@ jax.tree_util.register_dataclass(TrainingLoss, data_fields=["data"], meta_fields
 
 @checked
 def training_loss(data: FederatedSource, loss: Callable[[Array, Array], Array]) -> TrainingLoss:
-    """Data whose clients are scored by the loss of their training examples, the y axis of FLANP's figures.
+    """Score the clients of data by the loss on their training examples, the y axis of FLANP's figures.
 
     The loss excludes penalties such as weight decay.
 
     Args:
         data: of `Examples`, as from `srp.data.load`.
-        loss: of each example, `model.loss`.
+        loss: per example, such as `model.loss`.
 
     Example:
         >>> import jax, fedjax_srp as srp
@@ -83,5 +83,5 @@ def training_loss(data: FederatedSource, loss: Callable[[Array, Array], Array]) 
         ('training loss', True)
     """
     if not hasattr(data, "train_client"):
-        raise ValueError(f"training_loss: data={short(data)} is no federation; give srp.data.load(name, ...)")
+        raise ValueError(f"training_loss: data={short(data)} is not a federation; give srp.data.load(name, ...)")
     return TrainingLoss(data, loss)

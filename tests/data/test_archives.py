@@ -99,7 +99,7 @@ def test_progress_is_printed(small):
     assert re.fullmatch(r"mnist: preparing .*/mnist/3\.0\.1", said[0])
     assert re.fullmatch(r"mnist: 60 training and 20 test examples, \d+\.\d s", said[1])
     assert re.fullmatch(r"sentiment140: 2 train and 1 test, \d+\.\d s", said[-2])
-    assert said[-1].startswith("sentiment140: is text, which load does not read; read its records with tensorflow_")
+    assert said[-1].startswith("sentiment140: is text, which load reads only in LEAF's layout; read its records with")
 
 
 def test_prepared_data_are_only_read(data_dir, no_network, capsys):

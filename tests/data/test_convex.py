@@ -128,5 +128,5 @@ def test_the_training_loss_of_clients_of_any_size():
 def test_training_loss_needs_data_and_a_function():
     with refused("loss='mse' must be a function"):
         srp.data.training_loss(federation(clients_of((3,), (2,))), "mse")  # pyright: ignore
-    with refused(r"training_loss: data=.* is no federation"):
+    with refused(r"training_loss: data=.* is not a federation"):
         srp.data.training_loss([1], srp.models.cross_entropy)  # pyright: ignore

@@ -114,23 +114,27 @@ def users(of):
 
 
 WRONG = {
-    "column": (PICTURES, {"num_clients": 2, "x": "pixels"}, r"x='pixels' is no column of dataset; choose from image,"),
-    "user": (PICTURES, {"user": "who"}, r"user='who' is no column of dataset"),
-    "no clients": (PICTURES, {}, r"num_clients=None: partition 'iid' needs them"),
+    "column": (PICTURES, {"num_clients": 2, "x": "pixels"}, "x='pixels' is not a column of dataset; choose from image"),
+    "user": (PICTURES, {"user": "who"}, r"user='who' is not a column of dataset"),
+    "no clients": (PICTURES, {}, r"num_clients=None: partition 'iid' needs it"),
     "an argument": (PICTURES, {"num_clients": 2, "alhpa": 1.0}, r"unknown argument 'alhpa' \(did you mean alpha\?\)"),
-    "a list": ([1, 2], {"num_clients": 2}, r"dataset=.*list.* is no data set with rows; give a datasets.Dataset"),
+    "a list": ([1, 2], {"num_clients": 2}, r"dataset=.*list.* is not a data set, or has no rows; give a datasets"),
     "shapes": (
         Dataset(image=[np.zeros((2, 2)), np.zeros((3, 2))], label=[0, 1]),
         {"num_clients": 1},
-        r"column 'image' has rows of shapes \[\(2, 2\), \(3, 2\)\]; bring them to one with Dataset.map before",
+        r"column 'image' has rows of shapes \[\(2, 2\), \(3, 2\)\]; give them one shape with Dataset.map first",
     ),
     "masks": (
         Dataset(image=[np.ma.masked_array(np.zeros(2), [True, False])] * 2, label=[0, 1]),
         {"num_clients": 1},
         r"column 'image': is not a plain array \(it has a mask, which would be lost",
     ),
-    "a NUL": (users(["a", "a\0"]), {"user": "u"}, r"user='u' has 'a\\x00', with a NUL in it; take it out"),
-    "kinds of users": (users([1, "1"]), {"user": "u"}, r"user='u' has values of type int, str; give texts, or whole"),
+    "a NUL": (users(["a", "a\0"]), {"user": "u"}, r"user='u' has 'a\\x00', which contains a NUL; remove it"),
+    "kinds of users": (
+        users([1, "1"]),
+        {"user": "u"},
+        r"user='u' has values of type int, str; give texts, or integers",
+    ),
     "no user": (users(["a", None]), {"user": "u"}, r"user='u' has values of type NoneType, str; give texts"),
     "users of two kinds": (
         {"train": users(["1", "2"]), "test": users([1, 2])},

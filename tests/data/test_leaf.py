@@ -169,16 +169,16 @@ BROKEN = {
     "KeyError('users')": json.dumps({"x": [1]}),
     "list indices must be": json.dumps([1, 2]),
     "maximum recursion depth": "[" * 100_000,
-    "1 inputs, 2 labels and num_samples 1 of user 'a'": broken(user_data={"a": {"x": [[0.5]], "y": [1, 2]}}),
-    "1 inputs, 1 labels and num_samples 3 of user 'a'": broken(num_samples=[3]),
+    "user 'a' has 1 inputs, 2 labels and num_samples 1": broken(user_data={"a": {"x": [[0.5]], "y": [1, 2]}}),
+    "user 'a' has 1 inputs, 1 labels and num_samples 3": broken(num_samples=[3]),
     "int() argument must be": broken(user_data={"a": {"x": [[0.5]], "y": [None]}}),
-    "the label 0.5 is no integer": broken(user_data={"a": {"x": [[0.5]], "y": [0.5]}}),
+    "the label 0.5 is not an integer": broken(user_data={"a": {"x": [[0.5]], "y": [0.5]}}),
     "invalid literal for int() with base 10: 'e'": broken(user_data={"a": {"x": ["to b"], "y": ["e"]}}),
     "expected str instance, int found": broken(num_samples=[2], user_data={"a": {"x": ["good", 2], "y": [1, 0]}}),
     "there are no examples": broken(users=[], num_samples=[]),
     "inhomogeneous shape": broken(num_samples=[2], user_data={"a": {"x": [[0.5], [1.0, 2.0]], "y": [1, 2]}}),
-    "the name 'y' is there twice": broken().replace('"y": [1]', '"y": [1], "y": [2]'),
-    "the name 'a\\x00' is there twice, or has a NUL in it": broken(
+    "the key 'y' occurs twice": broken().replace('"y": [1]', '"y": [1], "y": [2]'),
+    "the key 'a\\x00' occurs twice, or contains a NUL": broken(
         users=["a", "a\0"], num_samples=[1, 1], user_data={user: {"x": [[0.5]], "y": [1]} for user in ("a", "a\0")}
     ),
 }
@@ -189,7 +189,7 @@ def test_a_broken_file_is_named(message, femnist, capsys):
     folder, _ = femnist
     content = BROKEN[message]
     (folder / "train" / "zzz.json").write_bytes(content if isinstance(content, bytes) else content.encode())
-    start = f"name={str(folder)!r}: train/zzz.json is damaged or has another layout ("
+    start = f"name={str(folder)!r}: train/zzz.json is damaged or is not in LEAF's layout ("
     with refused(f"^{re.escape(start)}.*{re.escape(message)}"):
         load(folder)
     assert cli.main(["run", "--method", "srpfl", "--dataset", str(folder)], set_up_cores=False) == 2
@@ -210,8 +210,8 @@ def test_folders_without_files_are_refused(femnist, tmp_path):
 def test_shapes_must_agree(tmp_path):
     for kind, x in (("train", [[0.5]]), ("test", [[0.5, 1.0]])):
         write(tmp_path / kind / "data.json", ["a"], {"a": x}, {"a": [0]})
-    with refused(re.escape("examples of shapes (1,) and (2,); give one shape")):
+    with refused(re.escape("examples have shapes (1,) and (2,); give all the same shape")):
         load(tmp_path)
     write(tmp_path / "test" / "data.json", ["a"], {"a": ["good"]}, {"a": [0]})
-    with refused(re.escape("examples of shapes (1,) and text; give one shape")):
+    with refused(re.escape("examples have shapes (1,) and text; give all the same shape")):
         load(tmp_path)

@@ -73,5 +73,5 @@ def test_refusals(forum, tmp_path):
         next_words(tmp_path / "nothing")
     write(tmp_path / "numbers", "train", {"ann": [[1.0, 2.0]]})
     write(tmp_path / "numbers", "test", {"ann": [[1.0, 2.0]]})
-    with refused("train has numbers; give a folder of texts"):
+    with refused("inputs in train are numbers; give a folder of texts"):
         next_words(tmp_path / "numbers")

@@ -309,7 +309,7 @@ def test_a_class_may_be_lost_if_the_client_is_not_tested_on_it():
     before = partition.Partition([np.arange(2)], [np.arange(1)])
     y_train, y_test = np.array([0, 1]), np.array([0])
     partition.check_tested_classes(before, [np.array([0])], y_train, y_test, 1)
-    with refused(r"max_examples=1: leaves client 0 no example of a class .*; use 2 or more"):
+    with refused(r"max_examples=1: removes all training examples of a class that client 0 .*; use 2 or more"):
         partition.check_tested_classes(before, [np.array([1])], y_train, y_test, 1)
 
 
@@ -349,7 +349,7 @@ ERRORS = {
     "test_fraction=1.0 must be below 1; give a number between": lambda: partition.consecutive(
         y, y, 10, 3, 20, test_fraction=1.0
     ),
-    "reserved_classes=6 for the last 1 clients: leaves 4 of 10 classes .* hold 5 each; reserve fewer": lambda: (
+    "reserved_classes=6 for the last 1 clients: leaves 4 of 10 classes .* need 5 each; reserve fewer": lambda: (
         partition.by_classes(y, y, 5, 5, reserved_classes=6)
     ),
     "reserved_classes=-1 must be at least 0": lambda: partition.by_classes(y, y, 5, 5, reserved_classes=-1),
@@ -381,5 +381,5 @@ def test_dirichlet_repeats_until_the_smallest_client_has_enough():
     enough = divided(partition.dirichlet, y_train, y_test, 20, 0.3, seed=3, min_examples=smallest + 3)
     assert min(map(len, enough.train)) >= smallest + 3
     assert sum(map(len, enough.train)) == len(y_train)
-    with refused(rf"min_examples={mean + 1}: none of 1000 draws of alpha=0.3 .*; use"):
+    with refused(rf"min_examples={mean + 1}: each of 1000 draws with alpha=0.3 .*; use"):
         partition.dirichlet(y_train, y_test, 20, 0.3, min_examples=mean + 1)

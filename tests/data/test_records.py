@@ -205,7 +205,7 @@ UNFINISHED = {
     "it has not been prepared in data_dir='": lambda folder: shutil.rmtree(folder.parents[1]),
 }
 DAMAGED = {
-    "lacks dataset_info.json, its preparation or a copy did not finish": lambda folder: (
+    "lacks dataset_info.json, because its preparation or a copy did not finish": lambda folder: (
         folder / "dataset_info.json"
     ).unlink(),
     "3.0.1 lacks dataset_info.json": lambda folder: [path.unlink() for path in folder.iterdir()],
@@ -251,7 +251,7 @@ def test_damaged_folders_are_refused_with_a_remedy(message, damage, data_dir, no
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("sentiment140", "name='sentiment140': is text, which load does not read; read its records with"),
+        ("sentiment140", "name='sentiment140': is text, which load reads only in LEAF's layout; read its records with"),
         ("emnist", "name='emnist': no such data set (did you mean mnist or emnist/"),
     ],
 )

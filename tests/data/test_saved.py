@@ -151,8 +151,8 @@ def single(dtype=np.float32):
 @pytest.mark.parametrize(
     ("make", "file", "message"),
     [
-        (single, "mine.csv", "must end in .npz, and its folder must be there"),
-        (single, "nowhere/mine.npz", "must end in .npz, and its folder must be there"),
+        (single, "mine.csv", "must end in .npz, and its folder must exist"),
+        (single, "nowhere/mine.npz", "must end in .npz, and its folder must exist"),
         (
             lambda: holdout(single()),
             "mine.npz",
@@ -161,7 +161,7 @@ def single(dtype=np.float32):
         (
             lambda: single(np.uint8).stored(),
             "mine.npz",
-            "data: inputs are uint8, which load would not read as they are",
+            "data: inputs are uint8, which load would not read unchanged",
         ),
         (lambda: single(jnp.bfloat16), "mine.npz", "data: inputs are bfloat16, which load would not read"),
         (lambda: linear_task(jax.random.key(0), 3, 4, 2), "mine.npz", "must be a FederatedData; give srp.data.load("),

@@ -225,31 +225,35 @@ ERRORS = {
     "name='nowhere.npz': no such file": {"name": "nowhere.npz"},
     "name='{}/pepole.npz': no such file (did you mean people.npz?)": {"name": "/pepole.npz"},
     "name='{}/half.npz': lacks y_train, x_test, y_test; found x_train": {"name": "/half.npz"},
-    "users_train: shape is (3,), y_train has (300,); give one user": {"name": "/odd.npz"},
+    "users_train: has shape (3,), y_train (300,); give one user": {"name": "/odd.npz"},
     "name='{}/objects.npz': damaged, or not an .npz file of plain arrays": {"name": "/objects.npz"},
     "name='{}/text.npz': damaged, or not an .npz file of plain arrays": {"name": "/text.npz"},
     "name='{}/writers.npz': lacks writer_test; found x_train": {"name": "/writers.npz"},
     "partition='dirichelt' is unknown (did you mean dirichlet?); choose from classes": {"partition": "dirichelt"},
-    "users=None (the data set does not say whose examples are whose): partition 'natural' needs them": {
-        "partition": "natural"
+    "partition='natural': the data set has no users; give another partition": {"partition": "natural"},
+    "num_clients=None: partition 'iid' needs it; give it, or another partition": {"num_clients": None},
+    "alpha=None: partition 'dirichlet' needs it": {"partition": "dirichlet"},
+    "alpha: is for partition 'dirichlet', but the partition is 'iid'; leave one": {
+        "partition": "iid",
+        "alpha": 1.0,
     },
-    "num_clients=None: partition 'iid' needs them; give them, or another partition": {"num_clients": None},
-    "alpha=None: partition 'dirichlet' needs them": {"partition": "dirichlet"},
-    "alpha: belongs to partition 'dirichlet' and the partition is 'iid'; leave one": {"partition": "iid", "alpha": 1.0},
-    "alpha: belongs to partition 'dirichlet' and the partition is 'classes'": {"classes_per_client": 2, "alpha": 1.0},
-    "classes_per_client: belongs to partition 'classes' or 'consecutive' and the partition is 'iid'": {
+    "alpha: is for partition 'dirichlet', but the partition is 'classes'": {
+        "classes_per_client": 2,
+        "alpha": 1.0,
+    },
+    "classes_per_client: is for partition 'classes' or 'consecutive', but the partition is 'iid'": {
         "partition": "iid",
         "classes_per_client": 5,
     },
-    "classes_per_client=None: partition 'consecutive' needs them": {"examples_per_class": 5},
-    "classes_per_client=None: partition 'classes' needs them": {"reserved_fraction": 0.5},
-    "classes: lists no label; give some of 0..9, each once": {"classes": []},
+    "classes_per_client=None: partition 'consecutive' needs it": {"examples_per_class": 5},
+    "classes_per_client=None: partition 'classes' needs it": {"reserved_fraction": 0.5},
+    "classes: no label is listed; give some of 0..9, each once": {"classes": []},
     "classes[0]=0.5 must be an integer": {"classes": [0.5]},
     "classes: 3 is listed twice, or has no training examples; give some of 0..9": {"classes": [3, 1, 3]},
     "classes: 11 is listed twice, or has no training examples; give some of 0..9": {"classes": [3, 11]},
     "classes_per_client=3: only 2 classes": {"classes": [3, 4], "classes_per_client": 3},
     "name='sentiment140': is text": {"name": "sentiment140"},
-    "max_examples=4: leaves client 0 no example of a class that it is tested on; use 5 or more": {
+    "max_examples=4: removes all training examples of a class that client 0 is tested on; use 5 or more": {
         "classes_per_client": 5,
         "max_examples": 4,
     },

@@ -119,10 +119,10 @@ def test_refusals_of_data():
     one = [np.ones((2, 4), int)]
     for train, test, options, message in (
         (one, one * 2, {}, "train lists 1 clients and test 2"),
-        ([np.ones((2, 4))], one, {}, r"train\[0\]: are no tokens"),
+        ([np.ones((2, 4))], one, {}, r"train\[0\]: has values that are not tokens"),
         (one, [np.ones((2, 5), int)], {}, r"test\[0\]: has shape \(2, 5\)"),
         ([np.ones((0, 4), int)], one, {}, r"train\[0\]: has shape \(0, 4\)"),
-        ([-one[0]], one, {}, r"train\[0\]: are no tokens"),
+        ([-one[0]], one, {}, r"train\[0\]: has values that are not tokens"),
         (one, one, {"num_classes": 1}, "num_classes=1: there is a token 1; give at least 2"),
     ):
         with refused(message):
