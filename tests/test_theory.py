@@ -107,7 +107,7 @@ def test_rounds_between_is_the_smallest_number():
     path = theory.distances(A, np.full(rounds, ratio), start)
     assert path[-1] <= end < path[-2]
     assert theory.rounds_between(0.1, 0.2, A, ratio) == 0
-    with pytest.raises(ValueError, match=r"end=0\.1 is out of reach"):
+    with pytest.raises(ValueError, match=r"end=0\.1 cannot be reached"):
         theory.rounds_between(start, 0.1, A, ratio)
 
 

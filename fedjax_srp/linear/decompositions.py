@@ -1,6 +1,6 @@
-"""Decompositions of small matrices by plain products and sums.
+"""Decompositions of small matrices by products and sums, for accelerators.
 
-On an accelerator library calls replace LAPACK, which CUDA graphs cannot contain. For a few columns the loops here are
+There, JAX's decompositions are library calls, which CUDA graphs cannot contain. For a few columns the loops here are
 short, and as robust as LAPACK for ill-conditioned and singular matrices. (On a CPU LAPACK is faster.)
 """
 
@@ -12,17 +12,16 @@ import numpy as np
 
 from fedjax_srp.base import Array
 
-LARGEST = 16  # columns; more make the program long
-SWEEPS = 10  # of Jacobi's method, which converges quadratically: float64 and 16 columns need 7
+MAX_COLUMNS = 16  # more make the program long
+SWEEPS = 10  # of Jacobi's method, which converges quadratically: 16 columns of float64 need 7
 
 
 def gram_schmidt(matrix: Array) -> Array:
-    """The Q factor of a QR decomposition whose R has no negative diagonal entry, by Gram-Schmidt done twice.
+    """Return the Q factor of a QR decomposition whose R has no negative diagonal entry, by Gram-Schmidt done twice.
 
-    The second time makes the columns orthogonal to rounding whatever the condition of the matrix (Giraud, Langou,
-    Rozloznik and van den Eshof 2005). A column counts as dependent on those before it when no more than 4 k eps of its
-    length is left; the unit vector furthest from their span replaces it. A column that is not finite and those after it
-    become nan.
+    The second pass makes the columns orthogonal up to rounding for any condition number (Giraud, Langou, Rozloznik and
+    van den Eshof 2005). A column counts as dependent on earlier ones if its residual is at most 4 k eps of its length;
+    it is replaced by the unit vector furthest from their span. A column that is not finite and later ones become nan.
 
     Args:
         matrix: (d, k).
@@ -34,35 +33,35 @@ def gram_schmidt(matrix: Array) -> Array:
     tolerance = 4 * rank * jnp.finfo(matrix.dtype).eps
     columns: list[Array] = []
     for j in range(min(dim, rank)):
-        done = jnp.stack(columns, axis=1) if columns else jnp.zeros((dim, 0), matrix.dtype)
+        basis = jnp.stack(columns, axis=1) if columns else jnp.zeros((dim, 0), matrix.dtype)
         scale = nonzero(jnp.max(jnp.abs(matrix[:, j])))  # squares neither overflow nor vanish
-        given = matrix[:, j] / scale
-        left = _without(_without(given, done), done)
-        furthest = jnp.argmin(jnp.sum(done**2, axis=1))
-        other = _without((jnp.arange(dim) == furthest).astype(matrix.dtype), done)
-        is_new = ~(norm(left) <= tolerance * norm(given))  # true for nan, which is passed on
-        once = jnp.where(is_new, left / nonzero(norm(left)), other)
-        twice = _without(once, done)
+        column = matrix[:, j] / scale
+        residual = _project_out(_project_out(column, basis), basis)
+        furthest = jnp.argmin(jnp.sum(basis**2, axis=1))
+        substitute = _project_out((jnp.arange(dim) == furthest).astype(matrix.dtype), basis)
+        is_independent = ~(norm(residual) <= tolerance * norm(column))  # true for nan, which is passed on
+        once = jnp.where(is_independent, residual / nonzero(norm(residual)), substitute)
+        twice = _project_out(once, basis)
         columns.append(twice / norm(twice))
     return jnp.stack(columns, axis=1)
 
 
-def _without(x: Array, basis: Array) -> Array:
+def _project_out(x: Array, basis: Array) -> Array:
     return x - basis @ (x @ basis)
 
 
 def norm(x: Array) -> Array:
-    """||x||, of all entries."""
+    """Return the Euclidean norm of all entries."""
     return jnp.sqrt(jnp.sum(x**2))
 
 
 def nonzero(x: Array) -> Array:
-    """A divisor: x, or 1 where it is 0."""
+    """Replace zeros by 1, for divisions."""
     return jnp.where(x == 0, 1, x)
 
 
 def jacobi_eigh(matrix: Array) -> tuple[Array, Array]:
-    """Eigenvalues, ascending, and eigenvectors of a symmetric matrix, by Jacobi's method with disjoint pairs at once.
+    """Return eigenvalues, ascending, and eigenvectors of a symmetric matrix, by Jacobi's method on disjoint pairs.
 
     A sweep rotates every pair of coordinates once, in the rounds of a tournament (Brent and Luk 1985).
 
@@ -70,24 +69,24 @@ def jacobi_eigh(matrix: Array) -> tuple[Array, Array]:
         matrix: (n, n), symmetric.
 
     Returns:
-        (n,) and (n, n), as `jnp.linalg.eigh` has them up to the signs of the vectors.
+        (n,) and (n, n), as `jnp.linalg.eigh` returns them, up to the signs of the vectors.
     """
     n = matrix.shape[0]
-    pairs = jnp.asarray(_tournament(n + n % 2))  # (rounds, pairs, 2); an odd one out meets a coordinate of zeros
+    pairs = jnp.asarray(_tournament(n + n % 2))  # (rounds, pairs, 2); an odd n is padded by a coordinate of zeros
     padding = (0, n % 2)
     identity = jnp.eye(n + n % 2, dtype=matrix.dtype)
 
     def rotate(index: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         a, vectors = carry
         p, q = pairs[index % pairs.shape[0]].T
-        # The angle that makes entry (p, q) zero: tan(2 t) = 2 a_pq / (a_qq - a_pp), the smaller of its solutions.
-        apart, twice = a[q, q] - a[p, p], 2 * a[p, q]
-        length = jnp.abs(apart) + jnp.sqrt(apart**2 + twice**2)
-        tan = jnp.where(apart < 0, -twice, twice) / jnp.where(length > 0, length, 1)
+        # The smaller angle t that makes entry (p, q) zero: tan(2 t) = 2 a_pq / (a_qq - a_pp).
+        difference, twice = a[q, q] - a[p, p], 2 * a[p, q]
+        length = jnp.abs(difference) + jnp.sqrt(difference**2 + twice**2)
+        tan = jnp.where(difference < 0, -twice, twice) / jnp.where(length > 0, length, 1)
         cos = 1 / jnp.sqrt(1 + tan**2)
         sin = tan * cos
-        turn = identity.at[p, p].set(cos).at[q, q].set(cos).at[p, q].set(sin).at[q, p].set(-sin)
-        return turn.T @ a @ turn, vectors @ turn
+        rotation = identity.at[p, p].set(cos).at[q, q].set(cos).at[p, q].set(sin).at[q, p].set(-sin)
+        return rotation.T @ a @ rotation, vectors @ rotation
 
     scale = nonzero(jnp.max(jnp.abs(matrix)))
     start = jnp.pad(matrix / scale, (padding, padding)), identity
@@ -98,10 +97,10 @@ def jacobi_eigh(matrix: Array) -> tuple[Array, Array]:
 
 
 def _tournament(players: int) -> np.ndarray:
-    """(players - 1, players / 2, 2) int32: rounds of a tournament of all pairs."""
-    circle = np.arange(1, players)
+    """Return a round-robin tournament: (players - 1, players / 2, 2) int32 pairs by round, every pair once."""
+    others = np.arange(1, players)
     rounds = []
-    for turn in range(players - 1):
-        seats = np.concatenate([[0], np.roll(circle, turn)])
-        rounds.append(np.stack([seats[: players // 2], seats[: players // 2 - 1 : -1]], axis=1))
+    for shift in range(players - 1):
+        circle = np.concatenate([[0], np.roll(others, shift)])
+        rounds.append(np.stack([circle[: players // 2], circle[: players // 2 - 1 : -1]], axis=1))
     return np.asarray(rounds, np.int32)

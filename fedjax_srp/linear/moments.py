@@ -8,22 +8,21 @@ from fedjax_srp.base import Array, ClientOutput, Key, Phase, RoundContext, nothi
 from fedjax_srp.linear.sampling import LinearClient, draw_batch
 from fedjax_srp.linear.subspace import eigh, exact_matmul
 
-MAX_BYTES = 256 * 2**20  # of the d x d matrix that every client of a chunk needs
+MAX_BYTES = 256 * 2**20  # of the d x d matrix of every client in a chunk
 
 
 def method_of_moments(dim: int, rank: int, samples: int, itemsize: int = 4, fixed: bool = False) -> Phase:
-    """U (d, k), the top eigenvectors of the mean of P_i = (1/m) sum_j y_j^2 x_j x_j^T (SRPFL, Algorithm 2, lines 1 to
-    5).
+    """Estimate the subspace by U (d, k), the top eigenvectors of the mean of P_i = (1/m) sum_j y_j^2 x_j x_j^T.
 
-    E P_i = (||w_i*||^2 + sigma^2) I + 2 B* w_i* w_i*^T B*^T, so that U spans B* for any noise; this needs Gaussian
-    inputs.
+    These are lines 1 to 5 of SRPFL's Algorithm 2. E P_i = (||w_i*||^2 + sigma^2) I + 2 B* w_i* w_i*^T B*^T for Gaussian
+    inputs, so U spans B* for any noise.
 
     Args:
         dim: d.
         rank: k.
         samples: m.
         itemsize: bytes of a number.
-        fixed: use the clients' fixed samples rather than fresh ones.
+        fixed: use the clients' fixed samples instead of new ones.
 
     Returns:
         A phase for `FederatedAlgorithm.prepare`; the server state must have a field `representation`.

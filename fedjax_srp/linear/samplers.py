@@ -1,18 +1,17 @@
-"""Samples of a round of Algorithm 2: in full, or only the part on which the round depends.
+"""Samples of a round of Algorithm 2: in full, or only the statistics on which the round depends.
 
-A round sees a fresh batch X (m, d), y only through F = X B and y (the head may be anything computed from those) and
-then through X^T r with r = y - F w. For x ~ N(0, I_d) and B with orthonormal columns, B* w* = B a + P b with P an
-orthonormal basis of the rest of span[B, B*], and
+A round uses a new batch X (m, d), y only through F = X B and y (any head is computed from these), and then through
+X^T r with r = y - F w. For x ~ N(0, I_d) and B with orthonormal columns, B* w* = B a + P b, where [B, P] is an
+orthonormal basis of span[B, B*], and
 
-* y = F a + tau e with (F, e) a standard normal (m, k+1) matrix and tau^2 = ||b||^2 + sigma^2: what x has along b is
-  noise to the head;
-* given (F, e), and so r: X^T r has the parts F^T r along B, v rho e^T r + ||r|| (g - (1 - sqrt(1 - rho^2)) v v^T g)
-  along P, where v = b / ||b||, rho = ||b|| / tau and g ~ N(0, I), and ||r|| N(0, I) in every direction perpendicular to
-  both.
+* y = F a + tau e with (F, e) a standard normal (m, k+1) matrix and tau^2 = ||b||^2 + sigma^2: for the head, the part of
+  x along b is noise;
+* given (F, e), and so r, X^T r is F^T r along B, v rho e^T r + ||r|| (g - (1 - sqrt(1 - rho^2)) v v^T g) along P, with
+  v = b / ||b||, rho = ||b|| / tau and g ~ N(0, I), and ||r|| N(0, 1) in every direction perpendicular to both.
 
-Only the last part knows d, and the mean of (X_i^T r_i) w_i^T over clients needs it once: its rows there are independent
-N(0, S) with S = sum_i p_i^2 ||r_i||^2 w_i w_i^T. Everything that depends on (F, e) alone depends on its Gram matrix
-alone, so a triangular root of a Wishart matrix serves in its place.
+Only the last part depends on d, and one draw serves the mean of (X_i^T r_i) w_i^T over clients: its rows there are
+independent N(0, S) with S = sum_i p_i^2 ||r_i||^2 w_i w_i^T. All else depends on (F, e) only through its Gram matrix,
+so a triangular root of a Wishart matrix can replace (F, e).
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from fedjax_srp.linear.subspace import eigh, exact_matmul, orthonormalize
 
 
 class Sampler(NamedTuple):
-    """The interface of Algorithm 2 to samples.
+    """Functions with which Algorithm 2 draws samples and computes gradients.
 
     Attributes:
-        locate: `(B, B*) -> position`, which `draw` needs of B* besides the client's truth.
+        locate: `(B, B*) -> position`, the position of B* relative to B, which `draw` uses.
         draw: `(key, B, position, client) -> batch`, with the fields `features`, F (rows, k), and `y` (rows,).
-        descent: `(key, batch, w) -> message`, linear image of -grad_B f = (1/m) X^T r w^T with r = y - F w.
+        descent: `(key, batch, w) -> message`, a linear image of -grad_B f = (1/m) X^T r w^T with r = y - F w.
         mean_descent: `(key, B, B*, mean message, cohort_size) -> (d, k)`, the mean of -grad_B f over the cohort.
     """
 
@@ -54,7 +53,7 @@ class FullBatch(NamedTuple):
 
 
 def full(samples: int, fixed: bool = False) -> Sampler:
-    """Draw X (m, d) and y: new samples in every call or, if `fixed`, always the same from the client's own key."""
+    """Draw X (m, d) and y: new samples in every call or, if `fixed`, the same ones from the client's key."""
 
     @exact_matmul
     def draw(key: Key, b: Array, position: tuple, client: LinearClient) -> FullBatch:
@@ -77,7 +76,7 @@ class Position(NamedTuple):
 
 
 class SubspaceBatch(NamedTuple):
-    """The part of a batch on which a round depends, up to an orthogonal transformation of its samples."""
+    """Statistics of a batch on which a round depends, up to an orthogonal transformation of the samples."""
 
     features: Array  # (rows, k) F
     y: Array  # (rows,)
@@ -87,7 +86,7 @@ class SubspaceBatch(NamedTuple):
 
 
 class SubspaceMessage(NamedTuple):
-    """(1/m) X^T r w^T of a client within span[B, B*], and the spread of the rest."""
+    """A client's (1/m) X^T r w^T within span[B, B*], and its covariance perpendicular to it."""
 
     inside: Array  # (k, k) along B
     outside: Array  # (p, k) along P
@@ -95,7 +94,7 @@ class SubspaceMessage(NamedTuple):
 
 
 def subspace(samples: int) -> Sampler:
-    """Draw a round's mean exactly in law from O(k^2) numbers per client and one (d, k) matrix.
+    """Draw a round's mean, with its exact distribution, from O(k^2) numbers per client and one (d, k) matrix.
 
     Messages differ from a client's real upload, and the mean has equal weights.
     """
@@ -136,10 +135,10 @@ def subspace(samples: int) -> Sampler:
 
 @exact_matmul
 def _outside_basis(b: Array, truth: Array) -> Array:
-    """P (d, min(k, d - k)): continues an orthonormal B to a basis of a space that contains span[B, B*].
+    """Return P (d, min(k, d - k)) such that [B, P] is orthonormal and its span contains that of [B, B*].
 
-    Orthogonalises against B twice, from a start with components in every direction of P even at B = B*. (One QR of (d,
-    2k) costs a hundred times as much on a CPU as these of (d, k).)
+    P starts with components outside of B even if B = B*, and is orthogonalised against B twice. (On a CPU one QR of
+    (d, 2k) costs a hundred times as much as these of (d, k).)
     """
     dim, rank = b.shape
     if dim < 2 * rank:
@@ -154,11 +153,11 @@ def _outside_basis(b: Array, truth: Array) -> Array:
 
 @exact_matmul
 def draw_perpendicular(key: Key, basis: Array, covariance: Array) -> Array:
-    """A (d, k) matrix with columns perpendicular to an orthonormal `basis` and rows N(0, covariance) otherwise.
+    """Draw a (d, k) matrix with rows N(0, covariance), and project its columns to the complement of `basis`.
 
     Args:
         key: of this draw.
-        basis: (d, q), [B, P], projected out so that its directions are not counted twice.
+        basis: (d, q) orthonormal [B, P], whose directions the caller draws separately.
         covariance: (k, k), positive semi-definite and possibly singular.
     """
     values, vectors = eigh(covariance)

@@ -1,4 +1,4 @@
-"""Samples of a client of a linear task, matrices with the Gram matrix of such samples, and least squares on them."""
+"""Samples of a client of a linear task, designs with the same distribution of the Gram matrix, and least squares."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedjax_srp.linear.subspace import exact_matmul
 
 
 class LinearClient(NamedTuple):
-    """The truth of one client; algorithms may only draw samples from it."""
+    """The true parameters of one client; algorithms may use them only to draw samples."""
 
     representation: Array  # (d, k) B*, orthonormal columns
     head: Array  # (k,) w_i*
@@ -23,7 +23,7 @@ class LinearClient(NamedTuple):
 
 @exact_matmul
 def draw_batch(key: Key, client: LinearClient, samples: int) -> tuple[Array, Array]:
-    """Samples of a client: X (samples, d) standard normal and y = X B* w_i* + z."""
+    """Draw samples of a client: X (samples, d) standard normal and y = X B* w_i* + z."""
     dim = client.representation.shape[0]
     x = jax.random.normal(named_key(key, "x"), (samples, dim))
     noise = jax.random.normal(named_key(key, "noise"), (samples,))
@@ -31,10 +31,10 @@ def draw_batch(key: Key, client: LinearClient, samples: int) -> tuple[Array, Arr
 
 
 def draw_design(key: Key, samples: int, columns: int) -> Array:
-    """A matrix (rows, columns) whose Gram matrix has the law of that of a standard normal (samples, columns) matrix.
+    """Draw a (rows, columns) matrix, whose Gram matrix is distributed like that of (samples, columns) standard normals.
 
-    With enough samples it is Bartlett's triangular root of a Wishart matrix, which costs columns^2 / 2 draws instead of
-    samples * columns; rows is then `columns`, otherwise `samples`.
+    With at least 2 * columns samples it is Bartlett's triangular root of a Wishart matrix, with rows = columns and
+    columns^2 / 2 draws instead of samples * columns; otherwise it is a standard normal matrix with rows = samples.
     """
     if samples < 2 * columns:
         return jax.random.normal(key, (samples, columns))
@@ -46,9 +46,9 @@ def draw_design(key: Key, samples: int, columns: int) -> Array:
 
 
 def _chi_squared(key: Key, dof: Array) -> Array:
-    """Chi-squared draws for degrees of freedom (n,) of at least 2, by Marsaglia and Tsang (2000).
+    """Draw chi-squared numbers for degrees of freedom (n,) of at least 2, by Marsaglia and Tsang (2000).
 
-    `jax.random.gamma` has the same law; one key and one loop for all entries make this five times as fast under vmap.
+    `jax.random.gamma` is five times slower under vmap: here one key and one loop serve all entries.
     """
     n = dof.shape[0]
     d = dof / 2 - 1 / 3
@@ -56,25 +56,25 @@ def _chi_squared(key: Key, dof: Array) -> Array:
     lowest = -1 + jnp.finfo(dof.dtype).epsneg
 
     def attempt(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        trip, accepted, value = state
-        u = jax.random.uniform(jax.random.fold_in(key, trip), (2 * n,), dof.dtype, lowest, 1)  # on (-1, 1)
+        iteration, accepted, value = state
+        u = jax.random.uniform(jax.random.fold_in(key, iteration), (2 * n,), dof.dtype, lowest, 1)  # on (-1, 1)
         x = jnp.sqrt(2) * jax.lax.erf_inv(u[:n])  # normal
         log_u = jnp.log1p(u[n:]) - jnp.log(2)
         v = jnp.maximum(1 + c * x, 0) ** 3
         log_v = jnp.log(jnp.where(v > 0, v, 1))
         accept = (v > 0) & (log_u < x**2 / 2 + d * (1 - v + log_v))
-        return trip + 1, accepted | accept, jnp.where(accepted, value, d * v)
+        return iteration + 1, accepted | accept, jnp.where(accepted, value, d * v)
 
     start = jnp.int32(0), jnp.zeros(dof.shape, jnp.bool_), jnp.zeros_like(dof)
     return 2 * jax.lax.while_loop(lambda state: ~jnp.all(state[1]), attempt, start)[2]
 
 
 def least_squares(features: Array, y: Array) -> Array:
-    """The w of smallest norm among those that minimise ||y - F w||: never nan, for any rank of F.
+    """Return the w of smallest norm among the minimisers of ||y - F w||; it is never nan, for any rank of F.
 
-    By modified Gram-Schmidt, on the columns of F and then on the rows of R, whose short loops vmap into plain vector
-    operations, unlike LAPACK's call for each client. A column counts as dependent on those before it when less
-    than 32 k eps of its length is left.
+    The method is modified Gram-Schmidt on the columns of F and then on the rows of R. Its short loops vmap into vector
+    operations, while LAPACK is called for each client. A column counts as dependent on earlier ones if its residual is
+    less than 32 k eps of its length.
 
     Args:
         features: (m, k) F; fewer samples than columns, duplicates and zeros are fine.
@@ -97,17 +97,17 @@ def least_squares(features: Array, y: Array) -> Array:
         y = y - q * targets[j]
     w = jnp.zeros_like(rows[0])
     basis: list[Array] = []
-    for row, target in zip(rows, targets, strict=True):  # each row fixes w along its new direction
-        rest = row
+    for row, target in zip(rows, targets, strict=True):  # each row determines w along its new direction
+        residual = row
         for u in basis:
-            rest = rest - u * jnp.sum(u * rest)
-        basis.append(_unit(rest, zero))
-        length = norm(rest)
+            residual = residual - u * jnp.sum(u * residual)
+        basis.append(_unit(residual, zero))
+        length = norm(residual)
         w = w + basis[-1] * jnp.where(length > 0, (target - jnp.sum(row * w)) / nonzero(length), 0)
     return w
 
 
 def _unit(x: Array, threshold: Array) -> Array:
-    """x / ||x||, or zero where ||x|| does not exceed the threshold."""
+    """Return x / ||x||, or zero unless ||x|| exceeds the threshold."""
     length = norm(x)
     return jnp.where(length > threshold, x / jnp.where(length > threshold, length, 1), 0)

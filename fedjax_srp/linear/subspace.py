@@ -7,43 +7,43 @@ import jax.numpy as jnp
 
 from fedjax_srp.backend import platform
 from fedjax_srp.base import Array
-from fedjax_srp.linear.decompositions import LARGEST, gram_schmidt, jacobi_eigh
+from fedjax_srp.linear.decompositions import MAX_COLUMNS, gram_schmidt, jacobi_eigh
 from fedjax_srp.loops import sequential
 
-exact_matmul = jax.default_matmul_precision("highest")  # accelerators would round products to three digits
+exact_matmul = jax.default_matmul_precision("highest")  # otherwise accelerators round products to three digits
 
 
 @exact_matmul
 def eigh(matrix: Array) -> tuple[Array, Array]:
-    """Eigenvalues, ascending, and eigenvectors of a symmetric matrix (n, n); under vmap, one matrix after the other.
+    """Return eigenvalues, ascending, and eigenvectors of a symmetric matrix (n, n); vmap runs one matrix at a time.
 
-    Small ones on an accelerator are decomposed by `decompositions`. The batched decomposition of jaxlib 0.10 waits for
-    the thread pool that it runs in. If all CPU devices wait at once (seeds vmapped over several devices), the program
+    On accelerators, `decompositions` handles small matrices. The batched decomposition of jaxlib 0.10 waits for the
+    thread pool in which it runs; if all CPU devices wait at once (seeds vmapped over several devices), the program
     deadlocks.
     """
-    if _is_for_small(matrix.shape[1]):
+    if _uses_small_decompositions(matrix.shape[1]):
         return jacobi_eigh(matrix)
     values, vectors = sequential(lambda m: tuple(jnp.linalg.eigh(m)))(matrix)
     return values, vectors
 
 
-def _is_for_small(columns: int) -> bool:
-    return platform() != "cpu" and columns <= LARGEST
+def _uses_small_decompositions(columns: int) -> bool:
+    return platform() != "cpu" and columns <= MAX_COLUMNS
 
 
 @exact_matmul
 def orthonormalize(matrix: Array) -> Array:
-    """The Q factor of a QR decomposition, with signs chosen so that the diagonal of R is not negative.
+    """Return the Q factor of a QR decomposition, with signs chosen so that the diagonal of R is not negative.
 
-    For independent columns of `matrix` this makes Q unique, and continuous in `matrix`.
+    For independent columns Q is unique, and continuous in `matrix`.
 
     Args:
         matrix: (d, k).
 
     Returns:
-        (d, min(d, k)) with orthonormal columns, even where those of `matrix` are dependent.
+        (d, min(d, k)) with orthonormal columns, even if those of `matrix` are dependent.
     """
-    if _is_for_small(matrix.shape[1]):
+    if _uses_small_decompositions(matrix.shape[1]):
         return gram_schmidt(matrix)
     q, r = jnp.linalg.qr(matrix)
     sign = jnp.where(jnp.diagonal(r) < 0, -1, 1).astype(q.dtype)
@@ -52,16 +52,16 @@ def orthonormalize(matrix: Array) -> Array:
 
 @exact_matmul
 def principal_angle_distance(b1: Array, b2: Array) -> Array:
-    """Sine of the largest principal angle between two column spaces, dist = ||(I - Q1 Q1^T) Q2||_2 (SRPFL, section 4).
+    """Return the sine of the largest principal angle, dist = ||(I - Q1 Q1^T) Q2||_2 (SRPFL, section 4).
 
-    Computed as the sine: the cosine would lose every distance below the square root of the machine precision.
+    It is not computed from the cosine, which loses every distance below the square root of the machine precision.
 
     Args:
-        b1: (d, k), of full column rank; need not be orthonormal.
+        b1: (d, k), of full column rank, not necessarily orthonormal.
         b2: (d, k), likewise.
 
     Returns:
-        () between 0 (same space) and 1 (some direction of one is perpendicular to the other).
+        () between 0 (equal column spaces) and 1 (some direction of one is perpendicular to the other).
 
     Example:
         >>> import jax.numpy as jnp
@@ -73,5 +73,5 @@ def principal_angle_distance(b1: Array, b2: Array) -> Array:
     """
     q1, q2 = orthonormalize(b1), orthonormalize(b2)
     outside = q2 - q1 @ (q1.T @ q2)
-    largest = eigh(outside.T @ outside)[0][-1]  # the largest is exact to a relative eps
+    largest = eigh(outside.T @ outside)[0][-1]  # the largest eigenvalue is exact up to a relative eps
     return jnp.clip(jnp.sqrt(jnp.maximum(largest, 0)), 0, 1)

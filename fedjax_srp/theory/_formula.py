@@ -1,4 +1,4 @@
-"""Checks of arguments for every formula, and the rating of its value."""
+"""`formula`: decorator that checks the arguments of a formula and records the kind of its value."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ Contraction = Annotated[
     float, Above(0), AtMost(0.25), "see Theorem 4.5; with eta <= 1/(8 sigma_max^2) it is at most 1/16"
 ]
 Chat = Annotated[
-    float, Above(1), Below(math.sqrt(2)), "the target has to need all clients, and be in reach: give e.g. 1.1"
+    float, Above(1), Below(math.sqrt(2)), "the target must need all clients and be reachable: give e.g. 1.1"
 ]
-KIND: dict[str, str] = {}  # formula -> what its value is, see `theory`
+KIND: dict[str, str] = {}  # name of a formula -> kind of its value, see `theory`
 
 
 def formula(kind: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make a formula of this kind refuse, in one line, arguments that are no numbers or for which it is undefined."""
+    """Record the kind of a formula, and raise a ValueError of one line for invalid arguments or undefined values."""
 
-    def rated(function: Callable[P, R]) -> Callable[P, R]:
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
         KIND[function.__name__] = kind
-        return _checking(function)
+        return _with_checks(function)
 
-    return rated
+    return decorate
 
 
-def _checking(function: Callable[P, R]) -> Callable[P, R]:
-    checking, signature = checked(function), inspect.signature(function)
+def _with_checks(function: Callable[P, R]) -> Callable[P, R]:
+    checked_function, signature = checked(function), inspect.signature(function)
 
     @functools.wraps(function)
-    def value(*args: P.args, **kwargs: P.kwargs) -> R:
+    def checked_value(*args: P.args, **kwargs: P.kwargs) -> R:
         for name, number in signature.bind(*args, **kwargs).arguments.items():
             if signature.parameters[name].annotation != "Count" and (
                 is_number(number) or isinstance(number, np.ndarray)
             ):
-                check_numbers(name, number, f"{function.__name__} takes such")
+                check_numbers(name, number, f"see the docstring of {function.__name__}")
         try:
-            return checking(*args, **kwargs)
+            return checked_function(*args, **kwargs)
         except (ArithmeticError, LookupError, ValueError) as error:
-            if ";" in str(error) or "=" in str(error):  # our own, which name value and remedy
+            if ";" in str(error) or "=" in str(error):  # raised by our checks, with value and remedy
                 raise
             given = ", ".join([*map(short, args), *(f"{name}={short(number)}" for name, number in kwargs.items())])
             reason = str(error)
-        raise ValueError(f"{function.__name__}({given}) has no value: {reason}; see its docstring for what it takes")
+        raise ValueError(f"{function.__name__}({given}) is undefined: {reason}; see its docstring for valid arguments")
 
-    return value
+    return checked_value

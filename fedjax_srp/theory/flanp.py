@@ -13,7 +13,7 @@ from fedjax_srp.theory._formula import formula
 
 @formula("printed bound")
 def flanp_alpha(n: Count, mu: float, smoothness: float, c: float) -> float:
-    """The largest alpha_n that FLANP's Theorem 1 allows, as printed; where L is small its proof allows less (eq. 22).
+    """Return the largest alpha_n of FLANP's Theorem 1, as printed; for small L its proof allows only less (eq. 22).
 
     Args:
         n: participants of the stage.
@@ -35,7 +35,7 @@ def flanp_alpha(n: Count, mu: float, smoothness: float, c: float) -> float:
 def flanp_step_sizes(n: Count, mu: float, smoothness: float, c: float, local_steps: float) -> tuple[float, float]:
     """FLANP, Theorem 1: eta_n = alpha_n / (tau sqrt n) and gamma_n = sqrt n / (2 alpha_n L), with the largest alpha_n.
 
-    For every n a round moves by eta gamma tau = 1 / (2L) times the mean direction.
+    For every n, a round moves the model by eta gamma tau = 1 / (2L) times the mean direction.
     """
     alpha, root = flanp_alpha(n, mu, smoothness, c), math.sqrt(n)
     return alpha / (local_steps * root), root / (2 * alpha * smoothness)
@@ -49,34 +49,34 @@ def flanp_local_steps(samples: float, noise: float, c: float) -> float:
 
 @formula("printed bound")
 def flanp_stage_rounds(kappa: float) -> float:
-    """FLANP, Theorem 1: R = 12 kappa log 6 rounds suffice for a stage that starts at the end of the one before."""
+    """FLANP, Theorem 1: R = 12 kappa log 6 rounds suffice for a stage that starts where the previous one ended."""
     return 12 * kappa * math.log(6)
 
 
 @formula("printed bound")
 def flanp_warm_gap(n: Count, before: Count, samples: float, c: float) -> float:
-    """FLANP, Proposition 1: L_n(w) - L_n(w_n*) <= 2 (n-m)/n (V_(n-m)s + V_ms) + V_ms for a w that ends the stage of m.
+    """FLANP, Proposition 1: L_n(w) - L_n(w_n*) <= 2 (n-m)/n (V_(n-m)s + V_ms) + V_ms for the last w of the stage of m.
 
     Args:
         n: participants of the stage.
-        before: m, those of the stage before, fewer.
+        before: m, participants of the previous stage, fewer than n.
         samples: s, per client.
         c: of V_ns = c / (n s).
     """
     if not 1 <= before < n:
         raise ValueError(f"before={before} must be at least 1 and below n={n}: stages grow")
-    more = n - before
-    return 2 * more / n * (c / (more * samples) + c / (before * samples)) + c / (before * samples)
+    added = n - before
+    return 2 * added / n * (c / (added * samples) + c / (before * samples)) + c / (before * samples)
 
 
 @formula("printed bound")
 def flanp_time(times: np.ndarray, initial: Count, kappa: float, samples: float, noise: float, c: float) -> float:
     """FLANP, Proposition 2 and eq. 34: R tau sum over n = n0, 2 n0, ..., N of T_(n).
 
-    R and tau as in `flanp_stage_rounds` and `flanp_local_steps`.
+    R and tau are those of `flanp_stage_rounds` and `flanp_local_steps`.
 
     Args:
-        times: (N,) T_i, or the expectations of T_(i); they are sorted here.
+        times: (N,) T_i, or the expectations of T_(i), in any order.
         initial: n0.
         kappa: condition number L / mu.
         samples: s, per client.
@@ -84,15 +84,15 @@ def flanp_time(times: np.ndarray, initial: Count, kappa: float, samples: float, 
         c: of the statistical accuracy V_ns = c / (n s).
     """
     ordered = np.sort(times)
-    stages = [float(ordered[n - 1]) for n in stage_sizes(initial, len(times))]
-    return flanp_stage_rounds(kappa) * flanp_local_steps(samples, noise, c) * sum(stages)
+    stage_times = [float(ordered[n - 1]) for n in stage_sizes(initial, len(times))]
+    return flanp_stage_rounds(kappa) * flanp_local_steps(samples, noise, c) * sum(stage_times)
 
 
 @formula("printed bound")
 def fedgate_time(times: np.ndarray, kappa: float, samples: float, noise: float, c: float, initial_gap: float) -> float:
     """FLANP, Proposition 3 and eq. 35: R tau T_(N), R = 6 kappa log(5 Delta0 N s / c), tau = 1.25 s sigma^2 / c.
 
-    `times` as for `flanp_time`, in any order; Delta0 is above c / (5 N s).
+    `times` are as in `flanp_time`; `initial_gap` is Delta0, above c / (5 N s).
     """
     gap = _log_gap(initial_gap, len(times), samples, c)
     return 6 * kappa * gap * (1.25 * samples * noise / c) * float(np.sort(times)[-1])
@@ -100,9 +100,9 @@ def fedgate_time(times: np.ndarray, kappa: float, samples: float, noise: float, 
 
 @formula("printed bound")
 def flanp_ratio(num_clients: Count, samples: float, c: float, initial_gap: float, initial: Count = 1) -> float:
-    """E[T_FLANP] / E[T_FedGATE] for exponential times (FLANP, eq. 36 and the equality of eq. 45).
+    """Return E[T_FLANP] / E[T_FedGATE] for exponential times (FLANP, eq. 36 and the equality of eq. 45).
 
-    A ratio of sufficient rounds, not of necessary ones.
+    It compares numbers of rounds that suffice, not of rounds that are necessary.
     """
     times = np.cumsum(1 / np.arange(num_clients, 0, -1.0))  # E[T_(i)] = H_N - H_(N-i)
     return flanp_time(times, initial, 1, samples, 1, c) / fedgate_time(times, 1, samples, 1, c, initial_gap)
@@ -119,10 +119,10 @@ def flanp_ratio_bound(num_clients: Count, samples: float, c: float, initial_gap:
 
 
 def _log_gap(initial_gap: float, num_clients: Count, samples: float, c: float) -> float:
-    """log(5 Delta0 N s / c)."""
-    reached = c / (5 * num_clients * samples)
-    if initial_gap <= reached:
+    """Return log(5 Delta0 N s / c)."""
+    final_gap = c / (5 * num_clients * samples)
+    if initial_gap <= final_gap:
         raise ValueError(
-            f"initial_gap={initial_gap} must be above c / (5 N s) = {reached:.6g}: there is nothing to train"
+            f"initial_gap={initial_gap} must be above c / (5 N s) = {final_gap:.6g}, the gap at the end of training"
         )
-    return math.log(initial_gap / reached)
+    return math.log(initial_gap / final_gap)

@@ -18,20 +18,20 @@ from fedjax_srp.theory.times import order_statistic_mean
 
 @formula("valid bound")
 def max_step_size(sigma_max: float) -> float:
-    """Largest eta of Theorem 4.5: 1 / (8 sigma_max^2).
+    """Return the largest eta of Theorem 4.5: 1 / (8 sigma_max^2).
 
-    Eq. 8: sigma_max is the largest singular value of W*_I / sqrt(n) over ALL sets I of n clients, n0 <= n <= N. That of
-    all N heads together is smaller and allows a larger step than the theorem does.
+    Eq. 8: sigma_max is the largest singular value of W*_I / sqrt(n) over ALL sets I of n clients, n0 <= n <= N. The
+    value for all N heads together is smaller, and gives a larger step than the theorem allows.
     """
     return 1 / (8 * sigma_max**2)
 
 
 @formula("valid bound")
 def contraction_rate(step_size: float, initial_distance: float, sigma_min: float) -> float:
-    """The a of Theorem 4.5, in (0, 1/4]: eta E0 sigma_min^2 / 2 with E0 = 1 - dist(B0, B*)^2.
+    """Return the a of Theorem 4.5, in (0, 1/4]: eta E0 sigma_min^2 / 2 with E0 = 1 - dist(B0, B*)^2.
 
-    Eq. 8: sigma_min is the smallest singular value of W*_I / sqrt(n) over ALL sets I of n clients, n0 <= n <= N. That
-    of all N heads together is larger, and so is the a that it gives: an optimistic one.
+    Eq. 8: sigma_min is the smallest singular value of W*_I / sqrt(n) over ALL sets I of n clients, n0 <= n <= N. The
+    value for all N heads together is larger, and gives an a that is too large.
     """
     return as_annotated("a", step_size * (1 - initial_distance**2) * sigma_min**2 / 2, Contraction)
 
@@ -44,9 +44,9 @@ def contraction(distance: float, a: Contraction, ratio: float) -> float:
 
 @formula("exact recursion")
 def fixed_point(a: Contraction, ratio: float) -> float:
-    """The limit of eq. 9 with n = ratio * n0 participants: a / (sqrt(ratio (1-a)) (1 - sqrt(1-a))) (below eq. 10).
+    """Return the limit of eq. 9 for n = ratio * n0 participants (eq. 10): a / (sqrt(ratio (1-a)) (1 - sqrt(1-a))).
 
-    With s = sqrt(1-a) it is (1+s) / (s sqrt(ratio)), above 2 / sqrt(ratio): no statement at all up to ratio = 4.
+    With s = sqrt(1-a) it is (1+s) / (s sqrt(ratio)), above 2 / sqrt(ratio): a trivial bound up to ratio = 4.
     """
     s = math.sqrt(1 - a)
     return (1 + s) / (s * math.sqrt(ratio))
@@ -54,7 +54,7 @@ def fixed_point(a: Contraction, ratio: float) -> float:
 
 @formula("exact recursion")
 def distances(a: Contraction, ratios: np.ndarray, initial_distance: float = 1.0) -> np.ndarray:
-    """The recursion of eq. 9 over rounds with n/n0 = ratios[t]: (R,) distances after each round."""
+    """Iterate eq. 9 over rounds with n/n0 = ratios[t]; return the (R,) distances after each round."""
     out, distance = np.empty(len(ratios)), initial_distance
     for t, ratio in enumerate(ratios):
         out[t] = distance = contraction(distance, a, float(ratio))
@@ -73,11 +73,11 @@ def target_distance(a: Contraction, num_clients: Count, initial: Count, chat: Ch
 def switching_distances(
     a: Contraction, num_clients: Count, initial: Count, communication: float = 0.0, rate: float = 1.0
 ) -> np.ndarray:
-    """X_r, the largest distance at which n_r participants are best per unit of time (Lemma B.1, eq. 196 to 198).
+    """Return X_r, the largest distance at which n_r participants are best per unit of time (Lemma B.1, eq. 196 to 198).
 
     X_0 = infinity, and at X_(r+1) stages r and r + 1 progress equally fast:
-    X_(r+1) (1-s) = (A_r (E_(r+1) + C) - A_(r+1) (E_r + C)) / (E_(r+1) - E_r), A_r = a / sqrt((n_r/n0)(1-a)); where n
-    doubles this is A_r (1 + (E_r + C)(1 - 1/sqrt 2) / (E_(r+1) - E_r)), eq. 198 (the printed 194 has an index slip).
+    X_(r+1) (1-s) = (A_r (E_(r+1) + C) - A_(r+1) (E_r + C)) / (E_(r+1) - E_r), A_r = a / sqrt((n_r/n0)(1-a)). If n
+    doubles, this is A_r (1 + (E_r + C)(1 - 1/sqrt 2) / (E_(r+1) - E_r)), eq. 198 (the printed 194 has a wrong index).
 
     Returns:
         (number of stages,) distances.
@@ -95,12 +95,12 @@ def switching_distances(
 
 @formula("exact recursion")
 def rounds_between(start: float, end: float, a: Contraction, ratio: float) -> int:
-    """Smallest t with dist_t <= end when dist_0 = start, by dist_t = x + (start - x) sqrt(1-a)^t (eq. 199)."""
+    """Return the smallest t with dist_t <= end for dist_0 = start, dist_t = x + (start - x) sqrt(1-a)^t (eq. 199)."""
     if start <= end:
         return 0
     x = fixed_point(a, ratio)
     if end <= x:
-        raise ValueError(f"end={end:.6g} is out of reach: with n/n0={ratio:g} distances stay above {x:.6g}")
+        raise ValueError(f"end={end:.6g} cannot be reached: with n/n0={ratio:g} distances stay above {x:.6g}")
     return math.ceil(2 * math.log((start - x) / (end - x)) / -math.log1p(-a) - 1e-9)
 
 
@@ -108,8 +108,8 @@ def rounds_between(start: float, end: float, a: Contraction, ratio: float) -> in
 def stage_rounds(a: Contraction, num_clients: Count, initial: Count, rate: float = 1.0) -> np.ndarray:
     """Eq. 206: rounds t_r from X_r to X_(r+1), not rounded up, for 1 <= r < last; nan in the first stage and the last.
 
-    2 log(sqrt 2 (E_(r+1) - E_r) / (E_r - E_(r-1))) / log(1/(1-a)): the communication cost cancels. `initial` has to
-    divide `num_clients` into a power of 2. The first stage used and the last need `schedule`.
+    2 log(sqrt 2 (E_(r+1) - E_r) / (E_r - E_(r-1))) / log(1/(1-a)): the communication cost cancels. `num_clients` is
+    `initial` times a power of 2. For the first stage that gets rounds, and for the last, see `schedule`.
     """
     sizes = stage_sizes(initial, num_clients)
     if sizes[-1] != initial * 2 ** (len(sizes) - 1):
@@ -122,14 +122,14 @@ def stage_rounds(a: Contraction, num_clients: Count, initial: Count, rate: float
 class Schedule(NamedTuple):
     """A plan for SRPFL, `participation.Doubling(initial, plan.rounds_per_stage)`."""
 
-    rounds_per_stage: list[int]  # the last stage's included, to the target
+    rounds_per_stage: list[int]  # the last stage ends at the target
     cohort_sizes: list[int]  # n_r
     stage_times: list[float]  # E_r + C, expected time of a round
     target: float  # eps
 
     @property
     def num_rounds(self) -> int:
-        """In all stages."""
+        """Number of rounds in all stages."""
         return sum(self.rounds_per_stage)
 
     @property
@@ -148,9 +148,9 @@ def schedule(
     rate: float = 1.0,
     initial_distance: float = 1.0,
 ) -> Schedule:
-    """Rounds of every stage by iterating eq. 9: stage r lasts until distance X_(r+1), the last until eps.
+    """Compute the rounds of every stage by iterating eq. 9: stage r ends at distance X_(r+1), the last one at eps.
 
-    A stage whose X_(r+1) is no smaller than the distance it would start from gets no rounds.
+    A stage whose X_(r+1) is at least its initial distance gets no rounds.
 
     Args:
         a: as in `contraction_rate`.
@@ -176,10 +176,10 @@ def schedule(
 
 @formula("exact recursion")
 def fedrep_rounds(a: Contraction, num_clients: Count, initial: Count, chat: Chat, initial_distance: float = 1.0) -> int:
-    """Rounds of FedRep, all N clients in each, to eps (eq. 244).
+    """Return the number of rounds of FedRep, with all N clients, to eps (eq. 244).
 
-    From distance 1 it is ceil(2 log((1-x) / ((chat-1) x)) / log(1/(1-a))) with x the fixed point, where chat x < 1,
-    else 0; `initial` scales the noise only.
+    From distance 1 it is ceil(2 log((1-x) / ((chat-1) x)) / log(1/(1-a))) with the fixed point x if chat x < 1, else 0;
+    `initial` only scales the noise.
     """
     eps = target_distance(a, num_clients, initial, chat)
     return rounds_between(initial_distance, eps, a, num_clients / initial)
@@ -208,7 +208,7 @@ def srpfl_time_bound(a: Contraction, num_clients: Count, chat: Chat, c: float = 
     """Lemma B.2, eq. 209: E[T_SRPFL] <= log N (6(c+1) + 4 log(1/(chat-1))) / log(1/(1-a)) / lambda.
 
     Here C = c / lambda. The derivation skips stage 0, misplaces (c+1) in eq. 221 and drops 1 + c in eq. 235. The bound
-    holds over wide ranges, and fails where c is large and chat close to 1.
+    holds over wide ranges, and fails if c is large and chat close to 1.
 
     Example:
         >>> from fedjax_srp import theory
@@ -223,7 +223,7 @@ def srpfl_time_bound(a: Contraction, num_clients: Count, chat: Chat, c: float = 
 
 @formula("printed bound")
 def fedrep_rounds_bound(a: Contraction, num_clients: Count, chat: Chat) -> float:
-    """Eq. 245: rounds of FedRep, (2 log(1/(chat-1)) + log N) / log(1/(1-a)), printed as a lower bound. It is none."""
+    """Eq. 245: rounds of FedRep, (2 log(1/(chat-1)) + log N) / log(1/(1-a)). Printed as a lower bound; it is none."""
     return (2 * math.log(1 / (chat - 1)) + math.log(num_clients)) / -math.log1p(-a)
 
 

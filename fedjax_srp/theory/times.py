@@ -22,5 +22,5 @@ def harmonic(n: Count) -> float:
 def order_statistic_mean(i: Count, n: Count, rate: float = 1.0) -> float:
     """E[T_(i)] = (H_n - H_(n-i)) / rate, of the i-th fastest of n clients with times Exp(rate) (FLANP, eq. 40)."""
     if i > n:
-        raise ValueError(f"i={i} must be at most n={n}")
+        raise ValueError(f"i={i} must be at most n={n}, the number of clients")
     return (harmonic(n) - (harmonic(n - i) if i < n else 0.0)) / rate

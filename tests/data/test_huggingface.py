@@ -130,11 +130,7 @@ WRONG = {
         r"column 'image': is not a plain array \(it has a mask, which would be lost",
     ),
     "a NUL": (users(["a", "a\0"]), {"user": "u"}, r"user='u' has 'a\\x00', which contains a NUL; remove it"),
-    "kinds of users": (
-        users([1, "1"]),
-        {"user": "u"},
-        r"user='u' has values of type int, str; give texts, or integers",
-    ),
+    "kinds of users": (users([1, "1"]), {"user": "u"}, r"user='u' has values of type int, str; give texts, or int"),
     "no user": (users(["a", None]), {"user": "u"}, r"user='u' has values of type NoneType, str; give texts"),
     "users of two kinds": (
         {"train": users(["1", "2"]), "test": users([1, 2])},

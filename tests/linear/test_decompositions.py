@@ -10,7 +10,7 @@ import pytest
 import fedjax_srp as srp
 from fedjax_srp.backend import traced_for
 from fedjax_srp.linear import orthonormalize, principal_angle_distance
-from fedjax_srp.linear.decompositions import LARGEST, gram_schmidt, jacobi_eigh
+from fedjax_srp.linear.decompositions import MAX_COLUMNS, gram_schmidt, jacobi_eigh
 
 SHAPES = [(1, 1), (6, 1), (7, 3), (5, 5), (40, 16), (3, 5)]
 
@@ -67,7 +67,7 @@ def test_nan_is_kept_and_nearly_dependent_columns_count():
     )
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 5, 8, LARGEST])
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8, MAX_COLUMNS])
 @pytest.mark.parametrize("kind", ["random", "gram", "clustered", "zero"])
 def test_eigenvalues_and_vectors(n, kind):
     rng = np.random.default_rng(n)
