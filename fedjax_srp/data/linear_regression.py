@@ -138,7 +138,7 @@ def linear_regression(
 
     if num_clients * samples <= dim:
         raise ValueError(
-            f"linear_regression: dim={dim} must be below num_clients * samples = {num_clients * samples}, else the "
+            f"linear_regression: dim={dim} must be below num_clients * samples = {num_clients * samples}, or the "
             "minimum is not unique"
         )
     deviations = jnp.asarray(float(condition) ** (-0.5 * np.arange(dim) / max(dim - 1, 1)), jnp.float32)
