@@ -108,11 +108,8 @@ def _columns(dataset: Any, argument: str, x: str, y: str, user: str | None) -> l
             raise ValueError(
                 f"{role}={short(column)} is not a column of {argument}; choose from {', '.join(map(str, names))}"
             )
-    return [
-        _stack(x, dataset[x]),
-        _stack(y, dataset[y]),
-        None if user is None else _check_users(user, [*dataset[user]]),
-    ]
+    stacked = [_stack(column, dataset[column]) for column in (x, y)]
+    return [*stacked, None if user is None else _check_users(user, list(dataset[user]))]
 
 
 def _check_users(column: str, values: list[Any]) -> np.ndarray:

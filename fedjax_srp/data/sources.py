@@ -140,7 +140,7 @@ def load(
         min_examples: least number of training examples of a client, for partition "dirichlet".
         sigma: spread of the logarithm of client sizes, for partition "lognormal".
         examples_per_class: size of a client's block of each class, for partition "consecutive"; a tenth is for testing.
-        reserved_classes: number of classes, the last ones, for the last clients only, for partition "classes".
+        reserved_classes: number of last classes, which only the last clients get, for partition "classes".
         reserved_fraction: share of these last clients (default 0.2). An ordered clock makes them the slowest.
         classes: keep only the examples of these labels, renumbered 0, 1, ... in this order.
         max_examples: most training examples per client, classes in proportion; None for all. With partitions by class
