@@ -38,7 +38,7 @@ def test_tables_agree_with_the_registry(name, table):
 
 
 def test_every_evaluation_is_described():
-    assert all(what.endswith(".") for _, _, what in tables.evaluations()[1:])
+    assert all(judges.endswith(".") for _, judges, _ in tables.evaluations()[1:])
 
 
 def test_every_algorithm_and_method_is_named_in_the_docs():

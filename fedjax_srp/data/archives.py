@@ -136,7 +136,9 @@ def _download_missing(builder: Any, data_dir: Path) -> None:
         try:
             storage.replace({target: functools.partial(_download, url, info)})
         except requests.RequestException as error:
-            reason = type(error).__name__ if error.response is None else f"status {error.response.status_code}"
+            reason = str(error) if type(error) is requests.RequestException else type(error).__name__
+            if error.response is not None:
+                reason = f"status {error.response.status_code}"
             still_missing = list(missing.items())[index:]
             sources = {file: f"{info.size:,d} bytes, from {address}" for file, (address, info) in still_missing}
             raise _DownloadError(f"{reason} at {urlsplit(url).hostname}", sources) from error
@@ -159,7 +161,7 @@ def _download(url: str, info: Any, path: Path) -> None:
             digest.update(block)
             bar.update(len(block))
     if digest.hexdigest() != info.checksum:
-        raise requests.exceptions.ContentDecodingError("wrong checksum")  # callers report the type of the error
+        raise requests.RequestException("a file with another checksum")
 
 
 @contextlib.contextmanager

@@ -62,7 +62,7 @@ def test_clocks_are_refused_in_one_line_or_accepted(words):
 
 
 def test_a_clock_name_without_arguments_is_refused_with_arguments():
-    assert str(answer("random:2")).startswith("clock='random:2': 'random' stands for dynamic:exponential(")
+    assert str(answer("random:2")).startswith("clock='random:2': 'random' means dynamic:exponential(")
 
 
 def test_a_traceback_is_a_finding(tmp_path, monkeypatch):
