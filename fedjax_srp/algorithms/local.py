@@ -30,7 +30,7 @@ from fedjax_srp.backend import platform
 from fedjax_srp.base import Array, Examples, Key, Predict, PyTree, TrainingLoss, named_key
 from fedjax_srp.loops import batch_max, fori_loop, most_work, sequential
 from fedjax_srp.models.dense import gradient_in_span, into_span, kernel_of, out_of_span
-from fedjax_srp.models.normalization import counted, with_statistics, without_statistics
+from fedjax_srp.models.normalization import example_weights, with_statistics, without_statistics
 from fedjax_srp.models.split import SplitModel, SplitParams
 
 SEQUENTIAL_BYTES = 128 * 1024  # on a CPU, models larger than this are trained one client after the other
@@ -217,7 +217,7 @@ def local_sgd(
             key_step = jax.random.fold_in(jax.random.fold_in(key_noise, epoch), s)
 
             def objective(params: PyTree, weights: Array) -> Array:
-                with counted(weights):
+                with example_weights(weights):
                     return jnp.sum(weights * per_example(loss(params, frozen, x, y, key_step), batch_size))
 
             old_params, old_state, losses = carry

@@ -93,7 +93,7 @@ def register(name: str, factory: Factory) -> None:
     FACTORIES[name] = checked_maker("model", name, factory, SplitModel, _BUILT_IN, given=2)
 
 
-_OF_EVERY_MODEL = ("input_shape", "num_classes", "cut", "dtype", "augment", "initialization")
+_COMMON_FIELDS = ("input_shape", "num_classes", "cut", "dtype", "augment", "initialization")
 
 
 @checked
@@ -114,15 +114,15 @@ def get(
         augment: augmentation in training: "crop_flip" shifts images by up to 4 pixels and mirrors half of them, as in
             the authors' code on CIFAR; None for none.
         initialization: "torch" for PyTorch's defaults, used in FedRep's experiments; None for Flax's.
-        **options: of the model of that name.
+        **options: of that model, see `options`.
     """
     check_dataset(dataset)
     _check_options(name, options)
     try:
         model = FACTORIES[name](tuple(dataset.example_shape), dataset.num_classes, **options)
     except ValueError as error:
-        of = getattr(dataset, "name", type(dataset).__name__)
-        raise ValueError(f"model={name!r} for data set {of!r}: {error}") from None
+        data_name = getattr(dataset, "name", type(dataset).__name__)
+        raise ValueError(f"model={name!r} for data set {data_name!r}: {error}") from None
     return adjusted(model.cut_above(head_layers), dataset, augment, initialization)
 
 
@@ -135,10 +135,10 @@ def adjusted(model: SplitModel, dataset: Any, augment: str | None, initializatio
 
 @checked
 def options(name: str) -> dict[str, Any]:
-    """Option -> default, of a model by name. Its cut follows from `head_layers`."""
+    """Return {option: default} of a model by name; its cut follows from `head_layers`."""
     check_known("model", [name], FACTORIES)
     known = options_of(FACTORIES[name])
-    names = [*known][2:] if not is_part(FACTORIES[name]) else [n for n in known if n not in _OF_EVERY_MODEL]
+    names = [*known][2:] if not is_part(FACTORIES[name]) else [n for n in known if n not in _COMMON_FIELDS]
     return {option: known[option].default for option in names if option != "cut"}
 
 
@@ -147,7 +147,7 @@ def _check_options(name: str, given: Mapping[str, Any]) -> None:
     for option in given:
         owners = " or ".join(repr(model) for model in FACTORIES if option in options(model))
         if option == "cut":
-            raise ValueError("cut: it follows from head_layers; give that, or model.recut(layer)")
+            raise ValueError("cut: it follows from head_layers; give head_layers, or call model.recut(layer)")
         if owners and option not in known:
-            raise ValueError(f"{option}: belongs to model {owners} and the model is {name!r}; leave one of them out")
+            raise ValueError(f"{option}: belongs to model {owners}, not to {name!r}; leave it out or change the model")
     check_known(f"option of model {name!r}", given, known)

@@ -15,7 +15,7 @@ from fedjax_srp.parts import AtLeast, part
 
 @part
 class CropAndFlip:
-    """A random crop of each padded image, then a mirror image with probability 1/2, as in the SRPFL authors' code.
+    """A random crop of each padded image, mirrored with probability 1/2, as in the SRPFL authors' code.
 
     Each image is shifted by -padding, ..., padding rows and as many columns, all (2 * padding + 1) ** 2 equally likely.
     Called with a key and images (batch, h, w, c) or (batch, h, w) of floats, it returns images.
@@ -41,8 +41,8 @@ class CropAndFlip:
     def __post_init__(self) -> None:
         fill = self.fill
         if is_key(fill) or np.asarray(fill).dtype.kind not in "iuf" or not np.isfinite(fill).all():
-            raise ValueError(f"fill={short(fill)} must be of finite numbers; give one value, or one per channel")
-        object.__setattr__(self, "fill", _nested(fill))
+            raise ValueError(f"fill={short(fill)} must be finite numbers; give one value, or one per channel")
+        object.__setattr__(self, "fill", _as_tuples(fill))
 
     def __call__(self, key: Key, x: Array) -> Array:
         """(key, images) -> images."""
@@ -58,15 +58,15 @@ class CropAndFlip:
         columns = jnp.where(flips, width - 1 - columns, columns) + shift[1]  # (batch, width)
         inside = _within(rows, height)[:, :, None] & _within(columns, width)[:, None, :]  # (batch, height, width)
         image = jnp.arange(batch, dtype=jnp.int32)[:, None, None]
-        moved = x[image, jnp.clip(rows, 0, height - 1)[:, :, None], jnp.clip(columns, 0, width - 1)[:, None, :]]
-        filling = jnp.broadcast_to(jnp.asarray(self.fill, x.dtype), x.shape)
-        return jnp.where(inside.reshape(*inside.shape, *(1,) * (x.ndim - 3)), moved, filling)
+        shifted = x[image, jnp.clip(rows, 0, height - 1)[:, :, None], jnp.clip(columns, 0, width - 1)[:, None, :]]
+        fill = jnp.broadcast_to(jnp.asarray(self.fill, x.dtype), x.shape)
+        return jnp.where(inside.reshape(*inside.shape, *(1,) * (x.ndim - 3)), shifted, fill)
 
 
-def _nested(values: Any) -> Any:
-    """An array as nested tuples, which are static."""
+def _as_tuples(values: Any) -> Any:
+    """An array as nested tuples, which are hashable and so static."""
     array = np.asarray(values)
-    return array.item() if array.ndim == 0 else tuple(map(_nested, array))
+    return array.item() if array.ndim == 0 else tuple(map(_as_tuples, array))
 
 
 def _within(index: Array, size: int) -> Array:
@@ -74,12 +74,12 @@ def _within(index: Array, size: int) -> Array:
 
 
 def check_dataset(dataset: Any) -> None:
-    """Raise a ValueError of one line unless models can be shaped for a data set."""
+    """Raise a `ValueError` unless a data set has the shapes that a model needs."""
     for name in ("example_shape", "num_classes"):
         if not hasattr(dataset, name):
             raise ValueError(
                 f"dataset={short(dataset)} has no {name}; give srp.data.load(name, ...), srp.data.from_arrays(...), "
-                "or that attribute to a class of your own"
+                "or add the attribute to your own class"
             )
 
 
@@ -87,7 +87,7 @@ AUGMENTATIONS = ("crop_flip",)
 
 
 def augmentation(name: str, dataset: Any) -> CropAndFlip:
-    """An augmentation of the papers by name, with the fill of a data set.
+    """Return an augmentation of the papers by name, with the fill of a data set.
 
     Args:
         name: "crop_flip": `CropAndFlip` with padding 4, filled with black.

@@ -1,4 +1,4 @@
-"""The network of the paper on FedAvg's representations: 3 x 3 convolutions in three blocks."""
+"""The CNN of the paper "FedAvg with fine tuning": 3 x 3 convolutions in three blocks."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class CNN(SplitModel):
     """Three times (3 x 3 convolution, ReLU, 3 x 3 convolution, ReLU, 2 x 2 max pooling), fc1, fc2 with ReLU, `out`.
 
     The network of Collins et al., "FedAvg with fine tuning" (section 5.2, appendix C.2). Convolutions keep the size of
-    the image by zero padding. The paper has 512 features before `out`; the kernels' size and the other widths are
-    chosen here.
+    the image by zero padding. The paper has 512 features before `out`; the size of the kernels and the other widths are
+    our choice.
 
     Args:
         input_shape: (h, w, c) or (h, w) of one image, at least 8 x 8; pooling drops an odd last row.
         num_classes: width of `out`.
         channels: of the convolutions conv1 to conv6, two a block.
         hidden: widths of the dense layers fc1 and fc2; the last is the number of features.
-        convolution: as for `LeNet5`, with whose 5 x 5 kernels "auto" was measured.
+        convolution: as for `LeNet5`; "auto" was measured with its 5 x 5 kernels.
         cut: first layer of the head, of conv1 to conv6, fc1, fc2, out; None for a model without a head.
 
     Example:
@@ -44,7 +44,7 @@ class CNN(SplitModel):
         super().__post_init__()
 
     def stack(self) -> Sequence[Layer]:
-        """Convolutions and dense layers."""
+        """The convolutions and dense layers."""
         convolutions = [
             Layer(
                 f"conv{i}",

@@ -1,8 +1,8 @@
 """Convolutions that stay fast when every client has its own weights.
 
-A vmap over clients with their own kernels makes XLA's convolution a grouped one, and on a CPU even the gradient of a
-plain one runs at a few GFLOP/s. The two other strategies are matrix products forwards and backwards, batched or not:
-windows times matrix (im2col), and Winograd's minimal filtering.
+A vmap over clients with their own kernels turns XLA's convolution into a grouped one, and on a CPU even the gradient of
+a plain convolution runs at a few GFLOP/s. The two other strategies use matrix products, forwards and backwards, batched
+or not: windows times matrix (im2col), and Winograd's minimal filtering.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def resolve(strategy: str, kernel_shape: Sequence[int] = (5, 5, 64, 64)) -> str:
 
 
 def check_images(model: str, shape: Sequence[int], smallest: int) -> None:
-    """Raise a ValueError of one line unless examples are images of a size that a model takes."""
+    """Raise a `ValueError` unless examples are images of at least the smallest size."""
     if len(shape) not in (2, 3) or min(shape[:2]) < smallest:
         raise ValueError(
-            f"input_shape={shape}: {model} takes images (h, w) or (h, w, c) of at least {smallest} x {smallest}; mlp "
-            "takes any shape"
+            f"input_shape={shape}: {model} takes images (h, w) or (h, w, c) of at least {smallest} x {smallest}; "
+            "choose mlp, which takes any shape"
         )
 
 
@@ -57,7 +57,7 @@ def convolve(x: Array, kernel: Array, strategy: str = "auto", stride: int = 1) -
     Args:
         x: (batch, h, w, c).
         kernel: (kernel height, kernel width, c, n).
-        strategy: "patches", "winograd", "xla", or "auto": measured on a CPU; elsewhere "xla", without measurements.
+        strategy: "patches", "winograd", "xla", or "auto": the measured choice on a CPU, "xla" elsewhere (unmeasured).
         stride: of the windows, in both directions; above 1, patches replace winograd.
 
     Returns:
@@ -65,7 +65,7 @@ def convolve(x: Array, kernel: Array, strategy: str = "auto", stride: int = 1) -
     """
     strategy = resolve(strategy, kernel.shape)
     if strategy == "xla":
-        dtype = jnp.result_type(x, kernel)  # matrix products do so themselves
+        dtype = jnp.result_type(x, kernel)  # as matrix products promote their operands
         x, kernel = x.astype(dtype), kernel.astype(dtype)
         return jax.lax.conv_general_dilated(
             x, kernel, (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
@@ -80,9 +80,9 @@ def convolve(x: Array, kernel: Array, strategy: str = "auto", stride: int = 1) -
 def patches(x: Array, height: int, width: int, stride: int = 1) -> Array:
     """All windows of a batch of images, (batch, h, w, c) -> (batch, h - height + 1, w - width + 1, height * width * c).
 
-    The last axis is ordered as a kernel (height, width, c) flattened. Columns and rows are taken one after the other:
-    the gradient adds height + width slices instead of height * width, and never scatters. With a stride, every
-    stride-th window of a row and of a column.
+    The last axis has the order of a flattened kernel (height, width, c). Columns are gathered first, then rows, so that
+    the gradient adds height + width slices instead of height * width and needs no scatter. A stride keeps every
+    stride-th window of each row and column.
     """
     out_height, out_width = x.shape[1] - height + 1, x.shape[2] - width + 1
     x = jnp.concatenate([x[:, :, j : j + out_width : stride] for j in range(width)], axis=-1)
@@ -93,7 +93,7 @@ def patches(x: Array, height: int, width: int, stride: int = 1) -> Array:
 def winograd_matrices(taps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The three matrices of F(7 - taps, taps): m = 7 - taps outputs of a filter from 6 products instead of m * taps.
 
-    y = out ((filter g) * (inputs d)), with * entry by entry, is y_j = sum_k d_(j+k) g_k for j < m: Toom-Cook's
+    y = out ((filter g) * (inputs d)), with the elementwise product *, is y_j = sum_k d_(j+k) g_k for j < m: Toom-Cook's
     multiplication of polynomials, transposed (Lavin and Gray 2016, section 3; Blahut 2010, chapter 5).
 
     Returns:
@@ -113,35 +113,37 @@ def winograd_matrices(taps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _winograd(x: Array, kernel: Array) -> Array:
-    """`convolve` by tiles of 6 x 6 inputs: a product of matrices with 2.8 (5 x 5) or 4 times (3 x 3) less work."""
+    """`convolve` in tiles of 6 x 6 inputs: matrix products with 2.8 (5 x 5) or 4 (3 x 3) times less work."""
     kernel_height, kernel_width, channels, width = kernel.shape
     rows_in, rows_filter, rows_out = winograd_matrices(kernel_height)
     cols_in, cols_filter, cols_out = winograd_matrices(kernel_width)
-    (tall, size), (wide, _) = rows_out.shape, cols_out.shape  # outputs of a tile, its inputs
+    (tile_height, size), (tile_width, _) = rows_out.shape, cols_out.shape  # outputs and inputs of a tile
     batch, out_height, out_width = x.shape[0], x.shape[1] - kernel_height + 1, x.shape[2] - kernel_width + 1
-    down, across = -(-out_height // tall), -(-out_width // wide)
-    bottom = tall * (down + (size - 1) // tall) - x.shape[1]
-    right = wide * (across + (size - 1) // wide) - x.shape[2]
+    down, across = -(-out_height // tile_height), -(-out_width // tile_width)  # numbers of tiles
+    bottom = tile_height * (down + (size - 1) // tile_height) - x.shape[1]
+    right = tile_width * (across + (size - 1) // tile_width) - x.shape[2]
     x = jnp.pad(x, ((0, 0), (0, bottom), (0, right), (0, 0)))
 
     def combine(matrix: np.ndarray, parts: Sequence[Array]) -> Array:
-        """Sums of `parts` with the coefficients in each row, stacked along a leading axis."""
+        """`matrix` times the vector of `parts`, along a new leading axis."""
         return jnp.stack([sum(part * c for part, c in zip(parts, row.tolist(), strict=True) if c) for row in matrix])
 
     def matrix(a: np.ndarray, b: np.ndarray) -> Array:
         return jnp.asarray(np.kron(a, b), x.dtype)
 
-    # Inputs in groups of a tile's outputs: tile t reads groups t, t + 1, ..., as slices without a stride.
-    tiles = x.reshape(batch, x.shape[1], -1, wide, channels)
-    tiles = combine(cols_in, [tiles[:, :, i // wide : i // wide + across, i % wide] for i in range(size)])
-    tiles = tiles.reshape(size, batch, -1, tall, across, channels)
-    tiles = combine(rows_in, [tiles[:, :, i // tall : i // tall + down, i % tall] for i in range(size)])
+    # Columns and rows are grouped by tile_width and tile_height; tile t reads groups t, t + 1, ... without a stride.
+    tiles = x.reshape(batch, x.shape[1], -1, tile_width, channels)
+    starts = [divmod(i, tile_width) for i in range(size)]
+    tiles = combine(cols_in, [tiles[:, :, group : group + across, i] for group, i in starts])
+    tiles = tiles.reshape(size, batch, -1, tile_height, across, channels)
+    starts = [divmod(i, tile_height) for i in range(size)]
+    tiles = combine(rows_in, [tiles[:, :, group : group + down, i] for group, i in starts])
     tiles = tiles.reshape(size * size, batch * down * across, channels)
     filters = matrix(rows_filter, cols_filter) @ kernel.reshape(kernel_height * kernel_width, -1)
     products = tiles @ filters.reshape(size * size, channels, width)
     out = matrix(rows_out, cols_out) @ products.reshape(size * size, -1)
-    out = out.reshape(tall, wide, batch, down, across, width).transpose(2, 3, 0, 4, 1, 5)
-    return out.reshape(batch, tall * down, wide * across, width)[:, :out_height, :out_width]
+    out = out.reshape(tile_height, tile_width, batch, down, across, width).transpose(2, 3, 0, 4, 1, 5)
+    return out.reshape(batch, tile_height * down, tile_width * across, width)[:, :out_height, :out_width]
 
 
 def max_pool(x: Array) -> Array:
@@ -154,14 +156,14 @@ def max_pool(x: Array) -> Array:
     return x.reshape(batch, height // 2, 2, width // 2, 2, channels).max(axis=(2, 4))
 
 
-def _around(length: int, size: int, stride: int) -> tuple[int, int]:
-    """Zeros before and after a row of an image, as in flax for "SAME"."""
+def _same_padding(length: int, size: int, stride: int) -> tuple[int, int]:
+    """Zeros before and after a row of an image for "SAME", as in flax."""
     zeros = max((-(-length // stride) - 1) * stride + size - length, 0)
     return zeros // 2, zeros - zeros // 2
 
 
 class Convolution(nn.Module):
-    """A convolution; images without a channel axis get one.
+    """A convolution by `convolve`; images without a channel axis get one.
 
     Attributes:
         channels: n, width of the output.
@@ -187,14 +189,14 @@ class Convolution(nn.Module):
     def __call__(self, x: Array) -> Array:
         """(batch, h, w) or (batch, h, w, c) -> (batch, h', w', channels)."""
         x = x[..., None] if x.ndim == 3 else x
-        around = [_around(n, size, self.stride) for n, size in zip(x.shape[1:3], self.kernel_size, strict=True)]
+        zeros = [_same_padding(n, size, self.stride) for n, size in zip(x.shape[1:3], self.kernel_size, strict=True)]
         if self.padding != "SAME":
-            around = [(check_integer("padding", 0 if self.padding == "VALID" else self.padding, 0),) * 2] * 2
-        x = jnp.pad(x, ((0, 0), *around, (0, 0))) if any(map(any, around)) else x
+            zeros = [(check_integer("padding", 0 if self.padding == "VALID" else self.padding, 0),) * 2] * 2
+        x = jnp.pad(x, ((0, 0), *zeros, (0, 0))) if any(map(any, zeros)) else x
         shape = (*self.kernel_size, x.shape[-1], self.channels)
         kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
-        if not self.use_bias:
-            return convolve(x, kernel, self.strategy, self.stride)
-        bias = self.param("bias", nn.initializers.zeros, (self.channels,), self.param_dtype)
         out = convolve(x, kernel, self.strategy, self.stride)
+        if not self.use_bias:
+            return out
+        bias = self.param("bias", nn.initializers.zeros, (self.channels,), self.param_dtype)
         return out + jnp.broadcast_to(bias, out.shape)

@@ -20,31 +20,32 @@ from fedjax_srp.models.split import Layer, Split, check_dtype, cross_entropy, wi
 from fedjax_srp.parts import Count, as_annotated
 
 Params = dict[str, Any]  # layer -> its parameters
-Calls = dict[str, Array]  # layer -> its input, in the order of first calls
+Inputs = dict[str, Array]  # layer -> its input, in the order of first calls
 
 
+# The names of these classes and of the fields of `_Half` are in the records of runs.
 @dataclasses.dataclass(frozen=True)
 class _Linen:
     module: nn.Module
 
     def init(self, key: Key, x: Array) -> tuple[Params, set[str]]:
-        """The parameters, and the names of the module's other collections."""
+        """Return the parameters, and the names of the module's other collections."""
         variables: Any = self.module.init(key, x)
         return variables.get("params", {}), {*variables} - {"params"}
 
-    def run(self, params: Params, x: Array, head: str, features: Array | None = None) -> tuple[Array, Calls]:
-        """The output; if there are `features`, the layer `head` gets these."""
-        calls: Calls = {}
+    def run(self, params: Params, x: Array, head: str, features: Array | None = None) -> tuple[Array, Inputs]:
+        """Return the output and the layers' inputs; `features`, if given, replace the input of the layer `head`."""
+        inputs: Inputs = {}
 
         def intercept(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
             path = context.module.path
-            if len(path) == 1 and context.method_name == "__call__" and path[0] not in calls:
+            if len(path) == 1 and context.method_name == "__call__" and path[0] not in inputs:
                 args = (features, *args[1:]) if path[0] == head and features is not None else args
-                calls[path[0]] = args[0]
+                inputs[path[0]] = args[0]
             return call(*args, **kwargs)
 
         with nn.intercept_methods(intercept):
-            return self.module.apply({"params": params}, x), calls  # type: ignore[return-value]
+            return self.module.apply({"params": params}, x), inputs  # type: ignore[return-value]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,32 +54,32 @@ class _NNX:
 
     def init(self, key: Key, x: Array) -> tuple[Params, set[str]]:
         """As `_Linen.init`."""
-        from flax import nnx  # as slow to import as all of linen
+        from flax import nnx  # importing it takes as long as all of linen
 
         del x
         _, params, others = nnx.split(self.make(nnx.Rngs(key)), nnx.Param, ...)
         return nnx.to_pure_dict(params), {type(leaf).__name__ for _, leaf in nnx.to_flat_state(others)}
 
-    def run(self, params: Params, x: Array, head: str, features: Array | None = None) -> tuple[Array, Calls]:
+    def run(self, params: Params, x: Array, head: str, features: Array | None = None) -> tuple[Array, Inputs]:
         """As `_Linen.run`."""
         from flax import nnx
 
         graph, state = nnx.split(nnx.eval_shape(lambda: self.make(nnx.Rngs(0))))
         nnx.replace_by_pure_dict(state, params)
-        module, calls = nnx.merge(graph, state), {}
+        module, inputs = nnx.merge(graph, state), {}
 
-        def listening(name: str, layer: Any) -> Callable[..., Any]:
-            def call(given: Array, *args: Any, **kwargs: Any) -> Any:
-                given = features if name == head and features is not None and name not in calls else given
-                calls.setdefault(name, given)
-                return layer(given, *args, **kwargs)
+        def recording(name: str, layer: Any) -> Callable[..., Any]:
+            def call(layer_input: Array, *args: Any, **kwargs: Any) -> Any:
+                layer_input = features if name == head and features is not None and name not in inputs else layer_input
+                inputs.setdefault(name, layer_input)
+                return layer(layer_input, *args, **kwargs)
 
             return call
 
         for name, layer in list(vars(module).items()):
-            if isinstance(layer, nnx.Module) and callable(layer):  # a list of modules is a module
-                object.__setattr__(module, name, listening(name, layer))
-        return module(x), calls
+            if isinstance(layer, nnx.Module) and callable(layer):  # not a list of modules, which is a module too
+                object.__setattr__(module, name, recording(name, layer))
+        return module(x), inputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,42 +97,42 @@ class _Equinox:
         others = jax.tree.leaves(module, is_leaf=lambda leaf: isinstance(leaf, eqx.nn.StateIndex))
         return params, {type(leaf).__name__ for leaf in others if isinstance(leaf, eqx.nn.StateIndex)}
 
-    def run(self, params: Params, x: Array, head: str, features: Array | None = None) -> tuple[Array, Calls]:
+    def run(self, params: Params, x: Array, head: str, features: Array | None = None) -> tuple[Array, Inputs]:
         """As `_Linen.run`; the module takes one example."""
         eqx, module = importlib.import_module("equinox"), self.make(jax.random.key(0))
-        given = [params[layer][name] for layer, name, _ in self._arrays(module)]
+        leaves = [params[layer][name] for layer, name, _ in self._arrays(module)]
         static = eqx.filter(module, eqx.is_inexact_array, inverse=True)
         structure = jax.tree.structure(eqx.filter(module, eqx.is_inexact_array))
-        order: list[str] = []
+        called: list[str] = []
 
-        def one(x: Array, features: Array | None) -> tuple[Array, list[Array]]:
-            order.clear()
+        def run_example(x: Array, features: Array | None) -> tuple[Array, list[Array]]:
+            called.clear()
             inputs: list[Array] = []
 
-            def listening(name: str, layer: Any) -> Any:
-                def call(given: Array, *args: Any, **kwargs: Any) -> Any:
-                    given = features if name == head and features is not None and name not in order else given
-                    if name not in order:
-                        order.append(name)
-                        inputs.append(given)
-                    return layer(given, *args, **kwargs)
+            def recording(name: str, layer: Any) -> Any:
+                def call(layer_input: Array, *args: Any, **kwargs: Any) -> Any:
+                    if name not in called:
+                        layer_input = features if name == head and features is not None else layer_input
+                        called.append(name)
+                        inputs.append(layer_input)
+                    return layer(layer_input, *args, **kwargs)
 
                 return call if isinstance(layer, eqx.Module) else layer
 
-            whole = eqx.combine(jax.tree.unflatten(structure, given), static)
-            for name, value in list(vars(whole).items()):
+            module = eqx.combine(jax.tree.unflatten(structure, leaves), static)
+            for name, value in list(vars(module).items()):
                 if isinstance(value, list | tuple):
-                    layers = type(value)(listening(f"{name}_{place}", layer) for place, layer in enumerate(value))
-                    object.__setattr__(whole, name, layers)
+                    layers = type(value)(recording(f"{name}_{index}", layer) for index, layer in enumerate(value))
+                    object.__setattr__(module, name, layers)
                 else:
-                    object.__setattr__(whole, name, listening(name, value))
-            return whole(x), inputs
+                    object.__setattr__(module, name, recording(name, value))
+            return module(x), inputs
 
-        outputs, inputs = jax.vmap(one)(x, features)
-        return outputs, dict(zip(order, inputs, strict=True))
+        outputs, inputs = jax.vmap(run_example)(x, features)
+        return outputs, dict(zip(called, inputs, strict=True))
 
     def _arrays(self, module: Any) -> list[tuple[str, str, Array]]:
-        """(layer, name in it, array) of each parameter; of a list of layers, each is one."""
+        """(layer, name in the layer, array) of each parameter; every element of a list is a layer."""
         eqx = importlib.import_module("equinox")
         found = []
         for path, leaf in jax.tree.leaves_with_path(eqx.filter(module, eqx.is_inexact_array)):
@@ -146,19 +147,19 @@ class _Equinox:
 def _source(module: Any) -> Any:
     if isinstance(module, nn.Module):
         return _Linen(without_lists(module))
-    if (eqx := sys.modules.get("equinox")) is not None:  # else there is no module of it
+    if (eqx := sys.modules.get("equinox")) is not None:  # not imported: no module can be of Equinox
         if isinstance(module, type):
             return (_Equinox if issubclass(module, eqx.Module) else _NNX)(module)
-        with contextlib.suppress(Exception):  # any error of a module of nnx for a key
+        with contextlib.suppress(Exception):  # modules of nnx may raise any error when given a key
             if isinstance(eqx.filter_eval_shape(module, jax.random.key(0)), eqx.Module):
                 return _Equinox(module)
     return _NNX(module)
 
 
 class _Half(nn.Module):
-    """The layers of a module before its layer `head`, or from there on.
+    """The layers of a module below its layer `head`, or from there on.
 
-    The other half runs as well, on zeros, and XLA removes it as dead code.
+    The other half runs too, with parameters of zero, and XLA removes it as dead code.
     """
 
     source: Any
@@ -173,12 +174,12 @@ class _Half(nn.Module):
         inputs = jnp.zeros((x.shape[0], *self.input_shape), self.dtype) if self.is_above else x
         shapes = jax.eval_shape(lambda: self.source.init(jax.random.key(0), inputs)[0])
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        order = list(jax.eval_shape(lambda: self.source.run(zeros, inputs, self.head))[1])
-        above = order[order.index(self.head) :]
+        names = list(jax.eval_shape(lambda: self.source.run(zeros, inputs, self.head))[1])
+        above = names[names.index(self.head) :]
         own = [name for name in zeros if (name in above) == self.is_above]
         params: Any = self.param("layers", lambda key: {n: self.source.init(key, inputs)[0][n] for n in own})
-        output, calls = self.source.run({**zeros, **params}, inputs, self.head, x if self.is_above else None)
-        return output if self.is_above else calls[self.head]
+        output, layer_inputs = self.source.run({**zeros, **params}, inputs, self.head, x if self.is_above else None)
+        return output if self.is_above else layer_inputs[self.head]
 
 
 @checked
@@ -194,15 +195,15 @@ def from_module(
     """Make a model of any module of linen, nnx or Equinox, cut in front of one of its layers.
 
     Layers are the modules that the outermost one calls, by their names in its parameters. The head is computed from the
-    input of `head` alone, so no connection may bypass it. The module is called as `module(x)`, one of Equinox for each
-    example, has no state but parameters, and is initialized by its library.
+    input of `head` alone, so no connection may bypass it. The module is called as `module(x)` (a module of Equinox with
+    one example at a time), has no state but parameters, and is initialized by its library.
 
     Args:
-        module: of linen; or a function of rngs that builds one of nnx, or of a key that builds one of Equinox.
+        module: a linen module; a function of rngs that builds one of nnx, or of a key that builds one of Equinox.
         input_shape: of one example.
         num_classes: width of the output.
         head: name of the first layer of the head; `layers_2` for the third of a list.
-        name: of the model in messages and records; default that of its class or function.
+        name: of the model in messages and records; default the name of the class or function.
         loss: `(outputs, y) -> (batch,)`, of each example.
         dtype: of the inputs; integers are tokens.
 
@@ -219,24 +220,22 @@ def from_module(
     try:
         params, others = source.init(jax.random.key(0), x)
         if others:
-            raise ValueError(f"it keeps {', '.join(sorted(others))}, and only parameters are trained and averaged")
-        outputs, calls = source.run(params, x, head)
-    except Exception as error:  # whatever the library and the module say
-        said, kinds = " ".join(str(error).split()), "rngs -> a module of nnx, or key -> a module of Equinox"
-        raise ValueError(f"module={short(module)}: {said}; give a linen module, {kinds}") from error
-    known = f"choose from {', '.join(calls)}" if calls else "the module has none, so give each an attribute of its own"
-    problem = f"is no layer; {known}"
-    if head in calls:
-        above = list(calls)[list(calls).index(head) :]
-        params = {name: p if name in above else jax.tree.map(jnp.zeros_like, p) for name, p in params.items()}
-        alone = source.run(params, jnp.zeros_like(x), head, calls[head])[0]
-        problem = "does not decide the outputs by its input alone; cut elsewhere"
-        problem = "" if jnp.allclose(alone, outputs, rtol=1e-3, atol=1e-5) else problem
-    if problem:
-        raise ValueError(f"head={head!r} {problem}")
-    below, above = (_Half(source, head, input_shape, jnp.dtype(dtype), is_above) for is_above in (False, True))
-    maker = module.func if isinstance(module, functools.partial) else module
-    of_class = getattr(maker, "__name__", type(maker).__name__)
-    named = name or (of_class if of_class.isidentifier() else "module")
-    halves = (Layer("representation", below), Layer("head", above))
-    return Split(input_shape, num_classes, halves, name=named, loss=loss, dtype=dtype, cut="head")
+            raise ValueError(f"it keeps {', '.join(sorted(others))}, but only parameters are trained and averaged")
+        outputs, inputs = source.run(params, x, head)
+    except Exception as error:  # of any type: the library and the module are not ours
+        reason, kinds = " ".join(str(error).split()), "rngs -> a module of nnx, or key -> a module of Equinox"
+        raise ValueError(f"module={short(module)}: {reason}; give a linen module, {kinds}") from error
+    if head not in inputs:
+        remedy = f"choose from {', '.join(inputs)}" if inputs else "the module has none; make each layer an attribute"
+        raise ValueError(f"head={head!r} is no layer; {remedy}")
+    above = list(inputs)[list(inputs).index(head) :]
+    params = {name: p if name in above else jax.tree.map(jnp.zeros_like, p) for name, p in params.items()}
+    from_features = source.run(params, jnp.zeros_like(x), head, inputs[head])[0]
+    if not jnp.allclose(from_features, outputs, rtol=1e-3, atol=1e-5):
+        raise ValueError(f"head={head!r} is bypassed: the outputs depend on more than its input; cut elsewhere")
+    halves = (_Half(source, head, input_shape, jnp.dtype(dtype), is_above) for is_above in (False, True))
+    layers = tuple(map(Layer, ("representation", "head"), halves))
+    factory = module.func if isinstance(module, functools.partial) else module
+    factory_name = getattr(factory, "__name__", type(factory).__name__)
+    name = name or (factory_name if factory_name.isidentifier() else "module")
+    return Split(input_shape, num_classes, layers, name=name, loss=loss, dtype=dtype, cut="head")

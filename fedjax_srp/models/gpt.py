@@ -15,7 +15,7 @@ from fedjax_srp.parts import Count, part
 
 
 class TokensAndPositions(nn.Module):
-    """The sum of a vector for each token and one for each position."""
+    """The sum of a token embedding and a position embedding."""
 
     vocabulary: int
     width: int
@@ -24,15 +24,15 @@ class TokensAndPositions(nn.Module):
     @nn.compact
     def __call__(self, tokens: Array) -> Array:
         """(batch, length) int -> (batch, length, width); a token outside the vocabulary is read as padding, 0."""
-        start = nn.initializers.normal(0.02)
-        table = self.param("embedding", start, (self.vocabulary, self.width), self.param_dtype)
-        places = self.param("positions", start, (tokens.shape[1], self.width), self.param_dtype)
+        initializer = nn.initializers.normal(0.02)
+        table = self.param("embedding", initializer, (self.vocabulary, self.width), self.param_dtype)
+        positions = self.param("positions", initializer, (tokens.shape[1], self.width), self.param_dtype)
         vectors = table[jnp.where((tokens > 0) & (tokens < self.vocabulary), tokens, 0)]
-        return vectors + jnp.broadcast_to(places, vectors.shape)
+        return vectors + jnp.broadcast_to(positions, vectors.shape)
 
 
 class Block(nn.Module):
-    """Causal self-attention, then two dense layers, each on normalised inputs and added to them."""
+    """Pre-norm transformer block: causal self-attention, then two dense layers, each with a residual connection."""
 
     heads: int
     param_dtype: Any
@@ -41,18 +41,18 @@ class Block(nn.Module):
     def __call__(self, x: Array) -> Array:
         """(batch, length, width) -> (batch, length, width)."""
         batch, length, width = x.shape
-        of_type = {"param_dtype": self.param_dtype}
-        normalised = {**of_type, "force_float32_reductions": False}
-        h = nn.LayerNorm(name="norm1", **normalised)(x)
-        h = nn.Dense(3 * width, name="qkv", **of_type)(h).reshape(batch, length, 3, self.heads, -1)
+        dtype = {"param_dtype": self.param_dtype}
+        norm_options = {**dtype, "force_float32_reductions": False}
+        h = nn.LayerNorm(name="norm1", **norm_options)(x)
+        h = nn.Dense(3 * width, name="qkv", **dtype)(h).reshape(batch, length, 3, self.heads, -1)
         query, key, value = (h[:, :, i] for i in range(3))
         scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) / jnp.sqrt(jnp.asarray(query.shape[-1], x.dtype))
         is_past = jnp.broadcast_to(jnp.tril(jnp.ones((length, length), bool)), scores.shape)
         attention = jax.nn.softmax(jnp.where(is_past, scores, jnp.finfo(scores.dtype).min), axis=-1)
         mixed = jnp.einsum("bhqk,bkhd->bqhd", attention, value).reshape(x.shape)
-        x = x + nn.Dense(width, name="mix", **of_type)(mixed)
-        h = nn.Dense(4 * width, name="up", **of_type)(nn.LayerNorm(name="norm2", **normalised)(x))
-        return x + nn.Dense(width, name="down", **of_type)(jax.nn.gelu(h))
+        x = x + nn.Dense(width, name="mix", **dtype)(mixed)
+        h = nn.Dense(4 * width, name="up", **dtype)(nn.LayerNorm(name="norm2", **norm_options)(x))
+        return x + nn.Dense(width, name="down", **dtype)(jax.nn.gelu(h))
 
 
 @part
@@ -76,15 +76,15 @@ class GPT(TokenModel):
     positions), block1, block2, ..., norm, out.
 
     An example is a row of tokens, its labels are the next tokens, as in `srp.data.next_tokens`. The loss is the mean
-    cross-entropy over the positions whose label is not 0, which is padding. Attention is causal, so padding after a
-    text does not matter.
+    cross-entropy over the positions whose label is not padding (0). Attention is causal, so padding after a text does
+    not matter.
 
     Args:
         input_shape: (length,) tokens of one example.
-        num_classes: number of tokens with the padding; width of `out`.
+        num_classes: number of tokens, including padding; width of `out`.
         embedding: channels of a token.
         blocks: number of blocks.
-        heads: of attention in each block; embedding is a multiple of it.
+        heads: of attention in each block; must divide embedding.
         cut: first layer of the head, of embedding, block1, ..., norm, out; None for a model without a head.
 
     Example:
@@ -106,16 +106,16 @@ class GPT(TokenModel):
 
     def stack(self) -> Sequence[Layer]:
         """Embedding, blocks, normalisation and a dense layer."""
-        of_type = {"param_dtype": self.dtype}
+        dtype = {"param_dtype": self.dtype}
         return [
             Layer("embedding", TokensAndPositions(self.num_classes, self.embedding, self.dtype)),
             *(Layer(f"block{i}", Block(self.heads, self.dtype)) for i in range(1, self.blocks + 1)),
-            Layer("norm", nn.LayerNorm(force_float32_reductions=False, **of_type)),
-            Layer("out", nn.Dense(self.num_classes, **of_type)),
+            Layer("norm", nn.LayerNorm(force_float32_reductions=False, **dtype)),
+            Layer("out", nn.Dense(self.num_classes, **dtype)),
         ]
 
     def loss(self, logits: Array, y: Array) -> Array:
-        """Mean over the tokens of each example: (batch, length, num_classes), (batch, length) -> (batch,)."""
+        """Mean loss of each example's tokens: (batch, length, num_classes), (batch, length) -> (batch,)."""
         losses = cross_entropy(logits, y)
         is_token = (y > 0).astype(losses.dtype)
         return jnp.sum(losses * is_token, axis=-1) / jnp.maximum(jnp.sum(is_token, axis=-1), 1)

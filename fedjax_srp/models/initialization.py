@@ -1,4 +1,4 @@
-"""Initial parameters other than Flax's defaults, for comparisons with other experiments.
+"""PyTorch's initial parameters, for comparisons with experiments that used them.
 
 Flax draws weights from a (truncated) normal distribution with variance 1 / fan_in and starts biases at 0. PyTorch, used
 in FedRep's experiments, draws both uniformly from +-1 / sqrt(fan_in): weights with a third of the variance.
@@ -16,22 +16,22 @@ from fedjax_srp.base import Array, Key, named_key
 
 
 def check_torch(model: str, params: Any) -> None:
-    """Raise a ValueError of one line unless `torch_params` knows the layers: dense ones, convolutions, or empty ones.
+    """Raise a `ValueError` unless all layers with parameters are dense layers or convolutions.
 
     Args:
-        model: its name.
+        model: name of the model.
         params: its parameters, or their shapes, on both sides of the cut.
     """
     for name, layer in {**params.representation, **params.head}.items():
         if layer and set(layer) != {"kernel", "bias"}:
             raise ValueError(
-                f"initialization='torch' knows layers with a kernel and a bias, and {name} of model {model!r} has "
-                f"{', '.join(layer)}; leave it out"
+                f"initialization='torch' needs layers with a kernel and a bias, but {name} of model {model!r} has "
+                f"{', '.join(layer)}; leave initialization out"
             )
 
 
 def torch_params(key: Key, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters initialized as `torch.nn.Linear` and `torch.nn.Conv2d`, for any cut of the model.
+    """Initialize parameters as `torch.nn.Linear` and `torch.nn.Conv2d` do; they do not depend on the model's cut.
 
     Args:
         key: of the model's initialization.

@@ -14,7 +14,7 @@ from fedjax_srp.models.mlp import dense_layers
 from fedjax_srp.models.split import Layer, SplitModel
 from fedjax_srp.parts import AtLeast, Below, Count, Static, part
 
-BLOCK = 8  # images whose intermediate results fit a core's cache
+BLOCK = 8  # number of images whose intermediate results fit a core's cache
 Rate = Annotated[Static[float], AtLeast(0), Below(1), "give a probability in [0, 1)"]
 
 
@@ -25,14 +25,14 @@ def pooled_relu(x: Array) -> Array:
 
 @part
 class Dropout:
-    """Noise for a `Layer`: each value is 0 with probability `rate`, else scaled by 1 / (1 - rate)."""
+    """Dropout, as `noise` of a `Layer`: each value is 0 with probability `rate`, else scaled by 1 / (1 - rate)."""
 
     rate: Rate
 
     def __call__(self, key: Key, x: Array) -> Array:
         """(key, x) -> x."""
-        kept = jax.random.bernoulli(key, 1 - self.rate, x.shape)
-        return jnp.where(kept, x / jnp.asarray(1 - self.rate, x.dtype), jnp.zeros((), x.dtype))
+        is_kept = jax.random.bernoulli(key, 1 - self.rate, x.shape)
+        return jnp.where(is_kept, x / jnp.asarray(1 - self.rate, x.dtype), jnp.zeros((), x.dtype))
 
 
 @part
@@ -49,7 +49,7 @@ class LeNet5(SplitModel):
         dropout_rate: probability with which training drops an output of fc2.
         convolution: "winograd" or "patches", which are matrix products, or "xla". "auto" is the measured choice on a
             CPU (patches for conv1, winograd for conv2; xla's gradient is about thirty times slower in a loop), and xla
-            elsewhere, without measurements.
+            elsewhere (unmeasured).
         cut: first layer of the head, of conv1, conv2, fc1, fc2, out; None for a model without a head.
     """
 
@@ -63,7 +63,7 @@ class LeNet5(SplitModel):
         super().__post_init__()
 
     def stack(self) -> Sequence[Layer]:
-        """Convolutions and dense layers."""
+        """The convolutions and dense layers."""
         noise = Dropout(self.dropout_rate) if self.dropout_rate else None
         convolutions = [
             Layer(f"conv{i}", Convolution(width, (5, 5), self.convolution, self.dtype), pooled_relu, block=BLOCK)

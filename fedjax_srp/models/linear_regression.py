@@ -18,14 +18,14 @@ def half_square(outputs: Array, y: Array) -> Array:
 
 @part
 class LinearRegression(SplitModel):
-    """x -> x w, without an intercept; the loss is half the squared error.
+    """Linear regression x -> x w without an intercept; the loss is half the squared error.
 
-    The whole model is head, the layer `out` with its `kernel` w (dim, 1). For data such as
+    The whole model is the head: the layer `out` with its `kernel` w (dim, 1). For data such as
     `srp.data.linear_regression`.
 
     Args:
-        input_shape: (d,), inputs of an example.
-        num_classes: of outputs, 1.
+        input_shape: (dim,) of one example.
+        num_classes: number of outputs, 1.
         cut: as for every model, see `SplitModel`.
 
     Example:

@@ -1,4 +1,4 @@
-"""LoRA: a model with low-rank matrices beside its dense kernels, cut between the two."""
+"""LoRA: a model with low-rank matrices beside its dense kernels, cut between kernels and matrices."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fedjax_srp.models.split import SplitModel, SplitParams
 from fedjax_srp.parts import Above, Count, Leaf, part
 
 
-class Unfinished(NamedTuple):
-    """The features of a model that runs only in its head: the inputs, and the base."""
+class LoRAFeatures(NamedTuple):
+    """The features of a LoRA model, whose head runs the whole model: the inputs, and the base."""
 
     x: Array
     base: PyTree
@@ -49,13 +49,14 @@ class LoRA(SplitModel):
             pairs = zip(jax.tree.leaves(self.pretrained), jax.tree.leaves(shapes), strict=False)
             if not same or any((jnp.shape(a), jnp.result_type(a)) != (b.shape, b.dtype) for a, b in pairs):
                 raise ValueError(
-                    f"pretrained: are no parameters of model {self.model.name!r}; give those of model.init"
+                    f"pretrained: structure, shapes or dtypes are not those of model {self.model.name!r}; give "
+                    "parameters as returned by model.init"
                 )
         super().__post_init__()
 
     @property
     def layer_names(self) -> tuple[str, ...]:
-        """The two parts."""
+        """The parts below and above the cut."""
         return ("base", "lora")
 
     @property
@@ -69,13 +70,13 @@ class LoRA(SplitModel):
         return self.model.takes_classes
 
     @property
-    def _settled(self) -> list[Any]:
+    def _stem_layers(self) -> list[Any]:
         return []
 
     def _kernels(self, base: PyTree) -> dict[str, Any]:
-        kept = {name: params for name, params in base.items() if self.layers is None or name in self.layers}
-        leaves = {jax.tree_util.keystr(p, simple=True, separator="/"): w for p, w in jax.tree.leaves_with_path(kept)}
-        return {path: w for path, w in leaves.items() if path.endswith("/kernel") and w.ndim == 2}
+        chosen = {name: params for name, params in base.items() if self.layers is None or name in self.layers}
+        leaves = {_path_name(path): w for path, w in jax.tree.leaves_with_path(chosen)}
+        return {name: w for name, w in leaves.items() if name.endswith("/kernel") and w.ndim == 2}
 
     def init(self, key: Key) -> SplitParams:
         """The initial parameters: A is normal with variance 1 / inputs, B is 0, so the model equals the base."""
@@ -89,8 +90,8 @@ class LoRA(SplitModel):
         return SplitParams(base, {path: matrices(path, kernel) for path, kernel in self._kernels(base).items()})
 
     def represent(self, representation: PyTree, x: Array, key: Key | None = None) -> Any:
-        """The inputs and the base: all layers need the low-rank matrices."""
-        return Unfinished(self._augmented(x, key), representation)
+        """The inputs and the base: every layer needs the low-rank matrices."""
+        return LoRAFeatures(self._augmented(x, key), representation)
 
     def stem(self, representation: PyTree, x: Array) -> Array:
         """The inputs."""
@@ -105,15 +106,14 @@ class LoRA(SplitModel):
         base = jax.lax.stop_gradient(features.base) if self.is_frozen else features.base
 
         def adapted(path: Any, leaf: Array) -> Array:
-            matrices = head.get(jax.tree_util.keystr(path, simple=True, separator="/"))
+            matrices = head.get(_path_name(path))
             if matrices is None:
                 return leaf
             # W + (alpha / r) A B                                                          (eq. 3)
             return leaf + jnp.asarray(self.scaling, leaf.dtype) * (matrices["a"] @ matrices["b"])
 
         params = jax.tree.map_with_path(adapted, base)
-        below, above = self.model._sides
-        sides = ({layer.name: params[layer.name] for layer in side} for side in (below, above))
+        sides = ({layer.name: params[layer.name] for layer in side} for side in self.model._sides)
         return self.model.logits(SplitParams(*sides), features.x, key)
 
     def loss(self, logits: Array, y: Array) -> Array:
@@ -123,6 +123,10 @@ class LoRA(SplitModel):
 
 def _layers(params: SplitParams) -> PyTree:
     return {**params.representation, **params.head}
+
+
+def _path_name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
 @checked
@@ -136,17 +140,17 @@ def lora(
 ) -> LoRA:
     """A model whose dense kernels are W + scaling A B (LoRA, Hu et al., 2022), cut between W and the matrices A and B.
 
-    As for every cut, the algorithm decides what is personal: FedPer and FedRep share the base, LG-FedAvg shares the
-    matrices. With `is_frozen` the base has no gradient: LG-FedAvg then trains and sends only the matrices (FedIT, Zhang
-    et al., 2024), FedPer trains only personal ones; use no weight decay, which would move the base. Methods that need
-    features (MOON, FedProto, kNN-Per) do not work with it.
+    As for every cut, the algorithm decides which part is personal: FedPer and FedRep share the base, LG-FedAvg shares
+    the matrices. With `is_frozen` the base has no gradient: LG-FedAvg then trains and sends only the matrices (FedIT,
+    Zhang et al., 2024), FedPer trains only personal matrices; use no weight decay, which would move the base. Methods
+    that need features (MOON, FedProto, kNN-Per) do not work with LoRA.
 
     Args:
         model: the base; its cut does not matter.
         rank: r, of A (inputs, r) and B (r, outputs).
         scaling: alpha / r.
-        layers: names of the layers of the base whose kernels get matrices; None for all. Kernels are dense ones, not
-            those of convolutions and embeddings.
+        layers: names of the layers of the base whose dense kernels get matrices; None for all. Convolutions and
+            embeddings get none.
         is_frozen: keep the base constant.
         pretrained: initial parameters of the base, as returned by `model.init`; None draws them.
 

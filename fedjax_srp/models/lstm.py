@@ -1,4 +1,4 @@
-"""LSTMs: a text classifier, and a predictor of next tokens."""
+"""LSTM models: a text classifier, and a predictor of next tokens."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class Embedding(nn.Module):
 
 
 class Recurrence(nn.Module):
-    """One LSTM layer without peepholes (Gers, Schmidhuber and Cummins 2000): its last output, or that of every place.
+    """One LSTM layer without peepholes (Gers, Schmidhuber and Cummins 2000).
 
-    Padding, at any position, does not change state and output. The columns of the kernels are the gates i, f, g, o; the
-    bias of f starts at 1, the others at 0.
+    It returns the last output, or the outputs at all positions. Padding, at any position, does not change state and
+    output. The columns of the kernels are the gates i, f, g, o; the bias of f starts at 1, the others at 0.
     """
 
     features: int
     param_dtype: Any = jnp.float32
-    every_place: bool = False
+    return_sequence: bool = False
 
     @nn.compact
     def __call__(self, inputs: Array) -> Array:
@@ -52,7 +52,7 @@ class Recurrence(nn.Module):
         kernel = self.param("kernel", nn.initializers.lecun_normal(), (x.shape[-1], width), self.param_dtype)
         recurrent = self.param("recurrent", nn.initializers.orthogonal(), (self.features, width), self.param_dtype)
         bias = self.param("bias", _forget_bias, (width,), self.param_dtype)
-        from_inputs = x @ kernel  # of all times at once
+        from_inputs = x @ kernel  # at all positions at once
         from_inputs = jnp.swapaxes(from_inputs + jnp.broadcast_to(bias, from_inputs.shape), 0, 1)
 
         def step(carry: tuple[Array, Array], now: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array | None]:
@@ -63,11 +63,11 @@ class Recurrence(nn.Module):
             new_hidden = jax.nn.sigmoid(o) * jnp.tanh(new_cell)
             is_token = jnp.broadcast_to(mask > 0, cell.shape)
             cell, hidden = jnp.where(is_token, new_cell, cell), jnp.where(is_token, new_hidden, hidden)
-            return (cell, hidden), hidden if self.every_place else None
+            return (cell, hidden), hidden if self.return_sequence else None
 
         start = jnp.zeros((x.shape[0], self.features), from_inputs.dtype)
-        (_, hidden), places = jax.lax.scan(step, (start, start), (from_inputs, jnp.swapaxes(mask, 0, 1)))
-        return hidden if places is None else jnp.swapaxes(places, 0, 1)
+        (_, hidden), sequence = jax.lax.scan(step, (start, start), (from_inputs, jnp.swapaxes(mask, 0, 1)))
+        return hidden if sequence is None else jnp.swapaxes(sequence, 0, 1)
 
 
 def _forget_bias(key: Array, shape: tuple[int], dtype: Any) -> Array:
@@ -85,7 +85,7 @@ class LSTM(TokenModel):
     Args:
         input_shape: (length,) tokens of one example, integers from 1 on; token 0 is padding, before or after the text.
         num_classes: width of `out`.
-        vocabulary: number of tokens with the padding; a larger token is read as padding.
+        vocabulary: number of tokens, including padding; a larger token is read as padding.
         embedding: channels of a token.
         features: of the LSTM's state.
         dense: width of fc1.
@@ -108,15 +108,15 @@ class LSTM(TokenModel):
 
 @part
 class TokenLSTM(TokenModel):
-    """A predictor of next tokens: layers embedding, lstm (its output at every place), fc1, out.
+    """A predictor of next tokens: layers embedding, lstm (its output at every position), fc1, out.
 
     The model of StackOverflow's next words in Reddi et al. (2021, appendix C), with 4,050,748 parameters for 10,004
-    tokens. Inputs, labels and loss are those of `GPT`; nothing but the state of the LSTM tells a place of those before
-    it, and padding leaves it as it is.
+    tokens. Inputs, labels and loss are those of `GPT`. An output depends on earlier tokens only through the state of
+    the LSTM, which padding does not change.
 
     Args:
         input_shape: (length,) tokens of one example.
-        num_classes: number of tokens with the padding; width of `out`.
+        num_classes: number of tokens, including padding; width of `out`.
         embedding: channels of a token.
         features: of the LSTM's state.
         dense: width of fc1, which has no activation.
@@ -139,7 +139,7 @@ class TokenLSTM(TokenModel):
         """Embedding, recurrence and dense layers."""
         return [
             Layer("embedding", Embedding(self.num_classes, self.embedding, self.dtype)),
-            Layer("lstm", Recurrence(self.features, self.dtype, every_place=True)),
+            Layer("lstm", Recurrence(self.features, self.dtype, return_sequence=True)),
             Layer("fc1", nn.Dense(self.dense, param_dtype=self.dtype)),
             Layer("out", nn.Dense(self.num_classes, param_dtype=self.dtype)),
         ]

@@ -26,8 +26,8 @@ class MLP(SplitModel):
         input_shape: shape of one example; flattened.
         num_classes: width of `out`.
         hidden: widths of fc1, fc2, ...; the default is the paper's for the MNIST family (SRPFL, appendix C).
-        output: "softmax" applies a softmax to the logits, so that the cross-entropy applies it a second time, as in the
-            SRPFL authors' code; only for comparison with it.
+        output: "softmax" applies a softmax to the logits and the cross-entropy a second one, as in the SRPFL authors'
+            code; only for comparison with it.
         cut: first layer of the head: "out" for FedRep's, "fc3" for the last two layers that LG-FedAvg shares; None for
             a model without a head.
     """

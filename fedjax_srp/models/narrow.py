@@ -1,4 +1,4 @@
-"""Models with fewer units in their hidden layers: built as such, or as masks of the parameters of a whole model."""
+"""Models with fewer units in their hidden layers: smaller models, or masks of the parameters of a whole model."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from fedjax_srp.base import Array
 from fedjax_srp.models.split import Split, SplitModel, SplitParams
 
 WIDTHS = ("features", "channels")  # fields of flax's modules and of `Convolution`
-ROUNDING = 1e-4  # units, above a whole number
+ROUNDING = 1e-4  # excess over a whole number of units that is taken for a rounding error
 
 
 def narrow_model(model: SplitModel, rate: float) -> Split:
-    """A model with ceil(rate K) of the K units of each hidden layer; inputs and outputs are complete.
+    """A model with ceil(rate K) of the K units of each hidden layer, and all inputs and outputs.
 
     Args:
-        model: a stack of dense layers and convolutions. GroupNorm between them gets one group, whose parameters and
-            matrix products are as many.
+        model: a stack of dense layers and convolutions. GroupNorm between them gets one group, which does not change
+            the number of its parameters.
         rate: share of the units, in (0, 1].
 
     Raises:
-        ValueError: a hidden layer with a kernel whose width is no field of its module.
+        ValueError: a hidden layer has a kernel whose width is no field of its module.
     """
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     kernels = {name: p["kernel"] for side in shapes for name, p in side.items() if "kernel" in p}
@@ -39,24 +39,24 @@ def narrow_model(model: SplitModel, rate: float) -> Split:
             if field is None:
                 raise ValueError(
                     f"model {model.name!r}: layer {layer.name!r} is a {type(module).__name__} without a field "
-                    f"{' or '.join(WIDTHS)}, so that its operations with fewer units cannot be counted; give the clock "
-                    "its costs"
+                    f"{' or '.join(WIDTHS)}, so its operations with fewer units cannot be counted; give the clock costs"
                 )
-            wanted: dict[str, Any] = {field: max(1, math.ceil(rate * width - ROUNDING))}
-            module = module.clone(**wanted)
+            fewer: dict[str, Any] = {field: max(1, math.ceil(rate * width - ROUNDING))}
+            module = module.clone(**fewer)
         elif isinstance(module, nn.GroupNorm):
             module = module.clone(num_groups=1, group_size=None)
         layers.append(layer._replace(module=module))
-    given = {"cut": model.cut, "dtype": model.input_dtype, "augment": model.augment}
-    return Split(model.input_shape, model.num_classes, tuple(layers), model.name, model.loss, **given)
+    same = {"cut": model.cut, "dtype": model.input_dtype, "augment": model.augment}
+    return Split(model.input_shape, model.num_classes, tuple(layers), model.name, model.loss, **same)
 
 
 def unit_masks(
     names: tuple[str, ...], params: SplitParams, rate: Array, first: Array, gain: Array | float = 1.0
 ) -> SplitParams:
-    """1 for the parameters of a submodel and 0 for the others; `gain` instead of 1 above hidden units.
+    """Masks of a submodel's parameters: 1, or `gain` in kernels above a hidden layer; 0 for all other parameters.
 
-    It has ceil(rate K) of the K units of a hidden layer, from `first` on, modulo K. Inputs and outputs are complete.
+    The submodel has ceil(rate K) of the K units of a hidden layer, from `first` on, modulo K, and all inputs and
+    outputs.
 
     Args:
         names: of the layers, first to last.
@@ -73,14 +73,14 @@ def unit_masks(
         kernel = layer.get("kernel")
         if kernel is not None:
             fan_in, width = kernel.shape[-2:]
-            # flattened channels come last, so that a dense layer's inputs repeat them
+            # The channel axis is the last, so flattened images repeat the channels in a dense layer's inputs.
             below = jnp.ones(fan_in) if active is None else gain * jnp.tile(active, fan_in // active.shape[0])
-            place = (jnp.arange(width, dtype=jnp.int32) - first) % width
-            wanted = place.astype(float) < rate * width - ROUNDING
-            active = above = jnp.ones(width) if name == last else wanted.astype(float)
-            masks[name] = {"kernel": jnp.broadcast_to(jnp.outer(below, above), kernel.shape)}
-        flat = {leaf: jnp.ones_like(w) if active is None else active for leaf, w in layer.items() if leaf != "kernel"}
-        masks[name] = {**masks.get(name, {}), **flat}
+            position = (jnp.arange(width, dtype=jnp.int32) - first) % width
+            is_active = position.astype(float) < rate * width - ROUNDING
+            active = jnp.ones(width) if name == last else is_active.astype(float)
+            masks[name] = {"kernel": jnp.broadcast_to(jnp.outer(below, active), kernel.shape)}
+        vectors = {n: jnp.ones_like(w) if active is None else active for n, w in layer.items() if n != "kernel"}
+        masks[name] = {**masks.get(name, {}), **vectors}
         masks[name] = {leaf: mask.astype(layer[leaf].dtype) for leaf, mask in masks[name].items()}
     return SplitParams(*({name: masks[name] for name in side} for side in params))
 
@@ -88,5 +88,5 @@ def unit_masks(
 def narrow(
     names: tuple[str, ...], params: SplitParams, rate: Array, first: Array, gain: Array | float = 1.0
 ) -> SplitParams:
-    """The parameters of a submodel, zeros for the others, see `unit_masks`."""
+    """Return the parameters of a submodel, with zeros for all others, see `unit_masks`."""
     return jax.tree.map(jnp.multiply, params, unit_masks(names, params, rate, first, gain))

@@ -1,9 +1,9 @@
-"""BatchNorm: its running statistics are among the parameters, and follow the batches of local training.
+"""BatchNorm, with its running statistics among the parameters.
 
-A layer whose module holds `flax.linen.BatchNorm` has its statistics under `STATISTICS` in its parameters, so they are
-averaged, personalized and checkpointed as any leaf. No optimizer moves them. In training a batch is normalised by the
-mean and variance of its real examples, and the cotangent of a statistic is its difference to the new value, which local
-training subtracts. Evaluation uses the statistics unchanged.
+A layer whose module has a `flax.linen.BatchNorm` keeps the statistics under `STATISTICS` in its parameters, so they are
+averaged, personalized and checkpointed like any leaf. Optimizers do not change them. In training a batch is normalised
+by the mean and variance of its real examples, and the cotangent of a statistic is its difference from the new value,
+which local training subtracts. Evaluation uses the statistics unchanged.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _weights: ContextVar[Array | None] = ContextVar("weights", default=None)
 
 
 @contextlib.contextmanager
-def counted(weights: Array) -> Iterator[None]:
-    """Set, for models trained in this context, the rows of a batch that are examples: positive weights, (batch,).
+def example_weights(weights: Array) -> Iterator[None]:
+    """Set the weights (batch,) of a batch's rows for models that are applied in this context; padding has weight 0.
 
-    A batch without examples is normalised by all its rows: its loss does not count, but must not be nan.
+    A batch of padding alone is normalised by all its rows: its loss has no weight, but must not be nan.
     """
     token = _weights.set(weights)
     try:
@@ -37,8 +37,8 @@ def counted(weights: Array) -> Iterator[None]:
         _weights.reset(token)
 
 
-def _decided(in_training: bool) -> Callable[..., Any]:
-    """Set the mode and the counted rows of every BatchNorm within a module."""
+def _batch_norm_mode(in_training: bool) -> Callable[..., Any]:
+    """An interceptor of flax that sets the mode and the mask of every BatchNorm in a module."""
 
     def intercept(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
         module, weights = context.module, _weights.get()
@@ -46,8 +46,8 @@ def _decided(in_training: bool) -> Callable[..., Any]:
             return call(*args, **kwargs)
         if module.use_running_average is not None:
             raise ValueError(
-                f"BatchNorm(use_running_average={module.use_running_average}): local training and evaluations decide "
-                "that; leave it out"
+                f"BatchNorm(use_running_average={module.use_running_average}): local training and evaluations set it; "
+                "leave it out"
             )
         mask = None
         if in_training and weights is not None:
@@ -59,8 +59,8 @@ def _decided(in_training: bool) -> Callable[..., Any]:
 
 
 def init_module(module: nn.Module, key: Key, x: Array) -> tuple[PyTree, set[str]]:
-    """The parameters of a module including its statistics, and the names of its other collections."""
-    with nn.intercept_methods(_decided(in_training=False)):
+    """Return the parameters of a module, including its statistics, and the names of its other collections."""
+    with nn.intercept_methods(_batch_norm_mode(in_training=False)):
         variables: Any = module.init(key, x)
     params = variables.get("params", {})
     if STATISTICS in variables:
@@ -70,35 +70,35 @@ def init_module(module: nn.Module, key: Key, x: Array) -> tuple[PyTree, set[str]
 
 
 def apply_module(module: nn.Module, params: PyTree, x: Array, in_training: bool) -> Array:
-    """`module(x)`; in training with the statistics of `x`, and cotangents for the running ones."""
+    """Return `module(x)`; in training with the statistics of `x`, and cotangents for the running ones."""
     if STATISTICS not in params:
         return module.apply({"params": params}, x)  # type: ignore[return-value]
-    held = params[STATISTICS]
-    weights = {name: leaf for name, leaf in params.items() if name != STATISTICS}
-    variables = {"params": weights, STATISTICS: jax.lax.stop_gradient(held)}
-    with nn.intercept_methods(_decided(in_training)):
+    statistics = params[STATISTICS]
+    trained = {name: leaf for name, leaf in params.items() if name != STATISTICS}
+    variables = {"params": trained, STATISTICS: jax.lax.stop_gradient(statistics)}
+    with nn.intercept_methods(_batch_norm_mode(in_training)):
         if not in_training:
             return module.apply(variables, x)  # type: ignore[return-value]
         out, new = module.apply(variables, x, mutable=[STATISTICS])
-    return _moving(out, held, new[STATISTICS])
+    return _with_cotangent(out, statistics, new[STATISTICS])
 
 
 @jax.custom_vjp
-def _moving(out: Array, held: PyTree, new: PyTree) -> Array:
-    """`out`; the cotangent of the statistics `held` is their difference to the `new` ones."""
-    del held, new
+def _with_cotangent(out: Array, old: PyTree, new: PyTree) -> Array:
+    """Return `out`; the cotangent of the statistics `old` is their difference from the `new` ones."""
+    del old, new
     return out
 
 
-def _moving_forward(out: Array, held: PyTree, new: PyTree) -> tuple[Array, PyTree]:
-    return out, jax.tree.map(jnp.subtract, held, new)
+def _forward(out: Array, old: PyTree, new: PyTree) -> tuple[Array, PyTree]:
+    return out, jax.tree.map(jnp.subtract, old, new)
 
 
-def _moving_backward(apart: PyTree, cotangent: Array) -> tuple[Array, PyTree, PyTree]:
-    return cotangent, apart, jax.tree.map(jnp.zeros_like, apart)
+def _backward(difference: PyTree, cotangent: Array) -> tuple[Array, PyTree, PyTree]:
+    return cotangent, difference, jax.tree.map(jnp.zeros_like, difference)
 
 
-_moving.defvjp(_moving_forward, _moving_backward)
+_with_cotangent.defvjp(_forward, _backward)
 
 
 def is_statistic(params: PyTree) -> PyTree:
@@ -107,7 +107,7 @@ def is_statistic(params: PyTree) -> PyTree:
 
 
 def has_statistics(params: PyTree) -> bool:
-    """True if there is a running statistic among the parameters."""
+    """True if the parameters include running statistics."""
     return any(jax.tree.leaves(is_statistic(params)))
 
 
@@ -122,22 +122,23 @@ def is_batch_norm(params: PyTree) -> PyTree:
 
 
 def without_statistics(gradient: PyTree) -> PyTree:
-    """A gradient with zeros for statistics, which no optimizer moves."""
+    """Return a gradient with zeros for statistics, so that no optimizer changes them."""
     if not has_statistics(gradient):
         return gradient
-    return jax.tree.map(lambda leaf, of: jnp.zeros_like(leaf) if of else leaf, gradient, is_statistic(gradient))
+    zero_if = lambda leaf, statistic: jnp.zeros_like(leaf) if statistic else leaf  # noqa: E731
+    return jax.tree.map(zero_if, gradient, is_statistic(gradient))
 
 
 def with_statistics(params: PyTree, old: PyTree, objective: Callable[[PyTree, Array], Array], weights: Array) -> PyTree:
-    """Parameters after a step, with the statistics of `old` updated by the batch of `objective`.
+    """Return parameters after a step, with the statistics of `old` updated by the batch of `objective`.
 
-    The compiler reuses the gradient of the step; a batch without examples changes nothing.
+    The compiler reuses the gradient of the step; a batch without examples leaves the statistics unchanged.
     """
     if not has_statistics(params):
         return params
-    apart = jax.grad(objective)(old, weights)
+    difference = jax.grad(objective)(old, weights)
 
-    def settle(new: Array, old: Array, apart: Array, of: bool) -> Array:
-        return jnp.where(jnp.any(weights > 0), old - apart, old) if of else new
+    def updated(new: Array, old: Array, difference: Array, statistic: bool) -> Array:
+        return jnp.where(jnp.any(weights > 0), old - difference, old) if statistic else new
 
-    return jax.tree.map(settle, params, old, apart, is_statistic(params))
+    return jax.tree.map(updated, params, old, difference, is_statistic(params))

@@ -22,8 +22,8 @@ def mean_pool(x: Array) -> Array:
     return jnp.mean(x, axis=(1, 2))
 
 
-class Normalised(nn.Module):
-    """A convolution without bias that keeps the size of the image, divided by its stride, then a normalisation."""
+class ConvNorm(nn.Module):
+    """A convolution without bias, padded to keep the size of the image up to its stride, then a normalisation."""
 
     channels: int
     kernel_size: tuple[int, int]
@@ -35,29 +35,25 @@ class Normalised(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """(batch, h, w, c) -> (batch, ceil(h / stride), ceil(w / stride), channels)."""
-        around = self.kernel_size[0] // 2
         x = Convolution(
             self.channels,
             self.kernel_size,
             self.strategy,
             self.param_dtype,
             nn.initializers.he_normal(),
-            padding=around,
+            padding=self.kernel_size[0] // 2,
             stride=self.stride,
             use_bias=False,
             name="conv",
         )(x)
-        given = {"epsilon": 1e-5, "param_dtype": self.param_dtype, "force_float32_reductions": False, "name": "norm"}
-        norm = (
-            nn.BatchNorm(momentum=0.9, use_fast_variance=False, **given)
-            if self.groups is None
-            else nn.GroupNorm(self.groups, **given)
-        )
-        return norm(x)
+        options = {"epsilon": 1e-5, "param_dtype": self.param_dtype, "force_float32_reductions": False, "name": "norm"}
+        if self.groups is None:
+            return nn.BatchNorm(momentum=0.9, use_fast_variance=False, **options)(x)
+        return nn.GroupNorm(self.groups, **options)(x)
 
 
 class ResidualBlock(nn.Module):
-    """Two 3 x 3 convolutions with a shortcut, which is a 1 x 1 convolution where shapes differ."""
+    """Two 3 x 3 convolutions with a residual connection, a 1 x 1 convolution where shapes differ."""
 
     channels: int
     stride: int
@@ -69,10 +65,10 @@ class ResidualBlock(nn.Module):
     def __call__(self, x: Array) -> Array:
         """(batch, h, w, c) -> (batch, ceil(h / stride), ceil(w / stride), channels)."""
         same = (self.groups, self.strategy, self.param_dtype)
-        out = jax.nn.relu(Normalised(self.channels, (3, 3), self.stride, *same, name="first")(x))
-        out = Normalised(self.channels, (3, 3), 1, *same, name="second")(out)
+        out = jax.nn.relu(ConvNorm(self.channels, (3, 3), self.stride, *same, name="first")(x))
+        out = ConvNorm(self.channels, (3, 3), 1, *same, name="second")(out)
         if x.shape[-1] != self.channels or self.stride != 1:
-            x = Normalised(self.channels, (1, 1), self.stride, *same, name="shortcut")(x)
+            x = ConvNorm(self.channels, (1, 1), self.stride, *same, name="shortcut")(x)
         return jax.nn.relu(out + x)
 
 
@@ -84,7 +80,7 @@ class ResNet18(SplitModel):
     Args:
         input_shape: (h, w, c) or (h, w) of one image, at least 8 x 8.
         num_classes: width of `out`.
-        channels: of the four stages; the last three halve the image. Small ones make small models, for tests.
+        channels: of the four stages; the last three halve the image.
         norm: "batch" for BatchNorm, whose statistics are averaged, or personal in `FedBN`; "group" for GroupNorm, which
             has none.
         groups: of GroupNorm; 2 in "Adaptive Federated Optimization" (Reddi et al., 2021).
@@ -92,7 +88,7 @@ class ResNet18(SplitModel):
         cut: first layer of the head, of conv1, block1 to block8, out; None for a model without a head.
 
     Raises:
-        ValueError: images that are too small, or channels that are no multiples of groups.
+        ValueError: images are too small, or channels are not multiples of groups.
 
     Example:
         >>> import fedjax_srp as srp
@@ -120,7 +116,7 @@ class ResNet18(SplitModel):
             module = ResidualBlock(self.channels[(number - 1) // 2], stride, *same)
             blocks.append(Layer(f"block{number}", module, mean_pool if number == 8 else identity, block=BLOCK))
         return [
-            Layer("conv1", Normalised(self.channels[0], (3, 3), 1, *same), jax.nn.relu, block=BLOCK),
+            Layer("conv1", ConvNorm(self.channels[0], (3, 3), 1, *same), jax.nn.relu, block=BLOCK),
             *blocks,
             Layer("out", Dense(self.num_classes, param_dtype=self.dtype)),
         ]

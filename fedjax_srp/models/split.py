@@ -1,4 +1,4 @@
-"""Models that are cut in two: a representation below a named layer, a head from that layer on."""
+"""Models cut in two: a representation below a named layer, and a head from that layer on."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cross_entropy(logits: Array, y: Array) -> Array:
 
 
 class SplitParams(NamedTuple):
-    """Parameters of a split model: `{layer name: parameters}` of either side of the cut."""
+    """Parameters of a split model: `{layer name: parameters}` on each side of the cut."""
 
     representation: PyTree
     head: PyTree
@@ -50,8 +50,8 @@ class Layer(NamedTuple):
         name: of the layer and its parameters.
         module: a flax module.
         activation: applied to the module's output.
-        noise: `(key, x) -> x`, applied after that in training (dropout).
-        block: on a CPU, number of examples at once in evaluations; None for any number. For layers with large
+        noise: `(key, x) -> x`, applied after the activation in training (dropout).
+        block: number of examples that evaluations process at once on a CPU; None for no limit. For layers with large
             intermediate results, which should stay in the cache.
     """
 
@@ -63,7 +63,7 @@ class Layer(NamedTuple):
 
 
 def check_dtype(dtype: Any, kind: Any) -> None:
-    """Raise a ValueError of one line unless `dtype` is one of a kind: parameters are floats."""
+    """Raise a `ValueError` unless `dtype` is a dtype of a kind, `jnp.floating` or `jnp.number`."""
     try:
         is_type = dtype is not None and not isinstance(dtype, jax.Array | np.ndarray)
         fits = is_type and jnp.issubdtype(jnp.dtype(dtype), kind)
@@ -97,7 +97,7 @@ class SplitModel:
 
     name = "model"
     takes_classes: ClassVar[bool] = True
-    dtypes: ClassVar[Any] = jnp.floating  # that `dtype` may be of
+    dtypes: ClassVar[Any] = jnp.floating  # kind of `dtype`
 
     input_shape: tuple[Count, ...]
     num_classes: Count
@@ -115,8 +115,8 @@ class SplitModel:
             hints = f"{nearest(self.cut, names)}; choose from {', '.join(names)}, or None"
             raise ValueError(f"cut={short(self.cut)} is no layer of model {self.name!r}{hints}")
         if self.initialization is not None:
-            drawn = dataclasses.replace(self, initialization=None)
-            check_torch(self.name, jax.eval_shape(drawn.init, jax.random.key(0)))
+            by_flax = dataclasses.replace(self, initialization=None)
+            check_torch(self.name, jax.eval_shape(by_flax.init, jax.random.key(0)))
 
     def stack(self) -> Sequence[Layer]:
         """The layers, applied in this order to `(batch, *input_shape)`."""
@@ -148,7 +148,7 @@ class SplitModel:
         return layers[:position], layers[position:]
 
     @property
-    def _settled(self) -> list[Layer]:
+    def _stem_layers(self) -> list[Layer]:
         """The first layers of the representation, up to the first noise; none if inputs are augmented."""
         below = self._sides[0]
         if self.augment is not None:
@@ -158,13 +158,13 @@ class SplitModel:
     @property
     def settled(self) -> tuple[str, ...]:
         """Names of the layers of `stem`; `rest` does not need their parameters."""
-        return tuple(layer.name for layer in self._settled)
+        return tuple(layer.name for layer in self._stem_layers)
 
     @property
     def first_dense(self) -> str | None:
-        """The name of the first layer if it is a plain dense one, which takes the examples as they are; else None."""
-        own = type(self)
-        if any(getattr(own, name) is not getattr(SplitModel, name) for name in ("represent", "classify", "logits")):
+        """The name of the first layer if it is a plain dense layer applied to unchanged examples; else None."""
+        cls = type(self)
+        if any(getattr(cls, name) is not getattr(SplitModel, name) for name in ("represent", "classify", "logits")):
             return None
         first = self.stack()[0]
         is_plain = type(first.module) is Dense and first.module.is_plain and self.augment is None
@@ -184,14 +184,14 @@ class SplitModel:
         params, x = {}, jnp.zeros((1, *self.input_shape), self.input_dtype)
         below, above = self._sides
         for layer in (*below, *above):
-            with _in_layer(layer, x):
+            with _layer_errors(layer, x):
                 params[layer.name], others = init_module(layer.module, named_key(key, layer.name), x)
             if others:
                 raise ValueError(
-                    f"layer {layer.name!r} keeps {', '.join(sorted(others))}, and only parameters, and BatchNorm's "
-                    "statistics, are trained and averaged; take a module without"
+                    f"layer {layer.name!r} keeps {', '.join(sorted(others))}, but only parameters and BatchNorm's "
+                    "statistics are trained and averaged; give a module without other state"
                 )
-            with _in_layer(layer, x):
+            with _layer_errors(layer, x):
                 x = _forward(layer, params, x)
         if self.initialization is not None:
             params = torch_params(key, params)
@@ -217,27 +217,27 @@ class SplitModel:
         return self.classify(params.head, self.represent(params.representation, x, key), key)
 
     def stem(self, representation: PyTree, x: Array) -> Array:
-        """The part of `represent` before anything random, the same in every epoch while the representation is frozen.
+        """The deterministic first part of `represent`, the same in every epoch while the representation is frozen.
 
         Fast for many inputs; take no gradient through it.
         """
-        settled = self._settled
+        layers = self._stem_layers
 
         def run(representation: PyTree, x: Array) -> Array:
-            return _apply(settled, representation, x)
+            return _apply(layers, representation, x)
 
-        in_turn = platform() == "cpu" and any(layer.block for layer in settled)
-        return sequential(run)(representation, x) if in_turn else run(representation, x)
+        is_sequential = platform() == "cpu" and any(layer.block for layer in layers)
+        return sequential(run)(representation, x) if is_sequential else run(representation, x)
 
     def rest(self, representation: PyTree, x: Array, key: Key | None = None) -> Array:
-        """From the output of `stem` to features: `rest(stem(x))` is `represent(x)` without BatchNorm's training."""
-        settled, x = self._settled, self._augmented(x, key)
-        if settled:
-            x = _noisy(settled[-1], x, key)
-        return _apply(self._sides[0][len(settled) :], representation, x, key, is_frozen=True)
+        """(representation, output of `stem`) -> features: `rest(stem(x))` is `represent(x)` with frozen BatchNorm."""
+        stem_layers, x = self._stem_layers, self._augmented(x, key)
+        if stem_layers:
+            x = _add_noise(stem_layers[-1], x, key)
+        return _apply(self._sides[0][len(stem_layers) :], representation, x, key, is_frozen=True)
 
     def check_fits(self, data: Any) -> None:
-        """Raise a `ValueError` of one line if the known examples or labels of `data` do not fit."""
+        """Raise a `ValueError` if the examples or labels of `data`, as far as known, do not fit the model."""
         client = None
         if hasattr(data, "train_client") and not getattr(data, "is_sharded", False):  # checked before sharding
             client = jax.eval_shape(lambda: data.train_client(jnp.int32(0)))
@@ -246,11 +246,11 @@ class SplitModel:
         num_classes = getattr(data, "num_classes", None) or 0
         misfit = None
         if num_classes > self.num_classes:
-            of_data = f"labels that reach {num_classes - 1}; build it with num_classes={num_classes}"
-            misfit = f"has {self.num_classes} classes", of_data
+            found = f"labels that reach {num_classes - 1}; build it with num_classes={num_classes}"
+            misfit = f"has {self.num_classes} classes", found
         elif shape is not None and tuple(shape) != self.input_shape:
-            of_data = f"examples of shape {tuple(shape)}; build it with input_shape={tuple(shape)}"
-            misfit = f"takes {self.input_shape}", of_data
+            found = f"examples of shape {tuple(shape)}; build it with input_shape={tuple(shape)}"
+            misfit = f"takes {self.input_shape}", found
         elif examples is not None:
             misfit = self._misfit(*examples[:2])
         if misfit is not None:
@@ -258,7 +258,7 @@ class SplitModel:
             raise ValueError(f"model {self.name!r} {misfit[0]}, data set {name!r} has {misfit[1]}")
 
     def _misfit(self, x: Any, y: Any) -> tuple[str, str] | None:
-        """Descriptions of the model's inputs and of a client's examples (x, y) if they do not fit."""
+        """Describe the model and a client's examples (x, y) where they do not fit; None if they do."""
         if self.takes_tokens != jnp.issubdtype(x.dtype, jnp.integer):
             if self.takes_tokens:
                 return "takes integer tokens", f"{x.dtype} inputs; choose model='mlp'"
@@ -270,10 +270,10 @@ class SplitModel:
         outputs = jax.eval_shape(lambda x, key: self.logits(self.init(key), x, key), inputs, jax.random.key(0))
         returns = f"returns {outputs.shape[1:]} for an example"
         if outputs.shape != (*y.shape, self.num_classes) if self.takes_classes else outputs.ndim < y.ndim:
-            wanted = f"labels of shape {y.shape[1:]}, for which it is to be {(*y.shape[1:], self.num_classes)}"
-            return returns, f"{wanted}; flatten before a dense layer, as srp.models.Dense does"
+            needed = f"labels of shape {y.shape[1:]}, which need outputs {(*y.shape[1:], self.num_classes)}"
+            return returns, f"{needed}; flatten before a dense layer, as srp.models.Dense does"
         try:
-            with jax.numpy_dtype_promotion("standard"):  # whole numbers may be a regression's labels
+            with jax.numpy_dtype_promotion("standard"):  # a regression may have integer labels
                 per_example(jax.eval_shape(self.loss, outputs, y), len(y))
         except (TypeError, ValueError) as error:
             return returns, f"labels of shape {y.shape[1:]}, on which its loss fails: {' '.join(str(error).split())}"
@@ -284,40 +284,40 @@ def _forward(layer: Layer, params: PyTree, x: Array, in_training: bool = False) 
     return layer.activation(apply_module(layer.module, params[layer.name], x, in_training))
 
 
-def _noisy(layer: Layer, x: Array, key: Key | None) -> Array:
+def _add_noise(layer: Layer, x: Array, key: Key | None) -> Array:
     return x if layer.noise is None or key is None else layer.noise(named_key(key, layer.name), x)
 
 
 def _apply(layers: Sequence[Layer], params: PyTree, x: Array, key: Key | None = None, is_frozen: bool = False) -> Array:
     if key is None:
         block = min((layer.block for layer in layers if layer.block), default=None)
-        return _in_blocks(lambda x: _apply_noisy(layers, params, x, None), x, block)
-    return _apply_noisy(layers, params, x, key, not is_frozen)
+        return _in_blocks(lambda x: _apply_in_turn(layers, params, x, None), x, block)
+    return _apply_in_turn(layers, params, x, key, not is_frozen)
 
 
-def _apply_noisy(
+def _apply_in_turn(
     layers: Sequence[Layer], params: PyTree, x: Array, key: Key | None, in_training: bool = False
 ) -> Array:
     for layer in layers:
-        x = _noisy(layer, _forward(layer, params, x, in_training), key)
+        x = _add_noise(layer, _forward(layer, params, x, in_training), key)
     return x
 
 
 @contextlib.contextmanager
-def _in_layer(layer: Layer, x: Array) -> Iterator[None]:
-    """Name the layer that failed, in one line."""
+def _layer_errors(layer: Layer, x: Array) -> Iterator[None]:
+    """Raise errors of a layer's module as a `ValueError` that names the layer."""
     try:
         yield
     except (TypeError, ValueError, FlaxError) as error:
-        said = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         raise ValueError(
-            f"layer {layer.name!r}, module(x) with x {getattr(x, 'shape', type(x).__name__)}: {said}; a module takes x "
-            "alone, and dropout goes into noise"
+            f"layer {layer.name!r}, module(x) with x {getattr(x, 'shape', type(x).__name__)}: {reason}; a module takes "
+            "only x, and dropout goes into noise"
         ) from error
 
 
 def _in_blocks(function: Callable[[Array], Array], x: Array, block: int | None) -> Array:
-    """`function` of the rows of `x`, on a CPU at most `block` rows at a time."""
+    """Apply `function` to the rows of `x`, on a CPU at most `block` rows at a time."""
     if block is None or x.shape[0] <= block or platform() != "cpu":
         return function(x)
     num_blocks = -(-x.shape[0] // block)
@@ -328,7 +328,7 @@ def _in_blocks(function: Callable[[Array], Array], x: Array, block: int | None) 
 
 
 def without_lists(module: nn.Module) -> nn.Module:
-    """A module with tuples for lists, which have no hash: `nn.Sequential([...])`."""
+    """Replace a module's lists by tuples, which can be hashed: `nn.Sequential([...])`."""
     fields = {field.name: getattr(module, field.name) for field in dataclasses.fields(module)}
     lists: dict[str, Any] = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
     return module.clone(**lists) if lists else module
@@ -360,16 +360,16 @@ class Split(SplitModel):
     loss: Callable[[Array, Array], Array] = cross_entropy  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
-        for place, layer in enumerate(self.layers):
+        for index, layer in enumerate(self.layers):
             module = getattr(layer, "module", layer)
             if not isinstance(layer, Layer) or not isinstance(module, nn.Module):
                 raise ValueError(
-                    f"layers[{place}]={short(module)} is no layer with a flax.linen module; give "
-                    "srp.models.Layer(name, module), e.g. nn.Dense(10), called, and functions as activation"
+                    f"layers[{index}]={short(module)} is no layer with a flax.linen module; give "
+                    "srp.models.Layer(name, module) with an instance, e.g. nn.Dense(10); functions are activations"
                 )
         names = [layer.name for layer in self.layers]
         if len(set(names)) < len(names) or not names:
-            raise ValueError(f"layers have the names {names}; give one or more, each its own")
+            raise ValueError(f"layers have the names {names}; give one or more layers with different names")
         layers = tuple(layer._replace(module=without_lists(layer.module)) for layer in self.layers)
         object.__setattr__(self, "layers", layers)
         super().__post_init__()

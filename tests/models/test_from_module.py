@@ -113,13 +113,13 @@ class Normed(nn.Module):
 
 
 REFUSED = {  # message -> (module, head)
-    "head='out' is no layer; the module has none, so give each an attribute of its own": (
+    "head='out' is no layer; the module has none; make each layer an attribute": (
         lambda rngs: nnx.Sequential(nnx.Linear(4, 3, rngs=rngs)),
         "out",
     ),
-    "head='b' does not decide the outputs by its input alone": (Skip(), "b"),
+    "head='b' is bypassed: the outputs depend on more than its input": (Skip(), "b"),
     "head='oud' is no layer; choose from fc1, fc2, out": (Linen(), "oud"),
-    "it keeps batch_stats, and only parameters are trained": (Normed(), "Dense_0"),
+    "it keeps batch_stats, but only parameters are trained": (Normed(), "Dense_0"),
     "it keeps Rng": (Dropping, "fc"),
     "give a linen module, rngs -> a module of nnx, or key -> a module of Equinox": (Linen, "out"),
     "module=3 must be": (3, "out"),
@@ -197,7 +197,7 @@ def test_modules_of_equinox_with_other_state_are_refused(equinox):
         def __call__(self, x):
             return self.out(x)
 
-    with refused("it keeps StateIndex, and only parameters are trained"):
+    with refused("it keeps StateIndex, but only parameters are trained"):
         from_module(Normed, (4,), 3, "out")
     with refused("head='in' is no layer; choose from layers_0, layers_1"):
         from_module(lambda key: equinox.nn.MLP(4, 3, 5, 1, key=key), (4,), 3, "in")

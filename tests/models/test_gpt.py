@@ -204,7 +204,10 @@ def test_refusals_of_lora():
     for options, message in (
         ({"layers": ("block7",)}, "layers='block7' is unknown.*block1"),
         ({"layers": ("norm",)}, r"layers=\('norm',\): no dense kernel in model 'gpt'; choose other layers"),
-        ({"pretrained": wider}, "pretrained: are no parameters of model 'gpt'; give those of model.init"),
+        (
+            {"pretrained": wider},
+            "pretrained: structure, shapes or dtypes are not those of model 'gpt'; give",
+        ),
         ({"rank": 0}, "rank=0 must be at least 1"),
         ({"scaling": 0.0}, r"scaling=0.0 must be"),
     ):

@@ -103,7 +103,7 @@ def test_unknown_initializations_and_layers_are_refused():
     with refused(r"initialization='tork' is unknown \(did you mean torch\?\)"):
         dataclasses.replace(MLP((8, 8), 10), initialization="tork")
     message = (
-        r"^initialization='torch' knows layers with a kernel and a bias, and embedding of model 'lstm' has \w+.*; leave"
+        r"^initialization='torch' needs layers with a kernel and a bias, but embedding of model 'lstm' has \w+.*; leave"
     )
     with refused(message):
         dataclasses.replace(LSTM((7,), 2), initialization="torch")

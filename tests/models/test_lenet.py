@@ -153,7 +153,7 @@ def test_models_have_names():
     assert srp.models.get("lenet5_cifar100", data, hidden=(7, 9)).hidden == (7, 9)
     with refused(r"unknown option of model 'lenet5' 'width'; choose from channels, hidden"):
         srp.models.get("lenet5", data, width=3)
-    with refused(r"cut: it follows from head_layers; give that, or model.recut"):
+    with refused(r"cut: it follows from head_layers; give head_layers, or call model.recut"):
         srp.models.get("lenet5", data, cut="fc2")
-    with refused("vocabulary: belongs to model 'lstm' and the model is 'lenet5'; leave one"):
+    with refused("vocabulary: belongs to model 'lstm', not to 'lenet5'; leave it out"):
         srp.models.get("lenet5", data, vocabulary=3)

@@ -68,7 +68,7 @@ class Counting(nn.Module):
 
 
 def test_a_module_with_other_variables_is_refused():
-    with refused("layer 'odd' keeps counts, and only parameters"):
+    with refused("layer 'odd' keeps counts, but only parameters"):
         model_of(Counting()).init(KEY)
 
 
@@ -100,7 +100,7 @@ def test_a_module_that_fails_is_named(name):
     module, words = FAILING[name]
     with refused(rf"layer 'odd', module\(x\) with x \(1, 4\): .*{words}") as caught:
         model_of(module).init(KEY)
-    assert str(caught.value).endswith("; a module takes x alone, and dropout goes into noise")
+    assert str(caught.value).endswith("; a module takes only x, and dropout goes into noise")
 
 
 @pytest.mark.parametrize(
@@ -119,12 +119,12 @@ def test_layers_without_a_linen_module_are_refused(module, shown):
 
 def test_layers_need_distinct_names():
     layers = [srp.models.Layer(name, nn.Dense(4)) for name in ("fc", "out", "fc")]
-    with refused(r"layers have the names \['fc', 'out', 'fc'\]; give one or more, each its own"):
+    with refused(r"layers have the names \['fc', 'out', 'fc'\]; give one or more layers with different names"):
         srp.models.Split((4,), 4, layers, name="own")
 
 
 def test_a_model_needs_layers():
-    with refused(r"^layers have the names \[\]; give one or more, each its own$"):
+    with refused(r"^layers have the names \[\]; give one or more layers with different names$"):
         srp.models.Split((4,), 4, (), cut=None)
 
 
@@ -159,8 +159,8 @@ def images(y):
 MISFITS = {  # case -> (options of the model, error)
     "a dense layer on images": (
         {"layers": [srp.models.Layer("out", nn.Dense(10))]},
-        r"model 'own' returns \(8, 10\) for an example, data set 'arrays' has labels of shape \(\), for which it is "
-        r"to be \(10,\); flatten before a dense layer, as srp.models.Dense does",
+        r"model 'own' returns \(8, 10\) for an example, data set 'arrays' has labels of shape \(\), which need "
+        r"outputs \(10,\); flatten before a dense layer, as srp.models.Dense does",
     ),
     "another width": ({"layers": [srp.models.Layer("out", srp.models.Dense(9))]}, r"model 'own' returns \(9,\) for an"),
     "a loss that fails": (
