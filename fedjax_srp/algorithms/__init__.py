@@ -1,4 +1,4 @@
-"""Federated algorithms: one file each, with the computations of clients and server and nothing else."""
+"""Federated algorithms, one file each: only the computations of clients and server."""
 
 from fedjax_srp.algorithms.apfl import APFL
 from fedjax_srp.algorithms.ditto import Ditto

@@ -1,4 +1,4 @@
-"""Weights of a mixture: a quadratic programme over the simplex."""
+"""Weights of a mixture: a quadratic program over the simplex."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import jax.numpy as jnp
 
 from fedjax_srp.base import Array
 
-STEPS = 1000
+NUM_STEPS = 1000
 
 
 def best_mixture(costs: Array, allowed: Array) -> Array:
-    """The minimum of a^T P a over the simplex: P (n, n), (n,) bool -> (n,) weights; those not allowed are 0.
+    """The minimizer of a^T P a over the simplex: P (n, n), allowed (n,) bool -> weights (n,), 0 where not allowed.
 
     Accelerated projected gradient steps (Beck and Teboulle, 2009), restarted as by O'Donoghue and Candes (2015), with
     the projection of Duchi et al. (2008).
@@ -27,11 +27,11 @@ def best_mixture(costs: Array, allowed: Array) -> Array:
         return jnp.maximum(point - jnp.max(excess), 0)
 
     def step(_: Any, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        weights, ahead, t = carry
-        new = projected(ahead - jnp.matmul(costs, ahead, precision="highest") / curvature)
-        t = jnp.where(jnp.sum((ahead - new) * (new - weights)) > 0, 1.0, t)  # uphill: forget the momentum
-        later = (1 + jnp.sqrt(1 + 4 * t * t)) / 2
-        return new, new + (t - 1) / later * (new - weights), later
+        weights, extrapolated, t = carry
+        new = projected(extrapolated - jnp.matmul(costs, extrapolated, precision="highest") / curvature)
+        t = jnp.where(jnp.sum((extrapolated - new) * (new - weights)) > 0, 1.0, t)  # uphill: restart the momentum
+        next_t = (1 + jnp.sqrt(1 + 4 * t * t)) / 2
+        return new, new + (t - 1) / next_t * (new - weights), next_t
 
     start = projected(jnp.zeros_like(order))
-    return jax.lax.fori_loop(0, STEPS, step, (start, start, jnp.ones((), costs.dtype)))[0]
+    return jax.lax.fori_loop(0, NUM_STEPS, step, (start, start, jnp.ones((), costs.dtype)))[0]

@@ -22,8 +22,8 @@ class NormalisedMessage(NamedTuple):
 def gradient_weights(training: LocalTraining, examples: Examples, counts_momentum: bool = True) -> Array:
     """||a_i||_1 of FedNova, () float: the sum of the weights of a client's gradients in its update.
 
-    That is tau_i, and more under momentum, where a gradient moves the model in later steps too. Optimizers other
-    than `SGD` count as having no momentum.
+    It is tau_i without momentum, and more with momentum, since a gradient then moves the model in later steps too.
+    Optimizers other than `SGD` count as having no momentum.
     """
     check_equal_steps(training.optimizer)
     momentum = getattr(training.optimizer, "momentum", None) if counts_momentum else None
@@ -34,34 +34,34 @@ def gradient_weights(training: LocalTraining, examples: Examples, counts_momentu
 
 
 def check_equal_steps(optimizer: Any) -> None:
-    """Refuse step sizes that differ within a round."""
+    """Raise a `ValueError` if step sizes differ within a round."""
     if callable(getattr(optimizer, "learning_rate", None)):
         raise ValueError(
-            f"optimizer={optimizer!r}: its step size is a schedule over local steps, which are weighed alike here; "
-            "give srp.SGD(learning_rate) with a number, or a function of the round that returns such"
+            f"optimizer={optimizer!r}: its step size is a schedule over local steps, but this method gives all steps "
+            "the same weight; give srp.SGD(learning_rate) with a number, or a function of the round that returns one"
         )
 
 
-def reach(training: LocalTraining, examples: Examples, counts_momentum: bool = True) -> Array:
-    """Distance that a client's steps move under a gradient of one, () float: eta tau_i, and more under momentum."""
+def total_step(training: LocalTraining, examples: Examples, counts_momentum: bool = True) -> Array:
+    """Sum of a client's step sizes in a round, () float: eta tau_i, and more with momentum."""
     return step_size(training.optimizer) * gradient_weights(training, examples, counts_momentum)
 
 
 def divided(tree: PyTree, length: Array) -> PyTree:
-    """The tree over the length; zeros where the length is zero."""
+    """Divide a tree by a length; zeros where the length is zero."""
     safe = jnp.where(length > 0, length, 1)
     return jax.tree.map(lambda leaf: jnp.where(length > 0, leaf / safe.astype(leaf.dtype), 0), tree)
 
 
 def normalised_output(before: PyTree, after: Trained, length: Array, weight: Array) -> ClientOutput:
-    """Output of a client; one without steps has no direction but counts in the mean length."""
+    """Output of a client; without steps it has no weight in the mean direction, but in the mean length."""
     direction = divided(jax.tree.map(jnp.subtract, before, after.params), length)
     weights = NormalisedMessage(jnp.where(length > 0, weight, 0), weight)  # pyright: ignore[reportArgumentType]
     return ClientOutput(NormalisedMessage(direction, length), weight=weights, loss=after.loss)
 
 
 def mean_direction(mean: NormalisedMessage) -> PyTree:
-    """The mean over clients with a step; zeros if there are none, instead of 0 / 0."""
+    """The mean direction of the clients that took steps; zeros if none did, instead of 0 / 0."""
     return jax.tree.map(lambda leaf: jnp.where(mean.length > 0, leaf, 0), mean.direction)
 
 

@@ -1,4 +1,4 @@
-"""Submodels: clients train some units of each hidden layer, and the server averages the trained parameters."""
+"""Base of algorithms with submodels: clients train some units of each hidden layer, the server averages these."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ Rate = Annotated[Static[float], Above(0), AtMost(1), "give a share of the units,
 
 @part
 class SubmodelAlgorithm(GlobalModel):
-    """A global model of which a client trains a share of the units of every hidden layer.
+    """A global model of which each client trains a share of the units of every hidden layer.
 
-    The policy sets each client's capacity: with w units of work it trains a submodel of rate `rates[w - 1]`, for as
-    many steps as all others. `clocks.Devices` charges the operations and bytes of a model of this width, between r^2
-    and r of those of the whole model, though the simulator computes the whole model under a mask. Other clocks charge
-    w units.
+    The policy sets each client's capacity: with w units of work it trains a submodel of rate r = `rates[w - 1]`, for as
+    many steps as the other clients. The simulator computes the whole model under a mask, but `clocks.Devices` charges
+    the operations and bytes of a model of this width, between r^2 and r of those of the whole model. Other clocks
+    charge w units.
 
     A model is a stack of dense layers and convolutions, whose channels are the units; GroupNorm may be between them,
-    and then includes the units that are left out, as zeros.
+    and then sees the left-out units as zeros.
 
     Args:
-        rates: of a client with 1, 2, ... units of work; the last one for more units. One rate of 1 is `FedAvg`.
+        rates: of a client with 1, 2, ... units of work; the last one for more units. `rates=(1.0,)` is `FedAvg`.
     """
 
     moves_statistics: ClassVar[bool] = False
@@ -61,14 +61,14 @@ class SubmodelAlgorithm(GlobalModel):
         return jnp.int32(0)
 
     def narrowed(self, params: SplitParams, level: Array, first: Array, key: Key | None) -> SplitParams:
-        """The submodel of a training step: others give 0, its own outputs are scaled by 1 / r (Scaler)."""
+        """The submodel of a training step: its units' outputs are scaled by 1 / r (Scaler), all others are 0."""
         del key
         rate = jnp.asarray(self.rates)[level]
         return narrow(self.model.layer_names, params, rate, first, 1 / rate)
 
     @property
     def costs_as(self) -> tuple[tuple[FederatedAlgorithm, ...], ...]:  # type: ignore[override]
-        """The narrow model of each rate, by units of work."""
+        """The algorithm with the narrow model of each rate, by units of work."""
         models = [narrow_model(self.model, rate) for rate in self.rates]
         return tuple((dataclasses.replace(self, model=model, rates=(1.0,)),) for model in models)
 
@@ -76,13 +76,13 @@ class SubmodelAlgorithm(GlobalModel):
     broadcast = FedAvg.broadcast
 
     def init_params(self, key: Key, data: Any) -> SplitParams:
-        """The initial parameters, of a model with hidden units."""
+        """The initial parameters; raises a `ValueError` for layers that cannot be narrowed."""
         params = super().init_params(key, data)
         for name, layer in {**params.representation, **params.head}.items():
             if not layer.keys() <= {"kernel", "bias", "scale"}:
                 raise ValueError(
-                    f"model {self.model.name!r}: layer {name!r} has {', '.join(layer)}, and {self.name} narrows dense "
-                    "layers and convolutions; take e.g. mlp or lenet5"
+                    f"model {self.model.name!r}: layer {name!r} has {', '.join(layer)}, but {self.name} narrows only "
+                    "dense layers and convolutions; choose e.g. mlp or lenet5"
                 )
         return params
 
@@ -105,9 +105,9 @@ class SubmodelAlgorithm(GlobalModel):
     def server(self, key: Key, server: FedAvgServerState, mean: tuple[SplitParams, Uncharged], context: RoundContext):
         """The mean of each parameter over the clients that trained it; untrained ones keep their value."""
         # w[j] <- sum_i p_i m_i[j] w_i[j] / sum_i p_i m_i[j]
-        sums, shares = mean[0], mean[1].value
-        share = lambda w, s, p: jnp.where(p > 0, s / jnp.where(p > 0, p, 1), w)  # noqa: E731
-        return FedAvgServerState(jax.tree.map(share, server.params, sums, shares))
+        sums, weights = mean[0], mean[1].value
+        divide = lambda w, s, p: jnp.where(p > 0, s / jnp.where(p > 0, p, 1), w)  # noqa: E731
+        return FedAvgServerState(jax.tree.map(divide, server.params, sums, weights))
 
 
 def _mean_entry(masks: SplitParams) -> Array:

@@ -1,6 +1,6 @@
 """A template: copy this file under your method's name, replace `template` in it, change the mathematics.
 
-It runs as it is: a shared model, a personal bias on its outputs, both trained together.
+It runs unchanged: a shared model and a personal bias on its outputs are trained together.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedjax_srp.parts import AtLeast, part
 
 # States hold arrays only, and every round returns them with the shapes and dtypes that `init` and `init_client` chose.
 class TemplateServerState(NamedTuple):
-    """The shared model w, and the last cohort's mean bias, which only starts `fine_tune`."""
+    """The shared model w, and the last cohort's mean bias, from which only `fine_tune` starts."""
 
     params: SplitParams
     bias: Array  # (num_classes,)
@@ -38,8 +38,8 @@ class TemplateParts(NamedTuple):
     bias: Any  # in a message: Uncharged
 
 
-# A part: its fields are the hyper-parameters, the record of a run and the options of the command line, and its methods
-# are pure functions. `ExampleAlgorithm` brings the fields model, training, fine_tune_epochs and fine_tune_optimizer.
+# A part: its fields are the hyper-parameters, recorded with a run and options of the command line; its methods are pure
+# functions. `ExampleAlgorithm` has the fields model, training, fine_tune_epochs and fine_tune_optimizer.
 @part
 class Template(ExampleAlgorithm):
     """FedAvg with a personal bias: the model is shared, a bias on its outputs is personal.
@@ -66,13 +66,13 @@ class Template(ExampleAlgorithm):
     name: ClassVar[str] = "template"  # in results; by default the class name in lower case
 
     # Checked when the algorithm is built, before tracing; an error names field, value and this remedy. Floats are
-    # leaves: tracers in a program, so sweeps compile once and a Python `if` on them fails. Everything else is static.
-    # Check several fields together in a `__post_init__`, after its super's.
+    # leaves: tracers in a program, so sweeps compile once, and a Python `if` on them fails. Everything else is static.
+    # To check several fields together, define `__post_init__` and call that of `super()` first.
     penalty: Annotated[float, AtLeast(0), "give 0 for none, or a small number, e.g. 0.01"] = 0.01
 
     def loss_of_bias(self, bias: Array, params: SplitParams, x: Array, y: Array, key: Key | None) -> Array:
         """The loss of each example with a bias on the outputs, and the penalty."""
-        # One loss an example, the model's own. Ranks are spelt out (`bias[None]`): promotion is an error in the tests.
+        # The model's loss of each example. Ranks are explicit (`bias[None]`): rank promotion is an error in the tests.
         outputs = self.model.logits(params, x, key) + bias[None]
         return self.model.loss(outputs, y) + 0.5 * self.penalty * jnp.sum(bias * bias)
 
@@ -83,7 +83,7 @@ class Template(ExampleAlgorithm):
     def init(self, key: Key, data: Any) -> TemplateServerState:
         """The initial parameters, and a bias of zero."""
         params = self.init_params(key, data)  # checks that the data fit the model
-        # The dtype of the parameters, not the default: runs in float64 stay in float64.
+        # The dtype of the parameters instead of the default one keeps runs in float64.
         return TemplateServerState(params, jnp.zeros(self.model.num_classes, jax.tree.leaves(params)[0].dtype))
 
     def init_client(self, key: Key, server: TemplateServerState, examples: Examples) -> TemplateClientState:
@@ -92,30 +92,30 @@ class Template(ExampleAlgorithm):
 
     def broadcast(self, server: TemplateServerState, context: RoundContext) -> SplitParams:
         """The shared model."""
-        # Charged once; return only the download.
+        # All of it is charged: return only what a client downloads.
         return server.params
 
     def client(
         self, key: Key, params: SplitParams, state: TemplateClientState, examples: Examples, context: RoundContext
     ) -> ClientOutput:
         """Local SGD on model and bias."""
-        # Written for one client. `params` is what `broadcast` returned; arrays come as arguments or fields, never from
-        # outside. Keys are named by purpose and used once: "local" draws the batches that every other method draws.
+        # Written for one client. `params` is the result of `broadcast`; arrays come as arguments or fields, never from
+        # globals. Keys are named by purpose and used once: "local" draws the same batches as in every other method.
         # (w_i, b_i) <- local SGD from (w, b_i)
         start = TemplateParts(params, state.bias)
-        # `in_round` brings the client's work and the round's optimizer. Work, and so num_steps, is 0 in a padded
-        # slot of a chunk: guard divisions by it.
+        # `in_round` adds the client's work and the round's optimizer. Work, and so num_steps, is 0 in a padded slot of
+        # a chunk: guard divisions by it.
         now = self.training.in_round(context)
         trained = local.local_sgd(named_key(key, "local"), self.loss_of_both, start, (), examples, now)
         params, bias = trained.params
         return ClientOutput(
-            # The engine averages the message, and the server gets floats. The wrapped bias is not charged.
+            # The engine averages the message; integers become floats. The bytes of the wrapped bias are not charged.
             message=TemplateParts(params, Uncharged(bias)),
             state=TemplateClientState(bias),
             weight=self.training.weight(examples),
             # Scalars to record: their mean over the cohort is history.metrics["bias_norm"].
             info={"bias_norm": jnp.sqrt(jnp.sum(bias * bias))},
-            # For runs that record the training loss; `local.total_loss` adds those of several trainings.
+            # For runs that record the training loss; `local.total_loss` combines several losses.
             loss=trained.loss,
         )
 

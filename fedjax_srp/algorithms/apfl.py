@@ -23,7 +23,7 @@ class APFLClientState(NamedTuple):
 
 
 class APFLParts(NamedTuple):
-    """A client's trained parameters: the global model's copy w_i, its own model v_i, and alpha_i where it adapts."""
+    """A client's trained parameters: its copy w_i of the global model, its own model v_i, and alpha_i if adaptive."""
 
     shared: SplitParams
     own: SplitParams
@@ -35,8 +35,8 @@ def mixture(alpha: Array, own: SplitParams, shared: SplitParams) -> SplitParams:
     return jax.tree.map(lambda v, w: alpha.astype(v.dtype) * v + (1 - alpha).astype(v.dtype) * w, own, shared)
 
 
-def onto_unit_interval(parts: APFLParts) -> APFLParts:
-    """The parts with a share in [0, 1]."""
+def clip_alpha(parts: APFLParts) -> APFLParts:
+    """Clip alpha_i to [0, 1]."""
     return parts if parts.alpha is None else parts._replace(alpha=jnp.clip(parts.alpha, 0, 1))
 
 
@@ -44,15 +44,15 @@ def onto_unit_interval(parts: APFLParts) -> APFLParts:
 class APFL(GlobalModel):
     """APFL (Deng et al., 2020, Algorithm 1): a global model by FedAvg, and personal mixtures with it.
 
-    The global model is that of `FedAvg`, whatever the share alpha. Beside it every client keeps a model v_i, trained
+    The global model is that of `FedAvg`, whatever the share alpha. In addition every client keeps a model v_i, trained
     step by step on the loss of the mixture alpha_i v_i + (1 - alpha_i) w_i, where w_i is its copy of the global model;
     alpha = 1 trains v_i on the client alone. Only w_i is sent. A participant takes two gradients a step.
 
-    FedRep's authors fix alpha, and so does this by default. Adaptive, alpha_i descends the same loss, in every step and
-    with the same optimizer (the code of APFL's authors: in the first batch of a round), and is kept in [0, 1]; its mean
-    over the participants is recorded as `own_share`. It may end at 1, where every client trains alone. FedRep's code
-    mixes alpha v_i + alpha w_i while it trains, and one momentum serves both models' steps: this implementation follows
-    neither.
+    FedRep's authors fix alpha, as is the default here. If adaptive, alpha_i descends the same loss, in every step and
+    with the same optimizer (the code of APFL's authors: in the first batch of a round), and is clipped to [0, 1]; its
+    mean over the participants is recorded as `own_share`. It may end at 1, where every client trains alone. FedRep's
+    code mixes alpha v_i + alpha w_i in training, and shares one momentum between the steps of both models; this
+    implementation does neither.
 
     Evaluations: `own_model` (the default), the mixture of the client's v_i, as it last left it, with the global model;
     `global`, `fine_tune` (its head) and `fine_tune_all`, as in `FedAvg`.
@@ -99,7 +99,7 @@ class APFL(GlobalModel):
             state.alpha,
             examples,
             self.training.in_round(context),
-            after_step=onto_unit_interval,
+            after_step=clip_alpha,
         )
         shared, own, alpha = local.params
         new = APFLClientState(own, state.alpha if alpha is None else alpha)
@@ -107,6 +107,6 @@ class APFL(GlobalModel):
 
     @evaluation
     def own_model(self, key: Key, server: FedAvgServerState, state: APFLClientState, examples: Examples):
-        """The client's own model, as it last left it, mixed with the global one in its share."""
+        """The mixture of the client's own model, as it last left it, and the global one with the client's share."""
         params = mixture(state.alpha, state.own, server.params)
         return lambda x: self.model.logits(params, x)

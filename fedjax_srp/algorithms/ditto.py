@@ -24,9 +24,9 @@ class DittoClientState(NamedTuple):
 class Ditto(GlobalModel):
     """Ditto (Li et al., 2021, Algorithm 1 with FedAvg as its solver of the global model).
 
-    The global model is that of `FedAvg`, whatever the penalty. Beside it every client keeps its own model, trained as
-    long on the same batches and drawn towards the downloaded global model; without a penalty it is trained on the
-    client alone. Only the global model is sent. A participant works twice as much as in `FedAvg`.
+    The global model is that of `FedAvg`, whatever the penalty. In addition every client keeps its own model, trained on
+    the same batches and drawn towards the downloaded global model; without a penalty it is trained on the client alone.
+    Only the global model is sent. A participant takes twice as many steps as in `FedAvg`.
 
     Momentum includes the penalty's gradient; the code of FedRep's authors adds it after momentum.
 
@@ -60,7 +60,7 @@ class Ditto(GlobalModel):
             gradient = plain_gradient(objective, own, weights)
             return jax.tree.map(lambda g, v, w: g + self.penalty * (v - w), gradient, own, params)
 
-        # One key for both models: they see the same batches, which are those of FedAvg and of local training.
+        # One key for both models: they train on the same batches, which are those of FedAvg and of local training.
         key_local, now = named_key(key, "local"), self.training.in_round(context)
         # w_i <- local SGD on f_i from w
         shared = local_sgd(key_local, self.loss, params, (), examples, now)

@@ -1,4 +1,4 @@
-"""Bases of algorithms on labelled examples: fields, the loss, and evaluations of a global or own model."""
+"""Bases of algorithms on labelled examples: fields, the loss, and evaluations of a global or personal model."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class ExampleAlgorithm(FederatedAlgorithm):
         fine_tune_optimizer: of fine-tuning; None: that of training.
 
     Raises:
-        ValueError: a field out of range; in `init`, labels and examples that do not fit the model.
+        ValueError: a field is out of range; in `init`, labels or examples do not fit the model.
     """
 
-    has_uniform_means: ClassVar[bool] = False  # `training.weighting` must be "uniform"
-    moves_statistics: ClassVar[bool] = True  # False if a model is more than a mean of trained ones
+    has_uniform_means: ClassVar[bool] = False  # True: `training.weighting` must be "uniform"
+    moves_statistics: ClassVar[bool] = True  # False: BatchNorm is refused, since its variances could become negative
 
     model: SplitModel
     training: Training = Training()
@@ -57,7 +57,7 @@ class ExampleAlgorithm(FederatedAlgorithm):
             object.__setattr__(self, "fine_tune_optimizer", chosen)
         _ = self.tuning  # refuses an optimizer that depends on the round
         if self.has_uniform_means and self.training.weighting != "uniform":
-            raise ValueError(f"training.weighting={self.training.weighting!r}: {self.name} weighs clients alike")
+            raise ValueError(f"training.weighting={self.training.weighting!r}: {self.name} needs weighting='uniform'")
 
     @property
     def tuning(self) -> LocalTraining:
@@ -70,8 +70,8 @@ class ExampleAlgorithm(FederatedAlgorithm):
         params = self.model.init(key)
         if not self.moves_statistics and has_statistics(params):
             raise ValueError(
-                f"model {self.model.name!r} has BatchNorm, whose statistics are means, and {self.name} makes models "
-                "that are none; take GroupNorm, e.g. norm='group' of a resnet18"
+                f"model {self.model.name!r} has BatchNorm, whose variances {self.name} could make negative; use "
+                "GroupNorm, e.g. norm='group' of a resnet18"
             )
         return params
 
@@ -126,19 +126,19 @@ def gradient_message(
     is the mean loss. The model is in evaluation mode, without dropout and augmentation.
     """
 
-    def of_all(params: PyTree, personal: PyTree, examples: Examples) -> PyTree:
+    def compute(params: PyTree, personal: PyTree, examples: Examples) -> PyTree:
         return full_gradient(loss, params, personal, examples)
 
-    # one client after the other: its many examples stay in the cache
-    of_loss = (sequential(of_all) if platform() == "cpu" else of_all)(params, personal, examples)
+    # One client after the other on a CPU: all of its examples then stay in the cache.
+    gradient = (sequential(compute) if platform() == "cpu" else compute)(params, personal, examples)
     optimizer = training.in_round(context).optimizer
-    message = with_decay(optimizer, of_loss, params) if isinstance(optimizer, SGD) else of_loss
+    message = with_decay(optimizer, gradient, params) if isinstance(optimizer, SGD) else gradient
     return ClientOutput(message, weight=training.weight(examples))
 
 
 def with_decay(optimizer: SGD, gradient: PyTree, params: PyTree) -> PyTree:
-    """The gradient with that of the optimizer's weight decay, which acts on leaves of rank 2 and more."""
-    if optimizer.weight_decay is None:
-        return gradient
+    """Add the gradient of the optimizer's weight decay, which acts on leaves of rank 2 and more."""
     decay = optimizer.weight_decay
+    if decay is None:
+        return gradient
     return jax.tree.map(lambda g, w: g + (decay * w).astype(g.dtype) if w.ndim > 1 else g, gradient, params)

@@ -19,7 +19,7 @@ Strength = Annotated[float, AtLeast(0), "give 0 for none, or e.g. 0.01"]
 
 
 class FedMTLClientState(NamedTuple):
-    """The client's model w_i: its column of W."""
+    """The client's model w_i, a column of W."""
 
     params: SplitParams
 
@@ -29,17 +29,17 @@ class FedMTL(OwnModel):
     """Fed-MTL (Smith et al., 2017) with CONSTANT task relations, as the code of LG-FedAvg and FedRep has it: every part
     of the model is personal, and only the mean of all models is shared.
 
-    The N models are the columns of W; clients descend `sum_i f_i(w_i) + l1 tr(W Omega W^T) + l2 |W|_F^2` with Omega =
-    (I - 11^T / N)^2 for good, so the trace is `sum_i |w_i - w_bar|^2`: mean-regularized multi-task learning. MOCHA, the
-    algorithm of the paper, also learns Omega and solves a dual problem for linear models; for networks neither the
-    authors' code nor this does. A participant trains its own column by local SGD, with the others fixed at the
-    beginning of the round.
+    The N models are the columns of W; clients descend `sum_i f_i(w_i) + l1 tr(W Omega W^T) + l2 |W|_F^2` with a
+    constant Omega = (I - 11^T / N)^2, so the trace is `sum_i |w_i - w_bar|^2`: mean-regularized multi-task learning.
+    MOCHA, the algorithm of the paper, also learns Omega and solves a dual problem for linear models; for networks
+    neither the authors' code nor this does. A participant trains its own column by local SGD; the other columns are
+    those of the beginning of the round.
 
-    The code sums over the sampled clients, here relations are between all; it also has a matrix of ones instead of I,
+    The code relates only the sampled clients, here all clients are related; it also has a matrix of ones instead of I,
     which makes the term a multiple of `|sum_i w_i|^2`. At its strengths, 1e-7 for networks of 10^5 to 10^6 parameters,
     neither has a visible effect.
 
-    With both strengths 0, or for one client and l2 = 0, this is `LocalOnly` (but for the bytes). Under full
+    With both strengths 0, or for one client and l2 = 0, this is `LocalOnly` (except for the bytes). Under full
     participation one full-batch step of plain SGD moves w_bar as if there were no relations.
 
     Evaluations: `own_model` (the default), the client's model as it last left it; `fine_tune`, the same with its head
@@ -72,10 +72,10 @@ class FedMTL(OwnModel):
     def client(self, key: Key, mean: SplitParams, state: FedMTLClientState, examples: Examples, context: RoundContext):
         """Local SGD on the loss with the relations."""
         num_params = sum(leaf.size for leaf in jax.tree.leaves(mean))
-        of_the_code = 10.0 ** -(int(math.log10(num_params) + 1) + 1)
-        l1, l2 = (of_the_code if s is None else s for s in (self.relation_strength, self.norm_strength))
+        default = 10.0 ** -(int(math.log10(num_params) + 1) + 1)
+        l1, l2 = (default if s is None else s for s in (self.relation_strength, self.norm_strength))
 
-        # d/dw_i (l1 tr(W Omega W^T) + l2 |W|^2) = 2 l1 (w_i - w_bar) + 2 l2 w_i, with w_i in w_bar as it is now:
+        # d/dw_i (l1 tr(W Omega W^T) + l2 |W|^2) = 2 l1 (w_i - w_bar) + 2 l2 w_i, where w_bar includes the current w_i:
         # slope w_i - pull, where only w_i changes from step to step
         slope = 2 * l1 * (1 - 1 / context.num_clients) + 2 * l2
         pull = jax.tree.map(lambda w_bar, w: 2 * l1 * (w_bar - w / context.num_clients), mean, state.params)
@@ -84,14 +84,14 @@ class FedMTL(OwnModel):
             gradient = plain_gradient(objective, params, weights)
             return jax.tree.map(lambda g, w, p: g + slope * w - p, gradient, params, pull)
 
-        # w_i <- local SGD on this, from w_i
+        # w_i <- local SGD along it, from w_i
         now = self.training.in_round(context)
         local = local_sgd(named_key(key, "local"), self.loss, state.params, (), examples, now, gradient=related)
         moved = jax.tree.map(jnp.subtract, local.params, state.params)
         return ClientOutput(moved, FedMTLClientState(local.params), loss=local.loss)
 
     def server(self, key: Key, server: FedAvgServerState, mean: SplitParams, context: RoundContext):
-        """The mean of all models, of which those of the participants have moved."""
+        """The mean of all models, after the moves of the participants' models."""
         # w_bar <- w_bar + (1 / N) sum_i (w_i+ - w_i)
         share = context.cohort_size.astype(float) / context.num_clients
         return FedAvgServerState(jax.tree.map(lambda w, d: w + share.astype(w.dtype) * d, server.params, mean))

@@ -1,4 +1,4 @@
-"""FedALA: clients learn, weight by weight, how much of the global model's top layers replaces their own."""
+"""FedALA: clients learn, for each parameter of their top layers, how much of the global value replaces their own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedjax_srp.parts import AtLeast, Count, Share, part
 
 
 class FedALAClientState(NamedTuple):
-    """The top layers as the client last left them, and its weights W_i of the global ones."""
+    """The client's top layers after its last training, and its weights W_i of the global ones."""
 
     head: PyTree
     weights: PyTree  # like the head, in [0, 1]
@@ -27,7 +27,7 @@ class FedALAClientState(NamedTuple):
 
 
 def mixed(own: PyTree, shared: PyTree, weights: PyTree) -> PyTree:
-    """Own parameters, moved to shared ones by a weight for each."""
+    """The own parameters, moved towards the shared ones by a weight for each parameter."""
     # theta_i + (theta - theta_i) * W_i
     return jax.tree.map(lambda own, shared, w: own + (shared - own) * w, own, shared, weights)
 
@@ -39,21 +39,21 @@ class FedALA(GlobalModel):
     All layers are sent. Below the model's cut a participant uses the global layers. Its head, the paper's p top layers,
     is a mixture of its own last head and the global one with weights W_i, one for each parameter, which start at 1 and
     are trained by plain gradient steps, clipped to [0, 1], on a part of its examples: consecutive ones from a random
-    start, as in the authors' code. If the global head equals the client's, as in the first round, nothing is trained.
-    The first training has `start_epochs`, later ones one epoch; the paper first trains "until convergence", in the
-    authors' code ten epochs of nearly equal losses, after eleven at the earliest. With a step size of 0 this is
-    `FedAvg`. The length of the training depends on the client's state, so `clocks.Devices` cannot count its operations
-    and needs its `costs`.
+    start, as in the authors' code. If the global head equals the client's, as in the first round, the weights are not
+    trained. The first training has `start_epochs`, later ones one epoch; the paper first trains "until convergence", in
+    the authors' code until the losses of ten epochs are nearly equal, at least eleven epochs. With a step size of 0
+    this is `FedAvg`. The length of the training depends on the client's state, so `clocks.Devices` cannot count its
+    operations and needs `costs`.
 
     Evaluations: `aggregated` (the default), the model from which the client's next round would start, its weights
-    trained for one more epoch, as the authors' code judges; `global`, `fine_tune` and `fine_tune_all`, as in `FedAvg`.
+    trained for one more epoch, as in the authors' code; `global`, `fine_tune` and `fine_tune_all`, as in `FedAvg`.
 
     Args:
         model: cut at the first of the p top layers; p = 1 in most of the paper's experiments.
         training: of the clients; its batch size is that of the weights too. The paper weighs clients by their examples.
         weight_step_size: eta, 1 in the paper.
-        weight_share: s, the part of the examples that weights are trained on, 0.8 in the paper.
-        start_epochs: of the weights, the first time.
+        weight_share: s, the share of the examples on which the weights are trained, 0.8 in the paper.
+        start_epochs: epochs of the first training of the weights.
 
     Example:
         >>> import fedjax_srp as srp
@@ -76,18 +76,18 @@ class FedALA(GlobalModel):
     def aggregation(
         self, key: Key, params: SplitParams, state: FedALAClientState, examples: Examples, work: Array
     ) -> FedALAClientState:
-        """The client's mixture of heads, and its weights, untrained if there is no work."""
+        """The client's mixture of heads, and its weights, which are not trained if there is no work."""
         num = jnp.maximum(jnp.round(self.weight_share * examples.count.astype(float)).astype(jnp.int32), 1)
         first = jax.random.randint(
             named_key(key, "segment"), (), 0, jnp.maximum(examples.count - num, 0) + 1, jnp.int32
         )
         rows = jnp.minimum(first + jnp.arange(examples.y.shape[0], dtype=jnp.int32), examples.y.shape[0] - 1)
-        some = Examples(examples.x[rows], examples.y[rows], jnp.minimum(num, examples.count))
-        of_head, frozen, some = head_problem(self.model, params.representation, some)
+        segment = Examples(examples.x[rows], examples.y[rows], jnp.minimum(num, examples.count))
+        head_loss, frozen, segment = head_problem(self.model, params.representation, segment)
 
         def loss(weights: PyTree, fixed: tuple[PyTree, ...], x: Array, y: Array, key: Key | None) -> Array:
             own, shared, frozen = fixed
-            return of_head(mixed(own, shared, weights), frozen, x, y, key)
+            return head_loss(mixed(own, shared, weights), frozen, x, y, key)
 
         def clipped(weights: PyTree) -> PyTree:
             return jax.tree.map(lambda w: jnp.clip(w, 0, 1), weights)
@@ -99,7 +99,7 @@ class FedALA(GlobalModel):
         steps = optimizer(optax.sgd, learning_rate=self.weight_step_size)
         now = LocalTraining(steps, self.training.batch_size, epochs=1, work=epochs)
         fixed = state.head, params.head, frozen
-        learnt = local_sgd(named_key(key, "weights"), loss, state.weights, fixed, some, now, after_step=clipped)
+        learnt = local_sgd(named_key(key, "weights"), loss, state.weights, fixed, segment, now, after_step=clipped)
         head = mixed(state.head, params.head, learnt.params)
         return FedALAClientState(head, learnt.params, state.is_learnt | (differs & (epochs > 0)))
 

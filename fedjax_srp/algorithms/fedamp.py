@@ -16,7 +16,7 @@ from fedjax_srp.parts import Above, AtLeast, part
 
 
 class FedAMPClientState(NamedTuple):
-    """The client's model w_i, which the server knows too."""
+    """The client's model w_i, which the server also has."""
 
     params: SplitParams
 
@@ -28,17 +28,17 @@ class FedAMP(OwnModel):
 
     u_i = w_i + sum_j xi_ij (w_j - w_i) with `xi_ij = alpha A'(|w_i - w_j|^2)`: near models count more. A participant
     descends `f_i(w_i) + lambda / (2 alpha) |w_i - u_i|^2`, from its own w_i as in PFLlib, whose penalty is a distance
-    without the square. Under full participation the mixture is the paper's; otherwise it has the participants' last
-    models only. HeurFedAMP of the same paper has another attention.
+    without the square. Under full participation the mixture is the paper's; otherwise it has only the last models of
+    the participants. HeurFedAMP of the same paper has another attention.
 
-    Mixtures add up one model after the other; every device holds those of all participants. Without a penalty this is
-    `LocalOnly` (but for the bytes); a lone participant stays near its own last model.
+    A mixture adds one model after the other; every device holds the models of all participants. Without a penalty this
+    is `LocalOnly` (except for the bytes); a lone participant stays near its own last model.
 
     Evaluations: `own_model` (the default), the client's model as it last left it; `fine_tune`, its head trained
     further. The server's state is the mean of the last participants' models, which no client downloads.
 
     Args:
-        training: of the clients; its weighting is that of the mean, which has no effect on them.
+        training: of the clients; its weighting is that of the mean, which has no effect on the clients.
         penalty: lambda; 1 in PFLlib.
         attention_step_size: alpha; 1 in PFLlib. For a mixture that is an average, the weights xi_ij of the others must
             not sum to more than 1: alpha <= sigma / (participants - 1) is small enough.
@@ -62,24 +62,24 @@ class FedAMP(OwnModel):
         return FedAMPClientState(server.params)
 
     def broadcast(self, server: FedAvgServerState, context: RoundContext) -> tuple[()]:
-        """Nothing: every participant has its own mixture."""
+        """Nothing: every participant downloads its own mixture."""
         return ()
 
     def shown(self, state: FedAMPClientState) -> SplitParams:
         """The client's model, as it last sent it."""
         return state.params
 
-    def mix(self, nobody: tuple[()], own: SplitParams, others: Participants, context: RoundContext) -> SplitParams:
+    def mix(self, broadcast: tuple[()], own: SplitParams, others: Participants, context: RoundContext) -> SplitParams:
         """The mixture u_i of one participant."""
 
         def add(mixture: SplitParams, other: tuple[SplitParams, Array]) -> tuple[SplitParams, None]:
             model, takes_part = other
-            apart = jax.tree.map(jnp.subtract, model, own)
-            square = sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(apart))
+            difference = jax.tree.map(jnp.subtract, model, own)
+            square = sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(difference))
             # xi_ij = alpha A'(|w_i - w_j|^2) = (alpha / sigma) exp(-|w_i - w_j|^2 / sigma)
             attention = self.attention_step_size / self.attention_width * jnp.exp(-square / self.attention_width)
             # u_i <- u_i + xi_ij (w_j - w_i)
-            new = jax.tree.map(lambda u, d: u + jnp.where(takes_part, attention * d, 0), mixture, apart)
+            new = jax.tree.map(lambda u, d: u + jnp.where(takes_part, attention * d, 0), mixture, difference)
             return new, None
 
         return jax.lax.scan(add, own, (others.shown, others.takes_part))[0]
@@ -87,16 +87,16 @@ class FedAMP(OwnModel):
     def client(
         self, key: Key, mixture: SplitParams, state: FedAMPClientState, examples: Examples, context: RoundContext
     ):
-        """Local SGD on the own model, near the mixture."""
+        """Local SGD on the own model, drawn towards the mixture."""
 
-        def near(objective: Objective, own: SplitParams, weights: Array) -> PyTree:
+        def regularised(objective: Objective, own: SplitParams, weights: Array) -> PyTree:
             # grad f_i(w_i) + (lambda / alpha) (w_i - u_i)
             gradient, strength = plain_gradient(objective, own, weights), self.penalty / self.attention_step_size
             return jax.tree.map(lambda g, w, u: g + strength * (w - u), gradient, own, mixture)
 
         # w_i <- local SGD along it, from w_i
         now = self.training.in_round(context)
-        local = local_sgd(named_key(key, "local"), self.loss, state.params, (), examples, now, gradient=near)
+        local = local_sgd(named_key(key, "local"), self.loss, state.params, (), examples, now, gradient=regularised)
         return ClientOutput(
             local.params, FedAMPClientState(local.params), self.training.weight(examples), loss=local.loss
         )

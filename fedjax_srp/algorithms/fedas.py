@@ -1,4 +1,4 @@
-"""FedAS: clients align the shared representation with their own features; weights are Fisher information."""
+"""FedAS: clients align the shared representation with their own features; their weights are Fisher information."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from fedjax_srp.parts import StepSize, part
 
 
 class FedASClientState(NamedTuple):
-    """The client's model, as it last left it."""
+    """The client's own model."""
 
     params: SplitParams
 
 
 class Measured(NamedTuple):
-    """A model, and the sum of its batches' squared gradients."""
+    """A model, and the sum of the squared norms of its batches' gradients."""
 
     params: SplitParams
     squares: Array
@@ -36,11 +36,11 @@ class FedAS(OwnModel):
     """FedAS (Yang, Huang and Ye, 2024, Algorithm 1): the representation below the model's cut is shared, heads are
     personal, and clients are weighted by Fisher information.
 
-    A participant first trains the shared representation for an epoch until its features are near the mean features that
-    its own last model has of each class, then this representation and its own head on its loss. Its weight in the mean
-    is the trace of its Fisher information, as the authors' code has it: the squared norms of the gradients of batches
-    at the trained model, summed over an epoch. The distance to mean features is an average over the examples of a
-    batch; that code sums averages over each class.
+    A participant first trains the shared representation for an epoch, so that its features approach the mean features
+    that the client's last model has for each class, then this representation and its own head on its loss. Its weight
+    in the mean is the trace of its Fisher information as in the authors' code: the squared norms of the gradients of
+    batches at the trained model, summed over an epoch. The distance to mean features is an average over the examples of
+    a batch; the authors' code sums the averages of each class.
 
     Evaluations: `own_model` (the default), the client's model as it last left it; `fine_tune`, its head trained
     further.
@@ -70,7 +70,7 @@ class FedAS(OwnModel):
         return server.params.representation
 
     def distance(self, body: PyTree, own: Prototypes, x: Array, y: Array, key: Key | None) -> Array:
-        """Mean squared difference of each example's features to the client's mean ones of its class, (batch,)."""
+        """Mean squared difference of each example's features from the client's class means, (batch,)."""
         is_label = jax.nn.one_hot(y, self.model.num_classes, dtype=self.model.dtype)
         features = self.model.represent(body, x, key).reshape(x.shape[0], -1)
         return jnp.mean(jnp.square(features - is_label @ own.features), axis=1)

@@ -1,4 +1,4 @@
-"""FedAsync: an asynchronous server that moves towards every arriving model."""
+"""FedAsync: an asynchronous server steps towards every arriving model."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from fedjax_srp.parts import Above, AtLeast, AtMost, part
 class FedAsync(FedBuff):
     """FedAsync (Xie, Koyejo and Gupta, 2019, Algorithm 1): every part of the model is shared, models may be stale.
 
-    To be run with `participation.Buffered(1)`, where a round is the arrival of one model. A client trains from the
-    model that it downloaded when its job began, with a proximal term to it, and the server moves towards the result,
-    less for older models. The staleness tau counts the server steps in between, 0 for a model that is still the
-    server's. With a larger buffer the server moves towards the mean of the models, each weighted by s(tau). With
-    `Full`, alpha = 1 and mu = 0, this is `FedAvg`. A client sends its tau beside the model.
+    For `participation.Buffered(1)`, where a round is the arrival of one model. A client trains from the model that it
+    downloaded when its job began, with a proximal term to it, and the server moves towards the result, less for older
+    models. The staleness tau is the number of server steps in between, 0 for a model that is still the server's. With a
+    larger buffer the server moves towards the mean of the models, each weighted by s(tau). With `Full`, alpha = 1 and
+    mu = 0, this is `FedAvg`. A client sends s(tau) with the model.
 
     Evaluations: `global` (the default), the model as it is; `fine_tune`, the head trained on the client for
     `fine_tune_epochs`.

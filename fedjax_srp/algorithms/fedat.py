@@ -14,31 +14,30 @@ from fedjax_srp.parts import AtLeast, Count, part
 
 
 class FedATServerState(NamedTuple):
-    """The global model w, and the server's models of each tier."""
+    """The global model w, and the models of each tier."""
 
     params: SplitParams
     started: SplitParams  # leaves (tiers, ...): the model with which the tier began its round
     tiers: SplitParams  # leaves (tiers, ...): the tier's last model
-    updates: Array  # (tiers,) int32: number of rounds that the tier has finished
+    updates: Array  # (tiers,) int32: number of rounds finished by the tier
 
 
 @part
 class FedAT(FedProx):
     """FedAT (Chai et al., 2021, Algorithm 2): every part of the model is shared, tiers may be stale.
 
-    To be run with `participation.AsynchronousTiers(k, tiers)`, where a round is one of a tier, the tier being
-    `context.stage`. Its clients train from the model with which the tier began, as those of `FedProx`, and their mean
-    becomes the model of the tier. The server averages the models of the tiers, each weighted by the updates of its
-    mirror image: the slowest tier has the weight of the fastest one's updates. So, as in the paper, the model does not
-    change before the mirror image of a finished tier has finished too. With one tier this is `FedProx`. The paper's
-    compression is left out.
+    For `participation.AsynchronousTiers(k, tiers)`, where a round is one of the tier `context.stage`. Its clients train
+    from the model with which the tier began, as in `FedProx`, and their mean becomes the model of the tier. The server
+    averages the models of the M tiers, tier m weighted by the number of updates of tier M + 1 - m: the slowest tier by
+    that of the fastest one. So, as in the paper, a finished tier m does not change the model before tier M + 1 - m has
+    finished too. With one tier this is `FedProx`. The paper's compression is left out.
 
     Evaluations: those of `FedAvg`.
 
     Args:
         training: of the clients; weighting is "num_examples" in the paper.
         mu: lambda of the proximal term, 0.4 in the paper.
-        num_tiers: as in the policy; with fewer the model becomes nan, and the run has diverged.
+        num_tiers: as in the policy; with fewer the model becomes nan and the run counts as diverged.
 
     Example:
         >>> import jax, fedjax_srp as srp
@@ -56,7 +55,7 @@ class FedAT(FedProx):
     gradient = cast(Any, None)  # tiers are no stages of a growing cohort
 
     def init(self, key: Key, data: Any) -> FedATServerState:
-        """Every tier has the initial model."""
+        """The initial model, for every tier."""
         params = self.init_params(key, data)
         each = jax.tree.map(lambda w: jnp.repeat(w[None], self.num_tiers, axis=0), params)
         return FedATServerState(params, each, each, jnp.zeros(self.num_tiers, jnp.int32))

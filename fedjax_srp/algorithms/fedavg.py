@@ -22,9 +22,9 @@ class FedAvgServerState(NamedTuple):
 class FedAvg(GlobalModel):
     """FedAvg (McMahan et al., 2017): every part of the model is shared, nothing is personal.
 
-    Evaluations: `global`, the model as it is; `fine_tune`, the head (the last layer, for a model cut at "out") trained
+    Evaluations: `global`, the model as it is; `fine_tune`, its head (the last layer, for a model cut at "out") trained
     on the client for `fine_tune_epochs`, as in FedAvg-FT and FLANP-FT of the SRPFL paper's code; `fine_tune_all`, all
-    layers.
+    its layers trained.
 
     Args:
         training: of the clients; weighting is "uniform" in the papers' pseudo-code and "num_examples" in their code and

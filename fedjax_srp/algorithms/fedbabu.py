@@ -12,13 +12,13 @@ from fedjax_srp.parts import part
 
 
 class FedBABUServerState(NamedTuple):
-    """The body theta (below the model's cut) and the first head, which never changes."""
+    """The body theta (below the model's cut) and the initial head, which never changes."""
 
     params: SplitParams
 
 
 class FedBABUBroadcast(NamedTuple):
-    """The download; clients have the head from the beginning."""
+    """The download; clients already have the head."""
 
     body: PyTree
     head: Uncharged
@@ -30,7 +30,7 @@ class FedBABU(GlobalModel):
     under the initial head; heads are only trained in evaluations.
 
     Evaluations: `fine_tune_all` (the default), all layers trained on the client, as in the paper, which takes 5 epochs;
-    `fine_tune`, the head alone; `global`, the shared body under the first head.
+    `fine_tune`, only the head trained; `global`, the shared body under the initial head.
 
     Args:
         model: cut at the first layer of the head, the last layer in the paper.
@@ -59,7 +59,7 @@ class FedBABU(GlobalModel):
 
     def client(self, key: Key, down: FedBABUBroadcast, state: tuple, examples: Examples, context: RoundContext):
         """Local SGD on the body."""
-        # theta_i <- local SGD on f_i(theta_i, first head), from theta
+        # theta_i <- local SGD on f_i(theta_i, initial head), from theta
         now = self.training.in_round(context)
         local = fit_representation(key, self.model, down.body, down.head.value, examples, now)
         return ClientOutput(local.params, weight=self.training.weight(examples), loss=local.loss)
@@ -70,6 +70,6 @@ class FedBABU(GlobalModel):
         return FedBABUServerState(SplitParams(mean, server.params.head))
 
     def gradient(self, key: Key, down: FedBABUBroadcast, state: tuple, examples: Examples, context: RoundContext):
-        """Gradient of the client's loss in the body, under the first head."""
+        """Gradient of the client's loss in the body, under the initial head."""
         loss = representation_loss(self.model)
         return gradient_message(loss, down.body, down.head.value, examples, self.training, context)

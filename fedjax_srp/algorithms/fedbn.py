@@ -29,7 +29,7 @@ class FedBNMessage(NamedTuple):
 
 
 def joined(shared: PyTree, own: PyTree) -> PyTree:
-    """Two trees as one, each None where the other has a leaf."""
+    """Join two trees, each None where the other has a leaf."""
     return jax.tree.map(
         lambda one, other: other if one is None else one, shared, own, is_leaf=lambda leaf: leaf is None
     )
@@ -38,14 +38,14 @@ def joined(shared: PyTree, own: PyTree) -> PyTree:
 @part
 class FedBN(GlobalModel):
     """FedBN (Li et al., 2021, Algorithm 1): BatchNorm is personal, its scales, biases and statistics; all other layers
-    are shared. All of it is trained together.
+    are shared. All layers are trained together.
 
-    With `own="statistics"` scales and biases are shared too and the statistics alone are personal (SiloBN, Andreux et
-    al., 2020). Without BatchNorm, and for a model with GroupNorm in its place, this is `FedAvg`.
+    With `own="statistics"` scales and biases are shared too and only the statistics are personal (SiloBN, Andreux et
+    al., 2020). For a model without BatchNorm (with GroupNorm instead, say) this is `FedAvg`.
 
     Evaluations: `own_model` (the default), the shared layers with the client's own normalisation, as it last left it;
-    `global`, with the mean normalisation of the last round, which no real server has; `fine_tune` (the head) and
-    `fine_tune_all`, that model trained on the client.
+    `global`, with the mean normalisation of the last round, which no real server has; `fine_tune` (its head) and
+    `fine_tune_all`, the `global` model trained on the client.
 
     Args:
         model: with BatchNorm; its cut only matters to `fine_tune`.
@@ -64,7 +64,7 @@ class FedBN(GlobalModel):
     init = FedAvg.init
 
     def divided(self, params: SplitParams) -> FedBNMessage:
-        """Shared leaves and own ones."""
+        """Divide the parameters into shared and personal leaves."""
         is_own = self.model.is_normalisation(params) if self.own == "normalisation" else is_statistic(params)
         shared = jax.tree.map(lambda leaf, own: None if own else leaf, params, is_own)
         return FedBNMessage(shared, Uncharged(jax.tree.map(lambda leaf, own: leaf if own else None, params, is_own)))
@@ -88,7 +88,7 @@ class FedBN(GlobalModel):
         )
 
     def server(self, key: Key, server: FedAvgServerState, mean: FedBNMessage, context: RoundContext):
-        """The mean of all layers but BatchNorm, and the mean normalisation for evaluations."""
+        """The mean of all shared leaves, and the mean normalisation for evaluations."""
         # w_l <- sum_i p_i w_(i,l), l not BatchNorm
         return FedAvgServerState(joined(mean.shared, mean.own.value))
 

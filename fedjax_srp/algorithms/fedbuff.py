@@ -1,4 +1,4 @@
-"""FedBuff: an asynchronous server that steps when k updates are in."""
+"""FedBuff: an asynchronous server takes a step when k updates have arrived."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedjax_srp.parts import AtLeast, StepSize, part
 
 
 class FedBuffClientState(NamedTuple):
-    """The model w_stale that the client downloaded when its job began, and its number of server steps."""
+    """The model w_stale that the client downloaded when its job began, and the number of server steps in it."""
 
     params: SplitParams
     version: Array  # () int32
@@ -26,10 +26,10 @@ class FedBuffClientState(NamedTuple):
 class FedBuff(ExampleAlgorithm):
     """FedBuff (Nguyen et al., 2022, Algorithm 1): every part of the model is shared, updates may be stale.
 
-    To be run with `participation.Buffered(k)`, where a round is a server step. A client trains from the model that it
-    downloaded when its job began, and gets the new one after the server step that uses its update. The staleness tau
-    counts the server steps in between; its mean over the updates is recorded as `staleness`. Batches are those of the
-    round that uses the update. With `Full`, tau = 0 and a server step size of 1, this is `FedAvg`.
+    For `participation.Buffered(k)`, where a round is a server step. A client trains from the model that it downloaded
+    when its job began, and downloads a new one after the server step that uses its update. The staleness tau is the
+    number of server steps in between; its mean over the updates is recorded as `staleness`. The batches are drawn for
+    the round that uses the update. With `Full`, where tau = 0, and a server step size of 1 this is `FedAvg`.
 
     The paper keeps a limited number of clients busy, `Buffered(k, concurrency=M)`. `FedAsync` moves towards the
     client's model; here w moves by w_i - w_stale.
@@ -67,11 +67,11 @@ class FedBuff(ExampleAlgorithm):
         return FedBuffClientState(server.params, jnp.int32(0))
 
     def broadcast(self, server: FedAvgServerState, context: RoundContext) -> tuple[()]:
-        """Nothing: the client has its model."""
+        """Nothing: the client already has its model."""
         return nothing(server, context)
 
     def client(self, key: Key, broadcast: tuple, state: FedBuffClientState, examples: Examples, context: RoundContext):
-        """Local SGD from the model that the client has, discounted by its age."""
+        """Local SGD from the client's model; the update is discounted by the model's age."""
         # w_i <- local SGD from w_stale
         now = self.training.in_round(context)
         local = local_sgd(named_key(key, "local"), self.loss, state.params, (), examples, now)
@@ -90,12 +90,12 @@ class FedBuff(ExampleAlgorithm):
 
     @property
     def finish(self) -> Phase:  # type: ignore[override]
-        """Hand the new model to those who begin a job: whose updates were used, unless the policy says otherwise."""
+        """Send the new model to the clients that begin a job: those whose updates were used, or as the policy says."""
         return Phase(lambda server, context: server.params, self.begin_job, lambda key, server, mean, context: server)
 
     def begin_job(
         self, key: Key, params: SplitParams, state: FedBuffClientState, examples: Examples, context: RoundContext
     ) -> ClientOutput:
-        """The client takes the new model."""
+        """Keep the downloaded model for the next job."""
         # w_stale <- w
         return ClientOutput((), FedBuffClientState(params, context.round + 1))

@@ -1,4 +1,4 @@
-"""FedDyn: FedAvg with a dynamic regularizer, whose fixed point is the minimum of the mean loss."""
+"""FedDyn: FedAvg with a dynamic regularizer, so that its fixed point is the minimum of the mean loss."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FedDynServerState(NamedTuple):
 
 
 class FedDynClientState(NamedTuple):
-    """The gradient h_i of the client's loss at its last model, if local training reached a minimum."""
+    """h_i: the gradient of the client's loss at its last model, if local training reached a minimum."""
 
     h: PyTree
 
@@ -31,9 +31,9 @@ class FedDynClientState(NamedTuple):
 class FedDyn(FedAvg):
     """FedDyn (Acar et al., 2021, Algorithm 1): every part of the model is shared; a client keeps a gradient h_i.
 
-    A participant descends `f_i(w_i) - <h_i, w_i> + (alpha / 2) |w_i - w|^2`, so that where all stop, the mean gradient
-    is zero. Only models are sent. Means are uniform, as in the paper. As alpha goes to 0, clients train as in `FedAvg`,
-    but for any alpha the server adds the sum of all its moves so far to their mean.
+    A participant descends `f_i(w_i) - <h_i, w_i> + (alpha / 2) |w_i - w|^2`, so that the mean gradient is zero at a
+    fixed point. Only models are sent. Means are uniform, as in the paper. As alpha goes to 0, clients train as in
+    `FedAvg`, but for any alpha the server adds the sum of all its moves so far to their mean.
 
     Momentum and weight decay of the optimizer act on the regularized loss.
 
@@ -57,12 +57,12 @@ class FedDyn(FedAvg):
     penalty: Annotated[float, Above(0), "give a small number, e.g. 0.01"] = 0.01
 
     def init(self, key: Key, data: Any) -> FedDynServerState:
-        """The model's first parameters, and h = 0."""
+        """The initial parameters, and h = 0."""
         params = self.init_params(key, data)
         return FedDynServerState(params, jax.tree.map(jnp.zeros_like, params))
 
     def init_client(self, key: Key, server: FedDynServerState, examples: Examples) -> FedDynClientState:
-        """No gradient yet: h_i = 0."""
+        """h_i = 0."""
         return FedDynClientState(jax.tree.map(jnp.zeros_like, server.params))
 
     def client(self, key: Key, params: SplitParams, state: Any, examples: Examples, context: RoundContext):
@@ -81,7 +81,7 @@ class FedDyn(FedAvg):
         return ClientOutput(local.params, FedDynClientState(h), loss=local.loss)
 
     def server(self, key: Key, server: FedDynServerState, mean: SplitParams, context: RoundContext):
-        """The mean model, corrected by h."""
+        """The mean model corrected by h."""
         # h <- h - (alpha / N) sum_i (w_i - w), over the participants
         share = self.penalty * context.cohort_size.astype(float) / context.num_clients
         h = jax.tree.map(lambda h, w_i, w: h - share.astype(w.dtype) * (w_i - w), server.h, mean, server.params)

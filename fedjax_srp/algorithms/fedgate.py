@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.algorithms._normalised import NormalisedMessage, mean_direction, moved, normalised_output, reach
+from fedjax_srp.algorithms._normalised import NormalisedMessage, mean_direction, moved, normalised_output, total_step
 from fedjax_srp.algorithms.fedavg import FedAvg
 from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
 from fedjax_srp.algorithms.optimizers import Optimizer
@@ -25,7 +25,7 @@ class FedGATEServerState(NamedTuple):
 
 
 class FedGATEClientState(NamedTuple):
-    """The gradient tracking delta_i, and the stage it belongs to."""
+    """The tracking variable delta_i, and its stage."""
 
     tracking: PyTree
     stage: Array  # () int32
@@ -42,19 +42,19 @@ class FedGATE(FedAvg):
     paper's depend on n. This corrects client drift, and the fixed point is the minimum of the mean loss. With one epoch
     of full batches and gamma = 1 it is gradient descent.
 
-    The paper has equal tau. Where clients take unequal numbers of steps, Delta_i / tau_i is what is averaged, and the
-    model moves by eta gamma times the mean tau: so the tracking variables of a cohort still sum to zero, which the
-    fixed point needs. Under momentum tau_i is the sum of the gradients' weights in the update.
+    The paper has equal tau. Where clients take unequal numbers of steps, the server averages Delta_i / tau_i and moves
+    the model by eta gamma times the mean tau: so the tracking variables of a cohort still sum to zero, as the fixed
+    point requires. With momentum tau_i is the sum of the gradients' weights in the update.
 
     Evaluations: those of `FedAvg`.
 
     Args:
-        training: of the clients, by `SGD` with a known step size eta, a divisor; tau is its `steps`, if given.
-            Weighting is "uniform" in the paper.
+        training: of the clients, by `SGD` with a constant step size eta, by which updates are divided; tau is its
+            `steps`, if given. Weighting is "uniform" in the paper.
         server_step_size: gamma; 1 in FLANP's experiments with networks.
 
     Raises:
-        ValueError: an optimizer without a known step size.
+        ValueError: the optimizer has no constant step size.
 
     Example:
         >>> import fedjax_srp as srp
@@ -73,7 +73,7 @@ class FedGATE(FedAvg):
             step_size(self.training.optimizer)
 
     def init(self, key: Key, data: Any) -> FedGATEServerState:
-        """The model's first parameters, and no direction yet."""
+        """The initial parameters, and a direction of zero."""
         params = self.init_params(key, data)
         return FedGATEServerState(params, jax.tree.map(jnp.zeros_like, params))
 
@@ -96,8 +96,8 @@ class FedGATE(FedAvg):
         now = self.training.in_round(context)
         local = local_sgd(named_key(key, "local"), self.loss, params, (), examples, now, gradient=tracked)
         # Delta_i / tau_i = (w - w_i) / (eta tau_i)
-        output = normalised_output(params, local, reach(now, examples), self.training.weight(examples))
-        # delta_i <- delta_i + Delta_i / tau_i, of which `correct` takes off the mean
+        output = normalised_output(params, local, total_step(now, examples), self.training.weight(examples))
+        # delta_i <- delta_i + Delta_i / tau_i; `correct` then subtracts the mean
         return output._replace(
             state=FedGATEClientState(jax.tree.map(jnp.add, tracking, output.message.direction), context.stage)
         )
@@ -117,7 +117,7 @@ class FedGATE(FedAvg):
         self, key: Key, direction: PyTree, state: FedGATEClientState, examples: Examples, context: RoundContext
     ) -> ClientOutput:
         """Subtract the mean direction from the client's tracking variable."""
-        # delta_i <- delta_i - Delta / tau, where steps were taken
-        has_moved = num_steps(self.training.in_round(context), examples) > 0
-        tracking = jax.tree.map(lambda d, m: jnp.where(has_moved, d - m, d), state.tracking, direction)
+        # delta_i <- delta_i - Delta / tau, for clients that took steps
+        has_steps = num_steps(self.training.in_round(context), examples) > 0
+        tracking = jax.tree.map(lambda d, m: jnp.where(has_steps, d - m, d), state.tracking, direction)
         return ClientOutput((), state._replace(tracking=tracking))

@@ -23,12 +23,12 @@ from fedjax_srp.parts import part
 class FedNova(FedAvg):
     """FedNova (Wang et al., 2020): every part of the model is shared, nothing is personal.
 
-    If client i takes tau_i steps, FedAvg's mean is biased to clients with many steps. Here the server averages d_i = (w
-    - w_i) / tau_i and moves by the mean tau times that. The numbers of steps depend on the policy
-    (`participation.PartialWork`) and on the data, since epochs of more examples have more steps. With equal numbers
+    If client i takes tau_i steps, FedAvg's mean is biased towards clients with many steps. Here the server averages
+    d_i = (w - w_i) / tau_i and moves by that mean times the mean tau. The numbers of steps depend on the policy
+    (`participation.PartialWork`) and on the data, since an epoch of more examples has more steps. With equal numbers
     this is `FedAvg`.
 
-    Under momentum tau_i is ||a_i||_1, the sum of the gradients' weights in the update. For optimizers other than `SGD`
+    With momentum tau_i is ||a_i||_1, the sum of the gradients' weights in the update. For optimizers other than `SGD`
     it is the number of steps.
 
     Evaluations: those of `FedAvg`.
@@ -38,7 +38,7 @@ class FedNova(FedAvg):
             weighting is p_i, "uniform" in FLANP and "num_examples" in the paper.
 
     Raises:
-        ValueError: `SGD` with a schedule over local steps.
+        ValueError: the optimizer is `SGD` with a schedule over local steps.
 
     Example:
         >>> import fedjax_srp as srp
@@ -54,7 +54,7 @@ class FedNova(FedAvg):
         check_equal_steps(self.training.optimizer)
 
     def client(self, key: Key, params: SplitParams, state: tuple, examples: Examples, context: RoundContext):
-        """Local SGD, divided by its length."""
+        """Local SGD; the update is divided by its length."""
         # w_i <- local SGD from w
         now = self.training.in_round(context)
         local = local_sgd(named_key(key, "local"), self.loss, params, (), examples, now)

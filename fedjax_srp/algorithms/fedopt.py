@@ -34,7 +34,7 @@ class FedOpt(FedAvg):
     Args:
         training: of the clients; the paper has SGD and weighs clients by their examples.
         rule: "momentum" (FedAvgM), "adagrad", "adam" or "yogi".
-        server_step_size: eta. The paper tunes it for each task, together with that of the clients; 0.01 is ours.
+        server_step_size: eta. The paper tunes it for each task, together with that of the clients; 0.01 is our choice.
         beta1: of m: 0.9 in the paper, but 0 for FedAdagrad.
         beta2: of v in FedAdam and FedYogi: 0.99 in the paper.
         adaptivity: tau, added to the root of v: 0.001 in most of the paper's experiments.

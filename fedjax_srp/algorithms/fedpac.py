@@ -36,11 +36,11 @@ class FedPACBroadcast(NamedTuple):
 
 
 class FedPACClientState(NamedTuple):
-    """The client's head, and the statistics of its features under the last downloaded representation."""
+    """The client's head, and statistics of its features under the last downloaded representation."""
 
     head: PyTree
     means: Array  # (num_classes, num_features): of the features of each class, times its share of the examples
-    variance: Array  # () float: V_i, of the mean of that many features
+    variance: Array  # () float: V_i, variance of the mean of the client's features
 
 
 class FedPACMessage(NamedTuple):
@@ -59,9 +59,10 @@ class FedPAC(GlobalModel):
     A participant trains its head under the downloaded representation, then the representation under that head on its
     cross-entropy plus lambda times the mean squared difference between an example's features and the global centroid of
     its class. The mixture of client i minimises `sum_j a_j^2 V_j + |sum_j a_j (h_i - h_j)|^2` over weights that sum to
-    1: the variance of the heads' estimates, and their bias by the difference of the clients' mean features h. Centroids
-    are means in proportion to examples of the class, as in the authors' code. That code drops weights below 0.001,
-    trains heads with their own step size (0.1), and aligns a class without global centroid to the client's.
+    1: the variance of the heads' estimates, and their bias due to the difference of the clients' mean features h.
+    Centroids are means over clients, weighted by their examples of the class, as in the authors' code. That code drops
+    weights below 0.001, trains heads with their own step size (0.1), and aligns a class without global centroid to the
+    client's.
 
     Evaluations: `own_head` (the default), the client's head under the shared representation; `global`, the same with
     the mean head of the last participants; `fine_tune` and `fine_tune_all`, that model trained on the client.
@@ -102,7 +103,7 @@ class FedPAC(GlobalModel):
     def client(
         self, key: Key, down: FedPACBroadcast, state: FedPACClientState, examples: Examples, context: RoundContext
     ) -> ClientOutput:
-        """Statistics, then the head, then the representation, then centroids."""
+        """Compute statistics, train the head, then the representation, and compute centroids."""
         body, shared = down
         means, variance = self.statistics(SplitParams(body, state.head), examples)
         # phi_i <- local SGD on f_i under the downloaded representation
@@ -120,7 +121,7 @@ class FedPAC(GlobalModel):
         return ClientOutput(message, new, weight, loss=total_loss(head.loss, trained.loss))
 
     def statistics(self, params: SplitParams, examples: Examples) -> tuple[Array, Array]:
-        """Shares of classes times their mean features, and `V_i = (mean |f|^2 - sum_y |p_y mean_y|^2) / n_i`."""
+        """Class shares times the classes' mean features, and `V_i = (mean |f|^2 - sum_y |p_y mean_y|^2) / n_i`."""
         count = jnp.maximum(examples.count, 1).astype(self.model.dtype)
         found = self.prototypes(params, examples)
         means = found.features * found.weight[:, None] / count
@@ -137,7 +138,7 @@ class FedPAC(GlobalModel):
 
     @property
     def finish(self) -> Phase:
-        """Every participant gets its mixture of heads."""
+        """Send every participant its mixture of heads."""
 
         def client(key: Key, head: PyTree, state: FedPACClientState, examples: Examples, context: RoundContext):
             return ClientOutput((), state._replace(head=head))
@@ -147,13 +148,13 @@ class FedPAC(GlobalModel):
         ) -> FedProtoServerState:
             return server
 
-        return Phase(nothing, client, server, self.combined, self.shown)
+        return Phase(nothing, client, server, self.mix_heads, self.shown)
 
-    def combined(self, nobody: tuple[()], own: FedPACClientState, others: Participants, context: RoundContext):
-        """The head of one client: the best mixture of all."""
-        apart = (own.means[None] - others.shown.means).reshape(others.takes_part.shape[0], -1)
+    def mix_heads(self, broadcast: tuple[()], own: FedPACClientState, others: Participants, context: RoundContext):
+        """The new head of one client: the best mixture of all heads."""
+        differences = (own.means[None] - others.shown.means).reshape(others.takes_part.shape[0], -1)
         # P_jk = <h_i - h_j, h_i - h_k> + V_j [j = k]
-        costs = jnp.matmul(apart, apart.T, precision="highest") + jnp.diag(others.shown.variance)
+        costs = jnp.matmul(differences, differences.T, precision="highest") + jnp.diag(others.shown.variance)
         weights = best_mixture(costs, others.takes_part)
         # phi_i <- sum_j a_j phi_j
         return jax.tree.map(lambda heads: jnp.tensordot(weights, heads, 1, precision="highest"), others.shown.head)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.algorithms._normalised import divided, reach
+from fedjax_srp.algorithms._normalised import divided, total_step
 from fedjax_srp.algorithms.examples import gradient_message
 from fedjax_srp.algorithms.fedavg import FedAvg
 from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
@@ -106,7 +106,7 @@ class SCAFFOLD(FedAvg):
         local = local_sgd(named_key(key, "local"), self.loss, x, (), examples, now, gradient=corrected)
         moved = jax.tree.map(jnp.subtract, local.params, x)
         # c_i <- c_i - c + (x - y_i) / (K eta); without steps it stays
-        length = reach(now, examples, self.counts_momentum)
+        length = total_step(now, examples, self.counts_momentum)
         met = divided(moved, length)
         change = jax.tree.map(lambda c, d: jnp.where(length > 0, -c - d, 0), c, met)
         variate = jax.tree.map(jnp.add, state.variate, change)

@@ -69,6 +69,6 @@ def test_layer_by_layer(case):
     is_real = jnp.asarray([True, True, True, False, True])
     normalised = {"judged": by_running, "trained": by_batch, "group": by_group}[case]
     expected = resnet(params, x, normalised, is_real)
-    with srp.models.normalization.counted(is_real.astype(float)):
+    with srp.models.normalization.example_weights(is_real.astype(float)):
         found = model.logits(params, x, KEY if case == "trained" else None)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
