@@ -97,7 +97,7 @@ class FedPAC(GlobalModel):
         return FedPACBroadcast(server.params.representation, server.prototypes)
 
     def aligned(self, body: PyTree, fixed: tuple[PyTree, Prototypes], x: Array, y: Array, key: Key | None) -> Array:
-        """Cross-entropy and distance to the class's centroid of each example, (batch,)."""
+        """Cross-entropy plus penalized distance to the class's centroid of each example, (batch,)."""
         return self.regularised(SplitParams(body, fixed[0]), fixed[1], x, y, key)
 
     def client(

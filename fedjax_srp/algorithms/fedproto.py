@@ -15,7 +15,7 @@ from fedjax_srp.parts import AtLeast, part
 
 
 class Prototypes(NamedTuple):
-    """Mean features of each class; zeros of weight zero for classes that no client has sent yet."""
+    """Mean features of each class; zeros with weight zero for classes that no client has sent yet."""
 
     features: Array  # (num_classes, num_features) float
     weight: Array  # (num_classes,) float
@@ -42,12 +42,12 @@ class FedProto(OwnModel):
     times the mean squared difference between an example's features and the global prototype of its class, then sends
     its own prototypes. A global prototype is the mean over the participants that have the class: uniform, as in the
     authors' code, or in proportion to their examples of the class. (The paper's equation 6 divides by the number of
-    clients once more.) A class that no participant has keeps its prototype. With lambda = 0 training is that of
+    clients a second time.) A class that no participant has keeps its prototype. With lambda = 0 training is that of
     `LocalOnly`.
 
     Evaluations: `nearest_prototype` (the default), the class of the global prototype nearest to the features of the
-    client's own model, as the paper predicts; `own_model`, that model with its head; `fine_tune`, the same with its
-    head trained further.
+    client's own model, as in the paper; `own_model`, that model with its head; `fine_tune`, the same with its head
+    trained further.
 
     Args:
         model: cut after the shared features; its labels are classes.
@@ -66,8 +66,8 @@ class FedProto(OwnModel):
     def init(self, key: Key, data: Any) -> FedProtoServerState:
         """No prototypes, and the initial parameters."""
         params = self.init_params(key, data)
-        one = jnp.zeros((1, *self.model.input_shape), self.model.input_dtype)
-        width = jax.eval_shape(self._features, params, one).shape[1]
+        x = jnp.zeros((1, *self.model.input_shape), self.model.input_dtype)
+        width = jax.eval_shape(self._features, params, x).shape[1]
         features = jnp.zeros((self.model.num_classes, width), self.model.dtype)
         return FedProtoServerState(Prototypes(features, features[:, 0]), params)
 
@@ -83,7 +83,7 @@ class FedProto(OwnModel):
         return self.model.represent(params.representation, x, key).reshape(x.shape[0], -1)
 
     def regularised(self, params: SplitParams, shared: Prototypes, x: Array, y: Array, key: Key | None) -> Array:
-        """Cross-entropy and distance to the class's prototype of each example, (batch,)."""
+        """Cross-entropy plus penalized distance to the class's prototype of each example, (batch,)."""
         features = self.model.represent(params.representation, x, key)
         is_label = jax.nn.one_hot(y, self.model.num_classes, dtype=features.dtype)
         is_known = is_label @ (shared.weight > 0).astype(features.dtype)
@@ -130,7 +130,7 @@ class FedProto(OwnModel):
         def predict(x: Array) -> Array:
             shared, features = server.prototypes, self._features(state.params, x)
             products = jnp.matmul(features, shared.features.T, precision="highest")
-            # minus |z - C|^2, without |z|^2, which is the same for all classes
+            # -|z - C|^2, without |z|^2, which is the same for all classes
             scores = 2 * products - jnp.sum(jnp.square(shared.features), axis=1)[None]
             return jnp.where(shared.weight[None] > 0, scores, -jnp.inf)
 

@@ -15,7 +15,7 @@ from fedjax_srp.parts import AtLeast, part
 
 
 def proximal_gradient(mu: Array | float, center: PyTree) -> Callable[[Objective, PyTree, Array], PyTree]:
-    """Gradients of an objective with (mu / 2) |w_i - w|^2 added to it, for `local_sgd`; `center` is w."""
+    """Gradient of an objective plus (mu / 2) |w_i - w|^2, for `local_sgd`; `center` is w."""
 
     def proximal(objective: Objective, local: PyTree, weights: Array) -> PyTree:
         # grad h_i(w_i) = grad f_i(w_i) + mu (w_i - w)
@@ -30,8 +30,8 @@ class FedProx(FedAvg):
     """FedProx (Li et al., 2020, Algorithm 2): every part of the model is shared, nothing is personal.
 
     A client descends `f_i(w_i) + (mu / 2) |w_i - w|^2` from the global model w. The paper's gamma_i-inexact minimum is
-    local SGD here, as in its experiments; gamma_i differs if the policy gives each client its own units of work. With
-    mu = 0 this is `FedAvg`. Momentum includes the term's gradient.
+    found by local SGD, as in its experiments; gamma_i differs if the policy gives each client its own units of work.
+    With mu = 0 this is `FedAvg`. Momentum includes the term's gradient.
 
     Evaluations: those of `FedAvg`; FedProx+FT of the FedRep paper is `evaluation="fine_tune"`.
 

@@ -33,7 +33,7 @@ from fedjax_srp.parts import AtLeast, part
 
 
 class FedRepServerState(NamedTuple):
-    """The representation phi, and the last round's mean head, which only starts `fine_tune`."""
+    """The representation phi, and the last round's mean head, from which only `fine_tune` starts."""
 
     representation: PyTree
     head: PyTree
@@ -93,7 +93,7 @@ class PersonalHead(ExampleAlgorithm):
 
     @evaluation
     def own_or_mean_head(self, key: Key, server: FedRepServerState, state: FedRepClientState, examples: Examples):
-        """The own head, or the last round's mean head for clients that have never taken part."""
+        """The client's own head, or the last round's mean head for clients that have never taken part."""
         head = jax.tree.map(lambda own, mean: jnp.where(state.has_trained, own, mean), state.head, server.head)
         return lambda x: self.model.classify(head, self.model.represent(server.representation, x))
 
@@ -103,20 +103,20 @@ class FedRep(PersonalHead):
     """FedRep (Collins et al., 2021, Algorithm 1; SRPFL, Algorithm 1, lines 8 to 10): the representation below the
     model's cut is shared, the head above it is personal.
 
-    A round repeats `training.epochs` times: `head_epochs` epochs of the head under a frozen representation (its
+    A round repeats `training.epochs` times: `head_epochs` epochs of the head under a frozen representation (whose
     features are computed once), then `representation_epochs` of the representation under the frozen new head. SRPFL's
     experiments have 1 or 5 repetitions of (10 + 1); FedRep's have one of (10 + 1) or (10 + 5). With W units of work
-    (`PartialWork`) both numbers of epochs are multiplied by W in each alternation.
+    (`PartialWork`) both numbers of epochs are multiplied by W in each repetition.
 
     Evaluations: `fine_tune` (the default), the last round's mean head trained on the client for `fine_tune_epochs`
-    under the current representation, as the authors' code tests and fair to clients that have not taken part yet;
+    under the current representation, as in the authors' code and fair to clients that have not taken part yet;
     `own_head`, the client's head as it last left it; `own_or_mean_head`, the same with the mean head for clients that
     have never taken part.
 
     Args:
         model: cut at the first personal layer.
-        training: of the representation, its optimizer reset in every alternation; `epochs` is the number of
-            alternations in a round. Weighting is "uniform" in the paper, "num_examples" in the authors' code.
+        training: of the representation, with the optimizer reset in every repetition; `epochs` is the number of
+            repetitions in a round. Weighting is "uniform" in the paper, "num_examples" in the authors' code.
         fine_tune_optimizer: of the head in `fine_tune`; default `head_optimizer`.
         head_epochs: tau_h, in epochs.
         representation_epochs: tau_phi, in epochs.
@@ -139,44 +139,46 @@ class FedRep(PersonalHead):
         super().__post_init__()
         if not self.training.epochs:
             raise ValueError(
-                f"training.epochs={self.training.epochs}: how many times a round of FedRep alternates; give at least 1"
+                f"training.epochs={self.training.epochs}: FedRep repeats head and representation this many times in a "
+                "round; give at least 1"
             )
 
     @property
     def tuning(self):
-        """Training of `fine_tune`: by `fine_tune_optimizer`, default that of heads."""
+        """Training of `fine_tune`: by `fine_tune_optimizer`, default that of the head."""
         chosen = self.head_optimizer if self.fine_tune_optimizer is None else self.fine_tune_optimizer
         return self.training.alone(chosen, self.fine_tune_epochs, "fine_tune_optimizer")
 
     def client(
         self, key: Key, representation: PyTree, state: FedRepClientState, examples: Examples, context: RoundContext
     ) -> ClientOutput:
-        """Alternate between head and representation."""
+        """Alternate between local SGD on the head and on the representation."""
         now = self.training.in_round(context)._replace(epochs=self.representation_epochs)
-        of_head = now._replace(epochs=self.head_epochs)
+        head_training = now._replace(epochs=self.head_epochs)
         if self.head_optimizer is not None:
-            chosen = dataclasses.replace(self.training, optimizer=self.head_optimizer)
-            of_head = chosen.in_round(context)._replace(epochs=self.head_epochs)
+            training = dataclasses.replace(self.training, optimizer=self.head_optimizer)
+            head_training = training.in_round(context)._replace(epochs=self.head_epochs)
 
         def alternate(r: Array | int, parts: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree, TrainingLoss | None]:
             representation, head = parts
-            before = r * context.work
+            earlier_work = r * context.work
             # h_i <- tau_h steps on f_i(h_i, phi), phi frozen                                       (eq. 3)
-            fit = fit_head(key, self.model, representation, head, examples, of_head, before * self.head_epochs)
+            first = earlier_work * self.head_epochs
+            fit = fit_head(key, self.model, representation, head, examples, head_training, first)
             # phi_i <- tau_phi steps on f_i(h_i, phi_i), the new h_i frozen                         (eq. 4)
-            first = before * self.representation_epochs
+            first = earlier_work * self.representation_epochs
             body = fit_representation(key, self.model, representation, fit.params, examples, now, first)
             return body.params, fit.params, total_loss(fit.loss, body.loss)
 
-        def again(r: Array, carry: tuple[PyTree, PyTree, TrainingLoss | None]):
-            *parts, loss = carry
-            representation, head, more = alternate(r, (parts[0], parts[1]))
-            return representation, head, total_loss(loss, more)
+        def repeat(r: Array, carry: tuple[PyTree, PyTree, TrainingLoss | None]):
+            representation, head, loss = carry
+            representation, head, new_loss = alternate(r, (representation, head))
+            return representation, head, total_loss(loss, new_loss)
 
-        # The first alternation is outside the loop: it starts from a representation that all clients share.
+        # The first repetition is outside the loop: it starts from a representation that all clients share.
         carry = alternate(0, (representation, state.head))
         if (self.training.epochs or 1) > 1:
-            carry = jax.lax.fori_loop(1, self.training.epochs, again, carry)
+            carry = jax.lax.fori_loop(1, self.training.epochs, repeat, carry)
         representation, head, loss = carry
         message = FedRepMessage(representation, Uncharged(head))
         new = FedRepClientState(head, jnp.bool_(True))

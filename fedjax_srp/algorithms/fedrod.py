@@ -21,7 +21,7 @@ class FedRoDServerState(NamedTuple):
 
 
 class FedRoDClientState(NamedTuple):
-    """The personal head, whose logits are added to those of the generic one."""
+    """The personal head, whose logits are added to those of the generic head."""
 
     head: PyTree
 
@@ -38,9 +38,9 @@ class FedRoD(GlobalModel):
     """FedRoD (Chen and Chao, 2022), with linear personal heads: the whole model is shared, and each client has its own
     head beside the shared one.
 
-    The shared model descends the balanced softmax loss, which weighs classes as if the client had equally many examples
-    of each. The personal head descends the plain loss of the sum of both heads' logits, and moves neither the features
-    nor the generic head. A client whose classes are equally frequent trains the shared model as in `FedAvg`.
+    The shared model descends the balanced softmax loss, which corrects for unequal numbers of examples of the classes.
+    The personal head descends the plain loss of the sum of both heads' logits, which changes neither the features nor
+    the generic head. A client whose classes are equally frequent trains the shared model as in `FedAvg`.
 
     Evaluations: `own_model` (the default), both heads; `global`, the shared model alone; `fine_tune` and
     `fine_tune_all`, the shared model trained on the client.
@@ -79,10 +79,10 @@ class FedRoD(GlobalModel):
     def client(
         self, key: Key, params: SplitParams, state: FedRoDClientState, examples: Examples, context: RoundContext
     ) -> ClientOutput:
-        """Local SGD on both losses at once: neither has a gradient in what the other one trains."""
+        """Local SGD on both losses at once: neither has a gradient in the parameters that the other one trains."""
         is_real = jnp.arange(examples.y.shape[0], dtype=jnp.int32) < examples.count
         one_hot = jax.nn.one_hot(examples.y, self.model.num_classes, dtype=self.model.dtype)
-        # log n_y of each class y; so small for a class that the client lacks that it gets no probability
+        # log n_y of each class y; a class without examples gets a tiny n_y, and so no probability
         counts = jnp.sum(jnp.where(is_real[:, None], one_hot, 0), axis=0)
         log_counts = jnp.log(jnp.maximum(counts, jnp.finfo(counts.dtype).tiny))
         start, now = Both(params, state.head), self.training.in_round(context)

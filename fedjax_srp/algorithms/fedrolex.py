@@ -1,4 +1,4 @@
-"""FedRolex: weak clients train a window of units that rolls from round to round."""
+"""FedRolex: weak clients train a window of units that moves from round to round."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from fedjax_srp.parts import part
 class FedRolex(SubmodelAlgorithm):
     """FedRolex (Alam, Liu, Yan and Zhang, 2022, Algorithm 1): submodels are a rolling window of units.
 
-    As `HeteroFL`, but the units of round t are those from t on, modulo the width of the layer, so that all of them are
-    trained even if no client can train the whole model. As in its code, outputs of units are scaled by 1 / r in
-    training.
+    As `HeteroFL`, but the window of round t starts at unit t, modulo the width of the layer, so that all units are
+    trained even if no client can train the whole model. As in the authors' code, outputs of units are scaled by 1 / r
+    in training.
 
     Evaluations, all of the whole model: `global` (the default), `fine_tune`, `fine_tune_all`.
 

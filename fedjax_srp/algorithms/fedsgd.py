@@ -17,7 +17,7 @@ from fedjax_srp.loops import batch_max, fori_loop
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import part
 
-AT_ONCE = 256  # examples, to bound the memory of a large client; only a model's noise depends on it
+AT_ONCE = 256  # examples in one pass, to bound the memory of a large client; only a model's noise depends on it
 
 
 class FedSGDServerState(NamedTuple):
@@ -31,10 +31,10 @@ class FedSGDServerState(NamedTuple):
 class FedSGD(FedAvg):
     """FedSGD (McMahan et al., 2017, section 2, C-fraction): every part of the model is shared, nothing is personal.
 
-    A participant sends the gradient over all its examples at the global model, and the server takes one step along
-    their mean: distributed gradient descent. Under full participation and weights by examples that is gradient descent
-    on all samples. The server's optimizer keeps its momentum from round to round. A unit of work is one gradient; more
-    units have no effect.
+    A participant sends the gradient over all its examples at the global model, and the server takes one step along the
+    mean: distributed gradient descent. Under full participation, with clients weighted by their examples, it is
+    gradient descent on all examples. The server's optimizer keeps its momentum from round to round. A unit of work is
+    one gradient; more units have no effect.
 
     Evaluations: those of `FedAvg`.
 
@@ -53,42 +53,42 @@ class FedSGD(FedAvg):
 
     training: Training = Training(weighting="num_examples")
 
-    def of_round(self, context: RoundContext) -> Optimizer:
+    def server_optimizer(self, context: RoundContext) -> Optimizer:
         """The server's optimizer in a round."""
         return self.training.in_round(context).optimizer
 
     def init(self, key: Key, data: Any) -> FedSGDServerState:
         """The initial parameters and optimizer state."""
         params, zero = self.init_params(key, data), jnp.int32(0)
-        first = self.of_round(RoundContext(zero, zero, zero, data.num_clients, zero))
+        first = self.server_optimizer(RoundContext(zero, zero, zero, data.num_clients, zero))
         return FedSGDServerState(params, first.init(params))
 
     def client(self, key: Key, params: SplitParams, state: tuple, examples: Examples, context: RoundContext):
         """The gradient over all examples."""
         size = min(AT_ONCE, examples.y.shape[0])
-        key_local, place = named_key(key, "local"), jnp.arange(size, dtype=jnp.int32)
+        key_local, position = named_key(key, "local"), jnp.arange(size, dtype=jnp.int32)
 
-        def add(number: Array, total: SplitParams) -> SplitParams:
-            rows = number * size + place
+        def add_block(block: Array, total: SplitParams) -> SplitParams:
+            rows = block * size + position
             valid = rows < examples.count
             rows = jnp.where(valid, rows, 0)  # padding is never read
-            x, y, key = examples.x[rows], examples.y[rows], jax.random.fold_in(key_local, number)
+            x, y, key = examples.x[rows], examples.y[rows], jax.random.fold_in(key_local, block)
 
-            def share(params: SplitParams) -> Array:
+            def block_loss(params: SplitParams) -> Array:
                 losses = per_example(self.loss(params, (), x, y, key), size)
                 weights = valid.astype(losses.dtype) / jnp.maximum(examples.count, 1).astype(losses.dtype)
                 return jnp.sum(weights * losses)
 
-            return jax.tree.map(jnp.add, total, jax.grad(share)(params))
+            return jax.tree.map(jnp.add, total, jax.grad(block_loss)(params))
 
-        # g_i = grad f_i(w), one block of examples after the other
+        # g_i = grad f_i(w), summed over blocks of examples
         num_blocks = batch_max((examples.count + size - 1) // size)
-        at_most = -(-examples.y.shape[0] // size)
-        gradient = fori_loop(num_blocks, add, jax.tree.map(jnp.zeros_like, params), at_most)
+        max_blocks = -(-examples.y.shape[0] // size)
+        gradient = fori_loop(num_blocks, add_block, jax.tree.map(jnp.zeros_like, params), max_blocks)
         return ClientOutput(of_examples(gradient, examples), weight=self.training.weight(examples))
 
     def server(self, key: Key, server: FedSGDServerState, mean: SplitParams, context: RoundContext):
         """A step of the optimizer along the mean gradient."""
         # w <- w - eta sum_i (n_i / n) g_i
-        updates, optimizer = self.of_round(context).update(mean, server.optimizer, server.params)
+        updates, optimizer = self.server_optimizer(context).update(mean, server.optimizer, server.params)
         return FedSGDServerState(jax.tree.map(jnp.add, server.params, updates), optimizer)

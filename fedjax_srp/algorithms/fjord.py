@@ -1,4 +1,4 @@
-"""FjORD: clients train nested submodels, redrawn in every step."""
+"""FjORD: clients train nested submodels, drawn anew in every step."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from fedjax_srp.parts import part
 class FjORD(SubmodelAlgorithm):
     """FjORD (Horvath et al., 2021, Algorithm 1): ordered dropout, without distillation.
 
-    In every step a client draws one of the rates that it can train, uniformly, and trains the first ceil(p K) of the K
-    units of each hidden layer, which orders the units by importance. The server averages each parameter over the
-    clients whose largest rate has it. To be run with `participation.PartialWork(5)`.
+    In every step a client draws one of the rates p that it can train, uniformly, and trains the first ceil(p K) of the
+    K units of each hidden layer, which orders the units by importance. The server averages each parameter over the
+    clients whose largest submodel includes it. For `participation.PartialWork(5)`.
 
     Evaluations, all of the whole model: `global` (the default), `fine_tune`, `fine_tune_all`.
 
@@ -36,13 +36,13 @@ class FjORD(SubmodelAlgorithm):
 
     @property
     def costs_as(self) -> tuple[tuple[FederatedAlgorithm, ...], ...]:  # type: ignore[override]
-        """The narrow models that a client draws from, by units of work; it sends the widest."""
-        one_each = [one for (one,) in super().costs_as]
-        return tuple(tuple(one_each[:units]) for units in range(1, len(one_each) + 1))
+        """The narrow models from which a client draws, by units of work; it sends the widest."""
+        models = [model for (model,) in super().costs_as]
+        return tuple(tuple(models[:units]) for units in range(1, len(models) + 1))
 
     def narrowed(self, params: SplitParams, level: Array, first: Array, key: Key | None) -> SplitParams:
         """The submodel of a training step."""
-        assert key is not None  # local SGD gives every step its own
+        assert key is not None  # every step of local SGD has its own
         # p ~ U{rates up to the client's}
         drawn = jax.random.randint(named_key(key, "rate"), (), 0, level + 1)
         return narrow(self.model.layer_names, params, jnp.asarray(self.rates)[drawn], first)

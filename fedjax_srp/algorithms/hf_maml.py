@@ -25,23 +25,23 @@ SupportFraction = Annotated[Static[float], Above(0), Below(1), "None takes the w
 class HFMAML(ExampleAlgorithm):
     """HF-MAML (Per-FedAvg of Fallah et al., 2020, Hessian-free), a baseline of the SRPFL and FedRep papers.
 
-    Everything is shared. Clients descend F_i(w) = f_i(w - alpha grad f_i(w)), whose gradient (I - alpha H(w)) grad
-    f_i(w - alpha grad f_i(w)) needs a Hessian-vector product only; it is taken by central differences, so that a step
-    costs four gradients. The papers' code differs: SRPFL's aliases its buffers and does plain SGD except for one
-    meta-step on the last batch; this implements the intended method.
+    Every part of the model is shared. Clients descend F_i(w) = f_i(w - alpha grad f_i(w)), whose gradient
+    (I - alpha H(w)) grad f_i(w - alpha grad f_i(w)) needs only a Hessian-vector product; it is computed by central
+    differences, so a step costs four gradients. The papers' code differs: SRPFL's aliases its buffers and does plain
+    SGD except for one meta-step on the last batch; this implements the intended method.
 
     Evaluations: `one_inner_step` (the default), the model after `inner_steps` full-batch steps of size alpha on the
     client's data; `global`, the model as it is; `fine_tune`, its head trained on the client for `fine_tune_epochs`.
 
     Args:
-        training: in meta-steps, of size beta = 0.01 in SRPFL, appendix C, for all experiments. SRPFL's code has 0.1 but
+        training: by meta-steps, of size beta = 0.01 in all experiments of SRPFL (appendix C). SRPFL's code has 0.1 but
             hardly ever takes such a step; with proper meta-steps 0.1 diverges on MNIST. Weighting is "uniform" in the
             papers, "num_examples" in the authors' code.
         inner_step_size: alpha; 0.01 in SRPFL's code, not in its text.
         difference: delta, of the central differences, in units of the direction v: (grad f(w + delta v) - grad
             f(w - delta v)) / (2 delta).
-        support_fraction: of a batch for the inner step and the Hessian, the rest for the outer gradient (FedRep's code:
-            0.8); None takes the whole batch for both.
+        support_fraction: share of a batch for the inner step and the Hessian, the rest is for the outer gradient
+            (FedRep's code: 0.8); None takes the whole batch for both.
         inner_steps: of `one_inner_step`.
 
     Example:
@@ -61,23 +61,23 @@ class HFMAML(ExampleAlgorithm):
 
     @evaluation
     def one_inner_step(self, key: Key, server: FedAvgServerState, state: tuple, examples: Examples):
-        """The global model after its inner full-batch steps on the client's data."""
+        """The global model after the inner full-batch steps on the client's data."""
         step = optimizer(optax.sgd, learning_rate=self.inner_step_size)  # which may be 0
-        adapting = LocalTraining(step, batch_size=2**30, epochs=self.inner_steps)  # full batches
-        adapted = local_sgd(named_key(key, "local"), self.loss, server.params, (), examples, adapting)
+        training = LocalTraining(step, batch_size=2**30, epochs=self.inner_steps)  # full batches
+        adapted = local_sgd(named_key(key, "local"), self.loss, server.params, (), examples, training)
         return lambda x: self.model.logits(adapted.params, x)
 
     as_it_is, fine_tune = GlobalModel.as_it_is, GlobalModel.fine_tune  # evaluations
     init, broadcast, server = FedAvg.init, FedAvg.broadcast, FedAvg.server  # of the global model
 
     def halves(self, weights: Array) -> tuple[Array, Array]:
-        """Weights of support and target: the first of the batch and the others; if no target is left, all are both."""
+        """Weights of a batch's support (its first samples) and target; without a target, all samples are both."""
         if self.support_fraction is None:
             return weights, weights
         real = (weights > 0).astype(weights.dtype)
-        count, place = jnp.sum(real), jnp.cumsum(real)
+        count, position = jnp.sum(real), jnp.cumsum(real)
         size = jnp.maximum(jnp.round(self.support_fraction * count), 1)
-        support = jnp.where(place <= size, real, jnp.zeros_like(real))
+        support = jnp.where(position <= size, real, jnp.zeros_like(real))
         target = jnp.where(count > jnp.sum(support), real - support, support)
         return support / jnp.maximum(jnp.sum(support), 1), target / jnp.maximum(jnp.sum(target), 1)
 

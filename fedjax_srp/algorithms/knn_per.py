@@ -18,15 +18,15 @@ class KNNPer(FedAvg):
     """kNN-Per (Marfoq et al., 2022): every part of the model is shared, and each client remembers its examples.
 
     Training is that of `FedAvg`. Predictions mix two distributions over the classes: with weight lambda that of the k
-    nearest training examples, weighted by exp(-distance) of the features at the model's cut, else that of the global
-    model. A client without examples uses the global model.
+    nearest training examples, weighted by exp(-distance) of the features at the model's cut, and with weight 1 - lambda
+    that of the global model. A client without examples uses the global model.
 
     Evaluations: `neighbours` (the default), and those of `FedAvg`.
 
     Args:
         model: cut after the features whose distances count.
         num_neighbours: k; 10 in the paper.
-        own_share: lambda. The paper tunes it for each client on held-out examples; here all clients have the same.
+        own_share: lambda, the same for all clients; the paper tunes it for each client on held-out examples.
 
     Example:
         >>> import fedjax_srp as srp

@@ -19,7 +19,7 @@ class L2GDServerState(NamedTuple):
 
     params: SplitParams  # x_bar
     aggregates: Array  # () bool: xi of the next round
-    has_mean: Array  # () bool: every client knows x_bar, the mean of all models
+    has_mean: Array  # () bool: every client has x_bar, and x_bar is the mean of all models
 
 
 class L2GDClientState(NamedTuple):
@@ -32,7 +32,7 @@ class L2GDMean(NamedTuple):
     """The second download of a round."""
 
     params: SplitParams  # x_bar
-    aggregates: Uncharged  # () bool: xi, a coin that clients can toss themselves
+    aggregates: Uncharged  # () bool: xi, a coin that clients could toss from a shared seed
 
 
 @part
@@ -47,7 +47,7 @@ class L2GD(GlobalModel):
 
     Algorithm 1 takes one gradient step of size alpha / (n (1 - p)) in a local round: one epoch of full batches, with a
     `batch_size` of at least the largest client. With eta the step size of local training, its aggregation step is then
-    eta lambda (1 - p) / p; the code of FedRep's authors takes eta lambda.
+    eta lambda (1 - p) / p; the code of FedRep's authors has eta lambda.
 
     Evaluations: `own_model` (the default), x_i; `global`, `fine_tune` (its head) and `fine_tune_all`, of the last mean,
     as in `FedAvg`.
@@ -72,7 +72,7 @@ class L2GD(GlobalModel):
     aggregation_probability: Share = 0.9
 
     def toss(self, key: Key) -> Array:
-        """xi of a round."""
+        """The coin xi of a round."""
         return jax.random.bernoulli(named_key(key, "coin"), self.aggregation_probability)
 
     def init(self, key: Key, data: Any) -> L2GDServerState:
@@ -84,13 +84,13 @@ class L2GD(GlobalModel):
         return L2GDClientState(server.params)
 
     def broadcast(self, server: L2GDServerState, context: RoundContext) -> Uncharged:
-        """The coin."""
+        """The coin xi."""
         return Uncharged(server.aggregates)
 
     def client(
         self, key: Key, aggregates: Uncharged, state: L2GDClientState, examples: Examples, context: RoundContext
     ) -> ClientOutput:
-        """Local SGD in a local round, nothing in others."""
+        """Local SGD in a local round, no steps in others."""
         # xi = 0: x_i <- local SGD on f_i from x_i
         work = jnp.where(aggregates.value, 0, context.work)
         now = self.training.in_round(context._replace(work=work))
@@ -107,10 +107,10 @@ class L2GD(GlobalModel):
     @property
     def finish(self) -> Phase:  # type: ignore[override]
         """The step towards the mean, and the next coin."""
-        return Phase(self.tell, self.step_to_mean, self.toss_again)
+        return Phase(self.broadcast_mean, self.step_to_mean, self.toss_again)
 
-    def tell(self, server: L2GDServerState, context: RoundContext) -> L2GDMean:
-        """The mean, and the flag of an aggregation."""
+    def broadcast_mean(self, server: L2GDServerState, context: RoundContext) -> L2GDMean:
+        """The mean, and the coin."""
         return L2GDMean(server.params, Uncharged(server.aggregates))
 
     def step_to_mean(self, key: Key, mean: L2GDMean, state: L2GDClientState, examples: Examples, context: RoundContext):
@@ -126,10 +126,10 @@ class L2GD(GlobalModel):
         return L2GDServerState(server.params, self.toss(key), has_mean)
 
     def communicates(self, server: L2GDServerState, context: RoundContext) -> Array:  # type: ignore[override]
-        """True in rounds that aggregate, unless all clients know the mean of all models."""
+        """True in rounds that aggregate, unless all clients already have the mean of all models."""
         return server.aggregates & ~(server.has_mean & (context.cohort_size == context.num_clients))
 
     @evaluation
     def own_model(self, key: Key, server: L2GDServerState, state: L2GDClientState, examples: Examples):
-        """The client's personal model."""
+        """The client's personal model, as it last left it."""
         return lambda x: self.model.logits(state.own, x)

@@ -15,7 +15,7 @@ from fedjax_srp.parts import part
 
 
 class LGFedAvgServerState(NamedTuple):
-    """The global head, and the last round's mean representation, which only starts `fine_tune`."""
+    """The global head, and the last round's mean representation, from which only `fine_tune` starts."""
 
     representation: PyTree
     head: PyTree
@@ -40,10 +40,10 @@ class LGFedAvg(ExampleAlgorithm):
     """LG-FedAvg (Liang et al., 2020): the layers below the model's cut are local to a client, those above are global.
 
     Both parts are trained together; only the global one is averaged. SRPFL's text and FedRep's code share the last two
-    layers, FedRep's text all fully connected ones (CIFAR) or the last one (FEMNIST): cut the model there.
+    layers, FedRep's text all fully connected layers (CIFAR) or the last one (FEMNIST): cut the model there.
 
     Evaluations: `fine_tune` (the default), the last round's mean local layers trained on the client for
-    `fine_tune_epochs` under frozen global ones, as the authors' code tests and fair to clients that have not taken part
+    `fine_tune_epochs` under frozen global ones, as in the authors' code and fair to clients that have not taken part
     yet; `own_representation`, the client's own layers as it last left them, under the global ones;
     `own_or_mean_representation`, the same with the mean local layers for clients that have never taken part.
 
@@ -105,7 +105,7 @@ class LGFedAvg(ExampleAlgorithm):
     def own_or_mean_representation(
         self, key: Key, server: LGFedAvgServerState, state: LGFedAvgClientState, examples: Examples
     ):
-        """The own local layers, or the last round's mean ones for clients that have never taken part."""
+        """The client's own local layers, or the last round's mean ones for clients that have never taken part."""
         representation = jax.tree.map(
             lambda own, mean: jnp.where(state.has_trained, own, mean), state.representation, server.representation
         )

@@ -32,7 +32,7 @@ class LinearAlgorithm(FederatedAlgorithm):
         step_size: of gradient steps.
 
     Raises:
-        ValueError: a field out of range.
+        ValueError: a field is out of range.
     """
 
     task: Any
@@ -47,7 +47,7 @@ class LinearAlgorithm(FederatedAlgorithm):
 
     def random_subspace(self, key: Key, data: LinearTask) -> Array:
         """An orthonormal matrix (d, k), uniformly distributed; data of other shapes raise a `ValueError`."""
-        made_for = (self.task.dim, self.task.rank)
-        if (shape := data.representation.shape) != made_for:
-            raise ValueError(f"the data has (dim, rank) = {shape}, {self.name} was made for {made_for}")
-        return orthonormalize(jax.random.normal(key, made_for))
+        expected = (self.task.dim, self.task.rank)
+        if (shape := data.representation.shape) != expected:
+            raise ValueError(f"the data has (dim, rank) = {shape}, but {self.name} was made for {expected}")
+        return orthonormalize(jax.random.normal(key, expected))

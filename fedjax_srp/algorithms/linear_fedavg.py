@@ -1,4 +1,4 @@
-"""FedAvg on linear tasks, population gradients: one global model B w."""
+"""FedAvg on linear tasks with population gradients: one global model B w."""
 
 from __future__ import annotations
 

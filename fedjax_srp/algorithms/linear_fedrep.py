@@ -38,27 +38,27 @@ class LinearFedRepClientState(NamedTuple):
 
 
 class LinearFedRepBroadcast(NamedTuple):
-    """The download, and the sampler's knowledge of B*."""
+    """The download, and the position of B relative to B*, for the sampler."""
 
     representation: Array  # (d, k) B
-    position: Uncharged  # of B relative to B*
+    position: Uncharged
 
 
 @part
 class LinearFedRep(LinearAlgorithm):
     """FedRep on a linear task (SRPFL, Algorithm 2, lines 8 to 14): a shared subspace B, personal heads w_i.
 
-    A round: a participant draws m samples, fits its head, takes one gradient step on the representation; the server
-    averages the representations and orthonormalises. Metric `distance`: dist(B, B*) after every round. With `head=1`
-    and `head=10` it is GD-GD and 10GD-GD of the FedRep paper (figure 3).
+    In a round a participant draws m samples, fits its head, and takes one gradient step on the representation; the
+    server averages the representations and orthonormalises the mean. Metric `distance`: dist(B, B*) after every round.
+    With `head=1` and `head=10` it is GD-GD and 10GD-GD of the FedRep paper (figure 3).
 
-    `sampling`: "full" draws the samples, (m, d) per client and round. "subspace" draws a round's mean exactly in law
-    from about k^2 numbers per client and one (d, k) matrix (`srp.linear.samplers`), so that its cost hardly depends on
-    d or m. "fixed" keeps one batch per client for the whole run, the same in every run on the task.
+    `sampling`: "full" draws the samples, (m, d) per client and round. "subspace" draws a round's mean from its exact
+    distribution, from about k^2 numbers per client and one (d, k) matrix (`srp.linear.samplers`), so that its cost
+    hardly depends on d or m. "fixed" keeps one batch per client for the whole run, the same in every run on the task.
 
-    Evaluation `fit_head`, squared error, smaller is better: the head fitted to `evaluation_samples` of the client under
-    the current representation, as a new client with this head would. Where heads are trained by gradient steps, also
-    `own_head`, as the client last left it.
+    Evaluations, squared error, smaller is better: `fit_head`, a head fitted to `evaluation_samples` of the client under
+    the current representation, as for a new client; if heads are trained by gradient steps, also `own_head`, the
+    client's head as it last left it.
 
     A head that the batch does not determine (m < k, duplicate samples) is the least-squares solution of smallest norm.
 
@@ -72,11 +72,11 @@ class LinearFedRep(LinearAlgorithm):
             matrix per client, for any `sampling`), or "random", a uniformly distributed subspace.
         head_step_size: of the gradient steps of the head; default `step_size`.
         evaluation_samples: of `fit_head`; default m. "fixed" sampling draws them from the client's own key, always the
-            same; with the default they are its batch.
+            same ones; with the default they are its batch.
 
     Raises:
-        ValueError: a field out of range, or moments of a dimension whose d x d matrix is too large; in `init`, data of
-            other shapes.
+        ValueError: a field is out of range, or the d x d matrix of "moments" is too large; in `init`, data have other
+            shapes.
 
     Example:
         >>> import jax, fedjax_srp as srp
@@ -103,7 +103,7 @@ class LinearFedRep(LinearAlgorithm):
         _ = self.prepare  # refuses matrices that are too large
 
     def sampler(self, m: int) -> samplers.Sampler:
-        """Sampler of m samples at a time."""
+        """The sampler of batches of m samples."""
         return samplers.subspace(m) if self.sampling == "subspace" else samplers.full(m, self.sampling == "fixed")
 
     @property
@@ -115,7 +115,7 @@ class LinearFedRep(LinearAlgorithm):
 
     @property
     def sends(self) -> Any:  # type: ignore[override]
-        """B_i, for any sampler."""
+        """B_i, with any sampler."""
         return jax.ShapeDtypeStruct((self.task.dim, self.task.rank), self.task.dtype)
 
     def init(self, key: Key, data: LinearTask) -> LinearFedRepServerState:
@@ -123,7 +123,7 @@ class LinearFedRep(LinearAlgorithm):
         return LinearFedRepServerState(self.random_subspace(key, data), data.representation)
 
     def init_client(self, key: Key, server: LinearFedRepServerState, client: LinearClient) -> Any:
-        """A head of zero, if it is kept."""
+        """A head of zero, if clients keep their heads."""
         return () if self.head == "exact" else LinearFedRepClientState(jnp.zeros_like(client.head))
 
     def broadcast(self, server: LinearFedRepServerState, context: RoundContext) -> LinearFedRepBroadcast:
@@ -133,9 +133,9 @@ class LinearFedRep(LinearAlgorithm):
 
     @exact_matmul
     def client(self, key: Key, broadcast: Any, state: Any, client: LinearClient, context: RoundContext) -> ClientOutput:
-        """A head, and a gradient step on the representation."""
-        batches, m = self.sampler(self.samples_per_round), self.samples_per_round
-        batch = batches.draw(key, broadcast.representation, broadcast.position.value, client)
+        """Fit the head, and take a gradient step on the representation."""
+        sampler, m = self.sampler(self.samples_per_round), self.samples_per_round
+        batch = sampler.draw(key, broadcast.representation, broadcast.position.value, client)
         if self.head == "exact":
             w = least_squares(batch.features, batch.y)  # w_i <- argmin_w f_i(w o B)                (line 10)
         else:
@@ -144,7 +144,7 @@ class LinearFedRep(LinearAlgorithm):
             w = fori_loop(jnp.int32(self.head) * context.work, step, state.head, int(self.head) * most_work())
         # B_i <- B - eta grad_B f_i(w_i o B); the server adds B and eta, which all clients share     (line 11)
         new = None if self.head == "exact" else LinearFedRepClientState(w)
-        return ClientOutput(batches.descent(key, batch, w), new)
+        return ClientOutput(sampler.descent(key, batch, w), new)
 
     def server(self, key: Key, server: LinearFedRepServerState, mean: Any, context: RoundContext) -> Any:
         """The mean representation, orthonormalised."""
@@ -158,14 +158,15 @@ class LinearFedRep(LinearAlgorithm):
 
     @property
     def evaluations(self) -> dict[str, Personalize]:
-        """Evaluations; `own_head` only where heads are kept."""
-        return {n: judge for n, judge in super().evaluations.items() if n != "own_head" or self.head != "exact"}
+        """Evaluations, with `own_head` only if clients keep their heads."""
+        found = super().evaluations
+        return {name: found[name] for name in found if name != "own_head" or self.head != "exact"}
 
     @evaluation
     def fit_head(self, key: Key, server: LinearFedRepServerState, state: Any, client: LinearClient):
         """A head fitted to samples of the client under the current representation."""
-        judging = self.sampler(self.evaluation_samples or self.samples_per_round)
-        batch = judging.draw(key, server.representation, judging.locate(*server), client)
+        sampler = self.sampler(self.evaluation_samples or self.samples_per_round)
+        batch = sampler.draw(key, server.representation, sampler.locate(*server), client)
         w = least_squares(batch.features, batch.y)
         return lambda x: x @ (server.representation @ w)
 

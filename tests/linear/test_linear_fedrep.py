@@ -208,7 +208,7 @@ def test_moments_refuse_a_matrix_that_does_not_fit():
 
 def test_a_task_of_another_shape_is_refused():
     algorithm = srp.algorithms.LinearFedRep(a_task(), step_size=0.1, samples_per_round=5, start="random")
-    with refused(r"\(12, 3\), linear_fedrep was made for \(9, 3\)"):
+    with refused(r"\(12, 3\), but linear_fedrep was made for \(9, 3\)"):
         srp.simulate(algorithm, a_task(dim=12), num_rounds=1, key=ROOT, progress=False)
 
 
