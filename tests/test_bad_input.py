@@ -187,7 +187,7 @@ def test_a_rate_that_is_zero_as_float32_is_refused():
 
 
 def test_an_optimizer_class_is_not_taken_for_a_function_of_the_round():
-    with pytest.raises(ValueError, match=r"optimizer=.*SGD must be an optimizer that was called; give"):
+    with pytest.raises(ValueError, match=r"optimizer=.*SGD must be an optimizer; give"):
         srp.algorithms.FedAvg(MLP, srp.Training(srp.SGD))
     follows = lambda round: srp.SGD(0.1 / (1 + round))  # noqa: E731
     srp.algorithms.FedAvg(MLP, srp.Training(follows), fine_tune_optimizer=srp.SGD(0.1))

@@ -3,14 +3,14 @@
 `local_sgd` trains, `example_loss` is its usual loss, `fit_head` and `fit_representation` train one side of a model's
 cut, and `full_gradient` is for control variates and gradient tracking.
 
-Everything is written for one client. Three things follow from the engine's vmap over clients:
+Everything is written for one client, which the engine vmaps over clients:
 
 * loop bounds are the client's own (`ceil(count / batch_size)` steps an epoch), so clients of any size share a program;
-  `batch_max` keeps such a bound a plain number under vmap, and clients that are done keep their parameters;
+  `batch_max` makes such a bound a plain number under vmap, and clients that have finished keep their parameters;
 * a first dense layer is trained in the span of the client's examples where that is faster (`layer_in_span`), which
-  changes nothing but rounding;
+  changes only rounding;
 * large models (trained or frozen) are trained one client after the other (`sequential`), since on a CPU a client's
-  weights then stay in the cache, and small ones (heads) as a batch, where the overhead of each operation dominates.
+  weights then stay in the cache; small ones (heads) are batched, since the overhead of each operation dominates.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Trained(NamedTuple):
 
     params: PyTree
     optimizer: PyTree  # the optimizer's state after the last step
-    mean_loss: Array | None  # () float, mean over the steps of the batch's loss before the step; None: not recorded
+    mean_loss: Array | None  # () float: loss of each step's batch before the step, mean over steps; None: not recorded
     steps: Array  # () int32, number of steps
 
     @property
@@ -56,17 +56,17 @@ class Trained(NamedTuple):
 
 
 def total_loss(*losses: TrainingLoss | None) -> TrainingLoss | None:
-    """The loss of several trainings of a client as one."""
+    """Combine the losses of several trainings of a client into one."""
     known = [loss for loss in losses if loss is not None]
     if not known:
         return None
     steps = sum((loss.steps for loss in known[1:]), start=known[0].steps)
-    of_steps = [loss.mean * loss.steps.astype(loss.mean.dtype) for loss in known]
-    total = sum(of_steps[1:], start=of_steps[0])
+    sums = [loss.mean * loss.steps.astype(loss.mean.dtype) for loss in known]
+    total = sum(sums[1:], start=sums[0])
     return TrainingLoss(total / jnp.maximum(steps, 1).astype(total.dtype), steps)
 
 
-def _one_after_the_other(*params: PyTree) -> bool:
+def _is_sequential(*params: PyTree) -> bool:
     num_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))
     return platform() == "cpu" and num_bytes > SEQUENTIAL_BYTES
 
@@ -75,8 +75,8 @@ def _shuffled(key: Key, count: Array, batch_size: int, capacity: int) -> Array:
     """A random order of the rows 0 .. count - 1, then the other rows, padded to whole batches.
 
     Rows are sorted by 31 random bits each. Up to 1,024 rows the last ten bits are the row's number: sorting plain
-    integers is five times faster than an argsort, and ties among the other 21 bits are too rare to matter (rows then
-    keep their order). The bits of a row do not depend on the capacity, so padding does not change the order.
+    integers is five times faster than an argsort, and ties of the other 21 bits, whose rows keep their order, are too
+    rare to matter. The bits of a row do not depend on the capacity, so padding does not change the order.
     """
     bits = jax.random.bits(key, (capacity,), jnp.uint32) >> 1
     row = jnp.arange(capacity, dtype=jnp.uint32)
@@ -90,7 +90,7 @@ def _shuffled(key: Key, count: Array, batch_size: int, capacity: int) -> Array:
 
 
 def plain_gradient(objective: Objective, params: PyTree, weights: Array) -> PyTree:
-    """The gradient of a batch's loss, the default of SGD."""
+    """The gradient of a batch's loss, the default direction of `local_sgd`."""
     return jax.grad(objective)(params, weights)
 
 
@@ -104,7 +104,7 @@ class ModelLoss:
     """The loss of each example under a model, `(params, frozen, x, y, key) -> (batch,)`.
 
     Attributes:
-        model: it reads the parameters and the inputs, and nothing else does.
+        model: reads the parameters and the inputs; nothing else may read them.
         trains: "all": params are the whole model; "representation": they are its representation, frozen is the head.
     """
 
@@ -128,13 +128,13 @@ def representation_loss(model: SplitModel) -> ModelLoss:
 
 
 def full_gradient(loss: Loss, params: PyTree, frozen: PyTree, examples: Examples, key: Key | None = None) -> PyTree:
-    """The gradient of the mean loss over all of a client's examples, zero for a client without any.
+    """The gradient of the mean loss over all of a client's examples, zero for a client without examples.
 
     Args:
         loss: as for `local_sgd`.
         params: the point of the gradient.
-        frozen: passed to `loss` untouched.
-        examples: of the client, all at once.
+        frozen: passed to `loss`.
+        examples: of the client, all in one batch.
         key: passed to `loss`; None for evaluation mode, without dropout and augmentation.
     """
     capacity, dtype = examples.y.shape[0], jax.tree.leaves(params)[0].dtype
@@ -150,7 +150,7 @@ def full_gradient(loss: Loss, params: PyTree, frozen: PyTree, examples: Examples
 
 
 def of_examples(gradient: PyTree, examples: Examples) -> PyTree:
-    """A gradient over a client's examples, zero for a client without any, where 0 * nan would be nan."""
+    """Replace a gradient by zero for a client without examples, where it may be 0 * nan."""
     return jax.tree.map(lambda leaf: jnp.where(examples.count > 0, leaf, 0), gradient)
 
 
@@ -172,19 +172,19 @@ def local_sgd(
         key: of this client, round and purpose; epoch e draws its order from fold_in(key, e).
         loss: `(params, frozen, x, y, key) -> (batch,)`, of each example; its key is new in every step, for noise.
         params: the parameters to train; returned unchanged if there are no leaves.
-        frozen: passed to `loss` untouched.
+        frozen: passed to `loss`.
         examples: x (max_examples, ...), y (max_examples,), count ().
         training: `training.in_round(context)` in a round, `training.alone(...)` in an evaluation.
-        first_epoch: number of earlier epochs, so that a split run draws the batches of an unbroken one.
+        first_epoch: number of earlier epochs, so that training in parts draws the same batches as in one call.
         gradient: the step's gradient, from the objective `(params, weights) -> ()` of its batch.
         after_step: a projection after each step, such as onto [0, 1].
         optimizer_state: initial state of the optimizer; None: a new one.
 
     Returns:
-        Parameters, the optimizer's state, the mean loss where the run records it, and the number of steps.
+        Parameters, the optimizer's state, the mean loss if the run records it, and the number of steps.
 
     Raises:
-        ValueError: a loss of another shape, or an optimizer that needs more than a gradient.
+        ValueError: the loss has another shape, or the optimizer needs more than a gradient.
     """
     if not jax.tree.leaves(params):
         return Trained(params, (), jnp.zeros(()) if training.records_loss else None, jnp.int32(0))
@@ -193,24 +193,24 @@ def local_sgd(
         if layer is not None:
             return _sgd_in_span(layer, key, loss, params, frozen, examples, training, first_epoch)
     capacity = examples.y.shape[0]
-    # An epoch's batch never exceeds the client; draws with replacement may, whatever the padding.
+    # A batch of an epoch is at most the client's capacity; batches drawn with replacement may be larger.
     batch_size = training.batch_size if training.epochs is None else min(training.batch_size, capacity)
     optimizer = training.optimizer
     dtype = jax.tree.leaves(params)[0].dtype
-    one_client_at_a_time = _one_after_the_other(params, frozen)
-    # A batch without weight then changes nothing of a client that is done, and no select is needed.
-    no_weight_no_step = not one_client_at_a_time and (
+    is_sequential = _is_sequential(params, frozen)
+    # A batch of weight zero then leaves a client that has finished unchanged, so its step needs no select.
+    zero_weight_is_no_step = not is_sequential and (
         optimizer.is_plain and gradient in (plain_gradient, gradient_in_span) and after_step is as_stepped
     )
 
     def train(
-        params: PyTree, memory: PyTree, frozen: PyTree, examples: Examples, key: Key, work: Array, first_epoch: Array
+        params: PyTree, state: PyTree, frozen: PyTree, examples: Examples, key: Key, work: Array, first_epoch: Array
     ) -> Carry:
         key_noise = named_key(key, "noise")
 
         def step(carry: Carry, rows: Array, valid: Array, active: Array, epoch: Array | int, s: Array | int) -> Carry:
-            valid = valid & active if no_weight_no_step else valid
-            # Rows without weight are replaced by the first example: padding is never even read.
+            valid = valid & active if zero_weight_is_no_step else valid
+            # Rows without weight are replaced by the first example, so padding is never read.
             rows = jnp.where(valid, rows, 0)
             weights = valid.astype(dtype) / jnp.maximum(jnp.sum(valid.astype(dtype)), 1)
             x, y = examples.x[rows], examples.y[rows]
@@ -223,15 +223,15 @@ def local_sgd(
             old_params, old_state, losses = carry
             direction = without_statistics(gradient(objective, old_params, weights))
             losses = jax.tree.map(lambda total: total + objective(old_params, weights).astype(total.dtype), losses)
-            updates, state = optimizer.update(direction, old_state, old_params)
-            stepped = after_step(optax.apply_updates(old_params, updates))
-            new = with_statistics(stepped, old_params, objective, weights), state, losses
-            if one_client_at_a_time or no_weight_no_step:
+            updates, new_state = optimizer.update(direction, old_state, old_params)
+            new_params = after_step(optax.apply_updates(old_params, updates))
+            new = with_statistics(new_params, old_params, objective, weights), new_state, losses
+            if is_sequential or zero_weight_is_no_step:
                 return new
             return jax.tree.map(lambda n, o: jnp.where(active, n, o), new, carry)
 
-        memory = optimizer.init(params) if memory is None else memory
-        carry = params, memory, jnp.zeros(()) if training.records_loss else ()
+        state = optimizer.init(params) if state is None else state
+        carry = params, state, jnp.zeros(()) if training.records_loss else ()
         position = jnp.arange(batch_size, dtype=jnp.int32)
         if training.steps is not None:  # batches drawn with replacement
             steps = num_steps(training._replace(work=work), examples)
@@ -258,32 +258,32 @@ def local_sgd(
 
         return fori_loop(batch_max(num_epochs), epoch, carry, (training.epochs or 0) * most_work())
 
-    run = sequential(train) if one_client_at_a_time else train
+    run = sequential(train) if is_sequential else train
     work, first = jnp.asarray(training.work, jnp.int32), jnp.asarray(first_epoch, jnp.int32)
-    trained, memory, losses = run(params, optimizer_state, frozen, examples, key, work, first)
-    if no_weight_no_step:  # a client without examples has read nothing but padding
+    trained, state, losses = run(params, optimizer_state, frozen, examples, key, work, first)
+    if zero_weight_is_no_step:  # a client without examples has read only padding
         start = params, jax.tree.map(jnp.zeros_like, losses)
         trained, losses = jax.tree.map(
             lambda new, old: jnp.where(examples.count > 0, new, old), (trained, losses), start
         )
     steps = num_steps(training, examples)
     mean = losses / jnp.maximum(steps, 1).astype(losses.dtype) if training.records_loss else None
-    return Trained(trained, memory, mean, steps)
+    return Trained(trained, state, mean, steps)
 
 
 def layer_in_span(loss: Loss, params: PyTree, examples: Examples, training: LocalTraining) -> str | None:
-    """The name of a first dense layer that is trained faster in the span of the examples (`models.dense`), or None.
+    """The name of a first dense layer that trains faster in the span of the examples (`models.dense`), or None.
 
-    Products are counted. An example costs a plain step two for every weight (outputs, gradient) and the span one for
-    every number of R; reading and writing these costs a step as much as 20 and 10 more. The span adds X W0, X X^T and
-    X^T R. On two cores with AVX-512 the side with fewer was the faster one, or as fast, in all 24 cases of
-    `benchmarks/first_layer.py`. No GPU has been asked: there, layers are trained as they are.
+    The number of products decides. In a plain step an example costs two per weight (outputs, gradient), in the span one
+    per entry of R; reading and writing these costs each step as much as 20 and 10 more. The span adds X W0, X X^T and
+    X^T R. On two cores with AVX-512 the way with fewer products was faster, or as fast, in all 24 cases of
+    `benchmarks/first_layer.py`. On other backends than a CPU (unmeasured) layers are never trained in the span.
     """
-    if not isinstance(loss, ModelLoss) or type(training.optimizer) is not SGD:  # a subclass may step otherwise
+    if not isinstance(loss, ModelLoss) or type(training.optimizer) is not SGD:  # subclasses may take other steps
         return None
     layer = loss.model.first_dense
     kernel = None if layer is None else kernel_of(layer, params)
-    if kernel is None or kernel.dtype != examples.x.dtype or not _one_after_the_other(params):
+    if kernel is None or kernel.dtype != examples.x.dtype or not _is_sequential(params):
         return None
     (dim, width), capacity, batch_size = kernel.shape, examples.y.shape[0], training.batch_size
     trained = (training.steps or 0) * batch_size if training.epochs is None else training.epochs * capacity
@@ -302,15 +302,15 @@ def _sgd_in_span(
     training: LocalTraining,
     first_epoch: Array | int,
 ) -> Trained:
-    """`local_sgd` with the named layer in the span of the examples."""
+    """Train as `local_sgd`, with the named layer in the span of the examples."""
 
     def train(params: PyTree, frozen: PyTree, examples: Examples, key: Key, work: Array, first: Array) -> Trained:
         kernel = cast(Array, kernel_of(layer, params))
         start, inputs = into_span(layer, params, kernel, examples)
-        how = training._replace(work=work)
-        trained = local_sgd(key, loss, start, frozen, inputs, how, first, gradient_in_span)
-        end, memory = out_of_span((trained.params, trained.optimizer), kernel, examples)
-        return trained._replace(params=end, optimizer=memory)
+        now = training._replace(work=work)
+        trained = local_sgd(key, loss, start, frozen, inputs, now, first, gradient_in_span)
+        end, state = out_of_span((trained.params, trained.optimizer), kernel, examples)
+        return trained._replace(params=end, optimizer=state)
 
     work, first = jnp.asarray(training.work, jnp.int32), jnp.asarray(first_epoch, jnp.int32)
     return sequential(train)(params, frozen, examples, key, work, first)
@@ -326,12 +326,12 @@ def fit_head(
     first_epoch: Array | int = 0,
 ) -> Trained:
     """Train a head on a frozen representation, whose deterministic first layers are computed once."""
-    loss, frozen, settled = head_problem(model, representation, examples)
-    return local_sgd(named_key(key, "head"), loss, head, frozen, settled, training, first_epoch)
+    loss, frozen, examples = head_problem(model, representation, examples)
+    return local_sgd(named_key(key, "head"), loss, head, frozen, examples, training, first_epoch)
 
 
 def head_problem(model: SplitModel, representation: PyTree, examples: Examples) -> tuple[Loss, PyTree, Examples]:
-    """The loss of a head, with its frozen parameters and examples."""
+    """Return the loss of a head, its frozen parameters, and its examples: outputs of the model's stem."""
 
     def loss(head: PyTree, frozen: PyTree, x: Array, y: Array, key: Key | None) -> Array:
         return model.loss(model.classify(head, model.rest(frozen, x, key), key), y)
@@ -343,7 +343,7 @@ def head_problem(model: SplitModel, representation: PyTree, examples: Examples) 
 def with_tuned_head(
     key: Key, model: SplitModel, params: SplitParams, examples: Examples, training: LocalTraining
 ) -> Predict:
-    """The predictions of a model whose head was trained on the client: `fine_tune` of several algorithms."""
+    """Return the predictions of a model after training its head on the client: `fine_tune` of several algorithms."""
     head = fit_head(key, model, params.representation, params.head, examples, training).params
     return lambda x: model.classify(head, model.represent(params.representation, x))
 

@@ -1,4 +1,4 @@
-"""Local only: every client trains its own model, alone."""
+"""Local only: every client trains its own model alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedjax_srp.parts import part
 
 
 class LocalOnlyServerState(NamedTuple):
-    """The initial model w_0, and the mean square norm of the last cohort's models, which shows divergence."""
+    """The initial model w_0, and the mean square norm of the last cohort's models, in which divergence shows."""
 
     params: SplitParams
     square_norm: Array  # () float, mean of |w_i|^2
@@ -36,8 +36,8 @@ def square_norm(params: SplitParams) -> Array:
 class LocalOnly(OwnModel):
     """Local-only training (the first row of FedRep's table): nothing is shared, everything is personal.
 
-    A participant continues to train its own model; all start from the same one. Nothing is sent or charged, and a round
-    lasts as long as its slowest participant computes, as in every method.
+    A participant continues to train its own model; all start from the same one. No bytes are sent or charged, and a
+    round lasts as long as its slowest participant computes, as in every method.
 
     Evaluations: `own_model` (the default), the client's model as it last left it; `fine_tune`, the same with its head
     trained further on the client for `fine_tune_epochs`.
@@ -81,5 +81,5 @@ class LocalOnly(OwnModel):
         return ClientOutput(message, LocalOnlyClientState(local.params), loss=local.loss)
 
     def server(self, key: Key, server: LocalOnlyServerState, mean: Uncharged, context: RoundContext):
-        """Record the size of the models."""
+        """Record the mean square norm of the models."""
         return server._replace(square_norm=mean.value)

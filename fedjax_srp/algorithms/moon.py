@@ -13,11 +13,11 @@ from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundCon
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import Above, AtLeast, part
 
-EPSILON = 1e-8  # of a norm, so that features of zero have a direction of zero
+EPSILON = 1e-8  # lower bound of a product of norms, so that the cosine with zero features is zero
 
 
 class MOONClientState(NamedTuple):
-    """The representation as the client last left it."""
+    """The representation of the client's last model."""
 
     representation: PyTree
 
@@ -64,7 +64,7 @@ class MOON(FedAvg):
         return MOONClientState(server.params.representation)
 
     def contrasted(self, params: SplitParams, frozen: PyTree, x: Array, y: Array, key: Key | None) -> Array:
-        """Cross-entropy and contrastive loss of each example, (batch,)."""
+        """Cross-entropy plus mu times the contrastive loss of each example, (batch,)."""
         z, z_glob, z_prev = (self.model.represent(of, x, key) for of in (params.representation, *frozen))
         # -log(e^a / (e^a + e^b)) = log(1 + e^(b - a)), a and b the similarities over tau
         difference = (cosine(z, z_prev) - cosine(z, z_glob)) / self.temperature

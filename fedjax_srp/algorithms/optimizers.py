@@ -1,4 +1,4 @@
-"""Optimizers as parts: the papers' SGD, and any factory of optax with its floats as leaves."""
+"""Optimizers as parts: the papers' SGD, and any optimizer of optax, with its floats as leaves."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Optimizer:
     """An optimizer of optax as a part; its state is reset in every round.
 
     Attributes:
-        written_as: the class whose fields are options of an optimizer that is not given.
+        written_as: the class whose fields are the options of an optimizer on the command line.
     """
 
     written_as: ClassVar[Any] = None
 
     @property
     def is_plain(self) -> bool:
-        """True if a step is exactly -learning_rate times the gradient: no memory, no decay, no schedule."""
+        """True if a step is exactly -learning_rate times the gradient: no momentum, no decay, no schedule."""
         return False
 
     def transformation(self) -> optax.GradientTransformation:
@@ -50,14 +50,14 @@ class Optimizer:
             if "required keyword-only argument" not in str(error):
                 raise
             raise ValueError(
-                f"optimizer: {error}; a step gets the gradient and no loss, so give no line search and none that "
-                "follows the loss, but e.g. optax.adam(1e-3)"
+                f"optimizer: {error}; a step gets the gradient but no loss, so line searches and optimizers that need "
+                "the loss do not work; give e.g. optax.adam(1e-3)"
             ) from None
 
 
 @part
 class SGD(Optimizer):
-    """SGD as in the papers' experiments: decay acts on weights (arrays of rank 2 and more) and not on biases.
+    """SGD as in the papers' experiments: weight decay acts on arrays of rank 2 and more, not on biases.
 
     Args:
         learning_rate: step size; a schedule of optax would count the client's local steps.
@@ -65,7 +65,7 @@ class SGD(Optimizer):
         weight_decay: coefficient of the L2 penalty's gradient; None: no decay.
 
     Raises:
-        ValueError: a number out of range.
+        ValueError: a number is out of range.
 
     Example:
         >>> import fedjax_srp as srp
@@ -108,18 +108,18 @@ class OptaxOptimizer(Optimizer):
 
 
 Given = Optimizer | optax.GradientTransformation  # accepted as an optimizer
-FollowsRound = Callable[[Array], Optimizer]  # of the round, () float from 0
+OptimizerOfRound = Callable[[Array], Optimizer]  # of the round, () float from 0
 
 
 def optimizer(factory: Callable[..., optax.GradientTransformation], **arguments: Any) -> Optimizer:
     """An optimizer of optax, or your own, whose floats are arguments of the compiled program.
 
     Args:
-        factory: of the transformation, such as `optax.adam`.
+        factory: function that returns the transformation, such as `optax.adam`.
         **arguments: of the factory; floats are leaves, everything else is static.
 
     Raises:
-        ValueError: no factory, or arguments that it does not take.
+        ValueError: `factory` is no function, or does not take these arguments.
 
     Example:
         >>> import jax, optax, fedjax_srp as srp
@@ -129,8 +129,8 @@ def optimizer(factory: Callable[..., optax.GradientTransformation], **arguments:
     try:
         inspect.signature(factory).bind(**arguments)
     except TypeError as error:
-        why = error if callable(factory) else "no function"
-        raise ValueError(f"optimizer: {short(factory)}: {why}; give a factory such as optax.adam") from None
+        reason = error if callable(factory) else "no function"
+        raise ValueError(f"optimizer: {short(factory)}: {reason}; give a factory such as optax.adam") from None
     floats = {n: float(v) if isinstance(v, numbers.Real) else v for n, v in arguments.items() if _is_float(v)}
     others = tuple(sorted((n, v) for n, v in arguments.items() if n not in floats))
     return OptaxOptimizer(factory, floats, others)
@@ -140,30 +140,32 @@ def _is_float(value: Any) -> bool:
     return isinstance(value, float | np.floating | np.ndarray | jax.Array | Tracer)
 
 
-class _Made:
-    """The factory of a given transformation; equal only to itself."""
+class _ConstantFactory:
+    """A factory that returns a given transformation; equal only to itself."""
 
-    name = "GradientTransformation"  # in records, without a description
+    name = "GradientTransformation"  # in records, which cannot describe it
 
-    def __init__(self, made: optax.GradientTransformation):
-        self.made = made
+    def __init__(self, transformation: optax.GradientTransformation):
+        self.transformation = transformation
 
     def __call__(self) -> optax.GradientTransformation:
-        return self.made
+        return self.transformation
 
 
 def as_optimizer(argument: str, value: Any) -> Any:
-    """An optimizer, or a function of the round that makes one.
+    """Return an argument as an optimizer, or as a function of the round that returns one.
 
-    A transformation of optax is accepted too; one with other numbers recompiles, unlike `optimizer`.
+    A transformation of optax is accepted too, but unlike `optimizer` it recompiles for other numbers.
     """
     if isinstance(value, Optimizer):
         return value
     if isinstance(value, optax.GradientTransformation):
-        return OptaxOptimizer(_Made(value), {})
-    of_round = callable(value) and not isinstance(value, type) and not is_part(value)
-    if not of_round or "learning_rate" in _parameters(value):
-        raise ValueError(f"{argument}={short(value)} must be an optimizer that was called; give e.g. srp.SGD(0.01)")
+        return OptaxOptimizer(_ConstantFactory(value), {})
+    is_function = callable(value) and not isinstance(value, type) and not is_part(value)
+    if not is_function or "learning_rate" in _parameters(value):  # optax.sgd, say, instead of its result
+        raise ValueError(
+            f"{argument}={short(value)} must be an optimizer; give e.g. srp.SGD(0.01), or call the factory"
+        )
     return value
 
 

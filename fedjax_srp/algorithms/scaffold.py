@@ -47,20 +47,21 @@ class SCAFFOLD(FedAvg):
     gradients, computed from its update without further gradients. Means are uniform, as in the paper: c is the mean of
     ALL clients' variates. With identical clients, full batches and full participation this is `FedAvg`.
 
-    The paper's steps are plain SGD: K of them move by eta K times the mean. With momentum they move further, by eta
-    times the sum of the gradients' weights, by which the variate is divided. FedRep's code divides by eta K for any
-    momentum (0.5): `counts_momentum=False`. The mean c is then twice too large, and with full participation the
-    correction c - c_i alternates between almost nothing and twice too much.
+    The paper's steps are plain SGD: K steps move by eta K times the mean gradient. With momentum they move by more, eta
+    times the sum of the gradients' weights, and the variate is divided by that. FedRep's code divides by eta K also
+    with its momentum of 0.5: `counts_momentum=False`. The mean c is then twice too large, and with full participation
+    the correction c - c_i alternates between almost zero and twice too much.
 
     Evaluations: those of `FedAvg`.
 
     Args:
-        training: of the clients, by `SGD` with a known step size eta, a divisor; weighting must be "uniform".
-        server_step_size: eta_g; 1 in FedRep's table, 0.5 there on FEMNIST.
-        counts_momentum: the variate is a mean of gradients under momentum too; see above.
+        training: of the clients, by `SGD` with a constant step size eta, by which variates are divided; weighting must
+            be "uniform".
+        server_step_size: eta_g; 1 in FedRep's table, but 0.5 on FEMNIST.
+        counts_momentum: makes the variate a mean of gradients also with momentum; see above.
 
     Raises:
-        ValueError: an optimizer without a known step size.
+        ValueError: the optimizer has no constant step size.
 
     Example:
         >>> import fedjax_srp as srp
@@ -105,10 +106,9 @@ class SCAFFOLD(FedAvg):
         now = self.training.in_round(context)
         local = local_sgd(named_key(key, "local"), self.loss, x, (), examples, now, gradient=corrected)
         moved = jax.tree.map(jnp.subtract, local.params, x)
-        # c_i <- c_i - c + (x - y_i) / (K eta); without steps it stays
+        # c_i <- c_i - c + (x - y_i) / (K eta); unchanged without steps
         length = total_step(now, examples, self.counts_momentum)
-        met = divided(moved, length)
-        change = jax.tree.map(lambda c, d: jnp.where(length > 0, -c - d, 0), c, met)
+        change = jax.tree.map(lambda c, d: jnp.where(length > 0, -c - d, 0), c, divided(moved, length))
         variate = jax.tree.map(jnp.add, state.variate, change)
         return ClientOutput(ScaffoldMessage(moved, change), ScaffoldClientState(variate), loss=local.loss)
 

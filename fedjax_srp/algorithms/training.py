@@ -1,4 +1,4 @@
-"""How clients train: `Training` is the field of an algorithm, `LocalTraining` what `local_sgd` gets.
+"""Settings of local training: `Training` is a field of an algorithm, `LocalTraining` an argument of `local_sgd`.
 
 `num_steps` and `step_size` are for control variates, gradient tracking and normalised averaging.
 """
@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple, cast
 
 import jax.numpy as jnp
 
-from fedjax_srp.algorithms.optimizers import SGD, FollowsRound, Given, Optimizer, as_optimizer
+from fedjax_srp.algorithms.optimizers import SGD, Given, Optimizer, OptimizerOfRound, as_optimizer
 from fedjax_srp.base import Array, Examples, RoundContext
 from fedjax_srp.parts import AtLeast, Count, Weighting, part
 
@@ -21,8 +21,8 @@ class LocalTraining(NamedTuple):
     batch_size: int
     epochs: int | None = None
     steps: int | None = None
-    work: Array | int = 1  # () int32: factor of epochs or steps; 0 changes nothing
-    records_loss: bool = False  # `Trained.mean_loss` is computed
+    work: Array | int = 1  # () int32: factor of epochs or steps; 0 for no training
+    records_loss: bool = False  # compute `Trained.mean_loss`
 
 
 @part
@@ -30,15 +30,15 @@ class Training:
     """Local training of clients: `epochs` over shuffled data, or `steps` on batches drawn with replacement.
 
     Args:
-        optimizer: `SGD`, `optimizer(...)` of any in optax, or a function of the round, () float from 0, that returns
+        optimizer: `SGD`, `optimizer(...)` for any of optax, or a function of the round, () float from 0, that returns
             one of these; its state is reset in every round. The papers' step size is 0.01 (SRPFL, section 5).
-        batch_size: examples a local step; the last batch of an epoch may be smaller.
+        batch_size: examples per local step; the last batch of an epoch may be smaller.
         epochs: over the client's shuffled examples in a round, per unit of work.
-        steps: instead of epochs, steps on batches drawn with replacement.
+        steps: on batches drawn with replacement, per unit of work, instead of epochs (`epochs=None`).
         weighting: of clients in the server's mean, "uniform" (the papers) or "num_examples" (their code).
 
     Raises:
-        ValueError: a number out of range, or neither or both of epochs and steps (`Training(epochs=None, steps=5)`).
+        ValueError: a number is out of range, or neither or both of epochs and steps are given.
 
     Example:
         >>> import fedjax_srp as srp
@@ -46,7 +46,7 @@ class Training:
         10
     """
 
-    optimizer: Given | FollowsRound = SGD(0.01)
+    optimizer: Given | OptimizerOfRound = SGD(0.01)
     batch_size: Count = 10
     epochs: Annotated[int, AtLeast(0)] | None = 1
     steps: Annotated[int, AtLeast(0)] | None = None
@@ -59,18 +59,18 @@ class Training:
 
     def in_round(self, context: RoundContext) -> LocalTraining:
         """Training of a client in this round: with its work, and the round's optimizer."""
-        of_round = self.optimizer
-        if not isinstance(of_round, Optimizer):
-            of_round = as_optimizer("optimizer", cast(FollowsRound, of_round)(context.round.astype(float)))
-        return LocalTraining(of_round, self.batch_size, self.epochs, self.steps, context.work, context.records_loss)
+        optimizer = self.optimizer
+        if not isinstance(optimizer, Optimizer):
+            optimizer = as_optimizer("optimizer", cast(OptimizerOfRound, optimizer)(context.round.astype(float)))
+        return LocalTraining(optimizer, self.batch_size, self.epochs, self.steps, context.work, context.records_loss)
 
     def alone(self, optimizer: Given | None = None, epochs: int | None = None, argument: str = "optimizer"):
         """Training of a client outside of rounds, in an evaluation."""
         chosen = self.optimizer if optimizer is None else optimizer
         if not isinstance(chosen, Optimizer):
             raise ValueError(
-                f"{argument}={optimizer!r}: an evaluation belongs to no round; give {argument} an optimizer that does "
-                "not follow the round, e.g. srp.SGD(0.01)"
+                f"{argument}={optimizer!r}: an evaluation has no round number; give {argument} an optimizer that does "
+                "not depend on the round, e.g. srp.SGD(0.01)"
             )
         if epochs is not None:
             return LocalTraining(chosen, self.batch_size, epochs)
@@ -83,22 +83,22 @@ class Training:
 
 
 def step_size(optimizer: Any) -> float | Array:
-    """The step size eta of an optimizer, for methods that divide by it: (w - w_i) / (tau_i eta).
+    """Return the step size eta of an optimizer, for methods that divide by it: (w - w_i) / (tau_i eta).
 
     Raises:
-        ValueError: it is unknown, or not constant (a schedule).
+        ValueError: the optimizer is not `SGD`, or its step size is a schedule.
     """
     found = getattr(optimizer, "learning_rate", None)
     if not isinstance(optimizer, SGD) or callable(found):
         raise ValueError(
-            f"optimizer={optimizer!r}: this method divides by a step size, which it must be able to tell; give "
+            f"optimizer={optimizer!r}: this method divides by the step size, which must be constant; give "
             "srp.SGD(learning_rate) with a number"
         )
     return found  # type: ignore[return-value]
 
 
 def num_steps(training: LocalTraining, examples: Examples) -> Array:
-    """tau_i, () int32: number of steps of `local_sgd` on a client; 0 without examples or work."""
+    """Number of steps tau_i of `local_sgd` on a client, () int32; 0 without examples or work."""
     work = jnp.asarray(training.work, jnp.int32)
     if training.steps is not None:
         return jnp.where(examples.count > 0, jnp.int32(training.steps) * work, 0)
@@ -106,6 +106,6 @@ def num_steps(training: LocalTraining, examples: Examples) -> Array:
 
 
 def steps_per_epoch(batch_size: int, examples: Examples) -> Array:
-    """() int32, number of batches of an epoch."""
-    batch_size = min(batch_size, examples.y.shape[0])  # an epoch's batch never exceeds the client
+    """Number of batches of an epoch, () int32."""
+    batch_size = min(batch_size, examples.y.shape[0])  # as in `local_sgd`
     return (examples.count + batch_size - 1) // batch_size

@@ -113,7 +113,7 @@ def test_traffic_in_bytes():
 
 @pytest.mark.parametrize("name", ["scaffold", "fedgate"])
 def test_the_step_size_of_the_optimizer_must_be_known(name):
-    with pytest.raises(ValueError, match="this method divides by a step size"):
+    with pytest.raises(ValueError, match="this method divides by the step size"):
         ALGORITHMS[name](split_model(), srp.Training(optax.sgd(0.1)))
     by_round = srp.Training(lambda round: srp.SGD(0.1 / (1 + round)))
     check_algorithm(ALGORITHMS[name](split_model(), by_round, fine_tune_optimizer=srp.SGD(0.1)), federation(SMALL()))

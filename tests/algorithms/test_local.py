@@ -281,7 +281,7 @@ def test_a_loss_must_be_one_number_per_example(function, name):
 def test_an_optimizer_that_needs_more_than_a_gradient_is_refused(function, optimizer, wants):
     with jax.numpy_dtype_promotion("standard"):  # of optax
         trained_by(function, MODEL, optax.adam(1e-3))
-        with pytest.raises(ValueError, match=r"optimizer: .*; a step gets the gradient and no loss") as caught:
+        with pytest.raises(ValueError, match=r"optimizer: .*; a step gets the gradient but no loss") as caught:
             trained_by(function, MODEL, optimizer)
     assert wants in str(caught.value)
     assert "\n" not in str(caught.value)
