@@ -60,9 +60,8 @@ class FedPAC(GlobalModel):
     cross-entropy plus lambda times the mean squared difference between an example's features and the global centroid of
     its class. The mixture of client i minimises `sum_j a_j^2 V_j + |sum_j a_j (h_i - h_j)|^2` over weights that sum to
     1: the variance of the heads' estimates, and their bias due to the difference of the clients' mean features h.
-    Centroids are means over clients, weighted by their examples of the class, as in the authors' code. That code drops
-    weights below 0.001, trains heads with their own step size (0.1), and aligns a class without global centroid to the
-    client's.
+    Centroids are weighted by the clients' examples of the class, as in the authors' code. That code drops weights below
+    0.001, trains heads with their own step size (0.1), and aligns a class without global centroid to the client's.
 
     Evaluations: `own_head` (the default), the client's head under the shared representation; `global`, the same with
     the mean head of the last participants; `fine_tune` and `fine_tune_all`, that model trained on the client.

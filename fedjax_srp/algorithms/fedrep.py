@@ -139,8 +139,7 @@ class FedRep(PersonalHead):
         super().__post_init__()
         if not self.training.epochs:
             raise ValueError(
-                f"training.epochs={self.training.epochs}: FedRep repeats head and representation this many times in a "
-                "round; give at least 1"
+                f"training.epochs={self.training.epochs}: the repetitions in a round of FedRep; give at least 1"
             )
 
     @property
@@ -154,19 +153,18 @@ class FedRep(PersonalHead):
     ) -> ClientOutput:
         """Alternate between local SGD on the head and on the representation."""
         now = self.training.in_round(context)._replace(epochs=self.representation_epochs)
-        head_training = now._replace(epochs=self.head_epochs)
+        of_head = now._replace(epochs=self.head_epochs)
         if self.head_optimizer is not None:
             training = dataclasses.replace(self.training, optimizer=self.head_optimizer)
-            head_training = training.in_round(context)._replace(epochs=self.head_epochs)
+            of_head = training.in_round(context)._replace(epochs=self.head_epochs)
 
         def alternate(r: Array | int, parts: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree, TrainingLoss | None]:
             representation, head = parts
-            earlier_work = r * context.work
+            done = r * context.work  # in earlier repetitions
             # h_i <- tau_h steps on f_i(h_i, phi), phi frozen                                       (eq. 3)
-            first = earlier_work * self.head_epochs
-            fit = fit_head(key, self.model, representation, head, examples, head_training, first)
+            fit = fit_head(key, self.model, representation, head, examples, of_head, done * self.head_epochs)
             # phi_i <- tau_phi steps on f_i(h_i, phi_i), the new h_i frozen                         (eq. 4)
-            first = earlier_work * self.representation_epochs
+            first = done * self.representation_epochs
             body = fit_representation(key, self.model, representation, fit.params, examples, now, first)
             return body.params, fit.params, total_loss(fit.loss, body.loss)
 

@@ -159,8 +159,7 @@ class LinearFedRep(LinearAlgorithm):
     @property
     def evaluations(self) -> dict[str, Personalize]:
         """Evaluations, with `own_head` only if clients keep their heads."""
-        found = super().evaluations
-        return {name: found[name] for name in found if name != "own_head" or self.head != "exact"}
+        return {n: found for n, found in super().evaluations.items() if n != "own_head" or self.head != "exact"}
 
     @evaluation
     def fit_head(self, key: Key, server: LinearFedRepServerState, state: Any, client: LinearClient):

@@ -163,9 +163,7 @@ def as_optimizer(argument: str, value: Any) -> Any:
         return OptaxOptimizer(_ConstantFactory(value), {})
     is_function = callable(value) and not isinstance(value, type) and not is_part(value)
     if not is_function or "learning_rate" in _parameters(value):  # optax.sgd, say, instead of its result
-        raise ValueError(
-            f"{argument}={short(value)} must be an optimizer; give e.g. srp.SGD(0.01), or call the factory"
-        )
+        raise ValueError(f"{argument}={short(value)} must be an optimizer; give e.g. srp.SGD(0.01), not srp.SGD")
     return value
 
 

@@ -237,5 +237,5 @@ def from_module(
     layers = tuple(map(Layer, ("representation", "head"), halves))
     factory = module.func if isinstance(module, functools.partial) else module
     factory_name = getattr(factory, "__name__", type(factory).__name__)
-    name = name or (factory_name if factory_name.isidentifier() else "module")
-    return Split(input_shape, num_classes, layers, name=name, loss=loss, dtype=dtype, cut="head")
+    model_name = name or (factory_name if factory_name.isidentifier() else "module")
+    return Split(input_shape, num_classes, layers, name=model_name, loss=loss, dtype=dtype, cut="head")

@@ -48,10 +48,7 @@ class LoRA(SplitModel):
             same = jax.tree.structure(self.pretrained) == jax.tree.structure(shapes)
             pairs = zip(jax.tree.leaves(self.pretrained), jax.tree.leaves(shapes), strict=False)
             if not same or any((jnp.shape(a), jnp.result_type(a)) != (b.shape, b.dtype) for a, b in pairs):
-                raise ValueError(
-                    f"pretrained: structure, shapes or dtypes are not those of model {self.model.name!r}; give "
-                    "parameters as returned by model.init"
-                )
+                raise ValueError(f"pretrained: no parameters of model {self.model.name!r}; give those of model.init")
         super().__post_init__()
 
     @property

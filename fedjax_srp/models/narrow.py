@@ -77,8 +77,8 @@ def unit_masks(
             below = jnp.ones(fan_in) if active is None else gain * jnp.tile(active, fan_in // active.shape[0])
             position = (jnp.arange(width, dtype=jnp.int32) - first) % width
             is_active = position.astype(float) < rate * width - ROUNDING
-            active = jnp.ones(width) if name == last else is_active.astype(float)
-            masks[name] = {"kernel": jnp.broadcast_to(jnp.outer(below, active), kernel.shape)}
+            active = above = jnp.ones(width) if name == last else is_active.astype(float)
+            masks[name] = {"kernel": jnp.broadcast_to(jnp.outer(below, above), kernel.shape)}
         vectors = {n: jnp.ones_like(w) if active is None else active for n, w in layer.items() if n != "kernel"}
         masks[name] = {**masks.get(name, {}), **vectors}
         masks[name] = {leaf: mask.astype(layer[leaf].dtype) for leaf, mask in masks[name].items()}

@@ -125,8 +125,7 @@ def without_statistics(gradient: PyTree) -> PyTree:
     """Return a gradient with zeros for statistics, so that no optimizer changes them."""
     if not has_statistics(gradient):
         return gradient
-    zero_if = lambda leaf, statistic: jnp.zeros_like(leaf) if statistic else leaf  # noqa: E731
-    return jax.tree.map(zero_if, gradient, is_statistic(gradient))
+    return jax.tree.map(lambda g, zero: jnp.zeros_like(g) if zero else g, gradient, is_statistic(gradient))
 
 
 def with_statistics(params: PyTree, old: PyTree, objective: Callable[[PyTree, Array], Array], weights: Array) -> PyTree:

@@ -206,7 +206,7 @@ def test_refusals_of_lora():
         ({"layers": ("norm",)}, r"layers=\('norm',\): no dense kernel in model 'gpt'; choose other layers"),
         (
             {"pretrained": wider},
-            "pretrained: structure, shapes or dtypes are not those of model 'gpt'; give",
+            "pretrained: no parameters of model 'gpt'; give those of model.init",
         ),
         ({"rank": 0}, "rank=0 must be at least 1"),
         ({"scaling": 0.0}, r"scaling=0.0 must be"),
