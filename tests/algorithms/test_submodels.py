@@ -85,7 +85,7 @@ def test_units_that_are_left_out_never_matter(rate):
 
 def test_models_without_units_and_wrong_rates_are_refused():
     tokens = srp.models.LSTM((5,), 3)
-    with refused(r"model 'lstm': layer 'embedding' has .*; take e.g. mlp or lenet5"):
+    with refused(r"model 'lstm': layer 'embedding' has .*; choose e.g. mlp or lenet5"):
         srp.algorithms.HeteroFL(tokens).init_params(KEY, None)
     for rate in (0.0, 1.5):
         with pytest.raises(ValueError, match=rf"rates\[1\]={rate} must be .*; give a share of the units, e.g. 0.5"):
