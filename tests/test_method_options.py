@@ -135,7 +135,7 @@ def test_one_name_is_never_read_by_two_parts():
         ("srpfl", {"weight_decay": -1e-4}, "weight_decay=-0.0001 must be at least 0; give None for none"),
         ("hf_maml", {"inner_step_size": -1.0}, "inner_step_size=-1.0 must be "),
         ("lg_fedavg", {"hidden": ()}, "head_layers=2 must be at most 1"),
-        ("fedavg", {"model": "lenet5"}, "model='lenet5' for data set 'shapes': .*lenet5 takes images .* mlp takes any"),
+        ("fedavg", {"model": "lenet5"}, "model='lenet5' for data set 'shapes': .*lenet5 takes images .* mlp, which"),
         ("fedavg", {"vocabulary": 9}, "vocabulary: has no effect on method 'fedavg', only on model 'lstm'; leave"),
         ("fedavg", {"hiden": (9,)}, r"unknown option of method 'fedavg' or its model 'hiden' \(did you mean hidden"),
         ("fedavg", {"model": srp.models.MLP((5,), 3), "hidden": (9,)}, "hidden: has no effect on method"),
