@@ -223,7 +223,7 @@ def test_data_with_the_required_members_suffice_for_a_model(judged):
         ValueError, match=rf"model 'mlp' takes \(4, 2\), data set '{name}' has examples of shape \(6,\)"
     ):
         srp.simulate(others, data, num_rounds=1, key=KEY, progress=False)
-    with pytest.raises(ValueError, match=r"has no example_shape; .* or that attribute to a class of your own"):
+    with pytest.raises(ValueError, match=r"has no example_shape; .* add the attribute to your own class"):
         srp.methods.get("fedavg", dataset=data)
 
 
