@@ -43,7 +43,7 @@ class LocalOnly(OwnModel):
     trained further on the client for `fine_tune_epochs`.
 
     Args:
-        training: of the clients; its weighting has no effect.
+        training: of the clients; its weighting is "uniform" and has no effect.
 
     Example:
         >>> import jax, fedjax_srp as srp
