@@ -113,7 +113,7 @@ def speed() -> str:
         f"JAX and keeps all cores busy takes {ends(compiled, '.1f')} times as long as these rounds; with small clients "
         f"(linear tasks) it takes {two(pair('linear FedRep round, 1000 clients', COMPILED)[2])} times as long. A round "
         "with 10 of 10,000 clients costs the same as one with 10 of 100, within "
-        f"{100 * (by_size['10000'] / by_size['100'] - 1):.0f} %. FedJAX's loop took "
+        f"{100 * abs(by_size['10000'] / by_size['100'] - 1):.0f} %. FedJAX's loop took "
         f"{two(fedjax['fedavg']['rival_over_ours'])} times as long for FedAvg and "
         f"{two(fedjax['fedrep']['rival_over_ours'])} times for FedRep, pfl "
         f"{two(measured('pfl-2-cores')['pfl_over_ours']['median'])} times for a round of its own CIFAR-10 workload "

@@ -48,8 +48,9 @@ def span(found: Mapping[str, Any], place: int | None = None, form: str = ".2g") 
 
 
 def ends(values: Sequence[float], form: str = ".0f") -> str:
-    """Format the lowest and the highest value."""
-    return f"{min(values):{form}} to {max(values):{form}}"
+    """Format the lowest and the highest value, as one number if they look alike."""
+    lowest, highest = f"{min(values):{form}}", f"{max(values):{form}}"
+    return lowest if lowest == highest else f"{lowest} to {highest}"
 
 
 def markdown(rows: Sequence[Sequence[Any]]) -> str:
