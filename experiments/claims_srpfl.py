@@ -91,8 +91,8 @@ def other_methods(number: int) -> str:
     final = ", ".join(f"{label} {accuracy(data_of(name), name, number=number)}" for name, label in labels.items())
     data = data_of("flanp_fedavg")
     gains = " and ".join(speed_up_bounds(data, "flanp_fedavg", fraction, 0, number) for fraction in (95, 99))
-    seeds = "1 seed of" if data.endswith("_all") else "HF-MAML with 1 seed, and"
-    return f"{seeds} the others: {final}; FLANP (FedAvg) over FedAvg at C = 0 {gains}"
+    seeds = "1 seed of the others" if data.endswith("_all") else "the others (HF-MAML: 1 seed)"
+    return f"{seeds}: {final}; FLANP (FedAvg) over FedAvg at C = 0 {gains}"
 
 
 def causes_accuracies(setting: str) -> str:
