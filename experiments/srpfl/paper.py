@@ -184,6 +184,7 @@ def with_code_options(setting: Setting) -> Setting:
 
 SETTINGS["code"] |= {name: with_code_options(SETTINGS["full"][name]) for name in SETTINGS["full"]}
 SETTINGS["code"]["mnist"] = with_code_options(SETTINGS["cpu"]["mnist"])
+SETTINGS["code"]["mnist480"] = with_code_options(SETTINGS["gpu"]["mnist"])
 
 
 @srp.part
