@@ -178,7 +178,7 @@ def _function(name: str) -> Any:
     raise ValueError(f"function {name!r} is not in {', '.join(_LIBRARIES)}; build the part in Python")
 
 
-def with_origin(function: Callable[P, T]) -> Callable[P, T]:
+def records_arguments(function: Callable[P, T]) -> Callable[P, T]:
     """Make a data factory record its arguments, including defaults, in the `options` of its result.
 
     Arguments that do not fit its annotations raise a ValueError.

@@ -108,7 +108,7 @@ def _within(hint: Any, value: Any) -> tuple[Any, bool]:
         return type(value), False
     if value is None:
         kinds = (kind for kind, _ in parts.types_of(hint) if parts.is_part(kind))
-        return next((getattr(kind, "written_as", None) for kind in kinds), None), True
+        return next((getattr(kind, "default_class", None) for kind in kinds), None), True
     return None, False
 
 
@@ -190,11 +190,11 @@ def _arguments(cls: Any, paths: Mapping[str, Any], default: Any) -> dict[str, An
 
 def _default_part(cls: Any, name: str, arguments: Mapping[str, Any]) -> Any:
     """Return the part that options change if the field is None: for a second optimizer, that of training."""
-    written_as, _ = _within(parts.fields(cls).hints[name], None)
+    default_class, _ = _within(parts.fields(cls).hints[name], None)
     defaults = {field.name: field.default for field in dataclasses.fields(cls)}
-    if written_as is not None and "training" in defaults:
+    if default_class is not None and "training" in defaults:
         return arguments.get("training", defaults["training"]).optimizer
-    return None if written_as is None else written_as()
+    return None if default_class is None else default_class()
 
 
 def values_of(given: Any, leave_out: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class MyFedBABU(srp.FederatedAlgorithm):
         return local.with_tuned_head(key, self.model, params, examples, tuning)
 
     @srp.evaluation("global")
-    def as_it_is(self, key, params, state, examples):
+    def global_model(self, key, params, state, examples):
         return lambda x: self.model.logits(params, x)
 
 

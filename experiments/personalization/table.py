@@ -87,7 +87,7 @@ def network(data: srp.data.FederatedData) -> srp.models.SplitModel:
 def method_of(training: str, scale: Scale, data: Any, model: srp.models.SplitModel) -> srp.Method:
     """Return a method with one epoch of SGD in batches of 10 and means weighted by examples, if it has such means."""
     options = {"learning_rate": scale.learning_rate, "batch_size": 10, "epochs": 1, "initialization": "torch"}
-    if not getattr(srp.methods.recipe(training).factory, "has_uniform_means", False):
+    if not getattr(srp.methods.recipe(training).factory, "requires_uniform_weighting", False):
         options |= {"weighting": "num_examples"}
     return srp.methods.get(training, dataset=data, model=model, participation="full", shared=options)
 

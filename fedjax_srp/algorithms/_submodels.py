@@ -46,7 +46,7 @@ class SubmodelAlgorithm(GlobalModel):
         rates: of a client with 1, 2, ... units of work; the last one for more units. `rates=(1.0,)` is `FedAvg`.
     """
 
-    moves_statistics: ClassVar[bool] = False
+    supports_batch_norm: ClassVar[bool] = False
 
     rates: tuple[Rate, ...] = (0.0625, 0.125, 0.25, 0.5, 1.0)
 

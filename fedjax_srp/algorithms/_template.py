@@ -141,6 +141,6 @@ class Template(ExampleAlgorithm):
         return lambda x: self.model.logits(server.params, x) + state.bias[None]
 
     @evaluation("global")
-    def as_it_is(self, key: Key, server: TemplateServerState, state: TemplateClientState, examples: Examples):
+    def global_model(self, key: Key, server: TemplateServerState, state: TemplateClientState, examples: Examples):
         """The shared model without a bias."""
         return lambda x: self.model.logits(server.params, x)

@@ -70,7 +70,7 @@ class APFL(GlobalModel):
         'apfl'
     """
 
-    moves_statistics: ClassVar[bool] = False
+    supports_batch_norm: ClassVar[bool] = False
 
     own_share: Share = 0.75
     adaptive: bool = False

@@ -42,8 +42,8 @@ class ExampleAlgorithm(FederatedAlgorithm):
         ValueError: a field is out of range; in `init`, labels or examples do not fit the model.
     """
 
-    has_uniform_means: ClassVar[bool] = False  # True: `training.weighting` must be "uniform"
-    moves_statistics: ClassVar[bool] = True  # False: BatchNorm is refused, since its variances could become negative
+    requires_uniform_weighting: ClassVar[bool] = False  # True: `training.weighting` must be "uniform"
+    supports_batch_norm: ClassVar[bool] = True  # False: BatchNorm is refused, since its variances could become negative
 
     model: SplitModel
     training: Training = Training()
@@ -56,7 +56,7 @@ class ExampleAlgorithm(FederatedAlgorithm):
             chosen = as_optimizer("fine_tune_optimizer", self.fine_tune_optimizer)
             object.__setattr__(self, "fine_tune_optimizer", chosen)
         _ = self.tuning  # refuses an optimizer that depends on the round
-        if self.has_uniform_means and self.training.weighting != "uniform":
+        if self.requires_uniform_weighting and self.training.weighting != "uniform":
             raise ValueError(f"training.weighting={self.training.weighting!r}: {self.name} needs weighting='uniform'")
 
     @property
@@ -68,7 +68,7 @@ class ExampleAlgorithm(FederatedAlgorithm):
         """The parameters before the first round."""
         self.model.check_fits(data)
         params = self.model.init(key)
-        if not self.moves_statistics and has_statistics(params):
+        if not self.supports_batch_norm and has_statistics(params):
             raise ValueError(
                 f"model {self.model.name!r} has BatchNorm, whose variances {self.name} could make negative; use "
                 "GroupNorm, e.g. norm='group' of a resnet18"
@@ -86,7 +86,7 @@ class GlobalModel(ExampleAlgorithm):
     """An algorithm whose server keeps a whole model, the field `params` of its state."""
 
     @evaluation("global")
-    def as_it_is(self, key: Key, server: Any, state: Any, examples: Examples):
+    def global_model(self, key: Key, server: Any, state: Any, examples: Examples):
         """The global model as it is."""
         return lambda x: self.model.logits(server.params, x)
 

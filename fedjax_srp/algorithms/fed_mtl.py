@@ -58,7 +58,7 @@ class FedMTL(OwnModel):
     """
 
     name: ClassVar[str] = "fed_mtl"
-    has_uniform_means: ClassVar[bool] = True
+    requires_uniform_weighting: ClassVar[bool] = True
 
     relation_strength: Strength | None = None
     norm_strength: Strength | None = None

@@ -46,7 +46,7 @@ class FedAsync(FedBuff):
         [1.0, 1.0, 0.5, 0.25]
     """
 
-    moves_statistics: ClassVar[bool] = True  # the new model is a mean of models
+    supports_batch_norm: ClassVar[bool] = True  # the new model is a mean of models
 
     server_step_size: Annotated[float, Above(0), AtMost(1), "give a share of the way, e.g. 0.6"] = 0.6
     discount: Literal["constant", "hinge", "polynomial"] = "polynomial"

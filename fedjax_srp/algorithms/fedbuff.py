@@ -52,13 +52,13 @@ class FedBuff(ExampleAlgorithm):
         0.0
     """
 
-    moves_statistics: ClassVar[bool] = False
+    supports_batch_norm: ClassVar[bool] = False
     begins_jobs: ClassVar[bool] = True
 
     server_step_size: StepSize = 1.0
     staleness_exponent: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 0.5"] = 0.5
 
-    as_it_is, fine_tune = GlobalModel.as_it_is, GlobalModel.fine_tune  # evaluations
+    global_model, fine_tune = GlobalModel.global_model, GlobalModel.fine_tune  # evaluations
 
     init = FedAvg.init
 

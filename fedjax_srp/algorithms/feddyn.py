@@ -51,8 +51,8 @@ class FedDyn(FedAvg):
         'feddyn'
     """
 
-    has_uniform_means: ClassVar[bool] = True
-    moves_statistics: ClassVar[bool] = False
+    requires_uniform_weighting: ClassVar[bool] = True
+    supports_batch_norm: ClassVar[bool] = False
 
     penalty: Annotated[float, Above(0), "give a small number, e.g. 0.01"] = 0.01
 

@@ -63,7 +63,7 @@ class FedGATE(FedAvg):
         'fedgate'
     """
 
-    moves_statistics: ClassVar[bool] = False
+    supports_batch_norm: ClassVar[bool] = False
 
     server_step_size: StepSize = 1.0
 

@@ -47,7 +47,7 @@ class FedNova(FedAvg):
         'fednova'
     """
 
-    moves_statistics: ClassVar[bool] = False
+    supports_batch_norm: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

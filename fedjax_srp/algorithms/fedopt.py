@@ -46,7 +46,7 @@ class FedOpt(FedAvg):
         'yogi'
     """
 
-    moves_statistics: ClassVar[bool] = False
+    supports_batch_norm: ClassVar[bool] = False
 
     rule: Literal["momentum", "adagrad", "adam", "yogi"] = "adam"
     server_step_size: StepSize = 0.01

@@ -49,7 +49,7 @@ class FedSGD(FedAvg):
         'fedsgd'
     """
 
-    moves_statistics: ClassVar[bool] = False
+    supports_batch_norm: ClassVar[bool] = False
 
     training: Training = Training(weighting="num_examples")
 

@@ -52,7 +52,7 @@ class HFMAML(ExampleAlgorithm):
     """
 
     name: ClassVar[str] = "hf_maml"
-    moves_statistics: ClassVar[bool] = False
+    supports_batch_norm: ClassVar[bool] = False
 
     inner_step_size: InnerStepSize = 0.01
     difference: Annotated[float, Above(0), "give a small number, e.g. 1e-3"] = 1e-3
@@ -67,7 +67,7 @@ class HFMAML(ExampleAlgorithm):
         adapted = local_sgd(named_key(key, "local"), self.loss, server.params, (), examples, training)
         return lambda x: self.model.logits(adapted.params, x)
 
-    as_it_is, fine_tune = GlobalModel.as_it_is, GlobalModel.fine_tune  # evaluations
+    global_model, fine_tune = GlobalModel.global_model, GlobalModel.fine_tune  # evaluations
     init, broadcast, server = FedAvg.init, FedAvg.broadcast, FedAvg.server  # of the global model
 
     def halves(self, weights: Array) -> tuple[Array, Array]:

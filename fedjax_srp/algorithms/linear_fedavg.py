@@ -109,6 +109,6 @@ class LinearFedAvg(LinearAlgorithm):
         return lambda x: x @ (b @ w)
 
     @evaluation("global")
-    def as_it_is(self, key: Key, model: LinearFedAvgModel, state: tuple, client: LinearClient):
+    def global_model(self, key: Key, model: LinearFedAvgModel, state: tuple, client: LinearClient):
         """Both factors as they are."""
         return lambda x: x @ (model[0] @ model[1])

@@ -336,7 +336,7 @@ def head_problem(model: SplitModel, representation: PyTree, examples: Examples) 
     def loss(head: PyTree, frozen: PyTree, x: Array, y: Array, key: Key | None) -> Array:
         return model.loss(model.classify(head, model.rest(frozen, x, key), key), y)
 
-    frozen = {name: params for name, params in representation.items() if name not in model.settled}
+    frozen = {name: params for name, params in representation.items() if name not in model.stem_layer_names}
     return loss, frozen, examples._replace(x=model.stem(representation, examples.x))
 
 

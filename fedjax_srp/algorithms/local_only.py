@@ -55,7 +55,7 @@ class LocalOnly(OwnModel):
     """
 
     name: ClassVar[str] = "local_only"
-    has_uniform_means: ClassVar[bool] = True
+    requires_uniform_weighting: ClassVar[bool] = True
 
     def init(self, key: Key, data: Any) -> LocalOnlyServerState:
         """The initial parameters."""

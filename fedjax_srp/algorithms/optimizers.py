@@ -24,10 +24,10 @@ class Optimizer:
     """An optimizer of optax as a part; its state is reset in every round.
 
     Attributes:
-        written_as: the class whose fields are the options of an optimizer on the command line.
+        default_class: the class whose fields are the options of an optimizer on the command line.
     """
 
-    written_as: ClassVar[Any] = None
+    default_class: ClassVar[Any] = None
 
     @property
     def is_plain(self) -> bool:
@@ -91,7 +91,7 @@ class SGD(Optimizer):
         return optax.chain(optax.add_decayed_weights(self.weight_decay, mask=on_weights), step)
 
 
-Optimizer.written_as = SGD
+Optimizer.default_class = SGD
 
 
 @part

@@ -45,4 +45,4 @@ class PerFedAvg(HFMAML):
     support_fraction: SupportFraction | None = 0.8
 
     fine_tune_all = GlobalModel.fine_tune_all  # evaluations, in this order, before those of HFMAML
-    as_it_is, fine_tune = GlobalModel.as_it_is, GlobalModel.fine_tune
+    global_model, fine_tune = GlobalModel.global_model, GlobalModel.fine_tune

@@ -70,7 +70,7 @@ class SCAFFOLD(FedAvg):
         'scaffold'
     """
 
-    has_uniform_means: ClassVar[bool] = True
+    requires_uniform_weighting: ClassVar[bool] = True
 
     server_step_size: StepSize = 1.0
     counts_momentum: bool = True

@@ -48,10 +48,10 @@ def report(
     tasks, errors = repeats.by_task(map(repeats.read, found))
     twice = []
     for task, runs in tasks.items():
-        tasks[task], again = repeats.once(repeats.with_evaluation(run, evaluation) for run in runs)
+        tasks[task], again = repeats.without_copies(repeats.with_evaluation(run, evaluation) for run in runs)
         twice += again
     if not tasks:
-        scores = repeats.scored_by(run.history for run in errors)
+        scores = repeats.why_no_accuracies(run.history for run in errors)
         raise ValueError(f"folder={folder!r}: none of its runs was evaluated by accuracy{scores}")
     out_folder = storage.writable(out or folder)
     compared = page.compared(tasks, target, communications)

@@ -12,11 +12,11 @@ import numpy as np
 from fedjax_srp.data.arrays import pad
 from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.partition import Fraction
-from fedjax_srp.description import with_origin
+from fedjax_srp.description import records_arguments
 from fedjax_srp.parts import AtLeast
 
 
-@with_origin
+@records_arguments
 def holdout(data: FederatedData, fraction: Fraction = 0.2, seed: Annotated[int, AtLeast(0)] = 0) -> FederatedData:
     """Test clients on a random share of their own training examples, and train them on the rest.
 
@@ -71,7 +71,7 @@ def holdout(data: FederatedData, fraction: Fraction = 0.2, seed: Annotated[int, 
     )
 
 
-@with_origin
+@records_arguments
 def holdout_clients(
     data: FederatedData,
     part: Literal["train", "held_out"] = "train",

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from fedjax_srp._checks import check_numbers
 from fedjax_srp.base import Array, Key, Predict, named_key
 from fedjax_srp.data.federated import register
-from fedjax_srp.description import with_origin
+from fedjax_srp.description import records_arguments
 from fedjax_srp.linear import LinearClient, orthonormalize
 from fedjax_srp.parts import Count
 
@@ -85,7 +85,7 @@ class LinearTask:
 register(LinearTask, "name")
 
 
-@with_origin
+@records_arguments
 def linear_task(
     key: Key,
     num_clients: Count,

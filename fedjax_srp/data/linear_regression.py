@@ -13,7 +13,7 @@ import numpy as np
 
 from fedjax_srp.base import Array, Examples, Key, Predict, named_key
 from fedjax_srp.data.federated import register
-from fedjax_srp.description import with_origin
+from fedjax_srp.description import records_arguments
 from fedjax_srp.parts import AtLeast, Below, Count
 
 
@@ -101,7 +101,7 @@ class LinearRegression:
 register(LinearRegression, "name")
 
 
-@with_origin
+@records_arguments
 def linear_regression(
     key: Key,
     num_clients: Count,

@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_srp.data.federated import FederatedData
-from fedjax_srp.description import with_origin
+from fedjax_srp.description import records_arguments
 from fedjax_srp.parts import Above, as_annotated
 
 Turn = Literal[0, 90, 180, 270]
 Factor = Annotated[float, Above(0)]
 
 
-@with_origin
+@records_arguments
 def shift_features(
     data: FederatedData,
     rotations: tuple[Turn, ...] = (0, 90, 180, 270),

@@ -17,7 +17,7 @@ from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.holdout import holdout
 from fedjax_srp.data.partition import Fraction, Partition
 from fedjax_srp.data.raw import RawArrays, keep_classes
-from fedjax_srp.description import with_origin
+from fedjax_srp.description import records_arguments
 
 
 def _digits(data_dir: Path) -> RawArrays:
@@ -102,7 +102,7 @@ def is_ready(name: str, data_dir: str | Path | None = None) -> bool:
     return True
 
 
-@with_origin
+@records_arguments
 def load(
     name: str | Path,
     num_clients: int | None = None,

@@ -156,7 +156,7 @@ class SplitModel:
         return below[: next((i for i, layer in enumerate(below, 1) if layer.noise is not None), len(below))]
 
     @property
-    def settled(self) -> tuple[str, ...]:
+    def stem_layer_names(self) -> tuple[str, ...]:
         """Names of the layers of `stem`; `rest` does not need their parameters."""
         return tuple(layer.name for layer in self._stem_layers)
 

@@ -112,7 +112,7 @@ def of(history: History, folder: Path) -> Run:
     return Run(folder, history, _settings(history))
 
 
-def scored_by(histories: Iterable[History]) -> str:
+def why_no_accuracies(histories: Iterable[History]) -> str:
     """Return the end of an error message for runs without accuracies: the reason and the remedy."""
     evaluated = [history for history in histories if history.accuracies and len(history.eval_round)]
     if names := sorted({history.score_name for history in evaluated}):
@@ -134,7 +134,7 @@ def by_task(runs: Iterable[Run]) -> tuple[dict[str, list[Run]], list[Run]]:
     return tasks, errors
 
 
-def once(runs: Iterable[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
+def without_copies(runs: Iterable[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
     """Return the runs without bit-identical copies, and the copies, each with the run that it equals."""
     kept: dict[Any, list[Run]] = {}
     copies = []

@@ -193,7 +193,7 @@ def test_normalisation_layers_of_a_model_are_found():
     assert not any(jax.tree.leaves(is_batch_norm(grouped)))
 
 
-REFUSING = [name for name, cls in ALGORITHMS.items() if not getattr(cls, "moves_statistics", True)]
+REFUSING = [name for name, cls in ALGORITHMS.items() if not getattr(cls, "supports_batch_norm", True)]
 
 
 def test_the_methods_that_refuse_statistics():
@@ -209,7 +209,7 @@ def test_methods_whose_models_are_no_means_refuse_batch_norm_and_accept_group_no
     assert built(ALGORITHMS[name], normalised(norm=nn.GroupNorm(5))).init(KEY, data)
 
 
-TRAINED = [name for name, cls in ALGORITHMS.items() if hasattr(cls, "moves_statistics") and name not in REFUSING]
+TRAINED = [name for name, cls in ALGORITHMS.items() if hasattr(cls, "supports_batch_norm") and name not in REFUSING]
 
 
 QUICK = ("fedavg", "fedrep", "ditto", "scaffold", "apfl")

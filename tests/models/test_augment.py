@@ -88,7 +88,7 @@ def test_an_augmented_model_differs_in_training_only():
     model = dataclasses.replace(plain, augment=augment)
     params, x = jax.jit(model.init)(KEY), jax.random.normal(KEY, (4, 6, 6))
     other = model.recut("out").recut("fc2")
-    assert model.settled == other.settled == ()
+    assert model.stem_layer_names == other.stem_layer_names == ()
 
     def every_way(p, x):
         moved = augment(srp.base.named_key(KEY, "augment"), x)

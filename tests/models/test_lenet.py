@@ -126,10 +126,10 @@ def test_cifar100_drops_outputs_of_fc2_only_in_training():
 def test_a_stem_ends_where_dropout_begins(cut, settled):
     model = LeNet5CIFAR100((16, 16, 3), 4, cut=cut, **SMALL)
     params, x = jax.jit(model.init)(KEY), jax.random.normal(KEY, (2, 16, 16, 3))
-    assert model.settled == model.layer_names[:settled]
+    assert model.stem_layer_names == model.layer_names[:settled]
 
     def both_ways(params, x, key):
-        rest = {name: p for name, p in params.representation.items() if name not in model.settled}
+        rest = {name: p for name, p in params.representation.items() if name not in model.stem_layer_names}
         stem = model.stem(params.representation, x)
         pairs = [(model.rest(rest, stem, k), model.represent(params.representation, x, k)) for k in (None, key)]
         return pairs, model.logits(params, x, key), model.logits(params, x)
@@ -149,7 +149,7 @@ def test_models_have_names():
         train_indices=[[0, 1], [2, 3]], test_indices=[[0, 1], [2, 3]],
     )  # fmt: skip
     assert {"lenet5", "lenet5_cifar100", "lstm", "mlp"} <= set(srp.models.names())
-    assert srp.models.get("lenet5", data, head_layers=2).settled == ("conv1", "conv2", "fc1")
+    assert srp.models.get("lenet5", data, head_layers=2).stem_layer_names == ("conv1", "conv2", "fc1")
     assert srp.models.get("lenet5_cifar100", data, hidden=(7, 9)).hidden == (7, 9)
     with refused(r"unknown option of model 'lenet5' 'width'; choose from channels, hidden"):
         srp.models.get("lenet5", data, width=3)

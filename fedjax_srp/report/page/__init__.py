@@ -62,7 +62,7 @@ def report_page(
     runs = [repeats.of(history, Path(f"histories[{place}]")) for place, history in enumerate(flat)]
     tasks, _ = repeats.by_task(runs)
     if not tasks:
-        raise ValueError(f"histories has no run that was evaluated by accuracy{repeats.scored_by(flat)}")
+        raise ValueError(f"histories has no run that was evaluated by accuracy{repeats.why_no_accuracies(flat)}")
     return write(Path(path), compared(tasks, target, communications), title)
 
 
