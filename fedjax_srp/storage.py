@@ -43,7 +43,7 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-SEAL = "contents.json"
+SEAL, LOCK = "contents.json", ".fedjax_srp.lock"
 _ARRAYS, _CHECKSUM = "arrays", "checksum"
 _FULL = {errno.ENOSPC: "No space left on device", errno.EDQUOT: "Disk quota exceeded", errno.EFBIG: "File too large"}
 _FORMULA = re.compile(r"'*(?![+-]?[\d.]+(e[+-]?\d+)?$)[=+@\t\r-]")  # but no number
@@ -360,7 +360,7 @@ def held(folder: Path, argument: str) -> Iterator[None]:
     if jax.process_index() == 0:
         writable(folder, argument)
         try:
-            lock = _lock(folder / ".lock")
+            lock = _lock(folder / LOCK)
         except ValueError as error:
             refusal = f"{argument}={str(folder)!r}: {error}"
     try:
@@ -371,7 +371,7 @@ def held(folder: Path, argument: str) -> Iterator[None]:
         yield
     finally:
         if lock is not None:
-            (folder / ".lock").unlink(missing_ok=True)  # still locked, so it is our file
+            (folder / LOCK).unlink(missing_ok=True)  # still locked
             os.close(lock)
 
 

@@ -42,7 +42,7 @@ def test_a_lock_that_is_no_plain_file_is_refused_and_nothing_is_written(put, tmp
     precious, out = tmp_path / "precious", tmp_path / "out"
     precious.write_text("precious")
     out.mkdir()
-    put(out / ".lock", precious)
+    put(out / storage.LOCK, precious)
     with refused(r"^out='.*out': '.*\.lock' is a link or no plain file: remove it, or"), storage.held(out, "out"):
         pass
     assert precious.read_text() == "precious"

@@ -227,7 +227,7 @@ def test_a_folder_in_use_is_refused_with_the_name_of_the_process(tmp_path):
         with storage.held(tmp_path / "other", "out"):
             pass
     assert list((tmp_path / "new").iterdir()) == []
-    (tmp_path / "new" / ".lock").write_text("process 1 on a machine that crashed")
+    (tmp_path / "new" / storage.LOCK).write_text("process 1 on a machine that crashed")
     with storage.held(tmp_path / "new", "checkpoint_dir"):
         pass
 
