@@ -145,6 +145,12 @@ def test_the_page_lists_every_room_and_no_other():
     assert set(rooms()) == {room_of(module) for module in modules()}
 
 
+def test_files_named_where_a_change_goes_exist():
+    named = {name for row in table("Where a change goes") for name in re.findall(r"`([\w/]+\.py)`", row[1])}
+    assert len(named) > 10
+    assert [name for name in named if not (PACKAGE / name).is_file()] == []
+
+
 def test_rooms_import_from_lower_floors_only():
     for name, room in rooms().items():
         for other in room.may_import:

@@ -22,7 +22,7 @@ from fedjax_srp import storage
 from fedjax_srp.engine.checkpoint import snapshots
 from fedjax_srp.grids.points import Point, Problems
 from fedjax_srp.run_folder import GRID_INDEX, MODELS
-from fedjax_srp.runs import folder as run_folder
+from fedjax_srp.runs.folder import read_record
 from fedjax_srp.runs.run import SUMMARY_OPTION, simulation_options
 
 SHARED = ".together"  # folder of files that several points share
@@ -68,7 +68,7 @@ class Member(NamedTuple):
 
     def _recorded_options(self) -> dict[str, Any]:
         try:
-            return run_folder.read_record(self.folder)
+            return read_record(self.folder)
         except storage.DamagedError as error:
             raise ValueError(f"{self.folder}: {error}; delete the folder to have it run again") from None
 

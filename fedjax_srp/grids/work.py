@@ -16,8 +16,8 @@ from fedjax_srp.engine.prepare import check_evaluations
 from fedjax_srp.engine.simulate import simulate, simulate_seeds
 from fedjax_srp.grids.units import Member, Unit, batch_of
 from fedjax_srp.history import History
-from fedjax_srp.runs import folder as run_folder
 from fedjax_srp.runs import judged, words
+from fedjax_srp.runs.folder import execute, save
 from fedjax_srp.runs.loggers import loggers, split_by_seed
 from fedjax_srp.runs.run import load_data, recorded_jax_settings
 from fedjax_srp.watch import Progress, all_of
@@ -121,7 +121,7 @@ class Worker:
 
     def _run_one(self, member: Member, on_rounds: RoundsCallback) -> None:
         with loggers(member.point.run, member.folder, in_grid=True) as callbacks:
-            run_folder.execute(
+            execute(
                 member.point.run,
                 member.folder,
                 overwrite=member.must_restart(),
@@ -140,7 +140,7 @@ class Worker:
         for member, history in zip(unit.members, histories, strict=True):
             with storage.held(member.folder, "out"):
                 if not member.is_finished():
-                    run_folder.save(history, member.folder, member.point.run, run.models)
+                    save(history, member.folder, member.point.run, run.models)
 
 
 def _progress_callback(on_rounds: RoundsCallback) -> Callable[[Progress], None]:

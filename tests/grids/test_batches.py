@@ -161,7 +161,7 @@ def test_a_batch_that_is_interrupted_ends_with_the_same_bytes(whole, tmp_path, m
     def stop(progress):
         raise KeyboardInterrupt
 
-    for name, value in (("_progress_callback", lambda tell: stop), ("run_folder.save", save_one)):
+    for name, value in (("_progress_callback", lambda tell: stop), ("save", save_one)):
         with monkeypatch.context() as patch:
             patch.setattr(f"fedjax_srp.grids.work.{name}", value)
             with pytest.raises(KeyboardInterrupt):

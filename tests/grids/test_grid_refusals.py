@@ -20,7 +20,7 @@ def test_checkpoints_with_more_rounds_than_requested_are_refused(batch, tmp_path
 
     axes = AXES | {"learning_rate": [0.05], "seed": [0, 1]}
     with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-        patch.setattr("fedjax_srp.grids.work.run_folder.save", kill if batch > 1 else run_folder.save)
+        patch.setattr("fedjax_srp.grids.work.save", kill if batch > 1 else run_folder.save)
         grid(tmp_path, axes, batch=batch)
     monkeypatch.setattr(Worker, "run", lambda *_: pytest.fail("it runs"))
     where = r"'.*/.together/\w+', which its batch shares" if batch > 1 else "its folder"
