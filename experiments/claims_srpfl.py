@@ -116,6 +116,15 @@ def flanp_ft_code() -> str:
     )
 
 
+def flanp_ft_code_at_size() -> str:
+    """Final accuracies of SRPFL and FLANP-FT in figure 5 at the size of EMNIST's column, by text and by code."""
+    settings = []
+    for setting, data in (("text", "mnist480"), ("code", "mnist480_code")):
+        scores = " and ".join(accuracy(data, method, number=5) for method in ("srpfl", "flanp_fedavg_ft"))
+        settings.append(f"{setting} {scores} ({plural(figure(5, data).loc['srpfl', 'runs'], 'seed')})")
+    return "accuracy in % of SRPFL and FLANP-FT after 150 rounds: " + "; ".join(settings)
+
+
 def sweep() -> str:
     """Smallest and largest mean lead of FLANP-FT over the cells of the sweep."""
     rows = csv("srpfl/results/sweep.csv")
@@ -200,6 +209,12 @@ SRPFL = [
         "(the same, with the options of the authors' code)", "section 5, point 3", HOLDS, flanp_ft_code,
         f"{OTHER}: MNIST, 50 clients with 3 classes and 60 images; code, and each of its options alone",
         ("causes.csv",), "causes.py",
+    ),
+    Claim(
+        "(the same in partial participation, at the size of the column of EMNIST)", "section 5, point 3; figure 5",
+        HOLDS, flanp_ft_code_at_size,
+        f"{OTHER}: MNIST's digits instead of EMNIST's, otherwise its size (100 clients, 480 images, 150 rounds); code",
+        ("figure5_mnist480.csv", "figure5_mnist480_code.csv"), "figure5.py --scale code --datasets mnist480",
     ),
     Claim(
         "(the same over data heterogeneity, 2 to 10 classes and 20 to 200 images a client)", "section 5, point 3",

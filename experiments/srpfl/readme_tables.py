@@ -99,6 +99,17 @@ def pools() -> str:
     return markdown(rows)
 
 
+def code_at_size() -> str:
+    """Figure 5 at the size of EMNIST's column, by the paper's text and with the options of the authors' code."""
+    rows = [["", *(f"{setting}: {name}" for setting in ("text", "code") for name in ("%", "worst tenth", "seeds"))]]
+    text, code = (figure(5, data) for data in ("mnist480", "mnist480_code"))
+    for method in code.index:
+        cells = ([*(percent(one, c) for c in ("final_accuracy", "worst_decile")), one["runs"]]
+                 for one in (text.loc[method], code.loc[method]))  # fmt: skip
+        rows.append([label(str(method)), *(cell for of_setting in cells for cell in of_setting)])
+    return markdown(rows)
+
+
 def judgements() -> str:
     rows = [["figure", "", "`fine_tune` %", "slowest quarter", "worst", "time", "own part %", "worst", "time"]]
     for name in range(3, 7):
@@ -195,6 +206,7 @@ PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
         "pools": pools,
         "judgements": judgements,
         "causes": partial(cause_tables.causes, HERE / "results"),
+        "code_at_size": code_at_size,
         "sweep": partial(cause_tables.sweep, HERE / "results"),
         "asynchronous": asynchronous,
     },
