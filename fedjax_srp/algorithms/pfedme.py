@@ -12,6 +12,7 @@ from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
 from fedjax_srp.algorithms.optimizers import Optimizer
 from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, evaluation, named_key
+from fedjax_srp.models.normalization import with_statistics_of
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import Above, AtLeast, Count, StepSize, part
 
@@ -110,14 +111,16 @@ class PFedMe(GlobalModel):
         start, key_local = Both(params, params), named_key(key, "local")
         local = local_sgd(key_local, self.loss_of_theta, start, (), examples, now, gradient=of_envelope)
         trained: Both = local.params
+        w = with_statistics_of(trained.w, trained.theta)  # only theta_i has seen examples
         weight = self.training.weight(examples)
-        return ClientOutput(trained.w, PFedMeClientState(trained.theta), weight, loss=local.loss)
+        return ClientOutput(w, PFedMeClientState(trained.theta), weight, loss=local.loss)
 
     def server(self, key: Key, server: FedAvgServerState, mean: SplitParams, context: RoundContext):
         """A step towards the mean."""
         # w <- (1 - beta) w + beta sum_i p_i w_i
         beta = self.server_step_size
-        return FedAvgServerState(jax.tree.map(lambda w, m: (1 - beta) * w + beta * m, server.params, mean))
+        params = jax.tree.map(lambda w, m: (1 - beta) * w + beta * m, server.params, mean)
+        return FedAvgServerState(with_statistics_of(params, mean))
 
     @evaluation
     def own_model(self, key: Key, server: FedAvgServerState, state: PFedMeClientState, examples: Examples):

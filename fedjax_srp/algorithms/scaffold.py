@@ -14,6 +14,7 @@ from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
 from fedjax_srp.algorithms.optimizers import Optimizer
 from fedjax_srp.algorithms.training import step_size
 from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, named_key
+from fedjax_srp.models.normalization import with_statistics_of
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import StepSize, part
 
@@ -116,6 +117,7 @@ class SCAFFOLD(FedAvg):
         """A step along the mean, and the mean variate of all clients."""
         # x <- x + (eta_g / |S|) sum_i (y_i - x)
         params = jax.tree.map(lambda x, d: x + self.server_step_size * d, server.params, mean.params)
+        params = with_statistics_of(params, jax.tree.map(jnp.add, server.params, mean.params))
         # c <- c + (1 / N) sum_i (c_i+ - c_i)
         share = context.cohort_size.astype(float) / context.num_clients
         variate = jax.tree.map(lambda c, d: c + share.astype(c.dtype) * d, server.variate, mean.variate)

@@ -128,6 +128,11 @@ def without_statistics(gradient: PyTree) -> PyTree:
     return jax.tree.map(lambda g, zero: jnp.zeros_like(g) if zero else g, gradient, is_statistic(gradient))
 
 
+def with_statistics_of(params: PyTree, others: PyTree) -> PyTree:
+    """Return parameters with the statistics of others."""
+    return jax.tree.map(lambda leaf, other, own: other if own else leaf, params, others, is_statistic(params))
+
+
 def with_statistics(params: PyTree, old: PyTree, objective: Callable[[PyTree, Array], Array], weights: Array) -> PyTree:
     """Return parameters after a step, with the statistics of `old` updated by the batch of `objective`.
 
