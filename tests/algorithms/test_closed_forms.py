@@ -37,6 +37,7 @@ from setting import (
 
 import fedjax_srp as srp
 from fedjax_srp.algorithms._mixture import best_mixture
+from fedjax_srp.algorithms.training import LocalTraining
 from fedjax_srp.base import Examples
 from fedjax_srp.engine.contract import check_algorithm
 from fedjax_srp.engine.traffic import traffic
@@ -135,6 +136,50 @@ def test_a_client_without_examples_is_judged_by_the_global_model():
     np.testing.assert_allclose(algorithm.neighbours(jax.random.key(0), server, (), nobody)(x), shared, atol=1e-9)
 
 
+def test_weights_of_fedas_are_never_all_zero():
+    """Without examples there are no gradients, and the mean of such a cohort would be 0 / 0."""
+    algorithm, one_epoch = srp.algorithms.FedAS(split_model()), LocalTraining(srp.SGD(1.0), BATCH, epochs=1)
+    nobody = federation(SMALL()).train_client(jnp.int32(0))._replace(count=jnp.int32(0))
+    assert jax.jit(lambda params: algorithm.fisher_trace(KEY, params, nobody, one_epoch))(split_model().init(KEY)) > 0
+
+
+def test_a_class_that_no_participant_has_keeps_its_prototype():
+    """And a class that nobody has had is never predicted, however far the known ones are."""
+    algorithm, data = srp.algorithms.FedProto(split_model()), federation(SMALL())
+    server, examples = algorithm.init(KEY, data), data.train_client(jnp.int32(4))
+    of_class, ones = jnp.eye(NUM_CLASSES)[:2], jnp.ones_like(server.prototypes.features)
+    for has in of_class:
+        mean = server.prototypes._replace(features=1e3 * has[:, None] * ones, weight=has)
+        server = algorithm.server(KEY, server, mean, None)
+    np.testing.assert_array_equal(server.prototypes.weight, of_class.sum(0))
+    np.testing.assert_array_equal(server.prototypes.features[:, 0], 1e3 * of_class.sum(0))
+    predict = algorithm.nearest_prototype(KEY, server, algorithm.init_client(KEY, server, examples), examples)
+    assert set(np.asarray(predict(examples.x).argmax(1))) <= {0, 1}
+
+
+def test_work_and_evaluations_train_the_weights_of_fedala():
+    algorithm, data = built(srp.algorithms.FedALA, split_model(), **HEAVY_STEPS), federation(SMALL())
+    examples = data.train_client(jnp.int32(4))
+
+    @jax.jit
+    def aggregated(work):
+        server = algorithm.init(KEY, data)
+        state = algorithm.init_client(KEY, server, examples)
+        server = server._replace(params=server.params._replace(head=jax.tree.map(jnp.negative, server.params.head)))
+        found = algorithm.aggregation(KEY, server.params, state, examples, work)
+        logits = algorithm.model.logits(server.params._replace(head=found.head), examples.x)
+        return found, logits, algorithm.aggregated(KEY, server, state, examples)(examples.x)
+
+    idle, shared, judged = aggregated(jnp.int32(0))
+    assert not idle.is_learnt
+    assert all((w == 1).all() for w in jax.tree.leaves(idle.weights))
+    busy, own, _ = aggregated(jnp.int32(1))
+    assert busy.is_learnt
+    assert_close(judged, own, 1e-12)
+    with pytest.raises(AssertionError):
+        assert_close(judged, shared, 1e-3)
+
+
 @pytest.mark.parametrize(
     ("name", "values", "options"),
     [
@@ -200,6 +245,10 @@ def test_the_coin_of_l2gd_has_its_probability():
     keys = jax.random.split(KEY, 4000)
     coins = jax.vmap(lambda key: algorithm.finish.server(key, server, (), context).aggregates)(keys)
     assert abs(float(coins.mean()) - 0.9) < 4 * np.sqrt(0.9 * 0.1 / 4000)
+    # a cohort has another mean than all clients
+    known = server._replace(aggregates=jnp.bool_(True), has_mean=jnp.bool_(True))
+    assert algorithm.communicates(known, context._replace(cohort_size=jnp.int32(6)))
+    assert not algorithm.communicates(known, context._replace(cohort_size=jnp.int32(7)))
 
 
 def test_a_quadratic_programme_over_the_simplex():

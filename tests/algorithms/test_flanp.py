@@ -77,7 +77,7 @@ def test_fednova_needs_equal_steps_within_a_round():
 
 
 @pytest.mark.short("fedavg", "scaffold")
-@pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedsgd", "scaffold", "fedgate", "fednova"])
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedsgd", "scaffold", "fedgate", "fednova", "fedbn", "pfedme"])
 def test_the_global_gradient_is_that_of_the_clients_objective(name):
     """The objective is a client's mean loss over its examples, without padding, and the penalty of weight decay."""
     options = {} if name == "scaffold" else {"weighting": "num_examples"}

@@ -136,6 +136,20 @@ def test_every_algorithm_has_it_but_those_without_local_steps_on_examples():
     assert "algorithm 'linear_fedavg' reports no loss" in refusal(linear, task)
 
 
+def test_it_is_that_of_all_trainings_of_a_client():
+    context, examples = srp.RoundContext(*[jnp.int32(1)] * 5, records_loss=True), DATA.train_client(jnp.int32(0))
+
+    @jax.jit
+    def steps(algorithm):
+        server = algorithm.init(KEY, DATA)
+        state, broadcast = algorithm.init_client(KEY, server, examples), algorithm.round.broadcast(server, context)
+        return algorithm.round.client(KEY, broadcast, state, examples, context).loss.steps
+
+    for name, epochs in {"apfl": 1, "ditto": 2, "fedpac": 2, "fedrep": 11}.items():
+        algorithm = methods.get(name, dataset=DATA, hidden=(3,), batch_size=2).algorithm
+        assert steps(algorithm) == epochs * -(-len(CLIENTS[0].y) // 2), name
+
+
 def examples_of(value):
     return srp.Examples(jnp.ones((2, 1)) * value, jnp.zeros(2, jnp.int32), jnp.int32(2))
 
