@@ -8,11 +8,12 @@ import pytest
 from recorded_orders import RecordedOrders
 from reference import fedat
 from reference.local import Sgd, batches
-from reference.small import KEY, Run, assert_close, clients_of, federation, made_policy, model
+from reference.small import KEY, Run, assert_close, clients_of, federation, made_policy, model, refusal
 from setting import by_layer
 
 import fedjax_srp as srp
 from fedjax_srp.base import named_key
+from fedjax_srp.engine.contract import check_algorithm
 from fedjax_srp.engine.round import stream
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -83,3 +84,9 @@ def test_too_few_tiers_show_as_divergence():
     policy, clock = srp.participation.AsynchronousTiers(2, tiers=3), srp.clocks.Fixed(srp.clocks.Constant(1.0))
     run = Run(srp.algorithms.FedAT(split_model, num_tiers=2), data, policy, clock)
     assert run.rounds(3).rounds.finite.tolist() == [True, True, False]
+
+
+def test_stages_of_a_growing_cohort_are_no_tiers():
+    algorithm, data = srp.algorithms.FedAT(model()), federation(clients_of(COUNTS, TEST_COUNTS))
+    policy = srp.participation.StatisticalAccuracy(2)
+    assert "'fedat' has no `gradient`" in refusal(check_algorithm, algorithm, data, policy=policy)
