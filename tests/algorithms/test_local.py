@@ -210,10 +210,12 @@ def test_a_loss_that_is_nan_on_zeros_is_safe_with_clients_that_have_finished(str
 
     def one(x, count):
         training = LocalTraining(SGD(0.1), 2, **strategy_of_steps)
-        return local_sgd(KEY, loss, jnp.zeros(2), (), Examples(x, jnp.zeros(8, jnp.int32), count), training).params
+        trained = local_sgd(KEY, loss, jnp.zeros(2), (), Examples(x, jnp.zeros(8, jnp.int32), count), training)
+        return trained.params, trained.steps
 
-    together = jax.jit(jax.vmap(one))(x, counts)
-    alone = [jax.jit(one)(x[i], counts[i]) for i in range(2)]
+    together, steps = jax.jit(jax.vmap(one))(x, counts)
+    assert steps.tolist() == ([8, 4, 0] if "epochs" in strategy_of_steps else [5, 5, 0])
+    alone = [jax.jit(one)(x[i], counts[i])[0] for i in range(2)]
     np.testing.assert_allclose(together[:2], jnp.stack(alone), rtol=1e-5)
     np.testing.assert_array_equal(together[2], 0.0)
 
