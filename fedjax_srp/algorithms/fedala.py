@@ -14,6 +14,7 @@ from fedjax_srp.algorithms.local import head_problem, local_sgd
 from fedjax_srp.algorithms.optimizers import optimizer
 from fedjax_srp.algorithms.training import LocalTraining
 from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, evaluation, named_key
+from fedjax_srp.models.normalization import with_statistics_of
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import AtLeast, Count, Share, part
 
@@ -87,7 +88,9 @@ class FedALA(GlobalModel):
 
         def loss(weights: PyTree, fixed: tuple[PyTree, ...], x: Array, y: Array, key: Key | None) -> Array:
             own, shared, frozen = fixed
-            return head_loss(mixed(own, shared, weights), frozen, x, y, key)
+            head = mixed(own, shared, weights)
+            head = with_statistics_of(head, jax.lax.stop_gradient(head))  # global ones: their weights stay 1
+            return head_loss(head, frozen, x, y, key)
 
         def clipped(weights: PyTree) -> PyTree:
             return jax.tree.map(lambda w: jnp.clip(w, 0, 1), weights)

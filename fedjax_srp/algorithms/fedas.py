@@ -14,6 +14,7 @@ from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
 from fedjax_srp.algorithms.optimizers import SGD
 from fedjax_srp.algorithms.training import LocalTraining
 from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, Uncharged, named_key
+from fedjax_srp.models.normalization import without_statistics
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import StepSize, part
 
@@ -97,7 +98,7 @@ class FedAS(OwnModel):
         """Sum over batches of `|grad f_B(theta_i, phi_i)|^2` at a fixed model."""
 
         def squares(objective: Objective, measured: Measured, weights: Array) -> Measured:
-            slope = plain_gradient(objective, measured, weights).params
+            slope = without_statistics(plain_gradient(objective, measured, weights).params)
             square = sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(slope))
             return Measured(jax.tree.map(jnp.zeros_like, params), -square)  # type: ignore[arg-type]
 

@@ -156,6 +156,28 @@ def test_statistics_are_no_part_of_a_clipped_gradient():
     assert float(jnp.sqrt(sum(squares))) == pytest.approx(0.1, rel=1e-4)
 
 
+def test_statistics_have_no_fisher_information():
+    split_model, examples = normalised(), examples_of(5)
+    algorithm, start = srp.algorithms.FedAS(split_model), split_model.init(KEY)
+    training = LocalTraining(srp.SGD(1.0), batch_size=7, epochs=1)
+
+    def loss(params):
+        return split_model.loss(split_model.logits(params, examples.x[:5], KEY), examples.y[:5]).mean()
+
+    gradient = jax.grad(loss)(start)
+    leaves = zip(jax.tree.leaves(gradient), jax.tree.leaves(is_statistic(gradient)), strict=True)
+    found = jax.jit(lambda params: algorithm.fisher_trace(KEY, params, examples, training))(start)
+    np.testing.assert_allclose(found, sum(jnp.sum(g**2) for g, own in leaves if not own), rtol=1e-4)
+
+
+def test_clients_of_fedala_mix_no_statistics():
+    data = federation(clients_of((3, 5, 2, 8), (2, 2, 2, 2)))
+    algorithm = built(srp.algorithms.FedALA, normalised(cut="norm"), batch_size=3, optimizer=srp.SGD(0.2))
+    weights = steps(Run(algorithm, data, srp.participation.Uniform(3)), 3)[-1].clients.weights
+    assert (weights["norm"]["scale"] != 1).any()
+    assert all((leaf == 1).all() for leaf in jax.tree.leaves(weights["norm"]["batch_stats"]))
+
+
 def test_without_examples_nothing_moves():
     start, params, _ = one_step(0)
     assert_same_bits(params, start)
