@@ -139,6 +139,9 @@ def test_lora_starts_as_its_base_and_adds_a_product():
     start = MODEL.init(KEY)
     assert_same_bits({**start.representation, **start.head}, params.representation)
     assert_close(model.logits(params, tokens), MODEL.logits(start, tokens), 1e-6)
+    drawn = np.concatenate([np.ravel(m["a"]) * np.sqrt(len(m["a"])) for m in params.head.values()])
+    assert len(set(drawn.tolist())) == drawn.size
+    assert abs(np.mean(drawn**2) - 1) < 4 * np.sqrt(2 / drawn.size)
     a, b = np.random.default_rng(0).normal(size=(8, 2)), np.random.default_rng(1).normal(size=(2, VOCABULARY))
     matrices = {"a": jnp.asarray(a, jnp.float32), "b": jnp.asarray(b, jnp.float32)}
     changed = params._replace(head=params.head | {"out/kernel": matrices})

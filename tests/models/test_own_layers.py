@@ -35,6 +35,16 @@ def test_a_module_without_parameters_is_a_layer():
     assert_close(model.logits(params, x), expected, rtol=1e-6)
 
 
+def test_every_layer_has_its_own_noise():
+    noise = lambda key, x: x + jax.random.normal(key, x.shape)  # noqa: E731
+    layers = [srp.models.Layer(name, Doubled(), noise=noise) for name in "ab"]
+    model, x = srp.models.Split((4,), 4, layers, cut="b"), jnp.zeros((5, 4))
+    params = model.init(KEY)
+    first = model.represent(params.representation, x, KEY)
+    second = model.logits(params, x, KEY) - 2 * first
+    assert (jnp.abs(first - second) > 1e-3).all()
+
+
 def test_modules_with_equal_lists_are_equal():
     sequential = lambda: nn.Sequential([nn.Dense(5), nn.relu, nn.Dense(4)])  # noqa: E731
     model, x = model_of(sequential()), jax.random.normal(KEY, (5, 4))
