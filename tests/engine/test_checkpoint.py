@@ -1,5 +1,6 @@
 """A killed run is continued to the bytes of an undisturbed one; a folder belongs to one simulation."""
 
+import dataclasses
 import gc
 import os
 import random
@@ -20,6 +21,8 @@ from reference.small import assert_same_bits, changed, federation, model, refuse
 import fedjax_srp as srp
 from fedjax_srp import storage
 from fedjax_srp.engine.checkpoint import Checkpoints
+from fedjax_srp.engine.outcome import Limits, fingerprint
+from fedjax_srp.engine.prepare import Request, prepare
 from fedjax_srp.engine.program import Program
 from fedjax_srp.engine.simulate import simulate_seeds
 
@@ -195,6 +198,14 @@ def test_a_class_with_edited_functions_is_another_run(change, word, tmp_path):
     assert job.run(tmp_path, num_rounds=2, algorithm=changed(job.ALGORITHM)).num_rounds == 2
     with pytest.raises(ValueError, match=rf"belongs to a run with {word}=.*; code of a part or of the package"):
         job.run(tmp_path, num_rounds=2, algorithm=changed(job.ALGORITHM, **change))
+
+
+def test_files_of_the_data_may_move_between_calls():
+    moved = [dataclasses.replace(job.DATA, options={"seed": 3, "data_dir": place}) for place in ("here", "there")]
+    requests = (Request(job.ALGORITHM, data) for data in moved)
+    one, other = (fingerprint(prepare(request), jax.random.key(0), Limits(2, 1, None, None)) for request in requests)
+    assert one == other
+    assert one["dataset_options"] == {"seed": 3}
 
 
 @pytest.fixture(scope="module")
