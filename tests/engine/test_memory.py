@@ -121,6 +121,13 @@ def test_chunks_do_not_count_data_that_clients_share():
     assert sizes.examples == num_bytes(jax.eval_shape(IMAGES.train_client, np.int32(0)))
 
 
+def test_an_evaluation_counts_the_larger_of_training_and_test_data():
+    for counts in ((2, 9), (3, 90)), ((3, 90), (2, 9)):
+        data = federation(clients_of(*counts))
+        parts = (num_bytes(jax.eval_shape(part, np.int32(0))) for part in (data.train_client, data.test_client))
+        assert run_of(srp.algorithms.FedAvg(model()), data).sizes.judged == max(parts)
+
+
 def test_the_start_holds_states_once_where_chunks_do_not_divide_them():
     run = run_of(ALGORITHMS["local_only"], IMAGES, devices=1, chunk_size=3)
     root, data = run.placed(KEY)
