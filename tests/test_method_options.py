@@ -59,6 +59,8 @@ def test_any_algorithm_goes_with_any_participation():
     assert cohort_sizes(method.participation, (0, 10)) == [7, 14]
     own = srp.methods.get("srpfl", dataset=SHAPES, hidden=(4,), participation=srp.participation.Fastest(3))
     assert (own.name, own.participation.name) == ("srpfl + fastest", "fastest")
+    like = srp.methods.get("srpfl", dataset=SHAPES, hidden=(4,), participation=srp.participation.Doubling(3, 1))
+    assert like.name == "srpfl + doubling"  # its options may be others
     with pytest.raises(ValueError, match="initial: has no effect"):
         srp.methods.get("srpfl", dataset=SHAPES, participation=srp.participation.Fastest(3), initial=3)
     with pytest.raises(ValueError, match="k is missing: 'uniform' needs it"):
