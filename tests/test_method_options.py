@@ -17,6 +17,7 @@ from fedjax_srp.methods import options, table
 
 def test_a_row_may_set_what_any_part_reads():
     row = {"initial": 5, "hidden": (4,), "learning_rate": 0.2, "fine_tune_optimizer": srp.SGD(0.3)}
+    row["features"] = 7  # of model "lstm" alone
     srp.methods.register("mine", srp.algorithms.FedAvg, participation="doubling", options=row)
     method, found = srp.methods.get("mine", dataset=SHAPES), record("mine")
     assert [found[name] for name in ("initial", "hidden", "learning_rate")] == [5, [4], 0.2]
