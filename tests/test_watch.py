@@ -192,18 +192,20 @@ def test_a_log_distinguishes_several_runs(tmp_path):
 def test_a_run_is_identified_by_its_data_and_the_values_of_its_seed(tmp_path):
     """A seed of a sweep is the same run whatever seeds are beside it; equal seeds get rows each."""
 
-    def runs(*weights, data=DATA):
+    def runs(*weights, data=DATA, **more):
         keys = jax.numpy.stack([KEY] * len(weights))
         heard, log = [], tmp_path / "log"
         callback = srp.watch.all_of(heard.append, srp.watch.json_lines(log))
-        options = OPTIONS | {"num_rounds": 1, "callback": callback, "values": {"weight": np.array(weights)}}
+        options = OPTIONS | {"num_rounds": 1, "callback": callback, "values": {"weight": np.array(weights)}} | more
         srp.simulate_seeds(ALGORITHM, data, keys=keys, **options)
         return [row["run"] for row in heard[0].rows]
 
     first, second = runs(1.0, 2.0)
     assert first != second
     assert runs(1.0, 2.0, 3.0)[:2] == [first, second]
-    assert runs(1.0, 2.0, data=numbers(3.0, -1.0, 5.0)) != [first, second]
+    slower = srp.clocks.Fixed(srp.clocks.Exponential(0.5))
+    for more in {"data": numbers(3.0, -1.0, 5.0)}, {"clock": slower}:
+        assert {first, second}.isdisjoint(runs(1.0, 2.0, **more))
     before = len(lines(tmp_path / "log"))
     assert len(set(runs(4.0, 4.0))) == 1
     assert len(lines(tmp_path / "log")) == before + 2
