@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import KEY, numbers, refused
+from reference.small import KEY, algorithm_of, numbers, refused
 
 import fedjax_srp as srp
 from fedjax_srp.base import ClientOutput
+from fedjax_srp.engine import simulate as engine
 from fedjax_srp.watch import Progress
 
 DATA = numbers(3.0, -1.0, 4.0)
@@ -209,6 +210,19 @@ def test_a_run_is_identified_by_its_data_and_the_values_of_its_seed(tmp_path):
     before = len(lines(tmp_path / "log"))
     assert len(set(runs(4.0, 4.0))) == 1
     assert len(lines(tmp_path / "log")) == before + 2
+
+
+def test_rows_of_batches_have_their_seeds_and_charge_no_communication_without_messages(monkeypatch):
+    monkeypatch.setattr(engine, "seeds_at_once", lambda *args: 1)
+    silent = algorithm_of(
+        lambda key, broadcast, state, value, context: ClientOutput(()),
+        broadcast=lambda server, context: (),
+        server=lambda key, server, mean, context: server,
+    )
+    rows = []
+    options = OPTIONS | {"num_rounds": 1, "callback": lambda progress: rows.extend(progress.rows)}
+    srp.simulate_seeds(silent, DATA, keys=jax.random.split(KEY, 2), **options)
+    assert [(row["seed"], row["communicated"]) for row in rows] == [(0, False), (1, False)]
 
 
 def test_a_log_is_strict_json(tmp_path):
