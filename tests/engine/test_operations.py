@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from engine import counted
 from engine.counted import UNIT
-from reference.small import KEY, model, simulate
+from reference.small import KEY, algorithm_of, model, simulate
 
 import fedjax_srp as srp
 from fedjax_srp.base import ClientOutput
@@ -39,13 +39,15 @@ def test_fedavg_costs_what_is_counted_by_hand(name):
 @pytest.mark.parametrize("name", CASES)
 def test_fedrep_costs_its_head_epochs_and_sends_no_head(name):
     net, data, layers, sizes = CASES[name]
-    algorithm = srp.algorithms.FedRep(net, srp.Training(batch_size=BATCH), head_epochs=3, representation_epochs=2)
+    training, alternations = srp.Training(batch_size=BATCH, epochs=3), 3
+    algorithm = srp.algorithms.FedRep(net, training, head_epochs=3, representation_epochs=2)
     found = costs(algorithm, data)
     *body, head = layers
     of_head = 3 * STEPS * BATCH * 2 * head  # forwards and to the weights
     of_body = 2 * STEPS * BATCH * (2 * sum(layers) - layers[0] + sum(body))
-    np.testing.assert_allclose(found.operations, of_head + of_body, rtol=1e-6)
-    np.testing.assert_allclose(found.once, COUNTS * sum(body), rtol=1e-6)  # features of the frozen body, once
+    np.testing.assert_allclose(found.operations, alternations * (of_head + of_body), rtol=1e-6)
+    features = COUNTS * sum(body)  # of the frozen body, once
+    np.testing.assert_allclose(found.once, alternations * features, rtol=1e-6)
     assert found.bytes_down == found.bytes_up == 4 * sum(sizes[:-1])
 
 
@@ -197,6 +199,14 @@ def test_a_loop_of_unknown_length_is_refused():
         ValueError, match=r"'datadependentloop': round.client: a loop's length is known only while it runs"
     ):
         costs(DataDependentLoop(), DATA)
+
+
+def test_a_loop_may_begin_after_0():
+    def client(key, broadcast, state, examples, context):
+        return ClientOutput(jax.lax.fori_loop(1, examples.count, lambda i, w: w @ w, jnp.ones((6, 6))).sum())
+
+    found = costs(algorithm_of(client), DATA, evaluations=())
+    np.testing.assert_allclose(found.operations + found.once, (COUNTS - 1) * 2 * 6**3)
 
 
 def test_jitter_is_a_factor_of_a_rounds_time():
