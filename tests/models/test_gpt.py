@@ -62,7 +62,11 @@ def test_it_agrees_with_numpy():
     tokens = np.random.default_rng(0).integers(0, VOCABULARY, (3, LENGTH)).astype(np.int32)
     layers = jax.tree.map(np.asarray, {**params.representation, **params.head})
     expected = np.stack([gpt(layers, row) for row in tokens])
-    assert_close(np.asarray(jax.jit(MODEL.logits)(params, tokens)), expected.astype(np.float32), 1e-5)
+    logits = jax.jit(MODEL.logits)
+    assert_close(np.asarray(logits(params, tokens)), expected.astype(np.float32), 1e-5)
+    unknown = np.where(tokens == 0, VOCABULARY + 3, tokens)  # read as padding
+    assert (unknown != tokens).any()
+    assert_same_bits(logits(params, unknown), logits(params, tokens))
 
 
 def test_positions_do_not_depend_on_later_ones_and_padding_has_no_loss():
