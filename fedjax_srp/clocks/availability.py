@@ -140,10 +140,11 @@ class DayNight(Availability):
     def sample(self, key: Key, phase: Array, now: Array) -> tuple[Presence, Array]:
         """The presence at the hour of `now`."""
         passed = (now / self.period + phase) % 1  # share of a day since the client arrived
-        is_on = passed < self.share - _rounding_error(now / self.period + 1)
+        always = jnp.asarray(self.share >= 1)
+        is_on = always | (passed < self.share - _rounding_error(now / self.period + 1))
         arrives = jnp.where(is_on, 0, 1 - passed)
         leaves = jnp.where(is_on, self.share - passed, arrives + self.share)
-        leaves = jnp.where(self.share < 1, leaves, jnp.inf)
+        leaves = jnp.where(always, jnp.inf, leaves)
         return Presence(self.period * arrives, self.period * leaves), phase
 
 

@@ -61,8 +61,11 @@ class Available(Wrapped):
     availability: Availability
 
     def __post_init__(self) -> None:
-        if isinstance(self.clock, Available):
-            raise ValueError("available: clock=Available(...) has an availability already; give the clock within it")
+        clock = self.clock
+        while isinstance(clock, Wrapped):
+            if isinstance(clock, Available):
+                raise ValueError("available: clock has an availability already; give a clock without Available(...)")
+            clock = clock.clock
 
     def init(self, key: Key, num_clients: int) -> AvailableState:
         """The states of clock and availability."""

@@ -179,6 +179,8 @@ def play(name, world):
             asked = Asked(cohort.client_ids[: int(cohort.size if cohort.asked is None else cohort.asked)].tolist())
             assert set(asked.clients) <= set(available)
             assert len(asked.clients) == min(4, len(available))
+            took_part = np.flatnonzero(np.asarray(state.last) == number + 1).tolist()
+            assert took_part == sorted(cohort.client_ids[: int(cohort.size)].tolist())
         else:
             asked = choice.of(policy, key, available, (expected, realised), stays, number, metrics)
         outcome = arena.play_round(asked, realised, stays, COST)
@@ -199,7 +201,7 @@ def play(name, world):
 SHORT = [f"{name}-{list(WORLDS)[i % len(WORLDS)]}" for i, name in enumerate(POLICIES)]
 
 
-@pytest.mark.short(*SHORT, "uniform-*")
+@pytest.mark.short(*SHORT, "uniform-*", "tiered-day_and_night", "power_of_choice-day_and_night")
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("name", POLICIES)
 def test_rounds_equal_an_event_simulation(name, world):
@@ -333,6 +335,30 @@ def test_markov_is_stationary_and_its_announced_intervals_hold():
         before = arrives, leaves
 
 
+def test_a_client_fails_at_a_uniform_time_of_its_work():
+    fixed, n, rate = clocks.Fixed(clocks.Uniform(1.0, 3.0)), 20_000, 0.3
+    clock = clocks.Failing(fixed, rate)
+    times, _ = clock.sample(KEY, clock.init(KEY, n), jnp.zeros(()))
+    when = np.asarray(times.stays / times.realised)
+    fails = np.isfinite(when)
+    assert abs(fails.mean() - rate) < 4 * np.sqrt(rate * (1 - rate) / n)
+    assert abs(when[fails].mean() - 1 / 2) < 4 / np.sqrt(12 * fails.sum())
+    assert 0.99 < when[fails].max() <= 1
+    day = clocks.DayNight(4.0, share=0.5)
+    both = clocks.Available(clock, day), clocks.Failing(clocks.Available(fixed, day), rate)
+    one, other = (each.sample(KEY, each.init(KEY, 50), jnp.zeros(()))[0] for each in both)
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def test_clients_with_whole_days_are_always_available():
+    model = clocks.DayNight(24.0, share=1.0)
+    phases = model.init(KEY, 10_000)
+    for now in (0.0, 7.0, 24e4):  # in float32 some clients are less than a rounding error before their next day
+        presence, _ = model.sample(KEY, phases, jnp.asarray(now))
+        assert (np.asarray(presence.arrives) == 0).all()
+        assert np.isinf(presence.leaves).all()
+
+
 def test_bad_availability_is_refused():
     for make, words in {
         lambda: clocks.Intervals([[2.0]], [[1.0]]): r"intervals: starts\[0, 0\] is after ends",
@@ -341,6 +367,7 @@ def test_bad_availability_is_refused():
         lambda: clocks.Intervals([[2.0]], [[3.0]], 2.5): "period=2.5 is before the last end",
         lambda: clocks.Markov(0.0, 1.0): "on=0.0 must be positive",
         lambda: clocks.Available(WORLDS["markov"], INTERVALS): "has an availability already",
+        lambda: clocks.Available(WORLDS["intervals_failing"], INTERVALS): "has an availability already",
         lambda: INTERVALS.init(KEY, 3): "intervals: starts has 12 entries for num_clients=3",
     }.items():
         with refused(words):
