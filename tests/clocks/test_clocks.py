@@ -1,5 +1,7 @@
 """Clocks: fixed, dynamic and recorded times, their expectations, and bad arguments."""
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -104,16 +106,16 @@ def test_trace_cycles_over_rounds():
 @pytest.mark.parametrize(
     "make",
     [
-        lambda work: clocks.Fixed(clocks.Exponential(), work),
-        lambda work: clocks.Dynamic(clocks.Exponential(), work),
-        lambda work: clocks.Trace([[1.0, 2.0], [3.0, 4.0]], work),
+        functools.partial(clocks.Fixed, clocks.Exponential()),
+        functools.partial(clocks.Dynamic, clocks.Exponential()),
+        functools.partial(clocks.Trace, [[1.0, 2.0], [3.0, 4.0]]),
     ],
 )
-def test_work_multiplies_times(make, work):
-    expected_once, realised_once = run(make(1.0), 2, 3)
-    expected, realised = run(make(work), 2, 3)
-    np.testing.assert_allclose(expected, work * expected_once, rtol=1e-6)
-    np.testing.assert_allclose(realised, work * realised_once, rtol=1e-6)
+def test_work_multiplies_times_and_communication_is_added_once(make, work):
+    expected_once, realised_once = run(make(), 2, 3)
+    expected, realised = run(make(work=work, communication=3.0), 2, 3)
+    np.testing.assert_allclose(expected, work * expected_once + 3, rtol=1e-6)
+    np.testing.assert_allclose(realised, work * realised_once + 3, rtol=1e-6)
 
 
 def test_work_may_be_traced():

@@ -36,6 +36,8 @@ def test_order_statistics_of_exponential_are_harmonic(rate):
     [
         (clocks.Exponential([0.5, 1.0, 4.0]), [4.0, 1.0, 1 / 16]),
         (clocks.Uniform(50, [100.0, 200.0, 500.0]), [50**2 / 12, 150**2 / 12, 450**2 / 12]),
+        (clocks.LogNormal([1.0, 2.0, 4.0], 0.5), np.array([1, 4, 16]) * np.exp(0.25) * np.expm1(0.25)),
+        (clocks.Empirical([1.0, 2.0, 6.0]), [14 / 3] * 3),
     ],
 )
 def test_mean_and_variance_per_client(distribution, variance):
@@ -57,16 +59,18 @@ def test_uniform_stays_in_its_interval():
     assert times.max() <= 3.0
 
 
-def test_nested_parameters_are_drawn_independently():
-    distribution = clocks.Uniform(clocks.Uniform(0, 1), clocks.Uniform(1, 2))
-    low, high = distribution.parameters(jax.random.key(0), 1000)
-    assert abs(np.corrcoef(low, high)[0, 1]) < 5 / np.sqrt(1000)
+@pytest.mark.parametrize("make", [clocks.Uniform, clocks.LogNormal])
+def test_nested_parameters_are_drawn_independently(make):
+    one, other = make(clocks.Uniform(0.5, 1), clocks.Uniform(1, 2)).parameters(jax.random.key(0), 1000)
+    assert abs(np.corrcoef(one, other)[0, 1]) < 5 / np.sqrt(1000)
 
 
 def test_parameters_and_samples_do_not_share_randomness():
     times, rates = sample_rounds(clocks.Exponential(clocks.Uniform(0.5, 1)), 2000, 1)
     unit = times[0] * np.asarray(rates)  # Exp(1), whatever the rate
     assert abs(np.corrcoef(unit, rates)[0, 1]) < 5 / np.sqrt(2000)
+    fixed = clocks.Fixed(clocks.Exponential(clocks.Uniform(0.5, 1))).init(jax.random.key(0), 20_000)
+    assert standard_errors(np.asarray(fixed.times), 2 * np.log(2)) < 5  # the mean of 1 / rate
 
 
 def test_numbers_are_leaves_and_equal_ones_make_equal_distributions():

@@ -42,7 +42,7 @@ def write(folder, content, name="traces.json"):
         ),
         ([{"id": "7", "tcp_speed_results": [8.0, 24.0]}], {}, None, [2000.0], [2000.0]),  # MobiPerf
         ({"1": {"computation": 100.0, "communication": 8.0}}, {}, [10.0], [1000.0], [1000.0]),  # FedScale, converted
-        ("compute,uplink\n3,5\n0,7\n4,6\n", {}, [3.0, 4.0], None, [5.0, 6.0]),
+        ("compute,uplink\n3,5\n0,7\n ,8\n4,6\n", {}, [3.0, 4.0], None, [5.0, 6.0]),
         ("score,down\n3,5\n", {"compute": "score", "downlink": "down"}, [3.0], [5.0], None),
     ],
 )  # fmt: skip
@@ -62,6 +62,11 @@ def test_devices_of_every_layout(tmp_path, content, options, compute, downlink, 
             "device,start,end,period\nx,1,2,9\nx,4,5,9\ny,0,3,7\n", {},
             [[1, 4], [0, 0]], [[2, 5], [3, 0]], [9, 7],
         ),
+        ("device,start,end\nx,4,5\nx,1,2\n", {}, [[1, 4]], [[2, 5]], [5]),
+        (
+            "device,t_start_s,state\nx,0,AVL\nx,1,AVL_TRAIN\nx,3,UN_AVL\nx,5,AVL_TRAIN\nx,8,AVL\n",
+            {}, [[0, 5]], [[3, 8]], [8],
+        ),  # the last interval is open
         (
             "device,trace,t_start_s,state\nx,t,0,AVL_TRAIN\nx,t,3,UN_AVL\nx,t,5,AVL_TRAIN\nx,t,8,AVL_EVAL\nx,u,0,UN_AVL\n",
             {"trace": "t"}, [[0, 5]], [[3, 8]], [8],
@@ -116,6 +121,7 @@ def test_pickles_are_refused_without_reading_them(tmp_path):
         (read_devices, '{"a": {"down_u": 1', "is damaged"),
         (read_devices, '{"a": {"down_u": 1}}', "uplink of device 0 is nan"),
         (read_devices, {"a": {"down_u": -1, "up_u": 2}}, r"downlink of device 0 is -1024.0; speeds are finite and pos"),
+        (read_devices, {"a": {"down_u": True, "up_u": 2}}, "downlink of device 0 is nan"),
         (read_devices, {"a": {"computation": 0, "communication": 2}}, "compute of device 0"),
         (read_devices, {"a": 3}, "3 is not a device"),
         (read_devices, [], "no layout of FLASH"),

@@ -221,6 +221,19 @@ def test_jitter_is_a_factor_of_a_rounds_time():
     factor = times.realised / np.array([3.5, 5.0])
     assert abs(np.log(factor).mean()) < 4 * 0.5 / np.sqrt(8000)
     np.testing.assert_allclose(times.expected[0] / np.array([3.5, 5.0]), np.exp(0.125), rtol=1e-6)
+    assert clock.fit(given._replace(operations=np.ones(2))) is clock  # given costs are kept
+
+
+def test_speeds_of_a_device_are_drawn_independently():
+    n, speed = 2000, srp.clocks.Uniform(1.0, 2.0)
+
+    def state(down, up):
+        given = srp.WorkCosts(np.ones(n), np.zeros(n), np.float64(down), np.float64(up))
+        return srp.clocks.Devices(speed, speed, speed, costs=given).init(KEY, n)
+
+    down, up = state(1.0, 0.0), state(0.0, 1.0)
+    correlation = np.corrcoef([down.unit, down.once, up.once]) - np.eye(3)
+    assert np.abs(correlation).max() < 5 / np.sqrt(n)
 
 
 @pytest.mark.parametrize(
