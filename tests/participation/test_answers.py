@@ -44,6 +44,22 @@ def test_a_deadline_ends_a_round_and_counts_wasted_time(limit, ids, duration, wa
     assert float(wasted_time(cohort, times, cohort.duration)) == wasted
 
 
+@pytest.mark.parametrize(
+    "policy", [participation.Tiered(2, tiers=2, by="loss"), participation.StatisticalAccuracy(2, max_work=3)], ids=str
+)
+def test_a_deadline_has_the_needs_and_the_metrics_of_its_policy(policy):
+    deadline, times = participation.Deadline(9.0, policy=policy), times_of([3.0, 1.0, 2.0, 4.0])
+    for name, default in (("needs", ()), ("needs_global_gradient", False), ("max_work", 1)):
+        assert getattr(deadline, name) == getattr(policy, name, default)
+    cohort, state = deadline.select(KEY, deadline.init(KEY, 4), times)
+    info = info_of(0, cohort, {"training_loss": jnp.arange(4.0)})._replace(global_grad_norm=jnp.float32(0.5))
+    state = deadline.update(state, info)
+    jax.tree.map(
+        np.testing.assert_array_equal, state, policy.update(policy.select(KEY, policy.init(KEY, 4), times)[1], info)
+    )
+    assert deadline.metrics(state) == policy.metrics(state) != {}
+
+
 @pytest.mark.parametrize("policy", [participation.Fastest(2, pool=4), participation.Deadline(quorum=2)], ids=str)
 def test_ties_of_reports_do_not_enlarge_the_cohort(policy):
     cohort, _ = policy.select(jax.random.key(0), policy.init(jax.random.key(1), 4), times_of([2.0, 1.0, 1.0, 1.0]))
@@ -67,18 +83,21 @@ def test_power_of_choice_takes_the_highest_last_losses_of_its_candidates():
     assert np.isfinite(known).all()
 
 
-@pytest.mark.parametrize("losses", [[], [1.0, 3.0, 4.0]])
-def test_tiers_are_drawn_uniformly_or_by_their_mean_loss(losses):
+@pytest.mark.parametrize("losses", [[], [1.0, 3.0], [1.0, 3.0, 4.0]])
+def test_tiers_are_drawn_uniformly_or_by_their_mean_loss_once_all_have_one(losses):
     policy, times = participation.Tiered(2, tiers=3, by="loss" if losses else "uniform"), random_times(12)
     order = np.argsort(np.asarray(times.expected))
     last = np.full(12, np.nan)
     for tier, loss in enumerate(losses):
         last[order[4 * tier : 4 * tier + 3]] = loss * np.array([0.5, 1.0, 1.5])  # the fourth was never seen
-    share = np.full(3, 1 / 3) if not losses else np.array(losses) / sum(losses)
+    share = np.full(3, 1 / 3) if len(losses) < 3 else np.array(losses) / sum(losses)
     found = frequencies(policy, (jnp.asarray(last, dtype=float), jnp.int32(0)), times)[order].reshape(3, 4)
     np.testing.assert_allclose(found, np.repeat(share[:, None] / 2, 4, 1), atol=5 * 0.5 / np.sqrt(4000))
     cohort, state = policy.select(KEY, (jnp.asarray(last, dtype=float), jnp.int32(0)), times)
     assert {int(np.flatnonzero(order == i)[0]) // 4 for i in ids_of(cohort)} == {int(policy.metrics(state)["tier"])}
+    reports = {"training_loss": jnp.full(12, jnp.nan).at[order[3]].set(9.0)}
+    last[order[3]] = 9.0 if losses else np.nan
+    np.testing.assert_array_equal(policy.update(state, info_of(0, cohort, reports))[0], last)
 
 
 def test_oort_draws_have_the_law_of_sequential_draws():
@@ -87,6 +106,15 @@ def test_oort_draws_have_the_law_of_sequential_draws():
     w = np.array([1.0, 2.0, 5.0]) / 8
     law = [w[i] + sum(w[j] * w[i] / (1 - w[j]) for j in range(3) if j != i) for i in range(3)]
     np.testing.assert_allclose(np.asarray(taken).mean(0), [*law, 0], atol=5 * 0.5 / np.sqrt(20_000))
+
+
+def test_oort_draws_new_clients_by_expected_speed_and_known_ones_by_utility():
+    policy, times = participation.Oort(1, explore=0.0, explore_least=0.0, cutoff=0.0), random_times(5)
+    new = policy.init(KEY, 5)
+    known = new._replace(utility=jnp.arange(1.0, 6.0), last=jnp.ones(5, jnp.int32), preferred=jnp.ones(()))
+    for state, weight in ((new, 1 / times.expected), (known, policy.utilities(known, known.preferred))):
+        share = np.asarray(weight / weight.sum())
+        np.testing.assert_allclose(frequencies(policy, state, times), share, atol=5 * 0.5 / np.sqrt(4000))
 
 
 def oort_utilities(utility, last, duration, preferred, round, penalty):
