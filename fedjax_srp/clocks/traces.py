@@ -153,8 +153,11 @@ def _availability(content: Any, trace: str | None) -> AvailabilityTraces:
         if row.get("isSuccess") is False:
             continue
         if "active" in row and "inactive" in row:
-            known = isinstance(row["active"], list) and isinstance(row["inactive"], list)
-            pairs: Any = list(zip(row["active"], row["inactive"], strict=False)) if known else row["active"]
+            active, inactive = row["active"], row["inactive"]
+            known = isinstance(active, list) and isinstance(inactive, list)
+            if known and len(active) != len(inactive):
+                raise ValueError(f"a device has {len(active)} times active and {len(inactive)} inactive; give pairs")
+            pairs: Any = list(zip(active, inactive, strict=True)) if known else active
             begin, end = 0, row.get("finish_time")
         else:
             pairs = row.get("available", row.get("ready_time"))

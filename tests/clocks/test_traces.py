@@ -132,6 +132,11 @@ def test_pickles_are_refused_without_reading_them(tmp_path):
         (read_availability, [], "has no traces"),
         (
             read_availability,
+            {"a": {"active": [0, 60], "inactive": [20], "finish_time": 100}},
+            "a device has 2 times active and 1 inactive; give pairs",
+        ),
+        (
+            read_availability,
             [{"trace_start": 0, "trace_end": 9, "available": [[1, 5], [4, 6]]}],
             "intervals of device 0",
         ),

@@ -64,10 +64,10 @@ def test_the_stage_ends_when_the_squared_norm_is_below_the_threshold():
 
 
 def test_the_heuristic_starts_at_a_share_of_the_first_norm_and_shrinks():
-    norms = [8.0, 3.0, 2.0, 2.0, 1.0, 0.9, 0.6, 0.5, 0.5, 0.25, 9.0]
+    norms = [8.0, 3.0, 2.0, 2.0, 1.0, 0.9, 0.6, 0.5, 0.5, 0.25, 0.2, 9.0]
     cohorts, metrics = run(participation.StatisticalAccuracy(3, first_threshold=0.25), 20, norms)  # 3, 6, 12, 20
     stages, completed = by_hand(norms, [3, 6, 12, 20], lambda stage, first: 0.25 * first / 2**stage)
-    assert stages == [0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert stages == [0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 3, 3]
     assert cohorts.stage.tolist() == stages
     assert cohorts.size.tolist() == [[3, 6, 12, 20][stage] for stage in stages]
     assert metrics["stage_completed"].tolist() == completed
@@ -175,6 +175,16 @@ def test_communication_counts_once_for_any_work(clock):
         alone = cohort._replace(work=jnp.full(2, work, jnp.int32))
         assert float(slowest(alone, times)) == 10 + 2 * work
         assert float(slowest(alone, times._replace(communication=None))) == 12 * work
+
+
+def test_each_client_has_its_own_communication():
+    """Client 0 does ten units in 10 + 10, client 1 in 4 + 20; if client 0 leaves at 15, it waits for client 1."""
+    cohort = make_cohort(jnp.arange(2, dtype=jnp.int32))
+    times = times_of([11.0, 6.0])._replace(communication=jnp.array([10.0, 4.0]))
+    assert with_partial_work(cohort, times, 10, 0.5).work.tolist() == [10, 8]
+    leaving = times._replace(available=jnp.ones(2, bool), stays=jnp.array([15.0, 100.0]))
+    cohort = with_partial_work(cohort, leaving, 10, 0.5)
+    assert (int(cohort.size), int(cohort.client_ids[0]), int(cohort.work[0])) == (1, 1, 10)
 
 
 def test_a_share_of_clients_is_rounded_up():
