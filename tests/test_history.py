@@ -190,7 +190,7 @@ def test_speed_quartiles_follow_the_speed_not_the_id():
 
 
 def test_frames_hold_what_was_evaluated_and_nothing_else():
-    history = small()
+    history = small(rounds_taken=[4, 0, 2])
     frame = history.to_frame(communication=10.0)
     assert list(frame.columns) == [
         *("round", "stage", "cohort_size", "compute_time", "communicated", "finite", "elapsed", "distance"),
@@ -204,6 +204,7 @@ def test_frames_hold_what_was_evaluated_and_nothing_else():
     assert len(clients) == 2 * 2 * 3
     row = clients[(clients.evaluation == "global") & (clients["round"] == 4) & (clients.client == 2)].iloc[0]
     assert (row.accuracy, row.test_count, row.expected_time) == (0.5, 1, 3.0)
+    assert clients.rounds_taken.tolist() == [4, 0, 2] * 4
 
 
 def test_summary():
@@ -214,6 +215,9 @@ def test_summary():
     assert summary["total_bytes_down"] == 16 * (1 + 3 + 3)
     assert summary["simulated_time"] == 15.0 + 3 * 10.0  # the same round
     assert small().summary()["simulated_time"] == 15.0
+    assert [stage["ends"] for stage in summary["stages"]] == [13.0, 45.0]
+    assert summary["slowest_tenth"] == 1.0
+    np.testing.assert_array_equal(summary["speed_quartiles"], [0.5, 0.75, 1.0, np.nan])
     assert summary["final_accuracies"] == {"fine_tune": 0.6875, "global": 0.1875}  # over test examples: 0.25, 0, 0, 0.5
     assert small().summary()["time_to_target"] is None
     assert small().summary(target=1.0)["time_to_target"] == math.inf
@@ -278,11 +282,11 @@ def test_participation_is_the_gini_coefficient_and_the_share_of_zeros():
 
 
 def test_the_slowest_tenth_is_by_expected_time():
-    times = np.random.default_rng(0).permutation(20).astype(float)
-    counts = np.arange(1, 21)
+    times = np.random.default_rng(0).permutation(29).astype(float)  # floor(29 / 10) clients
+    counts = np.arange(1, 30)
     history = small(client_time=times, test_count=counts, accuracies={"it": [times / 100, times / 10]})
-    slow = [int(np.argmax(times == t)) for t in (18.0, 19.0)]
-    expected = (18 * counts[slow[0]] + 19 * counts[slow[1]]) / counts[slow].sum()
+    slow = [int(np.argmax(times == t)) for t in (27.0, 28.0)]
+    expected = (27 * counts[slow[0]] + 28 * counts[slow[1]]) / counts[slow].sum()
     np.testing.assert_allclose(history.slowest_scores(), [expected / 100, expected / 10])
 
 

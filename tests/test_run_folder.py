@@ -37,6 +37,12 @@ def random_history(seed=0, num_rounds=7, num_clients=13) -> History:
         eval_round=[0, 2, 7],
         accuracies={"own_head": rng.random((3, num_clients)), "nan": np.full((3, num_clients), np.nan)},
         test_count=rng.integers(0, 50, num_clients),
+        rounds_taken=np.arange(num_clients)[::-1],
+        bytes_up=5,
+        bytes_down=3,
+        seconds_per_round=0.1,
+        compile_seconds=0.2,
+        host_seconds=0.3,
         config={"clock": {"rate": 1.0 / 3.0}, "widths": [512, 256], "note": None},
     )
 

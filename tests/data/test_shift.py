@@ -6,11 +6,13 @@ from reference.small import refused
 
 import fedjax_srp as srp
 
+OWNERS = np.array([*(np.arange(23) % 6), 0])  # the client of each example; rows of clients with fewer are padded
+
 
 def federation(dtype=np.uint8, shape=(4, 4)):
     x = np.random.default_rng(0).integers(0, 256, (24, *shape)).astype(dtype)
     y = np.arange(24) % 3
-    indices = [range(i, 24, 6) for i in range(6)]
+    indices = [np.flatnonzero(client == OWNERS) for client in range(6)]
     return srp.data.from_arrays(x, y, x[::-1], y, train_indices=indices, test_indices=indices), x
 
 
@@ -20,7 +22,7 @@ def test_groups_of_clients_are_turned(shape):
     shifted = srp.data.shift_features(data)
     for kind, images in (("train", x), ("test", x[::-1])):
         for row, image in enumerate(np.asarray(getattr(shifted, f"x_{kind}"))):
-            turns = [0, 1, 2, 3, 0, 1][row % 6]  # client row % 6 has this row
+            turns = [0, 1, 2, 3, 0, 1][OWNERS[row]]
             expected = images[row]
             for _ in range(turns):  # counterclockwise: the last column becomes the first row
                 expected = np.stack([expected[:, -1 - i] for i in range(4)])
@@ -34,9 +36,9 @@ def test_groups_of_clients_are_turned(shape):
 def test_brightness_by_client(dtype):
     data, x = federation(dtype)
     factors = (0.5, 1.0, 1.5, 2.0, 0.25, 3.0)
-    shifted = np.asarray(srp.data.shift_features(data, rotations=(0,), brightness=factors).x_train)
+    shifted = np.asarray(srp.data.shift_features(data, rotations=(0, 180), brightness=factors).x_train)
     for row, image in enumerate(x.astype(float)):
-        expected = image * factors[row % 6]
+        expected = (image[::-1, ::-1] if OWNERS[row] % 2 else image) * factors[OWNERS[row]]
         expected = np.minimum(np.rint(expected), 255) if dtype is np.uint8 else expected
         np.testing.assert_array_equal(shifted[row], expected.astype(dtype))
 
