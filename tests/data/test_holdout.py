@@ -126,7 +126,7 @@ def test_other_data_and_seeds_are_refused():
 
 def test_clients_are_held_out_with_their_examples():
     data = unequal()
-    sizes = {0.1: 1, 0.5: 2, 0.99: 4}
+    sizes = {0.1: 1, 0.5: 2, 0.55: 3, 0.99: 4}
     held_before: set[int] = set()
     for fraction, size in sizes.items():
         train, new = (holdout_clients(data, part, fraction, seed=3) for part in ("train", "held_out"))

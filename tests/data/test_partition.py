@@ -253,6 +253,15 @@ def test_iid_sizes_are_equal_up_to_one():
     assert not is_equal(split, partition.iid(y, y, 10, seed=6))
 
 
+@pytest.mark.parametrize(("name", "options"), [("iid", (4,)), ("consecutive", (4, 1, 400))])
+def test_examples_are_drawn_at_random(name, options):
+    y = np.zeros(4000, int)
+    split = getattr(partition, name)(y, y, *options)
+    for rows in (*split.train, *split.test):
+        assert abs(rows.mean() - 1999.5) < 5 * 4000 / np.sqrt(12 * len(rows))
+    assert not np.isin(split.test[0], split.train[0]).all()
+
+
 def test_natural():
     users_train = np.array(["b", "a", "a", "c", "b", "d", "f"])
     users_test = np.array(["a", "b", "e", "b", "d"])
@@ -294,6 +303,8 @@ def test_cap_keeps_class_balance():
         assert len(rows) == 150
     one, other = (partition.cap_examples(split.train, y, 150, seed) for seed in (0, 1))
     assert not np.array_equal(one, other), "which examples stay is random"
+    unequal = np.repeat([0, 1, 2], [10, 20, 40])  # 10 / 7, 20 / 7 and 40 / 7 of ten: the largest remainders go up
+    assert np.bincount(unequal[partition.cap_examples([np.arange(70)], unequal, 10)[0]]).tolist() == [1, 3, 6]
 
 
 def test_every_class_is_left_out_equally_often_by_a_cap():

@@ -106,7 +106,7 @@ def test_next_tokens_are_inputs_and_labels():
 
 def test_a_score_counts_tokens_and_no_padding():
     y = jnp.asarray([[1, 2, 0], [3, 4, 5], [5, 5, 5]], jnp.int32)
-    outputs = jax.nn.one_hot(jnp.asarray([[1, 3, 0], [3, 4, 5], [5, 5, 5]]), VOCABULARY).at[1, 2].set(jnp.nan)
+    outputs = jax.nn.one_hot(jnp.asarray([[1, 3, 0], [3, 4, 5], [5, 5, 5]]), VOCABULARY).at[1, 2, 5].set(jnp.nan)
     right, asked = DATA.score(lambda x: outputs, Examples(y, y, jnp.int32(2)))
     assert (float(right), float(asked)) == (3, 5)
 
