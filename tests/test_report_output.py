@@ -249,6 +249,8 @@ def test_the_printed_target_is_the_one_that_is_timed():
     target = table.common_target({"fedrep": [run(scores=(0.5, 0.8, 0.9123))]})  # 95 %: 0.866685
     assert target.accuracy == 0.867
     assert table.shown(target) == "86.7 %"
+    repeats = {"fedrep": [run(scores=(0.9,)), run(scores=(0.7,))]}
+    assert table.common_target(repeats) == (0.76, "95 % of the final accuracy of FedRep (mean over runs)")
     assert table.shown(table.Target(0.8667, "as asked")) == "86.67 %"
     equal = {"fedavg": [run(scores=(0.90001,))], "fedbuff": [run(scores=(0.90002,))], "other": [run(scores=(0.8,))]}
     equal = {name: [dataclasses.replace(h, name=name) for h in runs] for name, runs in equal.items()}
