@@ -14,7 +14,7 @@ from test_report import CLOCK, DATA, made_by, rows, run
 from fedjax_srp import storage
 from fedjax_srp.commands import cli
 from fedjax_srp.commands.report import report
-from fedjax_srp.report import panels, table
+from fedjax_srp.report import panels, shares, table
 
 
 def test_files_of_an_earlier_report_with_other_names_are_removed(save, tmp_path):
@@ -284,3 +284,6 @@ def test_the_table_has_waste_staleness_and_participation():
     unknown = table.comparison({"fedavg": [run()]}, 0.99999, (0,)).iloc[0]
     assert np.isnan([unknown["wasted_time"], unknown["gini"]]).all()
     assert unknown["bytes_to_target"] == np.inf
+    found = {"slowest_tenth": 0.125, "gini": 0.5, "never": 0.25, "wasted_time": 3.456, "staleness": np.nan}
+    assert shares.texts(found | {"bytes_to_target": 2.5e6}) == ["12.5", "0.50", "25.0", "3.46", "-", "2.50"]
+    assert shares.texts({"bytes_to_target": np.inf}) == ["not reached"]

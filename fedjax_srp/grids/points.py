@@ -341,8 +341,11 @@ def rerun_of(point: Point) -> Point:
     if point.run.data["validation"] is None:
         raise ValueError(f"{point.name}: already judged by test data; tune with validation=0.2 under options")
     run = dataclasses.replace(point.run, data={**point.run.data, "validation": None})
-    values = {name: value for name, value in point.values.items() if name != "validation"}
-    return point._replace(run=run, values=values, id=_identity(run, NOT_SIMULATED))
+    values, of_variant = (
+        {name: value for name, value in given.items() if name != "validation"}
+        for given in (point.values, point.of_variant)
+    )
+    return point._replace(run=run, values=values, of_variant=of_variant, id=_identity(run, NOT_SIMULATED))
 
 
 def _with_unique_names(found: Collection[Sequence[Point]]) -> list[Point]:

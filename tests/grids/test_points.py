@@ -12,7 +12,7 @@ from reference.small import refused
 import fedjax_srp as srp
 from fedjax_srp.grids import units
 from fedjax_srp.grids.execute import plan
-from fedjax_srp.grids.points import Spec, coerce, points, read
+from fedjax_srp.grids.points import Spec, coerce, points, read, rerun_of
 from fedjax_srp.options import Option
 from fedjax_srp.runs import run
 
@@ -133,6 +133,11 @@ def test_a_run_judged_by_validation_data_is_another_run():
     assert names(found)[0] == "validation=0.1, learning_rate=0.1"
     assert len({plain.id, *(point.id for point in found)}) == 5
     assert [point.run.record["validation"] for point in found] == [0.1, 0.1, 0.2, 0.2]
+    (of_variant,) = points_of(variants={"tuned": {"validation": 0.2, "learning_rate": 1}}, method="fedavg")
+    for point, shown in ((found[0], {"learning_rate": 0.1}), (of_variant, {"variant": "tuned", "learning_rate": 1})):
+        again = rerun_of(point)
+        assert again.run.record["validation"] is None
+        assert again.values | again.of_variant == shown
 
 
 def test_variants_are_options_that_go_together():
