@@ -95,7 +95,7 @@ def test_a_sweep_from_python_and_from_the_command_line_has_the_same_table(tmp_pa
 def test_runs_that_differ_only_in_the_seed_are_repeats(save, tmp_path):
     save(
         *(run(config=made_by(key=key, chunk_size=key + 1, seed=key)) for key in range(2)),
-        run(config=made_by(key=2, evaluations=["fine_tune", "own_head"], num_seeds=3)),
+        run(config=made_by(key=2, evaluations=["fine_tune", "own_head"], num_seeds=3, num_devices=2, shard_data=True)),
         run(config=made_by(key=3, options={"learning_rate": float(np.float32(0.1))})),  # from simulate_seeds' values
     )
     found, text = rows(tmp_path)
@@ -125,7 +125,7 @@ def test_a_twin_may_run_longer(save, tmp_path):
     doubling = {"participation": "doubling", **DOUBLING}
     config = {"num_rounds": 500, "time_limit": 40.0}
     save(run(times=0.5, config=made_by("srpfl", options=doubling, participation="doubling") | config))
-    save(run(times=2.0, config=made_by() | {"num_rounds": 100, "time_limit": 40.0}))
+    save(run(times=2.0, config=made_by() | {"num_rounds": 100, "time_limit": 40.0, "target": 0.8}))
     found, _ = rows(tmp_path)
     assert float(found.loc["SRPFL, num_rounds=500", "speed_up_0"]) == 4
     save(run(times=2.5, config=made_by() | config | {"num_rounds": 700}))
@@ -296,8 +296,9 @@ def test_the_same_run_twice_is_taken_once(save, tmp_path):
     assert f"left out, duplicates of other runs: {names}" in text.splitlines()
 
 
-def test_one_run_with_two_results_is_refused(save, tmp_path):
-    first, second = save(run(config=made_by(seed=3)), run(scores=(0.1, 0.2, 0.3), config=made_by(num_devices=2)))
+@pytest.mark.parametrize("other", [{"scores": (0.1, 0.2, 0.3)}, {"times": 2.0}])
+def test_one_run_with_two_results_is_refused(other, save, tmp_path):
+    first, second = save(run(config=made_by(seed=3)), run(config=made_by(num_devices=2), **other))
     with pytest.raises(ValueError, match=f"{first} and {second} hold the same run, fedrep with seed .*; remove one of"):
         report(str(tmp_path), None, (0,), None)
 
@@ -323,6 +324,8 @@ def test_runs_with_unrecorded_parts_and_unequal_results_are_not_averaged(save, t
     found, text = rows(tmp_path)
     assert len(found) == 4
     assert f"{tmp_path / 'run4'} (as {tmp_path / 'run0'})" in text
+    with pytest.raises(ValueError, match=r"run0 and .*run4 hold the same run, mine with seed 0; remove one of them"):
+        repeats.rows([repeats.read(tmp_path / name) for name in ("run0", "run4")])
 
 
 def test_unfinished_runs_and_errors_are_left_out_by_name(save, tmp_path):

@@ -67,14 +67,23 @@ def content(path):
     return json.loads(zlib.decompress(base64.b64decode(text)))
 
 
-def test_quantiles_exclude_clients_without_test_points(tmp_path):
-    made_up = made("fedrep", 0, 6, 5)
-    scores, counts = made_up.accuracy.copy(), made_up.test_count.copy()
-    scores[:, 0], counts[0] = np.nan, 0
-    run = dataclasses.replace(made_up, accuracies={"fine_tune": scores}, test_count=counts)
+def test_numbers_of_each_evaluation_exclude_clients_without_test_points(tmp_path):
+    made_up = made("fedrep", 0, 6, 5, own=True)
+    counts = made_up.test_count.copy()
+    counts[0] = 0
+    scores = {name: np.where(counts > 0, values, np.nan) for name, values in made_up.accuracies.items()}
+    run = dataclasses.replace(made_up, accuracies=scores, test_count=counts)
     found = content(srp.plots.report_page(run, tmp_path / "own.html"))
-    quantiles = found["comparisons"][0]["rows"][0]["distributions"]["fine_tune"]
-    np.testing.assert_array_equal(quantiles, np.quantile(scores[-1, 1:], found["quantiles"]))
+    (row,) = found["comparisons"][0]["rows"]
+    assert row["runs"][0]["test_points"] == np.median(counts[1:]) != np.median(counts)
+    for name, values in scores.items():
+        quantiles = row["distributions"][name]
+        np.testing.assert_array_equal(quantiles, np.quantile(values[-1, 1:], found["quantiles"]))
+        numbers = row["runs"][0]["evaluations"][name]
+        np.testing.assert_array_equal(numbers["clients"], values[-1, 1:])
+        expected = run.mean_scores(name), run.worst_scores(name), run.slowest_scores(name), run.speed_quartiles(name)
+        for kind, of_run in zip(("mean", "worst", "slowest", "quartiles"), expected, strict=True):
+            np.testing.assert_array_equal(np.array(numbers[kind], float), of_run)
 
 
 def test_texts_of_runs_are_not_parsed_as_html(tmp_path):
