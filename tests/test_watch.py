@@ -122,6 +122,12 @@ def test_only_true_or_stop_iteration_ends_a_run(callback, rounds, whole):
     np.testing.assert_array_equal(history.metrics["w"], whole.metrics["w"][:rounds])
 
 
+def test_every_callback_is_called_when_the_first_ends_the_run():
+    heard = []
+    history = simulate(srp.watch.all_of(stopping, heard.append))
+    assert [progress.round for progress in heard] == [history.num_rounds] == [2]
+
+
 def test_wrong_callbacks_are_refused():
     with pytest.raises(ValueError, match=r"callback='log.jsonl' must be a function"):
         simulate("log.jsonl")
