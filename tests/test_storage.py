@@ -1,5 +1,6 @@
 """Files are replaced atomically: all files of a group, or none."""
 
+import fcntl
 import os
 
 import numpy as np
@@ -47,6 +48,20 @@ def test_a_lock_that_is_no_plain_file_is_refused_and_nothing_is_written(put, tmp
         pass
     assert precious.read_text() == "precious"
     assert set(os.listdir(tmp_path)) == {"precious", "out"}
+
+
+def test_a_lock_that_its_last_holder_removes_meanwhile_is_made_again(tmp_path, monkeypatch):
+    flock, removed = fcntl.flock, []
+
+    def late(file, how):
+        if not removed:
+            removed.append((tmp_path / ".lock").unlink())
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    again = refused(r"out=.*: process \d+ on .* is running here")
+    with storage.held(tmp_path, "out"), again, storage.held(tmp_path, "out"):
+        pass
 
 
 @pytest.mark.parametrize("put", LINKS.values(), ids=LINKS)
