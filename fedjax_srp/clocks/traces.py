@@ -143,6 +143,8 @@ def read_availability(path: str | os.PathLike, trace: str | None = None) -> Avai
 
 
 def _availability(content: Any, trace: str | None) -> AvailabilityTraces:
+    has_traces = isinstance(content, _Table) and "trace" in content.columns
+    _require(has_traces or trace is None, f"has no column trace for trace={short(trace)}; leave the argument out")
     if isinstance(content, _Table):
         return _checked_intervals(*_intervals_of_table(_rows_of_trace(content, trace)))
     rows = list(content.values()) if isinstance(content, dict) else content

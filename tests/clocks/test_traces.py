@@ -153,3 +153,9 @@ def test_damaged_files_are_refused_in_one_line(tmp_path, read, content, message)
     assert "traces.json" in str(error.value)
     with refused("cannot be read"):
         read(tmp_path / "missing.json")
+
+
+@pytest.mark.parametrize("content", [FEDSCALE, "device,start,end\nx,1,2\n"])
+def test_a_trace_of_a_file_without_that_column_is_refused(tmp_path, content):
+    with refused("has no column trace for trace='t'; leave the argument out"):
+        read_availability(write(tmp_path, content), trace="t")
