@@ -176,6 +176,7 @@ def test_rules_exclude_runs_with_all_of_their_values():
     assert left == whole - without
     variants = {"a": {"clock": "random"}, "b": {}}
     assert names(points_of({}, variants, [{"variant": "b"}], method="fedavg")) == ["a"]
+    assert names(points_of({}, variants, [{"clock": "random", "method": "fedavg"}], method="fedavg")) == ["b"]
 
 
 @pytest.mark.parametrize(
