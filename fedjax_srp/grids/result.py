@@ -112,7 +112,8 @@ class Grid:
     def best(self, by: str = "final_accuracy", judged_on: Literal["validation", "test"] = "validation") -> list[str]:
         """Return the names of the runs of the best setting, one for each seed, for `rerun`.
 
-        Runs that differ only in the seed are one setting, compared by their mean.
+        Runs that differ only in the seed are one setting, compared by their mean. A setting with a run without this
+        number, such as the accuracy of one that diverged, is left out.
 
         Args:
             by: a number of `summary`. The largest accuracy is the best, and the smallest of everything else.
@@ -135,7 +136,7 @@ class Grid:
         if not settings:
             raise ValueError("best: no run of the grid is finished")
         rows = self.summary().set_index("run")
-        means = {setting: rows.loc[names, by].astype(float).mean() for setting, names in settings.items()}
+        means = {setting: rows.loc[names, by].astype(float).mean(skipna=False) for setting, names in settings.items()}
         known = {setting: mean for setting, mean in means.items() if mean == mean}
         if not known:
             raise ValueError(f"best: {by} is not a number in any run")

@@ -65,6 +65,7 @@ def test_a_batch_keeps_its_points(tmp_path):
     found = points(Spec(OPTIONS, axes, {}, ()))
     alone = units.assign_units([(found, 1)], tmp_path, at_most=1)
     assert [len(unit.members) for unit in alone] == [1] * 5
+    assert len(planned(tmp_path, {"method": ["fedprox"], "seed": [0]})) == 1  # another grid in the same folder
     assert [len(unit.members) for unit in planned(tmp_path, axes)] == [1] * 5
     (tmp_path / units.GRID_INDEX).write_text("{}")
     assert [len(unit.members) for unit in planned(tmp_path, axes)] == [2, 2, 1]

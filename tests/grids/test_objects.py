@@ -308,4 +308,9 @@ def test_the_best_is_chosen_on_validation_and_judged_on_test(tmp_path, monkeypat
         tuning.best(by="beauty")
     timed = tuning.summary().assign(simulated_time=lambda rows: rows["learning_rate"])
     monkeypatch.setattr(type(tuning), "summary", lambda self: timed)
-    assert tuning.best(by="simulated_time") == [f"learning_rate=0.001, seed={seed}" for seed in (0, 1)]
+    small, large = ([f"learning_rate={rate:g}, seed={seed}" for seed in (0, 1)] for rate in (0.001, 0.5))
+    assert list(timed["run"]) == small + large
+    assert tuning.best(by="simulated_time") == small
+    for accuracies in ([0.9, 0.1, 0.6, 0.6], [np.nan, 0.9, 0.6, 0.6]):  # by the mean; a run that diverged is not hidden
+        timed["final_accuracy"] = accuracies
+        assert tuning.best() == large

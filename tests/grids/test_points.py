@@ -122,9 +122,10 @@ def test_a_run_is_the_same_run_at_another_cost_and_with_its_data_elsewhere(chang
 
 
 def test_variants_may_differ_in_a_limit():
-    found = points_of({}, {"short": {"num_rounds": 2}, "long": {"num_rounds": 4}}, method="fedrep")
+    variants = {"short": {"num_rounds": 2}, "long": {"num_rounds": 4}}
+    found = points_of({}, variants, method="fedrep", validation=0.2)
     assert [(point.name, point.run.num_rounds) for point in found] == [("short", 2), ("long", 4)]
-    assert len({point.id for point in found}) == 2
+    assert len({point.id for point in found}) == len({rerun_of(point).id for point in found}) == 2
 
 
 def test_a_run_judged_by_validation_data_is_another_run():
