@@ -112,6 +112,10 @@ def test_the_estimate_is_the_total_among_workers_or_the_longest_unit(tmp_path, m
     assert execute._estimate(left, first, costs, 1) == 30 + 4 * 2
     assert execute._estimate(left, first, costs, 2) == 19
     assert execute._estimate(left, first, costs, 4) == 12  # no less than a run takes
+    batches = units.assign_units([(found, 2)], tmp_path / "batches")
+    first = {unit.members[0].point.run.program(*LIMITS): unit for unit in batches}
+    costs = {unit.id: cost(unit) for unit in batches}
+    assert execute._estimate(batches, first, costs, 1) == 30 + 2 * 2  # a round of a batch is one of each of its runs
 
 
 def test_a_dry_run_measures_and_leaves_nothing(tmp_path):

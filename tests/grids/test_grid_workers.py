@@ -3,6 +3,7 @@
 import os
 import random
 import sys
+import types
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from small_grid import AXES, OPTIONS, grid, planned, toml
 
 from fedjax_srp import storage
 from fedjax_srp.commands import cli
-from fedjax_srp.grids import launch
+from fedjax_srp.grids import launch, work
 from fedjax_srp.grids.execute import plan
 from fedjax_srp.grids.points import Spec, points
 from fedjax_srp.grids.work import TaskResult, Worker
@@ -92,6 +93,11 @@ def test_the_bar_counts_rounds_of_all_runs(tmp_path):
     bar.finish(left[1], has_failed=True)
     assert counts == [2, 0, 2]
     assert bar._description() == "4 of 5 runs, 1 failed"
+    counts.clear()
+    call = work._progress_callback(counts.append)
+    for seeds, round in ((range(2), 3), (range(2), 4), (range(2, 3), 1)):  # two programs, one after the other
+        call(types.SimpleNamespace(seeds=seeds, round=round))
+    assert counts == [6, 8, 9]
 
 
 def test_a_unit_that_another_process_runs_is_held_elsewhere(tmp_path):
@@ -152,6 +158,7 @@ def test_workers_have_disjoint_cores_and_their_gpu(tmp_path, monkeypatch):
     assert launch.devices_per_worker(2) == 1
     monkeypatch.setattr(launch, "gpus", list)
     assert [launch.devices_per_worker(number) for number in (1, 2, 9)] == [5, 2, 1]
+    assert [share for (share,) in launch.core_shares(9)] == [0, 2, 4, 6, 8, 0, 2, 4, 6]
     monkeypatch.undo()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if name == "jax_cuda12_plugin" else None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,GPU-7")
