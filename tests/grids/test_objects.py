@@ -15,6 +15,7 @@ from reference.small import refused
 
 import fedjax_srp as srp
 from fedjax_srp import description, storage
+from fedjax_srp.engine.outcome import data_checksum
 from fedjax_srp.grids import units
 from fedjax_srp.grids.points import Spec, points
 from fedjax_srp.grids.work import Worker
@@ -282,7 +283,8 @@ def test_objects_that_cannot_be_pickled_are_refused_in_one_line(tmp_path):
 def test_the_best_is_chosen_on_validation_and_judged_on_test(tmp_path, monkeypatch):
     axes = {"learning_rate": [0.001, 0.5], "seed": [0, 1]}
     options = OPTIONS | {"method": "fedavg", "hidden": [4], "data": DATA, "batch_size": 4}
-    tuning = srp.grid(axes=axes, options=options | {"validation": 0.25}, out=tmp_path, batch=4, progress=False)
+    validation = {"validation": 0.25, "partition_seed": 3}
+    tuning = srp.grid(axes=axes, options=options | validation, out=tmp_path, batch=4, progress=False)
     best = tuning.best()
     means = tuning.summary().groupby("learning_rate")["final_accuracy"].mean()
     assert best == [f"learning_rate={means.idxmax():g}, seed={seed}" for seed in (0, 1)]
@@ -292,7 +294,8 @@ def test_the_best_is_chosen_on_validation_and_judged_on_test(tmp_path, monkeypat
         chosen, judged = tuning.histories[name], found.histories[name]
         assert judged.test_count.tolist() == np.asarray(DATA.test_counts).tolist()
         assert chosen.test_count.tolist() == [2] * 6  # of 8 training examples
-        assert chosen.config["data_checksum"] != judged.config["data_checksum"]
+        held_out = data_checksum(srp.data.holdout(DATA, 0.25, seed=3))
+        assert chosen.config["data_checksum"] == held_out != judged.config["data_checksum"]
         rate, seed = (tuning.values[name][option] for option in ("learning_rate", "seed"))
         method = srp.methods.get("fedavg", dataset=DATA, hidden=(4,), learning_rate=rate, batch_size=4)
         given = {"num_rounds": 2, "eval_every": 1, "devices": 1, "key": jax.random.key(seed), "progress": False}
