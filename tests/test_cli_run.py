@@ -161,6 +161,7 @@ def test_overwrite_replaces_the_old_result_when_the_new_one_is_finished(finished
     assert "continuing" in capsys.readouterr().out
     assert {path.name for path in folder.iterdir()} == {path.name for path in finished.iterdir()} | {"notes.txt"}
     assert History.load(folder).config["seed"] == 4
+    assert storage.read_json(folder / "checkpoint" / "arguments.json")["seed"] == 4
 
 
 def test_a_finished_run_is_made_longer(finished, tmp_path, capsys):
@@ -203,9 +204,13 @@ def test_models_of_a_finished_run_come_from_its_checkpoint(finished, tmp_path, c
     assert main(*TINY, *WITH, "--out", folder, "--models") == 0
     assert History.load(folder).server_state is not None
     assert (folder / "history.csv").read_bytes() == (finished / "history.csv").read_bytes()
+    longer = (*TINY, *WITH, "--out", folder, "--num-rounds", 5)
+    assert main(*longer) == 0  # which keeps models
+    assert History.load(folder).num_rounds == 5
+    assert History.load(folder).server_state is not None
     shutil.rmtree(folder / "checkpoint")
     shutil.rmtree(folder / "models")
-    assert main(*TINY, *WITH, "--out", folder, "--models") == 2
+    assert main(*longer, "--models") == 2
     assert "holds this run with no models, and no checkpoint to resume from" in capsys.readouterr().err
 
 
