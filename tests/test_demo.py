@@ -10,6 +10,7 @@ import pytest
 from reference.histories import made_history
 
 import fedjax_srp as srp
+from fedjax_srp import storage
 from fedjax_srp.commands import demo
 from fedjax_srp.history import History
 from fedjax_srp.report import table
@@ -47,6 +48,8 @@ def test_everything_is_written_and_can_be_read(found):
             assert loaded.config["seed"] == seed
             assert list(loaded.accuracies) == ["fine_tune", "own_head"]
             assert loaded.config["arguments"]["num_rounds"] == TINY.num_rounds
+            summary = storage.read_json(folder / name / f"seed_{seed}" / "summary.json")
+            assert summary["target"] == result.target.accuracy
 
 
 def test_an_error_in_one_training_ends_the_other(tmp_path, monkeypatch):

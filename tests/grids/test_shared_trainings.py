@@ -66,6 +66,8 @@ def test_several_evaluations_share_a_training_and_an_unknown_one_is_refused(tmp_
     for name, history in found.histories.items():
         assert [*history.accuracies] == (["fine_tune_all", "global"] if "global" in name else ["fine_tune"])
         assert history.config["evaluations"] == [*history.accuracies]
+        assert history.config["options"]["evaluation"] == history.method.algorithm.evaluation
+    assert len({history.method.algorithm.evaluation for history in found.histories.values()}) == 2
     assert len({folder.name for folder in found.folders.values()}) == 4
     with pytest.raises(
         ValueError, match=r"fedavg, evaluations=nope: unknown evaluation of fedavg .*; fedavg_ft, evaluations=nope"
