@@ -9,6 +9,7 @@ from small_grid import OPTIONS, RATES, grid, members_of, planned, toml
 import fedjax_srp as srp
 from fedjax_srp import storage
 from fedjax_srp.commands import cli
+from fedjax_srp.commands.grid import _duration
 from fedjax_srp.grids import execute, units
 from fedjax_srp.grids.execute import plan
 from fedjax_srp.grids.points import Spec, points
@@ -116,6 +117,8 @@ def test_the_estimate_is_the_total_among_workers_or_the_longest_unit(tmp_path, m
     first = {unit.members[0].point.run.program(*LIMITS): unit for unit in batches}
     costs = {unit.id: cost(unit) for unit in batches}
     assert execute._estimate(batches, first, costs, 1) == 30 + 2 * 2  # a round of a batch is one of each of its runs
+    texts = [_duration(seconds).partition(",")[0] for seconds in (20, 110, 3590, 9000)]
+    assert texts == ["about 20 s", "about 2 min", "about 1 h 0 min", "about 2 h 30 min"]
 
 
 def test_a_dry_run_measures_and_leaves_nothing(tmp_path):
