@@ -90,6 +90,9 @@ def test_without_a_test_split_a_share_is_held_out(given):
         np.testing.assert_array_equal(np.bincount(LABELS[tests]), [4, 4, 4, 4])  # round(0.25 * 15)
     other = srp.data.from_huggingface(PICTURES, **given, test_fraction=0.25, seed=1)
     assert rows_of(other, 0, "test") != rows_of(data, 0, "test")
+    few = Dataset(image=PICTURES["image"][:5], label=[0, 0, 0, 0, 1])
+    data = srp.data.from_huggingface(few, 1, test_fraction=0.99)  # each class keeps an example for training
+    assert (sorted(data.y_train.tolist()), data.y_test.tolist()) == ([0, 1], [0, 0, 0])
 
 
 def test_partitions_are_clients():

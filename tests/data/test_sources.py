@@ -68,6 +68,9 @@ def test_max_examples():
         train = data.train_client(jnp.int32(client))
         assert set(np.bincount(train.y)) <= {0, 8}
     np.testing.assert_array_equal(data.test_indices, load("digits", 10, classes_per_client=5).test_indices)
+    whole, capped = (load("digits", 10, classes_per_client=5, max_examples=most, seed=3) for most in (None, 40))
+    kept = partition.cap_examples(list(np.asarray(whole.train_indices)), np.asarray(whole.y_train), 40, seed=3)
+    np.testing.assert_array_equal(capped.train_indices, kept)
     assert max(np.asarray(load("digits", 10, alpha=0.3, max_examples=50).train_counts)) == 50
     assert max(np.asarray(load("digits", 10, max_examples=3).train_counts)) == 3  # iid may lose classes
 
