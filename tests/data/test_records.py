@@ -265,4 +265,5 @@ def test_names_that_are_no_data_set_are_refused(name, message, small, monkeypatc
 def test_the_newest_version_is_read(data_dir):
     shutil.copytree(data_dir / "mnist" / "3.0.1", data_dir / "mnist" / "3.0.10")
     shutil.copytree(data_dir / "mnist" / "3.0.1", data_dir / "mnist" / "3.0.9")
+    (data_dir / "mnist" / "3.1.0").mkdir()  # a copy that did not finish
     assert records.find("mnist", data_dir).name == "3.0.10"
