@@ -77,11 +77,12 @@ def test_uint8_is_normalised_where_it_is_gathered():
     np.testing.assert_array_equal(gathered, x[rows[2]].astype(np.float32) * np.float32(1 / 255))
     assert float(from_pixels(255)) == 1.0
     assert float(from_pixels(0)) == 0.0
+    assert float(from_pixels(255, offset=-0.5)) == 0.5  # divided by 255 all the same
 
 
-def from_pixels(value):
+def from_pixels(value, **options):
     x, y = np.full((2, 1), value, np.uint8), np.zeros(2, int)
-    data = from_arrays(x, y, x, y, train_indices=[[0]], test_indices=[[1]])
+    data = from_arrays(x, y, x, y, train_indices=[[0]], test_indices=[[1]], **options)
     return data.train_client(jnp.int32(0)).x[0, 0]
 
 

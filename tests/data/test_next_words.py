@@ -48,6 +48,7 @@ def test_tokens_are_those_of_a_plain_loop(forum):
                 assert [x[0], *y] == whole + [0] * (6 - len(whole))
                 assert x[1:] == y[:-1]
     assert end not in np.asarray(data.test_client(jnp.int32(1)).y)[0], "a sentence that is cut has no end"
+    assert {len(next_words(forum, 1, seed=seed).x_train) for seed in range(6)} == {1, 2}  # texts of bob or ann
 
 
 @pytest.mark.long
