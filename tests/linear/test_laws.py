@@ -63,7 +63,7 @@ def compare(one, two):
 CASES = [(12, True, 0.5), (12, False, 0.5), (4, True, 0.5), (3, False, 0.5), (12, True, 0.0)]
 
 
-@pytest.mark.short("3-False-0.5")
+@pytest.mark.short("12-True-0.0")
 @pytest.mark.parametrize(("samples", "exact", "noise_std"), CASES)
 def test_mean_gradient_has_the_law_of_full_sampling(samples, exact, noise_std):
     full = mean_descents(samplers.full(samples), samples, exact, noise_std)
