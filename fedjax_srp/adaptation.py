@@ -28,8 +28,8 @@ from fedjax_srp.base import (
     named_key,
 )
 from fedjax_srp.data.linear import LinearTask
+from fedjax_srp.engine.adaptation import AdaptationPlan, ClientAdaptation
 from fedjax_srp.engine.evaluate import check_kept, fitted
-from fedjax_srp.engine.follow import Course, Steps
 from fedjax_srp.engine.outcome import ratio
 from fedjax_srp.engine.prepare import Request, prepare
 from fedjax_srp.engine.sharding import Devices, place
@@ -128,13 +128,13 @@ def adapt(
         raise ValueError("num_samples is empty; give at least one number, or None for all examples")
     if isinstance(model, LinearTask):
         _check_unused(part=part, epochs=epochs, optimizer=optimizer, batch_size=batch_size)
-        course, state, expected = _linear(model, server_state, counts)
+        plan, state, expected = _linear(model, server_state, counts)
     else:
         tuning, model = _fine_tuning(model)
         model.check_fits(data)
         chosen = as_optimizer("optimizer", tuning.optimizer if optimizer is None else optimizer)
         training = Training(chosen, tuning.batch_size if batch_size is None else batch_size)
-        course = Fit(model, training, part, epochs)
+        plan = Fit(model, training, part, epochs)
         state, expected = params_of(server_state), jax.eval_shape(model.init, jax.random.key(0))
     run = prepare(
         Request(_Placeholder(), data, evaluations=(), chunk_size=chunk_size, devices=devices, shard_data=shard_data)
@@ -142,11 +142,11 @@ def adapt(
     placed = place(run.layout, fitted("server_state", state, expected))
     root, on_devices = run.placed(key)
     limits = place(run.layout, jnp.asarray(counts or (ALL,), jnp.int32))
-    found = jax.device_get(run.program().followed(course, placed, limits, root, on_devices))
+    found = jax.device_get(run.program().epoch_scores(plan, placed, limits, root, on_devices))
     totals, number = (np.asarray(array, np.float64)[:, : run.layout.num_clients] for array in found)
     scores = np.swapaxes(ratio(totals, number[..., None]), 1, 2)
     mean = ratio(totals.sum(1), number.sum(1)[:, None])
-    return Adaptation(np.asarray(counts or (-1,)), np.arange(course.num_epochs + 1), scores, mean)
+    return Adaptation(np.asarray(counts or (-1,)), np.arange(plan.num_epochs + 1), scores, mean)
 
 
 def _fine_tuning(given: SplitModel | FederatedAlgorithm | Method) -> tuple[LocalTraining, SplitModel]:
@@ -208,7 +208,7 @@ class Fit:
 
     Attributes:
         num_epochs: number of epochs.
-        together: see `Course`.
+        together: see `AdaptationPlan`.
     """
 
     model: SplitModel
@@ -221,7 +221,7 @@ class Fit:
         """True for heads: they share a representation, so those of all epochs are kept and scored together."""
         return self.trains == "head"
 
-    def begin(self, key: Key, server: SplitParams, examples: Examples, count: Array) -> Steps:
+    def begin(self, key: Key, server: SplitParams, examples: Examples, count: Array) -> ClientAdaptation:
         """The adaptation of one client."""
         examples, model = some(named_key(key, "samples"), examples, count), self.model
         if self.trains == "head":
@@ -242,11 +242,13 @@ class Fit:
                 return model.classify(params, model.represent(server.representation, x))
             return model.logits(params, x)
 
-        return Steps((start, now.optimizer.init(start)), epoch, lambda carry: carry[0], predict)
+        return ClientAdaptation((start, now.optimizer.init(start)), epoch, lambda carry: carry[0], predict)
 
 
-def _linear(task: LinearTask, server_state: ServerState, counts: tuple[int, ...] | None) -> tuple[Course, Any, Any]:
-    """The course for a linear task, the representation, and its shape."""
+def _linear(
+    task: LinearTask, server_state: ServerState, counts: tuple[int, ...] | None
+) -> tuple[AdaptationPlan, Any, Any]:
+    """The plan for a linear task, the representation, and its shape."""
     if counts is None:
         raise ValueError("num_samples=None: clients of a linear task draw their samples; give numbers, e.g. (5, 10)")
     fields = server_state if isinstance(server_state, Mapping) else getattr(server_state, "_asdict", dict)()
@@ -264,10 +266,10 @@ class LeastSquares:
     num_epochs: int = 0
     together: bool = True
 
-    def begin(self, key: Key, server: Mapping[str, Array], client: LinearClient, count: Array) -> Steps:
+    def begin(self, key: Key, server: Mapping[str, Array], client: LinearClient, count: Array) -> ClientAdaptation:
         """The fit for one client, without epochs."""
         b = server["representation"]
         batch = samplers.full(self.most).draw(key, b, (), client)
         taken = (jnp.arange(self.most, dtype=jnp.int32) < count).astype(batch.y.dtype)  # the others are rows of zeros
         w = least_squares(batch.features * taken[:, None], batch.y * taken)
-        return Steps(w, lambda w, e: w, lambda w: w, lambda w, x: x @ (b @ w))
+        return ClientAdaptation(w, lambda w, e: w, lambda w: w, lambda w, x: x @ (b @ w))

@@ -11,7 +11,7 @@ from command_line import CLIENTS, DATA, RUN, TINY, main, simulated
 
 import fedjax_srp as srp
 from fedjax_srp.history import History
-from fedjax_srp.runs import words as run_words
+from fedjax_srp.runs import options as run_options
 from fedjax_srp.runs.run import Run
 
 
@@ -178,7 +178,7 @@ def test_methods_clocks_pools_and_models_go_together(method, name, options, coho
 
 
 def test_defaults_come_from_the_functions():
-    known = {name: option for group in run_words.groups().values() for name, option in group.items()}
+    known = {name: option for group in run_options.groups().values() for name, option in group.items()}
     of_run = {field.name: field.default for field in dataclasses.fields(Run)}
     for function in (srp.data.load, srp.simulate):
         for name, parameter in inspect.signature(function).parameters.items():
@@ -186,14 +186,14 @@ def test_defaults_come_from_the_functions():
                 assert known[name].default == parameter.default, name
                 assert known[name].help, name
                 assert of_run.get(name, parameter.default) == parameter.default, name
-    assert of_run.keys() >= run_words.SIMULATION.keys() - {"progress"}
+    assert of_run.keys() >= run_options.SIMULATION.keys() - {"progress"}
     assert all(option.help for option in known.values())
     for route in map(srp.methods.routes, srp.methods.names()):
         for name, option in {**route.algorithm, **route.policy}.items():
             assert option.is_part or known[name].default is None  # left to the part
             default = " ".join(map(str, option.default)) if isinstance(option.default, tuple) else option.default
             assert default is None or option.is_part or f"default {default}" in known[name].help
-    names = [name for group in run_words.groups().values() for name in group]
+    names = [name for group in run_options.groups().values() for name in group]
     assert len(names) == len(set(names))
     choices = [get_args(kind) for option in known.values() for kind in get_args(option.type)]
     assert all(len(each) == len(set(each)) for each in choices)  # of methods that share some

@@ -15,7 +15,7 @@ from fedjax_srp import storage
 from fedjax_srp.engine.checkpoint import Checkpoints
 from fedjax_srp.history import History
 from fedjax_srp.runs import folder as run_folder
-from fedjax_srp.runs import words as run_words
+from fedjax_srp.runs import options as run_options
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_the_folder_records_all_options(finished):
     names = "accuracy.png checkpoint clients.csv config.json history.csv summary.json"
     assert sorted(path.name for path in finished.iterdir()) == names.split()
     arguments = json.loads((finished / "config.json").read_text())["config"]["arguments"]
-    named = {option for group in run_words.groups().values() for option in group}
+    named = {option for group in run_options.groups().values() for option in group}
     assert {"out", "progress", "checkpoint", "overwrite", "models", "log", "tensorboard"} <= named - set(arguments)
     assert arguments["seed"] == 3
     assert arguments["method"] == "srpfl"

@@ -13,7 +13,7 @@ from fedjax_srp import parts
 from fedjax_srp.commands import cli
 from fedjax_srp.history import History
 from fedjax_srp.report import drawing
-from fedjax_srp.runs import words as run_words
+from fedjax_srp.runs import options as run_options
 
 
 @srp.part
@@ -82,7 +82,7 @@ def test_a_loaded_file_imports_modules_in_its_folder(tmp_path, monkeypatch):
         "from beside_the_loaded import NAME\n"
         "srp.methods.register(NAME, lambda model: srp.algorithms.FedAvg(model), label='mine')\n"
     )
-    run_words.load([str(tmp_path / "mine.py")])
+    run_options.load([str(tmp_path / "mine.py")])
     assert "lies_beside" in srp.methods.names()
     assert sys.path[-1] == str(tmp_path)  # behind all others
 

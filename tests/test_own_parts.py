@@ -8,7 +8,7 @@ from reference.small import CLOCK, KEY, clients_of, federation
 
 import fedjax_srp as srp
 from fedjax_srp.commands import cli
-from fedjax_srp.runs import clocks as clock_words
+from fedjax_srp.runs import clocks as clock_texts
 
 DATA = federation(clients_of((4, 5, 6), (3, 3, 3)))
 
@@ -109,7 +109,7 @@ def test_options_of_custom_models_do_not_collide():
 )
 def test_custom_clocks_have_names_and_arguments(text, expected):
     srp.clocks.register("two_speeds", two_speeds)
-    assert clock_words.parse(text, DATA.num_clients) == expected
+    assert clock_texts.parse(text, DATA.num_clients) == expected
 
 
 def test_custom_clocks_take_texts_and_distributions(tmp_path):
@@ -119,9 +119,9 @@ def test_custom_clocks_take_texts_and_distributions(tmp_path):
         return srp.clocks.Trace(np.loadtxt(file, ndmin=2)) if other is None else srp.clocks.Dynamic(other)
 
     srp.clocks.register("measured", measured)
-    clock = clock_words.parse(f"measured('{tmp_path}/times, of all.csv')", 3)
+    clock = clock_texts.parse(f"measured('{tmp_path}/times, of all.csv')", 3)
     assert clock.name == "trace"
-    assert clock_words.parse("measured('', exponential(uniform(1/N, 1)))", 3).name == "dynamic"
+    assert clock_texts.parse("measured('', exponential(uniform(1/N, 1)))", 3).name == "dynamic"
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_wrong_expressions_for_custom_clocks_are_refused(text, message):
     srp.clocks.register("two_speeds", two_speeds)
     srp.clocks.register("broken", lambda: None)
     with pytest.raises(ValueError, match=message):
-        clock_words.parse(text, 3)
+        clock_texts.parse(text, 3)
 
 
 def test_an_error_in_a_custom_clock_is_not_changed():
@@ -151,7 +151,7 @@ def test_an_error_in_a_custom_clock_is_not_changed():
 
     srp.clocks.register("buggy", buggy)
     with pytest.raises(KeyError, match="mine"):
-        clock_words.parse("buggy", 3)
+        clock_texts.parse("buggy", 3)
 
 
 # All, in runs and grids.

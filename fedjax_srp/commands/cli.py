@@ -28,7 +28,7 @@ from fedjax_srp.compiled import cache_programs
 from fedjax_srp.data import archives
 from fedjax_srp.engine.cores import use_all_cores
 from fedjax_srp.options import REQUIRED, Option
-from fedjax_srp.runs.words import by_name, groups, load
+from fedjax_srp.runs.options import by_name, groups, load
 
 PROG = "fedjax-srp"
 _ABOUT = "Straggler-resilient personalized federated learning, simulated on simulated wall-clock time."

@@ -13,7 +13,7 @@ from fedjax_srp.runs.run import from_options
 
 
 def run(arguments: Mapping[str, Any]) -> None:
-    """Simulate, or resume, a run with these values for every option of `fedjax_srp.runs.words.groups`."""
+    """Simulate, or resume, a run with these values for every option of `fedjax_srp.runs.options.groups`."""
     made = from_options(arguments)
     default = f"runs/{made.name.replace(' + ', '_')}_{Path(arguments['dataset']).stem}_seed{made.seed}"
     out = Path(arguments["out"] or default)

@@ -31,7 +31,7 @@ from fedjax_srp.base import (
     RoundInfo,
     named_key,
 )
-from fedjax_srp.engine.follow import Course, follow
+from fedjax_srp.engine.adaptation import AdaptationPlan, score_epochs
 from fedjax_srp.engine.owned import is_by_client, owned_client
 from fedjax_srp.engine.round import SimulationState, as_arrays, one_round, prepare_server, stream
 from fedjax_srp.engine.scoring import score_clients
@@ -197,15 +197,15 @@ class Program:
             return self._run(Function("scores", scores, (_NO,), _NO), server, root, data=data)
         return self._run(Function("scores of states", score_states, (_NO, _YES), _NO), server, clients, root, data=data)
 
-    def followed(
-        self, course: Course, server: PyTree, counts: Array, root: Key, data: FederatedSource
+    def epoch_scores(
+        self, plan: AdaptationPlan, server: PyTree, counts: Array, root: Key, data: FederatedSource
     ) -> tuple[Array, Array]:
-        """Score clients during adaptation, see `follow`; the algorithm is not used."""
+        """Score clients during adaptation, see `score_epochs`; the algorithm is not used."""
 
-        def followed(server: PyTree, counts: Array, root: Key, parts: Parts, data: FederatedSource):
-            return follow(course, data, server, counts, root, self.spec.layout)
+        def scores(server: PyTree, counts: Array, root: Key, parts: Parts, data: FederatedSource):
+            return score_epochs(plan, data, server, counts, root, self.spec.layout)
 
-        return self._run(Function(("follow", course), followed, (_NO, _NO), _NO), server, counts, root, data=data)
+        return self._run(Function(("epoch scores", plan), scores, (_NO, _NO), _NO), server, counts, root, data=data)
 
     def segment(self, length: int, state: SimulationState, root: Key, data: FederatedSource):
         """`length` rounds and one evaluation: (new state, Segment). The state is donated."""

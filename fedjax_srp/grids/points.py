@@ -23,7 +23,7 @@ from fedjax_srp.models import SplitModel
 from fedjax_srp.options import Option
 from fedjax_srp.parts import as_annotated, types_of
 from fedjax_srp.report.repeats import distinguishing_suffix
-from fedjax_srp.runs import words
+from fedjax_srp.runs import options as run_options
 from fedjax_srp.runs.run import LIMITS, NOT_SIMULATED, OPTIONS_OF_DATA_OBJECTS, Run, from_options, options_read
 
 VARIANT = "variant"
@@ -154,11 +154,11 @@ def points(spec: Spec) -> list[Point]:
     if count > _MAX_COMBINATIONS:
         raise ValueError(f"grid: at least {count} combinations, the limit is {_MAX_COMBINATIONS}; make several grids")
     loaded = spec.options.get("load", ())
-    words.load([loaded] if isinstance(loaded, str) else list(loaded))
+    run_options.load([loaded] if isinstance(loaded, str) else list(loaded))
     problems = Problems()
     spec = _Coercer(problems).spec(spec)
     problems.raise_if_any()
-    unread = {*spec.options, *spec.axes} - ((words.FIXED | {"data"}) - {"model", "participation"})
+    unread = {*spec.options, *spec.axes} - ((run_options.FIXED | {"data"}) - {"model", "participation"})
     distinguishing = dict.fromkeys([*spec.axes, *itertools.chain.from_iterable(spec.variants.values())])
     found: dict[str, list[Point]] = {}
     hits = [0] * len(spec.exclude)
@@ -196,7 +196,7 @@ class _Coercer:
     """Converts the values of a grid to the types of the options; collects errors."""
 
     def __init__(self, problems: Problems):
-        self._options = {name: each for group in words.groups().values() for name, each in group.items()}
+        self._options = {name: each for group in run_options.groups().values() for name, each in group.items()}
         self._note = problems.add
 
     def spec(self, spec: Spec) -> Spec:
@@ -303,11 +303,11 @@ def _options_read(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the given options without those that the run's method, policy, model and data do not read."""
     if "method" not in given and "algorithm" not in given:
         raise ValueError("method is missing; fedjax-srp list shows the methods")
-    read, method = options_read(_unwrapped(given)).keys() | words.FIXED | {"data"}, given.get("method")
+    read, method = options_read(_unwrapped(given)).keys() | run_options.FIXED | {"data"}, given.get("method")
     if isinstance(method, NamedObject) and not isinstance(method.value, str):
         read -= {"model", "participation"} if isinstance(method.value, Method) else {"model"}
     if "data" in given and "dataset" not in given:
-        read -= words.DATA.keys() - {*OPTIONS_OF_DATA_OBJECTS}
+        read -= run_options.DATA.keys() - {*OPTIONS_OF_DATA_OBJECTS}
     return {option: value for option, value in given.items() if option in read}
 
 

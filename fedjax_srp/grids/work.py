@@ -16,7 +16,8 @@ from fedjax_srp.engine.prepare import check_evaluations
 from fedjax_srp.engine.simulate import simulate, simulate_seeds
 from fedjax_srp.grids.units import Member, Unit, batch_of
 from fedjax_srp.history import History
-from fedjax_srp.runs import judged, words
+from fedjax_srp.runs import judged
+from fedjax_srp.runs import options as run_options
 from fedjax_srp.runs.folder import execute, save
 from fedjax_srp.runs.loggers import loggers, split_by_seed
 from fedjax_srp.runs.run import load_data, recorded_jax_settings
@@ -60,7 +61,7 @@ class Worker:
     """Runs units one after the other; data and compiled programs are kept in between."""
 
     def __init__(self) -> None:
-        self._datasets, self._load = DatasetCache(), functools.cache(lambda file: words.load([file]))
+        self._datasets, self._load = DatasetCache(), functools.cache(lambda file: run_options.load([file]))
 
     def perform(self, task: str, unit: Unit, on_rounds: RoundsCallback) -> TaskResult:
         """Do a task, "run" or "measure"; errors become one line, with a traceback in the unit's folder for bugs."""

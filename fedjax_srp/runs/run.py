@@ -23,7 +23,8 @@ from fedjax_srp.options import build
 from fedjax_srp.participation import Full
 from fedjax_srp.parts import values_of
 from fedjax_srp.report import table
-from fedjax_srp.runs import clocks, judged, words
+from fedjax_srp.runs import clocks, judged
+from fedjax_srp.runs import options as run_options
 from fedjax_srp.storage import jsonable
 
 LIMITS = ("num_rounds", "time_limit", "target")  # may differ when a run is extended
@@ -146,7 +147,8 @@ class Run:
 
     def _command_line_names(self) -> dict[str, str]:
         """Option of method, policy or model -> its name on the command line."""
-        return {name: word for word, name in words.options_read(self.method, self.participation, self.model).items()}
+        read = run_options.options_read(self.method, self.participation, self.model)
+        return {name: written for written, name in read.items()}
 
     def _describe(self, option: str, value: Any) -> Any:
         found = describe(value)
@@ -166,7 +168,7 @@ class Run:
         return found
 
     def _simulation_options(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in words.SIMULATION if name != "progress"}
+        return {name: getattr(self, name) for name in run_options.SIMULATION if name != "progress"}
 
     @functools.cached_property
     def training(self) -> Hashable:
@@ -263,8 +265,8 @@ def from_options(given: Mapping[str, Any], names: Mapping[str, str] | None = Non
     method: Any = given.get("method", given.get("algorithm"))
     read = options_read(given)
     options = {}
-    for word in sorted(given.keys() - words.FIXED - {"data"}):
-        is_known_by_name = isinstance(method, str) and word.partition(".")[0] not in words.OWNERS
+    for word in sorted(given.keys() - run_options.FIXED - {"data"}):
+        is_known_by_name = isinstance(method, str) and word.partition(".")[0] not in run_options.OWNERS
         if word not in read and not is_known_by_name:  # else `methods.choose` names the methods that read it
             raise ValueError(f"{word}: has no effect on this run; leave it out")
         options[read.get(word, word)] = given[word]
@@ -278,17 +280,17 @@ def from_options(given: Mapping[str, Any], names: Mapping[str, str] | None = Non
 
 
 def options_read(given: Mapping[str, Any]) -> dict[str, str]:
-    """Return the options that the method of a run reads, see `words.options_read`."""
+    """Return the options that the method of a run reads, see `runs.options.options_read`."""
     model = "mlp" if given.get("model") is None else given["model"]
-    return words.options_read(given.get("method", given.get("algorithm")), given.get("participation"), model)
+    return run_options.options_read(given.get("method", given.get("algorithm")), given.get("participation"), model)
 
 
 def _data(given: Mapping[str, Any]) -> dict[str, Any]:
     if ("data" in given) == ("dataset" in given):
         missing = "dataset is missing; fedjax-srp list shows the data sets"
         raise ValueError("data and dataset: give only one of the two" if "data" in given else missing)
-    known = OPTIONS_OF_DATA_OBJECTS if "data" in given else words.DATA
-    if unread := [name for name in words.DATA if name in given and name not in known]:
+    known = OPTIONS_OF_DATA_OBJECTS if "data" in given else run_options.DATA
+    if unread := [name for name in run_options.DATA if name in given and name not in known]:
         raise ValueError(f"{unread[0]}: has no effect on data given as an object; leave it out")
-    found = {name: given.get(name, words.DATA[name].default) for name in known}
+    found = {name: given.get(name, run_options.DATA[name].default) for name in known}
     return {"data": given["data"], **found} if "data" in given else found

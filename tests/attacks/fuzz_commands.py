@@ -23,7 +23,7 @@ import numpy as np
 from fedjax_srp import methods
 from fedjax_srp.commands import cli, demo
 from fedjax_srp.data import archives
-from fedjax_srp.runs import words as run_words
+from fedjax_srp.runs import options as run_options
 
 simulation = importlib.import_module("fedjax_srp.engine.simulate")  # srp.simulate is the function
 
@@ -64,7 +64,7 @@ CLOCKS = (
 
 def options():
     """Every option of `run`, as on the command line."""
-    return [f"--{option.replace('_', '-')}" for group in run_words.groups().values() for option in group]
+    return [f"--{option.replace('_', '-')}" for group in run_options.groups().values() for option in group]
 
 
 def command(rng, folder):

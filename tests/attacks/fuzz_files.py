@@ -21,7 +21,7 @@ import numpy as np
 
 import fedjax_srp as srp
 from fedjax_srp._checks import is_ours
-from fedjax_srp.runs import clocks as clock_words
+from fedjax_srp.runs import clocks as clock_texts
 
 PER_CLASS, CLASSES = 6, 3
 DTYPES = ("f2", "f8", "i1", "i8", "u8", "?", "c8", "U3", "S2", "M8[s]", "O")
@@ -185,7 +185,7 @@ def _clock(path):
     import jax
     import jax.numpy as jnp
 
-    clock = clock_words.parse(f"trace:{path}", 2)
+    clock = clock_texts.parse(f"trace:{path}", 2)
     return clock.sample(jax.random.key(0), clock.init(jax.random.key(0), 2), jnp.zeros(()))[0]
 
 

@@ -17,7 +17,7 @@ from fedjax_srp.engine.sharding import Layout, gather
 Carry = Any
 
 
-class Steps(NamedTuple):
+class ClientAdaptation(NamedTuple):
     """The adaptation of one client, epoch by epoch."""
 
     start: Carry  # before the first epoch
@@ -26,12 +26,12 @@ class Steps(NamedTuple):
     predict: Callable[[PyTree, Array], Array]  # (that part, inputs) -> outputs
 
 
-class Course(Protocol):
+class AdaptationPlan(Protocol):
     """A hashable description of an adaptation."""
 
     @property
     def num_epochs(self) -> int:
-        """Number of calls of `Steps.epoch`."""
+        """Number of calls of `ClientAdaptation.epoch`."""
         ...
 
     @property
@@ -40,13 +40,13 @@ class Course(Protocol):
         by epoch and keep one model per client."""
         ...
 
-    def begin(self, key: Key, server: PyTree, data: ClientData, count: Array, /) -> Steps:
+    def begin(self, key: Key, server: PyTree, data: ClientData, count: Array, /) -> ClientAdaptation:
         """Return the steps of one client; `data` is its TRAINING data, `count` a number of samples, () int32."""
         ...
 
 
-def follow(
-    course: Course, data: FederatedSource, server: PyTree, counts: Array, root: Key, layout: Layout
+def score_epochs(
+    plan: AdaptationPlan, data: FederatedSource, server: PyTree, counts: Array, root: Key, layout: Layout
 ) -> tuple[Array, Array]:
     """Score every client: sums of scores, (counts, clients, num_epochs + 1), and numbers of scores, (counts, clients).
 
@@ -58,7 +58,7 @@ def follow(
     context = RoundContext(jnp.int32(0), cohort.stage, cohort.size, layout.num_clients, cohort.size)
 
     def client(samples: Array, key: Key, train: ClientData, test: ClientData) -> ClientOutput:
-        steps = course.begin(key, server, train, samples)
+        steps = plan.begin(key, server, train, samples)
 
         def scored(judged: PyTree) -> tuple[Array, Array]:
             return score("adapt", data, lambda x: steps.predict(judged, x), test)
@@ -66,14 +66,14 @@ def follow(
         def epoch(carry: Carry, e: Array) -> tuple[Carry, PyTree]:
             carry = steps.epoch(carry, e)
             judged = steps.judged(carry)
-            return carry, judged if course.together else scored(judged)[0]
+            return carry, judged if plan.together else scored(judged)[0]
 
         before = steps.judged(steps.start)
         first, count = scored(before)
-        _, later = jax.lax.scan(epoch, steps.start, jnp.arange(course.num_epochs, dtype=jnp.int32))
-        if course.together and course.num_epochs:
+        _, later = jax.lax.scan(epoch, steps.start, jnp.arange(plan.num_epochs, dtype=jnp.int32))
+        if plan.together and plan.num_epochs:
             later = jax.vmap(lambda judged: scored(judged)[0])(later)
-        totals = [first, *(later[e] for e in range(course.num_epochs))]
+        totals = [first, *(later[e] for e in range(plan.num_epochs))]
         return ClientOutput((), info={"count": count} | {str(e): total for e, total in enumerate(totals)})
 
     key, both = stream(root, "evaluation", jnp.int32(0)), supply_both(layout, data)
@@ -83,7 +83,7 @@ def follow(
             return client(samples, key, *client_data)
 
         records = cohort_pass(one, both, (), cohort, context, key, layout, record=True).records
-        totals = jnp.stack([records[str(e)] for e in range(course.num_epochs + 1)], axis=1)
+        totals = jnp.stack([records[str(e)] for e in range(plan.num_epochs + 1)], axis=1)
         return gather(layout, (totals, records["count"]))
 
     return jax.lax.map(with_samples, counts)

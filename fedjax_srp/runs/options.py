@@ -72,7 +72,7 @@ REST = by_name(
 FIXED = frozenset((*DATA, *METHOD, *MODEL, "load", *SIMULATION, *REST))  # all others belong to an owner
 
 
-def word(owner: str, name: str) -> str:
+def option_name(owner: str, name: str) -> str:
     """Return the command-line name of an owner's option: with the owner, "method.alpha", if the name is taken.
 
     Args:
@@ -95,7 +95,7 @@ def options_read(method: Any, participation: Any, model: Any) -> dict[str, str]:
         of_owner = zip(OWNERS, (route.algorithm, route.policy, route.model), strict=True)
     else:
         of_owner = [("participation", methods.routes("fedavg", participation).policy)] if participation else []
-    return {word(owner, name): name for owner, names in of_owner for name in names}
+    return {option_name(owner, name): name for owner, names in of_owner for name in names}
 
 
 def groups() -> dict[str, dict[str, Option]]:
@@ -117,7 +117,7 @@ def _by_owner() -> dict[str, dict[str, Option]]:
         for name, maker in of_owner.items():
             for inner, each in written(maker, leave_out=_TAKEN_BY_GET).items():
                 if owner != "model" or not name or inner in models.options(name):
-                    found.setdefault(word(owner, inner), {}).setdefault(owner, []).append((name, each))
+                    found.setdefault(option_name(owner, inner), {}).setdefault(owner, []).append((name, each))
     options: dict[str, dict[str, Option]] = {owner: {} for owner in OWNERS}
     for called, same in found.items():
         kind = _union([each.type for readers in same.values() for _, each in readers])
