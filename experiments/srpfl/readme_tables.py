@@ -88,11 +88,9 @@ def pools() -> str:
     rows = [
         ["figure", "", "seeds", "%", "worst", *(f"{f} %: C = 0" if c == 0 else f"{c}" for f in (95, 99) for c in COSTS)]
     ]
-    for name, data in [*((name, "mnist480") for name in (3, 5, 6)), *((name, "mnist480_all") for name in (5, 6))]:
-        frames = [figure(name, data, fraction) for fraction in (95, 99)]
+    for name in (3, 5, 6):
+        frames = [figure(name, "mnist480", fraction) for fraction in (95, 99)]
         for method, one in frames[0].iterrows():
-            if data.endswith("_all") and method in figure(name, "mnist480").index:
-                continue  # already there, with more seeds
             cells = (format_time(frame.loc[method], cost, bounds=True) for frame in frames for cost in COSTS)
             accuracies = (percent(one, column) for column in ("final_accuracy", "worst_decile"))
             rows.append([name, label(str(method)), one["runs"], *accuracies, *cells])
