@@ -105,7 +105,7 @@ class Oort(ParticipationPolicy):
         # c * Util((1 - epsilon) K)
         num_old = self.k - num_new
         least = jnp.sort(jnp.where(known, utility, -jnp.inf), descending=True)[jnp.maximum(num_old - 1, 0)]
-        admitted = known & (utility >= self.cutoff * least)
+        admitted = known & ~(utility < self.cutoff * least)  # 0 * inf is nan, which admits all
         old = _drawn(key_known, jnp.where(admitted, utility, 0), admitted, num_old)
         picked = old | _drawn(key_new, 1 / times.expected, new, num_new)
         ids = jax.lax.top_k(picked.astype(float), self.k)[1].astype(jnp.int32)
