@@ -68,4 +68,5 @@ def shift_features(
 def _scale_pixels(x: np.ndarray, factor: float) -> np.ndarray:
     if jnp.issubdtype(x.dtype, jnp.floating):
         return x * np.asarray(factor, x.dtype)
-    return np.minimum(np.rint(x * factor), np.iinfo(x.dtype).max).astype(x.dtype)
+    limits = np.iinfo(x.dtype)
+    return np.clip(np.rint(x * factor), limits.min, limits.max).astype(x.dtype)

@@ -10,7 +10,8 @@ OWNERS = np.array([*(np.arange(23) % 6), 0])  # the client of each example; rows
 
 
 def federation(dtype=np.uint8, shape=(4, 4)):
-    x = np.random.default_rng(0).integers(0, 256, (24, *shape)).astype(dtype)
+    low, high = (-128, 128) if dtype is np.int8 else (0, 256)
+    x = np.random.default_rng(0).integers(low, high, (24, *shape)).astype(dtype)
     y = np.arange(24) % 3
     indices = [np.flatnonzero(client == OWNERS) for client in range(6)]
     return srp.data.from_arrays(x, y, x[::-1], y, train_indices=indices, test_indices=indices), x
@@ -32,14 +33,15 @@ def test_groups_of_clients_are_turned(shape):
     np.testing.assert_array_equal(data.x_train, x)
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.float32])
 def test_brightness_by_client(dtype):
     data, x = federation(dtype)
     factors = (0.5, 1.0, 1.5, 2.0, 0.25, 3.0)
     shifted = np.asarray(srp.data.shift_features(data, rotations=(0, 180), brightness=factors).x_train)
     for row, image in enumerate(x.astype(float)):
         expected = (image[::-1, ::-1] if OWNERS[row] % 2 else image) * factors[OWNERS[row]]
-        expected = np.minimum(np.rint(expected), 255) if dtype is np.uint8 else expected
+        if dtype is not np.float32:
+            expected = np.clip(np.rint(expected), np.iinfo(dtype).min, np.iinfo(dtype).max)
         np.testing.assert_array_equal(shifted[row], expected.astype(dtype))
 
 
