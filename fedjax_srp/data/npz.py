@@ -62,8 +62,9 @@ def save(data: FederatedData, path: str | Path) -> None:
         path: of the file, ends in .npz; its folder must exist.
 
     Raises:
-        ValueError: data that a file cannot hold: a client without test examples (`holdout` can make one), uint8 inputs
-            without a scale (`FederatedData.stored`), a dtype that NumPy lacks (bfloat16).
+        ValueError: data that a file cannot hold: a client without test examples (`holdout` can make one), several
+            labels per example (`next_tokens`), uint8 inputs without a scale (`FederatedData.stored`), a dtype that
+            NumPy lacks (bfloat16).
 
     Example:
         >>> import pathlib, tempfile
@@ -89,6 +90,11 @@ def save(data: FederatedData, path: str | Path) -> None:
         x, y, indices, counts = (
             np.asarray(getattr(data, name)) for name in (f"x_{kind}", f"y_{kind}", f"{kind}_indices", f"{kind}_counts")
         )
+        if y.ndim != 1:
+            raise ValueError(
+                f"data: labels have shape {y.shape}, and load reads one class number per example; save sequences with "
+                "np.savez, and give them to next_tokens"
+            )
         if not counts.all():
             raise ValueError(
                 f"data: client {np.argmin(counts)} has no {kind} examples, and load leaves such clients out; save the "

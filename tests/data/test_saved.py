@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from reference.small import refused
 
-from fedjax_srp.data import FederatedData, from_arrays, holdout, linear_task, load, save
+from fedjax_srp.data import FederatedData, from_arrays, holdout, linear_task, load, next_tokens, save
 
 COUNTS, TESTS = (1, 5, 40), (3, 1, 2)
 
@@ -164,6 +164,11 @@ def single(dtype=np.float32):
             "data: inputs are uint8, which load would not read unchanged",
         ),
         (lambda: single(jnp.bfloat16), "mine.npz", "data: inputs are bfloat16, which load would not read"),
+        (
+            lambda: next_tokens([[[1, 2, 3]]], [[[3, 2, 1]]]),
+            "mine.npz",
+            "data: labels have shape (1, 2), and load reads one class number per example",
+        ),
         (lambda: linear_task(jax.random.key(0), 3, 4, 2), "mine.npz", "must be a FederatedData; give srp.data.load("),
     ],
 )
