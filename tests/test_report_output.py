@@ -106,6 +106,13 @@ def test_the_table_has_evaluations_divergence_and_the_communication_of_clocks(sa
     assert re.search(r"C comes on top of the communication that a clock has already: FedAvg.* 5\n", text)
 
 
+def test_the_communication_of_a_clock_within_others_is_found():
+    charged = CLOCK | {"communication": 5.0}
+    failing = {"name": "failing", "clock": {"name": "available", "clock": charged}, "rate": 0.1}
+    frame = table.comparison({"fedavg": [run(config=made_by(clock="failing", clock_options=failing))]}, 0.8, (0,))
+    assert frame["clock_communication"].tolist() == [5]
+
+
 def test_evaluations_are_listed_by_method_where_options_do_not_change_them():
     own = {"own_head": np.full((3, 4), 0.5)}
     histories = {"fedrep, epochs=1": [run()], "fedrep, epochs=2": [run()], "ditto, epochs=1": [run(accuracies=own)]}
