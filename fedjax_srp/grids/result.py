@@ -21,7 +21,7 @@ from fedjax_srp.storage import writable
 if TYPE_CHECKING:
     import pandas as pd
 
-_LARGER_IS_BETTER = ("final_accuracy", "worst_decile")  # if scores are accuracies
+_LARGER_IS_BETTER = ("final_accuracy", "worst_decile")  # unless scores are errors
 _NUMBERS = (
     *(*_LARGER_IS_BETTER, "simulated_time", "time_to_target", "num_rounds"),
     *("diverged", "total_bytes_up", "total_bytes_down"),
@@ -116,7 +116,8 @@ class Grid:
         number, such as the accuracy of one that diverged, is left out.
 
         Args:
-            by: a number of `summary`. The largest accuracy is the best, and the smallest of everything else.
+            by: a number of `summary`. The largest score is the best, unless scores are errors, and the smallest of
+                everything else.
             judged_on: "validation" if the runs were judged by a share of the training data (the option `validation`);
                 "test" chooses by the test data, so the accuracy of the choice is too optimistic.
 
@@ -140,7 +141,8 @@ class Grid:
         known = {setting: mean for setting, mean in means.items() if mean == mean}
         if not known:
             raise ValueError(f"best: {by} is not a number in any run")
-        is_larger_better = by in _LARGER_IS_BETTER and set(rows["score"]) == {"accuracy"}
+        has_errors = any(history.smaller_is_better for history in self.histories.values())
+        is_larger_better = by in _LARGER_IS_BETTER and not has_errors
         return settings[(max if is_larger_better else min)(known, key=known.__getitem__)]
 
     def rerun(self, names: Sequence[str], out: str | os.PathLike | None = None, **options: Any) -> Grid:

@@ -17,7 +17,7 @@ from fedjax_srp import data, methods
 from fedjax_srp._checks import as_annotated, check_known, short
 from fedjax_srp.base import Clock, FederatedAlgorithm, FederatedSource, Method, ParticipationPolicy
 from fedjax_srp.description import describe, unknowns
-from fedjax_srp.engine.outcome import data_checksum
+from fedjax_srp.engine.outcome import data_checksum, score_name
 from fedjax_srp.models import SplitModel
 from fedjax_srp.options import build
 from fedjax_srp.participation import Full
@@ -201,7 +201,8 @@ class Run:
 
     def simulation(self, dataset: FederatedSource) -> dict[str, Any]:
         """Return the arguments of `simulate`, except for the folder of checkpoints."""
-        table.check_target(self.target)
+        if score_name(dataset) == "accuracy":
+            table.check_target(self.target)
         table.check_communication(self.communication)
         if self.choice is None:
             method = self.method_object

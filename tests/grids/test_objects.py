@@ -1,10 +1,12 @@
 """Grids of Python objects: users' methods, data, models, clocks and policies, here and in worker processes."""
 
+import dataclasses
 import importlib
 import linecache
 import subprocess
 import sys
 from types import SimpleNamespace
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
@@ -15,6 +17,7 @@ from reference.small import refused
 
 import fedjax_srp as srp
 from fedjax_srp import description, storage
+from fedjax_srp.data.federated import register
 from fedjax_srp.engine.outcome import data_checksum
 from fedjax_srp.grids import units
 from fedjax_srp.grids.points import Spec, points
@@ -278,6 +281,31 @@ def test_objects_that_cannot_be_pickled_are_refused_in_one_line(tmp_path):
 
     with refused(r"cannot be sent to a process .*give workers=0, or define it in a"):
         srp.grid(options=OPTIONS | {"method": Local(MODEL), "data": DATA}, out=tmp_path, workers=1, progress=False)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Recalled(srp.data.FederatedData):
+    """Data whose scores have another name."""
+
+    score_name: ClassVar[str] = "recall"
+
+
+register(Recalled, "name", "num_classes")
+
+
+def test_the_best_has_the_largest_score_unless_scores_are_errors(tmp_path):
+    fields = {field.name: getattr(DATA, field.name) for field in dataclasses.fields(DATA)}
+    losses = srp.data.training_loss(DATA, MODEL.loss)
+    options = OPTIONS | {"hidden": [4], "method": "fedavg", "target": 2.0}  # of scores that are no accuracies
+    for data, goal in ((Recalled(**fields), max), (losses, min)):
+        found = srp.grid(
+            axes={"learning_rate": [0.001, 0.5]}, options=options | {"data": data}, out=tmp_path / data.score_name,
+            progress=False,
+        )  # fmt: skip
+        scores = {name: history.final_accuracy for name, history in found.histories.items()}
+        assert found.best(judged_on="test") == [goal(scores, key=scores.__getitem__)]
+    with refused("target=2.0: accuracies lie between 0 and 1; give 0.9 for 90 %"):
+        srp.grid(options=options | {"data": DATA}, out=tmp_path, progress=False)
 
 
 def test_the_best_is_chosen_on_validation_and_judged_on_test(tmp_path, monkeypatch):
