@@ -99,7 +99,7 @@ class Worker:
         """Run a unit up to its first evaluation, without writing files."""
         run = unit.members[0].point.run
         num_rounds = min(run.eval_every, run.num_rounds)
-        history = self._simulate(unit, num_rounds=num_rounds, eval_first=0)[0]
+        history = self._simulate(unit, num_rounds=num_rounds, eval_first=0, eval_last=0)[0]
         return Cost(history.compile_seconds, history.seconds_per_round)
 
     def _simulate(self, unit: Unit, **options: Any) -> list[History]:

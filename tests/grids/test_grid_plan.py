@@ -121,8 +121,13 @@ def test_the_estimate_is_the_total_among_workers_or_the_longest_unit(tmp_path, m
     assert texts == ["about 20 s", "about 2 min", "about 1 h 0 min", "about 2 h 30 min"]
 
 
-def test_a_dry_run_measures_and_leaves_nothing(tmp_path):
-    found = grid(tmp_path, dry_run=True)
+def test_a_dry_run_measures_up_to_the_first_evaluation_and_leaves_nothing(tmp_path, monkeypatch):
+    measured, simulate = [], Worker._simulate
+    monkeypatch.setattr(
+        Worker, "_simulate", lambda *given, **more: measured.append(simulate(*given, **more)) or measured[-1]
+    )
+    found = grid(tmp_path, dry_run=True, options={"num_rounds": 6, "eval_every": 3, "eval_first": 2, "eval_last": 2})
+    assert [history.eval_round.tolist() for histories in measured for history in histories] == [[3]] * 4
     assert found.seconds > 0
     assert not found.folders
     assert not list(tmp_path.rglob("summary.json"))
