@@ -157,7 +157,8 @@ class Grid:
             A grid of these runs, under the same names.
 
         Raises:
-            ValueError: an unknown name, or a run that was judged by its test data already.
+            ValueError: an unknown name, a run that was judged by its test data already, or two runs that differ only in
+                their validation.
 
         Example:
             >>> import tempfile, fedjax_srp as srp
@@ -171,8 +172,13 @@ class Grid:
             ['learning_rate=0.1, seed=0', 'learning_rate=0.1, seed=1']
         """
         check_known("run", names, self.points)
-        chosen = [rerun_of(self.points[name]) for name in names]
-        return run_grid(chosen, writable(self.folder / "test" if out is None else out), ExecutionOptions(**options))
+        chosen: dict[str, Point] = {}
+        for point in map(rerun_of, (self.points[name] for name in dict.fromkeys(names))):
+            if (same := chosen.setdefault(point.id, point)) is not point:
+                raise ValueError(f"{same.name} and {point.name} are the same run without validation; name one of them")
+        return run_grid(
+            [*chosen.values()], writable(self.folder / "test" if out is None else out), ExecutionOptions(**options)
+        )
 
     def _first_columns(self, name: str) -> dict[str, object]:
         return {"run": name} | {axis: cells[name] for axis, cells in self._columns.items()}

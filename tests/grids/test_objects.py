@@ -6,10 +6,11 @@ import linecache
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -17,6 +18,7 @@ from reference.small import refused
 
 import fedjax_srp as srp
 from fedjax_srp import description, storage
+from fedjax_srp.base import Examples
 from fedjax_srp.data.federated import register
 from fedjax_srp.engine.outcome import data_checksum
 from fedjax_srp.grids import units
@@ -306,6 +308,37 @@ def test_the_best_has_the_largest_score_unless_scores_are_errors(tmp_path):
         assert found.best(judged_on="test") == [goal(scores, key=scores.__getitem__)]
     with refused("target=2.0: accuracies lie between 0 and 1; give 0.9 for 90 %"):
         srp.grid(options=options | {"data": DATA}, out=tmp_path, progress=False)
+
+
+class Arrays(NamedTuple):
+    """Data of the user, equal if its arrays are."""
+
+    x: Any
+    y: Any
+
+    name, num_clients, num_classes, example_shape = "arrays", 2, 2, (3,)
+
+    def train_client(self, client_id):
+        return Examples(self.x[client_id], self.y[client_id], jnp.int32(4))
+
+    test_client = train_client
+
+    def score(self, predict, test):
+        return jnp.sum(jnp.argmax(predict(test.x), -1) == test.y, dtype=float), test.count.astype(float)
+
+
+def test_data_of_the_user_may_be_tuples_of_arrays(tmp_path):
+    y = jnp.array([[0, 1, 0, 1]] * 2)
+    data = {f"{scale}": Arrays(jnp.full((2, 4, 3), scale), y) for scale in (1.0, 2.0)}
+    found = srp.grid(axes={"data": data}, options=OPTIONS | {"method": "fedavg"}, out=tmp_path, progress=False)
+    assert list(found.folders) == ["1.0", "2.0"]
+
+
+def test_reruns_that_are_one_run_without_validation_are_refused(tmp_path):
+    options = OPTIONS | {"method": "fedavg", "hidden": [4], "data": DATA}
+    found = srp.grid(axes={"validation": [0.25, 0.5]}, options=options, out=tmp_path, progress=False)
+    with refused("validation=0.25 and validation=0.5 are the same run without validation; name one of them"):
+        found.rerun(list(found.folders), progress=False)
 
 
 def test_the_best_is_chosen_on_validation_and_judged_on_test(tmp_path, monkeypatch):
