@@ -201,13 +201,14 @@ def _content(file: Path) -> Any:
     convert = f'if you trust it, convert it first: python -c "{_CONVERT}"'
     _require(raw[:1] != b"\x80", f"is a pickle, and reading one executes its code, so it is refused; {convert}")
     try:
-        text = raw.decode()
+        text = raw.decode("utf-8-sig")  # spreadsheets write a byte order mark
         if text.lstrip()[:1] in ("[", "{"):
             return json.loads(text)
-        header, *rows = csv.reader(text.splitlines(), strict=True)
-        return _Table(
-            {name.strip(): list(values) for name, values in zip(header, zip(*rows, strict=True), strict=True)}
-        )
+        header, *rows = filter(None, csv.reader(text.splitlines(), strict=True))
+        names = [name.strip() for name in header]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"two columns are called {twice[0]!r}")
+        return _Table({name: list(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)})
     except (ValueError, csv.Error, RecursionError) as error:
         reason = " ".join(str(error).split())[:80]
         raise ValueError(f"is damaged ({reason}); give a whole .json or .csv file") from None

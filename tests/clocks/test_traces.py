@@ -43,6 +43,7 @@ def write(folder, content, name="traces.json"):
         ([{"id": "7", "tcp_speed_results": [8.0, 24.0]}], {}, None, [2000.0], [2000.0]),  # MobiPerf
         ({"1": {"computation": 100.0, "communication": 8.0}}, {}, [10.0], [1000.0], [1000.0]),  # FedScale, converted
         ("compute,uplink\n3,5\n0,7\n ,8\n4,6\n", {}, [3.0, 4.0], None, [5.0, 6.0]),
+        ("\ufeffcompute,uplink\n3,5\n\n", {}, [3.0], None, [5.0]),  # of a spreadsheet
         ("score,down\n3,5\n", {"compute": "score", "downlink": "down"}, [3.0], [5.0], None),
     ],
 )  # fmt: skip
@@ -127,6 +128,7 @@ def test_pickles_are_refused_without_reading_them(tmp_path):
         (read_devices, [], "no layout of FLASH"),
         (read_devices, "speed\n3\n", r"has no speeds; name the column"),
         (read_devices, "compute,up\n3,x\n4\n", "is damaged"),
+        (read_devices, "compute, compute\n3,4\n", "two columns are called 'compute'"),
         (read_devices, "compute\nfast\n", "compute of device 0 is nan"),
         (read_availability, {"a": {"trace_start": 0, "trace_end": 9}}, "a device has trace_start, trace_end"),
         (read_availability, [], "has no traces"),
