@@ -319,6 +319,7 @@ def test_labels_are_converted_to_text():
     assert list(drawn(ax)) == ["0.1", "('a', 2)", "None"]
     figure = plots.figure3({3: histories})
     assert legend_texts(figure.legends[0])[:3] == ["0.1", "('a', 2)", "None"]
+    assert legend_texts(plots.figure3({"digits": {"": run(stage=[0] * 4)}}).legends[0])[0] == ""
     with pytest.raises(ValueError, match=r"histories has two labels that read '0\.1': rename one of them"):
         plots.accuracy_over_time({0.1: run(), "0.1": run()})
 

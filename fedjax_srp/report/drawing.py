@@ -332,7 +332,7 @@ def legend_below(
         place: keyword arguments of matplotlib's `legend`.
     """
     texts = _wrapped(handles, width)
-    longest = max(len(line) for text in texts for line in text.splitlines())
+    longest = max((len(line) for text in texts for line in text.splitlines()), default=0)
     fitting = max(1, min(4, int(width / (HANDLE + LETTER * longest))))
     rows = -(-len(texts) // fitting)  # rounded up, so that twins are above each other
     title = textwrap.fill("; ".join(notes), int(width / LETTER), break_on_hyphens=False)
