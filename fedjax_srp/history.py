@@ -216,7 +216,7 @@ class History:
         return measures.weighted_mean(self.scores(evaluation), self.test_count)
 
     def worst_scores(self, evaluation: str | None = None) -> np.ndarray:
-        """(E,) plain mean over the worst floor(M/10) clients, at least one, of those with test points."""
+        """(E,) plain mean over the worst tenth of the clients with test points, rounded down, at least one."""
         return measures.worst_tenth(self.scores(evaluation), self.test_count, self.smaller_is_better)
 
     def slowest_scores(self, evaluation: str | None = None) -> np.ndarray:

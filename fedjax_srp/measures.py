@@ -34,7 +34,7 @@ def weighted_mean(scores: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 def worst_tenth(scores: np.ndarray, counts: np.ndarray, smaller_is_better: bool) -> np.ndarray:
-    """(E,) plain mean over the worst floor(M/10) clients, at least one, of those with test points."""
+    """(E,) plain mean over the worst tenth of the clients with test points, rounded down, at least one."""
     scores = scores[:, counts > 0]
     if not scores.shape[1]:
         return np.full(len(scores), np.nan)
