@@ -137,6 +137,8 @@ def full_gradient(loss: Loss, params: PyTree, frozen: PyTree, examples: Examples
         examples: of the client, all in one batch.
         key: passed to `loss`; None for evaluation mode, without dropout and augmentation.
     """
+    if not jax.tree.leaves(params):
+        return params
     capacity, dtype = examples.y.shape[0], jax.tree.leaves(params)[0].dtype
     valid = jnp.arange(capacity, dtype=jnp.int32) < examples.count
     rows = jnp.where(valid, jnp.arange(capacity, dtype=jnp.int32), 0)  # padding is never read
@@ -187,7 +189,8 @@ def local_sgd(
         ValueError: the loss has another shape, or the optimizer needs more than a gradient.
     """
     if not jax.tree.leaves(params):
-        return Trained(params, (), jnp.zeros(()) if training.records_loss else None, jnp.int32(0))
+        state = training.optimizer.init(params) if optimizer_state is None else optimizer_state
+        return Trained(params, state, jnp.zeros(()) if training.records_loss else None, jnp.int32(0))
     if gradient is plain_gradient and after_step is as_stepped and optimizer_state is None:
         layer = layer_in_span(loss, params, examples, training)
         if layer is not None:

@@ -72,7 +72,7 @@ def score_epochs(
         first, count = scored(before)
         _, later = jax.lax.scan(epoch, steps.start, jnp.arange(plan.num_epochs, dtype=jnp.int32))
         if plan.together and plan.num_epochs:
-            later = jax.vmap(lambda judged: scored(judged)[0])(later)
+            later = jax.vmap(lambda judged: scored(judged)[0], axis_size=plan.num_epochs)(later)
         totals = [first, *(later[e] for e in range(plan.num_epochs))]
         return ClientOutput((), info={"count": count} | {str(e): total for e, total in enumerate(totals)})
 

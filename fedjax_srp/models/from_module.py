@@ -156,6 +156,14 @@ def _source(module: Any) -> Any:
     return _NNX(module)
 
 
+def _moved(params: Params) -> Params:
+    """The parameters plus small positive numbers, so that none is zero as biases initially are."""
+    leaves, structure = jax.tree.flatten(params)
+    keys = jax.random.split(jax.random.key(1), len(leaves))
+    moves = [jax.random.uniform(key, w.shape, w.dtype, 0.05, 0.1) for key, w in zip(keys, leaves, strict=True)]
+    return jax.tree.unflatten(structure, [w + move for w, move in zip(leaves, moves, strict=True)])
+
+
 class _Half(nn.Module):
     """The layers of a module below its layer `head`, or from there on.
 
@@ -221,6 +229,7 @@ def from_module(
         params, others = source.init(jax.random.key(0), x)
         if others:
             raise ValueError(f"it keeps {', '.join(sorted(others))}, but only parameters are trained and averaged")
+        params = _moved(params)
         outputs, inputs = source.run(params, x, head)
     except Exception as error:  # of any type: the library and the module are not ours
         reason, kinds = " ".join(str(error).split()), "rngs -> a module of nnx, or key -> a module of Equinox"

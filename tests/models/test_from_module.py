@@ -98,6 +98,12 @@ class Skip(nn.Module):
         return nn.Dense(3, name="b")(nn.relu(nn.Dense(5, name="a")(x))) + nn.Dense(3, name="c")(x)
 
 
+class LateBias(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(3, use_bias=False, name="out")(x) + self.param("bias", nn.initializers.zeros, (1, 3))
+
+
 class Dropping(nnx.Module):
     def __init__(self, rngs):
         self.fc, self.drop = nnx.Linear(4, 3, rngs=rngs), nnx.Dropout(0.5, rngs=rngs)
@@ -118,6 +124,7 @@ REFUSED = {  # message -> (module, head)
         "out",
     ),
     "head='b' is bypassed: the outputs depend on more than its input": (Skip(), "b"),
+    "head='out' is bypassed": (LateBias(), "out"),  # by a parameter that is zero at first
     "head='oud' is no layer; choose from fc1, fc2, out": (Linen(), "oud"),
     "it keeps batch_stats, but only parameters are trained": (Normed(), "Dense_0"),
     "it keeps Rng": (Dropping, "fc"),
