@@ -11,6 +11,7 @@ from fedjax_srp.algorithms.examples import OwnModel
 from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
 from fedjax_srp.base import Array, ClientOutput, Examples, Key, Participants, PyTree, RoundContext, named_key
+from fedjax_srp.models.normalization import without_statistics
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import Above, AtLeast, part
 
@@ -26,10 +27,11 @@ class FedAMP(OwnModel):
     """FedAMP (Huang et al., 2021, Algorithm 1), with the attention A(x) = 1 - exp(-x / sigma) of the paper: every part
     of the model is personal, and a client downloads a mixture u_i of the participants' models.
 
-    u_i = w_i + sum_j xi_ij (w_j - w_i) with `xi_ij = alpha A'(|w_i - w_j|^2)`: near models count more. A participant
-    descends `f_i(w_i) + lambda / (2 alpha) |w_i - u_i|^2`, from its own w_i as in PFLlib, whose penalty is a distance
-    without the square. Under full participation the mixture is the paper's; otherwise it has only the last models of
-    the participants. HeurFedAMP of the same paper has another attention.
+    u_i = w_i + sum_j xi_ij (w_j - w_i) with `xi_ij = alpha A'(|w_i - w_j|^2)`: near models count more. Statistics of
+    BatchNorm have no part in the distances, as in PFLlib. A participant descends
+    `f_i(w_i) + lambda / (2 alpha) |w_i - u_i|^2`, from its own w_i as in PFLlib, whose penalty is a distance without
+    the square. Under full participation the mixture is the paper's; otherwise it has only the last models of the
+    participants. HeurFedAMP of the same paper has another attention.
 
     A mixture adds one model after the other; every device holds the models of all participants. Without a penalty this
     is `LocalOnly` (except for the bytes); a lone participant stays near its own last model.
@@ -74,7 +76,7 @@ class FedAMP(OwnModel):
 
         def add(mixture: SplitParams, other: tuple[SplitParams, Array]) -> tuple[SplitParams, None]:
             model, takes_part = other
-            difference = jax.tree.map(jnp.subtract, model, own)
+            difference = without_statistics(jax.tree.map(jnp.subtract, model, own))
             square = sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(difference))
             # xi_ij = alpha A'(|w_i - w_j|^2) = (alpha / sigma) exp(-|w_i - w_j|^2 / sigma)
             attention = self.attention_step_size / self.attention_width * jnp.exp(-square / self.attention_width)

@@ -121,8 +121,8 @@ class FedPAC(GlobalModel):
 
     def statistics(self, params: SplitParams, examples: Examples) -> tuple[Array, Array]:
         """Class shares times the classes' mean features, and `V_i = (mean |f|^2 - sum_y |p_y mean_y|^2) / n_i`."""
-        count = jnp.maximum(examples.count, 1).astype(self.model.dtype)
         found = self.prototypes(params, examples)
+        count = jnp.maximum(examples.count, 1).astype(found.features.dtype)
         means = found.features * found.weight[:, None] / count
         rows = jnp.arange(examples.y.shape[0], dtype=jnp.int32)
         is_real = rows < examples.count

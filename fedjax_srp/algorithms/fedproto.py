@@ -68,7 +68,7 @@ class FedProto(OwnModel):
         params = self.init_params(key, data)
         x = jnp.zeros((1, *self.model.input_shape), self.model.input_dtype)
         width = jax.eval_shape(self._features, params, x).shape[1]
-        features = jnp.zeros((self.model.num_classes, width), self.model.dtype)
+        features = jnp.zeros((self.model.num_classes, width), jax.tree.leaves(params)[0].dtype)
         return FedProtoServerState(Prototypes(features, features[:, 0]), params)
 
     def init_client(self, key: Key, server: FedProtoServerState, examples: Examples) -> FedProtoClientState:
@@ -109,7 +109,7 @@ class FedProto(OwnModel):
         rows = jnp.arange(examples.y.shape[0], dtype=jnp.int32)
         is_real = rows < examples.count
         x = examples.x[jnp.where(is_real, rows, 0)]  # padding is never read
-        one_hot = jax.nn.one_hot(examples.y, self.model.num_classes, dtype=self.model.dtype)
+        one_hot = jax.nn.one_hot(examples.y, self.model.num_classes, dtype=jax.tree.leaves(params)[0].dtype)
         members = jnp.where(is_real[:, None], one_hot, 0)
         counts = jnp.sum(members, axis=0)
         # C_i^(j) <- mean over the examples of class j

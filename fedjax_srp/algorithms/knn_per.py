@@ -24,7 +24,7 @@ class KNNPer(FedAvg):
     Evaluations: `neighbours` (the default), and those of `FedAvg`.
 
     Args:
-        model: cut after the features whose distances count.
+        model: cut after the features whose distances count; its labels are classes.
         num_neighbours: k; 10 in the paper.
         own_share: lambda, the same for all clients; the paper tunes it for each client on held-out examples.
 

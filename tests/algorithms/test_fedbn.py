@@ -28,7 +28,7 @@ from setting import BATCH, EPOCHS, HEAVY, PLAIN, SMALL, SPREAD, UNEQUAL, Setting
 import fedjax_srp as srp
 from fedjax_srp.algorithms.local import fit_head, local_sgd
 from fedjax_srp.algorithms.training import LocalTraining
-from fedjax_srp.base import Examples
+from fedjax_srp.base import Examples, Participants
 from fedjax_srp.engine.contract import check_algorithm
 from fedjax_srp.engine.traffic import traffic
 from fedjax_srp.models.normalization import has_statistics, is_batch_norm, is_statistic
@@ -168,6 +168,19 @@ def test_statistics_have_no_fisher_information():
     leaves = zip(jax.tree.leaves(gradient), jax.tree.leaves(is_statistic(gradient)), strict=True)
     found = jax.jit(lambda params: algorithm.fisher_trace(KEY, params, examples, training))(start)
     np.testing.assert_allclose(found, sum(jnp.sum(g**2) for g, own in leaves if not own), rtol=1e-4)
+
+
+def test_statistics_are_no_part_of_the_distance_of_models():
+    algorithm, params = srp.algorithms.FedAMP(normalised()), normalised().init(KEY)
+
+    def mixture(distance):
+        other = jax.tree.map(lambda w, own: w + (distance if own else 0.1), params, is_statistic(params))
+        both = Participants(jax.tree.map(lambda *w: jnp.stack(w), params, other), jnp.ones(2, jnp.bool_))
+        return algorithm.mix((), params, both, None)
+
+    assert_close(mixture(9.0).head, mixture(0.1).head, 1e-6)
+    with pytest.raises(AssertionError):
+        assert_close(mixture(0.1).head, params.head, 1e-3)
 
 
 def test_clients_of_fedala_mix_no_statistics():

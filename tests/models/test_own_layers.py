@@ -35,6 +35,17 @@ def test_a_module_without_parameters_is_a_layer():
     assert_close(model.logits(params, x), expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["FedProto", "FedPAC", "FedRoD"])
+def test_means_of_features_and_counts_of_classes_are_no_tokens(name):
+    tokens, labels = np.arange(24, dtype=np.int32).reshape(12, 2) % 5, np.arange(12) % 3
+    rows = np.arange(12).reshape(3, 4)
+    data = srp.data.from_arrays(tokens, labels, tokens + 1, labels, train_indices=rows, test_indices=rows)
+    layers = [srp.models.Layer("in", nn.Embed(6, 2)), srp.models.Layer("out", srp.models.Dense(3))]
+    model = srp.models.Split((2,), 3, layers, dtype=jnp.int32)
+    algorithm = getattr(srp.algorithms, name)(model)
+    assert srp.simulate(algorithm, data, num_rounds=1, key=KEY, progress=False, devices=1).diverged is None
+
+
 def test_every_layer_has_its_own_noise():
     noise = lambda key, x: x + jax.random.normal(key, x.shape)  # noqa: E731
     layers = [srp.models.Layer(name, Doubled(), noise=noise) for name in "ab"]
