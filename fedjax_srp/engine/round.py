@@ -109,14 +109,15 @@ def cohort_pass(
         return output, {name: _report(name, output, client_data) for name in needs}
 
     chunk = jax.jit(jax.vmap(one), inline=True)  # traced once, for the shapes and for the loop
+    zero = lambda leaf: jnp.zeros((), leaf.dtype)  # noqa: E731
 
     def weighted_sum(weight: PyTree, values: PyTree, mine: Array) -> PyTree:
         def weighted(weight: Array, part: PyTree) -> PyTree:
             def leaf_sum(leaf: Array) -> Array:
                 # A padded slot may hold nan (without work d_i / tau_i is 0 / 0), and 0 * nan is nan.
                 is_real = jnp.expand_dims(mine, tuple(range(1, leaf.ndim)))
-                real = jnp.where(is_real, leaf, jnp.zeros((), leaf.dtype))
-                return jnp.tensordot(weight.astype(leaf.dtype), real, 1, precision="highest")  # never TF32
+                real = jnp.where(is_real, leaf, zero(leaf)).astype(_sum_type(leaf))
+                return jnp.tensordot(weight.astype(real.dtype), real, 1, precision="highest")  # never TF32
 
             return jax.tree.map(leaf_sum, part)
 
@@ -136,7 +137,7 @@ def cohort_pass(
         # Integers and flags become floats, so that their mean is one.
         message, weight, info = jax.tree.map(_as_float, (outputs.message, outputs.weight, dict(outputs.info)))
         loss = None if not context.records_loss else outputs.loss
-        weight = jax.tree.map(lambda w: jnp.where(mine, w, jnp.zeros((), w.dtype)), weight)
+        weight = jax.tree.map(lambda w: jnp.where(mine, w, zero(w)), weight)
         return ClientOutput(message, outputs.state, weight, info, loss), reported, window, mine
 
     def trip(layout: Layout, first: Array, carry: tuple[PyTree, ...]) -> tuple[PyTree, ...]:
@@ -144,8 +145,8 @@ def cohort_pass(
         outputs, reported, window, mine = serve(layout, first, states)
         new = (
             weighted_sum(outputs.weight, outputs.message, mine),
-            jax.tree.map(jnp.sum, outputs.weight),
-            jax.tree.map(lambda i: jnp.sum(jnp.where(mine, i, jnp.zeros((), i.dtype))), outputs.info),
+            jax.tree.map(lambda w: jnp.sum(w, dtype=_sum_type(w)), outputs.weight),
+            jax.tree.map(lambda i: jnp.sum(jnp.where(mine, i, zero(i)), dtype=_sum_type(i)), outputs.info),
             None if outputs.loss is None else _summed(outputs.loss, mine),
         )
         if outputs.state is not None:
@@ -158,8 +159,8 @@ def cohort_pass(
         return jax.tree.map(jnp.add, sums, new), states, records, reports
 
     shape = jax.eval_shape(lambda s: serve(layout, jnp.int32(0), s)[0], states)
-    scalar = lambda leaf: jnp.zeros((), leaf.dtype)  # noqa: E731
-    zeros = lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype)  # noqa: E731
+    scalar = lambda leaf: jnp.zeros((), _sum_type(leaf))  # noqa: E731
+    zeros = lambda leaf: jnp.zeros(leaf.shape[1:], _sum_type(leaf))  # noqa: E731
     sums = (
         jax.tree.map(zeros, shape.message),
         jax.tree.map(scalar, shape.weight),
@@ -182,13 +183,14 @@ def cohort_pass(
     sums, states, records, reports = carry
     messages, weights, info, losses = total(layout, sums)
     mean = jax.tree.map(lambda w, part: jax.tree.map(lambda m: m / w.astype(m.dtype), part), weights, messages)
+    mean = jax.tree.map(lambda m, leaf: m.astype(leaf.dtype), mean, shape.message)
     loss = None if losses is None else losses[0] / losses[1]
     if needs:  # a client reports on one device, with zeros on the others
         position = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32)
         ids = jnp.where(position < cohort.size, cohort.client_ids, layout.num_clients)
         took_part = jnp.zeros(layout.num_clients, jnp.bool_).at[ids].set(True, mode="drop")
         reports = jax.tree.map(lambda leaf: jnp.where(took_part, leaf, jnp.nan), total(layout, reports))
-    info = jax.tree.map(lambda i: i / cohort.size.astype(i.dtype), info)
+    info = jax.tree.map(lambda i, leaf: (i / cohort.size.astype(i.dtype)).astype(leaf.dtype), info, shape.info)
     return PassResult(mean, states, info, records, loss, reports)
 
 
@@ -210,6 +212,11 @@ def _summed(loss: TrainingLoss, mine: Array) -> tuple[Array, Array]:
 
 def _as_float(leaf: Array) -> Array:
     return leaf if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf.astype(float)
+
+
+def _sum_type(leaf: Any) -> Any:
+    """The type of a sum over clients: at least float32, since half precision overflows or stops growing."""
+    return leaf.dtype if jnp.finfo(leaf.dtype).bits >= 32 else jnp.dtype(jnp.float32)
 
 
 def as_arrays(tree: PyTree) -> PyTree:
@@ -373,4 +380,5 @@ def _global_gradient_norm(
 
     key = named_key(stream(root, "training", context.round), "gradient")
     mean = cohort_pass(client, supply(layout, data, "train"), clients, cohort, context, key, layout).mean
-    return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(mean))).astype(float)
+    leaves = [leaf.astype(_sum_type(leaf)) for leaf in jax.tree.leaves(mean)]
+    return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in leaves)).astype(float)

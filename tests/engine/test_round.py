@@ -61,6 +61,23 @@ def test_the_engine_averages_messages_by_weights_that_may_be_a_prefix():
         np.testing.assert_allclose(mean.c, values.mean(), rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_means_of_half_precision_neither_overflow_nor_stop_growing(dtype):
+    """The sum of 300 weights of 701 is more than a float16 holds, and a sum of ones in bfloat16 stops at 256."""
+    of_type = lambda number: jnp.full((), number, dtype)  # noqa: E731
+    algorithm = algorithm_of(
+        lambda key, broadcast, state, value, context: ClientOutput(of_type(0.5), None, value, {"one": of_type(1)}),
+        init=lambda key, data: of_type(0),
+        gradient=lambda key, broadcast, state, value, context: ClientOutput(of_type(320)),
+    )
+    policy = scripted(np.arange(300)[None], needs_global_gradient=True)
+    options = {"chunk_size": 1, "num_rounds": 1, "evaluations": (), "participation": policy}
+    history = simulate(algorithm, numbers(*[701.0] * 300), **options)
+    assert history.server_state.dtype == dtype
+    assert history.server_state == 0.5
+    assert (history.metrics["one"], history.metrics["global_grad_norm"]) == (1, 320)
+
+
 def test_padded_slots_are_ignored_even_if_they_give_nan():
     def client(key, broadcast, state, value, context):
         per_step = value / context.work.astype(value.dtype)  # like FedNova's d_i / tau_i: inf or nan without work
