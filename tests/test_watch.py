@@ -87,6 +87,18 @@ def test_a_callback_gets_the_records_of_the_history(whole):
         assert row == known
 
 
+def test_a_key_in_a_state_is_copied_for_a_callback():
+    heard, keys = [], jnp.stack([KEY, jax.random.split(KEY)[0]])
+    algorithm = algorithm_of(
+        lambda key, server, state, value, context: ClientOutput(value),
+        init=lambda key, data: keys,
+        server=lambda key, server, mean, context: server[::-1],
+    )
+    simulate(lambda p: heard.extend((p.server_state(), p.history().server_state)), 2, algorithm, eval_every=1)
+    for found, expected in zip(heard, (keys[::-1], keys[::-1], keys, keys), strict=True):
+        assert (found == expected).all()
+
+
 def test_a_callback_gets_all_seeds_together():
     heard = []
     runs = simulate_seeds(heard.append, num_rounds=2)

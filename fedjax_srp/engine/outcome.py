@@ -73,7 +73,7 @@ def flat_records(segment: Segment, num_clients: int, batched: bool) -> Arrays:
     with_seeds = (lambda a: a) if batched else (lambda a: a[None])
     scalars = {n: value for n, value in segment.rounds._asdict().items() if n not in ("metrics", "reports")}
     new = {name: with_seeds(np.asarray(value)) for name, value in scalars.items()}
-    new |= {f"metrics/{name}": with_seeds(np.asarray(value)) for name, value in segment.rounds.metrics.items()}
+    new |= {f"metrics/{name}": with_seeds(_of_numpy(value)) for name, value in segment.rounds.metrics.items()}
     new["eval_round"] = new["round"][:, -1:] + 1
     for evaluation, parts in segment.scores.items():
         for part, value in zip(("sum", "count"), parts, strict=True):
@@ -81,6 +81,12 @@ def flat_records(segment: Segment, num_clients: int, batched: bool) -> Arrays:
         total, count = (new[f"scores/{evaluation}/{part}"].sum(-1) for part in ("sum", "count"))
         new[f"means/{evaluation}"] = ratio(total, count)  # over clients, weighted by test points
     return new
+
+
+def _of_numpy(value: Any) -> np.ndarray:
+    """An array of a type of NumPy, as files of NumPy have no other: bfloat16 becomes float32."""
+    array = np.asarray(value)
+    return array.astype(np.float32) if array.dtype.kind == "V" else array
 
 
 def ratio(total: np.ndarray, count: np.ndarray) -> np.ndarray:
@@ -188,8 +194,9 @@ def fingerprint(run: Prepared, root: Key, limits: Limits) -> dict[str, Any]:
 
 
 def on_host(tree: PyTree) -> PyTree:
-    """NumPy copies of a tree's arrays; typed keys stay with JAX."""
-    return jax.tree.map(lambda leaf: leaf if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else np.array(leaf), tree)
+    """Copies of a tree's arrays, since a run donates its state: NumPy's, but JAX's of typed keys."""
+    is_key = lambda leaf: jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)  # noqa: E731
+    return jax.tree.map(lambda leaf: jnp.copy(leaf) if is_key(leaf) else np.array(leaf), tree)
 
 
 class Results(NamedTuple):

@@ -79,6 +79,15 @@ def test_a_longer_run_has_the_same_bits(first, whole, tmp_path):
     assert_same_states(longer, whole)
 
 
+def test_a_run_with_a_metric_of_half_precision_is_continued(tmp_path):
+    """Files of NumPy have no bfloat16."""
+    halved = lambda server, data: {"half": server.head["out"]["bias"].sum().astype(jnp.bfloat16)}  # noqa: E731
+    algorithm = changed(job.ALGORITHM, metrics=halved)
+    job.run(tmp_path, num_rounds=2, algorithm=algorithm)
+    continued, whole = job.run(tmp_path, num_rounds=4, algorithm=algorithm), job.run(num_rounds=4, algorithm=algorithm)
+    assert_same_bits(continued.metrics["half"], whole.metrics["half"])
+
+
 def test_a_continued_run_frees_its_initial_states(tmp_path, monkeypatch):
     job.run(tmp_path / "checkpoints", num_rounds=2)
     start, started, alive = Program.start, [], []
