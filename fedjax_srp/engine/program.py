@@ -67,8 +67,9 @@ class Spec(NamedTuple):
 
 def numerics() -> tuple[Any, ...]:
     """The current JAX settings that change what a program computes."""
-    names = "jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion"
-    return tuple(getattr(jax.config, name) for name in names)
+    names = "enable_x64", "default_matmul_precision", "numpy_dtype_promotion", "threefry_partitionable"
+    more = "default_prng_impl", "random_seed_offset", "high_dynamic_range_gumbel"  # of keys that a part makes
+    return tuple(getattr(jax.config, f"jax_{name}") for name in (*names, *more))
 
 
 class Start(NamedTuple):

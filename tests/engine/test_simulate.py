@@ -154,6 +154,8 @@ def test_settings_of_jax_make_a_program_of_their_own():
     assert small.simulate(algorithm, task).compile_seconds == 0
     with jax.default_matmul_precision("highest"):
         assert small.simulate(algorithm, task).compile_seconds > 0
+    with jax.threefry_partitionable(False):  # other random numbers
+        assert small.simulate(algorithm, task).compile_seconds > 0
     with jax.enable_x64(True):
         doubled = simulate(num_rounds=2, data=numbers(*VALUES.astype(np.float64)))
     assert doubled.metrics["w"].dtype == np.float64
