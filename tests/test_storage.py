@@ -55,7 +55,7 @@ def test_a_lock_that_its_last_holder_removes_meanwhile_is_made_again(tmp_path, m
 
     def late(file, how):
         if not removed:
-            removed.append((tmp_path / ".lock").unlink())
+            removed.append((tmp_path / storage.LOCK).unlink())
         flock(file, how)
 
     monkeypatch.setattr(fcntl, "flock", late)
