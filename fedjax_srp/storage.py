@@ -43,10 +43,10 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-SEAL, LOCK = "contents.json", ".fedjax_srp.lock"
-_ARRAYS, _CHECKSUM = "arrays", "checksum"
+SEAL, LOCK, _ARRAYS, _CHECKSUM = "contents.json", ".fedjax_srp.lock", "arrays", "checksum"
 _FULL = {errno.ENOSPC: "No space left on device", errno.EDQUOT: "Disk quota exceeded", errno.EFBIG: "File too large"}
 _FORMULA = re.compile(r"'*(?![+-]?[\d.]+(e[+-]?\d+)?$)[=+@\t\r-]")  # but no number
+_PATTERN = re.compile(r"[*?[\\]" if os.sep == "/" else r"\[")  # in a path, to orbax, which then drops the arrays
 _MAKE_ROOM = "what was written before is intact; make room and run it again"
 _NO_LINK = os.O_NOFOLLOW | os.O_NONBLOCK if hasattr(os, "O_NOFOLLOW") else 0
 
@@ -80,8 +80,8 @@ def write(folder: Path, arrays: Mapping[str, Any], facts: Mapping[str, Any], alo
             staging.mkdir()
         _wait(alone)
         if real:
-            with _checkpointer(alone) as checkpointer:
-                checkpointer.save((staging / _ARRAYS).absolute(), real)
+            with _checkpointer(staging, alone) as (checkpointer, path):
+                checkpointer.save(path, real)
         if first:
             shapes = {name: [list(np.shape(leaf)), str(leaf.dtype)] for name, leaf in arrays.items()}
             files = digests(staging, (path for path in staging.rglob("*") if path.is_file()))
@@ -115,8 +115,8 @@ def read(folder: Path, like: Mapping[str, Any] | None = None, alone: bool = Fals
     import orbax.checkpoint as ocp
 
     target = real | jax.tree.map(ocp.utils.to_shape_dtype_struct, {name: real[name] for name in like if name in real})
-    with _checkpointer(alone) as checkpointer:
-        return found | checkpointer.restore((folder / _ARRAYS).absolute(), args=ocp.args.StandardRestore(target))
+    with _checkpointer(folder, alone) as (checkpointer, path):
+        return found | checkpointer.restore(path, args=ocp.args.StandardRestore(target))
 
 
 def digests(folder: Path, files: Iterable[Path]) -> dict[str, Any]:
@@ -141,7 +141,8 @@ def _digest(path: Path) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _checkpointer(alone: bool) -> Iterator[Any]:
+def _checkpointer(folder: Path, alone: bool) -> Iterator[tuple[Any, Path]]:
+    """Give a checkpointer, and its path in a folder; by a link if orbax would take the folder's for a pattern."""
     import orbax.checkpoint as ocp
 
     index = jax.process_index() if alone else 0
@@ -149,8 +150,11 @@ def _checkpointer(alone: bool) -> Iterator[Any]:
     options = ocp.options.MultiprocessingOptions(primary_host=index, active_processes=processes)
     handler = ocp.StandardCheckpointHandler(multiprocessing_options=options)
     logging.getLogger("absl").addFilter(_is_not_of_orbax)
-    with ocp.Checkpointer(handler, multiprocessing_options=options) as checkpointer:
-        yield checkpointer
+    with contextlib.ExitStack() as stack:
+        if _PATTERN.search(os.fspath(path := folder.absolute())):
+            path = Path(stack.enter_context(tempfile.TemporaryDirectory()), "link")
+            path.symlink_to(folder.absolute())
+        yield stack.enter_context(ocp.Checkpointer(handler, multiprocessing_options=options)), path / _ARRAYS
 
 
 def _is_not_of_orbax(record: logging.LogRecord) -> bool:
@@ -215,9 +219,7 @@ def _sealed(value: Mapping[str, Any]) -> str:
 
 
 def replace(files: Mapping[Path, Callable[[Path], object]]) -> None:
-    """Write files atomically: all into temporary folders beside them first, then into place.
-
-    A link is replaced, and its target is unchanged.
+    """Write files atomically, all into temporary folders beside them first; links are replaced, not their targets.
 
     Args:
         files: path -> function that writes the file to a given path.
@@ -326,8 +328,7 @@ def as_full_disk(error: BaseException, path: Path | None) -> OSError | None:
     """Return an error of one line if `error`, of any library, means a full disk; else None."""
     if isinstance(error, OSError) and _MAKE_ROOM in str(error):
         return error
-    code = getattr(error, "errno", None)
-    known = code if code in _FULL else next((code for code, text in _FULL.items() if text in str(error)), None)
+    known = next((no for no, text in _FULL.items() if getattr(error, "errno", 0) == no or text in str(error)), None)
     where = "" if path is None else f": {str(path)!r}"
     return None if known is None else OSError(known, f"{_FULL[known]}{where}; {_MAKE_ROOM}")
 
@@ -353,8 +354,7 @@ def held(folder: Path, argument: str) -> Iterator[None]:
         argument: name of the caller's argument for the folder.
 
     Raises:
-        FolderLockedError: another process holds the lock, or the lock file is a link.
-        ValueError: the folder cannot be created.
+        ValueError: the folder cannot be created, or another process holds it (`FolderLockedError`).
     """
     refusal, lock = "", None
     if jax.process_index() == 0:

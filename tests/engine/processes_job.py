@@ -24,8 +24,8 @@ def runs(folder, shard_data):
     options = {"participation": POLICY, "clock": CLOCK, "num_rounds": 4, "eval_every": 2, "chunk_size": 1}
     options |= {"shard_data": shard_data}
     whole = srp.simulate(ALGORITHM, DATA, key=key, **options)
-    srp.simulate(ALGORITHM, DATA, key=key, checkpoint_dir=folder / "checkpoint", **options | {"num_rounds": 2})
-    continued = srp.simulate(ALGORITHM, DATA, key=key, checkpoint_dir=folder / "checkpoint", **options)
+    srp.simulate(ALGORITHM, DATA, key=key, checkpoint_dir=folder / "[check]point", **options | {"num_rounds": 2})
+    continued = srp.simulate(ALGORITHM, DATA, key=key, checkpoint_dir=folder / "[check]point", **options)
 
     def client(key, broadcast, state, value, context):
         return ClientOutput(value + broadcast + jax.random.normal(key), state + value, value**2)

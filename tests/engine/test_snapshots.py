@@ -153,7 +153,10 @@ def test_a_damaged_snapshot_is_replaced_when_its_round_is_repeated(folder):
     assert sorted(path.name for path in folder.iterdir()) == ["2", "4", *COPIES]
 
 
-def test_the_latest_write_is_read(tmp_path):
+@pytest.mark.parametrize("name", ["plain", "rate=[0.1]", "[x", "back\\slash", "a*b?"])
+def test_the_latest_write_is_read(name, tmp_path):
+    tmp_path = tmp_path / name  # orbax takes some names for patterns
+    tmp_path.mkdir()
     for value in range(3):
         arrays = {"a": np.full(500, value), "b": jnp.full(3, float(value))}
         storage.write(tmp_path / "same", arrays, {"value": value})
