@@ -19,6 +19,7 @@ ROUND_COLUMNS = {  # name -> type in memory
     "communicated": np.bool_,
     "finite": np.bool_,
 }
+LOG_COLUMNS = ("name", "run", "seed")  # of `Progress.rows`, before those of `history.csv`
 
 
 class Metrics(dict[str, T]):
@@ -38,10 +39,11 @@ jax.tree_util.register_pytree_with_keys(  # an unregistered subclass of dict is 
 
 
 def check_metric_names(where: str, metrics: Iterable[str], evaluations: Iterable[str]) -> None:
-    """Raise a ValueError if a metric has the name of a column of `history.csv`."""
-    columns = {*ROUND_COLUMNS, "elapsed", *map(accuracy_column, evaluations)}
+    """Raise a ValueError if a metric has the name of a column of `history.csv` or of the rows of a log."""
+    columns = {*ROUND_COLUMNS, *LOG_COLUMNS, "elapsed", *map(accuracy_column, evaluations)}
     if clash := sorted(columns & set(metrics)):
-        raise ValueError(f"{where} has {clash[0]!r}, which is a column of history.csv already: rename the metric")
+        of = "logs (srp.watch)" if clash[0] in LOG_COLUMNS else "history.csv"
+        raise ValueError(f"{where} has {clash[0]!r}, which is a column of {of} already: rename the metric")
 
 
 def accuracy_column(evaluation: str) -> str:

@@ -21,6 +21,7 @@ import numpy as np
 
 from fedjax_srp._checks import checked
 from fedjax_srp.base import PyTree
+from fedjax_srp.columns import LOG_COLUMNS
 from fedjax_srp.history import History
 from fedjax_srp.storage import jsonable
 
@@ -147,7 +148,7 @@ def _is_row(line: str) -> bool:
 
 def _scalars(row: Mapping[str, Any]) -> dict[str, float]:
     prefix = f"seed_{row['seed']}/" if "seed" in row else ""
-    names = row.keys() - {"name", "run", "seed", "round"}
+    names = row.keys() - {*LOG_COLUMNS, "round"}
     return {prefix + name: float(value) for name, value in row.items() if name in names}
 
 

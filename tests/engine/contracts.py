@@ -80,6 +80,7 @@ BROKEN_ALGORITHMS = {
     ),
     "info_column": (in_round(client=client_of(info={"elapsed": 1.0})), "has 'elapsed', which is a column of history.c"),
     "metrics_column": ({"metrics": lambda *args: {"round": 1}}, "metrics or info has 'round', which is a column of hi"),
+    "metrics_run": ({"metrics": lambda *args: {"run": 1.0}}, "has 'run', which is a column of logs (srp.watch)"),
     "metrics_accuracy": ({"metrics": lambda *args: {"accuracy_value": 1.0}}, "which is a column of history.csv"),
     # Return values of the server and of other methods.
     "server_structure": (in_round(server=lambda *args: (args[1],)), "round.server returned (float32[],), it must be l"),
