@@ -33,7 +33,9 @@ class FedBABU(GlobalModel):
     `fine_tune`, only the head trained; `global`, the shared body under the initial head.
 
     Args:
-        model: cut at the first layer of the head, the last layer in the paper.
+        model: cut at the first layer of the head, the last layer in the paper. Put BatchNorm below the cut: in a head
+            it normalises by the batch while the body is trained, but its running statistics, which evaluations use,
+            keep their initial values until they are fine-tuned.
         training: of the body; the paper weighs clients by their examples and has momentum 0.9.
 
     Example:
