@@ -6,12 +6,14 @@ import dataclasses
 from typing import Annotated, Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 
 from fedjax_srp.algorithms.local import Loss, example_loss, full_gradient, local_sgd, with_tuned_head
 from fedjax_srp.algorithms.optimizers import SGD, Given, as_optimizer
 from fedjax_srp.algorithms.training import LocalTraining, Training
 from fedjax_srp.backend import platform
 from fedjax_srp.base import (
+    Array,
     ClientOutput,
     Examples,
     FederatedAlgorithm,
@@ -79,6 +81,14 @@ class ExampleAlgorithm(FederatedAlgorithm):
     def loss(self) -> Loss:
         """The loss of each example under the whole model, `(params, frozen, x, y, key) -> (batch,)`."""
         return example_loss(self.model)
+
+    def one_hot(self, y: Array, dtype: Any) -> Array:
+        """Return (..., num_classes) flags of classes y; raise a ValueError for labels that are no classes."""
+        if not jnp.issubdtype(y.dtype, jnp.integer):
+            raise ValueError(
+                f"{self.name} needs classes and labels are {y.dtype}; give integers, or choose e.g. fedavg"
+            )
+        return jax.nn.one_hot(y, self.model.num_classes, dtype=dtype)
 
 
 @part

@@ -72,7 +72,7 @@ class FedAS(OwnModel):
 
     def distance(self, body: PyTree, own: Prototypes, x: Array, y: Array, key: Key | None) -> Array:
         """Mean squared difference of each example's features from the client's class means, (batch,)."""
-        is_label = jax.nn.one_hot(y, self.model.num_classes, dtype=own.features.dtype)
+        is_label = self.one_hot(y, own.features.dtype)
         features = self.model.represent(body, x, key).reshape(x.shape[0], -1)
         return jnp.mean(jnp.square(features - is_label @ own.features), axis=1)
 

@@ -85,7 +85,7 @@ class FedProto(OwnModel):
     def regularised(self, params: SplitParams, shared: Prototypes, x: Array, y: Array, key: Key | None) -> Array:
         """Cross-entropy plus penalized distance to the class's prototype of each example, (batch,)."""
         features = self.model.represent(params.representation, x, key)
-        is_label = jax.nn.one_hot(y, self.model.num_classes, dtype=features.dtype)
+        is_label = self.one_hot(y, features.dtype)
         is_known = is_label @ (shared.weight > 0).astype(features.dtype)
         difference = features.reshape(x.shape[0], -1) - is_label @ shared.features
         distance = is_known * jnp.mean(jnp.square(difference), axis=1)
@@ -109,7 +109,7 @@ class FedProto(OwnModel):
         rows = jnp.arange(examples.y.shape[0], dtype=jnp.int32)
         is_real = rows < examples.count
         x = examples.x[jnp.where(is_real, rows, 0)]  # padding is never read
-        one_hot = jax.nn.one_hot(examples.y, self.model.num_classes, dtype=jax.tree.leaves(params)[0].dtype)
+        one_hot = self.one_hot(examples.y, jax.tree.leaves(params)[0].dtype)
         members = jnp.where(is_real[:, None], one_hot, 0)
         counts = jnp.sum(members, axis=0)
         # C_i^(j) <- mean over the examples of class j

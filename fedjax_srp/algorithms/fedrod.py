@@ -81,7 +81,7 @@ class FedRoD(GlobalModel):
     ) -> ClientOutput:
         """Local SGD on both losses at once: neither has a gradient in the parameters that the other one trains."""
         is_real = jnp.arange(examples.y.shape[0], dtype=jnp.int32) < examples.count
-        one_hot = jax.nn.one_hot(examples.y, self.model.num_classes, dtype=jax.tree.leaves(params)[0].dtype)
+        one_hot = self.one_hot(examples.y, jax.tree.leaves(params)[0].dtype)
         # log n_y of each class y; a class without examples gets a tiny n_y, and so no probability
         counts = jnp.sum(jnp.where(is_real[:, None], one_hot, 0), axis=0)
         log_counts = jnp.log(jnp.maximum(counts, jnp.finfo(counts.dtype).tiny))

@@ -46,7 +46,7 @@ class KNNPer(FedAvg):
         representation, head = server.params
         known = self._features(representation, examples.x)
         is_real = jnp.arange(known.shape[0], dtype=jnp.int32) < examples.count
-        one_hot = jax.nn.one_hot(examples.y, self.model.num_classes, dtype=known.dtype)
+        one_hot = self.one_hot(examples.y, known.dtype)
 
         def predict(x: Array) -> Array:
             features = self.model.represent(representation, x)

@@ -51,6 +51,13 @@ def test_clients_are_scored_by_their_training_loss(data):
         )
 
 
+@pytest.mark.parametrize("name", ["fedproto", "fedpac", "fedrod", "fedas", "knn_per"])
+def test_methods_that_count_classes_refuse_numbers(data, name):
+    method = srp.methods.get(name, dataset=data, model=srp.models.LinearRegression((D,)))
+    with refused(f"{name} needs classes and labels are float32; give integers, or choose e.g. fedavg"):
+        srp.simulate(method, data, num_rounds=1, key=KEY, progress=False)
+
+
 def test_numbers_are_no_classes(data):
     """Neither in data scored by their training loss; integers may be classes or numbers."""
     model = srp.models.MLP((D,), 1, hidden=())
