@@ -48,9 +48,8 @@ CLOCKS = {
     "dynamic": srp.clocks.Dynamic(srp.clocks.Exponential(srp.clocks.Uniform(1 / NUM_CLIENTS, 1.0))),
 }
 DOUBLING = srp.participation.Doubling(initial=3, rounds_per_stage=1)
-UNIFORM_ONLY = ("local_only", "scaffold", "scaffold_ft", "fed_mtl")  # they refuse other weightings
 DOUBLED = ("srpfl", "lg_srpfl", "flanp_fedavg", "flanp_fedavg_ft")  # double by default; their other policy is `full`
-POLICY = {"initial": 3, "rounds_per_stage": 1, "k": 3}  # each policy takes those that it reads
+POLICY = {"initial": 3, "rounds_per_stage": 1, "k": 2}  # each policy takes those that it reads
 TRAINING = {"learning_rate": 0.05, "momentum": 0.5}
 OTHERS = {"epochs": 2, "batch_size": 7, "weighting": "num_examples", "weight_decay": 1e-3, "fine_tune_epochs": 3}
 # Further cases, on the dynamic clock: method, participation, options. With this seed l2gd trains, aggregates and trains
@@ -112,7 +111,8 @@ def runs() -> dict[str, Run]:
             add(f"{name}, {clock}, own", name, clock, {}, **TRAINING)
             other = "full" if name in DOUBLED else "doubling"
             add(f"{name}, {clock}, {other}", name, clock, {}, participation=other, **TRAINING)
-        others = {o: v for o, v in OTHERS.items() if o != "weighting" or name not in UNIFORM_ONLY}
+        is_uniform = getattr(srp.methods.recipe(name.removesuffix("_ft")).factory, "requires_uniform_weighting", False)
+        others = {o: v for o, v in OTHERS.items() if o != "weighting" or not is_uniform}
         add(f"{name}, fixed, own, other options", name, "fixed", others, **TRAINING)
     for name in ("fedavg", "fedrep", "scaffold"):
         add(f"{name}, fixed, own, no momentum", name, "fixed", {}, learning_rate=0.05)
