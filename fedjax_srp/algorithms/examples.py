@@ -86,7 +86,7 @@ class ExampleAlgorithm(FederatedAlgorithm):
         """Return (..., num_classes) flags of classes y; raise a ValueError for labels that are no classes."""
         if not jnp.issubdtype(y.dtype, jnp.integer):
             raise ValueError(
-                f"{self.name} needs classes and labels are {y.dtype}; give integers, or choose e.g. fedavg"
+                f"{self.name} needs class labels, but the labels are {y.dtype}; give integers, or choose e.g. fedavg"
             )
         return jax.nn.one_hot(y, self.model.num_classes, dtype=dtype)
 

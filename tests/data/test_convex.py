@@ -54,7 +54,7 @@ def test_clients_are_scored_by_their_training_loss(data):
 @pytest.mark.parametrize("name", ["fedproto", "fedpac", "fedrod", "fedas", "knn_per"])
 def test_methods_that_count_classes_refuse_numbers(data, name):
     method = srp.methods.get(name, dataset=data, model=srp.models.LinearRegression((D,)))
-    with refused(f"{name} needs classes and labels are float32; give integers, or choose e.g. fedavg"):
+    with refused(f"{name} needs class labels, but the labels are float32; give integers, or choose e.g. fedavg"):
         srp.simulate(method, data, num_rounds=1, key=KEY, progress=False)
 
 
