@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from fedjax_srp.base import Array, ClientData, ClientOutput, FederatedSource, Key, PyTree, RoundContext
 from fedjax_srp.engine.contract import score
-from fedjax_srp.engine.owned import supply_both
+from fedjax_srp.engine.owned import data_access_both
 from fedjax_srp.engine.round import all_clients, cohort_pass, stream
 from fedjax_srp.engine.sharding import Layout, gather
 
@@ -76,7 +76,7 @@ def score_epochs(
         totals = [first, *(later[e] for e in range(plan.num_epochs))]
         return ClientOutput((), info={"count": count} | {str(e): total for e, total in enumerate(totals)})
 
-    key, both = stream(root, "evaluation", jnp.int32(0)), supply_both(layout, data)
+    key, both = stream(root, "evaluation", jnp.int32(0)), data_access_both(layout, data)
 
     def with_samples(samples: Array) -> tuple[Array, Array]:
         def one(key: Key, client_state: Any, client_data: Any, context: RoundContext) -> ClientOutput:

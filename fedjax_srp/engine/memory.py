@@ -61,7 +61,7 @@ def estimate(run: Prepared) -> Memory:
         return policy, clock, cohort, times
 
     judged = sizes.judged if run.evaluations else 0
-    largest = layout.parts[0]
+    largest = layout.by_chunk_size[0]
     judging = CLIENT_FACTOR * judged if layout.platform == "cpu" or not judged else judged + 2 * sizes.carried_evaluated
     in_chunk = max(largest.chunk_size * _bytes_at_work(sizes, layout.platform), layout.evaluation_chunk * judging)
     if layout.num_devices > 1:  # clients that move at once are on every device
@@ -139,7 +139,7 @@ def check_working(run: Prepared, working: int) -> None:
     """Raise a ValueError if the working memory of a compiled simulation does not fit; the rest is already placed."""
     free = _free_share(run.layout)
     if free is not None and working > free:
-        chunk, devices = run.layout.parts[0].chunk_size, run.layout.num_devices
+        chunk, devices = run.layout.by_chunk_size[0].chunk_size, run.layout.num_devices
         raise ValueError(
             f"chunk_size={chunk}: clients at work and their evaluation need {working / GIB:.2f} GiB on each of "
             f"{devices} devices and {free / GIB:.2f} GiB are free; use a smaller chunk_size, fewer seeds, "
@@ -157,7 +157,7 @@ def _refusal(run: Prepared, needed: Memory, free: float) -> str:
         (needed.schedule, f"num_clients={layout.num_clients}", f"{fewer_seeds}fewer clients, a smaller pool"),
         (
             needed.working,
-            f"chunk_size={layout.parts[0].chunk_size}",
+            f"chunk_size={layout.by_chunk_size[0].chunk_size}",
             f"{fewer_seeds}a smaller chunk_size, a smaller model",
         ),
     )

@@ -172,29 +172,29 @@ def owned_client(layout: Layout, data: Any, client_id: Array) -> ClientData:
     return data.own.train_client(layout.row(client_id))
 
 
-class Supply(NamedTuple):
-    """Access to clients' data: move those of a window between devices, then read each client's data from its row."""
+class DataAccess(NamedTuple):
+    """Access to clients' data: `move` those of a window between devices, then `read` each client from its row."""
 
     move: Callable[[Window], PyTree]  # -> leaves (chunk_size, ...)
-    give: Callable[[Array, PyTree], ClientData]  # () id and its moved row -> data
+    read: Callable[[Array, PyTree], ClientData]  # () id and its moved row -> data
 
 
-def supply(layout: Layout, data: Any, split: str) -> Supply:
-    """Supply of the "train" or "test" data of clients, from the device's shard of `place_data`'s result."""
+def data_access(layout: Layout, data: Any, split: str) -> DataAccess:
+    """Access to the "train" or "test" data of clients, in the device's shard of `place_data`'s result."""
     name = f"{split}_client"
     if not isinstance(data, OwnedData):  # nothing moves, and shared arrays are not copied for each client
-        return Supply(lambda window: (), lambda client_id, _: getattr(data, name)(client_id))
+        return DataAccess(lambda window: (), lambda client_id, _: getattr(data, name)(client_id))
     stored = jax.vmap(getattr(data.own.stored(), name))
-    return Supply(
+    return DataAccess(
         lambda window: collect(layout, stored, window),
         lambda client_id, examples: examples._replace(x=data.own.model_input(examples.x)),
     )
 
 
-def supply_both(layout: Layout, data: Any) -> Supply:
-    """Supply of training and test data of clients, as pairs."""
-    train, test = supply(layout, data, "train"), supply(layout, data, "test")
-    return Supply(
+def data_access_both(layout: Layout, data: Any) -> DataAccess:
+    """Access to training and test data of clients, as pairs."""
+    train, test = data_access(layout, data, "train"), data_access(layout, data, "test")
+    return DataAccess(
         lambda window: (train.move(window), test.move(window)),
-        lambda client_id, moved: (train.give(client_id, moved[0]), test.give(client_id, moved[1])),
+        lambda client_id, moved: (train.read(client_id, moved[0]), test.read(client_id, moved[1])),
     )

@@ -32,7 +32,7 @@ from fedjax_srp.base import (
     named_key,
 )
 from fedjax_srp.engine.cohort import cohort_fault, slowest, wasted_time
-from fedjax_srp.engine.owned import Supply, supply
+from fedjax_srp.engine.owned import DataAccess, data_access
 from fedjax_srp.engine.sharding import (
     Layout,
     Window,
@@ -72,7 +72,7 @@ class PassResult(NamedTuple):
 
 def cohort_pass(
     client: Callable[[Key, ClientState, ClientData, RoundContext], ClientOutput],
-    supply_data: Supply,
+    access: DataAccess,
     states: PyTree,
     cohort: Cohort,
     context: RoundContext,
@@ -83,14 +83,14 @@ def cohort_pass(
 ) -> PassResult:
     """Run a client function over a cohort; rounds, criteria and evaluations all use this.
 
-    The cohort is cut into windows of `num_devices * chunk_size` positions. A loop with a traced trip count serves one
+    The cohort is cut into windows of `num_devices * chunk_size` positions. A loop with a traced trip count runs one
     window per trip, so one program serves every cohort size; its cost depends on the cohort, its memory on the chunk. A
-    layout with large chunks has a loop over full large chunks first. Each device serves its own clients first; only in
+    layout with large chunks has a loop over full large chunks first. Each device trains its own clients first; only in
     later windows do devices exchange states and wait for each other.
 
     Args:
         client: `(key, state, data, context) -> ClientOutput` of ONE client.
-        supply_data: of the clients.
+        access: to their data.
         states: of all clients, leaves (owned, ...).
         cohort: the first `size` ids take part.
         context: of the round; `work` is filled in for each client.
@@ -104,7 +104,7 @@ def cohort_pass(
     client_ids, work = (jnp.pad(by_position, pad) for by_position in ordered)
 
     def one(client_id: Array, work: Array, state: ClientState, moved: PyTree) -> tuple[ClientOutput, dict[str, Array]]:
-        client_data = supply_data.give(client_id, moved)
+        client_data = access.read(client_id, moved)
         output = client(jax.random.fold_in(key, client_id), state, client_data, context._replace(work=work))
         return output, {name: _report(name, output, client_data) for name in needs}
 
@@ -123,8 +123,10 @@ def cohort_pass(
 
         return jax.tree.map(weighted, weight, values)  # `weight` is a prefix of `values`
 
-    def serve(layout: Layout, first: Array, states: PyTree) -> tuple[ClientOutput, dict[str, Array], Window, Array]:
-        """Serve the window that starts at `first`: outputs, reports, the window and the mask of real slots."""
+    def run_window(
+        layout: Layout, first: Array, states: PyTree
+    ) -> tuple[ClientOutput, dict[str, Array], Window, Array]:
+        """Run the window that starts at `first`: outputs, reports, the window and the mask of real slots."""
         positions = first + window_positions(layout)
         active = positions < cohort.size
         # A padded slot repeats the first participant without work and with weight zero.
@@ -133,16 +135,16 @@ def cohort_pass(
         window, mine = Window(ids, active, away), my_chunk(layout, active)
         rows = barrier(take(layout, states, window))  # read once, before new states are written
         chunk_work = jnp.where(mine, my_chunk(layout, work[positions]), 0)
-        outputs, reported = chunk(my_chunk(layout, ids), chunk_work, rows, supply_data.move(window))
+        outputs, reported = chunk(my_chunk(layout, ids), chunk_work, rows, access.move(window))
         # Integers and flags become floats, so that their mean is one.
         message, weight, info = jax.tree.map(_as_float, (outputs.message, outputs.weight, dict(outputs.info)))
         loss = None if not context.records_loss else outputs.loss
         weight = jax.tree.map(lambda w: jnp.where(mine, w, zero(w)), weight)
         return ClientOutput(message, outputs.state, weight, info, loss), reported, window, mine
 
-    def trip(layout: Layout, first: Array, carry: tuple[PyTree, ...]) -> tuple[PyTree, ...]:
+    def add_window(layout: Layout, first: Array, carry: tuple[PyTree, ...]) -> tuple[PyTree, ...]:
         sums, states, records, reports = carry
-        outputs, reported, window, mine = serve(layout, first, states)
+        outputs, reported, window, mine = run_window(layout, first, states)
         new = (
             weighted_sum(outputs.weight, outputs.message, mine),
             jax.tree.map(lambda w: jnp.sum(w, dtype=_sum_type(w)), outputs.weight),
@@ -158,7 +160,7 @@ def cohort_pass(
             reports = jax.tree.map(lambda all, some: all.at[ids].set(some, mode="drop"), reports, reported)
         return jax.tree.map(jnp.add, sums, new), states, records, reports
 
-    shape = jax.eval_shape(lambda s: serve(layout, jnp.int32(0), s)[0], states)
+    shape = jax.eval_shape(lambda s: run_window(layout, jnp.int32(0), s)[0], states)
     scalar = lambda leaf: jnp.zeros((), _sum_type(leaf))  # noqa: E731
     zeros = lambda leaf: jnp.zeros(leaf.shape[1:], _sum_type(leaf))  # noqa: E731
     sums = (
@@ -170,16 +172,16 @@ def cohort_pass(
     records = jax.tree.map(lambda i: jnp.zeros((layout.owned,), i.dtype), shape.info) if record else ()
     reports = {name: jnp.zeros(layout.num_clients) for name in needs}
     carry, done, size = (sums, states, records, reports), jnp.int32(0), batch_max(cohort.size)
-    for part in layout.parts:
-        left = size - done
-        trips = left // part.window if part.window > layout.window else (left + part.window - 1) // part.window
+    for sized in layout.by_chunk_size:
+        padding = 0 if sized.window > layout.window else sized.window - 1  # large chunks only while full
+        num_windows = (size - done + padding) // sized.window
         carry = fori_loop(
-            trips,
-            lambda i, carry, part=part, done=done: trip(part, done + i * part.window, carry),
+            num_windows,
+            lambda i, carry, sized=sized, done=done: add_window(sized, done + i * sized.window, carry),
             carry,
-            at_most=-(-cohort.client_ids.shape[0] // part.window),
+            at_most=-(-cohort.client_ids.shape[0] // sized.window),
         )
-        done = done + trips * part.window
+        done = done + num_windows * sized.window
     sums, states, records, reports = carry
     messages, weights, info, losses = total(layout, sums)
     mean = jax.tree.map(lambda w, part: jax.tree.map(lambda m: m / w.astype(m.dtype), part), weights, messages)
@@ -270,7 +272,7 @@ def run_phase(
         return phase.client(key, down, state, client_data, context)
 
     key = named_key(stream(root, "training", context.round), name)
-    result = cohort_pass(client, supply(layout, data, "train"), states, cohort, context, key, layout, needs=needs)
+    result = cohort_pass(client, data_access(layout, data, "train"), states, cohort, context, key, layout, needs=needs)
     key_server = named_key(stream(root, "server", context.round), name)
     return as_arrays(phase.server(key_server, server, result.mean, context)), result
 
@@ -379,6 +381,6 @@ def _global_gradient_norm(
         return gradient(key, broadcast, state, client_data, context)._replace(state=None)
 
     key = named_key(stream(root, "training", context.round), "gradient")
-    mean = cohort_pass(client, supply(layout, data, "train"), clients, cohort, context, key, layout).mean
+    mean = cohort_pass(client, data_access(layout, data, "train"), clients, cohort, context, key, layout).mean
     leaves = [leaf.astype(_sum_type(leaf)) for leaf in jax.tree.leaves(mean)]
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in leaves)).astype(float)

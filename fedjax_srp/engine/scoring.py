@@ -7,7 +7,7 @@ from typing import Any
 
 from fedjax_srp.base import Array, ClientOutput, FederatedAlgorithm, FederatedSource, Key, Personalize, RoundContext
 from fedjax_srp.engine.contract import score
-from fedjax_srp.engine.owned import supply_both
+from fedjax_srp.engine.owned import data_access_both
 from fedjax_srp.engine.round import SimulationState, all_clients, cohort_pass, stream
 from fedjax_srp.engine.sharding import Layout, gather
 
@@ -43,7 +43,7 @@ def score_clients(
 
         return client
 
-    key, both = stream(root, "evaluation", state.round), supply_both(layout, data)
+    key, both = stream(root, "evaluation", state.round), data_access_both(layout, data)
     scores = {}
     for name in names:
         client = judge(name, algorithm.evaluations[name])

@@ -84,8 +84,8 @@ class Layout(NamedTuple):
         return Mesh(np.array(self.devices), (AXIS,), axis_types=(AxisType.Auto,))
 
     @property
-    def parts(self) -> tuple[Layout, ...]:
-        """This layout split by chunk size, large chunks first."""
+    def by_chunk_size(self) -> tuple[Layout, ...]:
+        """A layout for each chunk size, the large one first."""
         small = self._replace(large_chunk=0)
         return (small._replace(chunk_size=self.large_chunk), small) if self.large_chunk else (small,)
 

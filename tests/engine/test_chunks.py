@@ -174,8 +174,8 @@ def test_accelerators_have_large_chunks_by_default():
     assert default_chunks("gpu", 14 * mebibyte, 0, 0, 100) == (50, 0, 100)  # there is memory for 73
     assert default_chunks("cpu", 100, 100, 100, 1_000) == (16, 0, 16)
     layout = Layout((SimpleNamespace(platform="gpu"),), 156, 10_000, 512, large_chunk=3 * 156)
-    assert [part.chunk_size for part in layout.parts] == [3 * 156, 156]
-    assert [part.chunk_size for part in layout.for_evaluation().parts] == [512]
+    assert [part.chunk_size for part in layout.by_chunk_size] == [3 * 156, 156]
+    assert [part.chunk_size for part in layout.for_evaluation().by_chunk_size] == [512]
 
 
 ALONE = pytest.mark.skipif(jax.__version_info__ >= (0, 11), reason="XLA copies nothing by itself")
