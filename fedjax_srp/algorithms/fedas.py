@@ -18,6 +18,8 @@ from fedjax_srp.models.normalization import without_statistics
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import StepSize, part
 
+LEAST_WEIGHT = 1e-18  # clients without gradients weigh this; its products with a model are no subnormal numbers
+
 
 class FedASClientState(NamedTuple):
     """The client's own model."""
@@ -105,7 +107,7 @@ class FedAS(OwnModel):
         dtype = jax.tree.leaves(params)[0].dtype
         start, key_fisher = Measured(params, jnp.zeros((), dtype)), named_key(key, "fisher")
         end = local_sgd(key_fisher, self.measured_loss, start, (), examples, epoch, gradient=squares).params
-        return jnp.maximum(end.squares, jnp.finfo(dtype).tiny)  # if all are zero, weights are equal
+        return jnp.maximum(end.squares.astype(float), LEAST_WEIGHT)
 
     def server(self, key: Key, server: Any, mean: SplitParams, context: RoundContext) -> FedAvgServerState:
         """The mean representation, and the mean head for evaluations."""
