@@ -108,7 +108,12 @@ class Failing(Wrapped):
     def sample(self, key: Key, state: ClockState, now: Array) -> tuple[ClientTimes, ClockState]:
         """The times of the other clock, with the times of failures."""
         times, state = self.clock.sample(key, state, now)
-        key_who, key_when = jax.random.split(named_key(key, "failure"))
+        key, clock = named_key(key, "failure"), self.clock
+        while isinstance(clock, Wrapped):
+            if isinstance(clock, Failing):  # it has failures of its own
+                key = named_key(key, "failure")
+            clock = clock.clock
+        key_who, key_when = jax.random.split(key)
         shape, dtype = times.realised.shape, times.realised.dtype
         fails = jax.random.uniform(key_who, shape, dtype) < self.rate
         stays = jnp.where(fails, times.realised * jax.random.uniform(key_when, shape, dtype), jnp.inf)

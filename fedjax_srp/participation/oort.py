@@ -23,8 +23,9 @@ class OortState(NamedTuple):
     """Statistics of each client, and the pacer's."""
 
     utility: Array  # (num_clients,) float, U: statistical utility as last reported; 0 before
-    last: Array  # (num_clients,) int32, L: the round in which a client last took part, from 1; 0 for never
+    last: Array  # (num_clients,) int32, L: the round in which a client last reported, from 1; 0 for never
     duration: Array  # (num_clients,) float, D: the client's time in that round
+    times: Array  # (num_clients,) float: the clients' times in the round in progress
     preferred: Array  # () float, T: the preferred duration of a round; 0 before the first
     gained: Array  # (2 * window,) float: utility of the participants of the last rounds, newest last
     round: Array  # () int32, R: the round in progress, from 1
@@ -46,7 +47,8 @@ class Oort(ParticipationPolicy):
 
     Choices that differ from the paper, or that it leaves open: U has the mean loss of the last local training instead
     of the root mean square of the examples' losses; utilities are capped at their 95 % quantile; the pacer compares at
-    the end of every `window` rounds; T begins at one step. Clients are never excluded for frequent selection.
+    the end of every `window` rounds; T begins at one step. Clients are never excluded for frequent selection. A client
+    that fails, or reports too late for a `Deadline`, has not taken part in the round.
 
     The metric `preferred_duration` is T.
 
@@ -81,7 +83,7 @@ class Oort(ParticipationPolicy):
         check_at_most("oort: k", self.k, "num_clients", num_clients)
         unknown = jnp.zeros(num_clients)
         pacer = jnp.zeros(()), jnp.zeros(2 * self.window)
-        return OortState(unknown, jnp.zeros(num_clients, jnp.int32), unknown, *pacer, jnp.int32(1))
+        return OortState(unknown, jnp.zeros(num_clients, jnp.int32), unknown, unknown, *pacer, jnp.int32(1))
 
     def select(self, key: Key, state: OortState, times: ClientTimes) -> tuple[Cohort, OortState]:
         """Draw known clients by utility and new ones by speed."""
@@ -109,15 +111,7 @@ class Oort(ParticipationPolicy):
         old = _drawn(key_known, jnp.where(admitted, utility, 0), admitted, num_old)
         picked = old | _drawn(key_new, 1 / times.expected, new, num_new)
         ids = jax.lax.top_k(picked.astype(float), self.k)[1].astype(jnp.int32)
-        cohort = ask(only(times, picked), ids)
-        takes_part = jnp.arange(self.k, dtype=jnp.int32) < cohort.size
-        ids = jnp.where(takes_part, cohort.client_ids, known.shape[0])
-        state = state._replace(
-            last=state.last.at[ids].set(state.round, mode="drop"),
-            duration=state.duration.at[ids].set(times.realised[cohort.client_ids], mode="drop"),
-            preferred=preferred,
-        )
-        return cohort, state
+        return ask(only(times, picked), ids), state._replace(times=times.realised, preferred=preferred)
 
     def utilities(self, state: OortState, preferred: Array) -> Array:
         """Util of all clients, (num_clients,) float; meaningless for clients that have not taken part."""
@@ -129,11 +123,16 @@ class Oort(ParticipationPolicy):
         return (clipped + jnp.sqrt(since)) * slow**self.straggler_penalty
 
     def update(self, state: OortState, info: RoundInfo) -> OortState:
-        """Utilities from the participants' reports."""
+        """Statistics of the participants, utilities from their reports."""
+        took_part = ~jnp.isnan(info.reports[NUM_EXAMPLES])  # not the late ones under a deadline
         reported = info.reports[NUM_EXAMPLES] * info.reports[TRAINING_LOSS]
-        utility = jnp.where(jnp.isnan(reported), state.utility, reported)
-        gained = jnp.append(state.gained[1:], jnp.nansum(reported))
-        return state._replace(utility=utility, gained=gained, round=state.round + 1)
+        return state._replace(
+            utility=jnp.where(jnp.isnan(reported), state.utility, reported),
+            last=jnp.where(took_part, state.round, state.last),
+            duration=jnp.where(took_part, state.times, state.duration),
+            gained=jnp.append(state.gained[1:], jnp.nansum(reported)),
+            round=state.round + 1,
+        )
 
     def metrics(self, state: OortState) -> dict[str, Array]:
         """The preferred duration."""

@@ -175,3 +175,15 @@ def test_oort_equals_algorithm_1_in_numpy():
 
 def round_half_even(value):
     return round(np.float32(value))
+
+
+def test_for_oort_a_client_that_misses_a_deadline_has_not_taken_part():
+    policy, times = participation.Deadline(2.0, policy=participation.Oort(4)), times_of([1.0, 9.0, 1.5, 9.0])
+    state = policy.init(KEY, 4)
+    for round in (0, 1):
+        cohort, state = policy.select(KEY, state, times)
+        on_time = jnp.array([True, False, True, False])
+        reports = {name: jnp.where(on_time, 3.0, jnp.nan) for name in policy.needs}
+        state = policy.update(state, info_of(round, cohort, reports))
+        np.testing.assert_array_equal(state.last, jnp.where(on_time, round + 1, 0))
+        np.testing.assert_array_equal(state.duration, jnp.where(on_time, times.realised, 0))
