@@ -48,7 +48,7 @@ class Request(NamedTuple):
     shard_data: bool = False
     name: str | None = None
     num_seeds: int | None = None  # None: one run, without a seeds axis
-    values: Mapping[str, Array] | None = None  # (num_seeds,) each: floats of the algorithm that differ between seeds
+    values: Mapping[str, np.ndarray] | None = None  # (num_seeds,) each: floats of the algorithm, one for each seed
     record_loss: bool = False
 
 
@@ -67,7 +67,7 @@ class Prepared(NamedTuple):
     shard_data: bool
     record_loss: bool
     num_seeds: int | None
-    values: dict[str, Array]  # dotted name -> (num_seeds,): floats of the algorithm that differ between seeds
+    values: dict[str, np.ndarray]  # dotted name -> (num_seeds,): floats of the algorithm, as they were given
 
     @property
     def fitted_clock(self) -> Clock:
@@ -103,7 +103,7 @@ class Prepared(NamedTuple):
 
     def of_seed(self, seed: int) -> FederatedAlgorithm:
         """The algorithm of one seed, with its own values."""
-        return with_values(self.algorithm, {name: np.asarray(v)[seed].item() for name, v in self.values.items()})
+        return with_values(self.algorithm, {name: v[seed].item() for name, v in self.values.items()})
 
     def options(self, seed: int = 0) -> dict[str, Any]:
         """Options of algorithm, model and policy by short names, for tables and figures."""
@@ -157,7 +157,7 @@ def prepare(request: Request) -> Prepared:
     if name is None:
         name = algorithm.name if policy.name == "full" else f"{algorithm.name} + {policy.name}"
     values = full_names(algorithm, request.values or {})
-    algorithm = with_values(algorithm, values)
+    algorithm = with_values(algorithm, {name: _weakly_typed(value) for name, value in values.items()})
     return Prepared(
         name=name,
         algorithm=algorithm,
@@ -173,6 +173,11 @@ def prepare(request: Request) -> Prepared:
         num_seeds=request.num_seeds,
         values=values,
     )
+
+
+def _weakly_typed(value: np.ndarray) -> Array:
+    """Floats of the seeds, typed as the float of one run is: a model of another type trains in its own."""
+    return jnp.stack([jnp.asarray(float(of_seed)) for of_seed in value])
 
 
 Counter = Callable[[FederatedSource], WorkCosts]

@@ -184,10 +184,7 @@ def simulate_seeds(
         if is_key(value) or np.shape(value) != keys.shape or np.asarray(value).dtype.kind not in "iuf":
             raise ValueError(f"values[{value_name!r}]={short(value)}: give a number for each of {keys.size} keys")
     _check_values(algorithm, values or {})
-    # Weakly typed, as the float of one run is: a model of another type trains in its own.
-    arrays = {
-        name: jnp.stack([jnp.asarray(float(v)) for v in np.asarray(value)]) for name, value in (values or {}).items()
-    }
+    arrays = {name: np.asarray([float(v) for v in np.asarray(value)]) for name, value in (values or {}).items()}
     request = Request(algorithm, data, num_seeds=keys.size, values=arrays, **options)
     at_once = seeds_at_once(request, keys.size)
     previous = None if checkpoint_dir is None else seeds_together(Path(checkpoint_dir), keys.size)

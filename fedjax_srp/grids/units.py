@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedjax_srp import storage
 from fedjax_srp.engine.checkpoint import snapshots
@@ -113,7 +114,7 @@ class Batch(NamedTuple):
     """Arguments of `simulate_seeds`."""
 
     keys: jax.Array
-    values: dict[str, jax.Array]  # dotted name of a float of the algorithm -> its values
+    values: dict[str, np.ndarray]  # dotted name of a float of the algorithm -> its values
 
 
 def batch_of(points: Sequence[Point]) -> Batch:
@@ -123,7 +124,7 @@ def batch_of(points: Sequence[Point]) -> Batch:
     leaves = [point.run.leaves for point in points]
     numbers = [name for name, leaf in leaves[0].items() if isinstance(leaf, float)]
     differing = [name for name in numbers if len({of_point[name] for of_point in leaves}) > 1]
-    return Batch(keys, {name: jnp.asarray([float(of_point[name]) for of_point in leaves]) for name in differing})
+    return Batch(keys, {name: np.asarray([float(of_point[name]) for of_point in leaves]) for name in differing})
 
 
 def group_by_program(points: Iterable[Point]) -> list[list[Point]]:
