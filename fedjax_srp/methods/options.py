@@ -97,8 +97,11 @@ class Choice(NamedTuple):
         """Return the options that are arguments of the method's program: other values need no recompilation."""
         record, known, factory = self.record(), self.route.algorithm, self.route.factory
         is_class = parts.is_part(factory.func if isinstance(factory, functools.partial) else factory)
-        leaves = (n for n in record if is_class and n in known and parts.is_leaf(known[n].hint))
-        return {n: float(record[n]) for n in leaves if isinstance(record[n], numbers.Real) and is_number(record[n])}
+        leaves = {n: record[n] for n in record if is_class and n in known and parts.is_leaf(known[n].hint)}
+        numeric = {n: value for n, value in leaves.items() if isinstance(value, numbers.Real) and is_number(value)}
+        # an integer stays one where the annotation allows it, and has a program of its own
+        may_be_int = {n for n in numeric if int in (kind for kind, _ in parts.types_of(known[n].hint))}
+        return {n: float(value) for n, value in numeric.items() if isinstance(value, float) or n not in may_be_int}
 
     def leaves(self) -> dict[str, Any]:
         """Return dotted name -> leaf of the algorithm, including leaves that depend on options."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Iterable, Sequence
+from typing import Any, get_args
 
+from fedjax_srp import parts
 from fedjax_srp.base import FederatedAlgorithm, Method, ParticipationPolicy
 from fedjax_srp.history import History
 
@@ -19,10 +22,24 @@ def trainings(methods: Iterable[Method]) -> list[list[Method]]:
     return list(found.values())
 
 
+def chooses_evaluation(maker: Any) -> bool:
+    """Return True for a class of algorithms whose field `evaluation` has its evaluations as choices.
+
+    A field of this name in a user's class may mean something else.
+    """
+    if not (inspect.isclass(maker) and parts.is_part(maker)):
+        return False
+    choices = get_args(parts.fields(maker).hints.get(EVALUATION))
+    members = [value for cls in maker.__mro__ for value in vars(cls).values() if callable(value)]
+    return bool(choices) and {getattr(member, "evaluation", None) for member in members}.issuperset(choices)
+
+
 def with_default_evaluation(algorithm: FederatedAlgorithm) -> FederatedAlgorithm:
     """Return the algorithm with the default evaluation of its class."""
-    default = {field.name: field.default for field in dataclasses.fields(algorithm)}.get(EVALUATION)
-    return dataclasses.replace(algorithm, **{EVALUATION: default}) if default is not None else algorithm
+    if not chooses_evaluation(type(algorithm)):
+        return algorithm
+    default = {field.name: field.default for field in dataclasses.fields(algorithm)}[EVALUATION]
+    return dataclasses.replace(algorithm, **{EVALUATION: default})
 
 
 def as_method(history: History, method: Method, evaluations: Sequence[str]) -> History:

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import json
-import numbers
 import re
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
@@ -117,7 +116,7 @@ class Run:
     def floats(self) -> dict[str, float]:
         """Options of the method that are arguments of its program, so that other values need no recompilation."""
         if self.choice is None:
-            return {name: float(leaf) for name, leaf in self.leaves.items() if isinstance(leaf, numbers.Real)}
+            return {name: leaf for name, leaf in self.leaves.items() if isinstance(leaf, float)}
         names = self._command_line_names()
         return {names[name]: value for name, value in self.choice.floats().items()}
 
@@ -184,13 +183,14 @@ class Run:
             *left_out: other options that may differ.
         """
         decides = self.target is not None or self.evaluations == () or self.tensorboard or self.wandb
-        of_evaluation = () if decides else ("method", judged.EVALUATION, "evaluations")
-        left_out = (*self.floats, "seed", *of_evaluation, *left_out)
+        left_out = (*self.floats, "seed", *(() if decides else ("method", "evaluations")), *left_out)
         rest = {name: value for name, value in self.record.items() if name not in left_out}
         if self.choice is not None:
-            factory: Any = self.choice.route.factory
-            sets_only_evaluation = getattr(factory, "keywords", {}).keys() == {judged.EVALUATION}
-            structure: Any = factory.func if sets_only_evaluation and not decides else factory
+            structure: Any = self.choice.route.factory
+            if not decides and judged.chooses_evaluation(getattr(structure, "func", structure)):
+                rest.pop(judged.EVALUATION, None)
+                if getattr(structure, "keywords", {}).keys() == {judged.EVALUATION}:
+                    structure = structure.func
         else:
             algorithm = self.method_object.algorithm
             structure = jax.tree.structure(algorithm if decides else judged.with_default_evaluation(algorithm))

@@ -2,11 +2,13 @@
 
 import json
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from small_grid import OPTIONS, grid, members_of, planned
 
 import fedjax_srp as srp
+from fedjax_srp.base import ClientOutput, FederatedAlgorithm
 from fedjax_srp.engine import simulate
 
 
@@ -95,3 +97,40 @@ def test_objects_that_differ_only_in_evaluation_share_a_training(tmp_path, train
     assert [[*history.accuracies] for history in found.histories.values()] == [["global"], ["fine_tune"]]
     described = [json.loads(json.dumps(h.config["arguments"]["algorithm"])) for h in found.histories.values()]
     assert described[0] != described[1]
+
+
+@srp.part
+class Counter(FederatedAlgorithm):
+    """Counts rounds in steps."""
+
+    model: srp.models.SplitModel
+    step: int | float = 1
+    evaluation: int = 1  # means something else than FedAvg's
+
+    def init(self, key, data):
+        return jnp.zeros(())
+
+    def client(self, key, broadcast, state, data, context):
+        return ClientOutput(broadcast + 1.0 * self.step * self.evaluation)
+
+    def server(self, key, server, mean, context):
+        return mean
+
+    def metrics(self, server, data):
+        return {"count": server}
+
+    @srp.evaluation
+    def zero(self, key, server, state, data):
+        return lambda x: jnp.zeros((x.shape[0], 10))
+
+
+@pytest.mark.parametrize("field", ["step", "evaluation"])
+def test_integers_and_a_users_field_called_evaluation_have_trainings_of_their_own(tmp_path, field):
+    srp.methods.register("counter", Counter)
+    model = srp.models.MLP((8, 8), 10, (4,))
+    data = srp.data.load("digits", num_clients=6, classes_per_client=3)
+    objects = {"method": {str(value): Counter(model, **{field: value}) for value in (1, 2)}}
+    for name, axes in {"objects": objects, "texts": {"method": ["counter"], field: [1, 2]}}.items():
+        options = {"data": data, "num_rounds": 3}
+        found = srp.grid(axes=axes, options=options, out=tmp_path / name, batch=16, progress=False)
+        assert [history.metrics["count"][-1] for history in found.histories.values()] == [3, 6]
