@@ -6,7 +6,7 @@ import functools
 import importlib.util
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -60,6 +60,8 @@ class Grid:
 
     def to_frame(self, communication: float | None = None) -> pd.DataFrame:
         """Return a table with a row per run and round: the options that differ, and `History.to_frame`.
+
+        An option that has the name of a column, such as a metric, is `option_<name>` here.
 
         Args:
             communication: cost per communicating round, in time units; None for that of each run.
@@ -192,14 +194,14 @@ class Grid:
     def _long(self, table: Callable[[History], pd.DataFrame]) -> pd.DataFrame:
         import pandas as pd
 
-        def frames() -> Iterator[pd.DataFrame]:
-            for name, history in self.histories.items():
-                frame = table(history)
-                columns = self._first_columns(name).items()
-                front = pd.DataFrame({column: [value] * len(frame) for column, value in columns})
-                yield pd.concat([front, frame], axis=1)
-
-        return pd.concat(frames(), ignore_index=True) if self.folders else pd.DataFrame()
+        frames = {name: table(history) for name, history in self.histories.items()}
+        taken = {column for frame in frames.values() for column in frame}
+        tables = []
+        for name, frame in frames.items():
+            columns = {f"option_{n}" if n in taken else n: value for n, value in self._first_columns(name).items()}
+            front = pd.DataFrame({column: [value] * len(frame) for column, value in columns.items()})
+            tables.append(pd.concat([front, frame], axis=1))
+        return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
 def run_grid(points: Sequence[Point], folder: Path, options: ExecutionOptions) -> Grid:

@@ -108,6 +108,25 @@ def test_long_tables_have_the_histories(whole, monkeypatch, tmp_path):
     assert pd.read_csv(whole.folder / "runs.csv")["run"].tolist() == list(whole.folders)
 
 
+def test_an_option_with_the_name_of_a_column_has_another_one_in_long_tables(tmp_path):
+    @srp.part
+    class Recording(srp.algorithms.FedAvg):
+        gain: float = 1.0
+
+        def metrics(self, server, data):
+            return {"gain": 2.0 * self.gain}
+
+    srp.methods.register("recording", Recording)
+    found = grid(tmp_path, {"method": ["fedavg", "recording"], "gain": [0.25], "evaluation": ["fine_tune"]})
+    rounds, clients = found.to_frame(), found.clients_frame()
+    assert {(row["method"], row["option_gain"], row["gain"]) for _, row in rounds.fillna(0).iterrows()} == {
+        ("fedavg", 0.0, 0.0),
+        ("recording", 0.25, 0.5),
+    }
+    assert clients[["option_evaluation", "evaluation"]].drop_duplicates().values.tolist() == [["fine_tune"] * 2]
+    assert len(found.save()) == 2  # no column twice, which pyarrow refuses
+
+
 def test_a_full_disk_leaves_the_tables_as_they_were(whole, monkeypatch):
     tables = {path: path.read_bytes() for path in whole.save()}
 
