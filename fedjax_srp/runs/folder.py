@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from fedjax_srp import methods, run_folder, storage, watch
 from fedjax_srp.base import GRADIENT_NORM, FederatedSource
@@ -67,7 +68,8 @@ def execute(
             if state.has_checkpoint:
                 say(f"continuing the run in {folder}")
             storage.writable(state.checkpoints)
-            storage.write_json(state.checkpoints / _ARGUMENTS, run.record)
+            if not state.has_checkpoint:  # else `simulate` may still refuse to go on
+                storage.write_json(state.checkpoints / _ARGUMENTS, run.record)
         has_models = (folder / MODELS).is_dir() and not is_foreign(folder / MODELS)
         with_models = run.models or (state.has_checkpoint and has_models)
         history = simulate(
@@ -77,6 +79,8 @@ def execute(
             keep_clients=with_models,
             callback=callback,
         )
+        if run.checkpoint:
+            storage.write_json(state.checkpoints / _ARGUMENTS, run.record)
         save(history, folder, run, with_models)
         _clean_up(folder, state.checkpoints if run.checkpoint else None)
     say(outcome(history, run.target, run.communication))
@@ -207,12 +211,15 @@ def outcome(history: History, target: float | None, communication: float) -> str
         time = summary["time_to_target"]
         words.append(f"{100 * target:g} % {'not reached' if time == float('inf') else f'reached at time {time:.4g}'}")
     if summary["stages"] and summary["stages"][-1]["completed"] is False:
-        last, metrics = summary["stages"][-1], summary["final_metrics"]
+        last = summary["stages"][-1]
         words.append(
             f"stage {last['stage']} ({last['cohort_size']} clients) NOT COMPLETED in {last['num_rounds']} rounds"
         )
-        if "grad_norm_threshold" in metrics:
-            words.append(f"gradient norm {metrics[GRADIENT_NORM]:.3g} above {metrics['grad_norm_threshold']:.3g}")
+        if "grad_norm_threshold" in history.metrics:
+            of_stage = np.stack([history.metrics[name] for name in (GRADIENT_NORM, "grad_norm_threshold")])
+            of_stage = of_stage[:, last["first_round"] - 1 :]
+            known = of_stage[:, ~np.isnan(of_stage).any(axis=0)]  # empty rounds have no gradient
+            words += [f"gradient norm {norm:.3g} above {threshold:.3g}" for norm, threshold in known.T[-1:]]
     if history.diverged is not None:
         words.append(f"DIVERGED in round {history.diverged}, try a smaller --learning-rate")
     words[-1] += f" ({history.host_seconds:.1f} s on this machine, {history.compile_seconds:.1f} of them compiling)"

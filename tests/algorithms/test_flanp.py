@@ -329,6 +329,13 @@ def test_a_stage_whose_criterion_never_holds_lasts_and_the_summary_says_so():
     assert stage == (0, 2, 1, 12, 0.0, 12 * (2.0 + 10.0), False, None)
     assert history.summary()["stages"] == [stage._replace(ends=24.0)._asdict()]
     assert "stage 0 (2 clients) NOT COMPLETED in 12 rounds, gradient norm" in outcome(history, None, 0.0)
+    metrics = {name: values.copy() for name, values in history.metrics.items()}
+    metrics["global_grad_norm"][-2:], metrics["grad_norm_threshold"][-2:] = (0.25, np.nan), (0.125, np.inf)
+    last_is_empty = dataclasses.replace(history, metrics=metrics)
+    assert "gradient norm 0.25 above 0.125 (" in outcome(last_is_empty, None, 0.0)
+    metrics["global_grad_norm"][:] = np.nan
+    all_are_empty = dataclasses.replace(history, metrics=metrics)
+    assert "NOT COMPLETED in 12 rounds (" in outcome(all_are_empty, None, 0.0)
 
 
 def test_a_run_through_all_stages_records_when_each_began_and_goes_on():
