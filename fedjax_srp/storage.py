@@ -280,7 +280,7 @@ def jsonable(value: Any) -> Any:
     """Convert `value` to strict JSON, losslessly for plain settings."""
     if value is None or isinstance(value, bool | int | str):
         return value
-    if isinstance(value, float):
+    if isinstance(value, float | np.floating):
         return float(value) if math.isfinite(value) else str(float(value))
     if isinstance(value, Mapping):
         return {str(k): jsonable(v) for k, v in value.items()}

@@ -141,7 +141,7 @@ def test_jsonable_keeps_json_values_and_converts_the_rest(tmp_path):
     plain = {"a": [1, 2.5, None, True, "x"], "b": {"c": []}}
     assert jsonable(plain) == plain
     assert jsonable({1: (np.int32(2), np.arange(2), tmp_path)}) == {"1": [2, [0, 1], str(tmp_path)]}
-    assert jsonable(jnp.float32(0.5)) == 0.5
+    assert jsonable(jnp.float32(0.5)) == jsonable(np.longdouble(0.5)) == 0.5
     assert jsonable({"b", "a"}) == ["a", "b"]
     assert jsonable(jsonable) == "fedjax_srp.storage.jsonable"
 
