@@ -1,8 +1,8 @@
 """Figure 6 of the FedRep paper: accuracy of new clients, epoch by epoch, on representations that methods have learnt.
 
     python experiments/fedrep/figure6.py [--scale cpu|smoke] [--out DIR] [--seed N]
-    python experiments/fedrep/figure6.py --scale femnist|letters --data-dir DIR [--out DIR]
-    python experiments/fedrep/figure6.py [--scale femnist|letters] --redraw --out DIR
+    python experiments/fedrep/figure6.py --scale femnist|letters|letter_classes --data-dir DIR [--out DIR]
+    python experiments/fedrep/figure6.py [--scale femnist|letters|letter_classes] --redraw --out DIR
 
 Every method trains a federation; then clients that took no part train a head on the frozen representation, epoch by
 epoch. Local trains all layers of a fresh model on the new client alone.
@@ -10,9 +10,9 @@ epoch. Local trains all layers of a fresh model on the new client alone.
 The paper trains on ten letters of FEMNIST, and new clients have digits, 500 samples from 5 classes each. Here, `cpu`:
 training clients have scikit-learn's digits 0 to 4, new ones 5 to 9. `femnist`: new clients are held-out writers with
 the same 62 classes. `letters`: training clients are writers with all their letters, new ones have 500 digits of 5
-classes, which is nearest to the paper. All heads start from the same random one, so that only the representations
-differ; the paper does not say where its heads start. A new client has at most as many samples as its panel says.
-`--redraw` draws the results in --out again.
+classes. `letter_classes`: the same new clients, but 100 training clients have 3 of the 52 letters each. All heads start
+from the same random one, so that only the representations differ; the paper does not say where its heads start. A new
+client has at most as many samples as its panel says. `--redraw` draws the results in --out again.
 
 `srp.adapt` trains and evaluates the new clients; every method has the same samples in the same order.
 """
@@ -66,6 +66,7 @@ SCALES = {
     "cpu": Scale("digits", 100, 30, (5, ALL), (64, 32), 0.05, 5, 5, tuple(COLORS)),
     "femnist": Scale("femnist_leaf105", 100, 30, (20, ALL), (128, 64), 0.01, 5, 2, tuple(COLORS)),
     "letters": Scale("femnist_leaf105", 200, 30, (20, ALL), (128, 64), 0.01, 5, 5, tuple(COLORS)),
+    "letter_classes": Scale("femnist_leaf105", 200, 30, (20, ALL), (128, 64), 0.01, 5, 5, tuple(COLORS)),
     "smoke": Scale("digits", 2, 2, (3, ALL), (8,), 0.05, 1, 2, ("fedrep",)),
 }
 
@@ -79,9 +80,11 @@ def federations(name: str, seed: int, data_dir: Path | None) -> tuple[Any, Any]:
         return old, srp.data.load("digits", num_clients=20, classes=range(5, 10), **options)
     if data_dir is None:
         raise SystemExit(f"--scale {name}: give --data-dir, a folder with {scale.dataset}.npz")
-    if name == "letters":
+    if name != "femnist":
         source = {"name": scale.dataset, "data_dir": data_dir, "seed": seed}
-        old = srp.data.load(**source, partition="natural", classes=range(10, 62))
+        by_class = {"num_clients": 100, "classes_per_client": 3}
+        division = by_class if name == "letter_classes" else {"partition": "natural"}
+        old = srp.data.load(**source, classes=range(10, 62), **division)
         return old, srp.data.load(**source, num_clients=20, classes=range(10), classes_per_client=5)
     with np.load(data_dir / f"{scale.dataset}.npz") as file:
         stored = {name: file[name] for name in file.files}
@@ -139,7 +142,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--redraw", action="store_true", help="draw the results in --out without training again")
     args: argparse.Namespace = parser.parse_args(arguments)
     scale = SCALES[args.scale]
-    name_of_figure = f"figure6_{args.scale}" if args.scale in ("femnist", "letters") else "figure6"
+    name_of_figure = "figure6" if scale.dataset == "digits" else f"figure6_{args.scale}"
     if args.redraw:
         known = json.loads((args.out / f"{name_of_figure}.json").read_text("utf-8"))
         curves.save(args, name_of_figure, known, draw(known["results"]))
