@@ -83,10 +83,14 @@ class ExampleAlgorithm(FederatedAlgorithm):
         return example_loss(self.model)
 
     def one_hot(self, y: Array, dtype: Any) -> Array:
-        """Return (..., num_classes) flags of classes y; raise a ValueError for labels that are no classes."""
-        if not jnp.issubdtype(y.dtype, jnp.integer):
+        """Return (batch, num_classes) flags of classes y; raise a ValueError for labels that are no classes."""
+        is_regression = self.model.num_classes == 1 and not self.model.takes_classes
+        if is_regression or y.ndim != 1 or not jnp.issubdtype(y.dtype, jnp.integer):
+            found = f"model {self.model.name!r} takes numbers" if is_regression else f"the labels are {y.dtype}"
+            found += f" of shape {y.shape[1:]} each" if y.ndim > 1 else ""
             raise ValueError(
-                f"{self.name} needs class labels, but the labels are {y.dtype}; give integers, or choose e.g. fedavg"
+                f"{self.name} needs class labels, but {found}; give a classifier integers, one for each example, "
+                "or choose e.g. fedavg"
             )
         return jax.nn.one_hot(y, self.model.num_classes, dtype=dtype)
 

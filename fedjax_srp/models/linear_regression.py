@@ -39,6 +39,11 @@ class LinearRegression(SplitModel):
 
     num_classes: int = 1
 
+    def __post_init__(self) -> None:
+        if self.num_classes != 1:
+            raise ValueError(f"num_classes={self.num_classes}: linear_regression has one output; leave it out")
+        super().__post_init__()
+
     def stack(self) -> Sequence[Layer]:
         """One dense layer without a bias."""
         return [Layer("out", Dense(1, use_bias=False, param_dtype=self.dtype))]

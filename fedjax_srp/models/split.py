@@ -245,7 +245,8 @@ class SplitModel:
         shape = getattr(data, "example_shape", None) or (examples.x.shape[1:] if examples is not None else None)
         num_classes = getattr(data, "num_classes", None) or 0
         misfit = None
-        if num_classes > self.num_classes:
+        is_regression = self.num_classes == 1 and not self.takes_classes  # integers are then numbers
+        if num_classes > self.num_classes and not is_regression:
             found = f"labels that reach {num_classes - 1}; build it with num_classes={num_classes}"
             misfit = f"has {self.num_classes} classes", found
         elif shape is not None and tuple(shape) != self.input_shape:

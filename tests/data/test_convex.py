@@ -54,8 +54,29 @@ def test_clients_are_scored_by_their_training_loss(data):
 @pytest.mark.parametrize("name", ["fedproto", "fedpac", "fedrod", "fedas", "knn_per"])
 def test_methods_that_count_classes_refuse_numbers(data, name):
     method = srp.methods.get(name, dataset=data, model=srp.models.LinearRegression((D,)))
-    with refused(f"{name} needs class labels, but the labels are float32; give integers, or choose e.g. fedavg"):
+    with refused(f"{name} needs class labels, but model 'linear_regression' takes numbers; give"):
         srp.simulate(method, data, num_rounds=1, key=KEY, progress=False)
+    numbers = srp.data.training_loss(federation(clients_of((3,), (2,))), srp.models.half_square)  # integers
+    method = srp.methods.get(name, dataset=data, model=srp.models.LinearRegression(numbers.example_shape))
+    message = f"{name} needs class labels, but model 'linear_regression' takes numbers; give"
+    with refused(message), jax.numpy_dtype_promotion("standard"):
+        srp.simulate(method, numbers, num_rounds=1, key=KEY, progress=False)
+    tokens = srp.data.next_tokens([np.arange(1, 13).reshape(2, 6)], [np.arange(1, 7).reshape(1, 6)])
+    method = srp.methods.get(name, dataset=tokens, model="gpt", embedding=4, blocks=1)
+    with refused(rf"{name} needs class labels, but the labels are int32 of shape \(5,\) each; give"):
+        srp.simulate(method, tokens, num_rounds=1, key=KEY, progress=False)
+
+
+def test_a_regression_has_one_output_and_takes_integers():
+    classes = federation(clients_of((3,), (2,)))
+    model = srp.models.LinearRegression(classes.example_shape)
+    numbers = srp.data.training_loss(classes, model.loss)
+    options = {"num_rounds": 2, "eval_every": 1, "key": KEY, "progress": False}
+    with jax.numpy_dtype_promotion("standard"):
+        history = srp.simulate(srp.algorithms.FedAvg(model), numbers, **options)
+    assert history.mean_accuracy[1] < history.mean_accuracy[0]
+    with refused("num_classes=4: linear_regression has one output; leave it out"):
+        srp.models.LinearRegression((D,), num_classes=4)
 
 
 def test_numbers_are_no_classes(data):
