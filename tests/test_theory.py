@@ -48,6 +48,12 @@ def test_order_statistics_by_simulation():
     assert (np.abs(times.mean(0) - expected) < 5 * times.std(0) / np.sqrt(repeats)).all()
 
 
+@pytest.mark.parametrize(("i", "n"), [(1, 2), (1, 256), (2, 257), (1, 300), (1, 10**9), (300, 2**31 - 1)])
+def test_order_statistics_of_many_clients(i, n):
+    expected = math.fsum(1 / k for k in range(n - i + 1, n + 1))
+    assert theory.order_statistic_mean(i, n) == pytest.approx(expected, rel=1e-12, abs=0)
+
+
 @pytest.mark.parametrize("i", [0, 4])
 def test_an_index_out_of_range_is_refused(i):
     with pytest.raises(ValueError, match=f"i={i} must be at"):

@@ -15,7 +15,12 @@ def harmonic(n: Count) -> float:
     """H_n = 1 + 1/2 + ... + 1/n (FLANP, appendix D, below eq. 40)."""
     if n < 256:
         return float(np.sum(1 / np.arange(1, n + 1)))
-    return math.log(n) + float(np.euler_gamma) + 1 / (2 * n) - 1 / (12 * n**2) + 1 / (120 * n**4)
+    return math.log(n) + float(np.euler_gamma) + _above_log(n)
+
+
+def _above_log(n: int) -> float:
+    """H_n - log n - gamma, for large n."""
+    return 1 / (2 * n) - 1 / (12 * n**2) + 1 / (120 * n**4)
 
 
 @formula("exact")
@@ -23,4 +28,6 @@ def order_statistic_mean(i: Count, n: Count, rate: float = 1.0) -> float:
     """E[T_(i)] = (H_n - H_(n-i)) / rate, of the i-th fastest of n clients with times Exp(rate) (FLANP, eq. 40)."""
     if i > n:
         raise ValueError(f"i={i} must be at most n={n}, the number of clients")
+    if n - i >= 256:  # not as a difference of harmonic numbers, which are nearly equal
+        return (-math.log1p(-i / n) + _above_log(n) - _above_log(n - i)) / rate
     return (harmonic(n) - (harmonic(n - i) if i < n else 0.0)) / rate
