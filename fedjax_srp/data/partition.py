@@ -232,6 +232,10 @@ def natural(
     random, None keeps all.
     """
     users_train, users_test = np.asarray(users_train), np.asarray(users_test)
+    if len(users_train) and len(users_test) and (users_train.dtype.kind in "US") != (users_test.dtype.kind in "US"):
+        raise ValueError(
+            f"users_test: are {users_test.dtype}, users_train {users_train.dtype}; give both as numbers or as strings"
+        )
     users = np.intersect1d(users_train, users_test)
     if len(users) < (num_clients or 1):
         raise ValueError(

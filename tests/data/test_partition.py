@@ -346,6 +346,7 @@ ERRORS = {
     "sigma=-1 must be at least 0": lambda: partition.lognormal_sizes(y, y, 5, -1),
     "seed=-1 must be at least 0": lambda: partition.iid(y, y, 5, -1),
     "num_clients=None: 0 users have both": lambda: partition.natural(np.array([1, 2]), np.array([3])),
+    "users_test: are <U1, users_train int64; give both as": lambda: partition.natural(np.array([1, 2]), ["2", "3"]),
     "num_clients=3: 2 users have both .*; use at most that many": lambda: partition.natural(
         np.array([1, 2]), np.array([1, 2]), 3
     ),
