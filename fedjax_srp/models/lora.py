@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from fedjax_srp._checks import check_choice, checked
 from fedjax_srp.base import Array, Key, PyTree, named_key
-from fedjax_srp.models.split import SplitModel, SplitParams
+from fedjax_srp.models.split import SplitModel, SplitParams, _apply
 from fedjax_srp.parts import Above, Count, Leaf, part
 
 
@@ -19,6 +19,7 @@ class LoRAFeatures(NamedTuple):
 
     x: Array
     base: PyTree
+    is_fixed: bool = False  # only the head trains, so BatchNorm keeps its running statistics
 
 
 @part
@@ -95,8 +96,8 @@ class LoRA(SplitModel):
         return x
 
     def rest(self, representation: PyTree, x: Array, key: Key | None = None) -> Any:
-        """As `represent`."""
-        return self.represent(representation, x, key)
+        """As `represent`, with frozen BatchNorm."""
+        return self.represent(representation, x, key)._replace(is_fixed=True)
 
     def classify(self, head: PyTree, features: Any, key: Key | None = None) -> Array:
         """The whole model with W + scaling A B in place of each kernel W."""
@@ -110,6 +111,9 @@ class LoRA(SplitModel):
             return leaf + jnp.asarray(self.scaling, leaf.dtype) * (matrices["a"] @ matrices["b"])
 
         params = jax.tree.map_with_path(adapted, base)
+        if features.is_fixed:
+            model = self.model.recut(None)  # its representation is the whole model
+            return _apply(model._sides[0], params, model._augmented(features.x, key), key, is_frozen=True)
         sides = ({layer.name: params[layer.name] for layer in side} for side in self.model._sides)
         return self.model.logits(SplitParams(*sides), features.x, key)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -204,6 +205,16 @@ def test_pretrained_parameters_are_no_constants_of_the_program():
     one, other = (srp.models.lora(MODEL, pretrained=params_of(MODEL, jax.random.key(i))) for i in (0, 1))
     assert one != other
     assert jax.tree.structure(one) == jax.tree.structure(other)
+
+
+def test_a_base_under_trained_lora_matrices_keeps_its_batch_norm():
+    """Heads train on the function that is evaluated, as for a model whose representation has BatchNorm."""
+    layers = [srp.models.Layer("norm", nn.BatchNorm()), srp.models.Layer("out", nn.Dense(2))]
+    model = srp.models.lora(srp.models.Split((3,), 2, layers), rank=1)
+    (body, head), key = model.init(jax.random.key(0)), jax.random.key(1)
+    x = 2 + jax.random.normal(key, (5, 3))
+    trained = model.classify(head, model.rest(body, model.stem(body, x), key), key)
+    np.testing.assert_array_equal(trained, model.logits(srp.models.SplitParams(body, head), x))
 
 
 def test_refusals_of_lora():
