@@ -87,8 +87,9 @@ def adapt(
     on samples of the client, of smallest norm if it is not unique (FedRep, figure 4).
 
     Args:
-        model: the method that trained the server state, or its algorithm; or a model, cut at its head; on linear tasks
-            a `LinearTask` of the state's shapes.
+        model: the method that trained the server state, or its algorithm, if it is one of the package or of its base
+            classes; or a model, cut at its head, such as `algorithm.model` of your own algorithm; on linear tasks a
+            `LinearTask` of the state's shapes.
         data: of the clients that adapt.
         server_state: `history.server_state` of any algorithm whose server has a whole model; or `SplitParams`, for your
             own head. On linear tasks the state of `linear_fedrep`.
@@ -154,6 +155,11 @@ def _fine_tuning(given: SplitModel | FederatedAlgorithm | Method) -> tuple[Local
     given = given.algorithm if isinstance(given, Method) else given
     if isinstance(given, ExampleAlgorithm):
         return given.tuning, given.model
+    if isinstance(given, FederatedAlgorithm) and isinstance(getattr(given, "model", None), SplitModel):
+        raise ValueError(
+            f"model={short(given)}: adapt cannot tell how this algorithm fine-tunes; give algorithm.model, with "
+            "optimizer and batch_size"
+        )
     return Training().alone(), as_annotated("model", given, SplitModel)
 
 
@@ -165,7 +171,7 @@ def params_of(server_state: ServerState) -> SplitParams:
     if not {"representation", "head"} <= fields.keys():
         raise ValueError(
             f"server_state={short(server_state)} has neither params nor representation and head; give "
-            "srp.models.SplitParams(representation, head)"
+            "history.server_state, or srp.models.SplitParams(representation, head)"
         )
     return SplitParams(fields["representation"], fields["head"])
 

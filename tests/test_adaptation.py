@@ -20,6 +20,16 @@ LINEAR = srp.algorithms.LinearFedRep(
 )  # fmt: skip
 
 
+@srp.part
+class Own(srp.FederatedAlgorithm):
+    """An algorithm with a model, and none of the bases of the package."""
+
+    model: srp.models.SplitModel
+
+
+OWN = Own(MODEL)
+
+
 @pytest.fixture(scope="module")
 def data():
     """Return a federation whose clients have different numbers of test examples."""
@@ -170,10 +180,12 @@ def test_linear_heads_are_least_squares():
         ({"num_samples": [0]}, "^num_samples.* at least 1"),
         ({"num_samples": []}, "^num_samples is empty; .* None for all"),
         ({"server_state": None}, "^server_state=None.* models=True"),
-        ({"server_state": (1, 2)}, "^server_state=.* representation .* give srp.models.SplitParams"),
+        ({"server_state": (1, 2)}, "^server_state=.* representation .* or srp.models.SplitParams"),
         ({"server_state": {"params": {"representation": {}, "head": {}}}}, "^server_state lacks .* same model"),
         ({"model": "mlp"}, "^model='mlp' .* srp.models.MLP"),
         ({"model": LINEAR}, "^model=LinearFedRep.* must be a SplitModel; .* srp.models.MLP"),
+        ({"model": OWN}, "^model=Own.*: adapt cannot tell how this algorithm fine-tunes; give algorithm.model, with"),
+        ({"server_state": MODEL}, "^server_state=MLP.* give history.server_state"),
         ({"key": jax.random.split(KEY)}, r"^key has shape \(2,\).* one key"),
         ({"optimizer": lambda round: SGD}, r"^optimizer=.* must be an Optimizer; .* srp.SGD\(0.01\)"),
     ],

@@ -370,6 +370,8 @@ def test_figure3_is_a_grid_with_one_legend():
         ({}, "histories is empty"),
         ({"a": []}, r"histories\['a'\] is empty"),
         (run(accuracies={}), "no evaluations: .*distance"),
+        (["runs/srpfl"], r"histories\[0\]='runs/srpfl' is no History; srp.History.load\(folder\) reads a run folder"),
+        ({"a": [run(), None]}, r"histories\['a'\]\[1\]=None is no History"),
     ],
 )
 def test_empty_input_is_refused(histories, message):

@@ -150,7 +150,11 @@ def as_array(name: str, value: ArrayLike) -> np.ndarray:
 def check_labels(name: str, value: ArrayLike, inputs_name: str, num_examples: int) -> np.ndarray:
     """Return (n,) int32 class numbers, or raise a ValueError of one line."""
     labels = as_array(name, value)
-    if labels.shape != (num_examples,) or not np.issubdtype(labels.dtype, np.integer):
+    if labels.shape == (num_examples,) and not np.issubdtype(labels.dtype, np.integer):
+        is_number = np.issubdtype(labels.dtype, np.number) or labels.dtype == bool
+        remedy = "y.astype(int)" if is_number else "np.unique(y, return_inverse=True)[1]"
+        raise ValueError(f"{name}: is {labels.dtype}, but labels are integers; give class numbers, e.g. {remedy}")
+    if labels.shape != (num_examples,):
         raise ValueError(
             f"{name}: is {labels.dtype} of shape {labels.shape} but {inputs_name} has {num_examples} examples; "
             "give one integer class number per example (argmax(-1) converts one-hot rows)"

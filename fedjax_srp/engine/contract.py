@@ -43,6 +43,7 @@ from fedjax_srp.engine.carries import bytes_of, largest_carry
 
 LIKE_INIT = "it must be like what init makes"
 SHOWN = 160  # characters of a structure, or of an error of JAX, in a message
+PACKAGE = str(Path(__file__).parents[1])
 LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
 FAULTS = (  # of a cohort, see `cohort.cohort_fault`
     "its size is {}, it must be at least 1 and at most the length of client_ids",
@@ -87,9 +88,18 @@ def _traced(where: str, function: Callable[..., Any], *args: Any) -> tuple[Any, 
     """The shapes that a function of a part returns, and its trace."""
     try:
         jaxpr, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
-    except (TypeError, AttributeError) as error:
+    except (TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, ValueError) and _is_refusal(error):
+            raise
         raise ValueError(f"{where}: {_summarize(error)}") from error
     return jax.tree.map(lambda leaf: _shape(leaf.dtype, *leaf.shape), shapes), jaxpr  # weak types become plain ones
+
+
+def _is_refusal(error: ValueError) -> bool:
+    """Return True if a `raise` of this package, or of an author's code, made the error: its words suffice."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    is_ours = last.filename.startswith((PACKAGE, "<")) or not last.filename.startswith(LIBRARIES)
+    return is_ours and "raise " in (last.line or "raise ")
 
 
 def _summarize(error: Exception) -> str:
@@ -252,6 +262,8 @@ def check_algorithm(
 def _check_reports(policy: ParticipationPolicy, name: str, output: ClientOutput, train: PyTree) -> None:
     """Raise a ValueError if a policy needs reports that this algorithm or these data lack."""
     known = {TRAINING_LOSS, *output.info} | ({NUM_EXAMPLES} if isinstance(train, Examples) else set())
+    if isinstance(policy.needs, str):
+        raise ValueError(f"policy {policy.name!r}: needs={policy.needs!r} is a text; give {(policy.needs,)!r}")
     for need in policy.needs:
         if need not in known:
             has = ", ".join(sorted(known))

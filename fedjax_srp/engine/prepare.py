@@ -246,7 +246,8 @@ EXPECTED = {  # argument -> type, remedy
     "participation": (ParticipationPolicy | None, "call one: srp.participation.Full()"),
     "clock": (
         Clock | None,
-        "say when times are drawn: srp.clocks.Fixed(srp.clocks.Exponential(1.0)) once, Dynamic(...) in every round",
+        "say when times are drawn: srp.clocks.Fixed(srp.clocks.Exponential(1.0)) once, Dynamic(...) in every round, "
+        "or give your own times, one for each client: Fixed(srp.clocks.Constant(times))",
     ),
 }
 
@@ -256,6 +257,11 @@ def _check_parts(request: Request) -> None:
         given = getattr(request, argument)
         if not isinstance(given, kind):
             raise ValueError(f"{argument}={short(given)} is no {argument}; {remedy}")
+        cls = type(given.algorithm if isinstance(given, Method) else given)
+        if given is not None and "__is_part__" not in vars(cls):  # its constructor ran no checks
+            raise ValueError(
+                f"class {cls.__name__} is no part: put @srp.part above it, and list its fields in place of __init__"
+            )
     data = request.data
     lacks = next((name for name in SOURCE if not hasattr(data, name)), None)
     if lacks is not None or any(leaf is data for leaf in jax.tree.leaves(data)):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from fedjax_srp import methods
+from fedjax_srp._checks import short
 from fedjax_srp.history import History, X
 from fedjax_srp.methods import RECIPES
 from fedjax_srp.report import repeats
@@ -186,14 +187,22 @@ def groups(histories: Histories) -> dict[str, list[History]]:
             if str(label) in groups:
                 raise ValueError(f"histories has two labels that read {str(label)!r}: rename one of them")
             groups[str(label)] = list(value) if isinstance(value, Sequence) else [value]
+            for place, history in enumerate(groups[str(label)]):
+                _check_history(f"histories[{label!r}][{place}]", history)
     else:
-        for history in histories if isinstance(histories, Sequence) else [histories]:
+        for place, history in enumerate(histories if isinstance(histories, Sequence) else [histories]):
+            _check_history(f"histories[{place}]", history)
             groups.setdefault(history.name, []).append(history)
     empty = next((label for label, repeats in groups.items() if not repeats), None)
     if not groups or empty is not None:
         where = "histories" if empty is None else f"histories[{empty!r}]"
         raise ValueError(f"{where} is empty: give at least one History")
     return groups
+
+
+def _check_history(where: str, given: Any) -> None:
+    if not isinstance(given, History):
+        raise ValueError(f"{where}={short(given)} is no History; srp.History.load(folder) reads a run folder")
 
 
 def checked_groups(histories: Histories) -> dict[str, list[History]]:

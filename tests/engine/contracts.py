@@ -120,6 +120,10 @@ BROKEN_ALGORITHMS = {
     "finish_tuple": ({"finish": (nothing, FEW, FEW)}, "finish.broadcast: 'tuple' object has no attribute 'broadcast'"),
     "evaluation_number": (judged(3), "evaluation 'mine': 'int' object is not callable"),
     "shapes": (in_round(client=lambda *args: ClientOutput(jnp.zeros((2, 3)) @ EACH)), "round.client: dot_general requ"),
+    "unequal_lengths": (
+        in_round(client=lambda *args: ClientOutput(jnp.broadcast_to(EACH, 3))),
+        "round.client: Incompatible types for broadcasting: input type=float32[4] and requested type=float32[3] (contr",
+    ),
     "if_on_an_array": (
         in_round(client=lambda *args: client_of()(*args) if args[3] > 0 else None),
         "boolean conversion",
@@ -167,6 +171,10 @@ BROKEN_POLICIES = {
     "update_dtype": ({"update": lambda state, info: state > 0}, "update returned bool[2], it must be like what init"),
     "init_few": ({"init": FEW}, "init: <lambda>() takes 1 positional argument but 2 were given"),
     "select_without_key": ({"select": lambda state, times: 0}, "select: <lambda>() takes 2 positional arguments but 3"),
+    "larger_than_all": (
+        {"select": lambda key, state, times: jax.lax.top_k(times.realised, 5)},
+        "select: k argument to top_k must be no larger than size along axis",
+    ),
     "update_few": ({"update": FEW}, "update: <lambda>() takes 1 positional argument but 2 were given"),
     "metrics_vector": ({"metrics": lambda state: {"a": state}}, "metrics returned 'a' = float32[2], it must be a r"),
     "metrics_column": ({"metrics": lambda state: {"stage": state[0]}}, "which is a column of history.csv already"),

@@ -97,6 +97,23 @@ def test_a_python_if_on_a_float_of_the_algorithm_is_refused_with_its_line(method
     )
 
 
+def test_an_error_that_a_part_raises_itself_keeps_its_words():
+    def client(self, *args):
+        raise ValueError("rate: too large")
+
+    assert refusal(srp.part(type("Own", (Scaled,), {"client": client}))()) == "rate: too large"
+
+
+def test_a_class_without_part_and_with_a_constructor_of_its_own_is_refused():
+    class Plain(srp.FederatedAlgorithm):
+        def __init__(self, rate):
+            self.rate = rate
+
+    assert refusal(Plain(1.0)) == (
+        "class Plain is no part: put @srp.part above it, and list its fields in place of __init__"
+    )
+
+
 def test_an_algorithm_within_another_is_no_evaluation():
     @srp.part
     class Around(Scaled):

@@ -104,6 +104,14 @@ def test_simulation_gives_the_same_reports(alone):
         np.testing.assert_allclose(info.metrics[name], values, rtol=1e-6, err_msg=name)
 
 
+def test_needs_that_are_one_text_are_refused():
+    text = srp.part(type("Text", (Own,), {"needs": "training_loss"}))
+    with pytest.raises(
+        ValueError, match=r"^policy 'text': needs='training_loss' is a text; give \('training_loss',\)$"
+    ):
+        run(text(), fedavg())
+
+
 def test_missing_reports_are_refused():
     with pytest.raises(
         ValueError, match=r"policy 'own' needs 'value' of every participant and algorithm 'fedavg' has "
