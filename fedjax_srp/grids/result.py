@@ -111,7 +111,12 @@ class Grid:
         return [runs, rounds]
 
     @checked
-    def best(self, by: str = "final_accuracy", judged_on: Literal["validation", "test"] = "validation") -> list[str]:
+    def best(
+        self,
+        by: str = "final_accuracy",
+        judged_on: Literal["validation", "test"] = "validation",
+        per: str | Sequence[str] = (),
+    ) -> list[str]:
         """Return the names of the runs of the best setting, one for each seed, for `rerun`.
 
         Runs that differ only in the seed are one setting, compared by their mean. A setting with a run without this
@@ -122,12 +127,16 @@ class Grid:
                 everything else.
             judged_on: "validation" if the runs were judged by a share of the training data (the option `validation`);
                 "test" chooses by the test data, so the accuracy of the choice is too optimistic.
+            per: an axis, or several: the best setting for each of their values, such as "method" for a learning rate of
+                each method.
 
         Raises:
-            ValueError: an unknown number, no finished run, or a run that was judged by other data.
+            ValueError: an unknown number or axis, no finished run, or a run that was judged by other data.
         """
         check_choice("by", by, _NUMBERS)
-        settings: dict[str, list[str]] = {}
+        axes = [name for name in self._columns if name != "seed"]
+        of_axes = [self._columns[check_choice("per", axis, axes)] for axis in ([per] if isinstance(per, str) else per)]
+        settings: dict[tuple[tuple[object, ...], str], list[str]] = {}
         for name in self.folders:
             run = self.points[name].run
             split = "test" if run.data["validation"] is None else "validation"
@@ -135,17 +144,22 @@ class Grid:
                 other = "give validation=0.2 under options" if judged_on == "validation" else "leave out validation"
                 raise ValueError(f"judged_on={judged_on!r}: {name} was judged by {split} data; {other}")
             setting = {option: value for option, value in run.record.items() if option != "seed"}
-            settings.setdefault(json.dumps(setting, sort_keys=True), []).append(name)
+            group = tuple(cells[name] for cells in of_axes)
+            settings.setdefault((group, json.dumps(setting, sort_keys=True)), []).append(name)
         if not settings:
             raise ValueError("best: no run of the grid is finished")
         rows = self.summary().set_index("run")
         means = {setting: rows.loc[names, by].astype(float).mean(skipna=False) for setting, names in settings.items()}
-        known = {setting: mean for setting, mean in means.items() if mean == mean}
-        if not known:
-            raise ValueError(f"best: {by} is not a number in any run")
         has_errors = any(history.smaller_is_better for history in self.histories.values())
-        is_larger_better = by in _LARGER_IS_BETTER and not has_errors
-        return settings[(max if is_larger_better else min)(known, key=known.__getitem__)]
+        choose = max if by in _LARGER_IS_BETTER and not has_errors else min
+        found: list[str] = []
+        for group in dict.fromkeys(group for group, _ in settings):
+            known = {each: mean for each, mean in means.items() if each[0] == group and mean == mean}
+            if not known:
+                where = f" of {', '.join(map(str, group))}" if group else ""
+                raise ValueError(f"best: {by} is not a number in any run{where}")
+            found += settings[choose(known, key=known.__getitem__)]
+        return found
 
     def rerun(self, names: Sequence[str], out: str | os.PathLike | None = None, **options: Any) -> Grid:
         """Run some of its runs again, on all of their training data and judged by their test data.

@@ -370,6 +370,10 @@ def test_the_best_is_chosen_on_validation_and_judged_on_test(tmp_path, monkeypat
         tuning.rerun(["nothing"])
     with pytest.raises(ValueError, match="by='beauty' is unknown"):
         tuning.best(by="beauty")
+    both = [f"learning_rate={rate:g}, seed={seed}" for rate in (0.001, 0.5) for seed in (0, 1)]
+    assert tuning.best(per="learning_rate") == both
+    with pytest.raises(ValueError, match=r"per='method' is unknown; choose from learning_rate$"):
+        tuning.best(per="method")
     timed = tuning.summary().assign(simulated_time=lambda rows: rows["learning_rate"])
     monkeypatch.setattr(type(tuning), "summary", lambda self: timed)
     small, large = ([f"learning_rate={rate:g}, seed={seed}" for seed in (0, 1)] for rate in (0.001, 0.5))
