@@ -38,13 +38,15 @@ def short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def check_known(kind: str, names: Iterable[object], known: Iterable[str], more: str = "") -> None:
+def check_known(kind: str, names: Iterable[object], known: Iterable[str], more: str = "", of: str = "") -> None:
     """Raise a ValueError of one line for the first unknown name, with the nearest known names and all of them."""
-    known = list(known)
+    known, owner = list(known), f" of {of}" if of else ""
     for name in names:
         if not isinstance(name, str) or name not in known:
             hint = nearest(name, known)
-            raise ValueError(f"unknown {kind} {short(name)}{hint}; choose from {', '.join(known) or 'none'}{more}")
+            raise ValueError(
+                f"unknown {kind} {short(name)}{owner}{hint}; choose from {', '.join(known) or 'none'}{more}"
+            )
 
 
 def nearest(name: object, known: Iterable[str]) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 from fedjax_srp import measures, run_folder
 from fedjax_srp._checks import check_known, check_numbers, checked
 from fedjax_srp.base import MESSAGE_SHARE, STAGE_COMPLETED, Method
-from fedjax_srp.columns import ROUND_COLUMNS, Metrics, accuracy_column, check_metric_names
+from fedjax_srp.columns import RECORD_ALL, ROUND_COLUMNS, Metrics, accuracy_column, check_metric_names
 from fedjax_srp.description import rebuild
 from fedjax_srp.stages import Stage, stages_of
 from fedjax_srp.storage import jsonable
@@ -208,7 +208,7 @@ class History:
         name = self.evaluation if evaluation is None else evaluation
         if name is None:
             return np.empty((0, self.num_clients))
-        check_known(f"evaluation of this run of {self.name!r}", [name], self.accuracies)
+        check_known("evaluation", [name], self.accuracies, RECORD_ALL, of=f"this run of {self.name!r}")
         return self.accuracies[name]
 
     def mean_scores(self, evaluation: str | None = None) -> np.ndarray:
@@ -247,7 +247,7 @@ class History:
         if metric is None:
             place, times = self.reached(target, evaluation), self.eval_elapsed(communication)
         else:
-            check_known(f"metric of this run of {self.name!r}", [metric], self.metrics)
+            check_known("metric", [metric], self.metrics, of=f"this run of {self.name!r}")
             place, times = _first_index(self.metrics[metric] <= target), self.elapsed(communication)
         return math.inf if place is None else float(times[place])
 

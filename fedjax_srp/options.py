@@ -159,7 +159,7 @@ def build(maker: Callable[..., Any], given: Mapping[str, Any], *args: Any, **fix
     if not parts.is_part(inner):
         return maker(*args, **fixed, **paths)
     names = [field.name for field in dataclasses.fields(inner)]
-    check_known(f"option of {inner.name}", [path for path in paths if path.partition(".")[0] not in names], known)
+    check_known("option", [path for path in paths if path.partition(".")[0] not in names], known, of=inner.name)
     return maker(*args, **fixed, **_arguments(inner, paths, None))
 
 

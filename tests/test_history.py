@@ -175,7 +175,7 @@ def test_time_to_a_metric_is_the_first_round_at_or_below_it():
     assert history.time_to(0.5, metric="distance") == 3.0
     assert history.time_to(0.3, 10.0, metric="distance") == 27.0  # the second round is silent
     assert history.time_to(0.1, metric="distance") == math.inf
-    with pytest.raises(ValueError, match="unknown metric of this run of 'fedrep' 'error'; choose from distance"):
+    with pytest.raises(ValueError, match="unknown metric 'error' of this run of 'fedrep'; choose from distance"):
         history.time_to(1.0, metric="error")
 
 

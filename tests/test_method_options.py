@@ -140,7 +140,7 @@ def test_one_name_is_never_read_by_two_parts():
         ("lg_fedavg", {"hidden": ()}, "head_layers=2 must be at most 1"),
         ("fedavg", {"model": "lenet5"}, "model='lenet5' for data set 'shapes': .*lenet5 takes images .* mlp, which"),
         ("fedavg", {"vocabulary": 9}, "vocabulary: has no effect on method 'fedavg', only on model 'lstm'; leave"),
-        ("fedavg", {"hiden": (9,)}, r"unknown option of method 'fedavg' or its model 'hiden' \(did you mean hidden"),
+        ("fedavg", {"hiden": (9,)}, r"unknown option 'hiden' of method 'fedavg' or its model \(did you mean hidden"),
         ("fedavg", {"model": srp.models.MLP((5,), 3), "hidden": (9,)}, "hidden: has no effect on method"),
     ],
 )

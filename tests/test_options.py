@@ -219,7 +219,7 @@ WRONG = {
         lambda: build(Two, {"size": 1, "third.power": 4}),
         "third=None has no options; give it as a whole",
     ),
-    "no option": (lambda: build(FedAvg, {"epoch": 3}, MODEL), "unknown option of fedavg 'epoch' (did you mean epochs"),
+    "no option": (lambda: build(FedAvg, {"epoch": 3}, MODEL), "unknown option 'epoch' of fedavg (did you mean epochs"),
     "out of range": (lambda: build(FedAvg, {"epochs": -3}, MODEL), "epochs=-3 must be at least 0"),
     "rate": (lambda: build(FedAvg, {"learning_rate": 0.0}, MODEL), "learning_rate=0.0 must be positive"),
 }

@@ -70,7 +70,7 @@ def test_one_function_and_one_row_add_a_method(tmp_path, capsys):
     assert "Counted" in text
     assert "nobody" in text
     assert drawing.styles(["counted"])["counted"] == drawing.Style("Counted", "#123456", "-")
-    with pytest.raises(ValueError, match=r"option of method 'counted' or its model 'paze' \(did you mean pace"):
+    with pytest.raises(ValueError, match=r"option 'paze' of method 'counted' or its model \(did you mean pace"):
         srp.methods.get("counted", dataset=data, paze=1.0)
 
 
@@ -141,9 +141,9 @@ def test_an_argument_of_a_policy_is_not_one_of_sgd():
     [
         ("fedavg", counted, {}, "name='fedavg' is a method of the package; choose another name"),
         ("mine", counted, {"participation": "ful"}, r"unknown participation 'ful' \(did you mean full"),
-        ("mine", counted, {"colour": "red"}, r"unknown field of a recipe 'colour' \(did you mean color"),
-        ("mine", counted, {"options": {"pase": 1.0}}, r"option in the row of 'mine' 'pase' \(did you mean pace"),
-        ("mine", counted, {"options": {"k": 5}}, "unknown option in the row of 'mine' 'k'; choose from pace"),
+        ("mine", counted, {"colour": "red"}, r"unknown field 'colour' of a recipe \(did you mean color"),
+        ("mine", counted, {"options": {"pase": 1.0}}, r"option 'pase' of the row of 'mine' \(did you mean pace"),
+        ("mine", counted, {"options": {"k": 5}}, "unknown option 'k' of the row of 'mine'; choose from pace"),
         ("mine", srp.algorithms.LinearFedAvg, {}, "LinearFedAvg makes no algorithm on examples: its first field, or"),
         ("mine", 3, {}, "3 makes no algorithm on examples"),
     ],

@@ -91,7 +91,7 @@ def test_options_of_custom_models_do_not_collide():
     srp.models.register("narrow", narrow)
     with pytest.raises(ValueError, match="width: belongs to model 'narrow', not to 'mlp'"):
         srp.models.get("mlp", DATA, width=3)
-    with pytest.raises(ValueError, match=r"unknown option of model 'narrow'.*widht.*width"):
+    with pytest.raises(ValueError, match=r"unknown option 'widht' of model 'narrow'.*width"):
         srp.models.get("narrow", DATA, widht=3)
 
 

@@ -234,7 +234,7 @@ def check_evaluations(algorithm: FederatedAlgorithm, evaluations: str | Sequence
         shown = short(evaluations)
         raise ValueError(f"evaluations={shown} must be a name, several, None for the default one, or 'all'")
     evaluations = tuple(evaluations)
-    check_known(f"evaluation of {algorithm.name}", evaluations, algorithm.evaluations)
+    check_known("evaluation", evaluations, algorithm.evaluations, of=algorithm.name)
     return evaluations
 
 

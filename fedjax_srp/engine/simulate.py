@@ -178,7 +178,7 @@ def simulate_seeds(
         raise ValueError(
             f"keys has shape {keys.shape}, expected (num_seeds,); jax.random.split(key, num_seeds) makes them"
         )
-    check_known("option of simulate_seeds", options, SEEDS_OPTIONS)
+    check_known("option", options, SEEDS_OPTIONS, of="simulate_seeds")
     for value_name, value in (values or {}).items():
         if is_key(value) or np.shape(value) != keys.shape or np.asarray(value).dtype.kind not in "iuf":
             raise ValueError(f"values[{value_name!r}]={short(value)}: give a number for each of {keys.size} keys")

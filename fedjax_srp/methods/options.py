@@ -163,7 +163,7 @@ def _chosen(
                 f"{option}: has no effect on method {method!r}, only on {', '.join(readers[option])}; leave it out"
             )
         if option in options:
-            check_known(f"option of method {method!r} or its model", [option], known)
+            check_known("option", [option], known, of=f"method {method!r} or its model")
         if option not in readers:
             raise ValueError(f"shared: {option!r} is an option of no method{nearest(option, {*known, *readers})}")
     of_row = {o: v for o, v in recipe(name).options.items() if o in known}

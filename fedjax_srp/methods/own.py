@@ -35,11 +35,11 @@ def register(name: str, factory: Factory, **row: Any) -> None:
     """
     if name in BUILT_IN:
         raise ValueError(f"name={name!r} is a method of the package; choose another name")
-    check_known("field of a recipe", row, Recipe._fields[1:])
+    check_known("field", row, Recipe._fields[1:], of="a recipe")
     check_factory(factory)
     made = Recipe(factory, **row)
     routed = [o for model in models.names() for o in option_names(factory, made.participation, model)]
-    check_known(f"option in the row of {name!r}", made.options, dict.fromkeys([*routed, *options_of(factory)]))
+    check_known("option", made.options, dict.fromkeys([*routed, *options_of(factory)]), of=f"the row of {name!r}")
     RECIPES[name] = made
 
 

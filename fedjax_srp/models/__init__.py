@@ -150,4 +150,4 @@ def _check_options(name: str, given: Mapping[str, Any]) -> None:
             raise ValueError("cut: it follows from head_layers; give head_layers, or call model.recut(layer)")
         if owners and option not in known:
             raise ValueError(f"{option}: belongs to model {owners}, not to {name!r}; leave it out or change the model")
-    check_known(f"option of model {name!r}", given, known)
+    check_known("option", given, known, of=f"model {name!r}")

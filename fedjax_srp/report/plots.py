@@ -97,7 +97,7 @@ def metric_over_time(
     for run in runs:
         if not run.num_rounds:
             raise ValueError(f"the run of {run.name!r} has no rounds: there is nothing to draw")
-        check_known(f"metric of the run of {run.name!r}", [name], run.metrics)
+        check_known("metric", [name], run.metrics, of=f"the run of {run.name!r}")
 
     def curve(history: History) -> Curve:
         values = history.metrics[str(name)]

@@ -101,7 +101,7 @@ def test_evaluating_the_final_state_gives_the_last_scores():
 
 
 def test_evaluate_refuses_unknown_evaluations_and_several_keys():
-    with pytest.raises(ValueError, match=r"evaluation of .*'modle'.*model"):
+    with pytest.raises(ValueError, match=r"evaluation 'modle' of .*model"):
         srp.evaluate(ALGORITHM, DATA, np.float32(1), key=KEY, evaluations="modle")
     with pytest.raises(ValueError, match=r"key has shape \(2,\), give one key"):
         srp.evaluate(ALGORITHM, DATA, np.float32(1), key=jax.random.split(KEY, 2))

@@ -124,7 +124,7 @@ def test_parts_that_break_the_contract_are_refused_at_construction():
     with pytest.raises(ValueError, match="algorithm=") as caught:
         srp.Simulation(DATA, DATA)
     assert "\n" not in str(caught.value)
-    with pytest.raises(ValueError, match="unknown evaluation of fedavg 'nothing'"):
+    with pytest.raises(ValueError, match="unknown evaluation 'nothing' of fedavg"):
         srp.Simulation(fedavg(), DATA).score(srp.Simulation(fedavg(), DATA).init(KEY), "nothing")
 
 

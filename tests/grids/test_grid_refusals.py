@@ -52,7 +52,7 @@ def test_invalid_parts_are_refused_before_anything_runs(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"evaluations": ["nope"]}, "unknown evaluation of fedavg 'nope'"),
+        ({"evaluations": ["nope"]}, "unknown evaluation 'nope' of fedavg"),
         ({"devices": 99}, "devices=99: a run has 4 here; give no more, or fewer workers"),
         ({"chunk_size": 0}, "chunk_size=0 must be at least 1"),
         ({"eval_every": 0}, "eval_every=0 must be at least 1"),

@@ -72,7 +72,8 @@ def test_several_evaluations_share_a_training_and_an_unknown_one_is_refused(tmp_
     assert len({history.method.algorithm.evaluation for history in found.histories.values()}) == 2
     assert len({folder.name for folder in found.folders.values()}) == 4
     with pytest.raises(
-        ValueError, match=r"fedavg, evaluations=nope: unknown evaluation of fedavg .*; fedavg_ft, evaluations=nope"
+        ValueError,
+        match=r"fedavg, evaluations=nope: unknown evaluation 'nope' of fedavg.*; fedavg_ft, evaluations=nope",
     ):
         grid(tmp_path, JUDGED | {"evaluations": [["global"], ["nope"]]})
 

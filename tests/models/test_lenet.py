@@ -151,7 +151,7 @@ def test_models_have_names():
     assert {"lenet5", "lenet5_cifar100", "lstm", "mlp"} <= set(srp.models.names())
     assert srp.models.get("lenet5", data, head_layers=2).stem_layer_names == ("conv1", "conv2", "fc1")
     assert srp.models.get("lenet5_cifar100", data, hidden=(7, 9)).hidden == (7, 9)
-    with refused(r"unknown option of model 'lenet5' 'width'; choose from channels, hidden"):
+    with refused(r"unknown option 'width' of model 'lenet5'; choose from channels, hidden"):
         srp.models.get("lenet5", data, width=3)
     with refused(r"cut: it follows from head_layers; give head_layers, or call model.recut"):
         srp.models.get("lenet5", data, cut="fc2")
