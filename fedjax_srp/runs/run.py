@@ -49,7 +49,7 @@ class Run:
         clock: text, see `fedjax_srp.runs.clocks`, or an object.
         names: option -> name of its object, for objects without a description.
 
-    The others are options of `fedjax-srp run`, see `words`.
+    The others are options of `fedjax-srp run`, see `options`.
     """
 
     method: str | FederatedAlgorithm | Method
