@@ -119,6 +119,8 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "figure5": lambda: by_epochs(results("figure5")),
     "figure6": lambda: new_clients(results("figure6")),
     "figure6_femnist": lambda: new_clients(results("figure6_femnist")),
+    "figure6_letters": lambda: new_clients(results("figure6_letters")),
+    "figure6_letter_classes": lambda: new_clients(results("figure6_letter_classes")),
     "doubling": lambda: doubling_table.table(results("doubling_table")),
     "doubling_3": lambda: doubling_table.table(results("doubling_table_3")),
 }
