@@ -177,8 +177,8 @@ class FederatedAlgorithm:
             participant where it depends on the states of the others (FedAMP). `shown` takes the part of a client's
             state before the phase that the server knows: by default all of it. It costs no bytes, since an earlier
             message had it, but memory for all participants on every device.
-        sends: shapes (`jax.ShapeDtypeStruct`) of a client's real upload in a round, for algorithms whose message is an
-            exact short cut to the mean; None: the message.
+        sends: shapes (`jax.ShapeDtypeStruct`) of a client's real upload in a round, from static fields, for algorithms
+            whose message is an exact short cut to the mean; None: the message.
         costs_as: for algorithms that compute more than a real client (submodels, computed as a masked whole model): for
             1, 2, ... units of work the algorithms that a client really runs, each with one unit. Their mean operations
             and the messages of the last are charged; more units cost as much as the most listed. None: itself.

@@ -44,7 +44,8 @@ def describe(value: Any) -> Any:
 
     Other dataclasses, such as modules of flax, have their class and the fields that are not at their default. A user's
     classes and functions have a checksum of their source code, if Python finds it, including base classes but not the
-    functions that they call. A function has its defaults too; a closure, or a method of an object, is unknown.
+    functions that they call. A function has its defaults too; a closure, or a method of an object, is unknown, and so
+    is what a decorator, or `jax.grad`, made of a function.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -70,11 +71,11 @@ def describe(value: Any) -> Any:
     if hasattr(value, "options"):  # data
         return {UNKNOWN: _name(value)} if value.options is None else value.options
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        shown = [field for field in dataclasses.fields(value) if field.repr]  # flax hides the parent of a module
+        shown = [field for field in dataclasses.fields(value) if field.repr or field.name != "parent"]  # of flax
         given = {field.name: getattr(value, field.name) for field in shown if not _is_default(value, field)}
         entries = {name: describe(entry) for name, entry in given.items()}
         return {DATACLASS: _name(type(value)), **_code(type(value)), **entries}
-    name, inner = _name(value), inspect.unwrap(value) if callable(value) else value  # jit wraps functions
+    name, inner = _name(value), _unwrapped(value)
     if isinstance(value, type):
         return {FUNCTION: name, **_code(value)}
     has_state = getattr(inner, "__closure__", None) or not isinstance(getattr(inner, "__self__", None), _STATELESS)
@@ -82,20 +83,37 @@ def describe(value: Any) -> Any:
         return {UNKNOWN: name}
     code = _code(inner)
     defaults = [*(getattr(inner, "__defaults__", None) or ()), *(getattr(inner, "__kwdefaults__", None) or {}).values()]
-    return {FUNCTION: name, **code, **({"defaults": describe(defaults)} if code and defaults else {})}
+    owner = getattr(inner, "__self__", None)  # of a class method
+    of_class = {"class": describe(owner)} if isinstance(owner, type) and _code(owner) else {}
+    return {FUNCTION: name, **code, **of_class, **({"defaults": describe(defaults)} if code and defaults else {})}
+
+
+def _unwrapped(value: Any) -> Any:
+    """Return the function that jit or a library wraps; other wrappers, such as that of `jax.grad`, do more."""
+    if not hasattr(value, "__wrapped__") or _public(_name(value)) is value:
+        return inspect.unwrap(value) if callable(value) else value
+    return inspect.unwrap(value, stop=lambda each: not type(each).__module__.startswith(("jax", "functools")))
 
 
 @functools.cache
 def _code(value: Any) -> dict[str, str]:
     checksum = 0
     for each in value.__mro__ if isinstance(value, type) else (value,):
-        methods = vars(each).values() if isinstance(value, type) else ()  # Python finds only these of a notebook
-        for piece in (each, *methods):
-            piece = inspect.unwrap(piece) if inspect.isroutine(piece) else piece
-            with contextlib.suppress(OSError, TypeError):
-                if _is_user_code(piece):
-                    checksum = zlib.crc32(inspect.getsource(piece).encode(), checksum)
+        members = [*vars(each).values()] if isinstance(value, type) else []  # Python finds only these of a notebook
+        if not (own := _source(each)):
+            members = [getattr(member, "fget", member) for member in members]  # of properties
+        for source in (own, *map(_source, members)):
+            checksum = zlib.crc32(source.encode(), checksum)
     return {CODE: f"{checksum:08x}"} if checksum else {}
+
+
+def _source(value: Any) -> str:
+    """Return the source code of a user's class or function; "" if Python does not find it."""
+    value = inspect.unwrap(value) if inspect.isroutine(value) else value
+    with contextlib.suppress(OSError, TypeError):
+        if _is_user_code(value):
+            return inspect.getsource(value)
+    return ""
 
 
 def _is_user_code(value: Any) -> bool:
@@ -171,11 +189,15 @@ def rebuild(description: Any) -> Any:
 
 
 def _function(name: str) -> Any:
-    for library in _LIBRARIES:
-        found = getattr(importlib.import_module(library), name.rpartition(".")[2], None)
-        if callable(found) and _name(found) == name:
-            return found
-    raise ValueError(f"function {name!r} is not in {', '.join(_LIBRARIES)}; build the part in Python")
+    if (found := _public(name)) is None:
+        raise ValueError(f"function {name!r} is not in {', '.join(_LIBRARIES)}; build the part in Python")
+    return found
+
+
+def _public(name: str) -> Any:
+    """Return a library's public function; None if there is none of this name."""
+    found = (getattr(importlib.import_module(library), name.rpartition(".")[2], None) for library in _LIBRARIES)
+    return next((each for each in found if callable(each) and _name(each) == name), None)
 
 
 def records_arguments(function: Callable[P, T]) -> Callable[P, T]:

@@ -1,8 +1,10 @@
 """Descriptions of parts: every part is rebuilt from its description, and what has none is named."""
 
+import dataclasses
 import functools
 import importlib.util
 import json
+import linecache
 import re
 import sys
 import textwrap
@@ -176,6 +178,39 @@ def own_scale(by):
     return scale
 
 
+def decorated(by):
+    @functools.wraps(own_loss)
+    def scaled(outputs, y):
+        return by * own_loss(outputs, y)
+
+    return scaled
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Dataclass with a field that it does not print."""
+
+    rates: tuple = dataclasses.field(repr=False)
+    parent: object = dataclasses.field(default=None, repr=False)
+
+
+class Slow:
+    """Class with a class method."""
+
+    rate = 1.0
+
+    @classmethod
+    def schedule(cls, step):
+        """The same function for each subclass, with another rate."""
+        return cls.rate * step
+
+
+class Fast(Slow):
+    """Subclass with its own rate."""
+
+    rate = 2.0
+
+
 @pytest.mark.parametrize(
     ("value", "is_known"),
     [
@@ -186,6 +221,12 @@ def own_scale(by):
         (jax.jit(Odd().scaled), False),
         (own_scale(Odd()), False),
         (own_scale(2.0), True),
+        (decorated(2.0), False),
+        (jax.grad(nn.relu), False),
+        (jax.jit(jax.grad(nn.relu)), False),
+        (jax.jit(own_loss), True),
+        (optax.losses.convex_kl_divergence, True),
+        (nn.relu, True),
         (own_loss, True),
         (functools.partial(np.mean, axis=0), True),
         (functools.partial(lambda x: x, 1), False),
@@ -235,6 +276,24 @@ def test_long_arrays_have_a_checksum_of_every_entry():
 
 def test_defaults_of_own_functions_are_of_the_record():
     assert describe(own_scale(1.0)) == describe(own_scale(1.0)) != describe(own_scale(2.0))
+
+
+def test_class_methods_and_fields_that_are_not_printed_are_of_the_record():
+    assert describe(Slow.schedule) != describe(Fast.schedule)
+    assert describe(Table((1.0,))) != describe(Table((2.0,)))
+    assert describe(Table((1.0,), parent=Odd())) == describe(Table((1.0,)))
+
+
+def test_properties_of_classes_of_a_notebook_have_checksums(monkeypatch):
+    """As in a notebook, Python finds the source of methods by their file name, and none of the class."""
+    found = []
+    for share in (1, 2):
+        source = f"class Own:\n    @property\n    def share(self):\n        return {share}\n"
+        monkeypatch.setitem(linecache.cache, f"<cell {share}>", (len(source), None, source.splitlines(True), ""))
+        scope = {"__name__": "cell_of_no_file"}
+        exec(compile(source, f"<cell {share}>", "exec"), scope)
+        found.append(describe(scope["Own"]))
+    assert found[0] != found[1]
 
 
 def test_user_files_named_as_python_modules_have_checksums(tmp_path, monkeypatch):

@@ -29,7 +29,7 @@ from fedjax_srp.base import (
     WorkCosts,
 )
 from fedjax_srp.engine.carries import inner_jaxprs
-from fedjax_srp.engine.contract import Shapes, check_algorithm
+from fedjax_srp.engine.contract import Shapes, check_algorithm, sends
 from fedjax_srp.engine.traffic import Traffic, traffic
 
 Known = Sequence[Array | None]  # values of scalars, None if unknown
@@ -93,7 +93,7 @@ def _costs_by_work(
     distinct = list(dict.fromkeys(itertools.chain(*levels)))
     shapes = [check_algorithm(one, data, (), policy) for one in distinct]
     counters = [
-        _own_costs(one, policy, data, of_one, traffic(of_one, one.sends))
+        _own_costs(one, policy, data, of_one, traffic(of_one, sends(one)))
         for one, of_one in zip(distinct, shapes, strict=True)
     ]
     places = [[distinct.index(one) for one in level] for level in levels]

@@ -24,7 +24,7 @@ from fedjax_srp.base import (
 )
 from fedjax_srp.clocks import Exponential, Fixed
 from fedjax_srp.description import describe, option_values, unknowns
-from fedjax_srp.engine.contract import check_algorithm, check_clock, check_policy
+from fedjax_srp.engine.contract import check_algorithm, check_clock, check_policy, sends
 from fedjax_srp.engine.operations import work_costs
 from fedjax_srp.engine.owned import data_shapes, place_data
 from fedjax_srp.engine.program import Parts, Program, Traced, numerics, program
@@ -207,7 +207,7 @@ def _check_contract(
     if cache_key in _past_checks:
         return _past_checks[cache_key]
     checked = check_algorithm(algorithm, data, evaluations, policy, records_loss)
-    sizes, costs_of = traffic(checked, algorithm.sends), None
+    sizes, costs_of = traffic(checked, sends(algorithm)), None
     if clock.needs_costs:
         if algorithm.communicates is not None:
             raise ValueError(
@@ -226,6 +226,10 @@ def _check_contract(
 
 def check_evaluations(algorithm: FederatedAlgorithm, evaluations: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return names of evaluations; None is the default one, "all" every one."""
+    for cls in type(algorithm).__mro__:
+        named = [value.evaluation for value in vars(cls).values() if callable(value) and hasattr(value, "evaluation")]
+        if twice := sorted({name for name in named if named.count(name) > 1}):
+            raise ValueError(f"class {cls.__name__} has two evaluations {twice[0]!r}; rename one")
     if evaluations is None:
         return tuple(algorithm.evaluations)[:1]
     if isinstance(evaluations, str):

@@ -20,7 +20,7 @@ from fedjax_srp.engine.outcome import data_checksum, score_name
 from fedjax_srp.models import SplitModel
 from fedjax_srp.options import build
 from fedjax_srp.participation import Full
-from fedjax_srp.parts import values_of
+from fedjax_srp.parts import is_plain, values_of
 from fedjax_srp.report import table
 from fedjax_srp.runs import clocks, judged
 from fedjax_srp.runs import options as run_options
@@ -28,7 +28,14 @@ from fedjax_srp.storage import jsonable
 
 LIMITS = ("num_rounds", "time_limit", "target")  # may differ when a run is extended
 SUMMARY_OPTION = "communication"  # of the summary alone, which a finished run recomputes for another value
-JAX_SETTINGS = {"jax_enable_x64": False, "jax_default_matmul_precision": None}  # name -> default, change results
+JAX_SETTINGS = {  # name -> default, change results
+    "jax_enable_x64": False,
+    "jax_default_matmul_precision": None,
+    "jax_default_prng_impl": "threefry2x32",
+    "jax_threefry_partitionable": True,
+    "jax_random_seed_offset": 0,
+    "jax_high_dynamic_range_gumbel": False,
+}
 NOT_SIMULATED = (SUMMARY_OPTION, "data_dir")  # change no simulation; the same data may be elsewhere on other machines
 OPTIONS_OF_DATA_OBJECTS = ("validation", "partition_seed")  # options that also apply to data given as an object
 _SEEDS = 2**32  # JAX keeps 32 bits of a seed
@@ -163,7 +170,8 @@ class Run:
     def _record_of_data(self) -> dict[str, Any]:
         found = dict(self.data)
         if (own := found.pop("data", None)) is not None:
-            found["dataset"] = {"name": getattr(own, "name", type(own).__name__), "checksum": data_checksum(own)}
+            name = getattr(own, "name", type(own).__name__)
+            found["dataset"] = {"name": name, "checksum": data_checksum(own)} | _settings(own)
         return found
 
     def _simulation_options(self) -> dict[str, Any]:
@@ -221,6 +229,16 @@ class Run:
         return found | {"key": jax.random.key(self.seed)}
 
 
+def _settings(own: Any) -> dict[str, Any]:
+    """Describe the fields of data that are no arrays, such as `num_classes`, also of data within them."""
+    if not dataclasses.is_dataclass(own):
+        return {}
+    names = {field.name for field in dataclasses.fields(own)} - {"name", "options"}
+    given = {name: getattr(own, name) for name in sorted(names)}
+    found = {name: describe(value) if is_plain(value) else _settings(value) for name, value in given.items()}
+    return {name: value for name, value in found.items() if value not in (None, {})}
+
+
 def _jax_settings() -> dict[str, Any]:
     """Return the settings of JAX that change results and differ from their defaults."""
     return {name: now for name, default in JAX_SETTINGS.items() if (now := getattr(jax.config, name)) != default}
@@ -229,8 +247,14 @@ def _jax_settings() -> dict[str, Any]:
 @contextlib.contextmanager
 def recorded_jax_settings(record: Mapping[str, Any]) -> Iterator[None]:
     """Set JAX as it was in the process that made the record."""
-    precision = record.get("jax_default_matmul_precision")
-    with jax.enable_x64(record.get("jax_enable_x64", False)), jax.default_matmul_precision(precision):
+    with contextlib.ExitStack() as stack:
+        for name, default in JAX_SETTINGS.items():
+            now, wanted = getattr(jax.config, name), record.get(name, default)
+            if (context := getattr(jax, name.removeprefix("jax_"), None)) is not None:
+                stack.enter_context(context(wanted))
+            elif now != wanted:
+                stack.callback(jax.config.update, name, now)
+                jax.config.update(name, wanted)
         yield
 
 

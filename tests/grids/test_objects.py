@@ -192,10 +192,25 @@ def test_settings_of_jax_that_change_results_are_of_the_run():
         double = points_of(method="fedavg", data=DATA)[0]
     with jax.default_matmul_precision("highest"):
         precise = points_of(method="fedavg", data=DATA)[0]
-    assert len({run.id, double.id, precise.id}) == 3
-    for point in (run, double, precise):  # as in a worker, which is told nothing else
+    with jax.default_prng_impl("rbg"):
+        of_other_keys = points_of(method="fedavg", data=DATA)[0]
+    with jax.threefry_partitionable(False):
+        of_old_keys = points_of(method="fedavg", data=DATA)[0]
+    jax.config.update("jax_random_seed_offset", 7)
+    try:
+        moved = points_of(method="fedavg", data=DATA)[0]
+    finally:
+        jax.config.update("jax_random_seed_offset", 0)
+    found = run, double, precise, of_other_keys, of_old_keys, moved
+    assert len({point.id for point in found}) == len(found)
+    for point in found:  # as in a worker, which is told nothing else
         with recorded_jax_settings(point.run.record):
             assert points_of(method="fedavg", data=DATA)[0].id == point.id
+
+
+def test_data_that_differ_in_a_number_alone_are_two_runs():
+    axis = {"ten": DATA, "twenty": dataclasses.replace(DATA, num_classes=20)}
+    assert len({point.id for point in points_of({"data": axis}, method="fedavg")}) == 2
 
 
 def test_a_worker_runs_with_the_settings_of_the_process_that_planned(monkeypatch):
