@@ -1,8 +1,10 @@
 """Descriptions of runs: a history describes its method, which runs again to the same bits."""
 
+import dataclasses
 import json
 
 import jax
+import jax.numpy as jnp
 import optax
 import pytest
 from reference.small import KEY, assert_same_bits, changed
@@ -10,6 +12,7 @@ from reference.small import KEY, assert_same_bits, changed
 import fedjax_srp as srp
 from fedjax_srp import models, participation
 from fedjax_srp.description import describe
+from fedjax_srp.engine.outcome import data_checksum
 from fedjax_srp.engine.prepare import Request, prepare
 from fedjax_srp.storage import jsonable
 
@@ -126,3 +129,24 @@ def test_histories_of_seeds_record_their_own_values(data):
     )
     assert [history.config["options"]["learning_rate"] for history in histories] == rates
     assert [history.method.algorithm.training.optimizer for history in histories] == [srp.SGD(0.125), srp.SGD(0.25)]
+
+
+@dataclasses.dataclass
+class Shifted:
+    """Data that call others equal, and that may get other arrays."""
+
+    shift: jax.Array
+
+    def __eq__(self, other):
+        return isinstance(other, Shifted)
+
+    def __hash__(self):
+        return 0
+
+
+def test_checksums_are_of_the_arrays_that_data_have_now():
+    jax.tree_util.register_dataclass(Shifted, ["shift"], [])
+    one, other = (Shifted(jnp.full(3, value)) for value in (1.0, 2.0))
+    checksums = [data_checksum(one), data_checksum(other)]
+    one.shift = other.shift
+    assert checksums[0] != checksums[1] == data_checksum(one)

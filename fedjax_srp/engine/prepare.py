@@ -227,8 +227,8 @@ def _check_contract(
 def check_evaluations(algorithm: FederatedAlgorithm, evaluations: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return names of evaluations; None is the default one, "all" every one."""
     for cls in type(algorithm).__mro__:
-        named = [value.evaluation for value in vars(cls).values() if callable(value) and hasattr(value, "evaluation")]
-        if twice := sorted({name for name in named if named.count(name) > 1}):
+        named = [getattr(value, "evaluation", None) for value in vars(cls).values() if callable(value)]
+        if twice := sorted({name for name in named if name is not None and named.count(name) > 1}):
             raise ValueError(f"class {cls.__name__} has two evaluations {twice[0]!r}; rename one")
     if evaluations is None:
         return tuple(algorithm.evaluations)[:1]

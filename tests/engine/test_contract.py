@@ -114,6 +114,27 @@ def test_a_class_without_part_and_with_a_constructor_of_its_own_is_refused():
     )
 
 
+def test_sends_reads_no_float_since_runs_of_other_floats_share_it():
+    @srp.part
+    class Sparse(Scaled):
+        @property
+        def sends(self):
+            return jax.ShapeDtypeStruct((int(self.rate * 100),), jnp.float32)
+
+    assert refusal(Sparse(0.25)).startswith("algorithm 'sparse': sends: Abstract tracer value encountered")
+
+
+def test_two_evaluations_of_a_class_have_two_names():
+    predict = staticmethod(lambda key, server, state, value: lambda test: test)
+
+    @srp.part
+    class Twice(Scaled):
+        one = srp.evaluation("kept")(lambda self, *args: predict(*args))
+        two = srp.evaluation("kept")(lambda self, *args: predict(*args))
+
+    assert refusal(Twice()) == "class Twice has two evaluations 'kept'; rename one"
+
+
 def test_an_algorithm_within_another_is_no_evaluation():
     @srp.part
     class Around(Scaled):
