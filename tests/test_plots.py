@@ -195,7 +195,7 @@ def test_labels_name_evaluations_and_divergence():
     (ax,) = plots.accuracy_over_time([run(), other]).axes
     assert list(drawn(ax)) == ["FedRep (fine_tune)", "FedAvg (global, diverged in round 3)"]
     with pytest.raises(
-        ValueError, match=r"evaluation 'fine_tune' of this run of 'fedavg'; .* evaluations='all' records every one$"
+        ValueError, match="'fine_tune' of this run of 'fedavg'; .* evaluations='all' records every one$"
     ):
         plots.accuracy_over_time([run(), other], evaluation="fine_tune")
 
