@@ -29,8 +29,8 @@ class FedAT(FedProx):
     For `participation.AsynchronousTiers(k, tiers)`, where a round is one of the tier `context.stage`. Its clients train
     from the model with which the tier began, as in `FedProx`, and their mean becomes the model of the tier. The server
     averages the models of the M tiers, tier m weighted by the number of updates of tier M + 1 - m: the slowest tier by
-    that of the fastest one. So, as in the paper, a finished tier m does not change the model before tier M + 1 - m has
-    finished too. With one tier this is `FedProx`. The paper's compression is left out.
+    that of the fastest one. So, as in the paper, the model of a finished tier m has no weight before tier M + 1 - m
+    has finished too. With one tier this is `FedProx`. The paper's compression is left out.
 
     Evaluations: those of `FedAvg`.
 

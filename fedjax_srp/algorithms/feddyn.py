@@ -33,7 +33,7 @@ class FedDyn(FedAvg):
 
     A participant descends `f_i(w_i) - <h_i, w_i> + (alpha / 2) |w_i - w|^2`, so that the mean gradient is zero at a
     fixed point. Only models are sent. Means are uniform, as in the paper. As alpha goes to 0, clients train as in
-    `FedAvg`, but for any alpha the server adds the sum of all its moves so far to their mean.
+    `FedAvg`, but for any alpha the server adds to their mean the sum of its moves from w, over all rounds so far.
 
     Momentum and weight decay of the optimizer act on the regularized loss.
 

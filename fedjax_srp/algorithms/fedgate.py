@@ -39,8 +39,8 @@ class FedGATE(FedAvg):
     Local steps follow g_i(w_i) - delta_i, and delta_i tracks the difference of the client's gradients from the mean:
     delta_i <- delta_i + (Delta_i - Delta) / tau, after every round. (The printed line subtracts Delta_i from itself.)
     It starts from zero in every stage of the participation policy; eta and gamma are the same in all stages; the
-    paper's depend on n. This corrects client drift, and the fixed point is the minimum of the mean loss. With one epoch
-    of full batches and gamma = 1 it is gradient descent.
+    paper's depend on n. This corrects client drift, and the fixed point is the minimum of the mean loss. With full
+    participation, one epoch of full batches and gamma = 1 it is gradient descent.
 
     The paper has equal tau. Where clients take unequal numbers of steps, the server averages Delta_i / tau_i and moves
     the model by eta gamma times the mean tau: so the tracking variables of a cohort still sum to zero, as the fixed

@@ -40,7 +40,8 @@ class FedRoD(GlobalModel):
 
     The shared model descends the balanced softmax loss, which corrects for unequal numbers of examples of the classes.
     The personal head descends the plain loss of the sum of both heads' logits, which changes neither the features nor
-    the generic head. A client whose classes are equally frequent trains the shared model as in `FedAvg`.
+    the generic head. A client with equally many examples of every class of the model trains the shared model as in
+    `FedAvg`.
 
     Evaluations: `own_model` (the default), both heads; `global`, the shared model alone; `fine_tune` and
     `fine_tune_all`, the shared model trained on the client.

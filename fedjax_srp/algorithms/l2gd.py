@@ -56,7 +56,7 @@ class L2GD(GlobalModel):
         training: of local rounds. The step size is alpha / (n (1 - p)) in FedRep's code, 0.1 for 100 clients. Weighting
             is that of the mean, "uniform" in the paper.
         aggregation_step_size: alpha lambda / (n p), in [0, 1]: the step of a model towards the mean; 1 replaces it.
-            0.05 follows from alpha = 1, lambda = 0.5 and 100 clients in FedRep's code.
+            0.05 is eta lambda in FedRep's code, for alpha = 1, lambda = 0.5 and 100 clients.
         aggregation_probability: p, in [0, 1]; 0.9 in FedRep's experiments, so that one round in ten trains.
 
     Example:

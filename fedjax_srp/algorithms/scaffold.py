@@ -50,8 +50,8 @@ class SCAFFOLD(FedAvg):
 
     The paper's steps are plain SGD: K steps move by eta K times the mean gradient. With momentum they move by more, eta
     times the sum of the gradients' weights, and the variate is divided by that. FedRep's code divides by eta K also
-    with its momentum of 0.5: `counts_momentum=False`. The mean c is then twice too large, and with full participation
-    the correction c - c_i alternates between almost zero and twice too much.
+    with its momentum of 0.5: `counts_momentum=False`. After many steps the mean c is then twice too large, and with
+    full participation the correction c - c_i alternates between almost zero and twice too much.
 
     Evaluations: those of `FedAvg`.
 

@@ -36,8 +36,8 @@ def get(
             function `(model, ...) -> FederatedAlgorithm`.
         dataset: determines the shapes of the model.
         model: one of `srp.models.names()`, cut as the method needs it, or a `SplitModel` with its own cut.
-        participation: a name of `srp.participation`, or a policy; None for the method's own. With `pool=N`, methods
-            without doubling train N clients drawn at random.
+        participation: a name of `srp.participation`, or a policy; None for the method's own. With `pool=N`, those
+            of all clients train N clients drawn at random.
         shared: options for several methods; those that this method does not read are ignored.
         **options: of this method.
 
