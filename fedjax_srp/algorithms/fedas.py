@@ -86,7 +86,7 @@ class FedAS(OwnModel):
         """Alignment, local SGD, and the trace of the Fisher information."""
         now, epoch = self.training.in_round(context), LocalTraining(SGD(1.0), self.training.batch_size, epochs=1)
         # theta <- SGD on mean |f(x; theta) - mean f(. ; theta_i) of the class|^2, from the shared theta
-        aligning = epoch._replace(optimizer=SGD(self.alignment_step_size))
+        aligning = epoch._replace(optimizer=SGD(self.alignment_step_size), work=jnp.minimum(context.work, 1))
         own = self.prototypes(state.params, examples)
         aligned = local_sgd(named_key(key, "align"), self.distance, body, own, examples, aligning).params
         # (theta_i, phi_i) <- local SGD on f_i, from (theta, phi_i)

@@ -65,7 +65,8 @@ class FedSGD(FedAvg):
 
     def client(self, key: Key, params: SplitParams, state: tuple, examples: Examples, context: RoundContext):
         """The gradient over all examples."""
-        size = min(AT_ONCE, examples.y.shape[0])
+        size, weight = min(AT_ONCE, examples.y.shape[0]), self.training.weight(examples)
+        examples = examples._replace(count=jnp.where(context.work > 0, examples.count, 0))
         key_local, position = named_key(key, "local"), jnp.arange(size, dtype=jnp.int32)
 
         def add_block(block: Array, total: SplitParams) -> SplitParams:
@@ -85,7 +86,7 @@ class FedSGD(FedAvg):
         num_blocks = batch_max((examples.count + size - 1) // size)
         max_blocks = -(-examples.y.shape[0] // size)
         gradient = fori_loop(num_blocks, add_block, jax.tree.map(jnp.zeros_like, params), max_blocks)
-        return ClientOutput(of_examples(gradient, examples), weight=self.training.weight(examples))
+        return ClientOutput(of_examples(gradient, examples), weight=weight)
 
     def server(self, key: Key, server: FedSGDServerState, mean: SplitParams, context: RoundContext):
         """A step of the optimizer along the mean gradient."""

@@ -27,7 +27,10 @@ from setting import (
     EVERYBODY,
     FULL,
     HEAVY_STEPS,
+    IDS,
+    NUM_CLIENTS,
     SMALL,
+    Rounds,
     flat,
     layers_of,
     run_of,
@@ -50,6 +53,15 @@ pytestmark = pytest.mark.usefixtures("float64")
 def test_without_steps_nothing_moves(name):
     states = run_of(built(ALGORITHMS[name], split_model(), **HEAVY_STEPS, epochs=0), SMALL(), EVERYBODY, rounds=1)
     assert_close(states[1].server, states[0].server, 0)
+    assert_close(states[1].clients, states[0].clients, 0)
+
+
+@pytest.mark.parametrize("name", ["fedsgd", "fedas"])
+def test_without_units_of_work_nothing_moves(name):
+    """Though a gradient, or an epoch of alignment, does not grow with the units."""
+    idle = Rounds(IDS, (NUM_CLIENTS,) * 3, 0 * IDS).policy
+    states = run_of(built(ALGORITHMS[name], split_model(), **FULL), SMALL(), idle, rounds=1)
+    assert_close(states[1].server.params, states[0].server.params, 1e-12)
     assert_close(states[1].clients, states[0].clients, 0)
 
 
