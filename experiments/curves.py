@@ -100,10 +100,14 @@ def legend_below(ax, columns: int) -> None:
 
 
 def save_picture(figure: Figure, path: Path, dpi: int = 90) -> None:
-    """Write a PNG with a palette of 128 colours, a third as large as one with all colours."""
+    """Write a PNG with a palette of 128 colours, a third as large as one with all colours.
+
+    The palette covers rare colours too, such as that of a line which only the legend shows.
+    """
     content = io.BytesIO()
     figure.savefig(content, dpi=dpi)
-    Image.open(content).convert("RGB").quantize(128).save(path, optimize=True)
+    full = Image.open(content).convert("RGB")
+    full.quantize(128, Image.Quantize.MAXCOVERAGE, kmeans=1).save(path, optimize=True)
 
 
 def save(args: argparse.Namespace, name: str, results: Mapping[str, Any], figure: Figure) -> None:

@@ -4,7 +4,10 @@ import re
 import runpy
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib.figure import Figure
+from PIL import Image
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = ROOT / "experiments"
@@ -45,3 +48,19 @@ def test_page_of_claims_is_up_to_date(import_from):
             assert bool(claim.files) == (claim.verdict != words.NOT_RUN)
             assert all((EXPERIMENTS / folder / "results" / name).is_file() for name in claim.files)
             assert (EXPERIMENTS / folder / claim.command.split()[0]).is_file()
+
+
+def test_pictures_keep_colours_that_only_the_legend_shows(import_from, tmp_path):
+    curves = import_from("")("curves")
+    figure = Figure(figsize=(9, 4))
+    ax = figure.subplots()
+    for color in (curves.BLUE, curves.ORANGE, curves.GREEN, curves.PINK, curves.SKY, curves.GREY):
+        for place in range(40):
+            x = np.arange(30)
+            ax.plot(x, np.sin(x + place), color=color, alpha=0.3, linewidth=4)
+    ax.plot([], [], color=curves.YELLOW, linewidth=1.8, label="hidden")
+    ax.legend(loc="upper right")
+    curves.save_picture(figure, tmp_path / "drawn.png")
+    shown = np.asarray(Image.open(tmp_path / "drawn.png").convert("RGB"), int)
+    wanted = [int(curves.YELLOW[at : at + 2], 16) for at in (1, 3, 5)]
+    assert (abs(shown - wanted).max(axis=-1) < 20).any()
