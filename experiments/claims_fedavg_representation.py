@@ -47,7 +47,10 @@ def cosines() -> str:
 
 
 def figure_5(panel: str) -> Callable[[], str]:
-    """Return a reader of accuracies with 20 and 500 samples, at equal steps and at each method's best step."""
+    """Return a reader of accuracies with 20 and 500 samples, at equal steps and at each method's best step.
+
+    Deviations are over trials and their clients at equal steps, over the means of trials at the best ones.
+    """
 
     def read() -> str:
         found = load_results("fedavg_representation/results/figure5.json")[panel]["C=4"]
@@ -55,7 +58,8 @@ def figure_5(panel: str) -> Callable[[], str]:
             f"{name} {found[name]['mean'][0]:.1f} ± {found[name]['std'][0]:.1f} and {found[name]['mean'][-1]:.1f} ± "
             f"{found[name]['std'][-1]:.1f}" for name in TAUS
         )  # fmt: skip
-        return f"accuracy in % with 20 and 500 samples, C = 4, equal steps: {equal}{best_steps(panel)}"
+        few = "accuracy in % with 20 and 500 samples, C = 4"
+        return f"{few}, equal steps (± over 15 clients): {equal}{best_steps(panel)}"
 
     return read
 
@@ -71,7 +75,7 @@ def best_steps(panel: str) -> str:
         kept = group[group["step"] == step]
         few, many = (kept[kept["samples"] == n]["accuracy"].to_list() for n in (20, 500))
         parts.append(f"tau = {tau} (step {step:g}) {pm(few, 1)} and {pm(many, 1)}")
-    return f"; steps by training loss ({plural(rows['trial'].nunique(), 'trial')}): " + "; ".join(parts)
+    return f"; steps by training loss (± over {plural(rows['trial'].nunique(), 'trial')}): " + "; ".join(parts)
 
 
 SMALL = f"{OTHER}: an MLP, FEMNIST's letters instead of CIFAR-100, T tau = 10,000 of 125,000, 3 trials"

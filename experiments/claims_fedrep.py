@@ -33,7 +33,7 @@ def variates() -> str:
 
 def final_distances() -> str:
     found = load_results("fedrep/results/figure3.json")
-    return "distance after 200 rounds, n = 10, 100, 1,000: " + "; ".join(
+    return "distance, mean of the last 20 of 200 rounds, n = 10, 100, 1,000: " + "; ".join(
         f"{name} "
         + ", ".join(f"{np.mean(found[f'n={n}, {name}, descent start']['final']):.2g}" for n in (10, 100, 1000))
         for name in ("FedRep", "10GD-GD", "GD-GD")
@@ -96,7 +96,7 @@ FEDREP = [
         ("figure3.json",), "figure3.py",
     ),
     Claim(
-        "FedRep [...] has the fastest rate compared to GD-GD and 10GD-GD", "section 5.1; figure 3, MNIST", HOLDS,
+        "FedRep [...] has the fastest rate compared to GD-GD and 10GD-GD", "section 5.1; figure 3", IN_PART,
         trials_in_order, f"{SYNTHETIC}; not for n = 10", ("figure3.json",), "figure3.py",
     ),
     Claim(

@@ -48,10 +48,8 @@ def equal_speeds() -> str:
 
 def saturation() -> str:
     full, small = (load_results(f"flanp/results/{name}.json")[1] for name in ("figure6_full", "figure6"))
-    parts = [
-        f"s = {s}: {', '.join(f'{label} {pm(panel[key][which], 3)}' for label, key in FASTEST)}"
-        for s, panel, which in (("1,200", full, "lowest"), ("80", small, "last"))
-    ]
+    last = lambda panel: ", ".join(f"{label} {pm(panel[key]['last'], 3)}" for label, key in FASTEST)  # noqa: E731
+    parts = [f"s = {s}: {last(panel)}" for s, panel in (("1,200", full), ("80", small))]
     return f"training loss after 120 rounds, {'; '.join(parts)}"
 
 
