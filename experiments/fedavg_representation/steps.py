@@ -1,12 +1,14 @@
 """Search of each method's step size for figure 5, chosen by the training loss as in the paper.
 
-    python experiments/fedavg_representation/steps.py --scale smoke|cpu|full [--data-dir DIR] [--out DIR] [--runs DIR]
+    python experiments/fedavg_representation/steps.py --scale smoke|cpu|cnn|full [--data-dir DIR] [--out DIR]
+        [--runs DIR]
 
 The paper tunes the step of training in {0.5, 0.1, 0.05, 0.01, 0.005} and takes "the best that yields the smallest
 training loss". In `figure5.py` D-SGD and FedAvg have the same step, 0.1, and momentum, which starts afresh in every
 round, lengthens only FedAvg's steps. Here both take the steps of `STEPS`, C is that of figure 2, and new clients train
-as in figure 5. Writes `steps.csv`, a row for each method, step, trial, panel and number of samples: training loss and
-accuracy of the trained model on its own federation, and the mean accuracy of the new clients.
+as in figure 5. Writes `steps.csv` (`steps_cnn.csv` at `--scale cnn`), a row for each method, step, trial, panel and
+number of samples: training loss and accuracy of the trained model on its own federation, and the mean accuracy of the
+new clients.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ def training_loss(scale: neural.Scale, history: Any, data: Any) -> float:
 def main(arguments: list[str] | None = None) -> None:
     args, scale = neural.parse_arguments(__doc__, arguments)
     args.out.mkdir(parents=True, exist_ok=True)
+    file = args.out / ("steps_cnn.csv" if args.scale == "cnn" else "steps.csv")
     rows = []
     for trial in range(scale.trials):
         seed = args.seed + trial
@@ -62,7 +65,7 @@ def main(arguments: list[str] | None = None) -> None:
                     new = neural.new_clients(later, seed, args.data_dir)
                     found = 100 * adapted_accuracies(args, scale, new, history, seed).mean(axis=1)
                     rows += [common | {"samples": n, "accuracy": a} for n, a in zip(scale.counts, found, strict=True)]
-                pd.DataFrame(rows).to_csv(args.out / "steps.csv", index=False, float_format="%.5g")
+                pd.DataFrame(rows).to_csv(file, index=False, float_format="%.5g")
     print(table(pd.DataFrame(rows)))
 
 
