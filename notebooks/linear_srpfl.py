@@ -279,5 +279,5 @@ for ax in (left, right):
 
 # %% [markdown]
 # FedRep's time grows with the number of clients and SRPFL's hardly does. Times to a target just above the floor vary
-# from seed to seed, so that a trend needs many of them: `experiments/srpfl/linear_speedup.py` measures up to 8,192
+# from seed to seed, so that a trend needs many of them: `experiments/srpfl/linear_speedup.py` measures up to 65,536
 # clients, beside the recursion of the theory and the bounds as the paper prints them.
