@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import multiprocessing
 import os
 import pickle
+import re
 import runpy
 import signal
 import sys
@@ -31,6 +33,7 @@ _BAR_FORMAT = "{desc}: {n_fmt} of {total_fmt} rounds |{bar}| {elapsed}<{remainin
 _POLL_WORKERS = 0.5  # seconds between updates of the bar
 _POLL_OTHERS = 1.0  # seconds between tries of units that another process is running
 _SPAWN = multiprocessing.get_context("spawn")
+_GPU = re.compile(r"\d|GPU-|MIG-")
 
 
 class GridBar:
@@ -162,8 +165,8 @@ def gpus() -> list[str]:
     if (os.environ.get("JAX_PLATFORMS") or "cuda").split(",")[0] not in ("cuda", "gpu"):
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return [name for name in visible.split(",") if name]
+    if visible is not None:  # as CUDA reads it: what is no GPU, such as -1, ends the list
+        return [*itertools.takewhile(_GPU.match, map(str.strip, visible.split(",")))]
     return [str(index) for index in range(len(list(Path("/proc/driver/nvidia/gpus").glob("*"))))]
 
 
@@ -199,7 +202,7 @@ class _WorkerSlot:
             with contextlib.suppress(BrokenProcessPool):  # it was killed while it had nothing to do
                 return self._pool.submit(_perform_in_worker, task, unit.id)
             self.close()
-        script = getattr(sys.modules["__main__"], "__file__", None) if b"__main__" in self._units else None
+        script = _script() if b"__main__" in self._units else None
         given = (self.cores, self.gpu, self.log, self._units, self.rounds, script)
         self._pool = ProcessPoolExecutor(1, _SPAWN, _set_up, given)
         before = {*multiprocessing.active_children()}
@@ -278,12 +281,22 @@ class ProcessLauncher(Launcher):
             slot.close()
 
 
+def _script() -> tuple[str, bool] | None:
+    """Return the user's script, and True if it is a module, run by `python -m`; None without a file of it."""
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name != "__main__":  # that of a folder or an archive
+        return spec.name, True
+    file = getattr(main, "__file__", None)  # "<stdin>" is none
+    return None if file is None or not Path(file).is_file() else (file, False)
+
+
 def _pickle_units(units: Sequence[Unit]) -> bytes:
     try:
         pickled = pickle.dumps({unit.id: unit for unit in units})
-        if b"__main__" not in pickled or hasattr(sys.modules["__main__"], "__file__"):
+        if b"__main__" not in pickled or _script() is not None:
             return pickled
-        reason = "it is defined in a notebook or at a prompt"
+        reason = "it is defined in a notebook, at a prompt or on stdin"
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         reason = " ".join(str(error).split())
     raise ValueError(
@@ -309,7 +322,9 @@ def _isolated_main() -> Iterator[None]:
 _worker_state: dict[str, Any] = {}  # of a worker process: its worker, its units, and its counter of rounds
 
 
-def _set_up(cores: Sequence[int], gpu: str | None, log: Path, units: bytes, rounds: Any, script: str | None) -> None:
+def _set_up(
+    cores: Sequence[int], gpu: str | None, log: Path, units: bytes, rounds: Any, script: tuple[str, bool] | None
+) -> None:
     """Set up a worker process before it uses JAX, and redirect its output to its log.
 
     The user's script is run, as a module that is not `__main__`, only if units need its definitions.
@@ -326,7 +341,9 @@ def _set_up(cores: Sequence[int], gpu: str | None, log: Path, units: bytes, roun
     if script is not None:
         main = types.ModuleType("__mp_main__")
         sys.modules["__main__"] = sys.modules["__mp_main__"] = main
-        vars(main).update(runpy.run_path(script, run_name="__mp_main__"))
+        name, is_module = script
+        run = runpy.run_module if is_module else runpy.run_path
+        vars(main).update(run(name, run_name="__mp_main__"))
     _worker_state.update(worker=Worker(), rounds=rounds, units=pickle.loads(units))
 
 

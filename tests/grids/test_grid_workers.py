@@ -165,6 +165,9 @@ def test_workers_have_disjoint_cores_and_their_gpu(tmp_path, monkeypatch):
     for unset in (None, ""):
         monkeypatch.setenv("JAX_PLATFORMS", "") if unset == "" else monkeypatch.delenv("JAX_PLATFORMS", raising=False)
         assert launch.gpus() == ["1", "GPU-7"]
+    for visible, names in (("-1", []), ("0, 3", ["0", "3"]), ("0,-1,1", ["0"]), ("NoDevFiles", [])):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert launch.gpus() == names
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     assert launch.gpus() == []
 

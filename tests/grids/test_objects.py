@@ -3,7 +3,6 @@
 import dataclasses
 import importlib
 import linecache
-import subprocess
 import sys
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
@@ -254,41 +253,6 @@ def test_unnamed_objects_get_distinct_names_or_need_one():
 def test_objects_in_the_wrong_place_are_refused(given, message):
     with pytest.raises(ValueError, match=f"^grid: .*{message}"):
         points_of(**{"method": fedavg(0.1), "data": DATA} | given)
-
-
-SCRIPT = """
-import fedjax_srp as srp
-from fedjax_srp import description, storage
-data = srp.data.load("digits", num_clients=6, classes_per_client=3, max_examples=8)
-model = srp.models.MLP((8, 8), 10, hidden=(4,))
-{defined}
-def main():
-    found = srp.grid(
-        axes={{"method": {{"mine": {method}}}, "seed": [0, 1]}}, options={{"data": data, "num_rounds": 1}},
-        out={out!r}, workers=2, batch=1, progress=False,
-    )
-    print([failure.error for failure in found.failures], len(found.folders))
-{call}
-"""
-OWN = """
-@srp.part
-class Mine(srp.algorithms.FedAvg):
-    pass
-"""
-
-
-@pytest.mark.short("*Mine*")
-@pytest.mark.parametrize(
-    ("defined", "method", "call"),
-    [("", "srp.algorithms.FedAvg(model)", "main()"), (OWN, "Mine(model)", 'if __name__ == "__main__":\n    main()')],
-)
-def test_objects_reach_workers_from_a_script(defined, method, call, tmp_path):
-    """A script without its own classes needs no guard, since workers do not run it."""
-    out = str(tmp_path / "out")
-    (tmp_path / "script.py").write_text(SCRIPT.format(defined=defined, method=method, call=call, out=out))
-    words = [sys.executable, str(tmp_path / "script.py")]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
-    assert done.stdout == "[] 2\n", done.stderr
 
 
 def test_objects_that_cannot_be_pickled_are_refused_in_one_line(tmp_path):
