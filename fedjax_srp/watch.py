@@ -160,7 +160,7 @@ def tensorboard(directory: str | os.PathLike, writer: Any = None) -> Callback:
         writer: an object with `add_scalar(name, value, round)` and `flush()`; None for the `SummaryWriter` of
             tensorboardX or, if that is not installed, of torch.
     """
-    events: Any = _summary_writer(os.fspath(directory)) if writer is None and jax.process_index() == 0 else writer
+    events: Any = summary_writer(directory) if writer is None and jax.process_index() == 0 else writer
 
     def write(progress: Progress) -> None:
         for row in progress.rows:
@@ -171,13 +171,15 @@ def tensorboard(directory: str | os.PathLike, writer: Any = None) -> Callback:
     return _in_first_process(write)
 
 
-def _summary_writer(directory: str) -> Any:
+def summary_writer(directory: str | os.PathLike) -> Any:
+    """Return a `SummaryWriter` of tensorboardX or torch; ValueError if neither is installed."""
+    folder = os.fspath(directory)
     for module in ("tensorboardX", "torch.utils.tensorboard"):
         try:
-            return importlib.import_module(module).SummaryWriter(directory)
+            return importlib.import_module(module).SummaryWriter(folder)
         except ImportError:
             continue
-    raise ValueError(f"tensorboard={directory!r}: no writer of event files is installed; pip install tensorboardX")
+    raise ValueError(f"tensorboard={folder!r}: no writer of event files is installed; pip install tensorboardX")
 
 
 def wandb_run(**options: Any) -> Any:

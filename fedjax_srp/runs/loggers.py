@@ -21,8 +21,11 @@ def loggers(run: Run, folder: Path, in_grid: bool = False) -> Iterator[list[watc
     """
     callbacks: list[watch.Callback] = []
     with contextlib.ExitStack() as stack:
-        if run.tensorboard is not None:
-            callbacks.append(watch.tensorboard(Path(run.tensorboard, folder.name) if in_grid else run.tensorboard))
+        if run.tensorboard is not None and jax.process_index() == 0:
+            directory = Path(run.tensorboard, folder.name) if in_grid else run.tensorboard
+            writer = watch.summary_writer(directory)
+            stack.callback(writer.close)  # else its file and its thread stay
+            callbacks.append(watch.tensorboard(directory, writer))
         if run.wandb is not None and jax.process_index() == 0:
             run_id = f"{zlib.crc32(str(folder.absolute()).encode()):08x}"
             more = {"reinit": "create_new"} if in_grid else {}  # batches log several at a time

@@ -31,8 +31,8 @@ def test_every_example_runs_in_a_small_size(file, tmp_path):
 
 @pytest.mark.parametrize("batch", [1, 4])
 def test_runs_of_a_grid_log_separately(tmp_path, monkeypatch, batch):
-    """Each run has its own TensorBoard folder, and a run of Weights & Biases that ends with it."""
-    made, begun = {}, {}
+    """Each run has its own TensorBoard folder, and a run of Weights & Biases; both end with it."""
+    made, begun, closed = {}, {}, []
 
     class Writer:
         def __init__(self, directory):
@@ -43,6 +43,9 @@ def test_runs_of_a_grid_log_separately(tmp_path, monkeypatch, batch):
 
         def flush(self):
             pass
+
+        def close(self):
+            closed.append(self.scalars)
 
     def init(**options):
         logged, ended = begun.setdefault(options["id"], (options, [], []))[1:]
@@ -57,6 +60,7 @@ def test_runs_of_a_grid_log_separately(tmp_path, monkeypatch, batch):
     assert len(found.folders) == len(begun) == 2
     for folder in found.folders.values():
         scalars = made[str(tmp_path / "logs" / folder.name)]
+        assert any(scalars is each for each in closed)
         times = History.load(folder).elapsed()
         assert [scalars["elapsed", step] for step in (1, 2)] == times.tolist()
         ((options, logged, ended),) = [of for of in begun.values() if of[0]["name"] == folder.name]
