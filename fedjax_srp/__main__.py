@@ -7,6 +7,9 @@ import sys
 
 def main() -> int:
     """Run the command line; Ctrl-C during its import also prints one line."""
+    while (file := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass  # a stream is closed, as by >&-: else the next file or pipe would be taken for it
+    os.close(file)
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_default:
         signal.signal(signal.SIGINT, _end)

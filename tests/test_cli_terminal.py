@@ -32,6 +32,17 @@ def test_a_closed_pipe_is_no_error(length):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_work_that_ends_with_its_reader_is_not_finished(monkeypatch, capsys):
+    """As in `fedjax-srp run ... 2>&1 | head -1`."""
+
+    def print_progress(arguments):
+        raise BrokenPipeError
+
+    monkeypatch.setitem(cli.COMMANDS, "run", cli.COMMANDS["run"]._replace(run=print_progress))
+    assert main(*RUN.split(), "--method", "fedavg") == 141
+    assert "interrupted; the same command continues from the last checkpoint" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("where", ["running", "swallowed", "compiled"])
 def test_ctrl_c_ends_the_program_in_a_second_with_one_line(where):
     """Also if a library swallows the interrupt, or while Python waits for compiled code."""
@@ -109,6 +120,15 @@ def test_closed_streams_are_no_error(words):
     done = subprocess.run(["bash", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == (2 if words == "run --nothing" else 0)
     assert done.stderr.count("\n") == (1 if done.returncode else 0), done.stderr
+
+
+def test_files_do_not_take_the_place_of_closed_streams():
+    """Else what libraries print would end in them, and workers would lose their pipes."""
+    code = "import os, sys; from fedjax_srp.__main__ import main; from fedjax_srp.commands import list; "
+    code += "is_null = lambda file: os.path.samestat(os.fstat(file), os.stat(os.devnull)); "
+    code += "list.catalogue = lambda **_: sys.exit(7 if all(map(is_null, range(3))) else 8); sys.argv[1:] = ['list']; "
+    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(code + 'sys.exit(main())')} <&- >&- 2>&-"
+    assert subprocess.run(["bash", "-c", command], check=False).returncode == 7
 
 
 class Terminal(io.StringIO):

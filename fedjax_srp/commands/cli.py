@@ -119,11 +119,13 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
     """Run one command and return its exit code: 0, 2 after a usage error, 130 after Ctrl-C.
 
+    If nobody reads its output any more, a list ends with 0, as under `head`, and work with 141, as under SIGPIPE.
+
     Args:
         argv: arguments after `fedjax-srp`; None for those of this process.
         set_up_cores: call `use_all_cores` and cache compiled programs; only in a process in which JAX has not run yet.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
+    words, is_at_work = list(sys.argv[1:] if argv is None else argv), False
     if argv is None:
         warnings.formatwarning = lambda message, *_, **__: f"{PROG}: warning: {message}\n"
         interrupt.watch(_interrupted(words))
@@ -141,7 +143,9 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
             use_all_cores()
             if command.compiles:
                 cache_programs()
+        is_at_work = command not in (COMMANDS["list"], COMMANDS["report"])  # these print when all is done
         command.run(arguments)
+        is_at_work = False
         sys.stdout.flush()
     except KeyboardInterrupt:
         if argv is None:  # threads writing a checkpoint would end with tracebacks; their files are ignored
@@ -151,7 +155,11 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
     except BrokenPipeError:  # the reader has gone, as head does
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        if not is_at_work:
+            return 0
+        with contextlib.suppress(OSError):
+            print(_interrupted(words), file=sys.stderr, flush=True)
+        return 141  # 128 + SIGPIPE, as in shells
     except (ValueError, OSError, FloatingPointError) as error:
         named = getattr(error, "filename", None)
         full = storage.as_full_disk(error, named if named is None else Path(os.fsdecode(named)))
