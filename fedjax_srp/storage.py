@@ -1,8 +1,7 @@
 """Storage on disk: folders sealed with checksums, atomic replacement of files, locks on folders.
 
 Checkpoints, saved states and run folders share one mechanism. A seal is a JSON file, written last, with facts, the size
-and SHA-256 of the sealed files, and a checksum of itself. A folder without its seal is unfinished, and one that differs
-from its seal is damaged: a `DamagedError` of one line names the file.
+and SHA-256 of the sealed files, and a checksum of itself. A folder without it is unfinished, one unlike it damaged.
 
 Orbax writes the arrays, also those of several processes. It does not detect flipped bits or truncated files, and has
 its own errors for a full disk: hence the seals, the atomic replacement and the errors of one line.
@@ -152,7 +151,8 @@ def _checkpointer(folder: Path, alone: bool) -> Iterator[tuple[Any, Path]]:
     logging.getLogger("absl").addFilter(_is_not_of_orbax)
     with contextlib.ExitStack() as stack:
         if _PATTERN.search(os.fspath(path := folder.absolute())):
-            path = Path(stack.enter_context(tempfile.TemporaryDirectory()), "link")
+            temporary = tempfile.TemporaryDirectory(dir="/tmp" if _PATTERN.search(tempfile.gettempdir()) else None)
+            path = Path(stack.enter_context(temporary), "link")
             path.symlink_to(folder.absolute())
         yield stack.enter_context(ocp.Checkpointer(handler, multiprocessing_options=options)), path / _ARRAYS
 

@@ -102,7 +102,7 @@ def json_lines(path: str | os.PathLike) -> Callback:
     Raises:
         ValueError: the file has other content, or cannot be written to.
     """
-    file = Path(path)
+    file = Path(path).absolute()  # of now, wherever a callback is called
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.open("a").close()

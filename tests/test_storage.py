@@ -98,6 +98,14 @@ def test_a_link_in_a_folder_is_replaced_and_its_target_is_not_written(leads, tmp
     assert (tmp_path / "precious").read_text() == (tmp_path / "keepsakes" / "one").read_text() == "precious"
 
 
+def test_arrays_are_kept_where_also_the_folder_of_temporary_files_has_brackets(tmp_path, monkeypatch):
+    """Orbax takes brackets for a pattern, and drops the arrays."""
+    (tmp_path / "temporary[1]").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary[1]"))
+    storage.write(tmp_path / "run[2]", {"a": np.arange(3)}, {})
+    assert storage.read(tmp_path / "run[2]")["a"].tolist() == [0, 1, 2]
+
+
 def test_files_have_the_default_permissions(tmp_path):
     storage.write_json(tmp_path / "grid.json", {})
     (tmp_path / "other").touch()
