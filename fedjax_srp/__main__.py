@@ -7,8 +7,9 @@ import sys
 
 def main() -> int:
     """Run the command line; Ctrl-C during its import also prints one line."""
+    # in place of closed streams, as by >&-: else a file takes their numbers, or a pipe of workers
     while (file := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass  # a stream is closed, as by >&-: else the next file or pipe would be taken for it
+        os.set_inheritable(file, True)
     os.close(file)
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_default:
