@@ -179,9 +179,9 @@ class FederatedAlgorithm:
             message had it, but memory for all participants on every device.
         sends: shapes (`jax.ShapeDtypeStruct`) of a client's real upload in a round, from static fields, for algorithms
             whose message is an exact short cut to the mean; None: the message.
-        costs_as: for algorithms that compute more than a real client (submodels, computed as a masked whole model): for
-            1, 2, ... units of work the algorithms that a client really runs, each with one unit. Their mean operations
-            and the messages of the last are charged; more units cost as much as the most listed. None: itself.
+        costs_as: for algorithms that compute more than a real client (submodels, computed under a mask): for 1, 2, ...
+            units of work the algorithms that a client really runs, each with one unit, from static fields. Their mean
+            operations and the messages of the last are charged; more units cost as much as the most listed; None: self.
     """
 
     name: ClassVar[str] = "algorithm"
@@ -326,7 +326,7 @@ class ParticipationPolicy:
         undefined(self.select)
 
     def runs_as(self, num_clients: int, /) -> ParticipationPolicy:
-        """A policy with the same cohorts, whose programs this class (not a subclass) shares; by default itself."""
+        """A policy of the same cohorts and metrics, whose programs this class, but no subclass, shares; or itself."""
         del num_clients
         return self
 

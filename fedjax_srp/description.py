@@ -13,6 +13,7 @@ import functools
 import importlib
 import inspect
 import os
+import sys
 import types
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -33,6 +34,7 @@ DATACLASS = "dataclass"  # key: class of another dataclass, such as a module of 
 CODE = "source code"  # key: checksum of the code of a user's class or function
 _PACKAGE = __name__.partition(".")[0]
 _STATELESS = (type(None), type, types.ModuleType)  # `__self__` of functions, class methods and builtins
+_VALUES = (bool, int, float, str, tuple, list, dict, np.ndarray)  # constants of a class of a notebook
 _MAX_ENTRIES = 16  # of an array that is recorded in full; of longer ones, shape and checksum
 _LIBRARIES = ("optax", "jax.nn", "fedjax_srp.models")  # their public functions can be rebuilt
 _KNOWN_PACKAGES = {_PACKAGE, "builtins", "equinox", "flax", "jax", "numpy", "optax"}  # no checksum of their code
@@ -43,9 +45,9 @@ def describe(value: Any) -> Any:
     """Describe a value: `{"part": class, field: ...}`, or `{"unknown": ...}` if it has no description.
 
     Other dataclasses, such as modules of flax, have their class and the fields that are not at their default. A user's
-    classes and functions have a checksum of their source code, if Python finds it, including base classes but not the
-    functions that they call. A function has its defaults too; a closure, or a method of an object, is unknown, and so
-    is what a decorator, or `jax.grad`, made of a function.
+    classes and functions have a checksum of their source code, or byte code without it, including base classes but not
+    the functions that they call. A function has its defaults too; a closure, or a method of an object, is unknown, and
+    so is what a decorator, or `jax.grad`, made of a function.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -102,9 +104,24 @@ def _code(value: Any) -> dict[str, str]:
         members = [*vars(each).values()] if isinstance(value, type) else []  # Python finds only these of a notebook
         if not (own := _source(each)):
             members = [getattr(member, "fget", member) for member in members]  # of properties
-        for source in (own, *map(_source, members)):
+        sources = [own, *map(_source, members)]
+        if not own and _package_of(each) not in {*_KNOWN_PACKAGES, *sys.stdlib_module_names}:
+            compiled = [] if any(sources) else [_compiled(member) for member in (each, *members)]
+            named = vars(each).items() if isinstance(value, type) else ()
+            values = [(name, describe(of)) for name, of in named if isinstance(of, _VALUES) and name[:2] != "__"]
+            sources += [*compiled, *map(str, values)]
+        for source in sources:
             checksum = zlib.crc32(source.encode(), checksum)
     return {CODE: f"{checksum:08x}"} if checksum else {}
+
+
+def _compiled(value: Any) -> str:
+    """Return the byte code of a function as text, for code that Python was given as a string; "" for other objects."""
+    code = value if isinstance(value, types.CodeType) else getattr(inspect.unwrap(value), "__code__", None)
+    if code is None:
+        return ""
+    constants = [_compiled(of) or (sorted(map(repr, of)) if isinstance(of, frozenset) else of) for of in code.co_consts]
+    return f"{code.co_code.hex()} {code.co_names} {constants}"
 
 
 def _source(value: Any) -> str:
@@ -119,7 +136,11 @@ def _source(value: Any) -> str:
 def _is_user_code(value: Any) -> bool:
     file = os.path.abspath(inspect.getsourcefile(value) or "")
     is_standard = file.startswith(_STANDARD_LIBRARY + os.sep) and "-packages" not in file
-    return not is_standard and str(getattr(value, "__module__", _PACKAGE)).partition(".")[0] not in _KNOWN_PACKAGES
+    return not is_standard and _package_of(value) not in _KNOWN_PACKAGES
+
+
+def _package_of(value: Any) -> str:
+    return str(getattr(value, "__module__", _PACKAGE)).partition(".")[0]
 
 
 def _is_default(value: Any, field: dataclasses.Field[Any]) -> bool:

@@ -17,12 +17,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import math
 import sys
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.tree_util import GetAttrKey
@@ -213,12 +215,20 @@ def _frozen(value: Any) -> Any:
     return _Frozen(value) if isinstance(value, str) or (callable(value) and not is_part(value)) else value
 
 
-def _flatten(self: Any) -> tuple[list[Any], tuple[Any, ...]]:
+def _flatten(self: Any) -> tuple[list[Any], tuple[Any, Any]]:
     found = fields(type(self))
-    return [_frozen(getattr(self, name)) for name in found.leaves], tuple(getattr(self, n) for n in found.static)
+    static = tuple(getattr(self, name) for name in found.static)
+    return [_frozen(getattr(self, name)) for name in found.leaves], (static, _kinds(static))
 
 
-def _flatten_with_keys(self: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+def _kinds(value: Any) -> Any:
+    """Return what distinguishes 1, True and 1.0, or 0.0 and -0.0, in static values: Python calls them equal."""
+    if isinstance(value, tuple):
+        return tuple(map(_kinds, value))
+    return type(value), isinstance(value, float) and math.copysign(1, value)
+
+
+def _flatten_with_keys(self: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, Any]]:
     values, static = _flatten(self)
     return list(zip(map(GetAttrKey, fields(type(self)).leaves), values, strict=True)), static
 
@@ -226,7 +236,7 @@ def _flatten_with_keys(self: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, ...
 def _unflatten(cls: type, static: Any, values: Iterable[Any]) -> Any:
     """Rebuild a part without checks: its leaves may be tracers, axes and placeholders."""
     new, found = object.__new__(cls), fields(cls)
-    new.__dict__.update(zip(found.static, static, strict=True))
+    new.__dict__.update(zip(found.static, static[0], strict=True))
     plain = (value.value if isinstance(value, _Frozen) else value for value in values)
     new.__dict__.update(zip(found.leaves, plain, strict=True))
     return new
@@ -244,7 +254,14 @@ def _same(one: Any, other: Any) -> bool:
         return True
     if is_key(one) or is_key(other):
         return is_key(one) and is_key(other) and bool(np.all(jax.random.key_data(one) == jax.random.key_data(other)))
-    return np.shape(one) == np.shape(other) and bool(np.all(np.asarray(one) == np.asarray(other)))
+    return type_of(one) == type_of(other) and bool(np.all(np.asarray(one) == np.asarray(other)))
+
+
+def type_of(leaf: Any) -> tuple[Any, ...]:
+    """Return shape, type and weak type of a leaf: programs for others of its kind differ."""
+    is_array = hasattr(leaf, "dtype")
+    is_typed = is_array or isinstance(leaf, bool | int | float | complex)
+    return np.shape(leaf), jnp.result_type(leaf) if is_typed else type(leaf), getattr(leaf, "weak_type", not is_array)
 
 
 def _hash(self: Any) -> int:

@@ -296,6 +296,20 @@ def test_properties_of_classes_of_a_notebook_have_checksums(monkeypatch):
     assert found[0] != found[1]
 
 
+@pytest.mark.parametrize(
+    "code",
+    ["def own(x):\n    return {} * x", "class own:\n    def f(self):\n        return {}", "class own:\n    rate = {}"],
+)
+def test_code_without_source_has_a_checksum(code):
+    """As for `python -c`; and the constants of a class in a notebook."""
+    found = []
+    for share in (1, 2, 1):
+        scope = {"__name__": "of_no_file"}
+        exec(code.format(share), scope)
+        found.append(describe(scope["own"]))
+    assert found[0] == found[2] != found[1]
+
+
 def test_user_files_named_as_python_modules_have_checksums(tmp_path, monkeypatch):
     """A user's `trace.py` has a checksum, unlike Python's module of this name."""
     checksums = []

@@ -141,6 +141,17 @@ def test_equal_fields_make_equal_parts():
     assert len({Outer(), Outer(mu=0.5), Outer(mu=0.75), Outer(flag=True)}) == 3
 
 
+def test_static_values_that_python_calls_equal_make_other_parts():
+    @part
+    class Choice:
+        kind: Any = None
+        share: Static[float] = 0.0
+
+    made = [Choice(1), Choice(True), Choice(1.0), Choice((1, 0)), Choice((1, False)), Choice(share=-0.0), Choice()]
+    assert len({*made}) == len({jax.tree.structure(each) for each in made}) == len(made)
+    assert Choice((1, 0)) == jax.tree.map(lambda leaf: leaf, Choice((1, 0)))
+
+
 def test_a_class_that_is_defined_again_makes_other_parts():
     def define():
         @part
@@ -161,6 +172,8 @@ def test_arrays_are_equal_entry_by_entry():
     assert Outer(times=times) != Outer(times=np.array([0.0, 1.0, 3.0]))
     assert Outer(times=times) != Outer(times=times[:2])
     assert Outer(times=np.ones(3)) != Outer(times=np.ones(1))  # nothing is broadcast
+    assert Outer(times=np.ones(3)) != Outer(times=np.ones(3, int))  # programs of integers are others
+    assert Outer(times=np.ones(3)) != Outer(times=jnp.ones(3, jnp.bfloat16))
     assert Outer(times=None) != Outer(times=times)
     nan = Outer(times=np.array([np.nan]))
     assert nan == nan

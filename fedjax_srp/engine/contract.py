@@ -281,11 +281,10 @@ def _client_data(method: str, data: FederatedSource) -> tuple[PyTree, int]:
     return shapes, bytes_of([out for out in outputs if any(out is array for array in arrays)])
 
 
-def sends(algorithm: FederatedAlgorithm) -> PyTree:
-    """Return `algorithm.sends`; ValueError if it reads a float, since runs of other floats share the check."""
-    found: list[PyTree] = []
-    _traced(f"algorithm {algorithm.name!r}: sends", lambda a: found.append(a.sends), algorithm)
-    return found[0]
+def of_static_fields(algorithm: FederatedAlgorithm, name: str) -> Any:
+    """Return `sends` or `costs_as`; ValueError if it reads a float, since runs of other floats share the check."""
+    _traced(f"algorithm {algorithm.name!r}: {name}", lambda a: (getattr(a, name), ())[1], algorithm)
+    return getattr(algorithm, name)
 
 
 def _joined(name: str, *scalars: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from fedjax_srp.base import (
     WorkCosts,
 )
 from fedjax_srp.engine.carries import inner_jaxprs
-from fedjax_srp.engine.contract import Shapes, check_algorithm, sends
+from fedjax_srp.engine.contract import Shapes, check_algorithm, of_static_fields
 from fedjax_srp.engine.traffic import Traffic, traffic
 
 Known = Sequence[Array | None]  # values of scalars, None if unknown
@@ -48,7 +48,7 @@ def work_costs(
         ValueError: the length of a loop does not follow from the scalars of a client's data and its units of work.
     """
     if algorithm.costs_as is not None:
-        return _costs_by_work(algorithm.costs_as, policy, data)
+        return _costs_by_work(of_static_fields(algorithm, "costs_as"), policy, data)
     return _own_costs(algorithm, policy, data, shapes, sizes)
 
 
@@ -93,7 +93,7 @@ def _costs_by_work(
     distinct = list(dict.fromkeys(itertools.chain(*levels)))
     shapes = [check_algorithm(one, data, (), policy) for one in distinct]
     counters = [
-        _own_costs(one, policy, data, of_one, traffic(of_one, sends(one)))
+        _own_costs(one, policy, data, of_one, traffic(of_one, of_static_fields(one, "sends")))
         for one, of_one in zip(distinct, shapes, strict=True)
     ]
     places = [[distinct.index(one) for one in level] for level in levels]

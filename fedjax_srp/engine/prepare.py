@@ -24,7 +24,7 @@ from fedjax_srp.base import (
 )
 from fedjax_srp.clocks import Exponential, Fixed
 from fedjax_srp.description import describe, option_values, unknowns
-from fedjax_srp.engine.contract import check_algorithm, check_clock, check_policy, sends
+from fedjax_srp.engine.contract import check_algorithm, check_clock, check_policy, of_static_fields
 from fedjax_srp.engine.operations import work_costs
 from fedjax_srp.engine.owned import data_shapes, place_data
 from fedjax_srp.engine.program import Parts, Program, Traced, numerics, program
@@ -32,7 +32,7 @@ from fedjax_srp.engine.sharding import Layout, lay_out, place
 from fedjax_srp.engine.traffic import Traffic, traffic
 from fedjax_srp.options import full_names
 from fedjax_srp.participation import Full
-from fedjax_srp.parts import is_part, several, with_values
+from fedjax_srp.parts import is_part, several, type_of, with_values
 
 
 class Request(NamedTuple):
@@ -202,12 +202,11 @@ def _check_contract(
             f"{name} has shape {jnp.shape(leaf)}, one run takes one number; simulate_seeds(values=...) takes several"
         )
     leaves, structure = jax.tree.flatten((parts, data))
-    shapes = tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
-    cache_key = structure, evaluations, shapes, records_loss, numerics()
+    cache_key = structure, evaluations, (*map(type_of, leaves),), records_loss, numerics()
     if cache_key in _past_checks:
         return _past_checks[cache_key]
     checked = check_algorithm(algorithm, data, evaluations, policy, records_loss)
-    sizes, costs_of = traffic(checked, sends(algorithm)), None
+    sizes, costs_of = traffic(checked, of_static_fields(algorithm, "sends")), None
     if clock.needs_costs:
         if algorithm.communicates is not None:
             raise ValueError(

@@ -124,6 +124,30 @@ def test_sends_reads_no_float_since_runs_of_other_floats_share_it():
     assert refusal(Sparse(0.25)).startswith("algorithm 'sparse': sends: Abstract tracer value encountered")
 
 
+def test_costs_as_reads_no_float_either():
+    @srp.part
+    class Thin(Scaled):
+        @property
+        def costs_as(self):
+            return ((Scaled() if self.rate > 0.5 else Scaled(0.1),),)
+
+    with pytest.raises(ValueError, match="algorithm 'thin': costs_as: Attempted boolean conversion of traced array"):
+        simulate(Thin(0.25), clock=srp.clocks.Devices(1e9, 1e6, 1e6))
+
+
+def test_a_float_of_its_own_type_is_checked_again():
+    @srp.part
+    class Half(Scaled):
+        def init(self, key, data):
+            return jnp.zeros((), jnp.bfloat16)
+
+        def client(self, key, broadcast, state, data, context):
+            return srp.ClientOutput(broadcast + self.rate)
+
+    simulate(Half(0.5))
+    assert refusal(Half(jnp.float32(0.5))).startswith("algorithm 'half': round.client: Input dtypes")
+
+
 def test_two_evaluations_of_a_class_have_two_names():
     predict = staticmethod(lambda key, server, state, value: lambda test: test)
 
