@@ -213,6 +213,13 @@ def test_seeds_are_shown_as_they_were_given():
     assert repeats.of(run(config=made_by(seed=3)), "folder").called == "seed 3"
 
 
+def test_rows_that_differ_in_the_place_of_a_value_in_a_list_have_two_names():
+    layers = [{"part": "Dense", "bias": False}, {"part": "Dense"}]
+    made = [run(config=made_by(options={"layers": each})) for each in (layers, layers[::-1])]
+    found = repeats.rows([repeats.of(each, f"folder{place}") for place, each in enumerate(made)])
+    assert {*found.runs} == {"FedRep, bias=False (layers.0.bias)", "FedRep, bias=False (layers.1.bias)"}
+
+
 def test_rows_of_one_training_are_noted_and_options_that_are_none_left_out():
     made = [
         run(config=made_by("fedavg", options={"evaluation": "global"}), host_seconds=3.5),

@@ -14,6 +14,8 @@ from reference.small import KEY, algorithm_of, numbers, refused
 import fedjax_srp as srp
 from fedjax_srp.base import ClientOutput
 from fedjax_srp.engine import simulate as engine
+from fedjax_srp.runs.loggers import loggers
+from fedjax_srp.runs.run import from_options
 from fedjax_srp.watch import Progress
 
 DATA = numbers(3.0, -1.0, 4.0)
@@ -317,6 +319,17 @@ def test_wandb_gets_the_round_as_its_axis(monkeypatch):
     assert "seed_1/accuracy_model" in logged[1]
     simulate(callback, num_rounds=1)  # a step of wandb's own must not go back, so none is given
     assert (len(defined), logged[3]["round"]) == (2, 1)
+
+
+def test_a_run_with_other_options_in_the_same_folder_is_another_run_of_wandb(monkeypatch, tmp_path):
+    ids, wandb = [], types.ModuleType("wandb")
+    wandb.init = lambda **options: ids.append(options["id"]) or types.SimpleNamespace(finish=lambda: None)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    for changed in ({}, {"num_rounds": 9}, {"learning_rate": 0.3}):
+        run = from_options({"method": "fedavg", "dataset": "digits", "wandb": "mine"} | changed)
+        with loggers(run, tmp_path):
+            pass
+    assert ids[0] == ids[1] != ids[2]
 
 
 @pytest.mark.parametrize(

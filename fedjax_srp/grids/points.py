@@ -75,7 +75,12 @@ class Point(NamedTuple):
     values: dict[str, Any]  # option -> such a value, including `variant`
     of_variant: dict[str, Any]  # option that variants set -> its value, None if this run has none
     run: Run
-    id: str  # eight hexadecimal digits, equal for equal simulations
+    digest: str  # hexadecimal, equal for equal simulations
+
+    @property
+    def id(self) -> str:
+        """The first eight digits, which name the run in the files of the grid."""
+        return self.digest[:8]
 
     @property
     def folder(self) -> str:
@@ -167,7 +172,7 @@ def points(spec: Spec) -> list[Point]:
             kept = _options_read(given)
             unread -= kept.keys()
             point = _point({n: v for n, v in values.items() if n in kept or n == VARIANT}, kept, distinguishing)
-            found.setdefault(point.id, []).append(point)
+            found.setdefault(point.digest, []).append(point)
         except ValueError as error:
             problems.add(error, _name(values))
     if not found and not problems:
@@ -179,6 +184,10 @@ def points(spec: Spec) -> list[Point]:
                 f"exclude: {text} matches no run; correct or remove the rule (it sees values of options, axes and "
                 "variants, not defaults)"
             )
+    ids = Counter(same[0].id for same in found.values())
+    for point, *_ in found.values():
+        if ids[point.id] > 1:
+            problems.add(f"two runs have the id {point.id}, by chance; put them into two grids", point.name)
     for option in sorted(unread) if not problems else ():
         problems.add(f"{option}: no method of the grid reads it; remove it")
     problems.raise_if_any()
@@ -327,13 +336,13 @@ def _point(values: dict[str, Any], given: Mapping[str, Any], distinguishing: Col
     names = {name: each.name for name, each in objects.items() if each.is_user_named}
     run = from_options(_unwrapped(given), names)
     of_variant = {option: given.get(option) for option in distinguishing if option not in values}
-    identity = _identity(run, {*LIMITS, *NOT_SIMULATED}.difference(distinguishing))
-    return Point(_name(values) or str(run.record["method"]), values, of_variant, run, identity)
+    digest = _digest(run, {*LIMITS, *NOT_SIMULATED}.difference(distinguishing))
+    return Point(_name(values) or str(run.record["method"]), values, of_variant, run, digest)
 
 
-def _identity(run: Run, ignored: Collection[str]) -> str:
+def _digest(run: Run, ignored: Collection[str]) -> str:
     fixed = {name: value for name, value in run.record.items() if name not in ignored}
-    return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:8]
+    return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
 
 
 def rerun_of(point: Point) -> Point:
@@ -345,7 +354,7 @@ def rerun_of(point: Point) -> Point:
         {name: value for name, value in given.items() if name != "validation"}
         for given in (point.values, point.of_variant)
     )
-    return point._replace(run=run, values=values, of_variant=of_variant, id=_identity(run, NOT_SIMULATED))
+    return point._replace(run=run, values=values, of_variant=of_variant, digest=_digest(run, NOT_SIMULATED))
 
 
 def _with_unique_names(found: Collection[Sequence[Point]]) -> list[Point]:

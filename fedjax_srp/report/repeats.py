@@ -156,6 +156,8 @@ def rows(runs: Sequence[Run]) -> Rows:
     found.sort(key=lambda row: (position_of.get(row.method, len(position_of)), row.method, _sort_key(row, differing)))
     shown, paths = _named_options(found, differing), {path for row in found for path in row.all_settings}
     names = [_row_name(row, of_row, paths) for row, of_row in zip(found, shown, strict=True)]
+    for i in [i for i, name in enumerate(names) if names.count(name) > 1]:  # they differ in the place in a list
+        names[i] += f" ({', '.join('.'.join(path[1:]) for path in shown[i] if path != _without_indices(path))})"
     named = [*zip(names, found, strict=True)]
     if held_out := [name for name, row in named if row.runs[0].history.judged_on == "validation"]:
         which = "all rows" if len(held_out) == len(found) else "; ".join(map(methods.label, held_out))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,12 +11,12 @@ from pathlib import Path
 import jax
 
 from fedjax_srp import watch
-from fedjax_srp.runs.run import Run
+from fedjax_srp.runs.run import LIMITS, NOT_SIMULATED, Run
 
 
 @contextlib.contextmanager
 def loggers(run: Run, folder: Path, in_grid: bool = False) -> Iterator[list[watch.Callback]]:
-    """Yield the callbacks that log a run; a resumed run continues under the same name.
+    """Yield the callbacks that log a run; a resumed run continues as the same run, one of other options is another.
 
     Runs of a grid (`in_grid`) have their own folders within that of TensorBoard.
     """
@@ -27,7 +28,8 @@ def loggers(run: Run, folder: Path, in_grid: bool = False) -> Iterator[list[watc
             stack.callback(writer.close)  # else its file and its thread stay
             callbacks.append(watch.tensorboard(directory, writer))
         if run.wandb is not None and jax.process_index() == 0:
-            run_id = f"{zlib.crc32(str(folder.absolute()).encode()):08x}"
+            kept = {name: value for name, value in run.record.items() if name not in (*LIMITS, *NOT_SIMULATED)}
+            run_id = f"{zlib.crc32(json.dumps([str(folder.absolute()), kept], sort_keys=True).encode()):08x}"
             more = {"reinit": "create_new"} if in_grid else {}  # batches log several at a time
             wandb_run = watch.wandb_run(
                 project=run.wandb, name=folder.name, id=run_id, resume="allow", config=run.record, **more

@@ -12,7 +12,7 @@ from reference.small import refused
 import fedjax_srp as srp
 from fedjax_srp.grids import units
 from fedjax_srp.grids.execute import plan
-from fedjax_srp.grids.points import Spec, coerce, points, read, rerun_of
+from fedjax_srp.grids.points import Point, Spec, coerce, points, read, rerun_of
 from fedjax_srp.options import Option
 from fedjax_srp.runs import run
 
@@ -101,6 +101,14 @@ def test_unread_options_are_left_out_and_equal_runs_are_merged():
     found = points_of({"method": ["fedavg", "fedprox"], "mu": [0.1, 1.0]}, initial=5, participation="doubling")
     assert names(found) == ["fedavg", "fedprox, mu=0.1", "fedprox, mu=1"]
     assert [point.run.record["initial"] for point in found] == [5, 5, 5]
+
+
+def test_different_runs_of_one_id_are_refused(monkeypatch):
+    """Eight digits of a hash name a folder: among 100,000 runs two have the same ones."""
+    monkeypatch.setattr(Point, "id", "dd14b602")
+    words = "seed=1 and 1 more runs: two runs have the id dd14b602, by chance; put them into two grids"
+    with pytest.raises(ValueError, match=words):
+        points_of({"seed": [1, 2]}, method="fedavg")
 
 
 def test_a_run_is_the_same_run_in_a_larger_grid_and_when_it_is_made_longer():
