@@ -1,0 +1,52 @@
+"""Checksums of the code of a user's classes and functions."""
+
+import importlib.util
+import linecache
+import sys
+import textwrap
+
+import pytest
+
+from fedjax_srp.description import describe
+
+
+def test_properties_of_classes_of_a_notebook_have_checksums(monkeypatch):
+    """As in a notebook, Python finds the source of methods by their file name, and none of the class."""
+    found = []
+    for share in (1, 2):
+        source = f"class Own:\n    @property\n    def share(self):\n        return {share}\n"
+        monkeypatch.setitem(linecache.cache, f"<cell {share}>", (len(source), None, source.splitlines(True), ""))
+        scope = {"__name__": "cell_of_no_file"}
+        exec(compile(source, f"<cell {share}>", "exec"), scope)
+        found.append(describe(scope["Own"]))
+    assert found[0] != found[1]
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["def own(x):\n    return {} * x", "class own:\n    def f(self):\n        return {}", "class own:\n    rate = {}"],
+)
+def test_code_without_source_has_a_checksum(code):
+    """As for `python -c`; and the constants of a class in a notebook."""
+    found = []
+    for share in (1, 2, 1):
+        scope = {"__name__": "of_no_file"}
+        exec(code.format(share), scope)
+        found.append(describe(scope["own"]))
+    assert found[0] == found[2] != found[1]
+
+
+def test_user_files_named_as_python_modules_have_checksums(tmp_path, monkeypatch):
+    """A user's `trace.py` has a checksum, unlike Python's module of this name."""
+    checksums = []
+    for number in (1, 2):
+        file = tmp_path / str(number) / "trace.py"
+        file.parent.mkdir()
+        file.write_text(f"class Net:\n    width = {number}\n")
+        spec = importlib.util.spec_from_file_location("trace", file)
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, "trace", module)
+        spec.loader.exec_module(module)
+        checksums.append(describe(module.Net)["source code"])
+    assert checksums[0] != checksums[1]
+    assert "source code" not in describe(textwrap.TextWrapper)
