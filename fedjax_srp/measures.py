@@ -30,7 +30,10 @@ def weighted_mean(scores: np.ndarray, counts: np.ndarray) -> np.ndarray:
     is_tested = counts > 0
     if not is_tested.any():
         return np.full(len(scores), np.nan)
-    return (scores[:, is_tested] * counts[is_tested]).sum(axis=1) / counts[is_tested].sum()
+    sums = scores[:, is_tested] * counts[is_tested]
+    correct = np.rint(sums)  # k / n * n is not always k, and a sum just below its number misses a target of that mean
+    sums = np.where(np.isclose(sums, correct, rtol=1e-15, atol=0), correct, sums)
+    return sums.sum(axis=1) / counts[is_tested].sum()
 
 
 def worst_tenth(scores: np.ndarray, counts: np.ndarray, smaller_is_better: bool) -> np.ndarray:

@@ -105,6 +105,13 @@ def test_mean_is_weighted_by_test_points():
     assert history.evaluation == "fine_tune"
 
 
+def test_a_mean_that_equals_the_target_reaches_it():
+    scores = np.array([[0, 3], [1, 31]]) / [1, 39]  # 32 of 40, but 1 + 31 / 39 * 39 < 32
+    history = small(client_time=[1.0, 2.0], test_count=[1, 39], rounds_taken=[1, 1], accuracies={"global": scores})
+    assert history.final_accuracy == 0.8
+    assert history.time_to(0.8) == history.eval_elapsed()[1]
+
+
 def test_clients_without_test_points_are_left_out():
     history = small(test_count=[1, 0, 1], accuracies={"global": [[0.5, np.nan, 1.0], [0.25, np.nan, 0.75]]})
     np.testing.assert_array_equal(history.mean_accuracy, [0.75, 0.5])
