@@ -20,21 +20,22 @@ def shares(runs: Sequence[History], target: float) -> dict[str, float]:
 
     `slowest_tenth`: final accuracy of the tenth of the clients with the longest expected times; `gini` of the rounds
     that clients took part in, and `never`, the share of clients without a round; `wasted_time`: sum over the run;
-    `staleness`: mean over the rounds; `bytes_to_target`: of all participants, inf unless every run reached the target.
+    `staleness`: mean over the rounds with participants; `bytes_to_target`: of all participants, inf unless every run
+    reached the target.
     """
     found = {
         "slowest_tenth": [last(run.slowest_scores()) for run in runs],
         "gini": [run.participation.gini for run in runs],
         "never": [run.participation.never for run in runs],
-        "wasted_time": [_metric(run, WASTED_TIME, np.sum) for run in runs],
-        "staleness": [_metric(run, "staleness", np.mean) for run in runs],
+        "wasted_time": [_metric(run, WASTED_TIME, np.sum, run.round > 0) for run in runs],
+        "staleness": [_metric(run, "staleness", np.mean, run.cohort_size > 0) for run in runs],
         "bytes_to_target": [math.inf if math.isnan(target) else run.bytes_to(target) for run in runs],
     }
     return {name: float(np.mean(values)) if values else math.nan for name, values in found.items()}
 
 
-def _metric(run: History, name: str, reduce: Callable[[np.ndarray], Any]) -> float:
-    return float(reduce(run.metrics[name])) if name in run.metrics and run.num_rounds else math.nan
+def _metric(run: History, name: str, reduce: Callable[[np.ndarray], Any], counted: np.ndarray) -> float:
+    return float(reduce(run.metrics[name][counted])) if name in run.metrics and counted.any() else math.nan
 
 
 def texts(found: dict[str, float]) -> list[str]:
