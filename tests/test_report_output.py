@@ -145,6 +145,15 @@ def test_a_report_may_use_any_evaluation_that_all_runs_have(save, tmp_path):
         report(str(tmp_path), 0.8, (0,), None, "own_head")
 
 
+def test_a_report_by_another_evaluation_reads_no_models(save, tmp_path):
+    one = run()
+    both = {"fine_tune": one.accuracy, "own_head": 0.5 * one.accuracy}
+    one = dataclasses.replace(one, accuracies=both, server_state={"weights": np.ones(3)})
+    one.save(tmp_path / "a", models=True)
+    (tmp_path / "a" / "models" / "contents.json").write_text("damaged")
+    assert "judged by: own_head" in report(str(tmp_path), None, (0,), None, "own_head")
+
+
 def test_repeats_with_different_default_evaluations_are_one_row_by_a_given_one(save, tmp_path):
     own = {"own_head": np.full((3, 4), 0.5)}
     save(run(accuracies=run().accuracies | own), run(accuracies=own | run().accuracies, config=made_by(key=1)))
@@ -183,6 +192,15 @@ def test_panels_end_soon_after_the_target_unless_that_cuts_off_most_of_a_run():
     one = {"fedrep": [run(scores=[0.5] + [0.6] * 9)]}
     assert all(end >= 10 for end in ends(0.4, one))  # reached at time 1: all of 10 time units are shown
     assert ends(0.55, one) == [2.5, 27.5]
+
+
+def test_costs_that_cannot_be_added_to_any_run_have_no_panel():
+    overlapping = {"fedbuff": [run(asynchronous=True)]}
+    target = table.Target(0.5, "as asked")
+    for costs in ((10, 0), (10,)):
+        (panel,) = panels.figure(overlapping, target, costs).axes
+        assert (panel.get_title(), panel.get_ylabel()) == ("communication cost 0", "mean test accuracy\n(fine_tune)")
+        assert len(panel.lines) > 1
 
 
 def test_an_interrupted_figure_leaves_no_table(save, tmp_path, monkeypatch):
@@ -279,8 +297,8 @@ def test_only_an_evaluation_before_training_counts_as_reached_at_once():
 
 
 def test_the_table_has_waste_staleness_and_participation():
-    one = run(metrics={"wasted_time": [1.0, 2.0, 0.5], "staleness": [0.0, 1.0, 2.0]})
-    one = dataclasses.replace(one, rounds_taken=[3] + [0] * (one.num_clients - 1))
+    one = run(metrics={"wasted_time": [1.0, 2.0, 0.5], "staleness": [0.0, np.nan, 2.0]})
+    one = dataclasses.replace(one, rounds_taken=[2] + [0] * (one.num_clients - 1), cohort_size=[1, 0, 1])
     row = table.comparison({"fedbuff": [one]}, 0.9, (0,)).iloc[0]
     assert row["wasted_time"] == 3.5
     assert row["staleness"] == 1.0

@@ -23,12 +23,16 @@ HIDDEN = 0.8  # largest share of every run that a cut may hide
 def figure(histories: table.Repeats, target: table.Target, communications: Sequence[float], title: str = "") -> Figure:
     """Draw accuracy over simulated time, one panel for each communication cost, and the target as a dotted line.
 
+    A cost that cannot be added to any of the runs has no panel; if none can, there is a panel without cost.
+
     A panel ends soon after the last run reached the target, or with the longest run if some run never did. If that
     would hide more than 80 % of every run in some panel, all panels show whole runs.
     """
     import matplotlib as mpl
 
     groups = {name: list(runs) for name, runs in histories.items()}
+    can_add = any(runs[0].takes_communication for runs in groups.values())
+    communications = [cost for cost in communications if can_add or not cost] or [0]
     names, is_known = drawing.evaluation_names(groups, None), math.isfinite(target.accuracy)
     is_uneven = len({len(runs) for runs in groups.values()}) > 1
     styles, labels = drawing.styles(groups), drawing.labels(groups, None, names, count=is_uneven)
@@ -44,9 +48,6 @@ def figure(histories: table.Repeats, target: table.Target, communications: Seque
         ]
         cuts = _cuts(groups_by_cost, target.accuracy, communications)
         for ax, cost, shown, cut in zip(panels, communications, groups_by_cost, cuts, strict=True):
-            if not shown:  # no cost can be added to any of the runs
-                ax.set_axis_off()
-                continue
             new_handles, new_notes = drawing.draw(ax, shown, drawing.accuracy_curve(cost, None), styles, labels)
             handles, notes = handles | new_handles, [*dict.fromkeys([*notes, *new_notes])]
             if is_known:

@@ -104,7 +104,8 @@ def with_evaluation(run: Run, evaluation: str | None) -> Run:
             f"evaluation={evaluation!r}: {run.folder} has {', '.join(known) or 'none'}; choose one that all runs have, "
             "or run it with --evaluations"
         )
-    return of(replace(run.history, accuracies={evaluation: known[evaluation], **known}), run.folder)
+    without_models = {"server_state": None, "client_states": None}  # else `replace` would read them
+    return of(replace(run.history, accuracies={evaluation: known[evaluation], **known}, **without_models), run.folder)
 
 
 def of(history: History, folder: Path) -> Run:
