@@ -244,3 +244,13 @@ def test_break_even_costs(tab, show):
     assert srpfl == pytest.approx(fedrep, rel=0.01)
     (less, more), (less_above, more_above) = times(0.5 * even), times(2 * even)
     assert (less < more) != (less_above < more_above)
+
+
+def test_lines_that_communicate_equally_often_have_no_break_even_cost(tab, show):
+    rounds, runs = np.arange(1, 28), []
+    for name, time in (("srpfl", 0.01), ("fedrep", 0.37)):  # their sums with and without a cost are rounded differently
+        scores = {"fine_tune": np.where(rounds < 27, 0.1, 0.9)[:, None].repeat(4, 1)}
+        fields = {"eval_round": rounds, "accuracies": scores, "communicated": np.ones(27, bool)}
+        runs.append(made(name, 0, 27, 4, compute_time=np.full(27, time), **fields))
+    show(runs, state="target=60")
+    assert "Break-even" not in text_of(tab, "table-notes")

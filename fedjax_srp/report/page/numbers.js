@@ -63,10 +63,12 @@ const numbers = (() => {
   // Communication cost at which two rows, each with its evaluation, reach the target in the same mean time; null if no
   // positive cost does, or a run never reaches it. The round in which a run reaches it does not depend on the cost.
   function breakEven(one, other, target) {
+    const messages = (run, round) => run.communicated.subarray(0, round).reduce((sum, is) => sum + is, 0);
     const lines = [one, other].map(([row, evaluation]) => {
       const places = row.runs.map((run) => run.evaluations[evaluation].mean.findIndex((value) => value >= target));
-      const at = (cost) => row.runs.reduce((sum, run, i) => sum + evalElapsed(run, cost)[places[i]], 0) / places.length;
-      return places.includes(-1) || !row.takes_cost ? null : [at(0), at(1) - at(0)];
+      if (places.includes(-1) || !row.takes_cost) return null;
+      const mean = (of) => row.runs.reduce((sum, run, i) => sum + of(run, run.eval_round[places[i]]), 0) / places.length;
+      return [mean((run, round) => elapsed(run, 0)[round]), mean(messages)]; // counted, so that equal numbers cancel
     });
     if (lines.includes(null)) return null;
     const [[start, slope], [otherStart, otherSlope]] = lines;
