@@ -183,7 +183,7 @@ def test_twins_share_a_colour_and_doubling_is_solid():
 
 
 def test_every_label_of_a_dict_is_a_line():
-    (ax,) = plots.accuracy_over_time({"step 0.1": run(), "step 0.01": run(), "FedRep": run(), "fedrep": run()}).axes
+    (ax,) = plots.accuracy_over_time({"step 0.1": run(), "step 0.01": run(), "fedrep": run(), "FedRep": run()}).axes
     looks = {(line.get_color(), line.get_linestyle()) for line in drawn(ax).values()}
     assert len(looks) == 4
     many = drawing.styles(f"method {i}" for i in range(len(drawing.CYCLE)))

@@ -301,14 +301,16 @@ def labels(
 ) -> dict[str, str]:
     """Return the legend text of each group: number of runs, the evaluation if lines differ in it, and divergence."""
     labels: dict[str, str] = {}
-    for label, style in styles(groups).items():
+    shown = {label: methods.label(label) for label in groups}
+    num_shown = Counter(shown.values())
+    for label, name in shown.items():
         runs = groups[label]
         remarks = [f"{len(runs)} runs"] if count and len(runs) > 1 else []
         if len(names) > 1:
             remarks.append("/".join(dict.fromkeys(evaluation or str(run.evaluation) for run in runs)))
         if diverged := [run.diverged for run in runs if run.diverged is not None]:
             remarks.append(f"diverged in round {diverged[0]}" if len(runs) == 1 else f"{len(diverged)} diverged")
-        name = style.label if label in RECIPES else methods.label(label)
+        name = label if num_shown[name] > 1 else name  # "fedavg" beside "FedAvg"
         labels[label] = plain(f"{name} ({', '.join(remarks)})" if remarks else name)
     return labels
 
