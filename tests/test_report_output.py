@@ -294,6 +294,8 @@ def test_only_an_evaluation_before_training_counts_as_reached_at_once():
     late = run(eval_round=[0, 1, 2])
     frame = table.comparison({"fedrep": [late]}, 0.6, (0,))
     assert (frame["reached_at_once"].item(), frame["time_0"].item()) == (0, 1)
+    endless = table.comparison({"fedrep": [run(times=np.inf)]}, 0.99, (0,))
+    assert (endless["reached_at_once"].item(), endless["time_0"].item()) == (0, math.inf)
 
 
 def test_the_table_has_waste_staleness_and_participation():

@@ -222,7 +222,7 @@ def _column(cost: float) -> str:
 
 
 def _reaches_at_once(run: History, target: float) -> bool:
-    return len(run.eval_round) > 0 and bool(time_to(run, target) <= run.eval_elapsed()[0])
+    return len(run.eval_round) > 0 and bool(time_to(run, target) <= run.eval_elapsed()[0] < math.inf)
 
 
 def _percent(mean: float, std: float = math.nan) -> str:

@@ -244,6 +244,9 @@ def test_break_even_costs(tab, show):
     assert srpfl == pytest.approx(fedrep, rel=0.01)
     (less, more), (less_above, more_above) = times(0.5 * even), times(2 * even)
     assert (less < more) != (less_above < more_above)
+    show(runs, state="target=8")  # FedRep reaches it by its first evaluation
+    assert "≤" in text_of(tab, "table-notes")
+    assert "Break-even" not in text_of(tab, "table-notes")
 
 
 def test_lines_that_communicate_equally_often_have_no_break_even_cost(tab, show):

@@ -61,12 +61,14 @@ const numbers = (() => {
   }
 
   // Communication cost at which two rows, each with its evaluation, reach the target in the same mean time; null if no
-  // positive cost does, or a run never reaches it. The round in which a run reaches it does not depend on the cost.
+  // positive cost does, a run never reaches it, or a time is only a bound. The round in which a run reaches it does not
+  // depend on the cost.
   function breakEven(one, other, target) {
     const messages = (run, round) => run.communicated.subarray(0, round).reduce((sum, is) => sum + is, 0);
     const lines = [one, other].map(([row, evaluation]) => {
       const places = row.runs.map((run) => run.evaluations[evaluation].mean.findIndex((value) => value >= target));
       if (places.includes(-1) || !row.takes_cost) return null;
+      if (row.runs.some((run) => reachedAtOnce(run, evaluation, target))) return null;
       const mean = (of) => row.runs.reduce((sum, run, i) => sum + of(run, run.eval_round[places[i]]), 0) / places.length;
       return [mean((run, round) => elapsed(run, 0)[round]), mean(messages)]; // counted, so that equal numbers cancel
     });
@@ -87,7 +89,8 @@ const numbers = (() => {
 
   // True if the first evaluation reached the target, so that its time is an upper bound.
   function reachedAtOnce(run, evaluation, target) {
-    return timeTo(run, evaluation, target, 0) <= evalElapsed(run, 0)[0];
+    const [first] = evalElapsed(run, 0);
+    return Number.isFinite(first) && timeTo(run, evaluation, target, 0) <= first;
   }
 
   // Mean and sample standard deviation, which is NaN for one value or a mean that is not finite.
