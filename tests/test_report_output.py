@@ -250,11 +250,13 @@ def test_the_table_names_the_split_of_the_evaluation(save, tmp_path):
     assert sorted(found["judged_on"]) == ["test", "validation"]
 
 
-def test_close_costs_have_distinct_columns():
+def test_close_costs_have_distinct_columns_and_panels():
     histories = {"fedrep": [run()]}
     frame = table.comparison(histories, 0.9, (1e6, 1e6 + 1))
     assert frame["time_1e+06"].item() == 3 + 3e6
     assert frame["time_1000001.0"].item() == 3 + 3e6 + 3
+    drawn = panels.figure(histories, table.Target(0.9, "as asked"), (1e6, 1e6 + 1))
+    assert [ax.get_title() for ax in drawn.axes] == ["communication cost 1e+06", "communication cost 1000001.0"]
 
 
 @pytest.mark.parametrize("censored", ["srpfl", "fedrep"])

@@ -52,7 +52,7 @@ def figure(histories: table.Repeats, target: table.Target, communications: Seque
             handles, notes = handles | new_handles, [*dict.fromkeys([*notes, *new_notes])]
             if is_known:
                 ax.axhline(target.accuracy, color="#555555", linewidth=1.0, linestyle=":")
-            ax.set_title(f"communication cost {cost:g}")
+            ax.set_title(f"communication cost {table.exact(cost)}")
             ax.set_xlabel(drawing.TIME_LABEL)
             if cut is not None:
                 ax.set_xlim(0, cut)

@@ -217,7 +217,7 @@ def figure3(
             for ax, (title, groups) in zip(row, columns.items(), strict=True):
                 new_handles, new_notes = drawing.draw(ax, groups, curve, styles, labels, spread)
                 handles, notes = handles | new_handles, [*dict.fromkeys([*notes, *new_notes])]
-                ax.set_title(drawing.plain(f"{title}, C = {communication:g}"))
+                ax.set_title(drawing.plain(f"{title}, C = {table.exact(communication)}"))
                 if logarithmic:
                     ax.set_xscale("log")
                     ax.autoscale(axis="x")
@@ -238,7 +238,7 @@ def figure3(
 def _x_label(communication: float, x: X) -> str:
     if x == "rounds":
         return "round"
-    return drawing.TIME_LABEL + (f", {communication:g} per communication" if communication else "")
+    return drawing.TIME_LABEL + (f", {table.exact(communication)} per communication" if communication else "")
 
 
 def _logarithmic(ax: Axes) -> None:

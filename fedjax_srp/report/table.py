@@ -91,7 +91,7 @@ def comparison(
     import pandas as pd
 
     check_communications(communications)
-    costs = {_column(cost): cost for cost in communications}
+    costs = {exact(cost): cost for cost in communications}
     if twins is None:
         twins = {name: recipe.twin for name, recipe in RECIPES.items() if recipe.twin is not None}
     rows: dict[str, dict[str, Any]] = {}
@@ -216,8 +216,8 @@ def shown(target: Target) -> str:
     return f"{percent:.1f} %" if math.isclose(percent, round(percent, 1)) else f"{percent:g} %"
 
 
-def _column(cost: float) -> str:
-    """Return a cost in its shortest exact form, for the name of a column."""
+def exact(cost: float) -> str:
+    """Return a cost in its shortest exact form."""
     return f"{cost:g}" if float(f"{cost:g}") == cost else repr(float(cost))
 
 
