@@ -77,6 +77,12 @@ def test_a_run_that_diverged_in_round_1_is_refused():
         plots.contraction_over_run([run(), run(np.nan)], 0.05)
 
 
+@pytest.mark.parametrize("sizes", [(0, 4, 4), (4, 0, 0)])
+def test_a_round_without_participants_is_refused(sizes):
+    with pytest.raises(ValueError, match=f"round {sizes.index(0) + 1} has no participants, so there is no prediction"):
+        plots.contraction_over_run(run(sizes=sizes), 0.05)
+
+
 def test_an_impossible_rate_is_refused():
     with pytest.raises(ValueError, match=r"a=0\.5 must be at most 0.25"):
         plots.contraction_over_run(run(), 0.5)

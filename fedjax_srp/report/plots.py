@@ -134,8 +134,8 @@ def contraction_over_run(
         ax: axes to draw in; None makes a figure.
 
     Raises:
-        ValueError: no run or no round, a run without the metric "distance" or one that diverged in round 1, repeats
-            that differ in participants; `a` out of range.
+        ValueError: no run or no round, a round without participants, a run without the metric "distance" or one that
+            diverged in round 1, repeats that differ in participants; `a` out of range.
     """
     import matplotlib as mpl
 
@@ -146,6 +146,11 @@ def contraction_over_run(
         if "distance" not in run.metrics or not np.array_equal(run.cohort_size, runs[0].cohort_size):
             raise ValueError("histories must have the metric 'distance' and the same participants in every round")
     rounds, sizes = runs[0].round, runs[0].cohort_size
+    if not sizes.all():
+        raise ValueError(
+            f"round {rounds[np.argmin(sizes)]} has no participants, so there is no prediction: give runs with "
+            "participants in every round"
+        )
     measured = np.array([run.metrics["distance"] for run in runs])
     low, middle, high = measured.min(axis=0), measured.mean(axis=0), measured.max(axis=0)
     if not np.isfinite(middle[0]):
