@@ -182,7 +182,8 @@ class _Half(nn.Module):
         inputs = jnp.zeros((x.shape[0], *self.input_shape), self.dtype) if self.is_above else x
         shapes = jax.eval_shape(lambda: self.source.init(jax.random.key(0), inputs)[0])
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        names = list(jax.eval_shape(lambda: self.source.run(zeros, inputs, self.head))[1])
+        names: list[str] = []  # in the order of calls, unlike a dict that `eval_shape` returns
+        jax.eval_shape(lambda: names.extend(self.source.run(zeros, inputs, self.head)[1]))
         above = names[names.index(self.head) :]
         own = [name for name in zeros if (name in above) == self.is_above]
         params: Any = self.param("layers", lambda key: {n: self.source.init(key, inputs)[0][n] for n in own})

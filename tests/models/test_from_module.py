@@ -68,6 +68,43 @@ def test_a_module_agrees_with_the_model_of_its_layers(module, head):
     assert model == from_module(module, (4, 2), 3, head)
 
 
+class Backwards(nn.Module):
+    """Layers whose names are not in the order of calls."""
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(3, name="a")(nn.tanh(nn.Dense(5, name="z")(nn.Dense(6, name="m")(x))))
+
+
+class NNXBackwards(nnx.Module):
+    def __init__(self, rngs):
+        self.a, self.z = nnx.Linear(5, 3, rngs=rngs), nnx.Linear(6, 5, rngs=rngs)
+        self.m = nnx.Linear(2, 6, rngs=rngs)
+
+    def __call__(self, x):
+        return self.a(nnx.tanh(self.z(self.m(x))))
+
+
+@pytest.mark.parametrize(
+    ("module", "order"),
+    [
+        (Backwards(), "m z a"),
+        (NNXBackwards, "m z a"),
+        (nn.Sequential([nn.Dense(3) for _ in range(11)]), " ".join(f"layers_{i}" for i in range(11))),
+    ],
+    ids=["linen", "nnx", "many"],
+)
+def test_layers_are_cut_in_the_order_of_calls(module, order):
+    names = order.split()
+    model = from_module(module, (2,), 3, names[2])
+    params = model.init(KEY)
+    below, above = params.representation["representation"]["layers"], params.head["head"]["layers"]
+    assert ({*below}, {*above}) == ({*names[:2]}, {*names[2:]})
+    assert isinstance(module, type) or jnp.allclose(
+        model.logits(params, X[:, 0]), module.apply({"params": {**below, **above}}, X[:, 0]), rtol=1e-5, atol=1e-6
+    )
+
+
 def test_the_other_half_is_not_computed():
     """The compiler removes the products of the other half."""
     model = from_module(Linen(), (4, 2), 3, "out")
