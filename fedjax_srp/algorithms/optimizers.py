@@ -79,8 +79,9 @@ class SGD(Optimizer):
 
     @property
     def is_plain(self) -> bool:
-        """True if a step is -learning_rate times the gradient."""
-        return self.momentum is None and self.weight_decay is None and not callable(self.learning_rate)
+        """True if a step is -learning_rate times the gradient; False for a subclass, which may take other steps."""
+        has_terms = self.momentum is not None or self.weight_decay is not None or callable(self.learning_rate)
+        return type(self) is SGD and not has_terms
 
     def transformation(self) -> optax.GradientTransformation:
         """Return the transformation of optax."""

@@ -27,7 +27,7 @@ from reference.small import (
 import fedjax_srp as srp
 from fedjax_srp.algorithms import local
 from fedjax_srp.algorithms.local import fit_head, fit_representation, local_sgd
-from fedjax_srp.algorithms.optimizers import SGD
+from fedjax_srp.algorithms.optimizers import SGD, as_optimizer
 from fedjax_srp.algorithms.training import LocalTraining
 from fedjax_srp.base import Examples, RoundContext, named_key
 from fedjax_srp.models import cross_entropy
@@ -201,6 +201,10 @@ def test_steps_without_weight_change_nothing(work, strategy):
                 assert_same_bits(mine, PARAMS)
             else:
                 assert not np.allclose(mine.head["out"]["kernel"], PARAMS.head["out"]["kernel"])
+    nesterov = optax.sgd(0.3, 0.9, nesterov=True)
+    own = changed(SGD(0.3), transformation=lambda: nesterov)  # its field momentum is None
+    optimizers = own, as_optimizer("optimizer", nesterov)
+    assert_close(*(uneven(optimizer, work, jnp.float32(0)) for optimizer in optimizers), 1e-6)
 
 
 @pytest.mark.parametrize("strategy_of_steps", [{"epochs": 2}, {"steps": 5}])
