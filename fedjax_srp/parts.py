@@ -225,6 +225,7 @@ def _kinds(value: Any) -> Any:
     """Return what distinguishes 1, True and 1.0, or 0.0 and -0.0, in static values: Python calls them equal."""
     if isinstance(value, tuple):
         return tuple(map(_kinds, value))
+    value = value.item() if isinstance(value, np.generic) else value
     return type(value), isinstance(value, float) and math.copysign(1, value)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from fedjax_srp.base import Array
 from fedjax_srp.models.dense import Dense
 from fedjax_srp.models.split import Layer, SplitModel
-from fedjax_srp.parts import part
+from fedjax_srp.parts import AtMost, Count, part
 
 
 def half_square(outputs: Array, y: Array) -> Array:
@@ -37,12 +37,7 @@ class LinearRegression(SplitModel):
     name: ClassVar[str] = "linear_regression"
     takes_classes: ClassVar[bool] = False
 
-    num_classes: int = 1
-
-    def __post_init__(self) -> None:
-        if self.num_classes != 1:
-            raise ValueError(f"num_classes={self.num_classes}: linear_regression has one output; leave it out")
-        super().__post_init__()
+    num_classes: Annotated[Count, AtMost(1), "linear_regression has one output; leave it out"] = 1
 
     def stack(self) -> Sequence[Layer]:
         """One dense layer without a bias."""

@@ -75,7 +75,7 @@ def test_a_regression_has_one_output_and_takes_integers():
     with jax.numpy_dtype_promotion("standard"):
         history = srp.simulate(srp.algorithms.FedAvg(model), numbers, **options)
     assert history.mean_accuracy[1] < history.mean_accuracy[0]
-    with refused("num_classes=4: linear_regression has one output; leave it out"):
+    with refused("num_classes=4 must be at most 1; linear_regression has one output; leave it out"):
         srp.models.LinearRegression((D,), num_classes=4)
 
 
