@@ -2,7 +2,8 @@
 
 A time to a target is only known to lie between two evaluations. So every table has, beside `time_C`, the last evaluated
 time before the target was reached, `after_C`, and the lowest and highest factor consistent with both,
-`least_speed_up_C` and `most_speed_up_C`. Methods with a personal part are evaluated twice: as in the paper's code
+`least_speed_up_C` and `most_speed_up_C`; `finals` and `times` are final accuracies and times at C = 0 of the seeds, in
+their order, separated by spaces. Methods with a personal part are evaluated twice: as in the paper's code
 (`fine_tune`), and with the part that each client holds, which is the initial one before it first takes part.
 """
 
@@ -60,8 +61,12 @@ def time_before(run: History, target: float, communication: float = 0.0) -> floa
 
 
 def with_intervals(frame: pd.DataFrame, curves: Mapping[str, Sequence[History]], target: float) -> pd.DataFrame:
-    """Add intervals to the table of `table.comparison`; nan where a time is missing."""
+    """Add numbers of the seeds and intervals to the table of `table.comparison`; nan where a time is missing."""
     rows = frame.to_dict("records")
+    for row in rows:
+        runs = curves[row["method"]]
+        row["finals"] = " ".join(f"{run.final_accuracy:.5f}" for run in runs)
+        row["times"] = " ".join(f"{run.time_to(target):.6g}" for run in runs)
     for cost in COMMUNICATIONS:
         for row in rows:
             row[f"after_{cost}"] = float(np.mean([time_before(run, target, cost) for run in curves[row["method"]]]))

@@ -98,13 +98,47 @@ def pools() -> str:
 
 
 def code_at_size() -> str:
-    """Figure 5 at the size of EMNIST's column, by the paper's text and with the options of the authors' code."""
-    rows = [["", *(f"{setting}: {name}" for setting in ("text", "code") for name in ("%", "worst tenth", "seeds"))]]
-    text, code = (figure(5, data) for data in ("mnist480", "mnist480_code"))
-    for method in code.index:
-        cells = ([*(percent(one, c) for c in ("final_accuracy", "worst_decile")), one["runs"]]
-                 for one in (text.loc[method], code.loc[method]))  # fmt: skip
-        rows.append([label(str(method)), *(cell for of_setting in cells for cell in of_setting)])
+    """Figures 5 and 3 at the size of EMNIST's column, by the paper's text and with the options of the authors' code.
+
+    Times without communication; the targets are fractions of FedRep's accuracy (text) and of SRPFL's (code).
+    """
+    names = ("%", "worst tenth", "time to 95 %", "99 %", "seeds")
+    rows = [["figure", "", *(f"{setting}: {name}" for setting in ("text", "code") for name in names)]]
+    for number in (5, 3):
+        frames = [[figure(number, f"mnist480{code}", fraction) for fraction in (95, 99)] for code in ("", "_code")]
+        for method in frames[1][0].index:
+            row = [number, label(str(method))]
+            for frame, frame_99 in frames:
+                if method not in frame.index:
+                    row += [""] * len(names)
+                    continue
+                one = frame.loc[method]
+                row += [percent(one, column) for column in ("final_accuracy", "worst_decile")]
+                of_both = (format_time(each.loc[method], 0, bounds=True) for each in (frame, frame_99))
+                row += [*(time.partition(" (")[0] for time in of_both), one["runs"]]  # without the factor
+            rows.append(row)
+    return markdown(rows)
+
+
+def of_seeds(frame: pd.DataFrame, column: str, method: str) -> list[np.ndarray]:
+    """Return the numbers of SRPFL's seeds and of another method's, from a column that lists them."""
+    return [np.array(str(frame.loc[name, column]).split(), float) for name in ("srpfl", method)]
+
+
+def code_by_seed() -> str:
+    """FLANP-FT and FedAvg-FT against SRPFL with the options of the authors' code, seed by seed."""
+    rows = [["figure", "against SRPFL", "points below", "times as long to 95 %", "to 99 %"]]
+    for number in (5, 3):
+        frames = [figure(number, "mnist480_code", fraction) for fraction in (95, 99)]
+        for method in ("flanp_fedavg_ft", "fedavg_ft"):
+            if method not in frames[0].index:
+                continue
+            srpfl, other = of_seeds(frames[0], "finals", method)
+            cells = [" / ".join(f"{100 * each:.1f}" for each in srpfl - other)]
+            for frame in frames:
+                srpfl, other = of_seeds(frame, "times", method)
+                cells.append(" / ".join(f"{each:.3g}" if np.isfinite(each) else "never" for each in other / srpfl))
+            rows.append([number, label(method), *cells])
     return markdown(rows)
 
 
@@ -205,6 +239,7 @@ PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
         "judgements": judgements,
         "causes": partial(cause_tables.causes, HERE / "results"),
         "code_at_size": code_at_size,
+        "code_by_seed": code_by_seed,
         "sweep": partial(cause_tables.sweep, HERE / "results"),
         "asynchronous": asynchronous,
     },
