@@ -326,7 +326,7 @@ class ParticipationPolicy:
         undefined(self.select)
 
     def runs_as(self, num_clients: int, /) -> ParticipationPolicy:
-        """A policy of the same cohorts and metrics, whose programs this class, but no subclass, shares; or itself."""
+        """A policy with the same cohorts and metrics, to share its programs (subclasses do not); by default itself."""
         del num_clients
         return self
 

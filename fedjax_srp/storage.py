@@ -1,7 +1,7 @@
 """Storage on disk: folders sealed with checksums, atomic replacement of files, locks on folders.
 
-Checkpoints, saved states and run folders share one mechanism. A seal is a JSON file, written last, with facts, the size
-and SHA-256 of the sealed files, and a checksum of itself. A folder without it is unfinished, one unlike it damaged.
+Checkpoints, saved states and run folders share one mechanism: a seal, a JSON file written last, with facts, size and
+SHA-256 of the sealed files, and a checksum of itself. A folder without a seal is unfinished, a wrong seal means damage.
 
 Orbax writes the arrays, also those of several processes. It does not detect flipped bits or truncated files, and has
 its own errors for a full disk: hence the seals, the atomic replacement and the errors of one line.

@@ -84,10 +84,9 @@ class ExampleAlgorithm(FederatedAlgorithm):
 
     def one_hot(self, y: Array, dtype: Any) -> Array:
         """Return (batch, num_classes) flags of classes y; raise a ValueError for labels that are no classes."""
-        is_regression = self.model.num_classes == 1 and not self.model.takes_classes
-        if is_regression or y.ndim != 1 or not jnp.issubdtype(y.dtype, jnp.integer):
-            found = f"model {self.model.name!r} takes numbers" if is_regression else f"the labels are {y.dtype}"
-            found += f" of shape {y.shape[1:]} each" if y.ndim > 1 else ""
+        if self.model.is_regression or y.ndim != 1 or not jnp.issubdtype(y.dtype, jnp.integer):
+            found = f"the labels are {y.dtype}" + (f" of shape {y.shape[1:]} each" if y.ndim > 1 else "")
+            found = f"model {self.model.name!r} takes numbers" if self.model.is_regression else found
             raise ValueError(
                 f"{self.name} needs class labels, but {found}; give a classifier integers, one for each example, "
                 "or choose e.g. fedavg"

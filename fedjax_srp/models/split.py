@@ -127,6 +127,11 @@ class SplitModel:
         return cross_entropy(logits, y)
 
     @property
+    def is_regression(self) -> bool:
+        """True for one output and a loss of numbers; integers are then numbers too."""
+        return self.num_classes == 1 and not self.takes_classes
+
+    @property
     def input_dtype(self) -> Any:
         """Type of the inputs."""
         return self.dtype
@@ -245,8 +250,7 @@ class SplitModel:
         shape = getattr(data, "example_shape", None) or (examples.x.shape[1:] if examples is not None else None)
         num_classes = getattr(data, "num_classes", None) or 0
         misfit = None
-        is_regression = self.num_classes == 1 and not self.takes_classes  # integers are then numbers
-        if num_classes > self.num_classes and not is_regression:
+        if num_classes > self.num_classes and not self.is_regression:
             found = f"labels that reach {num_classes - 1}; build it with num_classes={num_classes}"
             misfit = f"has {self.num_classes} classes", found
         elif shape is not None and tuple(shape) != self.input_shape:
