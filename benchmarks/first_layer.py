@@ -9,9 +9,11 @@ round, medians and quartiles, ratios of pairs, and compile time, together with t
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,13 +74,22 @@ def compiled(case: Case, num_clients: int, decide: Decision) -> Rounds:
     model = srp.models.MLP(case.shape, 10, case.hidden)
     training = srp.Training(batch_size=case.batch_size, epochs=case.epochs)
     algorithm = {"fedavg": srp.algorithms.FedAvg, "fedrep": srp.algorithms.FedRep}[case.method](model, training)
+    with deciding(decide):
+        return Rounds(algorithm, data)
+
+
+@contextlib.contextmanager
+def deciding(decide: Decision) -> Iterator[None]:
+    """Programs are traced with a decision about the first layer, which is no part of a program's key."""
     decided, local.layer_in_span = local.layer_in_span, decide
-    program._shared.cache_clear()  # the decision is not part of a program's key
+    program._shared.cache_clear()
     jax.clear_caches()
     try:
-        return Rounds(algorithm, data)
+        yield
     finally:
         local.layer_in_span = decided
+        program._shared.cache_clear()
+        jax.clear_caches()
 
 
 def chosen(case: Case) -> bool:

@@ -13,17 +13,20 @@ import functools
 import importlib.util
 import io
 import math
+import multiprocessing
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import children
 import jax
 import numpy as np
+from first_layer import always, deciding
 from gpu_compare import BOUNDS, SCORES_APART, WrongError, check_difference, difference, store, stored, trained_arrays
 from gpu_parts import WARM, Options, Workload
 from harness.loop import JitLoop
@@ -123,17 +126,18 @@ def _state_arrays(run: Rounds, state: Any) -> dict[str, np.ndarray]:
 def _rounds(world: Workload, how: Options, devices: int | None = 1) -> Rounds:
     """Compiled rounds after their first call."""
     made = _parts(world, how.convolution)
-    return Rounds(
-        made.algorithm,
-        made.data,
-        made.policy,
-        world.length,
-        ("fine_tune",) if world.judged else (),
-        chunk_size=how.chunk,
-        devices=devices,
-        shard_data=devices is None and jax.device_count() > 1 and world.model != "linear",
-        judged_at_once=how.judged_at_once,
-    )
+    with deciding(always) if how.span else contextlib.nullcontext():
+        return Rounds(
+            made.algorithm,
+            made.data,
+            made.policy,
+            world.length,
+            ("fine_tune",) if world.judged else (),
+            chunk_size=how.chunk,
+            devices=devices,
+            shard_data=devices is None and jax.device_count() > 1 and world.model != "linear",
+            judged_at_once=how.judged_at_once,
+        )
 
 
 def _scores(run: Rounds, num_clients: int) -> np.ndarray:
@@ -350,6 +354,45 @@ def about(*, folder: Path, name: str, needs_gpu: bool) -> dict[str, Any]:
     return machine()
 
 
+def _on_both(method_name: str, graphs: bool) -> dict[str, Any]:
+    """Three rounds of a method on the CPU and on the default device, with products in full precision."""
+    srp.use_cuda_graphs(graphs)
+    begin = time.perf_counter()
+    data = synthetic(12, 40, 10, (8, 8))
+    model = srp.models.MLP(data.example_shape, 10, (32, 16))
+    options = {"initial": 3, "rounds_per_stage": 1, "learning_rate": 0.05, "fine_tune_epochs": 1}
+    options |= {"k": 1 if method_name == "fedat" else 3}
+    try:
+        method = srp.methods.get(method_name, dataset=data, model=model, shared=options)
+        with jax.default_matmul_precision("highest"):
+            run = functools.partial(srp.simulate, method, data, num_rounds=3, key=jax.random.key(0), progress=False)
+            histories = [run(devices=[kind[0]], keep_clients=True) for kind in (jax.devices("cpu"), jax.devices())]
+        cpu, gpu = (trained_arrays(h.server_state, h.client_states, data.num_clients) for h in histories)
+        facts = check_difference(
+            *difference(gpu, cpu, {name: np.zeros_like(value) for name, value in cpu.items()}),
+            BOUNDS["highest"],
+            "the CPU",
+        )
+        cpu_run, gpu_run = histories
+        same = np.array_equal(cpu_run.rounds_taken, gpu_run.rounds_taken)
+        same &= np.allclose(cpu_run.compute_time, gpu_run.compute_time, rtol=1e-5)
+        facts |= {} if same else {"wrong": "other times or cohorts"}
+    except WrongError as error:
+        facts = error.found | {"wrong": str(error)}
+    except Exception as error:
+        facts = {"wrong": f"{type(error).__name__}: {error}"[:500]}
+    return facts | {"seconds": time.perf_counter() - begin}
+
+
+def methods(*, folder: Path, name: str, graphs: bool, processes: int) -> dict[str, Any]:
+    """Every algorithm of the registry on the CPU and on the default device (`_on_both`), several at once."""
+    names = list({srp.methods.recipe(of).factory: of for of in reversed(srp.methods.names())}.values())
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        found = dict(zip(names, pool.map(_on_both, names, [graphs] * len(names)), strict=True))
+    wrong = [f"{of}: {facts['wrong']}" for of, facts in found.items() if "wrong" in facts]
+    return {"methods": found, "wrong": wrong}
+
+
 def figure(*, folder: Path, name: str, number: int, scale: str, data_dir: str | None, out: str) -> dict[str, Any]:
     """A figure of SRPFL with all its runs; finished runs are not repeated."""
     sys.path.append(str(Path(__file__).parents[1] / "experiments" / "srpfl"))
@@ -372,7 +415,7 @@ def figure(*, folder: Path, name: str, number: int, scale: str, data_dir: str | 
 
 KINDS: dict[str, Callable[..., dict[str, Any]]] = {
     function.__name__: function
-    for function in (about, bandwidth, reference, rounds, evaluation, stages, rival, profile, figure)
+    for function in (about, bandwidth, reference, rounds, evaluation, stages, rival, profile, methods, figure)
 }
 
 if __name__ == "__main__":

@@ -50,6 +50,7 @@ class Options(NamedTuple):
     graphs: bool = False  # loops inside CUDA graphs
     precision: str = "default"  # of products of models: "default" (TF32 on a GPU), "highest"
     convolution: str = "auto"
+    span: bool = False  # the first dense layer is trained in the span of the examples, which the engine does on CPUs
 
 
 class Sizes(NamedTuple):
@@ -164,7 +165,15 @@ def rounds(sizes: Sizes) -> list[Case]:
                 found.append(_case(title, "rounds", world, how, repeats=repeats, child=label))
         return found
 
-    cases += of_chunks(graphs=False)
+    def in_span(graphs: bool) -> list[Case]:
+        label, found = ", span, graphs" if graphs else ", span", []
+        for chunk in sizes.chunks[:1] if graphs else sizes.chunks[:1] + sizes.chunks[2:3]:
+            for name, world in worlds.items():
+                how = Options(chunk=chunk, graphs=graphs, span=True)
+                found.append(_case(f"{name}, chunk {chunk}{label}", "rounds", world, how, repeats=repeats, child=label))
+        return found
+
+    cases += of_chunks(graphs=False) + in_span(graphs=False)
     segments = _mlp(sizes, "fedrep", sizes.few, judged=True, length=2, calls=4)
     name = "four segments"
     how = Options(precision="highest")
@@ -172,7 +181,7 @@ def rounds(sizes: Sizes) -> list[Case]:
     cases.append(_case(name, "rounds", segments, how, keep=True, child="segments", **fields))
     fields |= {"equal_to": name, "child": "segments, graphs", "needs": (name,)}
     cases.append(_case(f"{name}, graphs", "rounds", segments, how._replace(graphs=True), **fields))
-    cases += of_chunks(graphs=True)  # last: they have been compared by then
+    cases += of_chunks(graphs=True) + in_span(graphs=True)  # last: they have been compared by then
     return _complete(sizes, cases)
 
 
@@ -248,6 +257,19 @@ def rivals(sizes: Sizes) -> list[Case]:
     return _complete(sizes, cases)
 
 
+def methods(sizes: Sizes) -> list[Case]:
+    """Every method of the registry on a GPU and on the CPU, in small, with and without CUDA graphs."""
+    both = {"JAX_PLATFORMS": "cuda,cpu"} if sizes is FULL else {}
+    fields = {"environment": both | SHARED_MEMORY}
+    first = Case("machine", "about", {"needs_gpu": sizes is FULL})
+    processes = 12 if sizes is FULL else 2
+    cases = (
+        Case(f"methods{', graphs' * graphs}", "methods", {"graphs": graphs, "processes": processes}, **fields)
+        for graphs in (False, True)
+    )
+    return [first, *cases]
+
+
 def compilers(sizes: Sizes) -> list[Case]:
     """Flags of XLA for matrix products, and one profile of each method (without CUDA graphs)."""
     cases, chunk = [], sizes.chunks[0]
@@ -261,8 +283,10 @@ def compilers(sizes: Sizes) -> list[Case]:
         for name, world in worlds.items():
             fields = {"repeats": sizes.repeats, "environment": environment | UNCACHED, "child": label}
             cases.append(_case(f"{name}, chunk {chunk}, {label}", "rounds", world, Options(chunk=chunk), **fields))
-    for name, world in worlds.items():
-        cases.append(_case(f"{name}, chunk {chunk}, profile", "profile", world, Options(chunk=chunk), child="profile"))
+    for span in (False, True):
+        for name, world in worlds.items():
+            title, how = f"{name}, chunk {chunk}{', span' * span}, profile", Options(chunk=chunk, span=span)
+            cases.append(_case(title, "profile", world, how, child="profile"))
     return _complete(sizes, cases)
 
 
@@ -272,6 +296,7 @@ PARTS: dict[str, Callable[[Sizes], list[Case]]] = {
     "3": convolutions,
     "4": rivals,
     "5": compilers,
+    "6": methods,
 }
 
 

@@ -316,7 +316,8 @@ def _sgd_in_span(
         return trained._replace(params=end, optimizer=state)
 
     work, first = jnp.asarray(training.work, jnp.int32), jnp.asarray(first_epoch, jnp.int32)
-    return sequential(train)(params, frozen, examples, key, work, first)
+    one_by_one = sequential(train) if platform() == "cpu" else train
+    return one_by_one(params, frozen, examples, key, work, first)
 
 
 def fit_head(
