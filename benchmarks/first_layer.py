@@ -92,21 +92,16 @@ def deciding(decide: Decision) -> Iterator[None]:
         jax.clear_caches()
 
 
-def chosen(case: Case) -> bool:
-    """True if the engine trains the first layer of a case in the span."""
-    found, rule = [], local.layer_in_span
-
-    def watched(*args: Any) -> str | None:
-        found.append(rule(*args))
-        return found[-1]
-
-    compiled(case, jax.device_count(), watched)
-    return any(found)
-
-
 def measured(case: Case, num_clients: int, repeats: int) -> dict[str, Any]:
-    """Seconds a round both ways."""
-    ways = {"plain": compiled(case, num_clients, never), "span": compiled(case, num_clients, always)}
+    """Seconds a round both ways, and the engine's decision."""
+    chosen, rule = [], local.layer_in_span
+
+    def watched(loss: local.Loss, params: Any, examples: Any, training: local.LocalTraining) -> str | None:
+        if (layer := always(loss, params, examples, training)) is not None:
+            chosen.append(rule(loss, params, examples, training))
+        return layer
+
+    ways = {"plain": compiled(case, num_clients, never), "span": compiled(case, num_clients, watched)}
     for rounds in ways.values():
         rounds()
     times = in_turn({way: functools.partial(seconds, rounds) for way, rounds in ways.items()}, repeats)
@@ -116,7 +111,7 @@ def measured(case: Case, num_clients: int, repeats: int) -> dict[str, Any]:
         "seconds": {way: summary(each) for way, each in times.items()},
         "plain_over_span": summary(ratios),
         "compile_seconds": {way: rounds.compile_seconds for way, rounds in ways.items()},
-        "chosen": chosen(case),
+        "chosen": any(chosen),
     }
 
 

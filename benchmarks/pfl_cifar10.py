@@ -1,12 +1,12 @@
 """pfl-research's CIFAR-10 workload in this package and in pfl, in turn.
 
-    python benchmarks/pfl_cifar10.py --data-dir DIR [--pfl PYTHON] [--rounds 40] [--seed 0] [--out FILE.json]
+    python benchmarks/pfl_cifar10.py [--data-dir DIR] [--pfl PYTHON] [--rounds 40] [--seed 0] [--out FILE.json]
 
 1,000 users with 50 images each, 50 of them a round, one epoch in batches of 10 with step 0.1, the mean of their models;
 a CNN with dropout and 1,626,442 parameters; all 10,000 test images after every tenth round. Users are iid, as in the
 speed comparison of pfl's paper (Granqvist et al., 2024). PYTHON is that of an environment with pfl and PyTorch
 (`pip install "pfl[pytorch]"`); without it only this package is timed. Both have the same users; each draws its own
-cohorts and batches.
+cohorts and batches. Without DIR images and labels are random numbers, on which a round takes as long.
 
 Rounds of both alternate, so that other processes slow both; the ratio is the median over pairs. The first ten rounds
 are left out.
@@ -25,7 +25,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import numpy as np
-from harness.measure import Rounds, arrays, limits, machine, seconds, summary
+from harness.measure import Rounds, arrays, limits, machine, seconds, summary, synthetic
 
 import fedjax_srp as srp
 from fedjax_srp.models.lenet import pooled_relu
@@ -98,7 +98,7 @@ def rival(python: str, data: srp.data.FederatedData, folder: Path, seed: int) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path, required=True, help="folder with a prepared cifar10")
+    parser.add_argument("--data-dir", type=Path, help="folder with a prepared cifar10; default: random images")
     parser.add_argument("--pfl", metavar="PYTHON", help="interpreter of an environment with pfl and PyTorch")
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
@@ -107,9 +107,17 @@ def main() -> None:
     if args.rounds <= LEFT_OUT:
         parser.error(f"--rounds {args.rounds}: the first {LEFT_OUT} are left out; give more")
     srp.use_all_cores()
-    data = srp.data.load("cifar10", USERS, partition="iid", seed=args.seed, data_dir=args.data_dir)
+    if args.data_dir is None:
+        data = synthetic(USERS, 50, 10, (32, 32, 3))
+    else:
+        data = srp.data.load("cifar10", USERS, partition="iid", seed=args.seed, data_dir=args.data_dir)
     ours = Ours(data)
-    facts: dict[str, Any] = machine() | ours.facts | {"matrix_flops": limits(2048)["matrix_flops"]}
+    facts: dict[str, Any] = (
+        machine()
+        | {"random_images": args.data_dir is None}
+        | ours.facts
+        | {"matrix_flops": limits(2048)["matrix_flops"]}
+    )
     times: dict[str, list[float]] = {"ours": [], "pfl": []}
     accuracies: dict[str, list[float]] = {"ours": [], "pfl": []}
     with tempfile.TemporaryDirectory() as folder:

@@ -277,19 +277,25 @@ def local_sgd(
 def layer_in_span(loss: Loss, params: PyTree, examples: Examples, training: LocalTraining) -> str | None:
     """The name of a first dense layer that trains faster in the span of the examples (`models.dense`), or None.
 
-    The number of products decides. In a plain step an example costs two per weight (outputs, gradient), in the span one
-    per entry of R; reading and writing these costs each step as much as 20 and 10 more. The span adds X W0, X X^T and
-    X^T R. On two cores with AVX-512 the way with fewer products was faster, or as fast, in all 24 cases of
-    `benchmarks/first_layer.py`. On other backends than a CPU (unmeasured) layers are never trained in the span.
+    On a CPU the number of products decides. In a plain step an example costs two per weight (outputs, gradient), in the
+    span one per entry of R; reading and writing these costs each step as much as 20 and 10 more. The span adds X W0,
+    X X^T and X^T R. On two cores with AVX-512 the way with fewer products was faster, or as fast, in all 24 cases of
+    `benchmarks/first_layer.py`. On a GPU, where steps wait for the memory, it is the number of values read and written:
+    a step reads the weights twice and writes them once, or moves R five times.
     """
     if not isinstance(loss, ModelLoss) or type(training.optimizer) is not SGD:  # subclasses may take other steps
         return None
     layer = loss.model.first_dense
     kernel = None if layer is None else kernel_of(layer, params)
-    if kernel is None or kernel.dtype != examples.x.dtype or not _is_sequential(params):
+    if kernel is None or kernel.dtype != examples.x.dtype:
         return None
     (dim, width), capacity, batch_size = kernel.shape, examples.y.shape[0], training.batch_size
     trained = (training.steps or 0) * batch_size if training.epochs is None else training.epochs * capacity
+    if platform() == "gpu":
+        num_steps, ends = trained / batch_size, (2 * dim + 3 * capacity) * width + (2 * dim + capacity) * capacity
+        return layer if 5 * num_steps * capacity * width + ends < 3 * num_steps * dim * width else None
+    if not _is_sequential(params):
+        return None
     plain = trained * dim * width * (2 + 20 / batch_size)
     steps = trained * capacity * width * (1 + 10 / batch_size)
     return layer if steps + 2 * capacity * dim * width + capacity**2 * dim < plain else None

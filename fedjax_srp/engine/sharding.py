@@ -25,7 +25,8 @@ from fedjax_srp.base import Array, PyTree
 
 AXIS = "clients"
 Devices = Annotated[Sequence[Any] | int | None, "give some of jax.devices(), how many of them, or None for all"]
-CHUNK_BYTES = {"cpu": 2 * 2**20, "gpu": 2**30}  # of a chunk on a device (CPU: the core's cache)
+CPU_CHUNK_BYTES = 2 * 2**20  # of a chunk: a core's cache
+CHUNK_BYTES, CHUNK_SHARE = 4 * 2**30, 1 / 8  # of a chunk on an accelerator, and of its memory at most
 
 
 class Layout(NamedTuple):
@@ -147,47 +148,54 @@ def lay_out(
         )
     each = -(-num_clients // len(devices))
     if chunk_size is None:
-        chunk, large, judged = default_chunks(devices[0].platform, client_bytes, judged_bytes, carried_bytes, each)
+        budget = chunk_budget(devices[0])
+        chunk, large, judged = default_chunks(
+            devices[0].platform, budget, client_bytes, judged_bytes, carried_bytes, each
+        )
     else:
         chunk, large = min(check_integer("chunk_size", chunk_size, 1), each), 0
         judged = chunk
     return Layout(tuple(devices), chunk, num_clients, judged, large)
 
 
+def chunk_budget(device: Any) -> int:
+    """Bytes that the clients of a default chunk may take on a device.
+
+    On an H200 a FedRep round of 1,000 clients was 1.3 times as fast in one chunk, for which 4 GiB are needed, as in
+    chunks of 1 GiB (docs/performance.md).
+    """
+    if device.platform == "cpu":
+        return CPU_CHUNK_BYTES
+    memory = (device.memory_stats() or {}).get("bytes_limit")
+    return CHUNK_BYTES if memory is None else min(CHUNK_BYTES, int(CHUNK_SHARE * memory))
+
+
 def default_chunks(
-    platform: str, client_bytes: int, judged_bytes: int, carried_bytes: int, each: int
+    platform: str, budget: int, client_bytes: int, judged_bytes: int, carried_bytes: int, each: int
 ) -> tuple[int, int, int]:
     """Clients at once per device: in training, in training while many are left (0: no large chunk), in evaluation.
 
-    Large chunks are for accelerators: by the roofline of programs compiled for an H100, a FedRep round of 1,000 clients
-    takes 1.4 times as long without them (docs/performance.md). Without memory for them, full cohorts are trained in
-    equal chunks. Evaluations use as few equal chunks as the memory allows, for data, state and trained parameters.
+    A chunk is always computed whole, so it is small compared with the federation: a cohort of 10 must not cost as much
+    as 1,000. It hides the overhead of small operations (16 clients on a CPU, 128 elsewhere), if the budget allows.
+    Large chunks are for accelerators. Chunks divide the federation evenly there, and evaluations, which judge every
+    client, use as few as the budget allows.
     """
-    chunk = default_chunk_size(platform, client_bytes, each)
+
+    def at_once(of_client: int, at_most: int) -> int:
+        return max(1, min(budget // max(of_client, 1), at_most, each))
+
     if platform == "cpu":
-        return chunk, 0, default_chunk_size(platform, judged_bytes, each)
-    large = default_chunk_size(platform, client_bytes, each, all_take_part=True) // chunk * chunk
-    judged = _equal_chunk(each, default_chunk_size(platform, judged_bytes + carried_bytes, each, all_take_part=True))
-    return (chunk, large, judged) if large > chunk else (_equal_chunk(each, chunk), 0, judged)
+        few = max(16, each // 64)
+        return at_once(client_bytes, few), 0, at_once(judged_bytes, few)
+    chunk = _equal_chunk(each, at_once(client_bytes, max(128, each // 64)))
+    large = at_once(client_bytes, chunk * -(-each // chunk)) // chunk * chunk
+    judged = _equal_chunk(each, at_once(judged_bytes + carried_bytes, each))
+    return chunk, large if large > chunk else 0, judged
 
 
 def _equal_chunk(clients: int, chunk: int) -> int:
     """The smallest chunk that serves all clients in as many steps as `chunk`."""
     return -(-clients // -(-clients // chunk))
-
-
-def default_chunk_size(platform: str, client_bytes: int, clients_per_device: int, all_take_part: bool = False) -> int:
-    """Clients at once per device: enough to hide the overhead of small operations, few enough to stay in the cache.
-
-    A chunk is always computed whole, so unless `all_take_part` it is also small compared with the federation: a
-    cohort of 10 must not cost as much as 1,000. On an accelerator a step of 128 small clients should take no longer
-    than one of 16; this is reasoned, not measured.
-    """
-    floor = 16 if platform == "cpu" else 128
-    budget = CHUNK_BYTES.get(platform, CHUNK_BYTES["gpu"])
-    in_cache = budget // max(client_bytes, 1)
-    small = clients_per_device if all_take_part else max(floor, clients_per_device // 64)
-    return max(1, min(in_cache, small, clients_per_device))
 
 
 def device_index(layout: Layout) -> Array:
