@@ -358,7 +358,7 @@ def _on_both(method_name: str, graphs: bool) -> dict[str, Any]:
     """Three rounds of a method on the CPU and on the default device, with products in full precision."""
     srp.use_cuda_graphs(graphs)
     begin = time.perf_counter()
-    data = synthetic(12, 40, 10, (8, 8))
+    data = synthetic(12, 40, 10, (16, 16))  # so that the first layer is trained in the span on a GPU
     model = srp.models.MLP(data.example_shape, 10, (32, 16))
     options = {"initial": 3, "rounds_per_stage": 1, "learning_rate": 0.05, "fine_tune_epochs": 1}
     options |= {"k": 1 if method_name == "fedat" else 3}
