@@ -203,7 +203,7 @@ def scale(sizes: Sizes) -> list[Case]:
         world = _mlp(sizes, name, sizes.few, length=sizes.length, calls=1)
         fields = {"repeats": sizes.repeats, "child": "few"}
         cases.append(_case(f"{name}, N = {sizes.few}", "rounds", world, Options(chunk=sizes.few), **fields))
-    judged = _mlp(sizes, "fedrep", sizes.few, cohort=sizes.judged_cohort, judged=True, calls=1)
+    judged = _mlp(sizes, "fedrep", sizes.few, cohort=min(sizes.few, sizes.judged_cohort), judged=True, calls=1)
     how, fields = Options(judged_at_once=sizes.few), {"repeats": sizes.repeats, "child": "few"}
     cases.append(_case(f"evaluation, N = {sizes.few}", "evaluation", judged, how, **fields))
     middle = sizes.many_chunks[min(1, len(sizes.many_chunks) - 1)]

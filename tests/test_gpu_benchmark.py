@@ -134,7 +134,7 @@ def test_chosen_cases_include_their_needs(tmp_path):
     start = lambda cases, tell, limits: asked.extend(case.name for case in cases)  # noqa: E731
     gpu.measure(cases, {}, None, LIMITS, start, only="fedavg.*graphs|segments, graphs")
     chosen = [name for name in asked if "graphs" in name]
-    assert chosen == ["four segments, graphs", "fedavg, chunk 4, graphs"]
+    assert chosen == ["four segments, graphs", "fedavg, chunk 4, graphs", "fedavg, chunk 4, span, graphs"]
     references = {
         case.settings["world"]["algorithm"] for case in cases if case.name in asked and "world" in case.settings
     }
@@ -166,8 +166,8 @@ def test_every_case_is_compared_with_the_cpu_before_it_is_timed(part, sizes):
     cases = gpu_parts.PARTS[part](getattr(gpu_parts, sizes))
     names = [case.name for case in cases]
     assert len(set(names)) == len(names)
-    timed = [case for case in cases if case.kind not in ("about", "bandwidth", "reference")]
-    assert len(timed) >= 5
+    timed = [case for case in cases if case.kind not in ("about", "bandwidth", "reference", "methods")]
+    assert len(timed) >= 5 or part == "6"  # which compares without timing
     for case in cases:
         assert case.kind in gpu_cases.KINDS
     for case in timed:
@@ -175,6 +175,16 @@ def test_every_case_is_compared_with_the_cpu_before_it_is_timed(part, sizes):
         assert [other.settings["world"] for other in references] == [case.settings["world"]]
         assert all(names.index(name) < names.index(case.name) for name in case.needs)
         assert references[0].environment["JAX_PLATFORMS"] == "cpu"
+
+
+def test_a_method_is_compared_on_both_devices(monkeypatch):
+    found = gpu_cases._on_both("srpfl", graphs=False)
+    assert found["apart"] == 0
+    assert "wrong" not in found
+    monkeypatch.setattr(
+        gpu_cases, "trained_arrays", lambda server, *_: {"['server']": np.random.default_rng().random(3)}
+    )
+    assert "from the CPU" in gpu_cases._on_both("srpfl", graphs=False)["wrong"]
 
 
 def in_process(cases, folder):

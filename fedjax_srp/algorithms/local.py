@@ -280,10 +280,15 @@ def layer_in_span(loss: Loss, params: PyTree, examples: Examples, training: Loca
     On a CPU the number of products decides. In a plain step an example costs two per weight (outputs, gradient), in the
     span one per entry of R; reading and writing these costs each step as much as 20 and 10 more. The span adds X W0,
     X X^T and X^T R. On two cores with AVX-512 the way with fewer products was faster, or as fast, in all 24 cases of
-    `benchmarks/first_layer.py`. On a GPU, where steps wait for the memory, it is the number of values read and written:
-    a step reads the weights twice and writes them once, or moves R five times.
+    `benchmarks/first_layer.py`.
+
+    A GPU waits for its memory, so the number of values read and written decides there, as counted in compiled programs.
+    A plain step moves the weights three times, with other options five, with momentum seven times; the span moves R
+    five times, momentum and weight decay add two each. Both ends of the span move W0, X, R and X X^T. One case has been
+    measured, plain steps of 150 images, where the span was 1.5 times as fast.
     """
-    if not isinstance(loss, ModelLoss) or type(training.optimizer) is not SGD:  # subclasses may take other steps
+    optimizer = training.optimizer
+    if not isinstance(loss, ModelLoss) or type(optimizer) is not SGD:  # subclasses may take other steps
         return None
     layer = loss.model.first_dense
     kernel = None if layer is None else kernel_of(layer, params)
@@ -292,13 +297,18 @@ def layer_in_span(loss: Loss, params: PyTree, examples: Examples, training: Loca
     (dim, width), capacity, batch_size = kernel.shape, examples.y.shape[0], training.batch_size
     trained = (training.steps or 0) * batch_size if training.epochs is None else training.epochs * capacity
     if platform() == "gpu":
-        num_steps, ends = trained / batch_size, (2 * dim + 3 * capacity) * width + (2 * dim + capacity) * capacity
-        return layer if 5 * num_steps * capacity * width + ends < 3 * num_steps * dim * width else None
-    if not _is_sequential(params):
+        has_momentum, has_decay = optimizer.momentum is not None, optimizer.weight_decay is not None
+        moves = 3 if optimizer.is_plain else 5 + 2 * has_momentum
+        moves_in_span = 5 + 2 * has_momentum + 2 * has_decay
+        ends = (2 * dim + 3 * capacity) * width + (2 * dim + capacity) * capacity
+        num_steps = trained / batch_size
+        plain, in_span = num_steps * moves * dim * width, num_steps * moves_in_span * capacity * width + ends
+    elif _is_sequential(params):
+        plain = trained * dim * width * (2 + 20 / batch_size)
+        in_span = trained * capacity * width * (1 + 10 / batch_size) + 2 * capacity * dim * width + capacity**2 * dim
+    else:
         return None
-    plain = trained * dim * width * (2 + 20 / batch_size)
-    steps = trained * capacity * width * (1 + 10 / batch_size)
-    return layer if steps + 2 * capacity * dim * width + capacity**2 * dim < plain else None
+    return layer if in_span < plain else None
 
 
 def _sgd_in_span(

@@ -85,8 +85,8 @@ def cohort_pass(
 
     The cohort is cut into windows of `num_devices * chunk_size` positions. A loop with a traced trip count runs one
     window per trip, so one program serves every cohort size; its cost depends on the cohort, its memory on the chunk. A
-    layout with large chunks has a loop over full large chunks first. Each device trains its own clients first; only in
-    later windows do devices exchange states and wait for each other.
+    layout with large chunks has a loop over these first, while they are at least half full. Each device trains its own
+    clients first; only in later windows do devices exchange states and wait for each other.
 
     Args:
         client: `(key, state, data, context) -> ClientOutput` of ONE client.
@@ -100,7 +100,7 @@ def cohort_pass(
         needs: names of the reports for the policy.
     """
     at_home, *ordered = owners_first(layout, cohort.client_ids, cohort.size, cohort.work)
-    pad = (0, -cohort.client_ids.shape[0] % layout.window)
+    pad = (0, -cohort.client_ids.shape[0] % layout.by_chunk_size[0].window)
     client_ids, work = (jnp.pad(by_position, pad) for by_position in ordered)
 
     def one(client_id: Array, work: Array, state: ClientState, moved: PyTree) -> tuple[ClientOutput, dict[str, Array]]:
@@ -173,8 +173,8 @@ def cohort_pass(
     reports = {name: jnp.zeros(layout.num_clients) for name in needs}
     carry, done, size = (sums, states, records, reports), jnp.int32(0), batch_max(cohort.size)
     for sized in layout.by_chunk_size:
-        padding = 0 if sized.window > layout.window else sized.window - 1  # large chunks only while full
-        num_windows = (size - done + padding) // sized.window
+        padding = sized.window // 2 if sized.window > layout.window else sized.window - 1  # large chunks: half full
+        num_windows = jnp.maximum(size - done + padding, 0) // sized.window
         carry = fori_loop(
             num_windows,
             lambda i, carry, sized=sized, done=done: add_window(sized, done + i * sized.window, carry),

@@ -37,9 +37,7 @@ def resolve(strategy: str, kernel_shape: Sequence[int] = (5, 5, 64, 64)) -> str:
         )
     if strategy != "auto":
         return strategy
-    if platform() != "cpu":
-        return "xla"
-    return "winograd" if pays else "patches"
+    return {"cpu": "winograd" if pays else "patches", "gpu": "patches"}.get(platform(), "xla")
 
 
 def check_images(model: str, shape: Sequence[int], smallest: int) -> None:
@@ -57,7 +55,7 @@ def convolve(x: Array, kernel: Array, strategy: str = "auto", stride: int = 1) -
     Args:
         x: (batch, h, w, c).
         kernel: (kernel height, kernel width, c, n).
-        strategy: "patches", "winograd", "xla", or "auto": the measured choice on a CPU, "xla" elsewhere (unmeasured).
+        strategy: "patches", "winograd", "xla", or "auto": the measured choice on CPUs and GPUs, "xla" elsewhere.
         stride: of the windows, in both directions; above 1, patches replace winograd.
 
     Returns:

@@ -98,9 +98,16 @@ def federation():
     return srp.data.from_arrays(x, y, x + 0.1, y, train_indices=places, test_indices=places, num_classes=3)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedrep", "lg_fedavg", "fedbabu"])
-def test_rounds_are_the_same(both, name):
-    """Clients of several sizes under a vmap: the representation alone, all layers, a personal first layer."""
+@pytest.mark.parametrize(
+    ("name", "platform"),
+    [("fedavg", "cpu"), ("fedrep", "cpu"), ("lg_fedavg", "cpu"), ("fedbabu", "cpu"), ("fedavg", "gpu")],
+)
+def test_rounds_are_the_same(both, name, platform, monkeypatch):
+    """Clients of several sizes under a vmap: the representation alone, all layers, a personal first layer.
+
+    On a CPU clients are trained one by one, on a GPU as a batch.
+    """
+    monkeypatch.setattr(local, "platform", lambda: platform)
     data = federation()
     options = {"dataset": data, "model": MODEL, "epochs": 2, "batch_size": 4, "learning_rate": 0.1, "momentum": 0.5}
     method = srp.methods.get(name, **options)
@@ -150,6 +157,19 @@ def test_it_is_chosen_where_it_is_faster():
     assert chosen(large(), 480, epochs=5) == "fc1"
     assert chosen(large(), batch_size=50) is None
     assert chosen(large(hidden=(8,))) is None  # the weights fit into the cache anyway
+
+
+def test_on_a_gpu_it_is_chosen_where_it_moves_less(monkeypatch):
+    monkeypatch.setattr(local, "platform", lambda: "gpu")
+    momentum, decay = srp.SGD(0.1, momentum=0.5), srp.SGD(0.1, momentum=0.5, weight_decay=1e-4)
+    assert chosen(large()) == chosen(large(), batch_size=50, epochs=5) == "fc1"
+    assert chosen(large(hidden=(8,))) is None  # X and X X^T are more than it saves
+    assert chosen(large(), batch_size=150) is None  # one step, and both ends
+    assert chosen(large(), 480, epochs=5) is None  # 5 * 480 > 3 * 784
+    assert chosen(large(), 480, epochs=5, optimizer=momentum) == chosen(large(), 480, optimizer=momentum) == "fc1"
+    assert chosen(large(), 720, optimizer=decay) is None
+    monkeypatch.setattr(local, "platform", lambda: "tpu")
+    assert chosen(large()) is None
 
 
 @srp.part

@@ -165,7 +165,8 @@ def test_clients_served_by_their_owner_are_not_exchanged(shard_data, num_seeds, 
 
 def test_chunks_take_an_eighth_of_the_memory_at_most():
     def budget(platform, **stats):
-        return chunk_budget(SimpleNamespace(platform=platform, memory_stats=lambda: stats))
+        own = SimpleNamespace(platform=platform, process_index=0, memory_stats=lambda: stats)
+        return chunk_budget([SimpleNamespace(platform=platform, process_index=1), own])
 
     assert budget("cpu") == 2 * 2**20
     assert budget("gpu", bytes_limit=8 * 2**30) == 2**30

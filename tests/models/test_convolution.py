@@ -130,13 +130,14 @@ def test_the_gradient_has_no_scatter(strategy):
         assert f"stablehlo.{slow}" not in text
 
 
-def test_auto_is_the_measured_choice_on_a_cpu_and_xla_elsewhere(monkeypatch):
+def test_auto_is_the_measured_choice_on_cpus_and_gpus_and_xla_elsewhere(monkeypatch):
     assert resolve("auto", (5, 5, 3, 64)) == "patches"  # too few channels for Winograd
     assert resolve("auto", (5, 5, 64, 64)) == "winograd"
     assert resolve("auto", (1, 1, 64, 64)) == "patches"  # a product of matrices already
     assert resolve("auto", (7, 7, 64, 64)) == "patches"
-    monkeypatch.setattr(convolution.jax, "default_backend", lambda: "gpu")
-    assert resolve("auto", (5, 5, 64, 64)) == "xla"
+    for backend, expected in {"gpu": "patches", "tpu": "xla"}.items():
+        monkeypatch.setattr(convolution.jax, "default_backend", lambda backend=backend: backend)
+        assert resolve("auto", (5, 5, 64, 64)) == expected
 
 
 def test_unknown_and_unfit_strategies_are_refused():
