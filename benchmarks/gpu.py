@@ -10,6 +10,7 @@
 | 3 | LeNet-5: XLA's convolutions or patches, with and without graphs |
 | 4 | SRPFL's growing cohorts; a loop compiled with JAX and one in PyTorch on the same GPU; linear rounds |
 | 5 | Without Triton's products, without autotuning; which kernels take longest |
+| 6 | Every method of the registry, in small: are results those of the CPU? |
 | figures | SRPFL's figures 3 to 6 on MNIST with 480 images a client, at `--scale gpu` of experiments/srpfl |
 
 Every case is first compared with the same rounds on the CPU. It is `wrong` if the difference exceeds

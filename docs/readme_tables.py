@@ -38,6 +38,11 @@ def two(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:#.2g}".rstrip(".")
 
 
+def three(value: float) -> str:
+    """Three digits."""
+    return f"{value:#.3g}".rstrip(".")
+
+
 def seconds(value: float) -> str:
     """Seconds, or milliseconds."""
     return f"{two(value)} s" if value > 0.01 else f"{two(1000 * value)} ms"
@@ -118,6 +123,14 @@ def speed() -> str:
         f"{two(fedjax['fedrep']['rival_over_ours'])} times for FedRep, pfl "
         f"{two(measured('pfl-2-cores')['pfl_over_ours']['median'])} times for a round of its own CIFAR-10 workload "
         "([performance](docs/performance.md), with other machines)."
+    )
+    h200 = [measured("gpu-h200-1")["cases"][f"{name}, chunk 1000, span"] for name in ("fedavg", "fedrep")]
+    h200.append(measured("gpu-h200-2")["cases"]["fedrep, N = 10000, chunk by default"])
+    avg, rep, many = (seconds(case["result"]["seconds"]["median"]) for case in h200)
+    said += "\n\n" + wrapped(
+        f"On one NVIDIA H200 a round of 1,000 clients with this MLP and 150 images each takes {avg} (FedAvg) and {rep} "
+        f"(FedRep), and one of 10,000 takes {many} (FedRep); all methods agree there with the CPU "
+        "([performance](docs/performance.md#on-a-gpu))."
     )
     return f"{markdown(rows)}\n\n{said}"
 
@@ -299,11 +312,41 @@ def passes() -> str:
     return markdown(rows)
 
 
+def on_a_gpu() -> str:
+    """Rounds and evaluations on an H200."""
+    rows = [["", "clients", "at once", "options", "ms", "quartiles", "of the bandwidth", "compiled in s"]]
+    rate = measured("gpu-h200-1")["cases"]["limits"]["result"]["memory_bytes_per_second"]
+    for part in "1234":
+        for name, case in measured(f"gpu-h200-{part}")["cases"].items():
+            found, world, how = case.get("result", {}), case["settings"].get("world"), case["settings"].get("how")
+            timed = {"": found["seconds"]} if "seconds" in found else found.get("seconds_by_cohort", {})
+            for cohort, times in timed.items():
+                is_evaluation, is_mlp = name.startswith("evaluation"), world["model"] == "mlp"
+                in_span = how["span"] or (part in "24" and is_mlp and not is_evaluation)  # by then the default
+                options = ["full precision"] * (how["precision"] == "highest") + ["graphs"] * how["graphs"]
+                options += ["span"] * in_span + [how["convolution"]] * (world["model"] == "lenet5")
+                share = found["least_bytes"] / rate / times["median"] if is_mlp and found.get("least_bytes") else 0
+                large, small = found["large_chunk"], found["chunk_size"]
+                at_once = f"{large:,}, then {small}" if large else f"{small:,}"
+                at_once = f"{found['evaluation_chunk']:,}" if is_evaluation else at_once
+                method = (
+                    srp.methods.label(world["algorithm"]) if world["model"] != "linear" else "linear FedRep, d = 100"
+                )
+                what = f"{method} with LeNet-5" * (world["model"] == "lenet5") or method
+                name_of_row = f"evaluation of {what}" if is_evaluation else f"SRPFL, n = {cohort}" if cohort else what
+                ends_in_ms = " to ".join(dict.fromkeys(three(1e3 * end) for end in times["quartiles"]))
+                cells = [at_once, ", ".join(options), three(1e3 * times["median"]), ends_in_ms]
+                cells.append(f"{share:.0%}" if share and not in_span else "")
+                cells.append(f"{found['compile_seconds']:.0f}" if cohort in ("", "10") else "")
+                rows.append([name_of_row, f"{world['clients']:,}", *cells])
+    return markdown(rows)
+
+
 PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
     ROOT / "README.md": {"demo": demo, "beside_figure_3": beside_figure_3, "speed": speed},
     ROOT / "docs/performance.md": {
         "rivals": rivals, "other_numbers": other_numbers, "criterion": criterion, "packages": packages,
-        "waits": waits, "passes": passes, "first_layer": first_layer,
+        "waits": waits, "passes": passes, "first_layer": first_layer, "gpu": on_a_gpu,
     },
 }  # fmt: skip
 

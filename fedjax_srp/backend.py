@@ -38,8 +38,9 @@ def use_cuda_graphs(on: bool = True) -> None:
     """Put the loops of simulations compiled from now on into CUDA graphs, which is off by default.
 
     Only the device knows the trip counts of a round's training loops; without graphs the host reads them back in every
-    iteration. Compiled for an H100, all loops of a round are then in graphs. This has never run on one, and some
-    graphs crash (openxla/xla#35760). CPUs are not affected, and a run may be resumed with the other setting.
+    iteration. On an H200 rounds of 1,000 clients were 1.01 to 1.15 times as fast with graphs. All methods have run with
+    them there, but no convolution, linear task, batch of seeds or second GPU, and some graphs crash
+    (openxla/xla#35760). CPUs are not affected, and a run may be resumed with the other setting.
 
     Args:
         on: False goes back to XLA's own choice.

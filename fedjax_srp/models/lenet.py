@@ -48,8 +48,8 @@ class LeNet5(SplitModel):
         hidden: widths of the dense layers fc1 and fc2.
         dropout_rate: probability with which training drops an output of fc2.
         convolution: "winograd" or "patches", which are matrix products, or "xla". "auto" is the measured choice on a
-            CPU (patches for conv1, winograd for conv2; xla's gradient is about thirty times slower in a loop), and xla
-            elsewhere (unmeasured).
+            CPU (patches for conv1, winograd for conv2; xla's gradient is about thirty times slower in a loop) and a
+            GPU (patches), and xla elsewhere (unmeasured).
         cut: first layer of the head, of conv1, conv2, fc1, fc2, out; None for a model without a head.
     """
 
