@@ -29,7 +29,7 @@ from fedjax_srp.algorithms.training import LocalTraining, num_steps, steps_per_e
 from fedjax_srp.backend import platform
 from fedjax_srp.base import Array, Examples, Key, Predict, PyTree, TrainingLoss, named_key
 from fedjax_srp.loops import batch_max, fori_loop, most_work, sequential
-from fedjax_srp.models.dense import gradient_in_span, into_span, kernel_of, out_of_span
+from fedjax_srp.models.dense import apply_updates, gradient_in_span, into_span, kernel_of, of_all_rows, out_of_span
 from fedjax_srp.models.normalization import example_weights, with_statistics, without_statistics
 from fedjax_srp.models.split import SplitModel, SplitParams
 
@@ -225,9 +225,13 @@ def local_sgd(
 
             old_params, old_state, losses = carry
             direction = without_statistics(gradient(objective, old_params, weights))
+            if gradient is gradient_in_span and not optimizer.is_plain:  # momentum and weight decay move all rows
+                direction = of_all_rows(direction, old_params, rows)
             losses = jax.tree.map(lambda total: total + objective(old_params, weights).astype(total.dtype), losses)
             updates, new_state = optimizer.update(direction, old_state, old_params)
-            new_params = after_step(optax.apply_updates(old_params, updates))
+            of_batch = gradient is gradient_in_span and optimizer.is_plain
+            applied = apply_updates(old_params, updates, rows) if of_batch else optax.apply_updates(old_params, updates)
+            new_params = after_step(applied)
             new = with_statistics(new_params, old_params, objective, weights), new_state, losses
             if is_sequential or zero_weight_is_no_step:
                 return new
@@ -283,9 +287,9 @@ def layer_in_span(loss: Loss, params: PyTree, examples: Examples, training: Loca
     `benchmarks/first_layer.py`.
 
     A GPU waits for its memory, so the number of values read and written decides there, as counted in compiled programs.
-    A plain step moves the weights three times, with other options five, with momentum seven times; the span moves R
-    five times, momentum and weight decay add two each. Both ends of the span move W0, X, R and X X^T. One case has been
-    measured, plain steps of 150 images, where the span was 1.5 times as fast.
+    A plain step moves the weights three times, with other options five, with momentum seven times; in the span a plain
+    step reads R and moves the rows of its batch three times, other steps move R five times, and momentum and weight
+    decay add two each. Both ends of the span move W0, X, R and X X^T. One case has been measured, with 150 images.
     """
     optimizer = training.optimizer
     if not isinstance(loss, ModelLoss) or type(optimizer) is not SGD:  # subclasses may take other steps
@@ -299,10 +303,11 @@ def layer_in_span(loss: Loss, params: PyTree, examples: Examples, training: Loca
     if platform() == "gpu":
         has_momentum, has_decay = optimizer.momentum is not None, optimizer.weight_decay is not None
         moves = 3 if optimizer.is_plain else 5 + 2 * has_momentum
-        moves_in_span = 5 + 2 * has_momentum + 2 * has_decay
+        rows_moved = (5 + 2 * has_momentum + 2 * has_decay) * capacity
+        rows_moved = capacity + 3 * batch_size if optimizer.is_plain else rows_moved
         ends = (2 * dim + 3 * capacity) * width + (2 * dim + capacity) * capacity
         num_steps = trained / batch_size
-        plain, in_span = num_steps * moves * dim * width, num_steps * moves_in_span * capacity * width + ends
+        plain, in_span = num_steps * moves * dim * width, num_steps * rows_moved * width + ends
     elif _is_sequential(params):
         plain = trained * dim * width * (2 + 20 / batch_size)
         in_span = trained * capacity * width * (1 + 10 / batch_size) + 2 * capacity * dim * width + capacity**2 * dim

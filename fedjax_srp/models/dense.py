@@ -15,6 +15,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import optax
 from flax import struct
 from jax.tree_util import DictKey
 
@@ -27,8 +28,8 @@ class Kernel:
 
     Attributes:
         scale: (1, 1) c; of rank 2 like any kernel, since weight decay skips arrays of rank 1.
-        rows: (examples, outputs) R.
-        moved: (examples, outputs) R again, as the variable of `gradient_in_span`; None elsewhere.
+        rows: (examples, outputs) R; in gradients and updates (batch, outputs), the rows of the batch's examples.
+        moved: (batch, outputs) zeros that are added to the outputs, the variable of `gradient_in_span`; None elsewhere.
     """
 
     scale: Array
@@ -43,12 +44,10 @@ class Inputs:
     Attributes:
         start: (batch, outputs) X W0 of these examples.
         gram: (batch, examples) inner products with all of the client's examples.
-        index: (batch,) int32, their positions among the client's examples.
     """
 
     start: Array
     gram: Array
-    index: Array
 
     def __getitem__(self, rows: Array) -> Inputs:
         """The inputs of some examples."""
@@ -65,8 +64,8 @@ class Dense(nn.Dense):
         params = self.variables["params"]
         kernel = params["kernel"]
         out = kernel.scale * inputs.start + inputs.gram @ kernel.rows
-        if kernel.moved is not None:  # adds zero, with the outputs' gradient as cotangent
-            out += kernel.moved[inputs.index] - kernel.rows[inputs.index]
+        if kernel.moved is not None:  # its gradient is that of the outputs
+            out += kernel.moved
         return out + params["bias"][None] if self.use_bias else out
 
     @property
@@ -101,7 +100,7 @@ def into_span(layer: str, params: PyTree, kernel: Array, examples: Examples) -> 
     in_span = Kernel(jnp.ones((1, 1), kernel.dtype), jnp.zeros((x.shape[0], kernel.shape[1]), kernel.dtype))
     # Nothing reads the padding in X W0, so it is not zeroed: XLA computes X W0 once for this and for FedRep's features.
     start = examples.x.reshape(x.shape[0], -1) @ kernel
-    inputs: Any = Inputs(start, x @ x.T, jnp.arange(x.shape[0], dtype=jnp.int32))
+    inputs: Any = Inputs(start, x @ x.T)
     params = jax.tree.map_with_path(lambda path, leaf: in_span if _is_kernel_path(layer, path) else leaf, params)
     return params, examples._replace(x=inputs)
 
@@ -114,10 +113,37 @@ def out_of_span(tree: PyTree, kernel: Array, examples: Examples) -> PyTree:
 
 
 def gradient_in_span(objective: Callable[[PyTree, Array], Array], params: PyTree, weights: Array) -> PyTree:
-    """The direction of ascent that equals the gradient in W: zero for c, the gradient at the outputs for R."""
+    """The direction of ascent that equals the gradient in W: zero for c, the gradient at the outputs for R.
+
+    A `Kernel` of it has the rows of the batch alone; `of_all_rows` and `apply_updates` know the others.
+    """
+
+    def at_rest(node: Any) -> Any:
+        return node.replace(rows=jnp.zeros((*weights.shape, node.rows.shape[1]), node.rows.dtype))
 
     def objective_of_moved(moved: PyTree) -> Array:
         with_moved = lambda new, old: old.replace(moved=new.rows) if _is_kernel(old) else new  # noqa: E731
         return objective(jax.tree.map(with_moved, moved, params, is_leaf=_is_kernel), weights)
 
-    return jax.grad(objective_of_moved)(params)
+    variables = jax.tree.map(lambda node: at_rest(node) if _is_kernel(node) else node, params, is_leaf=_is_kernel)
+    return jax.grad(objective_of_moved)(variables)
+
+
+def of_all_rows(direction: PyTree, params: PyTree, index: Array) -> PyTree:
+    """A direction with all rows of R, from that of `gradient_in_span` for the examples at `index` (batch,)."""
+
+    def of_kernel(new: Any, old: Any) -> Any:
+        return new.replace(rows=jnp.zeros_like(old.rows).at[index].add(new.rows)) if _is_kernel(old) else new
+
+    return jax.tree.map(of_kernel, direction, params, is_leaf=_is_kernel)
+
+
+def apply_updates(params: PyTree, updates: PyTree, index: Array) -> PyTree:
+    """`optax.apply_updates` for updates with the rows at `index` (batch,): no other row of R is read or written."""
+
+    def of_kernel(old: Any, new: Any) -> Any:
+        if not _is_kernel(old):
+            return optax.apply_updates(old, new)
+        return old.replace(scale=old.scale + new.scale, rows=old.rows.at[index].add(new.rows))
+
+    return jax.tree.map(of_kernel, params, updates, is_leaf=_is_kernel)
