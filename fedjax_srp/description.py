@@ -70,7 +70,7 @@ def describe(value: Any) -> Any:
         return {"partial": describe(value.func), "arguments": describe([*value.args, value.keywords])}
     if isinstance(value, np.dtype):
         return value.name
-    if hasattr(value, "options"):  # data
+    if hasattr(value, "options") and not isinstance(value, type):  # data
         return {UNKNOWN: _name(value)} if value.options is None else value.options
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         shown = [field for field in dataclasses.fields(value) if field.repr or field.name != "parent"]  # of flax
@@ -150,7 +150,9 @@ def _is_default(value: Any, field: dataclasses.Field[Any]) -> bool:
 
 
 def _name(value: Any) -> str:
-    name = getattr(value, "name", None) or getattr(value, "__qualname__", type(value).__qualname__)
+    name = getattr(value, "name", None)
+    if not name or not isinstance(name, str):  # a class may have a property of this name
+        name = getattr(value, "__qualname__", type(value).__qualname__)
     return f"{getattr(value, '__module__', type(value).__module__)}.{name}"
 
 

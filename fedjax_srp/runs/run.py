@@ -15,12 +15,12 @@ import jax
 from fedjax_srp import data, methods
 from fedjax_srp._checks import as_annotated, check_known, short
 from fedjax_srp.base import Clock, FederatedAlgorithm, FederatedSource, Method, ParticipationPolicy
-from fedjax_srp.description import describe, unknowns
+from fedjax_srp.description import CODE, describe, unknowns
 from fedjax_srp.engine.outcome import data_checksum, score_name
 from fedjax_srp.models import SplitModel
 from fedjax_srp.options import build
 from fedjax_srp.participation import Full
-from fedjax_srp.parts import is_plain, values_of
+from fedjax_srp.parts import is_part, is_plain, values_of
 from fedjax_srp.report import table
 from fedjax_srp.runs import clocks, judged
 from fedjax_srp.runs import options as run_options
@@ -158,20 +158,24 @@ class Run:
 
     def _describe(self, option: str, value: Any) -> Any:
         found = describe(value)
-        if not any(unknowns(found)):
-            return found
+        return self._named(option, value, found) | {"described": found} if any(unknowns(found)) else found
+
+    def _named(self, option: str, value: Any, found: Any) -> dict[str, str]:
+        """Return the user's name of an object that has no full description."""
         if option not in self.names:
             raise ValueError(
                 f"{option}={short(value)}: {next(unknowns(found))} has no description; name it, "
                 f"axes={{{option!r}: {{name: object}}}}, and change the name with the object"
             )
-        return {"called": self.names[option], "described": found}
+        return {"called": self.names[option]}
 
     def _record_of_data(self) -> dict[str, Any]:
         found = dict(self.data)
         if (own := found.pop("data", None)) is not None:
-            name = getattr(own, "name", type(own).__name__)
-            found["dataset"] = {"name": name, "checksum": data_checksum(own)} | _settings(own)
+            name, settings = getattr(own, "name", type(own).__name__), _settings(own)
+            if any(unknowns(settings)):
+                settings |= self._named("data", own, settings)
+            found["dataset"] = {"name": name, "checksum": data_checksum(own)} | settings
         return found
 
     def _simulation_options(self) -> dict[str, Any]:
@@ -230,13 +234,22 @@ class Run:
 
 
 def _settings(own: Any) -> dict[str, Any]:
-    """Describe the fields of data that are no arrays, such as `num_classes`, also of data within them."""
+    """Describe a user's class of data and the fields that are no arrays, also of data within them."""
+    is_data = hasattr(own, "train_client")
+    kind = describe(type(own)) if is_data else {}
+    of_class = {"class": kind} if CODE in kind else {}
     if not dataclasses.is_dataclass(own):
-        return {}
+        return of_class
     names = {field.name for field in dataclasses.fields(own)} - {"name", "options"}
     given = {name: getattr(own, name) for name in sorted(names)}
-    found = {name: describe(value) if is_plain(value) else _settings(value) for name, value in given.items()}
-    return {name: value for name, value in found.items() if value not in (None, {})}
+    found = {name: _setting(value) if is_plain(value) else _settings(value) for name, value in given.items()}
+    return of_class | {name: value for name, value in found.items() if value not in (None, {})}
+
+
+def _setting(value: Any) -> Any:
+    """Describe a value, also a method of a part, such as the loss of a model."""
+    owner = getattr(value, "__self__", None)
+    return {"method": value.__name__, "of": describe(owner)} if is_part(owner) else describe(value)
 
 
 def _jax_settings() -> dict[str, Any]:

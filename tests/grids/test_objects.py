@@ -289,6 +289,17 @@ def test_the_best_has_the_largest_score_unless_scores_are_errors(tmp_path):
         srp.grid(options=options | {"data": DATA}, out=tmp_path, progress=False)
 
 
+def test_data_of_the_same_arrays_are_told_apart_by_how_they_are_scored():
+    fields = {field.name: getattr(DATA, field.name) for field in dataclasses.fields(DATA)}
+    of_user = {"one": lambda out, y: 1.0 * y, "other": lambda out, y: 2.0 * y}
+    losses = {name: srp.data.training_loss(DATA, loss) for name, loss in of_user.items()}
+    found = points_of({"data": {"plain": DATA, "recall": Recalled(**fields)} | losses}, method="fedavg")
+    assert names(found) == ["plain", "recall", "one", "other"]
+    assert found[1].run.record["dataset"]["class"]["function"] == f"{__name__}.Recalled"
+    with refused("data=TrainingLoss.* has no description; name it"):
+        points_of(method="fedavg", data=losses["one"])
+
+
 class Arrays(NamedTuple):
     """Data of the user, equal if its arrays are."""
 
