@@ -62,7 +62,7 @@ def describe(value: Any) -> Any:
         return {str(key): describe(entry) for key, entry in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return describe(value._asdict())  # type: ignore[attr-defined]
-    if isinstance(value, tuple | list):
+    if isinstance(value, tuple | list | range):
         return [describe(entry) for entry in value]
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         return _array(value)

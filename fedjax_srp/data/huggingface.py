@@ -46,7 +46,7 @@ def from_huggingface(
         test: the test split, of the same kind as `dataset`; for a partitioner, one with the same number of partitions.
         x: column of inputs: images, numbers in rows of equal length, or texts, which become tokens as in `load`.
         y: column of labels, integers from 0.
-        user: column of users, numbers or texts, for the natural partition.
+        user: column of users, numbers or texts, for the natural partition; not for a partitioner.
         test_fraction: without a test split, the share of each user's examples, or else of each class, to test on; drawn
             at random and rounded, but at least one example of two or more.
         partition: as in `load`.
@@ -71,6 +71,10 @@ def from_huggingface(
     check_known("argument", division, sorted(known))
     if isinstance(dataset, Mapping) and "train" in dataset:
         dataset, test = dataset["train"], dataset.get("test") if test is None else test
+    if test is not None and _is_partitioner(test) != _is_partitioner(dataset):
+        raise ValueError("test: dataset and test must be of one kind; give a partitioner for both or for neither")
+    if user is not None and _is_partitioner(dataset):
+        raise ValueError(f"user={short(user)}: the partitions of dataset are the clients; leave it out")
     train_columns = _columns(dataset, "dataset", x, y, user)
     pairs: list[Any]  # training and test part of each column
     if test is None:
@@ -90,10 +94,16 @@ def from_huggingface(
     return from_arrays(*raw[:4], train_indices=parts.train, test_indices=parts.test, name=name)
 
 
+def _is_partitioner(dataset: Any) -> bool:
+    return hasattr(dataset, "load_partition") and hasattr(dataset, "num_partitions")
+
+
 def _columns(dataset: Any, argument: str, x: str, y: str, user: str | None) -> list[Any]:
     """Return inputs, labels and users (None if unknown) of a data set, or of all partitions of a partitioner."""
-    if hasattr(dataset, "load_partition") and hasattr(dataset, "num_partitions"):
+    if _is_partitioner(dataset):
         partitions = [dataset.load_partition(i) for i in range(dataset.num_partitions)]
+        if not any(map(len, partitions)):
+            raise ValueError(f"{argument}: all {len(partitions)} partitions are empty; give a partitioner with rows")
         owners = np.repeat(np.arange(len(partitions)), [len(part) for part in partitions])
         columns = [_columns(part, argument, x, y, None)[:2] for part in partitions if len(part)]
         return [*(np.concatenate(column) for column in zip(*columns, strict=True)), owners]

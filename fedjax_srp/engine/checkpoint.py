@@ -131,7 +131,7 @@ class Checkpoints:
             elif name == "chunk_size":
                 remedy = f"give the same chunk_size, or none, as before, or {remedy}"
             elif name in ("start", "program"):  # hashes
-                remedy = f"code of a part or of the package, or a setting of JAX, has changed, so {remedy}"
+                remedy = f"code of a part or of the package, the score, or a setting of JAX has changed, so {remedy}"
             raise ValueError(
                 f"checkpoint_dir={str(self._path)!r} belongs to a run with {name}={short(theirs)}, this one has "
                 f"{short(ours)}; {remedy}"

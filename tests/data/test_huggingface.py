@@ -1,5 +1,7 @@
 """Data sets of Hugging Face and partitions of flwr-datasets: fakes, and the real libraries if installed."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from reference.small import refused
@@ -140,6 +142,17 @@ WRONG = {
         {"user": "u"},
         r"user='u' has texts in one split and numbers in the other",
     ),
+    "users of partitions": (
+        Partitioner(PICTURES),
+        {"user": "writer"},
+        "user='writer': the partitions of dataset are the clients; leave it out",
+    ),
+    "one partitioner": (
+        Partitioner(PICTURES),
+        {"test": PICTURES, "num_clients": 3},
+        "test: dataset and test must be of one kind; give a partitioner for both or for neither",
+    ),
+    "no rows": (Partitioner(SimpleNamespace(rows=lambda _: [])), {}, "dataset: all 3 partitions are empty"),
     "labels": (Dataset(image=IMAGES, label=WRITERS), {"num_clients": 2}, r"y_train: is <U2"),
 }
 

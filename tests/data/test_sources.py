@@ -121,6 +121,7 @@ def test_classes_are_kept_and_renumbered(folder):
             assert after_y.tolist() == [{4: 0, 1: 1}[label] for label in before_y[kept]]
             np.testing.assert_array_equal(after.x[: after.count], np.asarray(before.x)[: before.count][kept])
     all_in_order = load("digits", 5, classes=range(10))
+    assert all_in_order.options["classes"] == [*range(10)]
     np.testing.assert_array_equal(all_in_order.y_train, load("digits", 5).y_train)
 
 
