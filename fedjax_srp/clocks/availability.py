@@ -203,6 +203,6 @@ class Intervals(Availability):
         leaves = jnp.max(jnp.where(goes_on, ends - time, 0), axis=1)
         until = jnp.where(is_real, jnp.where(starts > time, starts, starts + period) - time, jnp.inf)
         arrives = jnp.min(until, axis=1)
-        following = jnp.take_along_axis(ends - starts, jnp.argmin(until, axis=1)[:, None], axis=1)[:, 0]
+        following = jnp.max(jnp.where(until == arrives[:, None], ends - starts, 0), axis=1)
         is_on = goes_on.any(axis=1)
         return Presence(jnp.where(is_on, 0, arrives), jnp.where(is_on, leaves, arrives + following)), state

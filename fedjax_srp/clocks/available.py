@@ -85,7 +85,8 @@ class Available(Wrapped):
 class Failing(Wrapped):
     """Every participant of a round fails with a given probability, at a time drawn uniformly within its unit of work.
 
-    Under a policy with several units of work, failures happen within the first unit.
+    Under a policy with several units of work, failures happen within the first unit. A client whose time is 0 never
+    fails.
 
     Args:
         clock: gives the time of a unit of local work of each client.

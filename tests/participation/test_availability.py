@@ -375,3 +375,10 @@ def test_bad_availability_is_refused():
     }.items():
         with refused(words):
             make()
+
+
+def test_a_client_that_arrives_in_two_intervals_stays_for_the_longer_one():
+    model = clocks.Intervals([[2.0, 2.0]], [[3.0, 5.0]], 10.0)
+    for now, arrives, leaves in ((1.0, 1.0, 4.0), (2.0, 0.0, 3.0), (6.0, 6.0, 9.0)):
+        presence, _ = model.sample(jax.random.key(0), (), jnp.asarray(now))
+        assert (presence.arrives.tolist(), presence.leaves.tolist()) == ([arrives], [leaves])
