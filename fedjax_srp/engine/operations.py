@@ -2,7 +2,7 @@
 
 An operation is a multiplication or an addition of a matrix product or a convolution; everything else is free. A loop's
 body counts once per trip; trip counts follow from the scalars of a client's data (its number of examples) and its units
-of work. Convolutions count the same on every backend, without products with padding.
+of work. Steps and convolutions count the same on every backend: plain ones, without products with padding.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _client_operations(
             key, broadcast, state = args
             return function(algorithm)(key, broadcast, state, train, context)
 
-        with traced_for("gpu"):  # on which convolutions stay convolutions
+        with traced_for("tpu"):  # where convolutions stay convolutions and no step is taken in the span of the examples
             args = integer, train, algorithm, (integer,) * 3, key, broadcast, shapes.state
             traced.append((f"algorithm {algorithm.name!r}: {name}.client", jax.make_jaxpr(client)(*args)))
     is_scalar = [not leaf.shape for leaf in jax.tree.leaves(train)]

@@ -36,6 +36,18 @@ def test_fedavg_costs_what_is_counted_by_hand(name):
     assert found.bytes_down == found.bytes_up == 4 * sum(sizes)
 
 
+def test_a_first_layer_that_accelerators_train_in_the_span_of_the_examples_costs_plain_steps():
+    rows = np.arange(COUNTS.sum())
+    dealt = {"train_indices": np.split(rows, np.cumsum(COUNTS)[:-1]), "test_indices": rows[:3, None]}
+    x, y = np.ones((len(rows), 100), np.float32), rows % 4
+    data = srp.data.from_arrays(x, y, x[:3], y[:3], **dealt)
+    net = srp.models.MLP((100,), 4, hidden=(8,))
+    found = costs(srp.algorithms.FedAvg(net, srp.Training(batch_size=BATCH, epochs=5)), data)
+    step = counted.of_step([2 * 100 * 8, 2 * 8 * 4])
+    np.testing.assert_allclose(found.operations, 5 * STEPS * BATCH * step, rtol=1e-6)
+    np.testing.assert_allclose(found.once, 0)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_fedrep_costs_its_head_epochs_and_sends_no_head(name):
     net, data, layers, sizes = CASES[name]
