@@ -51,8 +51,8 @@ class Layer(NamedTuple):
         module: a flax module.
         activation: applied to the module's output.
         noise: `(key, x) -> x`, applied after the activation in training (dropout).
-        block: number of examples that evaluations process at once on a CPU; None for no limit. For layers with large
-            intermediate results, which should stay in the cache.
+        block: number of a client's examples that evaluations process at once on a CPU or GPU; None for no limit. For
+            layers with large intermediate results, which should stay in a CPU's cache and fit a GPU for a whole chunk.
     """
 
     name: str
@@ -322,8 +322,8 @@ def _layer_errors(layer: Layer, x: Array) -> Iterator[None]:
 
 
 def _in_blocks(function: Callable[[Array], Array], x: Array, block: int | None) -> Array:
-    """Apply `function` to the rows of `x`, on a CPU at most `block` rows at a time."""
-    if block is None or x.shape[0] <= block or platform() != "cpu":
+    """Apply `function` to the rows of `x`, on a CPU or GPU at most `block` rows at a time."""
+    if block is None or x.shape[0] <= block or platform() not in ("cpu", "gpu"):
         return function(x)
     num_blocks = -(-x.shape[0] // block)
     rows = -(-x.shape[0] // num_blocks)
