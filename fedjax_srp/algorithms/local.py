@@ -298,7 +298,8 @@ def layer_in_span(loss: Loss, params: PyTree, examples: Examples, training: Loca
     kernel = None if layer is None else kernel_of(layer, params)
     if kernel is None or kernel.dtype != examples.x.dtype:
         return None
-    (dim, width), capacity, batch_size = kernel.shape, examples.y.shape[0], training.batch_size
+    (dim, width), capacity = kernel.shape, examples.y.shape[0]
+    batch_size = training.batch_size if training.epochs is None else min(training.batch_size, capacity)
     trained = (training.steps or 0) * batch_size if training.epochs is None else training.epochs * capacity
     if platform() == "gpu":
         has_momentum, has_decay = optimizer.momentum is not None, optimizer.weight_decay is not None

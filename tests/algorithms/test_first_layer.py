@@ -165,6 +165,8 @@ def test_on_a_gpu_it_is_chosen_where_it_moves_less(monkeypatch):
     assert chosen(large()) == chosen(large(), batch_size=50, epochs=5) == "fc1"
     assert chosen(large(hidden=(8,))) is None  # X and X X^T are more than it saves
     assert chosen(large(), batch_size=150) is None  # one step, and both ends
+    assert chosen(large(), batch_size=2**30) is None
+    assert chosen(large(), batch_size=150, epochs=20) == chosen(large(), batch_size=2**30, epochs=20) == "fc1"
     assert chosen(large(), 480) == chosen(large(), 480, epochs=5) == "fc1"
     assert chosen(large(), 2400, epochs=5) is None  # 2,400 rows are more than three times 784
     assert chosen(large(), 480, epochs=5, optimizer=momentum) == chosen(large(), 480, optimizer=momentum) == "fc1"
