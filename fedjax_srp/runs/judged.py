@@ -45,7 +45,8 @@ def with_default_evaluation(algorithm: FederatedAlgorithm) -> FederatedAlgorithm
 def as_method(history: History, method: Method, evaluations: Sequence[str]) -> History:
     """Convert the history of a method with equal training to one of this method, with these evaluations in order."""
     trained, config = history.config["method"], {**history.config, "name": method.name, "evaluations": [*evaluations]}
-    first = {EVALUATION: getattr(method.algorithm, EVALUATION)} if EVALUATION in trained["algorithm"] else {}
+    chosen = chooses_evaluation(type(method.algorithm))
+    first = {EVALUATION: getattr(method.algorithm, EVALUATION)} if chosen else {}
     config["method"] = {**trained, "name": method.name, "algorithm": {**trained["algorithm"], **first}}
     config["options"] = {**config["options"], **first}
     scores = {name: history.accuracies[name] for name in evaluations}

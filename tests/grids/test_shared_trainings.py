@@ -135,3 +135,33 @@ def test_integers_and_a_users_field_called_evaluation_have_trainings_of_their_ow
         options = {"data": data, "num_rounds": 3}
         found = srp.grid(axes=axes, options=options, out=tmp_path / name, batch=16, progress=False)
         assert [history.metrics["count"][-1] for history in found.histories.values()] == [3, 6]
+
+
+@srp.part
+class Factor:
+    """The step of `Scaled`."""
+
+    value: float
+
+
+@srp.part
+class Scaled(Counter):
+    """Counts in multiples of a number."""
+
+    evaluation: Factor = Factor(1.0)
+
+    def client(self, key, broadcast, state, data, context):
+        return ClientOutput(broadcast + self.evaluation.value)
+
+
+def test_a_users_part_called_evaluation_is_recorded_as_a_part(tmp_path):
+    model = srp.models.MLP((8, 8), 10, (4,))
+    objects = {str(value): Scaled(model, evaluation=Factor(value)) for value in (1.0, 2.0)}
+    options = {"data": srp.data.load("digits", num_clients=6, classes_per_client=3), "num_rounds": 3}
+    found = srp.grid(axes={"method": objects}, options=options, out=tmp_path, batch=16, progress=False)
+    assert members_of(tmp_path) == [2]
+    for history, algorithm in zip(found.histories.values(), objects.values(), strict=True):
+        assert history.metrics["count"][-1] == 3 * algorithm.evaluation.value
+        assert history.method.algorithm == algorithm
+        assert history.config["options"]["value"] == algorithm.evaluation.value
+        assert "evaluation" not in history.config["options"]
