@@ -346,7 +346,10 @@ def _digest(run: Run, ignored: Collection[str]) -> str:
 
 
 def rerun_of(point: Point) -> Point:
-    """Return the point without validation: trained on all training data and evaluated on test data."""
+    """Return the point without validation: trained on all training data and evaluated on test data.
+
+    Its id ignores limits and the like unless they distinguish runs, see `_point`, so that it can be made longer.
+    """
     if point.run.data["validation"] is None:
         raise ValueError(f"{point.name}: already judged by test data; tune with validation=0.2 under options")
     run = dataclasses.replace(point.run, data={**point.run.data, "validation": None})
@@ -354,7 +357,8 @@ def rerun_of(point: Point) -> Point:
         {name: value for name, value in given.items() if name != "validation"}
         for given in (point.values, point.of_variant)
     )
-    return point._replace(run=run, values=values, of_variant=of_variant, digest=_digest(run, NOT_SIMULATED))
+    digest = _digest(run, {*LIMITS, *NOT_SIMULATED}.difference(values, of_variant))
+    return point._replace(run=run, values=values, of_variant=of_variant, digest=digest)
 
 
 def _with_unique_names(found: Collection[Sequence[Point]]) -> list[Point]:

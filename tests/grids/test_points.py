@@ -136,6 +136,15 @@ def test_variants_may_differ_in_a_limit():
     assert len({point.id for point in found}) == len({rerun_of(point).id for point in found}) == 2
 
 
+@pytest.mark.parametrize("option", ["num_rounds", "communication"])
+def test_a_rerun_is_the_same_run_unless_the_option_distinguishes_runs(option):
+    given = {"method": "fedrep", "validation": 0.2}
+    (one,), (other,) = (points_of(**given, **{option: value}) for value in (3, 5))
+    assert one.id == other.id
+    assert rerun_of(one).id == rerun_of(other).id
+    assert len({rerun_of(point).id for point in points_of({option: [3, 5]}, **given)}) == 2
+
+
 def test_a_run_judged_by_validation_data_is_another_run():
     found = points_of({"validation": [0.1, 0.2], "learning_rate": [0.1, 1]}, method="fedavg")
     (plain,) = points_of(method="fedavg", learning_rate=0.1)
