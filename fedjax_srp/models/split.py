@@ -328,6 +328,8 @@ def _in_blocks(function: Callable[[Array], Array], x: Array, block: int | None) 
     num_blocks = -(-x.shape[0] // block)
     rows = -(-x.shape[0] // num_blocks)
     padded = jnp.pad(x, ((0, num_blocks * rows - x.shape[0]), *((0, 0),) * (x.ndim - 1)))
+    if platform() == "gpu":  # a gradient keeps only the inputs of all blocks, and computes one block again at a time
+        function = jax.checkpoint(function)
     out = jax.lax.map(function, padded.reshape(num_blocks, rows, *x.shape[1:]))
     return out.reshape(num_blocks * rows, *out.shape[2:])[: x.shape[0]]
 
