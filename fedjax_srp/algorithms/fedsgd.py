@@ -14,10 +14,12 @@ from fedjax_srp.algorithms.optimizers import Optimizer
 from fedjax_srp.algorithms.training import Training
 from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, named_key
 from fedjax_srp.loops import batch_max, fori_loop
-from fedjax_srp.models.split import SplitParams
+from fedjax_srp.models.split import SplitParams, smallest_block
 from fedjax_srp.parts import part
 
-AT_ONCE = 256  # examples in one pass, to bound the memory of a large client; only a model's noise depends on it
+# Examples in one pass, and blocks of a model with large intermediate results (`Layer.block`), to bound the memory of a
+# large client; only a model's noise depends on them.
+AT_ONCE, BLOCKS_AT_ONCE = 256, 4
 
 
 class FedSGDServerState(NamedTuple):
@@ -65,7 +67,9 @@ class FedSGD(FedAvg):
 
     def client(self, key: Key, params: SplitParams, state: tuple, examples: Examples, context: RoundContext):
         """The gradient over all examples."""
-        size, weight = min(AT_ONCE, examples.y.shape[0]), self.training.weight(examples)
+        of_model = smallest_block(self.model.stack())
+        size = min(AT_ONCE if of_model is None else BLOCKS_AT_ONCE * of_model, examples.y.shape[0])
+        weight = self.training.weight(examples)
         examples = examples._replace(count=jnp.where(context.work > 0, examples.count, 0))
         key_local, position = named_key(key, "local"), jnp.arange(size, dtype=jnp.int32)
 

@@ -295,9 +295,13 @@ def _add_noise(layer: Layer, x: Array, key: Key | None) -> Array:
 
 def _apply(layers: Sequence[Layer], params: PyTree, x: Array, key: Key | None = None, is_frozen: bool = False) -> Array:
     if key is None:
-        block = min((layer.block for layer in layers if layer.block), default=None)
-        return _in_blocks(lambda x: _apply_in_turn(layers, params, x, None), x, block)
+        return _in_blocks(lambda x: _apply_in_turn(layers, params, x, None), x, smallest_block(layers))
     return _apply_in_turn(layers, params, x, key, not is_frozen)
+
+
+def smallest_block(layers: Sequence[Layer]) -> int | None:
+    """The least `block` of the layers, None if no layer has one."""
+    return min((layer.block for layer in layers if layer.block), default=None)
 
 
 def _apply_in_turn(

@@ -8,7 +8,9 @@ from reference.small import refused
 from test_convolution import numpy_network
 
 import fedjax_srp as srp
+from fedjax_srp.algorithms.local import example_loss, full_gradient
 from fedjax_srp.backend import traced_for
+from fedjax_srp.base import Examples, RoundContext
 from fedjax_srp.models import LeNet5, LeNet5CIFAR100
 from fedjax_srp.models.lenet import BLOCK, Dropout
 
@@ -89,6 +91,22 @@ def test_gradients_through_blocks(platform):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), in_blocks, at_once)
     if platform == "gpu":  # windows of all three blocks, kept for the gradient, do not fit for a whole chunk of clients
         assert "[3,864,75]" not in str(traced.jaxpr)
+
+
+def test_fedsgd_takes_a_few_images_at_a_time():
+    """Its gradients in training mode, of a whole chunk of clients, would not fit a GPU with all images at once."""
+    model, count = small(), 5 * BLOCK - 1
+    params, x = jax.jit(model.init)(KEY), jax.random.normal(KEY, (count, 16, 16, 3))
+    examples = Examples(x, jnp.arange(count) % model.num_classes, jnp.int32(count))
+    context = RoundContext(*[jnp.int32(1)] * 3, 1, jnp.int32(1))
+    client = srp.algorithms.FedSGD(model).round.client
+    traced = jax.jit(client).trace(KEY, params, (), examples, context)
+    assert f"[{count},12,12," not in str(traced.jaxpr)
+    found, expected = (
+        traced.lower().compile()(KEY, params, (), examples, context).message,
+        jax.jit(lambda: full_gradient(example_loss(model), params, (), examples))(),
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), found, expected)
 
 
 def test_the_stem_of_many_clients_under_one_representation():
