@@ -11,6 +11,7 @@ import numpy as np
 from jax.core import Tracer
 
 from fedjax_srp._checks import as_annotated, check_integer, check_known, is_key, short
+from fedjax_srp.backend import platform, traced_for
 from fedjax_srp.base import (
     TRAINING_LOSS,
     Array,
@@ -28,7 +29,7 @@ from fedjax_srp.engine.contract import check_algorithm, check_clock, check_polic
 from fedjax_srp.engine.operations import work_costs
 from fedjax_srp.engine.owned import data_shapes, place_data
 from fedjax_srp.engine.program import Parts, Program, Traced, numerics, program
-from fedjax_srp.engine.sharding import Layout, lay_out, place
+from fedjax_srp.engine.sharding import Layout, checked_devices, lay_out, place
 from fedjax_srp.engine.traffic import Traffic, traffic
 from fedjax_srp.options import full_names
 from fedjax_srp.participation import Full
@@ -150,10 +151,12 @@ def prepare(request: Request) -> Prepared:
         if (not value and name is not None) or "\0" in value or any(0xD800 <= ord(letter) < 0xE000 for letter in value):
             raise ValueError(f"{argument}={short(value)} is no name; give one of letters")
     record_loss = request.record_loss or TRAINING_LOSS in policy.needs
-    sizes, costs_of = _check_contract(Parts(algorithm, policy, clock), data, evaluations, record_loss)
+    devices = checked_devices(request.devices)
+    with traced_for(devices[0].platform):  # on which the sizes of loops depend
+        sizes, costs_of = _check_contract(Parts(algorithm, policy, clock), data, evaluations, record_loss)
     seeds = request.num_seeds or 1
     held = (size * seeds for size in (sizes.held, sizes.judged, sizes.carried_evaluated))
-    layout = lay_out(request.devices, request.chunk_size, data.num_clients, *held)
+    layout = lay_out(devices, request.chunk_size, data.num_clients, *held)
     if name is None:
         name = algorithm.name if policy.name == "full" else f"{algorithm.name} + {policy.name}"
     values = full_names(algorithm, request.values or {})
@@ -202,7 +205,7 @@ def _check_contract(
             f"{name} has shape {jnp.shape(leaf)}, one run takes one number; simulate_seeds(values=...) takes several"
         )
     leaves, structure = jax.tree.flatten((parts, data))
-    cache_key = structure, evaluations, (*map(type_of, leaves),), records_loss, numerics()
+    cache_key = structure, evaluations, (*map(type_of, leaves),), records_loss, numerics(), platform()
     if cache_key in _past_checks:
         return _past_checks[cache_key]
     checked = check_algorithm(algorithm, data, evaluations, policy, records_loss)

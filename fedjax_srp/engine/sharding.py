@@ -132,6 +132,21 @@ def lay_out(
         judged_bytes: of a client while it is evaluated.
         carried_bytes: of parameters and optimizer state that an evaluation trains.
     """
+    devices = checked_devices(devices)
+    each = -(-num_clients // len(devices))
+    if chunk_size is None:
+        budget = chunk_budget(devices)
+        chunk, large, judged = default_chunks(
+            devices[0].platform, budget, client_bytes, judged_bytes, carried_bytes, each
+        )
+    else:
+        chunk, large = min(check_integer("chunk_size", chunk_size, 1), each), 0
+        judged = chunk
+    return Layout(devices, chunk, num_clients, judged, large)
+
+
+def checked_devices(devices: Devices) -> tuple[Any, ...]:
+    """Check and complete the user's choice of devices."""
     if devices is None or not isinstance(devices, Sequence | np.ndarray):
         available = jax.devices()
         wanted = len(available) if devices is None else check_integer("devices", devices, 1)
@@ -146,16 +161,7 @@ def lay_out(
             f"devices belong to {len(processes)} of {jax.process_count()} processes: give None for the devices of all "
             "processes, or jax.local_devices() for a run of this process alone"
         )
-    each = -(-num_clients // len(devices))
-    if chunk_size is None:
-        budget = chunk_budget(devices)
-        chunk, large, judged = default_chunks(
-            devices[0].platform, budget, client_bytes, judged_bytes, carried_bytes, each
-        )
-    else:
-        chunk, large = min(check_integer("chunk_size", chunk_size, 1), each), 0
-        judged = chunk
-    return Layout(tuple(devices), chunk, num_clients, judged, large)
+    return tuple(devices)
 
 
 def chunk_budget(devices: Sequence[Any]) -> int:

@@ -10,6 +10,7 @@ from reference.small import CLOCK, KEY, clients_of, federation, model, refused
 
 import fedjax_srp as srp
 from fedjax_srp.algorithms import local
+from fedjax_srp.backend import traced_for
 from fedjax_srp.engine import memory, sharding
 from fedjax_srp.engine.prepare import Request, prepare
 from fedjax_srp.engine.traffic import num_bytes
@@ -96,12 +97,22 @@ def test_an_evaluation_counts_the_parameters_that_it_trains(evaluations, trains,
     assert 0 < num_bytes(params.head) < num_bytes(params) / 2
 
 
+def test_sizes_are_those_of_the_devices_of_the_run():
+    """JAX's default may be of another kind, and train the first layer in the span of the examples."""
+    algorithm = srp.algorithms.FedAvg(srp.models.MLP((28, 28), 10, (8,)))
+    with traced_for("gpu"):
+        sizes = run_of(algorithm, IMAGES, evaluations=("fine_tune_all",)).sizes
+    whole = pytest.approx(num_bytes(algorithm.model.init(KEY)), abs=16)  # counters besides
+    assert (sizes.carried, sizes.carried_evaluated) == (whole, whole)
+
+
 def test_default_chunks_follow_the_memory_of_clients_in_all_seeds(monkeypatch):
     asked = []
     monkeypatch.setattr(sharding, "default_chunks", lambda *args: asked.append(args) or (2, 0, 2))
     run = run_of(ALGORITHMS["fedrep"], IMAGES, chunk_size=None, num_seeds=3, evaluations=("fine_tune",))
     sizes = run.sizes
-    assert asked == [("cpu", 3 * sizes.held, 3 * sizes.judged, 3 * sizes.carried_evaluated, 4)]
+    of_client = 3 * sizes.held, 3 * sizes.judged, 3 * sizes.carried_evaluated
+    assert asked == [("cpu", sharding.CPU_CHUNK_BYTES, *of_client, 4)]
     assert len({sizes.held, sizes.judged, sizes.carried_evaluated, 0}) == 4
 
 
