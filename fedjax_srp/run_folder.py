@@ -185,6 +185,11 @@ def load_models(folder: Path) -> dict[str, Any]:
     return states | unflatten_dict(arrays, sep="/")
 
 
+def finished(folder: Path) -> list[Path]:
+    """Return the finished run folders in a folder, without temporary ones of `storage.replace`, perhaps killed."""
+    return sorted(path.parent for path in folder.rglob(SUMMARY) if path.parent.suffix != ".writing")
+
+
 def unfinished(folder: Path) -> list[Path]:
     """Return the unfinished run folders in a folder, started ones and those in the index of a grid."""
     found = {path.parents[1] for path in folder.rglob("checkpoint/arguments.json")}

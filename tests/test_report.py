@@ -338,6 +338,10 @@ def test_runs_with_unrecorded_parts_and_unequal_results_are_not_averaged(save, t
 def test_unfinished_runs_and_errors_are_left_out_by_name(save, tmp_path):
     (finished,) = save(run())
     (linear,) = save(run(config=made_by(key=1), score_name="squared error", smaller_is_better=True))
+    (unjudged,) = save(run(config=made_by(key=2), accuracies={}, eval_round=[]))
+    killed = finished / ".1a2b.writing"
+    killed.mkdir()
+    (killed / "summary.json").write_bytes((finished / "summary.json").read_bytes())  # by `storage.replace`
     for folder in (tmp_path / "begun", finished):
         (folder / "checkpoint").mkdir(parents=True)
         (folder / "checkpoint" / "arguments.json").write_text("{}")
@@ -345,6 +349,7 @@ def test_unfinished_runs_and_errors_are_left_out_by_name(save, tmp_path):
     assert found["runs"].to_dict() == {"fedrep": 1}
     assert f"left out, not finished: {tmp_path / 'begun'}" in text.splitlines()
     assert f"left out, their scores are errors: {linear}" in text
+    assert f"left out, not evaluated: {unjudged}" in text.splitlines()
 
 
 def test_unfinished_runs_of_a_grid_are_named(tmp_path, save):

@@ -9,7 +9,7 @@ from pathlib import Path
 from fedjax_srp import storage
 from fedjax_srp.report import page, panels, repeats, table
 from fedjax_srp.report.panels import figure
-from fedjax_srp.run_folder import unfinished
+from fedjax_srp.run_folder import finished, unfinished
 
 _MAX_NAMED = 12  # unfinished runs in the message
 
@@ -38,14 +38,15 @@ def report(
     if not Path(folder).is_dir():
         problem = "is a file" if Path(folder).exists() else "there is no such folder"
         raise ValueError(f"folder={folder!r}: {problem}; give a folder that fedjax-srp run, grid or demo wrote")
-    found = sorted(path.parent for path in Path(folder).rglob("summary.json"))
+    found = finished(Path(folder))
     left_out = [str(run) for run in unfinished(Path(folder))]
     if not found:
         hint = "give a folder that fedjax-srp run, grid or demo wrote"
         if left_out:
             hint = f"{len(left_out)} are started or planned; the command that started them resumes them"
         raise ValueError(f"folder={folder!r}: holds no finished run; {hint}")
-    tasks, errors = repeats.by_task(map(repeats.read, found))
+    all_runs = [repeats.read(run) for run in found]
+    tasks, errors = repeats.by_task(all_runs)
     twice = []
     for task, runs in tasks.items():
         tasks[task], again = repeats.without_copies(repeats.with_evaluation(run, evaluation) for run in runs)
@@ -73,6 +74,8 @@ def report(
     if errors:
         names = ", ".join(str(run.folder) for run in errors)
         texts.append(f"left out, their scores are errors: {names}; plot them with srp.plots")
+    if unjudged := [str(run.folder) for run in all_runs if run not in errors and not len(run.history.eval_round)]:
+        texts.append(f"left out, not evaluated: {', '.join(unjudged)}")
     if twice:
         names = ", ".join(f"{run.folder} (as {same.folder})" for run, same in twice)
         texts.append(f"left out, duplicates of other runs: {names}")

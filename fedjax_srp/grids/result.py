@@ -131,7 +131,8 @@ class Grid:
                 each method.
 
         Raises:
-            ValueError: an unknown number or axis, no finished run, or a run that was judged by other data.
+            ValueError: an unknown number or axis, no finished run, a run that was judged by other data, or scores of
+                which some are errors and others not.
         """
         check_choice("by", by, _NUMBERS)
         axes = [name for name in self._columns if name != "seed"]
@@ -150,14 +151,16 @@ class Grid:
             raise ValueError("best: no run of the grid is finished")
         rows = self.summary().set_index("run")
         means = {setting: rows.loc[names, by].astype(float).mean(skipna=False) for setting, names in settings.items()}
-        has_errors = any(history.smaller_is_better for history in self.histories.values())
-        choose = max if by in _LARGER_IS_BETTER and not has_errors else min
         found: list[str] = []
         for group in dict.fromkeys(group for group, _ in settings):
             known = {each: mean for each, mean in means.items() if each[0] == group and mean == mean}
+            where = f" of {', '.join(map(str, group))}" if group else ""
             if not known:
-                where = f" of {', '.join(map(str, group))}" if group else ""
                 raise ValueError(f"best: {by} is not a number in any run{where}")
+            have_errors = {self.histories[settings[each][0]].smaller_is_better for each in known}
+            if by in _LARGER_IS_BETTER and len(have_errors) > 1:
+                raise ValueError(f"best: the scores of some runs{where} are errors, of others not; give per, the data")
+            choose = max if by in _LARGER_IS_BETTER and not any(have_errors) else min
             found += settings[choose(known, key=known.__getitem__)]
         return found
 

@@ -285,6 +285,14 @@ def test_the_best_has_the_largest_score_unless_scores_are_errors(tmp_path):
         )  # fmt: skip
         scores = {name: history.final_accuracy for name, history in found.histories.items()}
         assert found.best(judged_on="test") == [goal(scores, key=scores.__getitem__)]
+    axes = {"data": {"recall": Recalled(**fields), "loss": losses}, "learning_rate": [0.001, 0.5]}
+    both = srp.grid(axes=axes, options=options, out=tmp_path / "both", progress=False)
+    scores = {name: history.final_accuracy for name, history in both.histories.items()}
+    *recalls, low, high = scores
+    expected = [max(recalls, key=scores.__getitem__), min(low, high, key=scores.__getitem__)]
+    assert both.best(judged_on="test", per="data") == expected
+    with refused("best: the scores of some runs are errors, of others not; give per, the data"):
+        both.best(judged_on="test")
     with refused("target=2.0: accuracies lie between 0 and 1; give 0.9 for 90 %"):
         srp.grid(options=options | {"data": DATA}, out=tmp_path, progress=False)
 
