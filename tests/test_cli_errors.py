@@ -138,6 +138,8 @@ def test_a_failed_start_does_not_claim_the_folder(tmp_path, capsys):
     assert main("run", "--method", "srpfl", *DATA, "--chunk-size", 0, "--out", tmp_path) == 2
     assert main("run", "--method", "srpfl", *DATA, "--chunk-size", -1, "--out", tmp_path) == 2
     assert "chunk_size=-1" in capsys.readouterr().err
+    assert main("report", tmp_path) == 2
+    assert "no finished run; give a folder that" in capsys.readouterr().err  # nothing is called started
 
 
 def test_a_folder_that_cannot_be_written_to_is_found_before_the_run(tmp_path, capsys):

@@ -72,13 +72,18 @@ def execute(
                 storage.write_json(state.checkpoints / _ARGUMENTS, run.record)
         has_models = (folder / MODELS).is_dir() and not is_foreign(folder / MODELS)
         with_models = run.models or (state.has_checkpoint and has_models)
-        history = simulate(
-            **given,
-            progress=progress,
-            checkpoint_dir=state.checkpoints if run.checkpoint else None,
-            keep_clients=with_models,
-            callback=callback,
-        )
+        try:
+            history = simulate(
+                **given,
+                progress=progress,
+                checkpoint_dir=state.checkpoints if run.checkpoint else None,
+                keep_clients=with_models,
+                callback=callback,
+            )
+        except ValueError:
+            if run.checkpoint and not snapshots(state.checkpoints):  # refused, so there is nothing to resume
+                (state.checkpoints / _ARGUMENTS).unlink(missing_ok=True)
+            raise
         if run.checkpoint:
             storage.write_json(state.checkpoints / _ARGUMENTS, run.record)
         save(history, folder, run, with_models)
