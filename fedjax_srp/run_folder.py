@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import functools
 import io
 import platform
 import subprocess
@@ -58,24 +59,34 @@ def write(history: Any, folder: Path, target: float | None, communication: float
     if len(history.eval_round) or (history.metrics and history.num_rounds):
         figure = image(lambda: history.plot(communication), f"{FIGURE} of {history.name!r}")
     writers = [storage.as_json(config), storage.as_csv(history.to_frame()), storage.as_csv(history.clients_frame())]
-    files: dict[str, Callable[[Path], object]] = dict(zip(TABLES, writers, strict=True))
+    digests: dict[str, Any] = {}
+
+    def recorded(write_to: Callable[[Path], object], path: Path) -> None:
+        write_to(path)
+        digests.update(storage.digests(path.parent, [path]))
+
+    files: dict[str, Callable[[Path], object]] = {
+        name: functools.partial(recorded, write_to) for name, write_to in zip(TABLES, writers, strict=True)
+    }
     if figure is not None:
         files[FIGURE] = lambda path: path.write_bytes(figure)
     models_folder = storage.writable(folder, "directory") / MODELS
     if models:
         storage.check_not_foreign(models_folder)
-    (folder / SUMMARY).unlink(missing_ok=True)  # exists only in a complete folder
-    storage.replace({folder / name: writer for name, writer in files.items()})
-    if figure is None:
-        (folder / FIGURE).unlink(missing_ok=True)
     source = vars(history).get(MODELS)  # the folder from which they were loaded
     is_source = source is not None and source.exists() and models_folder.exists() and source.samefile(models_folder)
-    if models:
-        _save_models(history, models_folder)
-    elif not is_source and not storage.is_foreign(models_folder):
-        storage.remove(models_folder)
-    digests = storage.digests(folder, (folder / name for name in TABLES))
-    storage.write_json(folder / SUMMARY, {**summary, "files": digests})
+
+    def seal(path: Path) -> None:  # the last file: the others are written, but none has replaced another
+        storage.as_json({**summary, "files": dict(sorted(digests.items()))})(path)
+        (folder / SUMMARY).unlink(missing_ok=True)  # exists only in a complete folder
+        if figure is None:
+            (folder / FIGURE).unlink(missing_ok=True)
+        if models:
+            _save_models(history, models_folder)
+        elif not is_source and not storage.is_foreign(models_folder):
+            storage.remove(models_folder)
+
+    storage.replace({folder / name: write_to for name, write_to in {**files, SUMMARY: seal}.items()})
     return folder
 
 
