@@ -352,6 +352,13 @@ def test_unfinished_runs_and_errors_are_left_out_by_name(save, tmp_path):
     assert f"left out, not evaluated: {unjudged}" in text.splitlines()
 
 
+def test_other_scores_have_their_own_table(save, tmp_path):
+    save(run(), run(scores=(3.0, 6.0, 9.0), config=made_by(data_checksum="5e6f"), score_name="mean gain"))
+    report(str(tmp_path), None, (0,), None)
+    found = {path.name: pd.read_csv(path)["final_accuracy"].tolist() for path in tmp_path.glob("table_*.csv")}
+    assert found == {"table_digits_4_clients.csv": [0.9], "table_digits_4_clients_mean_gain.csv": [9.0]}
+
+
 def test_unfinished_runs_of_a_grid_are_named(tmp_path, save):
     book = {"1a": {"2b": "run0", "3c": "b"}, "4d": {f"{i}e": f"c{i:02}" for i in range(12)}}
     storage.write_json(tmp_path / "grid.json", book)

@@ -123,11 +123,13 @@ def why_no_accuracies(histories: Iterable[History]) -> str:
 
 
 def by_task(runs: Iterable[Run]) -> tuple[dict[str, list[Run]], list[Run]]:
-    """Group runs by data set and number of clients, a table each; return also the runs whose scores are errors."""
+    """Group runs by data set, number of clients and score, a table each; return also runs whose scores are errors."""
     tasks: dict[str, list[Run]] = {}
     errors = []
     for run in runs:
         task = f"{run.history.config.get('dataset', 'data')}_{run.history.num_clients}_clients"
+        if run.history.score_name != "accuracy":
+            task += f"_{run.history.score_name.replace(' ', '_')}"
         if run.history.smaller_is_better:
             errors.append(run)
         elif len(run.history.eval_round):
