@@ -144,6 +144,7 @@ def apply_updates(params: PyTree, updates: PyTree, index: Array) -> PyTree:
     def of_kernel(old: Any, new: Any) -> Any:
         if not _is_kernel(old):
             return optax.apply_updates(old, new)
-        return old.replace(scale=old.scale + new.scale, rows=old.rows.at[index].add(new.rows))
+        rows = old.rows.at[index].add(new.rows.astype(old.rows.dtype))
+        return old.replace(scale=optax.apply_updates(old.scale, new.scale), rows=rows)
 
     return jax.tree.map(of_kernel, params, updates, is_leaf=_is_kernel)

@@ -68,8 +68,10 @@ def of_client(count=7, padding=0.0):
 def trained(optimizer=HEAVY, count=7, padding=0.0, work=1, model=MODEL, **how):
     training = srp.Training(optimizer, batch_size=4, **how).alone()._replace(records_loss=True, work=work)
     start = model.init(jax.random.key(1))
+    examples = of_client(count, padding)
+    examples = examples._replace(x=examples.x.astype(model.dtype))
     loss = local.example_loss(model)
-    return start, local.local_sgd(jax.random.key(2), loss, start, (), of_client(count, padding), training)
+    return start, local.local_sgd(jax.random.key(2), loss, start, (), examples, training)
 
 
 @pytest.mark.parametrize("optimizer", [srp.SGD(0.2), HEAVY, srp.SGD(lambda step: 0.3 / (1.0 + step.astype(float)))])
@@ -83,6 +85,16 @@ def test_the_results_agree(both, optimizer, how):
 def test_a_client_without_examples_or_work_is_unchanged(both, count, work):
     for start, result in both(lambda: trained(count=count, work=work, epochs=2)):
         jax.tree.map(np.testing.assert_array_equal, result.params, start)
+
+
+@pytest.mark.parametrize("optimizer", [srp.SGD, lambda rate: srp.SGD(rate, momentum=0.5)])
+def test_a_step_size_of_higher_precision_leaves_the_types_of_the_parameters(both, optimizer):
+    """A function of the round returns such a step size, as do the values of a batch of seeds."""
+    model = dataclasses.replace(MODEL, dtype=jnp.float32)
+    with jax.numpy_dtype_promotion("standard"):
+        within, plain = both(lambda: trained(optimizer(jnp.asarray(0.2, jnp.float64)), model=model, epochs=2))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5), within, plain)
+    assert {leaf.dtype for leaf in jax.tree.leaves(within[1].params)} == {np.dtype("float32")}
 
 
 def test_padding_is_never_read(both):
