@@ -89,7 +89,7 @@ def test_a_client_without_examples_or_work_is_unchanged(both, count, work):
 
 @pytest.mark.parametrize("optimizer", [srp.SGD, lambda rate: srp.SGD(rate, momentum=0.5)])
 def test_a_step_size_of_higher_precision_leaves_the_types_of_the_parameters(both, optimizer):
-    """A function of the round returns such a step size, as do the values of a batch of seeds."""
+    """A function of the round returns such a step size."""
     model = dataclasses.replace(MODEL, dtype=jnp.float32)
     with jax.numpy_dtype_promotion("standard"):
         within, plain = both(lambda: trained(optimizer(jnp.asarray(0.2, jnp.float64)), model=model, epochs=2))
