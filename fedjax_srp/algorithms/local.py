@@ -283,8 +283,8 @@ def layer_in_span(loss: Loss, params: PyTree, examples: Examples, training: Loca
 
     On a CPU the number of products decides. In a plain step an example costs two per weight (outputs, gradient), in the
     span one per entry of R; reading and writing these costs each step as much as 20 and 10 more. The span adds X W0,
-    X X^T and X^T R. On two cores with AVX-512 the way with fewer products was faster, or as fast, in all 24 cases of
-    `benchmarks/first_layer.py`.
+    X X^T and X^T R. On two cores with AVX-512 the way with fewer products was faster, or as fast, in 22 of 24 cases
+    of `benchmarks/first_layer.py`; FedRep with 480 images was slower by 9 and 16 %.
 
     A GPU waits for its memory, so the number of values read and written decides there, as counted in compiled programs.
     A plain step moves the weights three times, with other options five, with momentum seven times; in the span a plain
