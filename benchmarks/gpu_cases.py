@@ -13,21 +13,20 @@ import functools
 import importlib.util
 import io
 import math
-import multiprocessing
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import children
 import jax
 import numpy as np
-from first_layer import always, deciding
+from first_layer import always, deciding, never
 from gpu_compare import BOUNDS, SCORES_APART, WrongError, check_difference, difference, store, stored, trained_arrays
+from gpu_methods import methods
 from gpu_parts import WARM, Options, Workload
 from harness.loop import JitLoop
 from harness.measure import (
@@ -70,7 +69,7 @@ def measure(case: children.Case, folder: Path) -> children.Result:
     except SkippedError as error:
         found = {"status": children.SKIPPED, "message": str(error)}
     except Exception as error:
-        last = traceback.format_exc().strip().splitlines()[-8:]
+        last = traceback.format_exc().replace(f"{Path(__file__).parents[1]}/", "").strip().splitlines()[-8:]
         found = {"status": children.FAILED, "message": f"{type(error).__name__}: {error}"[:500], "output": last}
         if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
             found[children.ENDS] = True  # a device that failed once may fail again in its process
@@ -126,7 +125,7 @@ def _state_arrays(run: Rounds, state: Any) -> dict[str, np.ndarray]:
 def _rounds(world: Workload, how: Options, devices: int | None = 1) -> Rounds:
     """Compiled rounds after their first call."""
     made = _parts(world, how.convolution)
-    with deciding(always) if how.span else contextlib.nullcontext():
+    with contextlib.nullcontext() if how.span is None else deciding(always if how.span else never):
         return Rounds(
             made.algorithm,
             made.data,
@@ -352,45 +351,6 @@ def about(*, folder: Path, name: str, needs_gpu: bool) -> dict[str, Any]:
     if needs_gpu and jax.default_backend() != "gpu":
         raise RuntimeError(f"JAX found no GPU, only {jax.devices()[0].platform}; --quick runs on any device")
     return machine()
-
-
-def _on_both(method_name: str, graphs: bool) -> dict[str, Any]:
-    """Three rounds of a method on the CPU and on the default device, with products in full precision."""
-    srp.use_cuda_graphs(graphs)
-    begin = time.perf_counter()
-    data = synthetic(12, 40, 10, (16, 16))  # so that the first layer is trained in the span on a GPU
-    model = srp.models.MLP(data.example_shape, 10, (32, 16))
-    options = {"initial": 3, "rounds_per_stage": 1, "learning_rate": 0.05, "fine_tune_epochs": 1}
-    options |= {"k": 1 if method_name == "fedat" else 3}
-    try:
-        method = srp.methods.get(method_name, dataset=data, model=model, shared=options)
-        with jax.default_matmul_precision("highest"):
-            run = functools.partial(srp.simulate, method, data, num_rounds=3, key=jax.random.key(0), progress=False)
-            histories = [run(devices=[kind[0]], keep_clients=True) for kind in (jax.devices("cpu"), jax.devices())]
-        cpu, gpu = (trained_arrays(h.server_state, h.client_states, data.num_clients) for h in histories)
-        facts = check_difference(
-            *difference(gpu, cpu, {name: np.zeros_like(value) for name, value in cpu.items()}),
-            BOUNDS["highest"],
-            "the CPU",
-        )
-        cpu_run, gpu_run = histories
-        same = np.array_equal(cpu_run.rounds_taken, gpu_run.rounds_taken)
-        same &= np.allclose(cpu_run.compute_time, gpu_run.compute_time, rtol=1e-5)
-        facts |= {} if same else {"wrong": "other times or cohorts"}
-    except WrongError as error:
-        facts = error.found | {"wrong": str(error)}
-    except Exception as error:
-        facts = {"wrong": f"{type(error).__name__}: {error}"[:500]}
-    return facts | {"seconds": time.perf_counter() - begin}
-
-
-def methods(*, folder: Path, name: str, graphs: bool, processes: int) -> dict[str, Any]:
-    """Every algorithm of the registry on the CPU and on the default device (`_on_both`), several at once."""
-    names = list({srp.methods.recipe(of).factory: of for of in reversed(srp.methods.names())}.values())
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        found = dict(zip(names, pool.map(_on_both, names, [graphs] * len(names)), strict=True))
-    wrong = [f"{of}: {facts['wrong']}" for of, facts in found.items() if "wrong" in facts]
-    return {"methods": found, "wrong": wrong}
 
 
 def figure(*, folder: Path, name: str, number: int, scale: str, data_dir: str | None, out: str) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class Options(NamedTuple):
     graphs: bool = False  # loops inside CUDA graphs
     precision: str = "default"  # of products of models: "default" (TF32 on a GPU), "highest"
     convolution: str = "auto"
-    span: bool = False  # the first dense layer is trained in the span of the examples, which the engine does on CPUs
+    span: bool | None = None  # the first dense layer is trained in the span of the examples; None: the engine's choice
 
 
 class Sizes(NamedTuple):
@@ -154,14 +154,17 @@ def rounds(sizes: Sizes) -> list[Case]:
     worlds = {name: _mlp(sizes, name, sizes.some) for name in METHODS}
     first = sizes.chunks[0]
     for name, world in worlds.items():
-        how = Options(chunk=first, precision="highest")
+        how = Options(chunk=first, precision="highest", span=False)
         cases.append(_case(f"{name}, chunk {first}, highest", "rounds", world, how, repeats=repeats))
 
     def of_chunks(graphs: bool) -> list[Case]:
         label, found = ", graphs" if graphs else "", []
         for chunk in sizes.chunks:
             for name, world in worlds.items():
-                how, title = Options(chunk=chunk, graphs=graphs), f"{name}, chunk {chunk or 'by default'}{label}"
+                how, title = (
+                    Options(chunk=chunk, graphs=graphs, span=False),
+                    f"{name}, chunk {chunk or 'by default'}{label}",
+                )
                 found.append(_case(title, "rounds", world, how, repeats=repeats, child=label))
         return found
 

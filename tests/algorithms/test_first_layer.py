@@ -171,6 +171,16 @@ def test_it_is_chosen_where_it_is_faster():
     assert chosen(large(hidden=(8,))) is None  # the weights fit into the cache anyway
 
 
+def test_a_gradient_has_the_rows_of_its_batch_alone():
+    kernel = dense.Kernel(jnp.ones((1, 1)), jnp.ones((100, 3)))
+    objective = lambda kernel, weights: jnp.sum(weights[:, None] * kernel.moved) + 5 * kernel.scale.sum()  # noqa: E731
+    found = dense.gradient_in_span(objective, kernel, jnp.array([1.0, 2.0]))
+    np.testing.assert_array_equal(found.rows, [[1, 1, 1], [2, 2, 2]])
+    moved = dense.apply_updates(kernel, found, jnp.array([7, 7])).rows
+    np.testing.assert_array_equal(moved[7], [4, 4, 4])
+    assert (np.delete(moved, 7, axis=0) == 1).all()
+
+
 def test_on_a_gpu_it_is_chosen_where_it_moves_less(monkeypatch):
     monkeypatch.setattr(local, "platform", lambda: "gpu")
     momentum, decay = srp.SGD(0.1, momentum=0.5), srp.SGD(0.1, momentum=0.5, weight_decay=1e-4)

@@ -16,6 +16,7 @@ from reference.small import (
     clients_of,
     federation,
     model,
+    numbers,
 )
 from test_round import CLOCK, DATA, POLICY, ROUNDS, VALUES, run_of
 
@@ -51,6 +52,21 @@ def test_large_chunks_come_first_and_every_client_is_served_once(devices, chunk_
         np.testing.assert_allclose(info.metrics["value"], [VALUES[ids].mean()], rtol=1e-6)
         small.rounds()
         np.testing.assert_array_equal(small.host_state().clients, expected)
+
+
+@pytest.mark.parametrize(("size", "slots"), [(2, 2), (3, 6), (5, 6), (7, 8), (8, 8), (9, 12), (10, 12)])
+def test_large_chunks_are_used_while_they_are_half_full(size, slots):
+    """Chunks of 2 and 6 clients: cohorts of 3 to 6 are served in one of 6, one of 8 in 6 and 2."""
+    served = []
+
+    def client(key, broadcast, state, value, context):
+        jax.debug.callback(lambda _: served.append(1), value)
+        return ClientOutput(value)
+
+    data = numbers(*np.arange(12, dtype=np.float32))
+    Run(algorithm_of(client), data, srp.participation.Uniform(size), chunk_size=2, large_chunk=6).rounds()
+    jax.effects_barrier()
+    assert len(served) == slots
 
 
 # Bits that arithmetic would lose; XLA for CPUs changes the nans of bfloat16.
