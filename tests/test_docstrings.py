@@ -8,10 +8,9 @@ import pytest
 
 import fedjax_srp as srp
 
-ROOMS = ("clocks", "data", "linear", "models", "participation", "theory")
 PACKAGE = Path(srp.__file__).parent
-FILES = [path.relative_to(PACKAGE.parent) for room in ROOMS for path in sorted((PACKAGE / room).glob("*.py"))]
-MODULES = [".".join(path.with_suffix("").parts) for path in FILES if ">>>" in (PACKAGE.parent / path).read_text()]
+FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if path.parent.name != "algorithms" and ">>>" in path.read_text()]
+MODULES = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in FILES]
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -60,7 +60,7 @@ def evaluate(
         >>> import jax, fedjax_srp as srp
         >>> options = {"dim": 20, "rank": 2, "noise_std": 0.1}
         >>> task = srp.data.linear_task(jax.random.key(0), num_clients=64, **options)
-        >>> algorithm = srp.algorithms.linear_fedrep(task, step_size=0.1, samples_per_round=10)
+        >>> algorithm = srp.algorithms.LinearFedRep(task, step_size=0.1, samples_per_round=10)
         >>> history = srp.simulate(algorithm, task, num_rounds=20, key=jax.random.key(1), progress=False)
         >>> more = srp.data.linear_task(jax.random.key(0), num_clients=100, **options)  # 36 new clients, the same truth
         >>> srp.evaluate(algorithm, more, history.server_state, key=jax.random.key(2))["fit_head"].shape
