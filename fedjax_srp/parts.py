@@ -36,7 +36,8 @@ Static = Annotated[T, STATIC]  # a float that shapes the program, e.g. `Static[f
 Leaf = Annotated[T, LEAF]  # a pytree of another kind
 
 
-class AtLeast(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class AtLeast:
     """Lower bound of a field, `Annotated[float, AtLeast(0)]`; a string beside it is the remedy in the error."""
 
     low: float
@@ -49,7 +50,8 @@ class AtLeast(NamedTuple):
         return f"at least {self.low}"
 
 
-class AtMost(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class AtMost:
     """Upper bound, see `AtLeast`."""
 
     high: float
@@ -62,7 +64,8 @@ class AtMost(NamedTuple):
         return f"at most {self.high}"
 
 
-class Above(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Above:
     """Exclusive lower bound, see `AtLeast`."""
 
     low: float
@@ -75,7 +78,8 @@ class Above(NamedTuple):
         return "positive" if self.low == 0 else f"above {self.low}"
 
 
-class Below(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Below:
     """Exclusive upper bound, see `AtLeast`."""
 
     high: float
@@ -88,7 +92,8 @@ class Below(NamedTuple):
         return f"below {self.high}"
 
 
-class Axes(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Axes:
     """Most axes of an array in a field of numbers, 1 without it."""
 
     most: int

@@ -36,7 +36,7 @@ OUT_OF_RANGE = {
     "entries": (lambda: Outer(rates=[1.0, "x"]), "rates[1]='x' must be a number"),
     "array of numbers": (lambda: Outer(mu=np.array([0.1, 2.0])), "must be below 1"),
 }
-for no_number in ("much", "0.5", True, None, 1j, jax.random.key(0)):
+for no_number in ("much", "0.5", True, None, 1j, np.array([True]), jax.random.key(0)):
     OUT_OF_RANGE[f"{no_number} as number"] = partial(Outer, mu=no_number), "must be a number"
 for no_integer in (1.0, True, float("nan"), np.ones(2)):
     OUT_OF_RANGE[f"{no_integer} as integer"] = partial(Outer, epochs=no_integer), "must be an integer"
@@ -56,6 +56,8 @@ def test_every_bound_holds_for_numbers_and_for_arrays():
         assert bound.holds(np.array([inside, outside])).tolist() == [True, False]
     assert [str(bound) for bound, *_ in bounds] == ["at least 1", "at most 1", "above 1", "below 1"]
     assert str(Above(0)) == "positive"
+    optional = {Annotated[float, bound] | None for bound, *_ in bounds}  # Python makes one of equal annotations
+    assert len(optional) == len(bounds)
 
 
 def test_a_violated_bound_is_reported_rather_than_a_wrong_type():
