@@ -36,6 +36,7 @@ MODELS, CLOCKS, POLICIES = srp.models.register, srp.clocks.register, srp.methods
         (MODELS, "mine", lambda shape: None, "<lambda>: too many positional arguments; it gets 2 arguments"),
         (MODELS, "mine", lambda shape, classes, width: None, "<lambda>: missing a required argument: 'width'; it gets"),
         (CLOCKS, "random", two_speeds, "name='random' is a clock of the package"),
+        (CLOCKS, "failing", two_speeds, "name='failing' is a clock of the package"),
         (CLOCKS, "two speeds", two_speeds, "name='two speeds' is no word; give a name such as rush_hour"),
         (CLOCKS, "mine", two_speeds(), r"clock=Fixed\(.* must be a function"),
         (POLICIES, "full", lambda: None, "name='full' is a participation of the package; choose another name"),

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 OWN: dict[str, Callable[..., Clock]] = {}  # clocks added by `register`
-WORDS = ("fixed", "random", "dynamic", "trace", "ordered")  # names that the command line reserves
+WORDS = ("fixed", "random", "dynamic", "trace", "ordered", "available", "failing", "devices")  # of the command line
 
 
 def register(name: str, maker: Callable[..., Clock]) -> None:
