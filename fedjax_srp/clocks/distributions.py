@@ -166,13 +166,19 @@ class Uniform(Distribution):
     high: Annotated[Parameter, AtLeast(0), "give the largest time, e.g. Uniform(50, 500)"]
 
     def __post_init__(self) -> None:
-        _check_interval(self.low, self.high)
+        if isinstance(self.low, Distribution | Tracer) or isinstance(self.high, Distribution | Tracer):
+            return
+        shapes = {np.shape(bound) for bound in (self.low, self.high) if np.ndim(bound)}
+        if len(shapes) > 1:  # checked with num_clients
+            return
+        lows, highs = np.broadcast_arrays(np.asarray(self.low), np.asarray(self.high))
+        for i in np.flatnonzero(lows > highs)[:1]:
+            pair = f"low={lows.flat[i]} and high={highs.flat[i]}" + (f" at index {i}" if lows.ndim else "")
+            raise ValueError(f"uniform: low must not exceed high, got {pair}; swap them or widen the interval")
 
     def parameters(self, key: Key, num_clients: int) -> UniformParameters:
         """The intervals."""
-        lows, highs = (per_client(self, bound, named_key(key, bound), num_clients) for bound in ("low", "high"))
-        _check_interval(lows, highs)
-        return UniformParameters(lows, highs)
+        return UniformParameters(*(per_client(self, end, named_key(key, end), num_clients) for end in ("low", "high")))
 
     def sample(self, key: Key, parameters: UniformParameters) -> Array:
         """Uniform times."""
@@ -264,16 +270,3 @@ class Empirical(Distribution):
     def mean(self, parameters: Array) -> Array:
         """The mean of all values."""
         return parameters
-
-
-def _check_interval(low: Any, high: Any) -> None:
-    """Raise a ValueError unless low <= high, if both are known; unequal lengths are checked with num_clients."""
-    if isinstance(low, Distribution | Tracer) or isinstance(high, Distribution | Tracer):
-        return
-    if np.ndim(low) and np.ndim(high) and np.shape(low) != np.shape(high):
-        return
-    lows, highs = np.broadcast_arrays(np.asarray(low), np.asarray(high))
-    bad = np.flatnonzero(lows > highs)
-    if bad.size:
-        pair = f"low={lows.flat[bad[0]]} and high={highs.flat[bad[0]]}" + (f" at index {bad[0]}" if lows.ndim else "")
-        raise ValueError(f"uniform: low must not exceed high, got {pair}; swap them or widen the interval")

@@ -32,12 +32,6 @@ def test_ordered_times_are_the_sorted_times(make, distribution):
     np.testing.assert_array_equal(ordered, np.sort(plain))
 
 
-def test_ordered_under_jit_and_vmap_over_seeds():
-    clock = clocks.Dynamic(DISTRIBUTIONS["uniform"], 2.0, ordered=True)
-    expected = jax.jit(jax.vmap(lambda seed: times_of(clock, seed).expected))(jnp.arange(3))
-    assert (np.diff(expected, axis=1) >= 0).all()
-
-
 def test_realised_times_belong_to_their_client():
     clock = clocks.Dynamic(clocks.Exponential(clocks.Uniform(0.1, 1)), ordered=True)
     state = clock.init(jax.random.key(0), 5)
