@@ -55,30 +55,15 @@ class Two:
 
 def test_fields_of_nested_parts_have_short_names():
     known = options_of(FedRep)
-    paths = {name: option.path for name, option in known.items()}
-    assert paths == {
-        "model": "model",
-        "training": "training",
-        "optimizer": "training.optimizer",
-        "learning_rate": "training.optimizer.learning_rate",
-        "momentum": "training.optimizer.momentum",
-        "weight_decay": "training.optimizer.weight_decay",
-        "batch_size": "training.batch_size",
-        "epochs": "training.epochs",
-        "steps": "training.steps",
-        "weighting": "training.weighting",
-        "fine_tune_epochs": "fine_tune_epochs",
-        "fine_tune_optimizer": "fine_tune_optimizer",
-        "fine_tune_optimizer.learning_rate": "fine_tune_optimizer.learning_rate",
-        "fine_tune_optimizer.momentum": "fine_tune_optimizer.momentum",
-        "fine_tune_optimizer.weight_decay": "fine_tune_optimizer.weight_decay",
-        "head_epochs": "head_epochs",
-        "representation_epochs": "representation_epochs",
-        "head_optimizer": "head_optimizer",
-        "head_optimizer.learning_rate": "head_optimizer.learning_rate",
-        "head_optimizer.momentum": "head_optimizer.momentum",
-        "head_optimizer.weight_decay": "head_optimizer.weight_decay",
-    }
+    sgd = "learning_rate", "momentum", "weight_decay"
+    in_training = "optimizer", "batch_size", "epochs", "steps", "weighting"
+    in_full = [
+        *("model", "training", "head_epochs", "representation_epochs", "fine_tune_epochs"),
+        *("head_optimizer", "fine_tune_optimizer"),
+        *(f"{optimizer}.{name}" for optimizer in ("head_optimizer", "fine_tune_optimizer") for name in sgd),
+    ]
+    paths = {name: f"training.{name}" for name in in_training} | {name: f"training.optimizer.{name}" for name in sgd}
+    assert {name: option.path for name, option in known.items()} == paths | {name: name for name in in_full}
     assert [name for name, option in known.items() if option.is_part] == [
         *("training", "optimizer", "fine_tune_optimizer", "head_optimizer"),
     ]

@@ -80,12 +80,6 @@ def test_a_batch_of_rates_is_a_vmap_and_rates_have_gradients():
     assert float(gradient.mu) == 0.0
 
 
-def test_none_is_no_leaf():
-    assert len(jax.tree.leaves(Outer())) == 3
-    assert len(jax.tree.leaves(Outer(decay=0.0))) == 4
-    assert jax.tree.structure(Outer()) != jax.tree.structure(Outer(decay=0.0))
-
-
 def test_functions_and_strings_in_leaf_fields_are_static():
     def schedule(step):
         return 0.1 * step
