@@ -153,11 +153,12 @@ def test_damaged_files_are_refused_in_one_line(tmp_path, read, content, message)
     with refused(message) as error:
         read(write(tmp_path, content))
     assert "traces.json" in str(error.value)
-    with refused("cannot be read"):
-        read(tmp_path / "missing.json")
 
 
-@pytest.mark.parametrize("content", [FEDSCALE, "device,start,end\nx,1,2\n"])
-def test_a_trace_of_a_file_without_that_column_is_refused(tmp_path, content):
-    with refused("has no column trace for trace='t'; leave the argument out"):
-        read_availability(write(tmp_path, content), trace="t")
+def test_wrong_arguments_are_refused(tmp_path):
+    for content in (FEDSCALE, "device,start,end\nx,1,2\n"):
+        with refused("has no column trace for trace='t'; leave the argument out"):
+            read_availability(write(tmp_path, content), trace="t")
+    for read in (read_devices, read_availability):
+        with refused("cannot be read"):
+            read(tmp_path / "missing.json")
