@@ -12,8 +12,6 @@ The first three are parts (`srp.part`): frozen dataclasses whose fields are the 
 pure functions of arrays. Random functions take a key, derived from its purpose (stream, round, client id, name), never
 from the order of calls. So two methods that do the same work draw the same batches, and every method has the same
 stragglers.
-
-A `Method` is an algorithm together with a policy: SRPFL is `FedRep` with `Doubling`.
 """
 
 from __future__ import annotations
@@ -38,6 +36,7 @@ ClientData = Any
 PolicyState = Any
 ClockState = Any
 Predict = Callable[[Array], Array]
+Personalize = Callable[[Key, ServerState, ClientState, ClientData], Predict]
 
 GRADIENT_NORM, STAGE_COMPLETED = "global_grad_norm", "stage_completed"  # metrics, see `ParticipationPolicy`
 TRAINING_LOSS = "training_loss"  # a metric of runs that record it, and a report
@@ -81,10 +80,9 @@ class ClientOutput(NamedTuple):
 
 
 class Uncharged(NamedTuple):
-    """Wrapper of a part of a message or broadcast that the simulator records but no real client would send.
+    """Wrapper of a part of a message or broadcast that `bytes_up` and `bytes_down` leave out: no real client sends it.
 
-    FedRep's clients keep their heads, but evaluations start fine-tuning from the mean head. The wrapped value is sent
-    like the rest, but not counted in `bytes_up` and `bytes_down`.
+    FedRep's clients keep their heads, but evaluations start fine-tuning from the mean head.
     """
 
     value: PyTree
@@ -97,22 +95,14 @@ class Participants(NamedTuple):
     takes_part: Array  # (pool,) bool; ignore the other rows
 
 
-ClientFunction = Callable[[Key, Broadcast, ClientState, ClientData, RoundContext], ClientOutput]
-ServerFunction = Callable[[Key, ServerState, PyTree, RoundContext], ServerState]
-BroadcastFunction = Callable[[ServerState, RoundContext], Broadcast]
-ShownFunction = Callable[[ClientState], PyTree]
-MixFunction = Callable[[Broadcast, PyTree, Participants, RoundContext], Broadcast]
-Personalize = Callable[[Key, ServerState, ClientState, ClientData], Predict]
-
-
 class Phase(NamedTuple):
     """One pass over clients, in order: download, local work, the server's update from the mean."""
 
-    broadcast: BroadcastFunction  # (server state, context) -> download of every participant; `nothing` for none
-    client: ClientFunction  # (key, broadcast, client state, client data, context) -> ClientOutput
-    server: ServerFunction  # (key, server state, mean message, context) -> server state
-    mix: MixFunction | None = None  # the download of ONE participant instead of the broadcast
-    shown: ShownFunction | None = None  # client state -> the part that the server knows, for `mix`
+    broadcast: Callable[[ServerState, RoundContext], Broadcast]  # to every participant; `nothing`: no download
+    client: Callable[[Key, Broadcast, ClientState, ClientData, RoundContext], ClientOutput]
+    server: Callable[[Key, ServerState, PyTree, RoundContext], ServerState]  # from the mean message
+    mix: Callable[[Broadcast, PyTree, Participants, RoundContext], Broadcast] | None = None  # to ONE participant
+    shown: Callable[[ClientState], PyTree] | None = None  # what the server knows of a client's state, for `mix`
 
     def answer(self, broadcast: Broadcast, state: ClientState, participants: Any, context: RoundContext) -> Broadcast:
         """The download of one participant, given all of them."""
@@ -122,15 +112,13 @@ class Phase(NamedTuple):
 
     def download(self, server: ServerState, state: ClientState, context: RoundContext) -> Broadcast:
         """The download of the only participant of a round."""
-        alone = None
-        if self.shown is not None:
-            alone = Participants(jax.tree.map(lambda leaf: leaf[None], self.shown(state)), jnp.ones(1, jnp.bool_))
+        shown = None if self.shown is None else self.shown(state)
+        alone = Participants(jax.tree.map(lambda leaf: leaf[None], shown), jnp.ones(1, jnp.bool_))
         return self.answer(self.broadcast(server, context), state, alone, context)
 
 
 def nothing(server: ServerState, context: RoundContext) -> tuple[()]:
     """The broadcast of a phase without a download."""
-    del server, context
     return ()
 
 
@@ -138,19 +126,17 @@ def evaluation(name: str | Callable[..., Any]) -> Any:
     """Make a method of an algorithm an evaluation, a named way to judge a client.
 
     The method is `(self, key, server state, client state, TRAINING data of the client) -> predict`, with
-    `predict(x) -> outputs`; the engine keeps the test data. Its docstring names the model that is judged.
-
-    Args:
-        name: of the evaluation; `@evaluation` without arguments takes that of the method.
+    `predict(x) -> outputs`; the engine keeps the test data. Its docstring names the model that is judged. Under
+    `@evaluation` the evaluation has the name of the method, under `@evaluation("other")` another one.
     """
-    if isinstance(name, str):
-        return lambda function: _named_evaluation(function, name)
-    return _named_evaluation(name, name.__name__)
+    if not isinstance(name, str):
+        return evaluation(name.__name__)(name)
 
+    def mark(method: Any) -> Any:
+        method.evaluation = name
+        return method
 
-def _named_evaluation(function: Any, name: str) -> Any:
-    function.evaluation = name
-    return function
+    return mark
 
 
 @part
@@ -179,8 +165,8 @@ class FederatedAlgorithm:
             message had it, but memory for all participants on every device.
         sends: shapes (`jax.ShapeDtypeStruct`) of a client's real upload in a round, from static fields, for algorithms
             whose message is an exact short cut to the mean; None: the message.
-        costs_as: for algorithms that compute more than a real client (submodels, computed under a mask): for 1, 2, ...
-            units of work the algorithms that a client really runs, each with one unit, from static fields. Their mean
+        costs_as: for algorithms that compute more than a real client (submodels under a mask): what a client really
+            runs, for 1, 2, ... units of work a tuple of algorithms with one unit each, from static fields. Their mean
             operations and the messages of the last are charged; more units cost as much as the most listed; None: self.
     """
 
@@ -200,12 +186,10 @@ class FederatedAlgorithm:
 
     def init_client(self, key: Key, server: ServerState, data: ClientData, /) -> ClientState:
         """The state of a client before its first round; `()` where nothing is personal."""
-        del key, server, data
         return ()
 
     def broadcast(self, server: ServerState, context: RoundContext, /) -> Broadcast:
         """The download of every participant; by default the server's state."""
-        del context
         return server
 
     def client(
@@ -224,7 +208,6 @@ class FederatedAlgorithm:
 
     def metrics(self, server: ServerState, data: Any, /) -> Mapping[str, Array]:
         """Cheap scalars of the server's state, recorded in every round."""
-        del server, data
         return {}
 
     @property
@@ -238,8 +221,7 @@ class FederatedAlgorithm:
         found: dict[str, Personalize] = {}
         for cls in type(self).__mro__:
             for attribute, value in vars(cls).items():
-                name = getattr(value, "evaluation", None) if callable(value) else None
-                if name is not None:
+                if callable(value) and (name := getattr(value, "evaluation", None)):
                     found.setdefault(name, getattr(self, attribute))
         return found
 
@@ -298,16 +280,11 @@ class ParticipationPolicy:
     A subclass is a part whose fields are its numbers; it defines `select`, and `init` and `update` if it has a state,
     which keeps its structure.
 
-    `update` gets the reports that `needs` lists: `RoundInfo.reports[name]` is (num_clients,) float, by client id, nan
-    for non-participants. A name is `training_loss`, the mean loss of the client's local training (nan without a step);
-    `num_examples`, of its training data; or one that the algorithm's clients return as `info`. Test data are never
-    reported.
-
     Attributes:
-        name: in the results; by default the class name in lower case.
-        needs: names of what participants report.
-        needs_global_gradient: compute `RoundInfo.global_grad_norm`, also a metric of the history, with one more
-            gradient per participant.
+        needs: names of what participants report: `training_loss`, the mean loss of their local training (nan without a
+            step); `num_examples`, of their training data; or an `info` of the algorithm. `update` gets each as
+            `RoundInfo.reports[name]`, (num_clients,) float by client id, nan for non-participants.
+        needs_global_gradient: compute `RoundInfo.global_grad_norm`, also a metric; one more gradient per participant.
         asynchronous: rounds overlap, so that no communication cost can be added to them afterwards.
     """
 
@@ -318,7 +295,6 @@ class ParticipationPolicy:
 
     def init(self, key: Key, num_clients: int, /) -> PolicyState:
         """The policy's state before the first round."""
-        del key, num_clients
         return ()
 
     def select(self, key: Key, state: PolicyState, times: ClientTimes, /) -> tuple[Cohort, PolicyState]:
@@ -327,20 +303,14 @@ class ParticipationPolicy:
 
     def runs_as(self, num_clients: int, /) -> ParticipationPolicy:
         """A policy with the same cohorts and metrics, to share its programs (subclasses do not); by default itself."""
-        del num_clients
         return self
 
     def update(self, state: PolicyState, info: RoundInfo, /) -> PolicyState:
         """The state after a finished round; stages advance here."""
-        del info
         return state
 
     def metrics(self, state: PolicyState, /) -> Mapping[str, Array]:
-        """Scalars of the state that `update` returned, recorded in every round.
-
-        `stage_completed` among them is True if the criterion that ends the stage held (`History.stages`).
-        """
-        del state
+        """Scalars to record, of the state after `update`; `stage_completed`: the criterion that ends the stage held."""
         return {}
 
 
@@ -362,7 +332,6 @@ class Clock:
     """The time that a unit of local work takes each client, and the clients available, drawn in-graph once a round.
 
     Attributes:
-        name: in the results; by default the class name in lower case.
         needs_costs: the engine counts the costs of a round and uses the clock that `fit` returns. Its times include
             the messages, so that no communication cost can be added afterwards.
     """
@@ -376,7 +345,6 @@ class Clock:
 
     def init(self, key: Key, num_clients: int, /) -> ClockState:
         """The clock's state before the first round."""
-        del key, num_clients
         return ()
 
     def sample(self, key: Key, state: ClockState, now: Array, /) -> tuple[ClientTimes, ClockState]:
@@ -386,7 +354,7 @@ class Clock:
 
 @part
 class Method:
-    """An algorithm with its participation, one curve of a figure."""
+    """An algorithm with its participation, one curve of a figure: SRPFL is `FedRep` with `Doubling`."""
 
     name: str
     algorithm: FederatedAlgorithm
@@ -396,10 +364,9 @@ class Method:
 class FederatedSource(Protocol):
     """The engine's interface to data: `FederatedData`, a `LinearTask`, or your own class, a pytree of arrays.
 
-    `train_client` and `test_client` get a traced () int32 id and return one client's data for client functions and
-    `score`. `score` returns the sum of a client's scores and their number. Scores are accuracies; a source of errors
-    has the attributes `score_name = "squared error"`, `smaller_is_better = True`. `srp.methods.get` shapes models by
-    `example_shape` and `num_classes` (outputs of a model); results have its `name`.
+    Ids are traced, () int32. Scores are accuracies; a source of errors has the attributes `score_name = "squared
+    error"`, `smaller_is_better = True`. `srp.methods.get` shapes models by `example_shape` and `num_classes` (outputs
+    of a model); results have its `name`.
     """
 
     @property
@@ -408,15 +375,15 @@ class FederatedSource(Protocol):
         ...
 
     def train_client(self, client_id: Array) -> ClientData:
-        """Training data of one client."""
+        """Training data of one client, for client functions and evaluations."""
         ...
 
     def test_client(self, client_id: Array) -> ClientData:
-        """Test data of one client."""
+        """Test data of one client, for `score`."""
         ...
 
     def score(self, predict: Predict, test: ClientData) -> tuple[Array, Array]:
-        """Sum of scores, number of scores."""
+        """Sum of a client's scores, and their number."""
         ...
 
 
