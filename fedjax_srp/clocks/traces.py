@@ -21,7 +21,7 @@ import numpy as np
 from fedjax_srp._checks import check_integer, checked, short
 from fedjax_srp.clocks.availability import Intervals
 
-_LINK = ("downlink", "uplink")
+_FLASH = {"downlink": "down_u", "uplink": "up_u"}
 _CONVERT = "import json, pickle; json.dump({str(k): v for k, v in pickle.load(open(IN, 'rb')).items()}, open(OUT, 'w'))"
 
 
@@ -94,30 +94,24 @@ def read_devices(
     Raises:
         ValueError: a pickle, another layout, or an invalid number.
     """
-    with _content_of(path) as content:
-        return _devices(content, {"compute": compute, "downlink": downlink, "uplink": uplink})
+    with _rows_of(path) as rows:
+        return _devices(rows, {"compute": compute, "downlink": downlink, "uplink": uplink})
 
 
-def _devices(content: Any, named: Mapping[str, str | None]) -> DeviceTraces:
-    if isinstance(content, _Table):
-        found = _columns(content, named)
-    elif isinstance(content, list) and content and all("tcp_speed_results" in _mapping(row) for row in content):
-        link = [_mean(row["tcp_speed_results"]) * 125 for row in content]
+def _devices(rows: list[Mapping[str, Any]], named: Mapping[str, str | None]) -> DeviceTraces:
+    if _all_have(rows, "tcp_speed_results"):
+        link = [_mean(row["tcp_speed_results"]) * 125 for row in rows]
         found = {"downlink": link, "uplink": link}
-    elif isinstance(content, list) and content and all("Phone Model" in _mapping(row) for row in content):
-        measured = [row.get(named["compute"] or "ResNet Latency") or 0 for row in content]
+    elif _all_have(rows, "Phone Model"):
+        measured = [row.get(named["compute"] or "ResNet Latency") or 0 for row in rows]
         found = {"compute": [_per_second(time) for time in measured if time]}
-    elif isinstance(content, dict) and all("down_u" in _mapping(row) for row in content.values()):
-        found = {
-            name: [1024 * _number(row.get(key)) for row in content.values()]
-            for name, key in zip(_LINK, ("down_u", "up_u"), strict=True)
-        }
-    elif isinstance(content, dict) and all("computation" in _mapping(row) for row in content.values()):
-        link = [125 * _number(row.get("communication")) for row in content.values()]
-        speed = [_per_second(row["computation"]) for row in content.values()]
-        found = {"compute": speed, "downlink": link, "uplink": link}
+    elif _all_have(rows, "down_u"):
+        found = {name: [1024 * _number(row.get(key)) for row in rows] for name, key in _FLASH.items()}
+    elif _all_have(rows, "computation"):
+        link = [125 * _number(row.get("communication")) for row in rows]
+        found = {"compute": [_per_second(row["computation"]) for row in rows], "downlink": link, "uplink": link}
     else:
-        raise ValueError("no layout of FLASH, FLHetBench or FedScale; give such a file, or a CSV with a header")
+        found = _columns(rows, named)
     return _checked_devices(found)
 
 
@@ -138,20 +132,22 @@ def read_availability(path: str | os.PathLike, trace: str | None = None) -> Avai
     Raises:
         ValueError: a pickle, another layout, or intervals that overlap or leave the trace.
     """
-    with _content_of(path) as content:
-        return _availability(content, trace)
+    with _rows_of(path) as rows:
+        return _availability(rows, trace)
 
 
-def _availability(content: Any, trace: str | None) -> AvailabilityTraces:
-    has_traces = isinstance(content, _Table) and "trace" in content.columns
-    _require(has_traces or trace is None, f"has no column trace for trace={short(trace)}; leave the argument out")
-    if isinstance(content, _Table):
-        return _checked_intervals(*_intervals_of_table(_rows_of_trace(content, trace)))
-    rows = list(content.values()) if isinstance(content, dict) else content
-    _require(isinstance(rows, list) and rows, "has no traces; give a list or a dict of devices")
+def _availability(rows: list[Mapping[str, Any]], trace: str | None) -> AvailabilityTraces:
+    traces = list(dict.fromkeys(str(row["trace"]) for row in rows)) if _all_have(rows, "trace") else []
+    _require(traces or trace is None, f"has no column trace for trace={short(trace)}; leave the argument out")
+    if len(traces) > 1 or trace is not None:
+        _require(trace in traces, f"has no trace {short(trace)}; name one of {', '.join(traces)}")
+        rows = [row for row in rows if str(row["trace"]) == trace]
+    if _all_have(rows, "device", "start", "end"):
+        return _checked_intervals(*_intervals_of_table(rows))
+    if _all_have(rows, "device", "t_start_s", "state"):
+        return _checked_intervals(*_intervals_of_states(rows))
     intervals, periods = [], []
     for row in rows:
-        row = _mapping(row)
         if row.get("isSuccess") is False:
             continue
         if "active" in row and "inactive" in row:
@@ -174,17 +170,22 @@ def _availability(content: Any, trace: str | None) -> AvailabilityTraces:
 
 
 # ---- content ------------------------------------------------------------------------------------------------------
-class _Table(NamedTuple):
-    columns: dict[str, list[str]]
-
-
 @contextlib.contextmanager
-def _content_of(path: str | os.PathLike) -> Iterator[Any]:
-    """The JSON content, or the columns of a CSV; errors name the file."""
+def _rows_of(path: str | os.PathLike) -> Iterator[list[Mapping[str, Any]]]:
+    """The devices of JSON, or the lines of a CSV; errors name the file."""
     try:
-        yield _content(Path(path))
+        content = _content(Path(path))
+        rows = list(content.values()) if isinstance(content, dict) else content
+        _require(rows, "has no devices; give a list or a dict of them, or a CSV with a header")
+        for row in rows:
+            _require(isinstance(row, Mapping), f"{short(row)} is not a device; each device is a JSON object")
+        yield rows
     except ValueError as error:
         raise ValueError(f"path={os.fspath(path)!r}: {error}") from None
+
+
+def _all_have(rows: list[Mapping[str, Any]], *keys: str) -> bool:
+    return all(key in row for row in rows for key in keys)
 
 
 def _require(holds: Any, message: str) -> None:
@@ -208,15 +209,10 @@ def _content(file: Path) -> Any:
         names = [name.strip() for name in header]
         if twice := [name for name in names if names.count(name) > 1]:
             raise ValueError(f"two columns are called {twice[0]!r}")
-        return _Table({name: list(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)})
+        return [dict(zip(names, row, strict=True)) for row in rows]
     except (ValueError, csv.Error, RecursionError) as error:
         reason = " ".join(str(error).split())[:80]
         raise ValueError(f"is damaged ({reason}); give a whole .json or .csv file") from None
-
-
-def _mapping(row: Any) -> Mapping[str, Any]:
-    _require(isinstance(row, Mapping), f"{short(row)} is not a device; each device is a JSON object")
-    return row
 
 
 def _number(value: Any) -> float:
@@ -236,45 +232,33 @@ def _mean(values: Any) -> float:
     return float(np.mean([*map(_number, values)])) if isinstance(values, list) and values else math.nan
 
 
-def _columns(table: _Table, named: Mapping[str, str | None]) -> dict[str, list[float]]:
+def _columns(rows: list[Mapping[str, Any]], named: Mapping[str, str | None]) -> dict[str, list[float]]:
     for column in named.values():
-        has = f"it has {', '.join(table.columns)}"
-        _require(column is None or column in table.columns, f"has no column {short(column)}; {has}")
-    wanted = {name: column or name for name, column in named.items()}
-    found = {name: [*map(_number, table.columns[c])] for name, c in wanted.items() if c in table.columns}
-    speed = found.get("compute", next(iter(found.values()), []))
-    written = table.columns.get(wanted["compute"], ["1"] * len(speed))
-    kept = [place for place, value in enumerate(speed) if value != 0 and written[place].strip()]
-    return {name: [values[place] for place in kept] for name, values in found.items()}
+        known = column is None or _all_have(rows, column)
+        _require(known, f"has no column {short(column)}; it has {', '.join(list(rows[0])[:6])}")
+    wanted = {name: column or name for name, column in named.items() if _all_have(rows, column or name)}
+    if (speed := next(iter(wanted.values()), None)) is not None:  # a device without it failed in the measurement
+        rows = [row for row in rows if str(row[speed]).strip() and _number(row[speed]) != 0]
+    return {name: [_number(row[column]) for row in rows] for name, column in wanted.items()}
 
 
-def _rows_of_trace(table: _Table, trace: str | None) -> _Table:
-    traces = table.columns.get("trace", [])
-    if not traces or (trace is None and len(set(traces)) == 1):
-        return table
-    known = ", ".join(dict.fromkeys(traces))
-    _require(trace in traces, f"has no trace {short(trace)}; name one of {known}")
-    return _Table(
-        {name: [v for v, t in zip(values, traces, strict=True) if t == trace] for name, values in table.columns.items()}
-    )
-
-
-def _intervals_of_table(table: _Table) -> tuple[list[list[tuple[float, float]]], list[float]]:
-    columns = table.columns
-    fits = {"device", "start", "end"} <= columns.keys() or {"device", "t_start_s", "state"} <= columns.keys()
-    _require(fits, f"has columns {', '.join(columns)}; give device, start, end, or device, t_start_s, state")
-    intervals: dict[str, list[tuple[float, float]]] = {device: [] for device in columns["device"]}
+def _intervals_of_table(rows: list[Mapping[str, Any]]) -> tuple[list[list[tuple[float, float]]], list[float]]:
+    intervals: dict[str, list[tuple[float, float]]] = {row["device"]: [] for row in rows}
     periods = dict.fromkeys(intervals, 0.0)
-    if "start" in columns:
-        given = columns.get("period", columns["end"])
-        for device, start, end, period in zip(columns["device"], columns["start"], columns["end"], given, strict=True):
-            intervals[device].append((_number(start), _number(end)))
-            periods[device] = max(periods[device], _number(period))
-        return list(intervals.values()), list(periods.values())
-    begun: dict[str, float] = {}
-    for device, time, state in zip(columns["device"], columns["t_start_s"], columns["state"], strict=True):
-        at, periods[device] = _number(time), _number(time)
-        if state in ("AVL", "AVL_TRAIN"):
+    for row in rows:
+        device, end = row["device"], _number(row["end"])
+        intervals[device].append((_number(row["start"]), end))
+        periods[device] = max(periods[device], _number(row.get("period", end)))
+    return list(intervals.values()), list(periods.values())
+
+
+def _intervals_of_states(rows: list[Mapping[str, Any]]) -> tuple[list[list[tuple[float, float]]], list[float]]:
+    intervals: dict[str, list[tuple[float, float]]] = {row["device"]: [] for row in rows}
+    periods, begun = dict.fromkeys(intervals, 0.0), {}
+    for row in rows:
+        device, at = row["device"], _number(row["t_start_s"])
+        periods[device] = at
+        if row["state"] in ("AVL", "AVL_TRAIN"):
             begun.setdefault(device, at)
         elif device in begun:
             intervals[device].append((begun.pop(device), at))

@@ -125,13 +125,13 @@ def test_pickles_are_refused_without_reading_them(tmp_path):
         (read_devices, {"a": {"down_u": True, "up_u": 2}}, "downlink of device 0 is nan"),
         (read_devices, {"a": {"computation": 0, "communication": 2}}, "compute of device 0"),
         (read_devices, {"a": 3}, "3 is not a device"),
-        (read_devices, [], "no layout of FLASH"),
-        (read_devices, "speed\n3\n", r"has no speeds; name the column"),
+        (read_devices, [], "has no devices; give a list or a dict of them, or a CSV with a header"),
+        (read_devices, "compute\n", "has no devices"),
+        (read_devices, {"a": {"rate": 3}}, r"has no speeds; name the column"),
         (read_devices, "compute,up\n3,x\n4\n", "is damaged"),
         (read_devices, "compute, compute\n3,4\n", "two columns are called 'compute'"),
         (read_devices, "compute\nfast\n", "compute of device 0 is nan"),
         (read_availability, {"a": {"trace_start": 0, "trace_end": 9}}, "a device has trace_start, trace_end"),
-        (read_availability, [], "has no traces"),
         (
             read_availability,
             {"a": {"active": [0, 60], "inactive": [20], "finish_time": 100}},
@@ -145,7 +145,7 @@ def test_pickles_are_refused_without_reading_them(tmp_path):
         (read_availability, [{"trace_start": 0, "trace_end": 9, "available": [[1, 10]]}], "leave its trace of 9 s"),
         (read_availability, [{"trace_start": 0, "trace_end": 9, "available": [[1]]}], "intervals of a device"),
         (read_availability, {"b": TIMERS["b"]}, "has no measured device"),
-        (read_availability, "device,from,to\n1,2,3\n", "has columns device, from, to; give device, start, end"),
+        (read_availability, "device,from,to\n1,2,3\n", "a device has device, from, to; see read_avail"),
         (read_availability, "device,trace,t_start_s,state\nx,t,0,AVL\nx,u,1,AVL\n", "name one of t, u"),
     ],
 )
@@ -159,6 +159,8 @@ def test_wrong_arguments_are_refused(tmp_path):
     for content in (FEDSCALE, "device,start,end\nx,1,2\n"):
         with refused("has no column trace for trace='t'; leave the argument out"):
             read_availability(write(tmp_path, content), trace="t")
+    with refused("has no column 'speed'; it has compute, uplink"):
+        read_devices(write(tmp_path, "compute,uplink\n3,5\n"), compute="speed")
     for read in (read_devices, read_availability):
         with refused("cannot be read"):
             read(tmp_path / "missing.json")
