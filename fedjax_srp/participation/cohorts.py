@@ -59,11 +59,6 @@ def k_fastest(times: Array, k: int) -> Array:
     return lax.optimization_barrier(lax.top_k(-times, k)[1]).astype(jnp.int32)
 
 
-def times_by(times: ClientTimes, by: str) -> Array:
-    """The times by which a policy ranks clients."""
-    return times.expected if by == "expected" else times.realised
-
-
 def make_cohort(client_ids: Array, size: Array | None = None, stage: Array | None = None) -> Cohort:
     """A cohort with one unit of work each; by default all clients and stage 0."""
     pool, first_stage = jnp.asarray(client_ids.shape[0], jnp.int32), jnp.zeros((), jnp.int32)
@@ -105,7 +100,7 @@ def pick(
     times: ClientTimes, client_ids: Array, size: Array | None = None, stage: Array | None = None, by: str = "realised"
 ) -> Cohort:
     """The `size` fastest available clients of those given, for one unit of work each, even if they will leave early."""
-    ranking = times_by(times, by)
+    ranking = getattr(times, by)
     if times.available is not None:
         ranking = jnp.where(times.available, ranking, jnp.inf)
         there = jnp.sum(times.available[client_ids], dtype=jnp.int32)
@@ -167,49 +162,20 @@ def with_partial_work(cohort: Cohort, times: ClientTimes, max_work: int, on_time
         max_work: most units of work of a client.
         on_time: share of the cohort that does all of it, rounded up, at least one client.
     """
-    sizes = np.arange(cohort.client_ids.shape[0] + 1)
-    number = jnp.asarray(np.maximum(1, np.ceil(on_time * sizes - 1e-9)), jnp.int32)[cohort.size]
-    cohort = cohort._replace(work=_units_that_fit(cohort, times, max_work, number))
+    pool = cohort.client_ids.shape[0]
+    takes_part = jnp.arange(pool, dtype=jnp.int32) < cohort.size
+    units = jnp.arange(1, max_work + 1, dtype=jnp.int32)[:, None]
+    # (max_work, pool) float: the time of 1, 2, ... units of each client
+    done = jax.vmap(lambda work: work_times(cohort._replace(work=work), times))(jnp.tile(units, (1, pool)))
+    stays = jnp.inf if times.stays is None else times.stays[cohort.client_ids]
+    reported = jnp.sort(jnp.where(takes_part & (done[-1] <= stays), done[-1], jnp.inf))
+    number = np.maximum(1, np.ceil(on_time * np.arange(pool + 1) - 1e-9))  # for each size of the cohort
+    end = reported[jnp.asarray(number, jnp.int32)[cohort.size] - 1]
+    last = jnp.max(jnp.where(takes_part, jnp.minimum(done[-1], stays), 0))
+    end = jnp.where(jnp.isfinite(end), end, last)
+    # rounding may lift the time of the last unit that fits above the end
+    cohort = cohort._replace(work=jnp.max(jnp.where(done <= end * (1 + 1e-6), units, 1), axis=0))
     return cohort if times.available is None else until(cohort, times)
-
-
-def _units_that_fit(cohort: Cohort, times: ClientTimes, max_work: int, on_time: Array) -> Array:
-    """(pool,) int32: the work of each client if `on_time` participants, () int32, do all of it."""
-    each = times.realised[cohort.client_ids]
-    takes_part = jnp.arange(each.shape[0], dtype=jnp.int32) < cohort.size
-    if times.by_work is not None:  # the most units that fit
-        units = np.minimum(np.arange(max_work), times.by_work.shape[1] - 1)
-        each = times.by_work[cohort.client_ids][:, units]
-        end = _waits_until(each[:, -1], takes_part, cohort, times, on_time)
-        fits = jnp.where(each <= end * (1 + 1e-6), jnp.arange(1, max_work + 1, dtype=jnp.int32), 1)
-        return jnp.max(fits, axis=1)
-    if times.communication is not None and times.communication.ndim:  # each client's own
-        once = times.communication[cohort.client_ids]
-        each = each - once
-        all_done = once + max_work * each
-        end = _waits_until(all_done, takes_part, cohort, times, on_time)
-        is_on_time, quotient = all_done <= end, (end - once) / jnp.where(each > 0, each, 1)
-    else:
-        each = each if times.communication is None else each - times.communication
-        if times.stays is None:
-            enough = jnp.sort(jnp.where(takes_part, each, jnp.inf))[on_time - 1]
-        else:
-            once = 0.0 if times.communication is None else times.communication
-            ends = jnp.minimum(max_work * each, times.stays[cohort.client_ids] - once)
-            done = jnp.sort(jnp.where(takes_part & (max_work * each <= ends), each, jnp.inf))[on_time - 1]
-            enough = jnp.where(jnp.isfinite(done), done, jnp.max(jnp.where(takes_part, ends, 0)) / max_work)
-        # floor(max_work * T_k / T_i)
-        is_on_time, quotient = each <= enough, max_work * enough / jnp.maximum(each, enough)
-    # rounding may bring the quotient below a whole number, so clients on time are recognized by their time
-    fits = jnp.clip(jnp.floor(quotient * (1 + 1e-6)), 1, max_work)
-    return jnp.where(is_on_time, max_work, fits.astype(jnp.int32))
-
-
-def _waits_until(all_done: Array, takes_part: Array, cohort: Cohort, times: ClientTimes, on_time: Array) -> Array:
-    """() float: when `on_time` participants are done, or the last one is done or has left; arrays are (pool,)."""
-    leaves = all_done if times.stays is None else jnp.minimum(all_done, times.stays[cohort.client_ids])
-    end = jnp.sort(jnp.where(takes_part & (all_done <= leaves), all_done, jnp.inf))[on_time - 1]
-    return jnp.where(jnp.isfinite(end), end, jnp.max(jnp.where(takes_part, leaves, 0)))
 
 
 def check_at_most(argument: str, value: int, limit_name: str, limit: int) -> None:

@@ -5,16 +5,7 @@ from typing import Literal
 import jax.numpy as jnp
 
 from fedjax_srp.base import ClientTimes, Cohort, Key, ParticipationPolicy
-from fedjax_srp.participation.cohorts import (
-    ask,
-    check_at_most,
-    draw_pool,
-    k_fastest,
-    make_cohort,
-    pick,
-    times_by,
-    until,
-)
+from fedjax_srp.participation.cohorts import ask, check_at_most, draw_pool, k_fastest, make_cohort, pick, until
 from fedjax_srp.parts import Count, part
 
 
@@ -55,7 +46,7 @@ class Fastest(ParticipationPolicy):
         """The fastest clients of this round."""
         num_clients = times.realised.shape[0]
         if self.pool is None and times.available is None:
-            return make_cohort(k_fastest(times_by(times, self.by), self.k)), state
+            return make_cohort(k_fastest(getattr(times, self.by), self.k)), state
         pool = draw_pool(key, num_clients, self.pool or num_clients, times.available)
         if self.pool is not None and self.by == "realised":  # the whole pool works
             return until(pick(times, pool), times, self.k), state
