@@ -202,19 +202,16 @@ def rebuild(description: Any) -> Any:
             raise ValueError(f"{name}: record and class differ in field {wrong[0]!r}; another version wrote the record")
         return parts.KNOWN[name](**fields)
     if FUNCTION in description:
-        return _function(str(description[FUNCTION]))
+        name = str(description[FUNCTION])
+        if (found := _public(name)) is None:
+            raise ValueError(f"function {name!r} is not in {', '.join(_LIBRARIES)}; build the part in Python")
+        return found
     for key in (UNKNOWN, DATACLASS, "checksum", "key", "partial"):
         if key in description:
             raise ValueError(
                 f"{short(description[key])} cannot be rebuilt from its record; build it in Python, as for the first run"
             )
     return {key: rebuild(value) for key, value in description.items()}
-
-
-def _function(name: str) -> Any:
-    if (found := _public(name)) is None:
-        raise ValueError(f"function {name!r} is not in {', '.join(_LIBRARIES)}; build the part in Python")
-    return found
 
 
 def _public(name: str) -> Any:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 
-from fedjax_srp._checks import short
 from fedjax_srp.base import Array, ClientTimes, Clock, Key, PyTree, WorkCosts, named_key
 from fedjax_srp.clocks.distributions import Distribution, Parameter, per_client
 from fedjax_srp.parts import Above, Leaf, part
@@ -57,13 +56,7 @@ class Devices(Clock):
     downlink: Bandwidth
     uplink: Bandwidth
     jitter: Distribution | None = None
-    costs: Leaf[Any] = None
-
-    def __post_init__(self) -> None:
-        if self.costs is not None and not isinstance(self.costs, WorkCosts):
-            raise ValueError(
-                f"devices: costs={short(self.costs)} must be a srp.WorkCosts, or None to have them counted"
-            )
+    costs: Leaf[WorkCosts | None] = None
 
     def fit(self, costs: WorkCosts) -> Devices:
         """The clock with these costs, unless it already has costs."""
