@@ -224,24 +224,6 @@ def test_rounds_equal_an_event_simulation(name, world):
         assert empty_rounds > 0 or world != "hardly"
 
 
-@pytest.mark.short("uniform-always", "uniform-intervals_failing", "full-hardly")
-@pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("name", ["full", "uniform"])
-def test_runs_as_has_the_same_cohorts(name, world):
-    policies = POLICIES[name], POLICIES[name].runs_as(N)
-    select = [jax.jit(policy.select) for policy in policies]
-    states = [policy.init(KEY, N) for policy in policies]
-    clock_state, now = WORLDS[world].init(KEY, N), 0.0
-    for number in range(ROUNDS):
-        key = jax.random.fold_in(KEY, number)
-        times, clock_state = sampler(world)(key, clock_state, jnp.asarray(now))
-        cohorts, states = zip(*(one(key, state, times) for one, state in zip(select, states, strict=True)), strict=True)
-        jax.tree.map(np.testing.assert_array_equal, *cohorts)
-        info = RoundInfo(jnp.int32(number), cohorts[0].stage, cohorts[0].size, *(None,) * 4, {})
-        states = [policy.update(state, info) for policy, state in zip(policies, states, strict=True)]
-        now += 1.0 + float(0.0 if times.wait is None else times.wait)
-
-
 # The engine.
 
 VALUES = np.arange(1.0, N + 1)
@@ -365,7 +347,6 @@ def test_clients_with_whole_days_are_always_available():
 def test_bad_availability_is_refused():
     for make, words in {
         lambda: clocks.Intervals([[2.0]], [[1.0]]): r"intervals: starts\[0, 0\] is after ends",
-        lambda: clocks.Intervals([[2.0]], [[2.0]]): "no client is ever available",
         lambda: clocks.Intervals([2.0], [3.0]): r"starts and ends have the shapes \(1,\) and \(1,\)",
         lambda: clocks.Intervals([[2.0]], [[3.0]], 2.5): "period=2.5 is before the last end",
         lambda: clocks.Markov(0.0, 1.0): "on=0.0 must be positive",

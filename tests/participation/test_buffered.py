@@ -1,13 +1,12 @@
-"""Buffered: server steps against a queue of jobs, waiting clients, long runs in float32, concurrency."""
+"""Buffered: server steps against a queue of jobs, long runs in float32, concurrency."""
 
 import itertools
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from policy_helpers import info_of, random_times
+from policy_helpers import info_of
 from reference.fedbuff import jobs
 
 import fedjax_srp as srp
@@ -37,22 +36,6 @@ def server_steps(table, k, number):
         yield step[-1].end, [job.client for job in step]
 
 
-@pytest.mark.parametrize("x64", [False, True])
-def test_protocol(x64):
-    with jax.enable_x64(x64):
-        policy, times = participation.Buffered(7), random_times(20)
-        assert policy.asynchronous
-        state = policy.init(KEY, 20)
-        cohort, new = policy.select(KEY, state, times)
-        expected = participation.Fastest(7).select(KEY, (), times)[0]  # all clients begin at time 0
-        chex.assert_trees_all_equal(cohort._replace(duration=None), expected)
-        assert cohort.duration is not None
-        assert cohort.duration.dtype == times.realised.dtype
-        assert float(cohort.duration) == np.sort(times.realised)[6]
-        chex.assert_trees_all_equal_shapes_and_dtypes(new, state)
-        chex.assert_trees_all_equal(policy.update(new, info_of(0, cohort)), new)
-
-
 @pytest.mark.parametrize("ties", [False, True])
 @pytest.mark.parametrize("k", [1, 3, 8, 9])
 def test_server_steps_equal_a_queue_of_jobs(k, ties):
@@ -66,36 +49,10 @@ def test_server_steps_equal_a_queue_of_jobs(k, ties):
         assert float(np.sum(cohorts.duration[: t + 1])) == pytest.approx(time, rel=1e-12)
 
 
-def test_with_k_1_steps_are_at_multiples_of_the_times():
-    times = np.random.default_rng(0).uniform(0.2, 2.0, 6)
-    with jax.enable_x64(True):
-        cohorts = run(participation.Buffered(1), np.tile(times, (100, 1)))
-    multiples = np.sort(np.outer(np.arange(1, 101), times).ravel())[:100]
-    np.testing.assert_allclose(np.cumsum(cohorts.duration), multiples, rtol=1e-12)
-
-
-@pytest.mark.parametrize("ties", [False, True])
-def test_k_of_all_clients_is_full(ties):
-    rng = np.random.default_rng(1)
-    table = rng.integers(1, 4, (10, 8)).astype(float) if ties else rng.exponential(size=(10, 8))
-    cohorts = run(participation.Buffered(8), table)
-    np.testing.assert_array_equal(cohorts.duration, table.max(axis=1).astype(np.float32))
-    np.testing.assert_array_equal(cohorts.client_ids, run(participation.Full(), table).client_ids)
-
-
-def test_a_waiting_client_begins_at_the_server_step_with_the_time_of_that_round():
-    table = [[1.0, 2.0, 9.0], [5.0, 1.0, 0.1], [1.0, 4.0, 0.1], [8.0, 8.0, 8.0]]
-    cohorts = run(participation.Buffered(2), table)
-    # The server steps at 2 (0 waits since 1), 7 (1 waits since 3), 9 (0 waits since 8; 2 has worked since 0) and 17 (1
-    # waits since 11; 0 and 2 end together, and 2 keeps its update for the next step).
-    assert cohorts.client_ids.tolist() == [[0, 1], [1, 0], [0, 2], [1, 0]]
-    assert np.cumsum(cohorts.duration).tolist() == [2.0, 7.0, 9.0, 17.0]
-
-
 def test_jobs_keep_their_length_after_many_server_steps_in_float32():
     """The run ends at times above 100,000, where float32 has a resolution of a hundredth."""
-    times = np.random.default_rng(2).uniform(1.0, 3.0, 10).astype(np.float32)
-    cohorts = run(participation.Buffered(1), np.tile(times, (1_000_000, 1)))
+    times = np.random.default_rng(2).uniform(10.0, 30.0, 10).astype(np.float32)
+    cohorts = run(participation.Buffered(1), np.tile(times, (100_000, 1)))
     ends = np.cumsum(cohorts.duration, dtype=np.float64)
     assert ends[-1] > 1e5
     for i, time in enumerate(times):
