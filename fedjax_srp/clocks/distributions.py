@@ -14,7 +14,7 @@ import numpy as np
 from jax.core import Tracer
 
 from fedjax_srp.base import Array, Key, PyTree, named_key
-from fedjax_srp.parts import Above, AtLeast, as_annotated, fields, part, undefined
+from fedjax_srp.parts import Above, AtLeast, part, undefined
 
 
 @part
@@ -69,12 +69,10 @@ def draw(key: Key, distribution: Distribution, num_clients: int) -> Array:
 
 
 def per_client(of: Any, field: str, key: Key, num_clients: int) -> Array:
-    """A parameter of a part as (num_clients,) float: given numbers, or drawn ones, which are checked too."""
+    """A parameter of a part as (num_clients,) float: given numbers, or drawn ones."""
     value = getattr(of, field)
     if isinstance(value, Distribution):
-        drawn = draw(key, value, num_clients)
-        as_annotated(field, drawn, fields(type(of)).hints[field])
-        return drawn
+        return draw(key, value, num_clients)
     values = jnp.asarray(value, dtype=float)
     if values.ndim:
         check_length(f"{of.name}: {field}", values.shape[0], num_clients, "give one number, or one entry per client")
