@@ -10,6 +10,9 @@ EXPONENTIAL, DEVICES = srp.clocks.Exponential(1.0), srp.clocks.Devices(1e9, srp.
 COME_AND_GO = srp.clocks.Available(DEVICES, srp.clocks.DayNight(24.0, 0.5))
 CLOCKS = {  # for four clients
     "fixed:constant(3)": srp.clocks.Fixed(srp.clocks.Constant(3.0)),
+    "fixed:exponential(1) + 3": srp.clocks.Fixed(EXPONENTIAL, communication=3.0),
+    "ordered:fixed": srp.clocks.Fixed(EXPONENTIAL, ordered=True),
+    "ordered:dynamic:exponential(1)": srp.clocks.Dynamic(EXPONENTIAL, ordered=True),
     "fixed:uniform(low=N, high=N)": srp.clocks.Fixed(srp.clocks.Uniform(4.0, 4.0)),
     "dynamic:exponential(1/(2*N))": srp.clocks.Dynamic(srp.clocks.Exponential(0.125)),
     "dynamic:exponential(constant(0.5))": srp.clocks.Dynamic(srp.clocks.Exponential(srp.clocks.Constant(0.5))),
@@ -63,6 +66,8 @@ def test_a_trace_is_read_from_a_file(tmp_path):
         ("fixed:exponential(1, **N)", r"not understood \('\*\*N' is unknown\); give"),
         ("failing(3, 0.1)", "clock=3 must be a Clock"),
         ("availabel(1)", r"unknown clock 'availabel\(1\)' \(did you mean available\?\)"),
+        ("ordered:fixd", r"unknown clock 'fixd'.*; srp.clocks.register, in a file for --load, adds one of your own$"),
+        ("ordered:trace:times.csv", r"clock='ordered:trace:times.csv': a trace says who is slow; sort"),
     ],
 )
 def test_invalid_clocks_are_refused(text, message):

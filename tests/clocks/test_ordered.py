@@ -4,11 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import refused
 
 from fedjax_srp import clocks
 from fedjax_srp.data import load
-from fedjax_srp.runs import clocks as clock_names
 
 NUM_CLIENTS = 30
 DISTRIBUTIONS = {
@@ -47,19 +45,3 @@ def test_reserved_classes_are_those_of_the_slowest():
     expected = np.asarray(times_of(clocks.Fixed(clocks.Exponential(), ordered=True)).expected)
     holders = [i for i in range(NUM_CLIENTS) if set(np.asarray(data.train_client(jnp.int32(i)).y).tolist()) & {8, 9}]
     assert sorted(holders) == sorted(np.argsort(expected)[-NUM_CLIENTS // 5 :].tolist())
-
-
-@pytest.mark.parametrize("text", ["fixed", "random", "fixed:uniform(1, 2)", "dynamic:exponential(uniform(1/N, 1))"])
-def test_ordered_clocks_of_the_command_line(text):
-    plain, ordered = (times_of(clock_names.parse(prefix + text, NUM_CLIENTS)).expected for prefix in ("", "ordered:"))
-    np.testing.assert_array_equal(ordered, np.sort(plain))
-
-
-def test_bad_arguments():
-    with refused(r"clock='ordered:trace:times.csv': a trace says who is slow; sort"):
-        clock_names.parse("ordered:trace:times.csv", 4)
-    with refused(r"unknown clock 'fixd'.*; srp.clocks.register, in a file for --load, adds one of your own$"):
-        clock_names.parse("ordered:fixd", 4)
-    for make in (clocks.Fixed, clocks.Dynamic):
-        with refused("ordered=1 must be a flag, True or False"):
-            make(clocks.Exponential(), ordered=1)

@@ -79,18 +79,6 @@ def test_pools_per_stage_depend_on_the_run_key():
     assert set(first.tolist()) != set(second.tolist())
 
 
-def test_the_stage_depends_on_the_round_and_not_on_the_number_of_calls():
-    policy = participation.Doubling(1, 2)
-    times, state = random_times(8), policy.init(KEY, 8)
-    for _ in range(5):  # repeated selection changes nothing
-        assert int(policy.select(KEY, state, times)[0].stage) == 0
-    cohort, _ = policy.select(KEY, state, times)
-    for _ in range(3):  # nor does a repeated update
-        state = policy.update(state, info_of(3, cohort))
-    assert int(state.round) == 4
-    assert int(policy.select(KEY, state, times)[0].stage) == 2
-
-
 @pytest.mark.parametrize(
     ("rounds_per_stage", "stages"),
     [

@@ -93,13 +93,6 @@ def test_cohorts_are_nested_and_ranked_by_the_chosen_times(chosen, by):
         assert ids.tolist() == ranked(getattr(times, by), range(12))
 
 
-def test_thresholds_of_the_heuristic_are_leaves():
-    structure = lambda **options: jax.tree.structure(participation.StatisticalAccuracy(3, **options))  # noqa: E731
-    assert structure() == structure(first_threshold=0.1, shrinkage=0.9)
-    for other in (CONSTANTS, {"max_work": 2}, {"on_time": 0.5}):
-        assert structure() != structure(**other)
-
-
 # Partial work.
 
 
