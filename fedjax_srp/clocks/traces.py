@@ -99,6 +99,9 @@ def read_devices(
 
 
 def _devices(rows: list[Mapping[str, Any]], named: Mapping[str, str | None]) -> DeviceTraces:
+    for column in named.values():
+        known = column is None or any(column in row for row in rows)
+        _require(known, f"has no column {short(column)}; it has {', '.join(list(rows[0])[:6])}")
     if _all_have(rows, "tcp_speed_results"):
         link = [_mean(row["tcp_speed_results"]) * 125 for row in rows]
         found = {"downlink": link, "uplink": link}
@@ -233,9 +236,6 @@ def _mean(values: Any) -> float:
 
 
 def _columns(rows: list[Mapping[str, Any]], named: Mapping[str, str | None]) -> dict[str, list[float]]:
-    for column in named.values():
-        known = column is None or _all_have(rows, column)
-        _require(known, f"has no column {short(column)}; it has {', '.join(list(rows[0])[:6])}")
     wanted = {name: column or name for name, column in named.items() if _all_have(rows, column or name)}
     if (speed := next(iter(wanted.values()), None)) is not None:  # a device without it failed in the measurement
         rows = [row for row in rows if str(row[speed]).strip() and _number(row[speed]) != 0]

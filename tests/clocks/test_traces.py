@@ -159,8 +159,12 @@ def test_wrong_arguments_are_refused(tmp_path):
     for content in (FEDSCALE, "device,start,end\nx,1,2\n"):
         with refused("has no column trace for trace='t'; leave the argument out"):
             read_availability(write(tmp_path, content), trace="t")
-    with refused("has no column 'speed'; it has compute, uplink"):
-        read_devices(write(tmp_path, "compute,uplink\n3,5\n"), compute="speed")
+    for content, has in (
+        ("compute,uplink\n3,5\n", "compute, uplink"),
+        ([{"tcp_speed_results": [8.0]}], "tcp_speed_results"),
+    ):
+        with refused(f"has no column 'link'; it has {has}"):
+            read_devices(write(tmp_path, content), downlink="link")
     for read in (read_devices, read_availability):
         with refused("cannot be read"):
             read(tmp_path / "missing.json")
