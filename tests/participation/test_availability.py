@@ -202,7 +202,9 @@ def play(name, world):
 SHORT = [f"{name}-{list(WORLDS)[i % len(WORLDS)]}" for i, name in enumerate(POLICIES)]
 
 
-@pytest.mark.short(*SHORT, "uniform-*", "tiered-day_and_night", "power_of_choice-day_and_night", "over_selection-always")
+@pytest.mark.short(
+    *SHORT, "uniform-*", "tiered-day_and_night", "power_of_choice-day_and_night", "over_selection-always"
+)
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("name", POLICIES)
 def test_rounds_equal_an_event_simulation(name, world):

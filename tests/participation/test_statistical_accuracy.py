@@ -68,6 +68,7 @@ def test_the_stage_ends_when_the_squared_norm_is_below_the_threshold():
 def test_the_heuristic_starts_at_a_share_of_the_first_norm_and_shrinks(first_threshold, shrinkage, initial, sizes):
     norms = [8.0, 3.0, 2.0, 2.0, 1.0, 0.9, 0.6, 0.5, 0.5, 0.25, 0.2, 9.0]
     policy = participation.StatisticalAccuracy(initial, first_threshold=first_threshold, shrinkage=shrinkage)
+    assert jax.tree.structure(policy) == jax.tree.structure(participation.StatisticalAccuracy(initial))  # one program
     cohorts, metrics = run(policy, 20, norms)
     stages, completed = by_hand(norms, sizes, lambda stage, first: first_threshold * first * shrinkage**stage)
     assert cohorts.stage.tolist() == stages
