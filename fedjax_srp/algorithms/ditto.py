@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import jax
 
-from fedjax_srp.algorithms.examples import GlobalModel
-from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
+from fedjax_srp.algorithms.examples import GlobalAndPersonalModel, PersonalState
+from fedjax_srp.algorithms.fedavg import FedAvg
 from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient, total_loss
-from fedjax_srp.base import Array, ClientOutput, Examples, Key, RoundContext, evaluation, named_key
+from fedjax_srp.base import Array, ClientOutput, Examples, Key, RoundContext, named_key
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import AtLeast, part
 
 
-class DittoClientState(NamedTuple):
-    """The personal model v_i."""
-
-    own: SplitParams
-
-
 @part
-class Ditto(GlobalModel):
+class Ditto(GlobalAndPersonalModel):
     """Ditto (Li et al., 2021, Algorithm 1 with FedAvg as its solver of the global model).
 
     The global model is that of `FedAvg`, whatever the penalty. In addition every client keeps its own model, trained on
@@ -48,11 +42,7 @@ class Ditto(GlobalModel):
 
     init, broadcast, server = FedAvg.init, FedAvg.broadcast, FedAvg.server  # of the global model
 
-    def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> DittoClientState:
-        """The initial model."""
-        return DittoClientState(server.params)
-
-    def client(self, key: Key, params: SplitParams, state: DittoClientState, examples: Examples, context: RoundContext):
+    def client(self, key: Key, params: SplitParams, state: PersonalState, examples: Examples, context: RoundContext):
         """Local SGD, of the global model and of the client's own."""
 
         def towards_global(objective: Objective, own: SplitParams, weights: Array) -> SplitParams:
@@ -67,9 +57,4 @@ class Ditto(GlobalModel):
         # v_i <- v_i - eta (grad f_i(v_i) + lambda (v_i - w)), step after step
         own = local_sgd(key_local, self.loss, state.own, (), examples, now, gradient=towards_global)
         weight, loss = self.training.weight(examples), total_loss(shared.loss, own.loss)
-        return ClientOutput(shared.params, DittoClientState(own.params), weight, loss=loss)
-
-    @evaluation
-    def own_model(self, key: Key, server: FedAvgServerState, state: DittoClientState, examples: Examples):
-        """The client's personal model, as it last left it."""
-        return lambda x: self.model.logits(state.own, x)
+        return ClientOutput(shared.params, PersonalState(own.params), weight, loss=loss)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -82,6 +82,10 @@ class ExampleAlgorithm(FederatedAlgorithm):
         """The loss of each example under the whole model, `(params, frozen, x, y, key) -> (batch,)`."""
         return example_loss(self.model)
 
+    def features(self, representation: PyTree, x: Array, key: Key | None = None) -> Array:
+        """The features at the model's cut, (batch, num_features)."""
+        return self.model.represent(representation, x, key).reshape(x.shape[0], -1)
+
     def one_hot(self, y: Array, dtype: Any) -> Array:
         """Return (batch, num_classes) flags of classes y; raise a ValueError for labels that are no classes."""
         if self.model.is_regression or y.ndim != 1 or not jnp.issubdtype(y.dtype, jnp.integer):
@@ -115,9 +119,39 @@ class GlobalModel(ExampleAlgorithm):
         return lambda x: self.model.logits(trained.params, x)
 
 
+class PersonalState(NamedTuple):
+    """A client's personal model, beside the global one."""
+
+    own: SplitParams
+
+
+@part
+class GlobalAndPersonalModel(GlobalModel):
+    """An algorithm with a global model, and a personal one of every client, which starts as the global one."""
+
+    def init_client(self, key: Key, server: Any, examples: Examples) -> PersonalState:
+        """The initial model."""
+        return PersonalState(server.params)
+
+    @evaluation
+    def own_model(self, key: Key, server: Any, state: PersonalState, examples: Examples):
+        """The client's personal model, as it last left it."""
+        return lambda x: self.model.logits(state.own, x)
+
+
+class OwnModelState(NamedTuple):
+    """A client's model w_i."""
+
+    params: SplitParams
+
+
 @part
 class OwnModel(ExampleAlgorithm):
-    """An algorithm whose clients keep a whole model each, the field `params` of their states."""
+    """An algorithm whose clients keep a whole model each, at first `params` of the server's state."""
+
+    def init_client(self, key: Key, server: Any, examples: Examples) -> OwnModelState:
+        """The initial model."""
+        return OwnModelState(server.params)
 
     @evaluation
     def own_model(self, key: Key, server: Any, state: Any, examples: Examples):

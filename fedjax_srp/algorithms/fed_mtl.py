@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.algorithms.examples import OwnModel
+from fedjax_srp.algorithms.examples import OwnModel, OwnModelState
 from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
 from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, named_key
@@ -16,12 +16,6 @@ from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import AtLeast, part
 
 Strength = Annotated[float, AtLeast(0), "give 0 for none, or e.g. 0.01"]
-
-
-class FedMTLClientState(NamedTuple):
-    """The client's model w_i, a column of W."""
-
-    params: SplitParams
 
 
 @part
@@ -65,11 +59,7 @@ class FedMTL(OwnModel):
 
     init, broadcast = FedAvg.init, FedAvg.broadcast  # of the mean of all models: w_bar
 
-    def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> FedMTLClientState:
-        """The initial model."""
-        return FedMTLClientState(server.params)
-
-    def client(self, key: Key, mean: SplitParams, state: FedMTLClientState, examples: Examples, context: RoundContext):
+    def client(self, key: Key, mean: SplitParams, state: OwnModelState, examples: Examples, context: RoundContext):
         """Local SGD on the loss with the relations."""
         num_params = sum(leaf.size for leaf in jax.tree.leaves(mean))
         default = 10.0 ** -(int(math.log10(num_params) + 1) + 1)
@@ -88,7 +78,7 @@ class FedMTL(OwnModel):
         now = self.training.in_round(context)
         local = local_sgd(named_key(key, "local"), self.loss, state.params, (), examples, now, gradient=related)
         moved = jax.tree.map(jnp.subtract, local.params, state.params)
-        return ClientOutput(moved, FedMTLClientState(local.params), loss=local.loss)
+        return ClientOutput(moved, OwnModelState(local.params), loss=local.loss)
 
     def server(self, key: Key, server: FedAvgServerState, mean: SplitParams, context: RoundContext):
         """The mean of all models, after the moves of the participants' models."""

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.algorithms.examples import OwnModel
+from fedjax_srp.algorithms.examples import OwnModel, OwnModelState
 from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
 from fedjax_srp.base import Array, ClientOutput, Examples, Key, Participants, PyTree, RoundContext, named_key
 from fedjax_srp.models.normalization import without_statistics
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import Above, AtLeast, part
-
-
-class FedAMPClientState(NamedTuple):
-    """The client's model w_i, which the server also has."""
-
-    params: SplitParams
 
 
 @part
@@ -59,15 +53,11 @@ class FedAMP(OwnModel):
 
     init, server = FedAvg.init, FedAvg.server  # of the mean of the last participants' models
 
-    def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> FedAMPClientState:
-        """The initial model."""
-        return FedAMPClientState(server.params)
-
     def broadcast(self, server: FedAvgServerState, context: RoundContext) -> tuple[()]:
         """Nothing: every participant downloads its own mixture."""
         return ()
 
-    def shown(self, state: FedAMPClientState) -> SplitParams:
+    def shown(self, state: OwnModelState) -> SplitParams:
         """The client's model, as it last sent it."""
         return state.params
 
@@ -86,9 +76,7 @@ class FedAMP(OwnModel):
 
         return jax.lax.scan(add, own, (others.shown, others.takes_part))[0]
 
-    def client(
-        self, key: Key, mixture: SplitParams, state: FedAMPClientState, examples: Examples, context: RoundContext
-    ):
+    def client(self, key: Key, mixture: SplitParams, state: OwnModelState, examples: Examples, context: RoundContext):
         """Local SGD on the own model, drawn towards the mixture."""
 
         def regularised(objective: Objective, own: SplitParams, weights: Array) -> PyTree:
@@ -99,6 +87,4 @@ class FedAMP(OwnModel):
         # w_i <- local SGD along it, from w_i
         now = self.training.in_round(context)
         local = local_sgd(named_key(key, "local"), self.loss, state.params, (), examples, now, gradient=regularised)
-        return ClientOutput(
-            local.params, FedAMPClientState(local.params), self.training.weight(examples), loss=local.loss
-        )
+        return ClientOutput(local.params, OwnModelState(local.params), self.training.weight(examples), loss=local.loss)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.algorithms.examples import OwnModel
+from fedjax_srp.algorithms.examples import OwnModel, OwnModelState
 from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.algorithms.fedproto import FedProto, Prototypes
 from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
@@ -19,12 +19,6 @@ from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import StepSize, part
 
 LEAST_WEIGHT = 1e-18  # clients without gradients weigh this; its products with a model are no subnormal numbers
-
-
-class FedASClientState(NamedTuple):
-    """The client's own model."""
-
-    params: SplitParams
 
 
 class Measured(NamedTuple):
@@ -62,11 +56,7 @@ class FedAS(OwnModel):
 
     alignment_step_size: StepSize = 0.01
 
-    init, prototypes, _features = FedAvg.init, FedProto.prototypes, FedProto._features
-
-    def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> FedASClientState:
-        """The initial model."""
-        return FedASClientState(server.params)
+    init, prototypes = FedAvg.init, FedProto.prototypes
 
     def broadcast(self, server: FedAvgServerState, context: RoundContext) -> PyTree:
         """The representation."""
@@ -75,14 +65,13 @@ class FedAS(OwnModel):
     def distance(self, body: PyTree, own: Prototypes, x: Array, y: Array, key: Key | None) -> Array:
         """Mean squared difference of each example's features from the client's class means, (batch,)."""
         is_label = self.one_hot(y, own.features.dtype)
-        features = self.model.represent(body, x, key).reshape(x.shape[0], -1)
-        return jnp.mean(jnp.square(features - is_label @ own.features), axis=1)
+        return jnp.mean(jnp.square(self.features(body, x, key) - is_label @ own.features), axis=1)
 
     def measured_loss(self, measured: Measured, frozen: tuple[()], x: Array, y: Array, key: Key | None) -> Array:
         """The loss of each example under the measured model, (batch,)."""
         return self.loss(measured.params, frozen, x, y, key)
 
-    def client(self, key: Key, body: PyTree, state: FedASClientState, examples: Examples, context: RoundContext):
+    def client(self, key: Key, body: PyTree, state: OwnModelState, examples: Examples, context: RoundContext):
         """Alignment, local SGD, and the trace of the Fisher information."""
         now, epoch = self.training.in_round(context), LocalTraining(SGD(1.0), self.training.batch_size, epochs=1)
         # theta <- SGD on mean |f(x; theta) - mean f(. ; theta_i) of the class|^2, from the shared theta
@@ -94,7 +83,7 @@ class FedAS(OwnModel):
         local = local_sgd(named_key(key, "local"), self.loss, start, (), examples, now)
         weight = self.fisher_trace(key, local.params, examples, epoch)
         message = SplitParams(local.params.representation, Uncharged(local.params.head))
-        return ClientOutput(message, FedASClientState(local.params), weight, loss=local.loss)
+        return ClientOutput(message, OwnModelState(local.params), weight, loss=local.loss)
 
     def fisher_trace(self, key: Key, params: SplitParams, examples: Examples, epoch: LocalTraining) -> Array:
         """Sum over batches of `|grad f_B(theta_i, phi_i)|^2` at a fixed model."""

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fedjax_srp.algorithms.examples import GlobalModel, gradient_message
-from fedjax_srp.algorithms.local import fit_representation, representation_loss
+from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
+from fedjax_srp.algorithms.local import ModelLoss, fit_representation
 from fedjax_srp.base import ClientOutput, Examples, Key, PyTree, RoundContext, Uncharged
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import part
-
-
-class FedBABUServerState(NamedTuple):
-    """The body theta (below the model's cut) and the initial head, which never changes."""
-
-    params: SplitParams
 
 
 class FedBABUBroadcast(NamedTuple):
@@ -45,17 +40,10 @@ class FedBABU(GlobalModel):
         ['fine_tune_all', 'global', 'fine_tune']
     """
 
-    @property
-    def evaluations(self):
-        """Evaluations of a global model, `fine_tune_all` first."""
-        found = super().evaluations
-        return {"fine_tune_all": found.pop("fine_tune_all")} | found
+    fine_tune_all = GlobalModel.fine_tune_all  # the first evaluation
+    init = FedAvg.init  # of the body theta (below the model's cut) and the head, which never changes
 
-    def init(self, key: Key, data: Any) -> FedBABUServerState:
-        """The initial parameters."""
-        return FedBABUServerState(self.init_params(key, data))
-
-    def broadcast(self, server: FedBABUServerState, context: RoundContext) -> FedBABUBroadcast:
+    def broadcast(self, server: FedAvgServerState, context: RoundContext) -> FedBABUBroadcast:
         """The body."""
         return FedBABUBroadcast(server.params.representation, Uncharged(server.params.head))
 
@@ -66,12 +54,12 @@ class FedBABU(GlobalModel):
         local = fit_representation(key, self.model, down.body, down.head.value, examples, now)
         return ClientOutput(local.params, weight=self.training.weight(examples), loss=local.loss)
 
-    def server(self, key: Key, server: FedBABUServerState, mean: PyTree, context: RoundContext) -> FedBABUServerState:
+    def server(self, key: Key, server: FedAvgServerState, mean: PyTree, context: RoundContext) -> FedAvgServerState:
         """The mean body."""
         # theta <- sum_i p_i theta_i
-        return FedBABUServerState(SplitParams(mean, server.params.head))
+        return FedAvgServerState(SplitParams(mean, server.params.head))
 
     def gradient(self, key: Key, down: FedBABUBroadcast, state: tuple, examples: Examples, context: RoundContext):
         """Gradient of the client's loss in the body, under the initial head."""
-        loss = representation_loss(self.model)
+        loss = ModelLoss(self.model, trains="representation")
         return gradient_message(loss, down.body, down.head.value, examples, self.training, context)

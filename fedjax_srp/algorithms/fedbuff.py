@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from fedjax_srp.algorithms.examples import ExampleAlgorithm, GlobalModel
 from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.algorithms.local import local_sgd
-from fedjax_srp.base import Array, ClientOutput, Examples, Key, Phase, RoundContext, named_key, nothing
+from fedjax_srp.base import Array, ClientOutput, Examples, Key, Phase, RoundContext, named_key
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import AtLeast, StepSize, part
 
@@ -69,7 +69,7 @@ class FedBuff(ExampleAlgorithm):
 
     def broadcast(self, server: FedAvgServerState, context: RoundContext) -> tuple[()]:
         """Nothing: the client already has its model."""
-        return nothing(server, context)
+        return ()
 
     def client(self, key: Key, broadcast: tuple, state: FedBuffClientState, examples: Examples, context: RoundContext):
         """Local SGD from the client's model; the update is discounted by the model's age."""

@@ -83,8 +83,7 @@ class FedPAC(GlobalModel):
     head_epochs: Count = 1
 
     # The server keeps the representation with the mean head, and the global centroids.
-    init, prototypes = FedProto.init, FedProto.prototypes
-    _features, regularised = FedProto._features, FedProto.regularised
+    init, prototypes, regularised = FedProto.init, FedProto.prototypes, FedProto.regularised
 
     def init_client(self, key: Key, server: FedProtoServerState, examples: Examples) -> FedPACClientState:
         """The initial head."""
@@ -126,8 +125,8 @@ class FedPAC(GlobalModel):
         means = found.features * found.weight[:, None] / count
         rows = jnp.arange(examples.y.shape[0], dtype=jnp.int32)
         is_real = rows < examples.count
-        squares = jnp.sum(jnp.square(self._features(params, examples.x[jnp.where(is_real, rows, 0)])), axis=1)
-        square = jnp.sum(jnp.where(is_real, squares, 0)) / count
+        features = self.features(params.representation, examples.x[jnp.where(is_real, rows, 0)])
+        square = jnp.sum(jnp.where(is_real, jnp.sum(jnp.square(features), axis=1), 0)) / count
         return means, (square - jnp.sum(jnp.square(means))) / count
 
     def server(self, key: Key, server: FedProtoServerState, mean: FedPACMessage, context: RoundContext):
@@ -138,16 +137,11 @@ class FedPAC(GlobalModel):
     @property
     def finish(self) -> Phase:
         """Send every participant its mixture of heads."""
+        return Phase(nothing, self.take, lambda key, server, mean, context: server, self.mix_heads, self.shown)
 
-        def client(key: Key, head: PyTree, state: FedPACClientState, examples: Examples, context: RoundContext):
-            return ClientOutput((), state._replace(head=head))
-
-        def server(
-            key: Key, server: FedProtoServerState, mean: tuple[()], context: RoundContext
-        ) -> FedProtoServerState:
-            return server
-
-        return Phase(nothing, client, server, self.mix_heads, self.shown)
+    def take(self, key: Key, head: PyTree, state: FedPACClientState, examples: Examples, context: RoundContext):
+        """Replace the client's head."""
+        return ClientOutput((), state._replace(head=head))
 
     def mix_heads(self, broadcast: tuple[()], own: FedPACClientState, others: Participants, context: RoundContext):
         """The new head of one client: the best mixture of all heads."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.algorithms.examples import OwnModel
+from fedjax_srp.algorithms.examples import OwnModel, OwnModelState
 from fedjax_srp.algorithms.local import local_sgd
 from fedjax_srp.base import Array, ClientOutput, Examples, Key, RoundContext, evaluation, named_key
 from fedjax_srp.models.split import SplitParams
@@ -25,12 +25,6 @@ class FedProtoServerState(NamedTuple):
     """The global prototypes, and the initial model."""
 
     prototypes: Prototypes
-    params: SplitParams
-
-
-class FedProtoClientState(NamedTuple):
-    """The client's model w_i."""
-
     params: SplitParams
 
 
@@ -67,20 +61,13 @@ class FedProto(OwnModel):
         """No prototypes, and the initial parameters."""
         params = self.init_params(key, data)
         x = jnp.zeros((1, *self.model.input_shape), self.model.input_dtype)
-        width = jax.eval_shape(self._features, params, x).shape[1]
+        width = jax.eval_shape(self.features, params.representation, x).shape[1]
         features = jnp.zeros((self.model.num_classes, width), jax.tree.leaves(params)[0].dtype)
         return FedProtoServerState(Prototypes(features, features[:, 0]), params)
-
-    def init_client(self, key: Key, server: FedProtoServerState, examples: Examples) -> FedProtoClientState:
-        """The initial model."""
-        return FedProtoClientState(server.params)
 
     def broadcast(self, server: FedProtoServerState, context: RoundContext) -> Prototypes:
         """The global prototypes."""
         return server.prototypes
-
-    def _features(self, params: SplitParams, x: Array, key: Key | None = None) -> Array:
-        return self.model.represent(params.representation, x, key).reshape(x.shape[0], -1)
 
     def regularised(self, params: SplitParams, shared: Prototypes, x: Array, y: Array, key: Key | None) -> Array:
         """Cross-entropy plus penalized distance to the class's prototype of each example, (batch,)."""
@@ -92,7 +79,7 @@ class FedProto(OwnModel):
         return self.model.loss(self.model.classify(params.head, features, key), y) + self.penalty * distance
 
     def client(
-        self, key: Key, shared: Prototypes, state: FedProtoClientState, examples: Examples, context: RoundContext
+        self, key: Key, shared: Prototypes, state: OwnModelState, examples: Examples, context: RoundContext
     ) -> ClientOutput:
         """Local SGD on the own model, then the means of its features."""
         # w_i <- local SGD on f_i(w_i) + lambda R_i(w_i, shared), from w_i
@@ -102,7 +89,7 @@ class FedProto(OwnModel):
         if self.training.weighting == "uniform":
             own = own._replace(weight=(own.weight > 0).astype(own.weight.dtype))
         weighted = own._replace(features=own.features * own.weight[:, None])
-        return ClientOutput(weighted, FedProtoClientState(local.params), loss=local.loss)
+        return ClientOutput(weighted, OwnModelState(local.params), loss=local.loss)
 
     def prototypes(self, params: SplitParams, examples: Examples) -> Prototypes:
         """Mean features of each class, and the client's number of its examples."""
@@ -113,7 +100,7 @@ class FedProto(OwnModel):
         members = jnp.where(is_real[:, None], one_hot, 0)
         counts = jnp.sum(members, axis=0)
         # C_i^(j) <- mean over the examples of class j
-        return Prototypes(members.T @ self._features(params, x) / jnp.maximum(counts, 1)[:, None], counts)
+        return Prototypes(members.T @ self.features(params.representation, x) / jnp.maximum(counts, 1)[:, None], counts)
 
     def server(self, key: Key, server: FedProtoServerState, mean: Prototypes, context: RoundContext):
         """The mean prototype of each class that a participant has."""
@@ -124,11 +111,11 @@ class FedProto(OwnModel):
         return server._replace(prototypes=Prototypes(features, jnp.where(is_new, mean.weight, last.weight)))
 
     @evaluation
-    def nearest_prototype(self, key: Key, server: FedProtoServerState, state: FedProtoClientState, examples: Examples):
+    def nearest_prototype(self, key: Key, server: FedProtoServerState, state: OwnModelState, examples: Examples):
         """The class of the global prototype that is nearest to the features of the client's own model."""
 
         def predict(x: Array) -> Array:
-            shared, features = server.prototypes, self._features(state.params, x)
+            shared, features = server.prototypes, self.features(state.params.representation, x)
             products = jnp.matmul(features, shared.features.T, precision="highest")
             # -|z - C|^2, without |z|^2, which is the same for all classes
             scores = 2 * products - jnp.sum(jnp.square(shared.features), axis=1)[None]

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 
 from fedjax_srp.algorithms.examples import ExampleAlgorithm, gradient_message
 from fedjax_srp.algorithms.local import (
+    ModelLoss,
     fit_head,
     fit_representation,
-    representation_loss,
     total_loss,
     with_tuned_head,
 )
@@ -78,7 +78,7 @@ class PersonalHead(ExampleAlgorithm):
         self, key: Key, representation: PyTree, state: FedRepClientState, examples: Examples, context: RoundContext
     ) -> ClientOutput:
         """Gradient of the client's loss in the representation, under its own head."""
-        loss = representation_loss(self.model)
+        loss = ModelLoss(self.model, trains="representation")
         return gradient_message(loss, representation, state.head, examples, self.training, context)
 
     @evaluation

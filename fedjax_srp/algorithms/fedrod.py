@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_srp.algorithms.examples import GlobalModel
+from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.algorithms.local import local_sgd
 from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, evaluation, named_key
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import part
-
-
-class FedRoDServerState(NamedTuple):
-    """The shared model: features and generic head."""
-
-    params: SplitParams
 
 
 class FedRoDClientState(NamedTuple):
@@ -57,17 +52,11 @@ class FedRoD(GlobalModel):
         ['own_model', 'global', 'fine_tune', 'fine_tune_all']
     """
 
-    def init(self, key: Key, data: Any) -> FedRoDServerState:
-        """The initial parameters."""
-        return FedRoDServerState(self.init_params(key, data))
+    init, broadcast, server = FedAvg.init, FedAvg.broadcast, FedAvg.server  # of the shared model
 
-    def init_client(self, key: Key, server: FedRoDServerState, examples: Examples) -> FedRoDClientState:
+    def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> FedRoDClientState:
         """A copy of the generic head."""
         return FedRoDClientState(server.params.head)
-
-    def broadcast(self, server: FedRoDServerState, context: RoundContext) -> SplitParams:
-        """The shared model."""
-        return server.params
 
     def both_losses(self, params: Both, log_counts: Array, x: Array, y: Array, key: Key | None) -> Array:
         """The sum of both losses of each example, (batch,)."""
@@ -92,13 +81,8 @@ class FedRoD(GlobalModel):
         weight = self.training.weight(examples)
         return ClientOutput(trained.shared, FedRoDClientState(trained.head), weight, loss=local.loss)
 
-    def server(self, key: Key, server: FedRoDServerState, mean: SplitParams, context: RoundContext):
-        """The mean."""
-        # w <- sum_i p_i w_i
-        return FedRoDServerState(mean)
-
     @evaluation
-    def own_model(self, key: Key, server: FedRoDServerState, state: FedRoDClientState, examples: Examples):
+    def own_model(self, key: Key, server: FedAvgServerState, state: FedRoDClientState, examples: Examples):
         """The shared model with the client's own head beside the generic one."""
 
         def predict(x: Array) -> Array:

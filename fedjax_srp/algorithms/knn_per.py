@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from fedjax_srp import base
 from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
-from fedjax_srp.base import Array, Examples, Key, PyTree
+from fedjax_srp.base import Array, Examples, Key
 from fedjax_srp.parts import Count, Share, part
 
 
@@ -44,7 +44,7 @@ class KNNPer(FedAvg):
     def neighbours(self, key: Key, server: FedAvgServerState, state: tuple, examples: Examples):
         """The global model mixed with the client's nearest training examples."""
         representation, head = server.params
-        known = self._features(representation, examples.x)
+        known = self.features(representation, examples.x)
         is_real = jnp.arange(known.shape[0], dtype=jnp.int32) < examples.count
         one_hot = self.one_hot(examples.y, known.dtype)
 
@@ -65,6 +65,3 @@ class KNNPer(FedAvg):
             return jnp.log(share * own + (1 - share) * shared)
 
         return predict
-
-    def _features(self, representation: PyTree, x: Array) -> Array:
-        return self.model.represent(representation, x).reshape(x.shape[0], -1)

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.algorithms.examples import GlobalModel
+from fedjax_srp.algorithms.examples import GlobalAndPersonalModel, PersonalState
 from fedjax_srp.algorithms.local import local_sgd
-from fedjax_srp.base import Array, ClientOutput, Examples, Key, Phase, RoundContext, Uncharged, evaluation, named_key
+from fedjax_srp.base import Array, ClientOutput, Examples, Key, Phase, RoundContext, Uncharged, named_key
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import Share, part
 
@@ -22,12 +22,6 @@ class L2GDServerState(NamedTuple):
     has_mean: Array  # () bool: every client has x_bar, and x_bar is the mean of all models
 
 
-class L2GDClientState(NamedTuple):
-    """The personal model x_i."""
-
-    own: SplitParams
-
-
 class L2GDMean(NamedTuple):
     """The second download of a round."""
 
@@ -36,7 +30,7 @@ class L2GDMean(NamedTuple):
 
 
 @part
-class L2GD(GlobalModel):
+class L2GD(GlobalAndPersonalModel):
     """L2GD (Hanzely and Richtarik, 2020, Algorithm 1), with epochs of local SGD as in FedRep's experiments.
 
     Every client has its own model x_i; the penalty `lambda / (2 n) sum_i |x_i - x_bar|^2` draws them together. A coin
@@ -79,23 +73,19 @@ class L2GD(GlobalModel):
         """The initial parameters, and the first coin."""
         return L2GDServerState(self.init_params(key, data), self.toss(key), jnp.bool_(True))
 
-    def init_client(self, key: Key, server: L2GDServerState, examples: Examples) -> L2GDClientState:
-        """The initial model."""
-        return L2GDClientState(server.params)
-
     def broadcast(self, server: L2GDServerState, context: RoundContext) -> Uncharged:
         """The coin xi."""
         return Uncharged(server.aggregates)
 
     def client(
-        self, key: Key, aggregates: Uncharged, state: L2GDClientState, examples: Examples, context: RoundContext
+        self, key: Key, aggregates: Uncharged, state: PersonalState, examples: Examples, context: RoundContext
     ) -> ClientOutput:
         """Local SGD in a local round, no steps in others."""
         # xi = 0: x_i <- local SGD on f_i from x_i
         work = jnp.where(aggregates.value, 0, context.work)
         now = self.training.in_round(context._replace(work=work))
         local = local_sgd(named_key(key, "local"), self.loss, state.own, (), examples, now)
-        new = L2GDClientState(local.params)
+        new = PersonalState(local.params)
         return ClientOutput(local.params, new, self.training.weight(examples), loss=local.loss)
 
     def server(self, key: Key, server: L2GDServerState, mean: SplitParams, context: RoundContext) -> L2GDServerState:
@@ -113,12 +103,12 @@ class L2GD(GlobalModel):
         """The mean, and the coin."""
         return L2GDMean(server.params, Uncharged(server.aggregates))
 
-    def step_to_mean(self, key: Key, mean: L2GDMean, state: L2GDClientState, examples: Examples, context: RoundContext):
+    def step_to_mean(self, key: Key, mean: L2GDMean, state: PersonalState, examples: Examples, context: RoundContext):
         """Move the client's model towards the mean in a round that aggregates."""
         # xi = 1: x_i <- (1 - theta) x_i + theta x_bar
         theta = jnp.where(mean.aggregates.value, self.aggregation_step_size, 0.0)
         move = lambda x, x_bar: (1 - theta).astype(x.dtype) * x + theta.astype(x.dtype) * x_bar  # noqa: E731
-        return ClientOutput((), L2GDClientState(jax.tree.map(move, state.own, mean.params)))
+        return ClientOutput((), PersonalState(jax.tree.map(move, state.own, mean.params)))
 
     def toss_again(self, key: Key, server: L2GDServerState, mean: tuple, context: RoundContext) -> L2GDServerState:
         """The coin of the next round."""
@@ -128,8 +118,3 @@ class L2GD(GlobalModel):
     def communicates(self, server: L2GDServerState, context: RoundContext) -> Array:  # type: ignore[override]
         """True in rounds that aggregate, unless all clients already have the mean of all models."""
         return server.aggregates & ~(server.has_mean & (context.cohort_size == context.num_clients))
-
-    @evaluation
-    def own_model(self, key: Key, server: L2GDServerState, state: L2GDClientState, examples: Examples):
-        """The client's personal model, as it last left it."""
-        return lambda x: self.model.logits(state.own, x)

@@ -122,11 +122,6 @@ def example_loss(model: SplitModel) -> ModelLoss:
     return ModelLoss(model)
 
 
-def representation_loss(model: SplitModel) -> ModelLoss:
-    """The loss of each example in the representation, under a frozen head: `(representation, head, x, y, key)`."""
-    return ModelLoss(model, "representation")
-
-
 def full_gradient(loss: Loss, params: PyTree, frozen: PyTree, examples: Examples, key: Key | None = None) -> PyTree:
     """The gradient of the mean loss over all of a client's examples, zero for a client without examples.
 
@@ -384,5 +379,5 @@ def fit_representation(
     first_epoch: Array | int = 0,
 ) -> Trained:
     """Train a representation under a frozen head."""
-    loss = representation_loss(model)
+    loss = ModelLoss(model, trains="representation")
     return local_sgd(named_key(key, "local"), loss, representation, head, examples, training, first_epoch)

@@ -7,9 +7,9 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.algorithms.examples import OwnModel
+from fedjax_srp.algorithms.examples import OwnModel, OwnModelState
 from fedjax_srp.algorithms.local import local_sgd
-from fedjax_srp.base import Array, ClientOutput, Examples, Key, RoundContext, Uncharged, named_key, nothing
+from fedjax_srp.base import Array, ClientOutput, Examples, Key, RoundContext, Uncharged, named_key
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import part
 
@@ -19,12 +19,6 @@ class LocalOnlyServerState(NamedTuple):
 
     params: SplitParams
     square_norm: Array  # () float, mean of |w_i|^2
-
-
-class LocalOnlyClientState(NamedTuple):
-    """The client's model w_i."""
-
-    params: SplitParams
 
 
 def square_norm(params: SplitParams) -> Array:
@@ -62,23 +56,19 @@ class LocalOnly(OwnModel):
         params = self.init_params(key, data)
         return LocalOnlyServerState(params, square_norm(params))
 
-    def init_client(self, key: Key, server: LocalOnlyServerState, examples: Examples) -> LocalOnlyClientState:
-        """The initial model."""
-        return LocalOnlyClientState(server.params)
-
     def broadcast(self, server: LocalOnlyServerState, context: RoundContext) -> tuple[()]:
         """Nothing."""
-        return nothing(server, context)
+        return ()
 
     def client(
-        self, key: Key, broadcast: tuple, state: LocalOnlyClientState, examples: Examples, context: RoundContext
+        self, key: Key, broadcast: tuple, state: OwnModelState, examples: Examples, context: RoundContext
     ) -> ClientOutput:
         """Local SGD from the client's own model."""
         # w_i <- local SGD from w_i
         now = self.training.in_round(context)
         local = local_sgd(named_key(key, "local"), self.loss, state.params, (), examples, now)
         message = Uncharged(square_norm(local.params))
-        return ClientOutput(message, LocalOnlyClientState(local.params), loss=local.loss)
+        return ClientOutput(message, OwnModelState(local.params), loss=local.loss)
 
     def server(self, key: Key, server: LocalOnlyServerState, mean: Uncharged, context: RoundContext):
         """Record the mean square norm of the models."""

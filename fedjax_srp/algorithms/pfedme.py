@@ -7,20 +7,14 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.algorithms.examples import GlobalModel
+from fedjax_srp.algorithms.examples import GlobalAndPersonalModel, PersonalState
 from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
 from fedjax_srp.algorithms.optimizers import Optimizer
-from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, evaluation, named_key
+from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, named_key
 from fedjax_srp.models.normalization import with_statistics_of
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import Above, AtLeast, Count, StepSize, part
-
-
-class PFedMeClientState(NamedTuple):
-    """The personal model theta_i."""
-
-    own: SplitParams
 
 
 class Both(NamedTuple):
@@ -51,7 +45,7 @@ class Envelope(Optimizer):
 
 
 @part
-class PFedMe(GlobalModel):
+class PFedMe(GlobalAndPersonalModel):
     """pFedMe (Dinh, Tran and Nguyen, 2020, Algorithm 1): a global model, and a personal one of every client near it.
 
     On every batch, one of the paper's local rounds, theta_i takes K gradient steps on
@@ -84,10 +78,6 @@ class PFedMe(GlobalModel):
 
     init, broadcast, gradient = FedAvg.init, FedAvg.broadcast, FedAvg.gradient  # of the global model
 
-    def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> PFedMeClientState:
-        """The initial model."""
-        return PFedMeClientState(server.params)
-
     def loss_of_theta(self, both: Both, frozen: PyTree, x: Array, y: Array, key: Key | None) -> Array:
         """The loss of each example under the personal model, (batch,)."""
         return self.loss(both.theta, frozen, x, y, key)
@@ -113,7 +103,7 @@ class PFedMe(GlobalModel):
         trained: Both = local.params
         w = with_statistics_of(trained.w, trained.theta)  # only theta_i has seen examples
         weight = self.training.weight(examples)
-        return ClientOutput(w, PFedMeClientState(trained.theta), weight, loss=local.loss)
+        return ClientOutput(w, PersonalState(trained.theta), weight, loss=local.loss)
 
     def server(self, key: Key, server: FedAvgServerState, mean: SplitParams, context: RoundContext):
         """A step towards the mean."""
@@ -121,8 +111,3 @@ class PFedMe(GlobalModel):
         beta = self.server_step_size
         params = jax.tree.map(lambda w, m: (1 - beta) * w + beta * m, server.params, mean)
         return FedAvgServerState(with_statistics_of(params, mean))
-
-    @evaluation
-    def own_model(self, key: Key, server: FedAvgServerState, state: PFedMeClientState, examples: Examples):
-        """The client's personal model, as it last left it."""
-        return lambda x: self.model.logits(state.own, x)

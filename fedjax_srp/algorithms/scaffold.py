@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp.algorithms._normalised import divided, total_step
-from fedjax_srp.algorithms.examples import gradient_message
 from fedjax_srp.algorithms.fedavg import FedAvg
 from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
 from fedjax_srp.algorithms.optimizers import Optimizer
@@ -125,4 +124,4 @@ class SCAFFOLD(FedAvg):
 
     def gradient(self, key: Key, params: ScaffoldServerState, state: Any, examples: Examples, context: RoundContext):
         """Gradient of the client's loss at the global model."""
-        return gradient_message(self.loss, params.params, (), examples, self.training, context)
+        return super().gradient(key, params.params, state, examples, context)

@@ -93,7 +93,7 @@ def test_an_empty_part_is_returned_unchanged():
     below, above = model(cut=None), model(cut="fc1")
     assert fit_head(KEY, below, below.init(KEY).representation, {}, examples, training).params == {}
     assert fit_representation(KEY, above, {}, above.init(KEY).head, examples, training).params == {}
-    loss = local.representation_loss(above)
+    loss = local.ModelLoss(above, trains="representation")
     assert local.full_gradient(loss, {}, above.init(KEY).head, examples) == {}  # without error
 
 
