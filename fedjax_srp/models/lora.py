@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 
 from fedjax_srp._checks import check_choice, checked
 from fedjax_srp.base import Array, Key, PyTree, named_key
-from fedjax_srp.models.split import SplitModel, SplitParams, _apply
+from fedjax_srp.models.split import Layer, SplitModel, SplitParams, _apply
 from fedjax_srp.parts import Above, Count, Leaf, part
 
 
@@ -51,6 +52,10 @@ class LoRA(SplitModel):
             if not same or any((jnp.shape(a), jnp.result_type(a)) != (b.shape, b.dtype) for a, b in pairs):
                 raise ValueError(f"pretrained: no parameters of model {self.model.name!r}; give those of model.init")
         super().__post_init__()
+
+    def stack(self) -> Sequence[Layer]:
+        """The layers of the base."""
+        return self.model.stack()
 
     @property
     def layer_names(self) -> tuple[str, ...]:
@@ -144,7 +149,7 @@ def lora(
     As for every cut, the algorithm decides which part is personal: FedPer and FedRep share the base, LG-FedAvg shares
     the matrices. With `is_frozen` the base has no gradient: LG-FedAvg then trains and sends only the matrices (FedIT,
     Zhang et al., 2024), FedPer trains only personal matrices; use no weight decay, which would move the base. Methods
-    that need features (MOON, FedProto, kNN-Per) do not work with LoRA.
+    that need features (FedAS, FedPAC, FedProto, FedRoD, kNN-Per, MOON) do not work with LoRA.
 
     Args:
         model: the base; its cut does not matter.

@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import KEY, assert_close, assert_same_bits, built, refused
+from reference.small import KEY, assert_close, assert_same_bits, refused
 
 import fedjax_srp as srp
 from fedjax_srp.base import Examples
+from fedjax_srp.engine.contract import check_algorithm
 
 LENGTH, VOCABULARY = 6, 9
 MODEL = srp.models.GPT((LENGTH,), VOCABULARY, embedding=8, blocks=2, heads=2)
@@ -112,14 +113,6 @@ def test_a_score_counts_tokens_and_no_padding():
     assert (float(right), float(asked)) == (3, 5)
 
 
-@pytest.mark.long
-def test_clients_learn_to_count():
-    options = {"optimizer": srp.SGD(0.5), "batch_size": 4, "epochs": 15}
-    method = srp.methods.get("fedper", dataset=DATA, model=MODEL, **options)
-    history = srp.simulate(method, DATA, num_rounds=3, key=KEY, progress=False, devices=1)
-    assert history.mean_accuracy[-1] > 0.5  # an eighth by chance
-
-
 def test_refusals_of_data():
     one = [np.ones((2, 4), int)]
     for train, test, options, message in (
@@ -186,21 +179,6 @@ def test_either_part_may_be_personal_and_the_base_frozen(name, is_frozen):
     assert (apart > 1e-5) == (name != "lg_fedavg" or not is_frozen)
 
 
-@pytest.mark.long
-def test_bytes_are_those_of_the_shared_part():
-    model = srp.models.lora(srp.models.MLP((LENGTH,), VOCABULARY, hidden=(4,)), rank=2)
-    x, y = np.ones((4, LENGTH)), np.arange(4)
-    data = srp.data.from_arrays(
-        x, y, x + 1, y, train_indices=[[0], [1]], test_indices=[[2], [3]], num_classes=VOCABULARY
-    )
-    sizes = [4 * sum(leaf.size for leaf in jax.tree.leaves(part)) for part in model.init(KEY)]
-    found = {}
-    for name in ("fedper", "lg_fedavg"):
-        algorithm = built({"fedper": srp.algorithms.FedPer, "lg_fedavg": srp.algorithms.LGFedAvg}[name], model)
-        found[name] = srp.simulate(algorithm, data, num_rounds=1, key=KEY, progress=False, devices=1).bytes_up
-    assert [found["fedper"], found["lg_fedavg"]] == sizes
-
-
 def test_pretrained_parameters_are_no_constants_of_the_program():
     one, other = (srp.models.lora(MODEL, pretrained=params_of(MODEL, jax.random.key(i))) for i in (0, 1))
     assert one != other
@@ -215,6 +193,10 @@ def test_a_base_under_trained_lora_matrices_keeps_its_batch_norm():
     x = 2 + jax.random.normal(key, (5, 3))
     trained = model.classify(head, model.rest(body, model.stem(body, x), key), key)
     np.testing.assert_array_equal(trained, model.logits(srp.models.SplitParams(body, head), x))
+
+
+def test_fedsgd_takes_the_blocks_of_the_base():
+    check_algorithm(srp.algorithms.FedSGD(srp.models.lora(MODEL)), DATA)
 
 
 def test_refusals_of_lora():
