@@ -3,164 +3,62 @@
 import dataclasses
 import doctest
 import functools
-from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from method_helpers import KEY, NUM_CLIENTS, SHAPES, algorithm_of, cohort_sizes, record, steps_of
+from method_helpers import SHAPES, algorithm_of, cohort_sizes, record, steps_of
 
 import fedjax_srp as srp
-from fedjax_srp.base import Examples, RoundContext
 from fedjax_srp.methods import build, options, own, table
 from fedjax_srp.options import values_of
 
-ALL = ("fc1", "fc2", "fc3", "out")  # the paper's MLP of three hidden layers
-
-
-class Row(NamedTuple):
-    shared: tuple[str, ...]  # layers that the server broadcasts
-    personal: tuple[str, ...]  # layers that a client keeps
-    head: tuple[str, ...]  # layers above the cut, which `fine_tune` trains in FedAvg
-    evaluation: str  # the first one
-    twin: str | None  # None: no doubling
-
-
-FEDREP = Row(ALL[:3], ALL[3:], ALL[3:], "fine_tune", None)  # head: the last layer
-LG = Row(ALL[2:], ALL[:2], ALL[2:], "fine_tune", None)  # the last two layers are global
-FEDAVG = Row(ALL, (), ALL[3:], "global", None)
-TABLE = {
-    "fedrep": FEDREP,
-    "srpfl": FEDREP._replace(twin="fedrep"),
-    "lg_fedavg": LG,
-    "lg_srpfl": LG._replace(twin="lg_fedavg"),
-    "fedavg": FEDAVG,
-    "flanp_fedavg": FEDAVG._replace(twin="fedavg"),
-    "fedavg_ft": FEDAVG._replace(evaluation="fine_tune"),
-    "flanp_fedavg_ft": FEDAVG._replace(evaluation="fine_tune", twin="fedavg_ft"),
-    "hf_maml": FEDAVG._replace(evaluation="one_inner_step"),
-    "fedbuff": FEDAVG._replace(shared=(), personal=ALL),  # handed out after the round, and kept however old
-    "fedasync": FEDAVG._replace(shared=(), personal=ALL),
-    "fedat": FEDAVG,
-    "local_only": FEDAVG._replace(shared=(), personal=ALL, evaluation="own_model"),
-    "fedsgd": FEDAVG,
-    "fedavgm": FEDAVG,
-    "fedadagrad": FEDAVG,
-    "fedadam": FEDAVG,
-    "fedyogi": FEDAVG,
-    "moon": FEDAVG._replace(personal=ALL[:3]),  # the representation as it was left
-    "fedbabu": FEDAVG._replace(evaluation="fine_tune_all"),
-    "fedbn": FEDAVG._replace(evaluation="own_model"),  # the table's model has no BatchNorm
-    "fedrod": FEDAVG._replace(personal=ALL[3:], evaluation="own_model"),
-    "fedproto": FEDAVG._replace(shared=(), personal=ALL, evaluation="nearest_prototype"),
-    "knn_per": FEDAVG._replace(evaluation="neighbours"),
-    "feddyn": FEDAVG._replace(personal=ALL),  # h_i has every layer
-    "pfedme": FEDAVG._replace(personal=ALL, evaluation="own_model"),
-    "fedala": FEDAVG._replace(personal=ALL[3:], evaluation="aggregated"),
-    "fedamp": FEDAVG._replace(personal=ALL, evaluation="own_model"),
-    "fedpac": FEDREP._replace(evaluation="own_head"),
-    "fedas": FEDREP._replace(personal=ALL, evaluation="own_model"),
-    "fedprox": FEDAVG,
-    "heterofl": FEDAVG,
-    "fedrolex": FEDAVG,
-    "fjord": FEDAVG,
-    "scaffold": FEDAVG._replace(personal=ALL),  # a variate of every layer
-    "fedprox_ft": FEDAVG._replace(evaluation="fine_tune"),
-    "scaffold_ft": FEDAVG._replace(personal=ALL, evaluation="fine_tune"),
-    "fed_mtl": FEDAVG._replace(personal=ALL, evaluation="own_model"),
-    "fedper": FEDREP,
-    "per_fedavg": FEDAVG._replace(evaluation="fine_tune_all"),
-    "l2gd": FEDAVG._replace(shared=(), personal=ALL, evaluation="own_model"),  # the mean is handed out after the round
-    "apfl": FEDAVG._replace(personal=ALL, evaluation="own_model"),
-    "ditto": FEDAVG._replace(personal=ALL, evaluation="own_model"),
-    "fedgate": FEDAVG._replace(personal=ALL),  # gradient tracking of every layer
-    "flanp": FEDAVG._replace(personal=ALL, twin="fedgate"),
-    "fednova": FEDAVG,
-    "flanp_fednova": FEDAVG._replace(twin="fednova"),
-    "flanp_fedavg_criterion": FEDAVG._replace(twin="fedavg"),
-}
 BY_CRITERION = {"flanp", "flanp_fednova", "flanp_fedavg_criterion"}  # stages end by what is learned
 AT_FIRST = {"fedbuff": 10, "fedat": 10, "fedasync": 1, **dict.fromkeys(BY_CRITERION, 10)}  # size of their cohorts
 COMMON = {"learning_rate": 0.01, "batch_size": 10, "epochs": 1, "weighting": "uniform", "fine_tune_epochs": 10}
-FEDOPT = COMMON | {"server_step_size": 0.01, "beta1": 0.9, "beta2": 0.99, "adaptivity": 1e-3}
-DEFAULTS = {  # of a method, or of its algorithm
+FEDOPT = {"server_step_size": 0.01, "beta1": 0.9, "beta2": 0.99, "adaptivity": 1e-3}
+DEFAULTS = {  # of a method, or of its algorithm, beside the common ones
     "fedavgm": FEDOPT | {"rule": "momentum", "server_step_size": 1.0},
     "fedadagrad": FEDOPT | {"rule": "adagrad", "beta1": 0.0},
     "fedadam": FEDOPT | {"rule": "adam"},
     "fedyogi": FEDOPT | {"rule": "yogi"},
-    "moon": COMMON | {"mu": 1.0, "temperature": 0.5},
-    "fedbabu": COMMON,
-    "fedbn": COMMON | {"own": "normalisation"},
-    "fedrod": COMMON,
-    "fedproto": COMMON | {"penalty": 1.0},
-    "knn_per": COMMON | {"num_neighbours": 10, "own_share": 0.5},
-    "feddyn": COMMON | {"penalty": 0.01},
-    "pfedme": COMMON | {"penalty": 15.0, "inner_steps": 5, "inner_step_size": 0.09, "server_step_size": 1.0},
-    "fedala": COMMON | {"weight_step_size": 1.0, "weight_share": 0.8, "start_epochs": 11},
-    "fedamp": COMMON | {"penalty": 1.0, "attention_step_size": 1.0, "attention_width": 1.0},
-    "fedpac": COMMON | {"penalty": 1.0, "head_epochs": 1},
-    "fedas": COMMON | {"alignment_step_size": 0.01},
-    "fedrep": COMMON | {"head_epochs": 10, "representation_epochs": 1},
-    "lg_fedavg": COMMON,
-    "fedavg": COMMON,
-    "fedbuff": COMMON | {"server_step_size": 1.0, "staleness_exponent": 0.5},
-    "fedasync": COMMON
-    | {"server_step_size": 0.6, "staleness_exponent": 0.5, "discount": "polynomial"}
-    | {"hinge_slope": 10.0, "hinge_start": 4.0, "mu": 0.005},
-    "hf_maml": COMMON | {"inner_step_size": 0.01, "difference": 1e-3, "inner_steps": 1},
-    "local_only": COMMON,
-    "fedsgd": COMMON | {"weighting": "num_examples"},
-    "fedat": COMMON | {"mu": 0.4, "num_tiers": 5},
-    "heterofl": COMMON | {"rates": (0.0625, 0.125, 0.25, 0.5, 1.0)},
-    "fedrolex": COMMON | {"rates": (0.0625, 0.125, 0.25, 0.5, 1.0)},
-    "fjord": COMMON | {"rates": (0.2, 0.4, 0.6, 0.8, 1.0)},
-    "fedprox": COMMON | {"mu": 0.1},
-    "scaffold": COMMON | {"server_step_size": 1.0, "counts_momentum": True},
-    "fed_mtl": COMMON,
-    "fedper": COMMON,
-    "per_fedavg": COMMON | {"inner_step_size": 1e-4, "difference": 1e-3, "inner_steps": 1, "support_fraction": 0.8},
-    "l2gd": COMMON | {"aggregation_step_size": 0.05, "aggregation_probability": 0.9},
-    "apfl": COMMON | {"own_share": 0.75, "adaptive": False},
-    "ditto": COMMON | {"penalty": 1.0},
-    "fedgate": COMMON | {"server_step_size": 1.0},
-    "fednova": COMMON,
+    "moon": {"mu": 1.0, "temperature": 0.5},
+    "fedbn": {"own": "normalisation"},
+    "fedproto": {"penalty": 1.0},
+    "knn_per": {"num_neighbours": 10, "own_share": 0.5},
+    "feddyn": {"penalty": 0.01},
+    "pfedme": {"penalty": 15.0, "inner_steps": 5, "inner_step_size": 0.09, "server_step_size": 1.0},
+    "fedala": {"weight_step_size": 1.0, "weight_share": 0.8, "start_epochs": 11},
+    "fedamp": {"penalty": 1.0, "attention_step_size": 1.0, "attention_width": 1.0},
+    "fedpac": {"penalty": 1.0, "head_epochs": 1},
+    "fedas": {"alignment_step_size": 0.01},
+    "fedrep": {"head_epochs": 10, "representation_epochs": 1},
+    "fedbuff": {"server_step_size": 1.0, "staleness_exponent": 0.5},
+    "fedasync": {"server_step_size": 0.6, "staleness_exponent": 0.5, "discount": "polynomial", "mu": 0.005}
+    | {"hinge_slope": 10.0, "hinge_start": 4.0},
+    "hf_maml": {"inner_step_size": 0.01, "difference": 1e-3, "inner_steps": 1},
+    "fedsgd": {"weighting": "num_examples"},
+    "fedat": {"mu": 0.4, "num_tiers": 5},
+    "heterofl": {"rates": (0.0625, 0.125, 0.25, 0.5, 1.0)},
+    "fedrolex": {"rates": (0.0625, 0.125, 0.25, 0.5, 1.0)},
+    "fjord": {"rates": (0.2, 0.4, 0.6, 0.8, 1.0)},
+    "fedprox": {"mu": 0.1},
+    "scaffold": {"server_step_size": 1.0, "counts_momentum": True},
+    "per_fedavg": {"inner_step_size": 1e-4, "difference": 1e-3, "inner_steps": 1, "support_fraction": 0.8},
+    "l2gd": {"aggregation_step_size": 0.05, "aggregation_probability": 0.9},
+    "apfl": {"own_share": 0.75, "adaptive": False},
+    "ditto": {"penalty": 1.0},
+    "fedgate": {"server_step_size": 1.0},
 }
 
 
-@pytest.fixture(params=TABLE)
+@pytest.fixture(params=srp.methods.names())
 def name(request):
     return request.param
 
 
-def test_the_table_is_complete():
-    assert sorted(srp.methods.names()) == sorted(TABLE)
+def test_examples_of_the_package_run():
     for module in (build, options, own, table):
         assert doctest.testmod(module).failed == 0
-
-
-def layers_of(params):
-    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(params)]
-    return tuple(layer for layer in ALL if any(f"['{layer}']" in path for path in paths))
-
-
-def test_layers_and_evaluation(name):
-    row, algorithm = TABLE[name], srp.methods.get(name, dataset=SHAPES, hidden=(4, 4, 4)).algorithm
-    one = jnp.int32(1)
-    examples = Examples(jnp.zeros((2, 5)), jnp.zeros(2, jnp.int32), one)
-
-    def parts(key):
-        server = algorithm.init(key, SHAPES)
-        context = RoundContext(one, one, one, NUM_CLIENTS, one)
-        client = algorithm.init_client(key, server, examples)
-        return server, algorithm.round.download(server, client, context), client
-
-    server, broadcast, client = jax.eval_shape(parts, KEY)
-    assert layers_of(broadcast) == row.shared
-    assert layers_of(client) == row.personal
-    assert layers_of(getattr(server, "params", server).head) == row.head
-    assert next(iter(algorithm.evaluations)) == row.evaluation
-    assert srp.methods.recipe(name).twin == row.twin
 
 
 def test_who_takes_part(name):
@@ -171,7 +69,7 @@ def test_who_takes_part(name):
         assert name not in BY_CRITERION or cohort_sizes(get(initial=25).participation, (0, 9)) == [25, 25]
         return
     rounds = (0, 9, 10, 19, 20, 29, 30, 39, 40, 149)
-    doubles = TABLE[name].twin is not None
+    doubles = srp.methods.recipe(name).doubling
     of_all = [10, 10, 20, 20, 40, 40, 80, 80, 100, 100] if doubles else [100] * 10
     if name in ("fednova", "heterofl", "fedrolex", "fjord"):  # everybody, with as much work as fits
         assert cohort_sizes(get().participation, rounds) == of_all
@@ -189,7 +87,7 @@ def test_defaults_are_the_papers(name):
     assert algorithm.tuning.optimizer == algorithm.training.optimizer
     found = values_of(algorithm, leave_out=("model", "evaluation"))
     given = {option: value for option, value in found.items() if value is not None}
-    assert given == DEFAULTS.get(name, DEFAULTS.get(algorithm.name))
+    assert given == COMMON | DEFAULTS.get(name, DEFAULTS.get(algorithm.name, {}))
 
 
 def test_the_optimizers_of_the_code(name):
@@ -207,8 +105,9 @@ def test_what_only_other_methods_read_is_refused_unless_it_is_shared(name):
     assert method.name == name
     unread = {"inner_step_size"} if name not in ("hf_maml", "per_fedavg", "pfedme") else set()
     unread |= {"head_epochs"} if name not in ("fedrep", "srpfl", "fedpac") else set()
-    unread |= {"initial"} if TABLE[name].twin is None else set()
-    unread |= {"rounds_per_stage", "redraw"} if TABLE[name].twin is None or name in BY_CRITERION else set()
+    doubles = srp.methods.recipe(name).doubling
+    unread |= {"initial"} if not doubles else set()
+    unread |= {"rounds_per_stage", "redraw"} if not doubles or name in BY_CRITERION else set()
     recorded = record(name, shared=options)
     assert {option for option in options if option not in recorded} == unread
     assert all(recorded[option] == options[option] for option in options.keys() - unread)
