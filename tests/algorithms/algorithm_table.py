@@ -14,6 +14,7 @@ from reference.small import NUM_CLASSES, NUM_FEATURES, built, clients_of, federa
 
 import fedjax_srp as srp
 from fedjax_srp import algorithms
+from fedjax_srp.algorithms._template import Template
 from fedjax_srp.base import FederatedAlgorithm
 from fedjax_srp.data import FederatedData
 
@@ -161,6 +162,7 @@ TABLE = {
         algorithms.PFedMe, {"penalty": -0.1}, {"inner_steps": 0}, {"inner_step_size": 0.0}, {"server_step_size": 0.0},
         penalty=2.0, inner_step_size=0.1, **SIZED,
     ),
+    "template": small(Template, {"penalty": -0.1}, **SIZED),  # the file that authors copy
     "scaffold": small(algorithms.SCAFFOLD, UNWEIGHTED, {"server_step_size": 0.0}, server_step_size=0.7),
     "linear_fedavg": small_linear(
         algorithms.LinearFedAvg, {"local_steps": 0}, {"fine_tune_samples": 0}, {"fine_tune_steps": 1.5},
@@ -175,4 +177,5 @@ TABLE = {
 
 # `make test` runs every test of these; `make test-long` those of all.
 CORE = ("fedavg", "fedrep", "fedbuff", "linear_fedrep")
-of_core = pytest.mark.short(*(f"{name}*" for name in CORE))
+SHORT = (*CORE, "template")
+of_core = pytest.mark.short(*(f"{name}*" for name in SHORT))

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithm_table import CORE, COUNTS, NUM_CLIENTS, TABLE, TEST_COUNTS, classification, of_core, with_padding
+from algorithm_table import CORE, COUNTS, NUM_CLIENTS, SHORT, TABLE, TEST_COUNTS, classification, of_core, with_padding
 from reference.small import (
     ALGORITHMS,
     KEY,
@@ -31,6 +31,7 @@ from reference.small import (
 
 import fedjax_srp as srp
 from fedjax_srp import algorithms
+from fedjax_srp.algorithms._template import Template
 from fedjax_srp.base import FederatedAlgorithm, Phase, RoundContext
 from fedjax_srp.data import FederatedData
 from fedjax_srp.options import argument_help
@@ -52,16 +53,16 @@ SHARED_FILES = {"examples", "linear", "local", "optimizers", "training"}  # no a
 
 def test_every_public_algorithm_and_every_file_of_the_folder_has_a_row():
     files = {path.stem for path in Path(algorithms.__file__).parent.glob("*.py") if not path.stem.startswith("_")}
-    assert set(TABLE) == set(ALGORITHMS) == files - SHARED_FILES
+    assert set(TABLE) - {"template"} == set(ALGORITHMS) == files - SHARED_FILES
     assert len(ALGORITHMS) == len(algorithms.__all__)
 
 
 def test_names_of_file_class_and_algorithm_agree(name):
-    cls = ALGORITHMS[name]
+    algorithm = TABLE[name].make()
+    cls = type(algorithm)
+    assert cls is ALGORITHMS.get(name, Template)
     assert cls.__name__.lower() == name.replace("_", "")
-    assert cls.__module__.rpartition(".")[2] == name
-    assert type(TABLE[name].make()) is cls
-    assert TABLE[name].make().name == name
+    assert cls.__module__.rpartition(".")[2].removeprefix("_") == algorithm.name == name
 
 
 def test_built_again_it_is_equal_and_its_floats_are_its_leaves(name):
@@ -109,8 +110,9 @@ def test_protocol(name):
             assert not arrays, f"{function} closes over an array: it would become a constant of the program"
 
 
-def check_documentation(cls):
-    """Every field is documented, in the class or its base, and the sections are there."""
+def test_documentation_names_every_field(name):
+    """In the class or its base; and the sections are there."""
+    cls = type(TABLE[name].make())
     doc, said = inspect.getdoc(cls), argument_help(cls)
     for parameter in inspect.signature(cls).parameters:
         assert said.get(parameter), parameter
@@ -118,20 +120,11 @@ def check_documentation(cls):
         assert f"\n{section}\n" in doc, section
 
 
-def check_examples(cls):
-    """The examples in the docstrings of its file run."""
-    results = doctest.testmod(importlib.import_module(cls.__module__))
+@pytest.mark.short("fedavg", "linear_fedrep", "template")
+def test_examples_run(name):
+    results = doctest.testmod(importlib.import_module(type(TABLE[name].make()).__module__))
     assert results.attempted > 0
     assert results.failed == 0
-
-
-def test_documentation_names_every_field(name):
-    check_documentation(ALGORITHMS[name])
-
-
-@pytest.mark.short("fedavg", "linear_fedrep")
-def test_examples_run(name):
-    check_examples(ALGORITHMS[name])
 
 
 @pytest.mark.parametrize(
@@ -144,7 +137,7 @@ def test_refusals_name_argument_and_value(make, options):
     assert str(value) in message
 
 
-@pytest.mark.short("fedavg", "fedrep")
+@pytest.mark.short("fedavg", "fedrep", "template")
 @pytest.mark.parametrize("name", [name for name, row in TABLE.items() if row.data is classification])
 def test_fine_tuning_may_have_its_own_optimizer(name):
     slow, fast = (0.05, 0.1), (0.2, 0.5)  # step size, momentum
@@ -251,7 +244,7 @@ def test_the_same_run_has_the_same_bits(name):
     assert_same_bits(rerun(base(name).run, name)[-1], base(name).states[-1])
 
 
-@pytest.mark.short(*(f"{name}-{OTHERS[0]}" for name in CORE), f"fedavg-{OTHERS[1]}", f"linear_fedrep-{OTHERS[1]}")
+@pytest.mark.short(*(f"{name}-{OTHERS[0]}" for name in SHORT), f"fedavg-{OTHERS[1]}", f"linear_fedrep-{OTHERS[1]}")
 @pytest.mark.parametrize("layout_name", OTHERS)
 def test_chunks_and_devices_do_not_matter(name, layout_name):
     run = spread(name, layout_name).feed(TABLE[name].data()).place(base(name).start)
@@ -314,7 +307,7 @@ def poisoned_rows(leaf, clients):
     return leaf
 
 
-@pytest.mark.short(*(f"{name}-{BASE}" for name in CORE), f"fedavg-{OTHERS[1]}", f"linear_fedrep-{OTHERS[1]}")
+@pytest.mark.short(*(f"{name}-{BASE}" for name in SHORT), f"fedavg-{OTHERS[1]}", f"linear_fedrep-{OTHERS[1]}")
 @pytest.mark.parametrize("layout_name", LAYOUTS)
 def test_clients_that_take_no_part_are_neither_read_nor_written(name, layout_name):
     run, start = spread(name, layout_name), base(name).start
