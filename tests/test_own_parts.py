@@ -90,8 +90,6 @@ def test_options_of_custom_models_do_not_collide():
     with pytest.raises(ValueError, match="momentum: read by its algorithm and by its model; rename your field"):
         srp.methods.get("fedrep", dataset=DATA, model="narrow")
     srp.models.register("narrow", narrow)
-    with pytest.raises(ValueError, match="width: belongs to model 'narrow', not to 'mlp'"):
-        srp.models.get("mlp", DATA, width=3)
     with pytest.raises(ValueError, match=r"unknown option 'widht' of model 'narrow'.*width"):
         srp.models.get("narrow", DATA, widht=3)
 

@@ -181,7 +181,7 @@ def local_sgd(
         Parameters, the optimizer's state, the mean loss if the run records it, and the number of steps.
 
     Raises:
-        ValueError: the loss has another shape, or the optimizer needs more than a gradient.
+        ValueError: the loss has another shape.
     """
     if not jax.tree.leaves(params):
         state = training.optimizer.init(params) if optimizer_state is None else optimizer_state

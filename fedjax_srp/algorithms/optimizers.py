@@ -23,6 +23,8 @@ Schedule = Callable[[Any], Any]  # the number of a local step -> its step size
 class Optimizer:
     """An optimizer of optax as a part; its state is reset in every round.
 
+    A step gets the gradient but no loss, so line searches and optimizers that need the loss do not work.
+
     Attributes:
         default_class: the class whose fields are the options of an optimizer on the command line.
     """
@@ -44,15 +46,7 @@ class Optimizer:
 
     def update(self, gradient: PyTree, state: PyTree, params: PyTree) -> tuple[PyTree, PyTree]:
         """Return the update of the parameters, and the new state."""
-        try:
-            return self.transformation().update(gradient, state, params)
-        except TypeError as error:
-            if "required keyword-only argument" not in str(error):
-                raise
-            raise ValueError(
-                f"optimizer: {error}; a step gets the gradient but no loss, so line searches and optimizers that need "
-                "the loss do not work; give e.g. optax.adam(1e-3)"
-            ) from None
+        return self.transformation().update(gradient, state, params)
 
 
 @part

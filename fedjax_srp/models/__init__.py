@@ -1,7 +1,7 @@
 """Models, each split at a named layer into a representation and a head."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal
 
 from fedjax_srp._checks import check_known, checked
@@ -103,7 +103,7 @@ def get(
     head_layers: int = 1,
     augment: Literal["crop_flip"] | None = None,
     initialization: Literal["torch"] | None = None,
-    **options: Any,
+    **given: Any,
 ) -> SplitModel:
     """A model by name, shaped for a data set.
 
@@ -114,12 +114,14 @@ def get(
         augment: augmentation in training: "crop_flip" shifts images by up to 4 pixels and mirrors half of them, as in
             the authors' code on CIFAR; None for none.
         initialization: "torch" for PyTorch's defaults, used in FedRep's experiments; None for Flax's.
-        **options: of that model, see `options`.
+        **given: options of that model, see `options`.
     """
     check_dataset(dataset)
-    _check_options(name, options)
+    if "cut" in given:
+        raise ValueError("cut: it follows from head_layers; give head_layers, or call model.recut(layer)")
+    check_known("option", given, options(name), of=f"model {name!r}")
     try:
-        model = FACTORIES[name](tuple(dataset.example_shape), dataset.num_classes, **options)
+        model = FACTORIES[name](tuple(dataset.example_shape), dataset.num_classes, **given)
     except ValueError as error:
         data_name = getattr(dataset, "name", type(dataset).__name__)
         raise ValueError(f"model={name!r} for data set {data_name!r}: {error}") from None
@@ -140,14 +142,3 @@ def options(name: str) -> dict[str, Any]:
     known = options_of(FACTORIES[name])
     names = [*known][2:] if not is_part(FACTORIES[name]) else [n for n in known if n not in _COMMON_FIELDS]
     return {option: known[option].default for option in names if option != "cut"}
-
-
-def _check_options(name: str, given: Mapping[str, Any]) -> None:
-    known = options(name)
-    for option in given:
-        owners = " or ".join(repr(model) for model in FACTORIES if option in options(model))
-        if option == "cut":
-            raise ValueError("cut: it follows from head_layers; give head_layers, or call model.recut(layer)")
-        if owners and option not in known:
-            raise ValueError(f"{option}: belongs to model {owners}, not to {name!r}; leave it out or change the model")
-    check_known("option", given, known, of=f"model {name!r}")

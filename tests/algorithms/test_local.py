@@ -250,18 +250,17 @@ WRONG_LOSSES = {  # name -> (loss of a model, what it returned for so many examp
 }
 
 
-def trained_by(function, model, optimizer=SGD(0.01)):  # noqa: B008
-    """Trace one of the functions that use a model's loss or an optimizer."""
-    algorithm = srp.algorithms.FedSGD(model, srp.Training(optimizer, weighting="num_examples"))
+def trained_by(function, model):
+    """Trace one of the functions that use a model's loss."""
+    algorithm = srp.algorithms.FedSGD(model)
     client, context = DATA.train_client(jnp.int32(0)), RoundContext(*[jnp.int32(1)] * 3, 4, jnp.int32(1))
-    of_loss, how = local.example_loss(model), srp.Training(optimizer, batch_size=4, epochs=None, steps=2).alone()
+    of_loss, how = local.example_loss(model), srp.Training(batch_size=4, epochs=None, steps=2).alone()
     ways = {
         "local_sgd": lambda: local_sgd(KEY, of_loss, PARAMS, (), client, how._replace(epochs=1, steps=None)),
         "drawn batches": lambda: local_sgd(KEY, of_loss, PARAMS, (), client, how),
         "full_gradient": lambda: local.full_gradient(of_loss, PARAMS, (), client),
         "fit_head": lambda: fit_head(KEY, model, PARAMS.representation, PARAMS.head, client, how),
         "fedsgd": lambda: algorithm.round.client(KEY, PARAMS, (), client, context),
-        "server": lambda: algorithm.round.server(KEY, algorithm.init(KEY, DATA), PARAMS, context),
     }
     return jax.eval_shape(ways[function])
 
@@ -276,31 +275,6 @@ def test_a_loss_must_be_one_number_per_example(function, name):
     message = f"loss returned {returned.format(rows)} for {rows} examples, it must return ({rows},): one number"
     with refused(re.escape(message)):
         trained_by(function, changed(MODEL, loss=loss))
-
-
-@pytest.mark.parametrize("function", ["local_sgd", "drawn batches", "server"])
-@pytest.mark.parametrize(
-    ("optimizer", "wants"),
-    [
-        (optax.polyak_sgd(), "'value'"),
-        (optax.lbfgs(), "'value_fn'"),
-        (optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau()), "'value'"),
-    ],
-    ids=["polyak_sgd", "lbfgs", "reduce_on_plateau"],
-)
-def test_an_optimizer_that_needs_more_than_a_gradient_is_refused(function, optimizer, wants):
-    with jax.numpy_dtype_promotion("standard"):  # of optax
-        trained_by(function, MODEL, optax.adam(1e-3))
-        with pytest.raises(ValueError, match=r"optimizer: .*; a step gets the gradient but no loss") as caught:
-            trained_by(function, MODEL, optimizer)
-    assert wants in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_other_errors_of_an_optimizer_are_not_changed():
-    broken = optax.GradientTransformation(lambda params: (), lambda updates, state, params: updates + None)
-    with pytest.raises(TypeError, match="can only concatenate tuple"):
-        trained_by("local_sgd", MODEL, broken)
 
 
 def test_only_plain_sgd_needs_no_selection_of_parameters():
@@ -355,23 +329,6 @@ def test_step_sizes_follow_the_round_or_the_local_steps_of_a_round(case):
 def test_an_evaluation_refuses_an_optimizer_that_depends_on_the_round():
     with pytest.raises(ValueError, match="fine_tune_optimizer"):
         srp.algorithms.FedAvg(MODEL, srp.Training(FOLLOWING["formula"][0]))
-
-
-@pytest.mark.parametrize(
-    ("numbers", "message"),
-    [
-        ((0.0,), "learning_rate=0.0 must be positive; give a step size"),
-        ((-0.1,), "learning_rate=-0.1 must be positive"),
-        ((jnp.float32(np.nan),), "learning_rate must be finite and >= 0, got nan"),
-        ((0.1, -0.5), "momentum=-0.5 must be at least 0; give None for none"),
-        ((0.1, 1), "momentum=1 must be below 1; give None for none"),
-        ((0.1, 0.5, -1e-4), "weight_decay=-0.0001 must be at least 0; give None for none"),
-    ],
-)
-def test_numbers_out_of_range_are_refused(numbers, message):
-    with pytest.raises(ValueError, match=message):
-        SGD(*numbers)
-    SGD(lambda count: 0.1)  # the values of a schedule are not checked
 
 
 def test_batches_drawn_with_replacement_do_not_depend_on_padding():

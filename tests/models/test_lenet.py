@@ -36,15 +36,6 @@ def test_logits_agree_with_numpy(shape, strategy):
     np.testing.assert_allclose(jax.jit(model.logits)(params, x), numpy_lenet(params, x), rtol=2e-5, atol=2e-5)
 
 
-def test_grey_images_with_and_without_a_channel_axis_are_the_same():
-    x = jax.random.normal(KEY, (2, 16, 16))
-    with_axis, without = (small(shape, convolution="patches") for shape in ((16, 16, 1), (16, 16)))
-    params = jax.jit(without.init)(KEY)
-    jax.tree.map(np.testing.assert_array_equal, jax.jit(with_axis.init)(KEY), params)
-    logits = jax.jit(lambda p, x: (with_axis.logits(p, x[..., None]), without.logits(p, x)))
-    np.testing.assert_array_equal(*logits(params, x))
-
-
 def test_cut_anywhere():
     model = LeNet5CIFAR100((16, 16, 3), 4, **SMALL)
     x, whole = jax.random.normal(KEY, (2, 16, 16, 3)), jax.jit(model.init)(KEY)
@@ -184,5 +175,3 @@ def test_models_have_names():
         srp.models.get("lenet5", data, width=3)
     with refused(r"cut: it follows from head_layers; give head_layers, or call model.recut"):
         srp.models.get("lenet5", data, cut="fc2")
-    with refused("vocabulary: belongs to model 'lstm', not to 'lenet5'; leave it out"):
-        srp.models.get("lenet5", data, vocabulary=3)
