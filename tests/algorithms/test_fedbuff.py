@@ -3,7 +3,6 @@
 import functools
 import itertools
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -116,24 +115,6 @@ def test_fedbuff_is_a_queue_of_jobs(k, sgd, options, run_options, clock_name):
                 "fine_tune": fedavg.fine_tuned_accuracy(step.params, ["out"], client, tuning, sgd),
             }
             assert {name: total[i] / count[i] for name, (total, count) in scores.items()} == expected_scores
-
-
-def test_updates_lose_weight_by_the_power_law():
-    """The update of a client whose model has staleness tau is (1 + tau)^-a times a fresh one."""
-    split_model, _, data = setting()
-    algorithm = srp.algorithms.FedBuff(split_model, staleness_exponent=0.7)
-    examples, server = data.train_client(jnp.int32(2)), algorithm.init(KEY, data)
-    state = algorithm.init_client(KEY, server, examples)
-
-    def update(version):
-        context = srp.RoundContext(jnp.int32(9), jnp.int32(0), jnp.int32(1), NUM_CLIENTS, jnp.int32(1))
-        return algorithm.round.client(KEY, (), state._replace(version=jnp.int32(version)), examples, context)
-
-    fresh = update(9).message
-    for version in (8, 5, 0):
-        tau, stale = 9 - version, update(version)
-        assert float(stale.info["staleness"]) == tau
-        assert_close(stale.message, jax.tree.map(lambda d, tau=tau: (1 + tau) ** -0.7 * d, fresh), 1e-12)
 
 
 @pytest.mark.short("3-5-run_options2-dynamic")

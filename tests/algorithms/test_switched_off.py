@@ -19,7 +19,6 @@ MODELS, OWN = "server.params", "clients.params"  # of a global model, and of cli
 WHOLE = "server"
 DOUBLING, AT_RANDOM = srp.participation.Doubling(2, 1), srp.participation.Uniform(3)
 SIZED, STEPS = {"weighting": "num_examples"}, {"epochs": None, "steps": 4, "weighting": "num_examples"}
-NO_MEMORY = {"beta1": 0.0, "beta2": 0.0, "adaptivity": 1e10}
 
 
 class Limit(NamedTuple):
@@ -46,13 +45,6 @@ LIMITS = {
     "fedopt without momentum": Limit(
         "fedopt", {"rule": "momentum", "beta1": 0.0, "server_step_size": 1.0}, "fedavg", policy=DOUBLING
     ),
-    # Then sqrt(v) + tau is once or twice tau in every round: v stays at tau^2, but for Adam's with beta2 = 0.
-    **{
-        f"{rule} whose tau is huge": Limit(
-            "fedopt", {"rule": rule, "server_step_size": roots * 1e10, **NO_MEMORY}, "fedavg", rtol=1e-8
-        )
-        for rule, roots in {"adam": 1, "adagrad": 2, "yogi": 2}.items()
-    },
     "fedala whose weights stay": Limit("fedala", {"weight_step_size": 0.0}, "fedavg", policy=DOUBLING),
     "fednova with equal steps": Limit("fednova", {}, "fedavg", policy=DOUBLING, options=STEPS),
     "scaffold of identical clients": Limit(
@@ -94,9 +86,6 @@ LIMITS = {
     "l2gd that never aggregates": Limit("l2gd", {"aggregation_probability": 0.0}, "local_only", BESIDE, DOUBLING),
     "ditto without its penalty": Limit("ditto", {"penalty": 0.0}, "local_only", BESIDE, DOUBLING),
     "apfl with its own model alone": Limit("apfl", {"own_share": 1.0}, "local_only", BESIDE, AT_RANDOM),
-    # The global model is FedAvg's, whatever pulls the personal model to it.
-    "the shared model of ditto": Limit("ditto", {"penalty": 2.0}, "fedavg", policy=DOUBLING),
-    "the shared model of apfl": Limit("apfl", {"own_share": 0.4}, "fedavg", policy=AT_RANDOM),
 }  # fmt: skip
 
 

@@ -1,10 +1,10 @@
-"""FedGATE as FLANP runs it (Reisizadeh et al., Algorithm 2), in NumPy: as printed, and for unequal numbers of steps."""
+"""FedGATE as FLANP runs it (Reisizadeh et al., Algorithm 2), in NumPy, for unequal numbers of steps."""
 
 from typing import NamedTuple
 
 import numpy as np
 from reference import mlp
-from reference.local import Sgd, combine, mean, train, weight
+from reference.local import combine, mean, train, weight
 
 
 class State(NamedTuple):
@@ -14,34 +14,16 @@ class State(NamedTuple):
     tracking: list
 
 
-def local(params, client, rows, sgd, delta, gradient):
+def local(params, client, rows, sgd, delta):
     """w_i after steps along g_i - delta_i."""
 
     def tracked(w, x, y):
-        return combine(np.subtract, gradient(w, x, y), delta)
+        return combine(np.subtract, mlp.gradient(w, x, y), delta)
 
     return train(params, list(params), client.x, client.y, rows, sgd, tracked)
 
 
-def run_as_printed(params, clients, cohorts, steps, *, step, gamma, gradient=mlp.gradient):
-    """Yields the state after every round of one stage; plain SGD, equal tau for all."""
-    zero = combine(np.zeros_like, params)
-    tracking = [zero for _ in clients]
-    for t, cohort in enumerate(cohorts):
-        deltas, taus = [], []
-        for i in cohort:
-            rows = list(steps(t, i))
-            w_i = local(params, clients[i], rows, Sgd(step), tracking[i], gradient)
-            deltas.append(combine(lambda w, own: (w - own) / step, params, w_i))
-            taus.append(len(rows))
-        delta = mean(deltas, [1.0] * len(cohort))
-        for i, own, tau in zip(cohort, deltas, taus, strict=True):
-            tracking[i] = combine(lambda d, o, m, tau=tau: d + (o - m) / tau, tracking[i], own, delta)
-        params = combine(lambda w, m: w - step * gamma * m, params, delta)
-        yield State(params, list(tracking))
-
-
-def run(params, clients, cohorts, steps, *, stages, sgd, gamma, client_weighting="uniform", gradient=mlp.gradient):
+def run(params, clients, cohorts, steps, *, stages, sgd, gamma, client_weighting="uniform"):
     """Yields the state after every round; Delta_i / tau_i is averaged, and the model moves by the mean tau.
 
     `stages[t]` is the stage of round t. Under momentum tau_i is what one gradient in every step would add up to.
@@ -54,7 +36,7 @@ def run(params, clients, cohorts, steps, *, stages, sgd, gamma, client_weighting
             if known[i] != stages[t]:
                 tracking[i], known[i] = zero, stages[t]
             rows = list(steps(t, i))
-            w_i = local(params, clients[i], rows, sgd, tracking[i], gradient)
+            w_i = local(params, clients[i], rows, sgd, tracking[i])
             buffer, tau = 0.0, 0.0
             for _ in rows:
                 buffer = sgd.momentum * buffer + 1.0
