@@ -78,9 +78,7 @@ class FedProto(OwnModel):
         distance = is_known * jnp.mean(jnp.square(difference), axis=1)
         return self.model.loss(self.model.classify(params.head, features, key), y) + self.penalty * distance
 
-    def client(
-        self, key: Key, shared: Prototypes, state: OwnModelState, examples: Examples, context: RoundContext
-    ) -> ClientOutput:
+    def client(self, key: Key, shared: Prototypes, state: OwnModelState, examples: Examples, context: RoundContext):
         """Local SGD on the own model, then the means of its features."""
         # w_i <- local SGD on f_i(w_i) + lambda R_i(w_i, shared), from w_i
         now = self.training.in_round(context)

@@ -77,9 +77,7 @@ class L2GD(GlobalAndPersonalModel):
         """The coin xi."""
         return Uncharged(server.aggregates)
 
-    def client(
-        self, key: Key, aggregates: Uncharged, state: PersonalState, examples: Examples, context: RoundContext
-    ) -> ClientOutput:
+    def client(self, key: Key, aggregates: Uncharged, state: PersonalState, examples: Examples, context: RoundContext):
         """Local SGD in a local round, no steps in others."""
         # xi = 0: x_i <- local SGD on f_i from x_i
         work = jnp.where(aggregates.value, 0, context.work)

@@ -60,9 +60,7 @@ class LocalOnly(OwnModel):
         """Nothing."""
         return ()
 
-    def client(
-        self, key: Key, broadcast: tuple, state: OwnModelState, examples: Examples, context: RoundContext
-    ) -> ClientOutput:
+    def client(self, key: Key, broadcast: tuple, state: OwnModelState, examples: Examples, context: RoundContext):
         """Local SGD from the client's own model."""
         # w_i <- local SGD from w_i
         now = self.training.in_round(context)

@@ -27,7 +27,6 @@ class CNN(SplitModel):
         channels: of the convolutions conv1 to conv6, two a block.
         hidden: widths of the dense layers fc1 and fc2; the last is the number of features.
         convolution: as for `LeNet5`; "auto" was measured with its 5 x 5 kernels.
-        cut: first layer of the head, of conv1 to conv6, fc1, fc2, out; None for a model without a head.
 
     Example:
         >>> import fedjax_srp as srp

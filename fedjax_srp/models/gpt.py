@@ -85,7 +85,6 @@ class GPT(TokenModel):
         embedding: channels of a token.
         blocks: number of blocks.
         heads: of attention in each block; must divide embedding.
-        cut: first layer of the head, of embedding, block1, ..., norm, out; None for a model without a head.
 
     Example:
         >>> import fedjax_srp as srp

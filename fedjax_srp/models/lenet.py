@@ -50,7 +50,6 @@ class LeNet5(SplitModel):
         convolution: "winograd" or "patches", which are matrix products, or "xla". "auto" is the measured choice on a
             CPU (patches for conv1, winograd for conv2; xla's gradient is about thirty times slower in a loop) and a
             GPU (patches), and xla elsewhere (unmeasured).
-        cut: first layer of the head, of conv1, conv2, fc1, fc2, out; None for a model without a head.
     """
 
     channels: tuple[Count, Count] = (64, 64)

@@ -26,7 +26,6 @@ class LinearRegression(SplitModel):
     Args:
         input_shape: (dim,) of one example.
         num_classes: number of outputs, 1.
-        cut: as for every model, see `SplitModel`.
 
     Example:
         >>> import fedjax_srp as srp

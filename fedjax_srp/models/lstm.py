@@ -89,7 +89,6 @@ class LSTM(TokenModel):
         embedding: channels of a token.
         features: of the LSTM's state.
         dense: width of fc1.
-        cut: first layer of the head, of embedding, lstm, fc1, out; None for a model without a head.
     """
 
     vocabulary: Annotated[int, AtLeast(2)] = 10_000
@@ -120,7 +119,6 @@ class TokenLSTM(TokenModel):
         embedding: channels of a token.
         features: of the LSTM's state.
         dense: width of fc1, which has no activation.
-        cut: first layer of the head, of embedding, lstm, fc1, out; None for a model without a head.
 
     Example:
         >>> import fedjax_srp as srp

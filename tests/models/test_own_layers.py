@@ -149,14 +149,6 @@ def test_a_model_needs_layers():
         srp.models.Split((4,), 4, (), cut=None)
 
 
-def test_a_convolution_of_ones_sums_windows():
-    module = srp.models.Convolution(1, (3, 3), kernel_init=nn.initializers.ones)
-    model = srp.models.Split((5, 5), 1, [srp.models.Layer("conv", module)], name="sums", cut=None)
-    x = np.arange(50.0, dtype=np.float32).reshape(2, 5, 5)
-    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(1, 2)).sum((-1, -2))
-    np.testing.assert_allclose(model.represent(model.init(KEY).representation, x)[..., 0], windows, rtol=1e-5)
-
-
 @pytest.mark.parametrize(("stride", "strategy"), [(1, "auto"), (2, "auto"), (3, "auto"), (2, "xla")])
 @pytest.mark.parametrize(("padding", "size"), [("VALID", (2, 4)), ("SAME", (3, 3)), ("SAME", (5, 1)), (1, (3, 3))])
 def test_convolutions_and_their_gradients_agree_with_flax(padding, size, stride, strategy):

@@ -1,18 +1,15 @@
-"""Training of models with noise in the engine, and of LeNet with both kinds of convolutions."""
+"""Training of models with noise in the engine."""
 
 import dataclasses
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import KEY, Run, assert_close, scripted
+from reference.small import Run, assert_close, scripted
 
 import fedjax_srp as srp
-from fedjax_srp.algorithms.local import SGD, fit_representation
-from fedjax_srp.algorithms.training import LocalTraining
-from fedjax_srp.base import Examples
+from fedjax_srp.algorithms.local import SGD
 from fedjax_srp.models.lenet import Dropout
 
 
@@ -51,19 +48,3 @@ def test_chunks_devices_and_the_order_of_clients_do_not_matter():
     assert_close(states[1].clients, states[0].clients, 1e-5)
     heads = states[0].clients.head["out"]["kernel"]
     assert len(np.unique(heads.reshape(3, -1), axis=0)) == 3
-
-
-def test_lenet_trains_equally_with_matrix_products_and_convolutions():
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(9, 16, 16, 3)).astype(np.float32), (np.arange(9) % 4).astype(np.int32)
-    examples = Examples(jnp.asarray(x), jnp.asarray(y), jnp.int32(9))
-    training = LocalTraining(SGD(0.05, momentum=0.5), 4, epochs=2)
-    trained = []
-    for convolution in ("auto", "xla"):
-        model = srp.models.LeNet5((16, 16, 3), 4, channels=(2, 8), hidden=(6, 5), convolution=convolution)
-        params = jax.jit(model.init)(KEY)
-        fit = jax.jit(lambda p, m=model: fit_representation(KEY, m, p.representation, p.head, examples, training))
-        trained.append(fit(params).params)
-    assert_close(trained[1], trained[0], 1e-4)
-    moved = jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), trained[0], params.representation)
-    assert min(jax.tree.leaves(moved)) > 1e-3
