@@ -1,20 +1,10 @@
 """APFL (Deng et al., 2020), Algorithm 1, in NumPy: one client after the other."""
 
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import numpy as np
 from reference import mlp
 from reference.local import combine, mean, weight
-
-
-class State(NamedTuple):
-    """The global model w; the own model v_i and the share alpha_i of every client."""
-
-    params: dict
-    own: list
-    alpha: list
-    mean_alpha: float  # of the cohort
-    mixtures: list  # alpha_i v_i + (1 - alpha_i) w
 
 
 def mixture(alpha, own, params):
@@ -57,4 +47,10 @@ def run(params, clients, cohorts, steps, *, sgd, alpha, adaptive=False, client_w
             weights.append(weight(client_weighting, c))
         params = mean(messages, weights)
         mixtures = [mixture(a, v, params) for a, v in zip(alphas, own, strict=True)]
-        yield State(params, list(own), list(alphas), sum(alphas[i] for i in cohort) / len(cohort), mixtures)
+        yield SimpleNamespace(
+            params=params,
+            own=list(own),
+            alpha=list(alphas),
+            mean_alpha=sum(alphas[i] for i in cohort) / len(cohort),
+            mixtures=mixtures,
+        )

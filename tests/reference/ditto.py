@@ -1,15 +1,8 @@
 """Ditto (Li et al., 2021), Algorithm 1 with FedAvg for the global model, in NumPy: one client after the other."""
 
-from typing import NamedTuple
+from types import SimpleNamespace
 
 from reference.local import mean, towards, train, weight
-
-
-class State(NamedTuple):
-    """The global model w, and the personal model v_i of every client."""
-
-    params: dict
-    own: list
 
 
 def run(params, clients, cohorts, steps, *, sgd, penalty, client_weighting="uniform"):
@@ -22,4 +15,4 @@ def run(params, clients, cohorts, steps, *, sgd, penalty, client_weighting="unif
             messages.append(train(w, list(w), x, y, steps(t, i), sgd))
             own[i] = train(own[i], list(w), x, y, steps(t, i), sgd, towards(w, penalty))
         params = mean(messages, [weight(client_weighting, clients[i]) for i in cohort])
-        yield State(params, list(own))
+        yield SimpleNamespace(params=params, own=list(own))

@@ -1,19 +1,10 @@
 """FedALA (Zhang et al., 2023), Algorithm 1, in NumPy; the last layer is adapted."""
 
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import numpy as np
 from reference import mlp
 from reference.local import combine, mean, train, weight
-
-
-class State(NamedTuple):
-    """The global model; of every client its last head, the weights of the global one, whether these were trained."""
-
-    params: dict
-    heads: list
-    weights: list
-    learnt: list
 
 
 def mixture(own, shared, weights):
@@ -48,4 +39,4 @@ def run(params, clients, cohorts, steps, *, rows_of_epochs, eta, start_epochs, s
             models.append(model)
             heads[i] = model[last]
         params = mean(models, [weight(client_weighting, clients[i]) for i in cohort])
-        yield State(params, list(heads), list(weights), list(learnt))
+        yield SimpleNamespace(params=params, heads=list(heads), weights=list(weights), learnt=list(learnt))

@@ -1,17 +1,10 @@
 """FedAS (Yang, Huang and Ye, 2024), Algorithm 1, in NumPy; the last layer is the head."""
 
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import numpy as np
 from reference import mlp
 from reference.local import Sgd, mean, train
-
-
-class State(NamedTuple):
-    """The mean model, and the model of every client."""
-
-    params: dict
-    models: list
 
 
 def distance_gradient(w, x, y, centroids):
@@ -42,4 +35,4 @@ def run(params, clients, cohorts, steps, *, align_steps, fisher_steps, align, sg
             slopes = [mlp.gradient(models[i], x[rows], y[rows]) for rows in fisher_steps(t, i)]
             traces.append(sum(np.sum(a**2) for slope in slopes for layer in slope.values() for a in layer.values()))
         params = mean([models[i] for i in cohort], traces)
-        yield State(params, list(models))
+        yield SimpleNamespace(params=params, models=list(models))

@@ -1,18 +1,10 @@
 """FedDyn (Acar et al., 2021), Algorithm 1, in NumPy: one client after the other."""
 
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import numpy as np
 from reference import mlp
 from reference.local import combine, mean, train
-
-
-class State(NamedTuple):
-    """The global model, h of the server, and h_i of every client."""
-
-    params: dict
-    h: dict
-    of_clients: list
 
 
 def run(params, clients, cohorts, steps, *, alpha, sgd):
@@ -33,4 +25,4 @@ def run(params, clients, cohorts, steps, *, alpha, sgd):
         for model in models:
             h = combine(lambda h, w_i, w: h - alpha / len(clients) * (w_i - w), h, model, params)
         params = combine(lambda m, h: m - h / alpha, mean(models, [1.0] * len(models)), h)
-        yield State(params, h, list(of_clients))
+        yield SimpleNamespace(params=params, h=h, of_clients=list(of_clients))

@@ -1,17 +1,10 @@
 """FedGATE as FLANP runs it (Reisizadeh et al., Algorithm 2), in NumPy, for unequal numbers of steps."""
 
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import numpy as np
 from reference import mlp
 from reference.local import combine, mean, train, weight
-
-
-class State(NamedTuple):
-    """w and every delta_i."""
-
-    params: dict
-    tracking: list
 
 
 def local(params, client, rows, sgd, delta):
@@ -49,4 +42,4 @@ def run(params, clients, cohorts, steps, *, stages, sgd, gamma, client_weighting
             tracking[i] = combine(lambda d, o, m: d + o - m, tracking[i], own, direction)
         far = sgd.step * gamma * np.average(taus, weights=weights)
         params = combine(lambda w, m, far=far: w - far * m, params, direction)
-        yield State(params, list(tracking))
+        yield SimpleNamespace(params=params, tracking=list(tracking))

@@ -1,18 +1,10 @@
 """FedAvgM (Hsu et al., 2019), FedAdagrad, FedAdam, FedYogi (Reddi et al., 2021, Algorithm 2), in NumPy."""
 
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import numpy as np
 from reference import fedavg
 from reference.local import combine
-
-
-class State(NamedTuple):
-    """x, m and v."""
-
-    params: dict
-    m: dict
-    v: dict
 
 
 def run(params, clients, cohorts, steps, *, rule, eta, beta1, beta2=0.99, tau=1e-3, **options):
@@ -34,4 +26,4 @@ def run(params, clients, cohorts, steps, *, rule, eta, beta1, beta2=0.99, tau=1e
             }
             v = combine(squares[rule], v, delta)
             params = combine(lambda x, m, v: x + eta * m / (np.sqrt(v) + tau), params, m, v)
-        yield State(params, m, v)
+        yield SimpleNamespace(params=params, m=m, v=v)

@@ -1,19 +1,11 @@
 """FedPAC (Xu, Tong and Huang, 2023), Algorithm 1, in NumPy; the last layer is the head."""
 
 import itertools
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import numpy as np
 from reference import fedproto, mlp
 from reference.local import mean, train, weight
-
-
-class State(NamedTuple):
-    """The representation with the mean head, class -> global centroid, and the head of every client."""
-
-    params: dict
-    centroids: dict
-    heads: list
 
 
 def best_mixture(costs):
@@ -85,4 +77,4 @@ def run(params, clients, cohorts, steps, *, head_steps, num_classes, penalty, sg
         params = mean(models, [weight(client_weighting, clients[i]) for i in cohort])
         for i, a in zip(cohort, mixtures(means, variances), strict=True):
             heads[i] = {part: sum(w * m[last][part] for w, m in zip(a, models, strict=True)) for part in params[last]}
-        yield State(params, centroids, list(heads))
+        yield SimpleNamespace(params=params, centroids=centroids, heads=list(heads))

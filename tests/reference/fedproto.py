@@ -1,17 +1,10 @@
 """FedProto (Tan et al., 2022), Algorithm 1, in NumPy, with the features that enter the last layer."""
 
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import numpy as np
 from reference import mlp
 from reference.local import train
-
-
-class State(NamedTuple):
-    """Class -> global prototype, of the classes that have one, and the model of every client."""
-
-    prototypes: dict
-    models: list
 
 
 def gradient(w, x, y, prototypes, penalty):
@@ -41,7 +34,7 @@ def run(params, clients, cohorts, steps, *, penalty, sgd, client_weighting="unif
                 own.setdefault(int(c), []).append((features[y == c].mean(axis=0), weight))
         new = {c: sum(w * p for p, w in found) / sum(w for _, w in found) for c, found in own.items()}
         prototypes = prototypes | new
-        yield State(prototypes, list(models))
+        yield SimpleNamespace(prototypes=prototypes, models=list(models))
 
 
 def nearest_accuracy(state, i, client):

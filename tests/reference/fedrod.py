@@ -1,19 +1,12 @@
 """FedRoD (Chen and Chao, 2022) with linear personal heads, in NumPy; the last layer is the head."""
 
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import numpy as np
 from reference import mlp
 from reference.local import Sgd, mean, train, weight
 
 OWN = "own"  # the personal head, beside the layers of the shared model
-
-
-class State(NamedTuple):
-    """The shared model, and the personal head of every client."""
-
-    params: dict
-    heads: list
 
 
 def shared_of(both):
@@ -52,7 +45,7 @@ def run(params, clients, cohorts, steps, *, num_classes, sgd: Sgd, client_weight
             heads[i] = trained.pop(OWN)
             models.append(trained)
         params = mean(models, [weight(client_weighting, clients[i]) for i in cohort])
-        yield State(params, list(heads))
+        yield SimpleNamespace(params=params, heads=list(heads))
 
 
 def own_accuracy(state, i, client):

@@ -1,16 +1,8 @@
 """L2GD (Hanzely and Richtarik, 2020), Algorithm 1 on cohorts and with epochs of SGD, in NumPy."""
 
-from typing import NamedTuple
+from types import SimpleNamespace
 
 from reference.local import combine, mean, train, weight
-
-
-class State(NamedTuple):
-    """The last mean, the model x_i of every client, and whether the round aggregated."""
-
-    x_bar: dict
-    own: list
-    aggregated: bool
 
 
 def run(params, clients, cohorts, steps, *, coins, sgd, theta, client_weighting="uniform"):
@@ -24,4 +16,4 @@ def run(params, clients, cohorts, steps, *, coins, sgd, theta, client_weighting=
         else:
             for i in cohort:
                 own[i] = train(own[i], list(own[i]), clients[i].x, clients[i].y, steps(t, i), sgd)
-        yield State(x_bar, list(own), coins[t])
+        yield SimpleNamespace(x_bar=x_bar, own=list(own), aggregated=coins[t])

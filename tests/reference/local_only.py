@@ -1,15 +1,8 @@
 """Local training without a server, in NumPy: a client continues from its own model when it takes part."""
 
-from typing import NamedTuple
+from types import SimpleNamespace
 
 from reference.local import train
-
-
-class State(NamedTuple):
-    """The models of all clients, and the mean over the cohort of |w_i|^2, which detects divergence."""
-
-    models: list
-    square_norm: float
 
 
 def run(params, clients, cohorts, steps, *, sgd):
@@ -19,4 +12,4 @@ def run(params, clients, cohorts, steps, *, sgd):
         for i in cohort:
             models[i] = train(models[i], list(params), clients[i].x, clients[i].y, steps(t, i), sgd)
         squares = [sum((w**2).sum() for layer in models[i].values() for w in layer.values()) for i in cohort]
-        yield State(list(models), sum(squares) / len(squares))
+        yield SimpleNamespace(models=list(models), square_norm=sum(squares) / len(squares))

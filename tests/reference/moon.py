@@ -1,17 +1,10 @@
 """MOON (Li, He and Song, 2021), Algorithm 1, in NumPy, with the features that enter the last layer."""
 
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import numpy as np
 from reference import mlp
 from reference.local import mean, train, weight
-
-
-class State(NamedTuple):
-    """The global model, and the last local model of each client."""
-
-    params: dict
-    last: list
 
 
 def cosine(a, b):
@@ -48,4 +41,4 @@ def run(params, clients, cohorts, steps, *, mu, tau, sgd, client_weighting="unif
         for i, model in zip(cohort, models, strict=True):
             last[i] = model
         params = mean(models, [weight(client_weighting, clients[i]) for i in cohort])
-        yield State(params, list(last))
+        yield SimpleNamespace(params=params, last=list(last))

@@ -1,16 +1,9 @@
 """pFedMe (Dinh, Tran and Nguyen, 2020), Algorithm 1, in NumPy; theta goes on from batch to batch within a round."""
 
-from typing import NamedTuple
+from types import SimpleNamespace
 
 from reference import mlp
 from reference.local import combine, mean, weight
-
-
-class State(NamedTuple):
-    """The global model, and the personal model of every client."""
-
-    params: dict
-    own: list
 
 
 def run(params, clients, cohorts, steps, *, sgd, penalty, inner_steps, inner_step, beta, client_weighting="uniform"):
@@ -29,4 +22,4 @@ def run(params, clients, cohorts, steps, *, sgd, penalty, inner_steps, inner_ste
             own[i] = theta
         average = mean(models, [weight(client_weighting, clients[i]) for i in cohort])
         params = combine(lambda w, m: (1 - beta) * w + beta * m, params, average)
-        yield State(params, list(own))
+        yield SimpleNamespace(params=params, own=list(own))

@@ -1,18 +1,10 @@
 """SCAFFOLD (Karimireddy et al., 2020, Algorithm 1, option II), in NumPy, and its variate under momentum."""
 
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import numpy as np
 from reference import mlp
 from reference.local import combine, train
-
-
-class State(NamedTuple):
-    """x, c and every c_i."""
-
-    params: dict
-    variate: dict
-    variates: list
 
 
 def run(params, clients, cohorts, steps, *, sgd, server_step=1.0, counts_momentum=True):
@@ -39,4 +31,4 @@ def run(params, clients, cohorts, steps, *, sgd, server_step=1.0, counts_momentu
             variates[i] = new
         params = combine(lambda x, *moved: x + server_step * sum(moved) / len(moved), params, *moves)
         variate = combine(lambda c, *changed: c + sum(changed) / len(clients), variate, *changes)
-        yield State(params, variate, list(variates))
+        yield SimpleNamespace(params=params, variate=variate, variates=list(variates))
