@@ -4,14 +4,12 @@ import functools
 import itertools
 
 import flax.linen as nn
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from method_helpers import KEY, NUM_CLIENTS, SHAPES, algorithm_of, cohort_sizes, record, steps_of
+from method_helpers import SHAPES, algorithm_of, cohort_sizes, record, steps_of
 from reference.small import refused
 
 import fedjax_srp as srp
-from fedjax_srp.base import ClientTimes
 from fedjax_srp.methods import options, table
 
 
@@ -39,17 +37,6 @@ def test_rows_may_have_options_of_their_own():
     assert (chosen.max_work, chosen.on_time) == (4, 0.25)
     elsewhere = record("flanp_fednova", participation="uniform", k=10)  # a policy that has no such options
     assert "max_work" not in elsewhere
-
-
-@pytest.mark.parametrize(("policy", "fast"), [("uniform", None), ("fastest", list(range(10)))])
-def test_fedgate_with_k_random_and_k_fastest_is_a_policy_by_name(policy, fast):
-    method = srp.methods.get("fedgate", dataset=SHAPES, hidden=(4,), participation=policy, k=10)
-    times = ClientTimes(*[jnp.arange(1.0, 1.0 + NUM_CLIENTS)] * 2)
-    state = method.participation.init(KEY, NUM_CLIENTS)
-    cohort, _ = method.participation.select(KEY, state, times)
-    assert (method.algorithm.name, method.name) == ("fedgate", f"fedgate + {policy}")
-    assert int(cohort.size) == 10
-    assert fast is None or cohort.client_ids.tolist() == fast
 
 
 def test_any_algorithm_goes_with_any_participation():

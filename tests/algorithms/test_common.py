@@ -239,11 +239,6 @@ def test_training_does_something_to_server_and_clients(name):
                 assert_close(getattr(states[-1], part), getattr(start, part), 1e-3)
 
 
-@of_core
-def test_the_same_run_has_the_same_bits(name):
-    assert_same_bits(rerun(base(name).run, name)[-1], base(name).states[-1])
-
-
 @pytest.mark.short(*(f"{name}-{OTHERS[0]}" for name in SHORT), f"fedavg-{OTHERS[1]}", f"linear_fedrep-{OTHERS[1]}")
 @pytest.mark.parametrize("layout_name", OTHERS)
 def test_chunks_and_devices_do_not_matter(name, layout_name):

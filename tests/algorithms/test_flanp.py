@@ -26,7 +26,6 @@ from setting import (
 )
 
 import fedjax_srp as srp
-from fedjax_srp.algorithms.examples import with_decay
 from fedjax_srp.base import Examples
 from fedjax_srp.runs.folder import outcome
 
@@ -79,20 +78,6 @@ def test_the_gradient_of_fedrep_is_that_of_the_representation_under_personal_hea
             gradient[layer]["kernel"] += HEAVY.decay * params[layer]["kernel"]
         gradients.append(flat({layer: gradient[layer] for layer in state.server.representation}))
     np.testing.assert_allclose(norms[1], np.linalg.norm(np.mean(gradients, axis=0)), rtol=1e-9)
-
-
-@pytest.mark.parametrize("rate", [0.1, lambda count: 0.1 / (1 + count), lambda count: 0.1 * count])
-def test_weight_decay_in_the_gradient_does_not_depend_on_the_step_size(rate):
-    """Schedules that begin at 0 and traced coefficients included; biases do not decay."""
-    params, of_loss = ({"kernel": jnp.full((2, 2), v), "bias": jnp.full(2, v)} for v in (2.0, 3.0))
-
-    @jax.jit
-    def traced(decay):
-        return with_decay(srp.SGD(rate, 0.5, decay), of_loss, params)
-
-    for gradient in (with_decay(srp.SGD(rate, 0.5, 0.05), of_loss, params), traced(0.05)):
-        np.testing.assert_allclose(gradient["kernel"], 3.1, rtol=1e-6)
-        np.testing.assert_array_equal(gradient["bias"], 3.0)
 
 
 # A quadratic whose minimum is known: linear regression with clients of different curvature.
