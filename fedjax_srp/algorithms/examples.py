@@ -179,13 +179,7 @@ def gradient_message(
     # One client after the other on a CPU: all of its examples then stay in the cache.
     gradient = (sequential(compute) if platform() == "cpu" else compute)(params, personal, examples)
     optimizer = training.in_round(context).optimizer
-    message = with_decay(optimizer, gradient, params) if isinstance(optimizer, SGD) else gradient
-    return ClientOutput(message, weight=training.weight(examples))
-
-
-def with_decay(optimizer: SGD, gradient: PyTree, params: PyTree) -> PyTree:
-    """Add the gradient of the optimizer's weight decay, which acts on leaves of rank 2 and more."""
-    decay = optimizer.weight_decay
-    if decay is None:
-        return gradient
-    return jax.tree.map(lambda g, w: g + (decay * w).astype(g.dtype) if w.ndim > 1 else g, gradient, params)
+    decay = optimizer.weight_decay if isinstance(optimizer, SGD) else None
+    if decay is not None:
+        gradient = jax.tree.map(lambda g, w: g + (decay * w).astype(g.dtype) if w.ndim > 1 else g, gradient, params)
+    return ClientOutput(gradient, weight=training.weight(examples))

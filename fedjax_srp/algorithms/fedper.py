@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from fedjax_srp.algorithms.fedrep import FedRepClientState, FedRepMessage, PersonalHead
+from fedjax_srp.algorithms.fedrep import FedRepClientState, PersonalHead
 from fedjax_srp.algorithms.local import local_sgd
 from fedjax_srp.base import ClientOutput, Examples, Key, PyTree, RoundContext, Uncharged, named_key
 from fedjax_srp.models.split import SplitParams
@@ -41,6 +41,6 @@ class FedPer(PersonalHead):
         start, now = SplitParams(representation, state.head), self.training.in_round(context)
         local = local_sgd(named_key(key, "local"), self.loss, start, (), examples, now)
         representation, head = local.params
-        message = FedRepMessage(representation, Uncharged(head))
+        message = SplitParams(representation, Uncharged(head))
         new = FedRepClientState(head, jnp.bool_(True))
         return ClientOutput(message, new, self.training.weight(examples), loss=local.loss)

@@ -46,13 +46,6 @@ class FedRepClientState(NamedTuple):
     has_trained: Array  # () bool
 
 
-class FedRepMessage(NamedTuple):
-    """A client's message: phi_i is sent; the head is for evaluations."""
-
-    representation: PyTree
-    head: Uncharged
-
-
 @part
 class PersonalHead(ExampleAlgorithm):
     """Base of FedRep and FedPer: the representation below the model's cut is averaged, heads stay with clients."""
@@ -69,7 +62,7 @@ class PersonalHead(ExampleAlgorithm):
         """The representation."""
         return server.representation
 
-    def server(self, key: Key, server: FedRepServerState, mean: FedRepMessage, context: RoundContext):
+    def server(self, key: Key, server: FedRepServerState, mean: SplitParams, context: RoundContext):
         """The mean representation, and the mean head for evaluations."""
         # phi <- (1/n) sum_i phi_i
         return FedRepServerState(mean.representation, mean.head.value)
@@ -158,26 +151,22 @@ class FedRep(PersonalHead):
             training = dataclasses.replace(self.training, optimizer=self.head_optimizer)
             of_head = training.in_round(context)._replace(epochs=self.head_epochs)
 
-        def alternate(r: Array | int, parts: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree, TrainingLoss | None]:
-            representation, head = parts
+        def alternate(r: Array | int, carry: tuple[PyTree, PyTree, TrainingLoss | None]):
+            representation, head, loss = carry
             done = r * context.work  # in earlier repetitions
             # h_i <- tau_h steps on f_i(h_i, phi), phi frozen                                       (eq. 3)
             fit = fit_head(key, self.model, representation, head, examples, of_head, done * self.head_epochs)
             # phi_i <- tau_phi steps on f_i(h_i, phi_i), the new h_i frozen                         (eq. 4)
             first = done * self.representation_epochs
             body = fit_representation(key, self.model, representation, fit.params, examples, now, first)
-            return body.params, fit.params, total_loss(fit.loss, body.loss)
-
-        def repeat(r: Array, carry: tuple[PyTree, PyTree, TrainingLoss | None]):
-            representation, head, loss = carry
-            representation, head, new_loss = alternate(r, (representation, head))
-            return representation, head, total_loss(loss, new_loss)
+            new = total_loss(fit.loss, body.loss)
+            return body.params, fit.params, new if loss is None else total_loss(loss, new)
 
         # The first repetition is outside the loop: it starts from a representation that all clients share.
-        carry = alternate(0, (representation, state.head))
+        carry = alternate(0, (representation, state.head, None))
         if (self.training.epochs or 1) > 1:
-            carry = jax.lax.fori_loop(1, self.training.epochs, repeat, carry)
+            carry = jax.lax.fori_loop(1, self.training.epochs, alternate, carry)
         representation, head, loss = carry
-        message = FedRepMessage(representation, Uncharged(head))
+        message = SplitParams(representation, Uncharged(head))  # phi_i is sent; the head is for evaluations
         new = FedRepClientState(head, jnp.bool_(True))
         return ClientOutput(message, new, self.training.weight(examples), loss=loss)

@@ -28,13 +28,6 @@ class LGFedAvgClientState(NamedTuple):
     has_trained: Array  # () bool
 
 
-class LGFedAvgMessage(NamedTuple):
-    """A client's message: the head is sent; the representation is for evaluations."""
-
-    representation: Uncharged
-    head: PyTree
-
-
 @part
 class LGFedAvg(ExampleAlgorithm):
     """LG-FedAvg (Liang et al., 2020): the layers below the model's cut are local to a client, those above are global.
@@ -81,11 +74,11 @@ class LGFedAvg(ExampleAlgorithm):
         start, now = SplitParams(state.representation, head), self.training.in_round(context)
         local = local_sgd(named_key(key, "local"), self.loss, start, (), examples, now)
         representation, head = local.params
-        message = LGFedAvgMessage(Uncharged(representation), head)
+        message = SplitParams(Uncharged(representation), head)  # the head is sent; the rest is for evaluations
         new = LGFedAvgClientState(representation, jnp.bool_(True))
         return ClientOutput(message, new, self.training.weight(examples), loss=local.loss)
 
-    def server(self, key: Key, server: LGFedAvgServerState, mean: LGFedAvgMessage, context: RoundContext):
+    def server(self, key: Key, server: LGFedAvgServerState, mean: SplitParams, context: RoundContext):
         """The mean head, and the mean representation for evaluations."""
         # global <- (1/n) sum_i global_i
         return LGFedAvgServerState(mean.representation.value, mean.head)

@@ -96,10 +96,6 @@ class LoRA(SplitModel):
         """The inputs and the base: every layer needs the low-rank matrices."""
         return LoRAFeatures(self._augmented(x, key), representation)
 
-    def stem(self, representation: PyTree, x: Array) -> Array:
-        """The inputs."""
-        return x
-
     def rest(self, representation: PyTree, x: Array, key: Key | None = None) -> Any:
         """As `represent`, with frozen BatchNorm."""
         return self.represent(representation, x, key)._replace(is_fixed=True)
