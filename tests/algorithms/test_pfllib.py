@@ -1,4 +1,4 @@
-"""FedALA, pFedMe, FedRep and FedProto against PFLlib's own code: 20 rounds on the same batches.
+"""FedALA and FedProto against PFLlib's own code: 20 rounds on the same batches.
 
 Skipped without PyTorch and a copy of PFLlib: PFLLIB=path/to/PFLlib/system python -m pytest -m long -s <this file>.
 """
@@ -45,9 +45,9 @@ def of_pfllib(file):
     return module
 
 
-def setting_of(cls, epochs=EPOCHS, **options):
+def setting_of(cls, **options):
     split_model = model(hidden=(16,), dtype=jnp.float64)
-    algorithm = cls(split_model, srp.Training(srp.SGD(RATE), BATCH, epochs), **options)
+    algorithm = cls(split_model, srp.Training(srp.SGD(RATE), BATCH, EPOCHS), **options)
     return Setting(algorithm, STRATEGY, clients_of(COUNTS, TESTS, seed=3, dtype=np.float64), ROUNDS)
 
 
@@ -149,32 +149,6 @@ def test_fedala_of_pfllib(monkeypatch):
     compare("FedALA", setting, rival, found, "global")
 
 
-def test_pfedme_of_pfllib():
-    """Its optimizer of theta, without the decay of 0.001 that it adds; beta = 1, since with its 0 nothing moves."""
-    numbers = {"penalty": 5.0, "inner_steps": 5, "inner_step_size": 0.05}
-    setting = setting_of(srp.algorithms.PFedMe, **numbers)
-    rival, module = Rival(setting), of_pfllib("flcore/optimizers/fedoptimizer.py")
-    personal, found = [None] * len(COUNTS), []
-    for t in range(ROUNDS):
-        travelling = []
-        for i in range(len(COUNTS)):
-            theta, w = copy.deepcopy(rival.model), copy.deepcopy(rival.model)
-            optimizer = module.pFedMeOptimizer(theta.parameters(), lr=0.05, lamda=5.0, mu=0.0)
-            for rows in rival.rows(t, i):
-                x, y = rival.data[i]
-                for _ in range(5):
-                    optimizer.zero_grad()
-                    rival.loss(theta(x[rows]), y[rows]).backward()
-                    optimizer.step(list(w.parameters()), "cpu")
-                for own, new in zip(w.parameters(), theta.parameters(), strict=True):
-                    own.data = own.data - 5.0 * RATE * (own.data - new.data)
-            travelling.append(w)
-            personal[i] = theta
-        rival.average(travelling)
-        found.append(np.mean([rival.accuracy(theta, i) for i, theta in enumerate(personal)]))
-    compare("pFedMe", setting, rival, found, "own_model")
-
-
 class Loader:
     """Batches of a client in one round, in a new order at each pass."""
 
@@ -211,26 +185,6 @@ def clients_of_pfllib(rival, monkeypatch, file, name, **fields):
 
 def sgd_of(rival, params):
     return rival.torch.optim.SGD(params.parameters(), lr=RATE)
-
-
-def test_fedrep_of_pfllib(monkeypatch):
-    """Its client, three epochs of the head and two of the representation."""
-    setting = setting_of(srp.algorithms.FedRep, 1, head_epochs=3, representation_epochs=EPOCHS)
-    rival = Rival(setting)
-    clients = clients_of_pfllib(rival, monkeypatch, "clientrep", "clientRep", plocal_epochs=3)
-    found = []
-    for t in range(ROUNDS):
-        for i, client in enumerate(clients):
-            client.optimizer, client.optimizer_per = sgd_of(rival, client.model.base), sgd_of(rival, client.model.head)
-            client.load_train_data = lambda t=t, i=i: Loader(rival, t, i, [("head", 3), ("local", EPOCHS)])
-            client.set_parameters(rival.model[:2])
-            client.train()
-        rival.average([client.model for client in clients])
-        for client in clients:
-            client.set_parameters(rival.model[:2])
-        found.append(np.mean([rival.accuracy(client.model, i) for i, client in enumerate(clients)]))
-    assert found[-1] > found[0]
-    compare("FedRep", setting, rival, found, "own_head", lambda server: (server.representation, server.head))
 
 
 def test_fedproto_of_pfllib(monkeypatch):
