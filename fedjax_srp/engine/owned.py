@@ -69,36 +69,14 @@ def place_data(layout: Layout, data: FederatedSource, shard_data: bool) -> Any:
     if not shard_data or layout.num_devices == 1:
         return place(layout, data)
     if not isinstance(data, FederatedData):
-        raise _not_sharded(data)
+        raise ValueError(
+            f"shard_data=True with data of type {type(data).__name__}: only FederatedData is sharded by client; leave "
+            "out shard_data, then every device holds the data"
+        )
     parts = {"scale": place(layout, data.scale), "offset": place(layout, data.offset)}
     for split in SPLITS:
         parts |= _split_by_owner(layout, data, split)
     return OwnedData(dataclasses.replace(data, **parts), data.num_clients)
-
-
-def data_shapes(layout: Layout, data: FederatedSource, shard_data: bool) -> Any:
-    """Shapes of `place_data`'s result, on devices that need not exist; every client has the padded length."""
-    if not shard_data or layout.num_devices == 1:
-        return layout.shapes(data)
-    if not isinstance(data, FederatedData):
-        raise _not_sharded(data)
-    parts = {name: layout.shapes(getattr(data, name)) for name in ("scale", "offset")}
-    for split in SPLITS:
-        x, y, indices, counts = (getattr(data, name) for name in _names(split))
-        clients = layout.owned * layout.num_devices
-        rows = clients * indices.shape[1], clients * indices.shape[1], clients, clients
-        shapes = [
-            jax.ShapeDtypeStruct((n, *a.shape[1:]), a.dtype) for n, a in zip(rows, (x, y, indices, counts), strict=True)
-        ]
-        parts |= zip(_names(split), layout.shapes(shapes, by_client=True), strict=True)
-    return OwnedData(dataclasses.replace(data, **parts), data.num_clients)
-
-
-def _not_sharded(data: Any) -> ValueError:
-    return ValueError(
-        f"shard_data=True with data of type {type(data).__name__}: only FederatedData is sharded by client; leave "
-        "out shard_data, then every device holds the data"
-    )
 
 
 def _split_by_owner(layout: Layout, data: FederatedData, split: str) -> dict[str, Array]:

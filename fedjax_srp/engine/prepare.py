@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,8 +27,8 @@ from fedjax_srp.clocks import Exponential, Fixed
 from fedjax_srp.description import describe, option_values, unknowns
 from fedjax_srp.engine.contract import check_algorithm, check_clock, check_policy, of_static_fields
 from fedjax_srp.engine.operations import work_costs
-from fedjax_srp.engine.owned import data_shapes, place_data
-from fedjax_srp.engine.program import Parts, Program, Traced, numerics, program
+from fedjax_srp.engine.owned import place_data
+from fedjax_srp.engine.program import Parts, Program, numerics, program
 from fedjax_srp.engine.sharding import Layout, checked_devices, lay_out, place
 from fedjax_srp.engine.traffic import Traffic, traffic
 from fedjax_srp.options import full_names
@@ -91,16 +91,15 @@ class Prepared(NamedTuple):
             raise ValueError("jax_disable_jit is on: rounds are compiled here; srp.Simulation runs them step by step")
         return place(self.layout, root), place_data(self.layout, self.data, self.shard_data)
 
-    def traced(self, length: int) -> Traced:
-        """Trace the start and a segment of `length` rounds (0: its evaluation alone) for devices that need not exist.
+    def traced(self, length: int) -> jax.stages.Traced:
+        """Trace a segment of `length` rounds (0: its evaluation alone) for devices that need not exist.
 
-        Nothing runs. The data may be shapes (`jax.ShapeDtypeStruct`); `.lower().compile()` of the result compiles for
-        devices of `jax.experimental.topologies`.
+        Nothing runs. The data may be shapes (`jax.ShapeDtypeStruct`), and are on every device; `.lower().compile()` of
+        the result compiles for devices of `jax.experimental.topologies`.
         """
         seeds = () if self.num_seeds is None else (self.num_seeds,)
         root = jax.eval_shape(lambda: jnp.broadcast_to(jax.random.key(0), seeds))
-        data = data_shapes(self.layout, self.data, self.shard_data)
-        return self.program().traced(length, self.layout.shapes(root), data)
+        return self.program().traced(length, self.layout.shapes(root), self.layout.shapes(self.data))
 
     def of_seed(self, seed: int) -> FederatedAlgorithm:
         """The algorithm of one seed, with its own values."""
@@ -169,7 +168,7 @@ def prepare(request: Request) -> Prepared:
         evaluations=evaluations,
         layout=layout,
         sizes=sizes,
-        costs=None if costs_of is None else _costs(costs_of, data),
+        costs=None if costs_of is None else costs_of(data),
         data=data,
         shard_data=request.shard_data,
         record_loss=record_loss,
@@ -186,13 +185,6 @@ def _weakly_typed(value: np.ndarray) -> Array:
 Counter = Callable[[FederatedSource], WorkCosts]
 _past_checks: dict[Any, tuple[Traffic, Counter | None]] = {}  # by structure and shapes, oldest first
 MAX_PAST_CHECKS = 32
-
-
-def _costs(costs_of: Counter, data: FederatedSource) -> WorkCosts:
-    """Costs of a round; all 1 if the data are only shapes."""
-    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(data)):
-        return cast(WorkCosts, jax.tree.map(lambda leaf: np.ones(leaf.shape), jax.eval_shape(costs_of, data)))
-    return costs_of(data)
 
 
 def _check_contract(

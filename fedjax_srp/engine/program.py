@@ -105,14 +105,6 @@ class Function(NamedTuple):
     quick: bool = False  # True if it runs once and does not train, so that most of its time is compilation
 
 
-class Traced(NamedTuple):
-    """Traced programs, not compiled; the arguments are (state,) key, parts, data."""
-
-    start: jax.stages.Traced
-    segment: jax.stages.Traced
-    parts: Parts
-
-
 class Shared:
     """Traces and compiled functions that programs of equal specs share, with their number and time."""
 
@@ -239,13 +231,13 @@ class Program:
         """A hash of the program of a segment, which includes its schedules, models and loops."""
         return _hash(self._lower(self._segment(length), (state, root, self._placed, data)).as_text().encode())
 
-    def traced(self, length: int, root: Key, data: FederatedSource) -> Traced:
-        """Trace start and segment for shapes (`Layout.shapes`), on devices that need not exist."""
-        layout, parts = self.spec.layout, self.spec.layout.shapes(self.parts)
-        with traced_for(layout.platform):
-            start = self._jitted(self._start(), (root, parts, data)).trace(root, parts, data)
-            args = self._shapes(start.out_info.state), root, parts, data
-            return Traced(start, self._jitted(self._segment(length), args).trace(*args), self.parts)
+    def traced(self, length: int, root: Key, data: FederatedSource) -> jax.stages.Traced:
+        """Trace a segment for shapes (`Layout.shapes`), on devices that need not exist."""
+        args = root, self.spec.layout.shapes(self.parts), data
+        with traced_for(self.spec.layout.platform):
+            start = self._jitted(self._start(), args).trace(*args)
+            args = self._shapes(start.out_info.state), *args
+            return self._jitted(self._segment(length), args).trace(*args)
 
     def values(self) -> dict[str, Any]:
         """The floats that programs take as arguments, by name; long arrays as a hash."""
