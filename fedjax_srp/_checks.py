@@ -158,9 +158,10 @@ def per_example(losses: Any, num_examples: int) -> Any:
 
 
 REMEDIES = {  # class of parts -> remedy if something else is given
-    "Clock": "give srp.clocks.Fixed(srp.clocks.Exponential(1.0)) or another of srp.clocks",
+    "Clock": "give e.g. srp.clocks.Fixed(srp.clocks.Exponential(1.0)) or your times: Fixed(srp.clocks.Constant(times))",
     "Distribution": "give one of srp.clocks, e.g. Exponential(rate=1.0), or Constant(times) for times of your own",
     "FederatedData": "give srp.data.load(name, ...), or srp.data.from_arrays(...)",
+    "Method": "give srp.methods.get(name, dataset=data) or one of srp.algorithms, called with a model",
     "LinearTask": "give srp.data.linear_task(key, num_clients, dim, rank)",
     "Optimizer": "give e.g. srp.SGD(0.01)",
     "ParticipationPolicy": "give srp.participation.Full() or another of srp.participation",
@@ -264,8 +265,9 @@ def as_annotated(argument: str, value: Any, hint: Any, is_field: bool = True) ->
     wrong_type = re.compile(rf"{re.escape(argument)}=.* must be an?\b")
     if out_of_bounds := [error for error in errors if not wrong_type.match(str(error))]:
         raise out_of_bounds[0]
-    first, *others = map(str, errors)
-    raise ValueError(" or ".join([first, *[text.partition(" must be ")[2] for text in others if text != first]]))
+    start = f"{argument}={short(value)} must be "
+    words, _, remedies = zip(*(str(error).removeprefix(start).partition("; ") for error in errors), strict=True)
+    raise ValueError(start + "; ".join([" or ".join(dict.fromkeys(words)), *dict.fromkeys(filter(None, remedies))]))
 
 
 def _as(argument: str, value: Any, kind: Any, metadata: tuple[Any, ...], is_field: bool) -> Any:

@@ -7,11 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference.histories import made_history
-from reference.small import KEY, algorithm_of, clients_of, federation, made_clock, made_policy, model, numbers, refused
+from reference.small import KEY, algorithm_of, clients_of, federation, made_clock, model, numbers, refused
 
 import fedjax_srp as srp
-from fedjax_srp.base import ClientOutput, ClientTimes, Cohort
-from fedjax_srp.engine import memory
+from fedjax_srp.base import ClientOutput, ClientTimes
 
 MLP, DATA = model(), federation(clients_of((3, 5, 4), (2, 3, 2)))
 FEDAVG = srp.algorithms.FedAvg(MLP)
@@ -20,21 +19,24 @@ EXP, FIXED = srp.clocks.Exponential(1.0), srp.clocks.Fixed
 RUN = {"algorithm": FEDAVG, "data": DATA, "num_rounds": 1, "key": KEY, "progress": False}
 
 MISPLACED = {
-    "a method by name": ({"algorithm": "fedavg"}, "algorithm='fedavg' is no algorithm; give srp.methods.get(name"),
-    "an algorithm not called": ({"algorithm": srp.algorithms.FedAvg}, "called with a model"),
-    "a model": ({"algorithm": MLP}, "is no algorithm; give srp.methods.get(name"),
-    "swapped": ({"algorithm": DATA, "data": FEDAVG}, "is no algorithm; give srp.methods.get(name"),
+    "a method by name": (
+        {"algorithm": "fedavg"},
+        "algorithm='fedavg' must be a FederatedAlgorithm or a Method; give srp.methods.get(name",
+    ),
+    "an algorithm not called": ({"algorithm": srp.algorithms.FedAvg}, "FederatedAlgorithm or a Method; call it"),
+    "a model": ({"algorithm": MLP}, "must be a FederatedAlgorithm or a Method; give srp.methods.get(name"),
+    "swapped": ({"algorithm": DATA, "data": FEDAVG}, "must be a FederatedAlgorithm or a Method; give srp.methods.get("),
     "a pair of arrays": ({"data": (np.ones(3), np.ones(3))}, "is no federation, it has no num_clients; give"),
     "data by name": ({"data": "digits"}, "data='digits' is no federation, it has no num_clients; give srp.data."),
     "no data": ({"data": None}, "data=None is no federation"),
-    "a policy not called": ({"participation": srp.participation.Full}, "is no participation; call one"),
-    "a policy by name": ({"participation": "full"}, "participation='full' is no participation; call one"),
-    "a method as policy": ({"participation": METHOD}, "is no participation; call one"),
+    "a policy not called": ({"participation": srp.participation.Full}, "must be a ParticipationPolicy; call it"),
+    "a policy by name": ({"participation": "full"}, "participation='full' must be a ParticipationPolicy; give srp.par"),
+    "a method as policy": ({"participation": METHOD}, "must be a ParticipationPolicy; give srp."),
     "a clock as policy": ({"participation": FIXED(EXP)}, "participation=Fixed("),
-    "a distribution": ({"clock": EXP}, "is no clock; say when times are drawn: srp.clocks.Fixed(srp.clocks.Expo"),
-    "a clock not called": ({"clock": FIXED}, "clock=fedjax_srp.clocks.fixed.Fixed is no clock; say when times"),
-    "times": ({"clock": np.ones(3)}, "clock=array([1., 1., 1.]) is no clock; say when times"),
-    "a policy as clock": ({"clock": srp.participation.Full()}, "clock=Full() is no clock; say when times"),
+    "a distribution": ({"clock": EXP}, "must be a Clock; give e.g. srp.clocks.Fixed(srp.clocks.Expo"),
+    "a clock not called": ({"clock": FIXED}, "clock=fedjax_srp.clocks.fixed.Fixed must be a Clock; call it"),
+    "times": ({"clock": np.ones(3)}, "clock=array([1., 1., 1.]) must be a Clock; give e.g. srp."),
+    "a policy as clock": ({"clock": srp.participation.Full()}, "clock=Full() must be a Clock; give e.g. srp."),
     "a number as evaluation": ({"evaluations": 3}, "evaluations=3 must be"),
     "a number as name": ({"name": 3}, "name=3 must be a"),
     "a seed": ({"key": 0}, "key is 0, not a typed key; use jax.random.key(seed)"),
@@ -87,60 +89,6 @@ def test_impossible_times_of_a_custom_clock_are_refused(time):
     if time > 0 or time != time:  # the slowest of a round
         with pytest.raises(ValueError, match=f"clock 'mine': the time of round 2 is {time}"):
             srp.simulate(algorithm, numbers(1.0, 2.0, 3.0), clock=own_clock(1.0, time), **run)
-
-
-def own_policy(ids, size=None, work=1, from_round=0):
-    """Return a policy that takes all clients in order until `from_round`, then this cohort."""
-
-    def select(key, state, times):
-        everybody = jnp.arange(len(ids), dtype=jnp.int32)
-        picked = jnp.where(state >= from_round, jnp.asarray(ids, jnp.int32), everybody)
-        works = jnp.where(state >= from_round, jnp.asarray(work), 1) * jnp.ones_like(picked)
-        asked = jnp.int32(len(ids) if size is None else size)
-        cohort = Cohort(picked, jnp.where(state >= from_round, asked, len(ids)), works.astype(jnp.int32), jnp.int32(0))
-        return cohort, state + 1
-
-    return made_policy("mine", lambda key, num_clients: jnp.int32(0), select, lambda state, info: state)
-
-
-@pytest.mark.short("cohort0-*-1", "cohort2-*-1", "cohort4-*-2", "cohort5-*-1")
-@pytest.mark.parametrize("seeds", [1, 2])
-@pytest.mark.parametrize(
-    ("cohort", "wrong"),
-    [
-        ({"ids": [2, 0, 2]}, "client 2 is in it more than once: draw clients without replacement"),
-        ({"ids": [0, 3]}, "client 3 does not exist"),
-        ({"ids": [-1, 1]}, "client -1 does not exist"),
-        ({"ids": [0, 1], "size": 3}, "its size is 3, it must be at least 1 and at most"),
-        ({"ids": [0, 1], "size": 0}, "its size is 0,"),
-        ({"ids": [1, 0, 2], "work": [1, -1, 1]}, "client 0 has negative work"),
-    ],
-)
-def test_impossible_cohorts_of_a_custom_policy_are_refused(cohort, wrong, seeds):
-    algorithm = algorithm_of(lambda key, broadcast, state, value, context: ClientOutput(value))
-    run = {"num_rounds": 5, "eval_every": 2, "progress": False, "devices": 1}
-
-    def refused(**options):
-        call = {"participation": own_policy(**cohort, **options), **run}
-        if seeds == 1:
-            call["key"], simulate = KEY, srp.simulate
-        else:
-            call["keys"], simulate = jax.random.split(KEY, seeds), srp.simulate_seeds
-        with pytest.raises(ValueError, match=re.escape(wrong)) as error:
-            simulate(algorithm, numbers(1.0, 2.0, 3.0), **call)
-        return str(error.value)
-
-    assert refused().startswith("policy 'mine': the cohort of round 1: ")
-    assert refused(from_round=3).startswith("policy 'mine': the cohort of round 4: ")
-
-
-def test_ids_beyond_the_size_of_a_cohort_are_not_checked():
-    algorithm = algorithm_of(lambda key, broadcast, state, value, context: ClientOutput(value))
-    policy = own_policy([1, 0, 1, 7, -3], size=2, work=[1, 0, -1, 0, 0])
-    history = srp.simulate(
-        algorithm, numbers(1.0, 2.0, 3.0, 4.0, 5.0), participation=policy, num_rounds=2, key=KEY, progress=False
-    )
-    assert history.cohort_size.tolist() == [2, 2]
 
 
 def arrays(y, **options):
@@ -216,9 +164,3 @@ def test_an_unknown_evaluation_is_refused_by_every_method_of_a_history(name):
     for ask in (HISTORY.scores, HISTORY.mean_scores, HISTORY.worst_scores, HISTORY.speed_quartiles):
         with pytest.raises(ValueError, match=r"unknown evaluation .* of this run of 'h'.*; choose from global"):
             ask(name)
-
-
-def test_too_many_rounds_between_evaluations_are_refused_before_compiling(monkeypatch):
-    monkeypatch.setattr(memory, "_free_share", lambda layout: 2.0**30)
-    with pytest.raises(ValueError, match=r"eval_every=2147483647: the records of so many rounds need 128.0 GiB"):
-        srp.simulate(**RUN | {"num_rounds": 2**31 - 1, "eval_every": 2**31 - 1})

@@ -20,9 +20,17 @@ from fedjax_srp.engine.traffic import Traffic, num_bytes
 
 GIB = 2**30
 REPORT_FROM = GIB  # bytes on a device, or half of its free memory
-ROUND_BYTES = 64  # of the records of a round, with a few metrics
 # Measured with `memory_analysis` of compiled segments: 1.2 to 1.5 times a client's memory, 1.2 to 2.5 server states.
 CLIENT_FACTOR, SERVER_FACTOR = 1.5, 2.0
+
+
+REMEDIES = {  # of a simulation that does not fit, by the largest part of its memory
+    "data": "shard_data=True on several devices, fewer examples",
+    "clients": "more devices, fewer clients",
+    "server": "a smaller model",
+    "schedule": "fewer clients, a smaller pool",
+    "working": "a smaller chunk_size, a smaller model",
+}
 
 
 class Memory(NamedTuple):
@@ -94,76 +102,51 @@ class Room(NamedTuple):
     """Bytes that a simulation needs on each of its devices, and bytes available."""
 
     needed: Memory
-    free: float | None  # on each device; None if unknown
+    free: float  # on each device; inf if unknown
     present: float  # data already on each device
 
     @property
     def fits(self) -> bool:
         """False if it cannot fit even with half of the estimated working memory."""
-        return self.free is None or self.needed.certain - self.present <= self.free
+        return self.needed.certain - self.present <= self.free
 
 
-def room(run: Prepared) -> Room:
-    """Compare the estimate with the free memory.
+def room(run: Prepared, sharers: int = 1) -> Room:
+    """Compare the estimate with the free memory, an equal share of it if several processes run.
 
     Free is, on a GPU, what the device's allocator has left; on a CPU, an equal share of the system's available memory.
     """
     sharing = _devices_sharing_memory(run.layout)
     present = 0 if run.shard_data else sum(_bytes_on(device, run.data) for device in sharing) / len(sharing)
-    return Room(estimate(run), _free_share(run.layout), present)
+    return Room(estimate(run), _free_share(run.layout) / sharers, present)
 
 
 def check(run: Prepared, say: bool) -> None:
     """Print the estimate of a large simulation; ValueError if it cannot fit."""
     found = room(run)
     needed, free = found.needed, found.free
-    if free is not None and not found.fits:
-        raise ValueError(_refusal(run, needed, free))
-    if say and needed.total > min(REPORT_FROM, math.inf if free is None else free / 2):
-        left = "" if free is None else f", {free / GIB:.1f} GiB free"
+    if not found.fits:
+        largest, _ = max(needed._asdict().items(), key=lambda part: part[1])
+        raise ValueError(
+            f"the simulation needs {_list(needed)} on each device and {free / GIB:.2f} GiB are free; use "
+            f"{REMEDIES[largest]}"
+        )
+    if say and needed.total > min(REPORT_FROM, free / 2):
+        left = "" if free == math.inf else f", {free / GIB:.1f} GiB free"
         line = f"{run.name}: about {_list(needed)} on each of {run.layout.num_devices} devices{left}"
         tqdm.write(line, file=sys.stderr)
-
-
-def check_records(run: Prepared, rounds: int) -> None:
-    """Raise a ValueError for a segment whose records do not fit."""
-    needed, free = ROUND_BYTES * rounds * (run.num_seeds or 1), _free_share(run.layout)
-    if free is not None and needed > max(free, REPORT_FROM):
-        raise ValueError(
-            f"eval_every={rounds}: the records of so many rounds need {needed / GIB:.1f} GiB and {free / GIB:.1f} GiB "
-            "are free; evaluate more often"
-        )
 
 
 def check_working(run: Prepared, working: int) -> None:
     """Raise a ValueError if the working memory of a compiled simulation does not fit; the rest is already placed."""
     free = _free_share(run.layout)
-    if free is not None and working > free:
+    if working > free:
         chunk, devices = run.layout.by_chunk_size[0].chunk_size, run.layout.num_devices
         raise ValueError(
             f"chunk_size={chunk}: clients at work and their evaluation need {working / GIB:.2f} GiB on each of "
             f"{devices} devices and {free / GIB:.2f} GiB are free; use a smaller chunk_size, fewer seeds, "
             "or a smaller model"
         )
-
-
-def _refusal(run: Prepared, needed: Memory, free: float) -> str:
-    layout, seeds = run.layout, run.num_seeds or 1
-    fewer_seeds = "" if seeds == 1 else f"fewer than {seeds} keys, "
-    _, cause, remedy = max(
-        (needed.data, f"shard_data={run.shard_data}", "shard_data=True on several devices, fewer examples"),
-        (needed.clients, f"num_clients={layout.num_clients}", f"{fewer_seeds}more devices, fewer clients"),
-        (needed.server, f"server states of {seeds} seeds", f"{fewer_seeds}a smaller model"),
-        (needed.schedule, f"num_clients={layout.num_clients}", f"{fewer_seeds}fewer clients, a smaller pool"),
-        (
-            needed.working,
-            f"chunk_size={layout.by_chunk_size[0].chunk_size}",
-            f"{fewer_seeds}a smaller chunk_size, a smaller model",
-        ),
-    )
-    return (
-        f"{cause}: the simulation needs {_list(needed)} on each device and {free / GIB:.2f} GiB are free; use {remedy}"
-    )
 
 
 def _list(needed: Memory) -> str:
@@ -178,21 +161,21 @@ def _devices_sharing_memory(layout: Layout) -> list[Any]:
     return mine if layout.platform == "cpu" else mine[:1]
 
 
-def _free_share(layout: Layout) -> float | None:
+def _free_share(layout: Layout) -> float:
     sharing = _devices_sharing_memory(layout)
-    free = _free(sharing[0])
-    return None if free is None else free / len(sharing)
+    return _free(sharing[0]) / len(sharing)
 
 
-def _free(device: Any) -> int | None:
+def _free(device: Any) -> float:
+    """Free bytes of a device; inf if unknown."""
     if device.platform != "cpu":
         stats = device.memory_stats() or {}
-        return stats["bytes_limit"] - stats["bytes_in_use"] if "bytes_limit" in stats else None
+        return stats["bytes_limit"] - stats["bytes_in_use"] if "bytes_limit" in stats else math.inf
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
-        return None
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), None)
+        return math.inf
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")), math.inf)
 
 
 def _bytes_on(device: Any, tree: PyTree) -> int:

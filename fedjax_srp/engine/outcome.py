@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_srp._checks import check_integer
+from fedjax_srp._checks import check_integer, is_key
 from fedjax_srp.base import Array, FederatedSource, Key, PyTree
 from fedjax_srp.description import describe
 from fedjax_srp.engine.prepare import Prepared
-from fedjax_srp.engine.program import Segment
+from fedjax_srp.engine.program import Segment, as_numbers
 from fedjax_srp.engine.records import Arrays, Records
 from fedjax_srp.history import History, jsonable
 
@@ -184,8 +184,7 @@ def data_checksum(data: FederatedSource) -> str:
 
 
 def _bits(leaf: Array) -> np.ndarray:
-    is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-    return np.ascontiguousarray(jax.random.key_data(leaf) if is_key else leaf)
+    return np.ascontiguousarray(as_numbers(leaf))
 
 
 def fingerprint(run: Prepared, root: Key, limits: Limits) -> dict[str, Any]:
@@ -197,7 +196,6 @@ def fingerprint(run: Prepared, root: Key, limits: Limits) -> dict[str, Any]:
 
 def on_host(tree: PyTree) -> PyTree:
     """Copies of a tree's arrays, since a run donates its state: NumPy's, but JAX's of typed keys."""
-    is_key = lambda leaf: jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)  # noqa: E731
     return jax.tree.map(lambda leaf: jnp.copy(leaf) if is_key(leaf) else np.array(leaf), tree)
 
 

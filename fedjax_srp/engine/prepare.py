@@ -231,30 +231,19 @@ def check_evaluations(algorithm: FederatedAlgorithm, evaluations: str | Sequence
     if not isinstance(evaluations, Iterable) or is_key(evaluations):
         shown = short(evaluations)
         raise ValueError(f"evaluations={shown} must be a name, several, None for the default one, or 'all'")
-    evaluations = tuple(evaluations)
+    evaluations = tuple(dict.fromkeys(evaluations))
     check_known("evaluation", evaluations, algorithm.evaluations, of=algorithm.name)
     return evaluations
 
 
-EXPECTED = {  # argument -> type, remedy
-    "algorithm": (
-        FederatedAlgorithm | Method,
-        "give srp.methods.get(name, dataset=data) or one of srp.algorithms, called with a model",
-    ),
-    "participation": (ParticipationPolicy | None, "call one: srp.participation.Full()"),
-    "clock": (
-        Clock | None,
-        "say when times are drawn: srp.clocks.Fixed(srp.clocks.Exponential(1.0)) once, Dynamic(...) in every round, "
-        "or give your own times, one for each client: Fixed(srp.clocks.Constant(times))",
-    ),
-}
-
-
 def _check_parts(request: Request) -> None:
-    for argument, (kind, remedy) in EXPECTED.items():
-        given = getattr(request, argument)
-        if not isinstance(given, kind):
-            raise ValueError(f"{argument}={short(given)} is no {argument}; {remedy}")
+    kinds = {
+        "algorithm": FederatedAlgorithm | Method,
+        "participation": ParticipationPolicy | None,
+        "clock": Clock | None,
+    }
+    for argument, kind in kinds.items():
+        given = as_annotated(argument, getattr(request, argument), kind)
         cls = type(given.algorithm if isinstance(given, Method) else given)
         if given is not None and "__is_part__" not in vars(cls):  # its constructor ran no checks
             raise ValueError(

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_srp._checks import is_key
 from fedjax_srp.backend import compiler_options, options_for_one_run, traced_for
 from fedjax_srp.base import (
     Array,
@@ -133,16 +134,6 @@ class Program:
     def _placed(self) -> Parts:
         return place(self.spec.layout, self.parts)
 
-    @property
-    def num_traces(self) -> int:
-        """Number of traces so far, for all leaves."""
-        return self.shared.num_traces
-
-    @property
-    def compile_seconds(self) -> float:
-        """Seconds of tracing and compiling so far, for all leaves."""
-        return self.shared.compile_seconds
-
     def start(self, root: Key, data: FederatedSource, followed_by: int | None = None) -> Start:
         """The state before the first round; with seeds, `root` has a leading axis.
 
@@ -179,16 +170,13 @@ class Program:
         """
         spec, layout = self.spec, self.spec.layout
 
-        def score_states(server: PyTree, clients: PyTree, root: Key, parts: Parts, data: FederatedSource):
+        def scores(server: PyTree, clients: PyTree, root: Key, parts: Parts, data: FederatedSource):
+            if clients is None:
+                clients = _init_clients(parts.algorithm, server, root, data, layout)
             state = SimulationState(server, clients, (), (), jnp.int32(0), (), ())
             return score_clients(parts.algorithm, spec.evaluations, data, state, root, layout)
 
-        def scores(server: PyTree, root: Key, parts: Parts, data: FederatedSource):
-            return score_states(server, _init_clients(parts.algorithm, server, root, data, layout), root, parts, data)
-
-        if clients is None:
-            return self._run(Function("scores", scores, (_NO,), _NO), server, root, data=data)
-        return self._run(Function("scores of states", score_states, (_NO, _YES), _NO), server, clients, root, data=data)
+        return self._run(Function("scores", scores, (_NO, _YES), _NO), server, clients, root, data=data)
 
     def epoch_scores(
         self, plan: AdaptationPlan, server: PyTree, counts: Array, root: Key, data: FederatedSource
@@ -241,7 +229,7 @@ class Program:
 
     def values(self) -> dict[str, Any]:
         """The floats that programs take as arguments, by name; long arrays as a hash."""
-        arrays = {name: np.asarray(_as_numbers(value), float) for name, value in values_of(self.parts).items()}
+        arrays = {name: np.asarray(as_numbers(value), float) for name, value in values_of(self.parts).items()}
         return {name: a.tolist() if a.size <= WRITTEN_OUT else _hash(a.tobytes()) for name, a in arrays.items()}
 
     def _run(self, function: Function, *args: Any, data: FederatedSource) -> Any:
@@ -346,9 +334,9 @@ def _init_clients(
     return jax.lax.fori_loop(0, -(-layout.owned // batch), fill, empty)
 
 
-def _as_numbers(leaf: Array) -> Array:
+def as_numbers(leaf: Array) -> Array:
     """A leaf as numbers; of a key, its data."""
-    return jax.random.key_data(leaf) if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
+    return jax.random.key_data(leaf) if is_key(leaf) else leaf
 
 
 def _hash(content: bytes) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from fedjax_srp import storage
-from fedjax_srp._checks import check_known, checked, is_key, short
+from fedjax_srp._checks import checked, is_key, short
 from fedjax_srp.bars import tqdm
 from fedjax_srp.base import Clock, FederatedAlgorithm, FederatedSource, Key, Method, ParticipationPolicy
 from fedjax_srp.engine import memory
@@ -136,18 +136,25 @@ def simulate_seeds(
     *,
     keys: Key,
     values: Mapping[str, ArrayLike] | None = None,
+    participation: ParticipationPolicy | None = None,
+    clock: Clock | None = None,
     num_rounds: int,
     eval_every: int = 10,
     eval_first: int = 0,
     eval_last: int = 0,
+    chunk_size: int | None = None,
     time_limit: float | None = None,
     target: float | None = None,
     progress: bool = True,
     checkpoint_dir: str | os.PathLike | None = None,
     keep_clients: bool = False,
+    evaluations: str | Sequence[str] | None = None,
+    devices: Devices = None,
+    shard_data: bool = False,
+    record_loss: bool = False,
     callback: Callback | None = None,
     throw: bool = False,
-    **options: Any,
+    name: str | None = None,
 ) -> list[History]:
     """`simulate` for several keys, in one vmapped program, or in several batches if memory is short.
 
@@ -178,13 +185,13 @@ def simulate_seeds(
         raise ValueError(
             f"keys has shape {keys.shape}, expected (num_seeds,); jax.random.split(key, num_seeds) makes them"
         )
-    check_known("option", options, SEEDS_OPTIONS, of="simulate_seeds")
     for value_name, value in (values or {}).items():
         if is_key(value) or np.shape(value) != keys.shape or np.asarray(value).dtype.kind not in "iuf":
             raise ValueError(f"values[{value_name!r}]={short(value)}: give a number for each of {keys.size} keys")
     _check_values(algorithm, values or {})
     arrays = {name: np.asarray([float(v) for v in np.asarray(value)]) for name, value in (values or {}).items()}
-    request = Request(algorithm, data, num_seeds=keys.size, values=arrays, **options)
+    request = Request(algorithm, data, participation, clock, evaluations, chunk_size, devices, shard_data, name)
+    request = request._replace(num_seeds=keys.size, values=arrays, record_loss=record_loss)
     at_once = seeds_at_once(request, keys.size)
     previous = None if checkpoint_dir is None else seeds_together(Path(checkpoint_dir), keys.size)
     if previous is not None and previous > at_once:
@@ -221,19 +228,13 @@ def _check_values(algorithm: FederatedAlgorithm | Method, values: Mapping[str, A
             raise ValueError(f"values of run {place}: {error}") from error
 
 
-SEEDS_OPTIONS = (
-    *("participation", "clock", "chunk_size", "evaluations", "devices", "shard_data", "record_loss", "name"),
-)
-
-
 def seeds_at_once(request: Request, num_seeds: int, sharers: int = 1) -> int:
     """Number of seeds in one program: all, or the largest of equal batches that fits the memory."""
     sizes = sorted({-(-num_seeds // num_batches) for num_batches in range(1, num_seeds + 1)}, reverse=True)
 
     def fits(size: int) -> bool:
         first = {name: value[:size] for name, value in (request.values or {}).items()}
-        room = memory.room(prepare(request._replace(num_seeds=size, values=first)))
-        return room._replace(free=None if room.free is None else room.free / sharers).fits
+        return memory.room(prepare(request._replace(num_seeds=size, values=first)), sharers).fits
 
     return sizes[min(bisect.bisect_left(sizes, True, key=fits), len(sizes) - 1)]
 
@@ -249,7 +250,6 @@ def _simulate(
     limits.check()
     run = prepare(request)
     limits.check_fit(run)
-    memory.check_records(run, min(limits.num_rounds, limits.eval_every))
     processes = {device.process_index for device in run.layout.devices}
     if keep_clients and len(processes) > 1:
         raise ValueError(
@@ -293,7 +293,7 @@ def _run(
     begin = time.perf_counter()
     compiled = run.program()
     compiled.announce = bar.compiling
-    compiled_before = compiled.compile_seconds
+    compiled_before = compiled.shared.compile_seconds
     root, data = run.placed(root)
     hash_of_start = None if checkpoint_dir is None else compiled.start_fingerprint(root, data)
     first = limits.next_evaluation(0) if checkpoint_dir is None else limits.eval_every
@@ -321,10 +321,10 @@ def _run(
         length = limits.next_evaluation(completed) - completed
         if not rounds_run:
             memory.check_working(run, compiled.working_bytes(length, state, root, data))
-        compile_before, segment_begin = compiled.compile_seconds, time.perf_counter()
+        compile_before, segment_begin = compiled.shared.compile_seconds, time.perf_counter()
         state, segment = compiled.segment(length, state, root, data)
         records.add(flat_records(jax.device_get(segment), run.layout.num_clients, batched=run.num_seeds is not None))
-        run_seconds += time.perf_counter() - segment_begin - (compiled.compile_seconds - compile_before)
+        run_seconds += time.perf_counter() - segment_begin - (compiled.shared.compile_seconds - compile_before)
         check_cohorts(run.policy, segment.faults, completed + 1)
         check_times(run.clock, "round", records.last["compute_time"], completed + 1)
         completed, rounds_run = completed + length, rounds_run + length
@@ -342,7 +342,7 @@ def _run(
 
     timings = {
         "host_seconds": time.perf_counter() - begin,
-        "compile_seconds": compiled.compile_seconds - compiled_before,
+        "compile_seconds": compiled.shared.compile_seconds - compiled_before,
         "seconds_per_round": run_seconds / rounds_run if rounds_run else float("nan"),
     }
     return histories(run, limits, root, results_so_far(timings))

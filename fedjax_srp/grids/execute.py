@@ -11,7 +11,7 @@ import jax
 
 from fedjax_srp.engine.outcome import Limits
 from fedjax_srp.engine.prepare import Request, prepare
-from fedjax_srp.engine.simulate import SEEDS_OPTIONS, seeds_at_once
+from fedjax_srp.engine.simulate import seeds_at_once
 from fedjax_srp.grids import units
 from fedjax_srp.grids.launch import GridBar, Launcher, ProcessLauncher, devices_per_worker, perform
 from fedjax_srp.grids.points import Point, Problems
@@ -164,7 +164,7 @@ def _check_request(point: Point, datasets: DatasetCache, devices: int | None) ->
             if devices is not None and requested > devices:
                 raise ValueError(f"devices={requested}: a run has {devices} here; give no more, or fewer workers")
             given["devices"] = min(requested, len(jax.devices()))
-        request = Request(given["algorithm"], given["data"], **{n: given[n] for n in SEEDS_OPTIONS if n in given})
+        request = Request(**{name: given[name] for name in Request._fields if name in given})
         evaluations = prepare(request).evaluations
         Limits(**{name: given[name] for name in Limits._fields}).check()
         return request._replace(evaluations=evaluations)

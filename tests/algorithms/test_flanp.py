@@ -228,7 +228,7 @@ def test_a_stage_ends_with_the_round_after_which_the_criterion_holds(constants):
     run, world = run_on_quadratic("fedgate", flanp(**constants), devices=2, chunk_size=2), quadratic()
     one = run_on_quadratic("fedgate", flanp(**constants))
     info = run.rounds(40).rounds
-    assert run.program.num_traces == 2  # the start and the segment
+    assert run.program.shared.num_traces == 2  # the start and the segment
     stage, sizes, first = 0, [1, 2, 4, 6], None
     for t in range(40):
         n = sizes[stage]

@@ -102,6 +102,8 @@ def test_wrong_numbers_of_keys_are_refused():
         srp.simulate_seeds(ALGORITHMS["batched"], DATA, keys=KEYS[0], **options)
     with pytest.raises(ValueError, match=r"keys has shape \(0,\)"):
         srp.simulate_seeds(ALGORITHMS["batched"], DATA, keys=KEYS[:0], **options)
+    with pytest.raises(ValueError, match=r"record_loss='no' must be a flag"):
+        srp.simulate_seeds(ALGORITHMS["batched"], DATA, keys=KEYS, record_loss="no", **options)
     with pytest.raises(ValueError, match=r"key has shape \(3,\).*simulate_seeds"):
         srp.simulate(ALGORITHMS["batched"], DATA, key=KEYS, **options)
 
