@@ -165,7 +165,7 @@ def _fine_tuning(given: SplitModel | FederatedAlgorithm | Method) -> tuple[Local
 
 def params_of(server_state: ServerState) -> SplitParams:
     """The whole model in a server's state, from its fields `params`, or `representation` and `head`."""
-    fields = server_state if isinstance(server_state, Mapping) else getattr(server_state, "_asdict", dict)()
+    fields = _fields(server_state)
     if "params" in fields:
         return params_of(fields["params"])
     if not {"representation", "head"} <= fields.keys():
@@ -174,6 +174,11 @@ def params_of(server_state: ServerState) -> SplitParams:
             "history.server_state, or srp.models.SplitParams(representation, head)"
         )
     return SplitParams(fields["representation"], fields["head"])
+
+
+def _fields(server_state: ServerState) -> Mapping[str, Any]:
+    """Fields of a server's state, also of one that was loaded from a folder."""
+    return server_state if isinstance(server_state, Mapping) else getattr(server_state, "_asdict", dict)()
 
 
 @part
@@ -210,12 +215,7 @@ def some(key: Key, examples: Examples, count: Array) -> Examples:
 
 @part
 class Fit:
-    """Training of a head, or of all layers, epoch by epoch, with the batches of `fine_tune` and `fine_tune_all`.
-
-    Attributes:
-        num_epochs: number of epochs.
-        together: see `AdaptationPlan`.
-    """
+    """Training of a head, or of all layers, epoch by epoch, with the batches of `fine_tune` and `fine_tune_all`."""
 
     model: SplitModel
     training: Training
@@ -248,7 +248,7 @@ class Fit:
                 return model.classify(params, model.represent(server.representation, x))
             return model.logits(params, x)
 
-        return ClientAdaptation((start, now.optimizer.init(start)), epoch, lambda carry: carry[0], predict)
+        return ClientAdaptation((start, now.optimizer.init(start)), epoch, predict)
 
 
 def _linear(
@@ -257,7 +257,7 @@ def _linear(
     """The plan for a linear task, the representation, and its shape."""
     if counts is None:
         raise ValueError("num_samples=None: clients of a linear task draw their samples; give numbers, e.g. (5, 10)")
-    fields = server_state if isinstance(server_state, Mapping) else getattr(server_state, "_asdict", dict)()
+    fields = _fields(server_state)
     if "representation" not in fields:
         raise ValueError(f"server_state={short(server_state)} has no representation; give that of linear_fedrep")
     shape = jax.ShapeDtypeStruct((task.dim, task.rank), task.representation.dtype)
@@ -278,4 +278,4 @@ class LeastSquares:
         batch = samplers.full(self.most).draw(key, b, (), client)
         taken = (jnp.arange(self.most, dtype=jnp.int32) < count).astype(batch.y.dtype)  # the others are rows of zeros
         w = least_squares(batch.features * taken[:, None], batch.y * taken)
-        return ClientAdaptation(w, lambda w, e: w, lambda w: w, lambda w, x: x @ (b @ w))
+        return ClientAdaptation((w, ()), lambda carry, e: carry, lambda w, x: x @ (b @ w))

@@ -8,22 +8,18 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.base import Array, ClientData, ClientOutput, FederatedSource, Key, PyTree, RoundContext
+from fedjax_srp.base import Array, ClientData, FederatedSource, Key, PyTree
 from fedjax_srp.engine.contract import score
-from fedjax_srp.engine.owned import data_access_both
-from fedjax_srp.engine.round import all_clients, cohort_pass, stream
+from fedjax_srp.engine.scoring import judge_clients
 from fedjax_srp.engine.sharding import Layout, gather
-
-Carry = Any
 
 
 class ClientAdaptation(NamedTuple):
     """The adaptation of one client, epoch by epoch."""
 
-    start: Carry  # before the first epoch
-    epoch: Callable[[Carry, Array], Carry]  # (carry, number of the epoch, from 0) -> carry
-    judged: Callable[[Carry], PyTree]  # the part of a carry that predictions need
-    predict: Callable[[PyTree, Array], Array]  # (that part, inputs) -> outputs
+    start: tuple[PyTree, PyTree]  # what predictions need, and what training needs besides, before the first epoch
+    epoch: Callable[[tuple[PyTree, PyTree], Array], tuple[PyTree, PyTree]]  # (both, number of the epoch from 0) -> both
+    predict: Callable[[PyTree, Array], Array]  # (what predictions need, inputs) -> outputs
 
 
 class AdaptationPlan(Protocol):
@@ -53,36 +49,26 @@ def score_epochs(
     Clients are in order of their id, (owned * num_devices) of them on every device; `root` and a client's id make the
     key that `begin` gets, as in an evaluation before the first round.
     """
-    layout = layout.for_evaluation()
-    cohort = all_clients(layout.num_clients)
-    context = RoundContext(jnp.int32(0), cohort.stage, cohort.size, layout.num_clients, cohort.size)
-
-    def client(samples: Array, key: Key, train: ClientData, test: ClientData) -> ClientOutput:
-        steps = plan.begin(key, server, train, samples)
-
-        def scored(judged: PyTree) -> tuple[Array, Array]:
-            return score("adapt", data, lambda x: steps.predict(judged, x), test)
-
-        def epoch(carry: Carry, e: Array) -> tuple[Carry, PyTree]:
-            carry = steps.epoch(carry, e)
-            judged = steps.judged(carry)
-            return carry, judged if plan.together else scored(judged)[0]
-
-        before = steps.judged(steps.start)
-        first, count = scored(before)
-        _, later = jax.lax.scan(epoch, steps.start, jnp.arange(plan.num_epochs, dtype=jnp.int32))
-        if plan.together and plan.num_epochs:
-            later = jax.vmap(lambda judged: scored(judged)[0], axis_size=plan.num_epochs)(later)
-        totals = [first, *(later[e] for e in range(plan.num_epochs))]
-        return ClientOutput((), info={"count": count} | {str(e): total for e, total in enumerate(totals)})
-
-    key, both = stream(root, "evaluation", jnp.int32(0)), data_access_both(layout, data)
 
     def with_samples(samples: Array) -> tuple[Array, Array]:
-        def one(key: Key, client_state: Any, client_data: Any, context: RoundContext) -> ClientOutput:
-            return client(samples, key, *client_data)
+        def judge(key: Key, state: Any, train: ClientData, test: ClientData) -> dict[str, Array]:
+            steps = plan.begin(key, server, train, samples)
 
-        records = cohort_pass(one, both, (), cohort, context, key, layout, record=True).records
+            def scored(judged: PyTree) -> tuple[Array, Array]:
+                return score("adapt", data, lambda x: steps.predict(judged, x), test)
+
+            def epoch(carry: tuple[PyTree, PyTree], e: Array) -> tuple[tuple[PyTree, PyTree], PyTree]:
+                carry = steps.epoch(carry, e)
+                return carry, carry[0] if plan.together else scored(carry[0])[0]
+
+            first, count = scored(steps.start[0])
+            _, later = jax.lax.scan(epoch, steps.start, jnp.arange(plan.num_epochs, dtype=jnp.int32))
+            if plan.together and plan.num_epochs:
+                later = jax.vmap(lambda judged: scored(judged)[0], axis_size=plan.num_epochs)(later)
+            totals = [first, *(later[e] for e in range(plan.num_epochs))]
+            return {"count": count} | {str(e): total for e, total in enumerate(totals)}
+
+        records = judge_clients(judge, data, (), jnp.int32(0), root, layout)
         totals = jnp.stack([records[str(e)] for e in range(plan.num_epochs + 1)], axis=1)
         return gather(layout, (totals, records["count"]))
 

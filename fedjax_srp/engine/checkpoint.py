@@ -50,12 +50,9 @@ class Checkpoints:
             storage.clear(self._path)
 
     def save(self, num_rounds: int, state: SimulationState, segment: Arrays) -> None:
-        """Write a snapshot after `num_rounds` rounds; earlier ones stay intact if the process is killed meanwhile.
+        """Write a snapshot after `num_rounds` rounds, with the records since the last `save` or `restore`.
 
-        Args:
-            num_rounds: completed so far.
-            state: after them.
-            segment: records since the last `save` or `restore`.
+        Earlier snapshots stay intact if the process is killed meanwhile.
         """
         snapshot, mark = self._path / str(num_rounds), None
         if jax.process_index() == 0:

@@ -8,13 +8,16 @@ from fedjax_srp.base import Array, ClientTimes, Cohort
 from fedjax_srp.participation.cohorts import work_times
 
 
+def takes_part(cohort: Cohort) -> Array:
+    """(pool,) bool: True for participants, False for padding and for clients that do not report."""
+    return jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32) < cohort.size
+
+
 def cohort_fault(cohort: Cohort, times: ClientTimes) -> Array:
     """(2,) int32: first fault of a cohort, its place in `contract.FAULTS` from 1, and the client; (0, 0) for none."""
     pool, ids, num_clients = cohort.client_ids.shape[0], cohort.client_ids, times.realised.shape[0]
-    position = jnp.arange(pool, dtype=jnp.int32)
-    takes_part = position < cohort.size
     asked = cohort.size if cohort.asked is None else cohort.asked
-    works = takes_part if cohort.asked is None else position < asked
+    works = takes_part(cohort._replace(size=asked))
     no_such_client = works & ((ids < 0) | (ids >= num_clients))
     negative_work = works & (cohort.work < 0)
     count = jnp.zeros(num_clients, jnp.int32).at[jnp.where(works, ids, num_clients)].add(1, mode="drop")
@@ -30,7 +33,7 @@ def cohort_fault(cohort: Cohort, times: ClientTimes) -> Array:
         found.append(((asked < cohort.size) | (asked > pool), asked))
     if times.available is not None and times.stays is not None:
         away = works & ~times.available[ids]
-        fails = takes_part & (work_times(cohort, times) > (1 + 1e-5) * times.stays[ids])
+        fails = takes_part(cohort) & (work_times(cohort, times) > (1 + 1e-5) * times.stays[ids])
         found += [(away.any(), first_id(away)), (fails.any(), first_id(fails))]
     wrong, clients = (jnp.stack(part) for part in zip(*found, strict=True))
     kind = jnp.argmax(wrong)
@@ -39,16 +42,14 @@ def cohort_fault(cohort: Cohort, times: ClientTimes) -> Array:
 
 def slowest(cohort: Cohort, times: ClientTimes) -> Array:
     """() float: time of the participant that takes longest."""
-    takes_part = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32) < cohort.size
     durations = work_times(cohort, times)
-    return jnp.max(jnp.where(takes_part, durations, jnp.zeros((), durations.dtype)))
+    return jnp.max(jnp.where(takes_part(cohort), durations, jnp.zeros((), durations.dtype)))
 
 
 def wasted_time(cohort: Cohort, times: ClientTimes, duration: Array) -> Array:
     """() float: total time of the clients that work and do not report."""
-    position = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32)
-    asked = cohort.size if cohort.asked is None else cohort.asked
-    is_wasted = (position >= cohort.size) & (position < asked)
+    asked = cohort if cohort.asked is None else cohort._replace(size=cohort.asked)
+    is_wasted = takes_part(asked) & ~takes_part(cohort)
     worked = jnp.minimum(work_times(cohort, times), duration)
     if times.stays is not None:
         worked = jnp.minimum(worked, times.stays[cohort.client_ids])

@@ -317,11 +317,9 @@ def check_policy(
             "all clients are available, or a policy whose rounds do not overlap"
         )
     state = _traced(f"{name}: init", lambda policy, key: policy.init(key, num_clients), policy, key)[0]
-    picked = _traced(f"{name}: select", lambda policy, *args: policy.select(*args), policy, key, state, times)[0]
-    is_pair = isinstance(picked, tuple) and len(picked) == 2 and isinstance(picked[0], Cohort)
-    _require(is_pair, f"{name}: select returned", picked, "return (Cohort, state)")
-    cohort, new = picked
-    check_like(f"{name}: select returned the state", new, state, LIKE_INIT)
+    cohort = _first_of_pair(
+        f"{name}: select", Cohort, state, lambda p, *args: p.select(*args), policy, key, state, times
+    )
     pool = getattr(cohort.client_ids, "shape", ())
     is_pool = len(pool) == 1 and 1 <= pool[0] <= num_clients
     _require(is_pool, f"{name}: select returned client_ids =", cohort.client_ids, f"be (pool,), at most {num_clients}")
@@ -343,14 +341,21 @@ def check_policy(
     check_metric_names(f"{name}: metrics", _joined(name, metrics, own_metrics), evaluations)
 
 
+def _first_of_pair(where: str, kind: type, state: PyTree, function: Callable[..., Any], *args: Any) -> Any:
+    """Trace a function of a policy or a clock that returns a pair; check the pair and its new state."""
+    found = _traced(where, function, *args)[0]
+    is_pair = isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], kind)
+    _require(is_pair, f"{where} returned", found, f"return ({kind.__name__}, state)")
+    check_like(f"{where} returned the state", found[1], state, LIKE_INIT)
+    return found[0]
+
+
 def check_clock(clock: Clock, num_clients: int) -> ClientTimes:
     """Trace a clock; return the shapes of its times."""
     name, key, each = f"clock {clock.name!r}", _key(), _float(num_clients)
     state = _traced(f"{name}: init", lambda clock, key: clock.init(key, num_clients), clock, key)[0]
-    sampled = _traced(f"{name}: sample", lambda clock, *args: clock.sample(*args), clock, key, state, _float())[0]
-    is_pair = isinstance(sampled, tuple) and len(sampled) == 2 and isinstance(sampled[0], ClientTimes)
-    _require(is_pair, f"{name}: sample returned", sampled, "return (ClientTimes, state)")
-    times, new = sampled
+    sample = lambda clock, *args: clock.sample(*args)  # noqa: E731
+    times = _first_of_pair(f"{name}: sample", ClientTimes, state, sample, clock, key, state, _float())
     flags, comes_and_goes = _shape(jnp.bool_, num_clients), times[3:6] != (None, None, None)
     presence = (flags, each, _float()) if comes_and_goes else (None, None, None)
     once = each if getattr(times.communication, "shape", ()) else _float()
@@ -359,17 +364,13 @@ def check_clock(clock: Clock, num_clients: int) -> ClientTimes:
         units = max((1, *getattr(times.by_work, "shape", ())[1:2]))
         expected = expected._replace(by_work=_float(num_clients, units))
     check_like(f"{name}: sample returned", times, expected, "there must be a time for each client")
-    check_like(f"{name}: sample returned the state", new, state, LIKE_INIT)
     return times
 
 
 def check_cohorts(policy: ParticipationPolicy, faults: Any, first: int) -> None:
-    """Raise a ValueError for an impossible cohort, on the host after a segment.
+    """Raise a ValueError for an impossible cohort, on the host after a segment whose first round has this number.
 
-    Args:
-        policy: of the run.
-        faults: of its rounds, (..., R, 2), see `cohort.cohort_fault`.
-        first: the number of the first of these rounds.
+    The faults are (..., R, 2), see `cohort.cohort_fault`.
     """
     faults = np.asarray(faults)
     wrong = np.argwhere(faults[..., 0] > 0)

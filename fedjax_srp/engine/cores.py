@@ -6,10 +6,14 @@ import os
 
 import jax
 
+from fedjax_srp._checks import checked
+from fedjax_srp.parts import Count
+
 _FLAG = "--xla_cpu_multi_thread_eigen=false"
 
 
-def use_all_cores(num_devices: int | None = None) -> int:
+@checked
+def use_all_cores(num_devices: Count | None = None) -> int:
     """Make every CPU core a separate device; `simulate` then spreads the clients over them.
 
     The steps of one client's training are too small to parallelize well, so one client per core is faster than one

@@ -31,7 +31,7 @@ from fedjax_srp.base import (
     TrainingLoss,
     named_key,
 )
-from fedjax_srp.engine.cohort import cohort_fault, slowest, wasted_time
+from fedjax_srp.engine.cohort import cohort_fault, slowest, takes_part, wasted_time
 from fedjax_srp.engine.owned import DataAccess, data_access
 from fedjax_srp.engine.sharding import (
     Layout,
@@ -71,15 +71,15 @@ class PassResult(NamedTuple):
 
 
 def cohort_pass(
-    client: Callable[[Key, ClientState, ClientData, RoundContext], ClientOutput],
-    access: DataAccess,
-    states: PyTree,
+    client: Callable[[Key, ClientState, ClientData, RoundContext], ClientOutput],  # of ONE client
+    access: DataAccess,  # to their data
+    states: PyTree,  # of all clients, leaves (owned, ...)
     cohort: Cohort,
-    context: RoundContext,
-    key: Key,
+    context: RoundContext,  # `work` is filled in for each client
+    key: Key,  # a client's key folds in its id
     layout: Layout,
-    record: bool = False,
-    needs: tuple[str, ...] = (),
+    record: bool = False,  # keep each client's `info`
+    needs: tuple[str, ...] = (),  # names of the reports for the policy
 ) -> PassResult:
     """Run a client function over a cohort; rounds, criteria and evaluations all use this.
 
@@ -87,17 +87,6 @@ def cohort_pass(
     window per trip, so one program serves every cohort size; its cost depends on the cohort, its memory on the chunk. A
     layout with large chunks has a loop over these first, while they are at least half full. Each device trains its own
     clients first; only in later windows do devices exchange states and wait for each other.
-
-    Args:
-        client: `(key, state, data, context) -> ClientOutput` of ONE client.
-        access: to their data.
-        states: of all clients, leaves (owned, ...).
-        cohort: the first `size` ids take part.
-        context: of the round; `work` is filled in for each client.
-        key: of the pass; a client's key folds in its id.
-        layout: devices and chunk.
-        record: keep each client's `info`.
-        needs: names of the reports for the policy.
     """
     at_home, *ordered = owners_first(layout, cohort.client_ids, cohort.size, cohort.work)
     pad = (0, -cohort.client_ids.shape[0] % layout.by_chunk_size[0].window)
@@ -188,8 +177,7 @@ def cohort_pass(
     mean = jax.tree.map(lambda m, leaf: m.astype(leaf.dtype), mean, shape.message)
     loss = None if losses is None else losses[0] / losses[1]
     if needs:  # a client reports on one device, with zeros on the others
-        position = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32)
-        ids = jnp.where(position < cohort.size, cohort.client_ids, layout.num_clients)
+        ids = jnp.where(takes_part(cohort), cohort.client_ids, layout.num_clients)
         took_part = jnp.zeros(layout.num_clients, jnp.bool_).at[ids].set(True, mode="drop")
         reports = jax.tree.map(lambda leaf: jnp.where(took_part, leaf, jnp.nan), total(layout, reports))
     info = jax.tree.map(lambda i, leaf: (i / cohort.size.astype(i.dtype)).astype(leaf.dtype), info, shape.info)
@@ -279,9 +267,9 @@ def run_phase(
 
 def _participants(shown: Callable[[PyTree], PyTree], states: PyTree, cohort: Cohort, layout: Layout) -> Participants:
     """The shown states of all participants, on every device; rows of non-participants repeat the first."""
-    takes_part = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32) < cohort.size
-    ids = jnp.where(takes_part, cohort.client_ids, cohort.client_ids[0])
-    return Participants(everywhere(layout, jax.vmap(shown)(states), ids), takes_part)
+    real = takes_part(cohort)
+    ids = jnp.where(real, cohort.client_ids, cohort.client_ids[0])
+    return Participants(everywhere(layout, jax.vmap(shown)(states), ids), real)
 
 
 def prepare_server(
@@ -331,6 +319,7 @@ def one_round(
     if policy.needs_global_gradient:
         metrics[GRADIENT_NORM] = global_grad_norm = _global_gradient_norm(algorithm, server, clients, *args)
 
+    communicated = True if algorithm.communicates is None else algorithm.communicates(state.server, context)
     duration = slowest(cohort, times) if cohort.duration is None else cohort.duration
     if cohort.asked is not None:
         metrics[WASTED_TIME] = wasted_time(cohort, times, duration)
@@ -339,7 +328,7 @@ def one_round(
         stage=cohort.stage,
         cohort_size=cohort.size,
         compute_time=duration if times.wait is None else times.wait + duration,
-        communicated=as_arrays(_communicates(algorithm, state.server, context)),
+        communicated=as_arrays(communicated),
         global_grad_norm=global_grad_norm,
         finite=all_finite(server),
         metrics=metrics,
@@ -352,15 +341,10 @@ def one_round(
     if times.available is not None:  # time must pass, or clients that leave at once would be selected forever
         later = jnp.nextafter(state.now, jnp.inf)
         now = jnp.maximum(now, jnp.maximum(later, jnp.finfo(later.dtype).tiny))  # subnormal numbers count as 0
-    takes_part = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32) < cohort.size
-    ids = jnp.where(takes_part, cohort.client_ids, layout.num_clients)
+    ids = jnp.where(takes_part(cohort), cohort.client_ids, layout.num_clients)
     rounds_taken = state.rounds_taken.at[ids].add(1, mode="drop")
     new = SimulationState(server, clients, policy_state, clock_state, state.round + 1, now, rounds_taken)
     return new, (round_info, cohort_fault(cohort, times))
-
-
-def _communicates(algorithm: FederatedAlgorithm, server: PyTree, context: RoundContext) -> Array:
-    return jnp.bool_(True) if algorithm.communicates is None else algorithm.communicates(server, context)
 
 
 def _global_gradient_norm(
@@ -374,13 +358,8 @@ def _global_gradient_norm(
     layout: Layout,
 ) -> Array:
     """Norm of the cohort's mean gradient at the new model, which clients upload in FLANP's Algorithm 2."""
-    broadcast, gradient = as_arrays(algorithm.broadcast(server, context)), algorithm.gradient
-    assert gradient is not None  # checked before the run
-
-    def client(key: Key, state: Any, client_data: Any, context: RoundContext) -> ClientOutput:
-        return gradient(key, broadcast, state, client_data, context)._replace(state=None)
-
-    key = named_key(stream(root, "training", context.round), "gradient")
-    mean = cohort_pass(client, data_access(layout, data, "train"), clients, cohort, context, key, layout).mean
+    gradient = lambda *given: algorithm.gradient(*given)._replace(state=None)  # noqa: E731
+    phase = Phase(algorithm.broadcast, gradient, lambda key, server, mean, context: mean)
+    mean, _ = run_phase(phase, "gradient", server, clients, cohort, context, data, root, layout)
     leaves = [leaf.astype(_sum_type(leaf)) for leaf in jax.tree.leaves(mean)]
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in leaves)).astype(float)

@@ -2,14 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fedjax_srp.base import Array, ClientOutput, FederatedAlgorithm, FederatedSource, Key, Personalize, RoundContext
+from fedjax_srp.base import (
+    Array,
+    ClientData,
+    ClientOutput,
+    ClientState,
+    FederatedAlgorithm,
+    FederatedSource,
+    Key,
+    PyTree,
+    RoundContext,
+)
 from fedjax_srp.engine.contract import score
 from fedjax_srp.engine.owned import data_access_both
 from fedjax_srp.engine.round import SimulationState, all_clients, cohort_pass, stream
 from fedjax_srp.engine.sharding import Layout, gather
+
+
+def judge_clients(
+    judge: Callable[[Key, ClientState, ClientData, ClientData], Mapping[str, Array]],
+    data: FederatedSource,
+    states: PyTree,
+    round_index: Array,
+    root: Key,
+    layout: Layout,
+) -> PyTree:
+    """Judge every client after `round_index` rounds: `(key, state, training data, test data) -> scalars by name`.
+
+    Returns:
+        name -> (owned,) on every device, see `gather`.
+    """
+    layout = layout.for_evaluation()
+    cohort = all_clients(layout.num_clients)
+    context = RoundContext(round_index, cohort.stage, cohort.size, layout.num_clients, cohort.size)
+
+    def client(key: Key, state: ClientState, client_data: Any, context: RoundContext) -> ClientOutput:
+        del context
+        return ClientOutput((), info=judge(key, state, *client_data))
+
+    key, both = stream(root, "evaluation", round_index), data_access_both(layout, data)
+    return cohort_pass(client, both, states, cohort, context, key, layout, record=True).records
 
 
 def score_clients(
@@ -27,26 +62,15 @@ def score_clients(
     Returns:
         name -> (sum of scores, number of scores), each (owned * num_devices,) on every device, in order of client id.
     """
-    layout = layout.for_evaluation()
-    cohort = all_clients(layout.num_clients)
-    context = RoundContext(state.round, cohort.stage, cohort.size, layout.num_clients, cohort.size)
 
-    def judge(name: str, personalize: Personalize) -> Callable[..., ClientOutput]:
-        where = f"algorithm {algorithm.name!r}: evaluation {name!r}"
+    def scores(name: str) -> tuple[Array, Array]:
+        where, personalize = f"algorithm {algorithm.name!r}: evaluation {name!r}", algorithm.evaluations[name]
 
-        def client(key: Key, client_state: Any, client_data: Any, context: RoundContext) -> ClientOutput:
-            del context
-            train, test = client_data
-            predict = personalize(key, state.server, client_state, train)
-            total, count = score(where, data, predict, test)
-            return ClientOutput((), info={"score": total, "count": count})
+        def judge(key: Key, client_state: Any, train: ClientData, test: ClientData) -> dict[str, Array]:
+            total, count = score(where, data, personalize(key, state.server, client_state, train), test)
+            return {"score": total, "count": count}
 
-        return client
+        records = judge_clients(judge, data, state.clients, state.round, root, layout)
+        return gather(layout, (records["score"], records["count"]))
 
-    key, both = stream(root, "evaluation", state.round), data_access_both(layout, data)
-    scores = {}
-    for name in names:
-        client = judge(name, algorithm.evaluations[name])
-        records = cohort_pass(client, both, state.clients, cohort, context, key, layout, record=True).records
-        scores[name] = gather(layout, (records["score"], records["count"]))
-    return scores
+    return {name: scores(name) for name in names}

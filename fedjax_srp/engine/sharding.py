@@ -20,7 +20,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from fedjax_srp._checks import check_integer, short
+from fedjax_srp._checks import check_integer, is_key, short
 from fedjax_srp.base import Array, PyTree
 
 AXIS = "clients"
@@ -118,20 +118,11 @@ def lay_out(
     devices: Devices,
     chunk_size: int | None,
     num_clients: int,
-    client_bytes: int = 0,
-    judged_bytes: int = 0,
-    carried_bytes: int = 0,
+    client_bytes: int = 0,  # of a client while it trains, for the default chunk
+    judged_bytes: int = 0,  # of a client while it is evaluated
+    carried_bytes: int = 0,  # of parameters and optimizer state that an evaluation trains
 ) -> Layout:
-    """Check and complete the user's choice of devices and chunks.
-
-    Args:
-        devices: the devices themselves, how many of `jax.devices()`, or None for all of them.
-        chunk_size: clients trained at once on each device; None for the measured default.
-        num_clients: in the federation.
-        client_bytes: of a client while it trains, for the default chunk.
-        judged_bytes: of a client while it is evaluated.
-        carried_bytes: of parameters and optimizer state that an evaluation trains.
-    """
+    """Check and complete the user's choice of devices and chunks."""
     devices = checked_devices(devices)
     each = -(-num_clients // len(devices))
     if chunk_size is None:
@@ -153,8 +144,10 @@ def checked_devices(devices: Devices) -> tuple[Any, ...]:
         if wanted > len(available):
             raise ValueError(f"devices={wanted} but {len(available)} are available; srp.use_all_cores() adds CPU cores")
         devices = available[:wanted]
-    if not len(devices) or not all(isinstance(device, jax.Device) for device in devices):
-        raise ValueError(f"devices={short(devices)}: give some of jax.devices(), how many of them, or None for all")
+    if not all(isinstance(device, jax.Device) for device in devices) or not 0 < len({*devices}) == len(devices):
+        raise ValueError(
+            f"devices={short(devices)}: give some of jax.devices(), each once, how many of them, or None for all"
+        )
     processes = {device.process_index for device in devices}
     if processes != {jax.process_index()} and len(processes) < jax.process_count():
         raise ValueError(
@@ -220,22 +213,19 @@ def total(layout: Layout, tree: PyTree) -> PyTree:
 
 def as_bits(leaf: Array) -> Array:
     """A leaf as unsigned integers, so that -0.0 and the payload of a nan survive a sum."""
-    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    if is_key(leaf):
         return as_bits(jax.random.key_data(leaf))
     if leaf.dtype == jnp.bool_:
         return leaf.astype(jnp.uint8)
     return jax.lax.bitcast_convert_type(leaf, jnp.dtype(f"uint{8 * leaf.dtype.itemsize}"))
 
 
-def of_bits(bits: Array, like: Any) -> Array:
-    """Undo `as_bits`, for a leaf of the type of `like`."""
-    if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
-        return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(like))
-    return bits.astype(jnp.bool_) if like.dtype == jnp.bool_ else jax.lax.bitcast_convert_type(bits, like.dtype)
-
-
 def _map_bits(function: Callable[[Array], Array], leaf: Array) -> Array:
-    return of_bits(function(as_bits(leaf)), leaf)
+    """Apply a function to the bits of a leaf."""
+    bits = function(as_bits(leaf))
+    if is_key(leaf):
+        return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(leaf))
+    return bits.astype(jnp.bool_) if leaf.dtype == jnp.bool_ else jax.lax.bitcast_convert_type(bits, leaf.dtype)
 
 
 class Window(NamedTuple):
@@ -249,15 +239,9 @@ class Window(NamedTuple):
 def owners_first(layout: Layout, client_ids: Array, size: Array, *more: Array) -> tuple[Array, ...]:
     """Order a cohort so that devices serve their own clients first, as long as each device has one.
 
-    Args:
-        layout: of clients on devices.
-        client_ids: (pool,) int32, of which the first `size` take part.
-        size: () int32.
-        more: (pool,), ordered the same way.
-
     Returns:
         () int32, the number of leading positions that are served by their client's owner; `client_ids` and `more`,
-        reordered, with participants in front.
+        (pool,) each, reordered, with participants in front.
     """
     if layout.num_devices == 1:
         return size, client_ids, *more
@@ -283,18 +267,23 @@ def collect(layout: Layout, read: Callable[[Array], PyTree], window: Window) -> 
     if layout.num_devices == 1:
         return read(window.client_ids)
     mine = layout.owner(window.client_ids) == device_index(layout)
-    rows = jnp.where(mine, layout.row(window.client_ids), 0)
-
-    def exchange(bits: Array) -> Array:
-        keep = jnp.expand_dims(mine, tuple(range(1, bits.ndim)))
-        return jax.lax.psum_scatter(jnp.where(keep, bits, bits.dtype.type(0)), AXIS, tiled=True)
-
+    exchange = lambda bits: jax.lax.psum_scatter(bits, AXIS, tiled=True)  # noqa: E731
     return jax.lax.cond(
         window.away,
-        lambda rows: jax.tree.map(lambda leaf: _map_bits(exchange, leaf), read(rows)),
+        lambda rows: _from_owners(mine, exchange, read(rows)),
         lambda rows: read(my_chunk(layout, rows)),
-        rows,
+        jnp.where(mine, layout.row(window.client_ids), 0),
     )
+
+
+def _from_owners(mine: Array, exchange: Callable[[Array], Array], rows: PyTree) -> PyTree:
+    """Rows of clients from the devices that own them: each device adds its own rows and zeros, in bits."""
+
+    def add(bits: Array) -> Array:
+        keep = jnp.expand_dims(mine, tuple(range(1, bits.ndim)))
+        return exchange(jnp.where(keep, bits, bits.dtype.type(0)))
+
+    return jax.tree.map(lambda leaf: _map_bits(add, leaf), rows)
 
 
 def everywhere(layout: Layout, states: PyTree, client_ids: Array) -> PyTree:
@@ -303,12 +292,7 @@ def everywhere(layout: Layout, states: PyTree, client_ids: Array) -> PyTree:
         return jax.tree.map(lambda leaf: leaf[client_ids], states)
     mine = layout.owner(client_ids) == device_index(layout)
     rows = jnp.where(mine, layout.row(client_ids), 0)
-
-    def exchange(bits: Array) -> Array:
-        keep = jnp.expand_dims(mine, tuple(range(1, bits.ndim)))
-        return jax.lax.psum(jnp.where(keep, bits[rows], bits.dtype.type(0)), AXIS)
-
-    return jax.tree.map(lambda leaf: _map_bits(exchange, leaf), states)
+    return _from_owners(mine, lambda bits: jax.lax.psum(bits, AXIS), jax.tree.map(lambda leaf: leaf[rows], states))
 
 
 def put(layout: Layout, states: PyTree, window: Window, rows: PyTree) -> PyTree:
@@ -369,7 +353,7 @@ def place(layout: Layout, tree: PyTree) -> PyTree:
     def put_globally(leaf: Any) -> Array:
         if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
             return leaf  # made by an earlier run
-        if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        if is_key(leaf):
             bits = np.asarray(jax.random.key_data(leaf))
             if (multihost_utils.process_allgather(bits) != bits).any():
                 raise ValueError("key differs between the processes; give each the same jax.random.key(seed)")
@@ -387,7 +371,7 @@ def place_clients(layout: Layout, tree: PyTree) -> PyTree:
     """
 
     def put_sharded(leaf: Any) -> Array:
-        if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        if is_key(leaf):
             return jax.random.wrap_key_data(put_sharded(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf))
         host = np.asarray(leaf)
         padding = layout.owned * layout.num_devices - len(host)

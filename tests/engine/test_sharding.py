@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import fedjax_srp as srp
 from fedjax_srp.engine.sharding import AXIS, lay_out, owners_first
 
 
@@ -42,4 +43,6 @@ def test_layouts():
     judged = lay_out(1, None, 10_000, 10_000_000, 100)  # an evaluation sends no messages
     assert (judged.chunk_size, judged.for_evaluation().chunk_size) == (1, small.chunk_size)
     assert judged.for_evaluation().window == small.window
+    with pytest.raises(ValueError, match="num_devices=-1 must be at least 1"):
+        srp.use_all_cores(-1)
     assert lay_out(1, 3, 10_000, 10_000_000, 100).for_evaluation().chunk_size == 3  # as given
