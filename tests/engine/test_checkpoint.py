@@ -20,7 +20,6 @@ from reference.small import assert_same_bits, changed, federation, model, refuse
 
 import fedjax_srp as srp
 from fedjax_srp import storage
-from fedjax_srp.engine.checkpoint import Checkpoints
 from fedjax_srp.engine.outcome import Limits, fingerprint
 from fedjax_srp.engine.prepare import Request, prepare
 from fedjax_srp.engine.program import Program
@@ -122,33 +121,15 @@ def test_limits_may_change_between_calls(whole, tmp_path):
             job.run(tmp_path / "checkpoints", **limits)
 
 
-def test_a_batch_of_seeds_is_continued(tmp_path, monkeypatch):
-    options = {"participation": job.POLICY, "clock": job.CLOCK, "num_rounds": 3, "eval_every": 1, "progress": False}
-    options |= {"devices": 1, "keep_clients": True}
+def test_a_batch_of_seeds_is_continued(tmp_path):
+    options = {"participation": job.POLICY, "clock": job.CLOCK, "eval_every": 1, "progress": False, "devices": 1}
+    options |= {"keys": jax.random.split(jax.random.key(2), 2), "keep_clients": True}
     algorithm = srp.algorithms.FedAvg(model(hidden=()), srp.Training(batch_size=4))
-
-    def run(directory=None, **other):
-        keys = jax.random.split(jax.random.key(2), 2)
-        return simulate_seeds(algorithm, job.DATA, keys=keys, checkpoint_dir=directory, **options | other)
-
-    save = Checkpoints.save
-
-    def save_once(self, num_rounds, *args):
-        if num_rounds > 1:
-            raise KeyboardInterrupt
-        save(self, num_rounds, *args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Checkpoints, "save", save_once)
-        with pytest.raises(KeyboardInterrupt):
-            run(tmp_path / "checkpoints")
-    expected = run()
-    for folder in ("checkpoints", "shorter"):
-        if folder == "shorter":
-            run(tmp_path / folder, num_rounds=2)
-        for one, other in zip(run(tmp_path / folder), expected, strict=True):
-            assert_same_history(one, other, tmp_path)
-            assert_same_states(one, other)
+    simulate_seeds(algorithm, job.DATA, num_rounds=2, checkpoint_dir=tmp_path / "run", **options)
+    continued = simulate_seeds(algorithm, job.DATA, num_rounds=3, checkpoint_dir=tmp_path / "run", **options)
+    for one, other in zip(continued, simulate_seeds(algorithm, job.DATA, num_rounds=3, **options), strict=True):
+        assert_same_history(one, other, tmp_path)
+        assert_same_states(one, other)
 
 
 def another_start(key, data):
@@ -170,6 +151,7 @@ def other(optimizer=0.2, hidden=(4,)):
 ANOTHER_RUN = {
     "key": ({"seed": 12}, "key="),
     "eval_every": ({"eval_every": 3}, "eval_every=2"),
+    "eval_first": ({"eval_first": 1}, "eval_first=0"),
     "chunk": ({"chunk_size": 1}, "chunk_size=2"),
     "devices": ({"devices": 1, "chunk_size": 4}, "num_devices=2"),
     "clock": ({"clock": srp.clocks.Fixed(srp.clocks.Exponential(1.0))}, "clock='dynamic'"),

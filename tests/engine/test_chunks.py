@@ -17,8 +17,9 @@ from reference.small import (
     federation,
     model,
     numbers,
+    scripted,
 )
-from test_round import CLOCK, DATA, POLICY, ROUNDS, VALUES, run_of
+from test_round import CLOCK, DATA, POLICY, ROUNDS, VALUES
 
 import fedjax_srp as srp
 from fedjax_srp.algorithms import local
@@ -29,44 +30,30 @@ from fedjax_srp.engine.sharding import Layout, chunk_budget, default_chunks
 KEYS = jax.random.split(KEY, 2)
 
 
-@pytest.mark.short("2-1-3")
 @pytest.mark.parametrize(
-    ("devices", "chunk_size", "large_chunk"), [(1, 1, 2), (1, 1, 7), (1, 2, 4), (2, 1, 2), (2, 1, 3), (3, 1, 2)]
+    ("devices", "chunk_size", "large_chunk", "of_size"),
+    [
+        (1, 2, 6, {2: 2, 3: 6, 5: 6, 7: 8, 8: 8, 9: 12, 10: 12}),  # the large one while it is half full
+        (2, 1, 0, {3: 4, 5: 6, 7: 8}),
+        (2, 2, 0, {3: 4, 5: 8, 7: 8}),
+    ],
 )
-def test_large_chunks_come_first_and_every_client_is_served_once(devices, chunk_size, large_chunk):
-    """Cohorts of 3, 5 and 7: full large windows, a rest, or no large window at all."""
-
-    def client(key, broadcast, state, value, context):
-        message = value * context.work.astype(value.dtype)
-        return ClientOutput(message, state + message, info={"value": value})
-
-    algorithm = algorithm_of(client, init_client=lambda key, server, value: 0 * value)
-    options = {"devices": devices, "chunk_size": chunk_size}
-    run, small = (Run(algorithm, DATA, POLICY, CLOCK, **options, large_chunk=size) for size in (large_chunk, 0))
-    expected = np.zeros(len(VALUES), np.float32)
-    for ids, work in ROUNDS:
-        info = run.rounds().rounds
-        expected[ids] += VALUES[ids] * work
-        np.testing.assert_allclose(run.host_state().server, (VALUES[ids] * work).mean(), rtol=1e-6)
-        np.testing.assert_array_equal(run.host_state().clients, expected)
-        np.testing.assert_allclose(info.metrics["value"], [VALUES[ids].mean()], rtol=1e-6)
-        small.rounds()
-        np.testing.assert_array_equal(small.host_state().clients, expected)
-
-
-@pytest.mark.parametrize(("size", "slots"), [(2, 2), (3, 6), (5, 6), (7, 8), (8, 8), (9, 12), (10, 12)])
-def test_large_chunks_are_used_while_they_are_half_full(size, slots):
-    """Chunks of 2 and 6 clients: cohorts of 3 to 6 are served in one of 6, one of 8 in 6 and 2."""
+def test_a_round_runs_the_chunks_of_its_cohort(devices, chunk_size, large_chunk, of_size):
+    """Number of slots, with padding, by the size of the cohort, in a cohort of 12."""
     served = []
 
     def client(key, broadcast, state, value, context):
         jax.debug.callback(lambda _: served.append(1), value)
         return ClientOutput(value)
 
-    data = numbers(*np.arange(12, dtype=np.float32))
-    Run(algorithm_of(client), data, srp.participation.Uniform(size), chunk_size=2, large_chunk=6).rounds()
-    jax.effects_barrier()
-    assert len(served) == slots
+    algorithm, data = algorithm_of(client), numbers(*np.arange(12, dtype=np.float32))
+    policy = scripted([np.arange(12)] * len(of_size), [*of_size])
+    run = Run(algorithm, data, policy, devices=devices, chunk_size=chunk_size, large_chunk=large_chunk)
+    for slots in of_size.values():
+        served.clear()
+        run.rounds()
+        jax.effects_barrier()
+        assert len(served) == slots
 
 
 # Bits that arithmetic would lose; XLA for CPUs changes the nans of bfloat16.
@@ -91,10 +78,16 @@ def late(key, broadcast, state, value, context):
     return ClientOutput(message, new, weight=jnp.abs(value), info={"before": state["sum"], "rises": value > 0})
 
 
-@pytest.mark.short("3-2")
-@pytest.mark.parametrize(("devices", "chunk_size"), [(2, 1), (2, 2), (2, 4), (3, 1), (3, 2), (4, 1)])
-def test_states_of_clients_do_not_depend_on_the_serving_device(devices, chunk_size):
-    """Cohorts of 3, 5 and 7 of seven clients: some served by their owner, some by others, some slots padded."""
+@pytest.mark.short("3-2-0", "2-1-3")
+@pytest.mark.parametrize(
+    ("devices", "chunk_size", "large_chunk"),
+    [(2, 1, 0), (2, 2, 0), (2, 4, 0), (3, 1, 0), (3, 2, 0), (4, 1, 0), (1, 1, 7), (1, 2, 4), (2, 1, 3), (3, 1, 2)],
+)
+def test_states_of_clients_do_not_depend_on_the_serving_device(devices, chunk_size, large_chunk):
+    """Cohorts of 3, 5 and 7 of seven clients: some served by their owner, some by others, some slots padded.
+
+    Large chunks serve all, some or none of a cohort.
+    """
     algorithm = algorithm_of(
         late,
         init=lambda key, data: jnp.zeros(3),
@@ -108,7 +101,8 @@ def test_states_of_clients_do_not_depend_on_the_serving_device(devices, chunk_si
         evaluations={"sum": lambda key, server, state, value: lambda test: state["sum"] + jax.random.normal(key)},
     )
     alone, many = (
-        Run(algorithm, DATA, POLICY, CLOCK, devices=n, chunk_size=chunk_size, evaluations="all") for n in (1, devices)
+        Run(algorithm, DATA, POLICY, CLOCK, devices=n, chunk_size=chunk_size, evaluations="all", large_chunk=large)
+        for n, large in ((1, 0), (devices, large_chunk))
     )
     sums, steps, bits = np.zeros(len(VALUES), np.float32), np.zeros(len(VALUES), np.int32), jax.random.key_data
     for ids, work in ROUNDS:
@@ -124,23 +118,6 @@ def test_states_of_clients_do_not_depend_on_the_serving_device(devices, chunk_si
         np.testing.assert_array_equal(found.clients["sum"], sums)
         np.testing.assert_array_equal(found.clients["steps"], steps)
         np.testing.assert_array_equal(found.clients["odd"], steps % 2 == 1)
-
-
-@pytest.mark.parametrize("chunk_size", [1, 2])
-def test_a_round_runs_the_chunks_of_its_cohort(chunk_size):
-    served = []
-
-    def client(key, broadcast, state, value, context):
-        jax.debug.callback(lambda _: served.append(1), value)
-        return ClientOutput(value, state + value)
-
-    algorithm = algorithm_of(client, init_client=lambda key, server, value: 0 * value)
-    run = run_of(algorithm, chunk_size=chunk_size)
-    for ids, _ in ROUNDS:
-        served.clear()
-        run.rounds()
-        jax.effects_barrier()
-        assert len(served) == 2 * chunk_size * -(-len(ids) // (2 * chunk_size))
 
 
 @pytest.mark.short("True-None")

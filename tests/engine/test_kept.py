@@ -53,11 +53,6 @@ def test_the_states_of_all_clients_are_kept_in_their_order(history):
     assert history.client_states["key"].shape == (5,)
 
 
-def test_client_states_are_kept_only_on_request():
-    options = {"num_rounds": 1, "devices": 1, "progress": False}
-    assert srp.simulate(ALGORITHM, DATA, key=jax.random.key(0), **options).client_states is None
-
-
 def test_saved_states_are_loaded_on_access(history, folder):
     loaded = History.load(folder)
     assert not {"server_state", "client_states"} & set(vars(loaded))

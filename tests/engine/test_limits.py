@@ -2,12 +2,11 @@
 
 from types import SimpleNamespace
 
-import jax
 import numpy as np
 import pytest
 from reference import small
-from reference.small import KEY, refused
-from test_simulate import ALGORITHM, CLOCK, CLOSE, DATA, DOUBLING, FULL, simulate
+from reference.small import refused
+from test_simulate import CLOSE, simulate
 
 import fedjax_srp as srp
 from fedjax_srp import storage
@@ -23,18 +22,23 @@ def test_a_run_stops_at_the_first_evaluation_beyond_its_limits():
 
 
 def test_a_batch_ends_when_each_seed_has_reached_one_of_the_limits():
-    scores = np.array([[0.1, 0.2, 0.9, 0.9], [0.1, 0.1, 0.1, 0.1]])[:, :, None]
     records = {"eval_round": np.array([[1, 2, 3, 4]] * 2), "compute_time": np.array([[1.0] * 4, [1.0, 9.0, 1.0, 1.0]])}
-    records |= {"means/global": scores[..., 0]}
-    run = SimpleNamespace(evaluations=("global",), data=None)
+    accuracies = SimpleNamespace(evaluations=("global",), data=None)
+    errors = SimpleNamespace(evaluations=("global",), data=SimpleNamespace(smaller_is_better=True))
 
-    def end(target=None, time_limit=None):
-        return outcome.ended_after(records, run, Limits(4, 1, time_limit, target))
+    def end(scores, target=None, time_limit=None, run=accuracies):
+        limits = Limits(4, 1, time_limit, target)
+        return outcome.ended_after(records | {"means/global": np.array(scores)}, run, limits)
 
-    assert end(target=0.8, time_limit=5.0) == 3  # the first seed by its target, the second by its time, before
-    assert end(target=0.8) is None
-    assert end(time_limit=11.0) is None
-    assert end(time_limit=3.0) == 3
+    one_by_target = [[0.1, 0.2, 0.9, 0.9], [0.1] * 4]
+    assert end(one_by_target, target=0.8, time_limit=5.0) == 3  # the other one by its time, before
+    assert end(one_by_target, target=0.8) is None
+    assert end(one_by_target, time_limit=11.0) is None
+    assert end(one_by_target, time_limit=3.0) == 3
+    once = [[0.9, 0.1, 0.1, 0.1], [0.1, 0.1, 0.9, 0.1]]
+    assert end(once, target=0.5) == 3
+    assert end(once, target=0.95) is None
+    assert end(once, target=0.1, run=errors) == 2  # reached from above
 
 
 def test_an_unreachable_target_is_refused():
@@ -120,45 +124,3 @@ def test_a_dense_grid_brackets_early_times_and_changes_nothing_else():
     assert (plain.time_to(1.0, evaluation="rounds"), dense.time_to(1.0, evaluation="rounds")) == (14, 9)
     assert dense.config["eval_first"] == 3
     assert plain.config["eval_first"] == 0
-
-
-@pytest.mark.long
-def test_a_dense_grid_is_kept_by_seeds_and_when_continued(tmp_path):
-    options = {"keys": jax.random.split(KEY, 2), "participation": DOUBLING, "clock": CLOCK, "devices": 1}
-    options |= {"eval_every": 2, "eval_first": 2, "progress": False, "checkpoint_dir": tmp_path}
-    short = srp.simulate_seeds(ALGORITHM, DATA, num_rounds=1, **options)
-    np.testing.assert_array_equal(short[1].eval_round, [1])
-    continued = srp.simulate_seeds(ALGORITHM, DATA, num_rounds=5, **options)
-    for history in continued:
-        np.testing.assert_array_equal(history.eval_round, [1, 2, 4, 5])
-    with pytest.raises(ValueError, match="eval_first=2"):
-        srp.simulate_seeds(ALGORITHM, DATA, num_rounds=5, **options | {"eval_first": 3})
-
-
-def test_limits_of_seeds_wait_for_the_last():
-    clock = srp.clocks.Fixed(srp.clocks.Exponential(1.0))
-    keys = jax.random.split(KEY, 3)
-    options = {"participation": FULL, "clock": clock, "eval_every": 1, "num_rounds": 60, "devices": 1}
-    alone = [simulate(key=key, time_limit=20.0, **options).num_rounds for key in keys]
-    together = srp.simulate_seeds(ALGORITHM, DATA, keys=keys, time_limit=20.0, progress=False, **options)
-    assert len(set(alone)) > 1
-    assert [history.num_rounds for history in together] == [max(alone)] * 3
-
-
-def test_a_target_that_is_an_error_is_reached_from_above():
-    task = srp.data.linear_task(KEY, num_clients=8, dim=6, rank=2, noise_std=0.1)
-    algorithm = srp.algorithms.LinearFedRep(task, step_size=0.2, samples_per_round=20, start="random")
-    history = small.simulate(algorithm, task, 30, target=0.5, eval_every=1)
-    assert history.score_name == "squared error"
-    assert history.smaller_is_better
-    assert 1 < history.num_rounds < 30
-    assert history.mean_accuracy[-1] <= 0.5 < history.mean_accuracy[:-1].min()
-
-
-def test_a_batch_ends_when_each_seed_has_been_at_the_target_once():
-    scores = np.array([[0.9, 0.1, 0.1, 0.1], [0.1, 0.1, 0.9, 0.1]])
-    records = {"eval_round": np.array([[1, 2, 3, 4]] * 2), "means/global": scores}
-    run = SimpleNamespace(evaluations=("global",), data=None)
-    limits = Limits(9, 1, None, 0.5)
-    assert outcome.ended_after(records, run, limits) == 3
-    assert outcome.ended_after(records, run, limits._replace(target=0.95)) is None

@@ -10,9 +10,9 @@ import pytest
 from reference.small import NUM_CLASSES, NUM_FEATURES, assert_close, assert_same_bits, changed, model
 
 import fedjax_srp as srp
-from fedjax_srp.engine.owned import OwnedData, is_by_client, place_data
+from fedjax_srp.engine.owned import OwnedData, place_data
 from fedjax_srp.engine.program import program
-from fedjax_srp.engine.sharding import lay_out, spread
+from fedjax_srp.engine.sharding import lay_out
 
 COUNTS, TESTS = (1, 9, 4, 7, 2, 5, 3), (2, 1, 3, 2, 2, 1, 4)
 KEY = jax.random.key(5)
@@ -97,19 +97,6 @@ def test_a_device_holds_the_examples_of_its_own_clients(devices):
     for name in ("x_train", "x_test"):
         assert getattr(placed.own, name).dtype == jnp.uint8
 
-    def own_clients(data):
-        return jax.vmap(data.own.train_client)(jnp.arange(layout.owned)), jax.vmap(data.own.test_client)(
-            jnp.arange(layout.owned)
-        )
-
-    held = jax.jit(spread(own_clients, layout, (is_by_client(placed),), True))(placed)
-    for split, mine in zip(("train", "test"), jax.tree.map(layout.by_id, held), strict=True):
-        for client in range(7):
-            expected = getattr(DATA, f"{split}_client")(jnp.int32(client))
-            count = int(expected.count)
-            assert int(mine.count[client]) == count
-            np.testing.assert_array_equal(mine.y[client, :count], expected.y[:count])
-            np.testing.assert_allclose(mine.x[client, :count], expected.x[:count], rtol=1e-6)
     shards = placed.own.x_train.addressable_shards
     owners = np.arange(7) % devices
     most = max(np.bincount(owners, np.asarray(DATA.train_counts)))

@@ -111,14 +111,6 @@ def test_it_does_not_depend_on_how_a_round_is_computed(in_batches, change, monke
     np.testing.assert_allclose(history.metrics["training_loss"], in_batches.metrics["training_loss"], rtol=1e-5)
 
 
-def test_a_loop_around_local_training_returns_the_loss(expected):
-    """FedRep without a head trains as FedAvg: three alternations of one epoch are three epochs."""
-    no_head = srp.algorithms.FedRep(
-        model(cut=None, hidden=()), srp.Training(srp.SGD(STEP), batch_size=6, epochs=EPOCHS)
-    )
-    np.testing.assert_allclose(simulate(no_head).metrics["training_loss"], expected[0], rtol=1e-5)
-
-
 def refusal(algorithm, data):
     return small.refusal(prepare, Request(algorithm, data, record_loss=True))
 
