@@ -55,32 +55,28 @@ def test_one_stage_has_one_line_at_the_start():
     assert [text.get_text().strip() for text in ax.texts] == ["n = 16"]
 
 
-@pytest.mark.parametrize("other", [run(sizes=(16,) * 8), run(metric="gradient_norm")])
-def test_runs_of_other_metrics_or_participants_are_refused(other):
-    with pytest.raises(ValueError, match="metric 'distance' and the same participants"):
-        plots.contraction_over_run([run(), other], 0.05)
-
-
-@pytest.mark.parametrize(("histories", "what"), [([], "runs"), (run(sizes=()), "rounds")])
-def test_no_runs_or_no_rounds_are_refused(histories, what):
-    with pytest.raises(ValueError, match=f"histories has no {what}: give a run on a linear task"):
-        plots.contraction_over_run(histories, 0.05)
-
-
 def test_a_distance_of_0_gives_a_linear_axis():
     (ax,) = plots.contraction_over_run(run(0.0), 0.05).axes
     assert ax.get_yscale() == "linear"
 
 
-def test_a_run_that_diverged_in_round_1_is_refused():
-    with pytest.raises(ValueError, match=r"the distance after round 1 is nan, so there is no prediction: give runs"):
-        plots.contraction_over_run([run(), run(np.nan)], 0.05)
+NO_PREDICTION = "so there is no prediction"
+REFUSED = {
+    "no runs": ([], "histories has no runs: give a run on a linear task"),
+    "no rounds": (run(sizes=()), "histories has no rounds: give a run on a linear task"),
+    "other participants": ([run(), run(sizes=(16,) * 8)], "metric 'distance' and the same participants"),
+    "another metric": ([run(), run(metric="gradient_norm")], "metric 'distance' and the same participants"),
+    "diverged": ([run(), run(np.nan)], f"the distance after round 1 is nan, {NO_PREDICTION}: give runs"),
+    "empty first": (run(sizes=(0, 4, 4)), f"round 1 has no participants, {NO_PREDICTION}"),
+    "empty later": (run(sizes=(4, 0, 0)), f"round 2 has no participants, {NO_PREDICTION}"),
+}
 
 
-@pytest.mark.parametrize("sizes", [(0, 4, 4), (4, 0, 0)])
-def test_a_round_without_participants_is_refused(sizes):
-    with pytest.raises(ValueError, match=f"round {sizes.index(0) + 1} has no participants, so there is no prediction"):
-        plots.contraction_over_run(run(sizes=sizes), 0.05)
+@pytest.mark.parametrize("case", REFUSED)
+def test_runs_without_a_prediction_are_refused(case):
+    histories, message = REFUSED[case]
+    with pytest.raises(ValueError, match=message):
+        plots.contraction_over_run(histories, 0.05)
 
 
 def test_an_impossible_rate_is_refused():

@@ -6,13 +6,14 @@ import math
 
 import numpy as np
 
+from fedjax_srp._checks import check_numbers
 from fedjax_srp.participation.cohorts import stage_sizes
 from fedjax_srp.parts import Count
-from fedjax_srp.theory._formula import formula
+from fedjax_srp.theory._formula import NonNegative, Positive, formula
 
 
 @formula("printed bound")
-def flanp_alpha(n: Count, mu: float, smoothness: float, c: float) -> float:
+def flanp_alpha(n: Count, mu: Positive, smoothness: Positive, c: Positive) -> float:
     """Return the largest alpha_n of FLANP's Theorem 1, as printed; for small L its proof allows only less (eq. 22).
 
     Args:
@@ -32,7 +33,9 @@ def flanp_alpha(n: Count, mu: float, smoothness: float, c: float) -> float:
 
 
 @formula("printed bound")
-def flanp_step_sizes(n: Count, mu: float, smoothness: float, c: float, local_steps: float) -> tuple[float, float]:
+def flanp_step_sizes(
+    n: Count, mu: Positive, smoothness: Positive, c: Positive, local_steps: Positive
+) -> tuple[float, float]:
     """FLANP, Theorem 1: eta_n = alpha_n / (tau sqrt n) and gamma_n = sqrt n / (2 alpha_n L), with the largest alpha_n.
 
     For every n, a round moves the model by eta gamma tau = 1 / (2L) times the mean direction.
@@ -42,19 +45,19 @@ def flanp_step_sizes(n: Count, mu: float, smoothness: float, c: float, local_ste
 
 
 @formula("printed bound")
-def flanp_local_steps(samples: float, noise: float, c: float) -> float:
+def flanp_local_steps(samples: Positive, noise: NonNegative, c: Positive) -> float:
     """FLANP, Theorem 1: tau = 1.5 s sigma^2 / c local steps, not rounded, sigma^2 the variance of their gradients."""
     return 1.5 * samples * noise / c
 
 
 @formula("printed bound")
-def flanp_stage_rounds(kappa: float) -> float:
+def flanp_stage_rounds(kappa: Positive) -> float:
     """FLANP, Theorem 1: R = 12 kappa log 6 rounds suffice for a stage that starts where the previous one ended."""
     return 12 * kappa * math.log(6)
 
 
 @formula("printed bound")
-def flanp_warm_gap(n: Count, before: Count, samples: float, c: float) -> float:
+def flanp_warm_gap(n: Count, before: Count, samples: Positive, c: Positive) -> float:
     """FLANP, Proposition 1: L_n(w) - L_n(w_n*) <= 2 (n-m)/n (V_(n-m)s + V_ms) + V_ms for the last w of the stage of m.
 
     Args:
@@ -63,14 +66,16 @@ def flanp_warm_gap(n: Count, before: Count, samples: float, c: float) -> float:
         samples: s, per client.
         c: of V_ns = c / (n s).
     """
-    if not 1 <= before < n:
-        raise ValueError(f"before={before} must be at least 1 and below n={n}: stages grow")
+    if before >= n:
+        raise ValueError(f"before={before} must be below n={n}: stages grow")
     added = n - before
     return 2 * added / n * (c / (added * samples) + c / (before * samples)) + c / (before * samples)
 
 
 @formula("printed bound")
-def flanp_time(times: np.ndarray, initial: Count, kappa: float, samples: float, noise: float, c: float) -> float:
+def flanp_time(
+    times: np.ndarray, initial: Count, kappa: Positive, samples: Positive, noise: NonNegative, c: Positive
+) -> float:
     """FLANP, Proposition 2 and eq. 34: R tau sum over n = n0, 2 n0, ..., N of T_(n).
 
     R and tau are those of `flanp_stage_rounds` and `flanp_local_steps`.
@@ -83,23 +88,29 @@ def flanp_time(times: np.ndarray, initial: Count, kappa: float, samples: float, 
         noise: sigma^2, variance of the stochastic gradients.
         c: of the statistical accuracy V_ns = c / (n s).
     """
-    ordered = np.sort(times)
+    ordered = _ascending(times)
+    if initial > len(ordered):
+        raise ValueError(f"initial={initial} must be at most {len(ordered)}, the number of times")
     stage_times = [float(ordered[n - 1]) for n in stage_sizes(initial, len(times))]
     return flanp_stage_rounds(kappa) * flanp_local_steps(samples, noise, c) * sum(stage_times)
 
 
 @formula("printed bound")
-def fedgate_time(times: np.ndarray, kappa: float, samples: float, noise: float, c: float, initial_gap: float) -> float:
+def fedgate_time(
+    times: np.ndarray, kappa: Positive, samples: Positive, noise: NonNegative, c: Positive, initial_gap: NonNegative
+) -> float:
     """FLANP, Proposition 3 and eq. 35: R tau T_(N), R = 6 kappa log(5 Delta0 N s / c), tau = 1.25 s sigma^2 / c.
 
     `times` are as in `flanp_time`; `initial_gap` is Delta0, above c / (5 N s).
     """
     gap = _log_gap(initial_gap, len(times), samples, c)
-    return 6 * kappa * gap * (1.25 * samples * noise / c) * float(np.sort(times)[-1])
+    return 6 * kappa * gap * (1.25 * samples * noise / c) * float(_ascending(times)[-1])
 
 
 @formula("printed bound")
-def flanp_ratio(num_clients: Count, samples: float, c: float, initial_gap: float, initial: Count = 1) -> float:
+def flanp_ratio(
+    num_clients: Count, samples: Positive, c: Positive, initial_gap: NonNegative, initial: Count = 1
+) -> float:
     """Return E[T_FLANP] / E[T_FedGATE] for exponential times (FLANP, eq. 36 and the equality of eq. 45).
 
     It compares numbers of rounds that suffice, not of rounds that are necessary.
@@ -109,7 +120,7 @@ def flanp_ratio(num_clients: Count, samples: float, c: float, initial_gap: float
 
 
 @formula("printed bound")
-def flanp_ratio_bound(num_clients: Count, samples: float, c: float, initial_gap: float) -> float:
+def flanp_ratio_bound(num_clients: Count, samples: Positive, c: Positive, initial_gap: NonNegative) -> float:
     """FLANP, Theorem 2, eq. 45: ratio <= (12 log 6 / (5 log(5 Delta0 N s / c))) (2 + 1/N).
 
     Proven for n0 = 1 and N a power of 2. For other N it may fail: at N = 33 the ratio is 1.002 times the "bound".
@@ -118,7 +129,12 @@ def flanp_ratio_bound(num_clients: Count, samples: float, c: float, initial_gap:
     return 12 * math.log(6) / (5 * gap) * (2 + 1 / num_clients)
 
 
-def _log_gap(initial_gap: float, num_clients: Count, samples: float, c: float) -> float:
+def _ascending(times: np.ndarray) -> np.ndarray:
+    check_numbers("times", times, "give the expected time of every client")
+    return np.sort(times)
+
+
+def _log_gap(initial_gap: float, num_clients: int, samples: float, c: float) -> float:
     """Return log(5 Delta0 N s / c)."""
     final_gap = c / (5 * num_clients * samples)
     if initial_gap <= final_gap:

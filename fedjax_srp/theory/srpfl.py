@@ -10,14 +10,14 @@ import numpy as np
 from fedjax_srp._checks import as_annotated
 from fedjax_srp.participation.cohorts import stage_sizes
 from fedjax_srp.parts import Count
-from fedjax_srp.theory._formula import Chat, Contraction, formula
+from fedjax_srp.theory._formula import Chat, Contraction, NonNegative, Positive, formula
 from fedjax_srp.theory.times import order_statistic_mean
 
 # Contraction
 
 
 @formula("valid bound")
-def max_step_size(sigma_max: float) -> float:
+def max_step_size(sigma_max: Positive) -> float:
     """Return the largest eta of Theorem 4.5: 1 / (8 sigma_max^2).
 
     Eq. 8: sigma_max is the largest singular value of W*_I / sqrt(n) over ALL sets I of n clients, n0 <= n <= N. The
@@ -27,7 +27,7 @@ def max_step_size(sigma_max: float) -> float:
 
 
 @formula("valid bound")
-def contraction_rate(step_size: float, initial_distance: float, sigma_min: float) -> float:
+def contraction_rate(step_size: Positive, initial_distance: NonNegative, sigma_min: Positive) -> float:
     """Return the a of Theorem 4.5, in (0, 1/4]: eta E0 sigma_min^2 / 2 with E0 = 1 - dist(B0, B*)^2.
 
     Eq. 8: sigma_min is the smallest singular value of W*_I / sqrt(n) over ALL sets I of n clients, n0 <= n <= N. The
@@ -37,13 +37,13 @@ def contraction_rate(step_size: float, initial_distance: float, sigma_min: float
 
 
 @formula("exact recursion")
-def contraction(distance: float, a: Contraction, ratio: float) -> float:
+def contraction(distance: NonNegative, a: Contraction, ratio: Positive) -> float:
     """Theorem 4.5, eq. 9, as an equality: dist+ = dist sqrt(1-a) + a / sqrt((n/n0)(1-a)), with ratio = n/n0."""
     return distance * math.sqrt(1 - a) + a / math.sqrt(ratio * (1 - a))
 
 
 @formula("exact recursion")
-def fixed_point(a: Contraction, ratio: float) -> float:
+def fixed_point(a: Contraction, ratio: Positive) -> float:
     """Return the limit of eq. 9 for n = ratio * n0 participants (eq. 10): a / (sqrt(ratio (1-a)) (1 - sqrt(1-a))).
 
     With s = sqrt(1-a) it is (1+s) / (s sqrt(ratio)), above 2 / sqrt(ratio): a trivial bound up to ratio = 4.
@@ -53,7 +53,7 @@ def fixed_point(a: Contraction, ratio: float) -> float:
 
 
 @formula("exact recursion")
-def distances(a: Contraction, ratios: np.ndarray, initial_distance: float = 1.0) -> np.ndarray:
+def distances(a: Contraction, ratios: np.ndarray, initial_distance: NonNegative = 1.0) -> np.ndarray:
     """Iterate eq. 9 over rounds with n/n0 = ratios[t]; return the (R,) distances after each round."""
     out, distance = np.empty(len(ratios)), initial_distance
     for t, ratio in enumerate(ratios):
@@ -71,7 +71,7 @@ def target_distance(a: Contraction, num_clients: Count, initial: Count, chat: Ch
 
 @formula("exact recursion")
 def switching_distances(
-    a: Contraction, num_clients: Count, initial: Count, communication: float = 0.0, rate: float = 1.0
+    a: Contraction, num_clients: Count, initial: Count, communication: NonNegative = 0.0, rate: Positive = 1.0
 ) -> np.ndarray:
     """Return X_r, the largest distance at which n_r participants are best per unit of time (Lemma B.1, eq. 196 to 198).
 
@@ -94,7 +94,7 @@ def switching_distances(
 
 
 @formula("exact recursion")
-def rounds_between(start: float, end: float, a: Contraction, ratio: float) -> int:
+def rounds_between(start: NonNegative, end: NonNegative, a: Contraction, ratio: Positive) -> int:
     """Return the smallest t with dist_t <= end for dist_0 = start, dist_t = x + (start - x) sqrt(1-a)^t (eq. 199)."""
     if start <= end:
         return 0
@@ -105,7 +105,7 @@ def rounds_between(start: float, end: float, a: Contraction, ratio: float) -> in
 
 
 @formula("exact recursion")
-def stage_rounds(a: Contraction, num_clients: Count, initial: Count, rate: float = 1.0) -> np.ndarray:
+def stage_rounds(a: Contraction, num_clients: Count, initial: Count, rate: Positive = 1.0) -> np.ndarray:
     """Eq. 206: rounds t_r from X_r to X_(r+1), not rounded up, for 1 <= r < last; nan in the first stage and the last.
 
     2 log(sqrt 2 (E_(r+1) - E_r) / (E_r - E_(r-1))) / log(1/(1-a)): the communication cost cancels. `num_clients` is
@@ -144,9 +144,9 @@ def schedule(
     num_clients: Count,
     initial: Count,
     chat: Chat,
-    communication: float = 0.0,
-    rate: float = 1.0,
-    initial_distance: float = 1.0,
+    communication: NonNegative = 0.0,
+    rate: Positive = 1.0,
+    initial_distance: NonNegative = 1.0,
 ) -> Schedule:
     """Compute the rounds of every stage by iterating eq. 9: stage r ends at distance X_(r+1), the last one at eps.
 
@@ -175,7 +175,9 @@ def schedule(
 
 
 @formula("exact recursion")
-def fedrep_rounds(a: Contraction, num_clients: Count, initial: Count, chat: Chat, initial_distance: float = 1.0) -> int:
+def fedrep_rounds(
+    a: Contraction, num_clients: Count, initial: Count, chat: Chat, initial_distance: NonNegative = 1.0
+) -> int:
     """Return the number of rounds of FedRep, with all N clients, to eps (eq. 244).
 
     From distance 1 it is ceil(2 log((1-x) / ((chat-1) x)) / log(1/(1-a))) with the fixed point x if chat x < 1, else 0;
@@ -191,9 +193,9 @@ def fedrep_time(
     num_clients: Count,
     initial: Count,
     chat: Chat,
-    communication: float = 0.0,
-    rate: float = 1.0,
-    initial_distance: float = 1.0,
+    communication: NonNegative = 0.0,
+    rate: Positive = 1.0,
+    initial_distance: NonNegative = 1.0,
 ) -> float:
     """E[T_FedRep] = rounds * (H_N / lambda + C) (section 4.1)."""
     rounds = fedrep_rounds(a, num_clients, initial, chat, initial_distance)
@@ -204,7 +206,9 @@ def fedrep_time(
 
 
 @formula("printed bound")
-def srpfl_time_bound(a: Contraction, num_clients: Count, chat: Chat, c: float = 0.0, rate: float = 1.0) -> float:
+def srpfl_time_bound(
+    a: Contraction, num_clients: Count, chat: Chat, c: NonNegative = 0.0, rate: Positive = 1.0
+) -> float:
     """Lemma B.2, eq. 209: E[T_SRPFL] <= log N (6(c+1) + 4 log(1/(chat-1))) / log(1/(1-a)) / lambda.
 
     Here C = c / lambda. The derivation skips stage 0, misplaces (c+1) in eq. 221 and drops 1 + c in eq. 235. The bound
@@ -228,7 +232,7 @@ def fedrep_rounds_bound(a: Contraction, num_clients: Count, chat: Chat) -> float
 
 
 @formula("printed bound")
-def fedrep_time_bound(a: Contraction, num_clients: Count, chat: Chat, rate: float = 1.0) -> float:
+def fedrep_time_bound(a: Contraction, num_clients: Count, chat: Chat, rate: Positive = 1.0) -> float:
     """Lemma B.3, eq. 240: E[T_FedRep] >= log N (log N + 2 log(1/(chat-1))) / log(1/(1-a)) / lambda. NOT a lower bound.
 
     Example:
@@ -240,7 +244,7 @@ def fedrep_time_bound(a: Contraction, num_clients: Count, chat: Chat, rate: floa
 
 
 @formula("printed bound")
-def speedup_bound(num_clients: Count, chat: Chat, c: float = 0.0) -> float:
+def speedup_bound(num_clients: Count, chat: Chat, c: NonNegative = 0.0) -> float:
     """Theorem 4.6, eq. 248: E[T_SRPFL] / E[T_FedRep] <= (6(c+1) + 4 log(1/(chat-1))) / (log N + 2 log(1/(chat-1)))."""
     gap = math.log(1 / (chat - 1))
     return (6 * (c + 1) + 4 * gap) / (math.log(num_clients) + 2 * gap)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from fedjax_srp.parts import Count
-from fedjax_srp.theory._formula import formula
+from fedjax_srp.theory._formula import Positive, formula
 
 
 @formula("exact")
@@ -24,7 +24,7 @@ def _above_log(n: int) -> float:
 
 
 @formula("exact")
-def order_statistic_mean(i: Count, n: Count, rate: float = 1.0) -> float:
+def order_statistic_mean(i: Count, n: Count, rate: Positive = 1.0) -> float:
     """E[T_(i)] = (H_n - H_(n-i)) / rate, of the i-th fastest of n clients with times Exp(rate) (FLANP, eq. 40)."""
     if i > n:
         raise ValueError(f"i={i} must be at most n={n}, the number of clients")
