@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference import linear as reference
-from reference.small import Run, refused, scripted
+from reference.small import Run, refused, scripted, simulate
 
 import fedjax_srp as srp
 from fedjax_srp.base import RoundContext, named_key
@@ -28,6 +28,10 @@ def float64():
 
 def a_task(num_clients=5, dim=9, rank=3, noise_std=0.3, seed=0):
     return srp.data.linear_task(jax.random.key(seed), num_clients, dim, rank, noise_std)
+
+
+def fedrep(task, samples_per_round=8, *, step_size=0.3, start="random", **options):
+    return srp.algorithms.LinearFedRep(task, step_size, samples_per_round=samples_per_round, start=start, **options)
 
 
 def run(algorithm, task, rounds=1, participation=None, chunk_size=2, root=ROOT):
@@ -61,9 +65,7 @@ def span(b):
 def test_rounds_agree_with_numpy(sampling, samples):
     with float64():
         task = a_task()
-        algorithm = srp.algorithms.LinearFedRep(
-            task, step_size=0.3, samples_per_round=samples, sampling=sampling, start="random"
-        )
+        algorithm = fedrep(task, samples, sampling=sampling)
         start, state, rounds = run(algorithm, task, rounds=3)
         b = start.server.representation
         for t in range(3):
@@ -86,9 +88,7 @@ def test_rounds_with_gradient_heads_agree_with_numpy(steps):
     work = 1 + (cohorts == 4)
     with float64():
         task = a_task()
-        algorithm = srp.algorithms.LinearFedRep(
-            task, step_size=0.3, samples_per_round=6, head=steps, sampling="full", start="random", head_step_size=0.1
-        )
+        algorithm = fedrep(task, 6, head=steps, sampling="full", head_step_size=0.1)
         rounds = Run(algorithm, task, scripted(cohorts, sizes, work), chunk_size=2, key=ROOT)
         heads = np.zeros((task.num_clients, task.rank))
         for t, size in enumerate(sizes):
@@ -107,10 +107,7 @@ def test_rounds_with_gradient_heads_agree_with_numpy(steps):
 def test_method_of_moments_agrees_with_numpy(sampling):
     with float64():
         task = a_task()
-        algorithm = srp.algorithms.LinearFedRep(
-            task, step_size=0.3, samples_per_round=8, sampling=sampling, start="moments"
-        )
-        start, _, _ = run(algorithm, task)
+        start, _, _ = run(fedrep(task, sampling=sampling, start="moments"), task)
         u = reference.moments(batches_of(task, 8, sampling, 0, "prepare"), task.rank)
         assert np.abs(span(start.server.representation) - span(u)).max() < 1e-10
 
@@ -119,9 +116,7 @@ def test_signs_of_the_basis_do_not_matter():
     """Flipping columns of B flips coordinates of heads and moves no subspace."""
     with float64():
         task = a_task()
-        algorithm = srp.algorithms.LinearFedRep(
-            task, step_size=0.3, samples_per_round=6, sampling="full", start="random"
-        )
+        algorithm = fedrep(task, 6, sampling="full")
         flip = jnp.array([1.0, -1.0, -1.0])[None, :]
         context = RoundContext(jnp.int32(0), jnp.int32(0), jnp.int32(1), task.num_clients, jnp.int32(1))
         server = algorithm.init(ROOT, task)
@@ -140,8 +135,7 @@ def test_signs_of_the_basis_do_not_matter():
 @pytest.mark.parametrize("sampling", ["full", "subspace"])
 def test_too_few_samples_stay_finite(sampling):
     task = a_task()
-    algorithm = srp.algorithms.LinearFedRep(task, step_size=0.1, samples_per_round=1, sampling=sampling, start="random")
-    _, _, rounds = run(algorithm, task, rounds=20)
+    _, _, rounds = run(fedrep(task, 1, step_size=0.1, sampling=sampling), task, rounds=20)
     assert np.isfinite(rounds.metrics["distance"]).all()
     assert rounds.finite.all()
 
@@ -150,7 +144,7 @@ def test_too_few_samples_stay_finite(sampling):
 @pytest.mark.parametrize("sampling", ["full", "subspace"])
 def test_without_noise_it_converges_to_rounding(sampling):
     task = a_task(num_clients=40, noise_std=0.0)
-    algorithm = srp.algorithms.LinearFedRep(task, step_size=0.2, samples_per_round=12, sampling=sampling)
+    algorithm = fedrep(task, 12, step_size=0.2, sampling=sampling, start="moments")
     _, _, rounds = run(algorithm, task, rounds=150, chunk_size=40)
     assert float(rounds.metrics["distance"][-1]) < 3e-6
 
@@ -158,7 +152,7 @@ def test_without_noise_it_converges_to_rounding(sampling):
 def test_evaluations_score_the_population_error():
     """At B = B* and without noise the fitted head is the true one; personal heads are scored as they are."""
     task = a_task(noise_std=0.0)
-    algorithm = srp.algorithms.LinearFedRep(task, step_size=0.1, samples_per_round=8, head=1, start="random")
+    algorithm = fedrep(task, head=1)
     server = algorithm.init(ROOT, task)._replace(representation=task.representation)
     client = task.train_client(jnp.int32(2))
     error, count = task.score(
@@ -175,9 +169,7 @@ def test_evaluations_score_the_population_error():
 def test_error_of_fitted_heads_is_that_of_theory():
     """With B = B*: E ||w - w*||^2 = sigma^2 k / (m - k - 1), the mean of an inverse Wishart matrix."""
     task = a_task(num_clients=2000, noise_std=0.7)
-    algorithm = srp.algorithms.LinearFedRep(
-        task, step_size=0.1, samples_per_round=8, start="random", evaluation_samples=12
-    )
+    algorithm = fedrep(task, evaluation_samples=12)
     server = algorithm.init(ROOT, task)._replace(representation=task.representation)
 
     def judge(client_id):
@@ -194,22 +186,19 @@ def test_error_of_fitted_heads_is_that_of_theory():
 def test_traffic_is_that_of_the_paper(sampling):
     """(d, k) each way: the clients' messages are charged, not the shortcut to their mean."""
     task = a_task()
-    algorithm = srp.algorithms.LinearFedRep(task, 0.1, samples_per_round=8, sampling=sampling, start="random")
-    options = {"num_rounds": 1, "key": ROOT, "progress": False, "devices": 1, "evaluations": ()}
-    history = srp.simulate(algorithm, task, **options)
+    history = simulate(fedrep(task, sampling=sampling), task, 1, evaluations=())
     assert (history.bytes_up, history.bytes_down) == (4 * 27, 4 * 27)
 
 
 def test_moments_refuse_a_matrix_that_does_not_fit():
     task = srp.data.linear_task(jax.random.key(0), num_clients=2, dim=50_000, rank=2)
     with refused(r"50000 x 50000 matrix .* \(9.3 GiB\); use start='random', or a dim of at most 8192"):
-        srp.algorithms.LinearFedRep(task, step_size=0.1, samples_per_round=5)
+        fedrep(task, start="moments")
 
 
 def test_a_task_of_another_shape_is_refused():
-    algorithm = srp.algorithms.LinearFedRep(a_task(), step_size=0.1, samples_per_round=5, start="random")
     with refused(r"\(12, 3\), but linear_fedrep was made for \(9, 3\)"):
-        srp.simulate(algorithm, a_task(dim=12), num_rounds=1, key=ROOT, progress=False)
+        simulate(fedrep(a_task()), a_task(dim=12))
 
 
 def test_both_samplers_have_no_descent_at_the_truth():

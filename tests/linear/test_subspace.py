@@ -9,29 +9,13 @@ from reference import linear as reference
 from fedjax_srp.linear import orthonormalize, principal_angle_distance
 
 
-def pair(seed, dim=12, rank=3):
-    rng = np.random.default_rng(seed)
-    return rng.normal(size=(dim, rank)), rng.normal(size=(dim, rank))
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_distance_agrees_with_projectors(seed):
-    b1, b2 = pair(seed)
+    b1, b2 = np.random.default_rng(seed).normal(size=(2, 12, 3))  # bases that are not orthonormal
     with jax.enable_x64(True):
-        measured = principal_angle_distance(jnp.asarray(b1), jnp.asarray(b2))
-        assert float(measured) == pytest.approx(reference.distance(b1, b2), abs=1e-12)
-        assert float(measured) == pytest.approx(
-            float(principal_angle_distance(jnp.asarray(b2), jnp.asarray(b1))), abs=1e-12
-        )
-
-
-def test_distance_does_not_depend_on_the_basis():
-    b1, b2 = pair(0)
-    change = np.random.default_rng(9).normal(size=(3, 3))
-    with jax.enable_x64(True):
-        plain = principal_angle_distance(jnp.asarray(b1), jnp.asarray(b2))
-        changed = principal_angle_distance(jnp.asarray(b1 @ change), jnp.asarray(-b2))
-        assert float(changed) == pytest.approx(float(plain), rel=1e-10)
+        for one, other in ((b1, b2), (b2, b1)):
+            measured = float(principal_angle_distance(jnp.asarray(one), jnp.asarray(other)))
+            assert measured == pytest.approx(reference.distance(b1, b2), abs=1e-12)
 
 
 @pytest.mark.parametrize("angle", [1e-1, 1e-3, 1e-5, 1e-6])
@@ -51,7 +35,7 @@ def test_extremes():
 
 
 def test_orthonormalize_is_unique():
-    matrix = jnp.asarray(pair(3)[0], jnp.float32)
+    matrix = jnp.asarray(np.random.default_rng(3).normal(size=(12, 3)), jnp.float32)
     q = orthonormalize(matrix)
     assert np.allclose(q.T @ q, np.eye(3), atol=1e-6)
     assert (np.diagonal(q.T @ matrix) > 0).all()
