@@ -60,11 +60,7 @@ def flanp_stage_rounds(kappa: Positive) -> float:
 def flanp_warm_gap(n: Count, before: Count, samples: Positive, c: Positive) -> float:
     """FLANP, Proposition 1: L_n(w) - L_n(w_n*) <= 2 (n-m)/n (V_(n-m)s + V_ms) + V_ms for the last w of the stage of m.
 
-    Args:
-        n: participants of the stage.
-        before: m, participants of the previous stage, fewer than n.
-        samples: s, per client.
-        c: of V_ns = c / (n s).
+    `before` is m, the participants of the previous stage, `samples` is s, per client, and V_ns = c / (n s).
     """
     if before >= n:
         raise ValueError(f"before={before} must be below n={n}: stages grow")
