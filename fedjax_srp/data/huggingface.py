@@ -84,9 +84,7 @@ def from_huggingface(
     else:
         pairs = list(zip(train_columns, _columns(test, "test", x, y, user), strict=True))
     (x_train, x_test), (y_train, y_test), (users_train, users_test) = pairs
-    if user is not None and users_train.dtype.kind != users_test.dtype.kind:
-        raise ValueError(f"user={user!r} has texts in one split and numbers in the other; give both the same type")
-    if x_train.dtype.kind in "UO":
+    if x_train.dtype.kind == x_test.dtype.kind == "U":
         words = text.vocabulary(x_train)
         x_train, x_test = text.tokens(x_train, words), text.tokens(x_test, words)
     raw = RawArrays(x_train, y_train, x_test, y_test, users_train, users_test)

@@ -140,7 +140,7 @@ WRONG = {
     "users of two kinds": (
         {"train": users(["1", "2"]), "test": users([1, 2])},
         {"user": "u"},
-        r"user='u' has texts in one split and numbers in the other",
+        "users_test: are int64, users_train <U1; give both as numbers or as strings",
     ),
     "users of partitions": (
         Partitioner(PICTURES),
@@ -153,6 +153,16 @@ WRONG = {
         "test: dataset and test must be of one kind; give a partitioner for both or for neither",
     ),
     "no rows": (Partitioner(SimpleNamespace(rows=lambda _: [])), {}, "dataset: all 3 partitions are empty"),
+    "texts and none": (
+        Dataset(text=["a", None], label=[0, 0]),
+        {"num_clients": 1, "x": "text"},
+        r"x_train: is .* of shape \(1,\); give floats or integers",
+    ),
+    "texts and numbers": (
+        {"train": Dataset(text=["a", "b"], label=[0, 1]), "test": Dataset(text=[1, 2], label=[0, 1])},
+        {"num_clients": 1, "x": "text"},
+        "x_train: is <U1 of shape",
+    ),
     "labels": (Dataset(image=IMAGES, label=WRITERS), {"num_clients": 2}, r"y_train: is <U2"),
 }
 
