@@ -67,9 +67,9 @@ def classes_in_both_splits(y_train: np.ndarray, y_test: np.ndarray, classes_per_
     return classes
 
 
-def shard_size(kind: str, labels: np.ndarray, classes: np.ndarray, shards: np.ndarray, least: int = 1) -> int:
-    """Return the largest size for which every class can fill all of its `shards`, (clients, classes)."""
-    num_shards = shards.sum(axis=0)
+def shard_size(kind: str, labels: np.ndarray, classes: np.ndarray, shards: np.ndarray, wanted: int | None) -> int:
+    """Return the wanted or largest size for which every class can fill all of its `shards`, (clients, classes)."""
+    num_shards, least = shards.sum(axis=0), wanted or 1
     sizes = np.array([np.count_nonzero(labels == label) for label in classes])
     per_shard = np.where(num_shards > 0, sizes // np.maximum(num_shards, 1), len(labels))
     scarce = np.argmin(per_shard)
@@ -79,7 +79,7 @@ def shard_size(kind: str, labels: np.ndarray, classes: np.ndarray, shards: np.nd
             f"{num_shards[scarce]} shards of {least} or more; use fewer clients, or fewer classes, shards or examples "
             "per client"
         )
-    return int(per_shard[scarce])
+    return wanted or int(per_shard[scarce])
 
 
 def counts_from_shares(

@@ -68,7 +68,7 @@ def by_classes(
     """
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
     classes = classes_in_both_splits(y_train, y_test, classes_per_client)
-    rng_classes, rng_train, rng_test = _generators(seed, "classes", "train", "test")
+    (rng_classes,) = _generators(seed, "classes")
     num_last = max(1, math.ceil(num_clients * (reserved_fraction or 0.2) - 1e-9))  # 0.07 * 100 is a little more than 7
     num_free, num_first = len(classes) - reserved_classes, num_clients - num_last
     if reserved_classes:
@@ -86,11 +86,7 @@ def by_classes(
         )
     else:
         is_owner = assign_classes(rng_classes, num_clients, classes_per_client, len(classes))
-    counts = is_owner.astype(np.int64)
-    return Partition(
-        draw_examples(rng_train, y_train, classes, counts * shard_size("train", y_train, classes, is_owner)),
-        draw_examples(rng_test, y_test, classes, counts * shard_size("test", y_test, classes, is_owner)),
-    )
+    return _draw_shards(y_train, y_test, classes, is_owner, seed)
 
 
 @checked
@@ -106,15 +102,11 @@ def shards(
     """
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
     classes = classes_in_both_splits(y_train, y_test, 1)
-    rng_classes, rng_train, rng_test = _generators(seed, "classes", "train", "test")
+    (rng_classes,) = _generators(seed, "classes")
     class_of_shard = np.resize(rng_classes.permutation(len(classes)), num_clients * shards_per_client)
     assigned = rng_classes.permutation(class_of_shard).reshape(num_clients, shards_per_client)
-    counts = np.zeros((num_clients, len(classes)), np.int64)
-    np.add.at(counts, (np.arange(num_clients)[:, None], assigned), 1)
-    return Partition(
-        draw_examples(rng_train, y_train, classes, counts * shard_size("train", y_train, classes, counts)),
-        draw_examples(rng_test, y_test, classes, counts * shard_size("test", y_test, classes, counts)),
-    )
+    counts = np.stack([np.bincount(of_client, minlength=len(classes)) for of_client in assigned])
+    return _draw_shards(y_train, y_test, classes, counts, seed)
 
 
 @checked
@@ -140,17 +132,9 @@ def consecutive(
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
     classes = classes_in_both_splits(y_train, y_test, classes_per_client)
     num_test = min(max(1, round(examples_per_class * test_fraction)), examples_per_class - 1)
-    num_train = examples_per_class - num_test
-    is_owner = np.zeros((num_clients, len(classes)), dtype=bool)
-    for step in range(classes_per_client):
-        is_owner[np.arange(num_clients), (np.arange(num_clients) + step) % len(classes)] = True
-    rng_train, rng_test = _generators(seed, "train", "test")
-    for kind, labels, wanted in (("train", y_train, num_train), ("test", y_test, num_test)):
-        shard_size(kind, labels, classes, is_owner, least=wanted)
-    return Partition(
-        draw_examples(rng_train, y_train, classes, num_train * is_owner.astype(np.int64)),
-        draw_examples(rng_test, y_test, classes, num_test * is_owner.astype(np.int64)),
-    )
+    steps = np.arange(len(classes)) - np.arange(num_clients)[:, None]  # from a client's first class
+    is_owner = steps % len(classes) < classes_per_client
+    return _draw_shards(y_train, y_test, classes, is_owner, seed, (examples_per_class - num_test, num_test))
 
 
 @checked
@@ -232,7 +216,7 @@ def natural(
     random, None keeps all.
     """
     users_train, users_test = np.asarray(users_train), np.asarray(users_test)
-    if len(users_train) and len(users_test) and (users_train.dtype.kind in "US") != (users_test.dtype.kind in "US"):
+    if len(users_train) and len(users_test) and (users_train.dtype.kind in "OSU") != (users_test.dtype.kind in "OSU"):
         raise ValueError(
             f"users_test: are {users_test.dtype}, users_train {users_train.dtype}; give both as numbers or as strings"
         )
@@ -314,6 +298,21 @@ def _generators(seed: int, *purposes: str) -> list[np.random.Generator]:
     """Return independent random generators, one for each purpose."""
     seed = check_integer("seed", seed, 0, maximum=None)
     return [np.random.default_rng([zlib.crc32(purpose.encode()), seed]) for purpose in purposes]
+
+
+def _draw_shards(
+    y_train: np.ndarray,
+    y_test: np.ndarray,
+    classes: np.ndarray,
+    shards: np.ndarray,
+    seed: int,
+    sizes: tuple[int | None, int | None] = (None, None),
+) -> Partition:
+    """Draw the examples of each client's `shards`, (clients, classes), of these sizes or of the largest possible."""
+    rng_train, rng_test = _generators(seed, "train", "test")
+    train = shards * shard_size("train", y_train, classes, shards, sizes[0])
+    test = shards * shard_size("test", y_test, classes, shards, sizes[1])
+    return Partition(draw_examples(rng_train, y_train, classes, train), draw_examples(rng_test, y_test, classes, test))
 
 
 def _check_enough(num_clients: int, num_train: int, num_test: int) -> None:
