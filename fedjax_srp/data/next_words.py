@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from fedjax_srp.data import leaf
 from fedjax_srp.data.next_tokens import NextTokens, next_tokens
 from fedjax_srp.data.partition import natural
 from fedjax_srp.data.records import expand_user
+from fedjax_srp.data.text import most_frequent
 from fedjax_srp.parts import Count
 
 
@@ -55,15 +55,13 @@ def next_words(
     """
     path = expand_user(folder)
     columns = leaf.texts(path)
-    counts = Counter(word for text in columns["x_train"] for word in text.split())
-    ranked = sorted(counts, key=lambda word: (-counts[word], word))[:vocabulary]
-    known = {word: token for token, word in enumerate(ranked, start=1)}
+    known = most_frequent((word for text in columns["x_train"] for word in text.split()), vocabulary, first=1)
     users = natural(columns["users_train"], columns["users_test"], num_clients, seed)
     train, test = (
         [_tokens(columns[f"x_{kind}"][rows], known, vocabulary, length) for rows in clients]
         for kind, clients in (("train", users.train), ("test", users.test))
     )
-    return next_tokens(train, test, num_classes=vocabulary + 4, name=path.name)
+    return next_tokens(train, test, num_classes=vocabulary + 4, name=path.resolve().name)
 
 
 def _tokens(texts: np.ndarray, known: dict[str, int], vocabulary: int, length: int) -> np.ndarray:

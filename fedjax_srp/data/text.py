@@ -32,9 +32,14 @@ def vocabulary(texts: Iterable[str], size: int = VOCABULARY) -> dict[str, int]:
 
     `size` counts all tokens, including padding and unknown words.
     """
-    counts = Counter(word for text in texts for word in words(text))
+    return most_frequent((word for text in texts for word in words(text)), size - _FIRST, _FIRST)
+
+
+def most_frequent(words: Iterable[str], number: int, first: int) -> dict[str, int]:
+    """Return the tokens, from `first`, of the most frequent words; ties in alphabetical order."""
+    counts = Counter(words)
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
-    return {word: token for token, word in enumerate(ranked[: size - _FIRST], start=_FIRST)}
+    return {word: token for token, word in enumerate(ranked[:number], start=first)}
 
 
 def tokens(texts: Iterable[str], known: Mapping[str, int], length: int = LENGTH) -> np.ndarray:
