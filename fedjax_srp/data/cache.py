@@ -9,7 +9,7 @@ import os
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,25 +22,22 @@ _FORMAT = 2  # to be incremented when a `decode` returns other arrays for the sa
 _DAY = 86_400.0  # seconds
 
 
-def candidate_files(data_folder: Path, name: str) -> list[Path]:
-    """Return the possible files of a cache: in the data's folder, or in the user's cache if that is read-only."""
-    user_cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # never raises
-    digest = hashlib.sha256(os.fsencode(data_folder.absolute())).hexdigest()[:16]
-    return [data_folder / FOLDER / f"{name}.npz", user_cache / "fedjax_srp" / digest / f"{name}.npz"]
-
-
 def cached(
-    files: Sequence[Path], origin: Iterable[Path], decode: Callable[[], Mapping[str, np.ndarray]]
+    data_folder: Path, name: str, origin: Iterable[Path], decode: Callable[[], Mapping[str, np.ndarray]]
 ) -> Mapping[str, np.ndarray]:
     """Return the arrays of `decode`, from the cache if it has them.
 
     A cache of other source files than `origin` is replaced; so is a damaged one, with a warning.
 
     Args:
-        files: candidates for the cache; it is written to the first writable one.
+        data_folder: the cache is a file there or, if it is read-only, in the user's cache.
+        name: of the file, without suffix.
         origin: the files that `decode` reads, identified by names, sizes and modification times.
         decode: returns arrays by name.
     """
+    user_cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # never raises
+    digest = hashlib.sha256(os.fsencode(data_folder.absolute())).hexdigest()[:16]
+    files = [folder / f"{name}.npz" for folder in (data_folder / FOLDER, user_cache / "fedjax_srp" / digest)]
     known = [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in sorted(origin)]
     fingerprint = json.dumps([_FORMAT, *known])
     for file in files:

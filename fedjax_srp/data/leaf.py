@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedjax_srp.data import text
-from fedjax_srp.data.cache import cached, candidate_files
+from fedjax_srp.data.cache import cached
 from fedjax_srp.data.raw import RawArrays
 
 _TEXT = 4  # index of the text in an input of Sent140: id, date, query, user, text, and training or test
@@ -42,19 +43,14 @@ def read(folder: Path) -> RawArrays:
     """
     files = _files(folder)
     all_files = [*files["train"], *files["test"]]
-    arrays = cached(candidate_files(_root(folder), "leaf"), all_files, lambda: _decode(files))
-    columns = ("x_train", "y_train", "x_test", "y_test", "users_train", "users_test")
-    named: dict[str, Any] = {column: arrays[column] for column in columns}
-    return RawArrays(**named)
+    arrays: Mapping[str, Any] = cached(_root(folder), "leaf", all_files, lambda: _decode(files))
+    return RawArrays(**arrays)
 
 
 def texts(folder: Path) -> dict[str, np.ndarray]:
     """Return the texts x_train and x_test, (n,) each, and the user of each text, users_train and users_test."""
-    columns = {}
-    for kind, found in _files(folder).items():
-        parts = [_read_file(path, is_labelled=False) for path in found]
-        for column in ("x", "users"):
-            columns[f"{column}_{kind}"] = np.concatenate([part[column] for part in parts])
+    columns = {column: np.concatenate(parts) for column, parts in _read_files(_files(folder), False).items()}
+    for kind in ("train", "test"):
         if columns[f"x_{kind}"].dtype != object:
             raise ValueError(f"folder={str(folder)!r}: inputs in {kind} are numbers; give a folder of texts")
     return columns
@@ -76,16 +72,22 @@ def _root(folder: Path) -> Path:
     return folder / "data" if (folder / "data" / "train").is_dir() else folder
 
 
-def _decode(files: dict[str, list[Path]]) -> dict[str, np.ndarray]:
+def _read_files(files: dict[str, list[Path]], is_labelled: bool = True) -> dict[str, list[np.ndarray]]:
+    """Return the columns x_train, users_train, ..., each a list with the part of every file."""
     from fedjax_srp.bars import tqdm
 
     parts: dict[str, list[np.ndarray]] = {}
     with tqdm(total=sum(map(len, files.values())), desc="reading json", unit="file", disable=None, leave=False) as bar:
         for kind, found in files.items():
             for path in found:
-                for column, values in _read_file(path).items():
+                for column, values in _read_file(path, is_labelled).items():
                     parts.setdefault(f"{column}_{kind}", []).append(values)
                 bar.update()
+    return parts
+
+
+def _decode(files: dict[str, list[Path]]) -> dict[str, np.ndarray]:
+    parts = _read_files(files)
     inputs = [*parts["x_train"], *parts["x_test"]]
     shapes = {"text" if x.dtype == object else str(x.shape[1:]) for x in inputs}
     if len(shapes) > 1:
@@ -112,7 +114,7 @@ def _as_floats(x: np.ndarray) -> np.ndarray:
     return x.astype(np.float32) / np.float32(255) if x.dtype == np.uint8 else x
 
 
-def _read_file(path: Path, is_labelled: bool = True) -> dict[str, np.ndarray]:
+def _read_file(path: Path, is_labelled: bool) -> dict[str, np.ndarray]:
     """Return the columns x, users and, if `is_labelled`, y of one file."""
     try:
         content = json.loads(path.read_bytes(), object_pairs_hook=_dict_of_unique_keys)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn, cast
 import numpy as np
 
 from fedjax_srp._checks import checked
-from fedjax_srp.data.cache import cached, candidate_files
+from fedjax_srp.data.cache import cached
 from fedjax_srp.data.raw import RawArrays
 
 _INFO = "dataset_info.json"  # written last, so a folder without it is incomplete
@@ -86,8 +86,8 @@ def read_version(name: str, folder: Path) -> RawArrays:
     """Like `read`, for the version in a folder that passed `check`."""
     images = IMAGES[name]
     files = [path for path in folder.iterdir() if path.is_file()]
-    cache_files = candidate_files(_data_dir(name, folder), f"{name}/{folder.name}")
-    arrays = cached(cache_files, files, lambda: _decode(name, folder, images))
+    cache_name = f"{name}/{folder.name}"
+    arrays = cached(_data_dir(name, folder), cache_name, files, lambda: _decode(name, folder, images))
     if len(arrays["y_train"]) == images.num_cut:
         few = f"has only {images.num_cut:,d} of {images.num_train:,d} training examples"
         _raise_damaged(name, folder, f"{few}, as tensorflow-datasets itself prepares it")

@@ -3,13 +3,11 @@
 import json
 from collections import Counter
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference.small import refused
 
-import fedjax_srp as srp
 from fedjax_srp.data import next_words
 
 TRAIN = {"ann": ["how do i sort a list", "sort it"], "bob": ["a list"], "eve": ["i do"]}
@@ -30,8 +28,9 @@ def forum(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:natural")
-def test_tokens_are_those_of_a_plain_loop(forum):
-    data = next_words(forum, vocabulary=4, length=5)
+def test_tokens_are_those_of_a_plain_loop(forum, monkeypatch):
+    monkeypatch.chdir(forum)
+    data = next_words(".", vocabulary=4, length=5)
     assert (data.name, data.num_clients, data.num_classes) == ("forum", 2, 8)
     # the words of eve, who is no client, count too
     counts = Counter(" ".join(text for texts in TRAIN.values() for text in texts).split())
@@ -49,19 +48,6 @@ def test_tokens_are_those_of_a_plain_loop(forum):
                 assert x[1:] == y[:-1]
     assert end not in np.asarray(data.test_client(jnp.int32(1)).y)[0], "a sentence that is cut has no end"
     assert {len(next_words(forum, 1, seed=seed).x_train) for seed in range(6)} == {1, 2}  # texts of bob or ann
-
-
-@pytest.mark.long
-def test_the_lstm_learns_what_follows_what_it_has_seen_twice(tmp_path):
-    for kind in ("train", "test"):
-        write(tmp_path / "forum", kind, {"ann": ["sort a list of a list"]})
-    data = next_words(tmp_path / "forum", vocabulary=4, length=8)
-    model = srp.models.get("token_lstm", data, embedding=8, features=16, dense=8)
-    training = srp.Training(srp.SGD(1.0), batch_size=2, epochs=100)
-    options = {"num_rounds": 3, "eval_every": 3, "key": jax.random.key(0), "progress": False, "devices": 1}
-    history = srp.simulate(srp.algorithms.FedAvg(model, training), data, **options)
-    assert history.test_count.tolist() == [6 + 1]
-    assert history.accuracy[-1, 0] == 1.0  # "of" after the first list and the end after the second
 
 
 def test_refusals(forum, tmp_path):

@@ -1,19 +1,16 @@
-"""Prepared data sets and the cache of decoded arrays; damaged files are not used."""
+"""Prepared data sets; damaged files are not used."""
 
 import hashlib
-import os
 import re
 import shutil
 import sys
-import time
-import warnings
 
 import numpy as np
 import pytest
 from reference.small import refused
 from tensorflow_datasets.image_classification import mnist as catalogue
 
-from fedjax_srp.data import cache, load, names, records
+from fedjax_srp.data import load, names, records
 
 EMNIST_CONFIGS = catalogue.EMNIST.BUILDER_CONFIGS
 KINDS = ("train", "test")
@@ -79,10 +76,6 @@ def test_a_cached_read_does_not_import_tensorflow_datasets(data_dir, monkeypatch
     assert "tensorflow" not in sys.modules
 
 
-def cache_of(data_dir):
-    return data_dir / cache.FOLDER / "mnist" / "3.0.1.npz"
-
-
 def truncate(path):
     path.write_bytes(path.read_bytes()[:-100])
 
@@ -91,109 +84,6 @@ def flip(path, place=10_000):
     content = bytearray(path.read_bytes())
     content[place] ^= 1
     path.write_bytes(content)
-
-
-DAMAGES = {
-    "Bad CRC-32 for file 'x_train.npy'": flip,
-    "Bad CRC-32 for file 'y_test.npy'": lambda path: flip(path, path.read_bytes().index(b"y_test.npy") + 200),
-    "File is not a zip file": truncate,
-    "allow_pickle": lambda path: path.write_text("{"),
-    "'origin": lambda path: np.savez(path, x_train=np.zeros(3)),
-}
-
-
-@pytest.mark.parametrize("reason", DAMAGES)
-def test_a_damaged_cache_is_decoded_again(reason, data_dir):
-    good = records.read("mnist", data_dir).x_train
-    DAMAGES[reason](cache_of(data_dir))
-    with pytest.warns(UserWarning, match="the cache is damaged .*; decoding the data again") as caught:
-        again = records.read("mnist", data_dir)
-    assert [reason in str(warning.message) for warning in caught] == [True]
-    np.testing.assert_array_equal(again.x_train, good)
-    records.read("mnist", data_dir)  # without a warning
-
-
-def test_every_flipped_bit_of_a_cache_is_detected(tmp_path):
-    """With each byte changed in turn, the arrays are read correctly or decoded again."""
-    file, origin = tmp_path / "c.npz", [tmp_path / "origin"]
-    origin[0].write_text("")
-    made = {"x": np.arange(7, dtype=np.uint8), "y": np.arange(3)}
-    cache.cached([file], origin, lambda: made)
-    good = file.read_bytes()
-    for place in range(len(good)):
-        file.write_bytes(good)
-        flip(file, place)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found = cache.cached([file], origin, lambda: made)
-        assert found.keys() == made.keys()
-        assert all((found[name] == made[name]).all() and found[name].dtype == made[name].dtype for name in made)
-
-
-def test_a_cache_of_other_records_is_not_used(data_dir, small):
-    records.read("mnist", data_dir)
-    columns = small[1]["emnist/digits"]
-    for split in ("train", "test"):
-        source = data_dir / "emnist" / "digits" / "3.1.0" / f"emnist-{split}.array_record-00000-of-00001"
-        shutil.copy(source, data_dir / "mnist" / "3.0.1" / f"mnist-{split}.array_record-00000-of-00001")
-    raw = records.read("mnist", data_dir)
-    assert fingerprints(raw.x_train, raw.y_train) == fingerprints(columns["x_train"], columns["y_train"])
-
-
-def test_an_unfinished_cache_is_not_used(data_dir, monkeypatch):
-    place, savez = cache_of(data_dir), np.savez
-
-    def killed(file, **arrays):
-        savez(file, **arrays)
-        for name, age in (("old", 2 * 86_400), ("young", 60)):  # SIGKILL leaves the folder
-            left = shutil.copytree(file.parent, place.with_name(f".{name}.writing"))
-            os.utime(left, (time.time() - age,) * 2)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(np, "savez", killed)
-        with pytest.raises(KeyboardInterrupt):
-            records.read("mnist", data_dir)
-    assert sorted(path.name for path in place.parent.iterdir()) == [".old.writing", ".young.writing"]
-    assert len(records.read("mnist", data_dir).x_train) == 60
-    assert sorted(path.name for path in place.parent.iterdir()) == [".young.writing", "3.0.1.npz"]
-
-
-def test_arrays_of_a_read_only_folder_are_cached_elsewhere(data_dir, tmp_path, monkeypatch):
-    (data_dir / cache.FOLDER).write_text("in the way")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
-    records.read("mnist", data_dir)
-    assert len(list((tmp_path / "own").glob("fedjax_srp/*/mnist/3.0.1.npz"))) == 1
-    monkeypatch.setattr(records, "_decode", None)
-    records.read("mnist", data_dir)
-
-
-def test_no_writable_place_for_a_cache_gives_a_warning(data_dir, tmp_path, monkeypatch):
-    (data_dir / cache.FOLDER).write_text("in the way")
-    (tmp_path / "own").write_text("in the way")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
-    with pytest.warns(UserWarning, match="cannot cache decoded arrays.*make one of .* writable"):
-        assert len(records.read("mnist", data_dir).x_train) == 60
-
-
-def test_concurrent_decoding_leaves_one_file(data_dir):
-    """The last of two processes that decode at the same time replaces an equal file."""
-    place, origin = cache_of(data_dir), [data_dir / "mnist" / "3.0.1" / "features.json"]
-
-    def decode():
-        cache.cached([place], origin, lambda: {"x": np.arange(5)})
-        return {"x": np.arange(5)}
-
-    np.testing.assert_array_equal(cache.cached([place], origin, decode)["x"], np.arange(5))
-    np.testing.assert_array_equal(cache.cached([place], origin, None)["x"], np.arange(5))
-    assert [path.name for path in place.parent.iterdir()] == ["3.0.1.npz"]
-
-
-def test_a_cache_of_another_decoder_is_not_used(data_dir, monkeypatch):
-    records.read("mnist", data_dir)
-    monkeypatch.setattr(cache, "_FORMAT", cache._FORMAT + 1)
-    monkeypatch.setattr(records, "_decode", lambda *_: {f"{c}_{k}": np.ones(3, int) for c in "xy" for k in KINDS})
-    assert len(records.read("mnist", data_dir).x_train) == 3
 
 
 RECORDS = "mnist-train.array_record-00000-of-00001"
