@@ -85,25 +85,28 @@ class FederatedData:
         return self._gather(self.x_test, self.y_test, self.test_indices, self.test_counts, client_id)
 
     def score(self, predict: Predict, test: Examples) -> tuple[Array, Array]:
-        """Return the numbers of correct predictions and of test examples of a client, both () float.
+        """Return the numbers of correct predictions and of labels of a client, both () float.
 
-        The prediction is the class of the largest output, of (max_test, num_classes). Outputs with a nan are always
-        wrong (argmax would return the class of the nan).
+        The prediction is the class of the largest output, of (..., num_classes). Outputs with a nan are always wrong
+        (argmax would return the class of the nan).
         """
         outputs = predict(test.x)
-        if outputs.ndim != 2 or outputs.shape[0] != test.y.shape[0] or outputs.shape[1] < self.num_classes:
+        if outputs.shape[:-1] != test.y.shape or outputs.shape[-1] < self.num_classes:
             raise ValueError(
-                f"predict returned outputs of shape {outputs.shape} for {test.y.shape[0]} examples of "
-                f"{self.num_classes} classes; return one row per example and one column per class"
+                f"predict returned outputs of shape {outputs.shape} for labels of shape {test.y.shape} and "
+                f"{self.num_classes} classes; return one row per label and one column per class"
             )
         is_correct = (jnp.argmax(outputs, axis=-1).astype(test.y.dtype) == test.y) & ~jnp.isnan(outputs).any(axis=-1)
-        is_real = jnp.arange(test.y.shape[0], dtype=test.count.dtype) < test.count
-        dtype = jnp.result_type(float)
-        return jnp.sum(is_correct & is_real, dtype=dtype), test.count.astype(dtype)
+        is_label = self._is_label(test)
+        return jnp.sum(is_correct & is_label, dtype=float), jnp.sum(is_label, dtype=float)
+
+    def _is_label(self, test: Examples) -> Array:
+        """Return False for the labels of padding."""
+        return jnp.arange(test.y.shape[0], dtype=test.count.dtype) < test.count
 
     def _gather(self, x: Array, y: Array, indices: Array, counts: Array, client_id: Array) -> Examples:
-        rows = _take(indices, client_id)  # (max_examples,)
-        return Examples(self.model_input(_take(x, rows)), _take(y, rows), _take(counts, client_id))
+        rows = take(indices, client_id)  # (max_examples,)
+        return Examples(self.model_input(take(x, rows)), take(y, rows), take(counts, client_id))
 
     def stored(self) -> FederatedData:
         """Return the data without scale and offset, so that uint8 images stay uint8."""
@@ -117,30 +120,24 @@ class FederatedData:
         return x * jnp.broadcast_to(self.scale, x.shape) + jnp.broadcast_to(self.offset, x.shape)
 
     def __repr__(self) -> str:
-        if not all(hasattr(leaf, "shape") for leaf in jax.tree.leaves(self)):  # a tree of axes or shardings
-            return f"FederatedData({self.name!r}, {jax.tree.leaves(self)})"
-        parts = [
-            f"{self.name!r}",
-            f"{self.num_clients} clients",
-            f"{self.num_classes} classes",
-            f"inputs {self.example_shape} {self.x_train.dtype}",
-            f"train examples {_summary(self.train_counts)}",
-            f"test examples {_summary(self.test_counts)}",
-        ]
-        return f"FederatedData({', '.join(parts)})"
+        leaves = jax.tree.leaves(self)
+        if any(isinstance(leaf, Tracer) or not isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves):
+            return f"FederatedData({self.name!r}, {leaves})"  # while tracing; a tree of axes or shardings
+        return (
+            f"FederatedData({self.name!r}, {self.num_clients} clients, {self.num_classes} classes, "
+            f"inputs {self.example_shape} {self.x_train.dtype}, train examples {_summary(self.train_counts)}, "
+            f"test examples {_summary(self.test_counts)})"
+        )
 
 
 register(FederatedData, "name", "num_classes")
 
 
-def _take(array: Array, ids: Array) -> Array:
+def take(array: Array, ids: Array) -> Array:
     """Gather rows by ids that are not negative; an id past the end (padding of a chunk) reads the last row."""
     return array.at[ids].get(mode="clip", wrap_negative_indices=False)
 
 
 def _summary(counts: Array) -> str:
-    """Describe the examples per client by min/median/max, unknown while tracing."""
-    if not isinstance(counts, jax.Array | np.ndarray) or isinstance(counts, Tracer):
-        return "per client unknown"
-    counts_host = np.asarray(counts)
-    return f"per client {counts_host.min()}/{np.median(counts_host):g}/{counts_host.max()} (min/median/max)"
+    """Describe the examples per client."""
+    return f"per client {np.min(counts)}/{np.median(counts):g}/{np.max(counts)} (min/median/max)"

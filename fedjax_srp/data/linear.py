@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from fedjax_srp._checks import check_numbers
 from fedjax_srp.base import Array, Key, Predict, named_key
-from fedjax_srp.data.federated import register
+from fedjax_srp.data.federated import register, take
 from fedjax_srp.description import records_arguments
 from fedjax_srp.linear import LinearClient, orthonormalize
 from fedjax_srp.parts import Count
@@ -62,8 +62,8 @@ class LinearTask:
 
     def train_client(self, client_id: Array) -> LinearClient:
         """Return the distribution of a client's samples; `client_id` () int32 may be traced."""
-        head = self.heads.at[client_id].get(mode="clip", wrap_negative_indices=False)
-        return LinearClient(self.representation, head, self.noise_std, jax.random.fold_in(self.key, client_id))
+        key = jax.random.fold_in(self.key, client_id)
+        return LinearClient(self.representation, take(self.heads, client_id), self.noise_std, key)
 
     def test_client(self, client_id: Array) -> LinearClient:
         """Return the same distribution: a score compares with the client's true parameters."""

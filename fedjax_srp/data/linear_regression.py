@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_srp.base import Array, Examples, Key, Predict, named_key
-from fedjax_srp.data.federated import register
+from fedjax_srp.data.federated import register, take
 from fedjax_srp.description import records_arguments
 from fedjax_srp.parts import AtLeast, Below, Count
 
@@ -69,8 +69,7 @@ class LinearRegression:
 
     def train_client(self, client_id: Array) -> Examples:
         """Return the samples of a client, whose id () int32 may be traced."""
-        take = lambda array: array.at[client_id].get(mode="clip", wrap_negative_indices=False)  # noqa: E731
-        return Examples(take(self.x), take(self.y), jnp.int32(self.x.shape[1]))
+        return Examples(take(self.x, client_id), take(self.y, client_id), jnp.int32(self.x.shape[1]))
 
     def test_client(self, client_id: Array) -> Examples:
         """Return the training samples: clients are scored by their training loss."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedjax_srp._checks import checked
-from fedjax_srp.base import Array, Examples, Predict
+from fedjax_srp.base import Array, Examples
 from fedjax_srp.data.arrays import as_array, pad
 from fedjax_srp.data.federated import FederatedData, register
 from fedjax_srp.parts import Count
@@ -20,18 +20,8 @@ from fedjax_srp.parts import Count
 class NextTokens(FederatedData):
     """The result of `next_tokens`: `FederatedData` whose labels are (n, length), 0 for padding."""
 
-    def score(self, predict: Predict, test: Examples) -> tuple[Array, Array]:
-        """Return the numbers of correct tokens and of all tokens without padding, both () float."""
-        outputs = predict(test.x)
-        if outputs.shape[:-1] != test.y.shape or outputs.shape[-1] < self.num_classes:
-            raise ValueError(
-                f"predict returned outputs of shape {outputs.shape} for labels of shape {test.y.shape} and "
-                f"{self.num_classes} tokens; return a row per position and a column per token"
-            )
-        is_real = (jnp.arange(test.y.shape[0], dtype=test.count.dtype) < test.count)[:, None] & (test.y > 0)
-        is_correct = (jnp.argmax(outputs, axis=-1).astype(test.y.dtype) == test.y) & ~jnp.isnan(outputs).any(axis=-1)
-        dtype = jnp.result_type(float)
-        return jnp.sum(is_correct & is_real, dtype=dtype), jnp.sum(is_real, dtype=dtype)
+    def _is_label(self, test: Examples) -> Array:
+        return super()._is_label(test)[:, None] & (test.y > 0)
 
 
 register(NextTokens, "name", "num_classes")

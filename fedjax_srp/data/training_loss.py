@@ -14,7 +14,7 @@ from fedjax_srp._checks import checked, per_example, short
 from fedjax_srp.base import Array, Examples, FederatedSource, Predict
 
 
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class TrainingLoss:
     """Clients of other data, scored by their training loss, a pytree to pass to `simulate`.
 
@@ -55,9 +55,6 @@ class TrainingLoss:
         losses = per_example(self.loss(predict(test.x), test.y), test.y.shape[0])
         is_real = jnp.arange(test.y.shape[0], dtype=test.count.dtype) < test.count
         return jnp.sum(jnp.where(is_real, losses, 0), dtype=float), test.count.astype(float)
-
-    def __repr__(self) -> str:
-        return f"TrainingLoss({self.data!r})"
 
 
 jax.tree_util.register_dataclass(TrainingLoss, data_fields=["data"], meta_fields=["loss"])
