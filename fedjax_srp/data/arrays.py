@@ -72,7 +72,14 @@ def from_arrays(
     largest = max(int(labels.max(initial=-1)) for labels in (labels_train, labels_test))
     if num_classes is None:
         num_classes = largest + 1
-        _warn_of_gaps(np.union1d(labels_train, labels_test), num_classes)
+        missing = np.setdiff1d(np.arange(num_classes), np.concatenate([labels_train, labels_test]))
+        if len(missing):
+            warnings.warn(
+                f"labels: {num_classes - len(missing)} of {num_classes} classes have examples (class {missing[0]} has "
+                f"none), but models get {num_classes} outputs; number the classes without gaps, as load(..., "
+                "classes=[...]) does, or give num_classes",
+                stacklevel=3,
+            )
     elif largest >= num_classes:
         raise ValueError(
             f"num_classes={num_classes}: there is a label {largest}, but labels must be 0..num_classes-1; "
@@ -150,14 +157,11 @@ def as_array(name: str, value: ArrayLike) -> np.ndarray:
 def check_labels(name: str, value: ArrayLike, inputs_name: str, num_examples: int) -> np.ndarray:
     """Return (n,) int32 class numbers, or raise a ValueError of one line."""
     labels = as_array(name, value)
-    if labels.shape == (num_examples,) and not np.issubdtype(labels.dtype, np.integer):
-        is_number = np.issubdtype(labels.dtype, np.number) or labels.dtype == bool
-        remedy = "y.astype(int)" if is_number else "np.unique(y, return_inverse=True)[1]"
-        raise ValueError(f"{name}: is {labels.dtype}, but labels are integers; give class numbers, e.g. {remedy}")
-    if labels.shape != (num_examples,):
+    if labels.shape != (num_examples,) or not np.issubdtype(labels.dtype, np.integer):
         raise ValueError(
-            f"{name}: is {labels.dtype} of shape {labels.shape} but {inputs_name} has {num_examples} examples; "
-            "give one integer class number per example (argmax(-1) converts one-hot rows)"
+            f"{name}: is {labels.dtype} of shape {labels.shape}; give one integer class number for each of the "
+            f"{num_examples} examples of {inputs_name}, e.g. y.astype(int), y.argmax(-1) of one-hot rows, or "
+            "np.unique(y, return_inverse=True)[1] of names"
         )
     is_outside = (labels < 0) | (labels >= MAX_CLASSES)
     if is_outside.any():
@@ -166,17 +170,6 @@ def check_labels(name: str, value: ArrayLike, inputs_name: str, num_examples: in
             f"{name}[{first}]: label {labels[first]} is outside 0..{MAX_CLASSES - 1}; number the classes from 0"
         )
     return labels.astype(np.int32)
-
-
-def _warn_of_gaps(classes: np.ndarray, num_classes: int) -> None:
-    if len(classes) < num_classes:
-        missing = np.argmax(np.append(classes, -1) != np.arange(len(classes) + 1))
-        warnings.warn(
-            f"labels: {len(classes)} of {num_classes} classes have examples (class {missing} has none), but models get "
-            f"{num_classes} outputs; number the classes without gaps, as load(..., classes=[...]) does, or give "
-            "num_classes",
-            stacklevel=4,
-        )
 
 
 def check_rows(name: str, given: ArrayLike, num_examples: int) -> np.ndarray:
@@ -195,20 +188,16 @@ def check_rows(name: str, given: ArrayLike, num_examples: int) -> np.ndarray:
 def _check_clients(name: str, indices: Sequence[ArrayLike], num_examples: int) -> list[np.ndarray]:
     """Return every client's rows, or raise a ValueError if one is out of range or used twice, or a client has none."""
     clients = [check_rows(f"{name}[{client}]", given, num_examples) for client, given in enumerate(indices)]
-    owners = np.repeat(np.arange(len(clients)), [len(client) for client in clients])
-    rows = np.concatenate(clients)
-    order = np.argsort(rows, kind="stable")
-    duplicates = np.flatnonzero(np.diff(rows[order]) == 0)
-    problem = ""
-    if len(empty := np.setdiff1d(np.arange(len(clients)), owners)):
-        problem = f"client {empty[0]} has no {name.removesuffix('_indices')} examples; give it one or leave it out"
-    elif len(duplicates):
-        at = duplicates[0]
-        first, second = owners[order[at]], owners[order[at + 1]]
+    sizes = np.array([len(client) for client in clients])
+    if not sizes.all():
+        kind = name.removesuffix("_indices")
+        raise ValueError(f"{name}: client {np.argmin(sizes)} has no {kind} examples; give it one or leave it out")
+    rows, number = np.unique(np.concatenate(clients), return_counts=True)
+    if (number > 1).any():
+        example = rows[np.argmax(number > 1)]
+        first, second, *_ = np.repeat(np.arange(len(clients)), sizes)[np.concatenate(clients) == example]
         fault = f"belongs to clients {first} and {second}" if first != second else f"is listed twice for client {first}"
-        problem = f"example {rows[order[at]]} {fault}; give each example to one client, once"
-    if problem:
-        raise ValueError(f"{name}: {problem}")
+        raise ValueError(f"{name}: example {example} {fault}; give each example to one client, once")
     return clients
 
 

@@ -33,7 +33,8 @@ def keep_classes(raw: RawArrays, classes: Sequence[int]) -> RawArrays:
     invalid = [*values[counts > 1], *np.setdiff1d(chosen, present)]
     if invalid or not chosen.size:
         problem = f"{invalid[0]} is listed twice, or has no training examples" if invalid else "no label is listed"
-        raise ValueError(f"classes: {problem}; give some of {_ranges(present)}, each once, e.g. range(10)")
+        known = ", ".join(map(str, present))
+        raise ValueError(f"classes: {problem}; give some of {known}, each once, e.g. range(10)")
     is_train, is_test = np.isin(raw.y_train, chosen), np.isin(raw.y_test, chosen)
     order = np.argsort(chosen, kind="stable")
     return raw._replace(
@@ -45,9 +46,3 @@ def keep_classes(raw: RawArrays, classes: Sequence[int]) -> RawArrays:
         users_test=None if raw.users_test is None else raw.users_test[is_test],
         num_classes=len(chosen),
     )
-
-
-def _ranges(numbers: np.ndarray) -> str:
-    """Describe ascending integers by their ranges: 0..9, 12."""
-    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) != 1) + 1)
-    return ", ".join(f"{run[0]}..{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)

@@ -41,15 +41,8 @@ SOURCES: dict[str, Callable[[Path], RawArrays]] = {"digits": _digits} | {
 
 # Mean and standard deviation of pixels / 255, per channel, by exact name. Other data sets, such as FEMNIST, are only
 # divided by 255.
-_MNIST = ((0.1307,), (0.3081,))
 NORMALISATION: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
-    "mnist": _MNIST,
-    "emnist/balanced": _MNIST,
-    "emnist/byclass": _MNIST,
-    "emnist/bymerge": _MNIST,
-    "emnist/digits": _MNIST,
-    "emnist/letters": _MNIST,
-    "emnist/mnist": _MNIST,
+    **{name: ((0.1307,), (0.3081,)) for name, images in records.IMAGES.items() if images.shape == (28, 28)},
     "cifar10": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "cifar100": ((0.507, 0.487, 0.441), (0.267, 0.256, 0.276)),
 }
@@ -93,7 +86,7 @@ def names(data_dir: str | Path | None = None) -> list[str]:
 def is_ready(name: str, data_dir: str | Path | None = None) -> bool:
     """Return True if `load` can read a data set of `names(data_dir)`: it is prepared and not visibly damaged."""
     folder = records.data_folder(data_dir)
-    if name not in records.IMAGES or (folder / f"{name}.npz").is_file():
+    if name not in records.IMAGES or (folder / f"{name}.npz").is_file() or leaf.is_leaf(folder / name):
         return True
     try:
         records.find(name, folder)

@@ -47,14 +47,12 @@ ERRORS = {
         "x_test": np.zeros((6, 3), np.float32)
     },
     "x_test: examples are (2,) uint8, those of x_train are (2,) float32": {"x_test": np.zeros((6, 2), np.uint8)},
-    "y_train: is int64 of shape (5,) but x_train has 6 examples; give one integer class": {"y_train": np.zeros(5, int)},
-    "y_test: is float64 of shape (6, 3) but x_test has 6 examples; give one integer class number per example (argmax": {
-        "y_test": np.eye(6, 3)
+    "y_train: is int64 of shape (5,); give one integer class number for each of the 6 examples of x_train, e.g.": {
+        "y_train": np.zeros(5, int)
     },
-    "y_train: is float64, but labels are integers; give class numbers, e.g. y.astype(int)": {"y_train": np.zeros(6)},
-    "y_train: is <U1, but labels are integers; give class numbers, e.g. np.unique(y, return_inverse=True)[1]": {
-        "y_train": np.full(6, "a")
-    },
+    "y_test: is float64 of shape (6, 3); give one integer class number": {"y_test": np.eye(6, 3)},
+    "y_train: is float64 of shape (6,); give one integer class number": {"y_train": np.zeros(6)},
+    "y_train: is <U1 of shape (6,); give one integer class number": {"y_train": np.full(6, "a")},
     "y_test[2]: label -1 is outside 0..1048575; number the classes from 0": {"y_test": np.array([0, 1, -1, 0, 1, 2])},
     "num_classes=2: there is a label 2, but labels must be 0..num_classes-1; use num_classes=3": {"num_classes": 2},
     "num_classes=2147483647 must be at most 1048576": {"num_classes": 2**31 - 1},
