@@ -116,14 +116,6 @@ def test_fractions_out_of_range_are_refused(fraction, bound):
                 call()
 
 
-def test_other_data_and_seeds_are_refused():
-    task = srp.data.linear_task(KEY, num_clients=4, dim=6, rank=2)
-    with refused(r"^data=.* must be a FederatedData; give srp.data.load\(name"):
-        holdout(task)
-    with refused(r"^seed=-1 must be at least 0"):
-        holdout(unequal(), seed=-1)
-
-
 def test_clients_are_held_out_with_their_examples():
     data = unequal()
     sizes = {0.1: 1, 0.5: 2, 0.55: 3, 0.99: 4}
