@@ -19,7 +19,6 @@ ROUND_COLUMNS = {  # name -> type in memory
     "communicated": np.bool_,
     "finite": np.bool_,
 }
-RECORD_ALL = "; a run with evaluations='all' records every one"  # for an evaluation that a run lacks
 LOG_COLUMNS = ("name", "run", "seed")  # of `Progress.rows`, before those of `history.csv`
 
 

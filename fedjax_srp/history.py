@@ -1,8 +1,6 @@
 """Records of a run: a table of its rounds and the score of every client at every evaluation.
 
-Simulated time is in time units and comes from `compute_time`; methods add a cost per communicating round on request, so
-one run covers every communication cost. The simulator's own time is in seconds (`host_seconds`, `compile_seconds`,
-`seconds_per_round`) and is not in `history.csv`.
+Simulated time is in time units. Methods add a cost per communicating round on request, so one run covers every cost.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ import numpy as np
 from fedjax_srp import measures, run_folder
 from fedjax_srp._checks import check_known, check_numbers, checked
 from fedjax_srp.base import MESSAGE_SHARE, STAGE_COMPLETED, Method
-from fedjax_srp.columns import RECORD_ALL, ROUND_COLUMNS, Metrics, accuracy_column, check_metric_names
+from fedjax_srp.columns import ROUND_COLUMNS, Metrics, check_metric_names
 from fedjax_srp.description import rebuild
 from fedjax_srp.stages import Stage, stages_of
 from fedjax_srp.storage import jsonable
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 X = Literal["time", "rounds"]
-SECONDS = ("seconds_per_round", "compile_seconds", "host_seconds")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -114,8 +111,6 @@ class History:
             arrays = getattr(self, field_name).items()
             store(field_name, convert({k: _read_only(f"{field_name}[{k!r}]", v, np.float64, shape) for k, v in arrays}))
         store("config", jsonable(self.config))
-        for name, convert in (("bytes_up", int), ("bytes_down", int), *((name, float) for name in SECONDS)):
-            store(name, convert(getattr(self, name)))
         if not np.array_equal(self.round, np.arange(1, num_rounds + 1)):
             raise ValueError(f"round must count the completed rounds 1..{num_rounds}, got {self.round}")
         if (np.diff(self.eval_round, prepend=-1, append=num_rounds + 1) <= 0).any():
@@ -187,16 +182,11 @@ class History:
     def elapsed(self, communication: float = 0.0) -> np.ndarray:
         """(R,) simulated time at the end of each round, in time units, at a cost per communicating round."""
         check_numbers("communication", communication, "give a cost in time units, e.g. 10.0", max_ndim=0)
-        if self.asynchronous and communication:
-            raise ValueError(
-                f"communication={communication:g}: rounds of {self.name!r} overlap, so a cost changes who arrives when "
-                "and cannot be added afterwards; give it to the clock, e.g. srp.clocks.Fixed(..., communication=10)"
-            )
-        if self.communication_included and communication:
-            raise ValueError(
-                f"communication={communication:g}: times of {self.name!r} include its messages; leave communication "
-                "out, or choose a clock without links, such as srp.clocks.Fixed"
-            )
+        if communication and not self.takes_communication:
+            reason = f"times of {self.name!r} include its messages; leave it out, or choose a clock without links"
+            if self.asynchronous:
+                reason = f"rounds of {self.name!r} overlap, so a cost changes who arrives when; give it to the clock"
+            raise ValueError(f"communication={communication:g}: {reason}")
         return np.cumsum(self.compute_time + communication * self.communicated)
 
     def eval_elapsed(self, communication: float = 0.0) -> np.ndarray:
@@ -208,7 +198,8 @@ class History:
         name = self.evaluation if evaluation is None else evaluation
         if name is None:
             return np.empty((0, self.num_clients))
-        check_known("evaluation", [name], self.accuracies, RECORD_ALL, of=f"this run of {self.name!r}")
+        more = "; a run with evaluations='all' records every one"
+        check_known("evaluation", [name], self.accuracies, more, of=f"this run of {self.name!r}")
         return self.accuracies[name]
 
     def mean_scores(self, evaluation: str | None = None) -> np.ndarray:
@@ -221,8 +212,7 @@ class History:
 
     def slowest_scores(self, evaluation: str | None = None) -> np.ndarray:
         """(E,) mean over the floor(M/10) clients, at least one, with the longest expected times, by test points."""
-        slowest = np.argsort(self.client_time, kind="stable")[-max(1, self.num_clients // 10) :]
-        return measures.weighted_mean(self.scores(evaluation)[:, slowest], self.test_count[slowest])
+        return measures.slowest_tenth(self.scores(evaluation), self.test_count, self.client_time)
 
     accuracy = property(scores, doc="(E, M) scores of the default evaluation.")
     mean_accuracy = property(mean_scores, doc="(E,) mean over clients of the default evaluation, by test points.")
@@ -248,7 +238,7 @@ class History:
             place, times = self.reached(target, evaluation), self.eval_elapsed(communication)
         else:
             check_known("metric", [metric], self.metrics, of=f"this run of {self.name!r}")
-            place, times = _first_index(self.metrics[metric] <= target), self.elapsed(communication)
+            place, times = measures.first(self.metrics[metric] <= target), self.elapsed(communication)
         return math.inf if place is None else float(times[place])
 
     def reached(self, target: float, evaluation: str | None = None) -> int | None:
@@ -256,7 +246,7 @@ class History:
         if self.score_name == "accuracy" and not target <= 1:
             raise ValueError(f"target={target}: no accuracy can reach it; give 0.9 for 90 %")
         scores = self.mean_scores(evaluation)
-        return _first_index(scores <= target if self.smaller_is_better else scores >= target)
+        return measures.first(scores <= target if self.smaller_is_better else scores >= target)
 
     def score_at(self, time: float, communication: float = 0.0, evaluation: str | None = None) -> float:
         """Return the mean score at a simulated time, to compare methods at equal time; arguments as in `time_to`.
@@ -271,11 +261,7 @@ class History:
 
     def speed_quartiles(self, evaluation: str | None = None) -> np.ndarray:
         """(4,) mean accuracy at the last evaluation of each quarter of the clients, the fastest quarter first."""
-        quarters = np.array_split(np.argsort(self.client_time, kind="stable"), 4)
-        scores = self.scores(evaluation)
-        return np.array(
-            [measures.last(measures.weighted_mean(scores[:, ids], self.test_count[ids])) for ids in quarters]
-        )
+        return measures.last_by_speed(self.scores(evaluation), self.test_count, self.client_time)
 
     @property
     def participation(self) -> measures.Participation:
@@ -286,8 +272,7 @@ class History:
     def _messages(self) -> np.ndarray:
         """(R,) number of messages to the server, with parts of a message for submodels."""
         whole = self.cohort_size * self.communicated
-        share = self.metrics.get(MESSAGE_SHARE)
-        return whole if share is None else whole * np.where(whole > 0, share, 0.0)
+        return whole * np.where(whole > 0, self.metrics.get(MESSAGE_SHARE, 1), 0)  # the mean over no client is nan
 
     def bytes_to(self, target: float, evaluation: str | None = None) -> float:
         """Return the bytes that all participants sent and received until the target was reached; inf if it was not."""
@@ -297,8 +282,7 @@ class History:
 
     def stages(self, communication: float = 0.0) -> list[Stage]:
         """Return the stages of the participation policy with their cohorts, times and criteria."""
-        elapsed = self.elapsed(communication)
-        return stages_of(self.stage, self.cohort_size, elapsed, self.metrics.get(STAGE_COMPLETED))
+        return stages_of(self.stage, self.cohort_size, self.elapsed(communication), self.metrics.get(STAGE_COMPLETED))
 
     def to_frame(self, communication: float = 0.0) -> pd.DataFrame:
         """Return a pandas table with one row per round.
@@ -306,35 +290,14 @@ class History:
         Mean accuracies are in columns `accuracy_<evaluation>`, nan at rounds without evaluation. An evaluation before
         training (round 0) is only in `clients_frame`.
         """
-        import pandas as pd
-
-        columns = {name: getattr(self, name) for name in ROUND_COLUMNS} | {"elapsed": self.elapsed(communication)}
-        columns |= self.metrics
-        for evaluation in self.accuracies:
-            values = np.full(self.num_rounds + 1, np.nan)
-            values[self.eval_round] = self.mean_scores(evaluation)
-            columns[accuracy_column(evaluation)] = values[1:]
-        return pd.DataFrame(columns)
+        return run_folder.rounds_frame(self, communication)
 
     def clients_frame(self) -> pd.DataFrame:
         """Return a pandas table with one row per evaluation, round and client.
 
         Without evaluations it has one row per client, with an empty `evaluation`, round 0 and accuracy nan.
         """
-        import pandas as pd
-
-        scores, rounds = self.accuracies, self.eval_round
-        if not len(rounds):
-            scores, rounds = {"": np.full((1, self.num_clients), np.nan)}, np.zeros(1, np.int64)
-        index = pd.MultiIndex.from_product([scores, rounds, range(self.num_clients)])
-        frame = index.to_frame(index=False, name=["evaluation", "round", "client"])
-        repeats = len(scores) * len(rounds)
-        return frame.assign(
-            accuracy=np.concatenate([of_clients.ravel() for of_clients in scores.values()]),
-            test_count=np.tile(self.test_count, repeats),
-            expected_time=np.tile(self.client_time, repeats),
-            rounds_taken=np.tile(self.rounds_taken, repeats),
-        )
+        return run_folder.clients_frame(self)
 
     def summary(self, target: float | None = None, communication: float = 0.0) -> dict[str, Any]:
         """Return a summary of the run as a dict.
@@ -347,7 +310,7 @@ class History:
         """
         evaluated = len(self.eval_round) > 0
         sent = self._messages.sum().item()
-        sizes = ("num_rounds", "num_clients", "bytes_up", "bytes_down", "diverged")
+        own = ("num_rounds", "num_clients", "bytes_up", "bytes_down", "diverged", *run_folder.SECONDS)
         return {
             "name": self.name,
             "evaluation": self.evaluation,
@@ -369,7 +332,7 @@ class History:
             "num_evaluations": len(self.eval_round),
             "total_bytes_up": round(self.bytes_up * sent),
             "total_bytes_down": round(self.bytes_down * sent),
-            **{name: getattr(self, name) for name in (*sizes, *SECONDS)},
+            **{name: getattr(self, name) for name in own},
         }
 
     def plot(
@@ -426,10 +389,6 @@ class History:
                 del vars(history)[name]
             vars(history)[run_folder.MODELS] = models.absolute()
         return history
-
-
-def _first_index(holds: np.ndarray) -> int | None:
-    return int(np.argmax(holds)) if holds.any() else None
 
 
 def _read_only(name: str, value: Any, dtype: type, shape: tuple[int, ...]) -> np.ndarray:

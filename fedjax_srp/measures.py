@@ -47,6 +47,23 @@ def worst_tenth(scores: np.ndarray, counts: np.ndarray, smaller_is_better: bool)
     return np.where(np.isnan(ranked[:, -1]), np.nan, worst)
 
 
+def slowest_tenth(scores: np.ndarray, counts: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """(E,) mean over the floor(M/10) clients, at least one, with the longest expected `times`, (M,)."""
+    slowest = np.argsort(times, kind="stable")[-max(1, len(times) // 10) :]
+    return weighted_mean(scores[:, slowest], counts[slowest])
+
+
+def last_by_speed(scores: np.ndarray, counts: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """(4,) mean in the last evaluation of each quarter of the clients, by expected `times`, the fastest first."""
+    quarters = np.array_split(np.argsort(times, kind="stable"), 4)
+    return np.array([last(weighted_mean(scores[:, ids], counts[ids])) for ids in quarters])
+
+
+def first(holds: np.ndarray) -> int | None:
+    """Return the index of the first True; None if there is none."""
+    return int(np.argmax(holds)) if holds.any() else None
+
+
 def last(values: np.ndarray) -> float:
     """Return the last entry; nan if there is none."""
     return float(values[-1]) if len(values) else math.nan

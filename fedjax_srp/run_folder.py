@@ -16,7 +16,7 @@ import subprocess
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -25,13 +25,17 @@ import numpy as np
 
 from fedjax_srp import storage
 from fedjax_srp._version import __version__
-from fedjax_srp.columns import ROUND_COLUMNS
+from fedjax_srp.columns import ROUND_COLUMNS, accuracy_column
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TABLES = ("config.json", "history.csv", "clients.csv")
 FIGURE = "accuracy.png"
 SUMMARY = "summary.json"
 MODELS = "models"  # subfolder
 STATES = ("server_state", "client_states")
+SECONDS = ("seconds_per_round", "compile_seconds", "host_seconds")  # of the simulator; not in `history.csv`
 GRID_INDEX = "grid.json"  # in the folder of a grid: unit id -> point id -> name of the run folder
 _MARKERS = {TABLES[0]: (b'"environment": {', b'"checksum": "'), SUMMARY: (b'"files": {', b'"checksum": "')}
 _WORDS: dict[type, Callable[[str], Any]] = {
@@ -90,6 +94,37 @@ def write(history: Any, folder: Path, target: float | None, communication: float
     return folder
 
 
+def rounds_frame(history: Any, communication: float = 0.0) -> pd.DataFrame:
+    """Return the table in `history.csv`, see `History.to_frame`."""
+    import pandas as pd
+
+    columns = {name: getattr(history, name) for name in ROUND_COLUMNS}
+    columns |= {"elapsed": history.elapsed(communication), **history.metrics}
+    for evaluation in history.accuracies:
+        values = np.full(history.num_rounds + 1, np.nan)
+        values[history.eval_round] = history.mean_scores(evaluation)
+        columns[accuracy_column(evaluation)] = values[1:]
+    return pd.DataFrame(columns)
+
+
+def clients_frame(history: Any) -> pd.DataFrame:
+    """Return the table in `clients.csv`, see `History.clients_frame`."""
+    import pandas as pd
+
+    scores, rounds = history.accuracies, history.eval_round
+    if not len(rounds):
+        scores, rounds = {"": np.full((1, history.num_clients), np.nan)}, np.zeros(1, np.int64)
+    index = pd.MultiIndex.from_product([scores, rounds, range(history.num_clients)])
+    frame = index.to_frame(index=False, name=["evaluation", "round", "client"])
+    repeats = len(scores) * len(rounds)
+    return frame.assign(
+        accuracy=np.concatenate([of_clients.ravel() for of_clients in scores.values()]),
+        test_count=np.tile(history.test_count, repeats),
+        expected_time=np.tile(history.client_time, repeats),
+        rounds_taken=np.tile(history.rounds_taken, repeats),
+    )
+
+
 def foreign(folder: Path) -> str:
     """Return the name of a table in this folder, such as `config.json`, that no run wrote; "" if there is none.
 
@@ -139,7 +174,7 @@ def load(folder: Path) -> dict[str, Any]:
     scores = _floats(clients["accuracy"]) if per_evaluation else np.zeros(0)
     scores = scores.reshape(len(config["evaluations"]), num_evaluations, num_clients)
     columns = {name: np.array([*map(_WORDS[kind], rounds[name])], kind) for name, kind in ROUND_COLUMNS.items()}
-    seconds = {name: float(summary[name]) for name in ("seconds_per_round", "compile_seconds", "host_seconds")}
+    seconds = {name: float(summary[name]) for name in SECONDS}
     kept = {name: config[name] for name in ("name", "config", "environment", "asynchronous", "communication_included")}
     return {
         **columns,
