@@ -30,7 +30,6 @@ BANDS: dict[str, str] = {"range": "lowest to highest", "std": "± standard devia
 class Style(NamedTuple):
     """Look of a method."""
 
-    label: str
     color: str
     linestyle: Literal["-", "--", ":"]
 
@@ -56,7 +55,7 @@ class Band(NamedTuple):
 # For methods without their own colour, from the palettes of Tol and of Okabe and Ito for the colour-blind.
 CYCLE_COLORS = ("#E69F00", "#56B4E9", "#882255", "#117733", "#999933", "#332288")
 LINESTYLES: tuple[Literal["-", "--", ":"], ...] = ("-", "--", ":")
-CYCLE = tuple(itertools.product(LINESTYLES, CYCLE_COLORS))
+CYCLE = tuple(Style(color, linestyle) for linestyle in LINESTYLES for color in CYCLE_COLORS)
 WIDTH = 1.8
 RC: dict[Any, Any] = {
     "font.size": 10,
@@ -214,18 +213,11 @@ def checked_groups(histories: Histories) -> dict[str, list[History]]:
     for place, history in enumerate(histories if isinstance(histories, Sequence) else [histories]):
         by_name.setdefault(history.name, []).append(repeats.of(history, Path(f"histories[{place}]")))
     for name, runs in by_name.items():
-        rows = repeats.rows(runs).options
-        if len(rows) > 1:
-            options = dict.fromkeys(option for of in rows.values() for option in of)
-            values = {option: dict.fromkeys(of.get(option, "none") for of in rows.values()) for option in options}
-            differing = next(option for option in options if len(values[option]) > 1)
-            why = {"folder": "equal seeds gave unequal results", "data": "they were made on different data"}
-            one, other = (repr(label) for label in [*rows][:2])
+        one, *others = repeats.rows(runs).runs
+        if others:
             raise ValueError(
-                f"histories has runs of {name!r} that are not repeats, "
-                f"{why.get(differing, f'{differing} is ' + ' and '.join([*values[differing]][:2]))}: give a dict from "
-                f"label to runs, e.g. {{{one}: [...], {other}: [...]}}, or {{{name!r}: [...]}} to average them all the "
-                "same"
+                f"histories has runs of {name!r} that are not repeats: give a dict from label to runs, e.g. "
+                f"{{{one!r}: [...], {others[0]!r}: [...]}}, or {{{name!r}: [...]}} to average them all the same"
             )
     return found
 
@@ -269,27 +261,25 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
     name of a table's row, "SRPFL, clock=fixed", the method before the comma decides; if several rows have this method,
     each gets a colour of the cycle, solid if the method doubles its cohorts.
     """
-    styles: dict[str, Style] = {}
     known = {recipe.label: recipe for recipe in RECIPES.values() if recipe.label} | RECIPES
     # the label of a method may contain commas, "FLANP (FedAvg, criterion)"
     prefixes = {label: [name for name in known if f"{label},".startswith(f"{name},")] for label in labels}
     names = {label: max(found, key=len, default=label.partition(",")[0]) for label, found in prefixes.items()}
     num_rows = Counter(names.values())
     recipes = {label: known.get(name, RECIPES.get(key(name))) for label, name in names.items()}
-    has_own_style = any(recipe is not None and recipe.color is not None for recipe in recipes.values())
-    looks = (*CYCLE[len(CYCLE_COLORS) :], *CYCLE[: len(CYCLE_COLORS)]) if has_own_style else CYCLE
-    cycle = itertools.cycle(looks)
-    for label, name in names.items():
-        recipe, style = recipes[label], None
-        if recipe is not None and recipe.color is not None and (num_rows[name] == 1 or label == name):
-            style = Style(recipe.label or label, recipe.color, "-" if recipe.doubling else "--")
-        if style is None or style in styles.values():
-            used = {(each.linestyle, each.color) for each in styles.values()}
-            doubling = None if recipe is None or recipe.color is None else recipe.doubling
-            fits = (look for look in looks if doubling is None or (look[0] == "-") == doubling)
-            linestyle, color = next((look for look in fits if look not in used), None) or next(cycle)
-            style = Style(methods.label(label) if style is None else label, color, linestyle)
-        styles[label] = style
+    colored = {label: recipe for label, recipe in recipes.items() if recipe is not None and recipe.color is not None}
+    own: dict[str, Style] = {}
+    for label, recipe in colored.items():
+        style = Style(str(recipe.color), "-" if recipe.doubling else "--")
+        if (num_rows[names[label]] == 1 or label == names[label]) and style not in own.values():
+            own[label] = style
+    looks = (*CYCLE[len(CYCLE_COLORS) :], *CYCLE[: len(CYCLE_COLORS)]) if colored else CYCLE
+    cycle, used = itertools.cycle(looks), {*own.values()}
+    styles: dict[str, Style] = {}
+    for label in names:
+        fits = (look for look in looks if label not in colored or (look.linestyle == "-") == colored[label].doubling)
+        styles[label] = own.get(label) or next((look for look in fits if look not in used), None) or next(cycle)
+        used.add(styles[label])
     return styles
 
 

@@ -25,10 +25,7 @@ from fedjax_srp.report.page.data import Comparison
 if TYPE_CHECKING:
     from fedjax_srp.report.drawing import Histories
 
-__all__ = ["FILE", "Comparison", "compared", "report_page", "write", "writer"]
-
 FILE = "report.html"  # default name of the file
-_FOOTER = "Written by fedjax-srp report. Times are simulated, in time units; seconds are those of the simulator."
 
 
 def report_page(
@@ -88,7 +85,6 @@ def writer(comparisons: Sequence[Comparison], title: str = "fedjax_srp report") 
     library, figures = _bokeh()
     text = string.Template(_resource("page.html")).substitute(
         title=html.escape(title, quote=False),
-        footer=_FOOTER,
         style=_resource("page.css"),
         content=data.packed(comparisons),
         figures=figures,
@@ -117,7 +113,7 @@ def _bokeh() -> tuple[str, str]:
     from bokeh.embed import json_item
     from bokeh.resources import Resources
 
-    items = [json_item(drawn, name) for name, drawn in plots.figures()]  # pyright: ignore[reportArgumentType]
+    items = [json_item(drawn, name) for name, drawn in plots.figures().items()]  # pyright: ignore[reportArgumentType]
     library = "\n".join(Resources(mode="inline", components=["bokeh"]).js_raw)
     return re.sub(r'"https?://[^"]*mathjax[^"]*"', '""', library), json.dumps(items).replace("</", "<\\/")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from fedjax_srp.report import drawing
 
@@ -15,24 +15,17 @@ SHADE = 0.14  # opacity of bands, as in the other figures
 BLUES = ("#FFFFFF", "#0072B2")  # for no participant, and for all
 
 
-class EmptyFigure(NamedTuple):
-    """A figure; scripts find its sources, ranges and axes by name."""
-
-    name: str  # id of the page element that holds it
-    figure: Figure
-
-
-def figures() -> list[EmptyFigure]:
-    """Return every figure of the page."""
-    return [
-        EmptyFigure("time", _curves("simulated time (time units)")),
-        EmptyFigure("rounds", _curves("round")),
-        EmptyFigure("cohort", _cohorts()),
-        EmptyFigure("map", _map()),
-        EmptyFigure("quarters", _quarters()),
-        EmptyFigure("clients", _boxes()),
-        EmptyFigure("evaluations", _evaluations()),
-    ]
+def figures() -> dict[str, Figure]:
+    """Return every figure of the page by its element's id; scripts find sources, ranges and axes by their names."""
+    return {
+        "time": _curves("simulated time (time units)"),
+        "rounds": _curves("round"),
+        "cohort": _cohorts(),
+        "map": _map(),
+        "quarters": _quarters(),
+        "clients": _boxes(),
+        "evaluations": _evaluations(),
+    }
 
 
 def _new(x: str, y: str, **options: Any) -> Figure:
