@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import functools
 import io
 import platform
 import subprocess
@@ -37,7 +36,6 @@ MODELS = "models"  # subfolder
 STATES = ("server_state", "client_states")
 SECONDS = ("seconds_per_round", "compile_seconds", "host_seconds")  # of the simulator; not in `history.csv`
 GRID_INDEX = "grid.json"  # in the folder of a grid: unit id -> point id -> name of the run folder
-_MARKERS = {TABLES[0]: (b'"environment": {', b'"checksum": "'), SUMMARY: (b'"files": {', b'"checksum": "')}
 _WORDS: dict[type, Callable[[str], Any]] = {
     np.int64: int,
     np.float64: lambda word: float(word or "nan"),
@@ -63,15 +61,14 @@ def write(history: Any, folder: Path, target: float | None, communication: float
     if len(history.eval_round) or (history.metrics and history.num_rounds):
         figure = image(lambda: history.plot(communication), f"{FIGURE} of {history.name!r}")
     writers = [storage.as_json(config), storage.as_csv(history.to_frame()), storage.as_csv(history.clients_frame())]
+    write_to: dict[str, Any] = dict(zip(TABLES, writers, strict=True))
     digests: dict[str, Any] = {}
 
-    def recorded(write_to: Callable[[Path], object], path: Path) -> None:
-        write_to(path)
+    def recorded(path: Path) -> None:
+        write_to[path.name](path)
         digests.update(storage.digests(path.parent, [path]))
 
-    files: dict[str, Callable[[Path], object]] = {
-        name: functools.partial(recorded, write_to) for name, write_to in zip(TABLES, writers, strict=True)
-    }
+    files: dict[str, Callable[[Path], object]] = dict.fromkeys(TABLES, recorded)
     if figure is not None:
         files[FIGURE] = lambda path: path.write_bytes(figure)
     models_folder = storage.writable(folder, "directory") / MODELS
@@ -81,7 +78,7 @@ def write(history: Any, folder: Path, target: float | None, communication: float
     is_source = source is not None and source.exists() and models_folder.exists() and source.samefile(models_folder)
 
     def seal(path: Path) -> None:  # the last file: the others are written, but none has replaced another
-        storage.as_json({**summary, "files": dict(sorted(digests.items()))})(path)
+        storage.as_json({**summary, "files": digests})(path)
         (folder / SUMMARY).unlink(missing_ok=True)  # exists only in a complete folder
         if figure is None:
             (folder / FIGURE).unlink(missing_ok=True)
@@ -90,7 +87,7 @@ def write(history: Any, folder: Path, target: float | None, communication: float
         elif not is_source and not storage.is_foreign(models_folder):
             storage.remove(models_folder)
 
-    storage.replace({folder / name: write_to for name, write_to in {**files, SUMMARY: seal}.items()})
+    storage.replace({folder / name: writer for name, writer in {**files, SUMMARY: seal}.items()})
     return folder
 
 
@@ -130,10 +127,9 @@ def foreign(folder: Path) -> str:
 
     Damaged tables count as a run's. A run writes `config.json` first.
     """
-    for name, markers in _MARKERS.items():
+    for name in (TABLES[0], SUMMARY):
         if (folder / name).is_file():
-            content = (folder / name).read_bytes()
-            return "" if not content or any(marker in content for marker in markers) else name
+            return "" if storage.has_checksum(folder / name) or not (folder / name).stat().st_size else name
     return next((name for name in TABLES if (folder / name).exists()), "")
 
 
@@ -174,13 +170,11 @@ def load(folder: Path) -> dict[str, Any]:
     scores = _floats(clients["accuracy"]) if per_evaluation else np.zeros(0)
     scores = scores.reshape(len(config["evaluations"]), num_evaluations, num_clients)
     columns = {name: np.array([*map(_WORDS[kind], rounds[name])], kind) for name, kind in ROUND_COLUMNS.items()}
-    seconds = {name: float(summary[name]) for name in SECONDS}
-    kept = {name: config[name] for name in ("name", "config", "environment", "asynchronous", "communication_included")}
     return {
         **columns,
-        **seconds,
-        **kept,
-        "name": kept["name"].encode(errors="replace").decode(),  # replaces lone surrogates
+        **{name: float(summary[name]) for name in SECONDS},
+        **{name: config[name] for name in ("config", "environment", "asynchronous", "communication_included")},
+        "name": config["name"].encode(errors="replace").decode(),  # replaces lone surrogates
         "client_time": _floats(clients["expected_time"][:num_clients]),
         "metrics": {name: _floats(rounds[storage.as_cell(name)]) for name in config["metrics"]},
         "eval_round": np.array(clients["round"][: per_evaluation : max(num_clients, 1)], np.int64),
