@@ -181,27 +181,28 @@ def log_ticks(ax: Axes) -> None:
 def groups(histories: Histories) -> dict[str, list[History]]:
     """Return label -> repeats, in the order given; labels are converted to text."""
     groups: dict[str, list[History]] = {}
-    if isinstance(histories, Mapping):
+    if isinstance(histories, Mapping) and histories:
         for label, value in histories.items():
             if str(label) in groups:
                 raise ValueError(f"histories has two labels that read {str(label)!r}: rename one of them")
-            groups[str(label)] = list(value) if isinstance(value, Sequence) else [value]
-            for place, history in enumerate(groups[str(label)]):
-                _check_history(f"histories[{label!r}][{place}]", history)
+            groups[str(label)] = _listed(f"histories[{label!r}]", value)
     else:
-        for place, history in enumerate(histories if isinstance(histories, Sequence) else [histories]):
-            _check_history(f"histories[{place}]", history)
+        for history in _listed("histories", histories):
             groups.setdefault(history.name, []).append(history)
-    empty = next((label for label, repeats in groups.items() if not repeats), None)
-    if not groups or empty is not None:
-        where = "histories" if empty is None else f"histories[{empty!r}]"
-        raise ValueError(f"{where} is empty: give at least one History")
     return groups
 
 
-def _check_history(where: str, given: Any) -> None:
-    if not isinstance(given, History):
-        raise ValueError(f"{where}={short(given)} is no History; srp.History.load(folder) reads a run folder")
+def _listed(where: str, given: Any) -> list[History]:
+    """Return one or several histories as a list; ValueError if there is none, or something else."""
+    histories = list(given) if isinstance(given, Sequence | Mapping) else [given]
+    if not histories:
+        raise ValueError(f"{where} is empty: give at least one History")
+    for place, history in enumerate(histories):
+        if not isinstance(history, History):
+            raise ValueError(
+                f"{where}[{place}]={short(history)} is no History; srp.History.load(folder) reads a run folder"
+            )
+    return histories
 
 
 def checked_groups(histories: Histories) -> dict[str, list[History]]:
@@ -209,11 +210,9 @@ def checked_groups(histories: Histories) -> dict[str, list[History]]:
     found = groups(histories)
     if isinstance(histories, Mapping):
         return found
-    by_name: dict[str, list[repeats.Run]] = {}
-    for place, history in enumerate(histories if isinstance(histories, Sequence) else [histories]):
-        by_name.setdefault(history.name, []).append(repeats.of(history, Path(f"histories[{place}]")))
-    for name, runs in by_name.items():
-        one, *others = repeats.rows(runs).runs
+    runs = [repeats.of(run, Path(f"histories[{place}]")) for place, run in enumerate(_listed("histories", histories))]
+    for name in found:
+        one, *others = repeats.rows([run for run in runs if run.history.name == name]).runs
         if others:
             raise ValueError(
                 f"histories has runs of {name!r} that are not repeats: give a dict from label to runs, e.g. "
@@ -249,11 +248,6 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def key(label: str) -> str:
-    """Convert a label to the form of a method's name."""
-    return label.lower().replace("-", "_").replace(" ", "_")
-
-
 def styles(labels: Iterable[str]) -> dict[str, Style]:
     """Return a style per label: that of its method, solid for growing cohorts, else the next of the cycle.
 
@@ -266,7 +260,10 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
     prefixes = {label: [name for name in known if f"{label},".startswith(f"{name},")] for label in labels}
     names = {label: max(found, key=len, default=label.partition(",")[0]) for label, found in prefixes.items()}
     num_rows = Counter(names.values())
-    recipes = {label: known.get(name, RECIPES.get(key(name))) for label, name in names.items()}
+    recipes = {
+        label: known.get(name) or RECIPES.get(name.lower().replace("-", "_").replace(" ", "_"))
+        for label, name in names.items()
+    }
     colored = {label: recipe for label, recipe in recipes.items() if recipe is not None and recipe.color is not None}
     own: dict[str, Style] = {}
     for label, recipe in colored.items():

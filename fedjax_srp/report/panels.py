@@ -30,12 +30,11 @@ def figure(histories: table.Repeats, target: table.Target, communications: Seque
     """
     import matplotlib as mpl
 
-    groups = {name: list(runs) for name, runs in histories.items()}
-    can_add = any(runs[0].takes_communication for runs in groups.values())
+    can_add = any(runs[0].takes_communication for runs in histories.values())
     communications = [cost for cost in communications if can_add or not cost] or [0]
-    names, is_known = drawing.evaluation_names(groups, None), math.isfinite(target.accuracy)
-    is_uneven = len({len(runs) for runs in groups.values()}) > 1
-    styles, labels = drawing.styles(groups), drawing.labels(groups, None, names, count=is_uneven)
+    names, is_known = drawing.evaluation_names(histories, None), math.isfinite(target.accuracy)
+    is_uneven = len({len(runs) for runs in histories.values()}) > 1
+    styles, labels = drawing.styles(histories), drawing.labels(histories, None, names, count=is_uneven)
     with mpl.rc_context(drawing.RC):
         width = max(4.4, 3.6 * len(communications))
         drawn = drawing.new_figure((width, HEIGHT))
@@ -43,7 +42,7 @@ def figure(histories: table.Repeats, target: table.Target, communications: Seque
         handles: dict[str, Any] = {}
         notes = [drawing.plain(title)] if title else []
         groups_by_cost = [
-            {name: runs for name, runs in groups.items() if not (cost and not runs[0].takes_communication)}
+            {name: runs for name, runs in histories.items() if not (cost and not runs[0].takes_communication)}
             for cost in communications
         ]
         cuts = _cuts(groups_by_cost, target.accuracy, communications)
@@ -56,8 +55,8 @@ def figure(histories: table.Repeats, target: table.Target, communications: Seque
             ax.set_xlabel(drawing.TIME_LABEL)
             if cut is not None:
                 ax.set_xlim(0, cut)
-        panels[0].set_ylabel(drawing.score_label(groups, names))
-        final = [run.final_accuracy for runs in groups.values() for run in runs]
+        panels[0].set_ylabel(drawing.score_label(histories, names))
+        final = [run.final_accuracy for runs in histories.values() for run in runs]
         lowest = min(filter(math.isfinite, final), default=1.0)  # every curve ends within the panel
         panels[0].set_ylim(max(0.0, min((target.accuracy if is_known else 1.0) - 0.4, lowest - 0.1)), 1.0)
         notes += [f"dotted: target of {table.shown(target)}"] * is_known

@@ -264,13 +264,10 @@ def _one_panel(
     import matplotlib as mpl
 
     with mpl.rc_context(drawing.RC):
-        own = None if ax is not None else drawing.new_figure((6.4, 4.0))
-        ax = ax if own is None else own.subplots()
-        assert ax is not None
-        handles, notes = drawing.draw(ax, groups, curve, drawing.styles(groups), labels, spread)
-        ax.set_xlabel(x_label)
-        ax.set_ylabel(y_label)
-        height = drawing.legend(ax, handles, notes)
-        if own is not None:
-            own.set_figheight(4.0 + height)
-        return ax.figure  # pyright: ignore[reportReturnType]
+        panel: Any = drawing.new_figure((6.4, 4.0)).subplots() if ax is None else ax
+        handles, notes = drawing.draw(panel, groups, curve, drawing.styles(groups), labels, spread)
+        panel.set(xlabel=x_label, ylabel=y_label)
+        height = drawing.legend(panel, handles, notes)
+        if ax is None:
+            panel.figure.set_figheight(4.0 + height)
+        return panel.figure

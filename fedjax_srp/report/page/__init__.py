@@ -89,10 +89,7 @@ def writer(comparisons: Sequence[Comparison], title: str = "fedjax_srp report") 
         content=data.packed(comparisons),
         figures=figures,
         bokeh=library,
-        numbers=_resource("numbers.js"),
-        state=_resource("state.js"),
-        drawing=_resource("drawing.js"),
-        script=_resource("page.js"),
+        **{name: _resource(f"{name}.js") for name in ("numbers", "state", "drawing", "page")},
     )
     return lambda path: path.write_text(text, "utf-8", newline="\n")
 
