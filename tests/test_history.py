@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import re
 
 import jax.numpy as jnp
 import numpy as np
@@ -74,13 +73,6 @@ def test_stages_end_with_their_last_round_and_are_completed_by_the_first_that_me
     assert [(stage.completed, stage.completed_round) for stage in without.stages()] == [(None, None)] * 2
 
 
-def test_an_evaluation_before_training_costs_no_time():
-    history = small(eval_round=[0, 4])
-    np.testing.assert_array_equal(history.eval_elapsed(10.0), [0.0, 45.0])
-    assert history.time_to(0.5, 10.0) == 0.0
-    assert history.to_frame()["accuracy_fine_tune"].isna().tolist() == [True, True, True, False]
-
-
 @pytest.mark.parametrize("communication", [0.0, 10.0])
 def test_the_score_at_a_time_is_that_of_the_last_evaluation_before_it(communication):
     history = small()
@@ -97,28 +89,66 @@ def test_the_score_at_a_time_is_that_of_the_last_evaluation_before_it(communicat
             at(time)
 
 
-def test_mean_is_weighted_by_test_points():
-    history = small()
-    np.testing.assert_array_equal(history.mean_accuracy, [0.5, 0.6875])
-    np.testing.assert_array_equal(history.mean_scores("global"), [0.125, 0.1875])
-    assert history.final_accuracy == 0.6875
-    assert history.evaluation == "fine_tune"
+ERRORS = {"score_name": "squared error", "smaller_is_better": True, "test_count": [1, 1, 0]} | {
+    "accuracies": {"fit_head": [[4.0, 8.0, np.nan], [1.0, 3.0, np.nan]]}
+}
+MEANS = {  # changes, mean weighted by test points, worst tenth
+    "weighted": ({}, [0.5, 0.6875], [0.25, 0.5]),
+    "errors": (ERRORS, [6.0, 2.0], [8.0, 3.0]),
+    "a client without test points": (
+        {"test_count": [1, 0, 1], "accuracies": {"global": [[0.5, np.nan, 1.0], [0.25, np.nan, 0.75]]}},
+        [0.75, 0.5],
+        [0.5, 0.25],
+    ),
+    "no test points": ({"test_count": [0, 0, 0]}, [np.nan] * 2, [np.nan] * 2),
+    "nan": ({"accuracies": {"global": [[np.nan, 1.0, 1.0], [1.0, 1.0, 1.0]]}}, [np.nan, 1.0], [np.nan, 1.0]),
+}
 
 
-def test_a_mean_that_equals_the_target_reaches_it():
-    scores = np.array([[0, 3], [1, 31]]) / [1, 39]  # 32 of 40, but 1 + 31 / 39 * 39 < 32
-    history = small(client_time=[1.0, 2.0], test_count=[1, 39], rounds_taken=[1, 1], accuracies={"global": scores})
-    assert history.final_accuracy == 0.8
-    assert history.time_to(0.8) == history.eval_elapsed()[1]
+@pytest.mark.parametrize(("changes", "mean", "worst"), MEANS.values(), ids=MEANS)
+def test_means_over_clients(changes, mean, worst):
+    history = small(**changes)
+    np.testing.assert_array_equal(history.mean_accuracy, mean)
+    np.testing.assert_array_equal(history.worst_decile, worst)
+    np.testing.assert_equal(history.final_accuracy, mean[-1])
 
 
-def test_clients_without_test_points_are_left_out():
-    history = small(test_count=[1, 0, 1], accuracies={"global": [[0.5, np.nan, 1.0], [0.25, np.nan, 0.75]]})
-    np.testing.assert_array_equal(history.mean_accuracy, [0.75, 0.5])
-    np.testing.assert_array_equal(history.worst_decile, [0.5, 0.25])
-    untested = small(test_count=[0, 0, 0])
-    assert np.isnan(untested.mean_accuracy).all()
-    assert np.isnan(untested.worst_decile).all()
+ALMOST = np.array([[0, 3], [1, 31]]) / [1, 39]  # 32 of 40, but 1 + 31 / 39 * 39 < 32
+OF_TWO = {"client_time": [1.0, 2.0], "test_count": [1, 39], "rounds_taken": [1, 1], "accuracies": {"it": ALMOST}}
+REACHED = [  # changes, arguments of `time_to`, time
+    ({}, {"target": 0.5}, 3.0),  # exactly, after round 2
+    ({}, {"target": 0.5, "communication": 10.0}, 13.0),
+    ({}, {"target": np.float32(0.501)}, 15.0),  # nothing is interpolated
+    ({}, {"target": 0.7}, math.inf),
+    ({}, {"target": 0.15, "evaluation": "global"}, 15.0),
+    ({"eval_round": [0, 4]}, {"target": 0.5, "communication": 10.0}, 0.0),  # before training
+    (MEANS["nan"][0], {"target": 0.0}, 15.0),
+    (OF_TWO, {"target": 0.8}, 15.0),
+    (ERRORS, {"target": 6.0}, 3.0),
+    (ERRORS, {"target": 2.0}, 15.0),
+    (ERRORS, {"target": 1.9}, math.inf),
+    ({}, {"target": 0.5, "metric": "distance"}, 3.0),
+    ({}, {"target": 0.3, "metric": "distance", "communication": 10.0}, 27.0),  # the second round is silent
+    ({}, {"target": 0.1, "metric": "distance"}, math.inf),
+]
+
+
+@pytest.mark.parametrize(("changes", "arguments", "time"), REACHED)
+def test_time_to_a_target(changes, arguments, time):
+    assert small(**changes).time_to(**arguments) == time
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((1.0, 0.0, None, "error"), "unknown metric 'error' of this run of 'fedrep'; choose from distance"),
+        (("0.5",), "^target='0.5' must be a number$"),
+        ((True, 0.0, None, "distance"), "^target=True must be a number$"),
+    ],
+)
+def test_wrong_targets_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        small().time_to(*arguments)
 
 
 @pytest.mark.parametrize(("num_clients", "num_worst"), [(1, 1), (9, 1), (10, 1), (19, 1), (20, 2), (105, 10)])
@@ -133,22 +163,6 @@ def test_worst_decile(num_clients, num_worst):
     np.testing.assert_allclose(history.worst_decile, [expected, expected + 1.0], rtol=1e-14)
 
 
-def test_nan_scores_are_not_hidden_and_never_reach_a_target():
-    history = small(accuracies={"global": [[np.nan, 1.0, 1.0], [1.0, 1.0, 1.0]]})
-    assert np.isnan(history.mean_accuracy[0])
-    assert np.isnan(history.worst_decile[0])
-    assert history.time_to(0.0) == history.elapsed()[3]
-
-
-def test_time_to_is_the_time_of_an_evaluation_or_inf():
-    history = small()
-    assert history.time_to(0.5) == 3.0  # reached exactly, after round 2
-    assert history.time_to(0.5, communication=10.0) == 13.0
-    assert history.time_to(0.501) == 15.0  # nothing is interpolated
-    assert history.time_to(0.7) == math.inf
-    assert history.time_to(0.5, evaluation="global") == math.inf
-
-
 @pytest.mark.parametrize("target", [90, 1.001, math.nan])
 def test_a_target_that_no_accuracy_can_reach_is_refused(target):
     with pytest.raises(ValueError, match=rf"target={target}: no accuracy can reach it; give 0\.9 for 90 %"):
@@ -157,33 +171,6 @@ def test_a_target_that_no_accuracy_can_reach_is_refused(target):
     assert small(score_name="squared error", smaller_is_better=True).time_to(90) == 3.0  # an error may be 90
     assert small(score_name="reward").time_to(90) == math.inf
     assert small().time_to(90, metric="distance") == 1.0
-
-
-@pytest.mark.parametrize("target", ["0.5", True, [0.5]])
-@pytest.mark.parametrize("options", [{}, {"metric": "distance"}])
-def test_a_target_is_a_number(target, options):
-    with pytest.raises(ValueError, match=rf"^target={re.escape(repr(target))} must be a number$"):
-        small().time_to(target, **options)
-    assert small().time_to(np.float32(0.5), **options) == small().time_to(0.5, **options)
-
-
-def test_errors_are_reached_from_above_and_the_worst_are_the_largest():
-    errors = {"fit_head": [[4.0, 8.0, np.nan], [1.0, 3.0, np.nan]]}
-    history = small(accuracies=errors, test_count=[1, 1, 0], score_name="squared error", smaller_is_better=True)
-    assert history.time_to(6.0) == 3.0  # after two rounds of 1 and 2 time units
-    assert history.time_to(2.0) == 15.0
-    assert history.time_to(1.9) == math.inf
-    np.testing.assert_array_equal(history.worst_decile, [8.0, 3.0])
-    assert "squared error 2)" in repr(history)
-
-
-def test_time_to_a_metric_is_the_first_round_at_or_below_it():
-    history = small()
-    assert history.time_to(0.5, metric="distance") == 3.0
-    assert history.time_to(0.3, 10.0, metric="distance") == 27.0  # the second round is silent
-    assert history.time_to(0.1, metric="distance") == math.inf
-    with pytest.raises(ValueError, match="unknown metric 'error' of this run of 'fedrep'; choose from distance"):
-        history.time_to(1.0, metric="error")
 
 
 def test_speed_quartiles_follow_the_speed_not_the_id():
@@ -205,6 +192,8 @@ def test_frames_hold_what_was_evaluated_and_nothing_else():
     ]
     np.testing.assert_array_equal(frame["elapsed"], history.elapsed(10.0))
     np.testing.assert_array_equal(frame["accuracy_fine_tune"], [np.nan, 0.5, np.nan, 0.6875])
+    before = small(eval_round=[0, 4]).to_frame()
+    assert before["accuracy_fine_tune"].isna().tolist() == [True, True, True, False]
     clients = history.clients_frame()
     columns = "evaluation round client accuracy test_count expected_time rounds_taken"
     assert list(clients.columns) == columns.split()
@@ -217,23 +206,23 @@ def test_frames_hold_what_was_evaluated_and_nothing_else():
 def test_summary():
     summary = small().summary(target=0.6, communication=10.0)
     numbers = {"final_accuracy": 0.6875, "worst_decile": 0.5, "time_to_target": 45.0, "num_rounds": 4}
+    numbers |= {"evaluation": "fine_tune", "slowest_tenth": 1.0, "bytes_to_target": 168, "diverged": None}
     assert numbers.items() <= summary.items()
     assert summary["total_bytes_up"] == 8 * (1 + 3 + 3)  # one round is silent
     assert summary["total_bytes_down"] == 16 * (1 + 3 + 3)
     assert summary["simulated_time"] == 15.0 + 3 * 10.0  # the same round
     assert small().summary()["simulated_time"] == 15.0
     assert [stage["ends"] for stage in summary["stages"]] == [13.0, 45.0]
-    assert summary["slowest_tenth"] == 1.0
     np.testing.assert_array_equal(summary["speed_quartiles"], [0.5, 0.75, 1.0, np.nan])
     assert summary["final_accuracies"] == {"fine_tune": 0.6875, "global": 0.1875}  # over test examples: 0.25, 0, 0, 0.5
     assert small().summary()["time_to_target"] is None
     assert small().summary(target=1.0)["time_to_target"] == math.inf
-    assert summary["diverged"] is None
     assert small(finite=[True, False, True, False]).summary()["diverged"] == 2  # the first one
 
 
 def test_repr_is_one_short_line():
     assert repr(small()) == "History('fedrep': 4 rounds, 3 clients, 2 evaluations, final fine_tune accuracy 0.6875)"
+    assert repr(small(**ERRORS)).endswith("final fit_head squared error 2)")
     assert repr(small(accuracies={})) == "History('fedrep': 4 rounds, 3 clients, 0 evaluations)"
 
 
@@ -302,11 +291,7 @@ def test_bytes_to_a_target_are_those_of_participants_in_rounds_that_communicated
     assert history.bytes_to(0.5) == 24 * 1  # after two rounds, of which one communicated, of one client
     assert history.bytes_to(0.6) == 24 * (1 + 3 + 3)
     assert history.bytes_to(0.9) == math.inf
-    assert history.summary(target=0.6)["bytes_to_target"] == 168
-
-
-def test_bytes_of_narrower_models_are_shares_and_silent_rounds_send_none():
-    history = small()
+    # narrower models send shares, and silent rounds nothing
     sizes = history.cohort_size * history.communicated
     share = np.where(sizes > 0, 0.5, np.nan)  # the mean over no client
     narrow = dataclasses.replace(history, metrics={**history.metrics, "message_share": share})
