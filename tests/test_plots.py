@@ -42,9 +42,8 @@ def test_a_line_passes_through_the_evaluations_and_marks_stages():
     assert legend_texts(ax.get_legend()) == ["FedRep", "a stage begins"]
 
 
-@pytest.mark.parametrize("stage", [(0, 0, 0, 0), (0, 1, 1, 1)])
-def test_stages_that_begin_before_the_line_have_no_mark(stage):
-    (ax,) = plots.accuracy_over_time(run(stage=stage)).axes  # the first evaluation is after round 2
+def test_stages_that_begin_before_the_line_have_no_mark():
+    (ax,) = plots.accuracy_over_time(run(stage=(0, 1, 1, 1))).axes  # the first evaluation is after round 2
     assert legend_texts(ax.get_legend()) == ["FedRep"]
 
 
@@ -278,41 +277,34 @@ def test_axes_of_the_caller_are_used():
 
 
 def test_positive_metrics_have_a_logarithmic_axis():
-    metrics = {"distance": [1.0, 0.5, np.nan, np.inf], "signed": [1.0, -1.0, 0.5, 2.0], "exact": [1.0, 0.5, 0.0, 0.0]}
-    history = run(accuracies={}, metrics=metrics)
+    history = run(accuracies={}, metrics={"distance": [1.0, 0.5, np.nan, np.inf], "other": [1.0] * 4})
     (ax,) = history.plot(communication=1.0).axes
     line = drawn(ax)["FedRep"]
     np.testing.assert_array_equal(line.get_xdata(), history.elapsed(1.0))
     np.testing.assert_array_equal(line.get_ydata(), [1.0, 0.5, np.nan, np.nan])
     assert (ax.get_yscale(), ax.get_ylabel()) == ("log", "distance")
-    for name in ("signed", "exact"):
-        (ax,) = plots.metric_over_time(history, name).axes
-        assert ax.get_yscale() == "linear"
-    with pytest.raises(ValueError, match="choose from distance, signed, exact"):
+    with pytest.raises(ValueError, match="choose from distance, other"):
         plots.metric_over_time(history, "loss")
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [{"metrics": {"distance": [value] * 4}} for value in (np.nan, np.inf, -np.inf)] + [{"compute_time": [np.inf] * 4}],
-    ids=["nan", "inf", "-inf", "no time"],
-)
-def test_a_metric_without_finite_values_still_gives_a_figure(fields, tmp_path):
-    history = run(accuracies={}, eval_round=(), **fields)
-    (ax,) = plots.metric_over_time(history).axes
-    assert ax.get_yscale() == "linear"
-    history.save(tmp_path)
-    assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")
-    assert (tmp_path / "summary.json").exists()
+LINEAR = {  # case -> metric of each repeat
+    "signed": [[1.0, -1.0, 0.5, 2.0]],
+    "zero": [[1.0, 0.5, 0.0, 0.0]],
+    "zero in the band, but not the mean": [[0.5] * 4, [0.0] * 4],
+    "nothing in common": [[0.5, 0.5, np.nan, np.nan], [np.nan] * 4],
+    **{str(value): [[value] * 4] for value in (np.nan, np.inf, -np.inf)},
+}
 
 
-def test_repeats_without_common_finite_values_still_give_a_figure():
-    runs = [run(metrics={"distance": [0.5, 0.5, np.nan, np.nan]}), run(metrics={"distance": [np.nan] * 4})]
-    (ax,) = plots.metric_over_time({"a": runs}).axes
-    assert ax.get_yscale() == "linear"
-    with_zero = [run(metrics={"distance": [low] * 4}) for low in (0.5, 0.0)]  # 0 is in the band, not the mean
-    (ax,) = plots.metric_over_time({"a": with_zero}).axes
-    assert ax.get_yscale() == "linear"
+@pytest.mark.parametrize("metrics", LINEAR.values(), ids=LINEAR)
+def test_other_metrics_have_a_linear_axis(metrics):
+    figure = plots.metric_over_time({"a": [run(metrics={"distance": values}) for values in metrics]})
+    assert figure.axes[0].get_yscale() == "linear"
+    assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_a_run_that_takes_forever_has_a_figure():
+    assert run(accuracies={}, compute_time=[np.inf] * 4).plot()._repr_png_()
 
 
 def test_labels_are_converted_to_text():
@@ -330,9 +322,7 @@ def test_labels_are_converted_to_text():
     ("costs", "message"),
     [
         (5, "communications=5 must be a sequence"),
-        ("10", "communications='10' must be a sequence"),
         (["a"], r"communications\[0\]='a' must be a number"),
-        ([None], r"communications\[0\]=None must be a number"),
         ([-1], r"communications\[0\]=-1 must be at least 0"),
         ([], "communications is empty: give at least one cost"),
     ],
@@ -383,10 +373,9 @@ def test_empty_input_is_refused(histories, message):
             plots.figure3(given)
 
 
-def test_figures_display_in_a_notebook_and_leave_settings_unchanged(tmp_path):
+def test_figures_leave_settings_unchanged():
     before = dict(matplotlib.rcParams)
-    figure = plots.accuracy_over_time([run(), run("srpfl")])
-    assert figure._repr_png_().startswith(b"\x89PNG")
+    plots.accuracy_over_time([run(), run("srpfl")])._repr_png_()
     assert dict(matplotlib.rcParams) == before
 
 

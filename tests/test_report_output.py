@@ -1,6 +1,5 @@
 """Table, figure and files of a report."""
 
-import copy
 import dataclasses
 import math
 import re
@@ -72,21 +71,21 @@ def test_unknown_host_seconds_are_a_dash(save, tmp_path):
     assert text.splitlines()[4].endswith("  -")
 
 
-def test_repeats_without_a_common_time_have_table_and_figure(save, tmp_path, monkeypatch):
+ODD = {  # case -> runs, mean time to the target
+    "repeats without a common time": ([{"times": 1.0}, {"times": 1000.0}], (3 + 3000) / 2),
+    "all diverged": ([{"scores": [math.nan] * 3}], math.inf),
+}
+
+
+@pytest.mark.parametrize(("made", "time"), ODD.values(), ids=ODD)
+def test_odd_runs_have_table_and_figure(made, time, save, tmp_path, monkeypatch):
     monkeypatch.setattr("fedjax_srp.commands.report.figure", panels.figure)
-    save(*(run(times=times, config=made_by(key=key)) for key, times in enumerate((1.0, 1000.0))))
+    save(*(run(config=made_by(key=key), **fields) for key, fields in enumerate(made)))
     found, text = rows(tmp_path, (0, 10, 1e6))
-    assert float(found.loc["fedrep", "time_0"]) == (3 + 3000) / 2
+    assert float(found.loc["fedrep", "time_0"]) == time
+    assert ("not reached" in text) == (time == math.inf)
     assert text.splitlines()[2] == (tmp_path / "table.txt").read_text().splitlines()[0]
     assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_runs_that_all_diverged_have_a_table(save, tmp_path, monkeypatch):
-    monkeypatch.setattr("fedjax_srp.commands.report.figure", panels.figure)
-    save(run(scores=(math.nan, math.nan, math.nan)))
-    found, text = rows(tmp_path, (0, 10))
-    assert "not reached" in text
-    assert found.loc["fedrep", "reached"] == 0
 
 
 def test_the_table_has_evaluations_divergence_and_the_communication_of_clocks(save, tmp_path):
@@ -106,11 +105,12 @@ def test_the_table_has_evaluations_divergence_and_the_communication_of_clocks(sa
     assert re.search(r"C comes on top of the communication that a clock has already: FedAvg.* 5\n", text)
 
 
-def test_the_communication_of_a_clock_within_others_is_found():
+def test_the_communication_of_a_clock_may_be_within_others_or_unknown():
     charged = CLOCK | {"communication": 5.0}
     failing = {"name": "failing", "clock": {"name": "available", "clock": charged}, "rate": 0.1}
-    frame = table.comparison({"fedavg": [run(config=made_by(clock="failing", clock_options=failing))]}, 0.8, (0,))
-    assert frame["clock_communication"].tolist() == [5]
+    clocks = {"within": failing, "none": CLOCK, "unknown": None}
+    histories = {name: [run(config=made_by(clock="mine", clock_options=of))] for name, of in clocks.items()}
+    np.testing.assert_equal(table.comparison(histories, 0.8, (0,))["clock_communication"].tolist(), [5, 0, math.nan])
 
 
 def test_evaluations_are_listed_by_method_where_options_do_not_change_them():
@@ -123,13 +123,6 @@ def test_evaluations_are_listed_by_method_where_options_do_not_change_them():
     assert "judged by: fine_tune (fedrep); own_head (ditto)\n" in text()
     histories["fedrep, epochs=2"] = [run(accuracies=own)]
     assert "judged by: fine_tune (fedrep, epochs=1); own_head (fedrep, epochs=2, ditto, epochs=1)\n" in text()
-
-
-def test_the_communication_of_a_custom_clock_is_unknown():
-    own = run(config=made_by(clock="mine", clock_options=None))
-    frame = table.comparison({"fedrep": [own], "fedavg": [run()]}, 0.8, (0,)).set_index("method")
-    assert math.isnan(frame.loc["fedrep", "clock_communication"])
-    assert frame.loc["fedavg", "clock_communication"] == 0
 
 
 def test_a_report_may_use_any_evaluation_that_all_runs_have(save, tmp_path):
@@ -272,24 +265,25 @@ def test_a_censored_time_gives_no_speed_up(censored):
     assert "x)" not in text
 
 
-def test_the_printed_target_is_the_one_that_is_timed():
-    target = table.common_target({"fedrep": [run(scores=(0.5, 0.8, 0.9123))]})  # 95 %: 0.866685
-    assert target.accuracy == 0.867
-    assert table.shown(target) == "86.7 %"
-    repeats = {"fedrep": [run(scores=(0.9,)), run(scores=(0.7,))]}
-    assert table.common_target(repeats) == (0.76, "95 % of the final accuracy of FedRep (mean over runs)")
-    assert table.shown(table.Target(0.8667, "as asked")) == "86.67 %"
-    equal = {"fedavg": [run(scores=(0.90001,))], "fedbuff": [run(scores=(0.90002,))], "other": [run(scores=(0.8,))]}
-    equal = {name: [dataclasses.replace(h, name=name) for h in runs] for name, runs in equal.items()}
-    assert table.common_target(equal).reason == "95 % of the final accuracy of FedAvg"
+TARGETS = [  # row -> final accuracies of its runs, target, the row that it is of
+    ({"fedrep": [0.9123]}, 0.867, "FedRep"),  # 0.866685, rounded as it is printed
+    ({"fedrep": [0.9, 0.7]}, 0.76, "FedRep (mean over runs)"),
+    ({"fedavg": [0.90001], "fedbuff": [0.90002], "other": [0.8]}, 0.855, "FedAvg"),
+    ({"SRPFL, x=1": [0.99], "FedRep, x=1": [0.8], "FedRep, x=2": [0.9]}, 0.855, "FedRep, x=2"),
+]
 
 
-def test_the_best_row_of_fedrep_sets_the_target_of_a_sweep():
-    histories = {"SRPFL, x=1": [run(scores=(0.99,))], "FedRep, x=1": [run(scores=(0.8,))], "FedRep, x=2": [run()]}
-    named = copy.copy(histories)
-    named["SRPFL, x=1"] = [dataclasses.replace(named["SRPFL, x=1"][0], name="srpfl")]
-    target = table.common_target(named)
-    assert target == (0.855, "95 % of the final accuracy of FedRep, x=2")
+@pytest.mark.parametrize(("finals", "accuracy", "of"), TARGETS)
+def test_the_common_target_is_of_the_best_row_of_fedrep_or_else_of_all(finals, accuracy, of):
+    histories = {
+        row: [run(scores=(final,), name=row.partition(",")[0].lower()) for final in of_row]
+        for row, of_row in finals.items()
+    }
+    assert table.common_target(histories) == (accuracy, f"95 % of the final accuracy of {of}")
+
+
+def test_targets_are_shown_as_they_were_given():
+    assert [table.shown(table.Target(each, "")) for each in (0.867, 0.8667)] == ["86.7 %", "86.67 %"]
 
 
 def test_only_an_evaluation_before_training_counts_as_reached_at_once():
