@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any
 
 import jax
 import numpy as np
 from jax.tree_util import DictKey
-
-T = TypeVar("T")
 
 ROUND_COLUMNS = {  # name -> type in memory
     "round": np.int64,
@@ -22,10 +20,10 @@ ROUND_COLUMNS = {  # name -> type in memory
 LOG_COLUMNS = ("name", "run", "seed")  # of `Progress.rows`, before those of `history.csv`
 
 
-class Metrics(dict[str, T]):
+class Metrics(dict[str, Any]):
     """Metrics of a run by name; the error for a missing one lists the recorded ones."""
 
-    def __missing__(self, name: object) -> T:
+    def __missing__(self, name: object) -> Any:
         raise KeyError(
             f"{name!r} was not recorded: there is {', '.join(self) or 'none'}; record_loss=True adds the loss"
         )

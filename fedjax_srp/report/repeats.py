@@ -21,13 +21,13 @@ from fedjax_srp.history import History
 OptionPath = tuple[str, ...]  # the keys of an option, from the top of `History.config`
 Settings = Mapping[OptionPath, str]  # option -> text of its value; equal values have equal texts
 
-_SEED = ("key", "seed", "seeds", "num_seeds")
-_NO_EFFECT = (
-    *("chunk_size", "large_chunk", "num_devices", "device", "shard_data", "unknown", "record_loss"),
+_LEFT_OUT = {
+    *("key", "seed", "seeds", "num_seeds"),
+    *("chunk_size", "large_chunk", "num_devices", "device", "shard_data", "unknown", "record_loss"),  # have no effect
     "evaluations",  # except for the default one, which is compared
-)
-_REDUNDANT = ("name", "method", "arguments", "dataset_options")  # repeat other options, or the checksum of the data
-_TASK = ("dataset", "num_clients")  # runs of different tasks are in different tables
+    *("name", "method", "arguments", "dataset_options"),  # repeat other options, or the checksum of the data
+    *("dataset", "num_clients"),  # runs of different tasks are in different tables
+}
 _METHOD_SPECIFIC = (  # compared only between runs of one method
     *(("algorithm",), ("participation",), ("evaluation",)),
     *(("options", "cut"), ("options", "evaluation")),
@@ -84,8 +84,7 @@ class Rows(NamedTuple):
 
 class _Row(NamedTuple):
     method: str
-    settings: Settings
-    all_settings: Settings  # the same, with the options of the data
+    settings: Settings  # with the options of the data
     runs: list[Run]
 
 
@@ -157,7 +156,7 @@ def rows(runs: Sequence[Run]) -> Rows:
     differing = _differing_options(found)
     position_of = {name: position for position, name in enumerate(methods.names())}
     found.sort(key=lambda row: (position_of.get(row.method, len(position_of)), row.method, _sort_key(row, differing)))
-    shown, paths = _named_options(found, differing), {path for row in found for path in row.all_settings}
+    shown, paths = _named_options(found, differing), {path for row in found for path in row.settings}
     names = [_row_name(row, of_row, paths) for row, of_row in zip(found, shown, strict=True)]
     for i in [i for i, name in enumerate(names) if names.count(name) > 1]:  # they differ in the place in a list
         names[i] += f" ({', '.join('.'.join(path[1:]) for path in shown[i] if path != _without_indices(path))})"
@@ -174,7 +173,7 @@ def rows(runs: Sequence[Run]) -> Rows:
             notes.append(f"rows of one training, each with all of its seconds: {'; '.join(judged)}")
     twins = {name: _find_twin(row, found, names) for name, row in named}
     options = {
-        name: {_option_prefix(path, paths).rstrip("= "): row.all_settings[path] for path in of_row}
+        name: {_option_prefix(path, paths).rstrip("= "): row.settings[path] for path in of_row}
         for (name, row), of_row in zip(named, shown, strict=True)
     }
     runs_of = {name: row.runs for name, row in named}
@@ -183,8 +182,7 @@ def rows(runs: Sequence[Run]) -> Rows:
 
 def _settings(history: History) -> dict[OptionPath, str]:
     """Return the settings of a run without the seed and options that change no result."""
-    left_out = {*_REDUNDANT, *_SEED, *_NO_EFFECT, *_TASK}
-    settings = {path: text for path, text in _flatten(history.config) if path[0] not in left_out}
+    settings = {path: text for path, text in _flatten(history.config) if path[0] not in _LEFT_OUT}
     for path in (("options", "participation"), ("clock_options", "name"), ("clock_options", PART)):
         settings.pop(path, None)
     for path in [*settings]:
@@ -233,18 +231,18 @@ def _group(runs: Sequence[Run]) -> tuple[list[_Row], list[str]]:
     doubtful: dict[str, list[str]] = {"averaged": [], "separate": []}
     for group in groups.values():
         method, settings = group[0].history.name, group[0].settings
-        data = dict(_flatten({"dataset_options": group[0].history.config.get("dataset_options") or {}}))
-        all_settings = {**settings, **of_data.setdefault(settings.get(_DATA, ""), data if _DATA in settings else {})}
+        if _DATA in settings:
+            data = dict(_flatten({"dataset_options": group[0].history.config.get("dataset_options") or {}}))
+            settings = {**settings, **of_data.setdefault(settings[_DATA], data)}
         parts = list(dict.fromkeys(part for run in group for part in run.unknown))
         if _are_repeats(group):
-            found.append(_Row(method, settings, all_settings, group))
+            found.append(_Row(method, settings, group))
             doubtful["averaged"] += parts if len(group) > 1 else []
             continue
         doubtful["separate"] += parts
         common = os.path.commonpath([run.folder for run in group])
-        for run in group:
-            folder = {("folder",): os.path.relpath(run.folder, common)}
-            found.append(_Row(method, {**settings, **folder}, {**all_settings, **folder}, [run]))
+        names = [os.path.relpath(run.folder, common) for run in group]
+        found += [_Row(method, {**settings, ("folder",): name}, [run]) for name, run in zip(names, group, strict=True)]
     remedy = "make it of numbers, texts, named functions and parts (srp.part)"
     why = {
         "averaged": "repeats may differ in more than the seed:",
@@ -277,12 +275,12 @@ def _same_results(one: History, other: History) -> bool:
 def _differing_options(found: Sequence[_Row]) -> list[OptionPath]:
     """Return the options that differ between rows; method-specific ones only if they differ within a method."""
     differing: dict[OptionPath, None] = {}
-    for path in dict.fromkeys(path for row in found for path in row.all_settings):
-        having = [row for row in found if path in row.all_settings]
-        lacking = {row.method for row in found if path not in row.all_settings}
+    for path in dict.fromkeys(path for row in found for path in row.settings):
+        having = [row for row in found if path in row.settings]
+        lacking = {row.method for row in found if path not in row.settings}
         if "." in path[-1] and not lacking.isdisjoint(row.method for row in having):  # an option of an optional part
             differing[path] = None
-        values = {(row.method if path in _METHOD_SPECIFIC else "", row.all_settings[path]) for row in having}
+        values = {(row.method if path in _METHOD_SPECIFIC else "", row.settings[path]) for row in having}
         groups = {row.method if path in _METHOD_SPECIFIC else "" for row in having}
         is_code = _is_code(path) or path[:2] in _CUSTOM_CLASSES
         is_last_resort = path == _DATA or is_code or path != _without_indices(path)  # see `_named_options`
@@ -302,13 +300,13 @@ def _sort_key(row: _Row, differing: Sequence[OptionPath]) -> list[tuple[int, flo
         except ValueError:
             return 2, 0.0, text
 
-    return [rank(row.all_settings.get(path)) for path in (*differing, *sorted(row.settings))]
+    return [rank(row.settings.get(path)) for path in (*differing, *sorted(row.settings))]
 
 
 def _named_options(found: Sequence[_Row], differing: Sequence[OptionPath]) -> list[list[OptionPath]]:
     """Return the options that name each row: the differing ones, and as many more as make its name unique."""
-    paths = {path for row in found for path in row.all_settings}
-    shown = [[path for path in differing if row.all_settings.get(path, "None") != "None"] for row in found]
+    paths = {path for row in found for path in row.settings}
+    shown = [[path for path in differing if row.settings.get(path, "None") != "None"] for row in found]
     names = [_row_name(row, of_row, paths) for row, of_row in zip(found, shown, strict=True)]
     result = []
     for row, of_row, name in zip(found, shown, names, strict=True):
@@ -325,7 +323,7 @@ def _named_options(found: Sequence[_Row], differing: Sequence[OptionPath]) -> li
 def _row_name(row: _Row, shown: Sequence[OptionPath], paths: set[OptionPath]) -> str:
     words = []
     for path in shown:
-        text = row.all_settings[path]
+        text = row.settings[path]
         short = text if len(text) <= _MAX_LETTERS else f"{text[: _MAX_LETTERS - 12]}...{zlib.crc32(text.encode()):08x}"
         words.append(_option_prefix(path, paths) + short)
     return ", ".join([methods.label(row.method), *words]) if words else row.method
