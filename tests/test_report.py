@@ -155,48 +155,32 @@ def test_custom_combinations_of_parts_have_twins(save, tmp_path):
     assert found.loc["FedRep + doubling, hidden=[8]", "twin"] == "FedRep, hidden=[8]"
 
 
-DIFFERENCES = {
-    "an option": ({"options": METHOD | {"hidden": [16]}}, "hidden=[8]", "hidden=[16]"),
-    "the clock": ({"clock_options": {**CLOCK, "work": 2.0}}, "clock.work=1", "clock.work=2"),
-    "the rate of the clock": (
-        {"clock_options": {**CLOCK, "distribution": {**CLOCK["distribution"], "rate": 0.5}}},
-        "clock.rate=1",
-        "clock.rate=0.5",
-    ),
-    "the kind of clock": (
-        {"clock": "dynamic", "clock_options": {**CLOCK, "part": "fedjax_srp.clocks.dynamic.Dynamic"}},
-        "clock=fixed",
-        "clock=dynamic",
-    ),
-    "the distribution, of equal parameters": (
-        {"clock_options": {**CLOCK, "distribution": {"part": "mine.Pareto", "rate": 1.0}}},
-        "clock.distribution=Exponential",
-        "clock.distribution=mine.Pareto",
-    ),
-    "the optimizer, of equal options": (
-        {"method": {"algorithm": {"part": "fedjax_srp.algorithms.fedrep.FedRep", "optimizer": {"part": "mine.SGD"}}}},
-        "optimizer=SGD",
-        "optimizer=mine.SGD",
-    ),
-    "the division": (
-        {"dataset_options": DATA | {"seed": 7}, "data_checksum": "5e6f7a8b"},
-        "partition_seed=0",
-        "partition_seed=7",
-    ),
-    "the arrays": ({"dataset_options": None, "data_checksum": "5e6f7a8b"}, "data 1a2b3c4d", "data 5e6f7a8b"),
-    "the data behind one name": ({"data_checksum": "5e6f7a8b"}, "data 1a2b3c4d", "data 5e6f7a8b"),
-    "rounds": ({"num_rounds": 4}, "num_rounds=3", "num_rounds=4"),
-    "the grid": ({"eval_every": 2}, "eval_every=1", "eval_every=2"),
-    "participation": ({"participation": "uniform"}, "participation=full", "participation=uniform"),
-}
+OTHER_DATA = {"data_checksum": "5e6f7a8b"}
+EXPONENTIAL, PARETO = CLOCK["distribution"], {"part": "mine.Pareto", "rate": 1.0}
+OTHER_SGD = {"algorithm": {"part": "fedjax_srp.algorithms.fedrep.FedRep", "optimizer": {"part": "mine.SGD"}}}
+DYNAMIC = {"clock": "dynamic", "clock_options": CLOCK | {"part": "fedjax_srp.clocks.dynamic.Dynamic"}}
+DIFFERENCES = [  # change, name of the option, its value without and with the change
+    ({"options": METHOD | {"hidden": [16]}}, "hidden=", "[8]", "[16]"),
+    ({"clock_options": CLOCK | {"work": 2.0}}, "clock.work=", "1", "2"),
+    ({"clock_options": CLOCK | {"distribution": EXPONENTIAL | {"rate": 0.5}}}, "clock.rate=", "1", "0.5"),
+    (DYNAMIC, "clock=", "fixed", "dynamic"),
+    ({"clock_options": CLOCK | {"distribution": PARETO}}, "clock.distribution=", "Exponential", "mine.Pareto"),
+    ({"method": OTHER_SGD}, "optimizer=", "SGD", "mine.SGD"),
+    ({"dataset_options": DATA | {"seed": 7}} | OTHER_DATA, "partition_seed=", "0", "7"),
+    ({"dataset_options": None} | OTHER_DATA, "data ", "1a2b3c4d", "5e6f7a8b"),
+    (OTHER_DATA, "data ", "1a2b3c4d", "5e6f7a8b"),  # behind one name
+    ({"num_rounds": 4}, "num_rounds=", "3", "4"),
+    ({"eval_every": 2}, "eval_every=", "1", "2"),
+    ({"participation": "uniform"}, "participation=", "full", "uniform"),
+]
 
 
-@pytest.mark.parametrize(("change", "one", "other"), DIFFERENCES.values(), ids=DIFFERENCES)
-def test_any_other_difference_makes_a_row(change, one, other, save, tmp_path):
+@pytest.mark.parametrize(("change", "option", "one", "other"), DIFFERENCES)
+def test_any_other_difference_makes_a_row(change, option, one, other, save, tmp_path):
     save(*(run(config=made_by(key=key)) for key in range(2)))
     save(*(run(config=made_by(key=key) | change) for key in range(2)))  # under equal keys
     found, text = rows(tmp_path)
-    assert found["runs"].to_dict() == {f"FedRep, {one}": 2, f"FedRep, {other}": 2}
+    assert found["runs"].to_dict() == {f"FedRep, {option}{one}": 2, f"FedRep, {option}{other}": 2}
     assert "not recorded" not in text
 
 
@@ -208,16 +192,13 @@ def test_data_with_equal_checksums_are_equal(save, tmp_path):
 
 
 def test_seeds_are_shown_as_they_were_given():
-    for key, shown in [([0, 5], "seed 5"), ([0, 5, 0, 5], "seed 5"), ([7, 5], "key [7, 5]")]:
-        assert repeats.of(run(config=made_by() | {"key": key}), "folder").called == shown
-    assert repeats.of(run(config=made_by(seed=3)), "folder").called == "seed 3"
-
-
-def test_rows_that_differ_in_the_place_of_a_value_in_a_list_have_two_names():
-    layers = [{"part": "Dense", "bias": False}, {"part": "Dense"}]
-    made = [run(config=made_by(options={"layers": each})) for each in (layers, layers[::-1])]
-    found = repeats.rows([repeats.of(each, f"folder{place}") for place, each in enumerate(made)])
-    assert {*found.runs} == {"FedRep, bias=False (layers.0.bias)", "FedRep, bias=False (layers.1.bias)"}
+    for config, shown in [
+        ({"key": [0, 5]}, "seed 5"),
+        ({"key": [0, 5, 0, 5]}, "seed 5"),
+        ({"key": [7, 5]}, "key [7, 5]"),
+        ({"seed": 3}, "seed 3"),
+    ]:
+        assert repeats.of(run(config=made_by() | config), "folder").called == shown
 
 
 def test_rows_of_one_training_are_noted_and_options_that_are_none_left_out():
@@ -234,7 +215,7 @@ def test_rows_of_one_training_are_noted_and_options_that_are_none_left_out():
     assert not [name for name in found.runs if "None" in name]
 
 
-OTHER_RATE, OTHER_DATA = "fine_tune_optimizer.learning_rate", {"data_checksum": "5e6f7a8b"}
+OTHER_RATE, BIASED = "fine_tune_optimizer.learning_rate", {"part": "Dense", "bias": False}
 NAMES = {  # case -> {name of a row: configuration}, in the order of the table
     "nested options of one name": {
         f"FedRep, learning_rate={a}, {OTHER_RATE}={b}": made_by(options={"learning_rate": a, OTHER_RATE: b})
@@ -247,6 +228,10 @@ NAMES = {  # case -> {name of a row: configuration}, in the order of the table
         for a, b in ((0.1, 5), (0.1, 6), (0.9, 5))
     },
     "a huge number": {f"FedRep, learning_rate={n:g}": made_by(options={"learning_rate": n}) for n in (2.0, 1e30)},
+    "the place of a value in a list": {
+        f"FedRep, bias=False (layers.{place}.bias)": made_by(options={"layers": layers})
+        for place, layers in ((1, [{"part": "Dense"}, BIASED]), (0, [BIASED, {"part": "Dense"}]))
+    },
 }
 
 
