@@ -271,12 +271,6 @@ def test_a_long_value_is_shortened_and_still_distinguished(save, tmp_path):
     assert max(map(len, names)) < 70
 
 
-def test_differences_inherent_in_methods_are_not_named(save, tmp_path):
-    fedavg = made_by("fedavg", algorithm="fedavg", evaluations=["global"])
-    save(run(), run(config=fedavg, accuracies={"global": np.full((3, 4), 0.5)}))
-    assert list(rows(tmp_path)[0].index) == ["fedrep", "fedavg"]
-
-
 def test_the_same_run_twice_is_taken_once(save, tmp_path):
     """Two runs of a grid may differ only in their cost of communication."""
     costs = [made_by(arguments={"command": "run", "communication": cost}) for cost in (0, 10, 20)]

@@ -34,30 +34,26 @@ def play(policy, clock):
     return made("srpfl", 0, ROUNDS, CLIENTS, **fields), took_part
 
 
-POLICIES = {
-    "doubling": srp.participation.Doubling(initial=2, rounds_per_stage=3),
-    "fastest": srp.participation.Fastest(5),
-    "full": srp.participation.Full(),
+FASTEST, FIXED, DYNAMIC = srp.participation.Fastest(5), srp.clocks.Fixed(EXPONENTIAL), srp.clocks.Dynamic(EXPONENTIAL)
+KNOWN = {
+    "doubling": (srp.participation.Doubling(initial=2, rounds_per_stage=3), FIXED),
+    "fastest": (FASTEST, FIXED),
+    "full": (srp.participation.Full(), DYNAMIC),
 }
 
 
-@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
-def test_the_fastest_are_known_by_the_time_of_a_round(policy):
-    history, took_part = play(policy, srp.clocks.Fixed(EXPONENTIAL))
+@pytest.mark.parametrize(("policy", "clock"), KNOWN.values(), ids=KNOWN)
+def test_the_fastest_are_known_by_the_time_of_a_round_and_all_under_any_clock(policy, clock):
+    history, took_part = play(policy, clock)
     by_speed = np.argsort(history.client_time, kind="stable")
     np.testing.assert_array_equal(stage_map.shares(history), took_part[:, by_speed].T)
 
 
 def test_there_is_no_map_if_times_prove_nothing():
-    random_cohorts, _ = play(srp.participation.Uniform(4), srp.clocks.Fixed(EXPONENTIAL))
-    random_times, _ = play(POLICIES["fastest"], srp.clocks.Dynamic(EXPONENTIAL))
-    equal_times, _ = play(POLICIES["fastest"], srp.clocks.Fixed(srp.clocks.Constant(1.0)))
+    random_cohorts, _ = play(srp.participation.Uniform(4), FIXED)
+    random_times, _ = play(FASTEST, DYNAMIC)
+    equal_times, _ = play(FASTEST, srp.clocks.Fixed(srp.clocks.Constant(1.0)))
     assert [stage_map.shares(history) for history in (random_cohorts, random_times, equal_times)] == [None] * 3
-
-
-def test_full_participation_is_known_under_any_clock():
-    history, took_part = play(POLICIES["full"], srp.clocks.Dynamic(EXPONENTIAL))
-    np.testing.assert_array_equal(stage_map.shares(history), took_part.T)
 
 
 def test_many_clients_and_rounds_are_grouped():
