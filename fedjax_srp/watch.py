@@ -66,12 +66,8 @@ def ends(callback: Callback, progress: Progress) -> bool:
         answer = callback(progress)
     except StopIteration:
         return True
-    flags = np.asarray(answer) if isinstance(answer, bool | np.bool_ | np.ndarray | jax.Array) else np.False_
-    if flags.dtype != bool:
-        return False
-    if flags.ndim:
-        raise ValueError(f"callback returned {flags.size} flags; return one, e.g. flags.all() for every seed")
-    return bool(flags)
+    flag = np.asarray(answer) if isinstance(answer, bool | np.bool_ | np.ndarray | jax.Array) else np.False_
+    return flag.dtype == bool and bool(flag)  # NumPy refuses several flags
 
 
 def all_of(*callbacks: Callback) -> Callback:
@@ -148,8 +144,7 @@ def _is_row(line: str) -> bool:
 
 def _scalars(row: Mapping[str, Any]) -> dict[str, float]:
     prefix = f"seed_{row['seed']}/" if "seed" in row else ""
-    names = row.keys() - {*LOG_COLUMNS, "round"}
-    return {prefix + name: float(value) for name, value in row.items() if name in names}
+    return {prefix + name: float(value) for name, value in row.items() if name not in (*LOG_COLUMNS, "round")}
 
 
 def tensorboard(directory: str | os.PathLike, writer: Any = None) -> Callback:
