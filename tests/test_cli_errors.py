@@ -75,7 +75,7 @@ ERRORS = {
     "run --method srpfl --dataset digit": "dataset='digit': no such data set (did you mean digits?)",
     "run --method srpfl --dataset no.npz": "dataset='no.npz': no such file",
     "run --method srpfl --dataset digits": "num_clients=None",
-    f"{RUN} --method srpfl --num-round 3": "unknown argument --num-round; did you mean --num-rounds?",
+    f"{RUN} --method srpfl --num-round 3": "unknown argument --num-round (did you mean --num-rounds",
     f"{RUN} --method srpfl --num-rounds 0": "num_rounds=0",
     f"{RUN} --method srpfl --chunk-size 0": "chunk_size=0",
     f"{RUN} --method srpfl --initial 9 --pool 8": "initial=9 is larger than pool=8",
@@ -96,6 +96,7 @@ ERRORS = {
     RUN: "--method",
     "report": "FOLDER",
     "report nowhere": "there is no such folder",
+    "report . --target 90": "target=90.0: accuracies lie between 0 and 1; give 0.9 for 90 %",
     f"report {__file__}": "is a file; give a folder",
     "run --load no.py --method mine --dataset digits": "load='no.py': no such file; give a Python file that registers",
     "demo --seeds 0": "seeds=0",
@@ -150,7 +151,7 @@ def test_a_folder_that_cannot_be_written_to_is_found_before_the_run(tmp_path, ca
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch):
-    def bug(arguments):
+    def bug(**arguments):
         np.zeros(2).reshape(3)
 
     monkeypatch.setitem(cli.COMMANDS, "list", cli.COMMANDS["list"]._replace(run=bug))

@@ -114,7 +114,7 @@ def test_an_option_of_a_policy_whose_name_is_taken(clash, tmp_path, capsys):
         ("fedavg --participation.seed 1", "participation.seed: has no effect on this run"),
         ("mine --model.target 1", "model.target: has no effect on this run"),
         ("mine --method.alpha -1", "alpha=-1.0 must be at least 0"),
-        ("mine --method.alhpa 1", "--method.alhpa; did you mean --method.alpha or"),
+        ("mine --method.alhpa 1", "--method.alhpa (did you mean --method.alpha or"),
     ],
 )
 def test_errors_of_such_options_are_one_line(words, message, clash, tmp_path, capsys):

@@ -35,7 +35,7 @@ def test_a_closed_pipe_is_no_error(length):
 def test_work_that_ends_with_its_reader_is_not_finished(monkeypatch, capsys):
     """As in `fedjax-srp run ... 2>&1 | head -1`."""
 
-    def print_progress(arguments):
+    def print_progress(**arguments):
         raise BrokenPipeError
 
     monkeypatch.setitem(cli.COMMANDS, "run", cli.COMMANDS["run"]._replace(run=print_progress))

@@ -143,14 +143,6 @@ def test_a_time_that_is_only_an_upper_bound_has_no_speed_up(early):
     assert "x)" not in text
 
 
-@pytest.mark.parametrize("target", [0.0, -1, 90])
-def test_a_target_is_an_accuracy(target):
-    with pytest.raises(ValueError, match=r"target=.*give 0\.9 for 90 %"):
-        table.check_target(target)
-    table.check_target(0.9)
-    table.check_target(None)
-
-
 @pytest.mark.long
 def test_fedavg_and_fedavg_ft_are_one_training(tmp_path, monkeypatch):
     """Their evaluations and records are those of separate runs."""

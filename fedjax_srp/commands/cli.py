@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import io
 import itertools
 import os
@@ -18,7 +17,7 @@ from typing import Annotated, Any, NamedTuple
 import tyro
 
 from fedjax_srp import storage
-from fedjax_srp._checks import check_known, is_ours
+from fedjax_srp._checks import check_known, is_ours, nearest
 from fedjax_srp._version import __version__
 from fedjax_srp.commands import demo, interrupt, report
 from fedjax_srp.commands import grid as grid_command
@@ -27,8 +26,8 @@ from fedjax_srp.commands import run as run_command
 from fedjax_srp.compiled import cache_programs
 from fedjax_srp.data import archives
 from fedjax_srp.engine.cores import use_all_cores
-from fedjax_srp.options import REQUIRED, Option
-from fedjax_srp.runs.options import by_name, groups, load
+from fedjax_srp.options import REQUIRED, Option, written
+from fedjax_srp.runs.options import LOAD, groups, load
 
 PROG = "fedjax-srp"
 _ABOUT = "Straggler-resilient personalized federated learning, simulated on simulated wall-clock time."
@@ -39,28 +38,16 @@ class Command(NamedTuple):
 
     about: str
     groups: Callable[[], dict[str, dict[str, Option]]]  # heading -> options; "" for those without
-    run: Callable[[dict[str, Any]], object]  # with option -> value
+    run: Callable[..., object]  # gets the options
     positional: str | None = None
     compiles: bool = False
-
-
-def _report(arguments: dict[str, Any]) -> None:
-    del arguments["load"]  # loaded already
-    print(report.report(**arguments))
 
 
 COMMANDS = {
     "demo": Command(
         "Eight methods of the SRPFL paper on scikit-learn's digits, in a few minutes.",
-        lambda: {
-            "": by_name(
-                Option("out", str, "runs/demo", "folder for table, figure, page and runs"),
-                Option("seeds", int, 3, "number of repeats, simulated together"),
-                Option("quick", bool, False, "only SRPFL and FedRep, half the rounds"),
-                Option("progress", bool, True, "show a progress bar"),
-            )
-        },
-        lambda arguments: demo.command(**arguments),
+        lambda: {"": written(demo.command)},
+        demo.command,
         compiles=True,
     ),
     "run": Command(
@@ -78,39 +65,19 @@ COMMANDS = {
     ),
     "report": Command(
         "Table, figure and page of finished runs.",
-        lambda: {
-            "": by_name(
-                Option("folder", str, REQUIRED, "folder that contains run folders, at any depth"),
-                Option("target", float | None, None, "accuracy to time; 95 % of FedRep's final accuracy when left out"),
-                Option("communications", tuple[float, ...], demo.COMMUNICATIONS, "costs of a communicating round"),
-                Option("out", str | None, None, "folder to write to; the folder itself when left out"),
-                Option("evaluation", str | None, None, "evaluation to compare; each method's default when left out"),
-                Option("load", tuple[str, ...], (), "Python files that register methods, for their labels and twins"),
-            )
-        },
-        _report,
+        lambda: {"": {**written(report.report), "load": LOAD}},
+        lambda load, **arguments: print(report.report(**arguments)),  # its files are loaded already
         positional="folder",
     ),
     "list": Command(
         "Methods, data sets, models, clocks and policies.",
-        lambda: {"": by_name(Option("data_dir", str | None, None, "folder with prepared data sets"))},
-        lambda arguments: print(list_command.catalogue(**arguments, width=list_command.width_of_stdout())),
+        lambda: {"": written(list_command.catalogue, leave_out=("width",))},
+        lambda **arguments: print(list_command.catalogue(**arguments, width=list_command.width_of_stdout())),
     ),
     "data prepare": Command(
         "Data sets from their original archives, downloaded or by hand, without TensorFlow.",
-        lambda: {
-            "": by_name(
-                Option("names", tuple[str, ...], REQUIRED, f"which data sets: {', '.join(archives.NAMES)}"),
-                Option(
-                    "data_dir",
-                    str | None,
-                    None,
-                    "folder to write to, with archives in downloads/manual if there is no network; TFDS_DATA_DIR or "
-                    "~/tensorflow_datasets when left out",
-                ),
-            )
-        },
-        lambda arguments: archives.prepare(**arguments),
+        lambda: {"": written(archives.prepare)},
+        lambda **arguments: archives.prepare(**arguments),
         positional="names",
     ),
 }
@@ -144,7 +111,7 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
             if command.compiles:
                 cache_programs()
         is_at_work = command not in (COMMANDS["list"], COMMANDS["report"])  # these print when all is done
-        command.run(arguments)
+        command.run(**arguments)
         is_at_work = False
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -226,9 +193,7 @@ def _check_flags(command: str, words: Sequence[str], options: Sequence[str]) -> 
     for word in words:
         flag = word.partition("=")[0].replace("_", "-")
         if flag.startswith("--") and flag not in (*flags, *switches, "--help"):
-            nearest = difflib.get_close_matches(flag, flags, n=2, cutoff=0.7)
-            hint = f"did you mean {' or '.join(nearest)}? " if nearest else ""
-            raise ValueError(f"unknown argument {flag}; {hint}see {PROG} {command} --help")
+            raise ValueError(f"unknown argument {flag}{nearest(flag, flags)}; see {PROG} {command} --help")
 
 
 def _dataclass(command: Command, of_heading: dict[str, dict[str, Option]]) -> type:
@@ -249,7 +214,7 @@ def _identifier(name: str) -> str:
     return name.replace(".", "__")
 
 
-def _field(name: str, option: Option, positional: bool) -> tuple[Any, ...]:
+def _field(name: str, option: Option, positional: bool) -> tuple[str, Any, Any]:
     settings: dict[str, Any] = {"help": option.help.rstrip("."), "name": name}
     if option.default is None:
         settings["help_behavior_hint"] = ""
@@ -258,9 +223,8 @@ def _field(name: str, option: Option, positional: bool) -> tuple[Any, ...]:
     hint = Annotated[option.type, tyro.conf.arg(**settings)]
     if positional:
         hint = tyro.conf.Positional[hint]
-    if option.default is REQUIRED:
-        return _identifier(name), hint
-    return _identifier(name), hint, dataclasses.field(default=option.default)
+    default = dataclasses.MISSING if option.default is REQUIRED else option.default
+    return _identifier(name), hint, dataclasses.field(default=default)
 
 
 def _comma_error(words: Sequence[str], message: str) -> str | None:

@@ -64,8 +64,15 @@ class Demo(NamedTuple):
     figure: Figure
 
 
-def command(out: str, seeds: int, quick: bool, progress: bool) -> None:
-    """Run the demo and print its table and folder."""
+def command(out: str = "runs/demo", seeds: int = 3, quick: bool = False, progress: bool = True) -> None:
+    """Run the demo and print its table and folder.
+
+    Args:
+        out: folder for table, figure, page and runs.
+        seeds: number of repeats, simulated together.
+        quick: only SRPFL and FedRep, half the rounds.
+        progress: show a progress bar.
+    """
     plan, folder = QUICK if quick else FULL, Path(out)
     size = f"{plan.federation['num_clients']} clients with {plan.federation['classes_per_client']} classes each"
     print(f"{len(plan.methods)} methods, {seeds} seeds, {plan.num_rounds} rounds: digits, {size},")

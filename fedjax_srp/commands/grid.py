@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -13,20 +12,20 @@ from fedjax_srp.options import REQUIRED, Option, written
 
 OPTIONS = {
     "file": Option("file", str, REQUIRED, "TOML with tables [options], [axes], [variants.NAME] and [[exclude]]"),
-    "out": Option("out", str | None, None, "folder of the grid; default that of the file, else runs/grid"),
-    **written(grid, leave_out=("file", "exclude", "out", "workers")),
+    **written(grid, leave_out=("file", "workers")),
     "workers": Option(
         "workers", int | None, None, "processes on this machine; default one per GPU, or one per core; 0 for none"
     ),
 }
 
 
-def run(arguments: Mapping[str, Any]) -> None:
+def run(workers: int | None, **arguments: Any) -> None:
     """Run a grid with these options and print its results."""
-    workers = len(gpus()) or len(cores()) if arguments["workers"] is None else arguments["workers"]
+    if workers is None:
+        workers = len(gpus()) or len(cores())
     if workers or arguments["launcher"] != "local":
         jax.config.update("jax_platforms", "cpu")  # this process only plans; GPUs are for the workers
-    found = grid(**{**arguments, "workers": workers})
+    found = grid(workers=workers, **arguments)
     for failure in found.failures:
         print(f"failed: {failure.name}: {failure.error}")
     if arguments["dry_run"]:

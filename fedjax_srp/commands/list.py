@@ -22,7 +22,12 @@ def width_of_stdout() -> int | None:
 
 
 def catalogue(data_dir: str | None = None, width: int | None = None) -> str:
-    """List methods, data sets, models, clocks and policies in lines of at most `width` letters."""
+    """List methods, data sets, models, clocks and policies.
+
+    Args:
+        data_dir: folder with prepared data sets.
+        width: letters of a line at most.
+    """
     shapes = SimpleNamespace(example_shape=(28, 28), num_classes=10)  # names do not depend on it
     rows = []
     for name in methods.names():

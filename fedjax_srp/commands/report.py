@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from fedjax_srp import storage
+from fedjax_srp.commands.demo import COMMUNICATIONS
 from fedjax_srp.report import page, panels, repeats, table
 from fedjax_srp.report.panels import figure
 from fedjax_srp.run_folder import finished, unfinished
@@ -15,7 +16,11 @@ _MAX_NAMED = 12  # unfinished runs in the message
 
 
 def report(
-    folder: str, target: float | None, communications: Sequence[float], out: str | None, evaluation: str | None = None
+    folder: str,
+    target: float | None = None,
+    communications: Sequence[float] = COMMUNICATIONS,
+    out: str | None = None,
+    evaluation: str | None = None,
 ) -> str:
     """Write a table and a figure for each data set and number of clients, and one page for all; return them as text.
 
@@ -23,11 +28,11 @@ def report(
     differ in more, such as the learning rate or the partition, there is a row for each value, named by it.
 
     Args:
-        folder: searched for run folders, including subfolders.
+        folder: contains run folders, at any depth.
         target: mean accuracy to time; None for 95 % of FedRep's final accuracy, of the best method's without FedRep.
         communications: costs per communicating round, in time units.
-        out: folder to write to; None for `folder`.
-        evaluation: for all runs; None for the default of each.
+        out: folder to write to; None for the folder itself.
+        evaluation: to compare; None for the default of each run.
 
     Raises:
         ValueError: no such folder, no finished run in it, two different results of one run, an invalid target or cost,

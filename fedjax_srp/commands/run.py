@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from fedjax_srp.runs.loggers import loggers
 from fedjax_srp.runs.run import from_options
 
 
-def run(arguments: Mapping[str, Any]) -> None:
+def run(**arguments: Any) -> None:
     """Simulate, or resume, a run with these values for every option of `fedjax_srp.runs.options.groups`."""
     made = from_options(arguments)
     default = f"runs/{made.name.replace(' + ', '_')}_{Path(arguments['dataset']).stem}_seed{made.seed}"

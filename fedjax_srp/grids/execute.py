@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 
+from fedjax_srp._checks import checked
 from fedjax_srp.engine.outcome import Limits
 from fedjax_srp.engine.prepare import Request, prepare
 from fedjax_srp.engine.simulate import seeds_at_once
@@ -18,23 +19,14 @@ from fedjax_srp.grids.points import Point, Problems
 from fedjax_srp.grids.slurm import SlurmLauncher
 from fedjax_srp.grids.units import Member, Unit
 from fedjax_srp.grids.work import Cost, DatasetCache
+from fedjax_srp.parts import AtLeast, Count
 from fedjax_srp.runs.run import LIMITS
+
+Number = Annotated[int, AtLeast(0)]
 
 # Rounds of all runs of a batch together, from which it pays: its longer compilation costs as much as it saves in 170 to
 # 290 rounds on a CPU (benchmarks/results/grid-1-core.json).
 MIN_BATCHED_ROUNDS = 250
-
-
-class ExecutionOptions(NamedTuple):
-    """Options of `grid` about its execution."""
-
-    workers: int = 0
-    batch: int | None = None
-    retries: int = 0
-    launcher: str = "local"
-    slurm: Mapping[str, Any] | None = None
-    dry_run: bool = False
-    progress: bool = True
 
 
 class Failure(NamedTuple):
@@ -52,55 +44,59 @@ class GridOutcome(NamedTuple):
     seconds: float | None  # estimated for the unfinished runs, see `Grid`
 
 
-def execute(points: Sequence[Point], folder: Path, options: ExecutionOptions) -> GridOutcome:
-    """Run the unfinished points of a grid."""
-    is_local = options.launcher == "local"
-    workers = max(options.workers, 1)
-    devices = (devices_per_worker(workers) if options.workers else len(jax.devices())) if is_local else None
-    planned = plan(points, folder, options.batch, workers, workers if is_local else 1, devices)
+@checked
+def execute(
+    points: Sequence[Point],
+    folder: Path,
+    workers: Number = 0,
+    batch: Count | None = None,
+    retries: Number = 0,
+    launcher: Literal["local", "slurm"] = "local",
+    slurm: Mapping[str, Any] | None = None,
+    dry_run: bool = False,
+    progress: bool = True,
+) -> GridOutcome:
+    """Run the unfinished points of a grid; for the options see `grid`."""
+    is_local, shares = launcher == "local", max(workers, 1)
+    devices = (devices_per_worker(workers) if workers else len(jax.devices())) if is_local else None
+    planned = plan(points, folder, batch, shares, shares if is_local else 1, devices)
     unfinished = [unit for unit in planned if not unit.is_finished()]
     members = [member for unit in planned for member in unit.members]
-    if options.progress:
+    if progress:
         print(describe_plan(planned, unfinished, folder), file=sys.stderr)
-    is_silent = not options.progress or options.dry_run or not unfinished
-    bar = GridBar([] if options.dry_run else unfinished, len(members), is_silent)
+    bar = GridBar([] if dry_run else unfinished, len(members), not progress or dry_run or not unfinished)
     failures: list[Failure] = []
 
-    def run(task: str, chosen: Sequence[Unit], launcher: Launcher, bar: GridBar) -> dict[str, Any]:
+    def run(task: str, chosen: Sequence[Unit], runner: Launcher) -> dict[str, Any]:
         """Perform a task on units, collect its failures, and return its values by unit id."""
         values = {}
-        for unit, result in perform(task, chosen, launcher, bar, options.retries if task == "run" else 0):
+        for unit, result in perform(task, chosen, runner, retries if task == "run" else 0):
             values[unit.id] = result.value
             if result.error is not None:
                 failed = unit.members if task == "run" else unit.members[:1]
                 failures.extend(Failure(member.point.name, result.error) for member in failed)
         return values
 
-    seconds, launcher = None, Launcher()
+    seconds, runner = 0.0 if dry_run and is_local and not unfinished else None, Launcher(bar)
     try:
-        if not options.dry_run:  # first the summaries for another cost, which need no simulation
+        if not dry_run:  # first the summaries for another cost, which need no simulation
             outdated = [unit for unit in planned if unit.is_finished() and not unit.has_current_summary()]
-            run("run", outdated, launcher, GridBar(outdated, 0, silent=True))
-        if unfinished and not (options.dry_run and not is_local):
-            launcher = _launcher(options, folder, bar, unfinished)
-            if options.dry_run:
+            run("run", outdated, Launcher(GridBar(outdated, 0, silent=True)))
+        if unfinished and (is_local or not dry_run):
+            if not is_local:
+                runner = SlurmLauncher(folder / units.SHARED / "slurm", slurm or {}, bar)
+            elif workers:
+                runner = ProcessLauncher(workers, folder / units.SHARED, unfinished, bar)
+            if dry_run:
                 first = {unit.members[0].point.run.program(*LIMITS): unit for unit in reversed(unfinished)}
-                costs = run("measure", [*first.values()], launcher, bar)
-                seconds = None if failures else _estimate(unfinished, first, costs, workers)
+                costs = run("measure", [*first.values()], runner)
+                seconds = None if failures else _estimate(unfinished, first, costs, shares)
             else:
-                run("run", unfinished, launcher, bar)
+                run("run", unfinished, runner)
     finally:
-        launcher.close()
+        runner.close()
         bar.close()
-    return GridOutcome(members, failures, 0.0 if options.dry_run and is_local and not unfinished else seconds)
-
-
-def _launcher(options: ExecutionOptions, folder: Path, bar: GridBar, unfinished: Sequence[Unit]) -> Launcher:
-    if options.launcher == "slurm":
-        return SlurmLauncher(folder / units.SHARED / "slurm", options.slurm or {}, bar.write)
-    if options.workers:
-        return ProcessLauncher(options.workers, folder / units.SHARED, unfinished, bar)
-    return Launcher(bar)
+    return GridOutcome(members, failures, seconds)
 
 
 def _estimate(left: Sequence[Unit], first: Mapping[Any, Unit], costs: Mapping[str, Cost], workers: int) -> float:
@@ -165,9 +161,10 @@ def _check_request(point: Point, datasets: DatasetCache, devices: int | None) ->
                 raise ValueError(f"devices={requested}: a run has {devices} here; give no more, or fewer workers")
             given["devices"] = min(requested, len(jax.devices()))
         request = Request(**{name: given[name] for name in Request._fields if name in given})
-        evaluations = prepare(request).evaluations
-        Limits(**{name: given[name] for name in Limits._fields}).check()
-        return request._replace(evaluations=evaluations)
+        prepared, limits = prepare(request), Limits(**{name: given[name] for name in Limits._fields})
+        limits.check()
+        limits.check_fit(prepared)
+        return request._replace(evaluations=prepared.evaluations)
     except ValueError as error:
         return error
 

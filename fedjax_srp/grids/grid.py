@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from fedjax_srp._checks import checked
-from fedjax_srp.grids.execute import ExecutionOptions
+from fedjax_srp.grids.execute import Number
 from fedjax_srp.grids.points import Spec, points, read
 from fedjax_srp.grids.result import Grid, run_grid
-from fedjax_srp.parts import AtLeast, Count
+from fedjax_srp.parts import Count
 from fedjax_srp.storage import writable
-
-Number = Annotated[int, AtLeast(0)]
 
 
 @checked
@@ -80,5 +78,14 @@ def grid(
         if axes or options or variants or exclude:
             raise ValueError(f"file={os.fspath(file)!r}: give a file or axes, options, variants and exclude, not both")
         spec, others = read(os.fspath(file))
-    execution = ExecutionOptions(workers, batch, retries, launcher, slurm or others.get("slurm"), dry_run, progress)
-    return run_grid(points(spec), writable(out or others.get("out") or "runs/grid"), execution)
+    return run_grid(
+        points(spec),
+        writable(out or others.get("out") or "runs/grid"),
+        workers=workers,
+        batch=batch,
+        retries=retries,
+        launcher=launcher,
+        slurm=slurm or others.get("slurm"),
+        dry_run=dry_run,
+        progress=progress,
+    )

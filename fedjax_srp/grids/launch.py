@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import importlib.util
 import itertools
 import multiprocessing
@@ -15,11 +17,10 @@ import sys
 import threading
 import time
 import types
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import resource_tracker
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,6 @@ from fedjax_srp.grids.units import Unit
 from fedjax_srp.grids.work import TaskResult, Worker
 
 _BAR_FORMAT = "{desc}: {n_fmt} of {total_fmt} rounds |{bar}| {elapsed}<{remaining}"
-_POLL_WORKERS = 0.5  # seconds between updates of the bar
 _POLL_OTHERS = 1.0  # seconds between tries of units that another process is running
 _SPAWN = multiprocessing.get_context("spawn")
 _GPU = re.compile(r"\d|GPU-|MIG-")
@@ -47,14 +47,12 @@ class GridBar:
         total = sum(unit.num_rounds() for unit in units)
         self._bar = tqdm(total=total, desc=self._description(), bar_format=_BAR_FORMAT, disable=silent)
 
-    def start(self, unit: Unit) -> None:
-        """Count a unit as compiling until its first round."""
-        self._starts[unit.id] = time.monotonic()
-        self._bar.set_description_str(self._description())
-
     def update(self, unit: Unit, rounds: int) -> None:
-        """Show the number of completed rounds of a unit."""
+        """Show the number of completed rounds of a unit: 0 as it starts, from when it counts as compiling."""
         before = self._rounds.get(unit.id, 0)
+        if not rounds:
+            self._starts[unit.id] = time.monotonic()
+            self._bar.set_description_str(self._description())
         if rounds > before and (start := self._starts.get(unit.id)) is not None:
             self._bar.waited += (time.monotonic() - start) / len(self._starts)
             self._starts[unit.id] = None
@@ -62,9 +60,13 @@ class GridBar:
         self._rounds[unit.id] = max(rounds, before)
         self._bar.update(self._rounds[unit.id] - before)
 
+    def stop(self, unit: Unit) -> None:
+        """Count a unit as no longer running."""
+        self._starts.pop(unit.id, None)
+        self._bar.set_description_str(self._description())
+
     def finish(self, unit: Unit, has_failed: bool) -> None:
         """Count the runs of a unit as finished, or as failed after the last retry."""
-        self._starts.pop(unit.id, None)
         if has_failed:
             self._failed += len(unit.members)
         else:
@@ -90,71 +92,55 @@ class GridBar:
 class Launcher:
     """Runs units in this process, one at a time; a subclass runs them elsewhere."""
 
-    def __init__(self, bar: GridBar | None = None):
-        self._worker, self._unit = Worker(), ""
-        self._bar = GridBar([], 0, silent=True) if bar is None else bar
+    def __init__(self, bar: GridBar):
+        self.bar, self._worker = bar, Worker()
+        self._started: list[tuple[str, Unit]] = []
 
-    def earlier_jobs(self, units: Sequence[Unit]) -> dict[str, Any]:
-        """Return the futures, by unit id, of jobs of an earlier call that still run."""
-        return {}
+    def earlier_jobs(self, units: Sequence[Unit]) -> set[str]:
+        """Return the ids of units that jobs of an earlier call still run."""
+        return set()
 
-    def start(self, task: str, unit: Unit) -> Any:
-        """Start a task of `Worker` on a unit and return its future; None if no worker is free."""
-        if self._unit:
-            return None
-        self._unit = unit.id
-        self._bar.start(unit)
-        future: Future[TaskResult] = Future()
-        future.set_result(self._worker.perform(task, unit, lambda rounds: self._bar.update(unit, rounds)))
-        return future
+    def start(self, task: str, unit: Unit) -> bool:
+        """Start a task of `Worker` on a unit; return False if no worker is free."""
+        if self._started:
+            return False
+        self._started.append((task, unit))
+        self.bar.update(unit, 0)
+        return True
 
-    def wait(self, futures: Sequence[Any]) -> None:
-        """Wait until one of the futures is done, at most for a moment."""
-
-    def completed_rounds(self, unit: Unit) -> int:
-        """Return the completed rounds of a running unit, 0 if unknown."""
-        return 0
-
-    def result(self, unit: Unit, future: Any) -> TaskResult:
-        """Return the result of a unit whose future is done, and free its worker."""
-        self._unit = ""
-        return future.result()
+    def results(self) -> list[tuple[Unit, TaskResult]]:
+        """Wait until a running unit has news, and return those that ended."""
+        task, unit = self._started.pop()
+        return [(unit, self._worker.perform(task, unit, functools.partial(self.bar.update, unit)))]
 
     def close(self) -> None:
         """Stop all running units."""
 
 
-def perform(
-    task: str, units: Sequence[Unit], launcher: Launcher, bar: GridBar, retries: int
-) -> Iterator[tuple[Unit, TaskResult]]:
+def perform(task: str, units: Sequence[Unit], launcher: Launcher, retries: int) -> Iterator[tuple[Unit, TaskResult]]:
     """Run units and yield each with its result; failed ones are retried after all others, `retries` times."""
-    tries, futures = dict.fromkeys((unit.id for unit in units), 0), launcher.earlier_jobs(units)
-    running = {unit.id: unit for unit in units if unit.id in futures}
-    waiting = deque(unit for unit in units if unit.id not in running)
+    earlier, tries = launcher.earlier_jobs(units), Counter[str]()
+    num_running, waiting = len(earlier), deque(unit for unit in units if unit.id not in earlier)
     held_elsewhere: list[Unit] = []
-    while waiting or running or held_elsewhere:
-        while waiting and (future := launcher.start(task, waiting[0])) is not None:
-            unit = waiting.popleft()
-            running[unit.id], futures[unit.id] = unit, future
-        if held_elsewhere and not running and not waiting:
+    while waiting or num_running or held_elsewhere:
+        while waiting and launcher.start(task, waiting[0]):
+            waiting.popleft()
+            num_running += 1
+        if held_elsewhere and not num_running and not waiting:
             time.sleep(_POLL_OTHERS)
             waiting, held_elsewhere = deque(held_elsewhere), []
             continue
-        launcher.wait([futures[name] for name in running])
-        for unit in [*running.values()]:
-            bar.update(unit, launcher.completed_rounds(unit))
-            if not futures[unit.id].done():
-                continue
-            del running[unit.id]
-            result = launcher.result(unit, futures[unit.id])
+        for unit, result in launcher.results():
+            num_running -= 1
+            launcher.bar.stop(unit)
             if result.is_held_elsewhere:
                 held_elsewhere.append(unit)
             elif result.error is not None and tries[unit.id] < retries:
                 tries[unit.id] += 1
                 waiting.append(unit)
-                bar.write(f"will be tried again: {unit.members[0].point.name}: {result.error}")
+                launcher.bar.write(f"will be tried again: {unit.members[0].point.name}: {result.error}")
             else:
-                bar.finish(unit, result.error is not None)
+                launcher.bar.finish(unit, result.error is not None)
                 yield unit, result
 
 
@@ -186,38 +172,16 @@ def devices_per_worker(num_workers: int) -> int:
     return 1 if gpus() else min(map(len, core_shares(num_workers)))
 
 
-class _WorkerSlot:
-    """Pool of one worker process, so that a kill costs one unit only; the next unit starts a new process."""
+@dataclasses.dataclass
+class _Slot:
+    """Place of a worker process, which starts with its first unit, and again after a kill."""
 
-    def __init__(self, cores: Sequence[int], gpu: str | None, log: Path, units: bytes):
-        self.cores, self.gpu, self.log, self._units = cores, gpu, log, units
-        self.rounds = _SPAWN.RawValue("q", 0)
-        self.unit, self._pool = "", None
-        self.process: Any = None
-
-    def start(self, task: str, unit: Unit) -> Future[TaskResult]:
-        """Submit a unit; start the process if there is none."""
-        self.unit, self.rounds.value = unit.id, 0
-        if self._pool is not None:
-            with contextlib.suppress(BrokenProcessPool):  # it was killed while it had nothing to do
-                return self._pool.submit(_perform_in_worker, task, unit.id)
-            self.close()
-        script = _script() if b"__main__" in self._units else None
-        given = (self.cores, self.gpu, self.log, self._units, self.rounds, script)
-        self._pool = ProcessPoolExecutor(1, _SPAWN, _set_up, given)
-        before = {*multiprocessing.active_children()}
-        with _isolated_main():
-            future = self._pool.submit(_perform_in_worker, task, unit.id)
-        self.process = next(iter({*multiprocessing.active_children()} - before), None)
-        return future
-
-    def close(self) -> None:
-        """Kill the process."""
-        if self.process is not None:
-            self.process.kill()
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-        self._pool = None
+    cores: Sequence[int]
+    gpu: str | None
+    log: Path
+    process: Any = None
+    connection: Any = None
+    unit: Unit | None = None  # that it runs
 
 
 class ProcessLauncher(Launcher):
@@ -233,52 +197,59 @@ class ProcessLauncher(Launcher):
     """
 
     def __init__(self, num_workers: int, log: Path, units: Sequence[Unit], bar: GridBar):
-        self._bar = bar
+        self.bar = bar
         log.mkdir(parents=True, exist_ok=True)
         for link in filter(Path.is_symlink, log.glob("worker_*.log")):
             link.unlink()  # workers would write to its target
-        names, pickled = gpus(), _pickle_units(units)
+        self._units, names = _pickle_units(units), gpus()
         self._slots = [
-            _WorkerSlot(share, names[i % len(names)] if names else None, log / f"worker_{i}.log", pickled)
+            _Slot(share, names[i % len(names)] if names else None, log / f"worker_{i}.log")
             for i, share in enumerate(core_shares(num_workers))
         ]
 
-    def start(self, task: str, unit: Unit) -> Future[TaskResult] | None:
+    def start(self, task: str, unit: Unit) -> bool:
         """See `Launcher`."""
-        free = next((slot for slot in self._slots if not slot.unit), None)
-        if free is None:
-            return None
-        self._bar.start(unit)
-        return free.start(task, unit)
+        slot = next((slot for slot in self._slots if slot.unit is None), None)
+        if slot is None:
+            return False
+        if slot.process is None or not slot.process.is_alive():
+            slot.connection, of_process = _SPAWN.Pipe()
+            script = _script() if b"__main__" in self._units else None
+            given = of_process, self._units, script, slot.cores, slot.gpu, slot.log
+            slot.process = _SPAWN.Process(target=_work, args=given)
+            with _isolated_main():
+                slot.process.start()
+            of_process.close()  # so that its end is that of the process
+        slot.unit = unit
+        with contextlib.suppress(BrokenPipeError):  # it was killed just now, as `results` will see
+            slot.connection.send((task, unit.id))
+        self.bar.update(unit, 0)
+        return True
 
-    def wait(self, futures: Sequence[Future[TaskResult]]) -> None:
+    def results(self) -> list[tuple[Unit, TaskResult]]:
         """See `Launcher`."""
-        wait(futures, _POLL_WORKERS, FIRST_COMPLETED)
-
-    def result(self, unit: Unit, future: Future[TaskResult]) -> TaskResult:
-        """See `Launcher`."""
-        slot = self._slot(unit)
-        slot.unit = ""
-        try:
-            return future.result()
-        except BrokenProcessPool:
-            slot.close()
-            code = None if slot.process is None else slot.process.exitcode
-            status = f"exit code {code}" if code is None or code >= 0 else f"signal {-code}"
-            hint = ", as when memory is short" if code == -signal.SIGKILL else ""
-            return TaskResult(f"its process ended with {status}{hint}; see {slot.log}")
-
-    def completed_rounds(self, unit: Unit) -> int:
-        """See `Launcher`."""
-        return self._slot(unit).rounds.value
-
-    def _slot(self, unit: Unit) -> _WorkerSlot:
-        return next(slot for slot in self._slots if slot.unit == unit.id)
+        busy, found = {slot.connection: (slot, slot.unit) for slot in self._slots if slot.unit is not None}, []
+        for slot, unit in (busy[connection] for connection in wait([*busy])):
+            try:
+                message = slot.connection.recv()  # its completed rounds, or the result
+            except (EOFError, OSError):
+                slot.process.join()
+                code = slot.process.exitcode
+                status = f"exit code {code}" if code >= 0 else f"signal {-code}"
+                hint = ", as when memory is short" if code == -signal.SIGKILL else ""
+                message = TaskResult(f"its process ended with {status}{hint}; see {slot.log}")
+            if isinstance(message, TaskResult):
+                slot.unit = None
+                found.append((unit, message))
+            else:
+                self.bar.update(unit, message)
+        return found
 
     def close(self) -> None:
         """See `Launcher`."""
-        for slot in self._slots:
-            slot.close()
+        for process in (slot.process for slot in self._slots if slot.process is not None):
+            process.kill()
+            process.join()
 
 
 def _script() -> tuple[str, bool] | None:
@@ -307,7 +278,7 @@ def _pickle_units(units: Sequence[Unit]) -> bytes:
 
 @contextlib.contextmanager
 def _isolated_main() -> Iterator[None]:
-    """Make processes that start here ignore Ctrl-C, and not run the user's script before `_set_up`."""
+    """Make processes that start here ignore Ctrl-C, and not run the user's script before `_work`."""
     main = sys.modules["__main__"]
     resource_tracker.ensure_running()  # a process of its own, which would unblock the signal
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -319,13 +290,10 @@ def _isolated_main() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-_worker_state: dict[str, Any] = {}  # of a worker process: its worker, its units, and its counter of rounds
-
-
-def _set_up(
-    cores: Sequence[int], gpu: str | None, log: Path, units: bytes, rounds: Any, script: tuple[str, bool] | None
+def _work(
+    connection: Any, units: bytes, script: tuple[str, bool] | None, cores: Sequence[int], gpu: str | None, log: Path
 ) -> None:
-    """Set up a worker process before it uses JAX, and redirect its output to its log.
+    """Perform the tasks that come from the parent process, with the output in a log; JAX is not set up before.
 
     The user's script is run, as a module that is not `__main__`, only if units need its definitions.
     """
@@ -344,7 +312,11 @@ def _set_up(
         name, is_module = script
         run = runpy.run_module if is_module else runpy.run_path
         vars(main).update(run(name, run_name="__mp_main__"))
-    _worker_state.update(worker=Worker(), rounds=rounds, units=pickle.loads(units))
+    worker, unit_of = Worker(), pickle.loads(units)
+    with contextlib.suppress(EOFError):  # the parent has ended
+        while True:
+            task, unit = connection.recv()
+            connection.send(worker.perform(task, unit_of[unit], connection.send))
 
 
 def _exit_with_parent() -> None:
@@ -353,10 +325,3 @@ def _exit_with_parent() -> None:
     if parent is not None:
         parent.join()
     os._exit(0)
-
-
-def _perform_in_worker(task: str, unit: str) -> TaskResult:
-    def on_rounds(rounds: int) -> None:
-        _worker_state["rounds"].value = rounds
-
-    return _worker_state["worker"].perform(task, _worker_state["units"][unit], on_rounds)

@@ -24,7 +24,7 @@ from fedjax_srp.options import Option
 from fedjax_srp.parts import as_annotated, types_of
 from fedjax_srp.report.repeats import distinguishing_suffix
 from fedjax_srp.runs import options as run_options
-from fedjax_srp.runs.run import LIMITS, NOT_SIMULATED, OPTIONS_OF_DATA_OBJECTS, Run, from_options, options_read
+from fedjax_srp.runs.run import LIMITS, NOT_SIMULATED, OPTIONS_OF_DATA_OBJECTS, Run, from_options
 
 VARIANT = "variant"
 _VALUE_ONLY = (VARIANT, "method", "algorithm", "dataset", "data")  # named by their values without the option
@@ -312,9 +312,10 @@ def _options_read(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the given options without those that the run's method, policy, model and data do not read."""
     if "method" not in given and "algorithm" not in given:
         raise ValueError("method is missing; fedjax-srp list shows the methods")
-    read, method = options_read(_unwrapped(given)).keys() | run_options.FIXED | {"data"}, given.get("method")
-    if isinstance(method, NamedObject) and not isinstance(method.value, str):
-        read -= {"model", "participation"} if isinstance(method.value, Method) else {"model"}
+    unwrapped = _unwrapped(given)
+    read, method = run_options.options_read(unwrapped).keys() | run_options.FIXED | {"data"}, unwrapped.get("method")
+    if not isinstance(method, str | None):
+        read -= {"model", "participation"} if isinstance(method, Method) else {"model"}
     if "data" in given and "dataset" not in given:
         read -= run_options.DATA.keys() - {*OPTIONS_OF_DATA_OBJECTS}
     return {option: value for option, value in given.items() if option in read}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fedjax_srp import storage
 from fedjax_srp._checks import check_choice, check_known, checked
-from fedjax_srp.grids.execute import ExecutionOptions, Failure, execute
+from fedjax_srp.grids.execute import Failure, execute
 from fedjax_srp.grids.points import NamedObject, Point, rerun_of
 from fedjax_srp.history import History
 from fedjax_srp.storage import writable
@@ -195,9 +195,7 @@ class Grid:
         for point in map(rerun_of, (self.points[name] for name in dict.fromkeys(names))):
             if (same := chosen.setdefault(point.id, point)) is not point:
                 raise ValueError(f"{same.name} and {point.name} are the same run without validation; name one of them")
-        return run_grid(
-            [*chosen.values()], writable(self.folder / "test" if out is None else out), ExecutionOptions(**options)
-        )
+        return run_grid([*chosen.values()], writable(self.folder / "test" if out is None else out), **options)
 
     def _first_columns(self, name: str) -> dict[str, object]:
         return {"run": name} | {axis: cells[name] for axis, cells in self._columns.items()}
@@ -221,17 +219,22 @@ class Grid:
         return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
-def run_grid(points: Sequence[Point], folder: Path, options: ExecutionOptions) -> Grid:
-    """Run points into a folder and return the result; raises as `execute`."""
-    members, failures, seconds = execute(points, folder, options)
+def run_grid(points: Sequence[Point], folder: Path, **options: Any) -> Grid:
+    """Run points into a folder and return the result; options and errors as of `execute`."""
+    members, failures, seconds = execute(points, folder, **options)
     named = {member.point.name: member for member in members}
     values = {name: _with_names(member.point.values | member.point.of_variant) for name, member in named.items()}
     finished = {name: member.folder for name, member in named.items() if member.is_finished()}
     return Grid(folder, finished, values, failures, seconds, {name: member.point for name, member in named.items()})
 
 
-def _with_names(values: dict[str, object]) -> dict[str, object]:
-    return {name: value.name if isinstance(value, NamedObject) else value for name, value in values.items()}
+def _with_names(value: Any) -> Any:
+    """Return the name of an object, also of those in a table or of several that are one run."""
+    if isinstance(value, NamedObject):
+        return value.name
+    if isinstance(value, dict):
+        return {key: _with_names(each) for key, each in value.items()}
+    return tuple(map(_with_names, value)) if isinstance(value, tuple) else value
 
 
 def _or_recorded(given: float | None, history: History, option: str) -> Any:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedjax_srp import storage
 from fedjax_srp.engine.cores import use_all_cores
-from fedjax_srp.grids.launch import Launcher
+from fedjax_srp.grids.launch import GridBar, Launcher
 from fedjax_srp.grids.units import Unit
 from fedjax_srp.grids.work import TaskResult, Worker
 
@@ -22,6 +23,12 @@ _MAX_ERROR_LENGTH = 300
 _JOB = "job.json"  # in `Unit.shared`, the id of the unit's last job
 
 
+class _Job(NamedTuple):
+    unit: Unit
+    submitted: Any  # `submitit.Job`
+    is_earlier: bool  # of an earlier call
+
+
 class SlurmLauncher(Launcher):
     """Submits a job for each unit, as many at once as the scheduler accepts.
 
@@ -30,13 +37,13 @@ class SlurmLauncher(Launcher):
     Args:
         folder: for the files of submitit, on a file system that the nodes share.
         parameters: of `submitit.AutoExecutor.update_parameters`, and `cluster`: "slurm" (the default) or "local".
-        write: prints a line.
+        bar: progress bar.
 
     Raises:
         ValueError: submitit is not installed, or refuses a parameter.
     """
 
-    def __init__(self, folder: Path, parameters: Mapping[str, Any], write: Callable[[str], None]):
+    def __init__(self, folder: Path, parameters: Mapping[str, Any], bar: GridBar):
         try:
             submitit = importlib.import_module("submitit")
         except ImportError:
@@ -50,65 +57,68 @@ class SlurmLauncher(Launcher):
             raise ValueError(f"launcher='slurm': {_one_line(error)}; correct [slurm]") from None
         errors = importlib.import_module("submitit.core.utils")
         self._refusals = (errors.FailedJobError, errors.FailedSubmissionError)
-        self._job_of_id = (lambda name: submitit.SlurmJob(folder, name)) if cluster == "slurm" else None
-        self._write, self._earlier = write, dict[str, Any]()
-        self._jobs: dict[str, Any] = {}  # unit id -> its job of this call
+        self._job_of_id = functools.partial(submitit.SlurmJob, folder) if cluster == "slurm" else None
+        self.bar, self._jobs = bar, dict[str, _Job]()  # by unit id
         self._next_try, self._grace_end = 0.0, 0.0  # by `time.monotonic`
         self._has_announced_limit = False
 
-    def earlier_jobs(self, units: Sequence[Unit]) -> dict[str, Any]:
+    def earlier_jobs(self, units: Sequence[Unit]) -> set[str]:
         """See `Launcher`."""
-        found: dict[str, Any] = {}
+        if self._job_of_id is None:
+            return set()
         for unit in units:
             with contextlib.suppress(storage.DamagedError):
-                if self._job_of_id is not None:
-                    found[unit.id] = self._job_of_id(storage.read_json(unit.shared / _JOB)["id"])
-        runs = {name: job for name, job in found.items() if not (job.done() or job.state.upper() == "UNKNOWN")}
-        if runs:
-            self._write(f"waiting for jobs of an earlier call: {', '.join(job.job_id for job in runs.values())}")
-        self._earlier = dict(runs)
-        return runs
+                job = self._job_of_id(storage.read_json(unit.shared / _JOB)["id"])
+                if not (job.done() or job.state.upper() == "UNKNOWN"):
+                    self._jobs[unit.id] = _Job(unit, job, is_earlier=True)
+        if self._jobs:
+            names = ", ".join(job.submitted.job_id for job in self._jobs.values())
+            self.bar.write(f"waiting for jobs of an earlier call: {names}")
+        return {*self._jobs}
 
-    def start(self, task: str, unit: Unit) -> Any:
+    def start(self, task: str, unit: Unit) -> bool:
         """See `Launcher`."""
         if time.monotonic() < self._next_try:
-            return None
+            return False
         try:
             submitted = self._executor.submit(perform_on_node, task, unit)
         except self._refusals as error:
-            if time.monotonic() >= self._grace_end and not (self._jobs or self._earlier):
+            if time.monotonic() >= self._grace_end and not self._jobs:
                 raise ValueError(f"launcher='slurm': {_one_line(error)}; correct [slurm], or try again later") from None
             self._next_try = time.monotonic() + _RETRY_AFTER
             if not self._has_announced_limit:
                 self._has_announced_limit = True
-                self._write("the job limit is reached; more jobs will be submitted as others end")
-            return None
+                self.bar.write("the job limit is reached; more jobs will be submitted as others end")
+            return False
         unit.shared.mkdir(parents=True, exist_ok=True)
         storage.write_json(unit.shared / _JOB, {"id": submitted.job_id})
-        self._jobs[unit.id] = submitted
-        return submitted
+        self._jobs[unit.id] = _Job(unit, submitted, is_earlier=False)
+        return True
 
-    def wait(self, futures: Sequence[Any]) -> None:
+    def results(self) -> list[tuple[Unit, TaskResult]]:
         """See `Launcher`."""
-        if not any(future.done() for future in futures):
+        ended = [name for name, job in self._jobs.items() if job.submitted.done()]
+        if ended:
+            self._next_try, self._grace_end = 0.0, time.monotonic() + _GRACE
+        else:
             time.sleep(_POLL)
-
-    def result(self, unit: Unit, future: Any) -> TaskResult:
-        """See `Launcher`."""
-        self._next_try, self._grace_end = 0.0, time.monotonic() + _GRACE
-        if self._earlier.pop(unit.id, None) is not None:  # that job may have had fewer rounds, or have failed
-            is_done = unit.is_finished() and unit.has_current_summary()
-            return TaskResult(None if is_done else "its job of an earlier call has ended", not is_done)
-        del self._jobs[unit.id]
-        error = future.exception()
-        if error is not None:
-            return TaskResult(f"{_one_line(error)}; see {future.paths.stderr}")
-        return future.result()
+        return [(job.unit, _result(job)) for job in map(self._jobs.pop, ended)]
 
     def close(self) -> None:
         """Cancel the jobs of this call that are not done."""
-        for submitted in self._jobs.values():
-            submitted.cancel()
+        for job in self._jobs.values():
+            if not job.is_earlier:
+                job.submitted.cancel()
+
+
+def _result(job: _Job) -> TaskResult:
+    if job.is_earlier:  # it may have had fewer rounds, or have failed
+        is_done = job.unit.is_finished() and job.unit.has_current_summary()
+        return TaskResult(None if is_done else "its job of an earlier call has ended", not is_done)
+    error = job.submitted.exception()
+    if error is not None:
+        return TaskResult(f"{_one_line(error)}; see {job.submitted.paths.stderr}")
+    return job.submitted.result()
 
 
 def _one_line(error: BaseException) -> str:

@@ -18,7 +18,6 @@ from fedjax_srp.base import GRADIENT_NORM, FederatedSource
 from fedjax_srp.engine.checkpoint import snapshots
 from fedjax_srp.engine.simulate import simulate
 from fedjax_srp.history import History
-from fedjax_srp.report import table
 from fedjax_srp.run_folder import MODELS
 from fedjax_srp.runs.run import LIMITS, NOT_SIMULATED, SUMMARY_OPTION, Run, load_data
 from fedjax_srp.storage import is_foreign, jsonable
@@ -97,7 +96,6 @@ def execute(
 def _report_finished(folder: Path, run: Run, needs_new_summary: bool, say: Callable[[str], None]) -> None:
     """Print the result of a finished run; rewrite its summary for another communication cost."""
     history, cost = History.load(folder), run.communication
-    table.check_communication(cost)
     text = outcome(history, run.target, cost)
     if needs_new_summary:  # on the loaded history itself, so that models stay in the folder
         object.__setattr__(history, "config", jsonable(_config(history, run)))

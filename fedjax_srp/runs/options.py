@@ -8,7 +8,7 @@ import os
 import runpy
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -82,18 +82,17 @@ def option_name(owner: str, name: str) -> str:
     return f"{owner}.{name}" if name in FIXED else name
 
 
-def options_read(method: Any, participation: Any, model: Any) -> dict[str, str]:
-    """Return the options that a method reads: command-line name -> name in `srp.methods.get`.
+def options_read(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return the options that the method of a run reads: command-line name -> name in `srp.methods.get`.
 
     Args:
-        method: a name, or an object, which has no options other than those of its policy.
-        participation: a name, or an object; None for the method's own.
-        model: a name, or an object.
+        given: the run's method or algorithm, participation and model, each a name or an object, among other options.
     """
+    method, participation = given.get("method", given.get("algorithm")), given.get("participation")
     if isinstance(method, str):
-        route = methods.routes(method, participation, model)
+        route = methods.routes(method, participation, given.get("model") or "mlp")
         of_owner = zip(OWNERS, (route.algorithm, route.policy, route.model), strict=True)
-    else:
+    else:  # an object has no options other than those of its policy
         of_owner = [("participation", methods.routes("fedavg", participation).policy)] if participation else []
     return {option_name(owner, name): name for owner, names in of_owner for name in names}
 

@@ -16,7 +16,7 @@ from fedjax_srp import data, methods
 from fedjax_srp._checks import as_annotated, check_known, short
 from fedjax_srp.base import Clock, FederatedAlgorithm, FederatedSource, Method, ParticipationPolicy
 from fedjax_srp.description import CODE, describe, unknowns
-from fedjax_srp.engine.outcome import data_checksum, score_name
+from fedjax_srp.engine.outcome import data_checksum
 from fedjax_srp.models import SplitModel
 from fedjax_srp.options import build
 from fedjax_srp.participation import Full
@@ -153,8 +153,8 @@ class Run:
 
     def _command_line_names(self) -> dict[str, str]:
         """Option of method, policy or model -> its name on the command line."""
-        read = run_options.options_read(self.method, self.participation, self.model)
-        return {name: written for written, name in read.items()}
+        chosen = {"method": self.method, "participation": self.participation, "model": self.model}
+        return {name: written for written, name in run_options.options_read(chosen).items()}
 
     def _describe(self, option: str, value: Any) -> Any:
         found = describe(value)
@@ -213,8 +213,6 @@ class Run:
 
     def simulation(self, dataset: FederatedSource) -> dict[str, Any]:
         """Return the arguments of `simulate`, except for the folder of checkpoints."""
-        if score_name(dataset) == "accuracy":
-            table.check_target(self.target)
         table.check_communication(self.communication)
         if self.choice is None:
             method = self.method_object
@@ -301,7 +299,7 @@ def from_options(given: Mapping[str, Any], names: Mapping[str, str] | None = Non
     if "algorithm" in given:
         check_known("algorithm", [given["algorithm"]], methods.algorithm_names())
     method: Any = given.get("method", given.get("algorithm"))
-    read = options_read(given)
+    read = run_options.options_read(given)
     options = {}
     for word in sorted(given.keys() - run_options.FIXED - {"data"}):
         is_known_by_name = isinstance(method, str) and word.partition(".")[0] not in run_options.OWNERS
@@ -315,12 +313,6 @@ def from_options(given: Mapping[str, Any], names: Mapping[str, str] | None = Non
     if "redraw" in given and "pool" not in given:
         raise ValueError("redraw: has no effect without a pool; leave it out, or give a pool")
     return made
-
-
-def options_read(given: Mapping[str, Any]) -> dict[str, str]:
-    """Return the options that the method of a run reads, see `runs.options.options_read`."""
-    model = "mlp" if given.get("model") is None else given["model"]
-    return run_options.options_read(given.get("method", given.get("algorithm")), given.get("participation"), model)
 
 
 def _data(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,16 +1,4 @@
-"""Flip bits in the files of finished runs: reading the folder must refuse each in one line.
-
-    python tests/attacks/finished_folders.py [--flips 240] > FILE.json
-
-`accuracy.png` is left out: it is drawn from the tables and never read. `finished_folders.json` has the results.
-"""
-
-import argparse
-import json
-import random
-import sys
-import tempfile
-from pathlib import Path
+"""Flipped bits in the files of a finished run. `accuracy.png` is left out: it is drawn from the tables, never read."""
 
 import numpy as np
 
@@ -63,18 +51,3 @@ def flips(number, folder, rng):
         path.write_bytes(intact)
     assert History.load(saved).server_state is not None
     return found
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--flips", type=int, default=240)
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        found = {"seed": given.seed} | flips(given.flips, Path(folder), random.Random(given.seed))
-    print(json.dumps(found))
-    return int(found["refused"] != found["flips"])
-
-
-if __name__ == "__main__":
-    sys.exit(main())

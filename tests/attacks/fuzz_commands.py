@@ -11,14 +11,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
-import os
 import sys
 import tempfile
 import warnings
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pytest
+from fuzz_files import main
 
 from fedjax_srp import methods
 from fedjax_srp.commands import cli, demo
@@ -108,19 +108,10 @@ class AcceptedError(Exception):
 @contextlib.contextmanager
 def without_effects(folder):
     """Work in this folder, without simulations and downloads."""
-
-    was = os.getcwd()
-    runs = [(simulation, "_run"), (demo, "run"), (archives, "prepare")]
-    kept = [(module, name, getattr(module, name)) for module, name in runs]
-    for module, name in runs:
-        setattr(module, name, accepted)
-    os.chdir(folder)
-    try:
+    with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
+        for module, name in ((simulation, "_run"), (demo, "run"), (archives, "prepare")):
+            patch.setattr(module, name, accepted)
         yield
-    finally:
-        os.chdir(was)
-        for module, name, function in kept:
-            setattr(module, name, function)
 
 
 def attack(words, folder):
@@ -153,19 +144,8 @@ def attacks(number, seed):
         rng = np.random.default_rng([seed, trial])
         with tempfile.TemporaryDirectory() as folder:
             words = command(rng, Path(folder))
-            yield trial, words, *attack(words, Path(folder))
-
-
-def main(number=200, seed=0):
-    """Attack and print the outcomes; return the exit code."""
-    counts, findings = Counter(), []
-    for trial, words, outcome, finding in attacks(number, seed):
-        counts[outcome] += 1
-        if finding:
-            findings.append(f"{trial} {[word[:60] for word in words if word not in GOOD]}: {finding}")
-    print("\n".join([f"{number} command lines, {dict(counts)}, {len(findings)} findings", *findings]))
-    return 1 if findings else 0
+            yield trial, [word[:60] for word in words if word not in GOOD], *attack(words, Path(folder))
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(int, sys.argv[1:])))
+    sys.exit(main(attacks, *map(int, sys.argv[1:] or [200])))

@@ -78,32 +78,46 @@ def kills(number, folder, rng):
     return found
 
 
-def flips(number, folder, rng, run, same):
-    """Flip bits anywhere below a folder of checkpoints: each is refused, or the result is the expected one.
+def flips(number, folder, rng):
+    """Flip bits, one at a time, in the checkpoints of an interrupted run: each is refused, or does not matter.
 
-    Args:
-        number: of bits, one at a time.
-        folder: with the checkpoints of an unfinished run; not changed.
-        rng: of `random`.
-        run: folder -> a history, continued from there.
-        same: history -> whether it equals that of an undisturbed run.
+    The run is that of the tests of checkpoints, interrupted when it has two snapshots.
     """
+    sys.path[:0] = [os.fspath(TESTS), os.fspath(TESTS / "engine")]
+    import checkpoint_job as job
+
+    from fedjax_srp.engine.checkpoint import Checkpoints
+
+    expected, finish = tables(job.run()), Checkpoints.finish
+    Checkpoints.finish = lambda self: None
+    job.run(folder / "checkpoints", num_rounds=4)
+    Checkpoints.finish = finish
     found = {"flips": 0, "refused": 0, "equal": 0, "silent_differences": 0}
     for _ in range(number):
-        copy = Path(shutil.copytree(folder, Path(tempfile.mkdtemp()) / "copy"))
+        copy = Path(shutil.copytree(folder / "checkpoints", Path(tempfile.mkdtemp()) / "copy"))
         files = [path for path in sorted(copy.rglob("*")) if path.is_file() and path.stat().st_size]
         (path,) = rng.choices(files, [path.stat().st_size for path in files])
         content = bytearray(path.read_bytes())
         content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
         path.write_bytes(content)
         try:
-            outcome = "equal" if same(run(copy)) else "silent_differences"
+            outcome = "equal" if tables(job.run(copy)) == expected else "silent_differences"
         except ValueError as error:
             outcome = "silent_differences" if "\n" in str(error) else "refused"
         found["flips"] += 1
         found[outcome] += 1
         shutil.rmtree(copy.parent)
     return found
+
+
+def tables(history):
+    """The bytes of a history's arrays."""
+    import jax
+    import numpy as np
+
+    rounds = history.stage, history.cohort_size, history.compute_time, history.eval_round
+    leaves = [*rounds, *history.accuracies.values(), *jax.tree.leaves(history.server_state)]
+    return [np.asarray(leaf).tobytes() for leaf in leaves]
 
 
 def interrupts(number, folder, rng):
@@ -128,51 +142,17 @@ def main():
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args()
     found, rng = {"seed": given.seed}, random.Random(given.seed)
-    with tempfile.TemporaryDirectory() as folder:
-        if given.flips:
-            sys.path.insert(0, os.fspath(TESTS))
-            import conftest  # noqa: F401 - the devices of the tests
+    if given.flips:
+        sys.path.insert(0, os.fspath(TESTS))
+        import conftest  # noqa: F401 - the devices of the tests
 
-            found |= flips_of_a_run(given.flips, Path(folder), rng)
-            print(json.dumps(found), file=sys.stderr, flush=True)
-        if given.kills:
-            found |= kills(given.kills, Path(folder), rng)
-            print(json.dumps(found), file=sys.stderr, flush=True)
-        if given.interrupts:
-            found |= interrupts(given.interrupts, Path(folder), rng)
+    with tempfile.TemporaryDirectory() as folder:
+        for attack in (flips, kills, interrupts):
+            if number := getattr(given, attack.__name__):
+                found |= attack(number, Path(folder), rng)
+                print(json.dumps(found), file=sys.stderr, flush=True)
     print(json.dumps(found, indent=1))
     return int(any(found.get(name) for name in ("differences", "silent_differences", "failures", "wrong")))
-
-
-def flips_of_a_run(number, folder, rng):
-    """`flips` in the run of the tests of checkpoints, interrupted when it has two snapshots."""
-    sys.path[:0] = [os.fspath(TESTS), os.fspath(TESTS / "engine")]
-    import checkpoint_job as job
-
-    from fedjax_srp.engine.checkpoint import Checkpoints
-
-    whole, finish = job.run(), Checkpoints.finish
-    Checkpoints.finish = lambda self: None
-    job.run(folder / "checkpoints", num_rounds=4)
-    Checkpoints.finish = finish
-    run = lambda copy: job.run(copy)  # noqa: E731
-    same = lambda history: tables(history) == tables(whole)  # noqa: E731
-    return flips(number, folder / "checkpoints", rng, run, same)
-
-
-def tables(history):
-    """The bytes of a history's arrays."""
-    import jax
-    import numpy as np
-
-    rounds = [
-        history.stage,
-        history.cohort_size,
-        history.compute_time,
-        history.eval_round,
-        *history.accuracies.values(),
-    ]
-    return [np.asarray(leaf).tobytes() for leaf in (*rounds, *jax.tree.leaves(history.server_state))]
 
 
 if __name__ == "__main__":

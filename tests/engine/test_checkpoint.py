@@ -216,7 +216,7 @@ def test_a_refusal_leaves_the_folder_unchanged(one_folder):
 
 
 def test_a_run_never_continues_from_a_flipped_bit(tmp_path):
-    found = kept_runs.flips_of_a_run(5, tmp_path, random.Random(0))
+    found = kept_runs.flips(5, tmp_path, random.Random(0))
     assert found["silent_differences"] == 0
     assert found["equal"] > 0  # from the snapshot beside it
 

@@ -87,7 +87,7 @@ def test_run_folders_of_a_batch_equal_those_of_the_run_command(whole, capsys):
     assert "holds this run already, finished" in capsys.readouterr().out
 
 
-def test_long_tables_have_the_histories(whole, monkeypatch, tmp_path):
+def test_long_tables_have_the_histories(whole, monkeypatch):
     frame, clients, summary = whole.to_frame(communication=3.0), whole.clients_frame(), whole.summary(target=0.0)
     assert frame.columns[:4].tolist() == ["run", "method", "learning_rate", "seed"]
     for name, history in whole.histories.items():
@@ -106,6 +106,10 @@ def test_long_tables_have_the_histories(whole, monkeypatch, tmp_path):
     assert whole.save() == [whole.folder / "runs.csv", rounds]
     pd.testing.assert_frame_equal(pd.read_csv(rounds), whole.to_frame())
     assert pd.read_csv(whole.folder / "runs.csv")["run"].tolist() == list(whole.folders)
+    monkeypatch.undo()
+    pytest.importorskip("pyarrow")
+    _, rounds = whole.save()
+    pd.testing.assert_frame_equal(pd.read_parquet(rounds), whole.to_frame())
 
 
 def test_an_option_with_the_name_of_a_column_has_another_one_in_long_tables(tmp_path):
@@ -158,12 +162,6 @@ def test_tables_have_the_cost_and_the_target_of_each_run(tmp_path):
     free, dear = found.summary(communication=7.0)["simulated_time"]  # what is given goes for all
     assert free == dear
     assert found.summary(target=1.0)["time_to_target"].tolist() == [np.inf, np.inf]
-
-
-def test_parquet_keeps_every_bit(whole):
-    pytest.importorskip("pyarrow")
-    _, rounds = whole.save()
-    pd.testing.assert_frame_equal(pd.read_parquet(rounds), whole.to_frame())
 
 
 def test_a_batch_that_is_interrupted_ends_with_the_same_bytes(whole, tmp_path, monkeypatch):

@@ -29,13 +29,6 @@ def test_checkpoints_with_more_rounds_than_requested_are_refused(batch, tmp_path
         grid(tmp_path, axes, options={"num_rounds": 1}, batch=batch)
 
 
-def test_a_batch_without_checkpoint_that_would_lose_rounds_is_refused(tmp_path):
-    kept = grid(tmp_path, options={"checkpoint": False})
-    with pytest.raises(ValueError, match="3 more runs: is finished with num_rounds=2, not 1,"):
-        grid(tmp_path, options={"checkpoint": False, "num_rounds": 1})
-    assert len(kept.folders) == 4
-
-
 def test_a_cost_of_rounds_that_overlap_is_refused_before_anything_runs(tmp_path):
     axes, options = {"method": ["fedbuff"], "seed": [0, 1]}, {"k": 2, "communication": 3.0}
     with pytest.raises(ValueError, match=r"and 1 more runs: communication=3: rounds of 'fedbuff' overlap.*the clock"):
@@ -57,6 +50,7 @@ def test_invalid_parts_are_refused_before_anything_runs(tmp_path):
         ({"chunk_size": 0}, "chunk_size=0 must be at least 1"),
         ({"eval_every": 0}, "eval_every=0 must be at least 1"),
         ({"time_limit": -1}, "time_limit=-1.0 must be positive"),
+        ({"target": 0.5, "evaluations": []}, "target=0.5: nothing is evaluated"),
     ],
 )
 def test_errors_found_without_compiling_are_raised_before_anything_runs(options, message, tmp_path, monkeypatch):

@@ -4,7 +4,6 @@ import os
 import random
 import sys
 import types
-from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -54,32 +53,36 @@ def test_a_grid_goes_on_past_a_failure(tmp_path, monkeypatch):
 class Scripted(launch.Launcher):
     """Launcher with room for two units, which end as given."""
 
-    def __init__(self, *endings):
-        self.endings, self.left, self.seen = list(endings), 2, []
+    def __init__(self, bar, *endings):
+        self.bar, self.endings, self.running, self.seen = bar, list(endings), [], []
 
     def start(self, task, unit):
-        if not self.left:
-            return None
-        self.left -= 1
+        if len(self.running) == 2:
+            return False
+        self.running.append(unit)
         self.seen.append(unit.id)
-        future = Future()
-        future.set_result(None)
-        return future
+        self.bar.update(unit, 0)
+        return True
 
-    def result(self, unit, future):
-        self.left += 1
-        ending = self.endings.pop(0)
-        return TaskResult(None if ending == "fine" else ending, ending == "elsewhere")
+    def results(self):
+        ended, self.running = self.running, []
+        endings = [self.endings.pop(0) for _ in ended]
+        return [
+            (unit, TaskResult(None if ending == "fine" else ending, ending == "elsewhere"))
+            for unit, ending in zip(ended, endings, strict=True)
+        ]
 
 
 def test_failures_are_retried_last_and_units_of_other_processes_are_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(launch, "_POLL_OTHERS", 0.0)
-    left = planned(tmp_path, {"method": ["fedavg"], "epochs": [1, 2, 3]})
+    left, seen = planned(tmp_path, {"method": ["fedavg"], "epochs": [1, 2, 3]}), []
     a, b, c = (unit.id for unit in left)
-    launcher = Scripted("broken", "elsewhere", "fine", "broken", "elsewhere", "fine")
-    ended = launch.perform("run", left, launcher, launch.GridBar(left, 3, silent=True), retries=1)
+    bar = launch.GridBar(left, 3, silent=True)
+    launcher = Scripted(bar, "broken", "elsewhere", "fine", "broken", "elsewhere", "fine")
+    ended = launch.perform("run", left, launcher, retries=1)
+    monkeypatch.setattr(launch.time, "sleep", lambda seconds: seen.append(bar._description()))
     assert [(unit.id, done.error) for unit, done in ended] == [(c, None), (a, "broken"), (b, None)]
     assert launcher.seen == [a, b, c, a, b, b]
+    assert seen == ["1 of 3 runs, 1 failed"] * 2  # the one that another process runs is not compiling
 
 
 def test_the_bar_counts_rounds_of_all_runs(tmp_path):
@@ -127,16 +130,16 @@ def test_a_link_in_the_place_of_a_log_or_an_error_is_not_followed(tmp_path, monk
 def test_a_killed_worker_costs_only_its_unit(tmp_path, monkeypatch, capsys):
     """The first of two worker processes is killed as soon as it has a unit."""
     file = toml(tmp_path / "grid.toml", OPTIONS | {"num_rounds": 1}, method=["fedavg"], seed=[0, 1])
-    processes, start = [], launch._WorkerSlot.start
+    processes, start = [], launch.ProcessLauncher.start
 
     def start_and_kill(self, task, unit):
-        future = start(self, task, unit)
-        processes.append(self.process)
-        if len(processes) == 1:
-            self.process.kill()
-        return future
+        begun = start(self, task, unit)
+        processes.extend(slot.process for slot in self._slots if slot.process and slot.process not in processes)
+        if unit.members[0].point.run.seed == 0 and len(processes) == 1:
+            processes[0].kill()
+        return begun
 
-    monkeypatch.setattr(launch._WorkerSlot, "start", start_and_kill)
+    monkeypatch.setattr(launch.ProcessLauncher, "start", start_and_kill)
     words = ["grid", file, "--out", str(tmp_path / "out"), "--workers", "2", "--batch", "1", "--no-progress"]
     assert cli.main(words, set_up_cores=False) == 2
     printed = capsys.readouterr()
@@ -153,8 +156,7 @@ def test_workers_have_disjoint_cores_and_their_gpu(tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "cores", lambda: [0, 2, 4, 6, 8])
     monkeypatch.setattr(launch, "gpus", lambda: ["3", "5"])
     slots = launch.ProcessLauncher(2, tmp_path / "log", (), launch.GridBar([], 0, silent=True))._slots
-    assert [list(slot.cores) for slot in slots] == [[0, 4, 8], [2, 6]]
-    assert [slot.gpu for slot in slots] == ["3", "5"]
+    assert [(slot.cores, slot.gpu) for slot in slots] == [([0, 4, 8], "3"), ([2, 6], "5")]
     assert launch.devices_per_worker(2) == 1
     monkeypatch.setattr(launch, "gpus", list)
     assert [launch.devices_per_worker(number) for number in (1, 2, 9)] == [5, 2, 1]
@@ -187,11 +189,12 @@ def test_the_bar_counts_compiling_units_and_excludes_compiling_from_the_rate(tmp
     monkeypatch.setattr(launch.time, "monotonic", lambda: now[0])
     bar = launch.GridBar(left, 4, silent=True)
     for unit in left:
-        bar.start(unit)
+        bar.update(unit, 0)
     assert bar._description() == "0 of 4 runs, 2 compiling"
     now[0] = 30.0
     bar.update(left[0], 1)
     assert (bar._description(), bar._bar.waited) == ("0 of 4 runs, 1 compiling", 15.0)  # of two that compile at once
     bar.update(left[0], 2)
+    bar.stop(left[0])
     bar.finish(left[0], has_failed=False)
     assert (bar._description(), bar._bar.waited) == ("2 of 4 runs, 1 compiling", 15.0)

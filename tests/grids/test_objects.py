@@ -184,27 +184,25 @@ def test_classes_of_equal_names_are_named_with_their_module_in_grid_and_table(tm
     assert f"FedAvg + mine, {of_second}" in rows.histories
 
 
+SETTINGS = {
+    "jax_enable_x64": True,
+    "jax_default_matmul_precision": "highest",
+    "jax_default_prng_impl": "rbg",
+    "jax_threefry_partitionable": False,
+    "jax_random_seed_offset": 7,
+}
+
+
 def test_settings_of_jax_that_change_results_are_of_the_run():
-    run = points_of(method="fedavg", data=DATA)[0]
-    assert "jax_enable_x64" not in run.run.record
-    with jax.enable_x64(True):
-        double = points_of(method="fedavg", data=DATA)[0]
-    with jax.default_matmul_precision("highest"):
-        precise = points_of(method="fedavg", data=DATA)[0]
-    with jax.default_prng_impl("rbg"):
-        of_other_keys = points_of(method="fedavg", data=DATA)[0]
-    with jax.threefry_partitionable(False):
-        of_old_keys = points_of(method="fedavg", data=DATA)[0]
-    jax.config.update("jax_random_seed_offset", 7)
-    try:
-        moved = points_of(method="fedavg", data=DATA)[0]
-    finally:
-        jax.config.update("jax_random_seed_offset", 0)
-    found = run, double, precise, of_other_keys, of_old_keys, moved
-    assert len({point.id for point in found}) == len(found)
-    for point in found:  # as in a worker, which is told nothing else
-        with recorded_jax_settings(point.run.record):
-            assert points_of(method="fedavg", data=DATA)[0].id == point.id
+    ids = [points_of(method="fedavg", data=DATA)[0].id]
+    for name, value in SETTINGS.items():
+        with recorded_jax_settings({name: value}):
+            assert getattr(jax.config, name) == value
+            (point,) = points_of(method="fedavg", data=DATA)
+        assert point.run.record[name] == value
+        assert name not in points_of(method="fedavg", data=DATA)[0].run.record
+        ids.append(point.id)
+    assert len({*ids}) == len(ids)
 
 
 def test_data_that_differ_in_a_number_alone_are_two_runs():
@@ -327,9 +325,10 @@ class Arrays(NamedTuple):
 
 def test_data_of_the_user_may_be_tuples_of_arrays(tmp_path):
     y = jnp.array([[0, 1, 0, 1]] * 2)
-    data = {f"{scale}": Arrays(jnp.full((2, 4, 3), scale), y) for scale in (1.0, 2.0)}
+    scales = {"one": 1.0, "1": 1.0, "two": 2.0, "2": 2.0}  # equal data under two names are one run
+    data = {name: Arrays(jnp.full((2, 4, 3), scale), y) for name, scale in scales.items()}
     found = srp.grid(axes={"data": data}, options=OPTIONS | {"method": "fedavg"}, out=tmp_path, progress=False)
-    assert list(found.folders) == ["1.0", "2.0"]
+    assert list(found.folders) == found.summary()["data"].tolist() == ["one+1", "two+2"]
 
 
 def test_reruns_that_are_one_run_without_validation_are_refused(tmp_path):
@@ -366,6 +365,8 @@ def test_the_best_is_chosen_on_validation_and_judged_on_test(tmp_path, monkeypat
         found.rerun(best)
     with pytest.raises(ValueError, match="unknown run 'nothing'"):
         tuning.rerun(["nothing"])
+    with refused("workers=-1 must be at least 0"):
+        tuning.rerun(best, workers=-1)
     with pytest.raises(ValueError, match="by='beauty' is unknown"):
         tuning.best(by="beauty")
     both = [f"learning_rate={rate:g}, seed={seed}" for rate in (0.001, 0.5) for seed in (0, 1)]

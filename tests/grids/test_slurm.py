@@ -5,25 +5,24 @@ import os
 import sys
 
 import pytest
+import small_grid
+from reference.small import refused
 
-import fedjax_srp as srp
 from fedjax_srp.grids import launch, units
 from fedjax_srp.grids.work import Worker
-
-OPTIONS = {"dataset": "digits", "num_clients": 6, "max_examples": 8, "hidden": [4], "num_rounds": 2, "eval_every": 1}
 
 
 def grid(out, num_runs=2, **given):
     axes = {"method": ["fedavg"], "seed": range(num_runs)}
-    return srp.grid(axes=axes, options=OPTIONS, out=out, batch=1, progress=False, launcher="slurm", **given)
+    return small_grid.grid(out, axes, batch=1, launcher="slurm", **given)
 
 
 def test_slurm_needs_submitit_and_its_parameters(tmp_path, monkeypatch):
     pytest.importorskip("submitit")
-    with pytest.raises(ValueError, match=r"launcher='slurm': .*correct \[slurm\]"):
+    with refused(r"launcher='slurm': .*correct \[slurm\]"):
         grid(tmp_path, slurm={"cluster": "local", "partitions": "gpu"})
     monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(ValueError, match="submitit is not installed; pip install"):
+    with refused("submitit is not installed; pip install"):
         grid(tmp_path, slurm={"cluster": "local"})
 
 
@@ -82,9 +81,9 @@ class Cluster:
         submitit.core.utils.cloudpickle_dump(("success", task.result()), submitted.paths.result_pickle)
         (self.folder / f"{name}.state").write_text("COMPLETING")
 
-    def grid(self, out, num_runs=3):
+    def grid(self, out, num_runs=3, **options):
         self.jobs = out / units.SHARED / "slurm"
-        return grid(out, num_runs)
+        return grid(out, num_runs, options=options)
 
     def interrupted_grid(self, out, monkeypatch, num_runs=3):
         """Interrupt the command while its first jobs run."""
@@ -144,7 +143,6 @@ def test_jobs_of_an_earlier_call_are_waited_for(cluster, tmp_path, monkeypatch):
 def test_an_earlier_job_with_fewer_rounds_is_followed_by_another(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "_POLL_OTHERS", 0.0)
     cluster.interrupted_grid(tmp_path / "out", monkeypatch, num_runs=1)
-    monkeypatch.setitem(OPTIONS, "num_rounds", 3)
-    found = cluster.grid(tmp_path / "out", num_runs=1)
+    found = cluster.grid(tmp_path / "out", num_runs=1, num_rounds=3)
     assert len(found.folders) == 1
     assert cluster.ran == [[0], [0]]
