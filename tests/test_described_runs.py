@@ -121,16 +121,6 @@ def test_what_is_unknown_is_in_the_record(data):
     assert prepare(Request(known, data, clock=clock, participation=participation.Full())).unknown == ()
 
 
-def test_histories_of_seeds_record_their_own_values(data):
-    method = srp.methods.get("fedavg", dataset=data, hidden=(4,))
-    keys, rates = jax.random.split(jax.random.key(0), 2), [0.125, 0.25]
-    histories = srp.simulate_seeds(
-        method, data, keys=keys, values={"learning_rate": rates}, num_rounds=1, progress=False, devices=1
-    )
-    assert [history.config["options"]["learning_rate"] for history in histories] == rates
-    assert [history.method.algorithm.training.optimizer for history in histories] == [srp.SGD(0.125), srp.SGD(0.25)]
-
-
 @dataclasses.dataclass
 class Shifted:
     """Data that call others equal, and that may get other arrays."""

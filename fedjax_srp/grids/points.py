@@ -146,7 +146,7 @@ class Problems:
             lines.append(f"{runs[0]}{more}: {problem}" if runs else problem)
         if lines:
             count = f"{len(lines)} problems: " if len(lines) > 1 else ""
-            raise ValueError(f"grid: {count}{'; '.join(lines)}")
+            raise ValueError(" ".join(f"grid: {count}{'; '.join(lines)}".split()))
 
 
 def points(spec: Spec) -> list[Point]:
@@ -158,8 +158,7 @@ def points(spec: Spec) -> list[Point]:
     count = math.prod(len(each) for each in spec.axes.values() if isinstance(each, Sized)) * max(len(spec.variants), 1)
     if count > _MAX_COMBINATIONS:
         raise ValueError(f"grid: at least {count} combinations, the limit is {_MAX_COMBINATIONS}; make several grids")
-    loaded = spec.options.get("load", ())
-    run_options.load([loaded] if isinstance(loaded, str) else list(loaded))
+    run_options.load(coerce("load", run_options.LOAD, spec.options.get("load", ())))
     problems = Problems()
     spec = _Coercer(problems).spec(spec)
     problems.raise_if_any()
@@ -236,7 +235,7 @@ class _Coercer:
             if isinstance(each, NamedObject):
                 same_name = [other.value for other in unnamed if other.name == each.name]
                 values[i] = each._replace(name=each.name + distinguishing_suffix(each.value, same_name))
-        if unnamed and len({*values}) < len(values):
+        if unnamed and len({*map(_text, values)}) < len(values):
             self._note(f"axes: {name} has several objects called {short(unnamed[0].value)}; give {{name: object, ...}}")
         return values
 
@@ -251,10 +250,10 @@ class _Coercer:
             self._note(f"{where}{name} is not an option of a grid: {_SET_BY_GRID[name]}")
         elif name in _OBJECTS and (name == "data" or not isinstance(given, str)):
             fits = all(hasattr(given, each) for each in SOURCE) if name == "data" else isinstance(given, _OBJECTS[name])
-            if not fits or isinstance(given, type):
-                kinds = " or ".join(["a name"] * (name != "data") + [kind.__name__ for kind in _OBJECTS[name]])
-                self._note(f"{where}{name}={short(given)} must be {kinds or 'data from srp.data.load or the like'}")
-            return NamedObject(str(getattr(given, "name", type(given).__name__)), given, False)
+            if fits and not isinstance(given, type):
+                return NamedObject(str(getattr(given, "name", type(given).__name__)), given, False)
+            kinds = " or ".join(["a name"] * (name != "data") + [kind.__name__ for kind in _OBJECTS[name]])
+            self._note(f"{where}{name}={short(given)} must be {kinds or 'data from srp.data.load or the like'}")
         elif name not in self._options:
             self._note(f"{where}{name!r} is not an option of fedjax-srp run{nearest(name, self._options)}")
         else:
@@ -273,7 +272,7 @@ class _Coercer:
         for name, wanted in given.items():
             several = rule[name] = list(wanted) if isinstance(wanted, list | tuple) else [wanted]
             if name == VARIANT:
-                for unknown in (value for value in several if value not in variants):
+                for unknown in (value for value in several if str(value) not in variants):
                     self._note(f"exclude: unknown variant {short(unknown)}{nearest(str(unknown), variants)}")
             elif name != "data":
                 try:

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import json
-import re
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
@@ -276,13 +275,15 @@ def simulation_options(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def load_data(given: Mapping[str, Any]) -> FederatedSource:
     """Load the data of a run; a data object has a share held out if `validation` is given."""
-    if "data" in given:
+    try:
+        if "data" not in given:
+            return data.load(**{{"dataset": "name", "partition_seed": "seed"}.get(o, o): v for o, v in given.items()})
         own, share = given["data"], given["validation"]
         return own if share is None else data.holdout(own, share, given["partition_seed"])
-    try:
-        return data.load(**{{"dataset": "name", "partition_seed": "seed"}.get(o, o): v for o, v in given.items()})
-    except ValueError as error:  # `load` has other names for two options
-        raise ValueError(re.sub("^name=", "dataset=", re.sub("^seed=", "partition_seed=", str(error)))) from None
+    except ValueError as error:  # these functions have other names for some options
+        written = {"name": "dataset", "seed": "partition_seed", "fraction": "validation"}
+        name, equals, rest = str(error).partition("=")
+        raise ValueError(f"{written.get(name, name)}{equals}{rest}") from None
 
 
 def from_options(given: Mapping[str, Any], names: Mapping[str, str] | None = None) -> Run:

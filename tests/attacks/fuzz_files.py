@@ -49,34 +49,25 @@ def damaged_bytes(rng, data):
     return b""
 
 
+DAMAGES = {
+    "dtype": lambda value, rng: _as(value, str(rng.choice(DTYPES))),
+    "nan": lambda value, rng: np.where(np.arange(value.size).reshape(value.shape) == 3, np.nan, 1.0),
+    "inf": lambda value, rng: np.full(value.shape, np.inf),
+    "empty": lambda value, rng: value[:0],
+    "no axis": lambda value, rng: np.float32(3),
+    "empty axis": lambda value, rng: np.zeros((len(value), 0), value.dtype),
+    "other length": lambda value, rng: value[:-1],
+    "more axes": lambda value, rng: np.stack([value, value]),
+    "huge number": lambda value, rng: np.full(value.shape, 2**62),
+    "negative": lambda value, rng: np.full(value.shape, -1),
+}
+
+
 def changed(rng, arrays):
     """A random damage to one of the columns: its name, and all columns."""
-    name = str(rng.choice(sorted(arrays)))
-    value = arrays[name]
-    match int(rng.integers(11)):
-        case 0:
-            what, new = "dtype", _as(value, str(rng.choice(DTYPES)))
-        case 1:
-            what, new = "nan", np.where(np.arange(value.size).reshape(value.shape) == 3, np.nan, 1.0)
-        case 2:
-            what, new = "inf", np.full(value.shape, np.inf)
-        case 3:
-            what, new = "empty", value[:0]
-        case 4:
-            what, new = "no axis", np.float32(3)
-        case 5:
-            what, new = "empty axis", np.zeros((len(value), 0), value.dtype)
-        case 6:
-            what, new = "other length", value[:-1]
-        case 7:
-            what, new = "more axes", np.stack([value, value])
-        case 8:
-            what, new = "huge number", np.full(value.shape, 2**62)
-        case 9:
-            what, new = "negative", np.full(value.shape, -1)
-        case _:
-            return "missing", {other: kept for other, kept in arrays.items() if other != name}
-    return what, {**arrays, name: new}
+    name, what = str(rng.choice(sorted(arrays))), str(rng.choice([*DAMAGES, "missing"]))
+    others = {other: kept for other, kept in arrays.items() if other != name}
+    return what, others if what == "missing" else {**others, name: DAMAGES[what](arrays[name], rng)}
 
 
 def _as(value, dtype):
@@ -126,26 +117,21 @@ def leaf(rng, folder):
             for u, rows in of_user.items()
         }
         files[kind] = {"users": list(data), "num_samples": [len(d["y"]) for d in data.values()], "user_data": data}
-    broken = files["train"]
+    broken, user = files["train"], files["train"]["user_data"]["f1"]
+    places = {
+        "key": (broken, str(rng.choice(list(broken)))),
+        "user": (broken["user_data"], "f1"),
+        "inputs": (user, "x"),
+        "labels": (user, "y"),
+        "an input": (user["x"], 2),
+        "a label": (user["y"], 2),
+        "top": (files, "train"),
+        "bytes": ({}, "nothing"),
+    }
     values = (None, 3, "text", [], {}, [[]], [None], float("nan"), 10**30, [10**400], True, [["a"]])
-    value = values[rng.integers(len(values))]
-    match int(rng.integers(8)):
-        case 0:
-            what, broken[str(rng.choice(list(broken)))] = "key", value
-        case 1:
-            what, broken["user_data"]["f1"] = "user", value
-        case 2:
-            what, broken["user_data"]["f1"]["x"] = "inputs", value
-        case 3:
-            what, broken["user_data"]["f1"]["y"] = "labels", value
-        case 4:
-            what, broken["user_data"]["f1"]["x"][2] = "an input", value
-        case 5:
-            what, broken["user_data"]["f1"]["y"][2] = "a label", value
-        case 6:
-            what, files["train"] = "top", value
-        case _:
-            what = "bytes"
+    what = str(rng.choice([*places]))
+    holder, place = places[what]
+    holder[place] = values[rng.integers(len(values))]
     for kind, content in files.items():
         path = root / kind / "all_data.json"
         path.parent.mkdir(parents=True, exist_ok=True)

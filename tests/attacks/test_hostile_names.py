@@ -1,12 +1,11 @@
 """Runs whose names are formulas, markup, TeX or control characters: folders, tables, figures and the report page."""
 
 import csv
-import dataclasses
 import re
 
 import pytest
-from attacks.finished_folders import run
 from reference.small import refused
+from test_history import small
 
 from fedjax_srp.commands.report import report
 from fedjax_srp.history import History
@@ -43,7 +42,7 @@ def test_hostile_names_are_read_back_or_refused_and_do_nothing(start, tmp_path):
     """No cell of a table begins a formula, and the page has no markup from a name and no links to a network."""
     names = NAMES[start : start + AT_ONCE]
     for number, name in enumerate(names):
-        made = dataclasses.replace(run(), name=name)
+        made = small(name=name)
         try:
             made.save(tmp_path / f"{number}")
         except ValueError:

@@ -336,6 +336,8 @@ def test_reruns_that_are_one_run_without_validation_are_refused(tmp_path):
     found = srp.grid(axes={"validation": [0.25, 0.5]}, options=options, out=tmp_path, progress=False)
     with refused("validation=0.25 and validation=0.5 are the same run without validation; name one of them"):
         found.rerun(list(found.folders), progress=False)
+    with refused("validation=20.0 must be below 1"):
+        srp.grid(options=options | {"validation": 20.0}, out=tmp_path, progress=False)
 
 
 def test_the_best_is_chosen_on_validation_and_judged_on_test(tmp_path, monkeypatch):

@@ -287,36 +287,27 @@ def test_all_errors_are_reported_at_once():
         ({"seed": range(10**30)}, {"method": "fedavg"}, "at least 100001 combinations"),
         ({"seed": itertools.count()}, {"method": "fedavg"}, "at least 100001 combinations"),
         ({"seed": [0]}, {"method": "fedavg", "exclude": [{"seed": 0}]}, "exclude leaves out all runs"),
+        ({"seed": [0]}, {"method": "fedavg", "exclude": [{"variant": {}}]}, "exclude: unknown variant {}"),
+        ({"seed": [0]}, {"method": "fedavg", "load": 3}, "load=3 must be a sequence"),
+        ({"model": [srp.models.MLP, "lenet5"]}, {"method": "fedavg"}, "model=.*MLP must be a name or SplitModel"),
+        ({"participation": [srp.participation.Full(), {}]}, {"method": "fedavg"}, "participation={} must be a name or"),
+        ({"method": ["a\nb"]}, {}, r"a b: unknown method 'a\\nb'"),
     ],
 )
 def test_invalid_points_are_refused(axes, options, message):
-    with pytest.raises(ValueError, match=message):
+    with refused(message):
         points_of(axes, **options)
 
 
 @pytest.mark.parametrize(
     ("kind", "value", "wanted"),
-    [
-        (float, 1, 1.0),
-        (float | None, None, None),
-        (tuple[int, ...] | None, [1, 2], (1, 2)),
-        (tuple[float, ...], [1, 2.5], (1.0, 2.5)),
-        (tuple[str, ...] | None, "all", ("all",)),
-        (bool, True, True),
-        (int, np.int64(3), 3),
-    ],
+    [(float, 1, 1.0), (tuple[str, ...] | None, "all", ("all",)), (int, np.int64(3), 3), (int, 2**32 - 1, 2**32 - 1)],
 )
 def test_values_are_converted_to_the_type_of_the_option(kind, value, wanted):
     found = coerce("x", Option("x", kind, None, ""), value)
     assert (found, type(found)) == (wanted, type(wanted))
-
-
-@pytest.mark.parametrize(
-    ("kind", "value"), [(int, True), (int, 1.0), (bool, 1), (float, "1"), (str, 1), (tuple[int, ...], [1, None])]
-)
-def test_values_of_other_types_are_refused(kind, value):
-    with pytest.raises(ValueError, match=r"^x.* must be "):
-        coerce("x", Option("x", kind, None, ""), value)
+    with refused("x=True must be "):
+        coerce("x", Option("x", kind, None, ""), True)
 
 
 COUNTS = {"demo": 24, "learning_rates": 16, "clocks": 2 * 2 * 2 + 2 * 2 + 2}
