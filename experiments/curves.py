@@ -1,4 +1,4 @@
-"""Shared code of the experiments: arguments, curves with bands over trials, and result files."""
+"""Curves with bands over trials, pictures and files of results."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 import io
 import json
 import math
-import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,27 +14,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
-from fedjax_srp._checks import is_ours
-
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 YELLOW, SKY, GREY = "#E69F00", "#56B4E9", "#666666"
 BAND = "line: mean of the trials, band: lowest to highest trial"
 MAX_POINTS = 40  # of a curve, in figures and in results
-
-
-def parser(doc: str | None, scales: Mapping[str, Any], out: str) -> argparse.ArgumentParser:
-    """Return a parser with the options of every script: --scale, --seed and --out."""
-    result = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    result.add_argument("--scale", choices=scales, default="cpu")
-    result.add_argument("--seed", type=int, default=0)
-    result.add_argument("--out", type=Path, default=Path(out))
-    return result
-
-
-def is_expected(error: BaseException) -> bool:
-    """Return True if the package or a script of experiments raised an error on purpose."""
-    file = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
-    return is_ours(error) or file.is_relative_to(Path(__file__).parent)
 
 
 def panels(

@@ -23,6 +23,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
 import curves
+import scripts
 
 import fedjax_srp as srp
 
@@ -46,7 +47,7 @@ def runs(algorithm, tasks: list, rounds: int) -> list:
 
 
 def main() -> None:
-    args = curves.parser(__doc__, SCALES, "runs/fedavg_representation_figure1").parse_args()
+    args = scripts.parser(__doc__, SCALES, "runs/fedavg_representation_figure1", "seed").parse_args()
     rounds, trials = SCALES[args.scale]
     figure, (ax,) = curves.panels(1, width=5.2)
     results = {}

@@ -28,6 +28,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
 import curves
+import scripts
 from figure1 import CLIENTS, DIM, METHODS, RANK, STEP, runs
 
 import fedjax_srp as srp
@@ -95,7 +96,7 @@ def run(args, counts: tuple[int, ...], rounds: int, trials: int) -> None:
 
 
 def main() -> None:
-    args = curves.parser(__doc__, SCALES, "runs/fedavg_representation_figure3").parse_args()
+    args = scripts.parser(__doc__, SCALES, "runs/fedavg_representation_figure3", "seed").parse_args()
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):  # as in figure 1
         run(args, *SCALES[args.scale])
 

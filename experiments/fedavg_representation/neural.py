@@ -27,8 +27,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
-import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -40,6 +38,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
 import curves
+import scripts
 
 import fedjax_srp as srp
 from fedjax_srp.adaptation import params_of
@@ -171,10 +170,8 @@ def model_for(scale: Scale, data: FederatedData) -> SplitModel:
 
 def parse_arguments(doc: str | None, given: list[str] | None) -> tuple[argparse.Namespace, Scale]:
     """Parse the command line of a figure; return arguments and scale."""
-    parser = curves.parser(doc, SCALES, "runs/fedavg_representation_neural")
+    parser = scripts.parser(doc, SCALES, "runs/fedavg_representation_neural", "seed", "data-dir", "devices")
     parser.add_argument("--runs", type=Path, help="folder of trained models; default: OUT/models")
-    parser.add_argument("--data-dir", type=Path, help="folder with prepared data sets")
-    parser.add_argument("--devices", type=int, help="default: all cores")
     parser.add_argument("--step-size", type=float, default=STEP, help="step size of training; new clients have 0.1")
     parser.add_argument("--taus", type=int, nargs="+", help="of figures 2 and 5; default: those of the scale")
     parser.add_argument("--num-classes", type=int, nargs="+", help="C of figure 5; default: those of the scale")
@@ -183,8 +180,7 @@ def parse_arguments(doc: str | None, given: list[str] | None) -> tuple[argparse.
     parser.add_argument("--trials", type=int, help="default: those of the scale")
     args = parser.parse_args(given)
     args.runs = args.out / "models" if args.runs is None else args.runs
-    if args.devices != 1:
-        srp.use_all_cores()
+    scripts.use_cores(args)
     scale = SCALES[args.scale]
     given = {name: getattr(args, name) for name in ("steps", "trials", "taus", "num_classes", "brightness")}
     return args, scale._replace(**{name: value for name, value in given.items() if value is not None})
@@ -225,15 +221,11 @@ def train_or_load(
     kind = "dirichlet" if num_classes is None else f"{num_classes}_each"
     place = f"{source.dataset}_{len(source.classes)}_{kind}/{model_folder(args, tau)}/trial_{trial}"
     folder, seed = args.runs / place, args.seed + trial
-    facts = {
+    facts = jsonable({
         "source": source._replace(classes=list(source.classes))._asdict(), "division": division, "tau": tau,
         "seed": seed, "steps": scale.steps, "step_size": args.step_size, "model": scale.model,
-    }  # fmt: skip
-    facts = jsonable(facts)
-    if (folder / "summary.json").is_file():
-        known = json.loads((folder / "config.json").read_text("utf-8"))["config"]["arguments"]
-        if changed := [name for name in facts if known.get(name) != facts[name]]:
-            raise ValueError(f"{folder} holds a run with other {', '.join(changed)}; give another --runs, or delete it")
+    })  # fmt: skip
+    if scripts.is_finished(folder, facts):
         return History.load(folder)
     data = federation(source, seed, args.data_dir, **division)
     method = srp.methods.get(
@@ -246,8 +238,7 @@ def train_or_load(
         method, data, num_rounds=rounds, eval_every=max(1, rounds // 10), key=jax.random.key(seed), progress=False,
         devices=args.devices, checkpoint_dir=folder / "checkpoint",
     )  # fmt: skip
-    dataclasses.replace(history, config={**history.config, "arguments": facts}).save(folder, models=True)
-    shutil.rmtree(folder / "checkpoint")
+    scripts.keep(history, folder, facts, models=True)
     print(f"{place}: global accuracy {100 * history.final_accuracy:.1f} %", flush=True)
     return History.load(folder)
 

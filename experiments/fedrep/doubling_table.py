@@ -20,7 +20,6 @@ run again.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -36,6 +35,7 @@ from fedjax_srp.history import History
 sys.path.append(str(Path(__file__).parents[1]))
 import curves
 import pages
+import scripts
 
 COSTS = (0.0, 10.0, 100.0)
 FRACTIONS = (0.95, 0.99)
@@ -160,22 +160,17 @@ def to_json(value: Any) -> Any:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scale", choices=SCALES, default="cpu")
-    parser.add_argument("--seeds", type=int, help="default: those of the scale; at least 2")
+    parser = scripts.parser(__doc__, SCALES, "runs/fedrep_doubling", "seeds", "devices")
     parser.add_argument("--methods", nargs="+", choices=METHODS, metavar="NAME", help="default: those of the scale")
     parser.add_argument("--rounds-per-stage", type=int, default=STAGE)
-    parser.add_argument("--devices", type=int, help="default: all cores")
-    parser.add_argument("--out", type=Path, default=Path("runs/fedrep_doubling"))
     args = parser.parse_args(arguments)
     scale = SCALES[args.scale]
     num_seeds = scale.seeds if args.seeds is None else args.seeds
     if num_seeds < 2:
         parser.error(f"--seeds {num_seeds}: must be at least 2, for a spread")
-    if args.devices != 1:
-        srp.use_all_cores()
     if args.rounds_per_stage < 1:
         parser.error(f"--rounds-per-stage {args.rounds_per_stage}: must be at least 1")
+    scripts.use_cores(args)
     methods = args.methods or scale.methods
     file = args.out / f"doubling_table{'' if args.rounds_per_stage == STAGE else f'_{args.rounds_per_stage}'}.json"
     options = {"scale": args.scale, "num_seeds": num_seeds, "rounds_per_stage": args.rounds_per_stage}

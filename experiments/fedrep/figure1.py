@@ -29,6 +29,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
 import curves
+import scripts
 import synthetic
 
 import fedjax_srp as srp
@@ -64,7 +65,7 @@ def measure(samples: int, rounds: int, eval_every: int, trials: int, seed: int, 
 
 
 def main() -> None:
-    parser = curves.parser(__doc__, SCALES, "runs/fedrep_figure1")
+    parser = scripts.parser(__doc__, SCALES, "runs/fedrep_figure1", "seed")
     parser.add_argument("--init", choices=("descent", "random"), default="descent")
     args = parser.parse_args()
     counts, rounds, eval_every, trials = SCALES[args.scale]

@@ -28,6 +28,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
 import curves
+import scripts
 import synthetic
 
 import fedjax_srp as srp
@@ -72,7 +73,7 @@ def measure(label: str, start: str, num_clients: int, trials: int, seed: int) ->
 
 
 def main() -> None:
-    args = curves.parser(__doc__, SCALES, "runs/fedrep_figure3").parse_args()
+    args = scripts.parser(__doc__, SCALES, "runs/fedrep_figure3", "seed").parse_args()
     counts, starts, trials = SCALES[args.scale]
     figure, axes = curves.panels(len(counts), sharey=True)
     results = {}

@@ -24,6 +24,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
 import curves
+import scripts
 import synthetic
 from figure1 import CLIENTS, COLORS, DIM, FEDREP_STEP, FEDSGD_STEP, RANK
 
@@ -52,7 +53,7 @@ def make_algorithm(label: str, task, evaluation_samples: int):
 
 
 def main() -> None:
-    args = curves.parser(__doc__, SCALES, "runs/fedrep_figure4").parse_args()
+    args = scripts.parser(__doc__, SCALES, "runs/fedrep_figure4", "seed").parse_args()
     counts, rounds, trials = SCALES[args.scale]
     errors = {label: np.empty((trials, len(counts))) for label in COLORS}
     pairs = [

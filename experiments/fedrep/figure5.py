@@ -12,7 +12,6 @@ lost in our copy); `cpu` is scikit-learn's digits, 50 clients with 3 classes and
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +22,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
 import curves
+import scripts
 
 import fedjax_srp as srp
 
@@ -84,13 +84,10 @@ def accuracies(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = curves.parser(__doc__, SCALES, "runs/fedrep_figure5")
-    parser.add_argument("--devices", type=int, help="default: all cores")
-    parser.add_argument("--data-dir", type=Path, help="folder with cifar10")
-    args: argparse.Namespace = parser.parse_args(arguments)
+    options = "seed", "devices", "data-dir"
+    args = scripts.parser(__doc__, SCALES, "runs/fedrep_figure5", *options).parse_args(arguments)
     scale = SCALES[args.scale]
-    if args.devices != 1:
-        srp.use_all_cores()
+    scripts.use_cores(args)
     data = srp.data.load(**scale.federation, data_dir=args.data_dir)
     keys = jax.vmap(jax.random.key)(jnp.arange(args.seed, args.seed + scale.seeds))
     found = {

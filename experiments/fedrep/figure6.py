@@ -19,7 +19,6 @@ client has at most as many samples as its panel says. `--redraw` draws the resul
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -31,6 +30,7 @@ from matplotlib.figure import Figure
 
 sys.path.append(str(Path(__file__).parents[1]))
 import curves
+import scripts
 
 import fedjax_srp as srp
 from fedjax_srp.adaptation import params_of
@@ -136,19 +136,16 @@ def draw(panels: dict[str, dict[str, Any]]) -> Figure:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = curves.parser(__doc__, SCALES, "runs/fedrep_figure6")
-    parser.add_argument("--devices", type=int, help="default: all cores")
-    parser.add_argument("--data-dir", type=Path, help="folder with femnist_leaf105.npz")
+    parser = scripts.parser(__doc__, SCALES, "runs/fedrep_figure6", "seed", "devices", "data-dir")
     parser.add_argument("--redraw", action="store_true", help="draw the results in --out without training again")
-    args: argparse.Namespace = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     scale = SCALES[args.scale]
     name_of_figure = "figure6" if scale.dataset == "digits" else f"figure6_{args.scale}"
     if args.redraw:
         known = json.loads((args.out / f"{name_of_figure}.json").read_text("utf-8"))
         curves.save(args, name_of_figure, known, draw(known["results"]))
         return
-    if args.devices != 1:
-        srp.use_all_cores()
+    scripts.use_cores(args)
     labels = {name: srp.methods.label(name) for name in scale.methods} | {"local": LOCAL}
     shape = len(scale.counts), scale.epochs + 1
     accuracy = {name: np.empty((scale.trials, *shape)) for name in labels}

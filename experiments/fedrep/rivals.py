@@ -39,7 +39,6 @@ ROWS = {
     "FedRep": Row("fedrep", "own_head"),
 }
 TRAININGS = tuple(dict.fromkeys(row.training for row in ROWS.values()))
-FIRST_FIVE = ("fedavg", "fedper", "fedrep", "ditto", "local_only")  # those that are repeated first
 AVERAGED = 10  # rounds
 
 # Section 5.2 and table 1; None: the number is lost in our copy. The places of numbers in rows of `INFERRED` are lost.

@@ -15,10 +15,7 @@ PerFedAvg, are evaluated once, after training. `--summarize` adds the finished r
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
 import json
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -33,7 +30,7 @@ import fedjax_srp as srp
 from fedjax_srp.history import jsonable
 
 sys.path.append(str(Path(__file__).parents[1]))
-from curves import is_expected
+import scripts
 
 HERE = Path(__file__).parent
 
@@ -42,21 +39,6 @@ def describe_run(name: str, column: Column, training: str, seed: int) -> Any:
     """Return everything that determines a run, to compare it with a finished one."""
     facts = column._replace(title="", place=None, note="")._asdict() | {"own": column.own.get(training, {})}
     return jsonable({"column": name, "training": training, "seed": seed, **facts})
-
-
-def is_finished(folder: Path, expected: Any) -> bool:
-    """Return True if a folder holds this run.
-
-    Raises:
-        ValueError: the folder holds another run.
-    """
-    if not (folder / "summary.json").is_file():
-        return False
-    known = json.loads((folder / "config.json").read_text("utf-8"))["config"].get("arguments") or {}
-    if known != expected:
-        changed = [fact for fact, value in expected.items() if known.get(fact) != value]
-        raise ValueError(f"{folder} holds a run with other {', '.join(changed)}; give another --out, or delete it")
-    return True
 
 
 def train(column: Column, training: str, seed: int, data: Any, folder: Path, arguments: Any, devices: Any) -> str:
@@ -86,22 +68,16 @@ def train(column: Column, training: str, seed: int, data: Any, folder: Path, arg
     (folder / rivals_table.AFTER_TRAINING).write_text(
         json.dumps({name: values.tolist() for name, values in scores.items()}) + "\n", "utf-8"
     )
-    config = {**history.config, "seed": seed, "arguments": arguments}
-    dataclasses.replace(history, config=config).save(folder)
-    shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+    scripts.keep(history, folder, arguments)
     last = history.mean_accuracy[-AVERAGED:].mean()
     return f"{100 * last:.2f} % ({during[0]}), {time.process_time() - begin:.0f} CPU seconds"
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scale", choices=COLUMNS, default="cpu")
+    parser = scripts.parser(__doc__, COLUMNS, "runs/fedrep", "devices", "data-dir")
     parser.add_argument("--columns", nargs="+", metavar="NAME", help="default: all of the scale but sent140")
     parser.add_argument("--methods", nargs="+", metavar="NAME", choices=TRAININGS, default=list(TRAININGS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--data-dir", type=Path, help="folder with prepared data sets")
-    parser.add_argument("--devices", type=int, help="default: all cores")
-    parser.add_argument("--out", type=Path, default=Path("runs/fedrep"), help="folder of the runs")
     parser.add_argument("--results", type=Path, default=HERE / "results", help="folder of the files of results")
     parser.add_argument("--summarize", action="store_true", help="train nothing: add finished runs to the results")
     args = parser.parse_args(arguments)
@@ -117,25 +93,20 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"{read} numbers from the runs below {args.out}\n")
         print(rivals_table.ablation(runs, columns) if args.scale == "ablation" else rivals_table.tables(runs))
         return
-    if args.devices != 1:
-        srp.use_all_cores()
-    try:
+    scripts.use_cores(args)
+    with scripts.reported_by(parser):
         for name in args.columns or [name for name in columns if name != "sent140"]:
             column, data = columns[name], None
             for seed in args.seeds:
                 for training in args.methods:
                     folder = args.out / name / training / f"seed_{seed}"
                     made_of = describe_run(name, column, training, seed)
-                    if is_finished(folder, made_of):
+                    if scripts.is_finished(folder, made_of):
                         continue
                     if data is None:
                         data = srp.data.load(**column.federation, data_dir=args.data_dir)
                     message = train(column, training, seed, data, folder, made_of, args.devices)
                     print(f"{column.title}: {training}, seed {seed}: {message}", flush=True)
-    except (ValueError, FileNotFoundError) as error:
-        if not is_expected(error):
-            raise
-        parser.error(str(error))
 
 
 if __name__ == "__main__":

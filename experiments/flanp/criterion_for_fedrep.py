@@ -22,6 +22,7 @@ from matplotlib.ticker import NullFormatter
 
 sys.path.append(str(Path(__file__).parents[1]))
 import curves
+import scripts
 
 import fedjax_srp as srp
 
@@ -39,10 +40,10 @@ COLORS = (curves.ORANGE, curves.BLUE, curves.GREY, curves.YELLOW, curves.GREEN, 
 FRACTIONS = (0.95, 0.99)
 
 
-def measure(seeds: int, num_rounds: int) -> dict[str, dict[str, Any]]:
+def measure(seeds: range, num_rounds: int) -> dict[str, dict[str, Any]]:
     """Return times to the targets, rounds of every stage and accuracies, seed by seed."""
     histories: dict[str, list[srp.History]] = {name: [] for name in STAGES}
-    for seed in range(seeds):
+    for seed in seeds:
         data = srp.data.load("digits", num_clients=50, classes_per_client=3, seed=seed)
         for name, stages in STAGES.items():
             method = srp.methods.get("fedrep", dataset=data, **SHARED, **stages)
@@ -87,10 +88,11 @@ def draw(results: dict[str, dict[str, Any]]) -> Figure:
     return figure
 
 
-def main() -> None:
-    args = curves.parser(__doc__, SCALES, "runs/flanp").parse_args()
+def main(arguments: list[str] | None = None) -> None:
+    args = scripts.parser(__doc__, SCALES, "runs/flanp", "seed").parse_args(arguments)
     srp.use_all_cores()
-    results = measure(*SCALES[args.scale])
+    num_seeds, num_rounds = SCALES[args.scale]
+    results = measure(range(args.seed, args.seed + num_seeds), num_rounds)
     for name, found in results.items():
         times = np.array(found["times"], float)
         print(f"{name:28s} median times {np.median(times, axis=0)}  accuracy {np.mean(found['accuracy']):.3f}")

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from panels import compact_json, curves, mean_std, parser
+from panels import curves, mean_std, parser, write_results
 from time_ratios import TABLES, gap_at_start
 from worlds import World, linear
 
@@ -112,7 +112,7 @@ def theory_ratio(world: World, seed: int) -> float:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    args = parser(__doc__ or "").parse_args(arguments)
+    args = parser(__doc__).parse_args(arguments)
     sizes = [size for table in TABLES.values() for size in table.worlds]
     if args.scale == "smoke":
         sizes = [{"num_clients": 4, "samples": 30, "dim": 3}]
@@ -125,10 +125,7 @@ def main(arguments: list[str] | None = None) -> None:
             columns = found[title][target]
             cells = ", ".join(f"{name} {mean_std(values)}" for name, values in columns.items() if values)
             print(f"{title}: to {target}: {cells} ({len(columns['ratio'])} seeds)", flush=True)
-    results = args.results or args.out
-    results.mkdir(parents=True, exist_ok=True)
-    (results / "fixed_target.json").write_text(compact_json({"scale": args.scale, "results": found}))
-    print(f"wrote {results / 'fixed_target.json'}")
+    write_results(args, "fixed_target", found)
 
 
 if __name__ == "__main__":

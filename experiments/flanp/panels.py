@@ -30,6 +30,7 @@ from fedjax_srp.history import jsonable
 
 sys.path.append(str(Path(__file__).parents[1]))
 import curves
+import scripts
 
 ALPHA, VALUES, POINTS = 0.15, 40, 60
 
@@ -346,15 +347,16 @@ def report(results: list[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def parser(doc: str) -> argparse.ArgumentParser:
+def parser(doc: str | None) -> argparse.ArgumentParser:
     """Return a parser with the options of every script."""
-    result = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    result.add_argument("--scale", choices=("smoke", "cpu", "full"), default="cpu")
-    result.add_argument("--data-dir", type=Path, help="folder with prepared data sets")
-    result.add_argument("--seeds", type=int, help="default: as the scale has")
-    result.add_argument("--out", type=Path, default=Path("runs/flanp"), help="folder of the runs")
-    result.add_argument("--results", type=Path, help="folder of figure and numbers (default: that of the runs)")
-    return result
+    return scripts.parser(doc, ("smoke", "cpu", "full"), "runs/flanp", "data-dir", "seeds", "results")
+
+
+def write_results(args: argparse.Namespace, name: str, results: Any, **facts: Any) -> None:
+    """Write the file of a figure or table."""
+    file = scripts.results_folder(args) / f"{name}.json"
+    file.write_text(compact_json({"scale": args.scale, **facts, "results": results}))
+    print(f"wrote {file}")
 
 
 def run_panels(args: argparse.Namespace, result: argparse.ArgumentParser, panels: list[Panel]) -> list[Runs]:
@@ -362,12 +364,8 @@ def run_panels(args: argparse.Namespace, result: argparse.ArgumentParser, panels
     srp.use_all_cores()
     if args.seeds is not None:
         panels = [panel._replace(seeds=args.seeds) for panel in panels]
-    try:
+    with scripts.reported_by(result):
         return [run(panel, args.out / args.scale, args.data_dir) for panel in panels]
-    except (ValueError, FileNotFoundError) as error:
-        if not curves.is_expected(error):
-            raise
-        result.error(str(error))
 
 
 def main(name: str, arguments: list[str] | None = None) -> None:
@@ -377,12 +375,8 @@ def main(name: str, arguments: list[str] | None = None) -> None:
     result = parser(f"{name} of the FLANP paper: {figure.title}.")
     args = result.parse_args(arguments)
     runs = run_panels(args, result, figure.panels[args.scale])
-    results = args.results or args.out
-    results.mkdir(parents=True, exist_ok=True)
     found = [panel_results(of_panel) for of_panel in runs]
-    file = results / (f"{name}_full" if args.scale == "full" else name)
-    draw(runs, figure.title, file.with_suffix(".png"))
-    text = {"scale": args.scale, "results": found}
-    file.with_suffix(".json").write_text(compact_json(text))
+    name = f"{name}_full" if args.scale == "full" else name
+    draw(runs, figure.title, scripts.results_folder(args) / f"{name}.png")
     print(report(found))
-    print(f"wrote {file}.json and .png")
+    write_results(args, name, found)

@@ -13,18 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from worlds import CURVES
 
 sys.path.append(str(Path(__file__).parents[1]))
 from pages import ends, joined, load_results, markdown, pm, wrapped, write
 
 HERE = Path(__file__).parent
 SIX = ["N = 50, s = 20", "s = 200", "s = 2,000", "N = 10, s = 100", "N = 100", "N = 1,000"]
-LABELS = {
-    "flanp": "FLANP", "half": "FLANP, n0 = N / 2", "gentle": "FLANP by 1/sqrt(2)", "early": "FLANP from the first norm",
-    "fedgate": "FedGATE", "fedavg": "FedAvg", "fednova": "FedNova",
-    "fednova_drawn": "FedNova with random steps", "random5": "FedGATE, 5 random", "random25": "FedGATE, 25 random",
-    "fastest5": "FedGATE, 5 fastest", "fastest25": "FedGATE, 25 fastest",
-}  # fmt: skip
+LABELS = {name: curve.label for name, curve in CURVES.items()}
 
 
 def results(name: str) -> Any:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from panels import compact_json, curves, mean_std, parser
+from panels import curves, mean_std, parser, write_results
 
 import fedjax_srp as srp
 from fedjax_srp import theory
@@ -126,16 +126,13 @@ COLUMNS = (
 
 
 def main(arguments: list[str] | None = None) -> None:
-    args = parser(__doc__ or "").parse_args(arguments)
+    args = parser(__doc__).parse_args(arguments)
     seeds = args.seeds or SIZE[args.scale][3]
     found = {}
     for dtype, few in (("float64", seeds), ("float32", min(seeds, 3))):
         with jax.enable_x64(dtype == "float64"), jax.numpy_dtype_promotion("standard"):
             found[dtype] = run_stages(args.scale, dtype, few)
-    results = args.results or args.out
-    results.mkdir(parents=True, exist_ok=True)
-    (results / "theorems.json").write_text(compact_json({"scale": args.scale, "results": found}))
-    print(f"wrote {results / 'theorems.json'}")
+    write_results(args, "theorems", found)
 
 
 if __name__ == "__main__":

@@ -9,13 +9,12 @@ the T_i of each run (`srp.theory.flanp_time`, `fedgate_time`) and, for expected 
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from panels import Panel, Runs, curves, mean_std, parser, run_panels
+from panels import Panel, Runs, curves, mean_std, parser, run_panels, write_results
 from worlds import World
 
 import fedjax_srp as srp
@@ -128,7 +127,7 @@ COLUMNS = (
 
 
 def main(name: str, arguments: list[str] | None = None) -> None:
-    table, command = TABLES[name], parser(__doc__ or "")
+    table, command = TABLES[name], parser(__doc__)
     command.add_argument("--vary", nargs="*", choices=VARIATIONS, default=[], help="these variations too")
     args = command.parse_args(arguments)
     found: dict[str, dict[str, Any]] = {}
@@ -144,9 +143,4 @@ def main(name: str, arguments: list[str] | None = None) -> None:
                 f" (paper {printed})  propositions {mean_std(values['ratio_of_propositions']):>14s}"
                 f"  Theorem 2 <= {mean_std(values['theorem2_bound'])}"
             )
-    results = args.results or args.out
-    results.mkdir(parents=True, exist_ok=True)
-    paper = {"paper": table.paper, "paper_times": table.paper_times}
-    text = json.dumps({"scale": args.scale, **paper, "results": found}, indent=1, allow_nan=False)
-    (results / f"{name}.json").write_text(text + "\n")
-    print(f"wrote {results / name}.json")
+    write_results(args, name, found, paper=table.paper, paper_times=table.paper_times)

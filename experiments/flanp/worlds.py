@@ -46,16 +46,12 @@ class World(NamedTuple):
         return srp.clocks.Fixed(SPEEDS[self.speeds], work=float(local_steps))
 
 
-def _regression_progress(server: Any, data: Any) -> dict[str, jax.Array]:
-    weights = server.params.head["out"]["kernel"][:, 0]
-    return {"distance": data.distance(weights), "gap": data.gap(weights)}
-
-
 class _Progress:
     """Distance and gap to the minimum, recorded in every round of linear regression."""
 
     def metrics(self, server: Any, data: Any) -> dict[str, jax.Array]:
-        return _regression_progress(server, data)
+        weights = server.params.head["out"]["kernel"][:, 0]
+        return {"distance": data.distance(weights), "gap": data.gap(weights)}
 
 
 @srp.part
@@ -184,37 +180,16 @@ class Curve(NamedTuple):
         )  # fmt: skip
 
 
-def _criterion(world: World) -> srp.ParticipationPolicy:
-    return srp.participation.StatisticalAccuracy(world.initial, **world.constants)
-
-
-def _criterion_from_half(world: World) -> srp.ParticipationPolicy:
-    return srp.participation.StatisticalAccuracy(world.data.num_clients // 2, **world.constants)
-
-
-def _heuristic(world: World) -> srp.ParticipationPolicy:
-    return srp.participation.StatisticalAccuracy(world.initial)
-
-
-def _slow_shrinkage(world: World) -> srp.ParticipationPolicy:
-    """The heuristic with the shrinkage of a threshold proportional to c / (n s)."""
-    return srp.participation.StatisticalAccuracy(world.initial, shrinkage=0.5**0.5)
+def _stages(world: World, **options: Any) -> srp.ParticipationPolicy:
+    """FLANP's stages, which end by the heuristic unless the options are the constants of the criterion."""
+    return srp.participation.StatisticalAccuracy(**{"initial": world.initial} | options)
 
 
 def _all_clients(world: World) -> srp.ParticipationPolicy:
     """All clients in one stage, which ends by the criterion if its constants are known."""
     if world.constants:
-        return srp.participation.StatisticalAccuracy(world.data.num_clients, **world.constants)
+        return _stages(world, initial=world.data.num_clients, **world.constants)
     return srp.participation.Full()
-
-
-def _first_norm(world: World) -> srp.ParticipationPolicy:
-    """As `_slow_shrinkage`, starting at the first norm instead of half of it."""
-    return srp.participation.StatisticalAccuracy(world.initial, first_threshold=1.0, shrinkage=0.5**0.5)
-
-
-def _partial_work(world: World) -> srp.ParticipationPolicy:
-    return srp.participation.PartialWork(world.local_steps, ON_TIME)
 
 
 @srp.part
@@ -231,21 +206,30 @@ class RandomWork(srp.participation.Full):
         return cohort._replace(work=drawn.astype(cohort.work.dtype)), state
 
 
-def _random_work(world: World) -> srp.ParticipationPolicy:
-    return RandomWork(world.local_steps)
-
-
 SUBSET_POLICIES = {"random": srp.participation.Uniform, "fastest": srp.participation.Fastest}
+SHRINKAGE = 0.5**0.5  # of a threshold proportional to c / (n s); the heuristic's is 0.5
 CURVES = {
-    "flanp": Curve("FLANP", "#0072B2", "fedgate", _criterion),
-    "heuristic": Curve("FLANP, heuristic", "#56B4E9", "fedgate", _heuristic),
-    "gentle": Curve("FLANP by 1/sqrt(2)", "#56B4E9", "fedgate", _slow_shrinkage),
-    "half": Curve("FLANP, n0 = N / 2", "#56B4E9", "fedgate", _criterion_from_half),
-    "early": Curve("FLANP from the first norm", "#009E73", "fedgate", _first_norm),
+    "flanp": Curve("FLANP", "#0072B2", "fedgate", lambda world: _stages(world, **world.constants)),
+    "heuristic": Curve("FLANP, heuristic", "#56B4E9", "fedgate", _stages),
+    "gentle": Curve("FLANP by 1/sqrt(2)", "#56B4E9", "fedgate", lambda world: _stages(world, shrinkage=SHRINKAGE)),
+    "half": Curve(
+        "FLANP, n0 = N / 2", "#56B4E9", "fedgate",
+        lambda world: _stages(world, initial=world.data.num_clients // 2, **world.constants),
+    ),
+    "early": Curve(
+        "FLANP from the first norm", "#009E73", "fedgate",
+        lambda world: _stages(world, first_threshold=1.0, shrinkage=SHRINKAGE),
+    ),
     "fedgate": Curve("FedGATE", "#D55E00", "fedgate", _all_clients, style="--"),
     "fedavg": Curve("FedAvg", "#333333", "fedavg", _all_clients, style=":"),
-    "fednova": Curve("FedNova", "#882255", "fednova", _partial_work, by_step=True, style="-."),
-    "fednova_drawn": Curve("FedNova with random steps", "#CC79A7", "fednova", _random_work, by_step=True, style="-."),
+    "fednova": Curve(
+        "FedNova", "#882255", "fednova",
+        lambda world: srp.participation.PartialWork(world.local_steps, ON_TIME), by_step=True, style="-.",
+    ),
+    "fednova_drawn": Curve(
+        "FedNova with random steps", "#CC79A7", "fednova", lambda world: RandomWork(world.local_steps), by_step=True,
+        style="-.",
+    ),
     **{
         f"{kind}{k}": Curve(
             f"FedGATE, {k} {kind}", color, "fedgate",

@@ -1,6 +1,6 @@
-"""Tables of the README, from `results/table.csv`: `table.py --summarize` writes them, and a test compares.
+"""Tables of the README, from `results/table.csv`.
 
-Each table stands between `<!-- begin NAME -->` and `<!-- end NAME -->` in the README.
+python experiments/personalization/readme_tables.py
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from __future__ import annotations
 import csv
 import sys
 import textwrap
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +20,8 @@ import fedjax_srp as srp
 sys.path.append(str(Path(__file__).parents[1]))
 import pages
 
+HERE = Path(__file__).parent
+FILE = HERE / "results/table.csv"
 SIZE = (
     "not PFLlib's size: 100 of 2,250 training images a client in the mean, 20 of 2,000 rounds, 10 times its step size"
 )
@@ -126,13 +127,13 @@ def findings(rows: Rows) -> str:
     return "\n".join(lines)
 
 
-TABLES = {
-    "cpu": lambda file: accuracies(rows_of_scale(file, "cpu")),
-    "findings": lambda file: findings(rows_of_scale(file, "cpu")),
-    "full": lambda file: accuracies(rows_of_scale(file, "full")),
+PAGES: Mapping[Path, pages.Parts] = {
+    HERE / "README.md": {
+        "cpu": lambda: accuracies(rows_of_scale(FILE, "cpu")),
+        "findings": lambda: findings(rows_of_scale(FILE, "cpu")),
+        "full": lambda: accuracies(rows_of_scale(FILE, "full")),
+    },
 }
 
-
-def page(text: str, file: Path) -> str:
-    """Return the text of the README with its tables written anew."""
-    return pages.fill_page(text, {name: partial(make, file) for name, make in TABLES.items()})
+if __name__ == "__main__":
+    pages.write(PAGES)

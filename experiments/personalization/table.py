@@ -11,7 +11,6 @@ tables of the README beside this file. To train again, delete the rows.
 
 from __future__ import annotations
 
-import argparse
 import csv
 import shutil
 import sys
@@ -30,7 +29,8 @@ import fedjax_srp as srp
 from fedjax_srp.models.lenet import BLOCK, pooled_relu
 
 sys.path.append(str(Path(__file__).parents[1]))
-from curves import is_expected
+import pages
+import scripts
 
 HERE = Path(__file__).parent
 
@@ -136,22 +136,18 @@ def write(file: Path, rows: Iterable[dict[str, Any]]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scale", choices=SCALES, default="cpu")
+    parser = scripts.parser(__doc__, SCALES, "runs/personalization", "data-dir")
     parser.add_argument("--methods", nargs="+", metavar="NAME", choices=TRAININGS, default=list(TRAININGS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
-    parser.add_argument("--data-dir", type=Path, help="folder with prepared data sets")
-    parser.add_argument("--out", type=Path, default=Path("runs/personalization"), help="folder of the checkpoints")
     parser.add_argument("--results", type=Path, default=HERE / "results", help="folder of table.csv")
-    parser.add_argument("--readme", type=Path, default=HERE / "README.md", help="README whose tables are rewritten")
-    parser.add_argument("--summarize", action="store_true", help="train nothing: rewrite the tables")
+    parser.add_argument("--summarize", action="store_true", help="train nothing: rewrite the tables of the README")
     args = parser.parse_args(arguments)
     file = args.results / "table.csv"
     if args.summarize:
-        args.readme.write_text(readme_tables.page(args.readme.read_text("utf-8"), file), "utf-8")
+        pages.write(readme_tables.PAGES)
         return
     scale, data, model = SCALES[args.scale], None, None
-    try:
+    with scripts.reported_by(parser):
         for seed in args.seeds:
             for training in args.methods:
                 known = readme_tables.read(file)
@@ -166,10 +162,6 @@ def main(arguments: list[str] | None = None) -> None:
                 new = [facts | {"method": name} | result._asdict() for name, result in found.items()]
                 write(file, [*(row for row in known if row not in mine or row["method"] not in found), *new])
                 print(*(f"{row['method']}, seed {seed}: {row['last']} %" for row in new), sep="\n", flush=True)
-    except (ValueError, FileNotFoundError) as error:
-        if not is_expected(error):
-            raise
-        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ with a fine-tuned head.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -27,6 +26,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
 import curves
+import scripts
 
 import fedjax_srp as srp
 from fedjax_srp.history import History
@@ -159,9 +159,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = curves.parser(__doc__, SCALES, "runs/srpfl")
-    parser.add_argument("--seeds", type=int, help="default: those of the scale")
-    args: argparse.Namespace = parser.parse_args(arguments)
+    args = scripts.parser(__doc__, SCALES, "runs/srpfl", "seed", "seeds").parse_args(arguments)
     scale = SCALES[args.scale]
     srp.use_all_cores()
     data = srp.data.load("digits", num_clients=scale.num_clients, classes_per_client=3)

@@ -11,7 +11,6 @@ seeds already in the file do not run again. `cause_tables.py` makes the README's
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -21,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import pandas as pd
 from cause_tables import causes
-from paper import CODE_MLP, CODE_OWN, FIGURES, Setting, Study
+from paper import CODE_MLP, CODE_OWN, FIGURES, Setting, Study, scripts
 
 import fedjax_srp as srp
 from fedjax_srp.history import History
@@ -107,17 +106,13 @@ def read_rows(path: Path) -> list[dict]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = scripts.parser(__doc__, (), "runs/srpfl/causes", "data-dir", "results")
     parser.add_argument("--smoke", action="store_true", help="digits, 10 clients, 4 rounds")
     parser.add_argument("--settings", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="NAME")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--data-dir", type=Path, help="folder with prepared data sets")
-    parser.add_argument("--out", type=Path, default=Path("runs/srpfl/causes"), help="folder of the runs")
-    parser.add_argument("--results", type=Path, help="folder of the tables (default: that of the runs)")
     args = parser.parse_args(arguments)
     srp.use_all_cores()
-    results = args.results or args.out
-    results.mkdir(parents=True, exist_ok=True)
+    results = scripts.results_folder(args)
     studies = {
         name: Study(FIGURES[3], setting(name, args.smoke), args.out / name.replace(" ", "_"), args.data_dir, print)
         for name in args.settings

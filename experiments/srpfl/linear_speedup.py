@@ -34,6 +34,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
 import curves
+import scripts
 
 import fedjax_srp as srp
 from fedjax_srp import theory
@@ -170,7 +171,7 @@ def stored_results(path: Path, repeats: int, seed: int) -> dict[int, dict]:
 
 
 def main() -> None:
-    parser = curves.parser(__doc__, SCALES, "runs/linear_speedup")
+    parser = scripts.parser(__doc__, SCALES, "runs/linear_speedup", "seed")
     parser.add_argument("--init", choices=EXTRA_ROUNDS, default="moments")
     parser.add_argument("--stages", choices=("plain", "lemma"), default="plain")
     parser.add_argument("--clients", type=int, nargs="+", metavar="N", help="default: those of the scale")

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import shutil
 import sys
 import time
@@ -30,7 +29,7 @@ from fedjax_srp import methods
 from fedjax_srp.history import History, jsonable
 
 sys.path.append(str(Path(__file__).parents[1]))
-from curves import is_expected
+import scripts
 
 
 class Figure(NamedTuple):
@@ -267,7 +266,8 @@ class Study:
 
     def train(self, name: str, seeds: Sequence[int], together: bool) -> None:
         """Run the unfinished seeds with checkpoints: as one program, or one after the other."""
-        missing = [seed for seed in seeds if not self._finished(name, seed)]
+        finished = lambda seed: scripts.is_finished(self.run_folder(name, seed), self.describe_run(name, seed))  # noqa: E731
+        missing = [seed for seed in seeds if not finished(seed)]
         if not missing:
             return
         options = {
@@ -292,23 +292,11 @@ class Study:
             checkpoints = self.run_folder(name, seed) / "checkpoint"
             history = srp.simulate(method, self.data, key=jax.random.key(seed), checkpoint_dir=checkpoints, **options)
             self._save(history, name, seed)
-            shutil.rmtree(checkpoints, ignore_errors=True)
 
     def _save(self, history: History, name: str, seed: int) -> None:
-        config = {**history.config, "seed": seed, "arguments": self.describe_run(name, seed)}
-        dataclasses.replace(history, config=config).save(self.run_folder(name, seed))
+        scripts.keep(history, self.run_folder(name, seed), self.describe_run(name, seed))
         accuracy = f"{100 * history.final_accuracy:.1f} % ({history.evaluation})"
         self.log(f"{self.setting.title}: {name}, seed {seed}: {accuracy} after {history.host_seconds:.0f} s")
-
-    def _finished(self, name: str, seed: int) -> bool:
-        folder = self.run_folder(name, seed)
-        if not (folder / "summary.json").is_file():
-            return False
-        known = json.loads((folder / "config.json").read_text("utf-8"))["config"].get("arguments")
-        if known != self.describe_run(name, seed):
-            changed = [k for k, v in self.describe_run(name, seed).items() if (known or {}).get(k) != v]
-            raise ValueError(f"{folder} holds a run with other {', '.join(changed)}; give another --out, or delete it")
-        return True
 
     def histories(self, names: list[str], seeds: int) -> dict[str, list[History]]:
         """Return the histories of these curves, with the evaluation of each as default and this figure's times."""
@@ -326,21 +314,13 @@ class Study:
 
 
 def main(figure: int, arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=f"Figure {figure} of the SRPFL paper: {FIGURES[figure].title}; accuracy over simulated time."
+    doc = (
+        f"Figure {figure} of the SRPFL paper: {FIGURES[figure].title}; accuracy over simulated time.\n\n"
+        "Scale full is the paper's size, code has also the options of its code."
     )
-    parser.add_argument(
-        "--scale",
-        choices=SETTINGS,
-        default="cpu",
-        help="full: the paper's size; code: also its code's options",
-    )
+    parser = scripts.parser(doc, SETTINGS, "runs/srpfl", "seeds", "data-dir", "results")
     parser.add_argument("--datasets", nargs="+", metavar="NAME", help="default: every data set of the scale")
     parser.add_argument("--methods", nargs="+", metavar="NAME", choices=CURVES, default=list(CURVES))
-    parser.add_argument("--seeds", type=int, help="default: those of the scale for each data set")
-    parser.add_argument("--data-dir", type=Path, help="folder with prepared data sets")
-    parser.add_argument("--out", type=Path, default=Path("runs/srpfl"), help="folder of the runs (default runs/srpfl)")
-    parser.add_argument("--results", type=Path, help="folder of figure and tables (default: that of the runs)")
     parser.add_argument(
         "--together", action=argparse.BooleanOptionalAction, help="all seeds in one program (default: on accelerators)"
     )
@@ -355,7 +335,7 @@ def main(figure: int, arguments: list[str] | None = None) -> None:
     together = jax.default_backend() != "cpu" if args.together is None else args.together
     begin, columns = time.perf_counter(), {}
     say: Callable[[str], None] = lambda line: print(line, flush=True)  # noqa: E731
-    try:
+    with scripts.reported_by(parser):
         studies = [  # made before the first run, so that a missing file is reported at once
             Study(FIGURES[figure], settings[name], args.out / name, args.data_dir, say)
             for name in args.datasets or settings
@@ -365,9 +345,6 @@ def main(figure: int, arguments: list[str] | None = None) -> None:
             for training in dict.fromkeys(CURVES[curve].training for curve in args.methods):
                 study.train(training, range(seeds), together)
             columns[study.setting.title] = study.histories(args.methods, seeds)
-    except (ValueError, FileNotFoundError) as error:
-        if not is_expected(error):
-            raise
-        parser.error(str(error))
-    print(report(columns, figure, FIGURES[figure].title, args.results or args.out))
-    print(f"\nfigure{figure}.png in {args.results or args.out} ({time.perf_counter() - begin:.0f} s)")
+    results = scripts.results_folder(args)
+    print(report(columns, figure, FIGURES[figure].title, results))
+    print(f"\nfigure{figure}.png in {results} ({time.perf_counter() - begin:.0f} s)")

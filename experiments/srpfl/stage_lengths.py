@@ -22,7 +22,7 @@ from linear_speedup import (
     RANK,
     SAMPLES,
     STEP,
-    curves,
+    scripts,
 )  # fmt: skip
 
 import fedjax_srp as srp
@@ -63,7 +63,7 @@ def measure(num_clients: int, task_seed: int, repeats: int, init: str, lengths: 
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = curves.parser(__doc__, SCALES, "runs/stage_lengths")
+    parser = scripts.parser(__doc__, SCALES, "runs/stage_lengths", "seed")
     parser.add_argument("--init", choices=EXTRA_ROUNDS, default="moments")
     args = parser.parse_args(arguments)
     args.out.mkdir(parents=True, exist_ok=True)

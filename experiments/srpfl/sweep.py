@@ -11,12 +11,11 @@ after each cell: a row for each cell, seed, evaluation and evaluated round. A se
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 import pandas as pd
 from cause_tables import sweep
 from causes import FEDERATION, METHODS, score_rows, setting
-from paper import FIGURES, Study
+from paper import FIGURES, Study, scripts
 
 import fedjax_srp as srp
 
@@ -32,18 +31,14 @@ def study(args: argparse.Namespace, classes: int, images: int) -> Study:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = scripts.parser(__doc__, (), "runs/srpfl/sweep", "data-dir", "results")
     parser.add_argument("--smoke", action="store_true", help="digits, 10 clients, 4 rounds")
     parser.add_argument("--classes", type=int, nargs="+", default=CLASSES)
     parser.add_argument("--images", type=int, nargs="+", default=IMAGES)
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--data-dir", type=Path, help="folder with prepared data sets")
-    parser.add_argument("--out", type=Path, default=Path("runs/srpfl/sweep"), help="folder of the runs")
-    parser.add_argument("--results", type=Path, help="folder of the tables (default: that of the runs)")
     args = parser.parse_args(arguments)
     srp.use_all_cores()
-    results = args.results or args.out
-    results.mkdir(parents=True, exist_ok=True)
+    results = scripts.results_folder(args)
     rows = []
     for seed in range(args.seeds):
         for images in args.images:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -32,6 +33,9 @@ import fedjax_srp as srp
 from fedjax_srp import algorithms, participation
 from fedjax_srp.models.split import SplitModel
 from fedjax_srp.parts import Leaf
+
+sys.path.append(str(Path(__file__).parents[1]))
+import scripts
 
 EPOCHS = 4  # of a client that does all of its work in a round
 QUANTILES = 512
@@ -344,9 +348,8 @@ def cells(scale: Scale, names: Sequence[str], model: SplitModel, data: Any, trac
 
 def run_study(args: argparse.Namespace) -> None:
     """Run unfinished programs, and write the tables after each."""
-    scale, out = SCALES[args.scale], args.out / args.scale
-    results = args.results or out
-    results.mkdir(parents=True, exist_ok=True)
+    scale, out = SCALES[args.scale], args.out
+    results = scripts.results_folder(args)
     federation: dict[str, Any] = scale.federation | ({} if args.data_dir is None else {"data_dir": args.data_dir})
     loaded = make_stackable([srp.data.load(**federation, classes_per_client=classes) for classes in scale.classes])
     data = dict(zip(scale.classes, loaded, strict=True))
@@ -373,15 +376,13 @@ def run_study(args: argparse.Namespace) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scale", choices=SCALES, default="cpu")
+    parser = scripts.parser(__doc__, SCALES, "runs/stragglers", "data-dir", "results")
     parser.add_argument("--personalizations", nargs="+", default=["FedAvg", "FedRep", "Ditto", "LG", "FedPer"])
     parser.add_argument("--traces", type=Path, help="folder with traces of phones and networks (default: no phones)")
     parser.add_argument("--tabulate", action="store_true", help="write the tables of finished programs, run nothing")
-    parser.add_argument("--data-dir", type=Path, help="folder with prepared data sets")
-    parser.add_argument("--out", type=Path, default=Path("runs/stragglers"), help="folder of the arrays")
-    parser.add_argument("--results", type=Path, help="folder of the tables (default: that of the arrays)")
-    run_study(parser.parse_args(arguments))
+    args = parser.parse_args(arguments)
+    args.out /= args.scale
+    run_study(args)
 
 
 if __name__ == "__main__":

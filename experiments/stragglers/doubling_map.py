@@ -12,7 +12,6 @@ federations. `map_errors.csv` has the errors of the rules on these federations a
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
 import sys
@@ -30,6 +29,7 @@ from fedjax_srp import participation
 
 sys.path.append(str(Path(__file__).parents[1]))
 import curves
+import scripts
 
 COSTS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)  # in mean times of a client
 SIGMAS = (0.0, 0.25, 0.5, 1.0, 1.5)  # of log-normal times, mean 1
@@ -198,18 +198,13 @@ def draw(points: pd.DataFrame, path: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scale", choices=SCALES, default="cpu")
-    parser.add_argument("--out", type=Path, default=Path("runs/stragglers/map"), help="folder of the arrays")
-    parser.add_argument("--results", type=Path, help="folder of the tables (default: that of the arrays)")
-    args = parser.parse_args(arguments)
-    scale, out = SCALES[args.scale], args.out / args.scale
-    results = args.results or out
-    results.mkdir(parents=True, exist_ok=True)
+    args = scripts.parser(__doc__, SCALES, "runs/stragglers/map", "results").parse_args(arguments)
+    scale, args.out = SCALES[args.scale], args.out / args.scale
+    results = scripts.results_folder(args)
     rows: list[dict] = []
     for num_clients in scale.clients:
         for length in (None, *scale.lengths):
-            rows += train(scale, num_clients, length, out)
+            rows += train(scale, num_clients, length, args.out)
     frame = pd.DataFrame(rows)
     frame.to_csv(results / "map_rounds.csv", index=False, float_format="%.4f")
     points, factor = speed_ups(rounds_needed(frame), scale)

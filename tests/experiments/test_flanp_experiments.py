@@ -13,6 +13,7 @@ import fedjax_srp as srp
 
 sys.path.append(str(Path(__file__).parents[2] / "experiments"))
 sys.path.append(str(Path(__file__).parents[2] / "experiments" / "flanp"))
+import criterion_for_fedrep
 import fixed_target
 import panels
 import time_ratios
@@ -111,6 +112,15 @@ def test_random_steps_are_drawn_anew_for_each_client_and_round():
     first, second = (policy.select(jax.random.key(i), state, times)[0].work for i in range(2))
     assert {*first.tolist()} == {*range(1, 6)}  # 1, ..., 2 tau - 1
     assert (first != second).any()
+
+
+def test_criterion_for_fedrep_begins_with_the_given_seed(monkeypatch):
+    loaded = []
+    monkeypatch.setattr(srp, "use_all_cores", lambda: None)  # the devices of this process are already set
+    monkeypatch.setattr(srp.data, "load", lambda *_, seed, **__: loaded.append(seed) or sys.exit())
+    with pytest.raises(SystemExit):
+        criterion_for_fedrep.main(["--scale", "smoke", "--seed", "3"])
+    assert loaded == [3]
 
 
 def test_smoothness_of_logistic_regression_bounds_its_hessian():

@@ -18,7 +18,6 @@ from fedjax_srp.engine.checkpoint import Checkpoints
 sys.path.append(str(Path(__file__).parents[2] / "experiments" / "srpfl"))
 import cause_tables
 import causes
-import every_round
 import paper
 import paper_tables
 import sweep
@@ -82,7 +81,7 @@ def test_a_run_gives_both_curves_and_is_not_repeated(tmp_path):
     again.train("fedavg", range(2), together=False)
     assert not more
     changed, _ = make_study(3, tmp_path, SETTING._replace(num_rounds=3))
-    with pytest.raises(ValueError, match="holds a run with other num_rounds; give another --out"):
+    with pytest.raises(ValueError, match="holds a run with other num_rounds; give another folder, or delete it"):
         changed.train("fedavg", range(2), together=False)
 
 
@@ -160,19 +159,6 @@ def test_factors_have_the_bounds_of_the_grid():
     never = paper_tables.compare(curves, 0.93).set_index("method").loc["srpfl"]  # FedRep's time is censored: no factor
     assert np.isfinite(never["time_0"])
     assert np.isnan(never[["speed_up_0", "least_speed_up_0", "most_speed_up_0"]].to_numpy(float)).all()
-
-
-def test_every_round_finds_the_first_round_at_the_target(trained, tmp_path):
-    """A run that stops at the target agrees with a full run; targets out of reach are censored."""
-    one, _ = make_study(3, trained)
-    (run,) = one.histories(["fedavg_ft"], 1)["fedavg_ft"]
-    goal = float(run.mean_accuracy[0])
-    pd.DataFrame({"target": [goal, 1.0, goal, 1.0]}).to_csv(tmp_path / "table.csv")
-    goals = every_round.targets(tmp_path / "table.csv")
-    assert goals == {0.95: goal, 0.99: 1.0}
-    near, far = every_round.measure(one, "fedavg_ft", 0, goals)
-    assert (near["round"], near["time"]) == (1, run.compute_time[0])
-    assert (far["round"], far["time"]) == (0, np.inf)
 
 
 @pytest.mark.parametrize(

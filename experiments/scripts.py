@@ -1,0 +1,82 @@
+"""Shared code of the scripts: command line, expected errors, and runs that are kept in folders."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import shutil
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import fedjax_srp as srp
+from fedjax_srp._checks import is_ours
+from fedjax_srp.history import History
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "seed": {"type": int, "default": 0},
+    "seeds": {"type": int, "help": "number of seeds; default: that of the scale"},
+    "devices": {"type": int, "help": "default: all cores"},
+    "data-dir": {"type": Path, "help": "folder with prepared data sets"},
+    "results": {"type": Path, "help": "folder of figures and tables; default: that of the runs"},
+}
+
+
+def parser(doc: str | None, scales: Iterable[str], out: str, *options: str) -> argparse.ArgumentParser:
+    """Return a parser with --scale, --out and these of `OPTIONS`."""
+    found = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if scales:
+        found.add_argument("--scale", choices=scales, default="cpu")
+    found.add_argument("--out", type=Path, default=Path(out), help=f"folder of the runs; default: {out}")
+    for option in options:
+        found.add_argument(f"--{option}", **OPTIONS[option])
+    return found
+
+
+def results_folder(args: argparse.Namespace) -> Path:
+    """Return the folder of figures and tables, which exists."""
+    folder = args.results or args.out
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def use_cores(args: argparse.Namespace) -> None:
+    """Make every core a device, unless --devices is 1."""
+    if args.devices != 1:
+        srp.use_all_cores()
+
+
+@contextlib.contextmanager
+def reported_by(command: argparse.ArgumentParser) -> Iterator[None]:
+    """Report an error that the package or a script raised on purpose as one of the command line."""
+    try:
+        yield
+    except (ValueError, FileNotFoundError) as error:
+        file = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
+        if not (is_ours(error) or file.is_relative_to(Path(__file__).parent)):
+            raise
+        command.error(str(error))
+
+
+def is_finished(folder: Path, facts: Mapping[str, Any]) -> bool:
+    """Return True if a folder holds the run that these facts determine.
+
+    Raises:
+        ValueError: the folder holds another run.
+    """
+    if not (folder / "summary.json").is_file():
+        return False
+    known = json.loads((folder / "config.json").read_text("utf-8"))["config"].get("arguments") or {}
+    if changed := [name for name, value in facts.items() if known.get(name) != value]:
+        raise ValueError(f"{folder} holds a run with other {', '.join(changed)}; give another folder, or delete it")
+    return True
+
+
+def keep(history: History, folder: Path, facts: Mapping[str, Any], **options: Any) -> None:
+    """Save a finished run with the facts that determine it, and remove its checkpoints."""
+    config = {**history.config, "seed": facts["seed"], "arguments": facts}
+    dataclasses.replace(history, config=config).save(folder, **options)
+    shutil.rmtree(folder / "checkpoint", ignore_errors=True)
