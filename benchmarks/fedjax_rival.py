@@ -13,21 +13,18 @@ a device for each core; rounds of both alternate, and ratios are medians over pa
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import json
 import os
-import subprocess
 import sys
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from harness.measure import Rounds, arrays, paired, synthetic
+from harness.command import Child, parser, serve, write
+from harness.measure import Rounds, arrays, machine, paired, seconds, synthetic
 
 import fedjax_srp as srp
 
@@ -90,74 +87,39 @@ def fedjax_rounds(clients: int) -> dict[str, Callable[[], None]]:
         state["body"] = fedjax.tree_util.tree_mean(bodies)
         jax.block_until_ready(state["body"])
 
-    return {"fedavg": round_of_fedavg, "fedrep": round_of_fedrep}
-
-
-def serve(clients: int) -> None:
-    """Times a round of the method that each line asks for."""
-    rounds = fedjax_rounds(clients)
+    rounds = {"fedavg": round_of_fedavg, "fedrep": round_of_fedrep}
     for function in rounds.values():
         function()
-    print("ready", flush=True)
-    for line in sys.stdin:
-        begin = time.perf_counter()
-        rounds[line.strip()]()
-        print(time.perf_counter() - begin, flush=True)
+    return rounds
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--fedjax", type=Path, required=True, help="a git checkout of google/fedjax")
-    parser.add_argument("--haiku", type=Path, help="folder with dm-haiku and jmp, if this environment has none")
-    parser.add_argument("--clients", type=int, default=100)
-    parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if not (args.fedjax / "fedjax" / "__init__.py").is_file():
-        parser.error(f"--fedjax {args.fedjax}: no checkout of google/fedjax; git clone it and give its folder")
+    command = parser(__doc__, 9)
+    command.add_argument("--fedjax", type=Path, required=True, help="a git checkout of google/fedjax")
+    command.add_argument("--haiku", type=Path, help="folder with dm-haiku and jmp, if this environment has none")
+    command.add_argument("--clients", type=int, default=100)
+    command.add_argument("--serve", action="store_true", help="run FedJAX's rounds on request")
+    args = command.parse_args()
     if args.serve:
-        serve(args.clients)
+        serve(fedjax_rounds(args.clients))
         return
-    folders = [args.fedjax, *([args.haiku] if args.haiku else [])]
+    folders = [args.fedjax, *filter(None, [args.haiku])]
     path = os.pathsep.join([*(str(folder.resolve()) for folder in folders), *filter(None, sys.path)])
-    command = [sys.executable, __file__, "--fedjax", str(args.fedjax), "--clients", str(args.clients), "--serve"]
-    environment = os.environ | {"PYTHONPATH": path}
-    rival = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
-    assert rival.stdin is not None
-    assert rival.stdout is not None
-    if rival.stdout.readline().strip() != "ready":
-        parser.error(f"--fedjax {args.fedjax}: FedJAX did not start; its message is above")
-    cores = srp.use_all_cores()
+    words = ["--fedjax", str(args.fedjax), "--clients", str(args.clients), "--serve"]
+    rival = Child([sys.executable, __file__, *words], PYTHONPATH=path)
+    srp.use_all_cores()
     data = synthetic(args.clients, EXAMPLES, tests=1)
-    model = srp.models.MLP(data.example_shape, data.num_classes)
-    sgd = srp.SGD(RATE)
+    model, training = srp.models.MLP(data.example_shape, data.num_classes), srp.Training(srp.SGD(RATE))
     ours = {
-        "fedavg": Rounds(srp.algorithms.FedAvg(model, srp.Training(sgd)), data),
-        "fedrep": Rounds(srp.algorithms.FedRep(model, srp.Training(sgd), head_epochs=HEAD_EPOCHS), data),
+        "fedavg": Rounds(srp.algorithms.FedAvg(model, training), data),
+        "fedrep": Rounds(srp.algorithms.FedRep(model, training, head_epochs=HEAD_EPOCHS), data),
     }
-    facts = {"device": jax.devices()[0].device_kind, "cores": cores, "jax": jax.__version__, "clients": args.clients}
     results: dict[str, Any] = {}
     for name, run in ours.items():
-
-        def theirs(name: str = name) -> float:
-            assert rival.stdin is not None
-            assert rival.stdout is not None
-            print(name, file=rival.stdin, flush=True)
-            return float(rival.stdout.readline())
-
-        def own(run: Rounds = run) -> float:
-            begin = time.perf_counter()
-            run()
-            return time.perf_counter() - begin
-
-        results[name] = paired(own, theirs, args.repeats)
+        results[name] = paired(partial(seconds, run), lambda name=name: rival.seconds(name)[0], args.repeats)
         print(f"{name}: " + "  ".join(f"{key} {value:.4g}" for key, value in results[name].items()), flush=True)
-    rival.stdin.close()
-    rival.wait()
-    if args.out:
-        rounded = {name: {key: float(np.round(v, 4)) for key, v in found.items()} for name, found in results.items()}
-        args.out.write_text(json.dumps(facts | {"repeats": args.repeats, "results": rounded}, indent=1) + "\n", "utf-8")
+    rival.close()
+    write(args.out, machine() | {"clients": args.clients, "repeats": args.repeats, "results": results})
 
 
 if __name__ == "__main__":

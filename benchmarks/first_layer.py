@@ -8,17 +8,15 @@ round, medians and quartiles, ratios of pairs, and compile time, together with t
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
-import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-from harness.measure import Rounds, in_turn, machine, seconds, summary, synthetic
+from harness.command import parser, write
+from harness.measure import Rounds, in_turn, machine, ratios, seconds, summary, synthetic
 
 import fedjax_srp as srp
 from fedjax_srp.algorithms import local
@@ -105,32 +103,29 @@ def measured(case: Case, num_clients: int, repeats: int) -> dict[str, Any]:
     for rounds in ways.values():
         rounds()
     times = in_turn({way: functools.partial(seconds, rounds) for way, rounds in ways.items()}, repeats)
-    ratios = [plain / span for plain, span in zip(times["plain"], times["span"], strict=True)]
     return {
         "case": case._asdict(),
         "seconds": {way: summary(each) for way, each in times.items()},
-        "plain_over_span": summary(ratios),
+        "plain_over_span": summary(ratios(times, "plain", "span")),
         "compile_seconds": {way: rounds.compile_seconds for way, rounds in ways.items()},
         "chosen": any(chosen),
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clients", type=int, default=20)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--cases", type=re.compile, default=re.compile(""), help="regular expression of names of cases")
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
+    command = parser(__doc__, 7)
+    command.add_argument("--clients", type=int, default=20)
+    command.add_argument(
+        "--cases", type=re.compile, default=re.compile(""), help="regular expression of names of cases"
+    )
+    args = command.parse_args()
     srp.use_all_cores()
     results: dict[str, Any] = {"machine": machine(), "clients": args.clients, "cases": {}}
     for case in (case for case in CASES if args.cases.search(case.name)):
         found = results["cases"][case.name] = measured(case, args.clients, args.repeats)
         ratio, choice = found["plain_over_span"], "span" if found["chosen"] else "plain"
         print(f"{case.name}: {ratio['median']:.2f} ({ratio['quartiles']}) times as fast, chosen: {choice}", flush=True)
-        if args.out:
-            args.out.parent.mkdir(parents=True, exist_ok=True)
-            args.out.write_text(json.dumps(results, indent=1) + "\n", "utf-8")
+        write(args.out, results)
 
 
 if __name__ == "__main__":

@@ -4,22 +4,20 @@
 
 All clients take part, with the network 128-64 of FLANP's experiments on random images of 28 x 28. "fedgate" has no
 criterion; "fedgate with criterion" is `statistical_accuracy` that starts with all clients, so that its rounds are those
-of FLANP's last stage: one more pass over all examples of each client. A repeat times every contender once, in a
-rotating order, and ratios are medians over repeats. The process is bound to one core and its CPU time is measured, so
-that other processes disturb it little. Linux only.
+of FLANP's last stage: one more pass over all examples of each client. Contenders are timed in turn, and ratios are
+medians over repeats. The process is bound to one core and its CPU time is measured, so that other processes disturb it
+little. Linux only.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import statistics
-import time
-from pathlib import Path
+from functools import partial
 from typing import Any, NamedTuple
 
-from harness.measure import Rounds, synthetic
+import numpy as np
+from harness.command import parser, write
+from harness.measure import Rounds, cpu_seconds, in_turn, ratios, synthetic
 
 import fedjax_srp as srp
 
@@ -55,38 +53,25 @@ def contenders(case: Case) -> dict[str, Rounds]:
 
 def measure(case: Case, repeats: int) -> dict[str, dict[str, Any]]:
     """Seconds of CPU time a round and ratio to FedAvg of each contender: medians, and quartiles of the ratio."""
-    runs = contenders(case)
-    taken: dict[str, list[float]] = {name: [] for name in runs}
-    for repeat in range(repeats):
-        names = list(runs)
-        for name in names[repeat % 3 :] + names[: repeat % 3]:
-            begin = time.process_time()
-            runs[name]()
-            taken[name].append(time.process_time() - begin)
+    times = in_turn({name: partial(cpu_seconds, run) for name, run in contenders(case).items()}, repeats, 0.0)
     found = {}
-    for name, times in taken.items():
-        ratios = [mine / fedavg for mine, fedavg in zip(times, taken["fedavg"], strict=True)]
-        low, middle, high = statistics.quantiles(ratios, n=4)
-        found[name] = {"cpu_seconds": statistics.median(times), "ratio": middle, "quartiles": [low, high]}
+    for name, taken in times.items():
+        low, middle, high = np.quantile(ratios(times, name, "fedavg"), (0.25, 0.5, 0.75)).tolist()
+        found[name] = {"cpu_seconds": float(np.median(taken)), "ratio": middle, "quartiles": [low, high]}
     return found
 
 
 def main() -> None:
     """Prints a line for each method and case."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
+    args = parser(__doc__, 15).parse_args()
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     results = {}
     for title, case in CASES.items():
         results[title] = measure(case, args.repeats)
         print(title)
         for name, row in results[title].items():
-            spread = " to ".join(f"{value:.2f}" for value in row["quartiles"])
-            print(f"  {name:24s} {row['cpu_seconds']:.3f} s, ratio {row['ratio']:.2f} ({spread})", flush=True)
-        if args.out:
-            args.out.write_text(json.dumps({"repeats": args.repeats, "cases": results}, indent=1) + "\n")
+            print(f"  {name:24s}", "  ".join(f"{what} {value}" for what, value in row.items()), flush=True)
+        write(args.out, {"repeats": args.repeats, "cases": results})
 
 
 if __name__ == "__main__":

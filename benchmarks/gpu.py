@@ -98,9 +98,9 @@ def measure(
     results: dict[str, Any] = about | {"machine": known.get("machine"), "cases": dict(before)}
 
     def on_result(name: str, found: children.Result) -> None:
-        if name == cases[0].name and found["status"] != children.DONE:
-            raise ValueError(f"{name}: {found['message']}")
-        if name == cases[0].name and found["status"] == children.DONE:
+        if name == cases[0].name:
+            if found["status"] != children.DONE:
+                raise ValueError(f"{name}: {found['message']}")
             machine = found["result"]
             for what in SAME if results["machine"] else ():
                 if machine[what] != results["machine"][what]:
@@ -110,7 +110,6 @@ def measure(
                     )
             results["machine"] = machine
         results["cases"][name] = settings[name] | found
-        _compare_with_limits(results["cases"])
         say(line(name, results["cases"][name]))
         if out is not None:
             out.parent.mkdir(parents=True, exist_ok=True)
@@ -122,47 +121,25 @@ def measure(
     return results
 
 
-def _compare_with_limits(cases: dict[str, Any]) -> None:
-    """Add the fraction of the device's bandwidth that the least traffic of a round takes."""
-    rate = cases.get("limits", {}).get("result", {}).get("memory_bytes_per_second")
-    for found in cases.values():
-        result = found.get("result", {})
-        if rate and result.get("least_bytes") and "seconds" in result:
-            result["fraction_of_bandwidth"] = result["least_bytes"] / rate / result["seconds"]["median"]
-
-
 def source() -> str:
     """A checksum of the package and the benchmarks: results of one file come from one version."""
-    files = sorted([*(HERE.parent / "fedjax_srp").rglob("*.py"), *HERE.glob("*.py")])
+    files = sorted([*(HERE.parent / "fedjax_srp").rglob("*.py"), *HERE.rglob("*.py")])
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
+
+
+SHOWN = ("seconds", "rival_seconds", "rival_over_ours", "apart", "compile_seconds", "message")
 
 
 def line(name: str, found: dict[str, Any]) -> str:
     """One line about a case."""
-    result = found.get("result", {})
-    shown = [found["status"]] if found["status"] != children.DONE else []
-    if "seconds" in result:
-        low, high = result["seconds"]["quartiles"]
-        shown.append(f"{_time(result['seconds']['median'])} ({_time(low)} to {_time(high)})")
-    for cohort, of_cohort in result.get("seconds_by_cohort", {}).items():
-        shown.append(f"n = {cohort}: {_time(of_cohort['median'])}")
-    if "rival_over_ours" in result:
-        shown.append(f"rival {_time(result['rival_seconds']['median'])}, {result['rival_over_ours']['median']:.2f}x")
-    if "fraction_of_bandwidth" in result:
-        shown.append(f"{100 * result['fraction_of_bandwidth']:.0f} % of the bandwidth")
-    if "memory_bytes_per_second" in result:
-        shown.append(f"{result['memory_bytes_per_second'] / 1e9:.4g} GB/s, {result['matrix_flops'] / 1e12:.3g} TFLOP/s")
-    if "apart" in result:
-        shown.append(f"apart {result['apart'] if isinstance(result['apart'], str) else format(result['apart'], '.1e')}")
-    if "compile_seconds" in result:
-        shown.append(f"compiled in {result['compile_seconds']:.1f} s")
-    if found.get("message"):
-        shown.append(found["message"])
-    return f"{name:44s} {', '.join(shown) or 'done'}"
-
-
-def _time(value: float) -> str:
-    return f"{1e3 * value:.3g} ms" if value < 1 else f"{value:.3g} s"
+    facts = found.get("result", {}) | found
+    medians = {f"n = {n}": of["median"] for n, of in facts.get("seconds_by_cohort", {}).items()}
+    medians |= {what: facts[what] for what in SHOWN if what in facts}
+    medians = {what: value["median"] if isinstance(value, dict) else value for what, value in medians.items()}
+    shown = (
+        f"{what} {value:.3g}" if isinstance(value, float) else f"{what} {value}" for what, value in medians.items()
+    )
+    return f"{name:44s} {', '.join([found['status'], *shown])}"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -190,7 +167,7 @@ def main(arguments: list[str] | None = None) -> int:
         cases = gpu_parts.figures(args.quick, args.data_dir, args.runs)
         limits = children.Limits(args.seconds, args.seconds)
     else:
-        cases = gpu_parts.PARTS[args.part](gpu_parts.QUICK if args.quick else gpu_parts.FULL)
+        cases = gpu_parts.cases(args.part, args.quick)
         limits = children.Limits(args.seconds, args.case_seconds)
     begin = time.perf_counter()
     try:

@@ -179,15 +179,19 @@ def _check_scores(folder: Path, run: Rounds, world: Workload, how: Options) -> d
     return found
 
 
-def _add_check(found: dict[str, Any], check: Callable[[], dict[str, Any]]) -> None:
-    """Add the results of a check; an error that is not hopeless is added as `wrong`, and the case is still timed."""
+def _add_check(found: dict[str, Any], check: Callable[[], dict[str, Any]], **renamed: str) -> None:
+    """Add the results of a check, or some of them under other names.
+
+    An error that is not hopeless is added as `wrong`, and the case is still timed.
+    """
     try:
-        found.update(check())
+        facts = check()
     except WrongError as error:
         if error.is_hopeless:
             raise
-        found.update(error.found)
+        facts = error.found
         found.setdefault("wrong", []).append(str(error))
+    found.update({name: facts[before] for name, before in renamed.items()} or facts)
 
 
 def _warm(folder: Path, world: Workload, how: Options) -> tuple[Rounds, dict[str, Any]]:
@@ -255,9 +259,9 @@ def rounds(
     if equal_to is not None:
         other = stored(folder, equal_to, "")
         distance, where = difference(state, other, stored(folder, world.reference, "begin "))
-        between: dict[str, Any] = {"wrong": found.pop("wrong", [])}
-        _add_check(between, lambda: check_difference(distance, where, BOUNDS["highest"], repr(equal_to)))
-        found |= {"equal_bits": max(distance) == 0, "apart_from_that": between["apart"], "wrong": between["wrong"]}
+        check = functools.partial(check_difference, distance, where, BOUNDS["highest"], repr(equal_to))
+        _add_check(found, check, apart_from_that="apart")
+        found["equal_bits"] = max(distance) == 0
     times = [seconds(run) / world.length for _ in range(repeats)]
     return found | {"seconds": summary(times), "least_bytes": least_bytes(world), **_program_facts(run)}
 
@@ -296,11 +300,8 @@ def rival(*, folder: Path, name: str, world: Workload, how: Options, repeats: in
             loop()
         states = [loop.states[client] for client in range(world.clients)]
         stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *map(jax.device_get, states))
-        checked: dict[str, Any] = {"wrong": found.pop("wrong", [])}
-        _add_check(
-            checked, lambda: _check_state(folder, trained_arrays(loop.server, stacked, world.clients), world, how)
-        )
-        found |= {"rival_apart": checked["apart"], "wrong": checked["wrong"]}
+        trained = trained_arrays(loop.server, stacked, world.clients)
+        _add_check(found, lambda: _check_state(folder, trained, world, how), rival_apart="apart")
         theirs: Callable[[], Any] = loop
     else:
         from harness import torch_loop
@@ -308,8 +309,7 @@ def rival(*, folder: Path, name: str, world: Workload, how: Options, repeats: in
         found["rival_precision"] = torch_loop.multiply_as(how.precision)
         net = torch_loop.mlp(math.prod(world.shape), world.widths)
         torch_rounds = torch_loop.TorchLoop(net, arrays(made.data), cache=against == "torch, features cached")
-        named = f"{world.algorithm}_round" if not world.judged else "fine_tuned_evaluation"
-        theirs = getattr(torch_rounds, named)
+        theirs = getattr(torch_rounds, "fine_tuned_evaluation" if world.judged else f"{world.algorithm}_round")
         found["rival_device"] = str(torch_rounds.device)
         for _ in range(WARM - 1):
             theirs()

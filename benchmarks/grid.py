@@ -12,22 +12,20 @@ array, and the number of predictions that differ in the last evaluation.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import resource
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from harness.measure import synthetic
+from harness.command import parser, write
+from harness.measure import cpu_seconds, in_turn, machine, ratios, synthetic
 
 import fedjax_srp as srp
 
@@ -62,17 +60,14 @@ def difference(ours: list[srp.History], theirs: list[srp.History]) -> dict[str, 
 def compared(ways: dict[str, Any], repeats: int) -> dict[str, float]:
     """Processor seconds of both ways, in turn."""
     histories: dict[str, list[srp.History]] = {}
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(1 + repeats):
-        for name, way in ways.items():
-            begin = time.process_time()
-            histories[name] = way()
-            seconds[name].append(time.process_time() - begin)
-    running = {name: statistics.median(found[1:]) for name, found in seconds.items()}
-    ratios = [b / a for a, b in zip(seconds["together"][1:], seconds["one_by_one"][1:], strict=True)]
-    result = {f"compile_{name}": found[0] - running[name] for name, found in seconds.items()}
+    run = lambda name: histories.update({name: ways[name]()})  # noqa: E731
+    times = in_turn({name: partial(cpu_seconds, partial(run, name)) for name in ways}, 1 + repeats, 0.0)
+    first = {name: taken.pop(0) for name, taken in times.items()}
+    running = {name: statistics.median(taken) for name, taken in times.items()}
+    over = ratios(times, "one_by_one", "together")
+    result = {f"compile_{name}": first[name] - running[name] for name in ways}
     result |= {f"run_{name}": found for name, found in running.items()}
-    result |= {"run_ratio": statistics.median(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios)}
+    result |= {"run_ratio": statistics.median(over), "ratio_min": min(over), "ratio_max": max(over)}
     return result | difference(histories["together"], histories["one_by_one"])
 
 
@@ -94,29 +89,21 @@ def processes(number: int, rounds: int) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("rounds", 20), ("repeats", 3), ("processes", 2), ("devices", None)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--skip-large", action="store_true")
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
-    devices = srp.use_all_cores(args.devices)
+    command = parser(__doc__, 3)
+    for name, default in (("rounds", 20), ("processes", 2), ("devices", None)):
+        command.add_argument(f"--{name}", type=int, default=default)
+    args = command.parse_args()
+    srp.use_all_cores(args.devices)
     results: dict[str, Any] = {}
     data = srp.data.load("digits", num_clients=50, classes_per_client=3)
     results["digits, 16 points"] = compared(runs_of(data, args.rounds, SMALL, POINTS), args.repeats)
     print(json.dumps(results, indent=1), flush=True)
-    if not args.skip_large:
-        images = synthetic(10, 150, 50, (28, 28))
-        results["784-512-256-64-10, 4 points"] = compared(runs_of(images, 1, LARGE, POINTS[:4]), args.repeats)
-        print(json.dumps(results, indent=1), flush=True)
-    if args.processes:
-        results["a process a run"] = {"each": processes(args.processes, args.rounds)}
-    machine = {"device": jax.devices()[0].device_kind, "num_devices": devices, "cores": os.cpu_count()}
-    found = {"machine": machine | {"jax": jax.__version__}, "rounds": args.rounds, "repeats": args.repeats}
-    found["processor_seconds"] = results
-    print(json.dumps(found, indent=1))
-    if args.out:
-        args.out.write_text(json.dumps(found, indent=1) + "\n")
+    images = synthetic(10, 150, 50, (28, 28))
+    results["784-512-256-64-10, 4 points"] = compared(runs_of(images, 1, LARGE, POINTS[:4]), args.repeats)
+    results["a process a run"] = {"each": processes(args.processes, args.rounds)}
+    print(json.dumps(results, indent=1))
+    facts = {"machine": machine(), "rounds": args.rounds, "repeats": args.repeats}
+    write(args.out, facts | {"processor_seconds": results})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Time of LeNet-5 on images of CIFAR's shape, compared with PyTorch, in turn.
 
-    python benchmarks/lenet.py [--repeats 5] [--clients 20] [--out benchmarks/results/NAME.json] [--skip-torch]
+    python benchmarks/lenet.py [--repeats 5] [--clients 20] [--out benchmarks/results/NAME.json]
 
 Clients of 100 training and 50 test images of 32 x 32 x 3, batches of 10; the images are random unless --data-dir holds
 a prepared CIFAR-10. Every ratio is the median over interleaved pairs, without compile time. Two rivals: "loop" iterates
@@ -11,19 +11,13 @@ processes, so measure on an idle machine.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import importlib.util
-import json
-import os
-import platform
-import statistics
 from functools import partial
-from pathlib import Path
 
-import jax
 import numpy as np
-from harness.measure import Rounds, arrays, limits, paired, seconds, synthetic
+from harness.command import parser, write
+from harness.measure import Rounds, arrays, limits, machine, paired, seconds, synthetic
 
 import fedjax_srp as srp
 
@@ -35,16 +29,17 @@ TRAINING = 3 * sum(FORWARD) - FORWARD[0]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--clients", type=int, default=20)
-    parser.add_argument("--data-dir")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--skip-torch", action="store_true", help="only time this package")
-    args = parser.parse_args()
-    if not args.skip_torch and importlib.util.find_spec("torch") is None:
-        parser.error("the rival needs PyTorch: pip install torch, or --skip-torch")
+    command = parser(__doc__, 5)
+    command.add_argument("--clients", type=int, default=20)
+    command.add_argument("--data-dir")
+    args = command.parse_args()
+    if importlib.util.find_spec("torch") is None:
+        command.error("the rival needs PyTorch: pip install torch")
+    import torch
+    from harness.torch_loop import Processes, TorchLoop, lenet5
+
     cores = srp.use_all_cores()
+    torch.set_num_threads(cores)
     if args.data_dir:
         options = {"classes_per_client": 5, "max_examples": EXAMPLES, "data_dir": args.data_dir}
         data = srp.data.load("cifar10", num_clients=args.clients, **options)
@@ -56,64 +51,32 @@ def main() -> None:
         results[name] = result
         print(f"{name:52s}", "  ".join(f"{key} {value:.4g}" for key, value in result.items()), flush=True)
 
-    print(f"{jax.device_count()} x {jax.devices()[0].device_kind}, jax {jax.__version__}; seconds, medians")
     report("matrix products, all devices", {"gflops": limits(1024)["matrix_flops"] / 1e9})
-    sgd = srp.SGD(0.01, momentum=0.5)
+    training = srp.Training(srp.SGD(0.01, momentum=0.5))
     model = srp.models.LeNet5((32, 32, 3), data.num_classes)
     augmented = dataclasses.replace(model, augment=srp.models.augmentation("crop_flip", data))
-    algorithms = {
-        "local training": (srp.algorithms.FedAvg(model), TRAINING),
-        "FedRep round": (srp.algorithms.FedRep(model, srp.Training(sgd)), sum(FORWARD) + TRAINING),
+    cases = {  # algorithm, operations of an image, and the ways in which PyTorch computes the same
+        "local training": (srp.algorithms.FedAvg(model), TRAINING, ({},)),
+        "FedRep round": (srp.algorithms.FedRep(model, training), sum(FORWARD) + TRAINING, ({}, {"cache": True})),
         "FedRep round, crop and flip": (
-            srp.algorithms.FedRep(augmented, srp.Training(sgd)),
-            10 * sum(FORWARD) + TRAINING,
+            srp.algorithms.FedRep(augmented, training), 10 * sum(FORWARD) + TRAINING, ({"augment": True},),
         ),
-    }
-    runs, images = {}, int(np.sum(data.train_counts))
-    for name, (algorithm, _) in algorithms.items():
-        runs[name] = Rounds(algorithm, data)
-        report(f"compile: {name}", {"ours": runs[name].compile_seconds})
-
-    def measured(what: str, ours: str, result: dict[str, float]) -> None:
-        report(what, {**result, "our_gflops": images * algorithms[ours][1] / result["ours"] / 1e9})
-
-    if args.skip_torch:
-        for name, run in runs.items():
-            measured(name, name, {"ours": statistics.median(seconds(run) for _ in range(args.repeats))})
-    else:
-        import torch
-        from harness.torch_loop import TorchLoop, lenet5
-        from torch_processes import Processes
-
-        torch.set_num_threads(cores)
-        examples = arrays(data)
-        for what, method, options in (
-            ("local training", "fedavg_round", {}),
-            ("FedRep round", "fedrep_round", {}),
-            ("FedRep round", "fedrep_round", {"cache": True}),
-            ("FedRep round, crop and flip", "fedrep_round", {"augment": True}),
-        ):
+    }  # fmt: skip
+    images, examples = int(np.sum(data.train_counts)), arrays(data)
+    for name, (algorithm, operations, ways) in cases.items():
+        ours = Rounds(algorithm, data)
+        report(f"compile: {name}", {"ours": ours.compile_seconds})
+        method = "fedavg_round" if name == "local training" else "fedrep_round"
+        for options in ways:
             loop = TorchLoop(lenet5(), examples, **options)
-            processes = Processes(examples, min(cores, args.clients), channels_last=True, **options)
+            processes = Processes(examples, min(cores, args.clients), **options)
             for rival, call in {"loop": getattr(loop, method), "processes": partial(processes.run, method)}.items():
                 call()  # warm
-                result = paired(partial(seconds, runs[what]), partial(seconds, call), args.repeats)
-                cached = ", features cached" if options.get("cache") else ""
-                measured(f"{what}, rival: {rival}{cached}", what, result)
+                found = paired(partial(seconds, ours), partial(seconds, call), args.repeats)
+                found["our_gflops"] = images * operations / found["ours"] / 1e9
+                report(f"{name}, rival: {rival}{', features cached' * ('cache' in options)}", found)
             processes.close()
-
-    if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        machine = {
-            "device": jax.devices()[0].device_kind,
-            "num_devices": jax.device_count(),
-            "cores": os.cpu_count(),
-            "processor": platform.machine(),
-            "python": platform.python_version(),
-            "jax": jax.__version__,
-        }
-        written = {"machine": machine, "repeats": args.repeats, "clients": args.clients, "seconds": results}
-        args.out.write_text(json.dumps(written, indent=1) + "\n")
+    write(args.out, {"machine": machine(), "repeats": args.repeats, "clients": args.clients, "seconds": results})
 
 
 if __name__ == "__main__":

@@ -9,13 +9,11 @@ of a round. The peak is that of the process so far.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 from pathlib import Path
 
-import jax
-from harness.measure import Rounds, peak_memory, seconds, synthetic
+from harness.command import parser, write
+from harness.measure import Rounds, machine, peak_memory, seconds, synthetic
 
 import fedjax_srp as srp
 
@@ -29,13 +27,12 @@ def resident_gib() -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clients", type=int, default=10_000)
-    parser.add_argument("--examples", type=int, default=150, help="of a client")
-    parser.add_argument("--cohorts", type=int, nargs="+", default=[100, 200])
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
+    command = parser(__doc__)
+    command.add_argument("--clients", type=int, default=10_000)
+    command.add_argument("--examples", type=int, default=150, help="of a client")
+    command.add_argument("--cohorts", type=int, nargs="+", default=[100, 200])
+    command.add_argument("--rounds", type=int, default=200)
+    args = command.parse_args()
     srp.use_all_cores()
     data = synthetic(args.clients, args.examples, tests=1)
     model = srp.models.MLP(data.example_shape, 10, (512, 256, 64))
@@ -53,10 +50,7 @@ def main() -> None:
         found["seconds_a_round"] = statistics.median(times)
         results.append(found)
         print("  ".join(f"{name} {value:.4g}" for name, value in found.items()), flush=True)
-    if args.out:
-        facts = {"device": jax.devices()[0].device_kind, "num_devices": jax.device_count(), "clients": args.clients}
-        facts["examples"] = args.examples
-        args.out.write_text(json.dumps(facts | {"results": results}, indent=1) + "\n")
+    write(args.out, machine() | {"clients": args.clients, "examples": args.examples, "results": results})
 
 
 if __name__ == "__main__":

@@ -12,15 +12,12 @@ peak is that of the process with all sizes at once.
 
 from __future__ import annotations
 
-import argparse
-import json
-import time
 from functools import partial
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-from harness.measure import Rounds, in_turn, machine, peak_memory, summary
+from harness.command import parser, write
+from harness.measure import Rounds, cpu_seconds, in_turn, machine, peak_memory, summary
 
 import fedjax_srp as srp
 from fedjax_srp.base import Array, Examples, Predict
@@ -62,25 +59,16 @@ def rounds(clients: int, policy: srp.base.ParticipationPolicy) -> Rounds:
     return Rounds(algorithm, Drawn(clients), policy, LENGTH)
 
 
-def cpu_seconds(run: Rounds) -> float:
-    """CPU seconds of a round."""
-    begin = time.process_time()
-    run()
-    return (time.process_time() - begin) / LENGTH
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clients", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
+    command = parser(__doc__, 15)
+    command.add_argument("--clients", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    args = command.parse_args()
     srp.use_all_cores()
     found = machine()
     for policy in (srp.participation.Uniform(COHORT), srp.participation.Fastest(COHORT)):
         runs = {str(clients): rounds(clients, policy) for clients in args.clients}
         times = in_turn({name: partial(cpu_seconds, run) for name, run in runs.items()}, args.repeats)
-        found[policy.name] = {name: summary(of) for name, of in times.items()}
+        found[policy.name] = {name: summary([each / LENGTH for each in of]) for name, of in times.items()}
         for name, run in runs.items():
             more = {"working_gib": run.working_bytes / GIB, "compile_seconds": run.compile_seconds}
             more["states_gib"] = sum(leaf.nbytes for leaf in jax.tree.leaves(run.state.clients)) / GIB
@@ -88,8 +76,7 @@ def main() -> None:
             print(policy.name, name, f"{found[policy.name][name]['median']:.3g} CPU s a round", more, flush=True)
         del runs, run
     found["peak_gib"] = peak_memory() / GIB
-    if args.out:
-        args.out.write_text(json.dumps(found, indent=1) + "\n")
+    write(args.out, found)
 
 
 if __name__ == "__main__":

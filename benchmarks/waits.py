@@ -10,20 +10,16 @@ batches of 10, a device for each core; "MLP" is 784-512-256-64-10.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
-import json
-import platform
 import unittest.mock
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from harness.measure import Rounds, in_turn, seconds, synthetic
+from harness.command import parser, write
+from harness.measure import Rounds, in_turn, machine, ratios, seconds, synthetic
 
 import fedjax_srp as srp
 from fedjax_srp import algorithms, models
@@ -61,37 +57,30 @@ def cases(clients: int, examples: int, hidden: tuple[int, ...]) -> dict[str, Cal
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--quick", action="store_true", help="toy sizes, to check that it runs")
-    parser.add_argument("--out", type=Path, default=Path("runs/benchmark/waits.json"))
-    args = parser.parse_args(arguments)
-    machine = {"cores": jax.device_count(), "processor": platform.machine(), "jax": jax.__version__}
-    facts: dict[str, Any] = {"machine": machine, "repeats": args.repeats, "results": {}}
-    args.out.parent.mkdir(parents=True, exist_ok=True)
+    command = parser(__doc__, 15)
+    command.add_argument("--quick", action="store_true", help="toy sizes, to check that it runs")
+    args = command.parse_args(arguments)
+    results: dict[str, Any] = {"machine": machine(), "repeats": args.repeats, "results": {}}
     for name, rounds in cases(*((6, 20, (8, 4)) if args.quick else (100, 150, (512, 256, 64)))).items():
         changes = {
             UNCHANGED: contextlib.nullcontext(),
             EXCHANGED: unittest.mock.patch.object(engine_round, "owners_first", without_owners),
             BY_DEFAULT: unittest.mock.patch.object(program, "compiler_options", return_value={}),
         }
-        runs: dict[str, Rounds] = {}
         calls: dict[str, Callable[[], float]] = {}
         for how, change in changes.items():
             program._shared.cache_clear()  # otherwise the previous program would be used
             with change:
-                runs[how] = rounds()
-                calls[how] = functools.partial(seconds, runs[how].evaluate if "evaluation" in name else runs[how])
+                run = rounds()
+                calls[how] = functools.partial(seconds, run.evaluate if "evaluation" in name else run)
                 calls[how]()
         times = in_turn(calls, args.repeats)
-        length, ours = runs[UNCHANGED].length, np.array(times[UNCHANGED])
-        found: dict[str, Any] = {"seconds": round(float(np.median(ours)) / length, 4)}
-        for how in list(runs)[1:]:
-            ratios = np.array(times[how]) / ours
-            found[how] = [round(float(np.quantile(ratios, q)), 3) for q in (0.5, 0.25, 0.75)]
-        facts["results"][name] = found
+        found: dict[str, Any] = {"seconds": float(np.median(times[UNCHANGED])) / run.length}
+        for how in (EXCHANGED, BY_DEFAULT):
+            found[how] = np.quantile(ratios(times, how, UNCHANGED), (0.5, 0.25, 0.75)).tolist()
+        results["results"][name] = found
         print(f"{name:36s} {found}", flush=True)
-        args.out.write_text(json.dumps(facts, indent=1) + "\n", "utf-8")
+        write(args.out, results)
 
 
 if __name__ == "__main__":

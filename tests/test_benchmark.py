@@ -1,12 +1,13 @@
 """The benchmark runs and writes its results; speed is not tested."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
 import jax
 import pytest
-from harness import files, suite
+from harness import files
 from harness.loop import JitLoop
 from harness.measure import Rounds, arrays, paired, synthetic
 from reference.small import assert_close
@@ -14,22 +15,22 @@ from reference.small import assert_close
 import fedjax_srp as srp
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+import cores
+import rounds
 import waits
-
-TINY = suite.QUICK._replace(repeats=1)
 
 
 def test_every_method_has_a_cohort_for_the_number_of_compiled_clients():
-    data = synthetic(suite.CLIENTS_COMPILED, examples=10, tests=5)
-    for name in suite.FULL.methods:
+    data = synthetic(rounds.CLIENTS_COMPILED, examples=10, tests=5)
+    for name in rounds.FULL.methods:
         policy = srp.methods.get(name, dataset=data).participation
-        jax.eval_shape(lambda policy=policy: policy.init(jax.random.key(0), suite.CLIENTS_COMPILED))
+        jax.eval_shape(lambda policy=policy: policy.init(jax.random.key(0), rounds.CLIENTS_COMPILED))
 
 
 @pytest.mark.long
 def test_quick_benchmark_measures_everything_and_writes_it(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(suite, "QUICK", TINY)
-    suite.run(tmp_path, quick=True, torch=False)
+    monkeypatch.setattr(rounds, "QUICK", rounds.QUICK._replace(repeats=1))
+    rounds.main(["--quick", "--skip-torch", "--out", str(tmp_path)])
     results = json.loads((tmp_path / "benchmark.json").read_text())
     assert {pair["name"] for pair in results["pairs"]} >= {
         "FedAvg round",
@@ -111,8 +112,8 @@ def test_rounds_are_compared_with_rounds_that_exchange_and_copy(tmp_path, monkey
     made = []
 
     def one_case(*sizes):
-        rounds = cases(*sizes)["FedRep, MLP, evaluation"]
-        return {"evaluation": lambda **options: made.append(rounds(**options)) or made[-1]}
+        make = cases(*sizes)["FedRep, MLP, evaluation"]
+        return {"evaluation": lambda: made.append(make()) or made[-1]}
 
     cases = waits.cases
     monkeypatch.setattr(waits, "cases", one_case)
@@ -125,6 +126,15 @@ def test_rounds_are_compared_with_rounds_that_exchange_and_copy(tmp_path, monkey
         median, low, high = found[variant]
         assert 0 < low <= median <= high
     assert "evaluation" in capsys.readouterr().out
+
+
+@pytest.mark.long
+def test_a_process_is_measured_on_one_core(monkeypatch):
+    """As `python benchmarks/cores.py` in any folder."""
+    monkeypatch.delenv("JAX_NUM_CPU_DEVICES", raising=False)
+    found = cores.measured([[min(os.sched_getaffinity(0))]], clients=2)
+    assert found.keys() == {"FedAvg", "FedRep"}
+    assert min(found.values()) > 0
 
 
 def test_the_committed_results_have_every_case():

@@ -130,29 +130,36 @@ def test_a_killed_part_is_continued(tmp_path):
         measure(about={"part": "2"})
 
 
-def test_chosen_cases_include_their_needs(tmp_path):
-    cases, asked = gpu_parts.rounds(gpu_parts.QUICK), []
+def test_results_of_one_file_come_from_one_version(tmp_path, monkeypatch):
+    helper = tmp_path / "benchmarks/harness/measure.py"
+    helper.parent.mkdir(parents=True)
+    monkeypatch.setattr(gpu, "HERE", tmp_path / "benchmarks")
+    sources = [helper.write_text(text) and gpu.source() for text in ("1", "2")]
+    assert sources[0] != sources[1]
+
+
+def test_chosen_cases_include_their_needs():
+    cases, asked = gpu_parts.cases("1", quick=True), []
     start = lambda cases, tell, limits: asked.extend(case.name for case in cases)  # noqa: E731
-    gpu.measure(cases, {}, None, LIMITS, start, only="fedavg.*graphs|segments, graphs")
+    gpu.measure(cases, {}, None, LIMITS, start, only="fedavg.*512.*graphs|segments, graphs")
     chosen = [name for name in asked if "graphs" in name]
-    assert chosen == ["four segments, graphs", "fedavg, chunk 4, graphs", "fedavg, chunk 4, span, graphs"]
-    references = {
-        case.settings["world"]["algorithm"] for case in cases if case.name in asked and "world" in case.settings
-    }
+    assert chosen == ["four segments, graphs", "fedavg, chunk 512, graphs", "fedavg, chunk 512, span, graphs"]
     assert set(asked) - set(chosen) == {"machine", "four segments"} | {
         name for case in cases if case.name in chosen for name in case.needs
     }
-    assert references == {"fedavg", "fedrep"}
+    references = [case.settings["world"]["algorithm"] for case in cases if case.name in asked and case.child == "cpu"]
+    assert references == ["fedavg", "fedrep"]
 
 
 def test_a_machine_without_a_gpu_is_refused(tmp_path):
-    (found,) = in_process(gpu_parts.rounds(gpu_parts.FULL)[:1], tmp_path).values()
+    cases = gpu_parts.cases("1")
+    (found,) = in_process(cases[:1], tmp_path).values()
     assert found["status"] == "failed"
     tells = lambda cases, tell, limits: tell("machine", found)  # noqa: E731
     with pytest.raises(
         ValueError, match="machine: RuntimeError: JAX found no GPU, only cpu; --quick runs on any device"
     ):
-        gpu.measure(gpu_parts.rounds(gpu_parts.FULL), {}, None, LIMITS, tells)
+        gpu.measure(cases, {}, None, LIMITS, tells)
 
 
 def test_an_invalid_expression_for_cases_is_refused(capsys):
@@ -162,9 +169,9 @@ def test_an_invalid_expression_for_cases_is_refused(capsys):
 
 
 @pytest.mark.parametrize("part", gpu_parts.PARTS)
-@pytest.mark.parametrize("sizes", ["FULL", "QUICK"])
-def test_every_case_is_compared_with_the_cpu_before_it_is_timed(part, sizes):
-    cases = gpu_parts.PARTS[part](getattr(gpu_parts, sizes))
+@pytest.mark.parametrize("quick", [False, True])
+def test_every_case_is_compared_with_the_cpu_before_it_is_timed(part, quick):
+    cases = gpu_parts.cases(part, quick)
     names = [case.name for case in cases]
     assert len(set(names)) == len(names)
     timed = [case for case in cases if case.kind not in ("about", "bandwidth", "reference", "methods")]
@@ -202,39 +209,29 @@ def some_cases(cases, wanted):
 def dry(tmp_path_factory):
     """Run some cases of part 1 and those that they need; return cases, results and the folder of arrays."""
     folder = tmp_path_factory.mktemp("arrays")
-    wanted = "machine", "limits", "fedavg, chunk 4", "fedavg, chunk 4, graphs"
-    cases = some_cases(gpu_parts.rounds(gpu_parts.QUICK), wanted)
+    wanted = "machine", "limits", "fedavg, chunk 512", "fedavg, chunk 512, graphs"
+    cases = some_cases(gpu_parts.cases("1", quick=True), wanted)
     return cases, in_process(cases, folder), folder
 
 
 def test_a_dry_run_measures(dry):
     results = dry[1]
-    graphs = results.pop("fedavg, chunk 4, graphs")
-    assert graphs["status"] == "done", graphs
     assert [found for found in results.values() if found["status"] != "done"] == []
-    plain = results["fedavg, chunk 4"]["result"]
+    plain = results["fedavg, chunk 512"]["result"]
     assert plain["apart"] <= 1e-5
-    assert plain["chunk_size"] == 4
-    assert len(plain["seconds"]["each"]) == gpu_parts.QUICK.repeats
+    assert plain["chunk_size"] == gpu_parts.MOST["chunk"]
+    assert len(plain["seconds"]["each"]) == gpu_parts.MOST["repeats"]
     low, high = plain["seconds"]["quartiles"]
     assert 0 < low <= plain["seconds"]["median"] <= high
-    parameters = 784 * 8 + 8 + 8 * 10 + 10
+    parameters = 784 * 8 + 8 + 2 * (8 * 8 + 8) + 8 * 10 + 10
     assert plain["least_bytes"] == 6 * 2 * 3 * 4 * parameters  # clients, steps, passes, bytes
-    named = {
-        name: {"status": "done", "result": dict(found["result"])}
-        for name, found in results.items()
-        if "result" in found
-    }
-    gpu._compare_with_limits(named)
-    rate = results["limits"]["result"]["memory_bytes_per_second"]
-    expected = plain["least_bytes"] / plain["seconds"]["median"] / rate
-    assert named["fedavg, chunk 4"]["result"]["fraction_of_bandwidth"] == pytest.approx(expected)
-    assert "of the bandwidth" in gpu.line("fedavg", named["fedavg, chunk 4"])
+    shown = gpu.line("fedavg", results["fedavg, chunk 512"])
+    assert f"done, seconds {plain['seconds']['median']:.3g}, apart " in shown
 
 
 def test_a_wrong_result_is_reported_and_a_hopeless_one_is_not_timed(dry, tmp_path):
     cases, _, folder = dry
-    case = next(case for case in cases if case.name == "fedavg, chunk 4")
+    case = next(case for case in cases if case.name == "fedavg, chunk 512")
     arrays = gpu_compare.stored(folder, case.needs[0], "")
     name = "end ['server'].params.head['out']['bias']"
     bound = gpu_compare.BOUNDS["default"]
@@ -285,11 +282,11 @@ def test_kernels_are_the_events_of_streams():
 
 @pytest.mark.long
 def test_evaluations_in_larger_chunks_have_the_scores_of_the_cpu(tmp_path):
-    name = "evaluation, N = 8, 3 at once"
-    found = in_process(some_cases(gpu_parts.scale(gpu_parts.QUICK), [name]), tmp_path)[name]
+    name = "evaluation, N = 10000, 156 at once"
+    found = in_process(some_cases(gpu_parts.cases("2", quick=True), [name]), tmp_path)[name]
     assert found["status"] == "done", found
     judged = found["result"]
-    assert judged["judged_at_once"] == 3
+    assert judged["evaluation_chunk"] == 3
     assert judged["scores_apart"] <= judged["scores_apart_at_most"]
     assert 0 < judged["mean_score"] < 0.5  # labels are random
 
@@ -311,4 +308,4 @@ def test_a_dry_run_of_every_part(part, tmp_path, monkeypatch, capsys):
     if part == "figures":
         assert "figure3.png" in results["cases"]["figure 3"]["result"]["files"]
     else:
-        assert [*results["cases"]] == [case.name for case in gpu_parts.PARTS[part](gpu_parts.QUICK)]
+        assert [*results["cases"]] == [case.name for case in gpu_parts.cases(part, quick=True)]

@@ -1,4 +1,4 @@
-"""`import fedjax_srp` loads heavy libraries only when they are needed; `benchmarks/imports.py` times it."""
+"""`import fedjax_srp` loads heavy libraries only when they are needed."""
 
 import json
 import subprocess

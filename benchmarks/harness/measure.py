@@ -109,11 +109,34 @@ class Rounds:
         return jax.block_until_ready(self.program.scores(self.state.server, self.root, self.data))
 
 
+class JudgedRounds(Rounds):
+    """Rounds without evaluations, and an evaluation that is called by itself."""
+
+    def __init__(self, algorithm: FederatedAlgorithm, data: FederatedSource, evaluation: str, *arguments: Any):
+        super().__init__(algorithm, data, *arguments)
+        self.evaluation = evaluation
+        self.judge = Rounds(algorithm, data, *arguments, evaluations=(evaluation,)).program
+
+    def accuracy(self) -> float:
+        """The mean over test examples."""
+        found = self.judge.scores(self.state.server, self.root, self.data, self.state.clients)
+        right, number = jax.device_get(found[self.evaluation])
+        return float(right.sum() / number.sum())
+
+
 def seconds(function: Callable[[], object]) -> float:
     """Seconds of a call."""
     begin = time.perf_counter()
     function()
     return time.perf_counter() - begin
+
+
+def cpu_seconds(function: Callable[[], object], times: int = 1) -> float:
+    """CPU seconds of the process for a call, the mean over `times` calls; other processes disturb them little."""
+    begin = time.process_time()
+    for _ in range(times):
+        function()
+    return (time.process_time() - begin) / times
 
 
 def in_turn(contenders: dict[str, Callable[[], float]], repeats: int, pause: float = 0.25) -> dict[str, list[float]]:
@@ -135,11 +158,16 @@ def summary(times: list[float]) -> dict[str, Any]:
     return {"median": statistics.median(times), "quartiles": [quartiles[0], quartiles[2]], "each": times}
 
 
+def ratios(times: dict[str, list[float]], name: str, base: str) -> list[float]:
+    """Measurements of one contender over those of another, pair by pair."""
+    return [one / other for one, other in zip(times[name], times[base], strict=True)]
+
+
 def paired(ours: Callable[[], float], rival: Callable[[], float], repeats: int) -> dict[str, float]:
     """Medians of two measurements in turn, and the median of the ratios of pairs."""
     times = in_turn({"ours": ours, "rival": rival}, repeats)
-    ratio = statistics.median(b / a for a, b in zip(times["ours"], times["rival"], strict=True))
-    return {name: statistics.median(values) for name, values in times.items()} | {"rival_over_ours": ratio}
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    return medians | {"rival_over_ours": statistics.median(ratios(times, "rival", "ours"))}
 
 
 def limits(size: int, at_least: float = 0.1) -> dict[str, float]:

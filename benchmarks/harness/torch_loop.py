@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import copy
 import itertools
+import multiprocessing
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -158,3 +160,54 @@ class TorchLoop:
     def _load(parameters: Iterable[nn.Parameter], values: Iterable[torch.Tensor]) -> None:
         for p, v in zip(parameters, values, strict=True):
             p.copy_(v)
+
+
+class Processes:
+    """Clients divided among processes of one thread each, images with channels last; the mean over the processes is
+    left out, in the rival's favour.
+
+    Args:
+        examples: as for `TorchLoop`.
+        number: of processes.
+        options: of `TorchLoop`.
+    """
+
+    def __init__(self, examples: Sequence, number: int, **options: bool):
+        context = multiprocessing.get_context("spawn")
+        self.ends, self.processes = [], []
+        for i in range(number):
+            ours, theirs = context.Pipe()
+            share = tuple(part[i::number] for part in examples)
+            process = context.Process(target=_serve, args=(theirs, share, options), daemon=True)
+            process.start()
+            self.ends.append(ours)
+            self.processes.append(process)
+        self._wait()
+
+    def _wait(self) -> None:
+        for end in self.ends:
+            end.recv()
+
+    def run(self, name: str) -> None:
+        """Calls the method `name` of every loop and waits for all."""
+        for end in self.ends:
+            end.send(name)
+        self._wait()
+
+    def close(self) -> None:
+        """Ends all processes."""
+        for end in self.ends:
+            end.send(None)
+        for process in self.processes:
+            process.join()
+
+
+def _serve(end: Any, examples: Sequence, options: dict[str, bool]) -> None:
+    torch.set_num_threads(1)
+    model = lenet5()
+    model.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    loop = TorchLoop(model, examples, **options)
+    end.send(True)
+    while (name := end.recv()) is not None:
+        getattr(loop, name)()
+        end.send(True)
