@@ -73,14 +73,6 @@ def legend(figure: Figure, axes, columns: int) -> None:
     )  # fmt: skip
 
 
-def legend_below(ax, columns: int) -> None:
-    """Draw a legend below one panel, which explains the band."""
-    ax.legend(
-        loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=columns, fontsize=8, title=BAND, title_fontsize=7,
-        frameon=False,
-    )  # fmt: skip
-
-
 def save_picture(figure: Figure, path: Path, dpi: int = 90) -> None:
     """Write a PNG with a palette of 128 colours, a third as large as one with all colours.
 

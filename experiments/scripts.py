@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
+
 import fedjax_srp as srp
 from fedjax_srp._checks import is_ours
 from fedjax_srp.history import History
@@ -59,6 +61,12 @@ def reported_by(command: argparse.ArgumentParser) -> Iterator[None]:
         if not (is_ours(error) or file.is_relative_to(Path(__file__).parent)):
             raise
         command.error(str(error))
+
+
+def simulate_each(algorithm: srp.FederatedAlgorithm, tasks: Iterable[Any], **options: Any) -> list[History]:
+    """Simulate an algorithm on each task, the i-th with key i, on one device."""
+    options |= {"progress": False, "devices": 1}
+    return [srp.simulate(algorithm, task, key=jax.random.key(i), **options) for i, task in enumerate(tasks)]
 
 
 def is_finished(folder: Path, facts: Mapping[str, Any]) -> bool:

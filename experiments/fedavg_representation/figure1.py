@@ -39,11 +39,8 @@ def tasks(trials: int, seed: int) -> list:
 
 def runs(algorithm, tasks: list, rounds: int) -> list:
     """Return one history for each task."""
-    options = {"num_rounds": rounds, "eval_every": rounds, "evaluations": (), "progress": False, "devices": 1}
-    return [
-        srp.simulate(algorithm, task, key=jax.random.key(trial), chunk_size=CLIENTS, **options)
-        for trial, task in enumerate(tasks)
-    ]
+    options = {"num_rounds": rounds, "eval_every": rounds, "evaluations": (), "chunk_size": CLIENTS}
+    return scripts.simulate_each(algorithm, tasks, **options)
 
 
 def main() -> None:

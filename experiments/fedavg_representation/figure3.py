@@ -90,8 +90,7 @@ def run(args, counts: tuple[int, ...], rounds: int, trials: int) -> None:
     right.set_ylabel(r"error $\|B w - B^* w^*\|^2$")
     right.set_xticks(counts, counts)
     right.set_xticks([], minor=True)
-    curves.legend_below(left, 2)
-    curves.legend_below(right, 2)
+    curves.legend(figure, (left, right), 3)
     curves.save(args, "figure3", {"trials": trials, "rounds": rounds, "results": results}, figure)
 
 

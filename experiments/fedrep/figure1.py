@@ -24,7 +24,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import jax
 import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -45,21 +44,15 @@ COLORS = {"Local only": curves.GREY, "FedSGD": curves.ORANGE, "FedRep": curves.B
 
 def measure(samples: int, rounds: int, eval_every: int, trials: int, seed: int, init: str) -> dict[str, np.ndarray]:
     """Return for each method the (trials, evaluations) mean errors over clients."""
-    tasks = [
-        synthetic.make_tasks(jax.random.fold_in(jax.random.key(seed), trial), CLIENTS, 1, DIM, RANK, samples)[0]
-        for trial in range(trials)
-    ]
+    tasks = [training for training, _ in synthetic.make_trials(seed, trials, CLIENTS, 1, DIM, RANK, samples)]
     make = synthetic.FedRepFromDescent if init == "descent" else srp.algorithms.LinearFedRep
     fedrep = make(tasks[0], step_size=FEDREP_STEP, samples_per_round=samples, sampling="fixed", start="random")
     fedsgd = synthetic.FedSGD(tasks[0], step_size=FEDSGD_STEP, samples=samples)
-    options = {"num_rounds": rounds, "eval_every": eval_every, "progress": False, "devices": 1, "chunk_size": CLIENTS}
+    options = {"num_rounds": rounds, "eval_every": eval_every, "chunk_size": CLIENTS}
     errors = {
-        label: np.array([
-            srp.simulate(algorithm, task, key=jax.random.key(trial), **options).mean_accuracy
-            for trial, task in enumerate(tasks)
-        ])
+        label: np.array([run.mean_accuracy for run in scripts.simulate_each(algorithm, tasks, **options)])
         for label, algorithm in (("FedRep", fedrep), ("FedSGD", fedsgd))
-    }  # fmt: skip
+    }
     alone = np.array([float(synthetic.local_only(task, samples).mean()) for task in tasks])
     return {"Local only": np.tile(alone[:, None], errors["FedRep"].shape[1]), **errors}
 

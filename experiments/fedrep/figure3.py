@@ -23,7 +23,6 @@ import math
 import sys
 from pathlib import Path
 
-import jax
 import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -51,25 +50,17 @@ SCALES = {  # clients, starts, trials
 def measure(label: str, start: str, num_clients: int, trials: int, seed: int) -> np.ndarray:
     """Return the (trials, rounds) distances."""
     head, step_size, _ = METHODS[label]
-    tasks = [
-        synthetic.make_tasks(
-            jax.random.fold_in(jax.random.key(seed), trial), num_clients, 1, DIM, RANK, SAMPLES, math.sqrt(RANK)
-        )[0]
-        for trial in range(trials)
-    ]
+    drawn = synthetic.make_trials(seed, trials, num_clients, 1, DIM, RANK, SAMPLES, math.sqrt(RANK))
+    tasks = [training for training, _ in drawn]
     make = synthetic.FedRepFromDescent if start == "descent" else srp.algorithms.LinearFedRep
     algorithm = make(
         tasks[0], step_size=step_size, samples_per_round=SAMPLES, head=head, sampling="fixed", start="random"
     )
-    policy = srp.participation.Uniform(num_clients // PARTICIPATION)
-    histories = [
-        srp.simulate(
-            algorithm, task, participation=policy, num_rounds=ROUNDS, eval_every=ROUNDS, evaluations=(), devices=1,
-            key=jax.random.key(trial), chunk_size=num_clients // PARTICIPATION, progress=False,
-        )
-        for trial, task in enumerate(tasks)
-    ]  # fmt: skip
-    return np.array([history.metrics["distance"] for history in histories])
+    cohort = num_clients // PARTICIPATION
+    options = {"num_rounds": ROUNDS, "eval_every": ROUNDS, "evaluations": (), "chunk_size": cohort}
+    policy = srp.participation.Uniform(cohort)
+    runs = scripts.simulate_each(algorithm, tasks, participation=policy, **options)
+    return np.array([run.metrics["distance"] for run in runs])
 
 
 def main() -> None:

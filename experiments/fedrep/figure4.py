@@ -56,20 +56,17 @@ def main() -> None:
     args = scripts.parser(__doc__, SCALES, "runs/fedrep_figure4", "seed").parse_args()
     counts, rounds, trials = SCALES[args.scale]
     errors = {label: np.empty((trials, len(counts))) for label in COLORS}
-    pairs = [
-        synthetic.make_tasks(jax.random.fold_in(jax.random.key(args.seed), trial), CLIENTS, NEW, DIM, RANK, SAMPLES)
-        for trial in range(trials)
-    ]
-    options = {"num_rounds": rounds, "eval_every": rounds, "evaluations": (), "progress": False, "devices": 1}
+    tasks, new = zip(*synthetic.make_trials(args.seed, trials, CLIENTS, NEW, DIM, RANK, SAMPLES), strict=True)
+    options = {"num_rounds": rounds, "eval_every": rounds, "evaluations": (), "chunk_size": CLIENTS}
     for label in ("FedSGD", "FedRep"):
-        algorithms = [make_algorithm(label, pairs[0][0], n) for n in counts]
-        for trial, (task, new) in enumerate(pairs):
-            history = srp.simulate(algorithms[0], task, key=jax.random.key(trial), chunk_size=CLIENTS, **options)
+        algorithms = [make_algorithm(label, tasks[0], n) for n in counts]
+        for trial, history in enumerate(scripts.simulate_each(algorithms[0], tasks, **options)):
+            key = jax.random.key(trial)
             for i, algorithm in enumerate(algorithms):
-                scores = srp.evaluate(algorithm, new, history.server_state, key=jax.random.key(trial), devices=1)
+                scores = srp.evaluate(algorithm, new[trial], history.server_state, key=key, devices=1)
                 errors[label][trial, i] = np.median(scores["fit_head"])
-    for trial, (_, new) in enumerate(pairs):
-        errors["Local only"][trial] = [np.median(synthetic.local_only(new, n)) for n in counts]
+    for trial, clients in enumerate(new):
+        errors["Local only"][trial] = [np.median(synthetic.local_only(clients, n)) for n in counts]
 
     figure, (ax,) = curves.panels(1, width=5.2)
     results = {}

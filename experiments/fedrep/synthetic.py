@@ -30,6 +30,12 @@ def make_tasks(key, num_clients: int, num_new: int, dim: int, rank: int, samples
     )
 
 
+def make_trials(seed: int, trials: int, num_clients: int, num_new: int, *sizes: float) -> list[tuple]:
+    """Draw the tasks of every trial."""
+    keys = [jax.random.fold_in(jax.random.key(seed), trial) for trial in range(trials)]
+    return [make_tasks(key, num_clients, num_new, *sizes) for key in keys]
+
+
 def fixed_samples(task, samples: int):
     """Return the fixed samples of all clients: X (n, m, d) and y (n, m)."""
 

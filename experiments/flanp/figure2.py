@@ -1,7 +1,4 @@
-"""Figure 2 of the FLANP paper; see `panels.py`.
-
-python experiments/flanp/figure2.py --scale smoke|cpu|full --data-dir DIR
-"""
+"""Figure 2 of the FLANP paper; see `panels.py`."""
 
 from panels import main
 

@@ -1,7 +1,4 @@
-"""Figure 7 of the FLANP paper; see `panels.py`.
-
-python experiments/flanp/figure7.py --scale smoke|cpu|full --data-dir DIR
-"""
+"""Figure 7 of the FLANP paper; see `panels.py`."""
 
 from panels import main
 

@@ -1,7 +1,4 @@
-"""Figure 9 of the FLANP paper; see `panels.py`.
-
-python experiments/flanp/figure9.py --scale smoke|cpu|full --data-dir DIR
-"""
+"""Figure 9 of the FLANP paper; see `panels.py`."""
 
 from panels import main
 

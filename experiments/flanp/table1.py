@@ -1,7 +1,4 @@
-"""Table 1 of the FLANP paper; see `time_ratios.py`.
-
-python experiments/flanp/table1.py --scale smoke|cpu|full [--vary "full gradients" ...]
-"""
+"""Table 1 of the FLANP paper; see `time_ratios.py`."""
 
 from time_ratios import main
 

@@ -1,7 +1,4 @@
-"""Figure 3 of the SRPFL paper: full participation, fixed speeds.
-
-python experiments/srpfl/figure3.py --scale smoke|cpu|full --data-dir DIR
-"""
+"""Figure 3 of the SRPFL paper: full participation, fixed speeds."""
 
 from paper import main
 

@@ -1,7 +1,4 @@
-"""Figure 4 of the SRPFL paper: full participation, random speeds.
-
-python experiments/srpfl/figure4.py --scale smoke|cpu|full --data-dir DIR
-"""
+"""Figure 4 of the SRPFL paper: full participation, random speeds."""
 
 from paper import main
 

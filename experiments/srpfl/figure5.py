@@ -1,7 +1,4 @@
-"""Figure 5 of the SRPFL paper: a fifth of the clients drawn per round, fixed speeds.
-
-python experiments/srpfl/figure5.py --scale smoke|cpu|full --data-dir DIR
-"""
+"""Figure 5 of the SRPFL paper: a fifth of the clients drawn per round, fixed speeds."""
 
 from paper import main
 

@@ -1,7 +1,4 @@
-"""Figure 6 of the SRPFL paper: a fifth of the clients drawn per round, random speeds.
-
-python experiments/srpfl/figure6.py --scale smoke|cpu|full --data-dir DIR
-"""
+"""Figure 6 of the SRPFL paper: a fifth of the clients drawn per round, random speeds."""
 
 from paper import main
 
