@@ -131,7 +131,7 @@ def _rounds(world: Workload, how: Options, devices: int | None = 1) -> Rounds:
             made.data,
             made.policy,
             world.length,
-            ("fine_tune",) if world.judged else (),
+            evaluations=("fine_tune",) if world.judged else (),
             chunk_size=how.chunk,
             devices=devices,
             shard_data=devices is None and jax.device_count() > 1 and world.model != "linear",

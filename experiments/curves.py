@@ -27,10 +27,15 @@ def panels(
     figure = Figure(figsize=(width * columns, height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, **options)
     for ax in axes.flat:
-        ax.grid(color="#DDDDDD", linewidth=0.7)
-        ax.set_axisbelow(True)
-        ax.spines[["top", "right"]].set_visible(False)
+        style(ax)
     return figure, axes if rows > 1 else axes[0]
+
+
+def style(ax) -> None:
+    """Draw a light grid behind the curves, and no frame above and on the right."""
+    ax.grid(color="#DDDDDD", linewidth=0.7)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
 
 
 def draw_line(ax, x, trials, label: str, color: str, **style: Any) -> dict[str, Any]:

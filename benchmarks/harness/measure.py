@@ -51,8 +51,8 @@ def arrays(data: FederatedData) -> list[np.ndarray]:
 class Rounds:
     """Compiled rounds of one method; a call runs `length` of them and the evaluations, and waits.
 
-    `judged_at_once` clients are evaluated at once on each device, None for the engine's choice. The other arguments are
-    those of the engine.
+    `judged_at_once` clients are evaluated at once on each device, None for the engine's choice. The other options are
+    those of `Request`; by default nothing is evaluated.
 
     Attributes:
         rounds: records of the last call's rounds, leaves (length,).
@@ -66,34 +66,19 @@ class Rounds:
         data: FederatedSource,
         participation: ParticipationPolicy | None = None,
         length: int = 1,
-        evaluations: tuple[str, ...] = (),
-        num_seeds: int | None = None,
-        chunk_size: int | None = None,
-        devices: Any = None,
-        shard_data: bool = False,
         judged_at_once: int | None = None,
+        **options: Any,
     ):
-        request = Request(
-            algorithm,
-            data,
-            participation,
-            evaluations=evaluations,
-            chunk_size=chunk_size,
-            devices=devices,
-            shard_data=shard_data,
-            num_seeds=num_seeds,
-        )
-        run = prepare(request)
+        run = prepare(Request(algorithm, data, participation, **{"evaluations": ()} | options))
         layout = run.layout
         if judged_at_once is not None:
-            judged = min(
-                check_integer("judged_at_once", judged_at_once, 1), -(-layout.num_clients // layout.num_devices)
-            )
-            layout = layout._replace(evaluation_chunk=judged)
+            check_integer("judged_at_once", judged_at_once, 1)
+            most = -(-layout.num_clients // layout.num_devices)
+            layout = layout._replace(evaluation_chunk=min(judged_at_once, most))
         run = run._replace(layout=layout)
         self.program, self.length, self.layout = run.program(), length, run.layout
         key = jax.random.key(0)
-        self.root, self.data = run.placed(key if num_seeds is None else jax.random.split(key, num_seeds))
+        self.root, self.data = run.placed(key if run.num_seeds is None else jax.random.split(key, run.num_seeds))
         self.state = self.program.start(self.root, self.data).state
         self()
         self.compile_seconds = self.program.shared.compile_seconds
@@ -115,7 +100,7 @@ class JudgedRounds(Rounds):
     def __init__(self, algorithm: FederatedAlgorithm, data: FederatedSource, evaluation: str, *arguments: Any):
         super().__init__(algorithm, data, *arguments)
         self.evaluation = evaluation
-        self.judge = Rounds(algorithm, data, *arguments, evaluations=(evaluation,)).program
+        self.judge = prepare(Request(algorithm, data, *arguments, evaluations=(evaluation,))).program()
 
     def accuracy(self) -> float:
         """The mean over test examples."""

@@ -48,8 +48,9 @@ def adapted_accuracies(args: Any, scale: Scale, new: Any, history: Any, seed: in
 def main(arguments: list[str] | None = None) -> None:
     args, scale = neural.parse_arguments(__doc__, arguments)
     rows = (0, 1) if scale.brightness == 1 else (1,)  # brightness does not change the panel of new classes
-    figure = curves.Figure(figsize=(3.6 * max(2, len(scale.num_classes)), 0.8 + 2.8 * len(rows)), layout="constrained")
-    axes = figure.subplots(len(rows), len(scale.num_classes), squeeze=False, sharex=True, sharey="row")
+    size = len(scale.num_classes), 3.6, 0.8 + 2.8 * len(rows), len(rows)
+    figure, axes = curves.panels(*size, sharex=True, sharey="row")
+    axes = np.atleast_2d(axes)
     results: dict[str, Any] = {}
     for place, row in enumerate(rows):
         title, source, later = PANELS[row], scale.training[row], scale.new[row]
@@ -69,8 +70,6 @@ def main(arguments: list[str] | None = None) -> None:
             print(f"{title}: trial {trial + 1} of {scale.trials} done", flush=True)
         for column, shown in enumerate(scale.num_classes):
             ax = axes[place, column]
-            ax.grid(color="#DDDDDD", linewidth=0.7)
-            ax.spines[["top", "right"]].set_visible(False)
             found = results.setdefault(title, {}).setdefault(f"C={shown}", {})
             for name, tau, c in cases:
                 if tau and c != shown:

@@ -222,9 +222,7 @@ def draw_curves(ax: Any, runs: Runs, against: str) -> None:
     ax.set_xlabel("communication rounds" if against == "round" else "simulated time (time units)")
     if against == "time":
         ax.set_xscale("log")
-    ax.grid(color="#DDDDDD", linewidth=0.7)
-    ax.set_axisbelow(True)
-    ax.spines[["top", "right"]].set_visible(False)
+    curves.style(ax)
 
 
 def draw_stages(ax: Any, runs: Runs, against: str) -> None:

@@ -27,6 +27,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -47,6 +48,9 @@ THEORY_A, THEORY_CHAT = 0.02, 1.3
 SCALES = {"smoke": (range(5, 6), 2), "cpu": (range(5, 14), 5), "full": (range(5, 21), 10)}  # log2 N, repeats
 
 
+Contest = Callable[[srp.ParticipationPolicy, int], list[srp.History]]
+
+
 def lemma_stages(num_clients: int, heads: jax.Array, first_distance: float) -> list[int]:
     """Rounds of every stage but the last, by Lemma B.1; chat matters for the last stage only, and a is optimistic."""
     sigma_min = float(np.linalg.svd(np.asarray(heads), compute_uv=False)[-1]) / np.sqrt(num_clients)
@@ -54,8 +58,8 @@ def lemma_stages(num_clients: int, heads: jax.Array, first_distance: float) -> l
     return theory.schedule(a, num_clients, INITIAL, THEORY_CHAT).rounds_per_stage[:-1]
 
 
-def measure(num_clients: int, repeats: int, seed: int, init: str, stages: str) -> dict:
-    """Measure times of both methods to each target, (repeats,) each; inf if a run never reached it."""
+def contest(num_clients: int, repeats: int, seed: int, init: str) -> tuple[srp.data.LinearTask, Contest]:
+    """Draw a task; return it with a function that simulates all repeats of a policy for some rounds."""
     task = srp.data.linear_task(jax.random.key(seed), num_clients, DIM, RANK, NOISE)
     algorithm = srp.algorithms.LinearFedRep(task, step_size=STEP, samples_per_round=SAMPLES, start=init)
     keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), num_clients), repeats)
@@ -69,21 +73,29 @@ def measure(num_clients: int, repeats: int, seed: int, init: str, stages: str) -
             return srp.simulate_seeds(algorithm, task, keys=keys, **common)
         return [srp.simulate(algorithm, task, key=key, **common) for key in keys]
 
+    return task, run
+
+
+def floors_of(fedrep: list[srp.History]) -> list[float]:
+    """Return the noise floor of each repeat."""
+    return [history.metrics["distance"][-FLOOR_ROUNDS:].mean() for history in fedrep]
+
+
+def measure(num_clients: int, repeats: int, seed: int, init: str, stages: str) -> dict:
+    """Measure times of both methods to each target, (repeats,) each; inf if a run never reached it."""
+    task, run = contest(num_clients, repeats, seed, init)
     runs = {"fedrep": run(srp.participation.Full(), FEDREP_ROUNDS + EXTRA_ROUNDS[init])}
     first = float(np.mean([history.metrics["distance"][0] for history in runs["fedrep"]]))
     plain = [STAGE + EXTRA_ROUNDS[init], *[STAGE] * (int(np.ceil(np.log2(num_clients / INITIAL))) - 1)]
     lengths = plain if stages == "plain" else lemma_stages(num_clients, task.heads, first)
     runs["srpfl"] = run(srp.participation.Doubling(INITIAL, lengths), sum(lengths) + LAST_STAGE)
-    floors = [history.metrics["distance"][-FLOOR_ROUNDS:].mean() for history in runs["fedrep"]]
+    floors = floors_of(runs["fedrep"])
     times = {
         name: [
-            [
-                curves.rounded(h.time_to(f * floor, metric="distance"))
-                for h, floor in zip(histories, floors, strict=True)
-            ]
+            [curves.rounded(h.time_to(f * floor, metric="distance")) for h, floor in zip(of, floors, strict=True)]
             for f in FACTORS
         ]
-        for name, histories in runs.items()
+        for name, of in runs.items()
     }
     longest = {name: float(max(history.elapsed()[-1] for history in histories)) for name, histories in runs.items()}
     return {

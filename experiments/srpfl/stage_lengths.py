@@ -9,21 +9,8 @@ of clients, length, task, repeat and target; a time is inf if a run never reache
 
 from __future__ import annotations
 
-import jax
 import pandas as pd
-from linear_speedup import (
-    DIM,
-    EXTRA_ROUNDS,
-    FACTORS,
-    FEDREP_ROUNDS,
-    FLOOR_ROUNDS,
-    INITIAL,
-    NOISE,
-    RANK,
-    SAMPLES,
-    STEP,
-    scripts,
-)  # fmt: skip
+from linear_speedup import EXTRA_ROUNDS, FACTORS, FEDREP_ROUNDS, INITIAL, contest, floors_of, scripts
 
 import fedjax_srp as srp
 
@@ -33,19 +20,10 @@ SCALES = {"smoke": ((32,), 1, 1, (1, 3)), "cpu": ((128, 512), 3, 2, LENGTHS)}  #
 
 def measure(num_clients: int, task_seed: int, repeats: int, init: str, lengths: tuple[int, ...]) -> list[dict]:
     """Measure times of both methods on one task."""
-    task = srp.data.linear_task(jax.random.key(task_seed), num_clients, DIM, RANK, NOISE)
-    algorithm = srp.algorithms.LinearFedRep(task, step_size=STEP, samples_per_round=SAMPLES, start=init)
-    keys = jax.random.split(jax.random.fold_in(jax.random.key(task_seed), num_clients), repeats)
-
-    def run(policy: srp.ParticipationPolicy, rounds: int) -> list[srp.History]:
-        return srp.simulate_seeds(
-            algorithm, task, keys=keys, participation=policy, clock=srp.clocks.Dynamic(srp.clocks.Exponential(1.0)),
-            num_rounds=rounds, eval_every=rounds, evaluations=(), progress=False, chunk_size=min(1024, num_clients),
-        )  # fmt: skip
-
+    _, run = contest(num_clients, repeats, task_seed, init)
     rounds = FEDREP_ROUNDS + EXTRA_ROUNDS[init]
     fedrep = run(srp.participation.Full(), rounds)
-    floors = [history.metrics["distance"][-FLOOR_ROUNDS:].mean() for history in fedrep]
+    floors = floors_of(fedrep)
     stages = (num_clients // INITIAL).bit_length() - 1
     rows = []
     for length in lengths:

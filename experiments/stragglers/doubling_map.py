@@ -174,15 +174,11 @@ def rule_errors(points: pd.DataFrame) -> pd.DataFrame:
 
 def draw(points: pd.DataFrame, path: Path) -> None:
     """Draw measured speed-ups, medians over federations and seeds, a panel for each length and share."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     kinds = [*points.groupby(["share", "length"])]
-    figure, axes = plt.subplots(1, len(kinds), figsize=(3.4 * len(kinds), 3.4), layout="constrained", squeeze=False)
+    figure, axes = curves.panels(len(kinds), width=3.4, height=3.4)
     image = None
-    for ax, ((share, length), group) in zip(axes[0], kinds, strict=True):
+    for ax, ((share, length), group) in zip(axes, kinds, strict=True):
+        ax.grid(visible=False)
         table = group.pivot_table(index="sigma", columns="cost", values="speed_up", aggfunc="median")
         image = ax.imshow(np.log2(table), cmap="RdBu", vmin=-3, vmax=3, origin="lower", aspect="auto")
         for (y, x), value in np.ndenumerate(table.to_numpy()):
@@ -192,8 +188,8 @@ def draw(points: pd.DataFrame, path: Path) -> None:
         ax.set_yticks(range(table.shape[0]), [f"{s:g}" for s in table.index])
         ax.set_xlabel("cost C of a round, in mean times")
         ax.set_title(f"to {100 * share:g} % of FedRep, stages of {length}", fontsize=9)
-    axes[0][0].set_ylabel("sigma of log-normal times")
-    figure.colorbar(image, ax=axes[0], label="log2 of the speed-up")
+    axes[0].set_ylabel("sigma of log-normal times")
+    figure.colorbar(image, ax=axes, label="log2 of the speed-up")
     curves.save_picture(figure, path, dpi=130)
 
 

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
+import fedjax_srp as srp
+
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+
+
+@pytest.fixture(autouse=True)
+def without_setting_devices(monkeypatch):
+    """The devices of this process are already set."""
+    monkeypatch.setattr(srp, "use_all_cores", lambda: None)
 
 
 def unload_experiments():

@@ -116,7 +116,6 @@ def test_random_steps_are_drawn_anew_for_each_client_and_round():
 
 def test_criterion_for_fedrep_begins_with_the_given_seed(monkeypatch):
     loaded = []
-    monkeypatch.setattr(srp, "use_all_cores", lambda: None)  # the devices of this process are already set
     monkeypatch.setattr(srp.data, "load", lambda *_, seed, **__: loaded.append(seed) or sys.exit())
     with pytest.raises(SystemExit):
         criterion_for_fedrep.main(["--scale", "smoke", "--seed", "3"])

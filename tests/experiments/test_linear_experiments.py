@@ -29,7 +29,6 @@ def not_json(constant):
 def test_scripts_run(script, import_from, monkeypatch, tmp_path, capsys):
     path = (EXPERIMENTS / script).with_suffix(".py")
     import_from(path.parent)
-    monkeypatch.setattr(srp, "use_all_cores", lambda: None)  # the devices of this process are already set
     seeded = path.stem not in FLANP or path.parent.name != "flanp"
     command = [str(path), "--scale", "smoke", "--out", str(tmp_path), *(["--seed", "3"] if seeded else [])]
     for _ in range(1 if seeded else 2):  # the second call loads FLANP's runs

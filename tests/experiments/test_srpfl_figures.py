@@ -171,8 +171,7 @@ def test_factors_have_the_bounds_of_the_grid():
         (["--datasets", "digits", "mnist", "--data-dir", "nowhere"], "name='mnist': "),
     ],
 )
-def test_errors_name_wrong_arguments(arguments, words, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(paper.srp, "use_all_cores", lambda: None)  # the devices of this process are already set
+def test_errors_name_wrong_arguments(arguments, words, tmp_path, capsys):
     with pytest.raises(SystemExit) as error:
         paper.main(3, [*arguments, "--out", str(tmp_path)])
     assert error.value.code == 2
@@ -180,8 +179,7 @@ def test_errors_name_wrong_arguments(arguments, words, tmp_path, monkeypatch, ca
     assert not list(tmp_path.iterdir())  # found before the first run
 
 
-def test_a_run_with_other_settings_is_an_error_of_the_command_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(paper.srp, "use_all_cores", lambda: None)  # the devices of this process are already set
+def test_a_run_with_other_settings_is_an_error_of_the_command_line(tmp_path, capsys):
     hand_made_run([0.5], 2).save(tmp_path / "digits/everybody/any_clock/fedavg/seed_0")
     with pytest.raises(SystemExit):
         paper.main(3, ["--scale", "smoke", "--methods", "fedavg", "--out", str(tmp_path)])
@@ -225,8 +223,7 @@ def test_options_of_the_authors_code_reach_the_methods():
 
 
 @pytest.mark.long
-def test_causes_and_sweep_write_tables_of_finished_runs(tmp_path, monkeypatch):
-    monkeypatch.setattr(paper.srp, "use_all_cores", lambda: None)  # the devices of this process are already set
+def test_causes_and_sweep_write_tables_of_finished_runs(tmp_path):
     given = ["--smoke", "--seeds", "1", "--out", str(tmp_path)]
     causes.main([*given, "--settings", "code", "double softmax, heads of 1 epoch"])
     head, _, code, one = cause_tables.causes(tmp_path).splitlines()
