@@ -87,74 +87,49 @@ class Setting(NamedTuple):
     own: Mapping[str, dict[str, Any]] = MappingProxyType({})  # training run -> options of this method only
 
 
-_MNIST_FAMILY = {"model": "mlp", "epochs": 5}
-_EMNIST = {"name": "emnist/balanced", "num_clients": 100, "classes_per_client": 5, "classes": range(10)}
-_FEMNIST = {  # lower-case a to j; normalised like EMNIST, where the paper divides by 255 only
-    "name": "emnist/byclass",
-    "classes": range(36, 46),
-    "num_clients": 100,
-    "partition": "consecutive",
-    "classes_per_client": 3,
-    "examples_per_class": 50,
-}
+def by_class(name: str, num_clients: int, per_client: int, **more: Any) -> dict[str, Any]:
+    """Return arguments of `srp.data.load`."""
+    return {"name": name, "num_clients": num_clients, "classes_per_client": per_client} | more
+
+
+_MLP = {"model": "mlp", "epochs": 5}
+_LENET = {"model": "lenet5", "epochs": 1}
+_LENET_100 = {"model": "lenet5_cifar100"}
+_AUGMENTED = {"augment": "crop_flip"}
+_EMNIST = by_class("emnist/balanced", 100, 5, classes=range(10))
+_FEMNIST = by_class(  # lower-case a to j; normalised like EMNIST, where the paper divides by 255 only
+    "emnist/byclass", 100, 3, classes=range(36, 46), partition="consecutive", examples_per_class=50
+)
+_SHORT = {"num_rounds": 60, "seeds": 1}
 SETTINGS: dict[str, dict[str, Setting]] = {
     "full": {
-        "cifar10": Setting(
-            "CIFAR-10",
-            {"name": "cifar10", "num_clients": 100, "classes_per_client": 5},
-            {"model": "lenet5", "epochs": 1, "augment": "crop_flip"},
-        ),
-        "cifar100": Setting(
-            "CIFAR-100",
-            {"name": "cifar100", "num_clients": 100, "classes_per_client": 20},
-            {"model": "lenet5_cifar100", "epochs": 5, "augment": "crop_flip"},
-        ),
-        "emnist": Setting("EMNIST", _EMNIST, _MNIST_FAMILY),
-        "femnist": Setting("FEMNIST", _FEMNIST, _MNIST_FAMILY),
+        "cifar10": Setting("CIFAR-10", by_class("cifar10", 100, 5), _LENET | _AUGMENTED),
+        "cifar100": Setting("CIFAR-100", by_class("cifar100", 100, 20), _LENET_100 | {"epochs": 5} | _AUGMENTED),
+        "emnist": Setting("EMNIST", _EMNIST, _MLP),
+        "femnist": Setting("FEMNIST", _FEMNIST, _MLP),
     },
     "cpu": {
         "digits": Setting(  # not in the paper; needs no files and takes seconds a run
             "digits",
-            {"name": "digits", "num_clients": 50, "classes_per_client": 3},
-            {"model": "mlp", "hidden": (64, 32), "epochs": 5, "initial": 5, "learning_rate": 0.05},
+            by_class("digits", 50, 3),
+            _MLP | {"hidden": (64, 32), "initial": 5, "learning_rate": 0.05},
             eval_every=1,
             eval_first=0,
         ),
-        "mnist": Setting(
-            "MNIST",
-            {"name": "mnist", "num_clients": 100, "classes_per_client": 5, "max_examples": 150},
-            _MNIST_FAMILY,
-            seeds=3,
-        ),
-        "cifar10": Setting(
-            "CIFAR-10",
-            {"name": "cifar10", "num_clients": 100, "classes_per_client": 5, "max_examples": 50},
-            {"model": "lenet5", "epochs": 1},
-            num_rounds=60,
-            seeds=1,
-        ),
+        "mnist": Setting("MNIST", by_class("mnist", 100, 5, max_examples=150), _MLP, seeds=3),
+        "cifar10": Setting("CIFAR-10", by_class("cifar10", 100, 5, max_examples=50), _LENET, **_SHORT),
         "cifar100": Setting(
-            "CIFAR-100",
-            {"name": "cifar100", "num_clients": 100, "classes_per_client": 20, "max_examples": 100},
-            {"model": "lenet5_cifar100", "epochs": 1},
-            num_rounds=60,
-            seeds=1,
+            "CIFAR-100", by_class("cifar100", 100, 20, max_examples=100), _LENET_100 | {"epochs": 1}, **_SHORT
         ),
-        "emnist": Setting("EMNIST", _EMNIST | {"max_examples": 150}, _MNIST_FAMILY, seeds=3),
-        "femnist": Setting("FEMNIST", _FEMNIST | {"max_examples": 90}, _MNIST_FAMILY, seeds=3),
+        "emnist": Setting("EMNIST", _EMNIST | {"max_examples": 150}, _MLP, seeds=3),
+        "femnist": Setting("FEMNIST", _FEMNIST | {"max_examples": 90}, _MLP, seeds=3),
     },
-    "gpu": {
-        "mnist": Setting(
-            "MNIST-480",
-            {"name": "mnist", "num_clients": 100, "classes_per_client": 5, "max_examples": 480},
-            _MNIST_FAMILY,
-        ),
-    },
+    "gpu": {"mnist": Setting("MNIST-480", by_class("mnist", 100, 5, max_examples=480), _MLP)},
     "code": {},  # filled below
     "smoke": {
         "digits": Setting(
             "digits",
-            {"name": "digits", "num_clients": 20, "classes_per_client": 4},
+            by_class("digits", 20, 4),
             {"model": "mlp", "hidden": (16, 8), "initial": 2, "rounds_per_stage": 1, "learning_rate": 0.1},
             num_rounds=4,
             eval_every=2,
