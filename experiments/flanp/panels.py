@@ -126,13 +126,6 @@ def lowest_value(history: srp.History, metric: str | None) -> float:
     return math.inf if history.diverged else float(np.nanmin(trajectory(history, metric)[2]))
 
 
-def time_to(history: srp.History, value: float, metric: str | None) -> float:
-    """Return the time at which a curve first falls to a value; inf if never."""
-    _, times, values = trajectory(history, metric)
-    reached = values <= value
-    return float(times[np.argmax(reached)]) if reached.any() else math.inf
-
-
 def speed_ups(runs: Runs, rival: str, ours: str = "flanp") -> dict[str, Any]:
     """Return the ratios of the rival's time to FLANP's, seed by seed, as the module docstring defines them."""
     metric = runs.worlds[0].metric
@@ -141,7 +134,9 @@ def speed_ups(runs: Runs, rival: str, ours: str = "flanp") -> dict[str, Any]:
     start = min(float(trajectory(history, metric)[2][0]) for histories in pair.values() for history in histories)
 
     def ratios(value: float) -> np.ndarray:
-        times = {name: np.array([time_to(h, value, metric) for h in histories]) for name, histories in pair.items()}
+        times = {
+            name: np.array([h.time_to(value, metric=metric) for h in histories]) for name, histories in pair.items()
+        }
         return times[rival] / np.maximum(times[ours], 1e-12)
 
     if not (math.isfinite(end) and end < start):
@@ -161,7 +156,7 @@ def ratios_at_values(runs: Runs, ours: str) -> dict[str, dict[str, list[float | 
     for rival in [name for name in runs.panel.methods if name not in FLANP_VARIANTS]:
         pairs = list(zip(runs.histories[rival], runs.histories[ours], strict=True))
         found[rival] = {
-            str(value): [_ratio(time_to(their, value, metric), time_to(our, value, metric)) for their, our in pairs]
+            str(value): [_ratio(*(run.time_to(value, metric=metric) for run in pair)) for pair in pairs]
             for value in runs.panel.values
         }
     return found

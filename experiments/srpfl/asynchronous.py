@@ -103,12 +103,11 @@ def measure(history: History, evaluation: str, cost: float, horizon: float) -> d
     times, scores = history.eval_elapsed(charged), history.scores(evaluation)
     last = int(np.flatnonzero(times <= horizon)[-1]) if (times <= horizon).any() else 0
     slowest = np.argsort(history.client_time)[-max(1, history.num_clients // 4) :]
-    worst = np.sort(scores[last])[: max(1, history.num_clients // 10)]
-    means = history.mean_scores(evaluation)
-    result = {"accuracy": means[last], "slowest_quarter": scores[last, slowest].mean(), "worst_tenth": worst.mean()}
+    result = {"accuracy": history.mean_scores(evaluation)[last], "slowest_quarter": scores[last, slowest].mean()}
+    result["worst_tenth"] = history.worst_scores(evaluation)[last]
     for target in TARGETS:
-        reached = np.flatnonzero((means >= target) & (times <= horizon))
-        result[f"time_to_{target:g}"] = times[reached[0]] if len(reached) else math.inf
+        time = history.time_to(target, charged, evaluation)
+        result[f"time_to_{target:g}"] = time if time <= horizon else math.inf
     result["rounds"] = history.eval_round[last]
     if history.asynchronous:
         result["staleness"] = history.metrics["staleness"][: int(result["rounds"])].mean()

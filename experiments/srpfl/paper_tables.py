@@ -54,10 +54,8 @@ def time_before(run: History, target: float, communication: float = 0.0) -> floa
 
     0 if the first evaluation reached it, inf if none did.
     """
-    reached = run.mean_accuracy >= target
-    if not reached.any():
-        return math.inf
-    return float(np.concatenate([[0.0], run.eval_elapsed(communication)])[reached.argmax()])
+    place = run.reached(target)
+    return math.inf if place is None else float(np.append(0.0, run.eval_elapsed(communication))[place])
 
 
 def with_intervals(frame: pd.DataFrame, curves: Mapping[str, Sequence[History]], target: float) -> pd.DataFrame:
