@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 from claim import FAILS, HOLDS, IN_PART, NOT_RUN, OTHER, PAPER, Claim, plural
-from pages import HERE, csv, load_results, pm, span
+from pages import csv, load_results, pm, span
 
 
 def final_values(name: str) -> str:
@@ -46,28 +46,22 @@ def cosines() -> str:
     )
 
 
-def figure_5(panel: str) -> Callable[[], str]:
-    """Return a reader of accuracies with 20 and 500 samples, at equal steps and at each method's best step.
+def figure_5(panel: str) -> str:
+    """Accuracies with 20 and 500 samples, at equal steps and at each method's best step.
 
     Deviations are over trials and their clients at equal steps, over the means of trials at the best ones.
     """
-
-    def read() -> str:
-        found = load_results("fedavg_representation/results/figure5.json")[panel]["C=4"]
-        equal = "; ".join(
-            f"{name} {found[name]['mean'][0]:.1f} ± {found[name]['std'][0]:.1f} and {found[name]['mean'][-1]:.1f} ± "
-            f"{found[name]['std'][-1]:.1f}" for name in TAUS
-        )  # fmt: skip
-        few = "accuracy in % with 20 and 500 samples, C = 4"
-        return f"{few}, equal steps (± over 15 clients): {equal}{best_steps(panel)}"
-
-    return read
+    found = load_results("fedavg_representation/results/figure5.json")[panel]["C=4"]
+    ends = {name: [f"{found[name]['mean'][at]:.1f} ± {found[name]['std'][at]:.1f}" for at in (0, -1)] for name in TAUS}
+    equal = "; ".join(f"{name} {' and '.join(cells)}" for name, cells in ends.items())
+    return (
+        f"accuracy in % with 20 and 500 samples, C = 4, equal steps (± over 15 clients): {equal}; steps by training "
+        f"loss {best_steps(panel)}"
+    )
 
 
 def best_steps(panel: str) -> str:
-    """Accuracies at the step size with the lowest training loss of each method; empty before the search."""
-    if not (HERE / "fedavg_representation/results/steps.csv").is_file():
-        return ""
+    """Accuracies at the step size with the lowest training loss of each method."""
     rows = csv("fedavg_representation/results/steps.csv")
     rows, parts = rows[rows["panel"] == panel], []
     for tau, group in rows.groupby("tau"):
@@ -75,7 +69,7 @@ def best_steps(panel: str) -> str:
         kept = group[group["step"] == step]
         few, many = (kept[kept["samples"] == n]["accuracy"].to_list() for n in (20, 500))
         parts.append(f"tau = {tau} (step {step:g}) {pm(few, 1)} and {pm(many, 1)}")
-    return f"; steps by training loss (± over {plural(rows['trial'].nunique(), 'trial')}): " + "; ".join(parts)
+    return f"(± over {plural(rows['trial'].nunique(), 'trial')}): " + "; ".join(parts)
 
 
 SMALL = f"{OTHER}: an MLP, FEMNIST's letters instead of CIFAR-100, T tau = 10,000 of 125,000, 3 trials"
@@ -110,12 +104,12 @@ REPRESENTATION = [
     ),
     Claim(
         "FedAvg significantly outperforms D-SGD [on new classes]", "section 5.2; figure 5 left", IN_PART,
-        figure_5("new classes"), f"{SMALL}; equal steps, or each method's best by training loss",
+        partial(figure_5, "new classes"), f"{SMALL}; equal steps, or each method's best by training loss",
         ("figure5.json", "steps.csv"), "steps.py",
     ),
     Claim(
         "FedAvg significantly outperforms D-SGD [on a new data set]", "section 5.2; figure 5 right", IN_PART,
-        figure_5("new data set"), f"{SMALL}; MNIST instead of CIFAR-10; equal steps, or the best",
+        partial(figure_5, "new data set"), f"{SMALL}; MNIST instead of CIFAR-10; equal steps, or the best",
         ("figure5.json", "steps.csv"), "steps.py",
     ),
     Claim(

@@ -22,6 +22,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parents[1]))
 import curves
+import pages
 import scripts
 
 import fedjax_srp as srp
@@ -100,9 +101,7 @@ def main(arguments: list[str] | None = None) -> None:
     for label, (name, evaluation, color) in CURVES.items():
         values = np.transpose([found[name, epochs][evaluation] for epochs in scale.epochs])
         results[label] = curves.draw_line(ax, scale.epochs, values, label, color, marker="o")
-        spread = values.std(0, ddof=1) if scale.seeds > 1 else np.full(len(scale.epochs), np.nan)
-        shown = [f"{mean:.1f} ± {std:.1f}" for mean, std in zip(values.mean(0), spread, strict=True)]
-        print(f"{label:18s} by epochs {scale.epochs}: {', '.join(shown)}")
+        print(f"{label:18s} by epochs {scale.epochs}: {', '.join(pages.pm(column, 1) for column in values.T)}")
     ax.set(xlabel="local epochs: of FedRep's head, of all in FedAvg", xscale="log", xticks=scale.epochs)
     ax.set_xticks(scale.epochs, [str(epochs) for epochs in scale.epochs])
     ax.set_xticks([], minor=True)

@@ -30,6 +30,7 @@ from matplotlib.figure import Figure
 
 sys.path.append(str(Path(__file__).parents[1]))
 import curves
+import pages
 import scripts
 
 import fedjax_srp as srp
@@ -173,7 +174,7 @@ def main(arguments: list[str] | None = None) -> None:
         for name, label in labels.items():
             values = 100 * accuracy[name][:, place]
             results.setdefault(title, {})[label] = curves.summary(np.arange(scale.epochs + 1), values)
-            shown = [f"{values[:, e].mean():.1f} ± {values[:, e].std(ddof=1):.1f}" for e in (1, scale.epochs)]
+            shown = [pages.pm(values[:, e], 1) for e in (1, scale.epochs)]
             print(f"{title:12s} {label:18s} after 1 epoch {shown[0]} %, after {scale.epochs} {shown[1]} %")
     facts = {"trials": scale.trials, "dataset": scale.dataset, "rounds": scale.num_rounds, "results": results}
     curves.save(args, name_of_figure, facts, draw(results))

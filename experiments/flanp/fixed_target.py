@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from panels import curves, mean_std, parser, write_results
-from time_ratios import TABLES, gap_at_start
+from time_ratios import TABLES, gap_at_start, initial_weights
 from worlds import World, linear
 
 import fedjax_srp as srp
@@ -58,7 +58,7 @@ def simulate_exact(world: World, seed: int, initial: int, local_steps: int, num_
     summed = np.where(step * values > 1e-12, (1 - shrunk) / np.maximum(values, 1e-12), step * local_steps)
     powers, sums = ((vectors * of[:, None, :]) @ vectors.transpose(0, 2, 1) for of in (shrunk, summed))
 
-    w, n, elapsed, found = initial_model(world, seed), initial, 0.0, []
+    w, n, elapsed, found = np.asarray(initial_weights(world, seed), np.float64), initial, 0.0, []
     tracking = np.zeros_like(targets)
     for _ in range(num_rounds):
         own = powers[:n] @ w + np.einsum("ide,ie->id", sums[:n], targets[:n] + tracking[:n])
@@ -73,13 +73,6 @@ def simulate_exact(world: World, seed: int, initial: int, local_steps: int, num_
         if met and n < num_clients:
             n, tracking = min(2 * n, num_clients), np.zeros_like(targets)
     return Trajectory(*map(np.array, zip(*found, strict=True)))
-
-
-def initial_model(world: World, seed: int) -> np.ndarray:
-    """Return the model from which all runs of a seed start."""
-    key = srp.named_key(srp.named_key(jax.random.key(seed), "server"), "init")
-    server = world.algorithm("fedgate", world.local_steps).init(key, world.data)
-    return np.asarray(server.params.head["out"]["kernel"][:, 0], np.float64)
 
 
 def measure(size: dict[str, Any], seeds: int) -> dict[str, Any]:

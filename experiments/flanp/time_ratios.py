@@ -81,11 +81,16 @@ def completion(history: srp.History) -> tuple[float, int | None]:
     return float(history.elapsed()[last.completed_round - 1]), last.completed_round
 
 
-def gap_at_start(world: World, seed: int) -> float:
-    """Delta0 = L_N(w_0) - L_N(w*) of the model from which all runs of a seed start; histories begin after round 1."""
-    algorithm = world.algorithm("fedgate", world.local_steps)
+def initial_weights(world: World, seed: int) -> jax.Array:
+    """Return the weights from which all runs of a seed start; histories begin after round 1."""
     key = srp.named_key(srp.named_key(jax.random.key(seed), "server"), "init")
-    return float(algorithm.metrics(algorithm.init(key, world.data), world.data)["gap"])
+    server = world.algorithm("fedgate", world.local_steps).init(key, world.data)
+    return server.params.head["out"]["kernel"][:, 0]
+
+
+def gap_at_start(world: World, seed: int) -> float:
+    """Delta0 = L_N(w_0) - L_N(w*) of the initial weights."""
+    return float(world.data.gap(initial_weights(world, seed)))
 
 
 def theory_times(world: World, client_time: np.ndarray, gap: float) -> tuple[float, float]:
