@@ -187,30 +187,15 @@ def test_imports_are_absolute():
 # Budgets.
 
 
-def own_budgets(column):
-    """Return {file: budget} of the table with this column."""
-    section = PAGE.partition("\n## Budgets\n")[2].partition(f"| file | {column} | why |\n")[2]
-    assert section, column
-    rows = [line.strip("|").split("|") for line in section.partition("\n\n")[0].splitlines()[1:]]
-    return {next(iter(quoted(file))): int(lines) for file, lines, _ in rows}
-
-
-def check_budgets(found, budget, own):
-    over = {name: n for name, n in found.items() if n > own.get(name, budget)}
-    assert not over, f"over their budgets: {over}"
-    spare = [name for name in own if found.get(name, 0) <= budget]
-    assert not spare, f"within the budget of {budget} lines, remove them from the page: {spare}"
-
-
 def test_no_file_is_longer_than_its_budget():
     found = {short(module): len(path.read_text().splitlines()) for module, path in modules().items()}
-    check_budgets(found, MAX_LINES, own_budgets("lines"))
+    assert not {name: n for name, n in found.items() if n > MAX_LINES}
 
 
 def test_algorithms_keep_their_budget_of_code():
     files = [path for path in (PACKAGE / "algorithms").glob("*.py") if path.stem not in NO_ALGORITHMS]
     found = {f"algorithms.{path.stem}": code_lines(path.read_text()) for path in files}
-    check_budgets(found, MAX_CODE_LINES, own_budgets("lines of code"))
+    assert not {name: n for name, n in found.items() if n > MAX_CODE_LINES}
 
 
 # Tests of the helpers above.

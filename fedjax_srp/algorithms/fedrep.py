@@ -131,9 +131,7 @@ class FedRep(PersonalHead):
             object.__setattr__(self, "head_optimizer", as_optimizer("head_optimizer", self.head_optimizer))
         super().__post_init__()
         if not self.training.epochs:
-            raise ValueError(
-                f"training.epochs={self.training.epochs}: the repetitions in a round of FedRep; give at least 1"
-            )
+            raise ValueError(f"training.epochs={self.training.epochs}: repetitions in a round; give at least 1")
 
     @property
     def tuning(self):
