@@ -121,7 +121,7 @@ def test_every_field_of_every_algorithm_is_an_option(name):
     other = {"steps": 3, "fine_tune_epochs": 4, "inner_steps": 2, "epochs": 2, "head_epochs": 3, "learning_rate": 0.2}
     for option in other.keys() & set(route.algorithm):
         if (option, route.factory) == ("steps", srp.algorithms.FedRep):
-            with pytest.raises(ValueError, match=r"training\.epochs=None: the repetitions in a round"):
+            with pytest.raises(ValueError, match=r"training\.epochs=None: repetitions in a round"):
                 algorithm_of(name, steps=3)
             continue
         given = values_of(algorithm_of(name, **{option: other[option]}))
