@@ -32,13 +32,6 @@ from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import AtLeast, part
 
 
-class FedRepServerState(NamedTuple):
-    """The representation phi, and the last round's mean head, from which only `fine_tune` starts."""
-
-    representation: PyTree
-    head: PyTree
-
-
 class FedRepClientState(NamedTuple):
     """The personal head h_i, and whether the client has ever trained it."""
 
@@ -48,24 +41,27 @@ class FedRepClientState(NamedTuple):
 
 @part
 class PersonalHead(ExampleAlgorithm):
-    """Base of FedRep and FedPer: the representation below the model's cut is averaged, heads stay with clients."""
+    """Base of FedRep and FedPer: the representation below the model's cut is averaged, heads stay with clients.
 
-    def init(self, key: Key, data: Any) -> FedRepServerState:
+    The server keeps the representation phi, and the last round's mean head, from which only `fine_tune` starts.
+    """
+
+    def init(self, key: Key, data: Any) -> SplitParams:
         """The initial parameters."""
-        return FedRepServerState(*self.init_params(key, data))
+        return self.init_params(key, data)
 
-    def init_client(self, key: Key, server: FedRepServerState, examples: Examples) -> FedRepClientState:
+    def init_client(self, key: Key, server: SplitParams, examples: Examples) -> FedRepClientState:
         """The initial head."""
         return FedRepClientState(server.head, jnp.bool_(False))
 
-    def broadcast(self, server: FedRepServerState, context: RoundContext) -> PyTree:
+    def broadcast(self, server: SplitParams, context: RoundContext) -> PyTree:
         """The representation."""
         return server.representation
 
-    def server(self, key: Key, server: FedRepServerState, mean: SplitParams, context: RoundContext):
+    def server(self, key: Key, server: SplitParams, mean: SplitParams, context: RoundContext):
         """The mean representation, and the mean head for evaluations."""
         # phi <- (1/n) sum_i phi_i
-        return FedRepServerState(mean.representation, mean.head.value)
+        return SplitParams(mean.representation, mean.head.value)
 
     def gradient(
         self, key: Key, representation: PyTree, state: FedRepClientState, examples: Examples, context: RoundContext
@@ -75,17 +71,17 @@ class PersonalHead(ExampleAlgorithm):
         return gradient_message(loss, representation, state.head, examples, self.training, context)
 
     @evaluation
-    def fine_tune(self, key: Key, server: FedRepServerState, state: FedRepClientState, examples: Examples):
+    def fine_tune(self, key: Key, server: SplitParams, state: FedRepClientState, examples: Examples):
         """The mean head of the last cohort, trained on the client under the current representation."""
-        return with_tuned_head(key, self.model, SplitParams(*server), examples, self.tuning)
+        return with_tuned_head(key, self.model, server, examples, self.tuning)
 
     @evaluation
-    def own_head(self, key: Key, server: FedRepServerState, state: FedRepClientState, examples: Examples):
+    def own_head(self, key: Key, server: SplitParams, state: FedRepClientState, examples: Examples):
         """The client's own head, as it last left it, under the current representation."""
         return lambda x: self.model.classify(state.head, self.model.represent(server.representation, x))
 
     @evaluation
-    def own_or_mean_head(self, key: Key, server: FedRepServerState, state: FedRepClientState, examples: Examples):
+    def own_or_mean_head(self, key: Key, server: SplitParams, state: FedRepClientState, examples: Examples):
         """The client's own head, or the last round's mean head for clients that have never taken part."""
         head = jax.tree.map(lambda own, mean: jnp.where(state.has_trained, own, mean), state.head, server.head)
         return lambda x: self.model.classify(head, self.model.represent(server.representation, x))

@@ -14,13 +14,6 @@ from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import part
 
 
-class LGFedAvgServerState(NamedTuple):
-    """The global head, and the last round's mean representation, from which only `fine_tune` starts."""
-
-    representation: PyTree
-    head: PyTree
-
-
 class LGFedAvgClientState(NamedTuple):
     """The personal representation of client i, and whether the client has ever trained it."""
 
@@ -56,15 +49,15 @@ class LGFedAvg(ExampleAlgorithm):
 
     name: ClassVar[str] = "lg_fedavg"
 
-    def init(self, key: Key, data: Any) -> LGFedAvgServerState:
-        """The initial parameters."""
-        return LGFedAvgServerState(*self.init_params(key, data))
+    def init(self, key: Key, data: Any) -> SplitParams:
+        """The initial parameters: the global head, and a representation from which only `fine_tune` starts."""
+        return self.init_params(key, data)
 
-    def init_client(self, key: Key, server: LGFedAvgServerState, examples: Examples) -> LGFedAvgClientState:
+    def init_client(self, key: Key, server: SplitParams, examples: Examples) -> LGFedAvgClientState:
         """The initial representation."""
         return LGFedAvgClientState(server.representation, jnp.bool_(False))
 
-    def broadcast(self, server: LGFedAvgServerState, context: RoundContext) -> PyTree:
+    def broadcast(self, server: SplitParams, context: RoundContext) -> PyTree:
         """The global head."""
         return server.head
 
@@ -78,26 +71,24 @@ class LGFedAvg(ExampleAlgorithm):
         new = LGFedAvgClientState(representation, jnp.bool_(True))
         return ClientOutput(message, new, self.training.weight(examples), loss=local.loss)
 
-    def server(self, key: Key, server: LGFedAvgServerState, mean: SplitParams, context: RoundContext):
+    def server(self, key: Key, server: SplitParams, mean: SplitParams, context: RoundContext):
         """The mean head, and the mean representation for evaluations."""
         # global <- (1/n) sum_i global_i
-        return LGFedAvgServerState(mean.representation.value, mean.head)
+        return SplitParams(mean.representation.value, mean.head)
 
     @evaluation
-    def fine_tune(self, key: Key, server: LGFedAvgServerState, state: LGFedAvgClientState, examples: Examples):
+    def fine_tune(self, key: Key, server: SplitParams, state: LGFedAvgClientState, examples: Examples):
         """The mean local layers of the last cohort, trained on the client under the global ones."""
         tuned = fit_representation(key, self.model, server.representation, server.head, examples, self.tuning)
         return lambda x: self.model.classify(server.head, self.model.represent(tuned.params, x))
 
     @evaluation
-    def own_representation(self, key: Key, server: LGFedAvgServerState, state: LGFedAvgClientState, examples: Examples):
+    def own_representation(self, key: Key, server: SplitParams, state: LGFedAvgClientState, examples: Examples):
         """The client's own local layers, as it last left them, under the global ones."""
         return lambda x: self.model.classify(server.head, self.model.represent(state.representation, x))
 
     @evaluation
-    def own_or_mean_representation(
-        self, key: Key, server: LGFedAvgServerState, state: LGFedAvgClientState, examples: Examples
-    ):
+    def own_or_mean_representation(self, key: Key, server: SplitParams, state: LGFedAvgClientState, examples: Examples):
         """The client's own local layers, or the last round's mean ones for clients that have never taken part."""
         representation = jax.tree.map(
             lambda own, mean: jnp.where(state.has_trained, own, mean), state.representation, server.representation

@@ -7,15 +7,6 @@ from reference import mlp
 from reference.local import combine, mean, train, weight
 
 
-def local(params, client, rows, sgd, delta):
-    """w_i after steps along g_i - delta_i."""
-
-    def tracked(w, x, y):
-        return combine(np.subtract, mlp.gradient(w, x, y), delta)
-
-    return train(params, list(params), client.x, client.y, rows, sgd, tracked)
-
-
 def run(params, clients, cohorts, steps, *, stages, sgd, gamma, client_weighting="uniform"):
     """Yields the state after every round; Delta_i / tau_i is averaged, and the model moves by the mean tau.
 
@@ -29,7 +20,11 @@ def run(params, clients, cohorts, steps, *, stages, sgd, gamma, client_weighting
             if known[i] != stages[t]:
                 tracking[i], known[i] = zero, stages[t]
             rows = list(steps(t, i))
-            w_i = local(params, clients[i], rows, sgd, tracking[i])
+
+            def tracked(w, x, y, delta=tracking[i]):
+                return combine(np.subtract, mlp.gradient(w, x, y), delta)
+
+            w_i = train(params, list(params), clients[i].x, clients[i].y, rows, sgd, tracked)
             buffer, tau = 0.0, 0.0
             for _ in rows:
                 buffer = sgd.momentum * buffer + 1.0
