@@ -5,6 +5,7 @@ Neither library is imported; objects with the same methods work too. Nothing is 
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -100,8 +101,14 @@ def _columns(dataset: Any, argument: str, x: str, y: str, user: str | None) -> l
     """Return inputs, labels and users (None if unknown) of a data set, or of all partitions of a partitioner."""
     if _is_partitioner(dataset):
         partitions = [dataset.load_partition(i) for i in range(dataset.num_partitions)]
-        if not any(map(len, partitions)):
+        empty = [i for i, part in enumerate(partitions) if not len(part)]
+        if len(empty) == len(partitions):
             raise ValueError(f"{argument}: all {len(partitions)} partitions are empty; give a partitioner with rows")
+        if empty:
+            warnings.warn(
+                f"{argument}: partitions {short(empty)} are empty and left out; the clients are the others",
+                stacklevel=4,
+            )
         owners = np.repeat(np.arange(len(partitions)), [len(part) for part in partitions])
         columns = [_columns(part, argument, x, y, None)[:2] for part in partitions if len(part)]
         return [*(np.concatenate(column) for column in zip(*columns, strict=True)), owners]

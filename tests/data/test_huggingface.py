@@ -104,6 +104,12 @@ def test_partitions_are_clients():
     split = srp.data.from_huggingface(Partitioner(PICTURES))
     assert all_rows(split) == list(range(60))
     assert [len(rows_of(split, i, "test")) for i in range(3)] == [4, 4, 4]
+    some = Partitioner(PICTURES)
+    some.load_partition = lambda i: PICTURES.rows(range(i % 2, 60 * (i != 1), 3))
+    with pytest.warns(
+        UserWarning, match=r"dataset: partitions \[1\] are empty and left out; the clients are the others"
+    ):
+        assert srp.data.from_huggingface(some).num_clients == 2
 
 
 def test_texts_become_tokens():
