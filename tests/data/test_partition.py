@@ -154,10 +154,11 @@ def test_the_test_set_of_a_block_is_a_rounded_fraction(examples, fraction, num_t
     assert [len(rows) for rows in split.train] == [examples - num_test] * 3
 
 
-def test_consecutive_is_the_allocation_of_the_paper():
-    """100 clients, classes u, u + 1, u + 2 of ten, 50 images of each, 45 of them for training; 1500 of a class."""
-    y_train, y_test = np.repeat(np.arange(10) + 36, 1350), np.repeat(np.arange(10) + 36, 150)
-    assert is_equal(partition.consecutive(y_train, y_test, 100), partition.consecutive(y_train, y_test, 100, 3, 50, 0))
+def test_the_defaults_of_consecutive_are_those_of_the_paper():
+    """Three classes per client, 50 images of each, 45 of them for training: 1,500 of a class serve 100 clients."""
+    y_train, y_test = np.repeat(np.arange(10), 1350), np.repeat(np.arange(10), 150)
+    split = partition.consecutive(y_train, y_test, 100)
+    assert is_equal(split, partition.consecutive(y_train, y_test, 100, 3, 50, test_fraction=0.1))
 
 
 @settings
