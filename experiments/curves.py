@@ -14,6 +14,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
+from fedjax_srp import storage
+
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 YELLOW, SKY, GREY = "#E69F00", "#56B4E9", "#666666"
 BAND = "line: mean of the trials, band: lowest to highest trial"
@@ -93,6 +95,9 @@ def save(args: argparse.Namespace, name: str, results: Mapping[str, Any], figure
     """Write `name`.json and `name`.png to --out."""
     args.out.mkdir(parents=True, exist_ok=True)
     facts = {"scale": args.scale, "seed": args.seed, **results}
-    (args.out / f"{name}.json").write_text(json.dumps(facts, indent=1, allow_nan=False) + "\n")
-    save_picture(figure, args.out / f"{name}.png")
+    text = json.dumps(facts, indent=1, allow_nan=False) + "\n"
+    storage.replace({
+        args.out / f"{name}.json": lambda path: path.write_text(text),
+        args.out / f"{name}.png": lambda path: save_picture(figure, path),
+    })  # fmt: skip
     print(f"wrote {args.out / name}.json and .png")

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 import fedjax_srp as srp
+from fedjax_srp import storage
 from fedjax_srp._checks import is_ours
 from fedjax_srp.history import History
 
@@ -81,6 +83,12 @@ def is_finished(folder: Path, facts: Mapping[str, Any]) -> bool:
     if changed := [name for name, value in facts.items() if known.get(name) != value]:
         raise ValueError(f"{folder} holds a run with other {', '.join(changed)}; give another folder, or delete it")
     return True
+
+
+def store(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write an .npz file whole: after a kill there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    storage.replace({path: lambda part: np.savez_compressed(part, **arrays)})
 
 
 def keep(history: History, folder: Path, facts: Mapping[str, Any], **options: Any) -> None:

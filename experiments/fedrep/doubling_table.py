@@ -30,6 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedjax_srp as srp
+from fedjax_srp import storage
 from fedjax_srp.history import History
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -186,7 +187,8 @@ def main(arguments: list[str] | None = None) -> None:
         runs = (run(name, stage, scale, data, keys, args.devices) for stage in (None, args.rounds_per_stage))
         pairs = list(zip(*runs, strict=True))
         facts["results"][name] = to_json({e: [compare(*pair, e) for pair in pairs] for e in METHODS[name]})
-        file.write_text(json.dumps(facts, indent=1, allow_nan=False) + "\n", "utf-8")
+        text = json.dumps(facts, indent=1, allow_nan=False) + "\n"
+        storage.replace({file: lambda path, text=text: path.write_text(text, "utf-8")})
         print(f"{name} done", file=sys.stderr, flush=True)
     print(table({name: facts["results"][name] for name in METHODS if name in facts["results"]}))
 

@@ -100,8 +100,7 @@ def run(panel: Panel, out: Path, data_dir: Path | None) -> Runs:
                 begin = time.perf_counter()
                 history = CURVES[method].run(world, seed, panel.num_rounds, panel.eval_every)
                 accuracy = math.nan if world.metric else test_accuracy(history, world)
-                file.parent.mkdir(parents=True, exist_ok=True)
-                np.savez(file, what=description, tested=accuracy, **_to_arrays(history))
+                scripts.store(file, {"what": description, "tested": accuracy, **_to_arrays(history)})
                 print(f"{panel.title}: {method}, seed {seed}: {time.perf_counter() - begin:.0f} s", flush=True)
             with np.load(file) as stored:
                 if str(stored["what"]) != description:

@@ -11,7 +11,6 @@ tables of the README beside this file. To train again, delete the rows.
 
 from __future__ import annotations
 
-import csv
 import shutil
 import sys
 import time
@@ -21,11 +20,13 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import pandas as pd
 import readme_tables
 from readme_tables import COLUMNS, Result
 from rows import ROWS, TRAININGS
 
 import fedjax_srp as srp
+from fedjax_srp import storage
 from fedjax_srp.models.lenet import BLOCK, pooled_relu
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -127,12 +128,8 @@ def train(training: str, scale: Scale, seed: int, data: Any, model: Any, folder:
 
 def write(file: Path, rows: Iterable[dict[str, Any]]) -> None:
     """Write all rows to a new file, which then replaces the old one."""
-    part = file.with_suffix(".part")
-    with part.open("w", newline="") as handle:
-        writer = csv.DictWriter(handle, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    part.replace(file)
+    frame = pd.DataFrame(rows, columns=[*COLUMNS])
+    storage.replace({file: lambda path: frame.to_csv(path, index=False, lineterminator="\n")})
 
 
 def main(arguments: list[str] | None = None) -> None:

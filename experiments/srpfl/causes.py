@@ -23,6 +23,7 @@ from cause_tables import causes
 from paper import CODE_MLP, CODE_OWN, FIGURES, Setting, Study, scripts
 
 import fedjax_srp as srp
+from fedjax_srp import storage
 from fedjax_srp.history import History
 
 SOFTMAX, START, DECAY = ({key: CODE_MLP[key]} for key in ("output", "initialization", "weight_decay"))
@@ -105,6 +106,16 @@ def read_rows(path: Path) -> list[dict]:
     return pd.read_csv(path).to_dict("records") if path.exists() else []
 
 
+def write_rows(results: Path, rows: list[dict], gradients: list[dict]) -> None:
+    """Write both tables together, so that a kill leaves no rows without their gradients."""
+    storage.replace({
+        results / "causes.csv": lambda path: pd.DataFrame(rows).to_csv(path, index=False),
+        results / "causes_gradients.csv": lambda path: pd.DataFrame(gradients).to_csv(
+            path, index=False, float_format="%.3g"
+        ),
+    })  # fmt: skip
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = scripts.parser(__doc__, (), "runs/srpfl/causes", "data-dir", "results")
     parser.add_argument("--smoke", action="store_true", help="digits, 10 clients, 4 rounds")
@@ -127,8 +138,7 @@ def main(arguments: list[str] | None = None) -> None:
             for training in VARIANTS[name].methods:
                 study.train(training, [seed], together=False)
                 rows += score_rows(study, training, seed)
-            pd.DataFrame(rows).to_csv(results / "causes.csv", index=False)
-            pd.DataFrame(gradients).to_csv(results / "causes_gradients.csv", index=False, float_format="%.3g")
+            write_rows(results, rows, gradients)
     print(causes(results))
 
 

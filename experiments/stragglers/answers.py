@@ -310,13 +310,8 @@ def load_or_run(folder: Path, name: str, run: Callable[[], dict[str, np.ndarray]
     """Return the arrays of a cell: load them, or run the cell and store them."""
     path = path_of(folder, name)
     if not path.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
         begin = time.perf_counter()
-        arrays = run()
-        part = path.with_suffix(".part")
-        with part.open("wb") as file:
-            np.savez_compressed(file, **arrays)
-        part.replace(path)
+        scripts.store(path, run())
         print(f"{name}: {time.perf_counter() - begin:.0f} s", flush=True)
     with np.load(path, allow_pickle=False) as found:
         return dict(found)

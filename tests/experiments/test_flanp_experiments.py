@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -68,6 +69,26 @@ def test_curves_are_resampled_on_a_common_axis():
     assert (times[0], times[-1]) == (2.0, 4.0)
     assert values[:, 0].tolist() == [3, 40]  # the last value at or before
     assert values[:, -1].tolist() == [1, 30]
+
+
+def test_a_run_that_was_killed_while_it_was_stored_runs_again(tmp_path, monkeypatch):
+    options = {"num_clients": 4, "samples": 30, "dim": 3}
+    panel = panels.Panel("by hand", "linear", options, ("flanp",), 3, seeds=1)
+    ran = SimpleNamespace(run=lambda *_: history("flanp", [3, 2, 1], 1))
+    monkeypatch.setitem(panels.CURVES, "flanp", ran)
+
+    def killed(file, **arrays):
+        Path(file if isinstance(file, Path) else file.name).write_bytes(b"PK")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        for name in ("savez", "savez_compressed"):
+            patch.setattr(np, name, killed)
+        with pytest.raises(KeyboardInterrupt):
+            panels.run(panel, tmp_path, None)
+    for _ in range(2):  # the second call loads it
+        (found,) = panels.run(panel, tmp_path, None).histories["flanp"]
+        assert found.metrics["distance"].tolist() == [3, 2, 1]
 
 
 def test_completion_is_the_first_round_of_all_clients_that_meets_the_criterion():
