@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from fedjax_srp._checks import as_annotated, check_integer, check_known, is_key, short
+from fedjax_srp._checks import as_annotated, check_integer, check_known, short
 from fedjax_srp.backend import platform, traced_for
 from fedjax_srp.base import (
     TRAINING_LOSS,
@@ -144,7 +144,6 @@ def prepare(request: Request) -> Prepared:
     policy = Full() if policy is None else policy
     clock = Fixed(Exponential(1.0)) if clock is None else clock
     names = {"name": "" if name is None else name, "algorithm.name": algorithm.name, "participation.name": policy.name}
-    as_annotated("shard_data", request.shard_data, bool)
     for argument, value in names.items():
         as_annotated(argument, value, str)
         if (not value and name is not None) or "\0" in value or any(0xD800 <= ord(letter) < 0xE000 for letter in value):
@@ -228,9 +227,6 @@ def check_evaluations(algorithm: FederatedAlgorithm, evaluations: str | Sequence
         return tuple(algorithm.evaluations)[:1]
     if isinstance(evaluations, str):
         evaluations = tuple(algorithm.evaluations) if evaluations == "all" else (evaluations,)
-    if not isinstance(evaluations, Iterable) or is_key(evaluations):
-        shown = short(evaluations)
-        raise ValueError(f"evaluations={shown} must be a name, several, None for the default one, or 'all'")
     evaluations = tuple(dict.fromkeys(evaluations))
     check_known("evaluation", evaluations, algorithm.evaluations, of=algorithm.name)
     return evaluations

@@ -188,11 +188,11 @@ def simulate_seeds(
     for value_name, value in (values or {}).items():
         if is_key(value) or np.shape(value) != keys.shape or np.asarray(value).dtype.kind not in "iuf":
             raise ValueError(f"values[{value_name!r}]={short(value)}: give a number for each of {keys.size} keys")
-    _check_values(algorithm, values or {})
     arrays = {name: np.asarray([float(v) for v in np.asarray(value)]) for name, value in (values or {}).items()}
     request = Request(algorithm, data, participation, clock, evaluations, chunk_size, devices, shard_data, name)
     request = request._replace(num_seeds=keys.size, values=arrays, record_loss=record_loss)
     at_once = seeds_at_once(request, keys.size)
+    _check_values(algorithm, arrays)
     previous = None if checkpoint_dir is None else seeds_together(Path(checkpoint_dir), keys.size)
     if previous is not None and previous > at_once:
         raise ValueError(
@@ -217,8 +217,6 @@ def simulate_seeds(
 def _check_values(algorithm: FederatedAlgorithm | Method, values: Mapping[str, Any]) -> None:
     """Run the checks of the parts on the values of every run, since programs only trace them."""
     algorithm = algorithm.algorithm if isinstance(algorithm, Method) else algorithm
-    if not isinstance(algorithm, FederatedAlgorithm):
-        return  # `prepare` reports this
     by_path = full_names(algorithm, values)
     for place, of_run in enumerate(zip(*by_path.values(), strict=True)):
         given = {name: float(value) for name, value in zip(by_path, of_run, strict=True)}

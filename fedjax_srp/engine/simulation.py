@@ -118,6 +118,8 @@ class Simulation:
             ValueError: no such evaluation.
         """
         run, (key, *rest) = self._prepared(evaluation), state
+        if not run.evaluations:
+            raise ValueError(f"algorithm {run.algorithm.name!r} has no evaluation to score its clients")
         with reversible(self._most_work(run)):
             scores = score_clients(run.algorithm, run.evaluations, self.data, SimulationState(*rest), key, run.layout)
         total, count = scores[run.evaluations[0]]

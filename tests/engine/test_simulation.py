@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import simulate
+from reference.small import changed, simulate
 
 import fedjax_srp as srp
 
@@ -124,8 +124,11 @@ def test_parts_that_break_the_contract_are_refused_at_construction():
     with pytest.raises(ValueError, match="algorithm=") as caught:
         srp.Simulation(DATA, DATA)
     assert "\n" not in str(caught.value)
+    simulation = srp.Simulation(fedavg(), DATA)
     with pytest.raises(ValueError, match="unknown evaluation 'nothing' of fedavg"):
-        srp.Simulation(fedavg(), DATA).score(srp.Simulation(fedavg(), DATA).init(KEY), "nothing")
+        simulation.score(simulation.init(KEY), "nothing")
+    with pytest.raises(ValueError, match="algorithm 'fedavg' has no evaluation"):
+        srp.Simulation(changed(fedavg(), evaluations={}), DATA).score(simulation.init(KEY))
 
 
 @srp.part
