@@ -90,7 +90,6 @@ def comparison(
     """
     import pandas as pd
 
-    check_communications(communications)
     costs = {exact(cost): cost for cost in communications}
     if twins is None:
         twins = {name: recipe.twin for name, recipe in RECIPES.items() if recipe.twin is not None}

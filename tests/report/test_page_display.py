@@ -150,6 +150,8 @@ def test_numbers_beyond_bounds_are_drawn_and_printed(tab, show):
     tab.ask("document.activeElement.blur()")
     tab.ask("(box => { box.value = '1e21'; box.dispatchEvent(new Event('input')); })(document.getElementById('cost'))")
     tab.wait("document.getElementById('state').textContent.startsWith('C = 1e+21')")
+    choose(tab, "C=Infinity")
+    assert text_of(tab, "state").startswith("C = 0")
 
 
 @pytest.mark.long

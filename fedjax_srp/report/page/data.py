@@ -59,7 +59,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
                 "name": label(name),
                 "color": styles[name].color,
                 "dash": _DASHES[styles[name].linestyle],
-                "twin": names.index(rows.twins[name]) if rows.twins.get(name) in rows.histories else None,
+                "twin": names.index(rows.twins[name]) if name in rows.twins else None,
                 "options": {"method": label(runs[0].name)} | rows.options[name],
                 "takes_cost": runs[0].takes_communication,
                 "judged_on": runs[0].judged_on,

@@ -32,7 +32,8 @@ function readAddress(content) {
   const place = (name, size) => Math.min(Math.max(0, parseInt(parameters.get(name) ?? "0", 10) || 0), size - 1);
   Object.assign(state, initial(content, place("data", content.comparisons.length)));
   const {rows} = content.comparisons[state.comparison];
-  if (parameters.has("C") && Number(parameters.get("C")) >= 0) state.cost = Number(parameters.get("C"));
+  const cost = Number(parameters.get("C"));
+  if (parameters.has("C") && cost >= 0 && cost < Infinity) state.cost = cost;
   if (parameters.has("target") && Number(parameters.get("target")) > 0) state.target = fraction(parameters.get("target"));
   state.evaluation = parameters.get("judged") ?? "";
   state.score = ["worst", "slowest"].find((name) => name === parameters.get("curves")) ?? "mean";
