@@ -211,8 +211,6 @@ class _Coercer:
         """Return the grid with its values coerced."""
         axes = {name: axis for name, given in spec.axes.items() if (axis := self._axis(name, given))}
         variants = {name: self._table(given, f"variant {name!r}: ") for name, given in spec.variants.items()}
-        if "load" in axes:
-            self._note("axes: load belongs under options")
         for name, given in variants.items():
             for option in {*given} & {*axes}:
                 self._note(f"variant {name!r}: {option} is also an axis; remove one of the two")
@@ -248,6 +246,8 @@ class _Coercer:
     def _value(self, name: str, given: Any, where: str) -> Any:
         if name in _SET_BY_GRID:
             self._note(f"{where}{name} is not an option of a grid: {_SET_BY_GRID[name]}")
+        elif name == "load" and where:
+            self._note(f"{where}load belongs under options")
         elif name in _OBJECTS and (name == "data" or not isinstance(given, str)):
             fits = all(hasattr(given, each) for each in SOURCE) if name == "data" else isinstance(given, _OBJECTS[name])
             if fits and not isinstance(given, type):

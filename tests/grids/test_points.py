@@ -289,6 +289,8 @@ def test_all_errors_are_reported_at_once():
         ({"seed": [0]}, {"method": "fedavg", "exclude": [{"seed": 0}]}, "exclude leaves out all runs"),
         ({"seed": [0]}, {"method": "fedavg", "exclude": [{"variant": {}}]}, "exclude: unknown variant {}"),
         ({"seed": [0]}, {"method": "fedavg", "load": 3}, "load=3 must be a sequence"),
+        ({"load": [["a.py"]]}, {"method": "fedavg"}, "axes: load belongs under options"),
+        ({}, {"method": "fedavg", "variants": {"a": {"load": ["a.py"]}}}, "variant 'a': load belongs under options"),
         ({"model": [srp.models.MLP, "lenet5"]}, {"method": "fedavg"}, "model=.*MLP must be a name or SplitModel"),
         ({"participation": [srp.participation.Full(), {}]}, {"method": "fedavg"}, "participation={} must be a name or"),
         ({"method": ["a\nb"]}, {}, r"a b: unknown method 'a\\nb'"),
