@@ -76,7 +76,7 @@ def test_a_finished_run_gets_a_summary_for_another_cost(finished, tmp_path, caps
     before = contents(folder)
     assert any(name.startswith("models") for name in before)
     assert main(*words, -1) == 2
-    assert "communication=-1.0" in capsys.readouterr().err
+    assert "communication must be finite and >= 0, got -1.0" in capsys.readouterr().err
     assert contents(folder) == before
     assert main(*words, 3) == 0
     assert "summary and figure are now those of communication=3" in capsys.readouterr().out

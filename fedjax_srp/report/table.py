@@ -37,11 +37,6 @@ def check_target(target: float | None) -> None:
         raise ValueError(f"target={target}: accuracies lie between 0 and 1; give 0.9 for 90 %")
 
 
-def check_communication(cost: float) -> None:
-    """Raise a ValueError for a cost per communicating round that is negative or not finite."""
-    as_annotated("communication", cost, Cost)
-
-
 def check_communications(costs: Sequence[float]) -> None:
     """Raise a ValueError unless there is at least one cost, and all are valid."""
     if not as_annotated("communications", costs, tuple[Cost, ...]):

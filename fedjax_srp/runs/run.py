@@ -212,7 +212,7 @@ class Run:
 
     def simulation(self, dataset: FederatedSource) -> dict[str, Any]:
         """Return the arguments of `simulate`, except for the folder of checkpoints."""
-        table.check_communication(self.communication)
+        as_annotated("communication", self.communication, table.Cost)
         if self.choice is None:
             method = self.method_object
         else:
