@@ -17,7 +17,7 @@ from fedjax_srp.base import Clock, FederatedAlgorithm, FederatedSource, Method, 
 from fedjax_srp.description import CODE, describe, unknowns
 from fedjax_srp.engine.outcome import data_checksum
 from fedjax_srp.models import SplitModel
-from fedjax_srp.options import build
+from fedjax_srp.options import REQUIRED, build
 from fedjax_srp.participation import Full
 from fedjax_srp.parts import is_part, is_plain, values_of
 from fedjax_srp.report import table
@@ -108,6 +108,9 @@ class Run:
                 raise ValueError(f"participation={short(policy)}: a Method has its own; give its algorithm as method")
             return self.method
         if isinstance(policy, str):
+            read = methods.routes("fedavg", policy).policy
+            if missing := {name for name, each in read.items() if each.default is REQUIRED} - self.options.keys():
+                raise ValueError(f"{min(missing)} is missing: {policy!r} needs it")
             policy = build(methods.POLICIES[policy], self.options)
         algorithm = as_annotated("method", self.method, FederatedAlgorithm)
         name = algorithm.name if policy.name == "full" else f"{algorithm.name} + {policy.name}"

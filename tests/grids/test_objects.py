@@ -242,6 +242,7 @@ def test_unnamed_objects_get_distinct_names_or_need_one():
         ({"data": "digits"}, "data='digits' must be data"),
         ({"dataset": "digits"}, "give only one of the two"),
         ({"hidden": [3]}, "hidden: no method of the grid reads it"),
+        ({"participation": "uniform"}, "k is missing: 'uniform' needs it"),
         (
             {"method": srp.Method("m", fedavg(0.1), srp.participation.Full()), "participation": "uniform"},
             "participation: no method of the grid reads it",
