@@ -17,7 +17,7 @@ from reference.small import KEY, refused
 
 import fedjax_srp as srp
 from fedjax_srp import models, participation, parts
-from fedjax_srp.description import describe, rebuild, unknowns
+from fedjax_srp.description import describe, option_values, rebuild, unknowns
 from fedjax_srp.storage import jsonable
 
 MODEL = models.MLP((8, 8), num_classes=10, hidden=(4,))
@@ -113,6 +113,14 @@ def test_values_are_those_given_and_the_defaults():
     }
     assert (fedrep["head_epochs"], fedrep["model"]["hidden"], fedrep["model"]["cut"]) == (10, [4], "out")
     assert fedrep["model"]["dtype"] == "float32"
+
+
+def test_options_have_short_names():
+    made = srp.algorithms.FedRep(MODEL, srp.Training(srp.SGD(0.3)), head_optimizer=ADAM)
+    found = option_values(made, leave_out=("model",))
+    assert (found["learning_rate"], found["epochs"], found["fine_tune_optimizer"]) == (0.3, 1, None)
+    assert found["head_optimizer.floats"] == {"learning_rate": 0.001}
+    assert found["head_optimizer.factory"] == {"function": "optax._src.alias.adam"}
 
 
 # What is not written down in full.
