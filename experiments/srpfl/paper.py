@@ -124,7 +124,10 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "emnist": Setting("EMNIST", _EMNIST | {"max_examples": 150}, _MLP, seeds=3),
         "femnist": Setting("FEMNIST", _FEMNIST | {"max_examples": 90}, _MLP, seeds=3),
     },
-    "gpu": {"mnist": Setting("MNIST-480", by_class("mnist", 100, 5, max_examples=480), _MLP)},
+    "gpu": {
+        "mnist": Setting("MNIST-480", by_class("mnist", 100, 5, max_examples=480), _MLP),
+        "mnist150": Setting("MNIST-150", _FEMNIST | {"name": "mnist", "classes": range(10)}, _MLP),  # as FEMNIST
+    },
     "code": {},  # filled below
     "smoke": {
         "digits": Setting(
@@ -159,6 +162,7 @@ def with_code_options(setting: Setting) -> Setting:
 SETTINGS["code"] |= {name: with_code_options(SETTINGS["full"][name]) for name in SETTINGS["full"]}
 SETTINGS["code"]["mnist"] = with_code_options(SETTINGS["cpu"]["mnist"])
 SETTINGS["code"]["mnist480"] = with_code_options(SETTINGS["gpu"]["mnist"])
+SETTINGS["code"]["mnist150"] = with_code_options(SETTINGS["gpu"]["mnist150"])
 
 
 @srp.part
