@@ -97,15 +97,15 @@ def pools() -> str:
     return markdown(rows)
 
 
-def code_at_size() -> str:
-    """Figures 5 and 3 at the size of EMNIST's column, by the paper's text and with the options of the authors' code.
+def code_at_size(data: str, *figures: int) -> str:
+    """Figures at the size of a column of the paper, by the paper's text and with the options of the authors' code.
 
-    Times without communication; the targets are fractions of FedRep's accuracy (text) and of SRPFL's (code).
+    Times without communication, to the targets of each file.
     """
     names = ("%", "worst tenth", "time to 95 %", "99 %", "seeds")
     rows = [["figure", "", *(f"{setting}: {name}" for setting in ("text", "code") for name in names)]]
-    for number in (5, 3):
-        frames = [[figure(number, f"mnist480{code}", fraction) for fraction in (95, 99)] for code in ("", "_code")]
+    for number in figures:
+        frames = [[figure(number, f"{data}{code}", fraction) for fraction in (95, 99)] for code in ("", "_code")]
         for method in frames[1][0].index:
             row = [number, label(str(method))]
             for frame, frame_99 in frames:
@@ -238,7 +238,8 @@ PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
         "pools": pools,
         "judgements": judgements,
         "causes": partial(cause_tables.causes, HERE / "results"),
-        "code_at_size": code_at_size,
+        "code_at_size": partial(code_at_size, "mnist480", 5, 3),
+        "code_at_femnist": partial(code_at_size, "mnist150", 3),
         "code_by_seed": code_by_seed,
         "sweep": partial(cause_tables.sweep, HERE / "results"),
         "asynchronous": asynchronous,
