@@ -39,7 +39,7 @@ def test_every_function_has_a_kind_and_cites_its_source():
 )
 def test_order_statistics(i, n):
     expected = math.fsum(1 / k for k in range(n - i + 1, n + 1))
-    assert theory.order_statistic_mean(i, n) == pytest.approx(expected, rel=1e-12, abs=0)
+    assert theory.order_statistic_mean(i, n, rate=2.0) == pytest.approx(expected / 2, rel=1e-12, abs=0)
 
 
 # The recursion
@@ -58,6 +58,7 @@ def test_contraction_rate_and_its_range():
 def test_fixed_point_is_fixed_and_attracts(a, ratio):
     x = theory.fixed_point(a, ratio)
     assert theory.contraction(x, a, ratio) == pytest.approx(x)
+    assert theory.distances(a, np.full(2, ratio), x) == pytest.approx(x)
     s = math.sqrt(1 - a)
     assert x == pytest.approx(a / (math.sqrt(ratio) * s * (1 - s)))
     assert x > 2 / math.sqrt(ratio)  # so above 1, without content, in the stages 0, 1 and 2
@@ -163,6 +164,7 @@ def test_bound_of_flanp_may_fail_where_n_is_no_power_of_two():
     excess = {
         n: theory.flanp_ratio(n, 100, 1.0, 1.0) / theory.flanp_ratio_bound(n, 100, 1.0, 1.0) for n in range(1, 101)
     }
+    assert theory.KIND["flanp_ratio_bound"] == "printed bound"
     assert all(excess[2**q] <= 1 for q in range(7))
     assert excess[33] > 1.002
     assert max(excess[10], excess[50], excess[100]) < 1  # of the paper's tables
@@ -207,6 +209,7 @@ def test_warm_start_of_flanp():
         ("rounds_between", (0.9, 0.1, A, N), "end=0.1 cannot be reached"),
         ("order_statistic_mean", (1, 3, -1.0), "rate=-1.0 must be positive"),
         ("contraction", (0.5, A, 0.0), "ratio=0.0 must be positive"),
+        ("distances", (A, np.ones((2, 2))), "ratios must have at most 1 axes"),
         ("schedule", (A, N, 1, CHAT, 1e300), "switching_distances is undefined for these arguments: float division"),
         ("flanp_time", (np.array([1.0, np.nan]), 1, 1.0, 1.0, 1.0, 1.0), "times must be finite and >= 0, got nan"),
         ("flanp_time", (np.ones(4), 8, 1.0, 1.0, 1.0, 1.0), "initial=8 must be at most 4, the number of times"),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_srp._checks import as_annotated
+from fedjax_srp._checks import as_annotated, check_numbers
 from fedjax_srp.participation.cohorts import stage_sizes
 from fedjax_srp.parts import Count
 from fedjax_srp.theory._formula import Chat, Contraction, NonNegative, Positive, formula
@@ -55,6 +55,7 @@ def fixed_point(a: Contraction, ratio: Positive) -> float:
 @formula("exact recursion")
 def distances(a: Contraction, ratios: np.ndarray, initial_distance: NonNegative = 1.0) -> np.ndarray:
     """Iterate eq. 9 over rounds with n/n0 = ratios[t]; return the (R,) distances after each round."""
+    check_numbers("ratios", ratios, "give n/n0 of every round")
     out, distance = np.empty(len(ratios)), initial_distance
     for t, ratio in enumerate(ratios):
         out[t] = distance = contraction(distance, a, float(ratio))
