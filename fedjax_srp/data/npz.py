@@ -23,7 +23,7 @@ _KNOWN = {f"{column}_{kind}" for column in ("x", "y", "writer", "user") for kind
 
 def files(folder: Path) -> list[Path]:
     """List the .npz files of a folder and of its subfolders (emnist/digits.npz), without hidden ones: unfinished."""
-    return sorted([*folder.glob("*.npz"), *folder.glob("[!.]*/*.npz")])
+    return sorted([*folder.glob("[!.]*.npz"), *folder.glob("[!.]*/[!.]*.npz")])
 
 
 def read(path: Path) -> RawArrays:

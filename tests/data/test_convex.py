@@ -148,3 +148,5 @@ def test_the_training_loss_of_clients_of_any_size():
     in_columns = srp.data.training_loss(data, lambda logits, y: srp.models.cross_entropy(logits, y)[:, None])
     with refused(r"loss returned \(5, 1\) for 5 examples, it must return \(5,\)"):
         in_columns.score(lambda x: x @ kernel, in_columns.test_client(jnp.int32(0)))
+    with refused(r"training_loss: data=\[1\] is not a federation; give srp.data.load\(name"):
+        srp.data.training_loss([1], srp.models.cross_entropy)  # pyright: ignore

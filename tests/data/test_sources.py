@@ -168,6 +168,7 @@ def test_the_data_folder_is_an_argument_or_that_of_tensorflow_datasets(folder, m
     assert names() == sorted(SOURCES)
     (folder / ".AbC.writing").mkdir()  # of a writer that was killed
     np.savez(folder / ".AbC.writing" / "mine.npz")
+    np.savez(folder / "._people.npz")  # as other systems write beside a file
     files = {"femnist", "half", "objects", "odd", "people", "text", "writers"}  # others have names of SOURCES
     assert set(names(folder)) == {*SOURCES, *files}
     monkeypatch.setenv("HOME", str(folder.parent))
