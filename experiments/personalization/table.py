@@ -6,7 +6,7 @@
 
 Every finished training adds its rows to `table.csv` in --results, and trainings with rows there are skipped. An
 interrupted training continues from its last checkpoint below --out. `--summarize` trains nothing and rewrites the
-tables of the README beside this file. To train again, delete the rows.
+tables of the README beside this file from `results/table.csv` there. To train again, delete the rows.
 """
 
 from __future__ import annotations
