@@ -247,9 +247,10 @@ class ProcessLauncher(Launcher):
 
     def close(self) -> None:
         """See `Launcher`."""
-        for process in (slot.process for slot in self._slots if slot.process is not None):
-            process.kill()
-            process.join()
+        for process in (slot.process for slot in self._slots):
+            if process is not None and process.is_alive():  # not if it could not start
+                process.kill()
+                process.join()
 
 
 def _script() -> tuple[str, bool] | None:

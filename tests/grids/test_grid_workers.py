@@ -144,6 +144,15 @@ def test_a_killed_worker_costs_only_its_unit(tmp_path, monkeypatch, capsys):
     assert len(History.load(next((tmp_path / "out").glob("fedavg*"))).accuracy) == 1
 
 
+def test_the_error_of_a_process_that_cannot_start_is_raised(tmp_path, monkeypatch):
+    def start(self):
+        raise BlockingIOError("no more processes")
+
+    monkeypatch.setattr("multiprocessing.process.BaseProcess.start", start)
+    with pytest.raises(BlockingIOError, match="no more processes"):
+        grid(tmp_path, AXES, workers=1)
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs the affinity of processes")
 def test_workers_have_disjoint_cores_and_their_gpu(tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "cores", lambda: [0, 2, 4, 6, 8])
