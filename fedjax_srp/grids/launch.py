@@ -31,6 +31,7 @@ from fedjax_srp.grids.units import Unit
 from fedjax_srp.grids.work import TaskResult, Worker
 
 _BAR_FORMAT = "{desc}: {n_fmt} of {total_fmt} rounds |{bar}| {elapsed}<{remaining}"
+_POLL_WORKERS = 0.5  # seconds between updates of the bar
 _POLL_OTHERS = 1.0  # seconds between tries of units that another process is running
 _SPAWN = multiprocessing.get_context("spawn")
 _GPU = re.compile(r"\d|GPU-|MIG-")
@@ -45,7 +46,7 @@ class GridBar:
         self._rounds = dict.fromkeys((unit.id for unit in units), 0)
         self._starts: dict[str, float | None] = {}  # running unit -> its start; None once it has completed a round
         total = sum(unit.num_rounds() for unit in units)
-        self._bar = tqdm(total=total, desc=self._description(), bar_format=_BAR_FORMAT, disable=silent)
+        self._bar = tqdm(total=total, desc=self._description(), bar_format=_BAR_FORMAT, disable=silent, miniters=0)
 
     def update(self, unit: Unit, rounds: int) -> None:
         """Show the number of completed rounds of a unit: 0 as it starts, from when it counts as compiling."""
@@ -73,6 +74,10 @@ class GridBar:
             self._finished += len(unit.members)
             self.update(unit, unit.num_rounds())
         self._bar.set_description_str(self._description())
+
+    def tick(self) -> None:
+        """Show the time that has passed."""
+        self._bar.update(0)
 
     def write(self, line: str) -> None:
         """Print a line above the bar."""
@@ -109,7 +114,7 @@ class Launcher:
         return True
 
     def results(self) -> list[tuple[Unit, TaskResult]]:
-        """Wait until a running unit has news, and return those that ended."""
+        """Wait until a running unit has news, or for a moment, and return the units that ended."""
         task, unit = self._started.pop()
         return [(unit, self._worker.perform(task, unit, functools.partial(self.bar.update, unit)))]
 
@@ -123,6 +128,7 @@ def perform(task: str, units: Sequence[Unit], launcher: Launcher, retries: int) 
     num_running, waiting = len(earlier), deque(unit for unit in units if unit.id not in earlier)
     held_elsewhere: list[Unit] = []
     while waiting or num_running or held_elsewhere:
+        launcher.bar.tick()
         while waiting and launcher.start(task, waiting[0]):
             waiting.popleft()
             num_running += 1
@@ -229,7 +235,7 @@ class ProcessLauncher(Launcher):
     def results(self) -> list[tuple[Unit, TaskResult]]:
         """See `Launcher`."""
         busy, found = {slot.connection: (slot, slot.unit) for slot in self._slots if slot.unit is not None}, []
-        for slot, unit in (busy[connection] for connection in wait([*busy])):
+        for slot, unit in (busy[connection] for connection in wait([*busy], _POLL_WORKERS)):
             try:
                 message = slot.connection.recv()  # its completed rounds, or the result
             except (EOFError, OSError):

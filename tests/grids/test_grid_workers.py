@@ -1,8 +1,10 @@
 """Workers of a grid: failures, retries and kills; their cores and their bar."""
 
+import multiprocessing
 import os
 import random
 import sys
+import threading
 import types
 from pathlib import Path
 
@@ -94,6 +96,18 @@ def test_the_bar_counts_rounds_of_all_runs(tmp_path):
     for seeds, round in ((range(2), 3), (range(2), 4), (range(2, 3), 1)):  # two programs, one after the other
         call(types.SimpleNamespace(seeds=seeds, round=round))
     assert counts == [6, 8, 9]
+
+
+def test_the_bar_shows_the_time_while_a_worker_compiles(tmp_path):
+    left, ticks = planned(tmp_path, {"method": ["fedavg"]}), []
+    bar, (here, there) = launch.GridBar(left, 1, silent=True), multiprocessing.Pipe()
+    bar._bar.update = ticks.append
+    launcher = launch.ProcessLauncher(1, tmp_path, (), bar)
+    launcher._slots[0].connection = here
+    launcher.start = lambda task, unit: setattr(launcher._slots[0], "unit", unit) or True
+    threading.Timer(4 * launch._POLL_WORKERS, there.send, [TaskResult(None)]).start()
+    assert len([*launch.perform("run", left, launcher, retries=0)]) == 1
+    assert ticks.count(0) > 2
 
 
 def test_a_unit_that_another_process_runs_is_held_elsewhere(tmp_path):
