@@ -49,10 +49,10 @@ def check_known(kind: str, names: Iterable[object], known: Iterable[str], more: 
             )
 
 
-def nearest(name: object, known: Iterable[str]) -> str:
+def nearest(name: object, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return a hint in brackets with similar known names, or ""."""
     others = {*known} - {str(name)}  # a name is no hint for itself
-    close = difflib.get_close_matches(str(name), sorted(others), n=3, cutoff=0.6)
+    close = difflib.get_close_matches(str(name), sorted(others), n=3, cutoff=cutoff)
     return f" (did you mean {' or '.join(close)}?)" if close else ""
 
 

@@ -75,7 +75,7 @@ ERRORS = {
     "run --method srpfl --dataset digit": "dataset='digit': no such data set (did you mean digits?)",
     "run --method srpfl --dataset no.npz": "dataset='no.npz': no such file",
     "run --method srpfl --dataset digits": "num_clients=None",
-    f"{RUN} --method srpfl --num-round 3": "unknown argument --num-round (did you mean --num-rounds",
+    f"{RUN} --method srpfl --num-round 3": "unknown argument --num-round (did you mean --num-rounds?);",
     f"{RUN} --method srpfl --num-rounds 0": "num_rounds=0",
     f"{RUN} --method srpfl --chunk-size 0": "chunk_size=0",
     f"{RUN} --method srpfl --initial 9 --pool 8": "initial=9 is larger than pool=8",

@@ -193,7 +193,8 @@ def _check_flags(command: str, words: Sequence[str], options: Sequence[str]) -> 
     for word in words:
         flag = word.partition("=")[0].replace("_", "-")
         if flag.startswith("--") and flag not in (*flags, *switches, "--help"):
-            raise ValueError(f"unknown argument {flag}{nearest(flag, flags)}; see {PROG} {command} --help")
+            hint = nearest(flag, flags, cutoff=0.7)  # all begin with --
+            raise ValueError(f"unknown argument {flag}{hint}; see {PROG} {command} --help")
 
 
 def _dataclass(command: Command, of_heading: dict[str, dict[str, Option]]) -> type:

@@ -43,7 +43,8 @@ def prepare(
     Args:
         names: one or several of mnist, emnist/balanced (or another of EMNIST's six sets), emnist for all six, cifar10,
             cifar100, sentiment140.
-        data_dir: folder of prepared data sets; None for TFDS_DATA_DIR, or ~/tensorflow_datasets.
+        data_dir: folder to write to, with archives in downloads/manual if there is no network; None for TFDS_DATA_DIR,
+            or ~/tensorflow_datasets.
         say: called with each line of progress.
 
     Returns:
