@@ -96,6 +96,7 @@ ERRORS = {
     RUN: "--method",
     "report": "FOLDER",
     "report nowhere": "there is no such folder",
+    "report . --target 0": "target=0.0: accuracies lie between 0 and 1",
     "report . --target 90": "target=90.0: accuracies lie between 0 and 1; give 0.9 for 90 %",
     f"report {__file__}": "is a file; give a folder",
     "run --load no.py --method mine --dataset digits": "load='no.py': no such file; give a Python file that registers",

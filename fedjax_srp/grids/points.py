@@ -272,7 +272,7 @@ class _Coercer:
         for name, wanted in given.items():
             several = rule[name] = list(wanted) if isinstance(wanted, list | tuple) else [wanted]
             if name == VARIANT:
-                for unknown in (value for value in several if str(value) not in variants):
+                for unknown in (value for value in several if value not in [*variants]):
                     self._note(f"exclude: unknown variant {short(unknown)}{nearest(str(unknown), variants)}")
             elif name != "data":
                 try:

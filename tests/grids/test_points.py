@@ -288,6 +288,7 @@ def test_all_errors_are_reported_at_once():
         ({"seed": itertools.count()}, {"method": "fedavg"}, "at least 100001 combinations"),
         ({"seed": [0]}, {"method": "fedavg", "exclude": [{"seed": 0}]}, "exclude leaves out all runs"),
         ({"seed": [0]}, {"method": "fedavg", "exclude": [{"variant": {}}]}, "exclude: unknown variant {}"),
+        ({}, {"method": "fedavg", "variants": {"1": {}}, "exclude": [{"variant": 1}]}, "exclude: unknown variant 1"),
         ({"seed": [0]}, {"method": "fedavg", "load": 3}, "load=3 must be a sequence"),
         ({"load": [["a.py"]]}, {"method": "fedavg"}, "axes: load belongs under options"),
         ({}, {"method": "fedavg", "variants": {"a": {"load": ["a.py"]}}}, "variant 'a': load belongs under options"),
