@@ -194,6 +194,14 @@ def test_a_flipped_bit_in_a_finished_folder_is_refused(tmp_path):
     assert History.load(saved).server_state is not None
 
 
+@pytest.mark.parametrize("part", [0, 0.5])
+def test_a_run_whose_table_is_cut_short_is_replaced(part, tmp_path):
+    config = small().save(tmp_path) / "config.json"
+    content = config.read_bytes()
+    config.write_bytes(content[: int(part * len(content))])
+    assert_equal(History.load(small().save(tmp_path)), small())
+
+
 def test_names_that_a_spreadsheet_would_run_are_escaped_and_restored(tmp_path):
     metrics = {name: np.arange(4.0) for name in ("=1+1", "'=1+1", "@a", "-2", "$\\frac{1}{$")}
     history = small(metrics=metrics, accuracies={"+a": small().accuracy})
