@@ -94,15 +94,17 @@ def read_devices(
     Raises:
         ValueError: a pickle, another layout, or an invalid number.
     """
-    with _rows_of(path) as rows:
-        return _devices(rows, {"compute": compute, "downlink": downlink, "uplink": uplink})
+    with _rows_of(path) as (rows, is_csv):
+        return _devices(rows, is_csv, {"compute": compute, "downlink": downlink, "uplink": uplink})
 
 
-def _devices(rows: list[Mapping[str, Any]], named: Mapping[str, str | None]) -> DeviceTraces:
+def _devices(rows: list[Mapping[str, Any]], is_csv: bool, named: Mapping[str, str | None]) -> DeviceTraces:
     for column in named.values():
         known = column is None or any(column in row for row in rows)
         _require(known, f"has no column {short(column)}; it has {', '.join(list(rows[0])[:6])}")
-    if _all_have(rows, "tcp_speed_results"):
+    if is_csv:
+        found = _columns(rows, named)
+    elif _all_have(rows, "tcp_speed_results"):
         link = [_mean(row["tcp_speed_results"]) * 125 for row in rows]
         found = {"downlink": link, "uplink": link}
     elif _all_have(rows, "Phone Model"):
@@ -135,19 +137,19 @@ def read_availability(path: str | os.PathLike, trace: str | None = None) -> Avai
     Raises:
         ValueError: a pickle, another layout, or intervals that overlap or leave the trace.
     """
-    with _rows_of(path) as rows:
-        return _availability(rows, trace)
+    with _rows_of(path) as (rows, is_csv):
+        return _availability(rows, is_csv, trace)
 
 
-def _availability(rows: list[Mapping[str, Any]], trace: str | None) -> AvailabilityTraces:
-    traces = list(dict.fromkeys(str(row["trace"]) for row in rows)) if _all_have(rows, "trace") else []
+def _availability(rows: list[Mapping[str, Any]], is_csv: bool, trace: str | None) -> AvailabilityTraces:
+    traces = list(dict.fromkeys(row["trace"] for row in rows)) if is_csv and _all_have(rows, "trace") else []
     _require(traces or trace is None, f"has no column trace for trace={short(trace)}; leave the argument out")
     if len(traces) > 1 or trace is not None:
         _require(trace in traces, f"has no trace {short(trace)}; name one of {', '.join(traces)}")
-        rows = [row for row in rows if str(row["trace"]) == trace]
-    if _all_have(rows, "device", "start", "end"):
+        rows = [row for row in rows if row["trace"] == trace]
+    if is_csv and _all_have(rows, "device", "start", "end"):
         return _checked_intervals(*_intervals_of_table(rows))
-    if _all_have(rows, "device", "t_start_s", "state"):
+    if is_csv and _all_have(rows, "device", "t_start_s", "state"):
         return _checked_intervals(*_intervals_of_states(rows))
     intervals, periods = [], []
     for row in rows:
@@ -174,15 +176,15 @@ def _availability(rows: list[Mapping[str, Any]], trace: str | None) -> Availabil
 
 # ---- content ------------------------------------------------------------------------------------------------------
 @contextlib.contextmanager
-def _rows_of(path: str | os.PathLike) -> Iterator[list[Mapping[str, Any]]]:
-    """The devices of JSON, or the lines of a CSV; errors name the file."""
+def _rows_of(path: str | os.PathLike) -> Iterator[tuple[list[Mapping[str, Any]], bool]]:
+    """The devices of JSON, or the lines of a CSV, and True for a CSV; errors name the file."""
     try:
-        content = _content(Path(path))
+        content, is_csv = _content(Path(path))
         rows = list(content.values()) if isinstance(content, dict) else content
         _require(rows, "has no devices; give a list or a dict of them, or a CSV with a header")
         for row in rows:
             _require(isinstance(row, Mapping), f"{short(row)} is not a device; each device is a JSON object")
-        yield rows
+        yield rows, is_csv
     except ValueError as error:
         raise ValueError(f"path={os.fspath(path)!r}: {error}") from None
 
@@ -196,7 +198,7 @@ def _require(holds: Any, message: str) -> None:
         raise ValueError(message)
 
 
-def _content(file: Path) -> Any:
+def _content(file: Path) -> tuple[Any, bool]:
     try:
         raw = file.read_bytes()
         raw = lzma.decompress(raw) if file.suffix == ".xz" else raw
@@ -207,12 +209,12 @@ def _content(file: Path) -> Any:
     try:
         text = raw.decode("utf-8-sig")  # spreadsheets write a byte order mark
         if text.lstrip()[:1] in ("[", "{"):
-            return json.loads(text)
+            return json.loads(text), False
         header, *rows = filter(None, csv.reader(text.splitlines(), strict=True))
         names = [name.strip() for name in header]
         if twice := [name for name in names if names.count(name) > 1]:
             raise ValueError(f"two columns are called {twice[0]!r}")
-        return [dict(zip(names, row, strict=True)) for row in rows]
+        return [dict(zip(names, row, strict=True)) for row in rows], True
     except (ValueError, csv.Error, RecursionError) as error:
         reason = " ".join(str(error).split())[:80]
         raise ValueError(f"is damaged ({reason}); give a whole .json or .csv file") from None
@@ -236,10 +238,10 @@ def _mean(values: Any) -> float:
 
 
 def _columns(rows: list[Mapping[str, Any]], named: Mapping[str, str | None]) -> dict[str, list[float]]:
-    wanted = {name: column or name for name, column in named.items() if _all_have(rows, column or name)}
+    wanted = {name: column or name for name, column in named.items() if any((column or name) in row for row in rows)}
     if (speed := next(iter(wanted.values()), None)) is not None:  # a device without it failed in the measurement
-        rows = [row for row in rows if str(row[speed]).strip() and _number(row[speed]) != 0]
-    return {name: [_number(row[column]) for row in rows] for name, column in wanted.items()}
+        rows = [row for row in rows if str(row.get(speed, "")).strip() and _number(row.get(speed)) != 0]
+    return {name: [_number(row.get(column)) for row in rows] for name, column in wanted.items()}
 
 
 def _intervals_of_table(rows: list[Mapping[str, Any]]) -> tuple[list[list[tuple[float, float]]], list[float]]:

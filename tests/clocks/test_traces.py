@@ -45,6 +45,8 @@ def write(folder, content, name="traces.json"):
         ("compute,uplink\n3,5\n0,7\n ,8\n4,6\n", {}, [3.0, 4.0], None, [5.0, 6.0]),
         ("\ufeffcompute,uplink\n3,5\n\n", {}, [3.0], None, [5.0]),  # of a spreadsheet
         ("score,down\n3,5\n", {"compute": "score", "downlink": "down"}, [3.0], [5.0], None),
+        ("Phone Model,score,down_u\nx,3,5\n", {"compute": "score", "downlink": "down_u"}, [3.0], [5.0], None),
+        ([{"compute": 2, "uplink": 3}, {"uplink": 4}], {}, [2.0], None, [3.0]),  # the second device failed
     ],
 )  # fmt: skip
 def test_devices_of_every_layout(tmp_path, content, options, compute, downlink, uplink):
@@ -59,6 +61,7 @@ def test_devices_of_every_layout(tmp_path, content, options, compute, downlink, 
         (TIMERS, {}, [[10, 50], [0, 0]], [[20, 90], [0, 0]], [100, 50]),
         ([{"trace_start": 5, "trace_end": 9, "available": [[5, 6]]}], {}, [[0]], [[1]], [4]),
         (FEDSCALE, {}, [[0, 60]], [[20, 75]], [100]),
+        ({i: FEDSCALE["1"] | {"trace": i} for i in "ab"}, {}, [[0, 60]] * 2, [[20, 75]] * 2, [100] * 2),
         (
             "device,start,end,period\nx,1,2,9\nx,4,5,9\ny,0,3,7\n", {},
             [[1, 4], [0, 0]], [[2, 5], [3, 0]], [9, 7],
@@ -122,6 +125,8 @@ def test_pickles_are_refused_without_reading_them(tmp_path):
         (read_devices, '{"a": {"down_u": 1', "is damaged"),
         (read_devices, '{"a": {"down_u": 1}}', "uplink of device 0 is nan"),
         (read_devices, {"a": {"down_u": -1, "up_u": 2}}, r"downlink of device 0 is -1024.0; speeds are finite and pos"),
+        (read_devices, [{"compute": 1, "uplink": 3}, {"compute": 2}], "uplink of device 1 is nan"),
+        (read_availability, [{"device": ["a"], "start": 0, "end": 2}], "a device has device, start, end; see"),
         (read_devices, {"a": {"down_u": True, "up_u": 2}}, "downlink of device 0 is nan"),
         (read_devices, {"a": {"computation": 0, "communication": 2}}, "compute of device 0"),
         (read_devices, {"a": 3}, "3 is not a device"),
