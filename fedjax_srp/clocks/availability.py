@@ -181,6 +181,8 @@ class Intervals(Availability):
         if (starts > ends).any():
             row, place = np.argwhere(starts > ends)[0].tolist()
             raise ValueError(f"intervals: starts[{row}, {place}] is after ends[{row}, {place}]; swap them")
+        if not (starts < ends).any():
+            raise ValueError("intervals: starts equal ends, so no client is ever available; give longer intervals")
         if self.period is not None and np.min(self.period) < ends.max():
             raise ValueError(
                 f"intervals: period={self.period} is before the last end, {ends.max()}; give at least that"

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 
+from fedjax_srp._checks import short
 from fedjax_srp.base import Array, ClientTimes, Clock, Key, PyTree, WorkCosts, named_key
 from fedjax_srp.clocks.distributions import Distribution, Parameter, per_client
 from fedjax_srp.parts import Above, Leaf, part
@@ -57,6 +58,10 @@ class Devices(Clock):
     uplink: Bandwidth
     jitter: Distribution | None = None
     costs: Leaf[WorkCosts | None] = None
+
+    def __post_init__(self) -> None:
+        if self.costs is not None and not isinstance(self.costs, WorkCosts):
+            raise ValueError(f"costs={short(self.costs)} must be a srp.WorkCosts, or None to have them counted")
 
     def fit(self, costs: WorkCosts) -> Devices:
         """The clock with these costs, unless it already has costs."""

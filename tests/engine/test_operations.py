@@ -253,6 +253,7 @@ def test_speeds_of_a_device_are_drawn_independently():
     [
         ({"compute": 0.0}, "compute="),
         ({"uplink": -1.0}, "uplink="),
+        ({"costs": 3.0}, "costs=3.0 must be a srp.WorkCosts"),
         ({"jitter": 1.0}, "jitter=1.0 must be a Distribution"),
     ],
 )

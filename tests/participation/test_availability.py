@@ -349,6 +349,7 @@ def test_clients_with_whole_days_are_always_available():
 def test_bad_availability_is_refused():
     for make, words in {
         lambda: clocks.Intervals([[2.0]], [[1.0]]): r"intervals: starts\[0, 0\] is after ends",
+        lambda: clocks.Intervals([[2.0]], [[2.0]]): "no client is ever available",
         lambda: clocks.Intervals([2.0], [3.0]): r"starts and ends have the shapes \(1,\) and \(1,\)",
         lambda: clocks.Intervals([[2.0]], [[3.0]], 2.5): "period=2.5 is before the last end",
         lambda: clocks.Markov(0.0, 1.0): "on=0.0 must be positive",
