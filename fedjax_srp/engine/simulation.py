@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fedjax_srp._checks import as_annotated
 from fedjax_srp.base import Array, Clock, FederatedAlgorithm, Key, Method, ParticipationPolicy, PyTree, RoundInfo
 from fedjax_srp.engine.prepare import Prepared, Request, prepare
 from fedjax_srp.engine.program import Parts, first_state
@@ -117,7 +118,7 @@ class Simulation:
         Raises:
             ValueError: no such evaluation.
         """
-        run, (key, *rest) = self._prepared(evaluation), state
+        run, (key, *rest) = self._prepared(as_annotated("evaluation", evaluation, str | None)), state
         if not run.evaluations:
             raise ValueError(f"algorithm {run.algorithm.name!r} has no evaluation to score its clients")
         with reversible(self._most_work(run)):

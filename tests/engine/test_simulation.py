@@ -127,6 +127,8 @@ def test_parts_that_break_the_contract_are_refused_at_construction():
     simulation = srp.Simulation(fedavg(), DATA)
     with pytest.raises(ValueError, match="unknown evaluation 'nothing' of fedavg"):
         simulation.score(simulation.init(KEY), "nothing")
+    with pytest.raises(ValueError, match="evaluation=3 must be a string"):
+        simulation.score(simulation.init(KEY), 3)
     with pytest.raises(ValueError, match="algorithm 'fedavg' has no evaluation"):
         srp.Simulation(changed(fedavg(), evaluations={}), DATA).score(simulation.init(KEY))
 
