@@ -331,6 +331,13 @@ def test_an_evaluation_refuses_an_optimizer_that_depends_on_the_round():
         srp.algorithms.FedAvg(MODEL, srp.Training(FOLLOWING["formula"][0]))
 
 
+@pytest.mark.parametrize("numbers", [{"momentum": -0.5}, {"momentum": 1}, {"weight_decay": -0.1}])
+def test_numbers_out_of_range_are_refused(numbers):
+    ((name, value),) = numbers.items()
+    with pytest.raises(ValueError, match=f"{name}={value} must be .*; give None for none"):
+        SGD(**numbers)
+
+
 def test_batches_drawn_with_replacement_do_not_depend_on_padding():
     x, y = np.arange(6.0, dtype=np.float32).reshape(3, 2), np.array([0, 1, 1], np.int32)
 

@@ -14,7 +14,7 @@ from reference.small import refused
 from fedjax_srp.commands import cli
 from fedjax_srp.data import SOURCES, arrays, load, names, partition
 
-pytestmark = pytest.mark.filterwarnings("ignore:natural")  # users that are left out, see test_bad_input
+pytestmark = pytest.mark.filterwarnings("ignore:natural")  # users that are left out, see test_partition
 
 
 @pytest.fixture

@@ -2,11 +2,12 @@
 
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 from reference import small
 from reference.small import refused
-from test_simulate import CLOSE, simulate
+from test_simulate import ALGORITHM, CLOCK, CLOSE, DATA, DOUBLING, simulate
 
 import fedjax_srp as srp
 from fedjax_srp import storage
@@ -39,6 +40,18 @@ def test_a_batch_ends_when_each_seed_has_reached_one_of_the_limits():
     assert end(once, target=0.5) == 3
     assert end(once, target=0.95) is None
     assert end(once, target=0.1, run=errors) == 2  # reached from above
+
+
+def test_seeds_have_the_limits_of_one_run():
+    options = {"keys": jax.random.split(small.KEY, 2), "participation": DOUBLING, "clock": CLOCK, "progress": False}
+    for limits, grid in (
+        ({"time_limit": 8.9}, [2, 4]),
+        ({"target": 2.5}, [2, 4, 6]),
+        ({"num_rounds": 9, "eval_first": 1, "eval_last": 2}, [1, 2, 4, 6, 8, 9]),
+    ):
+        given = options | {"num_rounds": 20, "eval_every": 2, "devices": 1} | limits
+        for history in srp.simulate_seeds(ALGORITHM, DATA, **given):
+            assert history.eval_round.tolist() == grid
 
 
 def test_an_unreachable_target_is_refused():

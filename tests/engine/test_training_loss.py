@@ -137,8 +137,8 @@ def test_it_is_that_of_all_trainings_of_a_client():
         state, broadcast = algorithm.init_client(KEY, server, examples), algorithm.round.broadcast(server, context)
         return algorithm.round.client(KEY, broadcast, state, examples, context).loss.steps
 
-    for name, epochs in {"apfl": 1, "ditto": 2, "fedpac": 2, "fedrep": 11}.items():
-        algorithm = methods.get(name, dataset=DATA, hidden=(3,), batch_size=2).algorithm
+    for name, epochs in {"apfl": 3, "ditto": 6, "fedpac": 4, "fedrep": 33}.items():
+        algorithm = methods.get(name, dataset=DATA, hidden=(3,), batch_size=2, epochs=3).algorithm
         assert steps(algorithm) == epochs * -(-len(CLIENTS[0].y) // 2), name
 
 
