@@ -38,6 +38,7 @@ MISPLACED = {
     "times": ({"clock": np.ones(3)}, "clock=array([1., 1., 1.]) must be a Clock; give e.g. srp."),
     "a policy as clock": ({"clock": srp.participation.Full()}, "clock=Full() must be a Clock; give e.g. srp."),
     "a number as evaluation": ({"evaluations": 3}, "evaluations=3 must be"),
+    "a list in a list": ({"evaluations": [["global"]]}, "unknown evaluation ['global'] of fedavg (did you mean"),
     "a number as name": ({"name": 3}, "name=3 must be a"),
     "a seed": ({"key": 0}, "key is 0, not a typed key; use jax.random.key(seed)"),
     "a key of old": ({"key": jax.random.PRNGKey(0)}, "key is of type uint32, not a typed key; use jax.random.key"),

@@ -227,9 +227,8 @@ def check_evaluations(algorithm: FederatedAlgorithm, evaluations: str | Sequence
         return tuple(algorithm.evaluations)[:1]
     if isinstance(evaluations, str):
         evaluations = tuple(algorithm.evaluations) if evaluations == "all" else (evaluations,)
-    evaluations = tuple(dict.fromkeys(evaluations))
-    check_known("evaluation", evaluations, algorithm.evaluations, of=algorithm.name)
-    return evaluations
+    check_known("evaluation", evaluations := tuple(evaluations), algorithm.evaluations, of=algorithm.name)
+    return tuple(dict.fromkeys(evaluations))
 
 
 def _check_parts(request: Request) -> None:
