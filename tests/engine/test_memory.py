@@ -14,6 +14,7 @@ from fedjax_srp.algorithms import local
 from fedjax_srp.backend import traced_for
 from fedjax_srp.engine import memory, sharding
 from fedjax_srp.engine.prepare import Request, prepare
+from fedjax_srp.engine.simulate import seeds_at_once
 from fedjax_srp.engine.traffic import num_bytes
 
 FACTOR = 2.0  # most ratio between estimate and measurement, either way
@@ -249,6 +250,13 @@ def test_seeds_run_in_batches_that_fit(monkeypatch, free, capsys, tmp_path, num_
         np.testing.assert_allclose(one.metrics["distance"], other.metrics["distance"], rtol=1e-5)
     again = srp.simulate_seeds(LINEAR, TASK, keys=keys, checkpoint_dir=tmp_path, **options)
     assert all(np.isnan(history.seconds_per_round) for history in again)  # every batch was stored
+
+
+def test_processes_share_the_free_memory(monkeypatch, free):
+    room_for_seeds(monkeypatch)
+    free(4)
+    request = Request(LINEAR, TASK, devices=1)
+    assert [seeds_at_once(request, 4, sharers) for sharers in (1, 2, 4)] == [4, 2, 1]
 
 
 @pytest.mark.long
