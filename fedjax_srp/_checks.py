@@ -278,7 +278,7 @@ def _as(argument: str, value: Any, kind: Any, metadata: tuple[Any, ...], is_fiel
         return check_choice(argument, value, typing.get_args(kind))
     if kind is int:
         low = next((int(bound.low) for bound in bounds if hasattr(bound, "low")), None)
-        value = check_integer(argument, value, low, INT32_MAX if bounds or is_field else None, remedy[2:])
+        value = check_integer(argument, value, low, INT32_MAX if bounds or is_field else None)
         if is_field:
             check_integer(argument, value, -INT32_MAX - 1)
         _check_bounds(argument, value, bounds, remedy)
