@@ -69,7 +69,8 @@ def test_one_function_and_one_row_add_a_method(tmp_path, capsys):
     text = capsys.readouterr().out
     assert "Counted" in text
     assert "nobody" in text
-    assert drawing.styles(["counted"])["counted"] == drawing.Style("Counted", "#123456", "-")
+    assert drawing.styles(["counted"])["counted"] == drawing.Style("#123456", "-")
+    assert srp.methods.label("counted") == "Counted"
     with pytest.raises(ValueError, match=r"option 'paze' of method 'counted' or its model \(did you mean pace"):
         srp.methods.get("counted", dataset=data, paze=1.0)
 
