@@ -39,7 +39,7 @@ from fedjax_srp.base import (
     TrainingLoss,
 )
 from fedjax_srp.columns import check_metric_names
-from fedjax_srp.engine.carries import bytes_of, largest_carry
+from fedjax_srp.engine.live import bytes_of, peak_bytes
 
 LIKE_INIT = "it must be like what init makes"
 SHOWN = 160  # characters of a structure, or of an error of JAX, in a message
@@ -66,8 +66,8 @@ class Shapes(NamedTuple):
     up: tuple[PyTree, ...]  # messages of `round`, and of `finish` and the criterion's gradient if present
     down: tuple[PyTree, ...]  # broadcasts of `round` and `finish`
     metrics: dict[str, Any]  # of a round: those of the algorithm and the means of `info`
-    carried: int  # bytes of a client's largest loop carry: parameters and optimizer state
-    carried_evaluated: int  # the same while it is evaluated
+    working: int  # bytes that a client's training needs at most besides its data and its state
+    working_evaluated: int  # the same of an evaluation
     shown: PyTree  # the part of a client's state that the server knows, for `mix`
     common: int  # bytes of `train` that are the same array for every client
 
@@ -192,7 +192,7 @@ def check_algorithm(
     (train, common), (test, _) = (_client_data(f"{split}_client", data) for split in ("train", "test"))
     server = _traced(f"{name}: init", lambda a, *args: a.init(*args), algorithm, key, data)[0]
     state = _traced(f"{name}: init_client", lambda a, *args: a.init_client(*args), algorithm, key, server, train)[0]
-    carried, shown = [0], []
+    working, shown = [0], []
 
     def in_round(where: str, function: Callable[[Any], Any], *args: Any) -> tuple[Any, ClosedJaxpr]:
         """Trace a function of the algorithm with a context as the last argument."""
@@ -206,7 +206,7 @@ def check_algorithm(
 
     def client(where: str, function: Callable[[Any], Any], broadcast: PyTree) -> ClientOutput:
         output, traced = in_round(where, function, key, broadcast, state, train)
-        carried.append(largest_carry(traced))
+        working.append(peak_bytes(traced))
         _check_output(f"{name}: {where}", output, state)
         return output
 
@@ -255,8 +255,8 @@ def check_algorithm(
             return score(w, data, a.evaluations[e](*args), test)
 
         traced = _traced(where, judge, algorithm, data, test, key, server, state, train)[1]
-        judged.append(largest_carry(traced))
-    return Shapes(server, state, train, test, up, down, metrics, max(carried), max(judged), shown, common)
+        judged.append(peak_bytes(traced))
+    return Shapes(server, state, train, test, up, down, metrics, max(working), max(judged), shown, common)
 
 
 def _check_reports(policy: ParticipationPolicy, name: str, output: ClientOutput, train: PyTree) -> None:

@@ -16,12 +16,13 @@ from fedjax_srp.engine.owned import moved_bytes
 from fedjax_srp.engine.prepare import Prepared
 from fedjax_srp.engine.round import as_arrays
 from fedjax_srp.engine.sharding import Layout
-from fedjax_srp.engine.traffic import Traffic, num_bytes
+from fedjax_srp.engine.traffic import num_bytes
 
 GIB = 2**30
 REPORT_FROM = GIB  # bytes on a device, or half of its free memory
-# Measured with `memory_analysis` of compiled segments: 1.2 to 1.5 times a client's memory, 1.2 to 2.5 server states.
-CLIENT_FACTOR, SERVER_FACTOR = 1.5, 2.0
+# Measured with `memory_analysis` of compiled segments: on CPUs 1.2 to 1.5 times what clients hold, 1.2 to 2.5 server
+# states.
+CPU_FACTOR, SERVER_FACTOR = 1.5, 2.0
 
 
 REMEDIES = {  # of a simulation that does not fit, by the largest part of its memory
@@ -56,8 +57,9 @@ class Memory(NamedTuple):
 def estimate(run: Prepared) -> Memory:
     """Estimate the memory of a simulation on each of its devices, without running it.
 
-    The working memory holds data, state and messages of a chunk's clients, and on an accelerator their trained
-    parameters. It is underestimated if clients draw large samples, as linear methods with `sampling="full"` do.
+    The working memory holds data, state and messages of a chunk's clients, and on an accelerator what their training
+    makes (`live.peak_bytes`). On a CPU it is underestimated if clients draw large samples, as linear methods with
+    `sampling="full"` do.
     """
     layout, sizes, seeds = run.layout, run.sizes, run.num_seeds or 1
     key, timed = jax.eval_shape(lambda: jax.random.key(0)), run.fitted_clock
@@ -68,12 +70,13 @@ def estimate(run: Prepared) -> Memory:
         cohort, _ = run.policy.select(key, policy, times)
         return policy, clock, cohort, times
 
-    judged = sizes.judged if run.evaluations else 0
     largest = layout.by_chunk_size[0]
-    judging = CLIENT_FACTOR * judged if layout.platform == "cpu" or not judged else judged + 2 * sizes.carried_evaluated
-    in_chunk = max(largest.chunk_size * _bytes_at_work(sizes, layout.platform), layout.evaluation_chunk * judging)
+    training, judging = sizes.at_once(layout.platform)
+    evaluated_at_once = layout.evaluation_chunk if run.evaluations else 0
+    in_chunk = max(largest.chunk_size * training, evaluated_at_once * judging)
+    in_chunk *= CPU_FACTOR if layout.platform == "cpu" else 1.0
     if layout.num_devices > 1:  # clients that move at once are on every device
-        of_evaluation = layout.for_evaluation().window if judged else 0
+        of_evaluation = layout.for_evaluation().window if run.evaluations else 0
         moved = sizes.client_state + moved_bytes(run.data, run.shard_data)
         in_chunk += max(largest.window, of_evaluation) * moved
     in_chunk += layout.num_clients * sizes.shown
@@ -84,18 +87,6 @@ def estimate(run: Prepared) -> Memory:
         schedule=num_bytes(jax.eval_shape(schedule, key)) * seeds,
         working=int((in_chunk + SERVER_FACTOR * sizes.server_state) * seeds),
     )
-
-
-def _bytes_at_work(sizes: Traffic, platform: str) -> float:
-    """Bytes of one client of a chunk while it trains.
-
-    On an accelerator the whole chunk is trained as a batch, with the carry before and after a step. On a CPU large
-    models are trained one after the other, and small ones need little.
-    """
-    if platform == "cpu":
-        return CLIENT_FACTOR * sizes.held
-    messages = sizes.held - sizes.examples - sizes.client_state
-    return sizes.examples + sizes.client_state + max(messages, 2 * sizes.carried)
 
 
 class Room(NamedTuple):

@@ -28,8 +28,8 @@ from fedjax_srp.base import (
     RoundContext,
     WorkCosts,
 )
-from fedjax_srp.engine.carries import inner_jaxprs
 from fedjax_srp.engine.contract import Shapes, check_algorithm, of_static_fields
+from fedjax_srp.engine.live import inner_jaxprs
 from fedjax_srp.engine.traffic import Traffic, traffic
 
 Known = Sequence[Array | None]  # values of scalars, None if unknown

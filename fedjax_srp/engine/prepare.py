@@ -153,8 +153,8 @@ def prepare(request: Request) -> Prepared:
     with traced_for(devices[0].platform):  # on which the sizes of loops depend
         sizes, costs_of = _check_contract(Parts(algorithm, policy, clock), data, evaluations, record_loss)
     seeds = request.num_seeds or 1
-    held = (size * seeds for size in (sizes.held, sizes.judged, sizes.carried_evaluated))
-    layout = lay_out(devices, request.chunk_size, data.num_clients, *held)
+    at_once = (size * seeds for size in sizes.at_once(devices[0].platform))
+    layout = lay_out(devices, request.chunk_size, data.num_clients, *at_once)
     if name is None:
         name = algorithm.name if policy.name == "full" else f"{algorithm.name} + {policy.name}"
     values = full_names(algorithm, request.values or {})

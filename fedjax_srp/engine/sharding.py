@@ -26,7 +26,7 @@ from fedjax_srp.base import Array, PyTree
 AXIS = "clients"
 Devices = Annotated[Sequence[Any] | int | None, "give some of jax.devices(), how many of them, or None for all"]
 CPU_CHUNK_BYTES = 2 * 2**20  # of a chunk: a core's cache
-CHUNK_BYTES, CHUNK_SHARE = 4 * 2**30, 1 / 8  # of a chunk on an accelerator, and of its memory at most
+CHUNK_BYTES, CHUNK_SHARE = 8 * 2**30, 1 / 8  # of a chunk on an accelerator, and of its memory at most
 
 
 class Layout(NamedTuple):
@@ -120,16 +120,13 @@ def lay_out(
     num_clients: int,
     client_bytes: int = 0,  # of a client while it trains, for the default chunk
     judged_bytes: int = 0,  # of a client while it is evaluated
-    carried_bytes: int = 0,  # of parameters and optimizer state that an evaluation trains
 ) -> Layout:
     """Check and complete the user's choice of devices and chunks."""
     devices = checked_devices(devices)
     each = -(-num_clients // len(devices))
     if chunk_size is None:
         budget = chunk_budget(devices)
-        chunk, large, judged = default_chunks(
-            devices[0].platform, budget, client_bytes, judged_bytes, carried_bytes, each
-        )
+        chunk, large, judged = default_chunks(devices[0].platform, budget, client_bytes, judged_bytes, each)
     else:
         chunk, large = min(check_integer("chunk_size", chunk_size, 1), each), 0
         judged = chunk
@@ -160,8 +157,8 @@ def checked_devices(devices: Devices) -> tuple[Any, ...]:
 def chunk_budget(devices: Sequence[Any]) -> int:
     """Bytes that the clients of a default chunk may take on a device; processes must have devices of equal memory.
 
-    On an H200 a FedRep round of 1,000 clients was 1.3 times as fast in one chunk, for which 4 GiB are needed, as in
-    chunks of 1 GiB (docs/performance.md).
+    On an H200 a FedRep round of 1,000 clients was 1.3 times as fast in one chunk, of 4 to 8 GiB by this estimate, as in
+    chunks of 384 and 128 (docs/performance.md).
     """
     if devices[0].platform == "cpu":
         return CPU_CHUNK_BYTES
@@ -173,9 +170,7 @@ def chunk_budget(devices: Sequence[Any]) -> int:
     return CHUNK_BYTES if memory is None else min(CHUNK_BYTES, int(CHUNK_SHARE * memory))
 
 
-def default_chunks(
-    platform: str, budget: int, client_bytes: int, judged_bytes: int, carried_bytes: int, each: int
-) -> tuple[int, int, int]:
+def default_chunks(platform: str, budget: int, client_bytes: int, judged_bytes: int, each: int) -> tuple[int, int, int]:
     """Clients at once per device: in training, in training while many are left (0: no large chunk), in evaluation.
 
     A chunk is always computed whole, so it is small compared with the federation: a cohort of 10 must not cost as much
@@ -192,7 +187,7 @@ def default_chunks(
         return at_once(client_bytes, few), 0, at_once(judged_bytes, few)
     chunk = _equal_chunk(each, at_once(client_bytes, max(128, each // 64)))
     large = at_once(client_bytes, chunk * -(-each // chunk)) // chunk * chunk
-    judged = _equal_chunk(each, at_once(judged_bytes + carried_bytes, each))
+    judged = _equal_chunk(each, at_once(judged_bytes, each))
     return chunk, large if large > chunk else 0, judged
 
 

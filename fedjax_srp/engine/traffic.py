@@ -16,13 +16,23 @@ class Traffic(NamedTuple):
     up: int  # sent
     down: int  # received
     held: int  # data, state and messages of a client while it trains
-    carried: int  # a client's largest loop carry: parameters and optimizer state
-    carried_evaluated: int  # the same while it is evaluated
     judged: int  # data and state of a client while it is evaluated
+    working: int  # what training a client needs at most besides its data and its state
+    working_evaluated: int  # the same of an evaluation
     examples: int  # data of a client, as the model's input, without arrays that all clients share
     client_state: int
     server_state: int
     shown: int  # the part of a client's state that the server knows, for `mix`
+
+    def at_once(self, platform: str) -> tuple[int, int]:
+        """Bytes of each client of a chunk, in training and in evaluation.
+
+        An accelerator trains the whole chunk as a batch. On a CPU clients with large models are trained one after the
+        other, and small models need little besides what clients hold.
+        """
+        if platform == "cpu":
+            return self.held, self.judged
+        return self.examples + self.client_state + self.working, self.judged + self.working_evaluated
 
 
 def traffic(shapes: Shapes, sends: PyTree = None) -> Traffic:
@@ -33,9 +43,9 @@ def traffic(shapes: Shapes, sends: PyTree = None) -> Traffic:
         up=_charged_bytes(sent),
         down=_charged_bytes(shapes.down),
         held=examples + state + num_bytes(shapes.up),
-        carried=shapes.carried,
-        carried_evaluated=shapes.carried_evaluated,
         judged=max(num_bytes(shapes.train), num_bytes(shapes.test)) + state,
+        working=shapes.working,
+        working_evaluated=shapes.working_evaluated,
         examples=examples,
         client_state=state,
         server_state=num_bytes(shapes.server),
