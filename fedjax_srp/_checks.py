@@ -227,7 +227,9 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     def make(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             bound = signature.bind(*args, **kwargs)
-        except TypeError:  # too many arguments, or too few: Python raises the error
+        except TypeError:
+            bound = None
+        if bound is None:  # too many arguments, too few, or misspelt ones: Python raises the error
             return function(*args, **kwargs)
         for name, value in bound.arguments.items():
             if named.get(name) == "Key":

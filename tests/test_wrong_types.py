@@ -174,6 +174,12 @@ def test_wrong_types_are_refused_in_one_line(function):
     assert not [case for case, what in found.items() if what == "accepted" and case[1] in NEVER]
 
 
+def test_misspelt_arguments_are_refused_by_python_alone():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'num_round'") as refused:
+        srp.evaluate(num_round=1)
+    assert refused.value.__context__ is None
+
+
 @pytest.mark.parametrize("function", CALLS, ids=name_of)
 def test_numbers_of_numpy_are_numbers(function):
     if function is srp.data.prepare:

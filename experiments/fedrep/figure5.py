@@ -61,9 +61,9 @@ CURVES = {  # label -> method, evaluation, color
 
 
 def accuracies(
-    name: str, epochs: int, scale: Scale, data: Any, keys: jax.Array, devices: int | None
+    name: str, epochs: int, scale: Scale, data: Any, keys: jax.Array, devices: int | None, folder: Path
 ) -> dict[str, list[float]]:
-    """Return for each evaluation the accuracy in % of every seed."""
+    """Return for each evaluation the accuracy in % of every seed; a call that was killed is continued from a folder."""
     own = {"head_epochs": epochs} if name == "fedrep" else {"epochs": epochs}
     method = srp.methods.get(
         name,
@@ -79,7 +79,7 @@ def accuracies(
     wanted = tuple(evaluation for method_name, evaluation, _ in CURVES.values() if method_name == name)
     histories = srp.simulate_seeds(
         method, data, keys=keys, num_rounds=scale.num_rounds, eval_every=10, eval_last=10, evaluations=wanted,
-        progress=False, devices=devices,
+        progress=False, devices=devices, checkpoint_dir=folder / f"{name}_{epochs}",
     )  # fmt: skip
     return {e: [100 * float(h.mean_scores(e)[-10:].mean()) for h in histories] for e in wanted}
 
@@ -92,7 +92,7 @@ def main(arguments: list[str] | None = None) -> None:
     data = srp.data.load(**scale.federation, data_dir=args.data_dir)
     keys = jax.vmap(jax.random.key)(jnp.arange(args.seed, args.seed + scale.seeds))
     found = {
-        (name, epochs): accuracies(name, epochs, scale, data, keys, args.devices)
+        (name, epochs): accuracies(name, epochs, scale, data, keys, args.devices, args.out / "checkpoints")
         for name in ("fedrep", "fedavg")
         for epochs in scale.epochs
     }
