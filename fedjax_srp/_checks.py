@@ -227,10 +227,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     def make(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             bound = signature.bind(*args, **kwargs)
-        except TypeError:
-            bound = None
-        if bound is None:  # too many arguments, too few, or misspelt ones: Python raises the error
-            return function(*args, **kwargs)
+        except TypeError as error:  # too many arguments, too few, or misspelt ones
+            raise TypeError(f"{function.__qualname__}() {error}") from None
         for name, value in bound.arguments.items():
             if named.get(name) == "Key":
                 check_key(name, value)
