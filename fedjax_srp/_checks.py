@@ -212,11 +212,10 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     classes; but entries of sequences are not checked, and floats may be infinite. NumPy's numbers are accepted.
     """
     signature = inspect.signature(function)
-    starred = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     named = {
         name: Any if parameter.annotation is parameter.empty else parameter.annotation
         for name, parameter in signature.parameters.items()
-        if parameter.kind not in starred
+        if parameter.kind.name not in ("VAR_KEYWORD", "VAR_POSITIONAL")
     }
 
     @functools.cache  # at the first call, when types defined below the function exist
@@ -226,9 +225,10 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def make(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError as error:  # too many arguments, too few, or misspelt ones
-            raise TypeError(f"{function.__qualname__}() {error}") from None
+            bound = signature.bind_partial(*args, **kwargs)  # if some are missing, the call below raises the error
+        except TypeError as error:
+            hint = nearest(next((name for name in kwargs if name not in named), ""), named)
+            raise TypeError(f"{function.__qualname__}(): {error}{hint}") from None
         for name, value in bound.arguments.items():
             if named.get(name) == "Key":
                 check_key(name, value)

@@ -174,10 +174,12 @@ def test_wrong_types_are_refused_in_one_line(function):
     assert not [case for case, what in found.items() if what == "accepted" and case[1] in NEVER]
 
 
-def test_misspelt_arguments_are_one_error():
-    with pytest.raises(TypeError, match=r"^evaluate\(\) got an unexpected keyword argument 'num_round'$") as refused:
-        srp.evaluate(num_round=1)
+def test_misspelt_and_missing_arguments_are_one_error():
+    with pytest.raises(TypeError, match=r"^simulate\(\): .* 'num_round' \(did you mean num_rounds\?\)$") as refused:
+        srp.simulate(num_round=1)
     assert refused.value.__suppress_context__
+    with pytest.raises(TypeError, match=r"^simulate\(\) missing 1 required positional argument: 'data'"):
+        srp.simulate(algorithm=4, key=KEY, num_rounds=1)
 
 
 @pytest.mark.parametrize("function", CALLS, ids=name_of)
