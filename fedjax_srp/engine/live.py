@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
@@ -23,8 +23,7 @@ def peak_bytes(jaxpr: Jaxpr | ClosedJaxpr, owned: slice = slice(0)) -> int:
         jaxpr: the traced function.
         owned: arguments to count as well, of which results may take the place.
     """
-    if isinstance(jaxpr, ClosedJaxpr):
-        jaxpr = jaxpr.jaxpr
+    jaxpr, _ = opened(jaxpr)
     equations, end = jaxpr.eqns, len(jaxpr.eqns)
     readers: dict[Any, list[int]] = {v: [end] for v in jaxpr.outvars if not isinstance(v, Literal)}
     stored = [True] * end
@@ -45,8 +44,10 @@ def peak_bytes(jaxpr: Jaxpr | ClosedJaxpr, owned: slice = slice(0)) -> int:
         alive = {v: size for v, size in alive.items() if max(readers[v]) > position}
         others = before if name in PRODUCTS else sum(alive.values())
         if name == "scan":  # the carry is updated in its place
-            inside = peak_bytes(params["jaxpr"], slice(params["num_consts"], None))
-            needed = bytes_of(made[params["num_carry"] :]) + inside
+            body = opened(params["jaxpr"])[0]
+            carried = unstacked(equation.outvars, body.outvars)
+            constants = unstacked(equation.invars, body.invars) - carried
+            needed = bytes_of(made[carried:]) + peak_bytes(body, slice(constants, None))
         elif name == "while":
             needed = peak_bytes(params["body_jaxpr"], slice(params["body_nconsts"], None))
         else:
@@ -66,6 +67,16 @@ def _is_elementwise(equation: Any) -> bool:
 def bytes_of(variables: list[Any]) -> int:
     """Bytes of variables of a traced function."""
     return sum(math.prod(v.aval.shape) * v.aval.dtype.itemsize for v in variables)
+
+
+def opened(jaxpr: Jaxpr | ClosedJaxpr) -> tuple[Jaxpr, Sequence[Any]]:
+    """A traced function and its constants."""
+    return (jaxpr.jaxpr, jaxpr.consts) if isinstance(jaxpr, ClosedJaxpr) else (jaxpr, ())
+
+
+def unstacked(outside: Sequence[Any], inside: Sequence[Any]) -> int:
+    """Number of a scan's values that its body takes or returns whole; of the others it has one row per trip."""
+    return sum(out.aval.shape == one.aval.shape for out, one in zip(outside, inside, strict=True))
 
 
 def inner_jaxprs(values: Any) -> Iterator[Jaxpr | ClosedJaxpr]:

@@ -29,7 +29,7 @@ from fedjax_srp.base import (
     WorkCosts,
 )
 from fedjax_srp.engine.contract import Shapes, check_algorithm, of_static_fields
-from fedjax_srp.engine.live import inner_jaxprs
+from fedjax_srp.engine.live import inner_jaxprs, opened, unstacked
 from fedjax_srp.engine.traffic import Traffic, traffic
 
 Known = Sequence[Array | None]  # values of scalars, None if unknown
@@ -186,22 +186,22 @@ def _equation(equation: Any, known: Known) -> tuple[Total, Known]:
     if name == "while":
         return _while(params, known)
     if name == "scan":
-        body, consts = _opened(params["jaxpr"])
-        of_carry = _unstacked(equation.outvars, body.outvars)  # JAX 0.11 has no number of these
-        of_consts = _unstacked(equation.invars, body.invars) - of_carry
+        body, consts = opened(params["jaxpr"])
+        of_carry = unstacked(equation.outvars, body.outvars)  # JAX 0.11 has no number of these
+        of_consts = unstacked(equation.invars, body.invars) - of_carry
         kept = _kept(body, of_consts, known[of_consts : of_consts + of_carry])
         rows = [None] * (len(known) - of_consts - of_carry)
         inside, _ = _count(body, consts, [*known[:of_consts], *kept, *rows])
         return params["length"] * inside, [*kept, *nothing[of_carry:]]
     if name == "cond":
-        counted = [_count(*_opened(branch), known[1:])[0] for branch in params["branches"]]
+        counted = [_count(*opened(branch), known[1:])[0] for branch in params["branches"]]
         if all(isinstance(inside, float) for inside in counted):  # the longest branch, if unknown
             counted = [max(counted)] if known[0] is None else counted  # type: ignore[type-var]
         totals = jnp.stack([jnp.asarray(inside, float) for inside in counted])
         return totals.max() if known[0] is None else totals[known[0].astype(jnp.int32)], nothing
     inner = [*inner_jaxprs(params.values())]
     if inner:
-        body, consts = _opened(inner[0])
+        body, consts = opened(inner[0])
         takes = known if len(body.invars) == len(known) else [None] * len(body.invars)
         inside, results = _count(body, consts, takes)
         return inside, results if len(results) == len(nothing) else nothing
@@ -210,15 +210,6 @@ def _equation(equation: Any, known: Known) -> tuple[Total, Known]:
         results = equation.primitive.bind(*known, **params)
         return 0.0, results if equation.primitive.multiple_results else [results]
     return 0.0, nothing
-
-
-def _opened(jaxpr: Jaxpr | ClosedJaxpr) -> tuple[Jaxpr, Sequence[Any]]:
-    return (jaxpr.jaxpr, jaxpr.consts) if isinstance(jaxpr, ClosedJaxpr) else (jaxpr, ())
-
-
-def _unstacked(outside: Sequence[Any], inside: Sequence[Any]) -> int:
-    """Number of a scan's values that its body takes or returns whole; of the others it has one row per trip."""
-    return sum(out.aval.shape == one.aval.shape for out, one in zip(outside, inside, strict=True))
 
 
 def _kept(body: Jaxpr, first: int, carry: Known) -> list[Array | None]:
@@ -230,7 +221,7 @@ def _kept(body: Jaxpr, first: int, carry: Known) -> list[Array | None]:
 def _while(params: Any, known: Known) -> tuple[Total, Known]:
     of_cond, of_body = params["cond_nconsts"], params["body_nconsts"]
     carry = known[of_cond + of_body :]
-    body, consts = _opened(params["body_jaxpr"])
+    body, consts = opened(params["body_jaxpr"])
     kept = _kept(body, of_body, carry)
     inside, _ = _count(body, consts, [*known[of_cond : of_cond + of_body], *kept])
     if isinstance(inside, float) and not inside:
@@ -243,7 +234,7 @@ def _while(params: Any, known: Known) -> tuple[Total, Known]:
 
 def _trips(params: Any, body: Jaxpr, consts: Known, carry: Known, kept: Known) -> Array | None:
     """() float: trip count of a loop that counts up by one to a bound; None for other loops."""
-    cond, _ = _opened(params["cond_jaxpr"])
+    cond, _ = opened(params["cond_jaxpr"])
     if [equation.primitive.name for equation in cond.eqns] != ["lt"]:
         return None
     counter, bound = cond.eqns[0].invars
