@@ -20,7 +20,7 @@ class LoRAFeatures(NamedTuple):
 
     x: Array
     base: PyTree
-    is_fixed: bool = False  # only the head trains, so BatchNorm keeps its running statistics
+    is_fixed: bool  # only the head trains, so BatchNorm keeps its running statistics
 
 
 @part
@@ -94,7 +94,8 @@ class LoRA(SplitModel):
 
     def represent(self, representation: PyTree, x: Array, key: Key | None = None) -> Any:
         """The inputs and the base: every layer needs the low-rank matrices."""
-        return LoRAFeatures(self._augmented(x, key), representation)
+        base = jax.lax.stop_gradient(representation) if self.is_frozen else representation
+        return LoRAFeatures(self._augmented(x, key), base, self.is_frozen)
 
     def rest(self, representation: PyTree, x: Array, key: Key | None = None) -> Any:
         """As `represent`, with frozen BatchNorm."""
@@ -102,7 +103,6 @@ class LoRA(SplitModel):
 
     def classify(self, head: PyTree, features: Any, key: Key | None = None) -> Array:
         """The whole model with W + scaling A B in place of each kernel W."""
-        base = jax.lax.stop_gradient(features.base) if self.is_frozen else features.base
 
         def adapted(path: Any, leaf: Array) -> Array:
             matrices = head.get(_path_name(path))
@@ -111,12 +111,9 @@ class LoRA(SplitModel):
             # W + (alpha / r) A B                                                          (eq. 3)
             return leaf + jnp.asarray(self.scaling, leaf.dtype) * (matrices["a"] @ matrices["b"])
 
-        params = jax.tree.map_with_path(adapted, base)
-        if features.is_fixed:
-            model = self.model.recut(None)  # its representation is the whole model
-            return _apply(model._sides[0], params, model._augmented(features.x, key), key, is_frozen=True)
-        sides = ({layer.name: params[layer.name] for layer in side} for side in self.model._sides)
-        return self.model.logits(SplitParams(*sides), features.x, key)
+        params = jax.tree.map_with_path(adapted, features.base)
+        model = self.model.recut(None)  # its representation is the whole model
+        return _apply(model._sides[0], params, model._augmented(features.x, key), key, features.is_fixed)
 
     def loss(self, logits: Array, y: Array) -> Array:
         """The loss of the base."""
@@ -153,7 +150,7 @@ def lora(
         scaling: alpha / r.
         layers: names of the layers of the base whose dense kernels get matrices; None for all. Convolutions and
             embeddings get none.
-        is_frozen: keep the base constant.
+        is_frozen: keep the base constant, with the running statistics of its BatchNorm.
         pretrained: initial parameters of the base, as returned by `model.init`; None draws them.
 
     Raises:

@@ -189,10 +189,14 @@ def test_a_base_under_trained_lora_matrices_keeps_its_batch_norm():
     """Heads train on the function that is evaluated, as for a model whose representation has BatchNorm."""
     layers = [srp.models.Layer("norm", nn.BatchNorm()), srp.models.Layer("out", nn.Dense(2))]
     model = srp.models.lora(srp.models.Split((3,), 2, layers), rank=1)
-    (body, head), key = model.init(jax.random.key(0)), jax.random.key(1)
+    params, key = model.init(jax.random.key(0)), jax.random.key(1)
+    body, head = params
     x = 2 + jax.random.normal(key, (5, 3))
+    evaluated = model.logits(params, x)
     trained = model.classify(head, model.rest(body, model.stem(body, x), key), key)
-    np.testing.assert_array_equal(trained, model.logits(srp.models.SplitParams(body, head), x))
+    np.testing.assert_array_equal(trained, evaluated)
+    assert not np.allclose(model.logits(params, x, key), evaluated)  # the base is trained too
+    np.testing.assert_array_equal(dataclasses.replace(model, is_frozen=True).logits(params, x, key), evaluated)
 
 
 def test_fedsgd_takes_the_blocks_of_the_base():
