@@ -83,8 +83,13 @@ class ExampleAlgorithm(FederatedAlgorithm):
         return example_loss(self.model)
 
     def features(self, representation: PyTree, x: Array, key: Key | None = None) -> Array:
-        """The features at the model's cut, (batch, num_features)."""
-        return self.model.represent(representation, x, key).reshape(x.shape[0], -1)
+        """The features at the model's cut, (batch, num_features); raise a ValueError for LoRA, which has none."""
+        features = self.model.represent(representation, x, key)
+        if not isinstance(features, Array):
+            raise ValueError(
+                f"{self.name} needs features, but model {self.model.name!r} has none; choose another model"
+            )
+        return features.reshape(x.shape[0], -1)
 
     def one_hot(self, y: Array, dtype: Any) -> Array:
         """Return (batch, num_classes) flags of classes y; raise a ValueError for labels that are no classes."""

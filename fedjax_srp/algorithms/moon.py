@@ -23,8 +23,8 @@ class MOONClientState(NamedTuple):
 
 
 def cosine(a: Array, b: Array) -> Array:
-    """Cosine of the angle between rows, (batch, ...) and (batch, ...) -> (batch,)."""
-    a, b = a.reshape(a.shape[0], -1), b.reshape(b.shape[0], -1)
+    """Cosine of the angle between rows, (batch, ...) and (batch, num_features) -> (batch,)."""
+    a = a.reshape(b.shape)
     squares = jnp.sum(a * a, axis=1) * jnp.sum(b * b, axis=1)
     return jnp.sum(a * b, axis=1) / jnp.sqrt(jnp.maximum(squares, EPSILON**2))
 
@@ -65,7 +65,8 @@ class MOON(FedAvg):
 
     def contrasted(self, params: SplitParams, frozen: PyTree, x: Array, y: Array, key: Key | None) -> Array:
         """Cross-entropy plus mu times the contrastive loss of each example, (batch,)."""
-        z, z_glob, z_prev = (self.model.represent(of, x, key) for of in (params.representation, *frozen))
+        z = self.model.represent(params.representation, x, key)
+        z_glob, z_prev = (self.features(representation, x, key) for representation in frozen)
         # -log(e^a / (e^a + e^b)) = log(1 + e^(b - a)), a and b the similarities over tau
         difference = (cosine(z, z_prev) - cosine(z, z_glob)) / self.temperature
         return self.model.loss(self.model.classify(params.head, z, key), y) + self.mu * jax.nn.softplus(difference)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -15,12 +15,14 @@ from fedjax_srp.models.split import Layer, SplitModel, SplitParams, _apply
 from fedjax_srp.parts import Above, Count, Leaf, part
 
 
-class LoRAFeatures(NamedTuple):
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class LoRAFeatures:
     """The features of a LoRA model, whose head runs the whole model: the inputs, and the base."""
 
     x: Array
     base: PyTree
-    is_fixed: bool  # only the head trains, so BatchNorm keeps its running statistics
+    is_fixed: bool = dataclasses.field(metadata={"static": True})  # BatchNorm keeps its running statistics
 
 
 @part
@@ -99,7 +101,7 @@ class LoRA(SplitModel):
 
     def rest(self, representation: PyTree, x: Array, key: Key | None = None) -> Any:
         """As `represent`, with frozen BatchNorm."""
-        return self.represent(representation, x, key)._replace(is_fixed=True)
+        return dataclasses.replace(self.represent(representation, x, key), is_fixed=True)
 
     def classify(self, head: PyTree, features: Any, key: Key | None = None) -> Array:
         """The whole model with W + scaling A B in place of each kernel W."""
@@ -142,7 +144,7 @@ def lora(
     As for every cut, the algorithm decides which part is personal: FedPer and FedRep share the base, LG-FedAvg shares
     the matrices. With `is_frozen` the base has no gradient: LG-FedAvg then trains and sends only the matrices (FedIT,
     Zhang et al., 2024), FedPer trains only personal matrices; use no weight decay, which would move the base. Methods
-    that need features (FedAS, FedPAC, FedProto, FedRoD, kNN-Per, MOON) do not work with LoRA.
+    that need features (FedAS, FedPAC, FedProto, kNN-Per, MOON) do not work with LoRA.
 
     Args:
         model: the base; its cut does not matter.

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import KEY, assert_close, assert_same_bits, refused
+from reference.small import ALGORITHMS, KEY, assert_close, assert_same_bits, clients_of, federation, refused
+from reference.small import model as small_mlp
 
 import fedjax_srp as srp
 from fedjax_srp.base import Examples
@@ -201,6 +202,14 @@ def test_a_base_under_trained_lora_matrices_keeps_its_batch_norm():
 
 def test_fedsgd_takes_the_blocks_of_the_base():
     check_algorithm(srp.algorithms.FedSGD(srp.models.lora(MODEL)), DATA)
+
+
+def test_methods_that_need_features_refuse_lora():
+    model, data = srp.models.lora(small_mlp(), rank=1), federation(clients_of([3, 2], [1, 1]))
+    for name in ("fedas", "fedpac", "fedproto", "knn_per", "moon"):
+        with refused(f"{name} needs features, but model 'lora' has none; choose another model"):
+            check_algorithm(ALGORITHMS[name](model), data, list(ALGORITHMS[name](model).evaluations))
+    check_algorithm(srp.algorithms.FedRoD(model), data, ["own_model"])
 
 
 def test_refusals_of_lora():
