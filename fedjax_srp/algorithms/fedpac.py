@@ -40,7 +40,7 @@ class FedPACClientState(NamedTuple):
 
     head: PyTree
     means: Array  # (num_classes, num_features): of the features of each class, times its share of the examples
-    variance: Array  # () float: V_i, variance of the mean of the client's features
+    variance: Array  # () float: V_i, variance of the mean of the client's features; inf without examples
 
 
 class FedPACMessage(NamedTuple):
@@ -59,7 +59,8 @@ class FedPAC(GlobalModel):
     A participant trains its head under the downloaded representation, then the representation under that head on its
     cross-entropy plus lambda times the mean squared difference between an example's features and the global centroid of
     its class. The mixture of client i minimises `sum_j a_j^2 V_j + |sum_j a_j (h_i - h_j)|^2` over weights that sum to
-    1: the variance of the heads' estimates, and their bias due to the difference of the clients' mean features h.
+    1: the variance of the heads' estimates, and their bias due to the difference of the clients' mean features h. Heads
+    of clients without examples, whose variance is infinite, are left out.
     Centroids are weighted by the clients' examples of the class, as in the authors' code. That code drops weights below
     0.001, trains heads with their own step size (0.1), and aligns a class without global centroid to the client's.
 
@@ -127,7 +128,8 @@ class FedPAC(GlobalModel):
         is_real = rows < examples.count
         features = self.features(params.representation, examples.x[jnp.where(is_real, rows, 0)])
         square = jnp.sum(jnp.where(is_real, jnp.sum(jnp.square(features), axis=1), 0)) / count
-        return means, (square - jnp.sum(jnp.square(means))) / count
+        variance = (square - jnp.sum(jnp.square(means))) / count
+        return means, jnp.where(examples.count > 0, variance, jnp.inf)
 
     def server(self, key: Key, server: FedProtoServerState, mean: FedPACMessage, context: RoundContext):
         """The mean model, and the mean centroid of each class that a participant has."""
@@ -146,9 +148,11 @@ class FedPAC(GlobalModel):
     def mix_heads(self, broadcast: tuple[()], own: FedPACClientState, others: Participants, context: RoundContext):
         """The new head of one client: the best mixture of all heads."""
         differences = (own.means[None] - others.shown.means).reshape(others.takes_part.shape[0], -1)
+        is_known = others.takes_part & (others.shown.variance < jnp.inf)
+        variance = jnp.where(is_known, others.shown.variance, 0)
         # P_jk = <h_i - h_j, h_i - h_k> + V_j [j = k]
-        costs = jnp.matmul(differences, differences.T, precision="highest") + jnp.diag(others.shown.variance)
-        weights = best_mixture(costs, others.takes_part)
+        costs = jnp.matmul(differences, differences.T, precision="highest") + jnp.diag(variance)
+        weights = best_mixture(costs, jnp.where(jnp.any(is_known), is_known, others.takes_part))
         # phi_i <- sum_j a_j phi_j
         return jax.tree.map(lambda heads: jnp.tensordot(weights, heads, 1, precision="highest"), others.shown.head)
 

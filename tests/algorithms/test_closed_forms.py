@@ -40,8 +40,9 @@ from setting import (
 
 import fedjax_srp as srp
 from fedjax_srp.algorithms._mixture import best_mixture
+from fedjax_srp.algorithms.fedpac import FedPACClientState
 from fedjax_srp.algorithms.training import LocalTraining
-from fedjax_srp.base import Examples
+from fedjax_srp.base import Examples, Participants
 from fedjax_srp.engine.contract import check_algorithm
 from fedjax_srp.engine.traffic import traffic
 
@@ -253,6 +254,24 @@ def test_the_best_mixture_of_diagonal_costs_is_that_of_inverse_variances():
     found = jax.jit(best_mixture)(jnp.diag(variances), allowed)
     np.testing.assert_allclose(found, expected / expected.sum(), rtol=0, atol=1e-9)
     assert found[2] == 0
+
+
+@pytest.mark.parametrize("counts", [(0, 5, 4), (0, 0, 0)])
+def test_heads_of_clients_without_examples_join_no_mixture_of_fedpac(counts):
+    """Unless nobody has examples."""
+    algorithm, context = srp.algorithms.FedPAC(split_model()), None
+    server = algorithm.init(KEY, None)
+    found = [
+        algorithm.statistics(server.params, Examples(jnp.asarray(c.x), jnp.asarray(c.y), jnp.int32(count)))
+        for c, count in zip(clients_of((5, 5, 5), (1, 1, 1), dtype=np.float64), counts, strict=True)
+    ]
+    heads = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf + 1, leaf + 2]), server.params.head)
+    shown = FedPACClientState(heads, *map(jnp.stack, zip(*found, strict=True)))
+    for i in range(3):
+        own = jax.tree.map(lambda leaf, i=i: leaf[i], shown)
+        mixed = algorithm.mix_heads((), own, Participants(shown, jnp.ones(3, bool)), context)
+        share = float(jax.tree.leaves(mixed)[0].ravel()[0] - jax.tree.leaves(server.params.head)[0].ravel()[0])
+        assert 1 <= share <= 2 if any(counts) else abs(share - 1) < 1e-9, i
 
 
 @pytest.mark.long
