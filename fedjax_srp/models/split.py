@@ -256,6 +256,8 @@ class SplitModel:
         elif shape is not None and tuple(shape) != self.input_shape:
             found = f"examples of shape {tuple(shape)}; build it with input_shape={tuple(shape)}"
             misfit = f"takes {self.input_shape}", found
+        elif examples is not None and examples.y.shape[:1] == (0,):
+            misfit = "trains on examples", "no rows in train_client"
         elif examples is not None:
             misfit = self._misfit(*examples[:2])
         if misfit is not None:

@@ -269,6 +269,9 @@ def test_data_with_the_required_members_suffice_for_a_model(judged):
         srp.simulate(others, data, num_rounds=1, key=KEY, progress=False)
     with pytest.raises(ValueError, match=r"has no example_shape; .* add the attribute to your own class"):
         srp.methods.get("fedavg", dataset=data)
+    without_rows = judged(FourMembers(jnp.zeros((3, 0, 6)), jnp.zeros((3, 0), jnp.int32)))
+    with pytest.raises(ValueError, match=f"trains on examples, data set '{name}' has no rows in train_client"):
+        srp.simulate(srp.algorithms.FedAvg(model()), without_rows, num_rounds=1, key=KEY, progress=False)
 
 
 BROKEN_DATA = {
