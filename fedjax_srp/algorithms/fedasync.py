@@ -22,9 +22,9 @@ class FedAsync(FedBuff):
 
     For `participation.Buffered(1)`, where a round is the arrival of one model. A client trains from the model that it
     downloaded when its job began, with a proximal term to it, and the server moves towards the result, less for older
-    models. The staleness tau is the number of server steps in between, 0 for a model that is still the server's. With a
-    larger buffer the server moves towards the mean of the models, each weighted by s(tau). With `Full`, alpha = 1 and
-    mu = 0, this is `FedAvg`. A client sends s(tau) with the model.
+    models. The staleness tau is counted as in `FedBuff`, 0 for a model that is still the server's. With a larger buffer
+    the server moves towards the mean of the models, each weighted by s(tau). With `Full`, alpha = 1 and mu = 0, this is
+    `FedAvg`. A client sends s(tau) with the model.
 
     Evaluations: `global` (the default), the model as it is; `fine_tune`, the head trained on the client for
     `fine_tune_epochs`.

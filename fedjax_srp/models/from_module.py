@@ -23,6 +23,19 @@ Params = dict[str, Any]  # layer -> its parameters
 Inputs = dict[str, Array]  # layer -> its input, in the order of first calls
 
 
+class _Recorded:
+    """A layer with another call; its attributes can be read as before."""
+
+    def __init__(self, layer: Any, call: Callable[..., Any]) -> None:
+        self.layer, self.call = layer, call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.call(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.layer, name)
+
+
 # The names of these classes and of the fields of `_Half` are in the records of runs.
 @dataclasses.dataclass(frozen=True)
 class _Linen:
@@ -68,13 +81,13 @@ class _NNX:
         nnx.replace_by_pure_dict(state, params)
         module, inputs = nnx.merge(graph, state), {}
 
-        def recording(name: str, layer: Any) -> Callable[..., Any]:
+        def recording(name: str, layer: Any) -> _Recorded:
             def call(layer_input: Array, *args: Any, **kwargs: Any) -> Any:
                 layer_input = features if name == head and features is not None and name not in inputs else layer_input
                 inputs.setdefault(name, layer_input)
                 return layer(layer_input, *args, **kwargs)
 
-            return call
+            return _Recorded(layer, call)
 
         for name, layer in list(vars(module).items()):
             if isinstance(layer, nnx.Module) and callable(layer):  # not a list of modules, which is a module too
@@ -117,7 +130,7 @@ class _Equinox:
                         inputs.append(layer_input)
                     return layer(layer_input, *args, **kwargs)
 
-                return call if isinstance(layer, eqx.Module) else layer
+                return _Recorded(layer, call) if isinstance(layer, eqx.Module) else layer
 
             module = eqx.combine(jax.tree.unflatten(structure, leaves), static)
             for name, value in list(vars(module).items()):

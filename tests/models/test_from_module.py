@@ -30,7 +30,8 @@ class NNX(nnx.Module):
         self.out = nnx.Linear(5, 3, rngs=rngs)
 
     def __call__(self, x):
-        return self.out(nnx.tanh(self.fc2(nnx.relu(self.fc1(x.reshape(x.shape[0], -1))))))
+        x = x.reshape(-1, self.fc1.kernel.shape[0])  # attributes of layers can be read
+        return self.out(nnx.tanh(self.fc2(nnx.relu(self.fc1(x)))))
 
 
 def plain(cut):
