@@ -9,7 +9,7 @@ import jax
 from fedjax_srp._checks import checked
 from fedjax_srp.parts import Count
 
-_FLAG = "--xla_cpu_multi_thread_eigen=false"
+_FLAG = "--xla_cpu_multi_thread_eigen"
 
 
 @checked
@@ -17,7 +17,7 @@ def use_all_cores(num_devices: Count | None = None) -> int:
     """Make every CPU core a separate device; `simulate` then spreads the clients over them.
 
     The steps of one client's training are too small to parallelize well, so one client per core is faster than one
-    client on all cores. GPUs are not affected.
+    client on all cores. GPUs are not affected, and a `--xla_cpu_multi_thread_eigen` in `XLA_FLAGS` is kept.
 
     Args:
         num_devices: number of devices; default the number of cores that this process may use.
@@ -46,5 +46,5 @@ def use_all_cores(num_devices: Count | None = None) -> int:
             "(in a notebook: restart the kernel)"
         ) from None
     if _FLAG not in os.environ.get("XLA_FLAGS", ""):
-        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}".strip()
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}=false".strip()
     return num_devices

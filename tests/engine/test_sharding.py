@@ -1,11 +1,15 @@
 """Layouts: the assignment of clients to devices and chunks."""
 
+import os
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedjax_srp as srp
+from fedjax_srp.engine import cores
 from fedjax_srp.engine.sharding import AXIS, lay_out, owners_first
 
 
@@ -43,6 +47,21 @@ def test_layouts():
     judged = lay_out(1, None, 10_000, 10_000_000, 100)  # an evaluation sends no messages
     assert (judged.chunk_size, judged.for_evaluation().chunk_size) == (1, small.chunk_size)
     assert judged.for_evaluation().window == small.window
+    assert lay_out(1, 3, 10_000, 10_000_000, 100).for_evaluation().chunk_size == 3  # as given
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("--xla_a=1", "--xla_a=1 --xla_cpu_multi_thread_eigen=false"),
+        ("--xla_cpu_multi_thread_eigen=true", "--xla_cpu_multi_thread_eigen=true"),  # your own choice
+    ],
+)
+def test_devices_of_all_cores_have_one_thread_each(monkeypatch, given, expected):
+    numbers, config = [], SimpleNamespace(jax_num_cpu_devices=-1, update=lambda name, number: numbers.append(number))
+    monkeypatch.setattr(cores, "jax", SimpleNamespace(config=config))
+    monkeypatch.setenv("XLA_FLAGS", given)
+    assert srp.use_all_cores(3) == 3
+    assert (numbers, os.environ["XLA_FLAGS"]) == ([3], expected)
     with pytest.raises(ValueError, match="num_devices=-1 must be at least 1"):
         srp.use_all_cores(-1)
-    assert lay_out(1, 3, 10_000, 10_000_000, 100).for_evaluation().chunk_size == 3  # as given
