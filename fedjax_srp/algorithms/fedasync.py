@@ -26,8 +26,7 @@ class FedAsync(FedBuff):
     the server moves towards the mean of the models, each weighted by s(tau). With `Full`, alpha = 1 and mu = 0, this is
     `FedAvg`. A client sends s(tau) with the model.
 
-    Evaluations: `global` (the default), the model as it is; `fine_tune`, the head trained on the client for
-    `fine_tune_epochs`.
+    Evaluations: those of `FedBuff`.
 
     Args:
         training: of a job; weighting is "uniform" in the paper.

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.algorithms.examples import ExampleAlgorithm, GlobalModel
+from fedjax_srp.algorithms.examples import GlobalModel
 from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.algorithms.local import local_sgd
 from fedjax_srp.base import Array, ClientOutput, Examples, Key, Phase, RoundContext, named_key
@@ -23,7 +23,7 @@ class FedBuffClientState(NamedTuple):
 
 
 @part
-class FedBuff(ExampleAlgorithm):
+class FedBuff(GlobalModel):
     """FedBuff (Nguyen et al., 2022, Algorithm 1): every part of the model is shared, updates may be stale.
 
     For `participation.Buffered(k)`, where a round is a server step. A client trains from the model that it downloaded
@@ -35,8 +35,8 @@ class FedBuff(ExampleAlgorithm):
     The paper keeps a limited number of clients busy, `Buffered(k, concurrency=M)`. `FedAsync` moves towards the
     client's model; here w moves by w_i - w_stale.
 
-    Evaluations: `global` (the default), the model as it is; `fine_tune`, the head trained on the client for
-    `fine_tune_epochs`.
+    Evaluations: `global` (the default), the model as it is; `fine_tune`, its head trained on the client for
+    `fine_tune_epochs`; `fine_tune_all`, all its layers trained.
 
     Args:
         training: of a job; weighting is "uniform" in the paper.
@@ -58,8 +58,6 @@ class FedBuff(ExampleAlgorithm):
 
     server_step_size: StepSize = 1.0
     staleness_exponent: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 0.5"] = 0.5
-
-    global_model, fine_tune = GlobalModel.global_model, GlobalModel.fine_tune  # evaluations
 
     init = FedAvg.init
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_srp.algorithms.examples import ExampleAlgorithm, GlobalModel
+from fedjax_srp.algorithms.examples import GlobalModel
 from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.algorithms.local import Objective, local_sgd
 from fedjax_srp.algorithms.optimizers import optimizer
@@ -22,7 +22,7 @@ SupportFraction = Annotated[Static[float], Above(0), Below(1), "None takes the w
 
 
 @part
-class HFMAML(ExampleAlgorithm):
+class HFMAML(GlobalModel):
     """HF-MAML (Per-FedAvg of Fallah et al., 2020, Hessian-free), a baseline of the SRPFL and FedRep papers.
 
     Every part of the model is shared. Clients descend F_i(w) = f_i(w - alpha grad f_i(w)), whose gradient
@@ -31,7 +31,8 @@ class HFMAML(ExampleAlgorithm):
     SGD except for one meta-step on the last batch; this implements the intended method.
 
     Evaluations: `one_inner_step` (the default), the model after `inner_steps` full-batch steps of size alpha on the
-    client's data; `global`, the model as it is; `fine_tune`, its head trained on the client for `fine_tune_epochs`.
+    client's data; `global`, the model as it is; `fine_tune`, its head trained on the client for `fine_tune_epochs`;
+    `fine_tune_all`, all its layers trained.
 
     Args:
         training: by meta-steps, of size beta = 0.01 in all experiments of SRPFL (appendix C). SRPFL's code has 0.1 but
@@ -48,7 +49,7 @@ class HFMAML(ExampleAlgorithm):
         >>> import fedjax_srp as srp
         >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))
         >>> list(srp.algorithms.HFMAML(model).evaluations)
-        ['one_inner_step', 'global', 'fine_tune']
+        ['one_inner_step', 'global', 'fine_tune', 'fine_tune_all']
     """
 
     name: ClassVar[str] = "hf_maml"
@@ -67,7 +68,6 @@ class HFMAML(ExampleAlgorithm):
         adapted = local_sgd(named_key(key, "local"), self.loss, server.params, (), examples, training)
         return lambda x: self.model.logits(adapted.params, x)
 
-    global_model, fine_tune = GlobalModel.global_model, GlobalModel.fine_tune  # evaluations
     init, broadcast, server = FedAvg.init, FedAvg.broadcast, FedAvg.server  # of the global model
 
     def halves(self, weights: Array) -> tuple[Array, Array]:

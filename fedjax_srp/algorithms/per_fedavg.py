@@ -36,7 +36,7 @@ class PerFedAvg(HFMAML):
         >>> import fedjax_srp as srp
         >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))
         >>> list(srp.algorithms.PerFedAvg(model).evaluations)
-        ['fine_tune_all', 'global', 'fine_tune', 'one_inner_step']
+        ['fine_tune_all', 'one_inner_step', 'global', 'fine_tune']
     """
 
     name: ClassVar[str] = "per_fedavg"
@@ -44,5 +44,4 @@ class PerFedAvg(HFMAML):
     inner_step_size: InnerStepSize = 1e-4
     support_fraction: SupportFraction | None = 0.8
 
-    fine_tune_all = GlobalModel.fine_tune_all  # evaluations, in this order, before those of HFMAML
-    global_model, fine_tune = GlobalModel.global_model, GlobalModel.fine_tune
+    fine_tune_all = GlobalModel.fine_tune_all  # the first evaluation

@@ -109,11 +109,10 @@ def test_fedbuff_is_a_queue_of_jobs(k, sgd, options, run_options, clock_name):
         versions[step.arrivals] = t + 1
         assert state.clients.version.tolist() == versions.tolist()
         for i, client in enumerate(clients if "evaluations" in run_options else []):
-            tuning = batches(beside.orders.tuning(t + 1, i, "head", TUNING), BATCH)
-            expected_scores = {
-                "global": fedavg.global_accuracy(step.params, client),
-                "fine_tune": fedavg.fine_tuned_accuracy(step.params, ["out"], client, tuning, sgd),
-            }
+            expected_scores = {"global": fedavg.global_accuracy(step.params, client)}
+            for name, purpose, layers in (("fine_tune", "head", ["out"]), ("fine_tune_all", "local", [*step.params])):
+                tuning = batches(beside.orders.tuning(t + 1, i, purpose, TUNING), BATCH)
+                expected_scores[name] = fedavg.fine_tuned_accuracy(step.params, layers, client, tuning, sgd)
             assert {name: total[i] / count[i] for name, (total, count) in scores.items()} == expected_scores
 
 
