@@ -259,7 +259,7 @@ def test_the_best_mixture_of_diagonal_costs_is_that_of_inverse_variances():
 @pytest.mark.parametrize("counts", [(0, 5, 4), (0, 0, 0)])
 def test_heads_of_clients_without_examples_join_no_mixture_of_fedpac(counts):
     """Unless nobody has examples."""
-    algorithm, context = srp.algorithms.FedPAC(split_model()), None
+    algorithm = srp.algorithms.FedPAC(split_model())
     server = algorithm.init(KEY, None)
     found = [
         algorithm.statistics(server.params, Examples(jnp.asarray(c.x), jnp.asarray(c.y), jnp.int32(count)))
@@ -269,7 +269,7 @@ def test_heads_of_clients_without_examples_join_no_mixture_of_fedpac(counts):
     shown = FedPACClientState(heads, *map(jnp.stack, zip(*found, strict=True)))
     for i in range(3):
         own = jax.tree.map(lambda leaf, i=i: leaf[i], shown)
-        mixed = algorithm.mix_heads((), own, Participants(shown, jnp.ones(3, bool)), context)
+        mixed = algorithm.mix_heads((), own, Participants(shown, jnp.ones(3, bool)), None)
         share = float(jax.tree.leaves(mixed)[0].ravel()[0] - jax.tree.leaves(server.params.head)[0].ravel()[0])
         assert 1 <= share <= 2 if any(counts) else abs(share - 1) < 1e-9, i
 
