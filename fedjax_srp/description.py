@@ -44,10 +44,10 @@ _STANDARD_LIBRARY = os.path.dirname(os.__file__)  # by path, since a user's file
 def describe(value: Any) -> Any:
     """Describe a value: `{"part": class, field: ...}`, or `{"unknown": ...}` if it has no description.
 
-    Other dataclasses, such as modules of flax, have their class and the fields that are not at their default. A user's
-    classes and functions have a checksum of their source code, or byte code without it, including base classes but not
-    the functions that they call. A function has its defaults too; a closure, or a method of an object, is unknown, and
-    so is what a decorator, or `jax.grad`, made of a function.
+    Other dataclasses, such as modules of flax, have their class and the fields that are not at their default, a user's
+    NamedTuples their class and fields. A user's classes and functions have a checksum of their source code, or byte
+    code without it, including base classes but not the functions that they call. A function has its defaults too; a
+    closure, or a method of an object, is unknown, and so is what a decorator, or `jax.grad`, made of a function.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -61,7 +61,9 @@ def describe(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): describe(entry) for key, entry in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return describe(value._asdict())  # type: ignore[attr-defined]
+        code = _code(type(value))
+        of_class = {DATACLASS: _name(type(value)), **code} if code else {}
+        return of_class | describe(value._asdict())  # type: ignore[attr-defined]
     if isinstance(value, tuple | list | range):
         return [describe(entry) for entry in value]
     if isinstance(value, np.ndarray | np.generic | jax.Array):
@@ -70,7 +72,7 @@ def describe(value: Any) -> Any:
         return {"partial": describe(value.func), "arguments": describe([*value.args, value.keywords])}
     if isinstance(value, np.dtype):
         return value.name
-    if hasattr(value, "options") and not isinstance(value, type):  # data
+    if hasattr(value, "options") and hasattr(value, "train_client") and not isinstance(value, type):  # data
         return {UNKNOWN: _name(value)} if value.options is None else value.options
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         shown = [field for field in dataclasses.fields(value) if field.repr or field.name != "parent"]  # of flax

@@ -227,9 +227,9 @@ def _flatten(self: Any) -> tuple[list[Any], tuple[Any, Any]]:
 
 
 def _kinds(value: Any) -> Any:
-    """Return what distinguishes 1, True and 1.0, or 0.0 and -0.0, in static values: Python calls them equal."""
+    """Return what distinguishes values that Python calls equal: 1, True and 1.0, 0.0 and -0.0, NamedTuples."""
     if isinstance(value, tuple):
-        return tuple(map(_kinds, value))
+        return type(value), *map(_kinds, value)
     value = value.item() if isinstance(value, np.generic) else value
     return type(value), isinstance(value, float) and math.copysign(1, value)
 

@@ -5,6 +5,7 @@ import functools
 import json
 import re
 import sys
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -182,6 +183,26 @@ class Table:
     parent: object = dataclasses.field(default=None, repr=False)
 
 
+class Add(NamedTuple):
+    """Function of a user with numbers."""
+
+    by: float
+
+
+class Scale(NamedTuple):
+    """Another one, which Python calls equal."""
+
+    by: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """Dataclass with a field called as the record of data."""
+
+    options: tuple
+    flag: bool
+
+
 class Slow:
     """Class with a class method."""
 
@@ -270,6 +291,11 @@ def test_class_methods_and_fields_that_are_not_printed_are_of_the_record():
     assert describe(Slow.schedule) != describe(Fast.schedule)
     assert describe(Table((1.0,))) != describe(Table((2.0,)))
     assert describe(Table((1.0,), parent=Odd())) == describe(Table((1.0,)))
+
+
+def test_classes_of_the_user_are_of_the_record_with_all_fields():
+    assert describe(Add(1.0)) != describe(Scale(1.0))
+    assert describe(Choice((), True)) != describe(Choice((), False))
 
 
 def test_tracers_are_unknown():

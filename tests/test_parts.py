@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import pickle
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -120,7 +120,16 @@ def test_static_values_that_python_calls_equal_make_other_parts():
         kind: Any = None
         share: Static[float] = 0.0
 
-    made = [Choice(1), Choice(True), Choice(1.0), Choice((1, 0)), Choice((1, False)), Choice(share=-0.0), Choice()]
+    class Add(NamedTuple):
+        by: int
+        to: int
+
+    class Scale(NamedTuple):
+        by: int
+        to: int
+
+    kinds = (1, True, 1.0, (1, 0), (1, False), Add(1, 0), Scale(1, 0), None)
+    made = [*map(Choice, kinds), Choice(share=-0.0)]
     assert len({*made}) == len({jax.tree.structure(each) for each in made}) == len(made)
     assert Choice((1, 0)) == jax.tree.map(lambda leaf: leaf, Choice((1, 0)))
 

@@ -14,7 +14,7 @@ import jax
 from fedjax_srp import data, methods
 from fedjax_srp._checks import as_annotated, check_known, short
 from fedjax_srp.base import Clock, FederatedAlgorithm, FederatedSource, Method, ParticipationPolicy
-from fedjax_srp.description import CODE, describe, unknowns
+from fedjax_srp.description import describe, unknowns
 from fedjax_srp.engine.outcome import data_checksum
 from fedjax_srp.models import SplitModel
 from fedjax_srp.options import REQUIRED, build
@@ -234,16 +234,21 @@ class Run:
 
 
 def _settings(own: Any) -> dict[str, Any]:
-    """Describe a user's class of data and the fields that are no arrays, also of data within them."""
-    is_data = hasattr(own, "train_client")
-    kind = describe(type(own)) if is_data else {}
-    of_class = {"class": kind} if CODE in kind else {}
-    if not dataclasses.is_dataclass(own):
-        return of_class
-    names = {field.name for field in dataclasses.fields(own)} - {"name", "options"}
-    given = {name: getattr(own, name) for name in sorted(names)}
+    """Describe data but for the values in arrays: classes, shapes and all that is static, at any depth."""
+    if hasattr(own, "dtype"):
+        return {"dtype": str(own.dtype), "shape": own.shape}
+    if dataclasses.is_dataclass(own):
+        names = {field.name for field in dataclasses.fields(own)}
+        given = {
+            name: getattr(own, name)
+            for name in names - ({"name", "options"} if hasattr(own, "train_client") else set())
+        }
+    else:  # a class registered with JAX, or a container
+        node = jax.tree.structure(own).node_data()
+        inside = () if node is None else jax.tree.leaves(own, is_leaf=lambda each: each is not own)
+        given = {"static": node and node[1]} | {str(place): each for place, each in enumerate(inside)}
     found = {name: _setting(value) if is_plain(value) else _settings(value) for name, value in given.items()}
-    return of_class | {name: value for name, value in found.items() if value not in (None, {})}
+    return {"class": describe(type(own))} | {name: value for name, value in found.items() if value is not None}
 
 
 def _setting(value: Any) -> Any:
