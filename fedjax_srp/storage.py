@@ -251,8 +251,8 @@ def as_csv(frame: pd.DataFrame) -> Callable[[Path], object]:
 
 
 def as_cell(value: Any) -> Any:
-    """Return a cell of a table; strings that a spreadsheet would run as formulas get an apostrophe in front."""
-    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
+    """Return a cell: formulas get an apostrophe, carriage returns, which csv does not quote, become line feeds."""
+    return (f"'{value}" if _FORMULA.match(value) else value).replace("\r", "\n") if isinstance(value, str) else value
 
 
 def append(path: Path, after: int, data: bytes | memoryview) -> None:

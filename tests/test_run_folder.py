@@ -208,3 +208,12 @@ def test_names_that_a_spreadsheet_would_run_are_escaped_and_restored(tmp_path):
     assert_equal(history, History.load(history.save(tmp_path)))
     assert "'=1+1,''=1+1,'@a,-2,$" in (tmp_path / "history.csv").read_text()
     assert "\n'+a,2,0," in (tmp_path / "clients.csv").read_text()
+
+
+@pytest.mark.filterwarnings("ignore")  # fonts lack letters
+@pytest.mark.parametrize("name", ["a\rb", "a\r\nb", "\r", "a\nb", "\u2028"])
+def test_names_with_line_breaks_are_read_back(name, tmp_path):
+    made = small(metrics={name: [1.0, 0.5, 0.25, 0.125]}, accuracies={name: [[0.5, 0.25, 1.0], [0.75, 0.5, 1.0]]})
+    loaded = History.load(made.save(tmp_path))
+    assert loaded.metrics[name].tolist() == made.metrics[name].tolist()
+    assert loaded.accuracies[name].tolist() == made.accuracies[name].tolist()
