@@ -266,7 +266,8 @@ class History:
     @property
     def participation(self) -> measures.Participation:
         """Measures of how evenly rounds are spread over the clients."""
-        return measures.participation(self.rounds_taken)
+        is_counted = self.rounds_taken.any() or not self.cohort_size.any()
+        return measures.participation(self.rounds_taken) if is_counted else measures.Participation(math.nan, math.nan)
 
     @property
     def _messages(self) -> np.ndarray:
@@ -276,7 +277,7 @@ class History:
 
     def bytes_to(self, target: float, evaluation: str | None = None) -> float:
         """Return the bytes that all participants sent and received until the target was reached; inf if it was not."""
-        sent = np.cumsum(self._messages) * float(self.bytes_up + self.bytes_down)
+        sent = np.rint(np.cumsum(self._messages) * float(self.bytes_up + self.bytes_down))
         reached = self.reached(target, evaluation)
         return math.inf if reached is None else float(np.concatenate([[0.0], sent])[self.eval_round[reached]])
 

@@ -11,15 +11,15 @@ import numpy as np
 class Participation(NamedTuple):
     """Measures of how evenly rounds are spread over clients."""
 
-    gini: float  # 0: all clients took part equally often; close to 1: one client did all rounds; nan if not counted
-    never: float  # share of the clients that never took part; nan if not counted
+    gini: float  # 0: all clients took part equally often; close to 1: one client did all rounds; nan: none did any
+    never: float  # share of the clients that never took part; both are nan if rounds were not counted
 
 
 def participation(rounds: np.ndarray) -> Participation:
     """Return Gini's coefficient, sum_ij |r_i - r_j| / (2 M sum_i r_i), and the share of zeros, of (M,) counts."""
     total, num_clients = int(rounds.sum()), len(rounds)
     if not total:
-        return Participation(math.nan, math.nan)
+        return Participation(math.nan, 1.0)
     # sum_ij |r_i - r_j| = 2 sum_k (2 k - M - 1) r_(k), with r_(1) <= ... <= r_(M)
     ranks = 2 * np.arange(1, num_clients + 1) - num_clients - 1
     return Participation(float(ranks @ np.sort(rounds) / (num_clients * total)), float((rounds == 0).mean()))

@@ -275,6 +275,9 @@ def test_participation_is_the_gini_coefficient_and_the_share_of_zeros():
     assert found.never == 0.4
     assert small(rounds_taken=[3, 3, 3]).participation == (0.0, 0.0)
     assert np.isnan(small().participation).all()  # not recorded
+    gini, never = small(cohort_size=[0] * 4).participation
+    assert np.isnan(gini)
+    assert never == 1.0
 
 
 def test_the_slowest_tenth_is_by_expected_time():
@@ -296,3 +299,5 @@ def test_bytes_to_a_target_are_those_of_participants_in_rounds_that_communicated
     share = np.where(sizes > 0, 0.5, np.nan)  # the mean over no client
     narrow = dataclasses.replace(history, metrics={**history.metrics, "message_share": share})
     assert narrow.bytes_to(0.6) == 24 * (1 + 3 + 3) / 2
+    narrow = small(metrics={"message_share": [0.3] * 4})
+    assert narrow.bytes_to(0.6) == round(24 * (1 + 3 + 3) * 0.3)
