@@ -229,13 +229,18 @@ def load_models(folder: Path) -> dict[str, Any]:
 
 def finished(folder: Path) -> list[Path]:
     """Return the finished run folders in a folder, without temporary ones of `storage.replace`, perhaps killed."""
-    return sorted(path.parent for path in folder.rglob(SUMMARY) if path.parent.suffix != ".writing")
+    return sorted(path.parent for path in _within(folder, SUMMARY) if path.parent.suffix != ".writing")
+
+
+def _within(folder: Path, file: str) -> set[Path]:
+    """Return the paths of such a file in a folder and at any depth, also in links to folders, but not below links."""
+    return {*folder.glob(file), *folder.rglob(f"*/{file}")}
 
 
 def unfinished(folder: Path) -> list[Path]:
     """Return the unfinished run folders in a folder, started ones and those in the index of a grid."""
-    found = {path.parents[1] for path in folder.rglob("checkpoint/arguments.json")}
-    for index in folder.rglob(GRID_INDEX):
+    found = {path.parents[1] for path in _within(folder, "checkpoint/arguments.json")}
+    for index in _within(folder, GRID_INDEX):
         with contextlib.suppress(storage.DamagedError):
             found |= {index.parent / name for points in storage.read_json(index).values() for name in points.values()}
     return sorted(run for run in found if not (run / SUMMARY).is_file())

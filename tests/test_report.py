@@ -206,11 +206,13 @@ def test_rows_of_one_training_are_noted_and_options_that_are_none_left_out():
         run(config=made_by("fedavg", options={"evaluation": "global"}), host_seconds=3.5),
         run(config=made_by("fedavg_ft", options={"evaluation": "fine_tune"}), host_seconds=3.5),
         run(config=made_by("fedavg", options={"evaluation": "global", "momentum": 0.5}), host_seconds=4.5),
+        run(config=made_by("fedavg_ft", options={"evaluation": "fine_tune", "momentum": 0.5}), host_seconds=4.5),
         run(config=made_by("fedavg", options={"evaluation": "global", "momentum": None}, num_rounds=5)),
     ]
     found = repeats.rows([repeats.of(each, f"folder{place}") for place, each in enumerate(made)])
     assert [note for note in found.notes if "training" in note] == [
-        "rows of one training, each with all of its seconds: FedAvg, num_rounds=3; FedAvg-FT, num_rounds=3"
+        "rows of one training, each with all of its seconds: FedAvg, num_rounds=3 and FedAvg-FT, num_rounds=3; "
+        "FedAvg, momentum=0.5, num_rounds=3 and FedAvg-FT, momentum=0.5, num_rounds=3"
     ]
     assert not [name for name in found.runs if "None" in name]
 

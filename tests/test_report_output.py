@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
+from report.test_page_files import content
 from test_report import CLOCK, DATA, made_by, rows, run
 
 from fedjax_srp.commands import cli
@@ -216,9 +217,21 @@ def test_the_table_names_the_split_of_the_evaluation(save, tmp_path):
     assert found["judged_on"].tolist() == ["validation"]
     assert "accuracy: of every client on its own validation data, after the last round; one seed" in text
     assert "judged by training data that were held out, not by test data: all rows" in text
+    assert content(tmp_path / "report.html")["comparisons"][0]["notes"] == [
+        "Judged by training data that were held out, not by test data: all rows."
+    ]
     save(run())
     found, text = rows(tmp_path)
     assert sorted(found["judged_on"]) == ["test", "validation"]
+
+
+def test_links_to_run_folders_are_followed(save, tmp_path):
+    folder = tmp_path / "compared" / "deep"
+    folder.mkdir(parents=True)
+    for path in save(run(), run(config=made_by("fedavg"))):
+        (folder / path.name).symlink_to(path)
+    (folder / "all").symlink_to(folder.parent)  # a circle
+    assert sorted(rows(folder.parent)[0].index) == ["fedavg", "fedrep"]
 
 
 def test_close_costs_have_distinct_columns_and_panels():

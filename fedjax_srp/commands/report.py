@@ -28,7 +28,7 @@ def report(
     differ in more, such as the learning rate or the partition, there is a row for each value, named by it.
 
     Args:
-        folder: contains run folders, at any depth.
+        folder: contains run folders, or links to them, at any depth.
         target: mean accuracy to time; None for 95 % of FedRep's final accuracy, of the best method's without FedRep.
         communications: costs per communicating round, in time units.
         out: folder to write to; None for the folder itself.

@@ -168,9 +168,11 @@ def rows(runs: Sequence[Run]) -> Rows:
     for name, row in named:
         trained = frozenset((path, text) for path, text in row.settings.items() if path[-1] != "evaluation")
         trainings.setdefault((row.runs[0].history.host_seconds, trained), []).append(methods.label(name))
-    for (seconds, _), judged in trainings.items():
-        if len(judged) > 1 and seconds == seconds:
-            notes.append(f"rows of one training, each with all of its seconds: {'; '.join(judged)}")
+    shared = [
+        " and ".join(judged) for (seconds, _), judged in trainings.items() if len(judged) > 1 and seconds == seconds
+    ]
+    if shared:
+        notes.append(f"rows of one training, each with all of its seconds: {'; '.join(shared)}")
     twins = {name: _find_twin(row, found, names) for name, row in named}
     options = {
         name: {_option_prefix(path, paths).rstrip("= "): row.settings[path] for path in of_row}

@@ -51,7 +51,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "target": comparison.target.accuracy,
         "reason": comparison.target.reason,
         "communications": list(comparison.communications),
-        "notes": list(rows.notes),
+        "notes": [f"{note[0].upper()}{note[1:]}." for note in rows.notes],
         "shares": list(shares.HEADER),
         "num_clients": rows.histories[names[0]][0].num_clients,
         "rows": [
