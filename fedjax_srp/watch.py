@@ -166,12 +166,12 @@ def tensorboard(directory: str | os.PathLike, writer: Any = None) -> Callback:
     return _in_first_process(write)
 
 
-def summary_writer(directory: str | os.PathLike) -> Any:
+def summary_writer(directory: str | os.PathLike, **options: Any) -> Any:
     """Return a `SummaryWriter` of tensorboardX or torch; ValueError if neither is installed."""
     folder = os.fspath(directory)
     for module in ("tensorboardX", "torch.utils.tensorboard"):
         try:
-            return importlib.import_module(module).SummaryWriter(folder)
+            return importlib.import_module(module).SummaryWriter(folder, **options)
         except ImportError:
             continue
     raise ValueError(f"tensorboard={folder!r}: no writer of event files is installed; pip install tensorboardX")

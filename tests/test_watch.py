@@ -332,6 +332,25 @@ def test_a_run_with_other_options_in_the_same_folder_is_another_run_of_wandb(mon
     assert ids[0] == ids[1] != ids[2]
 
 
+def test_a_run_that_begins_again_replaces_what_it_logged(monkeypatch, tmp_path):
+    given, ending = [], {"finish": lambda: None, "close": lambda: None}
+    logger = lambda *_, **options: given.append(options) or types.SimpleNamespace(**ending)  # noqa: E731
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=logger))
+    monkeypatch.setitem(sys.modules, "tensorboardX", types.SimpleNamespace(SummaryWriter=logger))
+    run = from_options({"method": "fedavg", "dataset": "digits", "wandb": "mine", "tensorboard": "logs"})
+
+    def given_under(**options):
+        given.clear()
+        with loggers(run, tmp_path, **options):
+            pass
+        return given[0].get("purge_step"), given[1]["resume"]
+
+    assert given_under() == (None, "allow")
+    assert given_under(overwrite=True) == (0, None)
+    (tmp_path / "overwriting_12345678").mkdir()  # of an interrupted call
+    assert given_under(overwrite=True) == (None, "allow")
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [

@@ -17,7 +17,7 @@ def run(**arguments: Any) -> None:
     default = f"runs/{made.name.replace(' + ', '_')}_{Path(arguments['dataset']).stem}_seed{made.seed}"
     out = Path(arguments["out"] or default)
     of_rows = [] if arguments["log"] is None else [watch.json_lines(arguments["log"])]
-    with loggers(made, out) as others:
+    with loggers(made, out, overwrite=arguments["overwrite"]) as others:
         folder.execute(
             made,
             out,

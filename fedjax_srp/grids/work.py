@@ -122,11 +122,12 @@ class Worker:
         ]
 
     def _run_one(self, member: Member, on_rounds: RoundsCallback) -> None:
-        with loggers(member.point.run, member.folder, in_grid=True) as callbacks:
+        overwrite = member.must_restart()
+        with loggers(member.point.run, member.folder, in_grid=True, overwrite=overwrite) as callbacks:
             execute(
                 member.point.run,
                 member.folder,
-                overwrite=member.must_restart(),
+                overwrite=overwrite,
                 say=lambda line: None,
                 load=self._datasets,
                 callback=all_of(_progress_callback(on_rounds), *callbacks),

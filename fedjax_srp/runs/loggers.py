@@ -15,24 +15,27 @@ from fedjax_srp.runs.run import LIMITS, NOT_SIMULATED, Run
 
 
 @contextlib.contextmanager
-def loggers(run: Run, folder: Path, in_grid: bool = False) -> Iterator[list[watch.Callback]]:
+def loggers(run: Run, folder: Path, in_grid: bool = False, overwrite: bool = False) -> Iterator[list[watch.Callback]]:
     """Yield the callbacks that log a run; a resumed run continues as the same run, one of other options is another.
 
-    Runs of a grid (`in_grid`) have their own folders within that of TensorBoard.
+    A run that begins again with `overwrite` replaces what it logged: in TensorBoard it hides older events of its
+    folder. Runs of a grid (`in_grid`) have their own folders within that of TensorBoard.
     """
     callbacks: list[watch.Callback] = []
+    begins_again = overwrite and not any(folder.glob("overwriting_*"))  # else it continues an interrupted one
     with contextlib.ExitStack() as stack:
         if run.tensorboard is not None and jax.process_index() == 0:
             directory = Path(run.tensorboard, folder.name) if in_grid else run.tensorboard
-            writer = watch.summary_writer(directory)
+            writer = watch.summary_writer(directory, **({"purge_step": 0} if begins_again else {}))
             stack.callback(writer.close)  # else its file and its thread stay
             callbacks.append(watch.tensorboard(directory, writer))
         if run.wandb is not None and jax.process_index() == 0:
             kept = {name: value for name, value in run.record.items() if name not in (*LIMITS, *NOT_SIMULATED)}
             run_id = f"{zlib.crc32(json.dumps([str(folder.absolute()), kept], sort_keys=True).encode()):08x}"
             more = {"reinit": "create_new"} if in_grid else {}  # batches log several at a time
+            resume = None if begins_again else "allow"  # None: replace a run of this id
             wandb_run = watch.wandb_run(
-                project=run.wandb, name=folder.name, id=run_id, resume="allow", config=run.record, **more
+                project=run.wandb, name=folder.name, id=run_id, resume=resume, config=run.record, **more
             )
             stack.callback(wandb_run.finish)
             callbacks.append(watch.wandb(wandb_run))
