@@ -4,20 +4,22 @@
 
 MNIST, 50 clients, 50 rounds, the rest as in figure 3. The two methods have the same cohorts and times in every round,
 so a method that is ahead after a round is ahead at that time, whatever communication costs. `sweep.csv` is written
-after each cell: a row for each cell, seed, evaluation and evaluated round. A second call skips finished runs.
-`cause_tables.py` makes the README's table from the file.
+after each cell: a row for each cell, seed, evaluation and evaluated round. A second call skips the cells and seeds that
+the file has. `cause_tables.py` makes the README's table from the file.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 
 import pandas as pd
 from cause_tables import sweep
-from causes import FEDERATION, METHODS, score_rows, setting
+from causes import FEDERATION, METHODS, read_rows, score_rows, setting
 from paper import FIGURES, Study, scripts
 
 import fedjax_srp as srp
+from fedjax_srp import storage
 
 CLASSES, IMAGES = (2, 3, 5, 10), (20, 60, 200)
 DIGITS = {"name": "digits", "num_clients": 10}
@@ -39,16 +41,20 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     srp.use_all_cores()
     results = scripts.results_folder(args)
-    rows = []
+    rows = read_rows(results / "sweep.csv")
+    done = {(row["classes"], row["images"], row["seed"]) for row in rows}
     for seed in range(args.seeds):
         for images in args.images:
             for classes in args.classes:
+                if (classes, images, seed) in done:
+                    continue
                 cell = study(args, classes, images)
                 for training in METHODS:
                     cell.train(training, [seed], together=False)
                     found = score_rows(cell, training, seed)
                     rows += [{"classes": classes, "images": images} | row for row in found]
-                pd.DataFrame(rows).drop(columns="setting").to_csv(results / "sweep.csv", index=False)
+                frame = pd.DataFrame(rows).drop(columns="setting")
+                storage.replace({results / "sweep.csv": functools.partial(frame.to_csv, index=False)})
     print(sweep(results))
 
 

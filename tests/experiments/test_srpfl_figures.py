@@ -236,3 +236,16 @@ def test_causes_and_sweep_write_tables_of_finished_runs(tmp_path):
     images, classes, srpfl, flanp, own, _, less, less_own, *_ = (float(cell) for cell in row.strip("| ").split(" | "))
     assert (images, classes) == (10, 2)
     np.testing.assert_allclose([less, less_own], [srpfl - flanp, own - flanp], atol=0.11)
+
+
+def test_a_sweep_of_fewer_seeds_keeps_the_rows_of_more(tmp_path):
+    scores = {"round": 4, "accuracy": 50.0, "worst_tenth": 10.0}
+    rows = [
+        {"classes": 2, "images": 10, "seed": seed, "method": method, "evaluation": evaluation} | scores
+        for seed in range(2)
+        for method, evaluation in cause_tables.SCORES.values()
+    ]
+    pd.DataFrame(rows).to_csv(tmp_path / "sweep.csv", index=False)
+    written = (tmp_path / "sweep.csv").read_text()
+    sweep.main(["--smoke", "--seeds", "1", "--out", str(tmp_path), "--classes", "2", "--images", "10"])
+    assert (tmp_path / "sweep.csv").read_text() == written
