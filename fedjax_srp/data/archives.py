@@ -169,10 +169,11 @@ def _download(url: str, info: Any, path: Path) -> None:
 def _without_bars() -> Iterator[None]:
     """Hide the progress bars of tensorflow-datasets, except on a terminal."""
     import tensorflow_datasets as tfds
+    from tensorflow_datasets.core.utils import tqdm_utils
 
-    if not sys.stderr.isatty():
-        tfds.disable_progress_bar()
+    are_shown = getattr(tqdm_utils, "_active", True)  # it has no public name
+    tfds.display_progress_bar(are_shown and sys.stderr.isatty())
     try:
         yield
     finally:
-        tfds.enable_progress_bar()
+        tfds.display_progress_bar(are_shown)

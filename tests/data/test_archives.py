@@ -13,6 +13,7 @@ import small_archives
 import tensorflow_datasets as tfds
 from reference.small import refused
 from tensorflow_datasets.core.download import resource
+from tensorflow_datasets.core.utils import tqdm_utils
 
 from fedjax_srp.commands import cli
 from fedjax_srp.data import _builders, archives, load, prepare, records
@@ -308,3 +309,14 @@ def test_errors_of_use(words, message, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     error = error_of(capsys, *(word.replace("{}", str(tmp_path)) for word in words))
     assert error.startswith(f"fedjax-srp: error: {message.replace('{}', str(tmp_path))}")
+
+
+@pytest.mark.parametrize("are_shown", [False, True])
+def test_progress_bars_of_tensorflow_datasets_are_afterwards_as_before(are_shown):
+    tfds.display_progress_bar(are_shown)
+    try:
+        with archives._without_bars():
+            assert isinstance(tqdm_utils.tqdm(), tqdm_utils.EmptyTqdm)
+        assert isinstance(tqdm_utils.tqdm(), tqdm_utils.EmptyTqdm) != are_shown
+    finally:
+        tfds.enable_progress_bar()
