@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
+import math
 import os
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,11 +24,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _LARGER_IS_BETTER = ("final_accuracy", "worst_decile")  # unless scores are errors
-_NUMBERS = (
-    *(*_LARGER_IS_BETTER, "simulated_time", "time_to_target", "num_rounds"),
-    *("diverged", "total_bytes_up", "total_bytes_down"),
-)
-_SUMMARY = ("evaluation", "judged_on", "score", *_NUMBERS)
+_SMALLER_IS_BETTER = ("simulated_time", "time_to_target", "num_rounds", "total_bytes_up", "total_bytes_down")
+_SUMMARY = ("evaluation", "judged_on", "score", *_LARGER_IS_BETTER, *_SMALLER_IS_BETTER, "diverged")
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,7 +60,7 @@ class Grid:
     def to_frame(self, communication: float | None = None) -> pd.DataFrame:
         """Return a table with a row per run and round: the options that differ, and `History.to_frame`.
 
-        An option that has the name of a column, such as a metric, is `option_<name>` here.
+        An option that has the name of a column, such as a metric, is `option_<name>`.
 
         Args:
             communication: cost per communicating round, in time units; None for that of each run.
@@ -78,6 +77,8 @@ class Grid:
     def summary(self, target: float | None = None, communication: float | None = None) -> pd.DataFrame:
         """Return a table with a row per run: the options that differ, and numbers of `History.summary`.
 
+        An option that has the name of a column, such as `num_rounds`, is `option_<name>`.
+
         Args:
             target: mean accuracy to time, see `History.summary`; None for that of each run.
             communication: cost per communicating round, in time units; None for that of each run.
@@ -88,7 +89,7 @@ class Grid:
         for name, history in self.histories.items():
             cost = _or_recorded(communication, history, "communication")
             numbers = history.summary(_or_recorded(target, history, "target"), cost)
-            rows.append(self._first_columns(name) | {column: numbers[column] for column in _SUMMARY})
+            rows.append(self._first_columns(name, _SUMMARY) | {column: numbers[column] for column in _SUMMARY})
         return pd.DataFrame(rows)
 
     def save(self, communication: float | None = None) -> list[Path]:
@@ -119,12 +120,13 @@ class Grid:
     ) -> list[str]:
         """Return the names of the runs of the best setting, one for each seed, for `rerun`.
 
-        Runs that differ only in the seed are one setting, compared by their mean. A setting with a run without this
-        number, such as the accuracy of one that diverged, is left out.
+        Runs that differ only in the seed are one setting, compared by their mean. A setting with a run that failed or
+        lacks this number, such as the accuracy of one that diverged or the time to a target that it did not reach, is
+        left out.
 
         Args:
-            by: a number of `summary`. The largest score is the best, unless scores are errors, and the smallest of
-                everything else.
+            by: a score, time, number of rounds or bytes of `summary`. The largest score is the best, unless scores are
+                errors, and the smallest of everything else.
             judged_on: "validation" if the runs were judged by a share of the training data (the option `validation`);
                 "test" chooses by the test data, so the accuracy of the choice is too optimistic.
             per: an axis, or several: the best setting for each of their values, such as "method" for a learning rate of
@@ -134,12 +136,12 @@ class Grid:
             ValueError: an unknown number or axis, no finished run, a run that was judged by other data, or scores of
                 which some are errors and others not.
         """
-        check_choice("by", by, _NUMBERS)
+        check_choice("by", by, (*_LARGER_IS_BETTER, *_SMALLER_IS_BETTER))
         axes = [name for name in self._columns if name != "seed"]
         of_axes = [self._columns[check_choice("per", axis, axes)] for axis in ([per] if isinstance(per, str) else per)]
         settings: dict[tuple[tuple[object, ...], str], list[str]] = {}
-        for name in self.folders:
-            run = self.points[name].run
+        for name, point in self.points.items():
+            run = point.run
             split = "test" if run.data["validation"] is None else "validation"
             if split != judged_on:
                 other = "give validation=0.2 under options" if judged_on == "validation" else "leave out validation"
@@ -147,16 +149,17 @@ class Grid:
             setting = {option: value for option, value in run.record.items() if option != "seed"}
             group = tuple(cells[name] for cells in of_axes)
             settings.setdefault((group, json.dumps(setting, sort_keys=True)), []).append(name)
-        if not settings:
+        if not self.folders:
             raise ValueError("best: no run of the grid is finished")
-        rows = self.summary().set_index("run")
-        means = {setting: rows.loc[names, by].astype(float).mean(skipna=False) for setting, names in settings.items()}
+        rows = self.summary()
+        number_of = dict.fromkeys(self.points, math.nan) | dict(zip(rows["run"], rows[by].astype(float), strict=True))
+        means = {setting: statistics.fmean(number_of[name] for name in names) for setting, names in settings.items()}
         found: list[str] = []
         for group in dict.fromkeys(group for group, _ in settings):
-            known = {each: mean for each, mean in means.items() if each[0] == group and mean == mean}
+            known = {each: mean for each, mean in means.items() if each[0] == group and math.isfinite(mean)}
             where = f" of {', '.join(map(str, group))}" if group else ""
             if not known:
-                raise ValueError(f"best: {by} is not a number in any run{where}")
+                raise ValueError(f"best: no setting{where} has a number as {by} in each of its runs")
             have_errors = {self.histories[settings[each][0]].smaller_is_better for each in known}
             if by in _LARGER_IS_BETTER and len(have_errors) > 1:
                 raise ValueError(f"best: the scores of some runs{where} are errors, of others not; give per, the data")
@@ -197,8 +200,10 @@ class Grid:
                 raise ValueError(f"{same.name} and {point.name} are the same run without validation; name one of them")
         return run_grid([*chosen.values()], writable(self.folder / "test" if out is None else out), **options)
 
-    def _first_columns(self, name: str) -> dict[str, object]:
-        return {"run": name} | {axis: cells[name] for axis, cells in self._columns.items()}
+    def _first_columns(self, name: str, others: Collection[str]) -> dict[str, object]:
+        """Return a run's name and options, for a table that has other columns too."""
+        options = {f"option_{o}" if o in others else o: cells[name] for o, cells in self._columns.items()}
+        return {"run": name} | options
 
     @functools.cached_property
     def _columns(self) -> dict[str, dict[str, object]]:
@@ -213,7 +218,7 @@ class Grid:
         taken = {column for frame in frames.values() for column in frame}
         tables = []
         for name, frame in frames.items():
-            columns = {f"option_{n}" if n in taken else n: value for n, value in self._first_columns(name).items()}
+            columns = self._first_columns(name, taken)
             front = pd.DataFrame({column: [value] * len(frame) for column, value in columns.items()})
             tables.append(pd.concat([front, frame], axis=1))
         return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()

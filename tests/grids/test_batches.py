@@ -112,7 +112,7 @@ def test_long_tables_have_the_histories(whole, monkeypatch):
     pd.testing.assert_frame_equal(pd.read_parquet(rounds), whole.to_frame())
 
 
-def test_an_option_with_the_name_of_a_column_has_another_one_in_long_tables(tmp_path):
+def test_an_option_with_the_name_of_a_column_has_another_one_in_tables(tmp_path):
     @srp.part
     class Recording(srp.algorithms.FedAvg):
         gain: float = 1.0
@@ -128,6 +128,7 @@ def test_an_option_with_the_name_of_a_column_has_another_one_in_long_tables(tmp_
         ("recording", 0.25, 0.5),
     }
     assert clients[["option_evaluation", "evaluation"]].drop_duplicates().values.tolist() == [["fine_tune"] * 2]
+    assert found.summary()[["option_evaluation", "evaluation"]].values.tolist() == [["fine_tune"] * 2] * 2
     assert len(found.save()) == 2  # no column twice, which pyarrow refuses
 
 

@@ -351,6 +351,8 @@ def test_the_best_is_chosen_on_validation_and_judged_on_test(tmp_path, monkeypat
     assert best == [f"learning_rate={means.idxmax():g}, seed={seed}" for seed in (0, 1)]
     found = tuning.rerun(best, batch=2, progress=False)
     assert list(found.folders) == best
+    failed = {name: folder for name, folder in tuning.folders.items() if name != best[0]}
+    assert set(dataclasses.replace(tuning, folders=failed).best()).isdisjoint(best)
     for name in best:
         chosen, judged = tuning.histories[name], found.histories[name]
         assert judged.test_count.tolist() == np.asarray(DATA.test_counts).tolist()
@@ -370,8 +372,9 @@ def test_the_best_is_chosen_on_validation_and_judged_on_test(tmp_path, monkeypat
         tuning.rerun(["nothing"])
     with refused("workers=-1 must be at least 0"):
         tuning.rerun(best, workers=-1)
-    with pytest.raises(ValueError, match="by='beauty' is unknown"):
-        tuning.best(by="beauty")
+    for unknown in ("beauty", "diverged"):
+        with pytest.raises(ValueError, match=f"by='{unknown}' is unknown"):
+            tuning.best(by=unknown)
     both = [f"learning_rate={rate:g}, seed={seed}" for rate in (0.001, 0.5) for seed in (0, 1)]
     assert tuning.best(per="learning_rate") == both
     with pytest.raises(ValueError, match=r"per='method' is unknown; choose from learning_rate$"):
@@ -381,6 +384,11 @@ def test_the_best_is_chosen_on_validation_and_judged_on_test(tmp_path, monkeypat
     small, large = ([f"learning_rate={rate:g}, seed={seed}" for seed in (0, 1)] for rate in (0.001, 0.5))
     assert list(timed["run"]) == small + large
     assert tuning.best(by="simulated_time") == small
+    timed["time_to_target"] = [np.inf, 1.0, 5.0, 6.0]
+    assert tuning.best(by="time_to_target") == large
+    timed["time_to_target"] = np.inf
+    with refused("best: no setting has a number as time_to_target in each of its runs"):
+        tuning.best(by="time_to_target")
     for accuracies in ([0.9, 0.1, 0.6, 0.6], [np.nan, 0.9, 0.6, 0.6]):  # by the mean; a run that diverged is not hidden
         timed["final_accuracy"] = accuracies
         assert tuning.best() == large
