@@ -168,6 +168,28 @@ def _array(value: Any) -> Any:
     return {"shape": list(array.shape), "checksum": f"{checksum:08x}"}
 
 
+def describe_data(data: Any) -> dict[str, Any]:
+    """Describe data but for the values in arrays: classes, shapes and all that is static, at any depth."""
+    if hasattr(data, "dtype"):
+        return {"dtype": str(data.dtype), "shape": list(data.shape)}
+    if dataclasses.is_dataclass(data):
+        left_out = ("name", "options") if hasattr(data, "train_client") else ()
+        names = (field.name for field in dataclasses.fields(data))
+        given = {name: getattr(data, name) for name in names if name not in left_out}
+    else:  # a class registered with JAX, or a container
+        node = jax.tree.structure(data).node_data()
+        inside = () if node is None else jax.tree.leaves(data, is_leaf=lambda each: each is not data)
+        given = {"static": node and node[1]} | {str(place): each for place, each in enumerate(inside)}
+    found = {name: _static(each) if parts.is_plain(each) else describe_data(each) for name, each in given.items()}
+    return {"class": describe(type(data))} | {name: each for name, each in found.items() if each is not None}
+
+
+def _static(value: Any) -> Any:
+    """Describe a value, also a method of a part, such as the loss of a model."""
+    owner = getattr(value, "__self__", None)
+    return {"method": value.__name__, "of": describe(owner)} if parts.is_part(owner) else describe(value)
+
+
 def unknowns(description: Any) -> Iterator[str]:
     """Yield the names of objects without a description."""
     if isinstance(description, Mapping):

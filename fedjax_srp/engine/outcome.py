@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import operator
 import weakref
@@ -15,7 +16,7 @@ import numpy as np
 
 from fedjax_srp._checks import check_integer, is_key
 from fedjax_srp.base import Array, FederatedSource, Key, PyTree
-from fedjax_srp.description import describe
+from fedjax_srp.description import CODE, describe, describe_data
 from fedjax_srp.engine.prepare import Prepared
 from fedjax_srp.engine.program import Segment, as_numbers
 from fedjax_srp.engine.records import Arrays, Records
@@ -166,7 +167,13 @@ _checksums: weakref.WeakKeyDictionary[Any, tuple[list[Any], str]] = weakref.Weak
 
 
 def data_checksum(data: FederatedSource) -> str:
-    """Checksum of the data's arrays, or of this process's shards of them: eight hexadecimal digits."""
+    """Checksum of data, eight hexadecimal digits: of their arrays, and of their description if it has a user's code."""
+    arrays, description = _checksum_of_arrays(data), json.dumps(describe_data(data), sort_keys=True)
+    return f"{zlib.crc32(description.encode(), int(arrays, 16)):08x}" if f'"{CODE}"' in description else arrays
+
+
+def _checksum_of_arrays(data: FederatedSource) -> str:
+    """Checksum of the data's arrays, or of this process's shards of them."""
     checksum, leaves = 0, jax.tree.leaves(data)
     with contextlib.suppress(TypeError):  # not hashable, or no weak references
         known, found = _checksums.get(data, ([], ""))  # a user's class may call others equal, or have got other arrays

@@ -14,12 +14,12 @@ import jax
 from fedjax_srp import data, methods
 from fedjax_srp._checks import as_annotated, check_known, short
 from fedjax_srp.base import Clock, FederatedAlgorithm, FederatedSource, Method, ParticipationPolicy
-from fedjax_srp.description import describe, unknowns
+from fedjax_srp.description import describe, describe_data, unknowns
 from fedjax_srp.engine.outcome import data_checksum
 from fedjax_srp.models import SplitModel
 from fedjax_srp.options import REQUIRED, build
 from fedjax_srp.participation import Full
-from fedjax_srp.parts import is_part, is_plain, values_of
+from fedjax_srp.parts import values_of
 from fedjax_srp.report import table
 from fedjax_srp.runs import clocks, judged
 from fedjax_srp.runs import options as run_options
@@ -174,7 +174,7 @@ class Run:
     def _record_of_data(self) -> dict[str, Any]:
         found = dict(self.data)
         if (own := found.pop("data", None)) is not None:
-            name, settings = getattr(own, "name", type(own).__name__), _settings(own)
+            name, settings = getattr(own, "name", type(own).__name__), describe_data(own)
             if any(unknowns(settings)):
                 settings |= self._named("data", own, settings)
             found["dataset"] = {"name": name, "checksum": data_checksum(own)} | settings
@@ -231,30 +231,6 @@ class Run:
         if self.evaluations == ("all",):
             found["evaluations"] = "all"
         return found | {"key": jax.random.key(self.seed)}
-
-
-def _settings(own: Any) -> dict[str, Any]:
-    """Describe data but for the values in arrays: classes, shapes and all that is static, at any depth."""
-    if hasattr(own, "dtype"):
-        return {"dtype": str(own.dtype), "shape": own.shape}
-    if dataclasses.is_dataclass(own):
-        names = {field.name for field in dataclasses.fields(own)}
-        given = {
-            name: getattr(own, name)
-            for name in names - ({"name", "options"} if hasattr(own, "train_client") else set())
-        }
-    else:  # a class registered with JAX, or a container
-        node = jax.tree.structure(own).node_data()
-        inside = () if node is None else jax.tree.leaves(own, is_leaf=lambda each: each is not own)
-        given = {"static": node and node[1]} | {str(place): each for place, each in enumerate(inside)}
-    found = {name: _setting(value) if is_plain(value) else _settings(value) for name, value in given.items()}
-    return {"class": describe(type(own))} | {name: value for name, value in found.items() if value is not None}
-
-
-def _setting(value: Any) -> Any:
-    """Describe a value, also a method of a part, such as the loss of a model."""
-    owner = getattr(value, "__self__", None)
-    return {"method": value.__name__, "of": describe(owner)} if is_part(owner) else describe(value)
 
 
 def _jax_settings() -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pytest
 from reference.small import refused
 
 import fedjax_srp as srp
+from fedjax_srp.engine.outcome import data_checksum
 from fedjax_srp.grids.points import Spec, points
 
 DATA = srp.data.load("digits", num_clients=3, max_examples=8)
@@ -76,8 +77,11 @@ def runs(*data):
 @pytest.mark.parametrize("case", PAIRS)
 def test_data_of_equal_arrays_that_differ_in_anything_else_are_different_runs(case):
     one, other = PAIRS[case]
-    assert len(runs(one, jax.tree.map(jnp.copy, one))) == 1
+    again = jax.tree.map(jnp.copy, one)
+    assert len(runs(one, again)) == 1
+    assert data_checksum(one) == data_checksum(again)
     assert len(runs(one, other)) == 2
+    assert data_checksum(one) != data_checksum(other)
 
 
 def test_what_a_class_keeps_beside_its_arrays_needs_a_description():
