@@ -115,7 +115,9 @@ class _Frozen:
         self.value = value
 
 
-jax.tree_util.register_pytree_node(_Frozen, lambda node: ((), node.value), lambda value, _: _Frozen(value))
+jax.tree_util.register_pytree_node(
+    _Frozen, lambda node: ((), (node.value, _kinds(node.value))), lambda static, _: _Frozen(static[0])
+)
 
 
 class Fields(NamedTuple):

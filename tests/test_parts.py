@@ -124,13 +124,18 @@ def test_static_values_that_python_calls_equal_make_other_parts():
         by: int
         to: int
 
-    class Scale(NamedTuple):
-        by: int
-        to: int
+        def __call__(self, step):
+            return self.to + self.by
+
+    class Scale(Add):
+        def __call__(self, step):
+            return self.to * self.by
 
     kinds = (1, True, 1.0, (1, 0), (1, False), Add(1, 0), Scale(1, 0), None)
     made = [*map(Choice, kinds), Choice(share=-0.0)]
     assert len({*made}) == len({jax.tree.structure(each) for each in made}) == len(made)
+    assert srp.SGD(Add(1, 0)) != srp.SGD(Scale(1, 0))
+    assert srp.SGD(Add(1, 0)) == srp.SGD(Add(1, 0))
     assert Choice((1, 0)) == jax.tree.map(lambda leaf: leaf, Choice((1, 0)))
 
 
