@@ -1,12 +1,14 @@
 """Grids that are refused before anything runs: invalid parts, and rounds that would be lost."""
 
 import contextlib
+import inspect
 
 import pytest
 from reference.small import refused
 from small_grid import AXES, OPTIONS, grid
 
 import fedjax_srp as srp
+from fedjax_srp.grids.execute import execute
 from fedjax_srp.grids.work import Worker
 from fedjax_srp.runs import folder as run_folder
 
@@ -73,3 +75,10 @@ def test_errors_found_without_compiling_are_raised_before_anything_runs(options,
 def test_arguments_out_of_range_are_refused(given, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         srp.grid(**{"axes": AXES, "options": OPTIONS, "out": tmp_path, "progress": False} | given)
+
+
+def test_a_rerun_has_the_options_and_defaults_of_grid():
+    of_grid, of_execute = (inspect.signature(function).parameters for function in (srp.grid, execute))
+    for name in [*of_execute][2:]:  # without points and folder
+        assert of_execute[name].default == of_grid[name].default
+        assert of_execute[name].annotation == of_grid[name].annotation
