@@ -47,11 +47,12 @@ def describe(value: Any) -> Any:
     Other dataclasses, such as modules of flax, have their class and the fields that are not at their default, a user's
     NamedTuples their class and fields. A user's classes and functions have a checksum of their source code, or byte
     code without it, including base classes but not the functions that they call. A function has its defaults too; a
-    closure, or a method of an object, is unknown, and so is what a decorator, or `jax.grad`, made of a function.
+    closure, a class with one, or a method of an object, is unknown, and so is what a decorator, or `jax.grad`, made of
+    a function.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if parts.is_part(value):
+    if parts.is_part(value) and not isinstance(value, type):
         named = {field.name: describe(getattr(value, field.name)) for field in dataclasses.fields(value)}
         return {PART: parts.path_of(type(value)), **_code(type(value)), **named}
     if isinstance(value, os.PathLike):
@@ -101,9 +102,10 @@ def _unwrapped(value: Any) -> Any:
 
 @functools.cache
 def _code(value: Any) -> dict[str, str]:
-    checksum = 0
+    checksum, reads_around = 0, False
     for each in value.__mro__ if isinstance(value, type) else (value,):
         members = [*vars(each).values()] if isinstance(value, type) else []  # Python finds only these of a notebook
+        reads_around = reads_around or any(map(_reads_around, members))
         if not (own := _source(each)):
             members = [getattr(member, "fget", member) for member in members]  # of properties
         sources = [own, *map(_source, members)]
@@ -114,7 +116,15 @@ def _code(value: Any) -> dict[str, str]:
             sources += [*compiled, *map(str, values)]
         for source in sources:
             checksum = zlib.crc32(source.encode(), checksum)
-    return {CODE: f"{checksum:08x}"} if checksum else {}
+    code = {CODE: f"{checksum:08x}"} if checksum else {}
+    return code | {UNKNOWN: _name(value)} if reads_around else code
+
+
+def _reads_around(member: Any) -> bool:
+    """Return True for a user's method that reads variables of the function in which its class is defined."""
+    function = getattr(member, "fget", getattr(member, "__func__", member))
+    free = getattr(getattr(inspect.unwrap(function), "__code__", None), "co_freevars", ())
+    return not {*free} <= {"__class__"} and bool(_source(function))
 
 
 def _compiled(value: Any) -> str:
@@ -212,7 +222,7 @@ def rebuild(description: Any) -> Any:
         return tuple(rebuild(entry) for entry in description)
     if not isinstance(description, Mapping):
         return description
-    if PART in description:
+    if PART in description and UNKNOWN not in description:
         name = str(description[PART])
         if name not in parts.KNOWN and name.startswith(f"{_PACKAGE}."):
             with contextlib.suppress(ImportError):

@@ -183,6 +183,17 @@ class Table:
     parent: object = dataclasses.field(default=None, repr=False)
 
 
+def class_around(by):
+    @srp.part
+    class Around(srp.algorithms.FedAvg):
+        """Algorithm with a method that reads a variable around its class."""
+
+        def server(self, key, server, mean, context):
+            return jax.tree.map(lambda leaf: by * leaf, super().server(key, server, mean, context))
+
+    return Around
+
+
 class Add(NamedTuple):
     """Function of a user with numbers."""
 
@@ -253,6 +264,8 @@ class Fast(Slow):
         (models.from_module(Other, (3,), 2, head="out"), True),
         (models.from_module(lambda rngs: Other(rngs), (3,), 2, head="out"), False),
         (srp.algorithms.FedAvg(MODEL), True),
+        (class_around(2.0)(MODEL), False),
+        (class_around(2.0), False),
     ],
 )
 def test_objects_without_description_are_named(value, is_known):
@@ -316,6 +329,7 @@ REFUSED = {
     ),
     "module": (models.Split((4,), 2, [models.Layer("out", nn.Dense(2))]), "'flax.linen.linear.Dense' cannot be reb"),
     "key": ({"key": [0, 3]}, "cannot be rebuilt from its record"),
+    "class with a closure": (class_around(2.0)(MODEL), "around' cannot be rebuilt from its record"),
     "unknown class": ({"part": "nowhere.Class"}, "no part 'nowhere.Class' is known; import its module first"),
     "no class of the package": ({"part": "fedjax_srp.algorithms.fedrep.Other"}, "no part 'fedjax_srp.algorithms.fed"),
     "no module of the package": ({"part": "fedjax_srp.no_such.Thing"}, "no part 'fedjax_srp.no_such.Thing' is known"),
