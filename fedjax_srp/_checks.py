@@ -293,7 +293,7 @@ def _as(argument: str, value: Any, kind: Any, metadata: tuple[Any, ...], is_fiel
             known = "call it" if isinstance(value, type) and is_part(kind) else REMEDIES.get(words.split()[-1])
             remedy = remedy if known is None else f"; {known}"
             raise ValueError(f"{argument}={short(value)} must be {words}{remedy}")
-        if kind is float:
+        if kind is float or (bounds and is_array_type(kind) and not isinstance(value, Tracer)):
             _check_bounds(argument, value, bounds, remedy)
     return value
 

@@ -308,7 +308,9 @@ def _check_hashable(self: Any) -> None:
             hash(value)
         except TypeError as error:
             reason = " ".join(str(error).split())[:120]
-            raise ValueError(f"{name}={short(value)}: {reason}; give a tuple, or a part") from None
+            is_array = isinstance(value, np.ndarray | jax.Array)
+            remedy = "annotate the field as jax.Array" if is_array else "give a tuple, or a part"
+            raise ValueError(f"{name}={short(value)}: {reason}; {remedy}") from None
 
 
 # ---- values by name -----------------------------------------------------------------------------------------------

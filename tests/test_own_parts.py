@@ -2,12 +2,15 @@
 
 import itertools
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference.small import CLOCK, KEY, clients_of, federation
 
 import fedjax_srp as srp
 from fedjax_srp.commands import cli
+from fedjax_srp.participation import cohorts
 from fedjax_srp.runs import clocks as clock_texts
 
 DATA = federation(clients_of((4, 5, 6), (3, 3, 3)))
@@ -203,3 +206,38 @@ def test_a_loaded_file_registers_parts_for_runs_and_grids(tmp_path, capsys):
     shown = " ".join(capsys.readouterr().out.split())
     assert "narrow: of its layer; default 5" in shown
     assert "--input-shape" not in shown
+
+
+# Arrays among the fields.
+
+
+@srp.part
+class Measured(srp.Clock):
+    times: jax.Array
+
+    def sample(self, key, state, now):
+        return srp.ClientTimes(*2 * [self.times[jnp.arange(DATA.num_clients)]]), state
+
+
+@srp.part
+class Listed(srp.ParticipationPolicy):
+    order: jax.Array
+
+    def select(self, key, state, times):
+        return cohorts.ask(times, self.order[jax.random.permutation(key, 2)]), state
+
+
+@srp.part
+class Weighted(srp.algorithms.FedAvg):
+    weights: jax.Array = ()
+
+    def client(self, key, params, state, examples, context):
+        return srp.ClientOutput(params, weight=self.weights[context.round])
+
+
+def test_arrays_of_numpy_among_the_fields_are_traced():
+    algorithm = Weighted(narrow(DATA.example_shape, DATA.num_classes), weights=np.ones(3))
+    options = {"participation": Listed(np.array([2, 0])), "clock": Measured(np.arange(1.0, 4.0)), "num_rounds": 2}
+    history = srp.simulate(algorithm, DATA, **options, key=KEY, progress=False, devices=1)
+    assert history.rounds_taken.tolist() == [2, 0, 2]
+    assert history.compute_time.tolist() == [3.0, 3.0]

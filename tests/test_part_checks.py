@@ -118,12 +118,26 @@ def test_arrays_are_kept_and_lists_are_converted_to_arrays():
     assert made == Outer(times=np.array([[1.0, 2.0], [3.0, 4.0]]))
 
 
+@part
+class Bounded:
+    times: Annotated[jax.Array, Above(0), "give seconds"]
+
+
+def test_bounds_hold_for_every_entry_of_an_array():
+    assert Bounded([1, 2]).times.tolist() == [1, 2]
+    assert message_of(lambda: Bounded([1.0, 0.0])) == "times[1]=0.0 must be positive; give seconds"
+    assert "times[0, 1]=nan must be positive" in message_of(lambda: Bounded(jnp.array([[1.0, jnp.nan]])))
+    assert jax.jit(lambda times: Bounded(times).times)(-1.0) == -1.0  # a tracer, whose values nobody knows
+
+
 def test_unhashable_static_fields_are_refused():
-    for given in ([1], {"a": 1}, np.ones(2), {1, 2}):
+    for given in ([1], {"a": 1}, {1, 2}):
         message = message_of(lambda given=given: Outer(anything=given))
         assert message.startswith("anything=")
         assert "unhashable type" in message
         assert message.endswith("; give a tuple, or a part")
+    for given in (np.ones(2), jnp.ones(2)):
+        assert message_of(lambda given=given: Outer(anything=given)).endswith("; annotate the field as jax.Array")
 
 
 def test_own_checks_run_after_those_of_the_fields_and_before_the_hash():

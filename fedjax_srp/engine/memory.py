@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp.bars import tqdm
-from fedjax_srp.base import Key, PyTree
+from fedjax_srp.base import Clock, Key, ParticipationPolicy, PyTree
 from fedjax_srp.engine.owned import moved_bytes
 from fedjax_srp.engine.prepare import Prepared
 from fedjax_srp.engine.round import as_arrays
@@ -62,13 +62,12 @@ def estimate(run: Prepared) -> Memory:
     `sampling="full"` do.
     """
     layout, sizes, seeds = run.layout, run.sizes, run.num_seeds or 1
-    key, timed = jax.eval_shape(lambda: jax.random.key(0)), run.fitted_clock
 
-    def schedule(key: Key) -> PyTree:
-        policy, clock = (as_arrays(part.init(key, layout.num_clients)) for part in (run.policy, timed))
-        times, _ = as_arrays(timed.sample(key, clock, jnp.zeros(())))
-        cohort, _ = run.policy.select(key, policy, times)
-        return policy, clock, cohort, times
+    def schedule(key: Key, policy: ParticipationPolicy, clock: Clock) -> PyTree:
+        of_policy, of_clock = (as_arrays(part.init(key, layout.num_clients)) for part in (policy, clock))
+        times, _ = as_arrays(clock.sample(key, of_clock, jnp.zeros(())))
+        cohort, _ = policy.select(key, of_policy, times)
+        return of_policy, of_clock, cohort, times
 
     largest = layout.by_chunk_size[0]
     training, judging = sizes.at_once(layout.platform)
@@ -84,7 +83,7 @@ def estimate(run: Prepared) -> Memory:
         data=math.ceil(num_bytes(run.data) / (layout.num_devices if run.shard_data else 1)),
         clients=layout.owned * sizes.client_state * seeds,
         server=sizes.server_state * seeds,
-        schedule=num_bytes(jax.eval_shape(schedule, key)) * seeds,
+        schedule=num_bytes(jax.eval_shape(schedule, jax.random.key(0), run.policy, run.fitted_clock)) * seeds,
         working=int((in_chunk + SERVER_FACTOR * sizes.server_state) * seeds),
     )
 
