@@ -162,7 +162,8 @@ def points(spec: Spec) -> list[Point]:
     problems = Problems()
     spec = _Coercer(problems).spec(spec)
     problems.raise_if_any()
-    unread = {*spec.options, *spec.axes} - ((run_options.FIXED | {"data"}) - {"model", "participation"})
+    of_every_run = (run_options.FIXED | {"data"}) - {"model", "participation", *run_options.DATA}
+    unread = {*spec.options, *spec.axes} - of_every_run
     distinguishing = dict.fromkeys([*spec.axes, *itertools.chain.from_iterable(spec.variants.values())])
     found: dict[str, list[Point]] = {}
     hits = [0] * len(spec.exclude)
@@ -188,7 +189,9 @@ def points(spec: Spec) -> list[Point]:
         if ids[point.id] > 1:
             problems.add(f"two runs have the id {point.id}, by chance; put them into two grids", point.name)
     for option in sorted(unread) if not problems else ():
-        problems.add(f"{option}: no method of the grid reads it; remove it")
+        is_of_data = option in run_options.DATA
+        reason = "has no effect on data given as an object" if is_of_data else "no method of the grid reads it"
+        problems.add(f"{option}: {reason}; remove it")
     problems.raise_if_any()
     return _with_unique_names(found.values())
 
@@ -316,7 +319,7 @@ def _options_read(given: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(method, str | None):
         read -= {"model", "participation"} if isinstance(method, Method) else {"model"}
     if "data" in given and "dataset" not in given:
-        read -= run_options.DATA.keys() - {*OPTIONS_OF_DATA_OBJECTS}
+        read -= run_options.DATA.keys() - ({*OPTIONS_OF_DATA_OBJECTS} if given.get("validation") else {"validation"})
     return {option: value for option, value in given.items() if option in read}
 
 
