@@ -237,6 +237,8 @@ def from_module(
     """
     check_dtype(dtype, jnp.number)
     input_shape = as_annotated("input_shape", input_shape, tuple[Count, ...])
+    if isinstance(module, type) and issubclass(module, nn.Module):
+        raise ValueError(f"module={short(module)} is a class of linen; call it")
     source = _source(module)
     x = jnp.ones((2, *input_shape), dtype)
     try:

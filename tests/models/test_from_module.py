@@ -166,7 +166,7 @@ REFUSED = {  # message -> (module, head)
     "head='oud' is no layer; choose from fc1, fc2, out": (Linen(), "oud"),
     "it keeps batch_stats, but only parameters are trained": (Normed(), "Dense_0"),
     "it keeps Rng": (Dropping, "fc"),
-    "give a linen module, rngs -> a module of nnx, or key -> a module of Equinox": (Linen, "out"),
+    "Linen is a class of linen; call it": (Linen, "out"),
     "module=3 must be": (3, "out"),
 }
 
