@@ -96,8 +96,8 @@ def adapt(
         key: of samples and batches; the same key draws the same for every method.
         part: "head", or "all" layers.
         epochs: E, over a client's shuffled samples.
-        num_samples: S numbers of training examples, drawn at random from the client's own; smaller samples are subsets
-            of larger ones; None for all. Required on linear tasks.
+        num_samples: S numbers of training examples, drawn at random from the client's own, all where it has fewer;
+            smaller samples are subsets of larger ones; None for all. Required on linear tasks.
         optimizer: keeps its state between epochs; default that of the method's `fine_tune`: its `fine_tune_optimizer`,
             else FedRep's `head_optimizer`, else that of training; for a model alone, SGD with step size 0.01.
         batch_size: samples per step; default that of the method's training, 10 for a model alone. The last batch of an
