@@ -58,8 +58,8 @@ class History:
         seconds_per_round: of the simulator, without compilation.
         compile_seconds: of the simulator, for tracing and compiling.
         host_seconds: of the simulator, in all.
-        asynchronous: rounds overlapped (`participation.buffered`), so no communication cost can be added.
-        communication_included: `compute_time` includes the time of messages (`clocks.devices`), likewise.
+        asynchronous: rounds overlapped (`participation.Buffered`), so no communication cost can be added.
+        communication_included: `compute_time` includes the time of messages (`clocks.Devices`): none can be added.
         score_name: kind of the scores in `accuracies`: "accuracy", or "squared error" for linear tasks.
         smaller_is_better: scores are errors; the worst clients have the largest.
         server_state: at the end of the run, NumPy arrays, for `srp.evaluate`. After `load`, dicts of them, read from

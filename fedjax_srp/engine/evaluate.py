@@ -42,7 +42,7 @@ def evaluate(
         data: of the clients to score.
         server_state: `history.server_state`.
         client_states: `history.client_states`, for the clients of the run itself; "new" for clients that have not
-            trained.
+            trained, whose own heads or models are then judged untrained.
         key: of fine-tuning; the same key draws the same batches for every method.
         evaluations: names of the algorithm's evaluations; None for the default one, "all" for every one.
         chunk_size: clients at once on each device; None for a measured default.

@@ -47,8 +47,8 @@ def grid(
             matches no run is refused.
         out: folder of the grid; default that of the file, else runs/grid.
         workers: processes on this machine, each with its share of the cores or a GPU; 0 runs everything here.
-        batch: most runs in one program; they differ only in seed and in floats such as learning rates. None for as many
-            as memory allows with work for every worker, if they have enough rounds for it to pay.
+        batch: most runs in one program; they differ only in seed and in floats such as learning rates. None: as many
+            as memory allows while every worker has work, and only where runs are long enough to gain from it.
         retries: number of times that a failed run is tried again.
         launcher: "slurm" submits jobs with submitit instead of starting processes here; `workers` is then the number of
             jobs among which the runs are divided.

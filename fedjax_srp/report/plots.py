@@ -46,7 +46,7 @@ def accuracy_over_time(
     the table. If some repeats begin after others end, each is drawn as a thin line.
 
     Args:
-        histories: as described at the top of this module.
+        histories: label -> a history, or a list of repeats; or one history, or a list of them.
         communication: cost per communicating round, in time units.
         evaluation: name of the evaluation; None takes the default one of every history.
         ax: axes to draw in; None makes a figure.
