@@ -88,7 +88,7 @@ def _traced(where: str, function: Callable[..., Any], *args: Any) -> tuple[Any, 
     """The shapes that a function of a part returns, and its trace."""
     try:
         jaxpr, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
-    except (TypeError, AttributeError, ValueError) as error:
+    except (TypeError, AttributeError, ValueError, IndexError, KeyError) as error:
         if isinstance(error, ValueError) and _is_refusal(error):
             raise
         raise ValueError(f"{where}: {_summarize(error)}") from error
@@ -299,6 +299,8 @@ def _joined(name: str, *scalars: Mapping[str, Any]) -> dict[str, Any]:
 
 def score(where: str, data: FederatedSource, predict: Any, test: ClientData) -> tuple[Array, Array]:
     """Result of `data.score` for an evaluation's predictions, checked while it is traced."""
+    if not callable(predict):
+        _require(False, f"{where} returned", jax.tree.map(jnp.asarray, predict), "return predict, a function of x")
     scored = data.score(predict, test)
     is_pair = isinstance(scored, tuple) and [jnp.shape(part) for part in scored] == [(), ()]
     shown = () if is_pair else jax.tree.map(jnp.asarray, scored)

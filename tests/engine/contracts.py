@@ -96,7 +96,7 @@ BROKEN_ALGORITHMS = {
     "finish_server": ({"finish": Phase(nothing, client_of(), lambda *a: EACH)}, "finish.server returned"),
     "prepare_server": ({"prepare": Phase(nothing, client_of(), lambda *a: EACH)}, "prepare.server returned"),
     "prepare_client": ({"prepare": Phase(nothing, returning(EACH), lambda *a: a[1])}, "prepare.client returned"),
-    "evaluation_array": (judged(lambda key, server, state, value: value), "evaluation 'mine': 'DynamicJaxprTracer' ob"),
+    "evaluation_array": (judged(lambda key, server, state, value: value), "evaluation 'mine' returned float32[]"),
     "predict_of_two": (judged(lambda *args: lambda x, y: x), "evaluation 'mine': "),
     "predict_shape": (judged(lambda *args: lambda x: EACH), "data.score returned (float32[4], float32[]), it must"),
     "metrics_vector": ({"metrics": lambda server, data: {"w": EACH}}, "metrics returned 'w' = float32[4], it must be "),
@@ -165,6 +165,10 @@ BROKEN_POLICIES = {
     "state_shape": ({"select": lambda *args: (COHORT, EACH)}, "select returned the state float32[4], it must be"),
     "update_dtype": ({"update": lambda state, info: state > 0}, "update returned bool[2], it must be like what init"),
     "init_few": ({"init": FEW}, "init: <lambda>() takes 1 positional argument but 2 were given"),
+    "select_by_mask": (
+        {"select": lambda key, state, times: COHORT.client_ids[times.realised[:2] > 1]},
+        "select: Array boolean indices must be concrete; got bool[2] (contracts.py, line",
+    ),
     "select_without_key": ({"select": lambda state, times: 0}, "select: <lambda>() takes 2 positional arguments but 3"),
     "larger_than_all": (
         {"select": lambda key, state, times: jax.lax.top_k(times.realised, 5)},
