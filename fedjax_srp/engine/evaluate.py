@@ -16,6 +16,7 @@ from fedjax_srp.engine.outcome import ratio
 from fedjax_srp.engine.prepare import Request, prepare
 from fedjax_srp.engine.round import as_arrays
 from fedjax_srp.engine.sharding import Devices, place, place_clients
+from fedjax_srp.history import History
 
 
 @checked
@@ -88,7 +89,9 @@ def evaluate(
 
 
 def check_kept(server_state: ServerState) -> None:
-    """Raise a ValueError if the history had no server state."""
+    """Raise a ValueError for a history, and if the history had no server state."""
+    if isinstance(server_state, History):
+        raise ValueError("server_state is a History; give history.server_state")
     if server_state is None:
         raise ValueError(
             "server_state=None: this history was loaded from a folder without models; save with models=True, or keep "

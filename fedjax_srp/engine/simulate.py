@@ -84,9 +84,9 @@ def simulate(
         eval_every: rounds between evaluations; the last round is always evaluated.
         eval_first: also evaluate after each of the first `eval_first` rounds, so that early times are not upper bounds.
             A multiple of `eval_every` compiles one more segment, of one round; another number compiles two.
-        chunk_size: clients that train at once on each device; None for a measured default. More need more memory.
         eval_last: also evaluate after each of the last `eval_last` rounds, for means over them. An extended run resumes
             from before them.
+        chunk_size: clients that train at once on each device; None for a measured default. More need more memory.
         time_limit: stop after the first evaluation at or beyond this simulated time (communication not counted).
         target: stop after the first evaluation whose mean score reaches this, an accuracy from below and an error from
             above.
