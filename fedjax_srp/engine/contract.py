@@ -299,8 +299,9 @@ def _joined(name: str, *scalars: Mapping[str, Any]) -> dict[str, Any]:
 
 def score(where: str, data: FederatedSource, predict: Any, test: ClientData) -> tuple[Array, Array]:
     """Result of `data.score` for an evaluation's predictions, checked while it is traced."""
-    if not callable(predict):
-        _require(False, f"{where} returned", jax.tree.map(jnp.asarray, predict), "return predict, a function of x")
+    is_function = callable(predict)
+    shown = () if is_function else jax.tree.map(jnp.asarray, predict)
+    _require(is_function, f"{where} returned", shown, "return predict, a function of x")
     scored = data.score(predict, test)
     is_pair = isinstance(scored, tuple) and [jnp.shape(part) for part in scored] == [(), ()]
     shown = () if is_pair else jax.tree.map(jnp.asarray, scored)
