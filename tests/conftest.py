@@ -28,7 +28,7 @@ os.environ["JAX_COMPILATION_CACHE_DIR"] = str(
 
 import jax
 import pytest
-from reference.histories import without_figures
+from reference import histories
 
 import fedjax_srp as srp
 from fedjax_srp.engine import program
@@ -73,9 +73,15 @@ def _room_for_programs():
 
 
 @pytest.fixture
+def no_rounds(monkeypatch):
+    """Runs have random scores and compile nothing: for tests of names, settings and folders."""
+    histories.without_rounds(monkeypatch)
+
+
+@pytest.fixture
 def save(tmp_path, monkeypatch):
     """Return a function that saves histories in numbered folders, without figures."""
-    without_figures(monkeypatch)
+    histories.without_figures(monkeypatch)
     count = iter(range(100))
 
     def put(*histories):

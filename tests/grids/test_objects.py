@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import itertools
 import linecache
 import sys
 from types import SimpleNamespace
@@ -65,20 +66,20 @@ def test_objects_and_names_mix_on_every_axis():
 
 def test_a_grid_of_objects_ends_with_the_runs_of_simulate(tmp_path):
     policy, clock = srp.participation.Uniform(2), srp.clocks.Fixed(srp.clocks.Exponential(2.0))
-    method = srp.Method("mine", fedavg(0.1), policy)
-    axes = {"method": {"slow": fedavg(0.05), "fast": fedavg(0.2), "whole": method}, "seed": [0, 1]}
-    found = srp.grid(axes=axes, options=OPTIONS | {"data": DATA, "clock": clock}, out=tmp_path, batch=4, progress=False)
+    methods = {"slow": fedavg(0.05), "whole": srp.Method("mine", fedavg(0.2), policy)}
+    options = OPTIONS | {"data": DATA, "clock": clock, "participation": policy}
+    found = srp.grid(axes={"method": methods, "seed": [0, 1]}, options=options, out=tmp_path, batch=4, progress=False)
     assert not found.failures
-    batches = [list(unit) for unit in storage.read_json(tmp_path / units.GRID_INDEX).values()]
-    assert sorted(map(len, batches)) == [2, 4]  # rates are arguments of one program
-    for name, made in {"slow": fedavg(0.05), "fast": fedavg(0.2), "whole": method}.items():
-        for seed in (0, 1):
-            given = {"num_rounds": 2, "eval_every": 1, "devices": 1, "key": jax.random.key(seed), "progress": False}
-            expected = srp.simulate(made, DATA, clock=clock, **given)
-            history = found.histories[f"{name}, seed={seed}"]
-            np.testing.assert_array_equal(history.compute_time, expected.compute_time)
-            np.testing.assert_allclose(history.accuracy, expected.accuracy, atol=1e-5)
-    assert found.summary()["method"].tolist() == ["slow"] * 2 + ["fast"] * 2 + ["whole"] * 2
+    (batch,) = storage.read_json(tmp_path / units.GRID_INDEX).values()
+    assert len(batch) == 4  # rates are arguments of one program
+    for name, seed in itertools.product(methods, (0, 1)):
+        given = OPTIONS | {"clock": clock, "key": jax.random.key(seed), "progress": False}
+        given |= {"participation": policy} if name == "slow" else {}
+        expected = srp.simulate(methods[name], DATA, **given)
+        history = found.histories[f"{name}, seed={seed}"]
+        np.testing.assert_array_equal(history.compute_time, expected.compute_time)
+        np.testing.assert_allclose(history.accuracy, expected.accuracy, atol=1e-5)
+    assert found.summary()["method"].tolist() == ["slow"] * 2 + ["whole"] * 2
 
 
 class Net(nn.Module):
@@ -136,6 +137,7 @@ def test_a_module_of_another_width_is_another_run():
         assert ids[0] == ids[2] != ids[1]
 
 
+@pytest.mark.usefixtures("no_rounds")
 def test_modules_of_one_class_are_named_by_what_differs_in_grid_and_table(tmp_path):
     modules = [Net(), Net(width=5), Net(width=5, deep=True)]
     models = [srp.models.from_module(module, (8, 8), 10, head="out") for module in modules]
@@ -166,6 +168,7 @@ def test_edited_code_is_another_run(tmp_path, monkeypatch):
     assert description.rebuild(description.describe(mine.Mine())) == mine.Mine()
 
 
+@pytest.mark.usefixtures("no_rounds")
 def test_classes_of_equal_names_are_named_with_their_module_in_grid_and_table(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     mine = []
@@ -281,6 +284,7 @@ class Recalled(srp.data.FederatedData):
 register(Recalled, "name", "num_classes")
 
 
+@pytest.mark.usefixtures("no_rounds")
 def test_the_best_has_the_largest_score_unless_scores_are_errors(tmp_path):
     fields = {field.name: getattr(DATA, field.name) for field in dataclasses.fields(DATA)}
     losses = srp.data.training_loss(DATA, MODEL.loss)
@@ -332,6 +336,7 @@ class Arrays(NamedTuple):
         return jnp.sum(jnp.argmax(predict(test.x), -1) == test.y, dtype=float), test.count.astype(float)
 
 
+@pytest.mark.usefixtures("no_rounds")
 def test_data_of_the_user_may_be_tuples_of_arrays(tmp_path):
     y = jnp.array([[0, 1, 0, 1]] * 2)
     scales = {"one": 1.0, "1": 1.0, "two": 2.0, "2": 2.0}  # equal data under two names are one run
@@ -340,6 +345,7 @@ def test_data_of_the_user_may_be_tuples_of_arrays(tmp_path):
     assert list(found.folders) == found.summary()["data"].tolist() == ["one+1", "two+2"]
 
 
+@pytest.mark.usefixtures("no_rounds")
 def test_reruns_that_are_one_run_without_validation_are_refused(tmp_path):
     options = OPTIONS | {"method": "fedavg", "hidden": [4], "data": DATA}
     found = srp.grid(axes={"validation": [0.25, 0.5]}, options=options, out=tmp_path, progress=False)
