@@ -9,15 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from reference.small import KEY, assert_same_bits, changed, clients_of, federation, model
+from reference.small import CLOCK, KEY, algorithm_of, assert_same_bits, changed, clients_of, federation, model, numbers
 
 import fedjax_srp as srp
 from fedjax_srp.adaptation import Fit
+from fedjax_srp.base import ClientOutput
 from fedjax_srp.engine import program
 from fedjax_srp.engine.prepare import Request, prepare
+from fedjax_srp.engine.sharding import lay_out
 from fedjax_srp.parts import values_of
 
 DATA = federation(clients_of((4, 6, 3, 8, 5, 7), (3,) * 6))
+FEW = numbers(*range(6))
 OPTIONS = {"num_rounds": 3, "eval_every": 1, "progress": False, "devices": 1}
 SHORT = {"hidden": (5, 4), "fine_tune_epochs": 1}
 FedAvg, FedProx, FedRep = srp.algorithms.FedAvg, srp.algorithms.FedProx, srp.algorithms.FedRep
@@ -38,6 +41,13 @@ def shared_of(algorithm, data=DATA, **options):
 
 def leaves(history):
     return jax.tree.leaves(history.server_state)
+
+
+def counting():
+    """Return an algorithm of a new class that compiles in a moment; it takes `FEW`."""
+    return algorithm_of(
+        lambda key, total, state, value, context: ClientOutput(total + value * context.work.astype(float))
+    )
 
 
 # One trace.
@@ -91,13 +101,11 @@ def test_a_sweep_is_traced_once(case):
 def test_unused_functions_are_freed(monkeypatch):
     """On Linux a process that keeps hundreds of them runs out of memory areas."""
     monkeypatch.setattr(program, "FUNCTIONS_KEPT", 3)
-    sizes, algorithm = ((3, 1), (4, 1), (5, 1)), fedprox(epochs=2)
-    data = [federation(clients_of(of_clients, (2, 2))) for of_clients in sizes]
-    shared = shared_of(algorithm, data[0])
-    for each in data:
-        simulate(algorithm, each)
-    assert (shared.num_traces, len(shared.compiled)) == (6, 3)
-    assert simulate(algorithm, data[-1]).compile_seconds == 0  # the last ones are kept
+    algorithm = counting()
+    runs = [simulate(algorithm, FEW, num_rounds=length, eval_every=length) for length in (1, 2, 3, 3)]
+    shared = shared_of(algorithm, FEW)
+    assert (shared.num_traces, len(shared.compiled)) == (4, 3)
+    assert runs[-1].compile_seconds == 0  # the last ones are kept
 
 
 CLOCKS = {
@@ -109,13 +117,12 @@ CLOCKS = {
 }
 
 
-@pytest.mark.short("dynamic", "work")
 @pytest.mark.parametrize("kind", CLOCKS)
 def test_floats_of_clocks_are_arguments(kind):
-    method = get("fedavg")
-    shared = shared_of(method, clock=CLOCKS[kind](1.0))
-    runs = [simulate(method, clock=CLOCKS[kind](rate)) for rate in (1.0, 3.0, 3)]
-    assert shared_of(method, clock=CLOCKS[kind](3.0)) is shared
+    algorithm = counting()
+    shared = shared_of(algorithm, FEW, clock=CLOCKS[kind](1.0))
+    runs = [simulate(algorithm, FEW, clock=CLOCKS[kind](rate)) for rate in (1.0, 3.0, 3)]
+    assert shared_of(algorithm, FEW, clock=CLOCKS[kind](3.0)) is shared
     assert shared.num_traces == 2
     assert [run.compile_seconds for run in runs[1:]] == [0.0, 0.0]
     assert (runs[0].client_time != runs[1].client_time).all()
@@ -143,8 +150,8 @@ def test_srpfl_fedrep_and_all_stages_are_one_program():
         *[srp.participation.Uniform(4), srp.participation.Doubling(2, 1, pool=4)],
         *[srp.participation.Doubling(2, (1, 0, 1)), srp.participation.Doubling(2, (2, 1, 1))],
     ]
-    method = fedprox(mu=0.2, epochs=4)  # compiled here alone
-    runs = [simulate(method, participation=policy) for policy in policies]
+    algorithm = counting()
+    runs = [simulate(algorithm, FEW, participation=policy) for policy in policies]
     assert [run.compile_seconds > 0 for run in runs] == [True, False, False, True, False, True, False]
     assert [run.cohort_size.tolist() for run in runs[:4]] == [[6] * 3, [2, 4, 6], [3, 3, 6], [4] * 3]
 
@@ -168,8 +175,10 @@ STEADY = srp.clocks.Fixed(srp.clocks.Exponential(1.0))
     ids=["steady", "failing", "available"],
 )
 def test_shared_programs_give_the_same_cohorts_also_of_clients_that_fail_or_leave(clock):
+    algorithm = counting()
     for policy, alone in ((srp.participation.Full(), OwnFull()), (srp.participation.Uniform(4), OwnUniform(4))):
-        runs = [simulate(fedprox(mu=0.2), participation=each, clock=clock, num_rounds=8) for each in (policy, alone)]
+        given = {"clock": clock, "num_rounds": 8}
+        runs = [simulate(algorithm, FEW, participation=each, **given) for each in (policy, alone)]
         for name in ("compute_time", "cohort_size", "rounds_taken"):
             np.testing.assert_array_equal(*(getattr(run, name) for run in runs))
         assert (len({*runs[0].cohort_size.tolist()}) > 1) == (clock is not STEADY)
@@ -184,21 +193,22 @@ def test_a_subclass_of_full_runs_as_itself():
             cohort, state = super().select(key, state, times)
             return cohort._replace(size=jnp.int32(2)), state
 
-    assert simulate(fedprox(mu=0.2), participation=Pairs()).cohort_size.tolist() == [2] * 3
+    assert simulate(counting(), FEW, participation=Pairs()).cohort_size.tolist() == [2] * 3
 
 
 def test_threads_with_equal_parts_compile_once():
-    method, seeds = fedprox(mu=0.2, epochs=3), range(4)
+    algorithm, seeds = counting(), range(4)
     with futures.ThreadPoolExecutor(4) as threads:
-        runs = [*threads.map(lambda seed: simulate(method, key=jax.random.key(seed)), seeds)]
-    assert shared_of(method).num_traces == 2
+        runs = [*threads.map(lambda seed: simulate(algorithm, FEW, key=jax.random.key(seed)), seeds)]
+    assert shared_of(algorithm, FEW).num_traces == 2
     for seed, run in zip(seeds, runs, strict=True):
-        alone = simulate(method, key=jax.random.key(seed))
+        alone = simulate(algorithm, FEW, key=jax.random.key(seed))
         assert_same_bits(run.server_state, alone.server_state)
 
 
 def test_every_float_of_every_method_is_an_argument():
     """Algorithms with half the values share the program."""
+    shared_of = lambda made: program.program(made, srp.participation.Full(), CLOCK, (), lay_out(1, None, 6)).shared  # noqa: E731
     for name in srp.methods.algorithm_names():
         algorithm = get(name, momentum=0.2, weight_decay=0.01).algorithm
         values = values_of(algorithm)
