@@ -40,6 +40,7 @@ def test_foreign_files_are_refused_and_kept(file, message, tmp_path, capsys):
             assert contents(tmp_path) == before
 
 
+@pytest.mark.usefixtures("no_rounds")
 @pytest.mark.parametrize("file", ["config.json", "history.csv"])
 def test_foreign_tables_are_overwritten_on_demand(file, tmp_path):
     (tmp_path / file).write_text("{}")

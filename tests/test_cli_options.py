@@ -98,6 +98,7 @@ def test_an_option_whose_name_is_taken_is_written_with_its_part(clash, tmp_path,
     assert {"--method.checkpoint,", "--participation.alpha", "--checkpoint,"} <= {*capsys.readouterr().out.split()}
 
 
+@pytest.mark.usefixtures("no_rounds")
 def test_an_option_of_a_policy_whose_name_is_taken(clash, tmp_path, capsys):
     words = (*clash, "--method", "fedavg", "--hidden", 4, "--participation", "few", "--k", 2, "--out", tmp_path / "run")
     assert main(*words, "--participation.seed", 5, "--participation.alpha", 0.2) == 0, capsys.readouterr().err

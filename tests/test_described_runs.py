@@ -29,6 +29,7 @@ def config_of(algorithm, data, **more):
     return srp.simulate(algorithm, data, key=jax.random.key(0), **options).config
 
 
+@pytest.mark.usefixtures("no_rounds")
 def test_a_history_describes_its_run(data):
     method = srp.methods.get("srpfl", dataset=data, hidden=(4,), initial=2, learning_rate=0.05, head_epochs=1)
     config = config_of(method, data, clock=srp.clocks.Fixed(srp.clocks.Constant(2.0)))
@@ -111,6 +112,7 @@ def test_equal_names_of_algorithm_and_participation_are_both_recorded(data):
         assert {name: value for name, value in options.items() if name.endswith("k")} == expected
 
 
+@pytest.mark.usefixtures("no_rounds")
 def test_what_is_unknown_is_in_the_record(data):
     own = srp.algorithms.FedAvg(MODEL, srp.Training(optax.sgd(0.1)))
     (optimizer,) = config_of(own, data)["unknown"]

@@ -64,6 +64,7 @@ def test_a_factory_that_returns_something_else_is_named():
 # Models.
 
 
+@pytest.mark.usefixtures("no_rounds")
 def test_custom_models_have_names_and_options():
     srp.models.register("narrow", narrow)
     assert "narrow" in srp.models.names()
@@ -77,7 +78,7 @@ def test_custom_models_have_names_and_options():
     assert [len(head) for head in heads] == [1, 2]
     history = srp.simulate(method, DATA, clock=CLOCK, num_rounds=1, key=KEY, progress=False, devices=1)
     assert history.config["options"]["hidden"] == [3, 3]
-    assert [layer["kernel"].shape[1] for layer in history.server_state.representation.values()] == [3, 3]
+    assert [layer["kernel"].shape[1] for layer in model.init(KEY).representation.values()] == [3, 3]
 
 
 def test_a_model_may_be_registered_again():

@@ -3,14 +3,42 @@
 import os
 
 import jax
-from reference.small import clients_of, federation, model
+from reference.small import NUM_CLASSES, clients_of, federation
 
 import fedjax_srp as srp
+from fedjax_srp.base import ClientOutput, FederatedAlgorithm
 from fedjax_srp.engine.checkpoint import Checkpoints
 
 CLOCK = srp.clocks.Dynamic(srp.clocks.Exponential(1.0))
 POLICY = srp.participation.Doubling(2, 2, pool=5, redraw="stage")  # its state holds a key
-ALGORITHM = srp.algorithms.FedPer(model(hidden=(4,)), srp.Training(srp.SGD(0.2), batch_size=4))
+
+
+@srp.part
+class Drift(FederatedAlgorithm):
+    """Weights of all and a number of each client, which move at random; a round compiles in a moment."""
+
+    rate: float = 0.2
+    draws: int = 1
+
+    def init(self, key, data):
+        return jax.random.normal(key, (NUM_CLASSES,))
+
+    def init_client(self, key, server, data):
+        return jax.random.normal(key)
+
+    def client(self, key, broadcast, state, data, context):
+        noise = self.rate * jax.random.normal(key, (self.draws, NUM_CLASSES)).mean(0)
+        return ClientOutput(broadcast + state * noise, state + noise.sum())
+
+    def server(self, key, server, mean, context):
+        return mean
+
+    @srp.evaluation
+    def own(self, key, server, state, data):
+        return lambda x: x[:, :NUM_CLASSES] * server[None] + state
+
+
+ALGORITHM = Drift()
 CLIENTS = clients_of((1, 9, 4, 7, 2, 5, 3), (6,) * 7)
 DATA = federation(CLIENTS)
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from attacks import kept_runs
-from reference.small import assert_same_bits, changed, federation, model, refused
+from reference.small import assert_same_bits, changed, federation, refused
 
 import fedjax_srp as srp
 from fedjax_srp import storage
@@ -68,7 +68,6 @@ def assert_same_states(actual, expected):
     assert_same_bits(actual.client_states, expected.client_states)
 
 
-@pytest.mark.short("between")
 @pytest.mark.parametrize("first", [4, 3, 1], ids=["on_the_grid", "between", "before_the_first_evaluation"])
 def test_a_longer_run_has_the_same_bits(first, whole, tmp_path):
     short = job.run(tmp_path / "checkpoints", num_rounds=first)
@@ -80,7 +79,7 @@ def test_a_longer_run_has_the_same_bits(first, whole, tmp_path):
 
 def test_a_run_with_a_metric_of_half_precision_is_continued(tmp_path):
     """Files of NumPy have no bfloat16."""
-    halved = lambda server, data: {"half": server.head["out"]["bias"].sum().astype(jnp.bfloat16)}  # noqa: E731
+    halved = lambda server, data: {"half": server.sum().astype(jnp.bfloat16)}  # noqa: E731
     algorithm = changed(job.ALGORITHM, metrics=halved)
     job.run(tmp_path, num_rounds=2, algorithm=algorithm)
     continued, whole = job.run(tmp_path, num_rounds=4, algorithm=algorithm), job.run(num_rounds=4, algorithm=algorithm)
@@ -124,10 +123,9 @@ def test_limits_may_change_between_calls(whole, tmp_path):
 def test_a_batch_of_seeds_is_continued(tmp_path):
     options = {"participation": job.POLICY, "clock": job.CLOCK, "eval_every": 1, "progress": False, "devices": 1}
     options |= {"keys": jax.random.split(jax.random.key(2), 2), "keep_clients": True}
-    algorithm = srp.algorithms.FedAvg(model(hidden=()), srp.Training(batch_size=4))
-    simulate_seeds(algorithm, job.DATA, num_rounds=2, checkpoint_dir=tmp_path / "run", **options)
-    continued = simulate_seeds(algorithm, job.DATA, num_rounds=3, checkpoint_dir=tmp_path / "run", **options)
-    for one, other in zip(continued, simulate_seeds(algorithm, job.DATA, num_rounds=3, **options), strict=True):
+    simulate_seeds(job.ALGORITHM, job.DATA, num_rounds=2, checkpoint_dir=tmp_path / "run", **options)
+    continued = simulate_seeds(job.ALGORITHM, job.DATA, num_rounds=3, checkpoint_dir=tmp_path / "run", **options)
+    for one, other in zip(continued, simulate_seeds(job.ALGORITHM, job.DATA, num_rounds=3, **options), strict=True):
         assert_same_history(one, other, tmp_path)
         assert_same_states(one, other)
 
@@ -144,10 +142,6 @@ def other_labels():
     return federation([c._replace(y=(c.y + 1) % 4) for c in job.CLIENTS])
 
 
-def other(optimizer=0.2, hidden=(4,)):
-    return srp.algorithms.FedPer(model(hidden=hidden), srp.Training(srp.SGD(optimizer), batch_size=4))
-
-
 ANOTHER_RUN = {
     "key": ({"seed": 12}, "key="),
     "eval_every": ({"eval_every": 3}, "eval_every=2"),
@@ -161,12 +155,12 @@ ANOTHER_RUN = {
     "clients": ({"data": federation(job.CLIENTS[:6])}, "num_clients=7"),
     "labels": ({"data": other_labels()}, "data"),
     "schedule": ({"policy": srp.participation.Doubling(2, 1, pool=5, redraw="stage")}, "options."),
-    "step_size": ({"algorithm": other(0.3)}, "options.learning_rate=0.2"),
-    "model": ({"algorithm": other(hidden=(3,))}, "options.hidden"),
+    "number": ({"algorithm": job.Drift(0.3)}, "options.rate=0.2"),
+    "shape": ({"algorithm": job.Drift(draws=3)}, "options.draws"),
 }
 
 
-@pytest.mark.short("key", "rate", "work", "labels", "step_size", "clients", "policy")
+@pytest.mark.short("key", "rate", "work", "labels", "number", "clients", "policy")
 @pytest.mark.parametrize(("change", "word"), ANOTHER_RUN.values(), ids=ANOTHER_RUN)
 def test_the_folder_of_another_run_is_refused(change, word, one_folder):
     remedies = {
@@ -179,16 +173,13 @@ def test_the_folder_of_another_run_is_refused(change, word, one_folder):
         job.run(one_folder, num_rounds=2, **change)
 
 
-@pytest.mark.short("*-program")
-@pytest.mark.parametrize(
-    ("change", "word"), [({"init": another_start}, "start"), ({"server": another_server}, "program")]
-)
-def test_a_class_with_edited_functions_is_another_run(change, word, tmp_path):
+def test_a_class_with_edited_functions_is_another_run(tmp_path):
     """Running a notebook cell again defines a class of the same name and fields."""
     job.run(tmp_path, num_rounds=2, algorithm=changed(job.ALGORITHM))
     assert job.run(tmp_path, num_rounds=2, algorithm=changed(job.ALGORITHM)).num_rounds == 2
-    with pytest.raises(ValueError, match=rf"belongs to a run with {word}=.*; code of a part or of the package"):
-        job.run(tmp_path, num_rounds=2, algorithm=changed(job.ALGORITHM, **change))
+    for change, word in (({"init": another_start}, "start"), ({"server": another_server}, "program")):
+        with pytest.raises(ValueError, match=rf"belongs to a run with {word}=.*; code of a part or of the package"):
+            job.run(tmp_path, num_rounds=2, algorithm=changed(job.ALGORITHM, **change))
 
 
 def test_files_of_the_data_may_move_between_calls():

@@ -147,6 +147,7 @@ def test_a_full_disk_leaves_the_tables_as_they_were(whole, monkeypatch):
     assert {path: path.read_bytes() for path in tables} == tables
 
 
+@pytest.mark.usefixtures("no_rounds")
 def test_tables_have_the_cost_and_the_target_of_each_run(tmp_path):
     axes = {"method": ["fedavg"], "communication": [0.0, 7.0]}
     found = grid(tmp_path, axes, options={"target": 0.001, "num_rounds": 2}, batch=1)
@@ -292,6 +293,7 @@ def test_jobs_of_submitit_end_with_the_same_runs(whole, tmp_path):
         np.testing.assert_allclose(history.accuracy, whole.histories[name].accuracy, atol=1e-5)
 
 
+@pytest.mark.usefixtures("no_rounds")
 def test_tables_have_the_options_of_variants(tmp_path):
     variants = {"plain": {"method": "fedavg", "learning_rate": 0.2}, "own": {"method": "fedavg"}}
     found = grid(tmp_path, {"seed": [0, 1]}, variants=variants)

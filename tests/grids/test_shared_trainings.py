@@ -61,6 +61,7 @@ def test_runs_that_differ_only_in_evaluation_share_a_training(tmp_path, trained,
     assert sorted(trained) == ([1, 1, 1, 1] if batch == 1 else [2, 2])
 
 
+@pytest.mark.usefixtures("no_rounds")
 def test_several_evaluations_share_a_training_and_an_unknown_one_is_refused(tmp_path, trained, capsys):
     found = srp.grid(axes=JUDGED, options=OPTIONS, out=tmp_path)
     assert trained == [1]
@@ -89,6 +90,7 @@ def test_some_evaluations_prevent_a_shared_training(tmp_path, options):
     assert [len(first.members), len(first.trainings()), len(second.members)] == [2, 1, 2]
 
 
+@pytest.mark.usefixtures("no_rounds")
 def test_objects_that_differ_only_in_evaluation_share_a_training(tmp_path, trained):
     model = srp.models.MLP((8, 8), 10, (4,))
     methods = {"as it is": srp.algorithms.FedAvg(model), "tuned": srp.algorithms.FedAvg(model, evaluation="fine_tune")}
