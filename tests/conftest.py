@@ -66,10 +66,10 @@ def pytest_collection_modifyitems(config, items):
 def _room_for_programs():
     """Free compiled programs: each takes memory areas, Linux allows a process 65,530, and XLA crashes beyond."""
     yield
-    areas = Path("/proc/self/maps")
-    if areas.exists() and areas.read_bytes().count(b"\n") > 15_000:
-        jax.clear_caches()
-        program._shared.cache_clear()
+    for free in (program._shared.cache_clear, jax.clear_caches):  # all but single operations, which most tests use
+        areas = Path("/proc/self/maps")
+        if areas.exists() and areas.read_bytes().count(b"\n") > 15_000:
+            free()
 
 
 @pytest.fixture

@@ -132,7 +132,7 @@ def test_linear_heads_are_least_squares():
     algorithm = srp.algorithms.LinearFedRep(
         task, step_size=0.1, samples_per_round=4, sampling="full", start="random", evaluation_samples=7
     )
-    state = srp.simulate(algorithm, task, num_rounds=1, key=KEY, progress=False, devices=1).server_state
+    state = jax.jit(algorithm.init)(KEY, task)
     found = srp.adapt(task, task, state, key=KEY, num_samples=(1, 3, 7), devices=1)
     assert found.scores.shape == (3, 1, 6)
     expected = srp.evaluate(algorithm, task, state, key=KEY, devices=1)["fit_head"]

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from reference.small import CLOCK, KEY, clients_of, federation, model, refused
+from reference.small import CLOCK, KEY, algorithm_of, clients_of, federation, model, numbers, refused
 
 import fedjax_srp as srp
 from fedjax_srp.algorithms import local
 from fedjax_srp.backend import traced_for
+from fedjax_srp.base import ClientOutput
 from fedjax_srp.engine import memory, sharding
 from fedjax_srp.engine.contract import check_algorithm
 from fedjax_srp.engine.live import peak_bytes
@@ -175,8 +176,11 @@ def test_the_start_holds_states_once_where_chunks_do_not_divide_them():
 
 CLIENTS = jax.tree.map(np.asarray, federation(clients_of((4, 5, 6, 7), (3, 3, 3, 3))))
 SMALL = srp.algorithms.FedAvg(model())
-TASK = srp.data.linear_task(KEY, 8, 6, 2)
-LINEAR = srp.algorithms.LinearFedAvg(TASK, step_size=0.1, local_steps=1)
+FEW = numbers(*range(8))
+DRIFT = algorithm_of(
+    lambda key, w, state, value, context: ClientOutput(w + 0.1 * value * jax.random.normal(key)),
+    metrics=lambda server, data: {"w": server},
+)
 
 
 @pytest.fixture
@@ -224,9 +228,9 @@ def test_a_large_run_is_announced_in_one_line(capsys, free):
 def test_simulate_checks_the_memory(free):
     free(1)
     with pytest.raises(ValueError, match="the simulation needs"):
-        srp.simulate(LINEAR, TASK, num_rounds=1, key=KEY)
+        srp.simulate(DRIFT, FEW, num_rounds=1, key=KEY)
     with pytest.raises(ValueError, match="the simulation needs"):  # not even one seed fits
-        srp.simulate_seeds(LINEAR, TASK, num_rounds=1, keys=jax.random.split(KEY, 3))
+        srp.simulate_seeds(DRIFT, FEW, num_rounds=1, keys=jax.random.split(KEY, 3))
 
 
 def test_a_compiled_run_that_does_not_fit_is_refused_before_it_runs(free, monkeypatch):
@@ -244,7 +248,7 @@ def test_nothing_is_refused_if_free_memory_is_unknown(free):
 
 def room_for_seeds(monkeypatch):
     """Make a seed need one byte, besides data that are on the device already."""
-    there = num_bytes(TASK)
+    there = num_bytes(FEW)
     monkeypatch.setattr(memory, "estimate", lambda run: memory.Memory(there, run.num_seeds or 1, 0, 0, 0))
     monkeypatch.setattr(memory, "check_working", lambda *args: None)
 
@@ -255,25 +259,25 @@ def test_seeds_run_in_batches_that_fit(monkeypatch, free, capsys, tmp_path, num_
     """With room for `fitting` seeds, batches are as equal as possible and histories are the same."""
     keys = jax.random.split(KEY, num_seeds)
     options = {"num_rounds": 3, "eval_every": 2, "devices": 1, "evaluations": ()}
-    together = srp.simulate_seeds(LINEAR, TASK, keys=keys, progress=False, **options)
+    together = srp.simulate_seeds(DRIFT, FEW, keys=keys, progress=False, **options)
     room_for_seeds(monkeypatch)
     free(fitting)
-    found = srp.simulate_seeds(LINEAR, TASK, keys=keys, checkpoint_dir=tmp_path, **options)
+    found = srp.simulate_seeds(DRIFT, FEW, keys=keys, checkpoint_dir=tmp_path, **options)
     said = [line for line in capsys.readouterr().err.splitlines() if "memory is short" in line]
     assert said == [f"memory is short: {at_once} of {num_seeds} seeds at a time"]
     sizes = [min(at_once, num_seeds - i // at_once * at_once) for i in range(num_seeds)]
     assert [history.config["num_seeds"] for history in found] == sizes
     for one, other in zip(together, found, strict=True):
         assert one.config["key"] == other.config["key"]
-        np.testing.assert_allclose(one.metrics["distance"], other.metrics["distance"], rtol=1e-5)
-    again = srp.simulate_seeds(LINEAR, TASK, keys=keys, checkpoint_dir=tmp_path, **options)
+        np.testing.assert_allclose(one.metrics["w"], other.metrics["w"], rtol=1e-5)
+    again = srp.simulate_seeds(DRIFT, FEW, keys=keys, checkpoint_dir=tmp_path, **options)
     assert all(np.isnan(history.seconds_per_round) for history in again)  # every batch was stored
 
 
 def test_processes_share_the_free_memory(monkeypatch, free):
     room_for_seeds(monkeypatch)
     free(4)
-    request = Request(LINEAR, TASK, devices=1)
+    request = Request(DRIFT, FEW, devices=1)
     assert [seeds_at_once(request, 4, sharers) for sharers in (1, 2, 4)] == [4, 2, 1]
 
 
@@ -284,7 +288,7 @@ def test_a_run_of_seeds_is_continued_in_the_batches_it_began_with(monkeypatch, f
 
     def run(folder, num_rounds, fitting):
         free(fitting)
-        return srp.simulate_seeds(LINEAR, TASK, num_rounds=num_rounds, checkpoint_dir=tmp_path / folder, **options)
+        return srp.simulate_seeds(DRIFT, FEW, num_rounds=num_rounds, checkpoint_dir=tmp_path / folder, **options)
 
     run("short", 1, 1)
     continued = run("short", 2, 2)
@@ -292,7 +296,7 @@ def test_a_run_of_seeds_is_continued_in_the_batches_it_began_with(monkeypatch, f
     assert sorted(path.name for path in (tmp_path / "short").iterdir()) == ["seeds_0_to_1", "seeds_1_to_2"]
     together = run("ample", 2, 2)
     for one, other in zip(together, continued, strict=True):
-        np.testing.assert_allclose(one.metrics["distance"], other.metrics["distance"], rtol=1e-5)
+        np.testing.assert_allclose(one.metrics["w"], other.metrics["w"], rtol=1e-5)
     with pytest.raises(
         ValueError, match=r"ample' holds a run of 2 seeds at a time, and the memory .* room for 1; free"
     ):

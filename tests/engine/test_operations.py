@@ -163,7 +163,7 @@ def test_the_duration_of_rounds_follows_operations_and_links(policy):
         assert sorted(work) != [1, 1, 4], "the case does not distinguish messages from work"
 
 
-@pytest.mark.short("full")
+@pytest.mark.usefixtures("no_rounds")
 @pytest.mark.parametrize(
     ("policy", "why"), [(Full(), "times of 'fedavg' include its messages"), (Buffered(1), "")], ids=["full", "buffered"]
 )

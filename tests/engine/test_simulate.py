@@ -139,14 +139,13 @@ def test_stages_and_segments_share_one_program():
 
 def test_settings_of_jax_make_a_program_of_their_own():
     """A run under other numerics does not use programs that were compiled before."""
-    task = srp.data.linear_task(KEY, num_clients=8, dim=12, rank=3)
-    algorithm = srp.algorithms.LinearFedAvg(task, step_size=0.1, local_steps=1)
-    assert small.simulate(algorithm, task).compile_seconds > 0
-    assert small.simulate(algorithm, task).compile_seconds == 0
+    own = changed(ALGORITHM, name="own")
+    assert simulate(own, num_rounds=2).compile_seconds > 0
+    assert simulate(own, num_rounds=2).compile_seconds == 0
     with jax.default_matmul_precision("highest"):
-        assert small.simulate(algorithm, task).compile_seconds > 0
+        assert simulate(own, num_rounds=2).compile_seconds > 0
     with jax.threefry_partitionable(False):  # other random numbers
-        assert small.simulate(algorithm, task).compile_seconds > 0
+        assert simulate(own, num_rounds=2).compile_seconds > 0
     with jax.enable_x64(True):
         doubled = simulate(num_rounds=2, data=numbers(*VALUES.astype(np.float64)))
     assert doubled.metrics["w"].dtype == np.float64

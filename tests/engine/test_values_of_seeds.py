@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference.small import KEY, assert_same_bits, changed, clients_of, federation, model, numbers, refusal
-from test_shared_programs import DATA, OPTIONS, FedAvg, by_optax, fedprox, get, leaves, simulate, tuned
+from test_shared_programs import DATA, OPTIONS, FedAvg, by_optax, fedprox, leaves, simulate, tuned
 
 import fedjax_srp as srp
 from fedjax_srp.base import ClientOutput
@@ -106,16 +106,6 @@ def test_invalid_values_are_refused(case):
     assert words in refusal(seeds, fedprox(), values, KEYS)
 
 
-def test_values_survive_batches_of_seeds(monkeypatch):
-    """If memory is short, each batch gets the values of its own seeds."""
-    from fedjax_srp.engine import simulate as engine
-
-    monkeypatch.setattr(engine, "seeds_at_once", lambda request, num_seeds, sharers=1: 1)
-    runs = seeds(get("fedavg"), {"learning_rate": RATES[:2]}, KEYS[:2])
-    assert [run.config["options"]["learning_rate"] for run in runs] == pytest.approx(RATES[:2])
-    assert (runs[0].accuracy != runs[1].accuracy).any()
-
-
 # Arrays that an algorithm carries.
 
 
@@ -146,6 +136,16 @@ def test_only_values_given_per_seed_have_an_axis_of_seeds():
         np.testing.assert_allclose(run.server_state, scale * 3 + offset, rtol=1e-6)
         assert run.config["options"]["scale"] == scale
         assert run.config["options"]["offset"] == [10.0, 20.0, 30.0]
+
+
+def test_values_survive_batches_of_seeds(monkeypatch):
+    """If memory is short, each batch gets the values of its own seeds."""
+    from fedjax_srp.engine import simulate as engine
+
+    monkeypatch.setattr(engine, "seeds_at_once", lambda request, num_seeds, sharers=1: 1)
+    runs = seeds(Carrying(1.0, np.zeros(2)), {"scale": [2.0, 3.0]}, KEYS[:2], numbers(1.0), evaluations=())
+    assert [run.config["options"]["scale"] for run in runs] == [2.0, 3.0]
+    assert [run.server_state.tolist() for run in runs] == [[2.0, 2.0], [3.0, 3.0]]
 
 
 def test_sizes_follow_the_arrays_that_an_algorithm_carries():
