@@ -186,13 +186,13 @@ def test_every_case_is_compared_with_the_cpu_before_it_is_timed(part, quick):
 
 
 def test_a_method_is_compared_on_both_devices(monkeypatch):
-    found = gpu_methods.on_both("srpfl", graphs=False)
+    found = gpu_methods.on_both("fedavg", graphs=False)
     assert found["apart"] == 0
     assert "wrong" not in found
     monkeypatch.setattr(
         gpu_methods, "trained_arrays", lambda server, *_: {"['server']": np.random.default_rng().random(3)}
     )
-    assert "from the CPU" in gpu_methods.on_both("srpfl", graphs=False)["wrong"]
+    assert "from the CPU" in gpu_methods.on_both("fedavg", graphs=False)["wrong"]
 
 
 def in_process(cases, folder):

@@ -60,7 +60,7 @@ def test_a_module_agrees_with_the_model_of_its_layers(module, head):
     assert (features == before(features)).all() or head == "out"
     np.testing.assert_allclose(model.logits(params, X), layers.logits(same, X), **close)
     ours, theirs = (
-        jax.grad(lambda p, m=m: jnp.sum(m.logits(p, X) ** 2))(p) for m, p in ((model, params), (layers, same))
+        jax.jit(jax.grad(lambda p, m=m: jnp.sum(m.logits(p, X) ** 2)))(p) for m, p in ((model, params), (layers, same))
     )
     gradients = ours.representation["representation"]["layers"], ours.head["head"]["layers"]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), gradients, tuple(theirs))
@@ -98,7 +98,7 @@ class NNXBackwards(nnx.Module):
 def test_layers_are_cut_in_the_order_of_calls(module, order):
     names = order.split()
     model = from_module(module, (2,), 3, names[2])
-    params = model.init(KEY)
+    params = jax.jit(model.init)(KEY)
     below, above = params.representation["representation"]["layers"], params.head["head"]["layers"]
     assert ({*below}, {*above}) == ({*names[:2]}, {*names[2:]})
     assert isinstance(module, type) or jnp.allclose(

@@ -20,7 +20,7 @@ MODEL = srp.models.GPT((LENGTH,), VOCABULARY, embedding=8, blocks=2, heads=2)
 
 def params_of(model, key=KEY):
     """Return random parameters, none of them 0 or 1."""
-    leaves, structure = jax.tree.flatten(model.init(key))
+    leaves, structure = jax.tree.flatten(jax.jit(model.init)(key))
     noise = [0.3 * jax.random.normal(jax.random.key(i), leaf.shape, leaf.dtype) for i, leaf in enumerate(leaves)]
     return jax.tree.unflatten(structure, [leaf + more for leaf, more in zip(leaves, noise, strict=True)])
 
@@ -76,7 +76,7 @@ def test_positions_do_not_depend_on_later_ones_and_padding_has_no_loss():
     params, tokens = params_of(MODEL), np.arange(1, LENGTH + 1, dtype=np.int32)[None]
     other = tokens.copy()
     other[0, 4:] = (0, 7)
-    one, two = (np.asarray(MODEL.logits(params, x))[0] for x in (tokens, other))
+    one, two = (np.asarray(jax.jit(MODEL.logits)(params, x))[0] for x in (tokens, other))
     np.testing.assert_array_equal(one[:4], two[:4])
     assert np.abs(one[4:] - two[4:]).min() > 0
     labels = np.array([[2, 3, 4, 5, 0, 0]], np.int32)
@@ -213,7 +213,7 @@ def test_methods_that_need_features_refuse_lora():
 
 
 def test_refusals_of_lora():
-    wider = dataclasses.replace(MODEL, embedding=16).init(KEY)
+    wider = jax.eval_shape(dataclasses.replace(MODEL, embedding=16).init, KEY)
     for options, message in (
         ({"layers": ("block7",)}, "layers='block7' is unknown.*block1"),
         ({"layers": ("norm",)}, r"layers=\('norm',\): no dense kernel in model 'gpt'; choose other layers"),

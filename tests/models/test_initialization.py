@@ -36,7 +36,7 @@ def by_layer(params):
 def test_weights_and_biases_are_uniform_within_one_over_the_root_of_the_inputs(model):
     # 20 x 20 -> 16 x 16 -> 8 x 8 -> 4 x 4 -> 2 x 2 with 7 channels
     inputs = {"conv1": 5 * 5 * 3, "conv2": 5 * 5 * 6, "fc1": 2 * 2 * 7, "fc2": 20, "out": 15}
-    drawn = jax.vmap(model.init)(jax.random.split(KEY, 40))
+    drawn = jax.jit(jax.vmap(model.init))(jax.random.split(KEY, 40))
     found = by_layer(drawn)
     assert set(found) == set(inputs)
     for name, fan_in in inputs.items():
