@@ -79,6 +79,13 @@ def no_rounds(monkeypatch):
 
 
 @pytest.fixture
+def one_device(monkeypatch):
+    """Runs use one device if they do not say how many: their programs compile in three quarters of the time."""
+    first = jax.devices()[:1]
+    monkeypatch.setattr(jax, "devices", lambda *_: first)
+
+
+@pytest.fixture
 def save(tmp_path, monkeypatch):
     """Return a function that saves histories in numbered folders, without figures."""
     histories.without_figures(monkeypatch)

@@ -18,6 +18,7 @@ import fedjax_srp as srp
 from fedjax_srp.commands import cli
 from fedjax_srp.grids import points as grid_points
 
+pytestmark = pytest.mark.usefixtures("one_device")
 ROOT = Path(__file__).parent.parent
 
 

@@ -14,6 +14,7 @@ FILES = [path for path in FILES if ">>>" in path.read_text()]
 MODULES = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in FILES]
 
 
+@pytest.mark.usefixtures("one_device")
 @pytest.mark.parametrize("module", MODULES)
 def test_examples_run(module):
     results = doctest.testmod(importlib.import_module(module.removesuffix(".__init__")))

@@ -120,6 +120,7 @@ def test_documentation_names_every_field(name):
         assert f"\n{section}\n" in doc, section
 
 
+@pytest.mark.usefixtures("one_device")
 @pytest.mark.short("fedavg", "linear_fedrep", "template")
 def test_examples_run(name):
     results = doctest.testmod(importlib.import_module(type(TABLE[name].make()).__module__))

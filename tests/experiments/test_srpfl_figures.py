@@ -69,6 +69,7 @@ def test_runs_of_a_method_that_depends_on_speeds_keep_their_times(tmp_path):
         paper.retime(history, one.method("flanp_fedavg"), one.data, one.clocks["random"], 0)
 
 
+@pytest.mark.usefixtures("no_rounds")
 def test_a_run_gives_both_curves_and_is_not_repeated(tmp_path):
     one, lines = make_study(3, tmp_path)
     one.train("fedavg", range(2), together=True)
