@@ -38,7 +38,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def params():
-    return MODEL.init(jax.random.key(1))
+    return jax.jit(MODEL.init)(jax.random.key(1))
 
 
 @pytest.mark.short("head-*")

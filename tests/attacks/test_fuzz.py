@@ -42,7 +42,7 @@ def test_wrong_contents_are_a_finding():
 
 
 def test_command_lines_are_refused_in_one_line_or_accepted(lenient_warnings):
-    found = list(fuzz_commands.attacks(25, seed=0))
+    found = list(fuzz_commands.attacks(40, seed=0))
     assert not [(trial, words, finding) for trial, words, _, finding in found if finding]
     assert {"accepted", "refused"} <= {outcome for _, _, outcome, _ in found}
 

@@ -203,12 +203,11 @@ def test_times_by_work_are_limited_to_the_last_column():
         np.testing.assert_array_equal(found, expected)
 
 
-def test_a_narrow_model_has_the_parameters_that_the_mask_keeps():
+@pytest.mark.parametrize("rate", [0.05, 0.28, 0.3, 0.5, 0.6, 2 / 3, 1.0])  # 0.28 * 25 > 7, and 0.6 * 25 > 15 in float32
+def test_a_narrow_model_has_the_parameters_that_the_mask_keeps(rate):
     cnn = srp.models.CNN((8, 8, 3), 4, channels=(3,) * 6, hidden=(10, 7))
     for net in (model(hidden=(9, 4, 25)), counted.LENET, cnn):
         params = jax.tree.map(lambda w: np.zeros(w.shape, w.dtype), jax.eval_shape(net.init, KEY))
-        masks = jax.jit(lambda rate, net=net, params=params: unit_masks(net.layer_names, params, rate, jnp.int32(0)))
-        for rate in (0.05, 0.28, 0.3, 0.5, 0.6, 2 / 3, 1.0):  # 0.28 * 25 > 7, and 0.6 * 25 > 15 in float32
-            kept = [int(np.sum(mask)) for mask in jax.tree.leaves(masks(jnp.asarray(rate)))]
-            narrow = jax.eval_shape(narrow_model(net, rate).init, KEY)
-            assert kept == [w.size for w in jax.tree.leaves(narrow)], rate
+        masks = unit_masks(net.layer_names, params, jnp.asarray(rate), jnp.int32(0))
+        narrow = jax.eval_shape(narrow_model(net, rate).init, KEY)
+        assert [int(np.sum(m)) for m in jax.tree.leaves(masks)] == [w.size for w in jax.tree.leaves(narrow)]

@@ -47,9 +47,10 @@ def without_rounds(monkeypatch):
         ones = np.ones((seeds, limits.num_rounds), int)
         records = dict.fromkeys(("cohort_size", "compute_time", "communicated", "finite"), ones)
         records |= {"round": ones.cumsum(1) - 1, "stage": 0 * ones, "eval_round": np.tile(ends[1:], (seeds, 1))}
+        counts = np.broadcast_to(getattr(run.data, "test_counts", 1), (seeds, len(ends) - 1, clients))
         for evaluation in run.evaluations:
-            scores = rng.random((seeds, len(ends) - 1, clients))
-            records |= {f"scores/{evaluation}/sum": scores, f"scores/{evaluation}/count": np.ones_like(scores)}
+            sums = rng.random(counts.shape) * counts
+            records |= {f"scores/{evaluation}/sum": sums, f"scores/{evaluation}/count": counts}
         times = np.ones((seeds, clients))
         return outcome.histories(run, limits, root, outcome.Results(times, times, (), None, Records([records]), {}))
 
