@@ -315,7 +315,7 @@ def test_all_policies_are_listed():
     assert {type(policy).__name__ for policy in POLICIES} == set(srp.participation.__all__)
 
 
-@pytest.mark.short("FedAS-partial_work")
+@pytest.mark.long
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
 @pytest.mark.parametrize("cls", METHODS, ids=lambda cls: cls.__name__)
 def test_they_run_with_every_policy(cls, policy):
