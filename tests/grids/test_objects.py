@@ -336,7 +336,6 @@ class Arrays(NamedTuple):
         return jnp.sum(jnp.argmax(predict(test.x), -1) == test.y, dtype=float), test.count.astype(float)
 
 
-@pytest.mark.usefixtures("no_rounds")
 def test_data_of_the_user_may_be_tuples_of_arrays(tmp_path):
     y = jnp.array([[0, 1, 0, 1]] * 2)
     scales = {"one": 1.0, "1": 1.0, "two": 2.0, "2": 2.0}  # equal data under two names are one run
