@@ -152,6 +152,9 @@ COLUMNS: dict[str, dict[str, Column]] = {
         **ablation_of("cifar10_100x5", _SECOND, 5),
         # FedRep's epochs in the authors' script for this column; FedAvg's script has those of the text
         "cifar10_100x5_epochs": _SECOND._replace(title="5 local epochs", local_epochs=5),
+        "cifar10_100x5_authors_epochs": ablation_of("cifar10_100x5", _SECOND, 5)["cifar10_100x5_authors"]._replace(
+            title="all, 5 local epochs", local_epochs=5
+        ),
         # The text has different shares of APFL for two and for five classes a client; both numbers are lost.
         "cifar10_100x5_share": _SECOND._replace(title="share 0.25", own=_LG | {"apfl": {"own_share": 0.25}}),
         # SCAFFOLD's variates in the authors' code are divided as for plain SGD, whatever the momentum.

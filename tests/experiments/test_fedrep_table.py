@@ -156,6 +156,7 @@ def test_every_ablation_but_the_last_changes_one_option(table):
     changed = {
         "torch": {"method"}, "cropped": {"method"}, "shards": {"federation"}, "everybody": {"own"}, "share": {"own"},
         "step": {"own"}, "variates": {"own"}, "epochs": {"local_epochs"}, "authors": {"federation", "method", "own"},
+        "authors_epochs": {"federation", "method", "own", "local_epochs"},
     }  # fmt: skip
     for name in ("cifar10_100x2", "cifar10_100x5"):
         base = rivals.COLUMNS["cpu"][name]
