@@ -88,7 +88,7 @@ def _traced(where: str, function: Callable[..., Any], *args: Any) -> tuple[Any, 
     """The shapes that a function of a part returns, and its trace."""
     try:
         jaxpr, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
-    except (TypeError, AttributeError, ValueError, IndexError, KeyError) as error:
+    except (TypeError, AttributeError, ValueError, IndexError) as error:
         if isinstance(error, ValueError) and _is_refusal(error):
             raise
         raise ValueError(f"{where}: {_summarize(error)}") from error

@@ -35,14 +35,16 @@ def peak_bytes(jaxpr: Jaxpr | ClosedJaxpr, owned: slice = slice(0)) -> int:
                 at, stored[position] = of_result[0], False
         for read in {v for v in equation.invars if not isinstance(v, Literal)}:
             readers.setdefault(read, []).append(at)
+    last_reads: dict[int, list[Any]] = {}
+    for variable, positions in readers.items():
+        last_reads.setdefault(max(positions), []).append(variable)
     alive: dict[Any, int] = {v: bytes_of([v]) for v in jaxpr.invars[owned] if v in readers}
-    peak = sum(alive.values())
+    total = peak = sum(alive.values())
     for position, equation in enumerate(equations):
         name, params = equation.primitive.name, equation.params
         made = equation.outvars if stored[position] and name not in RECOMPUTED else []
-        before = sum(alive.values())
-        alive = {v: size for v, size in alive.items() if max(readers[v]) > position}
-        others = before if name in PRODUCTS else sum(alive.values())
+        before = total
+        total -= sum(alive.pop(variable, 0) for variable in last_reads.get(position, ()))
         if name == "scan":  # the carry is updated in its place
             body = opened(params["jaxpr"])[0]
             carried = unstacked(equation.outvars, body.outvars)
@@ -52,14 +54,15 @@ def peak_bytes(jaxpr: Jaxpr | ClosedJaxpr, owned: slice = slice(0)) -> int:
             needed = peak_bytes(params["body_jaxpr"], slice(params["body_nconsts"], None))
         else:
             needed = max([bytes_of(made), *map(peak_bytes, inner_jaxprs(params.values()))])
-        peak = max(peak, others + needed)
+        peak = max(peak, (before if name in PRODUCTS else total) + needed)
         alive |= {v: bytes_of([v]) for v in made if v in readers}
+        total += sum(alive[v] for v in made if v in readers)
     return peak
 
 
 def _is_elementwise(equation: Any) -> bool:
     """True if each number of the only result needs one of every operand, judged by shapes."""
-    if len(equation.outvars) > 1 or equation.primitive.name in PRODUCTS or any(inner_jaxprs(equation.params.values())):
+    if len(equation.outvars) != 1 or equation.primitive.name in PRODUCTS or any(inner_jaxprs(equation.params.values())):
         return False
     return all(v.aval.shape in ((), equation.outvars[0].aval.shape) for v in equation.invars)
 

@@ -102,6 +102,7 @@ def test_the_estimate_for_an_accelerator_includes_optimizers_and_evaluations(cas
         (lambda x: jax.lax.while_loop(lambda y: y[0] < 3, lambda y: y @ jnp.ones((100, 100)), x), 200),
         (lambda x: jax.lax.scan(lambda y, _: (y + 1, y), x, length=3)[1], 500),  # and what is stacked
         (lambda x: jax.jit(lambda y: jnp.exp(y))(x), 100),
+        (lambda x: (jax.debug.callback(lambda _: None, x), jnp.exp(x))[1], 100),  # an equation without results
     ],
 )
 def test_peaks_counted_by_hand(function, numbers):
