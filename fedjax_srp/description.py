@@ -179,8 +179,11 @@ def _array(value: Any) -> Any:
 
 
 def describe_data(data: Any) -> dict[str, Any]:
-    """Describe data but for the values in arrays: classes, shapes and all that is static, at any depth."""
-    if hasattr(data, "dtype"):
+    """Describe data but for the values in arrays: classes, shapes and all that is static, at any depth.
+
+    Classes of this package have only what is static, which with the checksum of their arrays is enough.
+    """
+    if isinstance(data, np.ndarray | jax.Array):
         return {"dtype": str(data.dtype), "shape": list(data.shape)}
     if dataclasses.is_dataclass(data):
         left_out = ("name", "options") if hasattr(data, "train_client") else ()
@@ -190,8 +193,12 @@ def describe_data(data: Any) -> dict[str, Any]:
         node = jax.tree.structure(data).node_data()
         inside = () if node is None else jax.tree.leaves(data, is_leaf=lambda each: each is not data)
         given = {"static": node and node[1]} | {str(place): each for place, each in enumerate(inside)}
+    is_ours = _package_of(type(data)) == _PACKAGE
+    if is_ours:
+        given = {name: each for name, each in given.items() if not isinstance(each, np.ndarray | jax.Array)}
     found = {name: _static(each) if parts.is_plain(each) else describe_data(each) for name, each in given.items()}
-    return {"class": describe(type(data))} | {name: each for name, each in found.items() if each is not None}
+    found = {name: each for name, each in found.items() if each not in (None, {})}
+    return found if is_ours else {"class": describe(type(data))} | found
 
 
 def _static(value: Any) -> Any:

@@ -168,7 +168,7 @@ _checksums: weakref.WeakKeyDictionary[Any, tuple[list[Any], str]] = weakref.Weak
 
 def data_checksum(data: FederatedSource) -> str:
     """Checksum of data, eight hexadecimal digits: of their arrays, and of their description if it has a user's code."""
-    arrays, description = _checksum_of_arrays(data), json.dumps(describe_data(data), sort_keys=True)
+    arrays, description = _checksum_of_arrays(data), json.dumps(jsonable(describe_data(data)), sort_keys=True)
     return f"{zlib.crc32(description.encode(), int(arrays, 16)):08x}" if f'"{CODE}"' in description else arrays
 
 

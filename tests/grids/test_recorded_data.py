@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from reference.small import refused
 
@@ -29,8 +30,9 @@ class Shifted(Scaled):
 
 
 class Source:
-    """Members of data."""
+    """Members of data, and an attribute that arrays have too."""
 
+    dtype = "float32"
     num_clients, train_client, test_client, score = DATA.num_clients, DATA.train_client, DATA.test_client, DATA.score
 
 
@@ -65,6 +67,7 @@ PAIRS = {
     "keys": (Changed({"by": ONE}), Changed({"to": ONE})),
     "shapes": (Changed(ONE), Changed(ONE.reshape(2, 2))),
     "beside arrays": (Flagged(ONE, True), Flagged(ONE, False)),
+    "complex numbers": (Flagged(ONE, np.complex64(1j)), Flagged(ONE, np.complex64(2j))),
     "beside arrays inside": (Changed([Flagged(ONE, True)]), Changed([Flagged(ONE, False)])),
 }
 
@@ -82,6 +85,11 @@ def test_data_of_equal_arrays_that_differ_in_anything_else_are_different_runs(ca
     assert data_checksum(one) == data_checksum(again)
     assert len(runs(one, other)) == 2
     assert data_checksum(one) != data_checksum(other)
+
+
+def test_data_of_the_package_are_recorded_by_their_checksum_and_what_is_static():
+    recorded = {"name": "digits", "checksum": data_checksum(DATA), "num_classes": 10}
+    assert runs(DATA)[0].run.record["dataset"] == recorded  # another record is another run, and nothing is taken over
 
 
 def test_what_a_class_keeps_beside_its_arrays_needs_a_description():
