@@ -121,10 +121,17 @@ def _code(value: Any) -> dict[str, str]:
 
 
 def _reads_around(member: Any) -> bool:
-    """Return True for a user's method that reads variables of the function in which its class is defined."""
-    function = getattr(member, "fget", getattr(member, "__func__", member))
-    free = getattr(getattr(inspect.unwrap(function), "__code__", None), "co_freevars", ())
-    return not {*free} <= {"__class__"} and bool(_source(function))
+    """Return True for a user's method that reads variables, not just modules, of the function around its class."""
+    function = inspect.unwrap(getattr(member, "fget", getattr(member, "__func__", member)))
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    cells = zip(names, getattr(function, "__closure__", None) or (), strict=False)
+    return any(name != "__class__" and not _is_module(cell) for name, cell in cells) and bool(_source(function))
+
+
+def _is_module(cell: types.CellType) -> bool:
+    with contextlib.suppress(ValueError):  # an empty cell
+        return inspect.ismodule(cell.cell_contents)
+    return False
 
 
 def _compiled(value: Any) -> str:

@@ -265,6 +265,7 @@ class Fast(Slow):
         (models.from_module(lambda rngs: Other(rngs), (3,), 2, head="out"), False),
         (srp.algorithms.FedAvg(MODEL), True),
         (class_around(2.0)(MODEL), False),
+        (class_around(jnp)(MODEL), True),  # a module imported there
         (class_around(2.0), False),
     ],
 )
