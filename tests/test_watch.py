@@ -14,6 +14,7 @@ from reference.small import KEY, algorithm_of, numbers, refused
 import fedjax_srp as srp
 from fedjax_srp.base import ClientOutput
 from fedjax_srp.engine import simulate as engine
+from fedjax_srp.runs.folder import overwriting
 from fedjax_srp.runs.loggers import loggers
 from fedjax_srp.runs.run import from_options
 from fedjax_srp.watch import Progress
@@ -347,7 +348,9 @@ def test_a_run_that_begins_again_replaces_what_it_logged(monkeypatch, tmp_path):
 
     assert given_under() == (None, "allow")
     assert given_under(overwrite=True) == (0, None)
-    (tmp_path / "overwriting_12345678").mkdir()  # of an interrupted call
+    (tmp_path / "overwriting_12345678/1").mkdir(parents=True)  # a snapshot of an interrupted call for another run
+    assert given_under(overwrite=True) == (0, None)
+    (overwriting(tmp_path, run) / "1").mkdir(parents=True)
     assert given_under(overwrite=True) == (None, "allow")
 
 

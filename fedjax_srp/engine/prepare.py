@@ -152,8 +152,8 @@ def prepare(request: Request) -> Prepared:
     devices = checked_devices(request.devices)
     with traced_for(devices[0].platform):  # on which the sizes of loops depend
         sizes, costs_of = _check_contract(Parts(algorithm, policy, clock), data, evaluations, record_loss)
-    key = jax.random.key(0)
-    jax.eval_shape(lambda key: policy.init(key, data.num_clients), key)  # may check numbers, which are arguments above
+    # It may check its numbers, which are arguments above.
+    jax.eval_shape(lambda: policy.init(jax.random.key(0), data.num_clients))
     seeds = request.num_seeds or 1
     at_once = (size * seeds for size in sizes.at_once(devices[0].platform))
     layout = lay_out(devices, request.chunk_size, data.num_clients, *at_once)

@@ -23,6 +23,7 @@ from fedjax_srp.runs.run import LIMITS, NOT_SIMULATED, SUMMARY_OPTION, Run, load
 from fedjax_srp.storage import is_foreign, jsonable
 
 _ARGUMENTS = "arguments.json"  # in the folder of checkpoints
+_OVERWRITING = "overwriting_"  # begins the names of such folders while a run overwrites another
 
 
 def execute(
@@ -142,6 +143,11 @@ class _FolderState(NamedTuple):
     needs_new_summary: bool = False  # it is finished, with a summary for another communication cost
 
 
+def overwriting(folder: Path, run: Run) -> Path:
+    """The folder of a run's checkpoints while it overwrites another run in `folder`."""
+    return folder / f"{_OVERWRITING}{zlib.crc32(json.dumps(run.record).encode()):08x}"
+
+
 def _inspect(folder: Path, run: Run, overwrite: bool) -> _FolderState:
     """Return the state of this run in a folder; refuse folders of other runs, and losses of results."""
     record = run.record
@@ -151,7 +157,7 @@ def _inspect(folder: Path, run: Run, overwrite: bool) -> _FolderState:
     if others:
         raise ValueError(f"out={str(folder)!r}: its {others[0]} was not written by fedjax_srp; give another --out")
     if overwrite:
-        checkpoints = folder / f"overwriting_{zlib.crc32(json.dumps(record).encode()):08x}"
+        checkpoints = overwriting(folder, run)
         return _FolderState(checkpoints, has_checkpoint=bool(snapshots(checkpoints)))
     checkpoints = folder / "checkpoint"
     finished, has_checkpoint = (folder / "summary.json").is_file(), bool(snapshots(checkpoints))
@@ -191,7 +197,7 @@ def _clean_up(folder: Path, kept: Path | None) -> None:
         storage.remove(checkpoints)
         if kept is not None:
             kept.rename(checkpoints)
-    for leftover in folder.glob("overwriting_*"):
+    for leftover in folder.glob(f"{_OVERWRITING}*"):
         if _is_checkpoint_folder(leftover):
             storage.remove(leftover)
     storage.clear(folder)

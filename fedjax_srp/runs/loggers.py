@@ -11,6 +11,8 @@ from pathlib import Path
 import jax
 
 from fedjax_srp import watch
+from fedjax_srp.engine.checkpoint import snapshots
+from fedjax_srp.runs.folder import overwriting
 from fedjax_srp.runs.run import LIMITS, NOT_SIMULATED, Run
 
 
@@ -22,7 +24,7 @@ def loggers(run: Run, folder: Path, in_grid: bool = False, overwrite: bool = Fal
     folder. Runs of a grid (`in_grid`) have their own folders within that of TensorBoard.
     """
     callbacks: list[watch.Callback] = []
-    begins_again = overwrite and not any(folder.glob("overwriting_*"))  # else it continues an interrupted one
+    begins_again = overwrite and not snapshots(overwriting(folder, run))  # else it continues an interrupted one
     with contextlib.ExitStack() as stack:
         if run.tensorboard is not None and jax.process_index() == 0:
             directory = Path(run.tensorboard, folder.name) if in_grid else run.tensorboard
