@@ -109,6 +109,17 @@ def ablation_of(name: str, column: Column, classes: int) -> dict[str, Column]:
     }
 
 
+def five_epochs_of(name: str, column: Column, classes: int) -> dict[str, Column]:
+    """Return the column with 5 local epochs: alone, with one option of the authors' code, and with all of them."""
+    options = ablation_of(name, column, classes)
+    titles = {"": "5 local epochs", "_cropped": "5, crop and flip", "_shards": "5, shards"}
+    titles |= {"_authors": "all, 5 local epochs"}
+    return {
+        f"{name}{option}_epochs": options[name + option]._replace(title=title, local_epochs=5)
+        for option, title in titles.items()
+    }
+
+
 COLUMNS: dict[str, dict[str, Column]] = {
     "cpu": {
         "cifar10_100x2": _FIRST,
@@ -151,10 +162,7 @@ COLUMNS: dict[str, dict[str, Column]] = {
         **ablation_of("cifar10_100x2", _FIRST, 2),
         **ablation_of("cifar10_100x5", _SECOND, 5),
         # FedRep's epochs in the authors' script for this column; FedAvg's script has those of the text
-        "cifar10_100x5_epochs": _SECOND._replace(title="5 local epochs", local_epochs=5),
-        "cifar10_100x5_authors_epochs": ablation_of("cifar10_100x5", _SECOND, 5)["cifar10_100x5_authors"]._replace(
-            title="all, 5 local epochs", local_epochs=5
-        ),
+        **five_epochs_of("cifar10_100x5", _SECOND, 5),
         # The text has different shares of APFL for two and for five classes a client; both numbers are lost.
         "cifar10_100x5_share": _SECOND._replace(title="share 0.25", own=_LG | {"apfl": {"own_share": 0.25}}),
         # SCAFFOLD's variates in the authors' code are divided as for plain SGD, whatever the momentum.
