@@ -98,7 +98,7 @@ for name, run in runs.items():
     rows[name] = {
         f"minutes to {target:.0%}": run.time_to(target) / 60,
         "accuracy at the end, %": 100 * run.final_accuracy,
-        "of the slowest tenth, %": 100 * run.slowest_scores()[-1],
+        "of the slowest quarter, %": 100 * run.speed_quartiles()[-1],
         "never took part, %": 100 * run.participation.never,
         "phone-hours for nothing": wasted / 3600,
     }
