@@ -26,6 +26,7 @@ DEFAULTS = {  # of a method, or of its algorithm, beside the common ones
     "fedproto": {"penalty": 1.0},
     "knn_per": {"num_neighbours": 10, "own_share": 0.5},
     "feddyn": {"penalty": 0.01},
+    "fedvarp": {"server_step_size": 1.0},
     "pfedme": {"penalty": 15.0, "inner_steps": 5, "inner_step_size": 0.09, "server_step_size": 1.0},
     "fedala": {"weight_step_size": 1.0, "weight_share": 0.8, "start_epochs": 11},
     "fedamp": {"penalty": 1.0, "attention_step_size": 1.0, "attention_width": 1.0},

@@ -24,6 +24,7 @@ from fedjax_srp.algorithms.fedrep import FedRep
 from fedjax_srp.algorithms.fedrod import FedRoD
 from fedjax_srp.algorithms.fedrolex import FedRolex
 from fedjax_srp.algorithms.fedsgd import FedSGD
+from fedjax_srp.algorithms.fedvarp import FedVARP
 from fedjax_srp.algorithms.fjord import FjORD
 from fedjax_srp.algorithms.heterofl import HeteroFL
 from fedjax_srp.algorithms.hf_maml import HFMAML
@@ -33,6 +34,7 @@ from fedjax_srp.algorithms.lg_fedavg import LGFedAvg
 from fedjax_srp.algorithms.linear_fedavg import LinearFedAvg
 from fedjax_srp.algorithms.linear_fedrep import LinearFedRep
 from fedjax_srp.algorithms.local_only import LocalOnly
+from fedjax_srp.algorithms.mifa import MIFA
 from fedjax_srp.algorithms.moon import MOON
 from fedjax_srp.algorithms.per_fedavg import PerFedAvg
 from fedjax_srp.algorithms.pfedme import PFedMe
@@ -42,6 +44,7 @@ __all__ = [
     "APFL",
     "HFMAML",
     "L2GD",
+    "MIFA",
     "MOON",
     "SCAFFOLD",
     "Ditto",
@@ -67,6 +70,7 @@ __all__ = [
     "FedRoD",
     "FedRolex",
     "FedSGD",
+    "FedVARP",
     "FjORD",
     "HeteroFL",
     "KNNPer",

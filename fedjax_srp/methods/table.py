@@ -95,6 +95,8 @@ RECIPES: dict[str, Recipe] = {
     "fedproto": Recipe(algorithms.FedProto, label="FedProto", source="Tan et al. 2022, prototypes at the cut"),
     "knn_per": Recipe(algorithms.KNNPer, label="kNN-Per", source="Marfoq et al. 2022, one share for all clients"),
     "feddyn": Recipe(algorithms.FedDyn, label="FedDyn", source="Acar et al. 2021, Algorithm 1"),
+    "mifa": Recipe(algorithms.MIFA, label="MIFA", source="Gu et al. 2021, Algorithm 1"),
+    "fedvarp": Recipe(algorithms.FedVARP, label="FedVARP", source="Jhunjhunwala et al. 2022, Algorithm 1"),
     "pfedme": Recipe(algorithms.PFedMe, label="pFedMe", source="Dinh et al. 2020, Algorithm 1, theta goes on within a round"),  # noqa: E501
     "fedala": Recipe(algorithms.FedALA, label="FedALA", source="Zhang et al. 2023, the last layer adapted, a fixed number of first epochs"),  # noqa: E501
     "fedamp": Recipe(algorithms.FedAMP, label="FedAMP", source="Huang et al. 2021, attention 1 - exp(-x / sigma)"),

@@ -102,6 +102,8 @@ TABLE = {
         **SIZED,
     ),
     "feddyn": small(algorithms.FedDyn, UNWEIGHTED, {"penalty": 0.0}, penalty=0.3),
+    "mifa": small(algorithms.MIFA, UNWEIGHTED),
+    "fedvarp": small(algorithms.FedVARP, UNWEIGHTED, {"server_step_size": 0.0}, server_step_size=0.7),
     "fedamp": small(
         algorithms.FedAMP, {"penalty": -0.1}, {"attention_step_size": 0.0}, {"attention_width": 0.0},
         attention_step_size=0.5, attention_width=4.0,

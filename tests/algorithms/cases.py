@@ -30,6 +30,7 @@ from reference import (
     hf_maml,
     l2gd,
     local_only,
+    memory,
     moon,
     pfedme,
     scaffold,
@@ -210,6 +211,13 @@ CASES = {
     "feddyn": Case(
         feddyn.run, {"penalty": 0.4}, {"alpha": 0.4}, server={"params": "params", "h": "h"},
         clients={"h": "of_clients"}, judged=GLOBAL,
+    ),
+    "mifa": Case(
+        memory.mifa, server={"params": "params"}, clients={"update": "table"}, judged=GLOBAL,
+    ),
+    "fedvarp": Case(
+        memory.fedvarp, {"server_step_size": 0.7}, {"server_step": 0.7}, server={"params": "params"},
+        clients={"update": "table"}, judged=GLOBAL,
     ),
     "fedbabu": Case(fedbabu.run, numbers={"own": ["out"]}, **ONE_MODEL, shapes=("heavy",)),
     "moon": Case(

@@ -90,7 +90,7 @@ def test_traffic_in_bytes():
     whole, below, head = (sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for tree in (params, *params))
     expected = dict.fromkeys(
         ("fedsgd", "fedprox", "fed_mtl", "apfl", "ditto", "l2gd", "per_fedavg", "fedbuff", "feddyn", "pfedme", "fedala",
-         "fedamp"), (whole, whole)
+         "fedamp", "mifa", "fedvarp"), (whole, whole)
     )  # fmt: skip
     expected |= {"scaffold": (2 * whole, 2 * whole), "fedper": (below, below), "local_only": (0, 0)}
     expected |= {"fedgate": (whole + 8, 2 * whole), "fednova": (whole + 8, whole)}
@@ -274,22 +274,32 @@ def test_heads_of_clients_without_examples_join_no_mixture_of_fedpac(counts):
         assert 1 <= share <= 2 if any(counts) else abs(share - 1) < 1e-9, i
 
 
+def distance_to_minimum(cls, epochs, step, participation, num_rounds, **options):
+    """Largest entry of the mean gradient at the end; weight decay makes the minimum of the mean loss unique."""
+    softmax = srp.models.MLP((NUM_FEATURES,), NUM_CLASSES, hidden=(), dtype=jnp.float64)
+    training = srp.Training(srp.SGD(step, weight_decay=0.1), batch_size=max(COUNTS), epochs=epochs)
+    run = {"num_rounds": num_rounds, "eval_every": num_rounds, "devices": 1, "key": KEY, "progress": False}
+    algorithm = cls(softmax, training, **options)
+    params = srp.simulate(algorithm, federation(SMALL()), participation=participation, **run).server_state.params
+    layer = {name: np.asarray(w) for name, w in params.head["out"].items()}
+    slopes = [mlp.gradient({"out": layer}, client.x, client.y)["out"] for client in SMALL()]
+    decay = {"kernel": 0.1 * layer["kernel"], "bias": 0.0}
+    return max(np.abs(np.mean([s[part] for s in slopes], axis=0) + decay[part]).max() for part in decay)
+
+
 @pytest.mark.long
 def test_feddyn_finds_the_minimum_of_the_mean_loss_where_fedavg_stalls():
-    """The remaining mean gradient measures the distance to the minimum, which weight decay makes unique."""
-    softmax = srp.models.MLP((NUM_FEATURES,), NUM_CLASSES, hidden=(), dtype=jnp.float64)
-    training = srp.Training(srp.SGD(0.2, weight_decay=0.1), batch_size=max(COUNTS), epochs=10)
+    setting = 10, 0.2, srp.participation.Full(), 300
+    assert distance_to_minimum(srp.algorithms.FedAvg, *setting) > 0.01
+    assert distance_to_minimum(srp.algorithms.FedDyn, *setting, penalty=0.3) < 1e-6
 
-    def slope(cls, **options):
-        run = {"num_rounds": 300, "eval_every": 300, "devices": 1, "key": KEY, "progress": False}
-        params = srp.simulate(cls(softmax, training, **options), federation(SMALL()), **run).server_state.params
-        layer = {name: np.asarray(w) for name, w in params.head["out"].items()}
-        slopes = [mlp.gradient({"out": layer}, client.x, client.y)["out"] for client in SMALL()]
-        decay = {"kernel": 0.1 * layer["kernel"], "bias": 0.0}
-        return max(np.abs(np.mean([s[part] for s in slopes], axis=0) + decay[part]).max() for part in decay)
 
-    assert slope(srp.algorithms.FedAvg) > 0.01
-    assert slope(srp.algorithms.FedDyn, penalty=0.3) < 1e-6
+@pytest.mark.parametrize("cls", [srp.algorithms.MIFA, srp.algorithms.FedVARP])
+def test_remembered_updates_remove_the_error_of_sampled_clients(cls):
+    """With one full batch they are SAG and SAGA over clients, which converge with a constant step."""
+    setting = 1, 0.3, srp.participation.Uniform(2), 800
+    assert distance_to_minimum(srp.algorithms.FedAvg, *setting) > 0.01
+    assert distance_to_minimum(cls, *setting) < 1e-6
 
 
 # Methods that mix models of participants or have more than one phase, with every policy.

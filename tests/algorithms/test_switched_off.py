@@ -50,6 +50,8 @@ LIMITS = {
     "scaffold of identical clients": Limit(
         "scaffold", {}, "fedavg", options={"batch_size": 99, "epochs": 3}, clients=lambda: [SMALL()[2]] * 4, rtol=1e-9
     ),
+    "mifa of everybody": Limit("mifa", {}, "fedavg"),
+    "fedvarp of everybody": Limit("fedvarp", {}, "fedavg"),
     "fedbuff that waits for everybody": Limit(
         "fedbuff", {}, "fedavg", policy=srp.participation.Buffered(len(COUNTS)), other_policy=EVERYBODY
     ),

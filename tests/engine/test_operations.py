@@ -117,6 +117,8 @@ PASSES = {
     "fedproto": Passes(1, forwards=1),  # prototypes
     "knn_per": Passes(1),
     "feddyn": Passes(1),
+    "mifa": Passes(1),
+    "fedvarp": Passes(1),
     "pfedme": Passes(5),  # five steps on every batch
     "fedamp": Passes(1),
     "fedbn": Passes(1),

@@ -1,0 +1,88 @@
+"""FedVARP: FedAvg whose server remembers each client's last update and counts it while the client is absent."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_srp.algorithms.fedavg import FedAvg
+from fedjax_srp.algorithms.local import local_sgd
+from fedjax_srp.base import ClientOutput, Examples, Key, PyTree, RoundContext, named_key
+from fedjax_srp.models.split import SplitParams
+from fedjax_srp.parts import StepSize, part
+
+
+class FedVARPServerState(NamedTuple):
+    """The global model w, and y: the mean over all clients of their last updates."""
+
+    params: SplitParams
+    update: PyTree
+
+
+class FedVARPClientState(NamedTuple):
+    """y_i: the client's last update, which the server keeps; 0 before the first."""
+
+    update: PyTree
+
+
+@part
+class FedVARP(FedAvg):
+    """FedVARP (Jhunjhunwala et al., 2022, Algorithm 1): every part of the model is shared; the server keeps each
+    client's last update.
+
+    The mean update of the participants is corrected by what the server remembers of them and of all clients, as SAGA
+    corrects a gradient. With participants drawn uniformly its mean is that of all clients, and the error of sampling
+    vanishes as updates settle. With full participation this is `FedAvg`. Only models are sent. Means are uniform, as in
+    the paper.
+
+    Evaluations: those of `FedAvg`.
+
+    Args:
+        training: of the clients; weighting must be "uniform".
+        server_step_size: eta_s, of the server's step along the corrected update.
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))
+        >>> srp.algorithms.FedVARP(model, srp.Training(epochs=5)).name
+        'fedvarp'
+    """
+
+    requires_uniform_weighting: ClassVar[bool] = True
+    supports_batch_norm: ClassVar[bool] = False
+
+    server_step_size: StepSize = 1.0
+
+    def init(self, key: Key, data: Any) -> FedVARPServerState:
+        """The initial parameters, and y = 0."""
+        params = self.init_params(key, data)
+        return FedVARPServerState(params, jax.tree.map(jnp.zeros_like, params))
+
+    def init_client(self, key: Key, server: FedVARPServerState, examples: Examples) -> FedVARPClientState:
+        """y_i = 0."""
+        return FedVARPClientState(jax.tree.map(jnp.zeros_like, server.params))
+
+    def client(
+        self, key: Key, params: SplitParams, state: FedVARPClientState, examples: Examples, context: RoundContext
+    ) -> ClientOutput:
+        """Local SGD; the message is the change of the client's update."""
+        now = self.training.in_round(context)
+        local = local_sgd(named_key(key, "local"), self.loss, params, (), examples, now)
+        # Delta_i = w_i - w
+        update = jax.tree.map(jnp.subtract, local.params, params)
+        # y_i <- Delta_i
+        change = jax.tree.map(jnp.subtract, update, state.update)
+        return ClientOutput(change, FedVARPClientState(update), loss=local.loss)
+
+    def server(self, key: Key, server: FedVARPServerState, mean: PyTree, context: RoundContext) -> FedVARPServerState:
+        """A step along the corrected update."""
+        # v = y + (1 / |S|) sum_{i in S} (Delta_i - y_i)
+        v = jax.tree.map(jnp.add, server.update, mean)
+        # w <- w + eta_s v
+        params = jax.tree.map(lambda w, v: w + self.server_step_size * v, server.params, v)
+        # y <- y + (1 / N) sum_{i in S} (Delta_i - y_i)
+        share = context.cohort_size.astype(float) / context.num_clients
+        update = jax.tree.map(lambda y, change: y + share.astype(y.dtype) * change, server.update, mean)
+        return FedVARPServerState(params, update)

@@ -1,0 +1,92 @@
+"""MIFA: FedAvg over the last updates of all clients, so that the server never waits for those that are away."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_srp.algorithms.fedavg import FedAvg
+from fedjax_srp.algorithms.local import local_sgd
+from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, Uncharged, named_key
+from fedjax_srp.models.split import SplitParams
+from fedjax_srp.parts import part
+
+
+class MIFAServerState(NamedTuple):
+    """The global model w, the sum over all clients of G_i, and the number that have reported, both divided by N."""
+
+    params: SplitParams
+    update: PyTree
+    reported: Array  # ()
+
+
+class MIFAClientState(NamedTuple):
+    """G_i: the client's last update, which the server keeps; 0 before the first."""
+
+    update: PyTree
+    reported: Array  # () bool
+
+
+class MIFAMessage(NamedTuple):
+    """The change of G_i, and whether it is the client's first update."""
+
+    change: PyTree
+    is_first: Uncharged
+
+
+@part
+class MIFA(FedAvg):
+    """MIFA (Gu et al., 2021, Algorithm 1), memory-augmented impatient federated averaging: every part of the model is
+    shared; the server keeps each client's last update.
+
+    In every round the server moves along the mean of all clients' last updates, whoever takes part: clients that are
+    often away count as much as others. In the paper all clients take part in the first round. Here the mean is over the
+    clients that have reported at least once, which is the same in that case. With full participation this is `FedAvg`.
+    Only models are sent. Means are uniform, as in the paper. Under a schedule an update that is remembered keeps the
+    step size with which it was made; in the paper it takes the present one.
+
+    Evaluations: those of `FedAvg`.
+
+    Args:
+        training: of the clients; weighting must be "uniform".
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> model = srp.models.MLP((8, 8), num_classes=10, hidden=(32,))
+        >>> srp.algorithms.MIFA(model, srp.Training(epochs=5)).name
+        'mifa'
+    """
+
+    requires_uniform_weighting: ClassVar[bool] = True
+    supports_batch_norm: ClassVar[bool] = False
+
+    def init(self, key: Key, data: Any) -> MIFAServerState:
+        """The initial parameters, and no updates."""
+        params = self.init_params(key, data)
+        return MIFAServerState(params, jax.tree.map(jnp.zeros_like, params), jnp.zeros(()))
+
+    def init_client(self, key: Key, server: MIFAServerState, examples: Examples) -> MIFAClientState:
+        """G_i = 0."""
+        return MIFAClientState(jax.tree.map(jnp.zeros_like, server.params), jnp.bool_(False))
+
+    def client(
+        self, key: Key, params: SplitParams, state: MIFAClientState, examples: Examples, context: RoundContext
+    ) -> ClientOutput:
+        """Local SGD; the message is the change of the client's update."""
+        now = self.training.in_round(context)
+        local = local_sgd(named_key(key, "local"), self.loss, params, (), examples, now)
+        # G_i <- w_i - w; in the paper divided by -eta, by which the server multiplies
+        update = jax.tree.map(jnp.subtract, local.params, params)
+        message = MIFAMessage(jax.tree.map(jnp.subtract, update, state.update), Uncharged((~state.reported).astype(float)))
+        return ClientOutput(message, MIFAClientState(update, jnp.bool_(True)), loss=local.loss)
+
+    def server(self, key: Key, server: MIFAServerState, mean: MIFAMessage, context: RoundContext) -> MIFAServerState:
+        """A step along the mean of the last updates."""
+        share = context.cohort_size.astype(float) / context.num_clients
+        reported = server.reported + share * mean.is_first.value
+        update = jax.tree.map(lambda g, change: g + share.astype(g.dtype) * change, server.update, mean.change)
+        # w <- w + mean of G_i over the clients that have reported
+        params = jax.tree.map(lambda w, g: w + g / reported.astype(g.dtype), server.params, update)
+        return MIFAServerState(params, update, reported)
