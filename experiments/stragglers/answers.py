@@ -191,6 +191,10 @@ def groups(scale: Scale, model: SplitModel, unit: float) -> dict[str, list[Group
         (f"{cls.__name__}, partial work", cls(model, full_work["FedAvg"][0].training, rates=rates))
         for cls in (algorithms.HeteroFL, algorithms.FedRolex, algorithms.FjORD)
     ]
+    memory = [
+        (name, cls(model, full_work["FedAvg"][0].training))
+        for name, cls in (("MIFA", algorithms.MIFA), ("FedVARP", algorithms.FedVARP))
+    ]
     found["FedAvg"] += [
         Group(fedprox, partial, *full, evaluations, ("FedProx, partial work",), share),
         Group(fedbuff, participation.Buffered(k), *subset, evaluations, ("FedBuff",)),
@@ -198,6 +202,7 @@ def groups(scale: Scale, model: SplitModel, unit: float) -> dict[str, list[Group
         Group(fedasync, participation.Buffered(1), k * subset[0], k * subset[1], evaluations, ("FedAsync",)),
         Group(fedat, participation.AsynchronousTiers(k, tiers), *subset, evaluations, ("FedAT",)),
         *(Group(each, partial, *full, evaluations, (answer,), share) for answer, each in narrow),
+        *(Group(each, participation.Uniform(k), *subset, evaluations, (answer,)) for answer, each in memory),
     ]
     return found
 
