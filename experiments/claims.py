@@ -37,7 +37,7 @@ quotation marks enclose the paper's own words. Verdicts:
 
 - *holds*, *fails*: at the size and in the setting of the row, which says whether they are the paper's;
 - *in part*: for some of the data, targets or readings, see the folder's README;
-- *not run*: there is a script and no result.
+- *not run*: there is no result; the last column names the script that would make one, where there is one.
 
 Numbers are means ± standard deviations over seeds, or means with the lowest and the highest trial in brackets. "Text"
 and "code": the setting of the paper's text, or that of its authors' code where the two differ
@@ -61,7 +61,8 @@ def claim_row(claim: Claim, folder: str) -> list[str]:
     quote = claim.quote if claim.quote.startswith("(") else f'"{claim.quote}"'
     found = claim.found if isinstance(claim.found, str) else claim.found()
     files = ", ".join(f"[{name}]({folder}/results/{name})" for name in claim.files) or "none"
-    return [quote, claim.place, claim.verdict, found, claim.size, files, f"`{folder}/{claim.command}`"]
+    command = f"`{folder}/{claim.command}`" if claim.command else "none"
+    return [quote, claim.place, claim.verdict, found, claim.size, files, command]
 
 
 COLORS = {HOLDS: "#0072B2", IN_PART: "#56B4E9", FAILS: "#D55E00", NOT_RUN: "#CCCCCC"}

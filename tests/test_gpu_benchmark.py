@@ -306,6 +306,6 @@ def test_a_dry_run_of_every_part(part, tmp_path, monkeypatch, capsys):
     assert results["machine"]["platform"] == jax.default_backend()
     assert {found["status"] for found in results["cases"].values()} <= {"done", "skipped"}
     if part == "figures":
-        assert "figure3.png" in results["cases"]["figure 3"]["result"]["files"]
+        assert "figure3_digits.png" in results["cases"]["figure 3"]["result"]["files"]
     else:
         assert [*results["cases"]] == [case.name for case in gpu_parts.cases(part, quick=True)]

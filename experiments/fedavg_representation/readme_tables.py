@@ -40,7 +40,7 @@ def fine_tuned() -> str:
     curves["own samples alone"] = results("figure3")["own samples alone"]
     first = next(iter(curves.values()))
     rows = [["samples n of the new client", *(f"{x:.0f}" for x in first["x"])]]
-    rows += [[title, *(f"{mean:#.3g}" for mean in curve["mean"])] for title, curve in curves.items()]
+    rows += [[title, *(span(curve, n, "#.3g") for n in range(len(curve["x"])))] for title, curve in curves.items()]
     return markdown(rows)
 
 

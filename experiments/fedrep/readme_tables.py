@@ -70,7 +70,7 @@ def new_clients_linear() -> str:
     rows = [["samples", *(f"{x:.0f}" for x in found["FedRep"]["x"])]]
     for name, curve in found.items():
         label = name if name == "Local only" else f"{name}'s representation"
-        rows.append([label, *(f"{mean:#.3g}" for mean in curve["mean"])])
+        rows.append([label, *(span(curve, place, "#.3g") for place in range(len(curve["x"])))])
     return markdown(rows)
 
 

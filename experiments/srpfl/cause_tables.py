@@ -67,6 +67,6 @@ def sweep(results: Path) -> str:
     columns = dict(accuracy)
     for own in ("SRPFL", "SRPFL, own heads"):
         columns[f"{own}, less FLANP-FT"] = accuracy[own] - accuracy["FLANP-FT"]
-    columns["the same, worst tenth"] = worst["SRPFL"] - worst["FLANP-FT"]
+    columns["worst tenth: SRPFL, less FLANP-FT"] = worst["SRPFL"] - worst["FLANP-FT"]
     by_cell = pd.DataFrame(columns).groupby(["images", "classes"])
     return markdown(by_cell.agg(mean_std).join(by_cell.size().rename("seeds")))

@@ -154,9 +154,9 @@ CODE_OWN = (
 
 
 def with_code_options(setting: Setting) -> Setting:
-    """Return the same column with the options of the authors' code."""
+    """Return the same column with the options of the authors' code, and files of its own."""
     options = CODE_MLP if setting.method["model"] == "mlp" else CODE
-    return setting._replace(method=setting.method | options, own=CODE_OWN)
+    return setting._replace(title=f"{setting.title} code", method=setting.method | options, own=CODE_OWN)
 
 
 SETTINGS["code"] |= {name: with_code_options(SETTINGS["full"][name]) for name in SETTINGS["full"]}
@@ -326,4 +326,4 @@ def main(figure: int, arguments: list[str] | None = None) -> None:
             columns[study.setting.title] = study.histories(args.methods, seeds)
     results = scripts.results_folder(args)
     print(report(columns, figure, FIGURES[figure].title, results))
-    print(f"\nfigure{figure}.png in {results} ({time.perf_counter() - begin:.0f} s)")
+    print(f"\nin {results} ({time.perf_counter() - begin:.0f} s)")

@@ -115,10 +115,19 @@ def draw(columns: Mapping[str, Mapping[str, list[History]]]) -> Figure:
     return figure
 
 
+def file_name(title: str) -> str:
+    """Return the name of a data set's files."""
+    return title.lower().replace("-", "").replace(" ", "_")
+
+
 def report(columns: Mapping[str, dict[str, list[History]]], figure: int, heading: str, out: Path) -> str:
-    """Write figure and tables of data sets by title; return the tables as text."""
+    """Write figure and tables of data sets by title; return the tables as text.
+
+    Files of one data set have its name, so that another one does not overwrite them.
+    """
     out.mkdir(parents=True, exist_ok=True)
-    save_picture(draw(columns), out / f"figure{figure}.png", dpi=110)
+    stem = f"figure{figure}" + (f"_{file_name(*columns)}" if len(columns) == 1 else "")
+    save_picture(draw(columns), out / f"{stem}.png", dpi=110)
     parts = []
     for title, curves in columns.items():
         frames = []
@@ -131,8 +140,7 @@ def report(columns: Mapping[str, dict[str, list[History]]], figure: int, heading
                 parts.append(f"{title}: the same runs, judged with each client's own part; {target.reason}")
                 frames.append(compare(own, target.accuracy))
                 parts.append(table.render(frames[-1], target))
-        name = title.split(",")[0].lower().replace("-", "")
-        pd.concat(frames).to_csv(out / f"figure{figure}_{name}.csv", index=False)
+        pd.concat(frames).to_csv(out / f"figure{figure}_{file_name(title)}.csv", index=False)
     text = "\n\n".join(parts)
-    (out / f"figure{figure}.txt").write_text(text + "\n", "utf-8")
+    (out / f"{stem}.txt").write_text(text + "\n", "utf-8")
     return text

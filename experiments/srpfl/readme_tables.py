@@ -17,7 +17,7 @@ import pandas as pd
 
 sys.path.append(str(Path(__file__).parents[1]))
 from claims_srpfl import figure
-from pages import joined, load_results, markdown, wrapped, write
+from pages import joined, load_results, markdown, pm, wrapped, write
 
 import fedjax_srp as srp
 
@@ -49,7 +49,7 @@ def accuracies() -> str:
     for method in frames[0].index:
         row = [label(method)]
         for frame in (frame.loc[method] for frame in frames):
-            row += [f"{100 * frame['final_accuracy']:.1f}", f"{100 * frame['worst_decile']:.1f}"]
+            row += [percent(frame, column) for column in ("final_accuracy", "worst_decile")]
             row.append("/".join(f"{100 * frame[quarter]:.1f}" for quarter in QUARTERS))
         rows.append(row)
     return markdown(rows)
@@ -162,10 +162,10 @@ def round_lengths() -> str:
     rows = (figure(name, "digits").loc["fedrep"] for name in range(3, 7))
     lengths = [row["time_0"] / ((row["time_10"] - row["time_0"]) / 10) for row in rows]
     return wrapped(
-        "In all pictures but the first, horizontal lines are the two targets, and the axis begins at 95 % of the "
-        f"lowest final accuracy. A round of FedRep takes {lengths[0]:.1f} time units in figure 3, {lengths[1]:.0f} in "
-        f"figure 4, {lengths[2]:.1f} in figure 5 and {lengths[3]:.0f} in figure 6 (means until 95 % on digits): a cost "
-        "of C = 10 is more than two rounds in figure 3 and a quarter of one in figure 4."
+        "In all pictures of figures 3 to 6 but the first, horizontal lines are the two targets, and the axis begins at "
+        f"95 % of the lowest final accuracy. A round of FedRep takes {lengths[0]:.1f} time units in figure 3, "
+        f"{lengths[1]:.0f} in figure 4, {lengths[2]:.1f} in figure 5 and {lengths[3]:.0f} in figure 6 (means until 95 % "
+        "on digits): a cost of C = 10 is more than two rounds in figure 3 and a quarter of one in figure 4."
     )
 
 
@@ -176,9 +176,11 @@ def asynchronous() -> str:
     for name in found["0"]:
         row: list[Any] = [name]
         for methods in found.values():
-            mean = pd.DataFrame(methods[name]).astype(float).mean()
-            row.append(format_number(mean["time_to_0.92"]))
-            row += [f"{100 * mean[what]:.1f}" for what in ("accuracy", "slowest_quarter")] + [f"{mean['rounds']:,.0f}"]
+            seeds = pd.DataFrame(methods[name]).astype(float)
+            time = seeds["time_to_0.92"]
+            row.append(f"{format_number(time.mean())} ± {format_number(time.std())}")
+            row += [pm((100 * seeds[what]).to_list(), 1) for what in ("accuracy", "slowest_quarter")]
+            row.append(f"{seeds['rounds'].mean():,.0f}")
         rows.append(row)
     return markdown(rows)
 
@@ -188,18 +190,23 @@ def ratios(result: Mapping[str, Any]) -> np.ndarray:
     return np.divide(*(np.array(result["times"][method], float) for method in ("srpfl", "fedrep")))
 
 
+def with_errors(found: np.ndarray) -> list[str]:
+    """Format the mean of each row ± its standard error."""
+    errors = found.std(axis=1, ddof=1) / np.sqrt(found.shape[1])
+    return [f"{mean:.3f} ± {error:.3f}" for mean, error in zip(found.mean(axis=1), errors, strict=True)]
+
+
 def linear(start: str) -> str:
     rows = [["N", "distance after round 1", "FedRep's floor", "time to 1.3 x floor: FedRep", "SRPFL",
              "FedRep's rounds", *(f"{'ratio ' * (f == 2)}to {f} x" for f in FACTORS),
              *(f"{'times log N: ' * (f == 2)}to {f} x" for f in FACTORS)]]  # fmt: skip
     for result in load_results(f"srpfl/results/linear_speedup_{start}.json"):
         n, found = result["num_clients"], ratios(result)
-        errors = found.std(axis=1, ddof=1) / np.sqrt(found.shape[1])
         fedrep, ours = (np.mean(result["times"][method][1]) for method in ("fedrep", "srpfl"))
         rows.append([
             n, f"{result['first_distance']:.3f}", f"{np.mean(result['floors']):.4f}", f"{fedrep:.0f}", f"{ours:.0f}",
             f"{fedrep / (1 / np.arange(1, n + 1)).sum():.0f}",
-            *(f"{mean:.3f} ± {error:.3f}" for mean, error in zip(found.mean(axis=1), errors, strict=True)),
+            *with_errors(found),
             *(f"{mean:.2f}" for mean in found.mean(axis=1) * np.log(n)),
         ])  # fmt: skip
     return markdown(rows)
@@ -211,7 +218,7 @@ def lemma() -> str:
     for by_lemma in load_results("srpfl/results/linear_speedup_moments_lemma.json"):
         planned = f"Lemma B.1: {', '.join(map(str, by_lemma['rounds_per_stage']))}"
         for stages, result in (("30 rounds each", plain[by_lemma["num_clients"]]), (planned, by_lemma)):
-            rows.append([result["num_clients"], stages, *(f"{mean:.3f}" for mean in ratios(result).mean(axis=1))])
+            rows.append([result["num_clients"], stages, *with_errors(ratios(result))])
     return markdown(rows)
 
 

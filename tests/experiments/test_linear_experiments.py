@@ -112,6 +112,17 @@ def test_censored_times_give_no_ratio(import_from):
     np.testing.assert_array_equal(linear_speedup.time_ratios(result, 0), [0.5, np.nan, np.nan, np.nan])
 
 
+def test_the_step_is_too_large_for_nearly_every_set_of_16_heads(import_from):
+    """Theorem 4.5 allows 1 / (8 sigma_max^2) for the largest sigma_max of any set, see `linear_speedup.md`."""
+    speed_up = import_from("srpfl")("linear_speedup")
+    task, _ = speed_up.contest(256, 1, 0, "random")
+    heads, rng = np.asarray(task.heads), np.random.default_rng(0)
+    largest = lambda rows: srp.theory.max_step_size(np.linalg.norm(rows, 2) / np.sqrt(len(rows)))  # noqa: E731
+    assert largest(heads) >= speed_up.STEP
+    allowed = [largest(heads[rng.choice(256, 16, replace=False)]) >= speed_up.STEP for _ in range(1000)]
+    assert np.mean(allowed) < 0.01
+
+
 def test_numbers_of_clients_are_measured_once(import_from, monkeypatch, tmp_path):
     linear_speedup = import_from("srpfl")("linear_speedup")
     measured = []

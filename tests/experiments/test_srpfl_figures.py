@@ -117,6 +117,17 @@ def hand_made_run(accuracies, every, seconds=2.0, own=0.0):
     return made_history([], times, name="made", eval_round=evaluated, test_count=[10], accuracies=judged)
 
 
+def test_no_call_writes_over_the_files_of_another(tmp_path):
+    curves = {"fedrep": [hand_made_run([0.5, 0.8], 10, own=0.1)]}
+    setting = paper.SETTINGS["gpu"]["mnist"]
+    titles = [setting.title, paper.with_code_options(setting).title, "digits"]
+    for columns in ([titles[0]], [titles[1]], [titles[2]], titles):
+        paper_tables.report(dict.fromkeys(columns, curves), 3, "all of them", tmp_path)
+    names = {path.name for path in tmp_path.iterdir() if path.suffix != ".csv"}
+    stems = ["figure3", *(f"figure3_{name}" for name in ("mnist480", "mnist480_code", "digits"))]
+    assert names == {f"{stem}.{kind}" for stem in stems for kind in ("png", "txt")}
+
+
 def test_figure_and_tables(tmp_path):
     curves = {
         "fedrep": [hand_made_run([0.5, 0.8, 0.9], 10, own=0.1)],
@@ -124,7 +135,7 @@ def test_figure_and_tables(tmp_path):
         "flanp_fedavg_ft": [hand_made_run([0.7, 0.8, 0.8], 10, 0.5)],
     }
     text = paper_tables.report({"CIFAR-10": curves}, 4, "all of them", tmp_path)
-    assert {p.name for p in tmp_path.iterdir()} == {"figure4.png", "figure4_cifar10.csv", "figure4.txt"}
+    assert {p.name for p in tmp_path.iterdir()} == {f"figure4_cifar10.{kind}" for kind in ("png", "csv", "txt")}
     assert "FLANP-FT" in text
     assert text.count("CIFAR-10: the same runs, judged with each client's own part; ") == 2
     rows = pd.read_csv(tmp_path / "figure4_cifar10.csv")
