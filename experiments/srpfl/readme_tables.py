@@ -164,8 +164,8 @@ def round_lengths() -> str:
     return wrapped(
         "In all pictures of figures 3 to 6 but the first, horizontal lines are the two targets, and the axis begins at "
         f"95 % of the lowest final accuracy. A round of FedRep takes {lengths[0]:.1f} time units in figure 3, "
-        f"{lengths[1]:.0f} in figure 4, {lengths[2]:.1f} in figure 5 and {lengths[3]:.0f} in figure 6 (means until 95 % "
-        "on digits): a cost of C = 10 is more than two rounds in figure 3 and a quarter of one in figure 4."
+        f"{lengths[1]:.0f} in figure 4, {lengths[2]:.1f} in figure 5 and {lengths[3]:.0f} in figure 6 (means until 95 "
+        "% on digits): a cost of C = 10 is more than two rounds in figure 3 and a quarter of one in figure 4."
     )
 
 
