@@ -49,6 +49,20 @@ def test_the_rule_of_added_rounds_is_exact_where_it_holds():
     assert one["speed_up"] == pytest.approx(7 * (times[31] + 1) / ours)
 
 
+def test_the_map_follows_from_its_rounds():
+    """Also where a target is an accuracy itself: 0.99 of the mean of 463, 467 and 470 of 480 images is 462 of 480."""
+    points, _ = doubling_map.speed_ups(
+        doubling_map.rounds_needed(pd.read_csv(RESULTS / "map_rounds.csv")), doubling_map.SCALES["cpu"]
+    )
+    for made, name, precision in (
+        (doubling_map.summarize(points), "map.csv", {"rtol": 1e-3}),
+        (doubling_map.rule_errors(points), "map_errors.csv", {"atol": 1e-3}),
+    ):
+        pd.testing.assert_frame_equal(made, pd.read_csv(RESULTS / name), check_dtype=False, **precision)
+    frame = pd.DataFrame({"round": [1, 2], "accuracy": [461 / 480, 462 / 480]})
+    assert doubling_map.rounds_to(frame, 0.99 * np.mean([463, 467, 470]) / 480 + 1e-16) == 2
+
+
 def test_the_file_of_all_tables_is_up_to_date(capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["answer_tables.py", str(RESULTS)])
     answer_tables.main()
