@@ -126,11 +126,13 @@ def speed() -> str:
     )
     h200 = [measured("gpu-h200-1")["cases"][f"{name}, chunk 1000, span"] for name in ("fedavg", "fedrep")]
     h200.append(measured("gpu-h200-2")["cases"]["fedrep, N = 10000, chunk by default"])
+    compared = measured("gpu-h200-6")["cases"]["methods, graphs"]["result"]["methods"]
     avg, rep, many = (seconds(case["result"]["seconds"]["median"]) for case in h200)
     said += "\n\n" + wrapped(
         f"On one NVIDIA H200 a round of 1,000 clients with this MLP and 150 images each takes {avg} (FedAvg) and {rep} "
-        f"(FedRep), and one of 10,000 takes {many} (FedRep); all methods of the registry agree there with the CPU on a "
-        "small MLP ([performance](docs/performance.md#on-a-gpu))."
+        f"(FedRep), and one of 10,000 takes {many} (FedRep); the {len(compared)} methods that differ in more than "
+        "participation agree there with the CPU on a small MLP, in full precision "
+        "([performance](docs/performance.md#on-a-gpu))."
     )
     return f"{markdown(rows)}\n\n{said}"
 
