@@ -23,10 +23,10 @@ MOST = "full, doubling, fastest, over-selection, deadline, TiFL, Oort, partial w
 DRAWN = ("exponential", "lognormal", "uniform")
 
 
-def grid(dataset: str) -> pd.DataFrame:
-    """Load the runs on a data set, with the main evaluation of each method."""
+def grid(dataset: str, judge: str | None = None) -> pd.DataFrame:
+    """Load the runs on a data set, with one evaluation, by default the main one of each method."""
     frame = pd.read_csv(HERE / "results" / f"grid_{dataset}.csv")
-    return frame[frame["judge"] == frame["personalization"].map(MAIN_EVALUATION)]
+    return frame[frame["judge"] == (judge or frame["personalization"].map(MAIN_EVALUATION))]
 
 
 def select(frame: pd.DataFrame, **matching: Any) -> pd.DataFrame:
@@ -68,6 +68,12 @@ def speed_up_range(frame: pd.DataFrame, answer: str, than: str, cost: float = 0.
 def final_accuracy(frame: pd.DataFrame, answer: str, **at: Any) -> str:
     """Format the mean accuracy at the end of the runs."""
     return f"{100 * select(frame, answer=answer, cost=0.0, **at)['final'].mean():.1f} %"
+
+
+def final_accuracies(frame: pd.DataFrame, answers: str, **at: Any) -> str:
+    """Format the accuracies of several answers at the end of the runs in %, with standard deviations over seeds."""
+    finals = {name: 100 * select(frame, answer=name, cost=0.0, **at)["final"] for name in answers.split(", ")}
+    return ", ".join(f"{name} {values.mean():.1f} ± {values.std():.1f}" for name, values in finals.items())
 
 
 def never_selected(frame: pd.DataFrame, answers: str, **at: Any) -> str:
@@ -206,6 +212,26 @@ def claims() -> str:
             "holds in most cases",
             f"FedAvg, 5 classes, seconds: {seconds[0]}; phones that come and go: {seconds[1]}",
             f"{size}, after fine-tuning; FjORD is behind HeteroFL in all of these",
+        )
+    )
+    judges = {"the global model": grid("digits", "global"), "after fine-tuning": avg}
+    remembered = [
+        f"{classes} classes, {judge}: " + show(select(frame, personalization="FedAvg"), clock=clock, classes=classes)
+        for clock, show in (
+            ("phones come and go", lambda frame, **at: final_accuracies(frame, "uniform, MIFA, FedVARP", **at)),
+            ("phones come and go", lambda frame, **at: mean_times(frame, "uniform, MIFA, FedVARP", **at)),
+            ("exponential", lambda frame, **at: mean_times(frame, "uniform, MIFA, FedVARP", **at)),
+        )
+        for classes in (2, 5)
+        for judge, frame in judges.items()
+    ]
+    rows.append(
+        (
+            "The memory of absent clients' updates (MIFA, FedVARP) helps 10 clients at random",
+            "in part",
+            f"FedAvg on phones that come and go, final accuracy in %: {'; '.join(remembered[:4])}. Seconds to the "
+            f"target: {'; '.join(remembered[4:8])}. Exp(1), C = 0, time to the target: {'; '.join(remembered[8:])}",
+            f"{size}; the global model ends higher, the fine-tuned one does not",
         )
     )
     both = select(grid("mnist"), personalization="FedAvg", clock="exponential")
