@@ -330,6 +330,11 @@ SRPFL = [
         ("sweep.csv",), "sweep.py",
     ),
     Claim(
+        "the rate of convergence to the optimal representation is exponentially fast", "section 4.1, Theorem 4.5",
+        NOT_RUN, "a test compares a run without noise with the inequality, tests/linear/test_speed.py; no results",
+        f"{PAPER} theory",
+    ),
+    Claim(
         "state of the art sample complexity per client m = O((d/N + log(N)))", "section 1, point 2; Theorem 4.5",
         NOT_RUN, "batches of 25 in all linear runs; m was not varied", f"{PAPER} theory",
     ),
