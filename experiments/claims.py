@@ -82,6 +82,7 @@ def draw(path: Path) -> None:
         ax.bar_label(bars, labels, label_type="center", color="w" if dark else "k", fontsize=9)
         left += counts
     ax.set_xlabel("claims")
+    ax.xaxis.get_major_locator().set_params(integer=True)
     ax.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside upper center", ncols=len(VERDICTS), frameon=False)
     save_picture(figure, path, dpi=110)
