@@ -37,9 +37,11 @@ class Point(NamedTuple):
 
 
 def history_of(arrays: dict[str, np.ndarray], place: int, judge: str, data: Any, overlaps: bool) -> srp.History:
-    """Return one run of a batch as a `History` with one evaluation."""
+    """Return one run of a batch as a `History` with one evaluation, whose accuracies are shares of counted points."""
     one = {name: values[place] for name, values in arrays.items()}
+    counts = np.asarray(data.test_counts)
     rounds, scores = len(one["time"]), one[f"scores/{judge}"]
+    scores = np.rint(scores * counts) / np.maximum(counts, 1)  # 0.9 in single precision would miss a target of 0.9
     return srp.History(
         name=judge,
         round=np.arange(1, rounds + 1),
@@ -52,7 +54,7 @@ def history_of(arrays: dict[str, np.ndarray], place: int, judge: str, data: Any,
         metrics={"wasted_time": one["wasted"]},
         eval_round=rounds // len(scores) * np.arange(1, len(scores) + 1),
         accuracies={judge: scores},
-        test_count=np.asarray(data.test_counts),
+        test_count=counts,
         rounds_taken=one["rounds_taken"],
         asynchronous=overlaps,
     )

@@ -3,12 +3,14 @@
 import math
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "experiments" / "stragglers"))
+import answer_rows
 import answer_tables
 import answers
 import doubling_map
@@ -61,6 +63,15 @@ def test_the_map_follows_from_its_rounds():
         pd.testing.assert_frame_equal(made, pd.read_csv(RESULTS / name), check_dtype=False, **precision)
     frame = pd.DataFrame({"round": [1, 2], "accuracy": [461 / 480, 462 / 480]})
     assert doubling_map.rounds_to(frame, 0.99 * np.mean([463, 467, 470]) / 480 + 1e-16) == 2
+
+
+def test_a_target_that_is_an_accuracy_is_reached():
+    arrays = {
+        "scores/global": np.float32([[[0.8], [0.9]]]), "time": np.ones((1, 2)), "size": np.ones((1, 2), int),
+        "wasted": np.zeros((1, 2)), "client_time": np.ones((1, 1)), "rounds_taken": np.full((1, 1), 2),
+    }  # fmt: skip
+    history = answer_rows.history_of(arrays, 0, "global", SimpleNamespace(test_counts=[10]), False)
+    assert history.time_to(0.9) == 2
 
 
 def test_the_file_of_all_tables_is_up_to_date(capsys, monkeypatch):
