@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,7 +45,7 @@ class Checkpoints:
     ):
         self._path, self._can_resume_after = Path(directory).absolute(), can_resume_after
         self._fingerprint = storage.jsonable(fingerprint)
-        self._log = Log(self._path)
+        self._log, self._completed = Log(self._path), 0
         if jax.process_index() == 0:
             storage.clear(self._path)
 
@@ -56,13 +56,14 @@ class Checkpoints:
         """
         snapshot, mark = self._path / str(num_rounds), None
         if jax.process_index() == 0:
-            if not self._log.size:  # not resumed: the log of this run replaces that of older snapshots
-                self._remove(snapshots(self._path))
+            # The log of this run replaces that of snapshots from which it did not resume.
+            self._remove([step for step in snapshots(self._path) if step > self._completed])
             try:
                 mark = self._log.append(segment)
             except OSError as error:
                 raise storage.as_full_disk(error, snapshot) or error from None
         storage.write(snapshot, _arrays(state), {"fingerprint": self._fingerprint, "records": mark})
+        self._completed = num_rounds
         if jax.process_index() == 0:
             self._keep(KEPT)
 
@@ -71,20 +72,21 @@ class Checkpoints:
         if jax.process_index() == 0:
             self._keep(1)
 
-    def restore(self, state: SimulationState, num_rounds: int) -> Snapshot | None:
-        """Return the newest undamaged snapshot from which a run of `num_rounds` rounds can resume, or None.
+    def restore(self, state: SimulationState, evaluations: Sequence[int]) -> Snapshot | None:
+        """Return the newest undamaged snapshot with all evaluations of this run so far and no others, or None.
 
         If a shorter run ended between two evaluations of a longer one, the longer one repeats the rounds after the
         first of these, and drops their evaluations.
 
         Args:
             state: gives structure and placement.
-            num_rounds: of the whole run.
+            evaluations: numbers of rounds at the evaluations of the whole run; the last one is its end.
 
         Raises:
             ValueError: the snapshots are of another simulation or have more rounds, all of them are damaged, or the
                 folder has numbered folders that are not snapshots.
         """
+        num_rounds = evaluations[-1]
         found, damages, like = snapshots(self._path), [], _arrays(state)
         for step in found:
             storage.check_not_foreign(self._path / str(step))
@@ -96,7 +98,7 @@ class Checkpoints:
                 f"give at least {found[0]}, or another folder"
             )
         for step in found:
-            if step != num_rounds and not self._can_resume_after(step):
+            if step not in evaluations:
                 continue
             folder, log = self._path / str(step), Log(self._path)
             try:
@@ -105,12 +107,12 @@ class Checkpoints:
             except storage.DamagedError as error:
                 damages.append(f"{folder} is damaged ({error})")
                 continue
-            evaluated = records["eval_round"][0] if "eval_round" in records else ()
-            if step != num_rounds and not all(self._can_resume_after(int(after)) for after in evaluated):
-                continue  # the last rounds of a shorter run with `eval_last`
+            planned = [after for after in evaluations if after <= step]
+            if "eval_round" in records and records["eval_round"][0].tolist() != planned:
+                continue  # the last rounds of a run of another length with `eval_last`
             if damages and jax.process_index() == 0:
                 print(f"{'; '.join(damages)}: going on from round {step}", file=sys.stderr)
-            self._log = log
+            self._log, self._completed = log, step
             leaves = [arrays[name] for name in like]
             return Snapshot(step, jax.tree.unflatten(jax.tree.structure(state), leaves), records)
         if damages:

@@ -59,6 +59,13 @@ class Limits(NamedTuple):
         first_of_last = max(completed, self.num_rounds - self.eval_last) + 1
         return min(completed + every - completed % every, first_of_last, self.num_rounds)
 
+    def evaluations(self) -> list[int]:
+        """Numbers of rounds at all evaluations, if no limit ends the run early."""
+        found = [self.next_evaluation(0)]
+        while found[-1] < self.num_rounds:
+            found.append(self.next_evaluation(found[-1]))
+        return found
+
     def on_grid(self, completed: int) -> bool:
         """True if a longer run evaluates after this many rounds."""
         longer = self._replace(num_rounds=completed + 1, eval_last=0)

@@ -304,7 +304,7 @@ def _run(
         facts = fingerprint(run, root, limits) | {"start": hash_of_start, "values": compiled.values()}
         facts["program"] = compiled.segment_fingerprint(limits.eval_every, state, root, data)
         checkpoints = Checkpoints(checkpoint_dir, facts, limits.can_resume_after)
-        if (snapshot := checkpoints.restore(state, limits.num_rounds)) is not None:
+        if (snapshot := checkpoints.restore(state, limits.evaluations())) is not None:
             completed, state, records = snapshot
             check_limits(records, run, limits, completed, checkpoint_dir)
             bar.resume_after(completed)

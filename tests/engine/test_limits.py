@@ -79,13 +79,12 @@ def test_an_unreachable_target_is_refused():
     ],
 )
 def test_the_grid_of_evaluations_is_dense_at_first_and_at_last(eval_every, eval_first, eval_last, grid):
-    limits, completed = Limits(7, eval_every, None, None, eval_first, eval_last), [0]
-    while completed[-1] < 7:
-        completed.append(limits.next_evaluation(completed[-1]))
-    assert completed[1:] == list(grid)
+    limits = Limits(7, eval_every, None, None, eval_first, eval_last)
+    evaluations = limits.evaluations()
+    assert evaluations == list(grid)
     plain, longer = limits._replace(eval_last=0), []  # a run of 99 rounds evaluates nowhere else up to there
     for after in range(1, 8):
-        undisturbed = [r for r in completed[1:] if r <= after] == [r for r in range(1, after + 1) if plain.on_grid(r)]
+        undisturbed = [r for r in evaluations if r <= after] == [r for r in range(1, after + 1) if plain.on_grid(r)]
         if plain.on_grid(after) and undisturbed:
             longer.append(after)
     assert [after for after in range(1, 8) if limits.can_resume_after(after)] == longer
@@ -123,6 +122,34 @@ def test_a_longer_run_that_cannot_continue_a_shorter_one_starts_again(tmp_path, 
         np.testing.assert_array_equal(longer.eval_round, [2, 3, 4])
         np.testing.assert_array_equal(longer.accuracy, undisturbed.accuracy)
     assert np.isnan(longer.seconds_per_round)  # all rounds were stored
+
+
+@pytest.mark.parametrize("ending", [{"time_limit": 12.0}, {"callback": lambda progress: progress.round == 4}])
+def test_a_run_that_ended_early_is_not_a_shorter_one_with_fewer_evaluations(ending, tmp_path):
+    """The longer run was not evaluated after round 3, a run of 4 rounds is."""
+    options = {"eval_every": 2, "eval_last": 3}
+    ended = simulate(num_rounds=7, **options, **ending, checkpoint_dir=tmp_path / "run")
+    np.testing.assert_array_equal(ended.eval_round, [2, 4])
+    undisturbed = simulate(num_rounds=4, **options)
+    shorter = simulate(num_rounds=4, **options, checkpoint_dir=tmp_path / "run")
+    np.testing.assert_array_equal(shorter.eval_round, [2, 3, 4])
+    np.testing.assert_array_equal(shorter.accuracy, undisturbed.accuracy)
+
+
+def test_a_killed_longer_run_leaves_no_snapshot_that_looks_damaged(tmp_path, capsys):
+    """It went back to round 4, and its log replaced that of the snapshot after round 7."""
+    options = {"eval_every": 2, "eval_last": 3, "checkpoint_dir": tmp_path / "run"}
+    first = simulate(num_rounds=7, **options)
+
+    def killed(progress):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate(num_rounds=10, **options, callback=killed)
+    again = simulate(num_rounds=7, **options)
+    assert capsys.readouterr().err == ""
+    np.testing.assert_array_equal(again.eval_round, [2, 4, 5, 6, 7])
+    np.testing.assert_array_equal(again.accuracy, first.accuracy)
 
 
 def test_a_dense_grid_brackets_early_times_and_changes_nothing_else():
