@@ -14,6 +14,7 @@ from test_report import CLOCK, DATA, made_by, rows, run
 from fedjax_srp.commands import cli
 from fedjax_srp.commands.report import report
 from fedjax_srp.report import panels, shares, table
+from fedjax_srp.report.panels import figure
 
 
 def test_files_of_an_earlier_report_with_other_names_are_removed(save, tmp_path):
@@ -79,7 +80,7 @@ ODD = {  # case -> runs, mean time to the target
 
 @pytest.mark.parametrize(("made", "time"), ODD.values(), ids=ODD)
 def test_odd_runs_have_table_and_figure(made, time, save, tmp_path, monkeypatch):
-    monkeypatch.setattr("fedjax_srp.commands.report.figure", panels.figure)
+    monkeypatch.setattr(panels, "figure", figure)
     save(*(run(config=made_by(key=key), **fields) for key, fields in enumerate(made)))
     found, text = rows(tmp_path, (0, 10, 1e6))
     assert float(found.loc["fedrep", "time_0"]) == time
@@ -194,7 +195,7 @@ def test_an_interrupted_figure_leaves_no_table(save, tmp_path, monkeypatch):
     def fail(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedjax_srp.commands.report.figure", fail)
+    monkeypatch.setattr(panels, "figure", fail)
     with pytest.raises(KeyboardInterrupt):
         report(str(tmp_path), None, (0,), None)
     assert [path.name for path in tmp_path.iterdir()] == ["run0"]
@@ -202,7 +203,7 @@ def test_an_interrupted_figure_leaves_no_table(save, tmp_path, monkeypatch):
 
 def test_the_table_is_written_although_the_figure_fails(save, tmp_path, monkeypatch):
     save(run())
-    monkeypatch.setattr("fedjax_srp.commands.report.figure", lambda *_: 1 // 0)
+    monkeypatch.setattr(panels, "figure", lambda *_: 1 // 0)
     with pytest.warns(UserWarning, match=r"accuracy.png is left out, it cannot be drawn \(ZeroDivisionError"):
         found, text = rows(tmp_path)
     assert len(found) == 1

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 from concurrent import futures
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,17 +16,13 @@ import jax.numpy as jnp
 from fedjax_srp import clocks, data, methods, storage
 from fedjax_srp._checks import check_integer
 from fedjax_srp.base import Method
+from fedjax_srp.commands.report import COMMUNICATIONS
 from fedjax_srp.engine.simulate import simulate_seeds
 from fedjax_srp.history import History
 from fedjax_srp.report import page, panels, repeats, table
 from fedjax_srp.runs import judged
 from fedjax_srp.storage import writable
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-
-COMMUNICATIONS = (0, 1, 10)  # methods with and without doubling break even at 1 to 12
 PARALLEL_TRAININGS = 2  # since compiling one leaves a core idle
 OWN_PARTS = ("own_head", "own_representation")  # cheap evaluations, without training
 
@@ -58,10 +54,8 @@ class Demo(NamedTuple):
     """Results of a demo, all of them also in its folder."""
 
     histories: dict[str, list[History]]  # method -> one per seed
-    frame: pd.DataFrame  # see `report.table.comparison`
     target: table.Target
     text: str
-    figure: Figure
 
 
 def command(out: str = "runs/demo", seeds: int = 3, quick: bool = False, progress: bool = True) -> None:
@@ -130,13 +124,6 @@ def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: boo
             for waiting in begun:
                 waiting.cancel()
     target = table.common_target(histories)
-    frame = table.comparison(histories, target.accuracy, COMMUNICATIONS)
-    text = table.render(frame, target)
-    for together in trainings:
-        if len(together) > 1:
-            names = ", ".join(methods.label(method.name) for method in together)
-            text += f"\n{names}: one training, judged in several ways; seconds are those of all"
-    text += f"\n{PARALLEL_TRAININGS} trainings at a time, so that their seconds overlap" if len(trainings) > 1 else ""
     arguments = {"command": "demo", "seeds": seeds, **plan._asdict()}
     saved = []
     for name, runs in histories.items():
@@ -144,11 +131,13 @@ def run(out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: boo
             config = {**history.config, "seed": seed, "arguments": arguments}
             history = dataclasses.replace(history, config=config)
             saved.append(repeats.read(history.save(folder / name / f"seed_{seed}", target=target.accuracy)))
-    title = f"digits, {dataset.num_clients} clients"
-    compared = [page.Comparison(title, repeats.rows(saved), target, COMMUNICATIONS)]
-    drawn = panels.figure(histories, target, COMMUNICATIONS, title)
-    storage.replace(panels.files(folder, frame, text, lambda: drawn) | {folder / page.FILE: page.writer(compared)})
-    return Demo(histories, frame, target, text, drawn)
+    title, rows = f"digits, {dataset.num_clients} clients", repeats.rows(saved)
+    if len(trainings) > 1:
+        rows.notes.append(f"{PARALLEL_TRAININGS} trainings at a time, so that their seconds overlap")
+    compared = page.Comparison(title, rows, target, COMMUNICATIONS)
+    text, files = panels.files(compared, folder)
+    storage.replace(files | {folder / page.FILE: page.writer([compared])})
+    return Demo(histories, target, text)
 
 
 def _evaluations(method: Method) -> list[str]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedjax_srp import storage
-from fedjax_srp.commands.demo import COMMUNICATIONS
 from fedjax_srp.report import page, panels, repeats, table
-from fedjax_srp.report.panels import figure
 from fedjax_srp.run_folder import finished, unfinished
 
+COMMUNICATIONS = (0, 1, 10)  # in the demo, methods with and without doubling break even at 1 to 12
 _MAX_NAMED = 12  # unfinished runs in the message
 
 
@@ -62,15 +60,15 @@ def report(
     out_folder = storage.writable(out or folder)
     compared = page.compared(tasks, target, communications)
     suffixes, others = ([""], _suffixes(tasks)) if len(tasks) == 1 else (_suffixes(tasks), [""])
-    made = [_section(each, out_folder, suffix) for suffix, each in zip(suffixes, compared, strict=True)]
-    files = {out_folder / page.FILE: page.writer(compared)}
-    for _, of_task in made:
+    files, texts = {out_folder / page.FILE: page.writer(compared)}, []
+    for suffix, each in zip(suffixes, compared, strict=True):
+        text, of_task = panels.files(each, out_folder, suffix)
         files |= of_task
+        texts.append(f"{each.title}\n\n{text}\n\nwritten to {out_folder}: {', '.join(path.name for path in of_task)}")
     is_again = (out_folder / page.FILE).exists() and not (out_folder / "summary.json").exists()  # no run's own figure
     sets = [[out_folder / name.format(suffix) for name in panels.FILES] for suffix in others if is_again]
     old = [path for paths in sets if all(map(Path.is_file, paths)) for path in paths]  # else the user's
     storage.replace(files)
-    texts = [text for text, _ in made]
     texts.append(f"page    {out_folder / page.FILE}")
     if old:
         for path in old:
@@ -93,13 +91,3 @@ def report(
 def _suffixes(tasks: Iterable[str]) -> list[str]:
     words = [f"_{task.replace('/', '_')}" for task in tasks]
     return [f"{word}_{i}" if word in words[:i] else word for i, word in enumerate(words)]
-
-
-def _section(compared: page.Comparison, folder: Path, suffix: str) -> tuple[str, dict[Path, Callable[[Path], object]]]:
-    title, rows, target, communications = compared
-    histories = rows.histories
-    frame = table.comparison(histories, target.accuracy, communications, rows.twins)
-    text = "\n".join([table.render(frame, target), *rows.notes])
-    draw = functools.partial(figure, histories, target, communications, title)
-    files = panels.files(folder, frame, text, draw, suffix)
-    return f"{title}\n\n{text}\n\nwritten to {folder}: {', '.join(path.name for path in files)}", files

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from fedjax_srp import run_folder, storage
 from fedjax_srp.report import drawing, table
+from fedjax_srp.report.page.data import Comparison
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.figure import Figure
 
 HEIGHT, PANEL = 4.5, 3.9  # in inches: least height of the figure, and height without its legend
@@ -66,26 +66,22 @@ def figure(histories: table.Repeats, target: table.Target, communications: Seque
     return drawn
 
 
-def files(
-    folder: Path, frame: pd.DataFrame, text: str, draw: Callable[[], Figure], suffix: str = ""
-) -> dict[Path, Callable[[Path], object]]:
-    """Return path -> writer for the `FILES` of a comparison, for `storage.replace`; without figures if drawing fails.
+def files(compared: Comparison, folder: Path, suffix: str = "") -> tuple[str, dict[Path, Callable[[Path], object]]]:
+    """Return a comparison's table as text, and path -> writer of its `FILES`, for `storage.replace`.
 
-    Args:
-        folder: of the files.
-        frame: result of `table.comparison`.
-        text: result of `table.render`.
-        draw: makes the figure.
-        suffix: of the file names.
+    If drawing fails, there are no figures.
     """
+    histories, target = compared.rows.histories, compared.target
+    frame = table.comparison(histories, target.accuracy, compared.communications, compared.rows.twins)
+    text = "\n".join([table.render(frame, target), *compared.rows.notes])
     names = [name.format(suffix) for name in FILES]
-    once = functools.cache(draw)
     written = {names[0]: lambda path: path.write_text(text + "\n", "utf-8"), names[1]: storage.as_csv(frame)}
+    draw = functools.cache(lambda: figure(histories, target, compared.communications, compared.title))
     for name in names[2:]:
-        if (content := run_folder.image(once, name)) is None:
+        if (content := run_folder.image(draw, name)) is None:
             break
         written[name] = lambda path, content=content: path.write_bytes(content)
-    return {folder / name: writer for name, writer in written.items()}
+    return text, {folder / name: writer for name, writer in written.items()}
 
 
 def _cuts(groups_by_cost: Sequence[table.Repeats], target: float, costs: Sequence[float]) -> list[float | None]:

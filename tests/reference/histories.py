@@ -32,7 +32,7 @@ def without_figures(monkeypatch):
     """Write runs and reports without their figures, which take most of the time."""
     figure = SimpleNamespace(savefig=lambda *_, **__: None)
     monkeypatch.setattr(History, "plot", lambda *_: figure)
-    monkeypatch.setattr("fedjax_srp.commands.report.figure", lambda *_: figure)
+    monkeypatch.setattr("fedjax_srp.report.panels.figure", lambda *_: figure)
 
 
 def without_rounds(monkeypatch):
