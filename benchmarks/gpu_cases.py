@@ -211,7 +211,7 @@ def _warm(folder: Path, world: Workload, how: Options) -> tuple[Rounds, dict[str
 def _program_facts(run: Rounds) -> dict[str, Any]:
     """Compile time, layout and memory of a program."""
     return {
-        "compile_seconds": run.program.shared.compile_seconds,
+        "compile_seconds": run.program.compile_seconds,
         "compilation_cache": bool(jax.config.jax_compilation_cache_dir and jax.config.jax_enable_compilation_cache),
         **{field: value for field, value in run.layout._asdict().items() if field != "devices"},
         "working_bytes": run.working_bytes,

@@ -81,7 +81,7 @@ class Rounds:
         self.root, self.data = run.placed(key if run.num_seeds is None else jax.random.split(key, run.num_seeds))
         self.state = self.program.start(self.root, self.data).state
         self()
-        self.compile_seconds = self.program.shared.compile_seconds
+        self.compile_seconds = self.program.compile_seconds
         self.working_bytes = self.program.working_bytes(length, self.state, self.root, self.data)
 
     def __call__(self) -> None:

@@ -107,11 +107,10 @@ class Function(NamedTuple):
 
 
 class Shared:
-    """Traces and compiled functions that programs of equal specs share, with their number and time."""
+    """Traces and compiled functions that programs of equal specs share, with the number of traces."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()  # of tracing and compiling: a second thread waits, and finds the result
-        self.compile_seconds = 0.0
         self.num_traces = 0
         self.lowered: dict[Any, jax.stages.Lowered] = {}
         self.compiled: dict[Any, jax.stages.Compiled] = {}  # least recently used first
@@ -124,11 +123,13 @@ class Program:
         parts: of the simulation, their leaves as arrays.
         shared: traces and compiled functions, shared with programs of equal specs.
         announce: called with a function's name; returns a context that is open while it is traced or compiled.
+        compile_seconds: of tracing and compiling, and of waiting for another thread that does so.
     """
 
     def __init__(self, spec: Spec, shared: Shared, parts: Parts):
         self.spec, self.shared, self.parts = spec, shared, jax.tree.map(jnp.asarray, parts)
         self.announce: Callable[[Any], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+        self.compile_seconds = 0.0
 
     @functools.cached_property
     def _placed(self) -> Parts:
@@ -141,7 +142,7 @@ class Program:
         """
         start, args = self._start(), (root, self._placed, data)
         signature, shared = _signature(start.name, args), self.shared
-        with shared.lock:
+        with self._lock(start):
             if followed_by is not None and signature not in shared.compiled:
                 lowered = self._lower(start, args)
                 with futures.ThreadPoolExecutor(1) as thread:
@@ -243,12 +244,23 @@ class Program:
         begin = time.perf_counter()
         with self.announce(function.name):
             yield
-        self.shared.compile_seconds += time.perf_counter() - begin
+        self.compile_seconds += time.perf_counter() - begin
+
+    @contextlib.contextmanager
+    def _lock(self, function: Function) -> Iterator[None]:
+        """Hold the lock of the shared functions."""
+        if not self.shared.lock.acquire(blocking=False):
+            with self._timed(function):
+                self.shared.lock.acquire()
+        try:
+            yield
+        finally:
+            self.shared.lock.release()
 
     def _lower(self, function: Function, args: tuple[Any, ...]) -> jax.stages.Lowered:
         """Trace a function for arguments of these shapes; the trace is kept until it is compiled."""
         signature, shared = _signature(function.name, args), self.shared
-        with shared.lock:
+        with self._lock(function):
             if signature not in shared.lowered:
                 if function.donates:  # by shapes, so that a trace before the start has the same text
                     args = (self._shapes(args[0]), *args[1:])
@@ -275,7 +287,7 @@ class Program:
 
     def _compile(self, function: Function, args: tuple[Any, ...]) -> jax.stages.Compiled:
         signature, shared = _signature(function.name, args), self.shared
-        with shared.lock:
+        with self._lock(function):
             if signature in shared.compiled:
                 shared.compiled[signature] = shared.compiled.pop(signature)  # the newest in use
             else:

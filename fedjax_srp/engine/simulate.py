@@ -291,7 +291,6 @@ def _run(
     begin = time.perf_counter()
     compiled = run.program()
     compiled.announce = bar.compiling
-    compiled_before = compiled.shared.compile_seconds
     root, data = run.placed(root)
     hash_of_start = None if checkpoint_dir is None else compiled.start_fingerprint(root, data)
     first = limits.next_evaluation(0) if checkpoint_dir is None else limits.eval_every
@@ -319,10 +318,10 @@ def _run(
         length = limits.next_evaluation(completed) - completed
         if not rounds_run:
             memory.check_working(run, compiled.working_bytes(length, state, root, data))
-        compile_before, segment_begin = compiled.shared.compile_seconds, time.perf_counter()
+        compile_before, segment_begin = compiled.compile_seconds, time.perf_counter()
         state, segment = compiled.segment(length, state, root, data)
         records.add(flat_records(jax.device_get(segment), run.layout.num_clients, batched=run.num_seeds is not None))
-        run_seconds += time.perf_counter() - segment_begin - (compiled.shared.compile_seconds - compile_before)
+        run_seconds += time.perf_counter() - segment_begin - (compiled.compile_seconds - compile_before)
         check_cohorts(run.policy, segment.faults, completed + 1)
         check_times(run.clock, "round", records.last["compute_time"], completed + 1)
         completed, rounds_run = completed + length, rounds_run + length
@@ -340,7 +339,7 @@ def _run(
 
     timings = {
         "host_seconds": time.perf_counter() - begin,
-        "compile_seconds": compiled.shared.compile_seconds - compiled_before,
+        "compile_seconds": compiled.compile_seconds,
         "seconds_per_round": run_seconds / rounds_run if rounds_run else float("nan"),
     }
     return histories(run, limits, root, results_so_far(timings))

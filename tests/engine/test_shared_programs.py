@@ -1,7 +1,10 @@
 """Parts that differ only in floats share one program; any other difference compiles again."""
 
+import contextlib
 import dataclasses
 import hashlib
+import threading
+import time
 from concurrent import futures
 
 import jax
@@ -204,6 +207,29 @@ def test_threads_with_equal_parts_compile_once():
     for seed, run in zip(seeds, runs, strict=True):
         alone = simulate(algorithm, FEW, key=jax.random.key(seed))
         assert_same_bits(run.server_state, alone.server_state)
+
+
+def test_waiting_for_another_thread_that_compiles_counts_as_compiling():
+    algorithm, begun, resume = counting(), threading.Event(), threading.Event()
+    prepared = prepare(Request(algorithm, FEW, devices=1))
+    other = prepared.program()
+
+    @contextlib.contextmanager
+    def pause(name):
+        begun.set()
+        assert resume.wait(60)
+        yield
+
+    other.announce = pause
+    with futures.ThreadPoolExecutor(2) as threads:
+        compiling = threads.submit(other.start, *prepared.placed(KEY))
+        assert begun.wait(60)
+        time.sleep(1)
+        waiting = threads.submit(simulate, algorithm, FEW)
+        time.sleep(1)
+        resume.set()
+        compiling.result()
+    assert 0 < waiting.result().compile_seconds <= waiting.result().host_seconds
 
 
 def test_every_float_of_every_method_is_an_argument():
