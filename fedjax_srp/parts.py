@@ -27,13 +27,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.tree_util import GetAttrKey
+from jax.tree_util import GetAttrKey, keystr
 
 from fedjax_srp._checks import LEAF, STATIC, as_annotated, evaluate, is_array_type, is_key, is_part, short, types_of
 
 T = TypeVar("T")
 Static = Annotated[T, STATIC]  # a float that shapes the program, e.g. `Static[float]`
 Leaf = Annotated[T, LEAF]  # a pytree of another kind
+_dotted = functools.partial(keystr, simple=True, separator=".")  # of a path in a pytree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -317,10 +318,6 @@ def _check_hashable(self: Any) -> None:
 def values_of(given: Any) -> dict[str, Any]:
     """Return dotted name, such as "training.optimizer.learning_rate" -> leaf of a part."""
     return {_dotted(path): leaf for path, leaf in jax.tree.leaves_with_path(given)}
-
-
-def _dotted(path: tuple[Any, ...]) -> str:
-    return ".".join(str(getattr(key, "name", getattr(key, "key", getattr(key, "idx", key)))) for key in path)
 
 
 def with_values(given: T, values: Mapping[str, Any]) -> T:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from flax.traverse_util import flatten_dict
 
 from fedjax_srp._checks import nearest, short
 from fedjax_srp.base import Clock, FederatedAlgorithm, Method, ParticipationPolicy
@@ -115,14 +116,9 @@ def read(path: str | Path) -> tuple[Spec, dict[str, Any]]:
     return Spec(_flat(options), _flat(axes), variants, [_flat(rule) for rule in exclude]), found
 
 
-def _flat(table: Any, before: str = "") -> Any:
+def _flat(table: Any) -> Any:
     """Join the keys of nested tables with dots, since TOML reads unquoted dotted keys as tables."""
-    if not isinstance(table, Mapping):
-        return table
-    found: dict[str, Any] = {}
-    for name, value in table.items():
-        found |= _flat(value, f"{before}{name}.") if isinstance(value, Mapping) else {f"{before}{name}": value}
-    return found
+    return flatten_dict(table, sep=".") if isinstance(table, dict) else table
 
 
 class Problems:

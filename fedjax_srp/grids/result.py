@@ -243,8 +243,7 @@ def _with_names(value: Any) -> Any:
 
 
 def _or_recorded(given: float | None, history: History, option: str) -> Any:
-    recorded = {"communication": 0.0, "target": None} | history.config.get("arguments", {})
-    return recorded[option] if given is None else given
+    return history.config["arguments"][option] if given is None else given
 
 
 def _of_one_type(cells: dict[str, object]) -> dict[str, object]:
