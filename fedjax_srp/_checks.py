@@ -199,6 +199,16 @@ def evaluate(hints: Mapping[str, Any], scope: Mapping[str, Any]) -> dict[str, An
     return found
 
 
+def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the annotations of a function that can be evaluated."""
+    inner = inspect.unwrap(function)
+    if isinstance(inner, functools.partial):
+        return hints_of(inner.func)
+    annotations = inspect.get_annotations(inner) if inspect.isroutine(inner) else {}
+    found = evaluate(annotations, getattr(inner, "__globals__", {}))
+    return {name: hint for name, hint in found.items() if not isinstance(hint, str)}
+
+
 def is_array_type(kind: Any) -> bool:
     """Return True for array types."""
     origin = typing.get_origin(kind) or kind
@@ -212,15 +222,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     classes; but entries of sequences are not checked, and floats may be infinite. NumPy's numbers are accepted.
     """
     signature = inspect.signature(function)
-    named = {
-        name: Any if parameter.annotation is parameter.empty else parameter.annotation
-        for name, parameter in signature.parameters.items()
-        if parameter.kind.name not in ("VAR_KEYWORD", "VAR_POSITIONAL")
-    }
-
-    @functools.cache  # at the first call, when types defined below the function exist
-    def hints() -> dict[str, Any]:
-        return evaluate(named, inspect.unwrap(function).__globals__)
+    named = [name for name, p in signature.parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    hints = functools.cache(lambda: hints_of(function))  # at the first call, when types defined below it exist
 
     @functools.wraps(function)
     def make(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -230,10 +233,10 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
             hint = nearest(next((name for name in kwargs if name not in named), ""), named)
             raise TypeError(f"{function.__qualname__}(): {error}{hint}") from None
         for name, value in bound.arguments.items():
-            if named.get(name) == "Key":
+            if signature.parameters[name].annotation == "Key":
                 check_key(name, value)
-            elif name in named and not isinstance(hint := hints()[name], str):
-                bound.arguments[name] = as_annotated(name, value, hint, is_field=False)
+            elif name in named:
+                bound.arguments[name] = as_annotated(name, value, hints().get(name, Any), is_field=False)
         return function(*bound.args, **bound.kwargs)
 
     return make
@@ -377,21 +380,17 @@ def _is_array(value: Any) -> bool:
 
 
 _SEQUENCES = (tuple, list, Sequence)
-_SEQUENCE = "a sequence, e.g. a list", _is_sequence
-_PATH = "a path", lambda value: isinstance(value, str | os.PathLike)
-_MAPPING = "a mapping", lambda value: isinstance(value, Mapping)
-_KINDS: Mapping[Any, tuple[str, Callable[[Any], bool]]] = {
+_KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
     bool: ("a flag, True or False", lambda value: isinstance(value, bool)),
     float: ("a number", is_number),
     str: ("a string", lambda value: isinstance(value, str)),
-    Path: _PATH,
-    os.PathLike: _PATH,
     Callable: ("a function", callable),
     np.ndarray: ("an array without a mask", _is_array),
     jax.Array: ("an array", lambda value: isinstance(value, jax.Array | np.ndarray | np.generic)),
-    Mapping: _MAPPING,
-    dict: _MAPPING,
-} | dict.fromkeys((*_SEQUENCES, Iterable, Collection), _SEQUENCE)
+}
+_KINDS |= dict.fromkeys((Path, os.PathLike), ("a path", lambda value: isinstance(value, str | os.PathLike)))
+_KINDS |= dict.fromkeys((Mapping, dict), ("a mapping", lambda value: isinstance(value, Mapping)))
+_KINDS |= dict.fromkeys((*_SEQUENCES, Iterable, Collection), ("a sequence, e.g. a list", _is_sequence))
 
 
 def is_ours(error: BaseException) -> bool:

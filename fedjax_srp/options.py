@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Union
 
 from fedjax_srp import parts
-from fedjax_srp._checks import as_annotated, check_known, checked, evaluate, short
+from fedjax_srp._checks import as_annotated, check_known, checked, hints_of, short
 
 REQUIRED = inspect.Parameter.empty
 _PLAIN = (bool, int, float, str, type(None))
@@ -72,11 +72,16 @@ def written(maker: Callable[..., Any], leave_out: Collection[str] = (), **defaul
     return {name: option._replace(default=defaults.get(name, option.default)) for name, option in found.items()}
 
 
+def without_partial(maker: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the class or function of a `functools.partial`, and any other maker as it is."""
+    return maker.func if isinstance(maker, functools.partial) else maker
+
+
 @functools.lru_cache(maxsize=512)
 def options_of(maker: Callable[..., Any]) -> dict[str, Option]:
     """Return short name -> option of a class of parts or of a function that makes a part."""
     fixed = maker.keywords if isinstance(maker, functools.partial) else {}
-    inner = maker.func if isinstance(maker, functools.partial) else maker
+    inner = without_partial(maker)
     found = _of_class(inner) if parts.is_part(inner) else _of_function(inner)
     found = [option for option in found if option.path.partition(".")[0] not in fixed]
     number = collections.Counter(option.field for option in found if not option.is_optional)
@@ -114,20 +119,12 @@ def _within(hint: Any, value: Any) -> tuple[Any, bool]:
 
 def _of_function(function: Callable[..., Any]) -> list[Option]:
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    texts, hints = argument_help(function), _hints(function)
+    texts, hints = argument_help(function), hints_of(function)
     return [
         Option(name, hints.get(name, Any), parameter.default, texts.get(name, ""))
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind in named
     ]
-
-
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations that resolve; others may use names imported only for type checkers."""
-    if not inspect.isroutine(function):
-        return {}
-    found = evaluate(inspect.get_annotations(inspect.unwrap(function)), inspect.unwrap(function).__globals__)
-    return {name: hint for name, hint in found.items() if not isinstance(hint, str)}
 
 
 @functools.lru_cache(maxsize=512)
@@ -155,7 +152,7 @@ def build(maker: Callable[..., Any], given: Mapping[str, Any], *args: Any, **fix
             raise ValueError(
                 f"{path.rpartition('.')[2]}: the {whole} that is given has its own; leave one of the two out"
             )
-    inner: Any = maker.func if isinstance(maker, functools.partial) else maker
+    inner: Any = without_partial(maker)
     if not parts.is_part(inner):
         return maker(*args, **fixed, **paths)
     names = [field.name for field in dataclasses.fields(inner)]
@@ -244,7 +241,7 @@ def checked_maker(
             inspect.signature(maker).bind(*[None] * given)
         except TypeError as error:
             raise ValueError(f"{called}: {error}; it gets {given} arguments, its options must have defaults") from None
-    if isinstance(maker, type):
+    if isinstance(without_partial(maker), type):
         return maker
 
     checking = checked(maker)

@@ -1,5 +1,6 @@
 """Methods and policies of a user: registration by one function and one row, and their options."""
 
+import functools
 import sys
 from typing import Annotated
 
@@ -114,7 +115,7 @@ def slowest(m: int = 2, k: float = 0.5):
     return Slowest(k=k, m=m)
 
 
-@pytest.mark.parametrize("maker", [slowest, Slowest])
+@pytest.mark.parametrize("maker", [slowest, Slowest, functools.partial(slowest), functools.partial(Slowest)])
 def test_users_policies_have_names_and_options(maker):
     srp.methods.register_participation("slowest", maker)
     method = srp.methods.get("fedrep", dataset=SHAPES, participation="slowest", m=3, k=0.25)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import functools
 import itertools
 import numbers
 from collections.abc import Callable, Collection, Mapping
@@ -15,7 +14,7 @@ from fedjax_srp.base import ParticipationPolicy
 from fedjax_srp.description import describe
 from fedjax_srp.methods.table import POLICIES, RECIPES, Factory, recipe
 from fedjax_srp.models import SplitModel
-from fedjax_srp.options import REQUIRED, Option, build, options_of
+from fedjax_srp.options import REQUIRED, Option, build, options_of, without_partial
 
 ANY_MODEL_OPTIONS = ("augment", "initialization")  # of `models.get`, also for models given as objects
 MODEL_OPTIONS = ("head_layers", *ANY_MODEL_OPTIONS)  # for all models by name
@@ -96,7 +95,7 @@ class Choice(NamedTuple):
     def floats(self) -> dict[str, float]:
         """Return the options that are arguments of the method's program: other values need no recompilation."""
         record, known, factory = self.record(), self.route.algorithm, self.route.factory
-        is_class = parts.is_part(factory.func if isinstance(factory, functools.partial) else factory)
+        is_class = parts.is_part(without_partial(factory))
         leaves = {n: record[n] for n in record if is_class and n in known and parts.is_leaf(known[n].hint)}
         numeric = {n: value for n, value in leaves.items() if isinstance(value, numbers.Real) and is_number(value)}
         # an integer stays one where the annotation allows it, and has a program of its own
@@ -192,5 +191,5 @@ def _readers() -> dict[str, list[str]]:
 
 def name_of(maker: Callable[..., Any]) -> str:
     """Return the name of a maker of parts: a class's `name`, or a function's name."""
-    inner = maker.func if isinstance(maker, functools.partial) else maker
+    inner = without_partial(maker)
     return str(getattr(inner, "name" if parts.is_part(inner) else "__name__", type(inner).__name__))

@@ -17,7 +17,7 @@ from fedjax_srp.base import Clock, FederatedAlgorithm, FederatedSource, Method, 
 from fedjax_srp.description import describe, describe_data, unknowns
 from fedjax_srp.engine.outcome import data_checksum
 from fedjax_srp.models import SplitModel
-from fedjax_srp.options import REQUIRED, build
+from fedjax_srp.options import REQUIRED, build, without_partial
 from fedjax_srp.participation import Full
 from fedjax_srp.parts import values_of
 from fedjax_srp.report import table
@@ -201,7 +201,7 @@ class Run:
         rest = {name: value for name, value in self.record.items() if name not in left_out}
         if self.choice is not None:
             structure: Any = self.choice.route.factory
-            if not decides and judged.chooses_evaluation(getattr(structure, "func", structure)):
+            if not decides and judged.chooses_evaluation(without_partial(structure)):
                 rest.pop(judged.EVALUATION, None)
                 if getattr(structure, "keywords", {}).keys() == {judged.EVALUATION}:
                     structure = structure.func
