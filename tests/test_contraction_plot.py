@@ -77,8 +77,3 @@ def test_runs_without_a_prediction_are_refused(case):
     histories, message = REFUSED[case]
     with pytest.raises(ValueError, match=message):
         plots.contraction_over_run(histories, 0.05)
-
-
-def test_an_impossible_rate_is_refused():
-    with pytest.raises(ValueError, match=r"a=0\.5 must be at most 0.25"):
-        plots.contraction_over_run(run(), 0.5)

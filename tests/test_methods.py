@@ -1,7 +1,6 @@
 """Methods compared with SRPFL's paper and code: layers, evaluations, cohorts, defaults, options."""
 
 import dataclasses
-import doctest
 import functools
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 from method_helpers import SHAPES, algorithm_of, cohort_sizes, record, steps_of
 
 import fedjax_srp as srp
-from fedjax_srp.methods import build, options, own, table
 from fedjax_srp.options import values_of
 
 BY_CRITERION = {"flanp", "flanp_fednova", "flanp_fedavg_criterion"}  # stages end by what is learned
@@ -55,11 +53,6 @@ DEFAULTS = {  # of a method, or of its algorithm, beside the common ones
 @pytest.fixture(params=srp.methods.names())
 def name(request):
     return request.param
-
-
-def test_examples_of_the_package_run():
-    for module in (build, options, own, table):
-        assert doctest.testmod(module).failed == 0
 
 
 def test_who_takes_part(name):
