@@ -5,6 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 
+def share_of(count: int, fraction: float) -> int:
+    """Return a fraction of `count`, rounded, but at least one and at most all but one."""
+    return min(max(1, round(fraction * count)), count - 1)
+
+
 def apportion(total: int, weights: np.ndarray) -> np.ndarray:
     """Split `total` into integers proportional to weights (largest remainders), all positive if total >= len(weights).
 

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
+from fedjax_srp.data._counts import share_of
 from fedjax_srp.data.arrays import pad
 from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.partition import Fraction
@@ -42,7 +43,7 @@ def holdout(data: FederatedData, fraction: Fraction = 0.2, seed: Annotated[int, 
         (60, 48, 12)
     """
     counts = np.asarray(data.train_counts)
-    sizes = np.where(counts > 1, np.clip(np.rint(fraction * counts).astype(int), 1, np.maximum(counts - 1, 1)), 0)
+    sizes = np.array([share_of(count, fraction) for count in counts.tolist()])
     if not sizes.any():
         raise ValueError("data: no client has two training examples, so none can be held out; give clients more data")
     if single := np.count_nonzero(sizes == 0):
@@ -94,7 +95,7 @@ def holdout_clients(
         >>> train.num_clients, new.num_clients
         (16, 4)
     """
-    size = min(max(1, round(fraction * data.num_clients)), data.num_clients - 1)
+    size = share_of(data.num_clients, fraction)
     if size < 1:
         raise ValueError("data: has a single client, so none can be held out; load more clients")
     rng = np.random.default_rng([zlib.crc32(b"holdout_clients"), seed])

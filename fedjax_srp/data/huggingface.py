@@ -14,6 +14,7 @@ import numpy as np
 
 from fedjax_srp._checks import check_integer, check_known, checked, short
 from fedjax_srp.data import text
+from fedjax_srp.data._counts import share_of
 from fedjax_srp.data.arrays import as_array, from_arrays
 from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.partition import Fraction
@@ -154,5 +155,5 @@ def _draw_test_rows(groups: np.ndarray, fraction: float, seed: int) -> np.ndarra
     is_test = np.zeros(len(groups), bool)
     for group in np.unique(groups):
         rows = rng.permutation(np.flatnonzero(groups == group))
-        is_test[rows[: min(max(1, round(fraction * len(rows))), len(rows) - 1)]] = True
+        is_test[rows[: share_of(len(rows), fraction)]] = True
     return is_test

@@ -28,6 +28,7 @@ from fedjax_srp.data._counts import (
     draw_examples,
     reserve_classes,
     shard_size,
+    share_of,
     split,
 )
 from fedjax_srp.data.arrays import check_rows
@@ -131,7 +132,7 @@ def consecutive(
     """
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
     classes = classes_in_both_splits(y_train, y_test, classes_per_client)
-    num_test = min(max(1, round(examples_per_class * test_fraction)), examples_per_class - 1)
+    num_test = share_of(examples_per_class, test_fraction)
     steps = np.arange(len(classes)) - np.arange(num_clients)[:, None]  # from a client's first class
     is_owner = steps % len(classes) < classes_per_client
     return _draw_shards(y_train, y_test, classes, is_owner, seed, (examples_per_class - num_test, num_test))
