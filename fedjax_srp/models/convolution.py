@@ -30,7 +30,7 @@ def resolve(strategy: str, kernel_shape: Sequence[int] = (5, 5, 64, 64)) -> str:
     check_choice("convolution", strategy, get_args(Strategy))
     height, width, channels, _ = kernel_shape
     fits = max(height, width) <= len(POINTS)
-    pays = fits and channels >= WINOGRAD_CHANNELS and height * width > 1
+    pays = fits and channels >= WINOGRAD_CHANNELS and min(height, width) > 1  # tiles have 6 rows and 6 columns
     if strategy == "winograd" and not fits:
         raise ValueError(
             f"convolution='winograd' takes kernels up to {len(POINTS)}, not {height} x {width}; use 'auto'"
@@ -161,21 +161,21 @@ def _same_padding(length: int, size: int, stride: int) -> tuple[int, int]:
 
 
 class Convolution(nn.Module):
-    """A convolution by `convolve`; images without a channel axis get one.
+    """A convolution of images or series by `convolve`; examples without a channel axis get one.
 
     Attributes:
         channels: n, width of the output.
-        kernel_size: (height, width).
+        kernel_size: (height, width) for images, (length,) for series.
         strategy: of `convolve`.
         param_dtype: of kernel and bias.
-        padding: "VALID" for none, unlike flax's `nn.Conv`, whose default is "SAME": zeros around the image, so that it
-            keeps its size; or the number of rows and columns of zeros on each side.
-        stride: of the windows, in both directions.
+        padding: "VALID" for none, unlike flax's `nn.Conv`, whose default is "SAME": zeros around the example, so that
+            it keeps its size; or the number of rows and columns of zeros on each side.
+        stride: of the windows, in all directions.
         use_bias: add a bias.
     """
 
     channels: int
-    kernel_size: tuple[int, int] = (5, 5)
+    kernel_size: tuple[int, int] | tuple[int] = (5, 5)
     strategy: str = "auto"
     param_dtype: Any = jnp.float32
     kernel_init: Callable[..., Array] = nn.initializers.lecun_normal()
@@ -185,15 +185,24 @@ class Convolution(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """(batch, h, w) or (batch, h, w, c) -> (batch, h', w', channels)."""
-        x = x[..., None] if x.ndim == 3 else x
-        zeros = [_same_padding(n, size, self.stride) for n, size in zip(x.shape[1:3], self.kernel_size, strict=True)]
+        """(batch, h, w) or (batch, h, w, c) -> (batch, h', w', channels); series have no w."""
+        axes = len(self.kernel_size)
+        if x.ndim - 1 not in (axes, axes + 1) or axes not in (1, 2):
+            raise ValueError(
+                f"kernel_size={self.kernel_size} does not fit examples of shape {x.shape[1:]}; "
+                "give (height, width) for images, (length,) for series"
+            )
+        x = x[..., None] if x.ndim - 1 == axes else x
+        zeros = [_same_padding(n, size, self.stride) for n, size in zip(x.shape[1:-1], self.kernel_size, strict=True)]
         if self.padding != "SAME":
-            zeros = [(check_integer("padding", 0 if self.padding == "VALID" else self.padding, 0),) * 2] * 2
+            zeros = [(check_integer("padding", 0 if self.padding == "VALID" else self.padding, 0),) * 2] * axes
         x = jnp.pad(x, ((0, 0), *zeros, (0, 0))) if any(map(any, zeros)) else x
         shape = (*self.kernel_size, x.shape[-1], self.channels)
         kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
-        out = convolve(x, kernel, self.strategy, self.stride)
+        if axes == 2:
+            out = convolve(x, kernel, self.strategy, self.stride)
+        else:  # images of width 1
+            out = convolve(x[:, :, None], kernel[:, None], self.strategy, self.stride)[:, :, 0]
         if not self.use_bias:
             return out
         bias = self.param("bias", nn.initializers.zeros, (self.channels,), self.param_dtype)

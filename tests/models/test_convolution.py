@@ -111,6 +111,7 @@ def test_auto_is_the_measured_choice_on_cpus_and_gpus_and_xla_elsewhere(monkeypa
     assert resolve("auto", (5, 5, 3, 64)) == "patches"  # too few channels for Winograd
     assert resolve("auto", (5, 5, 64, 64)) == "winograd"
     assert resolve("auto", (1, 1, 64, 64)) == "patches"  # a product of matrices already
+    assert resolve("auto", (5, 1, 64, 64)) == "patches"  # tiles would be 6 wide
     assert resolve("auto", (7, 7, 64, 64)) == "patches"
     for backend, expected in {"gpu": "patches", "tpu": "xla"}.items():
         monkeypatch.setattr(convolution.jax, "default_backend", lambda backend=backend: backend)

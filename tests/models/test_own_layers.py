@@ -151,11 +151,13 @@ def test_a_model_needs_layers():
 
 
 @pytest.mark.parametrize(("stride", "strategy"), [(1, "auto"), (2, "auto"), (3, "auto"), (2, "xla")])
-@pytest.mark.parametrize(("padding", "size"), [("VALID", (2, 4)), ("SAME", (3, 3)), ("SAME", (5, 1)), (1, (3, 3))])
+@pytest.mark.parametrize(
+    ("padding", "size"), [("VALID", (2, 4)), ("SAME", (3, 3)), ("SAME", (5, 1)), (1, (3, 3)), ("SAME", (5,)), (1, (4,))]
+)
 def test_convolutions_and_their_gradients_agree_with_flax(padding, size, stride, strategy):
-    x = jax.random.normal(KEY, (2, 9, 8, 3))
+    x = jax.random.normal(KEY, (2, 9, 8, 3) if len(size) == 2 else (2, 9, 3))
     ours = srp.models.Convolution(4, size, strategy, padding=padding, stride=stride)
-    flaxs = nn.Conv(4, size, (stride, stride), padding=padding)
+    flaxs = nn.Conv(4, size, stride, padding=padding)
 
     def both(params, module):
         outputs, pull = jax.vjp(module.apply, params, x)
@@ -163,6 +165,12 @@ def test_convolutions_and_their_gradients_agree_with_flax(padding, size, stride,
 
     both, params = jax.jit(both, static_argnums=1), jax.jit(flaxs.init)(KEY, x)
     assert_close(both(params, ours), both(params, flaxs), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("size", "shape"), [((5,), (9, 9, 3)), ((3, 3), (9,)), ((2, 2, 2), (9, 9, 9))])
+def test_kernels_that_do_not_fit_the_examples_are_refused(size, shape):
+    with refused(rf"kernel_size=\({size[0]}.* does not fit examples of shape \({shape[0]}.*; give \(height, width\)"):
+        srp.models.Convolution(4, size).init(KEY, jnp.zeros((2, *shape)))
 
 
 def images(y):
