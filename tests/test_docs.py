@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sklearn.metrics import f1_score
 
 import fedjax_srp as srp
 from fedjax_srp.commands import cli
@@ -216,7 +217,7 @@ def test_answers_with_code_run(name, tmp_path, monkeypatch):
     namespace: dict = {"data": srp.data.load("digits", num_clients=20, classes_per_client=3)}
     text = (ROOT / f"docs/{name}.md").read_text().replace('"cifar10", num_clients=100, classes_per_client=5', "DIGITS")
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    assert len(blocks) == {"faq": 8, "data": 5, "kernel": 6, "models": 6}[name]
+    assert len(blocks) == {"faq": 8, "data": 6, "kernel": 6, "models": 6}[name]
     for block in blocks:
         if "DIGITS" not in block:  # needs CIFAR-10
             exec(compile(block, f"docs/{name}.md", "exec"), namespace)
@@ -234,6 +235,16 @@ def test_answers_with_code_run(name, tmp_path, monkeypatch):
         assert history.test_count.tolist() == [25] * 20
         assert 0 < history.mean_accuracy[-1] < 0.2 < np.var(np.sin(namespace["x"][..., 0]))
         assert "squared error" in repr(history)
+        held_out = srp.data.holdout(namespace["scored"])
+        algorithm = srp.algorithms.FedAvg(srp.models.MLP((8,), num_classes=4, hidden=(3,)), fine_tune_epochs=1)
+        history = srp.simulate(algorithm, held_out, num_rounds=1, key=jax.random.key(0), progress=False)
+        assert (history.score_name, history.judged_on) == ("macro F1", "validation")
+        for client in range(held_out.num_clients):
+            test = held_out.test_client(jnp.int32(client))
+            said, y = (test.x @ jnp.eye(8, 4)).argmax(-1), test.y[: test.count]
+            truth = f1_score(y, said[: test.count], labels=np.unique(y), average="macro", zero_division=0)
+            score = held_out.score(lambda x: x @ jnp.eye(8, 4), test)
+            np.testing.assert_allclose(score, (truth, 1), rtol=1e-6)
     if name == "kernel":
         pairs = zip(namespace["rates"].tolist(), namespace["keys"], strict=True)
         alone = [namespace["run"](namespace["federation"](rate), key) for rate, key in pairs]

@@ -13,6 +13,8 @@ from jax.core import Tracer
 
 from fedjax_srp.base import Array, Examples, Predict
 
+STATIC = ("name", "num_classes")
+
 
 def register(cls: type[Any], *static: str) -> None:
     """Register a dataclass of data as a pytree: `static` fields are not leaves, transformations drop `options`."""
@@ -28,7 +30,8 @@ class FederatedData:
     `train_counts[i]` on, row i of `train_indices` holds valid but meaningless indices. Images may stay uint8 on the
     device: a model gets `x.astype(float) * scale + offset`, computed when examples are gathered.
 
-    Build it with `from_arrays` or `load`, which check their arguments; the class does not.
+    Build it with `from_arrays` or `load`, which check their arguments; the class does not. A subclass may override
+    `score` and declare `score_name` and `smaller_is_better`; it adds no fields.
 
     Attributes:
         x_train: (n_train, ...) inputs.
@@ -60,6 +63,9 @@ class FederatedData:
     name: str
     num_classes: int
     options: Mapping[str, Any] | None = None
+
+    def __init_subclass__(cls) -> None:
+        register(cls, *STATIC)
 
     @property
     def num_clients(self) -> int:
@@ -130,7 +136,7 @@ class FederatedData:
         )
 
 
-register(FederatedData, "name", "num_classes")
+register(FederatedData, *STATIC)
 
 
 def take(array: Array, ids: Array) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import jax.numpy as jnp
@@ -12,19 +11,15 @@ from numpy.typing import ArrayLike
 from fedjax_srp._checks import checked
 from fedjax_srp.base import Array, Examples
 from fedjax_srp.data.arrays import as_array, pad
-from fedjax_srp.data.federated import FederatedData, register
+from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.parts import Count
 
 
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class NextTokens(FederatedData):
     """The result of `next_tokens`: `FederatedData` whose labels are (n, length), 0 for padding."""
 
     def _is_label(self, test: Examples) -> Array:
         return super()._is_label(test)[:, None] & (test.y > 0)
-
-
-register(NextTokens, "name", "num_classes")
 
 
 @checked

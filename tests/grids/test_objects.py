@@ -19,7 +19,6 @@ from reference.small import refused
 import fedjax_srp as srp
 from fedjax_srp import description, storage
 from fedjax_srp.base import Examples
-from fedjax_srp.data.federated import register
 from fedjax_srp.grids import units
 from fedjax_srp.grids.points import Spec, points
 from fedjax_srp.grids.work import Worker
@@ -273,14 +272,10 @@ def test_objects_that_cannot_be_pickled_are_refused_in_one_line(tmp_path):
         srp.grid(options=OPTIONS | {"method": Local(MODEL), "data": DATA}, out=tmp_path, workers=1, progress=False)
 
 
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Recalled(srp.data.FederatedData):
     """Data whose scores have another name."""
 
     score_name: ClassVar[str] = "recall"
-
-
-register(Recalled, "name", "num_classes")
 
 
 def test_data_of_the_same_arrays_are_told_apart_by_how_they_are_scored():
