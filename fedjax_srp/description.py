@@ -35,9 +35,11 @@ CODE = "source code"  # key: checksum of the code of a user's class or function
 _PACKAGE = __name__.partition(".")[0]
 _STATELESS = (type(None), type, types.ModuleType)  # `__self__` of functions, class methods and builtins
 _VALUES = (bool, int, float, str, tuple, list, dict, np.ndarray)  # constants of a class of a notebook
+_NUMBERS = (bool, int, float, tuple, list, np.ndarray, np.generic, jax.Array)  # that a function reads from its module
 _MAX_ENTRIES = 16  # of an array that is recorded in full; of longer ones, shape and checksum
 _LIBRARIES = ("optax", "jax.nn", "fedjax_srp.models")  # their public functions can be rebuilt
 _KNOWN_PACKAGES = {_PACKAGE, "builtins", "equinox", "flax", "jax", "numpy", "optax"}  # no checksum of their code
+_WITHOUT_CODE = {*_KNOWN_PACKAGES, *sys.stdlib_module_names}  # a user's file may have the name of a module in them
 _STANDARD_LIBRARY = os.path.dirname(os.__file__)  # by path, since a user's file may have the name of a module in it
 
 
@@ -46,7 +48,8 @@ def describe(value: Any) -> Any:
 
     Other dataclasses, such as modules of flax, have their class and the fields that are not at their default, a user's
     NamedTuples their class and fields. A user's classes and functions have a checksum of their source code, or byte
-    code without it, including base classes but not the functions that they call. A function has its defaults too; a
+    code without it, and of the numbers and arrays of their modules that they read, including base classes but not the
+    functions that they call. A function has its defaults too; a
     closure, a class with one, or a method of an object, is unknown, and so is what a decorator, or `jax.grad`, made of
     a function.
     """
@@ -109,12 +112,12 @@ def _code(value: Any) -> dict[str, str]:
         if not (own := _source(each)):
             members = [getattr(member, "fget", member) for member in members]  # of properties
         sources = [own, *map(_source, members)]
-        if not own and _package_of(each) not in {*_KNOWN_PACKAGES, *sys.stdlib_module_names}:
+        if not own and _package_of(each) not in _WITHOUT_CODE:
             compiled = [] if any(sources) else [_compiled(member) for member in (each, *members)]
             named = vars(each).items() if isinstance(value, type) else ()
             values = [(name, describe(of)) for name, of in named if isinstance(of, _VALUES) and name[:2] != "__"]
             sources += [*compiled, *map(str, values)]
-        for source in sources:
+        for source in [*sources, *map(_numbers_read, (each, *members))]:
             checksum = zlib.crc32(source.encode(), checksum)
     code = {CODE: f"{checksum:08x}"} if checksum else {}
     return code | {UNKNOWN: _name(value)} if reads_around else code
@@ -141,6 +144,22 @@ def _compiled(value: Any) -> str:
         return ""
     constants = [_compiled(of) or (sorted(map(repr, of)) if isinstance(of, frozenset) else of) for of in code.co_consts]
     return f"{code.co_code.hex()} {code.co_names} {constants}"
+
+
+def _numbers_read(value: Any) -> str:
+    """Return the numbers and arrays of its module that a user's function reads, as text; "" for other objects."""
+    function = inspect.unwrap(getattr(value, "fget", getattr(value, "__func__", value)))
+    is_library = _package_of(function) in _WITHOUT_CODE and not _source(function)
+    if is_library or not inspect.isfunction(function):
+        return ""
+    found = {name: function.__globals__.get(name) for name in sorted(_names_in(function.__code__))}
+    read = {name: describe(of) for name, of in found.items() if isinstance(of, _NUMBERS)}
+    return str(read) if read else ""
+
+
+def _names_in(code: types.CodeType) -> set[str]:
+    inside = (_names_in(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return {*code.co_names}.union(*inside)
 
 
 def _source(value: Any) -> str:

@@ -5,6 +5,7 @@ import linecache
 import sys
 import textwrap
 
+import numpy as np
 import pytest
 
 from fedjax_srp.description import describe
@@ -33,6 +34,28 @@ def test_code_without_source_has_a_checksum(code):
         scope = {"__name__": "of_no_file"}
         exec(code.format(share), scope)
         found.append(describe(scope["own"]))
+    assert found[0] == found[2] != found[1]
+
+
+@pytest.mark.parametrize("number", ["{}", "np.arange({})", "[1, ({},)]", "np.float32({})"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def own(x):\n    return number * x",
+        "def own(x):\n    return [number for _ in x]",
+        "class own:\n    def f(self):\n        return number",
+        "class own:\n    f = property(lambda self: number)",
+    ],
+)
+def test_numbers_and_arrays_that_code_reads_from_its_module_are_in_the_checksum(tmp_path, code, number):
+    found = []
+    (tmp_path / "own_code.py").write_text(f"import numpy as np\n\nunread = 1\nnumber = None\n\n{code}\n")
+    for value, unread in ((30, 1), (40, 1), (30, 2)):
+        spec = importlib.util.spec_from_file_location("own_code", tmp_path / "own_code.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        module.number, module.unread = eval(number.format(value), {"np": np}), unread
+        found.append(describe(module.own))
     assert found[0] == found[2] != found[1]
 
 
