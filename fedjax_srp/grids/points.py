@@ -186,7 +186,8 @@ def points(spec: Spec) -> list[Point]:
             problems.add(f"two runs have the id {point.id}, by chance; put them into two grids", point.name)
     for option in sorted(unread) if not problems else ():
         is_of_data = option in run_options.DATA
-        reason = "has no effect on data given as an object" if is_of_data else "no method of the grid reads it"
+        of_methods = "no method of the grid reads it (one given as an object has its own value)"
+        reason = "has no effect on data given as an object" if is_of_data else of_methods
         problems.add(f"{option}: {reason}; remove it")
     problems.raise_if_any()
     return _with_unique_names(found.values())

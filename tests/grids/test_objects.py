@@ -242,7 +242,10 @@ def test_unnamed_objects_get_distinct_names_or_need_one():
         ({"clock": MODEL}, "clock=.* must be a name or Clock"),
         ({"data": "digits"}, "data='digits' must be data"),
         ({"dataset": "digits"}, "give only one of the two"),
-        ({"hidden": [3]}, "hidden: no method of the grid reads it"),
+        (
+            {"learning_rate": 0.1},
+            r"learning_rate: no method of the grid reads it \(one given as an object has its own value\); remove it",
+        ),
         ({"max_examples": 5}, "max_examples: has no effect on data given as an object; remove it"),
         ({"partition_seed": 5}, "partition_seed: has no effect on data given as an object; remove it"),
         ({"participation": "uniform"}, "k is missing: 'uniform' needs it"),
