@@ -217,7 +217,7 @@ def test_answers_with_code_run(name, tmp_path, monkeypatch):
     namespace: dict = {"data": srp.data.load("digits", num_clients=20, classes_per_client=3)}
     text = (ROOT / f"docs/{name}.md").read_text().replace('"cifar10", num_clients=100, classes_per_client=5', "DIGITS")
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    assert len(blocks) == {"faq": 8, "data": 6, "kernel": 6, "models": 6}[name]
+    assert len(blocks) == {"faq": 8, "data": 6, "kernel": 7, "models": 6}[name]
     for block in blocks:
         if "DIGITS" not in block:  # needs CIFAR-10
             exec(compile(block, f"docs/{name}.md", "exec"), namespace)
@@ -246,6 +246,8 @@ def test_answers_with_code_run(name, tmp_path, monkeypatch):
             score = held_out.score(lambda x: x @ jnp.eye(8, 4), test)
             np.testing.assert_allclose(score, (truth, 1), rtol=1e-6)
     if name == "kernel":
+        assert namespace["state"].round == 6
+        assert len(namespace["participants"]) == 6
         pairs = zip(namespace["rates"].tolist(), namespace["keys"], strict=True)
         alone = [namespace["run"](namespace["federation"](rate), key) for rate, key in pairs]
         np.testing.assert_allclose(namespace["accuracies"], [accuracy for accuracy, _ in alone], atol=0.02)

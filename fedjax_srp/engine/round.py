@@ -17,6 +17,7 @@ from fedjax_srp.base import (
     ClientData,
     ClientOutput,
     ClientState,
+    ClientTimes,
     Clock,
     Cohort,
     FederatedAlgorithm,
@@ -285,6 +286,15 @@ def prepare_server(
     return state._replace(server=server, clients=result.states)
 
 
+def select_cohort(
+    policy: ParticipationPolicy, clock: Clock, state: SimulationState, root: Key
+) -> tuple[tuple[ClientTimes, PyTree], tuple[Cohort, PyTree]]:
+    """Begin a round: the clients' times and the cohort, with the states of clock and policy."""
+    sampled = as_arrays(clock.sample(stream(root, "clock", state.round), state.clock, state.now))
+    picked = policy.select(stream(root, "participation", state.round), state.policy, sampled[0])
+    return sampled, as_arrays(picked)
+
+
 def one_round(
     algorithm: FederatedAlgorithm,
     policy: ParticipationPolicy,
@@ -296,9 +306,7 @@ def one_round(
     records_loss: bool = False,
 ) -> tuple[SimulationState, tuple[RoundInfo, Array]]:
     """Run a round: clock, cohort, local work, mean, server, second pass, criterion, time; also return cohort faults."""
-    times, clock_state = as_arrays(clock.sample(stream(root, "clock", state.round), state.clock, state.now))
-    picked = policy.select(stream(root, "participation", state.round), state.policy, times)
-    cohort, policy_state = as_arrays(picked)
+    (times, clock_state), (cohort, policy_state) = select_cohort(policy, clock, state, root)
     context = RoundContext(state.round, cohort.stage, cohort.size, layout.num_clients, jnp.int32(1), records_loss)
     args = cohort, context, data, root, layout
 

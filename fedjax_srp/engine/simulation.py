@@ -8,10 +8,21 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp._checks import as_annotated
-from fedjax_srp.base import Array, Clock, FederatedAlgorithm, Key, Method, ParticipationPolicy, PyTree, RoundInfo
+from fedjax_srp.base import (
+    Array,
+    ClientTimes,
+    Clock,
+    Cohort,
+    FederatedAlgorithm,
+    Key,
+    Method,
+    ParticipationPolicy,
+    PyTree,
+    RoundInfo,
+)
 from fedjax_srp.engine.prepare import Prepared, Request, prepare
 from fedjax_srp.engine.program import Parts, first_state
-from fedjax_srp.engine.round import SimulationState, one_round
+from fedjax_srp.engine.round import SimulationState, one_round, select_cohort
 from fedjax_srp.engine.scoring import score_clients
 from fedjax_srp.loops import reversible
 from fedjax_srp.parts import Leaf, part
@@ -94,6 +105,12 @@ class Simulation:
         with reversible(self._most_work(run)):
             start = first_state(Parts(run.algorithm, run.policy, run.fitted_clock), key, self.data, run.layout)
         return State(key, *start.state)
+
+    def select(self, state: State) -> tuple[ClientTimes, Cohort]:
+        """The clients' times in the next round and its cohort, as in `step`, without training anyone."""
+        run, (key, *rest) = self._prepared(), state
+        (times, _), (cohort, _) = select_cohort(run.policy, run.fitted_clock, SimulationState(*rest), key)
+        return times, cohort
 
     def step(self, state: State) -> tuple[State, RoundInfo]:
         """One round: the new state, and its record.

@@ -48,6 +48,20 @@ def test_rounds_agree_with_simulate(algorithm):
     assert state.round == 3
 
 
+@pytest.mark.parametrize("policy", [srp.participation.Doubling(2, 1), srp.participation.Uniform(3)])
+def test_select_shows_the_times_and_the_cohort_of_the_next_round(policy):
+    clock = srp.clocks.Dynamic(srp.clocks.Exponential(2.0))
+    simulation = srp.Simulation(fedavg(), DATA, policy, clock)
+    state, step = simulation.init(KEY), jax.jit(simulation.step)
+    for _ in range(3):
+        times, cohort = simulation.select(state)
+        after, info = step(state)
+        ids = cohort.client_ids[: int(cohort.size)]
+        assert set(ids.tolist()) == set(np.flatnonzero(after.rounds_taken - state.rounds_taken).tolist())
+        assert times.realised[ids].max() == info.compute_time
+        state = after
+
+
 def test_init_works_without_jit():
     state = srp.Simulation(fedavg(), DATA).init(KEY)
     assert state.round == 0
