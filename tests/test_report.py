@@ -287,8 +287,11 @@ def test_the_same_run_twice_is_taken_once(save, tmp_path):
 @pytest.mark.parametrize("other", [{"scores": (0.1, 0.2, 0.3)}, {"times": 2.0}])
 def test_one_run_with_two_results_is_refused(other, save, tmp_path):
     first, second = save(run(config=made_by(seed=3)), run(config=made_by(num_devices=2), **other))
-    with pytest.raises(ValueError, match=f"{first} and {second} hold the same run, fedrep with seed .*; remove one of"):
+    same = f"{first} and {second} hold the same run, fedrep with seed .*, with other results; remove one of them, or"
+    with pytest.raises(ValueError, match=same):
         report(str(tmp_path), None, (0,), None)
+    loaded = {name: srp.History.load(folder) for name, folder in {"old": first, "new": second}.items()}
+    assert len(srp.plots.accuracy_over_time(loaded).axes[0].get_legend().texts) == 2  # as the message says
 
 
 def test_averages_over_unrecorded_parts_are_noted(save, tmp_path):
@@ -312,7 +315,10 @@ def test_runs_with_unrecorded_parts_and_unequal_results_are_not_averaged(save, t
     found, text = rows(tmp_path)
     assert len(found) == 4
     assert f"{tmp_path / 'run4'} (as {tmp_path / 'run0'})" in text
-    with pytest.raises(ValueError, match=r"run0 and .*run4 hold the same run, mine with seed 0; remove one of them"):
+    with pytest.raises(
+        ValueError,
+        match=r"run0 and .*run4 hold the same run, mine .*, with equal results; remove one of them$",
+    ):
         repeats.rows([repeats.read(tmp_path / name) for name in ("run0", "run4")])
 
 

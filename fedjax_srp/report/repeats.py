@@ -259,10 +259,12 @@ def _are_repeats(group: Sequence[Run]) -> bool:
     of_seed: dict[str, list[Run]] = {}
     for run in group:
         for other in of_seed.setdefault(run.seed, []):
-            if not run.unknown or _same_results(run.history, other.history):
+            is_copy = _same_results(run.history, other.history)
+            if not run.unknown or is_copy:
+                both = "" if is_copy else ", or draw both: srp.plots.accuracy_over_time({'old': ..., 'new': ...})"
                 raise ValueError(
-                    f"{other.folder} and {run.folder} hold the same run, {run.history.name} with {run.called}; "
-                    "remove one of them"
+                    f"{other.folder} and {run.folder} hold the same run, {run.history.name} with {run.called}, with "
+                    f"{'equal' if is_copy else 'other'} results; remove one of them{both}"
                 )
         of_seed[run.seed].append(run)
     return len(of_seed) == len(group)
