@@ -1,10 +1,10 @@
 """Attacks on a grid: its process, or one of its workers, is killed at random moments until the grid is finished.
 
-    python tests/attacks/killed_grid.py [--kills 20] [--seed 0] [--longest SECONDS] > FILE.json
+    python tests/attacks/killed_grid.py [--one-run] [--kills 20] [--seed 0] [--longest SECONDS] > FILE.json
 
 The grid has 18 runs, three methods with two rates and three seeds each, in two batches: FedAvg and FedAvg-FT are one
-training. Counts runs that differ, byte for byte, from those of an undisturbed grid. `killed_grid.json` has the results,
-on 2 CPU cores.
+training. With `--one-run` it has a single one, which the process of the grid executes as `fedjax-srp run` does. Counts
+runs that differ, byte for byte, from those of an undisturbed grid. `killed_grid.json` has the results, on 2 CPU cores.
 """
 
 import argparse
@@ -34,11 +34,11 @@ num_rounds = {num_rounds}
 eval_every = {eval_every}
 
 [axes]
-method = ["srpfl", "fedavg", "fedavg_ft"]
-learning_rate = [0.05, 0.1]
-seed = [0, 1, 2]
+{axes}
 """
+AXES = 'method = ["srpfl", "fedavg", "fedavg_ft"]\nlearning_rate = [0.05, 0.1]\nseed = [0, 1, 2]'
 WORDS = ("--workers", "2", "--batch", "6", "--retries", "100")
+ONE_RUN = {"axes": 'method = ["srpfl"]', "words": ("--workers", "0")}
 PROGRAM = "import sys; from fedjax_srp.commands.cli import main; sys.exit(main())"
 
 
@@ -88,10 +88,10 @@ def kill(process, rng, only_a_worker):
     return sum(map(is_worker, workers))
 
 
-def attack(number, folder, rng, num_rounds=20, eval_every=1, words=WORDS, longest=None):
+def attack(number, folder, rng, num_rounds=20, eval_every=1, axes=AXES, words=WORDS, longest=None):
     """Kill `number` times, over as many grids as it takes, and compare each with an undisturbed grid."""
     file, cache = folder / "grid.toml", folder / "cache"
-    file.write_text(GRID.format(num_rounds=num_rounds, eval_every=eval_every))
+    file.write_text(GRID.format(num_rounds=num_rounds, eval_every=eval_every, axes=axes))
     seconds = []
     for out in ("warm", "whole"):  # the first one compiles
         begin = time.monotonic()
@@ -111,7 +111,7 @@ def attack(number, folder, rng, num_rounds=20, eval_every=1, words=WORDS, longes
                 try:
                     process.wait(rng.uniform(0, seconds[1] if longest is None else longest))
                 except subprocess.TimeoutExpired:
-                    only_a_worker = rng.random() < 0.5
+                    only_a_worker = rng.random() < 0.5 and bool(workers_of(process))
                     found["outlived"] += kill(process, rng, only_a_worker)
                     found["kills"] += 1
                     found["of_workers"] += only_a_worker
@@ -131,14 +131,14 @@ def attack(number, folder, rng, num_rounds=20, eval_every=1, words=WORDS, longes
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--one-run", action="store_true", help="a grid of one run, without workers")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--longest", type=float, help="seconds until a kill; default those of a whole grid")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = {"seed": given.seed} | attack(
-            given.kills, Path(folder), random.Random(given.seed), longest=given.longest
-        )
+        options = {"longest": given.longest} | (ONE_RUN if given.one_run else {})
+        found = {"seed": given.seed} | attack(given.kills, Path(folder), random.Random(given.seed), **options)
     print(json.dumps(found, indent=1))
     return int(bool(found["differences"] or found["outlived"] or found["failures"]))
 
