@@ -79,7 +79,8 @@ class MIFA(FedAvg):
         local = local_sgd(named_key(key, "local"), self.loss, params, (), examples, now)
         # G_i <- w_i - w; in the paper divided by -eta, by which the server multiplies
         update = jax.tree.map(jnp.subtract, local.params, params)
-        message = MIFAMessage(jax.tree.map(jnp.subtract, update, state.update), Uncharged((~state.reported).astype(float)))
+        change = jax.tree.map(jnp.subtract, update, state.update)
+        message = MIFAMessage(change, Uncharged((~state.reported).astype(float)))
         return ClientOutput(message, MIFAClientState(update, jnp.bool_(True)), loss=local.loss)
 
     def server(self, key: Key, server: MIFAServerState, mean: MIFAMessage, context: RoundContext) -> MIFAServerState:
