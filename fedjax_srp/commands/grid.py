@@ -26,8 +26,6 @@ def run(workers: int | None, **arguments: Any) -> None:
     if workers or arguments["launcher"] != "local":
         jax.config.update("jax_platforms", "cpu")  # this process only plans; GPUs are for the workers
     found = grid(workers=workers, **arguments)
-    for failure in found.failures:
-        print(f"failed: {failure.name}: {failure.error}")
     if arguments["dry_run"]:
         if found.failures:
             raise ValueError(f"no estimate: {len(found.failures)} of the programs failed in a short run")

@@ -96,6 +96,8 @@ def execute(
     finally:
         runner.close()
         bar.close()
+    for failure in failures:
+        print(f"failed: {failure.name}: {failure.error}", file=sys.stderr)
     return GridOutcome(members, failures, seconds)
 
 

@@ -29,6 +29,7 @@ from fedjax_srp.bars import tqdm
 from fedjax_srp.engine.cores import use_all_cores
 from fedjax_srp.grids.units import Unit
 from fedjax_srp.grids.work import TaskResult, Worker
+from fedjax_srp.methods.table import BUILT_IN, BUILT_IN_POLICIES, POLICIES, RECIPES
 
 _BAR_FORMAT = "{desc}: {n_fmt} of {total_fmt} rounds |{bar}| {elapsed}<{remaining}"
 _POLL_WORKERS = 0.5  # seconds between updates of the bar
@@ -270,6 +271,14 @@ def _script() -> tuple[str, bool] | None:
 
 
 def _pickle_units(units: Sequence[Unit]) -> bytes:
+    own = {"method": RECIPES.keys() - BUILT_IN, "participation": POLICIES.keys() - BUILT_IN_POLICIES}
+    runs = [member.point.run for unit in units for member in unit.members if not member.point.run.load]
+    for kind, name in ((kind, getattr(run, kind)) for run in runs for kind in own):
+        if isinstance(name, str) and name in own[kind]:
+            raise ValueError(
+                f"workers: {kind}={name!r} is registered in this process only; register it in a Python file and name "
+                "that under options, load=[file], or give workers=0"
+            )
     try:
         pickled = pickle.dumps({unit.id: unit for unit in units})
         if b"__main__" not in pickled or _script() is not None:

@@ -144,6 +144,6 @@ def test_a_failed_short_run_is_reported_in_one_line(tmp_path, monkeypatch, capsy
     words = ["grid", file, "--out", str(tmp_path / "out"), "--workers", "0", "--dry-run", "--no-progress"]
     assert cli.main(words, set_up_cores=False) == 2
     printed = capsys.readouterr()
-    assert printed.out.startswith("failed: epochs=2: ValueError: too large; see ")
-    assert printed.out.count("\n") == 1
+    assert printed.err.startswith("failed: epochs=2: ValueError: too large; see ")
+    assert not printed.out
     assert printed.err.endswith("error: no estimate: 1 of the programs failed in a short run\n")

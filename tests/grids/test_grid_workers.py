@@ -23,7 +23,7 @@ from fedjax_srp.history import History
 
 
 @pytest.mark.usefixtures("no_rounds")
-def test_a_grid_goes_on_past_a_failure(tmp_path, monkeypatch):
+def test_a_grid_goes_on_past_a_failure(tmp_path, monkeypatch, capsys):
     """The first two tries of one of two runs fail."""
     axes, run, tried = AXES | {"learning_rate": [0.05], "seed": [0, 1]}, Worker.run, []
 
@@ -39,6 +39,7 @@ def test_a_grid_goes_on_past_a_failure(tmp_path, monkeypatch):
     (failure,) = found.failures
     assert failure.name == "fedavg, learning_rate=0.05, seed=0"
     assert failure.error.startswith("RuntimeError: a bug; see ")
+    assert f"failed: {failure.name}: {failure.error}\n" in capsys.readouterr().err  # tables lack this run
     assert "RuntimeError: a\nbug" in Path(failure.error.partition("see ")[2]).read_text()
     assert list(found.folders) == ["fedavg, learning_rate=0.05, seed=1"]
     again = grid(tmp_path, axes, batch=1)
@@ -152,7 +153,7 @@ def test_a_killed_worker_costs_only_its_unit(tmp_path, monkeypatch, capsys):
     words = ["grid", file, "--out", str(tmp_path / "out"), "--workers", "2", "--batch", "1", "--no-progress"]
     assert cli.main(words, set_up_cores=False) == 2
     printed = capsys.readouterr()
-    assert "failed: fedavg, seed=0: its process ended with signal 9, as when memory is short; see" in printed.out
+    assert "failed: fedavg, seed=0: its process ended with signal 9, as when memory is short; see" in printed.err
     assert "error: 1 runs failed; the same command tries them again" in printed.err
     histories.without_rounds(monkeypatch)  # of this process
     assert cli.main([*words, "--workers", "0"], set_up_cores=False) == 0, capsys.readouterr().err

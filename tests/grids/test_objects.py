@@ -275,6 +275,15 @@ def test_objects_that_cannot_be_pickled_are_refused_in_one_line(tmp_path):
         srp.grid(options=OPTIONS | {"method": Local(MODEL), "data": DATA}, out=tmp_path, workers=1, progress=False)
 
 
+@pytest.mark.parametrize("kind", ["method", "participation"])
+def test_names_that_workers_do_not_know_are_refused(kind, tmp_path, monkeypatch):
+    names = {"method": srp.methods.RECIPES, "participation": srp.methods.POLICIES}[kind]
+    monkeypatch.setitem(names, "own", names[{"method": "fedavg", "participation": "full"}[kind]])
+    options = OPTIONS | {"method": "fedavg", "data": DATA} | {kind: "own"}
+    with refused(f"workers: {kind}='own' is registered in this process only; register it in a Python file"):
+        srp.grid(options=options, out=tmp_path, workers=1, progress=False)
+
+
 class Recalled(srp.data.FederatedData):
     """Data whose scores have another name."""
 
