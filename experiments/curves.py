@@ -91,13 +91,13 @@ def save_picture(figure: Figure, path: Path, dpi: int = 90) -> None:
     full.quantize(128, Image.Quantize.MAXCOVERAGE, kmeans=1).save(path, optimize=True)
 
 
-def save(args: argparse.Namespace, name: str, results: Mapping[str, Any], figure: Figure) -> None:
-    """Write `name`.json and `name`.png to --out."""
+def save(args: argparse.Namespace, name: str, results: Mapping[str, Any], figure: Figure | None = None) -> None:
+    """Write `name`.json to --out, and `name`.png if there is a figure."""
     args.out.mkdir(parents=True, exist_ok=True)
     facts = {"scale": args.scale, "seed": args.seed, **results}
     text = json.dumps(facts, indent=1, allow_nan=False) + "\n"
-    storage.replace({
-        args.out / f"{name}.json": lambda path: path.write_text(text),
-        args.out / f"{name}.png": lambda path: save_picture(figure, path),
-    })  # fmt: skip
-    print(f"wrote {args.out / name}.json and .png")
+    files = {args.out / f"{name}.json": lambda path: path.write_text(text)}
+    if figure is not None:
+        files[args.out / f"{name}.png"] = lambda path: save_picture(figure, path)
+    storage.replace(files)
+    print(f"wrote {' and '.join(map(str, files))}")

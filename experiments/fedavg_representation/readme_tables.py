@@ -44,6 +44,15 @@ def fine_tuned() -> str:
     return markdown(rows)
 
 
+def worst_truths() -> str:
+    """Proposition 1."""
+    rows = [["last distance over the first", *LINEAR, "D-GD, lowest of any round"]]
+    for title, found in results("proposition1").items():
+        cells = (span(found[name], form=".3g") for name in LINEAR.values())
+        rows.append([title, *cells, f"{found[LINEAR['D-GD']]['of any round']:.4f}"])
+    return markdown(rows)
+
+
 def new_clients(name: str, title: str) -> str:
     """Figure 5: a random start has no C of its own."""
     rows: list[list[str]] = []
@@ -83,6 +92,7 @@ def cosines() -> str:
 PARTS: Mapping[str, Callable[[], str]] = {
     "linear": linear,
     "fine_tuned": fine_tuned,
+    "proposition1": worst_truths,
     "figure5": partial(new_clients, "figure5", "new clients"),
     "brightness": partial(new_clients, "figure5_brightness_0.5", "half as bright"),
     "step": partial(new_clients, "figure5_step_0.2", "step 0.2"),

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from reference import linear
 
 import fedjax_srp as srp
 
@@ -17,6 +18,7 @@ SHORT = ("fedrep/figure1", "fedavg_representation/figure1")
 FLANP = [*(path.stem for path in sorted((EXPERIMENTS / "flanp").glob("*[0-9].py"))), "fixed_target", "theorems"]
 LONG = [*(f"fedrep/figure{n}" for n in (3, 4, 5, 6)), "fedavg_representation/figure3", "srpfl/linear_speedup"]
 LONG += ["srpfl/asynchronous", "flanp/criterion_for_fedrep", *(f"flanp/{name}" for name in FLANP)]
+LONG += ["fedrep/samples", "srpfl/samples", "fedavg_representation/proposition1"]
 SCRIPTS = [*SHORT, *(pytest.param(script, marks=pytest.mark.long) for script in LONG)]
 
 
@@ -39,6 +41,7 @@ def test_scripts_run(script, import_from, monkeypatch, tmp_path, capsys):
     assert (facts["scale"], facts.get("seed", 3)) == ("smoke", 3)
     assert facts["results"]
     drawn = not script.startswith(("flanp/table", "flanp/fixed", "flanp/theorems"))
+    drawn = drawn and not script.endswith(("samples", "proposition1"))
     assert result.with_suffix(".png").exists() == drawn
     assert f"wrote {result.with_suffix('')}" in capsys.readouterr().out
     if script == "fedrep/figure1":  # the least-norm fit of m < d samples misses 1 - m/d of a head of length 1
@@ -104,6 +107,65 @@ def test_start_is_projected_gradient_descent(synthetic):
         u, s, vt = np.linalg.svd(theta, full_matrices=False)
         theta = u[:, :2] * s[:2] @ vt[:2]
     np.testing.assert_allclose(start @ start.T, vt[:2].T @ vt[:2], atol=1e-4)
+
+
+def test_d_gd_stays_at_the_truths_of_proposition_1(import_from):
+    """The NumPy rounds of both methods, from B0 towards B* and its mirror image."""
+    truths = import_from("fedavg_representation")("proposition1").truths
+    rng = np.random.default_rng(0)
+    b0, heads = np.linalg.qr(rng.normal(size=(12, 3)))[0] / np.sqrt(0.4), rng.normal(size=(20, 3))
+    mean = heads.mean(axis=0)
+    key = jax.random.key(0)
+    pair = [np.asarray(b, np.float64) for b in truths(jnp.float32(b0), jnp.float32(mean), 0.5, True, key)]
+    np.testing.assert_allclose(pair[0] @ mean, pair[1] @ mean, atol=1e-5)
+    assert linear.distance(*pair) > 2 * 0.5 * np.sqrt(1 - 0.5**2) - 1e-3  # equation 69
+    for truth in pair:
+        np.testing.assert_allclose(truth.T @ truth, np.eye(3), atol=1e-5)
+        for local_steps, lowest, highest in ((1, 0.999, 1.001), (2, 0, 0.5)):
+            b, w = b0, np.zeros(3)
+            assert linear.distance(b, truth) == pytest.approx(0.5, abs=1e-5)
+            for _ in range(60):
+                b, w = linear.fedavg_round(b, w, truth, heads, 0.4, local_steps)
+            assert lowest <= linear.distance(b, truth) / 0.5 <= highest
+
+
+def test_unused_samples_of_a_batch_have_no_effect(import_from):
+    """Seven samples of which three are used are a batch of three."""
+    made = import_from("")("batches").LinearFedRepByBatch
+    task = srp.data.linear_task(jax.random.key(0), 4, 9, 2, 0.5)
+    algorithm = made(task, step_size=0.1, samples_per_round=7, start="random", batch=3)
+    server, client, key = algorithm.init(jax.random.key(1), task), task.train_client(jnp.int32(0)), jax.random.key(2)
+    assert linear.distance(server.representation, task.representation) == pytest.approx(0.5, abs=1e-5)
+    sampler, three = algorithm.sampler(7), srp.linear.samplers.subspace(3)
+    batch = sampler.draw(key, server.representation, sampler.locate(*server), client)
+    assert np.array_equal(np.abs(batch.y) > 0, np.arange(len(batch.y)) < 3)
+    used = batch._replace(features=batch.features[:3], y=batch.y[:3], noise=batch.noise[:3])
+    heads = [srp.linear.least_squares(part.features, part.y) for part in (batch, used)]
+    np.testing.assert_allclose(heads[0], heads[1], rtol=1e-4)
+    for got, want in zip(sampler.descent(key, batch, heads[1]), three.descent(key, used, heads[1]), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.long
+def test_distances_by_batch_agree_with_numpy(import_from):
+    """Mean distances after 1, 6 and 15 rounds against the loop over full samples, by their standard error."""
+    batches = import_from("")("batches")
+    task, trials, rng = srp.data.linear_task(jax.random.key(0), 30, 20, 2, 1.0), 20, np.random.default_rng(0)
+    got = batches.distances([task] * trials, (4, 6, 12), 0.25, 15)
+    truth, heads = np.asarray(task.representation, np.float64), np.asarray(task.heads, np.float64)
+    eta = 0.25 / batches.head_values(task)[1] ** 2
+    for place, m in enumerate((4, 6, 12)):
+        found = np.empty((trials, 15))
+        for trial in range(trials):
+            other = rng.normal(size=(20, 2))
+            b = np.sqrt(0.75) * truth + 0.5 * np.linalg.qr(other - truth @ (truth.T @ other))[0]
+            for r in range(15):
+                drawn = [(x, x @ truth @ w + rng.normal(size=m)) for w in heads for x in [rng.normal(size=(m, 20))]]
+                b, _ = linear.fedrep_round(b, drawn, eta)
+                found[trial, r] = linear.distance(b, truth)
+        for r in (0, 5, 14):
+            error = np.sqrt((got[:, place, r].var() + found[:, r].var()) / trials)
+            assert abs(got[:, place, r].mean() - found[:, r].mean()) < 4 * error
 
 
 def test_censored_times_give_no_ratio(import_from):
