@@ -73,7 +73,7 @@ def distances(tasks: Sequence[Any], batches: Sequence[int], step: float, rounds:
             algorithm,
             task,
             keys=jax.random.split(jax.random.key(trial), len(batches)),
-            values={"batch": batches},
+            values={"batch": np.asarray(batches)},
             num_rounds=rounds,
             eval_every=rounds,
             evaluations=(),

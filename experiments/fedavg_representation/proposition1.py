@@ -73,7 +73,7 @@ def measure(distance: float, step: float, spread: float, within: bool, rounds: i
     for label, (local_steps, _) in METHODS.items():
         algorithm = srp.algorithms.LinearFedAvg(tasks(1, seed)[0], step_size=step, local_steps=local_steps)
         sides = zip(*drawn_tasks(algorithm, trials, seed, distance, spread, within), strict=True)
-        ratio = np.array([[run.metrics["distance"] for run in runs(algorithm, side, rounds)] for side in sides])
+        ratio = np.array([[run.metrics["distance"] for run in runs(algorithm, list(side), rounds)] for side in sides])
         ratio /= distance
         worse = ratio[:, :, -1].max(axis=0)
         values = {"mean": worse.mean(), "lowest": worse.min(), "highest": worse.max(), "of any round": ratio.min()}

@@ -74,6 +74,22 @@ def new_clients_linear() -> str:
     return markdown(rows)
 
 
+def samples() -> str:
+    """Samples a client needs, by d, n and k."""
+    titles = {"0.25": "samples in all to 0.01, the theorem's step", "1": "four times that step"}
+    rows = [["d", "n", "k", "d / n", "log n", "smallest m within (10)", *titles.values(), "alone"]]
+    for row in sorted(results("samples"), key=lambda row: (row["k"], row["d"], row["n"])):
+        d, n = row["d"], row["n"]
+        cells = []
+        for step in titles:
+            fewest = row[f"fewest samples at step {step}"]
+            median, low, high = (float(fewest[name]) for name in ("median", "lowest", "highest"))
+            found = f"{median:.0f} ({low:.0f} to {high:.0f}), m = {fewest['m']}"
+            cells.append(found if np.isfinite(median) else "not reached")
+        rows.append([d, n, row["k"], f"{d / n:g}", f"{np.log(n):.1f}", row["smallest m within the bound"], *cells, d])
+    return markdown(rows)
+
+
 def round_averages() -> str:
     """Paragraph on the spread over rounds behind the averages of table 1."""
     table, found = runs("table1"), [*runs("table1").items(), *runs("ablation").items()]
@@ -112,6 +128,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "figure1": errors,
     "figure3": distances,
     "figure4": new_clients_linear,
+    "samples": samples,
     "table1": lambda: rivals_table.tables(runs("table1")),
     "differences": lambda: markdown(rivals_table.far_table(runs("ablation"), COLUMNS["ablation"])),
     "ablation": lambda: rivals_table.ablation(runs("ablation"), COLUMNS["ablation"]),

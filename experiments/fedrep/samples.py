@@ -2,14 +2,17 @@
 
     python experiments/fedrep/samples.py --scale smoke|cpu|full [--out DIR] [--seed N]
 
-The paper says that a client needs O(log n + d/n) samples in a round, for constant k, and log(1 / eps) times as many in
-all, where a client alone needs d. As in the theorem: no noise, m fresh samples of every client in every round, all n
-clients, heads of length sqrt(k), step size 1 / (4 sigma_max^2). B starts at a distance of 1/2 (E0 = 3/4), which costs
-no samples here; the paper gets its start by the method of moments.
+The paper says that a client needs O(log n + d / n) samples in a round, for constant k, and log(1 / eps) times as many
+in all, where a client alone needs O(d). As in the theorem: no noise, m fresh samples of every client in every round,
+all n clients, heads of length sqrt(k). B starts at a distance of 1/2 (E0 = 3/4), which costs no samples here; the paper
+gets its start by the method of moments.
 
-For every d, n and k the table has the smallest m from which every round of every trial keeps the bound (10), and the
-samples m T that bring the median trial to a distance of 0.01, for the best m: at the theorem's step, and at four times
-that step, which the theorem does not allow.
+Our copy has lost the formulas of Theorem 1. Its bound (10) is that of SRPFL's Theorem 4.5 without the term of the
+noise, (1 - a)^(t / 2) of the first distance with a = eta E0 sigma_min^2 / 2, and the step size is 1 / (4 sigma_max^2),
+twice the largest of that theorem.
+
+For every d, n and k the table has the smallest m from which every round of every trial keeps the bound, and the samples
+m T that bring the median trial to a distance of 0.01, for the best m: at this step, and at four times this step.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ def measure(dim: int, clients: int, rank: int, rounds: int, trials: int, seed: i
     """Return for every m the trials that keep the bound, and the rounds to the target."""
     keys = [jax.random.fold_in(jax.random.key(seed), trial) for trial in range(trials)]
     tasks = [srp.data.linear_task(key, clients, dim, rank) for key in keys]
-    counts = [rank + more for more in MORE if more <= max(4, 80 / clients, rank * dim / clients)]
+    counts = [rank + more for more in MORE if more <= max(4, 80 / clients, rank * dim / clients, rank**2 / 3)]
     found: dict = {"d": dim, "n": clients, "k": rank, "m": counts}
     for step in STEPS:
         distance = batches.distances(tasks, counts, step, rounds)

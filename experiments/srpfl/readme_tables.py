@@ -17,7 +17,7 @@ import pandas as pd
 
 sys.path.append(str(Path(__file__).parents[1]))
 from claims_srpfl import figure
-from pages import joined, load_results, markdown, pm, wrapped, write
+from pages import joined, load_results, markdown, pm, span, wrapped, write
 
 import fedjax_srp as srp
 
@@ -236,6 +236,17 @@ def stage_lengths() -> str:
     return markdown(rows)
 
 
+def samples() -> str:
+    """Smallest batches by d and n, and the floor with six samples a client."""
+    words = {"floor below 0.5": "to contract", "floor below 0.15": "for a floor below 0.15", "within (9)": "within (9)"}
+    rows = [["d", "n", "d / n", "log n", *(f"smallest m {word}" for word in words.values()), "floor at m = 6"]]
+    for row in sorted(load_results("srpfl/results/samples.json"), key=lambda row: (row["d"], row["n"])):
+        d, n = row["d"], row["n"]
+        found = (row["smallest m"][name] or f"over {row['m'][-1]}" for name in words)
+        rows.append([d, n, f"{d / n:.2g}", f"{np.log(n):.1f}", *found, span(row["floor"], row["m"].index(6))])
+    return markdown(rows)
+
+
 PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
     HERE / "README.md": {
         "accuracies": accuracies,
@@ -253,7 +264,7 @@ PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
     },
     HERE / "linear_speedup.md": {
         "random": partial(linear, "random"), "moments": partial(linear, "moments"), "lemma": lemma,
-        "lengths": stage_lengths,
+        "lengths": stage_lengths, "samples": samples,
     },
 }  # fmt: skip
 

@@ -30,7 +30,7 @@ from fedjax_srp import theory
 RANK, NOISE, STEP, INITIAL, LAST = 2, 1.0, 0.125, 16, 20
 LEVELS = (0.5, 0.15)  # floors; the first is where the runs start
 MORE = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # samples beyond k
-GRID = ((25, 16), *((d, n) for d in (100, 400) for n in (16, 64, 256)), (100, 1024))
+GRID = ((25, 16), *((d, n) for d in (100, 400) for n in (16, 64, 256)), (100, 1024), (25, 1024))
 SCALES = {  # (d, n), rounds, trials
     "smoke": (((25, 16),), 40, 2),
     "cpu": (GRID, 200, 5),
@@ -42,7 +42,7 @@ def measure(dim: int, clients: int, rounds: int, trials: int, seed: int) -> dict
     """Return floors by m, and in how many trials every round keeps (9)."""
     keys = [jax.random.fold_in(jax.random.key(seed), trial) for trial in range(trials)]
     tasks = [srp.data.linear_task(key, clients, dim, RANK, NOISE) for key in keys]
-    counts = [RANK + more for more in MORE if more <= max(4, 7.5 * dim / clients)]
+    counts = [RANK + more for more in MORE if more <= max(8, 7.5 * dim / clients)]
     distance = batches.distances(tasks, counts, STEP, rounds)
     kept = np.zeros(len(counts), int)
     for task, runs in zip(tasks, distance, strict=True):
