@@ -59,7 +59,7 @@ def drawn_tasks(algorithm, trials: int, seed: int, distance: float, spread: floa
     found = []
     for trial, task in enumerate(tasks(trials, seed)):
         mean = task.heads.mean(axis=0)
-        task = dataclasses.replace(task, heads=mean + spread * (task.heads - mean))
+        task = dataclasses.replace(task, heads=mean[None] + spread * (task.heads - mean[None]))
         key = srp.named_key(srp.named_key(jax.random.key(trial), "server"), "init")
         start = algorithm.init(key, task).representation
         both = truths(start, mean, distance, within, srp.named_key(task.key, "outside"))
