@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import dis
 import functools
 import importlib
 import inspect
@@ -35,7 +36,7 @@ CODE = "source code"  # key: checksum of the code of a user's class or function
 _PACKAGE = __name__.partition(".")[0]
 _STATELESS = (type(None), type, types.ModuleType)  # `__self__` of functions, class methods and builtins
 _VALUES = (bool, int, float, str, tuple, list, dict, np.ndarray)  # constants of a class of a notebook
-_NUMBERS = (bool, int, float, tuple, list, np.ndarray, np.generic, jax.Array)  # that a function reads from its module
+_NUMBERS = (bool, int, float, np.ndarray, np.generic, jax.Array)  # that a function reads from its module
 _MAX_ENTRIES = 16  # of an array that is recorded in full; of longer ones, shape and checksum
 _LIBRARIES = ("optax", "jax.nn", "fedjax_srp.models")  # their public functions can be rebuilt
 _KNOWN_PACKAGES = {_PACKAGE, "builtins", "equinox", "flax", "jax", "numpy", "optax"}  # no checksum of their code
@@ -49,9 +50,8 @@ def describe(value: Any) -> Any:
     Other dataclasses, such as modules of flax, have their class and the fields that are not at their default, a user's
     NamedTuples their class and fields. A user's classes and functions have a checksum of their source code, or byte
     code without it, and of the numbers and arrays of their modules that they read, including base classes but not the
-    functions that they call. A function has its defaults too; a
-    closure, a class with one, or a method of an object, is unknown, and so is what a decorator, or `jax.grad`, made of
-    a function.
+    functions that they call. A function has its defaults too; a closure, a class with one, or a method of an object, is
+    unknown, and so is what a decorator, or `jax.grad`, made of a function.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -152,14 +152,25 @@ def _numbers_read(value: Any) -> str:
     is_library = _package_of(function) in _WITHOUT_CODE and not _source(function)
     if is_library or not inspect.isfunction(function):
         return ""
-    found = {name: function.__globals__.get(name) for name in sorted(_names_in(function.__code__))}
-    read = {name: describe(of) for name, of in found.items() if isinstance(of, _NUMBERS)}
+    found = {name: _as_numbers(function.__globals__.get(name)) for name in sorted(_globals_in(function.__code__))}
+    read = {name: numbers for name, numbers in found.items() if numbers is not None}
     return str(read) if read else ""
 
 
-def _names_in(code: types.CodeType) -> set[str]:
-    inside = (_names_in(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return {*code.co_names}.union(*inside)
+def _globals_in(code: types.CodeType) -> set[str]:
+    """Return the global names that a code reads; names of attributes are none."""
+    inside = (_globals_in(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
+    read = (step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
+    return set(read).union(*inside)
+
+
+def _as_numbers(value: Any, around: tuple[int, ...] = ()) -> Any:
+    """Describe a number, an array, or a list or tuple of them; None for other objects and lists around themselves."""
+    if isinstance(value, tuple | list):
+        inside = None if id(value) in around else [_as_numbers(entry, (*around, id(value))) for entry in value]
+        return None if inside is None or any(entry is None for entry in inside) else inside
+    is_objects = isinstance(value, np.ndarray) and value.dtype.hasobject
+    return describe(value) if isinstance(value, _NUMBERS) and not is_objects else None
 
 
 def _source(value: Any) -> str:

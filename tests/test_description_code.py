@@ -45,6 +45,7 @@ def test_code_without_source_has_a_checksum(code):
         "def own(x):\n    return [number for _ in x]",
         "class own:\n    def f(self):\n        return number",
         "class own:\n    f = property(lambda self: number)",
+        "def own(x):\n    return number * x.unread",
     ],
 )
 def test_numbers_and_arrays_that_code_reads_from_its_module_are_in_the_checksum(tmp_path, code, number):
@@ -57,6 +58,19 @@ def test_numbers_and_arrays_that_code_reads_from_its_module_are_in_the_checksum(
         module.number, module.unread = eval(number.format(value), {"np": np}), unread
         found.append(describe(module.own))
     assert found[0] == found[2] != found[1]
+
+
+@pytest.mark.parametrize("value", ["[own]", "[1, np.arange(3), [own]]", "np.array([own] * 17)", "cycle"])
+def test_other_objects_that_code_reads_from_its_module_are_not_in_the_checksum(value):
+    """Such as a list of functions, the reading one among them, and a list that contains itself."""
+    cycle, found = [1], []
+    cycle.append(cycle)
+    for text in (value, "None"):
+        scope = {"__name__": "of_no_file"}
+        exec("def own(x):\n    return others", scope)
+        scope["others"] = eval(text, {"np": np, "own": scope["own"], "cycle": cycle})
+        found.append(describe(scope["own"]))
+    assert found[0] == found[1]
 
 
 def test_user_files_named_as_python_modules_have_checksums(tmp_path, monkeypatch):
