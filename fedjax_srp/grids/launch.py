@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib.util
+import inspect
 import itertools
 import multiprocessing
 import os
@@ -18,7 +19,7 @@ import threading
 import time
 import types
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -30,6 +31,7 @@ from fedjax_srp.engine.cores import use_all_cores
 from fedjax_srp.grids.units import Unit
 from fedjax_srp.grids.work import TaskResult, Worker
 from fedjax_srp.methods.table import BUILT_IN, BUILT_IN_POLICIES, POLICIES, RECIPES
+from fedjax_srp.options import without_partial
 
 _BAR_FORMAT = "{desc}: {n_fmt} of {total_fmt} rounds |{bar}| {elapsed}<{remaining}"
 _POLL_WORKERS = 0.5  # seconds between updates of the bar
@@ -271,16 +273,9 @@ def _script() -> tuple[str, bool] | None:
 
 
 def _pickle_units(units: Sequence[Unit]) -> bytes:
-    own = {"method": RECIPES.keys() - BUILT_IN, "participation": POLICIES.keys() - BUILT_IN_POLICIES}
-    runs = [member.point.run for unit in units for member in unit.members if not member.point.run.load]
-    for kind, name in ((kind, getattr(run, kind)) for run in runs for kind in own):
-        if isinstance(name, str) and name in own[kind]:
-            raise ValueError(
-                f"workers: {kind}={name!r} is registered in this process only; register it in a Python file and name "
-                "that under options, load=[file], or give workers=0"
-            )
     try:
         pickled = pickle.dumps({unit.id: unit for unit in units})
+        _check_names(units, pickled)
         if b"__main__" not in pickled or _script() is not None:
             return pickled
         reason = "it is defined in a notebook, at a prompt or on stdin"
@@ -290,6 +285,22 @@ def _pickle_units(units: Sequence[Unit]) -> bytes:
         f"workers: a value of this grid cannot be sent to a process ({short(reason)}); give workers=0, or define it in "
         "a Python file that is imported, or registered by load"
     )
+
+
+def _check_names(units: Sequence[Unit], pickled: bytes) -> None:
+    """Refuse names that were registered in modules that workers do not import, neither by `load` nor for an object."""
+    own: dict[str, Mapping[str, Callable[..., Any]]] = {
+        "method": {name: row.factory for name, row in RECIPES.items() if name not in BUILT_IN},
+        "participation": {name: maker for name, maker in POLICIES.items() if name not in BUILT_IN_POLICIES},
+    }
+    runs = [member.point.run for unit in units for member in unit.members if not member.point.run.load]
+    for kind, name in ((kind, getattr(run, kind)) for run in runs for kind in own):
+        maker = own[kind].get(name) if isinstance(name, str) else None
+        if maker is not None and without_partial(inspect.unwrap(maker)).__module__.encode() not in pickled:
+            raise ValueError(
+                f"workers: {kind}={name!r} is registered in this process only; register it in a Python file and name "
+                "that under options, load=[file], or give workers=0"
+            )
 
 
 @contextlib.contextmanager
