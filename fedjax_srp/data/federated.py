@@ -31,7 +31,7 @@ class FederatedData:
     device: a model gets `x.astype(float) * scale + offset`, computed when examples are gathered.
 
     Build it with `from_arrays` or `load`, which check their arguments; the class does not. A subclass may override
-    `score` and declare `score_name` and `smaller_is_better`; it adds no fields.
+    `score` and declare `score_name` and `smaller_is_better`. It adds no fields, and is registered with JAX here.
 
     Attributes:
         x_train: (n_train, ...) inputs.
@@ -64,7 +64,8 @@ class FederatedData:
     num_classes: int
     options: Mapping[str, Any] | None = None
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
         register(cls, *STATIC)
 
     @property

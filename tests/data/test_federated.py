@@ -1,6 +1,7 @@
 """Examples of a client under transformations of JAX, scaling, types and scores."""
 
 import dataclasses
+import typing
 
 import jax
 import jax.numpy as jnp
@@ -117,6 +118,20 @@ def test_is_a_pytree_and_an_argument():
     first(dataclasses.replace(data, x_train=data.x_train + 1.0), jnp.int32(1))
     assert len(traces) == 1, "other values must not compile again"
     assert traces[0].startswith("FederatedData('arrays', [")
+
+
+def test_subclasses_are_pytrees_whatever_else_they_inherit():
+    class Own(FederatedData, typing.Generic[typing.TypeVar("T")]):
+        """Of any kind."""
+
+    class Special(Own[int]):
+        """Of one kind."""
+
+    data = unequal()[0]
+    for cls in (Own, Special):
+        copy = jax.tree.map(lambda leaf: leaf, cls(**vars(data)))
+        assert type(copy) is cls
+        assert len(jax.tree.leaves(copy)) == len(jax.tree.leaves(data))
 
 
 def test_ids_past_the_end_are_clipped():
