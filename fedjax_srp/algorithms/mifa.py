@@ -42,10 +42,11 @@ class MIFA(FedAvg):
     shared; the server keeps each client's last update.
 
     In every round the server moves along the mean of all clients' last updates, whoever takes part: clients that are
-    often away count as much as others. In the paper all clients take part in the first round. Here the mean is over the
-    clients that have reported at least once, which is the same in that case. With full participation this is `FedAvg`.
-    Only models are sent. Means are uniform, as in the paper. Under a schedule an update that is remembered keeps the
-    step size with which it was made; in the paper it takes the present one.
+    often away count as much as others. It does not move in a round without participants; in the paper it does. In the
+    paper all clients take part in the first round. Here the mean is over the clients that have reported at least once,
+    which is the same in that case. With full participation this is `FedAvg`. Only models are sent. Means are uniform,
+    as in the paper. Under a schedule an update that is remembered keeps the step size with which it was made; in the
+    paper it takes the present one.
 
     Evaluations: those of `FedAvg`.
 
