@@ -49,9 +49,9 @@ def describe(value: Any) -> Any:
 
     Other dataclasses, such as modules of flax, have their class and the fields that are not at their default, a user's
     NamedTuples their class and fields. A user's classes and functions have a checksum of their source code, or byte
-    code without it, and of the numbers and arrays of their modules that they read, including base classes but not the
-    functions that they call. A function has its defaults too; a closure, a class with one, or a method of an object, is
-    unknown, and so is what a decorator, or `jax.grad`, made of a function.
+    code without it, and of the numbers and arrays of their modules that functions and methods read, including base
+    classes but not the functions that they call. A function has its defaults too; a closure, a class with one, or a
+    method of an object, is unknown, and so is what a decorator, or `jax.grad`, made of a function.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
