@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp.algorithms.fedavg import FedAvg
-from fedjax_srp.algorithms.local import local_sgd
-from fedjax_srp.base import ClientOutput, Examples, Key, PyTree, RoundContext, named_key
+from fedjax_srp.base import ClientOutput, Examples, Key, PyTree, RoundContext
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import StepSize, part
 
@@ -68,13 +67,12 @@ class FedVARP(FedAvg):
         self, key: Key, params: SplitParams, state: FedVARPClientState, examples: Examples, context: RoundContext
     ) -> ClientOutput:
         """Local SGD; the message is the change of the client's update."""
-        now = self.training.in_round(context)
-        local = local_sgd(named_key(key, "local"), self.loss, params, (), examples, now)
+        local = super().client(key, params, (), examples, context)  # w_i
         # Delta_i = w_i - w
-        update = jax.tree.map(jnp.subtract, local.params, params)
+        update = jax.tree.map(jnp.subtract, local.message, params)
         # y_i <- Delta_i
         change = jax.tree.map(jnp.subtract, update, state.update)
-        return ClientOutput(change, FedVARPClientState(update), loss=local.loss)
+        return local._replace(message=change, state=FedVARPClientState(update))
 
     def server(self, key: Key, server: FedVARPServerState, mean: PyTree, context: RoundContext) -> FedVARPServerState:
         """A step along the corrected update."""

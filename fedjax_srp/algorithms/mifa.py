@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp.algorithms.fedavg import FedAvg
-from fedjax_srp.algorithms.local import local_sgd
-from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, Uncharged, named_key
+from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, Uncharged
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts import part
 
@@ -76,13 +75,12 @@ class MIFA(FedAvg):
         self, key: Key, params: SplitParams, state: MIFAClientState, examples: Examples, context: RoundContext
     ) -> ClientOutput:
         """Local SGD; the message is the change of the client's update."""
-        now = self.training.in_round(context)
-        local = local_sgd(named_key(key, "local"), self.loss, params, (), examples, now)
+        local = super().client(key, params, (), examples, context)  # w_i
         # G_i <- w_i - w; in the paper divided by -eta, by which the server multiplies
-        update = jax.tree.map(jnp.subtract, local.params, params)
+        update = jax.tree.map(jnp.subtract, local.message, params)
         change = jax.tree.map(jnp.subtract, update, state.update)
         message = MIFAMessage(change, Uncharged((~state.reported).astype(float)))
-        return ClientOutput(message, MIFAClientState(update, jnp.bool_(True)), loss=local.loss)
+        return local._replace(message=message, state=MIFAClientState(update, jnp.bool_(True)))
 
     def server(self, key: Key, server: MIFAServerState, mean: MIFAMessage, context: RoundContext) -> MIFAServerState:
         """A step along the mean of the last updates."""
