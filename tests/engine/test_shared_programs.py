@@ -210,9 +210,9 @@ def test_threads_with_equal_parts_compile_once():
 
 
 def test_waiting_for_another_thread_that_compiles_counts_as_compiling():
-    algorithm, begun, resume = counting(), threading.Event(), threading.Event()
+    algorithm, (begun, waits, resume) = counting(), (threading.Event() for _ in range(3))
     prepared = prepare(Request(algorithm, FEW, devices=1))
-    other = prepared.program()
+    other, second = prepared.program(), prepared.program()
 
     @contextlib.contextmanager
     def pause(name):
@@ -220,15 +220,23 @@ def test_waiting_for_another_thread_that_compiles_counts_as_compiling():
         assert resume.wait(60)
         yield
 
-    other.announce = pause
-    with futures.ThreadPoolExecutor(2) as threads:
+    @contextlib.contextmanager
+    def note(name):
+        waits.set()
+        yield
+
+    other.announce, second.announce = pause, note
+    with futures.ThreadPoolExecutor(3) as threads:
         compiling = threads.submit(other.start, *prepared.placed(KEY))
         assert begun.wait(60)
         time.sleep(1)
         waiting = threads.submit(simulate, algorithm, FEW)
-        time.sleep(1)
+        threads.submit(second.start, *prepared.placed(KEY))
+        is_announced = waits.wait(20)
         resume.set()
         compiling.result()
+    assert is_announced
+    assert second.compile_seconds > 0  # it compiled nothing
     assert 0 < waiting.result().compile_seconds <= waiting.result().host_seconds
 
 
