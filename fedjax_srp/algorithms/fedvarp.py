@@ -32,9 +32,9 @@ class FedVARP(FedAvg):
     client's last update.
 
     The mean update of the participants is corrected by what the server remembers of them and of all clients, as SAGA
-    corrects a gradient. With participants drawn uniformly the corrected update is unbiased, and its variance by sampling
-    vanishes as updates settle. With full participation this is `FedAvg`. Only models are sent. Means are uniform, as in
-    the paper.
+    corrects a gradient. With participants drawn uniformly the corrected update is unbiased, and the variance that
+    sampling adds vanishes as updates settle. With full participation this is `FedAvg`. Only models are sent. Means are
+    uniform, as in the paper.
 
     Evaluations: those of `FedAvg`.
 
