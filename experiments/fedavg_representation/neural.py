@@ -173,6 +173,7 @@ def parse_arguments(doc: str | None, given: list[str] | None) -> tuple[argparse.
     parser = scripts.parser(doc, SCALES, "runs/fedavg_representation_neural", "seed", "data-dir", "devices")
     parser.add_argument("--runs", type=Path, help="folder of trained models; default: OUT/models")
     parser.add_argument("--step-size", type=float, default=STEP, help="step size of training; new clients have 0.1")
+    parser.add_argument("--batch-size", type=int, default=BATCH, help="of training; new clients have 10")
     parser.add_argument("--taus", type=int, nargs="+", help="of figures 2 and 5; default: those of the scale")
     parser.add_argument("--num-classes", type=int, nargs="+", help="C of figure 5; default: those of the scale")
     parser.add_argument("--brightness", type=float, help="factor on the new data set's images, figures 2 and 5")
@@ -187,14 +188,19 @@ def parse_arguments(doc: str | None, given: list[str] | None) -> tuple[argparse.
 
 
 def model_folder(args: argparse.Namespace, tau: int) -> str:
-    """Return the folder of models trained with tau local steps, which depends on the step size."""
-    return f"tau_{tau}" if args.step_size == STEP else f"tau_{tau}_step_{args.step_size:g}"
+    """Return the folder of models trained with tau local steps, which depends on step size and batch size."""
+    return f"tau_{tau}{suffix(args)}"
+
+
+def suffix(args: argparse.Namespace) -> str:
+    """Return the part of a name that tells another step size or batch size than the paper's."""
+    step = "" if args.step_size == STEP else f"_step_{args.step_size:g}"
+    return step + ("" if args.batch_size == BATCH else f"_batch_{args.batch_size}")
 
 
 def file_name(args: argparse.Namespace, figure: str) -> str:
-    """Return the name of a figure's files, which depends on step size and brightness."""
-    step = "" if args.step_size == STEP else f"_step_{args.step_size:g}"
-    return figure + step + ("" if args.brightness is None else f"_brightness_{args.brightness:g}")
+    """Return the name of a figure's files, which depends on step size, batch size and brightness."""
+    return figure + suffix(args) + ("" if args.brightness is None else f"_brightness_{args.brightness:g}")
 
 
 def train_or_load(
@@ -223,15 +229,16 @@ def train_or_load(
     folder, seed = args.runs / place, args.seed + trial
     facts = jsonable({
         "source": source._replace(classes=list(source.classes))._asdict(), "division": division, "tau": tau,
-        "seed": seed, "steps": scale.steps, "step_size": args.step_size, "model": scale.model,
+        "seed": seed, "steps": scale.steps, "step_size": args.step_size, "batch_size": args.batch_size,
+        "model": scale.model,
     })  # fmt: skip
     if scripts.is_finished(folder, facts):
         return History.load(folder)
     data = federation(source, seed, args.data_dir, **division)
     method = srp.methods.get(
         "fedavg", dataset=data, model=model_for(scale, data), steps=tau, epochs=None,
-        learning_rate=args.step_size, momentum=MOMENTUM, weight_decay=DECAY, batch_size=BATCH, participation="uniform",
-        k=round(0.1 * data.num_clients),
+        learning_rate=args.step_size, momentum=MOMENTUM, weight_decay=DECAY, batch_size=args.batch_size,
+        participation="uniform", k=round(0.1 * data.num_clients),
     )  # fmt: skip
     rounds = scale.steps // tau
     history = srp.simulate(

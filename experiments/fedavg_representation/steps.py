@@ -1,14 +1,14 @@
 """Search of each method's step size for figure 5, chosen by the training loss as in the paper.
 
     python experiments/fedavg_representation/steps.py --scale smoke|cpu|cnn|full [--data-dir DIR] [--out DIR]
-        [--runs DIR]
+        [--runs DIR] [--batch-size N] [--taus N ...]
 
 The paper tunes the step of training in {0.5, 0.1, 0.05, 0.01, 0.005} and takes "the best that yields the smallest
 training loss". In `figure5.py` D-SGD and FedAvg have the same step, 0.1, and momentum, which starts afresh in every
 round, lengthens only FedAvg's steps. Here both take the steps of `STEPS`, C is that of figure 2, and new clients train
-as in figure 5. Writes `steps.csv` (`steps_cnn.csv` at `--scale cnn`), a row for each method, step, trial, panel and
-number of samples: training loss and accuracy of the trained model on its own federation, and the mean accuracy of the
-new clients.
+as in figure 5. Writes `steps.csv` (`steps_cnn.csv` at `--scale cnn`, `steps_batch_N.csv` with `--batch-size N`), a row
+for each method, step, trial, panel and number of samples: training loss and accuracy of the trained model on its own
+federation, and the mean accuracy of the new clients.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def training_loss(scale: neural.Scale, history: Any, data: Any) -> float:
 def main(arguments: list[str] | None = None) -> None:
     args, scale = neural.parse_arguments(__doc__, arguments)
     args.out.mkdir(parents=True, exist_ok=True)
-    file = args.out / ("steps_cnn.csv" if args.scale == "cnn" else "steps.csv")
+    batch = "" if args.batch_size == neural.BATCH else f"_batch_{args.batch_size}"
+    file = args.out / f"steps{'_cnn' if args.scale == 'cnn' else ''}{batch}.csv"
     rows = []
     for trial in range(scale.trials):
         seed = args.seed + trial
