@@ -247,6 +247,18 @@ def samples() -> str:
     return markdown(rows)
 
 
+def contraction() -> str:
+    """Rounds to three distances, the measured factor a round beside the theorem's, and the floor."""
+    targets = ("0.2", "0.02", "0.002")
+    rows = [["noise", "n", "m", *(f"rounds to {t}" for t in targets), "factor a round", "sqrt(1 - a)", "at the end"]]
+    for row in load_results("srpfl/results/contraction.json"):
+        reached = [row.get(f"rounds to {t}") for t in targets]
+        rounds = ("not reached" if r is None else span(r, form=".3g") for r in reached)
+        factors = (span(row[name], form=".3f") for name in ("factor", "theorem's factor"))
+        rows.append([f"{row['noise']:g}", row["n"], row["m"], *rounds, *factors, span(row["end"])])
+    return markdown(rows)
+
+
 PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
     HERE / "README.md": {
         "accuracies": accuracies,
@@ -264,7 +276,7 @@ PAGES: Mapping[Path, Mapping[str, Callable[[], str]]] = {
     },
     HERE / "linear_speedup.md": {
         "random": partial(linear, "random"), "moments": partial(linear, "moments"), "lemma": lemma,
-        "lengths": stage_lengths, "samples": samples,
+        "lengths": stage_lengths, "contraction": contraction, "samples": samples,
     },
 }  # fmt: skip
 

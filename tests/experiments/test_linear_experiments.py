@@ -18,7 +18,7 @@ SHORT = ("fedrep/figure1", "fedavg_representation/figure1")
 FLANP = [*(path.stem for path in sorted((EXPERIMENTS / "flanp").glob("*[0-9].py"))), "fixed_target", "theorems"]
 LONG = [*(f"fedrep/figure{n}" for n in (3, 4, 5, 6)), "fedavg_representation/figure3", "srpfl/linear_speedup"]
 LONG += ["srpfl/asynchronous", "flanp/criterion_for_fedrep", *(f"flanp/{name}" for name in FLANP)]
-LONG += ["fedrep/samples", "srpfl/samples", "fedavg_representation/proposition1"]
+LONG += ["fedrep/samples", "srpfl/samples", "srpfl/contraction", "fedavg_representation/proposition1"]
 SCRIPTS = [*SHORT, *(pytest.param(script, marks=pytest.mark.long) for script in LONG)]
 
 
@@ -41,7 +41,7 @@ def test_scripts_run(script, import_from, monkeypatch, tmp_path, capsys):
     assert (facts["scale"], facts.get("seed", 3)) == ("smoke", 3)
     assert facts["results"]
     drawn = not script.startswith(("flanp/table", "flanp/fixed", "flanp/theorems"))
-    drawn = drawn and not script.endswith(("samples", "proposition1"))
+    drawn = drawn and not script.endswith(("samples", "contraction", "proposition1"))
     assert result.with_suffix(".png").exists() == drawn
     assert f"wrote {result.with_suffix('')}" in capsys.readouterr().out
     if script == "fedrep/figure1":  # the least-norm fit of m < d samples misses 1 - m/d of a head of length 1

@@ -1,0 +1,83 @@
+"""Rate at which SRPFL's representation converges (Theorem 4.5: "exponentially fast").
+
+    python experiments/srpfl/contraction.py --scale smoke|cpu|full [--out DIR] [--seed N]
+
+Rounds with n clients and m fresh samples each, d=100, k=2, step size 1 / (8 sigma_max^2) as the theorem has it, from a
+distance of 1/2. Exponential means equally many rounds for every factor that the distance falls by, until noise stops
+it: for every noise, n and m the table has the rounds to three distances, each a tenth of the one before, and the
+distance at the end. The theorem's factor a round is sqrt(1 - a), beside its second term; the measured one is the
+geometric mean down to the last of the three distances that every trial reaches.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+
+sys.path.append(str(Path(__file__).parents[1]))
+import batches
+import curves
+import scripts
+
+import fedjax_srp as srp
+from fedjax_srp import theory
+
+DIM, RANK, STEP, LAST = 100, 2, 0.125, 20
+TARGETS = (0.2, 0.02, 0.002)
+SCALES = {  # (noise, n), m, rounds, trials
+    "smoke": (((0.0, 16),), (16, 32), 40, 2),
+    "cpu": (((0.0, 64), (0.0, 1024), (1.0, 64), (1.0, 1024)), (16, 64, 256), 200, 10),
+    "full": (((0.0, 64), (0.0, 1024), (1.0, 64), (1.0, 1024), (1.0, 16384)), (16, 64, 256, 1024), 500, 20),
+}
+
+
+def measure(noise: float, clients: int, counts: tuple[int, ...], rounds: int, trials: int, seed: int) -> list[dict]:
+    """Return a row for every number of samples m."""
+    keys = [jax.random.fold_in(jax.random.key(seed), trial) for trial in range(trials)]
+    tasks = [srp.data.linear_task(key, clients, DIM, RANK, noise) for key in keys]
+    found = batches.distances(tasks, counts, STEP, rounds)
+    lowest = []
+    for task in tasks:
+        low, high = batches.head_values(task)
+        lowest.append(np.sqrt(1 - theory.contraction_rate(STEP / high**2, batches.START, low)))
+    rows = []
+    for place, m in enumerate(counts):
+        runs = found[:, place]
+        row = {"noise": noise, "n": clients, "m": m, "theorem's factor": spread(lowest)}
+        row["end"] = spread(runs[:, -LAST:].mean(axis=1))
+        for target in TARGETS:
+            if (runs.min(axis=1) <= target).all():
+                first = (runs <= target).argmax(axis=1)
+                row[f"rounds to {target:g}"] = spread(first + 1)
+                reached = runs[np.arange(trials), first]
+                row["factor"] = spread((reached / batches.START) ** (1 / (first + 1)))
+        rows.append(row)
+    return rows
+
+
+def spread(values: np.ndarray | list[float]) -> dict[str, float]:
+    """Return mean, lowest and highest trial."""
+    return {
+        "mean": curves.rounded(np.mean(values)),
+        "lowest": curves.rounded(np.min(values)),
+        "highest": curves.rounded(np.max(values)),
+    }
+
+
+def main() -> None:
+    args = scripts.parser(__doc__, SCALES, "runs/srpfl_contraction", "seed").parse_args()
+    cases, counts, rounds, trials = SCALES[args.scale]
+    results = []
+    for noise, clients in cases:
+        results += measure(noise, clients, counts, rounds, trials, args.seed)
+        for row in results[-len(counts) :]:
+            print(row, flush=True)
+    facts = {"d": DIM, "k": RANK, "start": batches.START, "trials": trials, "rounds": rounds, "results": results}
+    curves.save(args, "contraction", facts)
+
+
+if __name__ == "__main__":
+    main()
