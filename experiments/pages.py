@@ -47,6 +47,12 @@ def span(found: Mapping[str, Any], place: int | None = None, form: str = ".2g") 
     return f"{mean} ({low} to {high})"
 
 
+def chosen_steps(rows: pd.DataFrame) -> dict[int, float]:
+    """Step size with the lowest mean training loss for each tau, among those with which every trial is finite."""
+    losses = rows.groupby(["tau", "step"])["training_loss"].agg(lambda of_trials: of_trials.mean(skipna=False))
+    return {tau: of_tau.idxmin()[1] for tau, of_tau in losses.dropna().groupby("tau")}
+
+
 def ends(values: Sequence[float], form: str = ".0f") -> str:
     """Format the lowest and the highest value, as one number if they look alike."""
     lowest, highest = f"{min(values):{form}}", f"{max(values):{form}}"

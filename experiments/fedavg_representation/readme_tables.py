@@ -89,6 +89,14 @@ def cosines() -> str:
     return markdown(rows)
 
 
+def larger_batches() -> str:
+    """Table of steps of D-SGD with larger batches, with a column for their size."""
+    tables = {n: steps.table(csv(f"fedavg_representation/results/steps_batch_{n}.csv")).split("\n") for n in (50, 100)}
+    (head, line, *_), *_ = tables.values()
+    rows = [f"| {size} {row}" for size, (_, _, *of_size) in tables.items() for row in of_size]
+    return "\n".join([f"| batch {head}", f"| --- {line}", *rows])
+
+
 PARTS: Mapping[str, Callable[[], str]] = {
     "linear": linear,
     "fine_tuned": fine_tuned,
@@ -97,6 +105,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "brightness": partial(new_clients, "figure5_brightness_0.5", "half as bright"),
     "step": partial(new_clients, "figure5_step_0.2", "step 0.2"),
     "steps": lambda: steps.table(csv("fedavg_representation/results/steps.csv")),
+    "steps_batches": larger_batches,
     "steps_cnn": lambda: steps.table(csv("fedavg_representation/results/steps_cnn.csv")),
     "figure2": layers,
     "figure4": cosines,

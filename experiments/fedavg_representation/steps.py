@@ -71,15 +71,18 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def table(rows: pd.DataFrame) -> str:
-    """Table of means over trials for each panel, method and step, a star at the step of lowest training loss."""
+    """Table of means over the trials that stayed finite, a star at each tau's step of lowest training loss."""
     head = ["new clients", "tau", "step", *sorted(set(rows["samples"])), "training loss", "global", "trials"]
     found = [head]
-    losses = rows.groupby(["tau", "step"])["training_loss"].mean()
+    best = pages.chosen_steps(rows)
     for (panel, tau, step), rows_of_step in rows.groupby(["panel", "tau", "step"], sort=True):
-        chosen = "*" if losses[tau].idxmin() == step else ""
-        once = rows_of_step.drop_duplicates("trial")
-        cells = [pages.pm(kept["accuracy"], 1) for _, kept in rows_of_step.groupby("samples")]
-        cells += [pages.pm(once["training_loss"], 4), pages.pm(once["global"], 1), len(once)]
+        chosen = "*" if best[tau] == step else ""
+        finite = rows_of_step.dropna(subset="training_loss")
+        once, trials = finite.drop_duplicates("trial"), rows_of_step["trial"].nunique()
+        cells = [pages.pm(kept["accuracy"], 1) for _, kept in finite.groupby("samples")]
+        cells += [pages.pm(once["training_loss"], 4), pages.pm(once["global"], 1)] if len(once) else []
+        cells = cells or ["-"] * (len(head) - 4)
+        cells.append(trials if len(once) == trials else f"{trials - len(once)} of {trials} diverged")
         found.append([panel, tau, f"{step:g}{chosen}", *cells])
     return pages.markdown(found)
 
