@@ -104,7 +104,8 @@ def simulate(
             before each local step, averaged over a client's steps and then over the cohort.
         callback: called with a `srp.watch.Progress` after every new evaluation; returning True ends the run.
             `srp.watch` has callbacks that log.
-        throw: raise `FloatingPointError` at the end if the run diverged; otherwise `history.diverged` has the round.
+        throw: raise `FloatingPointError` at the next evaluation if the run diverges; otherwise it goes on, and
+            `history.diverged` has the round.
         name: of the run in tables and figures; default that of the method.
 
     Returns:
@@ -125,8 +126,8 @@ def simulate(
     request = Request(algorithm, data, participation, clock, evaluations, chunk_size, devices, shard_data, name)
     request = request._replace(record_loss=record_loss)
     limits = Limits(num_rounds, eval_every, time_limit, target, eval_first, eval_last)
-    watch = Watch(progress, callback)
-    return _raise_if_diverged(_simulate(request, key, limits, watch, checkpoint_dir, keep_clients), throw)[0]
+    watch = Watch(progress, callback, throw)
+    return _simulate(request, key, limits, watch, checkpoint_dir, keep_clients)[0]
 
 
 @checked
@@ -209,9 +210,9 @@ def simulate_seeds(
             folder = folder_of_seeds(Path(folder), first, first + batch.size)
         of_batch = {name: value[first : first + at_once] for name, value in arrays.items()}
         part = request._replace(num_seeds=batch.size, values=of_batch)
-        watch = Watch(progress, callback, range(first, first + batch.size))
+        watch = Watch(progress, callback, throw, range(first, first + batch.size))
         runs += _simulate(part, batch, limits, watch, folder, keep_clients)
-    return _raise_if_diverged(runs, throw)
+    return runs
 
 
 def _check_values(algorithm: FederatedAlgorithm | Method, values: Mapping[str, Any]) -> None:
@@ -266,12 +267,9 @@ def _simulate(
     with folder:
         memory.check(run, say=not silent)
         with Bar(run, limits.num_rounds, silent) as bar:
-            return _run(bar, run, key, limits, watch, checkpoint_dir, keep_clients)
-
-
-def _raise_if_diverged(runs: list[History], throw: bool) -> list[History]:
+            runs = _run(bar, run, key, limits, watch, checkpoint_dir, keep_clients)
     diverged = [history for history in runs if history.diverged is not None]
-    if throw and diverged:
+    if watch.throw and diverged:
         raise FloatingPointError(
             f"{diverged[0].name} diverged in round {diverged[0].diverged}: the server state is no longer finite; "
             "try a smaller learning rate"
@@ -334,6 +332,7 @@ def _run(
         finally:
             if checkpoints is not None:
                 checkpoints.save(completed, state, records.last)
+        is_ended = is_ended or (watch.throw and not records.last["finite"].all())
     if checkpoints is not None:
         checkpoints.finish()
 

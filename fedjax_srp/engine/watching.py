@@ -28,10 +28,11 @@ BAR_FORMAT = "{desc}: {n_fmt}/{total_fmt}{postfix} |{bar}| {elapsed}<{remaining}
 
 
 class Watch(NamedTuple):
-    """The bar and callback of a run."""
+    """The bar and callback of a run, and whether it ends with an error when it diverges."""
 
     progress: bool
     callback: Callback | None
+    throw: bool
     seeds: range | None = None  # indices of the keys that run together
 
 

@@ -204,6 +204,10 @@ def test_divergence_is_recorded_and_raises_on_request():
     assert diverging.finite.tolist() == [True, True, True, False, True]  # nothing is cut off
     with pytest.raises(FloatingPointError, match=r"few_lines \+ doubling diverged in round 4.*smaller learning rate"):
         simulate(step_later, throw=True)
+    evaluated = []
+    with pytest.raises(FloatingPointError, match="diverged in round 4"):
+        simulate(step_later, throw=True, eval_every=2, num_rounds=8, callback=lambda at: evaluated.append(at.round))
+    assert evaluated == [2, 4]  # it ends there
     assert simulate(throw=True).diverged is None
     keys = jax.random.split(KEY, 2)
     with pytest.raises(FloatingPointError, match="diverged in round 4"):
