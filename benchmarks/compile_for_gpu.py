@@ -221,7 +221,7 @@ def main(arguments: list[str] | None = None) -> None:
     options |= {"devices": [device(args.target)], "evaluations": () if is_round else None}
     with jax.default_matmul_precision(args.precision):
         run = prepare(Request(method, data, **options))
-        compiled: Any = run.traced(int(is_round)).lower().compile()
+        compiled: Any = run.traced(is_round).lower().compile()
     text, memory = compiled.as_text(), compiled.memory_analysis()
     if args.hlo:
         args.hlo.write_text(text)

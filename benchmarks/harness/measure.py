@@ -82,7 +82,7 @@ class Rounds:
         self.state = self.program.start(self.root, self.data).state
         self()
         self.compile_seconds = self.program.compile_seconds
-        self.working_bytes = self.program.working_bytes(length, self.state, self.root, self.data)
+        self.working_bytes = self.program.working_bytes(self.state, self.root, self.data)
 
     def __call__(self) -> None:
         """Runs `length` rounds and waits."""

@@ -91,15 +91,15 @@ class Prepared(NamedTuple):
             raise ValueError("jax_disable_jit is on: rounds are compiled here; srp.Simulation runs them step by step")
         return place(self.layout, root), place_data(self.layout, self.data, self.shard_data)
 
-    def traced(self, length: int) -> jax.stages.Traced:
-        """Trace a segment of `length` rounds (0: its evaluation alone) for devices that need not exist.
+    def traced(self, trains: bool = True) -> jax.stages.Traced:
+        """Trace a segment of rounds, or its evaluation alone, for devices that need not exist.
 
         Nothing runs. The data may be shapes (`jax.ShapeDtypeStruct`), and are on every device; `.lower().compile()` of
         the result compiles for devices of `jax.experimental.topologies`.
         """
         seeds = () if self.num_seeds is None else (self.num_seeds,)
         root = jax.eval_shape(lambda: jnp.broadcast_to(jax.random.key(0), seeds))
-        return self.program().traced(length, self.layout.shapes(root), self.layout.shapes(self.data))
+        return self.program().traced(trains, self.layout.shapes(root), self.layout.shapes(self.data))
 
     def of_seed(self, seed: int) -> FederatedAlgorithm:
         """The algorithm of one seed, with its own values."""

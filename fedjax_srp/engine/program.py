@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent import futures
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -30,15 +31,17 @@ from fedjax_srp.base import (
     ParticipationPolicy,
     PyTree,
     RoundInfo,
-    named_key,
 )
 from fedjax_srp.engine.adaptation import AdaptationPlan, score_epochs
-from fedjax_srp.engine.owned import is_by_client, owned_client
-from fedjax_srp.engine.round import SimulationState, as_arrays, one_round, prepare_server, stream
+from fedjax_srp.engine.owned import is_by_client
+from fedjax_srp.engine.round import SimulationState, one_round
 from fedjax_srp.engine.scoring import score_clients
-from fedjax_srp.engine.sharding import Layout, device_index, place, spread
+from fedjax_srp.engine.sharding import Layout, place, spread
+from fedjax_srp.engine.start import Start, first_state, init_clients
+from fedjax_srp.loops import batch_max, fori_loop
 from fedjax_srp.parts import values_of
 
+ROUNDS = 128  # of a segment, at most, in the program that most runs share
 WRITTEN_OUT = 1000  # longest value that a checkpoint stores in full; longer ones are hashed
 # Compiled functions kept for equal specs, and specs kept. On a CPU a function takes about 330 memory maps; Linux allows
 # a process 65,530 of them, and XLA crashes beyond that.
@@ -73,18 +76,11 @@ def numerics() -> tuple[Any, ...]:
     return tuple(getattr(jax.config, f"jax_{name}") for name in (*names, *more))
 
 
-class Start(NamedTuple):
-    """The state before the first round, and the clients' expected times."""
-
-    state: SimulationState
-    client_time: Array  # (num_clients,) expected time of a unit of work
-
-
 class Segment(NamedTuple):
-    """Results of a segment for the host, with a leading axis of seeds if there are several."""
+    """Results of a segment, with a leading axis of seeds if there are several."""
 
     rounds: RoundInfo  # leaves (length,)
-    faults: Array  # (length, 2) int32 of the cohorts, see `cohort.cohort_fault`
+    faults: Any  # (length, 2) int32 of the cohorts, see `cohort.cohort_fault`
     scores: dict[str, tuple[Array, Array]]  # per evaluation: sums and numbers of scores, (owned * num_devices,)
 
 
@@ -124,30 +120,31 @@ class Program:
         shared: traces and compiled functions, shared with programs of equal specs.
         announce: called with a function's name; returns a context that is open while it is traced or compiled.
         compile_seconds: of tracing and compiling, and of waiting for another thread that does so.
+        longest: rounds of the longest segment.
     """
 
     def __init__(self, spec: Spec, shared: Shared, parts: Parts):
         self.spec, self.shared, self.parts = spec, shared, jax.tree.map(jnp.asarray, parts)
         self.announce: Callable[[Any], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
-        self.compile_seconds = 0.0
+        self.compile_seconds, self.longest = 0.0, 1
 
     @functools.cached_property
     def _placed(self) -> Parts:
         return place(self.spec.layout, self.parts)
 
-    def start(self, root: Key, data: FederatedSource, followed_by: int | None = None) -> Start:
+    def start(self, root: Key, data: FederatedSource, trains: bool = False) -> Start:
         """The state before the first round; with seeds, `root` has a leading axis.
 
-        A segment of `followed_by` rounds is traced while another thread compiles the start.
+        If it `trains`, a segment is traced while another thread compiles the start.
         """
         start, args = self._start(), (root, self._placed, data)
         signature, shared = _signature(start.name, args), self.shared
         with self._lock(start):
-            if followed_by is not None and signature not in shared.compiled:
+            if trains and signature not in shared.compiled:
                 lowered = self._lower(start, args)
                 with futures.ThreadPoolExecutor(1) as thread:
                     compiling = thread.submit(lowered.compile, compiler_options=self._options(start))
-                    self._lower(self._segment(followed_by), (self._shapes(lowered.out_info.state), *args))
+                    self._lower(self._segment(), (self._shapes(lowered.out_info.state), self._given(1), *args))
                     with self._timed(start):
                         self._keep(signature, compiling.result())
         return self._run(start, root, data=data)
@@ -158,7 +155,7 @@ class Program:
 
     def _start(self) -> Function:
         def start(root: Key, parts: Parts, data: FederatedSource) -> Start:
-            return first_state(parts, root, data, self.spec.layout)
+            return first_state(*parts, root, data, self.spec.layout)
 
         return Function("start", start, (), START_BY_CLIENT, quick=self.parts.algorithm.prepare is None)
 
@@ -173,7 +170,7 @@ class Program:
 
         def scores(server: PyTree, clients: PyTree, root: Key, parts: Parts, data: FederatedSource):
             if clients is None:
-                clients = _init_clients(parts.algorithm, server, root, data, layout)
+                clients = init_clients(parts.algorithm, server, root, data, layout)
             state = SimulationState(server, clients, (), (), jnp.int32(0), (), ())
             return score_clients(parts.algorithm, spec.evaluations, data, state, root, layout)
 
@@ -190,43 +187,68 @@ class Program:
         return self._run(Function(("epoch scores", plan), scores, (_NO, _NO), _NO), server, counts, root, data=data)
 
     def segment(self, length: int, state: SimulationState, root: Key, data: FederatedSource):
-        """`length` rounds and one evaluation: (new state, Segment). The state is donated."""
-        return self._run(self._segment(length), state, root, data=data)
+        """`length` rounds and one evaluation: (new state, Segment of NumPy arrays). The state is donated."""
+        self.longest = max(self.longest, length)
+        state, segment = self._run(self._segment(), state, self._given(length), root, data=data)
+        found = jax.device_get(segment)
+        of_seeds = (slice(None),) * int(self.spec.num_seeds is not None)
+        rounds, faults = jax.tree.map(lambda leaf: leaf[*of_seeds, :length], (found.rounds, found.faults))
+        return state, Segment(rounds, faults, found.scores)
 
-    def _segment(self, length: int) -> Function:
-        spec = self.spec
+    def _given(self, length: int) -> Array:
+        """A number of rounds as an argument of the program; with seeds, for each of them."""
+        seeds = () if self.spec.num_seeds is None else (self.spec.num_seeds,)
+        return place(self.spec.layout, jnp.full(seeds, length, jnp.int32))
 
-        def segment(state: SimulationState, root: Key, parts: Parts, data: FederatedSource):
-            def body(state: SimulationState, _: None):
+    def _segment(self, trains: bool = True) -> Function:
+        """A segment of as many rounds as its argument says, or of none."""
+        spec, at_most = self.spec, max(ROUNDS, 1 << (self.longest - 1).bit_length())
+
+        def segment(state: SimulationState, length: Array, root: Key, parts: Parts, data: FederatedSource):
+            def round_of(state: SimulationState) -> tuple[SimulationState, Any]:
                 return one_round(*parts, data, state, root, spec.layout, spec.records_loss)
 
-            state, (rounds, faults) = jax.lax.scan(body, state, length=length)
-            return state, Segment(
-                rounds, faults, score_clients(parts.algorithm, spec.evaluations, data, state, root, spec.layout)
+            one = jax.jit(round_of, inline=True)  # traced once, for the shapes and for the loop
+            rows = jax.tree.map(
+                lambda leaf: jnp.zeros((at_most, *leaf.shape), leaf.dtype), jax.eval_shape(one, state)[1]
             )
 
-        return Function(("segment", length), segment, (STATE_BY_CLIENT,), (STATE_BY_CLIENT, _NO), donates=True)
+            def body(index: Array, carry: tuple[SimulationState, Any]) -> tuple[SimulationState, Any]:
+                state, row = one(carry[0])
+                put = partial(jax.lax.dynamic_update_index_in_dim, index=index, axis=0)
+                return state, jax.tree.map(put, carry[1], row)
 
-    def working_bytes(self, length: int, state: SimulationState, root: Key, data: FederatedSource) -> int:
+            if trains:
+                state, rows = fori_loop(batch_max(length), body, (state, rows), at_most)
+            scores = score_clients(parts.algorithm, spec.evaluations, data, state, root, spec.layout)
+            rounds, faults = rows
+            return state, Segment(rounds, faults, scores)
+
+        name = "rounds" if trains else "evaluation", at_most
+        return Function(name, segment, (STATE_BY_CLIENT, _NO), (STATE_BY_CLIENT, _NO), donates=True)
+
+    def working_bytes(self, state: SimulationState, root: Key, data: FederatedSource) -> int:
         """Bytes that a segment needs on each device besides arguments and results, according to the compiler."""
-        compiled = self._compile(self._segment(length), (state, root, self._placed, data))
+        compiled = self._compile(self._segment(), (state, self._given(1), root, self._placed, data))
         return getattr(compiled.memory_analysis(), "temp_size_in_bytes", 0)
 
     def start_fingerprint(self, root: Key, data: FederatedSource) -> str:
         """A hash of the program of `start`, which initializes all states. Call it before `start`."""
         return _hash(self._lower(self._start(), (root, self._placed, data)).as_text().encode())
 
-    def segment_fingerprint(self, length: int, state: SimulationState, root: Key, data: FederatedSource) -> str:
+    def segment_fingerprint(self, state: SimulationState, root: Key, data: FederatedSource) -> str:
         """A hash of the program of a segment, which includes its schedules, models and loops."""
-        return _hash(self._lower(self._segment(length), (state, root, self._placed, data)).as_text().encode())
+        args = state, self._given(1), root, self._placed, data
+        return _hash(self._lower(self._segment(), args).as_text().encode())
 
-    def traced(self, length: int, root: Key, data: FederatedSource) -> jax.stages.Traced:
-        """Trace a segment for shapes (`Layout.shapes`), on devices that need not exist."""
+    def traced(self, trains: bool, root: Key, data: FederatedSource) -> jax.stages.Traced:
+        """Trace a segment, or its evaluation alone, for shapes (`Layout.shapes`), on devices that need not exist."""
         args = root, self.spec.layout.shapes(self.parts), data
         with traced_for(self.spec.layout.platform):
             start = self._jitted(self._start(), args).trace(*args)
-            args = self._shapes(start.out_info.state), *args
-            return self._jitted(self._segment(length), args).trace(*args)
+            length = self.spec.layout.shapes(jax.ShapeDtypeStruct(root.shape, jnp.int32))
+            args = self._shapes(start.out_info.state), length, *args
+            return self._jitted(self._segment(trains), args).trace(*args)
 
     def values(self) -> dict[str, Any]:
         """The floats that programs take as arguments, by name; long arrays as a hash."""
@@ -306,44 +328,6 @@ class Program:
         del shared.lowered[signature]
         if len(shared.compiled) > FUNCTIONS_KEPT:
             del shared.compiled[next(iter(shared.compiled))]
-
-
-def first_state(parts: Parts, root: Key, data: FederatedSource, layout: Layout) -> Start:
-    """The state before the first round, in-graph."""
-    algorithm, policy, clock = parts
-    server = as_arrays(algorithm.init(named_key(named_key(root, "server"), "init"), data))
-    clients = _init_clients(algorithm, server, root, data, layout)
-    key_policy, key_clock = (named_key(named_key(root, name), "init") for name in ("participation", "clock"))
-    policy_state = as_arrays(policy.init(key_policy, layout.num_clients))
-    clock_state = as_arrays(clock.init(key_clock, layout.num_clients))
-    now, rounds_taken = jnp.zeros(()), jnp.zeros(layout.num_clients, jnp.int32)
-    times, _ = as_arrays(clock.sample(stream(root, "clock", jnp.int32(0)), clock_state, now))
-    state = SimulationState(server, clients, policy_state, clock_state, jnp.int32(0), now, rounds_taken)
-    return Start(prepare_server(algorithm, data, state, root, layout), times.expected)
-
-
-def _init_clients(
-    algorithm: FederatedAlgorithm, server: PyTree, root: Key, data: FederatedSource, layout: Layout
-) -> PyTree:
-    """The states of this device's clients before any training, leaves (owned, ...)."""
-    key_clients, batch = named_key(named_key(root, "training"), "init"), min(layout.chunk_size, layout.owned)
-
-    def init_client(row: Array) -> PyTree:
-        client_id = device_index(layout) + layout.num_devices * row
-        client_id = jnp.minimum(client_id, layout.num_clients - 1)  # a device's last row may be padding
-        key = jax.random.fold_in(key_clients, client_id)
-        return as_arrays(algorithm.init_client(key, server, owned_client(layout, data, client_id)))
-
-    def fill(index: Array, states: PyTree) -> PyTree:
-        first = jnp.minimum(index * batch, layout.owned - batch)  # the last batch may overlap the one before
-        some = jax.vmap(init_client)(first + jnp.arange(batch, dtype=jnp.int32))
-        put_in = lambda all, some: jax.lax.dynamic_update_slice_in_dim(all, some, first, 0)  # noqa: E731
-        return jax.tree.map(put_in, states, some)
-
-    # In place: `lax.map` would hold all states twice if batches do not divide them.
-    shapes = jax.eval_shape(init_client, jnp.int32(0))
-    empty = jax.tree.map(lambda leaf: jax.lax.full((layout.owned, *leaf.shape), 0, leaf.dtype), shapes)
-    return jax.lax.fori_loop(0, -(-layout.owned // batch), fill, empty)
 
 
 def as_numbers(leaf: Array) -> Array:

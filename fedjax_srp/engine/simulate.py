@@ -69,8 +69,8 @@ def simulate(
 ) -> History:
     """Simulate federated learning on simulated wall-clock time.
 
-    A segment of `eval_every` rounds and the evaluation after it run as one compiled program; neither a growing cohort
-    nor another key recompiles it.
+    The rounds up to an evaluation and the evaluation run as one compiled program. A growing cohort, another key and
+    other numbers of rounds do not recompile it.
 
     Args:
         algorithm: the algorithm (`srp.algorithms`), or a `Method` (`srp.methods.get`) with its participation.
@@ -83,7 +83,6 @@ def simulate(
             evaluation have separate streams, so every method has the same stragglers under the same key.
         eval_every: rounds between evaluations; the last round is always evaluated.
         eval_first: also evaluate after each of the first `eval_first` rounds, so that early times are not upper bounds.
-            A multiple of `eval_every` compiles one more segment, of one round; another number compiles two.
         eval_last: also evaluate after each of the last `eval_last` rounds, for means over them. An extended run resumes
             from before them.
         chunk_size: clients that train at once on each device; None for a measured default. More need more memory.
@@ -288,18 +287,17 @@ def _run(
 ) -> list[History]:
     begin = time.perf_counter()
     compiled = run.program()
-    compiled.announce = bar.compiling
+    compiled.announce, compiled.longest = bar.compiling, limits.eval_every
     root, data = run.placed(root)
     hash_of_start = None if checkpoint_dir is None else compiled.start_fingerprint(root, data)
-    first = limits.next_evaluation(0) if checkpoint_dir is None else limits.eval_every
-    state, client_time = compiled.start(root, data, followed_by=first)
+    state, client_time = compiled.start(root, data, trains=True)
     check_times(run.clock, "client", client_time)
     records, completed = Records(), 0
 
     checkpoints = None
     if checkpoint_dir is not None:
         facts = fingerprint(run, root, limits) | {"start": hash_of_start, "values": compiled.values()}
-        facts["program"] = compiled.segment_fingerprint(limits.eval_every, state, root, data)
+        facts["program"] = compiled.segment_fingerprint(state, root, data)
         checkpoints = Checkpoints(checkpoint_dir, facts, limits.can_resume_after)
         if (snapshot := checkpoints.restore(state, limits.evaluations())) is not None:
             completed, state, records = snapshot
@@ -315,10 +313,10 @@ def _run(
     while not is_ended and completed < limits.num_rounds and ended_after(records, run, limits) is None:
         length = limits.next_evaluation(completed) - completed
         if not rounds_run:
-            memory.check_working(run, compiled.working_bytes(length, state, root, data))
+            memory.check_working(run, compiled.working_bytes(state, root, data))
         compile_before, segment_begin = compiled.compile_seconds, time.perf_counter()
         state, segment = compiled.segment(length, state, root, data)
-        records.add(flat_records(jax.device_get(segment), run.layout.num_clients, batched=run.num_seeds is not None))
+        records.add(flat_records(segment, run.layout.num_clients, batched=run.num_seeds is not None))
         run_seconds += time.perf_counter() - segment_begin - (compiled.compile_seconds - compile_before)
         check_cohorts(run.policy, segment.faults, completed + 1)
         check_times(run.clock, "round", records.last["compute_time"], completed + 1)

@@ -21,9 +21,9 @@ from fedjax_srp.base import (
     RoundInfo,
 )
 from fedjax_srp.engine.prepare import Prepared, Request, prepare
-from fedjax_srp.engine.program import Parts, first_state
 from fedjax_srp.engine.round import SimulationState, one_round, select_cohort
 from fedjax_srp.engine.scoring import score_clients
+from fedjax_srp.engine.start import first_state
 from fedjax_srp.loops import reversible
 from fedjax_srp.parts import Leaf, part
 
@@ -103,7 +103,7 @@ class Simulation:
         """
         run = self._prepared()
         with reversible(self._most_work(run)):
-            start = first_state(Parts(run.algorithm, run.policy, run.fitted_clock), key, self.data, run.layout)
+            start = first_state(run.algorithm, run.policy, run.fitted_clock, key, self.data, run.layout)
         return State(key, *start.state)
 
     def select(self, state: State) -> tuple[ClientTimes, Cohort]:

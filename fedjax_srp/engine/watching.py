@@ -48,8 +48,7 @@ class Bar:
         """Show the name of a function while it is compiled; that time does not count for the rate."""
         begin = time.perf_counter()
         shown = "" if self._bar.disable else self._bar.postfix
-        what = f"{name[1]} round{'s' * (name[1] > 1)}" if isinstance(name, tuple) else f"the {name}"
-        self._bar.set_postfix_str(f"compiling {what} ...")
+        self._bar.set_postfix_str(f"compiling the {name[0] if isinstance(name, tuple) else name} ...")
         try:
             yield
         finally:

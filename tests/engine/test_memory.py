@@ -18,6 +18,7 @@ from fedjax_srp.engine import memory, sharding
 from fedjax_srp.engine.contract import check_algorithm
 from fedjax_srp.engine.live import peak_bytes
 from fedjax_srp.engine.prepare import Request, prepare
+from fedjax_srp.engine.program import ROUNDS
 from fedjax_srp.engine.simulate import seeds_at_once
 from fedjax_srp.engine.traffic import num_bytes
 
@@ -61,7 +62,7 @@ def test_the_estimate_is_close_to_the_compilers_numbers(name, chunk_size, num_se
     assert needed.server == num_bytes(state.server)
     assert needed.clients == num_bytes(state.clients) // 2
     compiled.segment(1, state, root, data)
-    (segment,) = [c for (what, *_), c in compiled.shared.compiled.items() if what == ("segment", 1)]
+    (segment,) = [c for (what, *_), c in compiled.shared.compiled.items() if what == ("rounds", ROUNDS)]
     temporary = segment.memory_analysis().temp_size_in_bytes
     assert temporary / FACTOR <= needed.working <= temporary * FACTOR
     assert needed.certain < needed.total
@@ -85,7 +86,7 @@ def test_the_estimate_for_an_accelerator_includes_optimizers_and_evaluations(cas
     on_a_gpu = run._replace(layout=run.layout._replace(devices=(SimpleNamespace(platform="gpu"),)))
     root, data = run.placed(KEY)
     program = run.program()
-    working = program.working_bytes(1, program.start(root, data).state, root, data)
+    working = program.working_bytes(program.start(root, data).state, root, data)
     assert working / FACTOR <= memory.estimate(on_a_gpu).working <= working * FACTOR
 
 

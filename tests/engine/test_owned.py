@@ -10,7 +10,7 @@ from reference.small import NUM_CLASSES, NUM_FEATURES, assert_close, assert_same
 
 import fedjax_srp as srp
 from fedjax_srp.engine.owned import OwnedData, place_data
-from fedjax_srp.engine.program import program
+from fedjax_srp.engine.program import ROUNDS, program
 from fedjax_srp.engine.sharding import lay_out
 
 COUNTS, TESTS = (1, 9, 4, 7, 2, 5, 3), (2, 1, 3, 2, 2, 1, 4)
@@ -110,7 +110,7 @@ def test_images_move_as_bytes():
     root, data = jax.device_put(KEY, layout.sharding()), place_data(layout, DATA, shard_data=True)
     start = compiled.start(root, data)
     compiled.segment(1, start.state, root, data)
-    (text,) = [c.as_text() for (name, *_), c in compiled.shared.compiled.items() if name == ("segment", 1)]  # pyright: ignore
+    (text,) = [c.as_text() for (name, *_), c in compiled.shared.compiled.items() if name == ("rounds", ROUNDS)]  # pyright: ignore
     moved = [line for line in text.splitlines() if "reduce-scatter(" in line]
     inputs = [line for line in moved if f"9,{NUM_FEATURES}]" in line]  # 9 examples at most
     assert inputs

@@ -101,11 +101,34 @@ def test_a_sweep_is_traced_once(case):
     assert len({np.concatenate([leaf.ravel() for leaf in leaves(run)]).tobytes() for run in runs}) == len(sweep)
 
 
+@pytest.mark.parametrize("num_seeds", [None, 2])
+def test_any_numbers_of_rounds_are_one_program(num_seeds):
+    algorithm = counting()
+
+    def run(**options):
+        options = OPTIONS | {"participation": srp.participation.Doubling(2, 1), "clock": CLOCK} | options
+        if num_seeds is None:
+            return [srp.simulate(algorithm, FEW, key=KEY, **options)]
+        return srp.simulate_seeds(algorithm, FEW, keys=jax.random.split(KEY, num_seeds), **options)
+
+    often = run(num_rounds=9)
+    shared = shared_of(algorithm, FEW, participation=srp.participation.Doubling(2, 1), clock=CLOCK, num_seeds=num_seeds)
+    for options in ({"eval_every": 4}, {"eval_every": 128}, {"eval_every": 5, "eval_first": 2, "eval_last": 3}):
+        for every, one in zip(run(num_rounds=9, **options), often, strict=True):
+            assert_same_bits(every.server_state, one.server_state)
+            assert_same_bits(every.compute_time, one.compute_time)
+            assert every.mean_accuracy[-1] == one.mean_accuracy[-1]
+            assert every.round.tolist() == list(range(1, 10))
+    assert shared.num_traces == len(shared.compiled) == 2
+    (long,) = {len(history.round) for history in run(num_rounds=129, eval_every=129)}
+    assert (long, shared.num_traces) == (129, 3)  # a longer segment has a program of its own
+
+
 def test_unused_functions_are_freed(monkeypatch):
     """On Linux a process that keeps hundreds of them runs out of memory areas."""
     monkeypatch.setattr(program, "FUNCTIONS_KEPT", 3)
     algorithm = counting()
-    runs = [simulate(algorithm, FEW, num_rounds=length, eval_every=length) for length in (1, 2, 3, 3)]
+    runs = [simulate(algorithm, FEW, num_rounds=length, eval_every=length) for length in (1, 129, 257, 257)]
     shared = shared_of(algorithm, FEW)
     assert (shared.num_traces, len(shared.compiled)) == (4, 3)
     assert runs[-1].compile_seconds == 0  # the last ones are kept
@@ -368,8 +391,8 @@ def test_a_program_traced_from_shapes_is_the_one_that_runs(name, num_devices, nu
     shapes = {split: jax.ShapeDtypeStruct(array.shape, array.dtype) for split, array in examples.items()}
     options = {"devices": num_devices, "num_seeds": num_seeds, "evaluations": ()}
     absent, run = (prepare(Request(get(name), data, **options)) for data in (dataclasses.replace(DATA, **shapes), DATA))
-    traced, compiled = absent.traced(1), run.program()
+    traced, compiled = absent.traced(), run.program()
     root, data = run.placed(KEY if num_seeds is None else jax.random.split(KEY, num_seeds))
     state = compiled.start(root, data).state
     text = traced.lower().as_text()
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == compiled.segment_fingerprint(1, state, root, data)
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == compiled.segment_fingerprint(state, root, data)
