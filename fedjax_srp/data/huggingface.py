@@ -15,7 +15,7 @@ import numpy as np
 from fedjax_srp._checks import check_integer, check_known, checked, short
 from fedjax_srp.data import text
 from fedjax_srp.data._counts import share_of
-from fedjax_srp.data.arrays import as_array, from_arrays
+from fedjax_srp.data.arrays import as_array, check_labels, from_arrays
 from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.partition import Fraction
 from fedjax_srp.data.raw import RawArrays
@@ -81,6 +81,7 @@ def from_huggingface(
     pairs: list[Any]  # training and test part of each column
     if test is None:
         _, labels, users = train_columns
+        check_labels(f"column {y!r}", labels, f"column {x!r}", len(labels))
         is_test = _draw_test_rows(labels if users is None else users, test_fraction, seed)
         pairs = [(None, None) if c is None else (c[~is_test], c[is_test]) for c in train_columns]
     else:
@@ -140,7 +141,15 @@ def _check_users(column: str, values: list[Any]) -> np.ndarray:
 
 
 def _stack(column: str, values: Any) -> np.ndarray:
-    rows = [as_array(f"column {column!r}", value) for value in values]
+    rows, modes = [], set()
+    for value in values:
+        rows.append(as_array(f"column {column!r}", value))
+        modes.add(str(getattr(value, "mode", None)))  # of an image of PIL
+    if len(modes) > 1 or modes & {"P", "PA"}:  # numbers with other meanings; those of P count entries of a palette
+        raise ValueError(
+            f"column {column!r} has images of modes {', '.join(sorted(modes))}; convert all to L or RGB with "
+            "Dataset.map first"
+        )
     shapes = sorted({row.shape for row in rows})
     if len(shapes) != 1:
         raise ValueError(

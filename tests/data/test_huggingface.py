@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 from reference.small import refused
 
 import fedjax_srp as srp
@@ -135,6 +136,21 @@ WRONG = {
         {"num_clients": 1},
         r"column 'image' has rows of shapes \[\(2, 2\), \(3, 2\)\]; give them one shape with Dataset.map first",
     ),
+    "a palette": (  # numbers of colours, not grey levels
+        Dataset(image=[Image.fromarray(IMAGES[0]).quantize()] * 2, label=[0, 1]),
+        {"num_clients": 1},
+        r"column 'image' has images of modes P; convert all to L or RGB with Dataset.map first",
+    ),
+    "modes": (  # of equal shapes
+        Dataset(image=[Image.new(mode, (2, 2)) for mode in ("RGBA", "CMYK")], label=[0, 1]),
+        {"num_clients": 1},
+        r"column 'image' has images of modes CMYK, RGBA; convert all",
+    ),
+    "no label": (
+        Dataset(image=[np.zeros(2)] * 2, label=[0, None]),
+        {"num_clients": 1},
+        r"column 'label': is object of shape \(2,\); give one integer class number for each of the 2 examples",
+    ),
     "masks": (
         Dataset(image=[np.ma.masked_array(np.zeros(2), [True, False])] * 2, label=[0, 1]),
         {"num_clients": 1},
@@ -169,7 +185,7 @@ WRONG = {
         {"num_clients": 1, "x": "text"},
         "x_train: is <U1 of shape",
     ),
-    "labels": (Dataset(image=IMAGES, label=WRITERS), {"num_clients": 2}, r"y_train: is <U2"),
+    "labels": (Dataset(image=IMAGES, label=WRITERS), {"num_clients": 2}, r"column 'label': is <U2"),
 }
 
 
