@@ -241,6 +241,8 @@ def from_module(
         raise ValueError(f"module={short(module)} is a class of linen; call it")
     source = _source(module)
     x = jnp.ones((2, *input_shape), dtype)
+    if jnp.issubdtype(dtype, jnp.floating):  # not constant, or a module that normalises its input sees zeros
+        x = jax.random.uniform(jax.random.key(2), x.shape, dtype)
     try:
         params, others = source.init(jax.random.key(0), x)
         if others:

@@ -131,8 +131,11 @@ def test_a_module_is_trained(module):
 
 
 class Skip(nn.Module):
+    is_centred: bool = False  # a constant input then becomes zeros
+
     @nn.compact
     def __call__(self, x):
+        x = x - x.mean(axis=1, keepdims=True) if self.is_centred else x
         return nn.Dense(3, name="b")(nn.relu(nn.Dense(5, name="a")(x))) + nn.Dense(3, name="c")(x)
 
 
@@ -162,6 +165,7 @@ REFUSED = {  # message -> (module, head)
         "out",
     ),
     "head='b' is bypassed: the outputs depend on more than its input": (Skip(), "b"),
+    "is bypassed: the outputs depend on more": (Skip(is_centred=True), "b"),
     "head='out' is bypassed": (LateBias(), "out"),  # by a parameter that is zero at first
     "head='oud' is no layer; choose from fc1, fc2, out": (Linen(), "oud"),
     "it keeps batch_stats, but only parameters are trained": (Normed(), "Dense_0"),
