@@ -197,6 +197,11 @@ class Convolution(nn.Module):
         if self.padding != "SAME":
             zeros = [(check_integer("padding", 0 if self.padding == "VALID" else self.padding, 0),) * 2] * axes
         x = jnp.pad(x, ((0, 0), *zeros, (0, 0))) if any(map(any, zeros)) else x
+        if any(n < size for n, size in zip(x.shape[1:-1], self.kernel_size, strict=True)):
+            raise ValueError(
+                f"kernel_size={self.kernel_size} is larger than padded examples of shape {x.shape[1:-1]}; give a "
+                "smaller one, or padding='SAME'"
+            )
         shape = (*self.kernel_size, x.shape[-1], self.channels)
         kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
         if axes == 2:

@@ -1,5 +1,7 @@
 """Models of custom layers: modules, convolutions, and layers that do not fit."""
 
+import re
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -170,6 +172,13 @@ def test_convolutions_and_their_gradients_agree_with_flax(padding, size, stride,
 @pytest.mark.parametrize(("size", "shape"), [((5,), (9, 9, 3)), ((3, 3), (9,)), ((2, 2, 2), (9, 9, 9))])
 def test_kernels_that_do_not_fit_the_examples_are_refused(size, shape):
     with refused(rf"kernel_size=\({size[0]}.* does not fit examples of shape \({shape[0]}.*; give \(height, width\)"):
+        srp.models.Convolution(4, size).init(KEY, jnp.zeros((2, *shape)))
+
+
+@pytest.mark.parametrize(("size", "shape"), [((5, 3), (4, 9, 3)), ((5, 5), (3, 3)), ((2, 6), (9, 3)), ((5,), (2, 3))])
+def test_kernels_larger_than_the_examples_are_refused(size, shape):
+    found = re.escape(f"kernel_size={size} is larger than padded examples of shape {shape[: len(size)]}; give a")
+    with refused(found):
         srp.models.Convolution(4, size).init(KEY, jnp.zeros((2, *shape)))
 
 
