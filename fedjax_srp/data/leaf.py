@@ -7,6 +7,7 @@ several files. Inputs are numbers, or texts (Sent140). Reading JSON is slow, so 
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from fedjax_srp.data import text
 from fedjax_srp.data.cache import cached
 from fedjax_srp.data.raw import RawArrays
 
+_IMAGE_FILE = re.compile(r"\S+\.(jpe?g|png)", re.IGNORECASE)
 _TEXT = 4  # index of the text in an input of Sent140: id, date, query, user, text, and training or test
 
 
@@ -156,6 +158,8 @@ def _inputs(x: list[Any]) -> np.ndarray:
     if isinstance(first, str):
         texts: list[Any] = [given[_TEXT] if isinstance(given, list) and len(given) > _TEXT else given for given in x]
         "".join(texts)  # raises a TypeError unless all are strings
+        if all(map(_IMAGE_FILE.fullmatch, texts)):
+            raise ValueError(f"inputs are names of image files, e.g. {texts[0]!r}, as in LEAF's CelebA; give pixels")
         return np.array(texts, object)
     numbers = np.array(x, np.float64)
     if numbers.shape[1:] != (784,):

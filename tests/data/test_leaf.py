@@ -170,6 +170,9 @@ BROKEN = {
     "the label 0.5 is not an integer": broken(user_data={"a": {"x": [[0.5]], "y": [0.5]}}),
     "invalid literal for int() with base 10: 'e'": broken(user_data={"a": {"x": ["to b"], "y": ["e"]}}),
     "expected str instance, int found": broken(num_samples=[2], user_data={"a": {"x": ["good", 2], "y": [1, 0]}}),
+    "inputs are names of image files, e.g. '01.jpg'": broken(
+        num_samples=[2], user_data={"a": {"x": ["01.jpg", "02.jpg"], "y": [1, 0]}}
+    ),
     "there are no examples": broken(users=[], num_samples=[]),
     "inhomogeneous shape": broken(num_samples=[2], user_data={"a": {"x": [[0.5], [1.0, 2.0]], "y": [1, 2]}}),
     "the key 'y' occurs twice": broken().replace('"y": [1]', '"y": [1], "y": [2]'),
