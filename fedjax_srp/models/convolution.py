@@ -186,14 +186,14 @@ class Convolution(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """(batch, h, w) or (batch, h, w, c) -> (batch, h', w', channels); series have no w."""
-        axes = len(self.kernel_size)
+        axes, stride = len(self.kernel_size), check_integer("stride", self.stride, 1)
         if x.ndim - 1 not in (axes, axes + 1) or axes not in (1, 2):
             raise ValueError(
                 f"kernel_size={self.kernel_size} does not fit examples of shape {x.shape[1:]}; "
                 "give (height, width) for images, (length,) for series"
             )
         x = x[..., None] if x.ndim - 1 == axes else x
-        zeros = [_same_padding(n, size, self.stride) for n, size in zip(x.shape[1:-1], self.kernel_size, strict=True)]
+        zeros = [_same_padding(n, size, stride) for n, size in zip(x.shape[1:-1], self.kernel_size, strict=True)]
         if self.padding != "SAME":
             zeros = [(check_integer("padding", 0 if self.padding == "VALID" else self.padding, 0),) * 2] * axes
         x = jnp.pad(x, ((0, 0), *zeros, (0, 0))) if any(map(any, zeros)) else x
@@ -205,9 +205,9 @@ class Convolution(nn.Module):
         shape = (*self.kernel_size, x.shape[-1], self.channels)
         kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
         if axes == 2:
-            out = convolve(x, kernel, self.strategy, self.stride)
+            out = convolve(x, kernel, self.strategy, stride)
         else:  # images of width 1
-            out = convolve(x[:, :, None], kernel[:, None], self.strategy, self.stride)[:, :, 0]
+            out = convolve(x[:, :, None], kernel[:, None], self.strategy, stride)[:, :, 0]
         if not self.use_bias:
             return out
         bias = self.param("bias", nn.initializers.zeros, (self.channels,), self.param_dtype)

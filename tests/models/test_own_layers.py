@@ -182,6 +182,12 @@ def test_kernels_larger_than_the_examples_are_refused(size, shape):
         srp.models.Convolution(4, size).init(KEY, jnp.zeros((2, *shape)))
 
 
+@pytest.mark.parametrize("stride", [0, -1, (2, 2)])
+def test_strides_that_are_no_numbers_of_rows_are_refused(stride):
+    with refused(rf"stride={re.escape(str(stride))} must be"):
+        srp.models.Convolution(4, stride=stride).init(KEY, jnp.zeros((2, 9, 9)))
+
+
 def images(y):
     x = np.zeros((20, 8, 8), np.float32)
     return srp.data.from_arrays(x, y, x + 1, y, train_indices=[range(20)], test_indices=[range(20)], num_classes=10)
