@@ -97,7 +97,8 @@ def check_key(argument: str, value: Any) -> None:
     """Raise a ValueError of one line unless `value` is a typed key; arrays of keys pass unless it is called key."""
     if not is_key(value):
         kind = f"of type {value.dtype}" if isinstance(value, jax.Array) else short(value)
-        raise ValueError(f"{argument} is {kind}, not a typed key; use jax.random.key(seed)")
+        remedy = "jax.random.split(jax.random.key(seed), num_seeds)" if argument == "keys" else "jax.random.key(seed)"
+        raise ValueError(f"{argument} is {kind}, not a typed key; use {remedy}")
     if argument == "key" and value.shape:
         raise ValueError(f"key has shape {value.shape}, give one key; simulate_seeds takes several")
 

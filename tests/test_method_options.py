@@ -55,6 +55,13 @@ def test_any_algorithm_goes_with_any_participation():
         srp.methods.get("fedavg", dataset=SHAPES, participation="uniform")
     with pytest.raises(ValueError, match=r"unknown participation 'doublin' \(did you mean doubling\?\)"):
         srp.methods.get("fedavg", dataset=SHAPES, participation="doublin")
+    for name, given, register in (
+        ("mine", {}, "register"),
+        ("fedavg", {"participation": "mine"}, "register_participation"),
+        ("fedavg", {"model": "mine"}, "register"),
+    ):
+        with pytest.raises(ValueError, match=rf"unknown \w+ 'mine'.*; srp.\w+.{register}, in a file for --load"):
+            srp.methods.get(name, dataset=SHAPES, **given)
     with pytest.raises(ValueError, match="must be a string or a ParticipationPolicy; call it"):
         srp.methods.get("fedavg", dataset=SHAPES, participation=srp.participation.Full)
 

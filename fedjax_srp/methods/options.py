@@ -47,7 +47,8 @@ def routes(
     if isinstance(policy, ParticipationPolicy):
         return Routes(row.factory, policy.name, of_algorithm, {}, of_model)
     policy = policy or row.participation
-    check_known("participation", [policy], POLICIES)
+    own = "; srp.methods.register_participation, in a file for --load, adds one of your own"
+    check_known("participation", [policy], POLICIES, own)
     return Routes(row.factory, policy, of_algorithm, options_of(POLICIES[policy]), of_model)
 
 

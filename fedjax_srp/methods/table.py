@@ -129,7 +129,7 @@ def recipe(name: str | Factory) -> Recipe:
         return RECIPES[name]
     known = _algorithms()
     if name not in known:
-        check_known("method", [name], RECIPES)
+        check_known("method", [name], RECIPES, "; srp.methods.register, in a file for --load, adds one of your own")
     return recipe(known[name])
 
 

@@ -138,7 +138,7 @@ def adjusted(model: SplitModel, dataset: Any, augment: str | None, initializatio
 @checked
 def options(name: str) -> dict[str, Any]:
     """Return {option: default} of a model by name; its cut follows from `head_layers`."""
-    check_known("model", [name], FACTORIES)
+    check_known("model", [name], FACTORIES, "; srp.models.register, in a file for --load, adds one of your own")
     known = options_of(FACTORIES[name])
     names = [*known][2:] if not is_part(FACTORIES[name]) else [n for n in known if n not in _COMMON_FIELDS]
     return {option: known[option].default for option in names if option != "cut"}

@@ -100,6 +100,8 @@ def test_wrong_numbers_of_keys_are_refused():
     options = {"num_rounds": 1, "progress": False}
     with pytest.raises(ValueError, match=r"keys has shape \(\), expected \(num_seeds,\)"):
         srp.simulate_seeds(ALGORITHMS["batched"], DATA, keys=KEYS[0], **options)
+    with pytest.raises(ValueError, match=r"keys is .*; use jax.random.split\(jax.random.key\(seed\), num_seeds\)"):
+        srp.simulate_seeds(ALGORITHMS["batched"], DATA, keys=[0, 1], **options)
     with pytest.raises(ValueError, match=r"keys has shape \(0,\)"):
         srp.simulate_seeds(ALGORITHMS["batched"], DATA, keys=KEYS[:0], **options)
     with pytest.raises(ValueError, match=r"record_loss='no' must be a flag"):
