@@ -246,8 +246,8 @@ class Cohort(NamedTuple):
     """The participants: the first `size` entries of `client_ids`, fastest first. The pool is static, the size traced.
 
     A round lasts `duration`, without communication; None: as long as its slowest participant's work. The first `asked`
-    entries work, but those from `size` on do not report; their time is the metric `wasted_time`. If clients can be away
-    or fail, `size` may be 0: then the round changes nothing, but takes time.
+    entries work, but those from `size` on do not report; their time until the round ends is the metric `wasted_time`.
+    If clients can be away or fail, `size` may be 0: then the round changes nothing, but takes time.
     """
 
     client_ids: Array  # (pool,) int32

@@ -46,7 +46,7 @@ class History:
         compute_time: (R,) simulated duration of the round, without an added communication cost, in time units.
         communicated: (R,) True if the round is charged a communication.
         finite: (R,) True if the server's state was free of nan and inf after the round.
-        client_time: (M,) expected time of each client per unit of local work, in time units.
+        client_time: (M,) expected time of each client per unit of local work in the first round, in time units.
         metrics: name -> (R,) scalars of algorithm and policy.
         eval_round: (E,) rounds completed at each evaluation, 0 before training; empty if `accuracies` is empty.
         accuracies: name of the evaluation -> (E, M) score of each client (fraction correct), the default one first.

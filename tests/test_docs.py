@@ -217,7 +217,7 @@ def test_answers_with_code_run(name, tmp_path, monkeypatch):
     namespace: dict = {"data": srp.data.load("digits", num_clients=20, classes_per_client=3)}
     text = (ROOT / f"docs/{name}.md").read_text().replace('"cifar10", num_clients=100, classes_per_client=5', "DIGITS")
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    assert len(blocks) == {"faq": 8, "data": 6, "kernel": 7, "models": 6}[name]
+    assert len(blocks) == {"faq": 8, "data": 7, "kernel": 7, "models": 6}[name]
     for block in blocks:
         if "DIGITS" not in block:  # needs CIFAR-10
             exec(compile(block, f"docs/{name}.md", "exec"), namespace)

@@ -11,7 +11,7 @@ from fedjax_srp.base import Array, ClientTimes, Cohort, Key
 
 
 def draw_pool(key: Key, num_clients: int, size: int, available: Array | None = None) -> Array:
-    """`draw` in any order; if `size` is all clients, nothing is drawn and unavailable ones are included."""
+    """`size` of the client ids as by `draw`, in no certain order; if that is all, unavailable ones are included."""
     if size == num_clients:
         return jnp.arange(num_clients, dtype=jnp.int32)
     return draw(key, num_clients, size, available)

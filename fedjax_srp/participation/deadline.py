@@ -16,7 +16,8 @@ class Deadline(ParticipationPolicy):
     client is done at `limit`, it ends at the first report. `Deadline(limit=60.0, quorum=100, policy=Uniform(130))` is
     the reporting window of production systems (Bonawitz et al., 2019, section 2.2).
 
-    The metric `wasted_time` is the total time, in time units, of the selected clients that report too late.
+    The metric `wasted_time` is the total time, in time units, that selected clients work which are too late: until the
+    round ends.
 
     Args:
         limit: the deadline, in time units; None: no deadline.
