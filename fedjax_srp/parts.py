@@ -160,8 +160,6 @@ def part(cls: type[T]) -> type[T]:
     def check(self: Any) -> None:
         if type(self) is made:  # once, by the most derived class
             _check(self)
-        elif "__is_part__" not in vars(type(self)):
-            raise ValueError(f"class {type(self).__name__} inherits from {made.__name__}: put @srp.part above it")
         if hook is not None:
             hook(self)
         if type(self) is made:
@@ -169,6 +167,15 @@ def part(cls: type[T]) -> type[T]:
 
     cls.__post_init__ = check  # type: ignore[attr-defined]
     made = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
+    with_fields = made.__init__
+
+    @functools.wraps(with_fields)
+    def start(self: Any, *args: Any, **given: Any) -> None:
+        if "__is_part__" not in vars(type(self)):  # its fields are not read
+            raise ValueError(f"class {type(self).__name__} inherits from {made.__name__}: put @srp.part above it")
+        with_fields(self, *args, **given)
+
+    made.__init__ = start  # type: ignore[method-assign]
     made.__eq__, made.__hash__, made.__repr__ = _equal, _hash, _repr  # type: ignore[method-assign,assignment]
     made.__is_part__ = True  # type: ignore[attr-defined]
     caller = sys._getframe(1)  # its local names may be gone later

@@ -154,6 +154,7 @@ def test_own_checks_run_after_those_of_the_fields_and_before_the_hash():
 
 def test_a_subclass_must_be_a_part():
     class Forgotten(Inner):
-        pass
+        more: int = 3
 
-    assert message_of(Forgotten) == "class Forgotten inherits from Inner: put @srp.part above it"
+    for make in (Forgotten, lambda: Forgotten(more=2)):
+        assert message_of(make) == "class Forgotten inherits from Inner: put @srp.part above it"

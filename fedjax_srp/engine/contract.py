@@ -103,11 +103,14 @@ def _is_refusal(error: ValueError) -> bool:
 
 
 def _summarize(error: Exception) -> str:
-    """The first line of a tracing error, with file and line of the author's code that caused it."""
+    """The first line of a tracing error, with file and line of the author's code that caused it, and a remedy."""
     text = str(error).partition("\n")[0].rpartition(" traced for jit ")[2][:SHOWN]
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith((*LIBRARIES, "<", __file__))]
-    return f"{text} ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else text
+    if own:
+        text += f" ({Path(own[-1].filename).name}, line {own[-1].lineno})"
+    is_read = isinstance(error, jax.errors.ConcretizationTypeError | jax.errors.TracerArrayConversionError)
+    return f"{text}; use jnp.where in place of `if`, and jnp in place of math, np and float()" if is_read else text
 
 
 def shapes_of(tree: PyTree) -> str:

@@ -95,6 +95,7 @@ def test_a_python_if_on_a_float_of_the_algorithm_is_refused_with_its_line(method
     assert (
         f"{method}: Attempted boolean conversion of traced array with shape bool[]. (test_contract.py, line" in message
     )
+    assert "; use jnp.where in place of `if`" in message
 
 
 def test_a_class_without_part_and_with_a_constructor_of_its_own_is_refused():
