@@ -86,6 +86,7 @@ _LG = {"lg_fedavg": {"head_layers": 3}}  # appendix A.2: the convolutions are lo
 _BATCHES = _LENET | {"initialization": "torch", "batch_size": 50, "learning_rate": 0.1}
 _VARIATES = {"scaffold": {"counts_momentum": False}}
 _FIRST = Column("CIFAR-10 (100, 2)", by_class("cifar10", 100, 2), _LENET, 1, 100, 0, _LG)
+_MANY = Column("CIFAR-10 (1000, 2)", by_class("cifar10", 1000, 2), _LENET, 5, 100, 2, _LG)
 _SECOND = Column("CIFAR-10 (100, 5)", by_class("cifar10", 100, 5), _LENET, 1, 100, 1, _LG)
 
 
@@ -125,7 +126,7 @@ COLUMNS: dict[str, dict[str, Column]] = {
     "cpu": {
         "cifar10_100x2": _FIRST,
         "cifar10_100x5": _SECOND,
-        "cifar10_1000x2": Column("CIFAR-10 (1000, 2)", by_class("cifar10", 1000, 2), _LENET, 5, 100, 2, _LG),
+        "cifar10_1000x2": _MANY,
         "cifar100_100x5_once": Column(
             "CIFAR-100 (100, 5), 1 epoch",
             by_class("cifar100", 100, 5),
@@ -173,6 +174,8 @@ COLUMNS: dict[str, dict[str, Column]] = {
         # With PyTorch's start, because FedAvg and FedPer diverge in the first round with the other.
         "cifar10_100x2_batches": _FIRST._replace(title="start, batches of 50, step 0.1", method=_BATCHES),
         "cifar10_100x5_batches": _SECOND._replace(title="start, batches of 50, step 0.1", method=_BATCHES),
+        "cifar10_1000x2": _MANY,
+        "cifar10_1000x2_once": _MANY._replace(title="1 local epoch", local_epochs=1),
         # L2GD's local step is alpha / (n (1 - p)) in the authors' code, and alpha is 1 by default.
         "cifar10_100x2_step": _FIRST._replace(title="step 0.1", own=_LG | {"l2gd": {"learning_rate": 0.1}}),
         "cifar10_100x5_step": _SECOND._replace(title="step 0.1", own=_LG | {"l2gd": {"learning_rate": 0.1}}),
