@@ -179,8 +179,7 @@ def test_progress_is_shown_on_request(capfd, tmp_path):
     shown = capfd.readouterr().err.split("\r")
     compiled = [line.partition("...")[0].strip() for line in shown if "compiling" in line]
     assert list(dict.fromkeys(compiled)) == [
-        f"few_lines + doubling: {where}"
-        for where in ("0/3, compiling the start", "0/3, compiling the rounds")
+        f"few_lines + doubling: {where}" for where in ("0/3, compiling the start", "0/3, compiling the rounds")
     ]
     # Narrow terminals cut off the end: the score stands in the first 60 columns.
     assert shown[-1][:59].startswith("few_lines + doubling: 3/3, number 1.14, n 4, time 9 ")
