@@ -200,9 +200,9 @@ class Program:
         seeds = () if self.spec.num_seeds is None else (self.spec.num_seeds,)
         return place(self.spec.layout, jnp.full(seeds, length, jnp.int32))
 
-    def _segment(self, trains: bool = True) -> Function:
+    def _segment(self, trains: bool = True, longest: int | None = None) -> Function:
         """A segment of as many rounds as its argument says, or of none."""
-        spec, at_most = self.spec, max(ROUNDS, 1 << (self.longest - 1).bit_length())
+        spec, at_most = self.spec, max(ROUNDS, 1 << ((longest or self.longest) - 1).bit_length())
 
         def segment(state: SimulationState, length: Array, root: Key, parts: Parts, data: FederatedSource):
             def round_of(state: SimulationState) -> tuple[SimulationState, Any]:
@@ -237,9 +237,9 @@ class Program:
         return _hash(self._lower(self._start(), (root, self._placed, data)).as_text().encode())
 
     def segment_fingerprint(self, state: SimulationState, root: Key, data: FederatedSource) -> str:
-        """A hash of the program of a segment, which includes its schedules, models and loops."""
+        """A hash of the program of a segment, which includes its schedules, models and loops, but not its length."""
         args = state, self._given(1), root, self._placed, data
-        return _hash(self._lower(self._segment(), args).as_text().encode())
+        return _hash(self._lower(self._segment(longest=ROUNDS), args).as_text().encode())
 
     def traced(self, trains: bool, root: Key, data: FederatedSource) -> jax.stages.Traced:
         """Trace a segment, or its evaluation alone, for shapes (`Layout.shapes`), on devices that need not exist."""

@@ -287,7 +287,7 @@ def _run(
 ) -> list[History]:
     begin = time.perf_counter()
     compiled = run.program()
-    compiled.announce, compiled.longest = bar.compiling, limits.eval_every
+    compiled.announce, compiled.longest = bar.compiling, min(limits.eval_every, limits.num_rounds)
     root, data = run.placed(root)
     hash_of_start = None if checkpoint_dir is None else compiled.start_fingerprint(root, data)
     state, client_time = compiled.start(root, data, trains=True)

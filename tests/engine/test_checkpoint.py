@@ -77,6 +77,13 @@ def test_a_longer_run_has_the_same_bits(first, whole, tmp_path):
     assert_same_states(longer, whole)
 
 
+def test_a_run_with_longer_segments_is_continued(tmp_path):
+    options = {"eval_every": 300, "eval_first": 1, "devices": 1}
+    job.run(tmp_path / "checkpoints", num_rounds=3, **options)
+    longer = job.run(tmp_path / "checkpoints", num_rounds=130, **options)
+    assert_same_history(longer, job.run(num_rounds=130, **options), tmp_path)
+
+
 def test_a_run_with_a_metric_of_half_precision_is_continued(tmp_path):
     """Files of NumPy have no bfloat16."""
     halved = lambda server, data: {"half": server.sum().astype(jnp.bfloat16)}  # noqa: E731
