@@ -157,7 +157,12 @@ def part(cls: type[T]) -> type[T]:
         cls.name = cls.__name__.lower()  # type: ignore[attr-defined]
     hook = getattr(cls, "__post_init__", None)
 
+    def refuse_forgotten(self: Any) -> None:
+        if "__is_part__" not in vars(type(self)):  # its fields are not read
+            raise ValueError(f"class {type(self).__name__} inherits from {made.__name__}: put @srp.part above it")
+
     def check(self: Any) -> None:
+        refuse_forgotten(self)  # the dataclass of another decorator
         if type(self) is made:  # once, by the most derived class
             _check(self)
         if hook is not None:
@@ -171,8 +176,7 @@ def part(cls: type[T]) -> type[T]:
 
     @functools.wraps(with_fields)
     def start(self: Any, *args: Any, **given: Any) -> None:
-        if "__is_part__" not in vars(type(self)):  # its fields are not read
-            raise ValueError(f"class {type(self).__name__} inherits from {made.__name__}: put @srp.part above it")
+        refuse_forgotten(self)  # before arguments that this class does not have
         with_fields(self, *args, **given)
 
     made.__init__ = start  # type: ignore[method-assign]

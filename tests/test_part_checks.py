@@ -1,5 +1,6 @@
 """Checks of parts: bounds, types and choices of their fields, conversions, and checks of their own."""
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -158,3 +159,9 @@ def test_a_subclass_must_be_a_part():
 
     for make in (Forgotten, lambda: Forgotten(more=2)):
         assert message_of(make) == "class Forgotten inherits from Inner: put @srp.part above it"
+
+    @dataclasses.dataclass(frozen=True)
+    class Other(Inner):
+        more: int = 3
+
+    assert message_of(Other) == "class Other inherits from Inner: put @srp.part above it"
