@@ -144,7 +144,8 @@ def _stack(column: str, values: Any) -> np.ndarray:
     rows, modes = [], set()
     for value in values:
         rows.append(as_array(f"column {column!r}", value))
-        modes.add(str(getattr(value, "mode", None)))  # of an image of PIL
+        mode = getattr(value, "mode", "")  # of an image of PIL; a method of tensors
+        modes.add(mode if isinstance(mode, str) else "")
     if len(modes) > 1 or modes & {"P", "PA"}:  # numbers with other meanings; those of P count entries of a palette
         raise ValueError(
             f"column {column!r} has images of modes {', '.join(sorted(modes))}; convert all to L or RGB with "

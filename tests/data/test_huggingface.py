@@ -121,6 +121,18 @@ def test_texts_become_tokens():
     data.train_client(0)
 
 
+class Tensor(np.ndarray):
+    """A fake of torch's, which `Dataset.with_format("torch")` gives."""
+
+    def mode(self):
+        """The most frequent value."""
+
+
+def test_tensors_are_no_images_of_several_modes():
+    tensors = Dataset(image=[image.view(Tensor) for image in IMAGES], label=LABELS)
+    assert all_rows(srp.data.from_huggingface(tensors, 4)) == list(range(60))
+
+
 def users(of):
     return Dataset(image=[np.zeros(2)] * 2, label=[0, 1], u=of)
 
