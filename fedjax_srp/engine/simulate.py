@@ -311,6 +311,8 @@ def _run(
     run_ids = [] if watch.callback is None else identify_runs(run, root)
     rounds_run, run_seconds, is_ended = 0, 0.0, False
     while not is_ended and completed < limits.num_rounds and ended_after(records, run, limits) is None:
+        if watch.throw and records and not records["finite"].all():
+            break
         length = limits.next_evaluation(completed) - completed
         if not rounds_run:
             memory.check_working(run, compiled.working_bytes(state, root, data))
@@ -330,7 +332,6 @@ def _run(
         finally:
             if checkpoints is not None:
                 checkpoints.save(completed, state, records.last)
-        is_ended = is_ended or (watch.throw and not records.last["finite"].all())
     if checkpoints is not None:
         checkpoints.finish()
 
