@@ -155,7 +155,8 @@ def test_ablations_change_one_option_except_where_their_name_says_more(table):
     _, rivals, _ = table
     changed = {
         "torch": {"method"}, "cropped": {"method"}, "shards": {"federation"}, "everybody": {"own"}, "share": {"own"},
-        "step": {"own"}, "variates": {"own"}, "epochs": {"local_epochs"}, "authors": {"federation", "method", "own"},
+        "step": {"own"}, "variates": {"own"}, "epochs": {"local_epochs"}, "batches": {"method"},
+        "authors": {"federation", "method", "own"},
     }  # fmt: skip
     changed |= {f"{key}_epochs": {*changed[key], "local_epochs"} for key in ("cropped", "shards", "authors")}
     for name in ("cifar10_100x2", "cifar10_100x5"):
