@@ -198,7 +198,7 @@ class Program:
     def _given(self, length: int) -> Array:
         """A number of rounds as an argument of the program; with seeds, for each of them."""
         seeds = () if self.spec.num_seeds is None else (self.spec.num_seeds,)
-        return place(self.spec.layout, jnp.full(seeds, length, jnp.int32))
+        return place(self.spec.layout, np.full(seeds, length, np.int32))
 
     def _segment(self, trains: bool = True, longest: int | None = None) -> Function:
         """A segment of as many rounds as its argument says, or of none."""
