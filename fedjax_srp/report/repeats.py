@@ -17,6 +17,7 @@ import numpy as np
 from fedjax_srp import methods
 from fedjax_srp.description import CODE, DATACLASS, FUNCTION, PART, describe
 from fedjax_srp.history import History
+from fedjax_srp.report import table
 
 OptionPath = tuple[str, ...]  # the keys of an option, from the top of `History.config`
 Settings = Mapping[OptionPath, str]  # option -> text of its value; equal values have equal texts
@@ -162,16 +163,14 @@ def rows(runs: Sequence[Run]) -> Rows:
         names[i] += f" ({', '.join('.'.join(path[1:]) for path in shown[i] if path != _without_indices(path))})"
     named = [*zip(names, found, strict=True)]
     if held_out := [name for name, row in named if row.runs[0].history.judged_on == "validation"]:
-        which = "all rows" if len(held_out) == len(found) else "; ".join(map(methods.label, held_out))
+        which = "all rows" if len(held_out) == len(found) else "; ".join(map(table.named, held_out))
         notes.append(f"judged by training data that were held out, not by test data: {which}")
     trainings: dict[Any, list[str]] = {}
     for name, row in named:
         trained = frozenset((path, text) for path, text in row.settings.items() if path[-1] != "evaluation")
-        trainings.setdefault((row.runs[0].history.host_seconds, trained), []).append(methods.label(name))
-    shared = [
-        " and ".join(judged) for (seconds, _), judged in trainings.items() if len(judged) > 1 and seconds == seconds
-    ]
-    if shared:
+        trainings.setdefault((row.runs[0].history.host_seconds, trained), []).append(table.named(name))
+    known = (judged for (seconds, _), judged in trainings.items() if seconds == seconds)  # not nan
+    if shared := [" and ".join(judged) for judged in known if len(judged) > 1]:
         notes.append(f"rows of one training, each with all of its seconds: {'; '.join(shared)}")
     twins = {name: _find_twin(row, found, names) for name, row in named}
     options = {
