@@ -36,7 +36,7 @@ def formulas(path):
 
 
 @pytest.mark.filterwarnings("ignore")  # fonts lack letters
-@pytest.mark.short("0")
+@pytest.mark.short("0", "72")
 @pytest.mark.parametrize("start", range(0, len(NAMES), AT_ONCE))
 def test_hostile_names_are_read_back_or_refused_and_do_nothing(start, tmp_path):
     """No cell of a table begins a formula, and the page has no markup from a name and no links to a network."""
