@@ -47,8 +47,7 @@ def training_loss(scale: neural.Scale, history: Any, data: Any) -> float:
 def main(arguments: list[str] | None = None) -> None:
     args, scale = neural.parse_arguments(__doc__, arguments)
     args.out.mkdir(parents=True, exist_ok=True)
-    batch = "" if args.batch_size == neural.BATCH else f"_batch_{args.batch_size}"
-    file = args.out / f"steps{'_cnn' if args.scale == 'cnn' else ''}{batch}.csv"
+    file = args.out / f"steps{'_cnn' if args.scale == 'cnn' else ''}{neural.suffix(args)}.csv"
     rows = []
     for trial in range(scale.trials):
         seed = args.seed + trial

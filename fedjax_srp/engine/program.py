@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent import futures
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -215,7 +214,7 @@ class Program:
 
             def body(index: Array, carry: tuple[SimulationState, Any]) -> tuple[SimulationState, Any]:
                 state, row = one(carry[0])
-                put = partial(jax.lax.dynamic_update_index_in_dim, index=index, axis=0)
+                put = functools.partial(jax.lax.dynamic_update_index_in_dim, index=index, axis=0)
                 return state, jax.tree.map(put, carry[1], row)
 
             if trains:
