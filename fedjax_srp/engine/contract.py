@@ -106,11 +106,11 @@ def _summarize(error: Exception) -> str:
     """The first line of a tracing error, with file and line of the author's code that caused it, and a remedy."""
     text = str(error).partition("\n")[0].rpartition(" traced for jit ")[2][:SHOWN]
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith((*LIBRARIES, "<", __file__))]
-    if own:
+    if own := [frame for frame in frames if not frame.filename.startswith((*LIBRARIES, "<", __file__))]:
         text += f" ({Path(own[-1].filename).name}, line {own[-1].lineno})"
-    is_read = isinstance(error, jax.errors.ConcretizationTypeError | jax.errors.TracerArrayConversionError)
-    return f"{text}; use jnp.where in place of `if`, and jnp in place of math, np and float()" if is_read else text
+    if type(error).__name__.endswith(("ConversionError", "ConcretizationTypeError")):
+        text += "; use jnp.where in place of `if`, jnp in place of math, np and float(), and int fields for sizes"
+    return text
 
 
 def shapes_of(tree: PyTree) -> str:

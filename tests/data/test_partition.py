@@ -257,6 +257,12 @@ def test_natural():
         assert [list(rows) for rows in split.test] == [[0], [1, 3], [4]]
 
 
+def test_natural_does_not_round_ids_of_two_types():
+    ids = [2**53, 2**53 + 1]  # one float
+    split = partition.natural(np.array(ids, np.int64), np.array(ids, np.uint64))
+    assert [list(rows) for rows in (*split.train, *split.test)] == [[0], [1], [0], [1]]
+
+
 def test_natural_chooses_users():
     users = np.repeat(np.arange(30), 3)
     split = divided(partition.natural, users, users, 10, seed=1)

@@ -98,6 +98,14 @@ def test_a_python_if_on_a_float_of_the_algorithm_is_refused_with_its_line(method
     assert "; use jnp.where in place of `if`" in message
 
 
+@pytest.mark.parametrize("use", [jnp.arange, range, [0].__getitem__])
+def test_a_traced_size_or_index_is_refused_with_a_remedy(use):
+    def sized(self, key, server, mean, context):
+        return use(context.round)
+
+    assert refusal(srp.part(type("Wrong", (Scaled,), {"server": sized}))()).endswith(", and int fields for sizes")
+
+
 def test_a_class_without_part_and_with_a_constructor_of_its_own_is_refused():
     class Plain(srp.FederatedAlgorithm):
         def __init__(self, rate):
