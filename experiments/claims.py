@@ -39,8 +39,9 @@ quotation marks enclose the paper's own words. Verdicts:
 - *in part*: for some of the data, targets or readings, see the folder's README;
 - *not run*: there is no result; the last column names the script that would make one, where there is one.
 
-Numbers are means ± standard deviations over seeds, or means with the lowest and the highest trial in brackets. "Text"
-and "code": the setting of the paper's text, or that of its authors' code where the two differ
+Numbers are means ± standard deviations over seeds, or means with the lowest and the highest trial in brackets. Seeds
+share one division of the data in SRPFL's rows on images and digits and in FedRep's table 1 and figure 5. "Text" and
+"code": the setting of the paper's text, or that of its authors' code where the two differ
 ([Methods](../docs/methods.md)).
 """
 

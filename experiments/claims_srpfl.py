@@ -267,7 +267,7 @@ LINEAR = tuple(f"linear_speedup_{start}.json" for start in ("random", "moments",
 FIGURES_3 = ("figure3_digits.csv", "figure3_mnist.csv", "figure3_cifar10.csv")
 STAND_INS = (
     f"{OTHER}: digits (50 clients, 4 seeds), MNIST with 150 images instead of EMNIST (3 seeds), "
-    "CIFAR-10 with 50 images instead of 500"
+    "CIFAR-10 with 50 images instead of 500 and 60 rounds"
 )
 SRPFL = [
     Claim(
@@ -319,7 +319,8 @@ SRPFL = [
     Claim(
         "significantly boosts the performance of different subroutines [...] both in full and in partial participation "
         "settings",
-        "section 1; figures 5 and 6", IN_PART, partial_participation, f"{OTHER}: digits, a pool of 10 of 50; text",
+        "section 1; figures 5 and 6", IN_PART, partial_participation,
+        f"{OTHER}: digits, a pool of 10 of 50, 4 seeds; text",
         ("figure5_digits.csv", "figure6_digits.csv"), "figure5.py --datasets digits",
     ),
     *(
