@@ -143,17 +143,19 @@ def code_by_seed() -> str:
 
 
 def judgements() -> str:
-    rows = [["figure", "", "`fine_tune` %", "slowest quarter", "worst", "time", "own part %", "worst", "time"]]
+    times = ["time to 95 %", "99 %"]
+    rows = [["figure", "", "`fine_tune` %", "slowest quarter", "worst", *times, "own part %", "worst", *times]]
     for name in range(3, 7):
-        tuned, own = (figure(name, "digits", own=which) for which in (False, True))
-        for method in own.index:
+        frames = {(own, f): figure(name, "digits", f, own) for own in (False, True) for f in (95, 99)}
+        for method in frames[True, 95].index:
             row = [name, label(method)]
-            for scores, columns in ((tuned, ("final_accuracy", "slowest_quarter", "worst_decile")),
-                                (own, ("final_accuracy", "worst_decile"))):  # fmt: skip
-                one = scores.loc[method]
-                factor = f" ({one['speed_up_0']:.1f}x)" if np.isfinite(one["speed_up_0"]) else ""
-                row += [percent(one, column) for column in columns]
-                row.append(f"{format_number(one['time_0'])} ± {format_number(one['time_0_std'])}{factor}")
+            for own, columns in ((False, ("final_accuracy", "slowest_quarter", "worst_decile")),
+                                 (True, ("final_accuracy", "worst_decile"))):  # fmt: skip
+                row += [percent(frames[own, 95].loc[method], column) for column in columns]
+                for one in (frames[own, fraction].loc[method] for fraction in (95, 99)):
+                    spread = f" ± {format_number(one['time_0_std'])}" if np.isfinite(one["time_0"]) else ""
+                    time, _, factor = format_time(one, 0, bounds=False).partition(" (")
+                    row.append(f"{time}{spread}" + f" ({factor}" * bool(factor))
             rows.append(row)
     return markdown(rows)
 
