@@ -8,7 +8,7 @@ import dataclasses
 import json
 import shutil
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,27 @@ def is_finished(folder: Path, facts: Mapping[str, Any]) -> bool:
     if changed := [name for name, value in facts.items() if known.get(name) != value]:
         raise ValueError(f"{folder} holds a run with other {', '.join(changed)}; give another folder, or delete it")
     return True
+
+
+def measure_each(
+    args: argparse.Namespace, name: str, cases: Sequence[tuple], measure: Callable[..., Any], **facts: Any
+) -> list[Any]:
+    """Measure all cases, as JSON has them; after a kill, the cases measured with the same facts are not repeated.
+
+    They stand in a file in --out until the last is measured.
+    """
+    file = args.out / f"{name}_unfinished.json"
+    known = json.loads(json.dumps({"scale": args.scale, "cases": cases, **facts}))
+    kept = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+    found = kept["found"] if kept.get("known") == known else []
+    args.out.mkdir(parents=True, exist_ok=True)
+    for case in cases[len(found) :]:
+        found.append(json.loads(json.dumps(measure(*case), allow_nan=False)))
+        print(f"{name}: {len(found)} of {len(cases)}", flush=True)
+        text = json.dumps({"known": known, "found": found}, allow_nan=False)
+        storage.replace({file: lambda path, text=text: path.write_text(text, "utf-8")})
+    file.unlink(missing_ok=True)
+    return found
 
 
 def store(path: Path, arrays: Mapping[str, Any]) -> None:

@@ -19,6 +19,7 @@ client has at most as many samples as its panel says. `--redraw` draws the resul
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from pathlib import Path
@@ -121,6 +122,26 @@ def train(name: str, scale: Scale, data: Any, seed: int, devices: int | None) ->
     return srp.simulate(method, data, key=jax.random.key(seed), **options).server_state
 
 
+def accuracies(args: Any, trial: int) -> dict[str, list]:
+    """Return the accuracies of new clients in one trial: for each method, by panel and epoch."""
+    scale, seed = SCALES[args.scale], args.seed + trial
+    old, new = federations(args.scale, seed, args.data_dir)
+    model = srp.models.get("mlp", new, hidden=scale.hidden)
+    fresh = model.init(jax.random.key(10_000 + seed))
+    options = {
+        "key": jax.random.key(seed),
+        "epochs": scale.epochs,
+        "num_samples": scale.counts,
+        "devices": args.devices,
+        "optimizer": srp.SGD(scale.learning_rate, momentum=0.5),
+    }
+    found = {}
+    for name in scale.methods:
+        params = params_of(train(name, scale, old, seed, args.devices))
+        found[name] = srp.adapt(model, new, params._replace(head=fresh.head), **options).mean.tolist()
+    return found | {"local": srp.adapt(model, new, fresh, part="all", **options).mean.tolist()}
+
+
 def draw(panels: dict[str, dict[str, Any]]) -> Figure:
     """Draw a panel for each number of samples; FedAvg is dashed, above APFL, whose shared model is the same."""
     figure, axes = curves.panels(len(panels), width=4.6, height=4.0, sharey=True)
@@ -148,25 +169,9 @@ def main(arguments: list[str] | None = None) -> None:
         return
     scripts.use_cores(args)
     labels = {name: srp.methods.label(name) for name in scale.methods} | {"local": LOCAL}
-    shape = len(scale.counts), scale.epochs + 1
-    accuracy = {name: np.empty((scale.trials, *shape)) for name in labels}
-    for trial in range(scale.trials):
-        old, new = federations(args.scale, args.seed + trial, args.data_dir)
-        model = srp.models.get("mlp", new, hidden=scale.hidden)
-        fresh = model.init(jax.random.key(10_000 + args.seed + trial))
-        options = {
-            "key": jax.random.key(args.seed + trial),
-            "epochs": scale.epochs,
-            "num_samples": scale.counts,
-            "devices": args.devices,
-            "optimizer": srp.SGD(scale.learning_rate, momentum=0.5),
-        }
-        for name in scale.methods:
-            state = train(name, scale, old, args.seed + trial, args.devices)
-            params = params_of(state)
-            accuracy[name][trial] = srp.adapt(model, new, params._replace(head=fresh.head), **options).mean
-        accuracy["local"][trial] = srp.adapt(model, new, fresh, part="all", **options).mean
-        print(f"trial {trial + 1} of {scale.trials} done", flush=True)
+    trials = [(trial,) for trial in range(scale.trials)]
+    by_trial = scripts.measure_each(args, name_of_figure, trials, functools.partial(accuracies, args), seed=args.seed)
+    accuracy = {name: np.array([found[name] for found in by_trial]) for name in labels}
 
     results: dict[str, dict[str, Any]] = {}
     for place, count in enumerate(scale.counts):

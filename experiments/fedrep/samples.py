@@ -17,6 +17,7 @@ m T that bring the median trial to a distance of 0.01, for the best m: at this s
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 
@@ -73,10 +74,8 @@ def measure(dim: int, clients: int, rank: int, rounds: int, trials: int, seed: i
 def main() -> None:
     args = scripts.parser(__doc__, SCALES, "runs/fedrep_samples", "seed").parse_args()
     sizes, rounds, trials = SCALES[args.scale]
-    results = []
-    for dim, clients, rank in sizes:
-        results.append(measure(dim, clients, rank, rounds, trials, args.seed))
-        print(results[-1], flush=True)
+    of_all = functools.partial(measure, rounds=rounds, trials=trials, seed=args.seed)
+    results = scripts.measure_each(args, "samples", sizes, of_all, seed=args.seed)
     curves.save(args, "samples", {"trials": trials, "rounds": rounds, "target": TARGET, "results": results})
 
 

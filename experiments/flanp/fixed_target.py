@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from panels import curves, mean_std, parser, write_results
+from panels import curves, mean_std, parser, scripts, write_results
 from time_ratios import TABLES, gap_at_start, initial_weights
 from worlds import World, linear
 
@@ -109,10 +109,10 @@ def main(arguments: list[str] | None = None) -> None:
     sizes = [size for table in TABLES.values() for size in table.worlds]
     if args.scale == "smoke":
         sizes = [{"num_clients": 4, "samples": 30, "dim": 3}]
-    found = {}
-    for size in sizes:
-        title = f"N = {size['num_clients']}, s = {size['samples']}"
-        found[title] = measure(size, args.seeds or SEEDS[args.scale])
+    seeds = args.seeds or SEEDS[args.scale]
+    rows = scripts.measure_each(args, "fixed_target", [(size, seeds) for size in sizes], measure)
+    found = {f"N = {size['num_clients']}, s = {size['samples']}": row for size, row in zip(sizes, rows, strict=True)}
+    for title in found:
         print(f"{title}: equal speeds by Propositions 2 and 3: {mean_std(found[title]['propositions_equal'])}")
         for target in (*map(str, TARGETS), "tightening"):
             columns = found[title][target]

@@ -11,6 +11,7 @@ geometric mean down to the last of the three distances that every trial reaches.
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 
@@ -70,13 +71,10 @@ def spread(values: np.ndarray | list[float]) -> dict[str, float]:
 def main() -> None:
     args = scripts.parser(__doc__, SCALES, "runs/srpfl_contraction", "seed").parse_args()
     cases, counts, rounds, trials = SCALES[args.scale]
-    results = []
-    for noise, clients in cases:
-        results += measure(noise, clients, counts, rounds, trials, args.seed)
-        for row in results[-len(counts) :]:
-            print(row, flush=True)
-    facts = {"d": DIM, "k": RANK, "start": batches.START, "trials": trials, "rounds": rounds, "results": results}
-    curves.save(args, "contraction", facts)
+    of_all = functools.partial(measure, counts=counts, rounds=rounds, trials=trials, seed=args.seed)
+    found = scripts.measure_each(args, "contraction", cases, of_all, seed=args.seed)
+    facts = {"d": DIM, "k": RANK, "start": batches.START, "trials": trials, "rounds": rounds}
+    curves.save(args, "contraction", facts | {"results": [row for rows in found for row in rows]})
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ m, and the number of trials in which every round keeps inequality (9), with n0 =
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 
@@ -62,10 +63,8 @@ def measure(dim: int, clients: int, rounds: int, trials: int, seed: int) -> dict
 def main() -> None:
     args = scripts.parser(__doc__, SCALES, "runs/srpfl_samples", "seed").parse_args()
     sizes, rounds, trials = SCALES[args.scale]
-    results = []
-    for dim, clients in sizes:
-        results.append(measure(dim, clients, rounds, trials, args.seed))
-        print(results[-1], flush=True)
+    of_all = functools.partial(measure, rounds=rounds, trials=trials, seed=args.seed)
+    results = scripts.measure_each(args, "samples", sizes, of_all, seed=args.seed)
     facts = {"trials": trials, "rounds": rounds, "start": batches.START, "results": results}
     curves.save(args, "samples", facts)
 

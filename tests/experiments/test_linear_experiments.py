@@ -1,5 +1,6 @@
 """Scripts of experiments run at smoke scale; parts of the linear ones agree with the papers."""
 
+import argparse
 import json
 import runpy
 import sys
@@ -203,3 +204,23 @@ def test_numbers_of_clients_are_measured_once(import_from, monkeypatch, tmp_path
     facts = json.loads((tmp_path / "linear_speedup_moments.json").read_text())
     assert measured == [64, 32, 128, 128]
     assert [result["num_clients"] for result in facts["results"]] == [128]  # seed 1 only
+
+
+def test_a_script_goes_on_after_a_kill(import_from, tmp_path):
+    scripts = import_from("")("scripts")
+    args, measured = argparse.Namespace(out=tmp_path / "runs", scale="smoke"), []
+
+    def measure(n, m):
+        if len(measured) == 2:
+            measured.clear()
+            raise KeyboardInterrupt
+        measured.append((n, m))
+        return {"sum": n + m, "third": 1 / 3}
+
+    for seed in (1, 0):  # the second call is another one, the third goes on where the second was
+        with pytest.raises(KeyboardInterrupt):
+            scripts.measure_each(args, "sums", ((1, 2), (3, 4), (5, 6)), measure, seed=seed)
+    found = scripts.measure_each(args, "sums", ((1, 2), (3, 4), (5, 6)), measure, seed=0)
+    assert measured == [(5, 6)]
+    assert found == [{"sum": value, "third": 1 / 3} for value in (3, 7, 11)]
+    assert not list((tmp_path / "runs").iterdir())
