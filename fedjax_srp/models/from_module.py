@@ -251,7 +251,10 @@ def from_module(
         outputs, inputs = source.run(params, x, head)
     except Exception as error:  # of any type: the library and the module are not ours
         reason, kinds = " ".join(str(error).split()), "rngs -> a module of nnx, or key -> a module of Equinox"
-        raise ValueError(f"module={short(module)}: {reason}; give a linen module, {kinds}") from error
+        remedy = f"give a linen module, {kinds}"
+        if isinstance(module, nn.Module):
+            remedy = "for dropout and BatchNorm take srp.models.Split: the noise of a layer, and a layer of its own"
+        raise ValueError(f"module={short(module)}: {reason}; {remedy}") from error
     if head not in inputs:
         remedy = f"choose from {', '.join(inputs)}" if inputs else "the module has none; make each layer an attribute"
         raise ValueError(f"head={head!r} is no layer; {remedy}")

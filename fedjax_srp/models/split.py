@@ -13,12 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from flax.errors import FlaxError
 
-from fedjax_srp._checks import check_integer, nearest, per_example, short
+from fedjax_srp._checks import check_integer, nearest, short
 from fedjax_srp.backend import platform
-from fedjax_srp.base import Array, Examples, Key, PyTree, named_key
+from fedjax_srp.base import Array, Key, PyTree, named_key
 from fedjax_srp.loops import sequential
 from fedjax_srp.models.augment import CropAndFlip
 from fedjax_srp.models.dense import Dense
+from fedjax_srp.models.fits import check_fits
 from fedjax_srp.models.initialization import check_torch, torch_params
 from fedjax_srp.models.normalization import apply_module, init_module, is_batch_norm
 from fedjax_srp.parts import Count, part, undefined
@@ -243,48 +244,15 @@ class SplitModel:
 
     def check_fits(self, data: Any) -> None:
         """Raise a `ValueError` if the examples or labels of `data`, as far as known, do not fit the model."""
-        client = None
-        if hasattr(data, "train_client") and not getattr(data, "is_sharded", False):  # checked before sharding
-            client = jax.eval_shape(lambda: data.train_client(jnp.int32(0)))
-        examples = client if isinstance(client, Examples) else None
-        shape = getattr(data, "example_shape", None) or (examples.x.shape[1:] if examples is not None else None)
-        num_classes = getattr(data, "num_classes", None) or 0
-        misfit = None
-        if num_classes > self.num_classes and not self.is_regression:
-            found = f"labels that reach {num_classes - 1}; build it with num_classes={num_classes}"
-            misfit = f"has {self.num_classes} classes", found
-        elif shape is not None and tuple(shape) != self.input_shape:
-            found = f"examples of shape {tuple(shape)}; build it with input_shape={tuple(shape)}"
-            misfit = f"takes {self.input_shape}", found
-        elif examples is not None and examples.y.shape[:1] == (0,):
-            misfit = "trains on examples", "no rows in train_client"
-        elif examples is not None:
-            misfit = self._misfit(*examples[:2])
-        if misfit is not None:
-            name = getattr(data, "name", type(data).__name__)
-            raise ValueError(f"model {self.name!r} {misfit[0]}, data set {name!r} has {misfit[1]}")
+        check_fits(self, data)
 
-    def _misfit(self, x: Any, y: Any) -> tuple[str, str] | None:
-        """Describe the model and a client's examples (x, y) where they do not fit; None if they do."""
-        if self.takes_tokens != jnp.issubdtype(x.dtype, jnp.integer):
-            if self.takes_tokens:
-                return "takes integer tokens", f"{x.dtype} inputs; choose model='mlp'"
-            return "takes floats", f"{x.dtype} inputs; choose model='lstm' for tokens, or give numbers as floats"
-        if self.takes_classes and not jnp.issubdtype(y.dtype, jnp.integer):
-            regression = "choose model=srp.models.LinearRegression((dim,)), or give labels as integers"
-            return "takes classes", f"labels that are {y.dtype}; {regression}"
-        inputs = jax.ShapeDtypeStruct(x.shape, self.input_dtype)
-        outputs = jax.eval_shape(lambda x, key: self.logits(self.init(key), x, key), inputs, jax.random.key(0))
-        returns = f"returns {outputs.shape[1:]} for an example"
-        if outputs.shape != (*y.shape, self.num_classes) if self.takes_classes else outputs.ndim < y.ndim:
-            needed = f"labels of shape {y.shape[1:]}, which need outputs {(*y.shape[1:], self.num_classes)}"
-            return returns, f"{needed}; flatten before a dense layer, as srp.models.Dense does"
-        try:
-            with jax.numpy_dtype_promotion("standard"):  # a regression may have integer labels
-                per_example(jax.eval_shape(self.loss, outputs, y), len(y))
-        except (TypeError, ValueError) as error:
-            return returns, f"labels of shape {y.shape[1:]}, on which its loss fails: {' '.join(str(error).split())}"
-        return None
+
+def check_functions(layer: Layer) -> None:
+    """Raise a `ValueError` unless activation and noise of a layer are functions."""
+    for name, remedy in {"activation": "flax.linen.relu", "noise": "srp.models.Dropout(0.5), or None"}.items():
+        value = getattr(layer, name)
+        if (value is not None or name == "activation") and (not callable(value) or isinstance(value, nn.Module)):
+            raise ValueError(f"layer {layer.name!r}: {name}={short(value)} is no function; give e.g. {remedy}")
 
 
 def _forward(layer: Layer, params: PyTree, x: Array, in_training: bool = False) -> Array:
@@ -380,6 +348,7 @@ class Split(SplitModel):
                     f"layers[{index}]={short(module)} is no layer with a flax.linen module; give "
                     "srp.models.Layer(name, module) with an instance, e.g. nn.Dense(10); functions are activations"
                 )
+            check_functions(layer)
         names = [layer.name for layer in self.layers]
         if len(set(names)) < len(names) or not names:
             raise ValueError(f"layers have the names {names}; give one or more layers with different names")

@@ -168,7 +168,10 @@ REFUSED = {  # message -> (module, head)
     "is bypassed: the outputs depend on more": (Skip(is_centred=True), "b"),
     "head='out' is bypassed": (LateBias(), "out"),  # by a parameter that is zero at first
     "head='oud' is no layer; choose from fc1, fc2, out": (Linen(), "oud"),
-    "it keeps batch_stats, but only parameters are trained": (Normed(), "Dense_0"),
+    "it keeps batch_stats, but only parameters are trained and averaged; for dropout and BatchNorm take srp": (
+        Normed(),
+        "Dense_0",
+    ),
     "it keeps Rng": (Dropping, "fc"),
     "Linen is a class of linen; call it": (Linen, "out"),
     "module=3 must be": (3, "out"),

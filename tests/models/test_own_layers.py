@@ -1,5 +1,6 @@
 """Models of custom layers: modules, convolutions, and layers that do not fit."""
 
+import dataclasses
 import re
 
 import flax.linen as nn
@@ -211,7 +212,60 @@ MISFITS = {  # case -> (options of the model, error)
         {"layers": [srp.models.Layer("out", srp.models.Dense(10))], "loss": lambda outputs, y: outputs.mean()},
         r"model 'own' returns \(10,\) .* on which its loss fails: loss returned \(\) for 20 examples",
     ),
+    "a loss in NumPy": (
+        {
+            "layers": [srp.models.Layer("out", srp.models.Dense(10))],
+            "loss": lambda outputs, y: np.ones(10)[y] * outputs[:, 0],
+        },
+        r"on which its loss fails: The numpy.ndarray conversion .* shape int32\[20\]; use jnp in place of np, and jnp",
+    ),
 }
+
+
+@pytest.mark.parametrize("loss", [lambda o, y: jnp.square(o - y).mean(-1), jax.jit(lambda o, y: jnp.abs(o - y).sum(1))])
+def test_a_loss_that_broadcasts_outputs_and_labels_against_each_other_is_refused(loss):
+    model = srp.models.Split((8, 8), 1, [srp.models.Layer("out", srp.models.Dense(1))], loss=loss)
+    message = r"labels of shape \(\), of which its loss pairs each with the outputs of all examples; take outputs"
+    with jax.numpy_rank_promotion("allow"), refused(message):
+        model.check_fits(images(np.arange(20) % 10))
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda outputs, y: jnp.square(outputs[:, 0] - y),
+        lambda outputs, y: -jax.nn.log_softmax(outputs)[jnp.arange(len(y)), y],
+        lambda outputs, y: outputs.mean(-1),  # of the outputs alone
+        jax.vmap(lambda outputs, y: outputs[y]),
+        lambda outputs, y: jnp.square(outputs - y[:, None]).mean(-1),
+    ],
+)
+def test_a_loss_of_each_example_is_taken(loss):
+    model = srp.models.Split((8, 8), 10, [srp.models.Layer("out", srp.models.Dense(10))], loss=loss)
+    model.check_fits(images(np.arange(20) % 10))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "width", "words"),
+    [
+        (float, 1, "has 1 classes, data set 'arrays' has num_classes=10; build it with num_classes=10"),
+        (int, 10, r"need outputs \(10, 10\); for several labels choose srp.models.Split with a loss of them"),
+    ],
+)
+def test_several_targets_need_a_model_of_their_number_and_a_loss(dtype, width, words):
+    data = dataclasses.replace(images(np.arange(20) % 10), y_train=jnp.zeros((20, 10), dtype))
+    loss = {"loss": lambda outputs, y: jnp.square(outputs - y).mean(-1)} if dtype is float else {}
+    with refused(words):
+        srp.models.Split((8, 8), width, [srp.models.Layer("out", srp.models.Dense(width))], **loss).check_fits(data)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("noise", 0.5), ("noise", nn.Dropout(0.5)), ("activation", "relu"), ("activation", None)]
+)
+def test_activations_and_noises_that_are_no_functions_are_refused(field, value):
+    layers = [srp.models.Layer("out", nn.Dense(3))._replace(**{field: value})]
+    with refused(rf"^layer 'out': {field}=.* is no function; give e.g. (flax|srp)\."):
+        srp.models.Split((4,), 3, layers)
 
 
 @pytest.mark.parametrize("case", MISFITS)

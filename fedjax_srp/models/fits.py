@@ -1,0 +1,92 @@
+"""Checks that a model fits the examples of a data set: shapes, types, labels, and its loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_srp._checks import per_example
+from fedjax_srp.base import Array, Examples
+
+ROWS = 97, 101  # numbers of outputs and of labels that have no other meaning
+
+
+def check_fits(model: Any, data: Any) -> None:
+    """Raise a `ValueError` if the examples or labels of `data`, as far as known, do not fit the model."""
+    client = None
+    if hasattr(data, "train_client") and not getattr(data, "is_sharded", False):  # checked before sharding
+        client = jax.eval_shape(lambda: data.train_client(jnp.int32(0)))
+    examples = client if isinstance(client, Examples) else None
+    shape = getattr(data, "example_shape", None) or (examples.x.shape[1:] if examples is not None else None)
+    num_classes = getattr(data, "num_classes", None) or 0
+    has_classes = examples is None or jnp.issubdtype(examples.y.dtype, jnp.integer)
+    misfit = None
+    if num_classes > model.num_classes and not (model.is_regression and has_classes):
+        found = f"labels that reach {num_classes - 1}" if has_classes else f"num_classes={num_classes}"
+        misfit = f"has {model.num_classes} classes", f"{found}; build it with num_classes={num_classes}"
+    elif shape is not None and tuple(shape) != model.input_shape:
+        found = f"examples of shape {tuple(shape)}; build it with input_shape={tuple(shape)}"
+        misfit = f"takes {model.input_shape}", found
+    elif examples is not None and examples.y.shape[:1] == (0,):
+        misfit = "trains on examples", "no rows in train_client"
+    elif examples is not None and not _is_count(examples.count):
+        found = f"{examples.count.dtype}{list(examples.count.shape)} as count of train_client"
+        misfit = "trains on examples", f"{found}; give an int32 number, how many of the first rows are examples"
+    elif examples is not None:
+        misfit = _misfit(model, *examples[:2])
+    if misfit is not None:
+        name = getattr(data, "name", type(data).__name__)
+        raise ValueError(f"model {model.name!r} {misfit[0]}, data set {name!r} has {misfit[1]}")
+
+
+def _is_count(count: Any) -> bool:
+    return count.shape == () and jnp.issubdtype(count.dtype, jnp.integer)
+
+
+def _misfit(model: Any, x: Any, y: Any) -> tuple[str, str] | None:
+    """Describe the model and a client's examples (x, y) where they do not fit; None if they do."""
+    if model.takes_tokens != jnp.issubdtype(x.dtype, jnp.integer):
+        if model.takes_tokens:
+            return "takes integer tokens", f"{x.dtype} inputs; choose model='mlp'"
+        return "takes floats", f"{x.dtype} inputs; choose model='lstm' for tokens, or give numbers as floats"
+    if model.takes_classes and not jnp.issubdtype(y.dtype, jnp.integer):
+        regression = "choose srp.models.Split with a loss, or LinearRegression((dim,)), or give labels as integers"
+        return "takes classes", f"labels that are {y.dtype}; {regression}"
+    inputs = jax.ShapeDtypeStruct(x.shape, model.input_dtype)
+    outputs = jax.eval_shape(lambda x, key: model.logits(model.init(key), x, key), inputs, jax.random.key(0))
+    returns, shape = f"returns {outputs.shape[1:]} for an example", f"labels of shape {y.shape[1:]}"
+    if outputs.shape != (*y.shape, model.num_classes) if model.takes_classes else outputs.ndim < y.ndim:
+        remedy = "flatten before a dense layer, as srp.models.Dense does"
+        if outputs.shape == y.shape:
+            remedy = "for several labels choose srp.models.Split with a loss of them"
+        return returns, f"{shape}, which need outputs {(*y.shape[1:], model.num_classes)}; {remedy}"
+    try:
+        with jax.numpy_dtype_promotion("standard"):  # a regression may have integer labels
+            per_example(jax.eval_shape(model.loss, outputs, y), len(y))
+            is_broadcast = _pairs_all(model.loss, outputs, y)
+    except (TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        if isinstance(error, jax.errors.ConcretizationTypeError | jax.errors.TracerArrayConversionError):
+            reason = f"{str(error).splitlines()[0]}; use jnp in place of np, and jnp.where in place of `if`"
+        return returns, f"{shape}, on which its loss fails: {reason}"
+    if is_broadcast:
+        remedy = "take outputs[:, 0] where a model has one output"
+        return returns, f"{shape}, of which its loss pairs each with the outputs of all examples; {remedy}"
+    return None
+
+
+def _pairs_all(loss: Callable[[Array, Array], Array], outputs: Any, y: Any) -> bool:
+    """Return True if a loss broadcasts outputs (batch, 1) and labels (batch,) to (batch, batch).
+
+    It then takes another number of labels than of outputs, which no loss of each example does unless it ignores them.
+    """
+    given = [jax.ShapeDtypeStruct((rows, *of.shape[1:]), of.dtype) for rows, of in zip(ROWS, (outputs, y), strict=True)]
+    try:
+        traced = jax.make_jaxpr(loss)(*given)
+    except Exception:  # of any type: the loss is not ours
+        return False
+    reads = any(value is traced.jaxpr.invars[1] for equation in traced.jaxpr.eqns for value in equation.invars)
+    return reads and [value.shape for value in traced.out_avals] == [ROWS[:1]]
