@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from fedjax_srp.base import (
     TRAINING_LOSS,
     Array,
     Clock,
+    Examples,
     FederatedAlgorithm,
     FederatedSource,
     Key,
@@ -152,6 +154,7 @@ def prepare(request: Request) -> Prepared:
     devices = checked_devices(request.devices)
     with traced_for(devices[0].platform):  # on which the sizes of loops depend
         sizes, costs_of = _check_contract(Parts(algorithm, policy, clock), data, evaluations, record_loss)
+    _check_counts(data)
     # It may check its numbers, which are arguments above.
     jax.eval_shape(lambda: policy.init(jax.random.key(0), data.num_clients))
     seeds = request.num_seeds or 1
@@ -181,6 +184,34 @@ def prepare(request: Request) -> Prepared:
 def _weakly_typed(value: np.ndarray) -> Array:
     """Floats of the seeds, typed as the float of one run is: a model of another type trains in its own."""
     return jnp.stack([jnp.asarray(float(of_seed)) for of_seed in value])
+
+
+def _check_counts(data: FederatedSource) -> None:
+    """Raise a ValueError if a client of your own data has more examples than rows: it would train on others' rows."""
+    if type(data).__module__.startswith(__name__.partition(".")[0] + "."):
+        return
+    for split in ("train", "test"):
+        client: Any = jax.eval_shape(getattr(data, f"{split}_client"), jax.ShapeDtypeStruct((), jnp.int32))
+        if (
+            not isinstance(client, Examples)
+            or client.count.shape
+            or not jnp.issubdtype(client.count.dtype, jnp.integer)
+        ):
+            continue
+        counts = np.asarray(_counts(data, split))
+        rows = min(leaf.shape[0] for leaf in jax.tree.leaves(client[:2]))
+        for wrong in np.flatnonzero((counts < 0) | (counts > rows))[:1]:
+            raise ValueError(
+                f"data: {split}_client({wrong}) has count={counts[wrong]} and {rows} rows; count is how many of the "
+                "first rows are examples"
+            )
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _counts(data: FederatedSource, split: str) -> Array:
+    """(num_clients,) int: the number of examples of every client; nothing else is computed."""
+    ids = jnp.arange(data.num_clients, dtype=jnp.int32)
+    return jax.vmap(lambda client: getattr(data, f"{split}_client")(client).count)(ids)
 
 
 Counter = Callable[[FederatedSource], WorkCosts]

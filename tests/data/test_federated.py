@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from reference.small import refused
 
+import fedjax_srp as srp
 from fedjax_srp.data import FederatedData, from_arrays
 
 COUNTS = (1, 3, 200)
@@ -163,3 +164,26 @@ def test_arguments_are_copied():
     x[:], y[:] = 5.0, 3
     assert data.x_train.max() == 1.0
     assert data.y_train.max() == 0
+
+
+class Mine(FederatedData):
+    """Data of a class outside of the package."""
+
+
+@pytest.mark.parametrize(
+    ("counts", "words"),
+    [
+        (
+            [1, 201, 0],
+            r"^data: train_client\(1\) has count=201 and 200 rows; count is how many of the first rows are ex",
+        ),
+        ([1, 0, -1], r"^data: train_client\(2\) has count=-1 and 200 rows"),
+        ([1.0, 2.0, 3.0], r"data set 'arrays' has float32\[\] as count of train_client; give an int32 number"),
+    ],
+)
+def test_counts_of_examples_that_a_client_does_not_have_are_refused(counts, words):
+    """Rows beyond the last one would be copies of it."""
+    data = Mine(**vars(unequal()[0]) | {"train_counts": jnp.array(counts)})
+    algorithm = srp.algorithms.FedAvg(srp.models.MLP((4, 3), 5, hidden=()))
+    with refused(words):
+        srp.simulate(algorithm, data, num_rounds=1, key=jax.random.key(0), progress=False)
