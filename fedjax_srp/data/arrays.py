@@ -85,6 +85,7 @@ def from_arrays(
             f"num_classes={num_classes}: there is a label {largest}, but labels must be 0..num_classes-1; "
             f"use num_classes={largest + 1}, or renumber the labels"
         )
+    train_indices, test_indices = list(train_indices), list(test_indices)  # also of generators
     if len(train_indices) != len(test_indices) or not len(train_indices):
         raise ValueError(
             f"train_indices lists {len(train_indices)} clients and test_indices {len(test_indices)}; "
@@ -161,7 +162,7 @@ def check_labels(name: str, value: ArrayLike, inputs_name: str, num_examples: in
         raise ValueError(
             f"{name}: is {labels.dtype} of shape {labels.shape}; give one integer class number for each of the "
             f"{num_examples} examples of {inputs_name}, e.g. y.astype(int), y.argmax(-1) of one-hot rows, or "
-            "np.unique(y, return_inverse=True)[1] of names"
+            "np.unique(y, return_inverse=True)[1] of names; targets that are no classes need a data class of your own"
         )
     is_outside = (labels < 0) | (labels >= MAX_CLASSES)
     if is_outside.any():

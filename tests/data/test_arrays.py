@@ -118,3 +118,8 @@ def test_defaults():
     assert build(y_train=np.array([0, 1, 2, 0, 1, 2], np.uint8)).y_train.dtype == np.int32
     assert build(num_classes=7).num_classes == 7
     assert build(x_train=[[0.0, 1.0]] * 6).example_shape == (2,)
+
+
+def test_rows_of_clients_may_come_from_generators():
+    given = build(train_indices=(np.array(rows) for rows in ([0, 1], [2])), test_indices=([i] for i in range(2)))
+    assert (given.num_clients, given.train_counts.tolist()) == (2, [2, 1])
