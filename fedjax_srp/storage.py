@@ -225,7 +225,7 @@ def replace(files: Mapping[Path, Callable[[Path], object]]) -> None:
         files: path -> function that writes the file to a given path.
 
     Raises:
-        OSError: the disk is full, or a path is a folder; existing files are intact.
+        OSError: the disk is full, a path is a folder, or its folder is missing; existing files are intact.
     """
     temporaries: dict[Path, Path] = {}
     with contextlib.ExitStack() as stack:
@@ -233,7 +233,7 @@ def replace(files: Mapping[Path, Callable[[Path], object]]) -> None:
             for path, write_to in files.items():
                 if path.is_dir() and not path.is_symlink():  # before any file is replaced
                     raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
-                folder = tempfile.TemporaryDirectory(prefix=".", suffix=".writing", dir=path.parent)
+                folder = tempfile.TemporaryDirectory(".writing", ".", path.parent.resolve(strict=True))
                 temporaries[path] = Path(stack.enter_context(folder), path.name)
                 write_to(temporaries[path])
             for path, temporary in temporaries.items():

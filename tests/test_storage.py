@@ -125,6 +125,11 @@ def test_tables_are_written_with_harmless_cells(tmp_path):
     assert (tmp_path / "table.csv").read_text() == "method,'=x,'+y\n'=1,-1.5,True\nb,2.0,False\n"
 
 
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"/missing'$"):
+        storage.replace({tmp_path / "missing" / "report.html": lambda path: path.write_text("new")})
+
+
 def test_a_folder_in_the_place_of_a_file_leaves_the_others_unchanged(tmp_path):
     (tmp_path / "history.csv").write_text("old")
     (tmp_path / "accuracy.png").mkdir()
