@@ -238,7 +238,11 @@ PARTS: Mapping[str, Callable[[], str]] = {
                 [("figure4_full", "2,500", CIFAR), ("figure4", "100", CIFAR[:2])]),
         thresholds,
     ),
-    "figure5": partial(losses, "figure5", "figure 5"),
+    "figure5": joined(
+        partial(losses, "figure5_full", "figure 5"),
+        partial(to_losses, "figure 5", ("0.5", "0.4", "0.3", "0.2"),
+                [("figure5_full", "3,000", MNIST), ("figure5", "200", FEW)]),
+    ),
     "figure6": joined(
         partial(losses, "figure6_full", "figure 6"),
         partial(to_losses, "figure 6", ("0.5", "0.4", "0.3", "0.2"),
