@@ -108,9 +108,10 @@ def round_averages() -> str:
 
 def by_epochs(curves: Mapping[str, Any]) -> str:
     """Figure 5: a row for each curve, a column for each number of epochs."""
-    epochs = next(iter(curves.values()))["x"]
+    epochs = sorted({e for curve in curves.values() for e in curve["x"]})
     rows = [["local epochs", *(f"{e:.0f}" for e in epochs)]]
-    rows += [[label, *(span(curve, place, ".1f") for place in range(len(epochs)))] for label, curve in curves.items()]
+    for label, curve in curves.items():
+        rows.append([label, *(span(curve, curve["x"].index(e), ".1f") if e in curve["x"] else "" for e in epochs)])
     return markdown(rows)
 
 
