@@ -52,7 +52,7 @@ def _partial(kind: str) -> dict[str, list[Panel]]:
     methods = ("flanp", *(f"{kind}{k}" for k in (5, 25)))
     options, losses = MNIST | {"num_clients": 50}, LOSSES["mnist"]
     return {
-        "full": [Panel(title, "network", options | {"samples": 1200}, methods, 120, 3, values=losses)],
+        "full": [Panel(title, "network", options | {"samples": 1200}, methods, 480, 3, values=losses)],
         "cpu": [Panel(title, "network", options | {"samples": 80}, methods, 120, 3, values=losses)],
         "smoke": [Panel(title, "network", MNIST | DIGITS | {"num_clients": 30, "samples": 20}, methods, 4, 2, 2)],
     }
