@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from fedjax_srp._checks import per_example
 from fedjax_srp.base import Array, Examples
 
-ROWS = 97, 101  # numbers of outputs and of labels that have no other meaning
+ROWS = 499, 503  # numbers of outputs and of labels that have no other meaning
 
 
 def check_fits(model: Any, data: Any) -> None:
@@ -23,8 +23,9 @@ def check_fits(model: Any, data: Any) -> None:
     shape = getattr(data, "example_shape", None) or (examples.x.shape[1:] if examples is not None else None)
     num_classes = getattr(data, "num_classes", None) or 0
     has_classes = examples is None or jnp.issubdtype(examples.y.dtype, jnp.integer)
+    has_numbers = examples is None or has_classes or examples.y.ndim == 1  # one target for each example
     misfit = None
-    if num_classes > model.num_classes and not (model.is_regression and has_classes):
+    if num_classes > model.num_classes and not (model.is_regression and has_numbers):
         found = f"labels that reach {num_classes - 1}" if has_classes else f"num_classes={num_classes}"
         misfit = f"has {model.num_classes} classes", f"{found}; build it with num_classes={num_classes}"
     elif shape is not None and tuple(shape) != model.input_shape:
@@ -81,12 +82,21 @@ def _misfit(model: Any, x: Any, y: Any) -> tuple[str, str] | None:
 def _pairs_all(loss: Callable[[Array, Array], Array], outputs: Any, y: Any) -> bool:
     """Return True if a loss broadcasts outputs (batch, 1) and labels (batch,) to (batch, batch).
 
-    It then takes another number of labels than of outputs, which no loss of each example does unless it ignores them.
+    It then takes another number of labels than of outputs, and computes values with both numbers in their shape.
     """
     given = [jax.ShapeDtypeStruct((rows, *of.shape[1:]), of.dtype) for rows, of in zip(ROWS, (outputs, y), strict=True)]
     try:
         traced = jax.make_jaxpr(loss)(*given)
     except Exception:  # of any type: the loss is not ours
         return False
-    reads = any(value is traced.jaxpr.invars[1] for equation in traced.jaxpr.eqns for value in equation.invars)
-    return reads and [value.shape for value in traced.out_avals] == [ROWS[:1]]
+    is_like_a_loss = [value.shape for value in traced.out_avals] == [ROWS[:1]]
+    return is_like_a_loss and any(set(ROWS) <= set(shape) for shape in _shapes(traced))
+
+
+def _shapes(jaxpr: Any) -> Iterator[tuple[int, ...]]:
+    """Shapes of the values that a traced function computes, also within functions that it calls."""
+    for equation in jaxpr.eqns:
+        yield from (getattr(value.aval, "shape", ()) for value in equation.outvars)
+        for called in jax.tree.leaves(equation.params):
+            if hasattr(called, "eqns"):
+                yield from _shapes(called)

@@ -238,6 +238,8 @@ def test_a_loss_that_broadcasts_outputs_and_labels_against_each_other_is_refused
         lambda outputs, y: outputs.mean(-1),  # of the outputs alone
         jax.vmap(lambda outputs, y: outputs[y]),
         lambda outputs, y: jnp.square(outputs - y[:, None]).mean(-1),
+        jax.jit(lambda outputs, y: outputs.mean(-1)),
+        lambda outputs, y: jax.lax.map(lambda row: jnp.square(outputs[row, 0] - y[row]), jnp.arange(len(outputs))),
     ],
 )
 def test_a_loss_of_each_example_is_taken(loss):
@@ -257,6 +259,12 @@ def test_several_targets_need_a_model_of_their_number_and_a_loss(dtype, width, w
     loss = {"loss": lambda outputs, y: jnp.square(outputs - y).mean(-1)} if dtype is float else {}
     with refused(words):
         srp.models.Split((8, 8), width, [srp.models.Layer("out", srp.models.Dense(width))], **loss).check_fits(data)
+
+
+def test_one_target_for_each_example_needs_one_output():
+    data = dataclasses.replace(images(np.arange(20) % 10), y_train=jnp.zeros(20))
+    layers = [srp.models.Layer("out", srp.models.Dense(1))]
+    srp.models.Split((8, 8), 1, layers, loss=srp.models.half_square).check_fits(data)
 
 
 @pytest.mark.parametrize(
