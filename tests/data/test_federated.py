@@ -190,9 +190,9 @@ def test_counts_of_examples_that_a_client_does_not_have_are_refused(counts, word
 
 
 def test_own_data_may_be_of_numpy_and_used_inside_of_jit():
-    given = vars(unequal()[0])
-    data = Mine(**given | {"train_counts": np.asarray(given["train_counts"])})
+    data = Mine(**vars(unequal()[0]))
+    of_numpy = dataclasses.replace(data, train_counts=np.asarray(data.train_counts))
     algorithm = srp.algorithms.FedAvg(srp.models.MLP((4, 3), 5, hidden=()))
-    srp.simulate(algorithm, data, num_rounds=1, key=jax.random.key(0), progress=False)
+    srp.simulate(algorithm, of_numpy, num_rounds=1, key=jax.random.key(0), progress=False)
     simulation = srp.Simulation(algorithm, data)
     assert jax.jit(lambda key: simulation.step(simulation.init(key))[1].cohort_size)(jax.random.key(0)) == 3
