@@ -221,7 +221,8 @@ def natural(
         raise ValueError(
             f"users_test: are {users_test.dtype}, users_train {users_train.dtype}; give both as numbers or as strings"
         )
-    if users_train.dtype != users_test.dtype and np.result_type(users_train, users_test).kind == "f":  # rounds
+    is_rounded = np.result_type(users_train, users_test).kind == "f" and users_train.dtype != users_test.dtype
+    if is_rounded and any(np.any(np.abs(users) >= 2**53) for users in (users_train, users_test)):
         users_train, users_test = users_train.astype(object), users_test.astype(object)
     users = np.intersect1d(users_train, users_test)
     if len(users) < (num_clients or 1):
