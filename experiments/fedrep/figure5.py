@@ -66,7 +66,7 @@ CURVES = {  # label -> method, evaluation, color
 def accuracies(
     name: str, epochs: int, scale: Scale, data: Any, keys: jax.Array, devices: int | None, folder: Path
 ) -> dict[str, list[float]]:
-    """Return for each evaluation the accuracy in % of every seed; a call that was killed is continued from a folder."""
+    """Return for each evaluation the accuracy in % of every seed, nan if it diverged; a killed call goes on."""
     own = {"head_epochs": epochs} if name == "fedrep" else {"epochs": epochs}
     method = srp.methods.get(
         name,
@@ -84,7 +84,8 @@ def accuracies(
         method, data, keys=keys, num_rounds=scale.num_rounds, eval_every=10, eval_last=10, evaluations=wanted,
         progress=False, devices=devices, checkpoint_dir=folder / f"{name}_{epochs}",
     )  # fmt: skip
-    return {e: [100 * float(h.mean_scores(e)[-10:].mean()) for h in histories] for e in wanted}
+    mean = lambda h, e: 100 * float(h.mean_scores(e)[-10:].mean()) if h.diverged is None else np.nan  # noqa: E731
+    return {e: [mean(h, e) for h in histories] for e in wanted}
 
 
 def main(arguments: list[str] | None = None) -> None:

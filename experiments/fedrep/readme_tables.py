@@ -108,10 +108,19 @@ def round_averages() -> str:
 
 def by_epochs(curves: Mapping[str, Any]) -> str:
     """Figure 5: a row for each curve, a column for each number of epochs."""
+
+    def cell(curve: Mapping[str, Any], number: float) -> str:
+        if number not in curve["x"]:
+            return ""
+        place = curve["x"].index(number)
+        if curve["mean"][place] == "nan":
+            return "diverged"
+        is_one = curve["lowest"] == curve["highest"]
+        return f"{curve['mean'][place]:.1f}" if is_one else span(curve, place, ".1f")
+
     epochs = sorted({e for curve in curves.values() for e in curve["x"]})
     rows = [["local epochs", *(f"{e:.0f}" for e in epochs)]]
-    for label, curve in curves.items():
-        rows.append([label, *(span(curve, curve["x"].index(e), ".1f") if e in curve["x"] else "" for e in epochs)])
+    rows += [[label, *(cell(curve, number) for number in epochs)] for label, curve in curves.items()]
     return markdown(rows)
 
 
@@ -135,6 +144,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "ablation": lambda: rivals_table.ablation(runs("ablation"), COLUMNS["ablation"]),
     "of_rounds": round_averages,
     "figure5": lambda: by_epochs(results("figure5")),
+    "figure5_cifar10": lambda: by_epochs(results("figure5_cifar10")),
     "figure6": lambda: new_clients(results("figure6")),
     "figure6_femnist": lambda: new_clients(results("figure6_femnist")),
     "figure6_letters": lambda: new_clients(results("figure6_letters")),
