@@ -39,18 +39,10 @@ def markdown(frame: pd.DataFrame) -> str:
     return pages.markdown([list(frame.columns), *frame.astype(str).to_numpy().tolist()])
 
 
-def with_first_seeds(rows: pd.DataFrame) -> pd.DataFrame:
-    """Add rows with seed 0 alone for settings whose variant, such as "..., heads of 1 epoch", has one seed."""
-    several = rows.groupby("setting")["seed"].transform("nunique") > 1
-    compared = {name.partition(", ")[0] for name in rows[~several]["setting"].unique() if ", " in name}
-    alone = rows[several & (rows["seed"] == 0) & rows["setting"].isin(compared)]
-    return pd.concat([rows, alone.assign(setting=alone["setting"] + ", seed 0 alone")])
-
-
 def causes(results: Path) -> str:
     """Table with a row for each setting."""
     files = (results / name for name in ("causes.csv", "causes_gradients.csv"))
-    rows, gradients = (with_first_seeds(pd.read_csv(file)) for file in files)
+    rows, gradients = (pd.read_csv(file) for file in files)
     accuracy, worst = (last_scores(rows, score) for score in ("accuracy", "worst_tenth"))
     columns = dict(accuracy)
     columns |= {f"worst tenth: {name}": worst[name] for name in ("SRPFL", "FLANP-FT")}
