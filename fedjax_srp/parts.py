@@ -353,3 +353,10 @@ def several(given: Any) -> Iterator[tuple[str, Any]]:
         elif not any(map(is_array_type, kinds)):
             leaves = jax.tree.leaves_with_path(value) if float in kinds or dict[str, float] in kinds else []
             yield from ((".".join(filter(None, (name, _dotted(path)))), leaf) for path, leaf in leaves if np.ndim(leaf))
+
+
+def remedy_of(error: Exception) -> str:
+    """Return a remedy, after a semicolon, if Python or NumPy read a traced value; otherwise an empty text."""
+    is_read = type(error).__name__.endswith(("ConversionError", "ConcretizationTypeError"))
+    remedy = "; use jnp.where in place of `if`, jnp in place of math, np and float(), and int fields for sizes"
+    return remedy if is_read else ""

@@ -40,6 +40,7 @@ from fedjax_srp.base import (
 )
 from fedjax_srp.columns import check_metric_names
 from fedjax_srp.engine.live import bytes_of, peak_bytes
+from fedjax_srp.parts import remedy_of
 
 LIKE_INIT = "it must be like what init makes"
 SHOWN = 160  # characters of a structure, or of an error of JAX, in a message
@@ -108,9 +109,7 @@ def _summarize(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     if own := [frame for frame in frames if not frame.filename.startswith((*LIBRARIES, "<", __file__))]:
         text += f" ({Path(own[-1].filename).name}, line {own[-1].lineno})"
-    if type(error).__name__.endswith(("ConversionError", "ConcretizationTypeError")):
-        text += "; use jnp.where in place of `if`, jnp in place of math, np and float(), and int fields for sizes"
-    return text
+    return text + remedy_of(error)
 
 
 def shapes_of(tree: PyTree) -> str:

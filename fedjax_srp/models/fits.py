@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from fedjax_srp._checks import per_example
 from fedjax_srp.base import Array, Examples
+from fedjax_srp.parts import remedy_of
 
 ROWS = 499, 503  # numbers of outputs and of labels that have no other meaning
 
@@ -69,10 +70,9 @@ def _misfit(model: Any, x: Any, y: Any) -> tuple[str, str] | None:
             per_example(jax.eval_shape(model.loss, outputs, y), len(y))
             is_broadcast = _pairs_all(model.loss, outputs, y)
     except (TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        if isinstance(error, jax.errors.ConcretizationTypeError | jax.errors.TracerArrayConversionError):
-            reason = f"{str(error).splitlines()[0]}; use jnp in place of np, and jnp.where in place of `if`"
-        return returns, f"{shape}, on which its loss fails: {reason}"
+        remedy = remedy_of(error)  # after the first of JAX's lines
+        reason = " ".join((str(error).partition("\n")[0] if remedy else str(error)).split())
+        return returns, f"{shape}, on which its loss fails: {reason}{remedy}"
     if is_broadcast:
         remedy = "take outputs[:, 0] where a model has one output"
         return returns, f"{shape}, of which its loss pairs each with the outputs of all examples; {remedy}"

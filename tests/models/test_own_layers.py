@@ -217,7 +217,7 @@ MISFITS = {  # case -> (options of the model, error)
             "layers": [srp.models.Layer("out", srp.models.Dense(10))],
             "loss": lambda outputs, y: np.ones(10)[y] * outputs[:, 0],
         },
-        r"on which its loss fails: The numpy.ndarray conversion .* shape int32\[20\]; use jnp in place of np, and jnp",
+        r"on which its loss fails: The numpy.ndarray conversion .* shape int32\[20\]; use jnp.where in place of `if`",
     ),
 }
 
