@@ -1,6 +1,7 @@
 """FedRep's table 1 and table of doubling: averages, comparison with the paper, options and stored runs."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -186,3 +187,15 @@ def test_doubling_is_compared_in_simulated_time(import_from):
     assert "| never (never to never) |" in doubling_table.table(kept)
     assert doubling_table.format_factors([0.0, 0.00499, 0.6, 0.096, 2.5]) == "0.10 (never to 2.50)"
     assert doubling_table.format_factors([0.00499, 0.6, 0.0701]) == "0.07 (0.005 to 0.60)"
+
+
+def test_a_run_that_diverged_has_no_accuracy_in_figure_5(import_from, tmp_path, monkeypatch):
+    get = import_from("fedrep")
+    figure5, tables = get("figure5"), get("readme_tables")
+    runs = [SimpleNamespace(diverged=end, mean_scores=lambda _: np.full(12, 0.5)) for end in (None, 99)]
+    monkeypatch.setattr(figure5.srp, "simulate_seeds", lambda *_, **__: runs)
+    data = srp.data.load("digits", num_clients=10, classes_per_client=2)
+    found = figure5.accuracies("fedrep", 2, figure5.SCALES["smoke"], data, None, None, tmp_path)["own_head"]
+    np.testing.assert_equal(found, [50.0, np.nan])
+    curve = {"x": [1.0, 2.0], "mean": [50.0, "nan"], "lowest": [50.0, "nan"], "highest": [50.0, "nan"]}
+    assert tables.by_epochs({"FedRep": curve}).splitlines()[-1] == "| FedRep | 50.0 | diverged |"
