@@ -33,13 +33,17 @@ class Case(NamedTuple):
     name: str
     kind: str  # name of the child's function that measures it
     settings: dict[str, Any]  # its arguments
-    environment: Mapping[str, str] = MappingProxyType({})  # set before the child starts; XLA_FLAGS are added to others
+    environment: Mapping[str, str] = MappingProxyType(
+        {}
+    )  # set before the child starts; XLA_FLAGS are added to others
     child: str = ""  # consecutive cases with equal environment and label share a process
     needs: tuple[str, ...] = ()  # cases whose stored arrays it reads
 
     def as_json(self) -> dict[str, Any]:
         """The case after a round trip through JSON."""
-        return json.loads(json.dumps(self._asdict() | {"environment": dict(self.environment)}))
+        return json.loads(
+            json.dumps(self._asdict() | {"environment": dict(self.environment)})
+        )
 
 
 Result = dict[str, Any]  # "status", with "result" if it is done, else "message"
@@ -60,7 +64,9 @@ def to_do(cases: Sequence[Case], finished: set[str]) -> list[Case]:
     return [case for case in cases if case.name not in finished or case.name in needed]
 
 
-def run(cases: Sequence[Case], command: Sequence[str], on_result: OnResult, limits: Limits) -> None:
+def run(
+    cases: Sequence[Case], command: Sequence[str], on_result: OnResult, limits: Limits
+) -> None:
     """Runs the cases in children, in order.
 
     Args:
@@ -73,29 +79,54 @@ def run(cases: Sequence[Case], command: Sequence[str], on_result: OnResult, limi
     waiting = list(cases)
     with tempfile.TemporaryDirectory() as folder:
         while waiting and time.monotonic() < ends:
-            first = list(next(itertools.groupby(waiting, lambda case: (case.environment, case.child)))[1])
-            waiting = waiting[_child(first, command, Path(folder), on_result, ends, limits.case) :]
+            first = list(
+                next(
+                    itertools.groupby(
+                        waiting, lambda case: (case.environment, case.child)
+                    )
+                )[1]
+            )
+            waiting = waiting[
+                _child(first, command, Path(folder), on_result, ends, limits.case) :
+            ]
     for case in waiting:
-        on_result(case.name, {"status": LEFT_OUT, "message": f"the {limits.all:g} s for all cases were over"})
+        on_result(
+            case.name,
+            {
+                "status": LEFT_OUT,
+                "message": f"the {limits.all:g} s for all cases were over",
+            },
+        )
 
 
 def _child(
-    cases: Sequence[Case], command: Sequence[str], folder: Path, on_result: OnResult, ends: float, case_seconds: float
+    cases: Sequence[Case],
+    command: Sequence[str],
+    folder: Path,
+    on_result: OnResult,
+    ends: float,
+    case_seconds: float,
 ) -> int:
     """Runs a child over some cases until it ends; returns how many of them have a result."""
-    case_file, result_file, errors = (folder / name for name in ("cases.json", "results.jsonl", "errors.txt"))
+    case_file, result_file, errors = (
+        folder / name for name in ("cases.json", "results.jsonl", "errors.txt")
+    )
     case_file.write_text(json.dumps([case.as_json() for case in cases]))
     result_file.write_text("")
     environment = os.environ | cases[0].environment
     if "XLA_FLAGS" in cases[0].environment:
-        environment["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {cases[0].environment['XLA_FLAGS']}".strip()
+        environment["XLA_FLAGS"] = (
+            f"{os.environ.get('XLA_FLAGS', '')} {cases[0].environment['XLA_FLAGS']}".strip()
+        )
     reported, begin, reason = 0, time.monotonic(), ""
     with errors.open("w") as said:
         arguments = [*command, str(case_file), str(result_file), str(folder)]
         process = subprocess.Popen(arguments, env=environment, stdout=said, stderr=said)
         try:
             while True:
-                ended = process.poll() is not None  # before the file is read, so that no line is missed
+                ended = (
+                    process.poll() is not None
+                )  # before the file is read, so that no line is missed
                 lines = result_file.read_text().split("\n")[:-1]
                 for line in lines[reported:]:
                     on_result(cases[reported].name, json.loads(line))
@@ -118,13 +149,21 @@ def _child(
     if reported == len(cases) or (reported and process.returncode == AGAIN):
         return reported
     last_lines = errors.read_text(errors="replace").strip().splitlines()[-5:]
-    status, message = (TIMED_OUT, reason) if reason else (CRASHED, _ending(process.returncode))
-    on_result(cases[reported].name, {"status": status, "message": message, "output": last_lines})
+    status, message = (
+        (TIMED_OUT, reason) if reason else (CRASHED, _ending(process.returncode))
+    )
+    on_result(
+        cases[reported].name, {"status": status, "message": message, "output": last_lines}
+    )
     return reported + 1
 
 
 def _ending(code: int) -> str:
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+    return (
+        f"killed by {signal.Signals(-code).name}"
+        if code < 0
+        else f"ended with exit status {code}"
+    )
 
 
 def serve(measure: Callable[[Case, Path], Result]) -> None:

@@ -44,7 +44,10 @@ def compiled() -> dict[str, partial]:
     cases = {
         "full": (fedavg, srp.participation.Full()),
         "doubling": (srp.algorithms.FedRep(model), srp.participation.Doubling(5, 4)),
-        "buffered": (srp.algorithms.FedBuff(model, training), srp.participation.Buffered(10)),
+        "buffered": (
+            srp.algorithms.FedBuff(model, training),
+            srp.participation.Buffered(10),
+        ),
         HEARS: (fedavg, Hearing()),
     }
     runs = {}
@@ -54,16 +57,24 @@ def compiled() -> dict[str, partial]:
 
         @jax.jit
         def rounds(state, simulation=simulation):
-            return jax.lax.scan(lambda state, _: (simulation.step(state)[0], None), state, length=ROUNDS)[0]
+            return jax.lax.scan(
+                lambda state, _: (simulation.step(state)[0], None), state, length=ROUNDS
+            )[0]
 
-        runs[name] = partial(lambda rounds, state: jax.block_until_ready(rounds(state)), rounds, state)
+        runs[name] = partial(
+            lambda rounds, state: jax.block_until_ready(rounds(state)), rounds, state
+        )
         runs[name]()
     return runs
 
 
 def commit(checkout: Path) -> str:
     """Short hash of the commit of a checkout."""
-    done = subprocess.run(["git", "-C", checkout, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    done = subprocess.run(
+        ["git", "-C", checkout, "rev-parse", "--short", "HEAD"],
+        capture_output=True,
+        text=True,
+    )
     return done.stdout.strip()
 
 
@@ -77,10 +88,17 @@ def main() -> None:
         return serve(compiled())
     if args.other is None:
         command.error("give the checkout of another commit")
-    ours, other = (Child([sys.executable, __file__, "--serve"], PYTHONPATH=str(of)) for of in (HERE, args.other))
+    ours, other = (
+        Child([sys.executable, __file__, "--serve"], PYTHONPATH=str(of))
+        for of in (HERE, args.other)
+    )
     cases = {}
     for case in (*CASES, HEARS):
-        rival = partial(ours.seconds, "full") if case == HEARS else partial(other.seconds, case)
+        rival = (
+            partial(ours.seconds, "full")
+            if case == HEARS
+            else partial(other.seconds, case)
+        )
         pairs = []
         for repeat in range(args.repeats):
             both = [partial(ours.seconds, case), rival]
@@ -91,7 +109,11 @@ def main() -> None:
         cases[case] = {"milliseconds_a_round": 1e3 * float(np.median(own)) / ROUNDS}
         cases[case] |= {"ratio": middle, "quartiles": [low, high]}
         print(f"{case}: {middle:.3f} ({low:.3f} to {high:.3f}) times as long", flush=True)
-    facts = {"commits": [*map(commit, (HERE, args.other))], "cores": os.cpu_count(), "jax": version("jax")}
+    facts = {
+        "commits": [*map(commit, (HERE, args.other))],
+        "cores": os.cpu_count(),
+        "jax": version("jax"),
+    }
     write(args.out, facts | {"repeats": args.repeats, "rounds": ROUNDS, "cases": cases})
     return None
 

@@ -39,17 +39,33 @@ from jax.experimental import topologies
 
 import fedjax_srp as srp
 from fedjax_srp.data import FederatedData
-from fedjax_srp.engine.prepare import Request, prepare
+from fedjax_srp.driver.prepare import Request, prepare
 
 SHAPES = {"mlp": (28, 28), "lenet5": (32, 32, 3)}
 TARGETS = {  # name of the device, bytes a second between it and its memory, bytes of memory (data sheets, SXM boards)
     "h100": ("NVIDIA H100 80GB HBM3", 3_352_320_000_000, 84_942_979_072),
     "h200": ("NVIDIA H200", 4_800_000_000_000, 150_754_820_096),
 }
-FREE = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "while")  # move nothing themselves
-PASSED_ON = ("bitcast", "convert", "copy", "reshape", "transpose")  # an element needs one element of the operand
+FREE = (
+    "parameter",
+    "constant",
+    "tuple",
+    "get-tuple-element",
+    "bitcast",
+    "while",
+)  # move nothing themselves
+PASSED_ON = (
+    "bitcast",
+    "convert",
+    "copy",
+    "reshape",
+    "transpose",
+)  # an element needs one element of the operand
 SLICES = ("gather", "dynamic-slice", "slice")
-UPDATES = {"dynamic-update-slice": 1, "scatter": -1}  # position of the operand with the new elements
+UPDATES = {
+    "dynamic-update-slice": 1,
+    "scatter": -1,
+}  # position of the operand with the new elements
 LINE = re.compile(r"^\s+(ROOT )?%([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\(([^)]*)(.*)$")
 
 
@@ -85,7 +101,10 @@ def parse(text: str) -> Program:
             current = program["ENTRY" if head[1] else head[2]] = {}
         elif match := LINE.match(line):
             is_result, name, shapes, op, operands, attributes = match.groups()
-            sizes = [num_bytes(*shape) for shape in re.findall(r"\b(pred|[a-z]+\d\w*)\[([\d,]*)\]", shapes)]
+            sizes = [
+                num_bytes(*shape)
+                for shape in re.findall(r"\b(pred|[a-z]+\d\w*)\[([\d,]*)\]", shapes)
+            ]
             names = re.findall(r"(?<=%)[\w.\-]+|^\d+$", operands)
             current[name] = Instruction(bool(is_result), op, sizes, names, attributes)
     return program
@@ -97,12 +116,20 @@ def num_bytes(dtype: str, dims: str) -> int:
     return math.ceil(bits * math.prod(int(dim) for dim in dims.split(",") if dim) / 8)
 
 
-def loops(program: Program, name: str = "ENTRY", depth: int = 0) -> Iterator[tuple[str, int, list[Kernel]]]:
+def loops(
+    program: Program, name: str = "ENTRY", depth: int = 0
+) -> Iterator[tuple[str, int, list[Kernel]]]:
     """Yield a computation, its depth and its kernels, and then the same of every loop inside it."""
     within = program[name]
-    yield name, depth, [kernel(program, within, one) for one in within if within[one].op not in FREE]
+    yield (
+        name,
+        depth,
+        [kernel(program, within, one) for one in within if within[one].op not in FREE],
+    )
     for instruction in within.values():
-        if instruction.op == "while" and (body := re.search(r"body=%([\w.\-]+)", instruction.attributes)):
+        if instruction.op == "while" and (
+            body := re.search(r"body=%([\w.\-]+)", instruction.attributes)
+        ):
             yield from loops(program, body[1], depth + 1)
 
 
@@ -110,7 +137,9 @@ def kernel(program: Program, within: Computation, name: str) -> Kernel:
     """Count what a kernel reads and writes."""
     _, op, sizes, operands, attributes = within[name]
     read = [float(sum(within[operand].sizes)) for operand in operands]
-    written = sum(sizes[:-1] if op == "custom-call" and len(sizes) > 1 else sizes)  # the last is working memory
+    written = sum(
+        sizes[:-1] if op == "custom-call" and len(sizes) > 1 else sizes
+    )  # the last is working memory
     if op == "fusion" and (called := re.search(r"calls=%([\w.\-]+)", attributes)):
         inner = program[called[1]]
         for parameter in (one for one in inner if inner[one].op == "parameter"):
@@ -131,7 +160,9 @@ def share(inner: Computation, name: str) -> float:
         elif name in operands[:1] and op in SLICES:
             total += sum(sizes) / sum(inner[name].sizes)
         elif name in operands[:1] and op in UPDATES:  # a scatter may add to what is there
-            total += updated(inner, user) / sum(inner[name].sizes) if op == "scatter" else 0.0
+            total += (
+                updated(inner, user) / sum(inner[name].sizes) if op == "scatter" else 0.0
+            )
         elif name in operands:
             return 1.0
     return min(1.0, total)
@@ -142,7 +173,11 @@ def updated(inner: Computation, name: str) -> int:
     _, op, sizes, operands, _ = inner[name]
     if op in UPDATES:
         return sum(inner[operands[UPDATES[op]]].sizes)
-    return sum(updated(inner, one) for one in operands) if op in ("bitcast", "tuple") else sum(sizes)
+    return (
+        sum(updated(inner, one) for one in operands)
+        if op in ("bitcast", "tuple")
+        else sum(sizes)
+    )
 
 
 def listing(program: Program) -> Iterator[str]:
@@ -151,8 +186,15 @@ def listing(program: Program) -> Iterator[str]:
         total = sum(one.read + one.written for one in kernels)
         large = [one for one in kernels if one.read + one.written > total / 200]
         small = [one for one in kernels if one not in large]
-        rest = Kernel(f"{len(small)} smaller", "", sum(k.read for k in small), sum(k.written for k in small))
-        place = f"loop {name}, depth {depth}, one iteration" if depth else "outside of loops"
+        rest = Kernel(
+            f"{len(small)} smaller",
+            "",
+            sum(k.read for k in small),
+            sum(k.written for k in small),
+        )
+        place = (
+            f"loop {name}, depth {depth}, one iteration" if depth else "outside of loops"
+        )
         yield f"\n{place}: {len(kernels)} kernels, {total / 1e6:,.1f} MB\n   MB read    written  kernel"
         for one in [*large, rest] if small else large:
             yield f"{one.read / 1e6:10,.2f} {one.written / 1e6:10,.2f}  {one.name:40} {one.source}".rstrip()
@@ -161,7 +203,11 @@ def listing(program: Program) -> Iterator[str]:
 def device(target: str) -> Any:
     """Return a device to compile for, from a `GpuTargetConfigProto` as text."""
     name, bandwidth, memory = TARGETS[target]
-    cuda, toolkit, more = "cuda13", "13.0.0", f"collective_memory_granularity: {2 * 2**20}"
+    cuda, toolkit, more = (
+        "cuda13",
+        "13.0.0",
+        f"collective_memory_granularity: {2 * 2**20}",
+    )
     if jax.__version_info__ < (0, 11):
         cuda, toolkit, more = "cuda12", "12.9.0", ""
     described = f"""gpu_device_info {{
@@ -180,41 +226,76 @@ platform_name: "CUDA" dnn_version_info {{ major: 9 minor: 28 patch: 0 }} device_
 """
     try:
         options: dict[str, Any] = {"target_config": described, "topology": "1x1x1"}
-        return topologies.get_topology_desc(platform="cuda", topology_name="", **options).devices[0]
+        return topologies.get_topology_desc(
+            platform="cuda", topology_name="", **options
+        ).devices[0]
     except (RuntimeError, NotImplementedError) as error:
-        packages = " ".join(f"jax-{cuda}-{part}=={jax.__version__}" for part in ("plugin", "pjrt"))
-        sys.exit(f"no compiler for CUDA ({str(error).splitlines()[0]}); pip install --no-deps {packages}")
+        packages = " ".join(
+            f"jax-{cuda}-{part}=={jax.__version__}" for part in ("plugin", "pjrt")
+        )
+        sys.exit(
+            f"no compiler for CUDA ({str(error).splitlines()[0]}); pip install --no-deps {packages}"
+        )
 
 
-def federation(shape: tuple[int, ...], clients: int, examples: int) -> tuple[FederatedData, FederatedData]:
+def federation(
+    shape: tuple[int, ...], clients: int, examples: int
+) -> tuple[FederatedData, FederatedData]:
     """Return a federation whose examples are shapes only, and a small one with real examples."""
     small = synthetic(clients, 1, 1, shape)
     parts: dict[str, Any] = {}
     for split, count in (("train", examples), ("test", -(-examples // 3))):
         for name in (f"x_{split}", f"y_{split}"):
             one = getattr(small, name)
-            parts[name] = jax.ShapeDtypeStruct((clients * count, *one.shape[1:]), one.dtype)
-        parts[f"{split}_indices"] = np.arange(clients * count, dtype=np.int32).reshape(clients, count)
+            parts[name] = jax.ShapeDtypeStruct(
+                (clients * count, *one.shape[1:]), one.dtype
+            )
+        parts[f"{split}_indices"] = np.arange(clients * count, dtype=np.int32).reshape(
+            clients, count
+        )
         parts[f"{split}_counts"] = np.full(clients, count, np.int32)
     return dataclasses.replace(small, **parts), small
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--method", choices=srp.methods.names(), default="fedavg", metavar="NAME")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--method", choices=srp.methods.names(), default="fedavg", metavar="NAME"
+    )
     parser.add_argument("--model", choices=SHAPES, default="mlp")
     parser.add_argument("--target", choices=TARGETS, default="h200")
     parser.add_argument("--part", choices=("round", "evaluation"), default="round")
     parser.add_argument("--clients", type=int, default=1000)
-    parser.add_argument("--chunk", type=int, help="clients at once; the package's default")
-    parser.add_argument("--examples", type=int, default=150, help="of a client, and a third as many for tests")
-    parser.add_argument("--momentum", type=float, help="of local training, where a method has it")
-    parser.add_argument("--seeds", type=int, help="runs at once; one run without an axis of seeds")
-    parser.add_argument("--precision", default="default", help="of matrix products: jax.default_matmul_precision")
-    parser.add_argument("--hlo", type=Path, metavar="FILE", help="keep the text of the program")
+    parser.add_argument(
+        "--chunk", type=int, help="clients at once; the package's default"
+    )
+    parser.add_argument(
+        "--examples",
+        type=int,
+        default=150,
+        help="of a client, and a third as many for tests",
+    )
+    parser.add_argument(
+        "--momentum", type=float, help="of local training, where a method has it"
+    )
+    parser.add_argument(
+        "--seeds", type=int, help="runs at once; one run without an axis of seeds"
+    )
+    parser.add_argument(
+        "--precision",
+        default="default",
+        help="of matrix products: jax.default_matmul_precision",
+    )
+    parser.add_argument(
+        "--hlo", type=Path, metavar="FILE", help="keep the text of the program"
+    )
     args = parser.parse_args(arguments)
     data, small = federation(SHAPES[args.model], args.clients, args.examples)
-    shared = {"momentum": args.momentum} | ({"hidden": (512, 256, 64)} if args.model == "mlp" else {})
+    shared = {"momentum": args.momentum} | (
+        {"hidden": (512, 256, 64)} if args.model == "mlp" else {}
+    )
     method = srp.methods.get(args.method, dataset=small, model=args.model, shared=shared)
     is_round = args.part == "round"
     options: dict[str, Any] = {"chunk_size": args.chunk, "num_seeds": args.seeds}
@@ -227,7 +308,9 @@ def main(arguments: list[str] | None = None) -> None:
         args.hlo.write_text(text)
     layout = run.layout if is_round else run.layout.for_evaluation()
     chunks = " and ".join(f"{part.chunk_size:,}" for part in layout.by_chunk_size)
-    print(f"{args.part} of {args.method}, {args.model}, {args.clients:,} clients in chunks of {chunks}, {args.target}")
+    print(
+        f"{args.part} of {args.method}, {args.model}, {args.clients:,} clients in chunks of {chunks}, {args.target}"
+    )
     temporary, peak = memory.temp_size_in_bytes / 1e6, memory.peak_memory_in_bytes / 1e6
     print(f"memory: {temporary:,.1f} MB temporary, {peak:,.1f} MB at the peak")
     print("\n".join(listing(parse(text))))

@@ -23,7 +23,9 @@ from harness.measure import Rounds, ratios, seconds, synthetic
 import fedjax_srp as srp
 
 
-def child(cores: list[int], processes: int, index: int, port: int, shards: bool, clients: int) -> None:
+def child(
+    cores: list[int], processes: int, index: int, port: int, shards: bool, clients: int
+) -> None:
     """Print the least seconds of a round of each method, on some cores."""
     os.sched_setaffinity(0, cores)
     if processes == 1:
@@ -33,19 +35,41 @@ def child(cores: list[int], processes: int, index: int, port: int, shards: bool,
         jax.distributed.initialize(f"127.0.0.1:{port}", processes, index)
     data = synthetic(clients)
     model = srp.models.MLP(data.example_shape, 10, (512, 256, 64))
-    algorithms = {"FedAvg": srp.algorithms.FedAvg(model), "FedRep": srp.algorithms.FedRep(model)}
-    runs = {name: Rounds(algorithm, data, shard_data=shards) for name, algorithm in algorithms.items()}
-    print(json.dumps({name: min(seconds(run) for _ in range(10)) for name, run in runs.items()}))
+    algorithms = {
+        "FedAvg": srp.algorithms.FedAvg(model),
+        "FedRep": srp.algorithms.FedRep(model),
+    }
+    runs = {
+        name: Rounds(algorithm, data, shard_data=shards)
+        for name, algorithm in algorithms.items()
+    }
+    print(
+        json.dumps(
+            {name: min(seconds(run) for _ in range(10)) for name, run in runs.items()}
+        )
+    )
 
 
-def measured(sets_of_cores: list[list[int]], shards: bool = False, clients: int = 100) -> dict[str, float]:
+def measured(
+    sets_of_cores: list[list[int]], shards: bool = False, clients: int = 100
+) -> dict[str, float]:
     """Least seconds of a round of each method, with a process for each set of cores."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    common = {"processes": len(sets_of_cores), "port": port, "shards": shards, "clients": clients}
+    common = {
+        "processes": len(sets_of_cores),
+        "port": port,
+        "shards": shards,
+        "clients": clients,
+    }
     children = [
         subprocess.Popen(
-            [sys.executable, __file__, "--child", json.dumps(common | {"cores": cores, "index": index})],
+            [
+                sys.executable,
+                __file__,
+                "--child",
+                json.dumps(common | {"cores": cores, "index": index}),
+            ],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -59,7 +83,9 @@ def measured(sets_of_cores: list[list[int]], shards: bool = False, clients: int 
 
 def main() -> None:
     command = parser(__doc__, 5)
-    command.add_argument("--child", type=json.loads, metavar="JSON", help="measure in this process")
+    command.add_argument(
+        "--child", type=json.loads, metavar="JSON", help="measure in this process"
+    )
     args = command.parse_args()
     if args.child:
         child(**args.child)
@@ -79,9 +105,18 @@ def main() -> None:
     results: dict[str, dict[str, float]] = {}
     for method in found["one_core"][0]:
         times = {name: [run[method] for run in runs] for name, runs in found.items()}
-        results[method] = {f"seconds_{name}": statistics.median(taken) for name, taken in times.items()}
-        results[method] |= {f"speed_up_{name}": statistics.median(ratios(times, "one_core", name)) for name in times}
-        print(method, "  ".join(f"{name} {value:.4g}" for name, value in results[method].items()), flush=True)
+        results[method] = {
+            f"seconds_{name}": statistics.median(taken) for name, taken in times.items()
+        }
+        results[method] |= {
+            f"speed_up_{name}": statistics.median(ratios(times, "one_core", name))
+            for name in times
+        }
+        print(
+            method,
+            "  ".join(f"{name} {value:.4g}" for name, value in results[method].items()),
+            flush=True,
+        )
     write(args.out, {"cores": len(all_cores), "repeats": args.repeats, "rounds": results})
 
 

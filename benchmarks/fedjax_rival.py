@@ -37,11 +37,16 @@ def fedjax_rounds(clients: int) -> dict[str, Callable[[], None]]:
     fedjax.set_for_each_client_backend("jit")
     data = synthetic(clients, EXAMPLES, tests=1)
     x, y, *_ = arrays(data)
-    examples = [(str(i).encode(), fedjax.ClientDataset({"x": x[i], "y": y[i]})) for i in range(clients)]
+    examples = [
+        (str(i).encode(), fedjax.ClientDataset({"x": x[i], "y": y[i]}))
+        for i in range(clients)
+    ]
     model = srp.models.MLP(data.example_shape, data.num_classes)
     start, sgd = model.init(jax.random.key(0)), fedjax.optimizers.sgd(RATE)
     one_epoch = fedjax.ShuffleRepeatBatchHParams(batch_size=BATCH, num_epochs=1, seed=0)
-    head_epochs = fedjax.ShuffleRepeatBatchHParams(batch_size=BATCH, num_epochs=HEAD_EPOCHS, seed=0)
+    head_epochs = fedjax.ShuffleRepeatBatchHParams(
+        batch_size=BATCH, num_epochs=HEAD_EPOCHS, seed=0
+    )
 
     def loss(params: Any, batch: Any) -> Any:
         return jnp.mean(model.loss(model.logits(params, batch["x"]), batch["y"]))
@@ -49,10 +54,15 @@ def fedjax_rounds(clients: int) -> dict[str, Callable[[], None]]:
     # FedAvg
     fed_avg = importlib.import_module("fedjax.algorithms.fed_avg")
     averaging = fed_avg.federated_averaging(
-        lambda params, batch, key: jax.grad(loss)(params, batch), sgd, fedjax.optimizers.sgd(1.0), one_epoch
+        lambda params, batch, key: jax.grad(loss)(params, batch),
+        sgd,
+        fedjax.optimizers.sgd(1.0),
+        one_epoch,
     )
     keys = list(jax.random.split(jax.random.PRNGKey(0), clients))
-    cohort = [(name, dataset, key) for (name, dataset), key in zip(examples, keys, strict=True)]
+    cohort = [
+        (name, dataset, key) for (name, dataset), key in zip(examples, keys, strict=True)
+    ]
     held = {"server": averaging.init(start)}
 
     def round_of_fedavg() -> None:
@@ -77,12 +87,20 @@ def fedjax_rounds(clients: int) -> dict[str, Callable[[], None]]:
     parts = type(start)
     fit_heads = trainer(lambda head, body, batch: loss(parts(body, head), batch))
     fit_bodies = trainer(lambda body, head, batch: loss(parts(body, head), batch))
-    state = {"body": start.representation, "heads": {name: start.head for name, _ in examples}}
+    state = {
+        "body": start.representation,
+        "heads": {name: start.head for name, _ in examples},
+    }
 
     def round_of_fedrep() -> None:
-        given = [(n, d.shuffle_repeat_batch(head_epochs), (state["heads"][n], state["body"])) for n, d in examples]
+        given = [
+            (n, d.shuffle_repeat_batch(head_epochs), (state["heads"][n], state["body"]))
+            for n, d in examples
+        ]
         state["heads"] = dict(fit_heads(None, given))
-        given = [(n, d.shuffle_repeat_batch(one_epoch), state["heads"][n]) for n, d in examples]
+        given = [
+            (n, d.shuffle_repeat_batch(one_epoch), state["heads"][n]) for n, d in examples
+        ]
         bodies = ((body, 1.0) for _, body in fit_bodies(state["body"], given))
         state["body"] = fedjax.tree_util.tree_mean(bodies)
         jax.block_until_ready(state["body"])
@@ -95,31 +113,56 @@ def fedjax_rounds(clients: int) -> dict[str, Callable[[], None]]:
 
 def main() -> None:
     command = parser(__doc__, 9)
-    command.add_argument("--fedjax", type=Path, required=True, help="a git checkout of google/fedjax")
-    command.add_argument("--haiku", type=Path, help="folder with dm-haiku and jmp, if this environment has none")
+    command.add_argument(
+        "--fedjax", type=Path, required=True, help="a git checkout of google/fedjax"
+    )
+    command.add_argument(
+        "--haiku",
+        type=Path,
+        help="folder with dm-haiku and jmp, if this environment has none",
+    )
     command.add_argument("--clients", type=int, default=100)
-    command.add_argument("--serve", action="store_true", help="run FedJAX's rounds on request")
+    command.add_argument(
+        "--serve", action="store_true", help="run FedJAX's rounds on request"
+    )
     args = command.parse_args()
     if args.serve:
         serve(fedjax_rounds(args.clients))
         return
     folders = [args.fedjax, *filter(None, [args.haiku])]
-    path = os.pathsep.join([*(str(folder.resolve()) for folder in folders), *filter(None, sys.path)])
+    path = os.pathsep.join(
+        [*(str(folder.resolve()) for folder in folders), *filter(None, sys.path)]
+    )
     words = ["--fedjax", str(args.fedjax), "--clients", str(args.clients), "--serve"]
     rival = Child([sys.executable, __file__, *words], PYTHONPATH=path)
     srp.use_all_cores()
     data = synthetic(args.clients, EXAMPLES, tests=1)
-    model, training = srp.models.MLP(data.example_shape, data.num_classes), srp.Training(srp.SGD(RATE))
+    model, training = (
+        srp.models.MLP(data.example_shape, data.num_classes),
+        srp.Training(srp.SGD(RATE)),
+    )
     ours = {
         "fedavg": Rounds(srp.algorithms.FedAvg(model, training), data),
-        "fedrep": Rounds(srp.algorithms.FedRep(model, training, head_epochs=HEAD_EPOCHS), data),
+        "fedrep": Rounds(
+            srp.algorithms.FedRep(model, training, head_epochs=HEAD_EPOCHS), data
+        ),
     }
     results: dict[str, Any] = {}
     for name, run in ours.items():
-        results[name] = paired(partial(seconds, run), lambda name=name: rival.seconds(name)[0], args.repeats)
-        print(f"{name}: " + "  ".join(f"{key} {value:.4g}" for key, value in results[name].items()), flush=True)
+        results[name] = paired(
+            partial(seconds, run), lambda name=name: rival.seconds(name)[0], args.repeats
+        )
+        print(
+            f"{name}: "
+            + "  ".join(f"{key} {value:.4g}" for key, value in results[name].items()),
+            flush=True,
+        )
     rival.close()
-    write(args.out, machine() | {"clients": args.clients, "repeats": args.repeats, "results": results})
+    write(
+        args.out,
+        machine()
+        | {"clients": args.clients, "repeats": args.repeats, "results": results},
+    )
 
 
 if __name__ == "__main__":

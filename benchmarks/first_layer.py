@@ -20,7 +20,7 @@ from harness.measure import Rounds, in_turn, machine, ratios, seconds, summary, 
 
 import fedjax_srp as srp
 from fedjax_srp.algorithms import local
-from fedjax_srp.engine import program
+from fedjax_srp.driver import programs as program
 from fedjax_srp.models.dense import Inputs
 
 Decision = Any  # as `layer_in_span`
@@ -47,7 +47,12 @@ class Case(NamedTuple):
 
 
 CASES = (
-    *(Case(method, m, epochs) for m in (60, 150, 300, 480) for epochs in (1, 5) for method in ("fedavg", "fedrep")),
+    *(
+        Case(method, m, epochs)
+        for m in (60, 150, 300, 480)
+        for epochs in (1, 5)
+        for method in ("fedavg", "fedrep")
+    ),
     Case("fedavg", 150, hidden=(200, 200)),
     Case("fedavg", 300, 5, hidden=(200, 200)),
     *(Case("fedavg", m, batch_size=size) for m in (150, 300) for size in (2, 50)),
@@ -59,7 +64,9 @@ def never(*_: Any) -> None:
     """No layer in a span."""
 
 
-def always(loss: local.Loss, params: Any, examples: Any, training: local.LocalTraining) -> str | None:
+def always(
+    loss: local.Loss, params: Any, examples: Any, training: local.LocalTraining
+) -> str | None:
     """Every first dense layer that can be in a span."""
     layer = loss.model.first_dense if isinstance(loss, local.ModelLoss) else None
     is_there = layer is not None and local.kernel_of(layer, params) is not None
@@ -71,7 +78,9 @@ def compiled(case: Case, num_clients: int, decide: Decision) -> Rounds:
     data = synthetic(num_clients, case.examples, tests=1, shape=case.shape)
     model = srp.models.MLP(case.shape, 10, case.hidden)
     training = srp.Training(batch_size=case.batch_size, epochs=case.epochs)
-    algorithm = {"fedavg": srp.algorithms.FedAvg, "fedrep": srp.algorithms.FedRep}[case.method](model, training)
+    algorithm = {"fedavg": srp.algorithms.FedAvg, "fedrep": srp.algorithms.FedRep}[
+        case.method
+    ](model, training)
     with deciding(decide):
         return Rounds(algorithm, data)
 
@@ -94,15 +103,22 @@ def measured(case: Case, num_clients: int, repeats: int) -> dict[str, Any]:
     """Seconds a round both ways, and the engine's decision."""
     chosen, rule = [], local.layer_in_span
 
-    def watched(loss: local.Loss, params: Any, examples: Any, training: local.LocalTraining) -> str | None:
+    def watched(
+        loss: local.Loss, params: Any, examples: Any, training: local.LocalTraining
+    ) -> str | None:
         if (layer := always(loss, params, examples, training)) is not None:
             chosen.append(rule(loss, params, examples, training))
         return layer
 
-    ways = {"plain": compiled(case, num_clients, never), "span": compiled(case, num_clients, watched)}
+    ways = {
+        "plain": compiled(case, num_clients, never),
+        "span": compiled(case, num_clients, watched),
+    }
     for rounds in ways.values():
         rounds()
-    times = in_turn({way: functools.partial(seconds, rounds) for way, rounds in ways.items()}, repeats)
+    times = in_turn(
+        {way: functools.partial(seconds, rounds) for way, rounds in ways.items()}, repeats
+    )
     return {
         "case": case._asdict(),
         "seconds": {way: summary(each) for way, each in times.items()},
@@ -116,7 +132,10 @@ def main() -> None:
     command = parser(__doc__, 7)
     command.add_argument("--clients", type=int, default=20)
     command.add_argument(
-        "--cases", type=re.compile, default=re.compile(""), help="regular expression of names of cases"
+        "--cases",
+        type=re.compile,
+        default=re.compile(""),
+        help="regular expression of names of cases",
     )
     args = command.parse_args()
     srp.use_all_cores()
@@ -124,7 +143,10 @@ def main() -> None:
     for case in (case for case in CASES if args.cases.search(case.name)):
         found = results["cases"][case.name] = measured(case, args.clients, args.repeats)
         ratio, choice = found["plain_over_span"], "span" if found["chosen"] else "plain"
-        print(f"{case.name}: {ratio['median']:.2f} ({ratio['quartiles']}) times as fast, chosen: {choice}", flush=True)
+        print(
+            f"{case.name}: {ratio['median']:.2f} ({ratio['quartiles']}) times as fast, chosen: {choice}",
+            flush=True,
+        )
         write(args.out, results)
 
 

@@ -33,7 +33,9 @@ class Case(NamedTuple):
 CASES = {
     "1 epoch in batches of 10": Case(20, 600, {"batch_size": 10}),
     "3 epochs in batches of 10": Case(20, 600, {"batch_size": 10, "epochs": 3}),
-    "3.2 epochs, 60 steps of 32": Case(20, 600, {"batch_size": 32, "epochs": None, "steps": 60}),
+    "3.2 epochs, 60 steps of 32": Case(
+        20, 600, {"batch_size": 32, "epochs": None, "steps": 60}
+    ),
     "10 epochs in batches of 10": Case(20, 200, {"batch_size": 10, "epochs": 10}),
 }
 
@@ -43,7 +45,10 @@ def contenders(case: Case) -> dict[str, Rounds]:
     data = synthetic(case.num_clients, case.examples, tests=10)
     model = srp.models.MLP(data.example_shape, data.num_classes, (128, 64))
     fedavg, fedgate = srp.algorithms.FedAvg, srp.algorithms.FedGATE
-    training, criterion = srp.Training(**case.work), srp.participation.StatisticalAccuracy(case.num_clients)
+    training, criterion = (
+        srp.Training(**case.work),
+        srp.participation.StatisticalAccuracy(case.num_clients),
+    )
     return {
         "fedavg": Rounds(fedavg(model, training), data),
         "fedgate": Rounds(fedgate(model, training), data),
@@ -53,11 +58,21 @@ def contenders(case: Case) -> dict[str, Rounds]:
 
 def measure(case: Case, repeats: int) -> dict[str, dict[str, Any]]:
     """Seconds of CPU time a round and ratio to FedAvg of each contender: medians, and quartiles of the ratio."""
-    times = in_turn({name: partial(cpu_seconds, run) for name, run in contenders(case).items()}, repeats, 0.0)
+    times = in_turn(
+        {name: partial(cpu_seconds, run) for name, run in contenders(case).items()},
+        repeats,
+        0.0,
+    )
     found = {}
     for name, taken in times.items():
-        low, middle, high = np.quantile(ratios(times, name, "fedavg"), (0.25, 0.5, 0.75)).tolist()
-        found[name] = {"cpu_seconds": float(np.median(taken)), "ratio": middle, "quartiles": [low, high]}
+        low, middle, high = np.quantile(
+            ratios(times, name, "fedavg"), (0.25, 0.5, 0.75)
+        ).tolist()
+        found[name] = {
+            "cpu_seconds": float(np.median(taken)),
+            "ratio": middle,
+            "quartiles": [low, high],
+        }
     return found
 
 
@@ -70,7 +85,11 @@ def main() -> None:
         results[title] = measure(case, args.repeats)
         print(title)
         for name, row in results[title].items():
-            print(f"  {name:24s}", "  ".join(f"{what} {value}" for what, value in row.items()), flush=True)
+            print(
+                f"  {name:24s}",
+                "  ".join(f"{what} {value}" for what, value in row.items()),
+                flush=True,
+            )
         write(args.out, {"repeats": args.repeats, "cases": results})
 
 

@@ -41,16 +41,27 @@ import children
 import gpu_parts
 
 HERE = Path(__file__).parent
-SAME = ("device", "platform", "driver", "jax", "python")  # of the machine, for results of one file
+SAME = (
+    "device",
+    "platform",
+    "driver",
+    "jax",
+    "python",
+)  # of the machine, for results of one file
 Launch = Callable[[Sequence[children.Case], children.OnResult, children.Limits], None]
 
 
-def launch(cases: Sequence[children.Case], on_result: children.OnResult, limits: children.Limits) -> None:
+def launch(
+    cases: Sequence[children.Case], on_result: children.OnResult, limits: children.Limits
+) -> None:
     """Runs cases in child processes that find the package of this tree."""
     paths = [str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     # A program that was compiled in another case, or before a kill, is not compiled again, nor its products tried out.
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(tempfile.gettempdir()) / "fedjax_srp_gpu_programs"))
+    os.environ.setdefault(
+        "JAX_COMPILATION_CACHE_DIR",
+        str(Path(tempfile.gettempdir()) / "fedjax_srp_gpu_programs"),
+    )
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     children.run(cases, [sys.executable, str(HERE / "gpu_cases.py")], on_result, limits)
 
@@ -85,17 +96,26 @@ def measure(
     known = json.loads(out.read_text("utf-8")) if out is not None and out.exists() else {}
     for what, value in about.items() if known else ():
         if known.get(what) != value:
-            raise ValueError(f"{out} holds results with {what} {known.get(what)!r}, not {value!r}; give another --out")
+            raise ValueError(
+                f"{out} holds results with {what} {known.get(what)!r}, not {value!r}; give another --out"
+            )
     before = known.get("cases", {})
     written = {case.name: case.as_json() for case in cases}
-    settings = {name: {key: fields[key] for key in ("settings", "environment")} for name, fields in written.items()}
+    settings = {
+        name: {key: fields[key] for key in ("settings", "environment")}
+        for name, fields in written.items()
+    }
     finished = {
         name
         for name, found in before.items()
-        if found["status"] == children.DONE and settings.get(name, {}).items() <= found.items()
+        if found["status"] == children.DONE
+        and settings.get(name, {}).items() <= found.items()
     } - {cases[0].name}
     finished |= {case.name for case in cases[1:] if not re.search(only, case.name)}
-    results: dict[str, Any] = about | {"machine": known.get("machine"), "cases": dict(before)}
+    results: dict[str, Any] = about | {
+        "machine": known.get("machine"),
+        "cases": dict(before),
+    }
 
     def on_result(name: str, found: children.Result) -> None:
         if name == cases[0].name:
@@ -127,38 +147,80 @@ def source() -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
-SHOWN = ("seconds", "rival_seconds", "rival_over_ours", "apart", "compile_seconds", "message")
+SHOWN = (
+    "seconds",
+    "rival_seconds",
+    "rival_over_ours",
+    "apart",
+    "compile_seconds",
+    "message",
+)
 
 
 def line(name: str, found: dict[str, Any]) -> str:
     """One line about a case."""
     facts = found.get("result", {}) | found
-    medians = {f"n = {n}": of["median"] for n, of in facts.get("seconds_by_cohort", {}).items()}
+    medians = {
+        f"n = {n}": of["median"] for n, of in facts.get("seconds_by_cohort", {}).items()
+    }
     medians |= {what: facts[what] for what in SHOWN if what in facts}
-    medians = {what: value["median"] if isinstance(value, dict) else value for what, value in medians.items()}
+    medians = {
+        what: value["median"] if isinstance(value, dict) else value
+        for what, value in medians.items()
+    }
     shown = (
-        f"{what} {value:.3g}" if isinstance(value, float) else f"{what} {value}" for what, value in medians.items()
+        f"{what} {value:.3g}" if isinstance(value, float) else f"{what} {value}"
+        for what, value in medians.items()
     )
     return f"{name:44s} {', '.join([found['status'], *shown])}"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--part", choices=[*gpu_parts.PARTS, "figures"], required=True)
-    parser.add_argument("--quick", action="store_true", help="toy sizes on any device, to check that it runs")
-    parser.add_argument("--out", type=Path, help="file of results; its finished cases are not run again")
-    parser.add_argument("--seconds", type=float, default=450, help="for the whole part (default 450)")
-    parser.add_argument("--case-seconds", type=float, default=180, help="for a case, except figures (default 180)")
-    parser.add_argument("--cases", default="", metavar="REGEX", help="run matching cases and those they need")
-    parser.add_argument("--data-dir", help="of figures: folder with prepared data sets, or an .npz file of MNIST")
-    parser.add_argument("--runs", default="runs/srpfl_gpu", help="of figures: folder of runs (default runs/srpfl_gpu)")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="toy sizes on any device, to check that it runs",
+    )
+    parser.add_argument(
+        "--out", type=Path, help="file of results; its finished cases are not run again"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=450, help="for the whole part (default 450)"
+    )
+    parser.add_argument(
+        "--case-seconds",
+        type=float,
+        default=180,
+        help="for a case, except figures (default 180)",
+    )
+    parser.add_argument(
+        "--cases",
+        default="",
+        metavar="REGEX",
+        help="run matching cases and those they need",
+    )
+    parser.add_argument(
+        "--data-dir",
+        help="of figures: folder with prepared data sets, or an .npz file of MNIST",
+    )
+    parser.add_argument(
+        "--runs",
+        default="runs/srpfl_gpu",
+        help="of figures: folder of runs (default runs/srpfl_gpu)",
+    )
     args = parser.parse_args(arguments)
     try:
         re.compile(args.cases)
     except re.error as error:
         parser.error(f"--cases {args.cases!r} is no regular expression: {error}")
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # no line is lost if the process is killed
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a child ends with its parent
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(143)
+    )  # so that a child ends with its parent
     if args.part == "figures":
         if args.data_dir is None and not args.quick:
             parser.error(
@@ -172,14 +234,22 @@ def main(arguments: list[str] | None = None) -> int:
     begin = time.perf_counter()
     try:
         results = measure(
-            cases, {"part": args.part, "quick": args.quick, "source": source()}, args.out, limits, only=args.cases
+            cases,
+            {"part": args.part, "quick": args.quick, "source": source()},
+            args.out,
+            limits,
+            only=args.cases,
         )
     except ValueError as error:
         parser.error(str(error))
     statuses = [found["status"] for found in results["cases"].values()]
-    counted = ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses))
+    counted = ", ".join(
+        f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses)
+    )
     print(f"part {args.part}: {counted}; {time.perf_counter() - begin:.0f} s")
-    return int(any(status not in (children.DONE, children.SKIPPED) for status in statuses))
+    return int(
+        any(status not in (children.DONE, children.SKIPPED) for status in statuses)
+    )
 
 
 if __name__ == "__main__":

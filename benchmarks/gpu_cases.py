@@ -25,7 +25,16 @@ import children
 import jax
 import numpy as np
 from first_layer import always, deciding, never
-from gpu_compare import BOUNDS, SCORES_APART, WrongError, check_difference, difference, store, stored, trained_arrays
+from gpu_compare import (
+    BOUNDS,
+    SCORES_APART,
+    WrongError,
+    check_difference,
+    difference,
+    store,
+    stored,
+    trained_arrays,
+)
 from gpu_methods import methods
 from gpu_parts import WARM, Options, Workload
 from harness.loop import JitLoop
@@ -54,7 +63,10 @@ def measure(case: children.Case, folder: Path) -> children.Result:
     begin = time.perf_counter()
     settings = dict(case.settings)
     if "world" in settings:
-        world: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in settings["world"].items()}
+        world: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v
+            for k, v in settings["world"].items()
+        }
         settings |= {"world": Workload(**world), "how": Options(**settings["how"])}
     how = settings.get("how", Options())
     try:
@@ -69,10 +81,23 @@ def measure(case: children.Case, folder: Path) -> children.Result:
     except SkippedError as error:
         found = {"status": children.SKIPPED, "message": str(error)}
     except Exception as error:
-        last = traceback.format_exc().replace(f"{Path(__file__).parents[1]}/", "").strip().splitlines()[-8:]
-        found = {"status": children.FAILED, "message": f"{type(error).__name__}: {error}"[:500], "output": last}
-        if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
-            found[children.ENDS] = True  # a device that failed once may fail again in its process
+        last = (
+            traceback.format_exc()
+            .replace(f"{Path(__file__).parents[1]}/", "")
+            .strip()
+            .splitlines()[-8:]
+        )
+        found = {
+            "status": children.FAILED,
+            "message": f"{type(error).__name__}: {error}"[:500],
+            "output": last,
+        }
+        if isinstance(
+            error, jax.errors.JaxRuntimeError
+        ) and "RESOURCE_EXHAUSTED" not in str(error):
+            found[children.ENDS] = (
+                True  # a device that failed once may fail again in its process
+            )
     finally:
         srp.use_cuda_graphs(False)
     return found | {"wall_seconds": time.perf_counter() - begin}
@@ -102,30 +127,48 @@ def _parts(world: Workload, convolution: str) -> Parts:
         policy = srp.participation.Fastest(world.cohort)
     if world.model == "linear":
         dim, rank = world.widths
-        task = srp.data.linear_task(jax.random.key(0), world.clients, dim, rank, noise_std=1.0)
+        task = srp.data.linear_task(
+            jax.random.key(0), world.clients, dim, rank, noise_std=1.0
+        )
         return Parts(
-            srp.algorithms.LinearFedRep(task, step_size=0.1, samples_per_round=50, start="random"), task, policy
+            srp.algorithms.LinearFedRep(
+                task, step_size=0.1, samples_per_round=50, start="random"
+            ),
+            task,
+            policy,
         )
     data = _data(world.clients, world.examples, world.tests, world.shape)
     if world.model == "mlp":
         model = srp.models.MLP(data.example_shape, 10, world.widths)
     else:
         convolve: Any = convolution
-        model = srp.models.LeNet5(data.example_shape, 10, world.widths, convolution=convolve)
-    algorithm = {"fedavg": srp.algorithms.FedAvg, "fedrep": srp.algorithms.FedRep}[world.algorithm]
+        model = srp.models.LeNet5(
+            data.example_shape, 10, world.widths, convolution=convolve
+        )
+    algorithm = {"fedavg": srp.algorithms.FedAvg, "fedrep": srp.algorithms.FedRep}[
+        world.algorithm
+    ]
     training = srp.Training(srp.SGD(0.01, momentum=world.momentum or None))
     return Parts(algorithm(model, training), data, policy, model)
 
 
 def _state_arrays(run: Rounds, state: Any) -> dict[str, np.ndarray]:
     """Arrays of a state, with clients in order of id on any number of devices."""
-    return trained_arrays(state.server, jax.tree.map(run.layout.by_id, state.clients), run.layout.num_clients)
+    return trained_arrays(
+        state.server,
+        jax.tree.map(run.layout.by_id, state.clients),
+        run.layout.num_clients,
+    )
 
 
 def _rounds(world: Workload, how: Options, devices: int | None = 1) -> Rounds:
     """Compiled rounds after their first call."""
     made = _parts(world, how.convolution)
-    with contextlib.nullcontext() if how.span is None else deciding(always if how.span else never):
+    with (
+        contextlib.nullcontext()
+        if how.span is None
+        else deciding(always if how.span else never)
+    ):
         return Rounds(
             made.algorithm,
             made.data,
@@ -134,7 +177,9 @@ def _rounds(world: Workload, how: Options, devices: int | None = 1) -> Rounds:
             evaluations=("fine_tune",) if world.judged else (),
             chunk_size=how.chunk,
             devices=devices,
-            shard_data=devices is None and jax.device_count() > 1 and world.model != "linear",
+            shard_data=devices is None
+            and jax.device_count() > 1
+            and world.model != "linear",
             judged_at_once=how.judged_at_once,
         )
 
@@ -145,7 +190,9 @@ def _scores(run: Rounds, num_clients: int) -> np.ndarray:
     return np.asarray(total, float)[:num_clients] / np.asarray(count, float)[:num_clients]
 
 
-def reference(*, folder: Path, name: str, world: Workload, how: Options) -> dict[str, Any]:
+def reference(
+    *, folder: Path, name: str, world: Workload, how: Options
+) -> dict[str, Any]:
     """Run rounds on the CPU, and write the states before and after them and the scores to a file."""
     run = _rounds(world, how, devices=None)
     start = run.program.start(run.root, run.data).state
@@ -153,33 +200,49 @@ def reference(*, folder: Path, name: str, world: Workload, how: Options) -> dict
     for _ in range(1, world.calls):
         run()
     end = _state_arrays(run, run.state)
-    found = {f"begin {key}": value for key, value in begin.items()} | {f"end {key}": v for key, v in end.items()}
+    found = {f"begin {key}": value for key, value in begin.items()} | {
+        f"end {key}": v for key, v in end.items()
+    }
     if world.judged:
         found["scores "] = _scores(run, world.clients)
     store(folder, name, found)
     return {"rounds": int(run.state.round), "num_devices": run.layout.num_devices}
 
 
-def _check_state(folder: Path, state: dict[str, np.ndarray], world: Workload, how: Options) -> dict[str, Any]:
+def _check_state(
+    folder: Path, state: dict[str, np.ndarray], world: Workload, how: Options
+) -> dict[str, Any]:
     """Difference of a program from the CPU; raises a `WrongError` if it is too large."""
-    begin, end = (stored(folder, world.reference, prefix) for prefix in ("begin ", "end "))
+    begin, end = (
+        stored(folder, world.reference, prefix) for prefix in ("begin ", "end ")
+    )
     bound = BOUNDS["highest" if world.model == "linear" else how.precision]
     return check_difference(*difference(state, end, begin), bound, "the CPU")
 
 
-def _check_scores(folder: Path, run: Rounds, world: Workload, how: Options) -> dict[str, Any]:
+def _check_scores(
+    folder: Path, run: Rounds, world: Workload, how: Options
+) -> dict[str, Any]:
     """Difference of scores from the CPU's, in the mean over the clients."""
     expected = stored(folder, world.reference, "scores ")[""]
     scores = _scores(run, world.clients)
     distance = float(np.mean(np.abs(scores - expected)))
     bound = max(SCORES_APART[how.precision], 2 / (world.clients * world.tests))
-    found = {"scores_apart": distance, "scores_apart_at_most": bound, "mean_score": float(np.mean(scores))}
+    found = {
+        "scores_apart": distance,
+        "scores_apart_at_most": bound,
+        "mean_score": float(np.mean(scores)),
+    }
     if not distance <= bound:
-        raise WrongError(f"scores are {distance:.2g} from the CPU's", found, distance / bound)
+        raise WrongError(
+            f"scores are {distance:.2g} from the CPU's", found, distance / bound
+        )
     return found
 
 
-def _add_check(found: dict[str, Any], check: Callable[[], dict[str, Any]], **renamed: str) -> None:
+def _add_check(
+    found: dict[str, Any], check: Callable[[], dict[str, Any]], **renamed: str
+) -> None:
     """Add the results of a check, or some of them under other names.
 
     An error that is not hopeless is added as `wrong`, and the case is still timed.
@@ -200,7 +263,9 @@ def _warm(folder: Path, world: Workload, how: Options) -> tuple[Rounds, dict[str
     for _ in range(1, world.calls):
         run()
     found: dict[str, Any] = {}
-    _add_check(found, lambda: _check_state(folder, _state_arrays(run, run.state), world, how))
+    _add_check(
+        found, lambda: _check_state(folder, _state_arrays(run, run.state), world, how)
+    )
     if world.judged:
         _add_check(found, lambda: _check_scores(folder, run, world, how))
     for _ in range(world.calls, WARM):
@@ -212,8 +277,15 @@ def _program_facts(run: Rounds) -> dict[str, Any]:
     """Compile time, layout and memory of a program."""
     return {
         "compile_seconds": run.program.compile_seconds,
-        "compilation_cache": bool(jax.config.jax_compilation_cache_dir and jax.config.jax_enable_compilation_cache),
-        **{field: value for field, value in run.layout._asdict().items() if field != "devices"},
+        "compilation_cache": bool(
+            jax.config.jax_compilation_cache_dir
+            and jax.config.jax_enable_compilation_cache
+        ),
+        **{
+            field: value
+            for field, value in run.layout._asdict().items()
+            if field != "devices"
+        },
         "working_bytes": run.working_bytes,
         "peak_bytes_of_the_child_so_far": peak_memory(),
     }
@@ -258,23 +330,38 @@ def rounds(
         store(folder, name, state)
     if equal_to is not None:
         other = stored(folder, equal_to, "")
-        distance, where = difference(state, other, stored(folder, world.reference, "begin "))
-        check = functools.partial(check_difference, distance, where, BOUNDS["highest"], repr(equal_to))
+        distance, where = difference(
+            state, other, stored(folder, world.reference, "begin ")
+        )
+        check = functools.partial(
+            check_difference, distance, where, BOUNDS["highest"], repr(equal_to)
+        )
         _add_check(found, check, apart_from_that="apart")
         found["equal_bits"] = max(distance) == 0
     times = [seconds(run) / world.length for _ in range(repeats)]
-    return found | {"seconds": summary(times), "least_bytes": least_bytes(world), **_program_facts(run)}
+    return found | {
+        "seconds": summary(times),
+        "least_bytes": least_bytes(world),
+        **_program_facts(run),
+    }
 
 
-def evaluation(*, folder: Path, name: str, world: Workload, how: Options, repeats: int) -> dict[str, Any]:
+def evaluation(
+    *, folder: Path, name: str, world: Workload, how: Options, repeats: int
+) -> dict[str, Any]:
     """Seconds for an evaluation of all clients."""
     run, found = _warm(folder, world, how)
     for _ in range(1, WARM):  # after one evaluation in `_warm`
         run.evaluate()
-    return found | {"seconds": summary([seconds(run.evaluate) for _ in range(repeats)]), **_program_facts(run)}
+    return found | {
+        "seconds": summary([seconds(run.evaluate) for _ in range(repeats)]),
+        **_program_facts(run),
+    }
 
 
-def stages(*, folder: Path, name: str, world: Workload, how: Options, repeats: int) -> dict[str, Any]:
+def stages(
+    *, folder: Path, name: str, world: Workload, how: Options, repeats: int
+) -> dict[str, Any]:
     """Seconds a round by the size of a growing cohort, until the last size was timed `repeats` times."""
     run, found = _warm(folder, world, how)
     by_cohort: dict[int, list[float]] = {}
@@ -285,7 +372,9 @@ def stages(*, folder: Path, name: str, world: Workload, how: Options, repeats: i
     return found | {"seconds_by_cohort": by_name, **_program_facts(run)}
 
 
-def rival(*, folder: Path, name: str, world: Workload, how: Options, repeats: int, against: str) -> dict[str, Any]:
+def rival(
+    *, folder: Path, name: str, world: Workload, how: Options, repeats: int, against: str
+) -> dict[str, Any]:
     """Rounds, or the evaluation of a workload that has one, in turn with a loop over clients on the same device.
 
     The loop compiled with JAX is compared with the CPU as well; that in PyTorch draws other random numbers.
@@ -299,17 +388,26 @@ def rival(*, folder: Path, name: str, world: Workload, how: Options, repeats: in
         while loop.round < world.calls:
             loop()
         states = [loop.states[client] for client in range(world.clients)]
-        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *map(jax.device_get, states))
+        stacked = jax.tree.map(
+            lambda *leaves: np.stack(leaves), *map(jax.device_get, states)
+        )
         trained = trained_arrays(loop.server, stacked, world.clients)
-        _add_check(found, lambda: _check_state(folder, trained, world, how), rival_apart="apart")
+        _add_check(
+            found, lambda: _check_state(folder, trained, world, how), rival_apart="apart"
+        )
         theirs: Callable[[], Any] = loop
     else:
         from harness import torch_loop
 
         found["rival_precision"] = torch_loop.multiply_as(how.precision)
         net = torch_loop.mlp(math.prod(world.shape), world.widths)
-        torch_rounds = torch_loop.TorchLoop(net, arrays(made.data), cache=against == "torch, features cached")
-        theirs = getattr(torch_rounds, "fine_tuned_evaluation" if world.judged else f"{world.algorithm}_round")
+        torch_rounds = torch_loop.TorchLoop(
+            net, arrays(made.data), cache=against == "torch, features cached"
+        )
+        theirs = getattr(
+            torch_rounds,
+            "fine_tuned_evaluation" if world.judged else f"{world.algorithm}_round",
+        )
         found["rival_device"] = str(torch_rounds.device)
         for _ in range(WARM - 1):
             theirs()
@@ -317,9 +415,14 @@ def rival(*, folder: Path, name: str, world: Workload, how: Options, repeats: in
     for _ in range(WARM - 1):
         ours()
     theirs()
-    both = {"ours": functools.partial(seconds, ours), "rival": functools.partial(seconds, theirs)}
+    both = {
+        "ours": functools.partial(seconds, ours),
+        "rival": functools.partial(seconds, theirs),
+    }
     times = in_turn(both, repeats)
-    ratios = [other / own for own, other in zip(times["ours"], times["rival"], strict=True)]
+    ratios = [
+        other / own for own, other in zip(times["ours"], times["rival"], strict=True)
+    ]
     return (
         found
         | {"seconds": summary(times["ours"]), "rival_seconds": summary(times["rival"])}
@@ -335,7 +438,11 @@ def profile(*, folder: Path, name: str, world: Workload, how: Options) -> dict[s
         with jax.profiler.trace(traced):
             run()
         took = time.perf_counter() - begin
-        return found | {"seconds_traced": took, **top_kernels(Path(traced)), **_program_facts(run)}
+        return found | {
+            "seconds_traced": took,
+            **top_kernels(Path(traced)),
+            **_program_facts(run),
+        }
 
 
 def bandwidth(*, folder: Path, name: str, size: int, at_least: float) -> dict[str, Any]:
@@ -349,11 +456,15 @@ def bandwidth(*, folder: Path, name: str, size: int, at_least: float) -> dict[st
 def about(*, folder: Path, name: str, needs_gpu: bool) -> dict[str, Any]:
     """Facts about the machine."""
     if needs_gpu and jax.default_backend() != "gpu":
-        raise RuntimeError(f"JAX found no GPU, only {jax.devices()[0].platform}; --quick runs on any device")
+        raise RuntimeError(
+            f"JAX found no GPU, only {jax.devices()[0].platform}; --quick runs on any device"
+        )
     return machine()
 
 
-def figure(*, folder: Path, name: str, number: int, scale: str, data_dir: str | None, out: str) -> dict[str, Any]:
+def figure(
+    *, folder: Path, name: str, number: int, scale: str, data_dir: str | None, out: str
+) -> dict[str, Any]:
     """A figure of SRPFL with all its runs; finished runs are not repeated."""
     sys.path.append(str(Path(__file__).parents[1] / "experiments" / "srpfl"))
     import paper  # pyright: ignore[reportMissingImports]
@@ -367,7 +478,10 @@ def figure(*, folder: Path, name: str, number: int, scale: str, data_dir: str | 
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            paper.main(number, ["--scale", scale, "--out", out, "--results", str(results), *where])
+            paper.main(
+                number,
+                ["--scale", scale, "--out", out, "--results", str(results), *where],
+            )
     except SystemExit:
         raise RuntimeError(said.getvalue().strip().splitlines()[-1]) from None
     return {"files": sorted(path.name for path in results.glob(f"figure{number}*"))}
@@ -375,7 +489,18 @@ def figure(*, folder: Path, name: str, number: int, scale: str, data_dir: str | 
 
 KINDS: dict[str, Callable[..., dict[str, Any]]] = {
     function.__name__: function
-    for function in (about, bandwidth, reference, rounds, evaluation, stages, rival, profile, methods, figure)
+    for function in (
+        about,
+        bandwidth,
+        reference,
+        rounds,
+        evaluation,
+        stages,
+        rival,
+        profile,
+        methods,
+        figure,
+    )
 }
 
 if __name__ == "__main__":

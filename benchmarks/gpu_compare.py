@@ -38,9 +38,15 @@ class WrongError(Exception):
 def trained_arrays(server: Any, clients: Any, num_clients: int) -> dict[str, np.ndarray]:
     """Float arrays of server and clients by name, without padding of the clients."""
     own = jax.tree.map(lambda leaf: leaf[:num_clients], clients)
-    leaves = jax.tree_util.tree_flatten_with_path(jax.device_get({"server": server, "clients": own}))[0]
+    leaves = jax.tree_util.tree_flatten_with_path(
+        jax.device_get({"server": server, "clients": own})
+    )[0]
     named = {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
-    return {name: leaf for name, leaf in named.items() if np.issubdtype(leaf.dtype, np.floating)}
+    return {
+        name: leaf
+        for name, leaf in named.items()
+        if np.issubdtype(leaf.dtype, np.floating)
+    }
 
 
 def _file(folder: Path, name: str) -> Path:
@@ -52,7 +58,11 @@ def stored(folder: Path, name: str, prefix: str) -> dict[str, np.ndarray]:
     if not _file(folder, name).exists():
         raise FileNotFoundError(f"case {name!r} stored no arrays to compare with")
     with np.load(_file(folder, name)) as file:
-        return {key.removeprefix(prefix): file[key] for key in file.files if key.startswith(prefix)}
+        return {
+            key.removeprefix(prefix): file[key]
+            for key in file.files
+            if key.startswith(prefix)
+        }
 
 
 def store(folder: Path, name: str, arrays: dict[str, Any]) -> None:
@@ -61,18 +71,28 @@ def store(folder: Path, name: str, arrays: dict[str, Any]) -> None:
 
 
 def difference(
-    found: dict[str, np.ndarray], expected: dict[str, np.ndarray], begin: dict[str, np.ndarray]
+    found: dict[str, np.ndarray],
+    expected: dict[str, np.ndarray],
+    begin: dict[str, np.ndarray],
 ) -> tuple[Distance, str]:
     """Largest differences from the expected arrays, and the array with the largest one relative to its change."""
     if found.keys() != expected.keys():
-        raise ValueError(f"arrays of other names: {sorted(found.keys() ^ expected.keys())}")
+        raise ValueError(
+            f"arrays of other names: {sorted(found.keys() ^ expected.keys())}"
+        )
     absolute, of_move = 0.0, {}
     for name, value in expected.items():
         if name.startswith(SERVER):
-            absolute = max(absolute, _finite_or_inf(np.max(np.abs(found[name] - value), initial=0.0)))
+            absolute = max(
+                absolute, _finite_or_inf(np.max(np.abs(found[name] - value), initial=0.0))
+            )
         error = np.linalg.norm(found[name] - value)
-        moved = np.linalg.norm(value - begin[name]) or np.linalg.norm(value)  # an array that does not change: its norm
-        of_move[name] = 0.0 if error == 0 else _finite_or_inf(error / moved) if moved else math.inf
+        moved = np.linalg.norm(value - begin[name]) or np.linalg.norm(
+            value
+        )  # an array that does not change: its norm
+        of_move[name] = (
+            0.0 if error == 0 else _finite_or_inf(error / moved) if moved else math.inf
+        )
     worst = max(of_move, key=lambda name: of_move[name])
     return Distance(absolute, of_move[worst]), worst
 
@@ -82,7 +102,9 @@ def _finite_or_inf(value: Any) -> float:
     return float(value) if np.isfinite(value) else math.inf
 
 
-def check_difference(distance: Distance, where: str, bound: Distance, to: str) -> dict[str, Any]:
+def check_difference(
+    distance: Distance, where: str, bound: Distance, to: str
+) -> dict[str, Any]:
     """Check a difference; returns it in the format of results.
 
     Raises:

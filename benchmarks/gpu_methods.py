@@ -21,18 +21,40 @@ def on_both(method_name: str, graphs: bool) -> dict[str, Any]:
     """Three rounds of a method on the CPU and on the default device, with products in full precision."""
     srp.use_cuda_graphs(graphs)
     begin = time.perf_counter()
-    data = synthetic(12, 40, 10, (16, 16))  # so that the first layer is trained in the span on a GPU
+    data = synthetic(
+        12, 40, 10, (16, 16)
+    )  # so that the first layer is trained in the span on a GPU
     model = srp.models.MLP(data.example_shape, 10, (32, 16))
-    options = {"initial": 3, "rounds_per_stage": 1, "learning_rate": 0.05, "fine_tune_epochs": 1}
+    options = {
+        "initial": 3,
+        "rounds_per_stage": 1,
+        "learning_rate": 0.05,
+        "fine_tune_epochs": 1,
+    }
     options |= {"k": 1 if method_name == "fedat" else 3}
     try:
         method = srp.methods.get(method_name, dataset=data, model=model, shared=options)
         with jax.default_matmul_precision("highest"):
-            run = functools.partial(srp.simulate, method, data, num_rounds=3, key=jax.random.key(0), progress=False)
-            histories = [run(devices=[kind[0]], keep_clients=True) for kind in (jax.devices("cpu"), jax.devices())]
-        cpu, gpu = (trained_arrays(h.server_state, h.client_states, data.num_clients) for h in histories)
+            run = functools.partial(
+                srp.simulate,
+                method,
+                data,
+                num_rounds=3,
+                key=jax.random.key(0),
+                progress=False,
+            )
+            histories = [
+                run(devices=[kind[0]], keep_clients=True)
+                for kind in (jax.devices("cpu"), jax.devices())
+            ]
+        cpu, gpu = (
+            trained_arrays(h.server_state, h.client_states, data.num_clients)
+            for h in histories
+        )
         facts = check_difference(
-            *difference(gpu, cpu, {name: np.zeros_like(value) for name, value in cpu.items()}),
+            *difference(
+                gpu, cpu, {name: np.zeros_like(value) for name, value in cpu.items()}
+            ),
             BOUNDS["highest"],
             "the CPU",
         )
@@ -49,8 +71,14 @@ def on_both(method_name: str, graphs: bool) -> dict[str, Any]:
 
 def methods(*, folder: Path, name: str, graphs: bool, processes: int) -> dict[str, Any]:
     """Every algorithm of the registry on the CPU and on the default device (`on_both`), several at once."""
-    names = list({srp.methods.recipe(of).factory: of for of in reversed(srp.methods.names())}.values())
+    names = list(
+        {
+            srp.methods.recipe(of).factory: of for of in reversed(srp.methods.names())
+        }.values()
+    )
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        found = dict(zip(names, pool.map(on_both, names, [graphs] * len(names)), strict=True))
+        found = dict(
+            zip(names, pool.map(on_both, names, [graphs] * len(names)), strict=True)
+        )
     wrong = [f"{of}: {facts['wrong']}" for of, facts in found.items() if "wrong" in facts]
     return {"methods": found, "wrong": wrong}

@@ -16,8 +16,12 @@ REPEATS, FEWER = 7, 5  # timed calls
 METHODS = ("fedavg", "fedrep")
 UNCACHED = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 # Makes the choices of two compilations equal.
-EXACT = {"XLA_FLAGS": "--xla_gpu_deterministic_ops=true --xla_gpu_autotune_level=0"} | UNCACHED
-SHARED_MEMORY = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # PyTorch needs some of the memory
+EXACT = {
+    "XLA_FLAGS": "--xla_gpu_deterministic_ops=true --xla_gpu_autotune_level=0"
+} | UNCACHED
+SHARED_MEMORY = {
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false"
+}  # PyTorch needs some of the memory
 
 
 class Workload(NamedTuple):
@@ -29,7 +33,11 @@ class Workload(NamedTuple):
     examples: int = 150
     tests: int = 50
     shape: tuple[int, ...] = (28, 28)  # of an image
-    widths: tuple[int, ...] = (512, 256, 64)  # hidden layers, channels, or (dimension, rank)
+    widths: tuple[int, ...] = (
+        512,
+        256,
+        64,
+    )  # hidden layers, channels, or (dimension, rank)
     momentum: float = 0.0
     cohort: int | None = None  # size of the cohort, the fastest clients; None for all
     initial: int | None = None  # size of the first cohort; cohorts double ...
@@ -42,7 +50,9 @@ class Workload(NamedTuple):
     def reference(self) -> str:
         """Name of the case that computes it on the CPU."""
         defaults = self._field_defaults
-        return "cpu: " + ", ".join(f"{name}={v}" for name, v in self._asdict().items() if v != defaults.get(name))
+        return "cpu: " + ", ".join(
+            f"{name}={v}" for name, v in self._asdict().items() if v != defaults.get(name)
+        )
 
 
 class Options(NamedTuple):
@@ -51,9 +61,13 @@ class Options(NamedTuple):
     chunk: int | None = None  # clients that train at once; None for the engine's choice
     judged_at_once: int | None = None  # clients that are evaluated at once
     graphs: bool = False  # loops inside CUDA graphs
-    precision: str = "default"  # of products of models: "default" (TF32 on a GPU), "highest"
+    precision: str = (
+        "default"  # of products of models: "default" (TF32 on a GPU), "highest"
+    )
     convolution: str = "auto"
-    span: bool | None = None  # the first dense layer is trained in the span of the examples; None: the engine's choice
+    span: bool | None = (
+        None  # the first dense layer is trained in the span of the examples; None: the engine's choice
+    )
 
 
 def cases(part: str, quick: bool = False) -> list[Case]:
@@ -65,18 +79,30 @@ def cases(part: str, quick: bool = False) -> list[Case]:
     limits = {"size": 8192, "at_least": 0.1}
     if quick:
         wanted, limits = _toys(wanted), {"size": 64, "at_least": 0.002}
-    worlds = {case.name: Workload(**case.settings["world"]) for case in wanted if "world" in case.settings}
+    worlds = {
+        case.name: Workload(**case.settings["world"])
+        for case in wanted
+        if "world" in case.settings
+    }
     on_cpu = {"JAX_PLATFORMS": "cpu"} | UNCACHED
     how = Options(convolution="patches")._asdict()
     return [
         Case("machine", "about", {"needs_gpu": not quick}),
         Case("limits", "bandwidth", limits),
         *(
-            Case(world.reference, "reference", {"world": world._asdict(), "how": how}, on_cpu, "cpu")
+            Case(
+                world.reference,
+                "reference",
+                {"world": world._asdict(), "how": how},
+                on_cpu,
+                "cpu",
+            )
             for world in dict.fromkeys(worlds.values())
         ),
         *(
-            case._replace(needs=(worlds[case.name].reference, *case.needs)) if case.name in worlds else case
+            case._replace(needs=(worlds[case.name].reference, *case.needs))
+            if case.name in worlds
+            else case
             for case in wanted
         ),
     ]
@@ -103,7 +129,11 @@ def _toys(cases: Iterable[Case]) -> list[Case]:
     found: dict[str, Case] = {}
     for case in cases:
         settings = small("", case.settings)
-        environment = {name: value for name, value in case.environment.items() if name != "JAX_PLATFORMS"}
+        environment = {
+            name: value
+            for name, value in case.environment.items()
+            if name != "JAX_PLATFORMS"
+        }
         key = json.dumps([case.kind, settings, environment])
         found.setdefault(key, case._replace(settings=settings, environment=environment))
     return list(found.values())
@@ -111,8 +141,14 @@ def _toys(cases: Iterable[Case]) -> list[Case]:
 
 def _case(name: str, kind: str, world: Workload, how: Options, **fields: Any) -> Case:
     """A case that is compared with the CPU's rounds; `fields` are those of `Case` and settings of its kind."""
-    own = {field: fields.pop(field) for field in ("environment", "child", "needs") if field in fields}
-    return Case(name, kind, {"world": world._asdict(), "how": how._asdict(), **fields}, **own)
+    own = {
+        field: fields.pop(field)
+        for field in ("environment", "child", "needs")
+        if field in fields
+    }
+    return Case(
+        name, kind, {"world": world._asdict(), "how": how._asdict(), **fields}, **own
+    )
 
 
 def rounds() -> list[Case]:
@@ -129,7 +165,10 @@ def rounds() -> list[Case]:
         ]  # fmt: skip
 
     chunks = 512, 128, 1000, None
-    name, segments = "four segments", Workload("fedrep", "mlp", 100, judged=True, length=2, calls=4)
+    name, segments = (
+        "four segments",
+        Workload("fedrep", "mlp", 100, judged=True, length=2, calls=4),
+    )
     how, fields = Options(precision="highest"), {"repeats": REPEATS, "environment": EXACT}
     return [
         *timed([512], ", highest", precision="highest", span=False),
@@ -155,20 +194,45 @@ def scale() -> list[Case]:
     def judged(clients: int, cohort: int, at_once: int, label: str, child: str) -> Case:
         world = Workload("fedrep", "mlp", clients, cohort=cohort, judged=True, calls=1)
         how = Options(judged_at_once=at_once)
-        return _case(f"evaluation, N = {clients}{label}", "evaluation", world, how, repeats=REPEATS, child=child)
+        return _case(
+            f"evaluation, N = {clients}{label}",
+            "evaluation",
+            world,
+            how,
+            repeats=REPEATS,
+            child=child,
+        )
 
     return [
         *(
-            trained(name, 10_000, Options(chunk), f", chunk {chunk or 'by default'}", repeats=FEWER, child=name)
+            trained(
+                name,
+                10_000,
+                Options(chunk),
+                f", chunk {chunk or 'by default'}",
+                repeats=FEWER,
+                child=name,
+            )
             for name in METHODS
             for chunk in (156, 1000, 5000, None)
         ),
-        *(judged(10_000, 128, at_once, f", {at_once} at once", "evaluation") for at_once in (156, 2279)),
-        *(trained(name, 100, Options(100), "", repeats=REPEATS, child="few") for name in METHODS),
+        *(
+            judged(10_000, 128, at_once, f", {at_once} at once", "evaluation")
+            for at_once in (156, 2279)
+        ),
+        *(
+            trained(name, 100, Options(100), "", repeats=REPEATS, child="few")
+            for name in METHODS
+        ),
         judged(100, 100, 100, "", "few"),
         *(
-            trained(name, 10_000, how, f", chunk 1000, {label}", repeats=FEWER, child=label)
-            for label, how in (("highest", Options(1000, precision="highest")), ("graphs", Options(1000, graphs=True)))
+            trained(
+                name, 10_000, how, f", chunk 1000, {label}", repeats=FEWER, child=label
+            )
+            for label, how in (
+                ("highest", Options(1000, precision="highest")),
+                ("graphs", Options(1000, graphs=True)),
+            )
             for name in METHODS
         ),
     ]
@@ -192,24 +256,53 @@ def rivals() -> list[Case]:
     """Cohorts that grow, loops over clients on the same device, linear rounds."""
     growing = Workload("fedrep", "mlp", 1000, initial=10, per_stage=6)
     cases = [
-        _case(f"SRPFL from n = 10, chunk {label}", "stages", growing, Options(chunk), repeats=6, child="stages")
+        _case(
+            f"SRPFL from n = 10, chunk {label}",
+            "stages",
+            growing,
+            Options(chunk),
+            repeats=6,
+            child="stages",
+        )
         for label, chunk in (("by default", None), ("512", 512))
     ]
     for clients, dim, length in ((1000, 100, 5), (100_000, 1000, 1)):
-        world = Workload("linear_fedrep", "linear", clients, widths=(dim, 5), length=length)
-        name, how = f"linear FedRep, N = {clients}, d = {dim}", Options(min(4096, clients))
+        world = Workload(
+            "linear_fedrep", "linear", clients, widths=(dim, 5), length=length
+        )
+        name, how = (
+            f"linear FedRep, N = {clients}, d = {dim}",
+            Options(min(4096, clients)),
+        )
         cases.append(_case(name, "rounds", world, how, repeats=REPEATS, child="linear"))
     how = Options(100, judged_at_once=100)
     fields = {"repeats": FEWER, "child": "rivals", "environment": SHARED_MEMORY}
-    fedavg, fedrep = Workload("fedavg", "mlp", 100), Workload("fedrep", "mlp", 100, momentum=0.5)
+    fedavg, fedrep = (
+        Workload("fedavg", "mlp", 100),
+        Workload("fedrep", "mlp", 100, momentum=0.5),
+    )
     evaluation = fedrep._replace(judged=True, calls=1)
     for against, worlds in {
         "jitted loop": {"fedavg round": fedavg, "fedrep round": fedrep},
-        "torch": {"fedavg round": fedavg, "fedrep round": fedrep, "fedrep evaluation": evaluation},
-        "torch, features cached": {"fedrep round": fedrep, "fedrep evaluation": evaluation},
+        "torch": {
+            "fedavg round": fedavg,
+            "fedrep round": fedrep,
+            "fedrep evaluation": evaluation,
+        },
+        "torch, features cached": {
+            "fedrep round": fedrep,
+            "fedrep evaluation": evaluation,
+        },
     }.items():
         cases += [
-            _case(f"{name} against {against}", "rival", world, how, against=against, **fields)
+            _case(
+                f"{name} against {against}",
+                "rival",
+                world,
+                how,
+                against=against,
+                **fields,
+            )
             for name, world in worlds.items()
         ]
     return cases
@@ -245,7 +338,12 @@ def methods() -> list[Case]:
     """Every method of the registry on a GPU and on the CPU, in small, with and without CUDA graphs."""
     environment = {"JAX_PLATFORMS": "cuda,cpu"} | SHARED_MEMORY
     return [
-        Case(f"methods{', graphs' * graphs}", "methods", {"graphs": graphs, "processes": 12}, environment)
+        Case(
+            f"methods{', graphs' * graphs}",
+            "methods",
+            {"graphs": graphs, "processes": 12},
+            environment,
+        )
         for graphs in (False, True)
     ]
 
@@ -263,5 +361,8 @@ PARTS: dict[str, Callable[[], list[Case]]] = {
 def figures(quick: bool, data_dir: str | None, runs: str) -> list[Case]:
     """SRPFL's figures 3 to 6 on MNIST, as many images a client as EMNIST's digits have; quick: on scikit-learn's."""
     settings = {"scale": "smoke" if quick else "gpu", "data_dir": data_dir, "out": runs}
-    each = [Case(f"figure {n}", "figure", {"number": n, **settings}, child=f"figure {n}") for n in (3, 4, 5, 6)]
+    each = [
+        Case(f"figure {n}", "figure", {"number": n, **settings}, child=f"figure {n}")
+        for n in (3, 4, 5, 6)
+    ]
     return [Case("machine", "about", {"needs_gpu": not quick}), *each]

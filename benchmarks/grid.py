@@ -35,15 +35,24 @@ SMALL = {"hidden": (64, 32), "epochs": 5}
 LARGE = {"hidden": (512, 256, 64), "epochs": 1}
 
 
-def runs_of(data: Any, rounds: int, options: dict[str, Any], points: list[tuple[float, int]]) -> dict[str, Any]:
+def runs_of(
+    data: Any, rounds: int, options: dict[str, Any], points: list[tuple[float, int]]
+) -> dict[str, Any]:
     """The two ways within a process, as functions that simulate."""
     common = {"num_rounds": rounds, "eval_every": rounds, "progress": False}
-    method = lambda rate: srp.methods.get("fedrep", dataset=data, learning_rate=rate, **options)  # noqa: E731
+    method = lambda rate: srp.methods.get(
+        "fedrep", dataset=data, learning_rate=rate, **options
+    )
     keys = jnp.stack([jax.random.key(seed) for _, seed in points])
     values = {"learning_rate": [rate for rate, _ in points]}
     return {
-        "together": lambda: srp.simulate_seeds(method(RATES[0]), data, keys=keys, values=values, **common),
-        "one_by_one": lambda: [srp.simulate(method(r), data, key=jax.random.key(s), **common) for r, s in points],
+        "together": lambda: srp.simulate_seeds(
+            method(RATES[0]), data, keys=keys, values=values, **common
+        ),
+        "one_by_one": lambda: [
+            srp.simulate(method(r), data, key=jax.random.key(s), **common)
+            for r, s in points
+        ],
     }
 
 
@@ -51,37 +60,84 @@ def difference(ours: list[srp.History], theirs: list[srp.History]) -> dict[str, 
     """Differences between runs, of parameters and of predictions in the last evaluation."""
     parameters, answers = 0.0, 0
     for one, other in zip(ours, theirs, strict=True):
-        leaves = zip(jax.tree.leaves(one.server_state), jax.tree.leaves(other.server_state), strict=True)
-        parameters = max(parameters, *(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in leaves))
-        answers += round(float((np.abs(one.accuracy - other.accuracy)[-1] * one.test_count).sum()))
-    return {"difference": parameters, "answers": answers, "of": int(sum(h.test_count.sum() for h in ours))}
+        leaves = zip(
+            jax.tree.leaves(one.server_state),
+            jax.tree.leaves(other.server_state),
+            strict=True,
+        )
+        parameters = max(
+            parameters, *(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in leaves)
+        )
+        answers += round(
+            float((np.abs(one.accuracy - other.accuracy)[-1] * one.test_count).sum())
+        )
+    return {
+        "difference": parameters,
+        "answers": answers,
+        "of": int(sum(h.test_count.sum() for h in ours)),
+    }
 
 
 def compared(ways: dict[str, Any], repeats: int) -> dict[str, float]:
     """Processor seconds of both ways, in turn."""
     histories: dict[str, list[srp.History]] = {}
-    run = lambda name: histories.update({name: ways[name]()})  # noqa: E731
-    times = in_turn({name: partial(cpu_seconds, partial(run, name)) for name in ways}, 1 + repeats, 0.0)
+    run = lambda name: histories.update({name: ways[name]()})
+    times = in_turn(
+        {name: partial(cpu_seconds, partial(run, name)) for name in ways},
+        1 + repeats,
+        0.0,
+    )
     first = {name: taken.pop(0) for name, taken in times.items()}
     running = {name: statistics.median(taken) for name, taken in times.items()}
     over = ratios(times, "one_by_one", "together")
     result = {f"compile_{name}": first[name] - running[name] for name in ways}
     result |= {f"run_{name}": found for name, found in running.items()}
-    result |= {"run_ratio": statistics.median(over), "ratio_min": min(over), "ratio_max": max(over)}
+    result |= {
+        "run_ratio": statistics.median(over),
+        "ratio_min": min(over),
+        "ratio_max": max(over),
+    }
     return result | difference(histories["together"], histories["one_by_one"])
 
 
 def processes(number: int, rounds: int) -> list[float]:
     """Processor seconds of whole processes of the command line, one at a time."""
     seconds = []
-    words = ["run", "--method", "fedrep", "--dataset", "digits", "--num-clients", "50", "--classes-per-client", "3"]
-    words += ["--hidden", "64", "32", "--epochs", "5", "--num-rounds", str(rounds), "--eval-every", str(rounds)]
+    words = [
+        "run",
+        "--method",
+        "fedrep",
+        "--dataset",
+        "digits",
+        "--num-clients",
+        "50",
+        "--classes-per-client",
+        "3",
+    ]
+    words += [
+        "--hidden",
+        "64",
+        "32",
+        "--epochs",
+        "5",
+        "--num-rounds",
+        str(rounds),
+        "--eval-every",
+        str(rounds),
+    ]
     words += ["--no-progress", "--no-checkpoint"]
     for rate, seed in POINTS[:number]:
         with tempfile.TemporaryDirectory() as folder:
-            own = ["--learning-rate", str(rate), "--seed", str(seed), "--out", f"{folder}/run"]
+            own = [
+                "--learning-rate",
+                str(rate),
+                "--seed",
+                str(seed),
+                "--out",
+                f"{folder}/run",
+            ]
             begin = resource.getrusage(resource.RUSAGE_CHILDREN)
-            command = [sys.executable, "-m", "fedjax_srp.commands.cli", *words, *own]
+            command = [sys.executable, "-m", "fedjax_srp.lab.commands.cli", *words, *own]
             subprocess.run(command, check=True, capture_output=True)
             end = resource.getrusage(resource.RUSAGE_CHILDREN)
             seconds.append(end.ru_utime + end.ru_stime - begin.ru_utime - begin.ru_stime)
@@ -96,10 +152,14 @@ def main() -> None:
     srp.use_all_cores(args.devices)
     results: dict[str, Any] = {}
     data = srp.data.load("digits", num_clients=50, classes_per_client=3)
-    results["digits, 16 points"] = compared(runs_of(data, args.rounds, SMALL, POINTS), args.repeats)
+    results["digits, 16 points"] = compared(
+        runs_of(data, args.rounds, SMALL, POINTS), args.repeats
+    )
     print(json.dumps(results, indent=1), flush=True)
     images = synthetic(10, 150, 50, (28, 28))
-    results["784-512-256-64-10, 4 points"] = compared(runs_of(images, 1, LARGE, POINTS[:4]), args.repeats)
+    results["784-512-256-64-10, 4 points"] = compared(
+        runs_of(images, 1, LARGE, POINTS[:4]), args.repeats
+    )
     results["a process a run"] = {"each": processes(args.processes, args.rounds)}
     print(json.dumps(results, indent=1))
     facts = {"machine": machine(), "rounds": args.rounds, "repeats": args.repeats}

@@ -24,7 +24,9 @@ import fedjax_srp as srp
 EXAMPLES, TESTS = 100, 50
 # Multiplications and additions of one image, forward: conv1, conv2, fc1, fc2, out; backward, conv1 needs no gradient
 # of its input. Counted as direct convolutions, whatever the algorithm.
-FORWARD = [2 * n for n in (28 * 28 * 75 * 64, 10 * 10 * 1600 * 64, 1600 * 120, 120 * 64, 64 * 10)]
+FORWARD = [
+    2 * n for n in (28 * 28 * 75 * 64, 10 * 10 * 1600 * 64, 1600 * 120, 120 * 64, 64 * 10)
+]
 TRAINING = 3 * sum(FORWARD) - FORWARD[0]
 
 
@@ -41,7 +43,11 @@ def main() -> None:
     cores = srp.use_all_cores()
     torch.set_num_threads(cores)
     if args.data_dir:
-        options = {"classes_per_client": 5, "max_examples": EXAMPLES, "data_dir": args.data_dir}
+        options = {
+            "classes_per_client": 5,
+            "max_examples": EXAMPLES,
+            "data_dir": args.data_dir,
+        }
         data = srp.data.load("cifar10", num_clients=args.clients, **options)
     else:
         data = synthetic(args.clients, EXAMPLES, TESTS, (32, 32, 3))
@@ -49,12 +55,18 @@ def main() -> None:
 
     def report(name: str, result: dict[str, float]) -> None:
         results[name] = result
-        print(f"{name:52s}", "  ".join(f"{key} {value:.4g}" for key, value in result.items()), flush=True)
+        print(
+            f"{name:52s}",
+            "  ".join(f"{key} {value:.4g}" for key, value in result.items()),
+            flush=True,
+        )
 
     report("matrix products, all devices", {"gflops": limits(1024)["matrix_flops"] / 1e9})
     training = srp.Training(srp.SGD(0.01, momentum=0.5))
     model = srp.models.LeNet5((32, 32, 3), data.num_classes)
-    augmented = dataclasses.replace(model, augment=srp.models.augmentation("crop_flip", data))
+    augmented = dataclasses.replace(
+        model, augment=srp.models.augmentation("crop_flip", data)
+    )
     cases = {  # algorithm, operations of an image, and the ways in which PyTorch computes the same
         "local training": (srp.algorithms.FedAvg(model), TRAINING, ({},)),
         "FedRep round": (srp.algorithms.FedRep(model, training), sum(FORWARD) + TRAINING, ({}, {"cache": True})),
@@ -70,13 +82,29 @@ def main() -> None:
         for options in ways:
             loop = TorchLoop(lenet5(), examples, **options)
             processes = Processes(examples, min(cores, args.clients), **options)
-            for rival, call in {"loop": getattr(loop, method), "processes": partial(processes.run, method)}.items():
+            for rival, call in {
+                "loop": getattr(loop, method),
+                "processes": partial(processes.run, method),
+            }.items():
                 call()  # warm
-                found = paired(partial(seconds, ours), partial(seconds, call), args.repeats)
+                found = paired(
+                    partial(seconds, ours), partial(seconds, call), args.repeats
+                )
                 found["our_gflops"] = images * operations / found["ours"] / 1e9
-                report(f"{name}, rival: {rival}{', features cached' * ('cache' in options)}", found)
+                report(
+                    f"{name}, rival: {rival}{', features cached' * ('cache' in options)}",
+                    found,
+                )
             processes.close()
-    write(args.out, {"machine": machine(), "repeats": args.repeats, "clients": args.clients, "seconds": results})
+    write(
+        args.out,
+        {
+            "machine": machine(),
+            "repeats": args.repeats,
+            "clients": args.clients,
+            "seconds": results,
+        },
+    )
 
 
 if __name__ == "__main__":

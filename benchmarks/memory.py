@@ -40,17 +40,31 @@ def main() -> None:
     results = []
     for cohort in args.cohorts:
         run = Rounds(algorithm, data, srp.participation.Fastest(cohort), length=5)
-        found = {"cohort": cohort, "working_gib": run.working_bytes / GIB, "chunk_size": run.layout.chunk_size}
+        found = {
+            "cohort": cohort,
+            "working_gib": run.working_bytes / GIB,
+            "chunk_size": run.layout.chunk_size,
+        }
         times = []
         for _ in range(2, max(2, args.rounds // run.length) + 1):
             times.append(seconds(run) / run.length)
             if "gib_after_10_rounds" not in found:
                 found["gib_after_10_rounds"] = resident_gib()
-        found |= {"rounds": int(run.state.round), "gib_at_the_end": resident_gib(), "peak_gib": peak_memory() / GIB}
+        found |= {
+            "rounds": int(run.state.round),
+            "gib_at_the_end": resident_gib(),
+            "peak_gib": peak_memory() / GIB,
+        }
         found["seconds_a_round"] = statistics.median(times)
         results.append(found)
-        print("  ".join(f"{name} {value:.4g}" for name, value in found.items()), flush=True)
-    write(args.out, machine() | {"clients": args.clients, "examples": args.examples, "results": results})
+        print(
+            "  ".join(f"{name} {value:.4g}" for name, value in found.items()), flush=True
+        )
+    write(
+        args.out,
+        machine()
+        | {"clients": args.clients, "examples": args.examples, "results": results},
+    )
 
 
 if __name__ == "__main__":

@@ -61,19 +61,36 @@ def rounds(clients: int, policy: srp.base.ParticipationPolicy) -> Rounds:
 
 def main() -> None:
     command = parser(__doc__, 15)
-    command.add_argument("--clients", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    command.add_argument(
+        "--clients", type=int, nargs="+", default=[10_000, 100_000, 1_000_000]
+    )
     args = command.parse_args()
     srp.use_all_cores()
     found = machine()
     for policy in (srp.participation.Uniform(COHORT), srp.participation.Fastest(COHORT)):
         runs = {str(clients): rounds(clients, policy) for clients in args.clients}
-        times = in_turn({name: partial(cpu_seconds, run) for name, run in runs.items()}, args.repeats)
-        found[policy.name] = {name: summary([each / LENGTH for each in of]) for name, of in times.items()}
+        times = in_turn(
+            {name: partial(cpu_seconds, run) for name, run in runs.items()}, args.repeats
+        )
+        found[policy.name] = {
+            name: summary([each / LENGTH for each in of]) for name, of in times.items()
+        }
         for name, run in runs.items():
-            more = {"working_gib": run.working_bytes / GIB, "compile_seconds": run.compile_seconds}
-            more["states_gib"] = sum(leaf.nbytes for leaf in jax.tree.leaves(run.state.clients)) / GIB
+            more = {
+                "working_gib": run.working_bytes / GIB,
+                "compile_seconds": run.compile_seconds,
+            }
+            more["states_gib"] = (
+                sum(leaf.nbytes for leaf in jax.tree.leaves(run.state.clients)) / GIB
+            )
             found[policy.name][name] |= more
-            print(policy.name, name, f"{found[policy.name][name]['median']:.3g} CPU s a round", more, flush=True)
+            print(
+                policy.name,
+                name,
+                f"{found[policy.name][name]['median']:.3g} CPU s a round",
+                more,
+                flush=True,
+            )
         del runs, run
     found["peak_gib"] = peak_memory() / GIB
     write(args.out, found)

@@ -52,19 +52,40 @@ def main() -> None:
     data = synthetic(20, 150, tests=2)
 
     def rounds(name: str, options: dict[str, Any]) -> Rounds:
-        method = srp.methods.get(name, dataset=data, momentum=0.5, participation="full", **options)
+        method = srp.methods.get(
+            name, dataset=data, momentum=0.5, participation="full", **options
+        )
         return Rounds(method.algorithm, data, srp.participation.Full(), devices=1)
 
     passes = {part: rounds(*of) for part, of in PASSES.items()}
-    results: dict[str, Any] = {"machine": machine(), "repeats": args.repeats, "results": {}}
+    results: dict[str, Any] = {
+        "machine": machine(),
+        "repeats": args.repeats,
+        "results": {},
+    }
     for name, (options, consists_of) in METHODS.items():
-        contenders = {"round": rounds(name, options)} | {part: passes[part] for part in consists_of}
+        contenders = {"round": rounds(name, options)} | {
+            part: passes[part] for part in consists_of
+        }
         times = max(1, round(0.2 / max(1e-4, cpu_seconds(contenders["round"]))))
-        found = in_turn({one: partial(cpu_seconds, run, times) for one, run in contenders.items()}, args.repeats, 0.0)
-        expected = sum(count * np.array(found[part]) for part, count in consists_of.items())
-        low, median, high = np.quantile(np.array(found["round"]) / expected, (0.25, 0.5, 0.75)).tolist()
+        found = in_turn(
+            {one: partial(cpu_seconds, run, times) for one, run in contenders.items()},
+            args.repeats,
+            0.0,
+        )
+        expected = sum(
+            count * np.array(found[part]) for part, count in consists_of.items()
+        )
+        low, median, high = np.quantile(
+            np.array(found["round"]) / expected, (0.25, 0.5, 0.75)
+        ).tolist()
         milliseconds = 1000 * float(np.median(found["round"]))
-        facts = {"passes": consists_of, "milliseconds": milliseconds, "ratio": median, "quartiles": [low, high]}
+        facts = {
+            "passes": consists_of,
+            "milliseconds": milliseconds,
+            "ratio": median,
+            "quartiles": [low, high],
+        }
         results["results"][name] = facts
         write(args.out, results)
         of = " + ".join(f"{count} x {part}" for part, count in consists_of.items())

@@ -22,16 +22,37 @@ import flax.linen as nn
 import jax
 import numpy as np
 from harness.command import Child, parser, write
-from harness.measure import JudgedRounds, arrays, limits, machine, ratios, seconds, summary, synthetic
+from harness.measure import (
+    JudgedRounds,
+    arrays,
+    limits,
+    machine,
+    ratios,
+    seconds,
+    summary,
+    synthetic,
+)
 
 import fedjax_srp as srp
 from fedjax_srp.models import Convolution, Dense, Dropout, Layer, Split
 from fedjax_srp.models.lenet import pooled_relu
 
-USERS, COHORT, EVERY, LEFT_OUT, XAVIER = 1000, 50, 10, 10, nn.initializers.xavier_uniform()
+USERS, COHORT, EVERY, LEFT_OUT, XAVIER = (
+    1000,
+    50,
+    10,
+    10,
+    nn.initializers.xavier_uniform(),
+)
 LAYERS = (
     Layer("conv1", Convolution(32, (3, 3), kernel_init=XAVIER), jax.nn.relu, block=50),
-    Layer("conv2", Convolution(64, (3, 3), kernel_init=XAVIER), pooled_relu, Dropout(0.25), block=50),
+    Layer(
+        "conv2",
+        Convolution(64, (3, 3), kernel_init=XAVIER),
+        pooled_relu,
+        Dropout(0.25),
+        block=50,
+    ),
     Layer("fc1", Dense(128, kernel_init=XAVIER), jax.nn.relu, Dropout(0.5)),
     Layer("out", Dense(10, kernel_init=XAVIER)),
 )
@@ -42,30 +63,54 @@ def rival(python: str, data: srp.data.FederatedData, seed: int) -> Child:
     x, y, x_test, y_test = arrays(data)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "federation.npz"
-        np.savez(path, x=x, y=y, x_test=x_test.reshape(-1, *x_test.shape[2:]), y_test=y_test.reshape(-1))
-        return Child([python, str(Path(__file__).with_name("pfl_rounds.py")), str(path), str(seed)])
+        np.savez(
+            path,
+            x=x,
+            y=y,
+            x_test=x_test.reshape(-1, *x_test.shape[2:]),
+            y_test=y_test.reshape(-1),
+        )
+        return Child(
+            [python, str(Path(__file__).with_name("pfl_rounds.py")), str(path), str(seed)]
+        )
 
 
 def main() -> None:
     command = parser(__doc__)
-    command.add_argument("--data-dir", type=Path, help="folder with a prepared cifar10; default: random images")
-    command.add_argument("--pfl", metavar="PYTHON", help="interpreter of an environment with pfl and PyTorch")
+    command.add_argument(
+        "--data-dir",
+        type=Path,
+        help="folder with a prepared cifar10; default: random images",
+    )
+    command.add_argument(
+        "--pfl",
+        metavar="PYTHON",
+        help="interpreter of an environment with pfl and PyTorch",
+    )
     command.add_argument("--rounds", type=int, default=40)
     command.add_argument("--seed", type=int, default=0)
     args = command.parse_args()
     if args.rounds <= LEFT_OUT:
-        command.error(f"--rounds {args.rounds}: the first {LEFT_OUT} are left out; give more")
+        command.error(
+            f"--rounds {args.rounds}: the first {LEFT_OUT} are left out; give more"
+        )
     srp.use_all_cores()
     if args.data_dir is None:
         data = synthetic(USERS, 50, 10, (32, 32, 3))
     else:
-        data = srp.data.load("cifar10", USERS, partition="iid", seed=args.seed, data_dir=args.data_dir)
+        data = srp.data.load(
+            "cifar10", USERS, partition="iid", seed=args.seed, data_dir=args.data_dir
+        )
     model = Split(data.example_shape, data.num_classes, LAYERS, name="pfl_cnn", cut=None)
-    algorithm = srp.algorithms.FedAvg(model, srp.Training(srp.SGD(0.1), batch_size=10, epochs=1))
+    algorithm = srp.algorithms.FedAvg(
+        model, srp.Training(srp.SGD(0.1), batch_size=10, epochs=1)
+    )
     ours = JudgedRounds(algorithm, data, "global", srp.participation.Uniform(COHORT))
     facts: dict[str, Any] = machine() | {
         "random_images": args.data_dir is None,
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(model.init(jax.random.key(0)))),
+        "parameters": sum(
+            leaf.size for leaf in jax.tree.leaves(model.init(jax.random.key(0)))
+        ),
         "compile_seconds": ours.compile_seconds,
         "matrix_flops": limits(2048)["matrix_flops"],
     }
@@ -79,21 +124,34 @@ def main() -> None:
     child = rival(args.pfl, data, args.seed) if args.pfl else None
     times: dict[str, list[float]] = {"ours": []}
     for number in range(1, args.rounds + 1):
-        is_judged = (number + 1) % EVERY == 0  # the first round runs while the program is compiled
+        is_judged = (
+            number + 1
+        ) % EVERY == 0  # the first round runs while the program is compiled
         times["ours"].append(seconds(lambda is_judged=is_judged: own(is_judged)))
         if child is not None:
             time, accuracy = child.seconds("round")
             times.setdefault("pfl", []).append(time)
             accuracies.setdefault("pfl", []).extend([accuracy] * (accuracy == accuracy))
         if number % EVERY == 0:
-            print(number, *(f"{name} {of[-1]:.2f} s" for name, of in times.items()), accuracies, flush=True)
+            print(
+                number,
+                *(f"{name} {of[-1]:.2f} s" for name, of in times.items()),
+                accuracies,
+                flush=True,
+            )
     if child is not None:
         child.close()
     kept = {name: of[LEFT_OUT:] for name, of in times.items()}
     facts |= {name: summary(of) for name, of in kept.items()}
     if child is not None:
         facts["pfl_over_ours"] = summary(ratios(kept, "pfl", "ours"))
-    print({name: facts[name]["median"] for name in ("ours", "pfl", "pfl_over_ours") if name in facts})
+    print(
+        {
+            name: facts[name]["median"]
+            for name in ("ours", "pfl", "pfl_over_ours")
+            if name in facts
+        }
+    )
     write(args.out, facts | {"accuracies": accuracies})
 
 

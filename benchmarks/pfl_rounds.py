@@ -35,8 +35,21 @@ COHORT, BATCH, RATE, EVERY, MANY = 50, 10, 0.1, 10, 10**6
 def network() -> nn.Module:
     """The CNN of pfl-research's benchmark, of images (batch, 3, 32, 32)."""
     layers = [
-        *(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.25)),
-        *(nn.Flatten(), nn.Linear(12544, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 10)),
+        *(
+            nn.Conv2d(3, 32, 3),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 3),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Dropout(0.25),
+        ),
+        *(
+            nn.Flatten(),
+            nn.Linear(12544, 128),
+            nn.ReLU(),
+            nn.Dropout(0.5),
+            nn.Linear(128, 10),
+        ),
     ]
     model = nn.Sequential(*layers)
     for module in model.modules():
@@ -44,17 +57,24 @@ def network() -> nn.Module:
             nn.init.xavier_uniform_(module.weight)
             nn.init.zeros_(module.bias)
 
-    def loss(self: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, eval: bool = False) -> torch.Tensor:
+    def loss(
+        self: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, eval: bool = False
+    ) -> torch.Tensor:
         self.train(not eval)
         return nn.functional.cross_entropy(self(inputs), targets)
 
     @torch.no_grad()
-    def metrics(self: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, eval: bool = True) -> dict[str, Weighted]:
+    def metrics(
+        self: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, eval: bool = True
+    ) -> dict[str, Weighted]:
         self.train(not eval)
         right = (self(inputs).argmax(-1) == targets).float().sum().item()
         return {"accuracy": Weighted(right, len(inputs))}
 
-    model.loss, model.metrics = types.MethodType(loss, model), types.MethodType(metrics, model)
+    model.loss, model.metrics = (
+        types.MethodType(loss, model),
+        types.MethodType(metrics, model),
+    )
     return model
 
 
@@ -83,24 +103,38 @@ def main(path: str, seed: int) -> None:
     torch.manual_seed(seed)
     np.random.seed(seed)  # noqa: NPY002, pfl draws from it
     arrays = np.load(path)
-    x, x_test = (torch.tensor(arrays[name]).movedim(-1, -3).contiguous() for name in ("x", "x_test"))
+    x, x_test = (
+        torch.tensor(arrays[name]).movedim(-1, -3).contiguous()
+        for name in ("x", "x_test")
+    )
     y, y_test = (torch.tensor(arrays[name].astype(np.int64)) for name in ("y", "y_test"))
     users = len(y)
     rng = np.random.default_rng(seed)
-    data = FederatedDataset(lambda i: Dataset(raw_data=[x[i], y[i]]), lambda: int(rng.integers(users)))
+    data = FederatedDataset(
+        lambda i: Dataset(raw_data=[x[i], y[i]]), lambda: int(rng.integers(users))
+    )
     module = network()
-    model = PyTorchModel(module, torch.optim.SGD, torch.optim.SGD(module.parameters(), 1.0))
+    model = PyTorchModel(
+        module, torch.optim.SGD, torch.optim.SGD(module.parameters(), 1.0)
+    )
     backend = SimulatedBackend(data, data, postprocessors=[WeightByDatapoints()])
     params = NNAlgorithmParams(
-        central_num_iterations=MANY, evaluation_frequency=MANY, train_cohort_size=COHORT, val_cohort_size=0
+        central_num_iterations=MANY,
+        evaluation_frequency=MANY,
+        train_cohort_size=COHORT,
+        val_cohort_size=0,
     )
-    train = NNTrainHyperParams(local_num_epochs=1, local_learning_rate=RATE, local_batch_size=BATCH)
+    train = NNTrainHyperParams(
+        local_num_epochs=1, local_learning_rate=RATE, local_batch_size=BATCH
+    )
     lines = iter(sys.stdin)
     print("ready", flush=True)
     if next(lines, None) is None:
         return
     turn = Turn((x_test, y_test), lines)
-    FederatedAveraging().run(params, backend, model, train, NNEvalHyperParams(local_batch_size=1000), [turn])
+    FederatedAveraging().run(
+        params, backend, model, train, NNEvalHyperParams(local_batch_size=1000), [turn]
+    )
 
 
 if __name__ == "__main__":

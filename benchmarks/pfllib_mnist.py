@@ -45,7 +45,13 @@ LAYERS = (
 def federation(data_dir: Path, images: int, seed: int) -> srp.data.FederatedData:
     """Clients with a multiple of ten training images, at most `images`."""
     whole = srp.data.load(
-        "mnist", CLIENTS, partition="dirichlet", alpha=0.1, min_examples=2 * BATCH, seed=seed, data_dir=data_dir
+        "mnist",
+        CLIENTS,
+        partition="dirichlet",
+        alpha=0.1,
+        min_examples=2 * BATCH,
+        seed=seed,
+        data_dir=data_dir,
     )
     rng = np.random.default_rng(seed)
     rows = np.asarray(whole.train_indices)
@@ -53,7 +59,9 @@ def federation(data_dir: Path, images: int, seed: int) -> srp.data.FederatedData
         row[rng.permutation(count)[: min(count, images) // BATCH * BATCH]]
         for row, count in zip(rows, np.asarray(whole.train_counts).tolist(), strict=True)
     ]
-    tests = zip(np.asarray(whole.test_indices), np.asarray(whole.test_counts), strict=True)
+    tests = zip(
+        np.asarray(whole.test_indices), np.asarray(whole.test_counts), strict=True
+    )
     return srp.data.from_arrays(
         *map(np.asarray, (whole.x_train, whole.y_train, whole.x_test, whole.y_test)),
         train_indices=chosen,
@@ -66,16 +74,35 @@ def federation(data_dir: Path, images: int, seed: int) -> srp.data.FederatedData
 
 def rounds(name: str, data: srp.data.FederatedData) -> JudgedRounds:
     """Compiled rounds of this package."""
-    model = Split(data.example_shape, data.num_classes, LAYERS, name="cnn", cut="fc", initialization="torch")
+    model = Split(
+        data.example_shape,
+        data.num_classes,
+        LAYERS,
+        name="cnn",
+        cut="fc",
+        initialization="torch",
+    )
     training = srp.Training(srp.SGD(0.005), BATCH, epochs=1, weighting="num_examples")
-    options: dict[str, Any] = {"head_epochs": 1, "representation_epochs": 1} if name == "FedRep" else {}
-    return JudgedRounds(getattr(srp.algorithms, name)(model, training, **options), data, EVALUATION[name])
+    options: dict[str, Any] = (
+        {"head_epochs": 1, "representation_epochs": 1} if name == "FedRep" else {}
+    )
+    return JudgedRounds(
+        getattr(srp.algorithms, name)(model, training, **options), data, EVALUATION[name]
+    )
 
 
 class Theirs:
     """PFLlib's command in a separate process, which runs only during a call."""
 
-    def __init__(self, python: str, checkout: Path, name: str, data: srp.data.FederatedData, rounds: int, folder: Path):
+    def __init__(
+        self,
+        python: str,
+        checkout: Path,
+        name: str,
+        data: srp.data.FederatedData,
+        rounds: int,
+        folder: Path,
+    ):
         x, y, x_test, y_test = arrays(data)
         for split, images, labels, counts in (
             ("train", x, y, data.train_counts),
@@ -84,13 +111,39 @@ class Theirs:
             place = folder / "dataset" / "MNIST" / split
             place.mkdir(parents=True)
             for i, count in enumerate(map(int, counts)):
-                kept: Any = {"x": images[i, :count].reshape(count, 1, 28, 28), "y": labels[i, :count]}
+                kept: Any = {
+                    "x": images[i, :count].reshape(count, 1, 28, 28),
+                    "y": labels[i, :count],
+                }
                 np.savez(place / f"{i}.npz", data=kept)
         (folder / "system").mkdir()
-        command = [python, "-u", str(checkout.absolute() / "system" / "main.py"), "-dev", "cpu", "-algo", name]
-        command += ["-data", "MNIST", "-m", "CNN", "-nc", str(CLIENTS), "-gr", str(rounds), "-eg", str(EVERY)]
+        command = [
+            python,
+            "-u",
+            str(checkout.absolute() / "system" / "main.py"),
+            "-dev",
+            "cpu",
+            "-algo",
+            name,
+        ]
+        command += [
+            "-data",
+            "MNIST",
+            "-m",
+            "CNN",
+            "-nc",
+            str(CLIENTS),
+            "-gr",
+            str(rounds),
+            "-eg",
+            str(EVERY),
+        ]
         self.process = subprocess.Popen(
-            command, cwd=folder / "system", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            command,
+            cwd=folder / "system",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         self.said: list[str] = []
         self.accuracies: list[float] = []
@@ -111,7 +164,9 @@ class Theirs:
         self.process.send_signal(signal.SIGSTOP)
 
 
-def compare(name: str, data: srp.data.FederatedData, args: argparse.Namespace) -> dict[str, Any]:
+def compare(
+    name: str, data: srp.data.FederatedData, args: argparse.Namespace
+) -> dict[str, Any]:
     """Times of both in turn, and accuracies of every fifth round."""
     ours = rounds(name, data)  # runs the first round, while it is compiled
     times: dict[str, list[float]] = {"ours": []}
@@ -119,7 +174,9 @@ def compare(name: str, data: srp.data.FederatedData, args: argparse.Namespace) -
     with tempfile.TemporaryDirectory() as folder:
         theirs = None
         if args.pfllib:
-            theirs = Theirs(args.python, args.pfllib, name, data, args.rounds + EVERY, Path(folder))
+            theirs = Theirs(
+                args.python, args.pfllib, name, data, args.rounds + EVERY, Path(folder)
+            )
             times["pfllib"] = []
         try:
             for number in range(args.rounds + 1):
@@ -136,31 +193,49 @@ def compare(name: str, data: srp.data.FederatedData, args: argparse.Namespace) -
                 theirs.process.kill()
                 theirs.process.wait()
                 accuracies["pfllib"] = theirs.accuracies[1:]
-    found: dict[str, Any] = {who: summary(of) for who, of in times.items()} | {"accuracies": accuracies}
+    found: dict[str, Any] = {who: summary(of) for who, of in times.items()} | {
+        "accuracies": accuracies
+    }
     if theirs is not None:
         found["pfllib_over_ours"] = summary(ratios(times, "pfllib", "ours"))
-    medians = {key: round(value["median"], 3) for key, value in found.items() if "median" in value}
+    medians = {
+        key: round(value["median"], 3)
+        for key, value in found.items()
+        if "median" in value
+    }
     print(name, medians, accuracies, flush=True)
     return found
 
 
 def main() -> None:
     command = parser(__doc__)
-    command.add_argument("--data-dir", type=Path, required=True, help="folder with a prepared mnist")
-    command.add_argument("--pfllib", type=Path, metavar="CHECKOUT", help="a clone of PFLlib")
+    command.add_argument(
+        "--data-dir", type=Path, required=True, help="folder with a prepared mnist"
+    )
+    command.add_argument(
+        "--pfllib", type=Path, metavar="CHECKOUT", help="a clone of PFLlib"
+    )
     command.add_argument("--python", help="interpreter of an environment for PFLlib")
-    command.add_argument("--methods", nargs="+", choices=EVALUATION, default=[*EVALUATION])
+    command.add_argument(
+        "--methods", nargs="+", choices=EVALUATION, default=[*EVALUATION]
+    )
     command.add_argument("--rounds", type=int, default=20)
-    command.add_argument("--images", type=int, default=600, help="of a client at most, for training")
+    command.add_argument(
+        "--images", type=int, default=600, help="of a client at most, for training"
+    )
     command.add_argument("--seed", type=int, default=0, help="of the division")
     args = command.parse_args()
     if args.rounds < EVERY:
-        command.error(f"--rounds {args.rounds}: both are evaluated every fifth round; give at least {EVERY}")
+        command.error(
+            f"--rounds {args.rounds}: both are evaluated every fifth round; give at least {EVERY}"
+        )
     if (args.pfllib is None) != (args.python is None):
         command.error("--pfllib and --python go together; give both, or neither")
     srp.use_all_cores()
     data = federation(args.data_dir, args.images, args.seed)
-    facts: dict[str, Any] = machine() | {"images": [int(count) for count in data.train_counts]}
+    facts: dict[str, Any] = machine() | {
+        "images": [int(count) for count in data.train_counts]
+    }
     for name in args.methods:
         facts[name] = compare(name, data, args)
         write(args.out, facts)

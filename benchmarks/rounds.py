@@ -18,7 +18,17 @@ from typing import Any, NamedTuple
 import jax
 from harness import files
 from harness.loop import JitLoop
-from harness.measure import Rounds, arrays, in_turn, limits, machine, paired, peak_memory, seconds, synthetic
+from harness.measure import (
+    Rounds,
+    arrays,
+    in_turn,
+    limits,
+    machine,
+    paired,
+    peak_memory,
+    seconds,
+    synthetic,
+)
 
 import fedjax_srp as srp
 from fedjax_srp import algorithms, methods, models, participation
@@ -78,14 +88,22 @@ class Report(NamedTuple):
 
     results: dict[str, Any]
 
-    def compare(self, name: str, ours: Callable[[], float], rival: str, theirs: Callable[[], float]) -> None:
+    def compare(
+        self,
+        name: str,
+        ours: Callable[[], float],
+        rival: str,
+        theirs: Callable[[], float],
+    ) -> None:
         """Measures two contenders in turn, after each has run once."""
         for contender in (ours, theirs):
             contender()
         found = paired(ours, theirs, self.results["repeats"])
         self.results["pairs"].append({"name": name, "against": rival, **found})
         ours_shown, theirs_shown = _time(found["ours"]), _time(found["rival"])
-        print(f"{name:44s} {ours_shown}   {rival}: {theirs_shown}, {found['rival_over_ours']:.2f}x")
+        print(
+            f"{name:44s} {ours_shown}   {rival}: {theirs_shown}, {found['rival_over_ours']:.2f}x"
+        )
 
     def record_compile_time(self, name: str, run: Rounds) -> None:
         """Records the compile time of a program."""
@@ -94,13 +112,22 @@ class Report(NamedTuple):
 
     def record_curve(self, name: str, values: Mapping[Any, float]) -> None:
         """Records numbers by size."""
-        self.results["curves"][name] = {str(size): value for size, value in values.items()}
-        print(f"{name:44s} " + ", ".join(f"{size}: {value:.4g}" for size, value in values.items()))
+        self.results["curves"][name] = {
+            str(size): value for size, value in values.items()
+        }
+        print(
+            f"{name:44s} "
+            + ", ".join(f"{size}: {value:.4g}" for size, value in values.items())
+        )
 
     def measure_curve(self, name: str, runs: dict[int, Callable[[], float]]) -> None:
         """Measures seconds by size, in turn."""
-        times = in_turn({str(size): run for size, run in runs.items()}, self.results["repeats"])
-        self.record_curve(name, {size: statistics.median(values) for size, values in times.items()})
+        times = in_turn(
+            {str(size): run for size, run in runs.items()}, self.results["repeats"]
+        )
+        self.record_curve(
+            name, {size: statistics.median(values) for size, values in times.items()}
+        )
 
 
 def _time(value: float) -> str:
@@ -117,7 +144,11 @@ def measure(sizes: Sizes, torch: bool = True) -> dict[str, Any]:
     Returns:
         A JSON-able dict: `machine`, `limits`, `compile_seconds`, `pairs`, `curves`, `memory`.
     """
-    results = {"machine": machine(), "repeats": sizes.repeats, "limits": limits(sizes.matrix)}
+    results = {
+        "machine": machine(),
+        "repeats": sizes.repeats,
+        "limits": limits(sizes.matrix),
+    }
     results |= {"compile_seconds": {}, "pairs": [], "curves": {}, "memory": {}}
     report = Report(results)
     _training(report, sizes, torch)
@@ -137,16 +168,32 @@ def _training(report: Report, sizes: Sizes, torch: bool) -> None:
     runs = {"FedAvg round": Rounds(fedavg, data), "FedRep round": Rounds(fedrep, data)}
     evaluated = Rounds(fedrep, data, evaluations=("fine_tune",))
     srpfl = Rounds(fedrep, data, participation.Doubling(max(1, sizes.clients // 10), 10))
-    for name, run in (runs | {"FedRep round with evaluation": evaluated, "SRPFL round": srpfl}).items():
+    for name, run in (
+        runs | {"FedRep round with evaluation": evaluated, "SRPFL round": srpfl}
+    ).items():
         report.record_compile_time(name, run)
-    timed: dict[str, Callable[[], float]] = {name: functools.partial(seconds, run) for name, run in runs.items()}
-    timed["FedRep evaluation, 10 epochs of the head"] = functools.partial(seconds, evaluated.evaluate)
+    timed: dict[str, Callable[[], float]] = {
+        name: functools.partial(seconds, run) for name, run in runs.items()
+    }
+    timed["FedRep evaluation, 10 epochs of the head"] = functools.partial(
+        seconds, evaluated.evaluate
+    )
 
     for name, algorithm in (("FedAvg round", fedavg), ("FedRep round", fedrep)):
         loop = JitLoop(algorithm, data)
-        report.compare(name, timed[name], "jitted loop over clients", functools.partial(seconds, loop))
+        report.compare(
+            name,
+            timed[name],
+            "jitted loop over clients",
+            functools.partial(seconds, loop),
+        )
     if torch:
-        _against_torch(report, timed, data, lambda t: t.mlp(math.prod(data.example_shape), sizes.hidden))
+        _against_torch(
+            report,
+            timed,
+            data,
+            lambda t: t.mlp(math.prod(data.example_shape), sizes.hidden),
+        )
     widths = math.prod(data.example_shape), *sizes.hidden, 10
     weights = [a * b for a, b in itertools.pairwise(widths)]
     # Forward pass, gradient of the weights, gradient of the inputs; the first layer has no gradient of the inputs.
@@ -154,23 +201,52 @@ def _training(report: Report, sizes: Sizes, torch: bool) -> None:
     # A step reads the weights forwards and backwards and writes them.
     moved = 3 * 4 * sum(weights) * sizes.clients * math.ceil(sizes.examples / 10)
     for what, least in (
-        ("its arithmetic at the matrix peak", needed / report.results["limits"]["matrix_flops"]),
-        ("its weights through memory", moved / report.results["limits"]["memory_bytes_per_second"]),
+        (
+            "its arithmetic at the matrix peak",
+            needed / report.results["limits"]["matrix_flops"],
+        ),
+        (
+            "its weights through memory",
+            moved / report.results["limits"]["memory_bytes_per_second"],
+        ),
     ):
-        report.compare("FedAvg round", timed["FedAvg round"], what, lambda least=least: least)
+        report.compare(
+            "FedAvg round", timed["FedAvg round"], what, lambda least=least: least
+        )
     for name, algorithm in (("FedAvg", fedavg), ("FedRep", fedrep)):
-        batch, one = Rounds(algorithm, data, num_seeds=REPEATED_SEEDS), runs[f"{name} round"]
-        looped = lambda one=one: sum(seconds(one) for _ in range(REPEATED_SEEDS))  # noqa: E731
+        batch, one = (
+            Rounds(algorithm, data, num_seeds=REPEATED_SEEDS),
+            runs[f"{name} round"],
+        )
+        looped = lambda one=one: sum(seconds(one) for _ in range(REPEATED_SEEDS))
         name = f"{name}, {REPEATED_SEEDS} seeds vmapped"
-        report.compare(name, functools.partial(seconds, batch), "looped over seeds", looped)
+        report.compare(
+            name, functools.partial(seconds, batch), "looped over seeds", looped
+        )
     if jax.device_count() > 1:
-        sharded, single = Rounds(fedrep, data, shard_data=True), Rounds(fedrep, data, devices=1)
-        report.compare("FedRep round", timed["FedRep round"], "data sharded", functools.partial(seconds, sharded))
-        report.compare("FedRep round", timed["FedRep round"], "on one device", functools.partial(seconds, single))
+        sharded, single = (
+            Rounds(fedrep, data, shard_data=True),
+            Rounds(fedrep, data, devices=1),
+        )
+        report.compare(
+            "FedRep round",
+            timed["FedRep round"],
+            "data sharded",
+            functools.partial(seconds, sharded),
+        )
+        report.compare(
+            "FedRep round",
+            timed["FedRep round"],
+            "on one device",
+            functools.partial(seconds, single),
+        )
 
 
 def _against_torch(
-    report: Report, timed: dict[str, Callable[[], float]], data: FederatedData, model: Callable[[Any], Any]
+    report: Report,
+    timed: dict[str, Callable[[], float]],
+    data: FederatedData,
+    model: Callable[[Any], Any],
 ) -> None:
     """Rounds and evaluation against the PyTorch loop, and against one that computes a head's inputs once a round.
 
@@ -185,7 +261,10 @@ def _against_torch(
     from harness import torch_loop
 
     examples = arrays(data)
-    for cache, rival in ((False, "PyTorch loop"), (True, "PyTorch loop, features cached")):
+    for cache, rival in (
+        (False, "PyTorch loop"),
+        (True, "PyTorch loop, features cached"),
+    ):
         loop = torch_loop.TorchLoop(model(torch_loop), examples, cache=cache)
         theirs = loop.fedavg_round, loop.fedrep_round, loop.fine_tuned_evaluation
         pairs = list(zip(timed.items(), theirs, strict=False))
@@ -199,7 +278,9 @@ def _others(report: Report, sizes: Sizes, torch: bool) -> None:
     images = synthetic(clients, examples, tests=10, shape=(32, 32, 3))
     lenet = models.LeNet5(images.example_shape, 10, channels)
     task = linear_task(jax.random.key(0), *sizes.linear, rank=5, noise_std=1.0)
-    linear = algorithms.LinearFedRep(task, step_size=0.1, samples_per_round=50, start="random")
+    linear = algorithms.LinearFedRep(
+        task, step_size=0.1, samples_per_round=50, start="random"
+    )
     cases: tuple[tuple[str, FederatedAlgorithm, Any, int], ...] = (
         (f"LeNet FedAvg round, {clients} clients", algorithms.FedAvg(lenet), images, 1),
         (f"LeNet FedRep round, {clients} clients", algorithms.FedRep(lenet), images, 1),
@@ -210,7 +291,12 @@ def _others(report: Report, sizes: Sizes, torch: bool) -> None:
         run, loop = Rounds(algorithm, data, length=length), JitLoop(algorithm, data)
         report.record_compile_time(name, run)
         timed[name] = lambda run=run: seconds(run) / run.length
-        report.compare(name, timed[name], "jitted loop over clients", functools.partial(seconds, loop))
+        report.compare(
+            name,
+            timed[name],
+            "jitted loop over clients",
+            functools.partial(seconds, loop),
+        )
     if torch:
         convolutional = {name: timed[name] for name, *_ in cases[:2]}
         _against_torch(report, convolutional, images, lambda t: t.lenet5(channels))
@@ -224,7 +310,10 @@ def _compiling(report: Report, sizes: Sizes) -> None:
             method = methods.get(name, dataset=data, model=model)
             evaluations = tuple(method.algorithm.evaluations)[:1]
             report.record_compile_time(
-                f"{name}, {model}", Rounds(method.algorithm, data, method.participation, evaluations=evaluations)
+                f"{name}, {model}",
+                Rounds(
+                    method.algorithm, data, method.participation, evaluations=evaluations
+                ),
             )
 
 
@@ -242,24 +331,52 @@ def _scaling(report: Report, sizes: Sizes) -> None:
     data = synthetic(largest, sizes.examples, tests=1)
     algorithm = fedrep(data)
     lengths = {n: max(1, min(largest // n, 8)) for n in sizes.cohorts}
-    runs = {n: Rounds(algorithm, data, participation.Fastest(n), lengths[n]) for n in sizes.cohorts}
-    report.measure_curve("seconds per participant, by cohort n", {n: each(run, n) for n, run in runs.items()})
-    report.record_curve("working bytes, by cohort n", {n: run.working_bytes for n, run in runs.items()})
-    of_chunk = {c: Rounds(algorithm, data, chunk_size=c).working_bytes for c in sizes.chunks}
+    runs = {
+        n: Rounds(algorithm, data, participation.Fastest(n), lengths[n])
+        for n in sizes.cohorts
+    }
+    report.measure_curve(
+        "seconds per participant, by cohort n",
+        {n: each(run, n) for n, run in runs.items()},
+    )
+    report.record_curve(
+        "working bytes, by cohort n", {n: run.working_bytes for n, run in runs.items()}
+    )
+    of_chunk = {
+        c: Rounds(algorithm, data, chunk_size=c).working_bytes for c in sizes.chunks
+    }
     report.record_curve("working bytes, by chunk", of_chunk)
     del runs, data
     cohort, rounds = max(1, sizes.federations[0] // 10), {}
     for num_clients in sizes.federations:
         data = synthetic(num_clients, sizes.examples, tests=1)
         rounds[num_clients] = Rounds(fedrep(data), data, participation.Fastest(cohort), 4)
-    report.measure_curve(f"seconds per round of {cohort} clients, by N", {n: each(run, 1) for n, run in rounds.items()})
+    report.measure_curve(
+        f"seconds per round of {cohort} clients, by N",
+        {n: each(run, 1) for n, run in rounds.items()},
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("runs/benchmark"), help="folder for table, figure and numbers")
-    parser.add_argument("--quick", action="store_true", help="toy sizes, some seconds, to check that it runs")
-    parser.add_argument("--skip-torch", action="store_true", help="without PyTorch, even if it is installed")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("runs/benchmark"),
+        help="folder for table, figure and numbers",
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="toy sizes, some seconds, to check that it runs",
+    )
+    parser.add_argument(
+        "--skip-torch",
+        action="store_true",
+        help="without PyTorch, even if it is installed",
+    )
     args = parser.parse_args(arguments)
     results = measure(QUICK if args.quick else FULL, torch=not args.skip_torch)
     folder = files.write(results, args.out)

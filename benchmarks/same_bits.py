@@ -45,13 +45,30 @@ QUICK_010 = "--xla_cpu_use_fusion_emitters=false"  # later versions abort at the
 
 CLOCKS = {
     "fixed": srp.clocks.Fixed(srp.clocks.Exponential(1.0)),
-    "dynamic": srp.clocks.Dynamic(srp.clocks.Exponential(srp.clocks.Uniform(1 / NUM_CLIENTS, 1.0))),
+    "dynamic": srp.clocks.Dynamic(
+        srp.clocks.Exponential(srp.clocks.Uniform(1 / NUM_CLIENTS, 1.0))
+    ),
 }
 DOUBLING = srp.participation.Doubling(initial=3, rounds_per_stage=1)
-DOUBLED = ("srpfl", "lg_srpfl", "flanp_fedavg", "flanp_fedavg_ft")  # double by default; their other policy is `full`
-POLICY = {"initial": 3, "rounds_per_stage": 1, "k": 2}  # each policy takes those that it reads
+DOUBLED = (
+    "srpfl",
+    "lg_srpfl",
+    "flanp_fedavg",
+    "flanp_fedavg_ft",
+)  # double by default; their other policy is `full`
+POLICY = {
+    "initial": 3,
+    "rounds_per_stage": 1,
+    "k": 2,
+}  # each policy takes those that it reads
 TRAINING = {"learning_rate": 0.05, "momentum": 0.5}
-OTHERS = {"epochs": 2, "batch_size": 7, "weighting": "num_examples", "weight_decay": 1e-3, "fine_tune_epochs": 3}
+OTHERS = {
+    "epochs": 2,
+    "batch_size": 7,
+    "weighting": "num_examples",
+    "weight_decay": 1e-3,
+    "fine_tune_epochs": 3,
+}
 # Further cases, on the dynamic clock: method, participation, options. With this seed l2gd trains, aggregates and trains
 # again; with that of the other runs it aggregates before any client has trained.
 MORE_SEED = 10
@@ -59,12 +76,32 @@ MORE: dict[str, tuple[str, str | None, dict[str, Any]]] = {
     "l2gd, often local": ("l2gd", None, {"aggregation_probability": 0.5}),
     "l2gd, often local, doubling": ("l2gd", "doubling", {"aggregation_probability": 0.5}),
     "apfl, adaptive": ("apfl", None, {"adaptive": True}),
-    "hf_maml, two inner steps": ("hf_maml", None, {"support_fraction": 0.5, "inner_steps": 2}),
-    "scaffold, small server steps": ("scaffold", None, {"server_step_size": 0.5, "counts_momentum": False}),
+    "hf_maml, two inner steps": (
+        "hf_maml",
+        None,
+        {"support_fraction": 0.5, "inner_steps": 2},
+    ),
+    "scaffold, small server steps": (
+        "scaffold",
+        None,
+        {"server_step_size": 0.5, "counts_momentum": False},
+    ),
     "fedgate, small server steps": ("fedgate", "doubling", {"server_step_size": 0.5}),
-    "fedbuff, small server steps": ("fedbuff", None, {"server_step_size": 0.5, "staleness_exponent": 1.0}),
-    "fedrep, a pool": ("fedrep", None, {"pool": 6, "fine_tune_optimizer.momentum": 0.9, "representation_epochs": 2}),
-    "srpfl, a pool of each stage": ("srpfl", None, {"pool": 8, "redraw": "stage", "by": "expected"}),
+    "fedbuff, small server steps": (
+        "fedbuff",
+        None,
+        {"server_step_size": 0.5, "staleness_exponent": 1.0},
+    ),
+    "fedrep, a pool": (
+        "fedrep",
+        None,
+        {"pool": 6, "fine_tune_optimizer.momentum": 0.9, "representation_epochs": 2},
+    ),
+    "srpfl, a pool of each stage": (
+        "srpfl",
+        None,
+        {"pool": 8, "redraw": "stage", "by": "expected"},
+    ),
     "fedrep, the criterion": ("fedrep", "statistical_accuracy", {"by": "realised"}),
     "fedavg, the fastest": ("fedavg", "fastest", {"by": "expected"}),
     "fedrep, partial work": ("fedrep", "partial_work", {"max_work": 3}),
@@ -72,7 +109,13 @@ MORE: dict[str, tuple[str, str | None, dict[str, Any]]] = {
 }
 
 
-def method(name: str, data: Any, shared: dict[str, Any], participation: str | None = None, **options: Any) -> Any:
+def method(
+    name: str,
+    data: Any,
+    shared: dict[str, Any],
+    participation: str | None = None,
+    **options: Any,
+) -> Any:
     """A method of the registry on a small model; it takes those of the shared options that it reads."""
     hidden = (16, 8) if name.startswith("lg_") else (16,)  # heads of two layers
     options |= {"participation": participation, "shared": POLICY | shared}
@@ -80,7 +123,9 @@ def method(name: str, data: Any, shared: dict[str, Any], participation: str | No
 
 
 def linear_algorithms(task: Any) -> dict[str, Any]:
-    fedrep = partial(srp.algorithms.LinearFedRep, task, step_size=0.1, samples_per_round=10)
+    fedrep = partial(
+        srp.algorithms.LinearFedRep, task, step_size=0.1, samples_per_round=10
+    )
     return {
         "linear_fedrep": fedrep(),
         "linear_fedrep, full": fedrep(sampling="full"),
@@ -89,9 +134,15 @@ def linear_algorithms(task: Any) -> dict[str, Any]:
     }
 
 
-def simulated(make: Callable[[], Any], data: Any, clock: str, seed: int = 7, **options: Any) -> list[srp.History]:
+def simulated(
+    make: Callable[[], Any], data: Any, clock: str, seed: int = 7, **options: Any
+) -> list[srp.History]:
     """One run, or those of several keys."""
-    options |= {"clock": CLOCKS[clock], "num_rounds": NUM_ROUNDS, "eval_every": NUM_ROUNDS}
+    options |= {
+        "clock": CLOCKS[clock],
+        "num_rounds": NUM_ROUNDS,
+        "eval_every": NUM_ROUNDS,
+    }
     options |= {"evaluations": "all", "keep_clients": True, "progress": False}
     if "keys" in options:
         return srp.simulate_seeds(make(), data, **options)
@@ -103,15 +154,35 @@ def runs() -> dict[str, Run]:
     data = srp.data.load("digits", num_clients=NUM_CLIENTS, classes_per_client=4)
     made: dict[str, Run] = {}
 
-    def add(label: str, name: str, clock: str, shared: dict[str, Any], seed: int = 7, **options: Any) -> None:
-        made[label] = partial(simulated, partial(method, name, data, shared, **options), data, clock, seed)
+    def add(
+        label: str,
+        name: str,
+        clock: str,
+        shared: dict[str, Any],
+        seed: int = 7,
+        **options: Any,
+    ) -> None:
+        made[label] = partial(
+            simulated, partial(method, name, data, shared, **options), data, clock, seed
+        )
 
     for name in srp.methods.names():
         for clock in ("fixed", "dynamic"):
             add(f"{name}, {clock}, own", name, clock, {}, **TRAINING)
             other = "full" if name in DOUBLED else "doubling"
-            add(f"{name}, {clock}, {other}", name, clock, {}, participation=other, **TRAINING)
-        is_uniform = getattr(srp.methods.recipe(name.removesuffix("_ft")).factory, "requires_uniform_weighting", False)
+            add(
+                f"{name}, {clock}, {other}",
+                name,
+                clock,
+                {},
+                participation=other,
+                **TRAINING,
+            )
+        is_uniform = getattr(
+            srp.methods.recipe(name.removesuffix("_ft")).factory,
+            "requires_uniform_weighting",
+            False,
+        )
         others = {o: v for o, v in OTHERS.items() if o != "weighting" or not is_uniform}
         add(f"{name}, fixed, own, other options", name, "fixed", others, **TRAINING)
     for name in ("fedavg", "fedrep", "scaffold"):
@@ -119,15 +190,28 @@ def runs() -> dict[str, Run]:
     for name in ("fedavg", "scaffold"):
         add(f"{name}, fixed, own, steps", name, "fixed", {}, steps=3, **TRAINING)
     for label, (name, participation, options) in MORE.items():
-        add(f"more: {label}", name, "dynamic", {}, MORE_SEED, participation=participation, **TRAINING, **options)
+        add(
+            f"more: {label}",
+            name,
+            "dynamic",
+            {},
+            MORE_SEED,
+            participation=participation,
+            **TRAINING,
+            **options,
+        )
     keys = jax.random.split(jax.random.key(7), 2)
     fedavg = partial(method, "fedavg", data, {}, **TRAINING)
     made["fedavg, two seeds"] = partial(
         simulated, fedavg, data, "fixed", keys=keys, values={"learning_rate": [0.05, 0.1]}
     )
-    task = srp.data.linear_task(jax.random.key(0), num_clients=NUM_CLIENTS, dim=10, rank=2, noise_std=0.1)
+    task = srp.data.linear_task(
+        jax.random.key(0), num_clients=NUM_CLIENTS, dim=10, rank=2, noise_std=0.1
+    )
     for name, algorithm in linear_algorithms(task).items():
-        made[f"{name}, fixed, own"] = partial(simulated, lambda a=algorithm: a, task, "fixed")
+        made[f"{name}, fixed, own"] = partial(
+            simulated, lambda a=algorithm: a, task, "fixed"
+        )
         made[f"{name}, dynamic, doubling"] = partial(
             simulated, lambda a=algorithm: a, task, "dynamic", participation=DOUBLING
         )
@@ -165,11 +249,15 @@ def digest(values: Any) -> str:
         elif isinstance(value, str):
             found.update(f"{value!r}".encode())
         else:
-            if isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
+            if isinstance(value, jax.Array) and jax.dtypes.issubdtype(
+                value.dtype, jax.dtypes.prng_key
+            ):
                 value = jax.random.key_data(value)
             array = np.asarray(value)
             if array.dtype.hasobject:
-                raise TypeError(f"{type(value).__name__} is no array: its bytes are no value")
+                raise TypeError(
+                    f"{type(value).__name__} is no array: its bytes are no value"
+                )
             found.update(f"{array.dtype.str}{array.shape}".encode())
             found.update(np.ascontiguousarray(array).tobytes())
 
@@ -197,11 +285,18 @@ def differences(ours: dict[str, Any], theirs: dict[str, Any], only: str) -> list
     ]
     names = dict.fromkeys([*theirs["runs"], *ours["runs"]])
     for name in (name for name in names if re.search(only, name)):
-        one, other = ours["runs"].get(name, "no such run"), theirs["runs"].get(name, "no such run")
+        one, other = (
+            ours["runs"].get(name, "no such run"),
+            theirs["runs"].get(name, "no such run"),
+        )
         if one == other:
             continue
         if name in ours["parts"] and name in theirs["parts"]:
-            parts = [part for part in PARTS if ours["parts"][name][part] != theirs["parts"][name][part]]
+            parts = [
+                part
+                for part in PARTS
+                if ours["parts"][name][part] != theirs["parts"][name][part]
+            ]
             lines.append(f"{name}: {', '.join(parts)}")
         else:
             lines.append(f"{name}: {one} here, {other} there")
@@ -209,18 +304,39 @@ def differences(ours: dict[str, Any], theirs: dict[str, Any], only: str) -> list
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="file for the hashes, JSON; written after every run")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--out", type=Path, help="file for the hashes, JSON; written after every run"
+    )
     parser.add_argument("--compare", type=Path, help="hashes of another commit")
-    parser.add_argument("--only", default="", metavar="REGEX", help="regular expression of names of runs")
-    parser.add_argument("--quick", action="store_true", help="compile quickly, as the tests do")
+    parser.add_argument(
+        "--only", default="", metavar="REGEX", help="regular expression of names of runs"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="compile quickly, as the tests do"
+    )
     args = parser.parse_args()
     if args.quick:
-        flags = [os.environ.get("XLA_FLAGS", ""), QUICK, QUICK_010 if jax.__version__.startswith("0.10.") else ""]
-        os.environ["XLA_FLAGS"] = " ".join(flags).strip()  # read when the first program is compiled
+        flags = [
+            os.environ.get("XLA_FLAGS", ""),
+            QUICK,
+            QUICK_010 if jax.__version__.startswith("0.10.") else "",
+        ]
+        os.environ["XLA_FLAGS"] = " ".join(
+            flags
+        ).strip()  # read when the first program is compiled
     jax.config.update("jax_enable_compilation_cache", False)
-    print(f"code of {Path(srp.__file__).parent}, jax {jax.__version__}, {jax.devices()}", flush=True)
-    facts: dict[str, Any] = {"quick": args.quick, "jax": jax.__version__, "processor": platform.machine()}
+    print(
+        f"code of {Path(srp.__file__).parent}, jax {jax.__version__}, {jax.devices()}",
+        flush=True,
+    )
+    facts: dict[str, Any] = {
+        "quick": args.quick,
+        "jax": jax.__version__,
+        "processor": platform.machine(),
+    }
     facts |= {"seconds": 0.0, "runs": {}, "parts": {}}
     chosen = {name: run for name, run in runs().items() if re.search(args.only, name)}
     begin = time.perf_counter()

@@ -13,7 +13,11 @@ import fedjax_srp
 # Sources of a page have to lie below this folder; the notebooks live at the top.
 here = Path(__file__).parent
 shutil.rmtree(here / "notebooks", ignore_errors=True)
-shutil.copytree(here.parent / "notebooks", here / "notebooks", ignore=shutil.ignore_patterns("*.ipynb", ".*"))
+shutil.copytree(
+    here.parent / "notebooks",
+    here / "notebooks",
+    ignore=shutil.ignore_patterns("*.ipynb", ".*"),
+)
 
 project = "fedjax_srp"
 author = "the fedjax_srp authors"
@@ -28,7 +32,14 @@ extensions = [
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
 ]
-exclude_patterns = ["_build", "conf.py", "tables.py", "readme_tables.py", "execute.py", "jupyter_execute"]
+exclude_patterns = [
+    "_build",
+    "conf.py",
+    "tables.py",
+    "readme_tables.py",
+    "execute.py",
+    "jupyter_execute",
+]
 html_theme = "furo"
 html_title = "fedjax_srp"
 html_static_path = ["_static"]

@@ -23,9 +23,17 @@ def execute(source: Path) -> Path:
         RuntimeError: it printed a warning, which the reader would see.
     """
     notebook = jupytext.read(source)
-    with tempfile.TemporaryDirectory() as folder:  # of the sockets: over TCP it warns that nothing is encrypted
-        kernel = AsyncKernelManager(kernel_name="python3", transport="ipc", ip=f"{folder}/kernel")
-        options = {"timeout": 600, "record_timing": False, "resources": {"metadata": {"path": FOLDER}}}
+    with (
+        tempfile.TemporaryDirectory() as folder
+    ):  # of the sockets: over TCP it warns that nothing is encrypted
+        kernel = AsyncKernelManager(
+            kernel_name="python3", transport="ipc", ip=f"{folder}/kernel"
+        )
+        options = {
+            "timeout": 600,
+            "record_timing": False,
+            "resources": {"metadata": {"path": FOLDER}},
+        }
         NotebookClient(notebook, km=kernel, **options).execute(cleanup_kc=True)
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
@@ -44,7 +52,9 @@ def shrink(output: NotebookNode) -> None:
     if "image/png" in data:
         picture = Image.open(io.BytesIO(base64.b64decode(data["image/png"])))
         small = io.BytesIO()
-        picture.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
+        picture.convert("RGB").quantize(COLORS, dither=Image.Dither.NONE).save(
+            small, "PNG", optimize=True
+        )
         data["image/png"] = base64.b64encode(small.getvalue()).decode()
 
 

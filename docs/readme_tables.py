@@ -23,7 +23,11 @@ from pages import csv, ends, markdown, wrapped, write
 ROOT = Path(__file__).parents[1]
 LABELS = {"flanp_fedavg": "FLANP (FedAvg)", "flanp_fedavg_ft": "FLANP-FT"}
 QUARTERS = ("fastest_quarter", "second_quarter", "third_quarter", "slowest_quarter")
-LOOP, CACHED, COMPILED = "PyTorch loop", "PyTorch loop, features cached", "jitted loop over clients"
+LOOP, CACHED, COMPILED = (
+    "PyTorch loop",
+    "PyTorch loop, features cached",
+    "jitted loop over clients",
+)
 ELSEWHERE = "on another machine"
 
 
@@ -52,7 +56,11 @@ def pair(name: str, rival: str) -> tuple[float, float, float]:
     """Our seconds, the rival's and their ratio: of `make bench`, or of the rows of LeNet that are measured apart."""
     found = measured("lenet-2-cores")["seconds"].get(f"{name}, rival: {rival}")
     if found is None:
-        found = next(one for one in measured("cpu-2-cores")["pairs"] if (one["name"], one["against"]) == (name, rival))
+        found = next(
+            one
+            for one in measured("cpu-2-cores")["pairs"]
+            if (one["name"], one["against"]) == (name, rival)
+        )
     return found["ours"], found["rival"], found["rival_over_ours"]
 
 
@@ -60,14 +68,23 @@ def demo() -> str:
     """The table of `make demo`."""
     frame = csv("demo/results/table.csv")
     head = ["method", "accuracy %", "worst tenth %", "quarters %, fastest first"]
-    rows = [[*head, f"time to {100 * frame['target'][0]:.1f} % at C = 0", "C = 1", "C = 10"]]
-    number = lambda value, like: f"{value:.{1 if like < 100 else 0}f}"  # noqa: E731
+    rows = [
+        [*head, f"time to {100 * frame['target'][0]:.1f} % at C = 0", "C = 1", "C = 10"]
+    ]
+    number = lambda value, like: f"{value:.{1 if like < 100 else 0}f}"
     for _, of in frame.iterrows():
         row = [LABELS.get(of["method"]) or srp.methods.label(of["method"])]
-        row += [f"{100 * of[what]:.1f} ± {100 * of[f'{what}_std']:.1f}" for what in ("final_accuracy", "worst_decile")]
+        row += [
+            f"{100 * of[what]:.1f} ± {100 * of[f'{what}_std']:.1f}"
+            for what in ("final_accuracy", "worst_decile")
+        ]
         row.append("/".join(f"{100 * of[quarter]:.1f}" for quarter in QUARTERS))
         for cost in (0, 1, 10):
-            time, deviation, factor = of[f"time_{cost}"], of[f"time_{cost}_std"], of[f"speed_up_{cost}"]
+            time, deviation, factor = (
+                of[f"time_{cost}"],
+                of[f"time_{cost}_std"],
+                of[f"speed_up_{cost}"],
+            )
             faster = f" ({factor:.1f}x)" if np.isfinite(factor) else ""
             row.append(f"{number(time, time)} ± {number(deviation, time)}{faster}")
         rows.append(row)
@@ -76,10 +93,18 @@ def demo() -> str:
 
 def beside_figure_3() -> str:
     """What more seeds and targets do to the table of the demo."""
-    factor, of_both = {}, [figure(number, "digits").loc[["srpfl", "fedrep"]] for number in range(3, 7)]
+    factor, of_both = (
+        {},
+        [figure(number, "digits").loc[["srpfl", "fedrep"]] for number in range(3, 7)],
+    )
     for target, own in ((95, False), (99, False), (95, True)):
-        factor[target, own] = f"{figure(3, 'digits', target, own).loc['srpfl', 'speed_up_0']:.1f} times as fast"
-    short = [100 * (of["worst_decile"]["fedrep"] - of["worst_decile"]["srpfl"]) for of in of_both]
+        factor[target, own] = (
+            f"{figure(3, 'digits', target, own).loc['srpfl', 'speed_up_0']:.1f} times as fast"
+        )
+    short = [
+        100 * (of["worst_decile"]["fedrep"] - of["worst_decile"]["srpfl"])
+        for of in of_both
+    ]
     spread = [100 * std for of in of_both for std in of["worst_decile_std"]]
     return wrapped(
         "Three seeds are few (`fedjax-srp demo --seeds 12` runs more), and 95 % is the easier target. Figure 3 "
@@ -106,11 +131,21 @@ def speed() -> str:
     rows = [["", "here", LOOP, "ratio", "the same, features cached"]]
     for title, (name, cached) in SHOWN.items():
         ours, rival, ratio = pair(name, LOOP)
-        rows.append([title, seconds(ours), seconds(rival), two(ratio), two(pair(name, CACHED)[2]) if cached else ""])
+        rows.append(
+            [
+                title,
+                seconds(ours),
+                seconds(rival),
+                two(ratio),
+                two(pair(name, CACHED)[2]) if cached else "",
+            ]
+        )
     ours, rival, ratio = pair("FedRep round, crop and flip", "loop")
     title = f"FedRep round, 10 + 1 epochs, crop and flip in every step, {ELSEWHERE}"
     rows.append([title, seconds(ours), seconds(rival), two(ratio), ""])
-    compiled = [pair(name, COMPILED)[2] for name, _ in SHOWN.values() if "evaluation" not in name]
+    compiled = [
+        pair(name, COMPILED)[2] for name, _ in SHOWN.values() if "evaluation" not in name
+    ]
     by_size = measured("cpu-2-cores")["curves"]["seconds per round of 10 clients, by N"]
     fedjax = measured("fedjax-2-cores")["results"]
     said = wrapped(
@@ -124,7 +159,10 @@ def speed() -> str:
         f"{two(measured('pfl-2-cores')['pfl_over_ours']['median'])} times for a round of its own CIFAR-10 workload "
         "([performance](docs/performance.md), with other machines)."
     )
-    h200 = [measured("gpu-h200-1")["cases"][f"{name}, chunk 1000, span"] for name in ("fedavg", "fedrep")]
+    h200 = [
+        measured("gpu-h200-1")["cases"][f"{name}, chunk 1000, span"]
+        for name in ("fedavg", "fedrep")
+    ]
     h200.append(measured("gpu-h200-2")["cases"]["fedrep, N = 10000, chunk by default"])
     compared = measured("gpu-h200-6")["cases"]["methods, graphs"]["result"]["methods"]
     avg, rep, many = (seconds(case["result"]["seconds"]["median"]) for case in h200)
@@ -140,9 +178,13 @@ def speed() -> str:
 def rivals() -> str:
     """All pairs, on the page on performance."""
     limits = measured("cpu-2-cores")["limits"]
-    peak = f"its arithmetic at the matrix peak of {limits['matrix_flops'] / 1e9:.0f} GFLOP/s"
+    peak = (
+        f"its arithmetic at the matrix peak of {limits['matrix_flops'] / 1e9:.0f} GFLOP/s"
+    )
     memory = f"its weights three times a step through memory, {limits['memory_bytes_per_second'] / 1e9:.0f} GB/s"
-    rows: Sequence[tuple[str, str, str, str]] = [  # title, rival's title, and both as the files have them
+    rows: Sequence[
+        tuple[str, str, str, str]
+    ] = [  # title, rival's title, and both as the files have them
         ("FedAvg round", LOOP, "FedAvg round", LOOP),
         ("", "compiled loop", "FedAvg round", COMPILED),
         ("", peak, "FedAvg round", "its arithmetic at the matrix peak"),
@@ -150,24 +192,77 @@ def rivals() -> str:
         ("FedRep round, 10 + 1 epochs", LOOP, "FedRep round", LOOP),
         ("", CACHED, "FedRep round", CACHED),
         ("", "compiled loop, features cached", "FedRep round", COMPILED),
-        ("evaluation, 10 epochs of the head per client", LOOP, "FedRep evaluation, 10 epochs of the head", LOOP),
+        (
+            "evaluation, 10 epochs of the head per client",
+            LOOP,
+            "FedRep evaluation, 10 epochs of the head",
+            LOOP,
+        ),
         ("", CACHED, "FedRep evaluation, 10 epochs of the head", CACHED),
         ("LeNet FedAvg round", LOOP, "LeNet FedAvg round, 20 clients", LOOP),
-        (ELSEWHERE, "PyTorch, a process of one thread on each core", "local training", "processes"),
+        (
+            ELSEWHERE,
+            "PyTorch, a process of one thread on each core",
+            "local training",
+            "processes",
+        ),
         ("", "compiled loop", "LeNet FedAvg round, 20 clients", COMPILED),
-        ("LeNet FedRep round, 10 + 1 epochs", LOOP, "LeNet FedRep round, 20 clients", LOOP),
+        (
+            "LeNet FedRep round, 10 + 1 epochs",
+            LOOP,
+            "LeNet FedRep round, 20 clients",
+            LOOP,
+        ),
         ("", CACHED, "LeNet FedRep round, 20 clients", CACHED),
-        ("", "compiled loop, features cached", "LeNet FedRep round, 20 clients", COMPILED),
-        (ELSEWHERE, "PyTorch processes, features cached", "FedRep round", "processes, features cached"),
-        (f"LeNet FedRep round, crop and flip, {ELSEWHERE}", LOOP, "FedRep round, crop and flip", "loop"),
-        ("linear FedRep round, 1,000 clients, d = 100", "compiled loop", "linear FedRep round, 1000 clients", COMPILED),
-        ("four seeds vmapped: FedAvg", "looped", "FedAvg, 4 seeds vmapped", "looped over seeds"),
-        ("four seeds vmapped: FedRep", "looped", "FedRep, 4 seeds vmapped", "looped over seeds"),
+        (
+            "",
+            "compiled loop, features cached",
+            "LeNet FedRep round, 20 clients",
+            COMPILED,
+        ),
+        (
+            ELSEWHERE,
+            "PyTorch processes, features cached",
+            "FedRep round",
+            "processes, features cached",
+        ),
+        (
+            f"LeNet FedRep round, crop and flip, {ELSEWHERE}",
+            LOOP,
+            "FedRep round, crop and flip",
+            "loop",
+        ),
+        (
+            "linear FedRep round, 1,000 clients, d = 100",
+            "compiled loop",
+            "linear FedRep round, 1000 clients",
+            COMPILED,
+        ),
+        (
+            "four seeds vmapped: FedAvg",
+            "looped",
+            "FedAvg, 4 seeds vmapped",
+            "looped over seeds",
+        ),
+        (
+            "four seeds vmapped: FedRep",
+            "looped",
+            "FedRep, 4 seeds vmapped",
+            "looped over seeds",
+        ),
     ]
     made = [["", "here", "rival", "seconds", "ratio"]]
     for title, against, name, rival in rows:
         ours, theirs, ratio = pair(name, rival)
-        made.append([title, seconds(ours), against, seconds(theirs), f"{ratio:.2f}" if ratio < 2 else two(ratio)])
+        made.append(
+            [
+                title,
+                seconds(ours),
+                against,
+                seconds(theirs),
+                f"{ratio:.2f}" if ratio < 2 else two(ratio),
+            ]
+        )
     return markdown(made)
 
 
@@ -177,12 +272,18 @@ def other_numbers() -> str:
     by_cohort, by_size = (found["curves"][name] for name in ("seconds per participant, by cohort n",
                                                              "seconds per round of 10 clients, by N"))  # fmt: skip
     compile_seconds = found["compile_seconds"]
-    mlp, lenet = ([s for name, s in compile_seconds.items() if name.endswith(e)] for e in (", mlp", ", lenet5"))
+    mlp, lenet = (
+        [s for name, s in compile_seconds.items() if name.endswith(e)]
+        for e in (", mlp", ", lenet5")
+    )
     commits = measured("commits-2-cores")
     before, cases = commits["commits"], dict(commits["cases"])
     hears = cases.pop("hears losses")["ratio"]
-    faster = lambda what: ", ".join(f"{n} {of[f'speed_up_{what}']:.2f}" for n, of in cores.items()) + " times faster"  # noqa: E731
-    listed = lambda of: ", ".join(f"{int(n):,}" for n in of)  # noqa: E731
+    faster = lambda what: (
+        ", ".join(f"{n} {of[f'speed_up_{what}']:.2f}" for n, of in cores.items())
+        + " times faster"
+    )
+    listed = lambda of: ", ".join(f"{int(n):,}" for n in of)
     return markdown([
         ["", ""],
         ["two cores against one (`benchmarks/cores.py`, a process bound to one core; no AVX-512, as the next two)",
@@ -206,15 +307,28 @@ def criterion() -> str:
     rows = [["local work of a round", "FedGATE / FedAvg", "with the criterion"]]
     for name, of in measured("flanp-1-core")["cases"].items():
         found = (of["fedgate"], of["fedgate with criterion"])
-        rows.append([name, *(f"{one['ratio']:.2f} ({ends(one['quartiles'], '.2f')})" for one in found)])
+        rows.append(
+            [
+                name,
+                *(
+                    f"{one['ratio']:.2f} ({ends(one['quartiles'], '.2f')})"
+                    for one in found
+                ),
+            ]
+        )
     return markdown(rows)
 
 
 def packages() -> str:
     """FedJAX, pfl-research, and a large federation."""
-    fedavg, fedrep = (measured("fedjax-2-cores")["results"][name] for name in ("fedavg", "fedrep"))
+    fedavg, fedrep = (
+        measured("fedjax-2-cores")["results"][name] for name in ("fedavg", "fedrep")
+    )
     pfl, (large,) = measured("pfl-2-cores"), measured("scale-2-cores")["results"]
-    ratio, (first, *_, last) = pfl["pfl_over_ours"], zip(*pfl["accuracies"].values(), strict=True)
+    ratio, (first, *_, last) = (
+        pfl["pfl_over_ours"],
+        zip(*pfl["accuracies"].values(), strict=True),
+    )
     paragraphs = [
         "FedJAX at its git head (c57ee19, July 2025), its jit backend with XLA's default threads, on the MLP's clients "
         "above (`python benchmarks/fedjax_rival.py --fedjax CHECKOUT`, a clone of google/fedjax, "
@@ -241,7 +355,10 @@ def packages() -> str:
 
 def _million(found: Any) -> str:
     def of(policy: str) -> str:
-        return ", ".join(f"{found[policy][clients]['median']:.2g}" for clients in ("10000", "100000", "1000000"))
+        return ", ".join(
+            f"{found[policy][clients]['median']:.2g}"
+            for clients in ("10000", "100000", "1000000")
+        )
 
     large = found["uniform"]["1000000"]
     return (
@@ -259,8 +376,15 @@ def _million(found: Any) -> str:
 
 def _longer(accuracies: dict[str, dict[str, list[float]]]) -> str:
     """Accuracies of pfl's workload after 200 rounds, by seed."""
-    ends_of = [f"{100 * of['ours'][-1]:.1f} and {100 * of['pfl'][-1]:.1f} %" for of in accuracies.values()]
-    apart = max(abs(a - b) for of in accuracies.values() for a, b in zip(of["ours"][1:], of["pfl"][1:], strict=True))
+    ends_of = [
+        f"{100 * of['ours'][-1]:.1f} and {100 * of['pfl'][-1]:.1f} %"
+        for of in accuracies.values()
+    ]
+    apart = max(
+        abs(a - b)
+        for of in accuracies.values()
+        for a, b in zip(of["ours"][1:], of["pfl"][1:], strict=True)
+    )
     seeds = "one seed" if len(ends_of) == 1 else f"{len(ends_of)} seeds"
     return (
         f"After 200 rounds, {seeds} (`--rounds 200`, `pfl-200-rounds.json`): {'; '.join(ends_of)}, ours first; between "
@@ -271,9 +395,14 @@ def _longer(accuracies: dict[str, dict[str, list[float]]]) -> str:
 def _pfllib(found: Any) -> str:
     methods = ("FedAvg", "FedRep", "FedALA")
     ratios = [two(found[name]["pfllib_over_ours"]["median"]) for name in methods]
-    medians = [f"{found[name]['pfllib']['median']:.1f} s and {found[name]['ours']['median']:.1f} s" for name in methods]
+    medians = [
+        f"{found[name]['pfllib']['median']:.1f} s and {found[name]['ours']['median']:.1f} s"
+        for name in methods
+    ]
     last = [found[name]["accuracies"] for name in methods]
-    shown = [f"{100 * of['ours'][-1]:.1f} and {100 * of['pfllib'][-1]:.1f} %" for of in last]
+    shown = [
+        f"{100 * of['ours'][-1]:.1f} and {100 * of['pfllib'][-1]:.1f} %" for of in last
+    ]
     every = [np.subtract(of["ours"], of["pfllib"]) for of in last]
     return (
         "PFLlib's own `main.py` on MNIST (its CNN of 582,026 parameters, 20 clients by Dirichlet(0.1), all in every "
@@ -292,7 +421,14 @@ def first_layer() -> str:
     rows = [["clients", "plain over span", "quartiles", "the engine takes"]]
     for name, of in measured("first-layer-2-cores")["cases"].items():
         ratio = of["plain_over_span"]
-        rows.append([name, two(ratio["median"]), ends(ratio["quartiles"], ".2f"), "span" if of["chosen"] else "plain"])
+        rows.append(
+            [
+                name,
+                two(ratio["median"]),
+                ends(ratio["quartiles"], ".2f"),
+                "span" if of["chosen"] else "plain",
+            ]
+        )
     return markdown(rows)
 
 
@@ -301,7 +437,13 @@ def waits() -> str:
     rows = [["round", "seconds", "all states exchanged", "copies by default"]]
     for name, of in measured("waits-2-cores")["results"].items():
         cells = (of[way] for way in ("all states exchanged", "copies by XLA's default"))
-        rows.append([name, f"{of['seconds']:.3f}", *(f"{m:.2f} ({low:.2f} to {high:.2f})" for m, low, high in cells)])
+        rows.append(
+            [
+                name,
+                f"{of['seconds']:.3f}",
+                *(f"{m:.2f} ({low:.2f} to {high:.2f})" for m, low, high in cells),
+            ]
+        )
     return markdown(rows)
 
 
@@ -310,36 +452,92 @@ def passes() -> str:
     rows = [["round of", "passes", "ratio", "quartiles"]]
     for name, of in measured("personal-2-cores")["results"].items():
         parts = " + ".join(f"{count} x {what}" for what, count in of["passes"].items())
-        rows.append([srp.methods.label(name), parts, f"{of['ratio']:.2f}", ends(of["quartiles"], ".2f")])
+        rows.append(
+            [
+                srp.methods.label(name),
+                parts,
+                f"{of['ratio']:.2f}",
+                ends(of["quartiles"], ".2f"),
+            ]
+        )
     return markdown(rows)
 
 
 def on_a_gpu() -> str:
     """Rounds and evaluations on an H200."""
-    rows = [["", "clients", "at once", "options", "ms", "quartiles", "of the bandwidth", "compiled in s"]]
+    rows = [
+        [
+            "",
+            "clients",
+            "at once",
+            "options",
+            "ms",
+            "quartiles",
+            "of the bandwidth",
+            "compiled in s",
+        ]
+    ]
     rate = measured("gpu-h200-1")["cases"]["limits"]["result"]["memory_bytes_per_second"]
     for part in "1234":
         for name, case in measured(f"gpu-h200-{part}")["cases"].items():
-            found, world, how = case.get("result", {}), case["settings"].get("world"), case["settings"].get("how")
-            timed = {"": found["seconds"]} if "seconds" in found else found.get("seconds_by_cohort", {})
+            found, world, how = (
+                case.get("result", {}),
+                case["settings"].get("world"),
+                case["settings"].get("how"),
+            )
+            timed = (
+                {"": found["seconds"]}
+                if "seconds" in found
+                else found.get("seconds_by_cohort", {})
+            )
             for cohort, times in timed.items():
-                is_evaluation, is_mlp = name.startswith("evaluation"), world["model"] == "mlp"
-                in_span = how["span"] or (how["span"] is None and is_mlp and not is_evaluation)  # None: the default
-                options = ["full precision"] * (how["precision"] == "highest") + ["graphs"] * how["graphs"]
-                options += ["span"] * in_span + [how["convolution"]] * (world["model"] == "lenet5")
-                share = found["least_bytes"] / rate / times["median"] if is_mlp and found.get("least_bytes") else 0
+                is_evaluation, is_mlp = (
+                    name.startswith("evaluation"),
+                    world["model"] == "mlp",
+                )
+                in_span = how["span"] or (
+                    how["span"] is None and is_mlp and not is_evaluation
+                )  # None: the default
+                options = ["full precision"] * (how["precision"] == "highest") + [
+                    "graphs"
+                ] * how["graphs"]
+                options += ["span"] * in_span + [how["convolution"]] * (
+                    world["model"] == "lenet5"
+                )
+                share = (
+                    found["least_bytes"] / rate / times["median"]
+                    if is_mlp and found.get("least_bytes")
+                    else 0
+                )
                 large, small = found["large_chunk"], found["chunk_size"]
                 at_once = f"{large:,}, then {small}" if large else f"{small:,}"
                 at_once = f"{found['evaluation_chunk']:,}" if is_evaluation else at_once
                 method = (
-                    srp.methods.label(world["algorithm"]) if world["model"] != "linear" else "linear FedRep, d = 100"
+                    srp.methods.label(world["algorithm"])
+                    if world["model"] != "linear"
+                    else "linear FedRep, d = 100"
                 )
                 what = f"{method} with LeNet-5" * (world["model"] == "lenet5") or method
-                name_of_row = f"evaluation of {what}" if is_evaluation else f"SRPFL, n = {cohort}" if cohort else what
-                ends_in_ms = " to ".join(dict.fromkeys(three(1e3 * end) for end in times["quartiles"]))
-                cells = [at_once, ", ".join(options), three(1e3 * times["median"]), ends_in_ms]
+                name_of_row = (
+                    f"evaluation of {what}"
+                    if is_evaluation
+                    else f"SRPFL, n = {cohort}"
+                    if cohort
+                    else what
+                )
+                ends_in_ms = " to ".join(
+                    dict.fromkeys(three(1e3 * end) for end in times["quartiles"])
+                )
+                cells = [
+                    at_once,
+                    ", ".join(options),
+                    three(1e3 * times["median"]),
+                    ends_in_ms,
+                ]
                 cells.append(f"{share:.0%}" if share and not in_span else "")
-                cells.append(f"{found['compile_seconds']:.0f}" if cohort in ("", "10") else "")
+                cells.append(
+                    f"{found['compile_seconds']:.0f}" if cohort in ("", "10") else ""
+                )
                 rows.append([name_of_row, f"{world['clients']:,}", *cells])
     return markdown(rows)
 

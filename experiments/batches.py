@@ -34,7 +34,9 @@ class LinearFedRepByBatch(srp.algorithms.LinearFedRep):
         server = super().init(key, data)
         b, truth = server.representation, server.truth
         outside = orthonormalize(b - truth @ (truth.T @ b))
-        return server._replace(representation=math.sqrt(1 - START**2) * truth + START * outside)
+        return server._replace(
+            representation=math.sqrt(1 - START**2) * truth + START * outside
+        )
 
     def sampler(self, m: int) -> samplers.Sampler:
         """Draw m samples in blocks, too small to be replaced by a triangular root, and blank those not used."""
@@ -42,32 +44,51 @@ class LinearFedRepByBatch(srp.algorithms.LinearFedRep):
         block, blocks = samplers.subspace(rows), -(-m // rows)
 
         def draw(key, *where: Any):
-            drawn = jax.vmap(lambda key: block.draw(key, *where))(jax.random.split(key, blocks))
-            used = (jnp.arange(blocks * rows, dtype=drawn.y.dtype) < self.batch).astype(drawn.y.dtype)
-            kept = {name: getattr(drawn, name).reshape(-1) * used for name in ("y", "noise")}
+            drawn = jax.vmap(lambda key: block.draw(key, *where))(
+                jax.random.split(key, blocks)
+            )
+            used = (jnp.arange(blocks * rows, dtype=drawn.y.dtype) < self.batch).astype(
+                drawn.y.dtype
+            )
+            kept = {
+                name: getattr(drawn, name).reshape(-1) * used for name in ("y", "noise")
+            }
             kept["features"] = drawn.features.reshape(-1, self.task.rank) * used[:, None]
             return jax.tree.map(lambda leaf: leaf[0], drawn)._replace(**kept)
 
         def descent(key, *batch: Any):
-            message, scale = block.descent(key, *batch), rows / self.batch  # the mean over the batch, not over a block
-            return type(message)(message.inside * scale, message.outside * scale, message.spread * scale**2)
+            message, scale = (
+                block.descent(key, *batch),
+                rows / self.batch,
+            )  # the mean over the batch, not over a block
+            return type(message)(
+                message.inside * scale, message.outside * scale, message.spread * scale**2
+            )
 
         return block._replace(draw=draw, descent=descent)
 
 
 def head_values(task: Any) -> tuple[float, float]:
     """Return sigma_min and sigma_max of the heads of all clients, divided by sqrt(n)."""
-    values = np.linalg.svd(np.asarray(task.heads), compute_uv=False) / math.sqrt(task.num_clients)
+    values = np.linalg.svd(np.asarray(task.heads), compute_uv=False) / math.sqrt(
+        task.num_clients
+    )
     return float(values[-1]), float(values[0])
 
 
-def distances(tasks: Sequence[Any], batches: Sequence[int], step: float, rounds: int) -> np.ndarray:
+def distances(
+    tasks: Sequence[Any], batches: Sequence[int], step: float, rounds: int
+) -> np.ndarray:
     """Return the distances after each round, (tasks, batches, rounds), of steps of size step / sigma_max^2."""
     found = []
     for trial, task in enumerate(tasks):
         eta = step / head_values(task)[1] ** 2
         algorithm = LinearFedRepByBatch(
-            task, step_size=eta, samples_per_round=max(batches), start="random", batch=max(batches)
+            task,
+            step_size=eta,
+            samples_per_round=max(batches),
+            start="random",
+            batch=max(batches),
         )
         runs = srp.simulate_seeds(
             algorithm,

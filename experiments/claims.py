@@ -51,9 +51,21 @@ def page() -> str:
     for folder, (title, claims) in PAPERS.items():
         verdicts = Counter(claim.verdict for claim in claims)
         counts.append([title, *(verdicts[verdict] for verdict in VERDICTS)])
-        rows = [["claim", "where", "verdict", "found", "size and setting", "results", "script"]]
+        rows = [
+            [
+                "claim",
+                "where",
+                "verdict",
+                "found",
+                "size and setting",
+                "results",
+                "script",
+            ]
+        ]
         made = markdown(rows + [claim_row(claim, folder) for claim in claims])
-        sections.append(f"## {title}\n\n[Settings, variations and figures]({folder}/README.md).\n\n{made}")
+        sections.append(
+            f"## {title}\n\n[Settings, variations and figures]({folder}/README.md).\n\n{made}"
+        )
     return "\n\n".join([INTRODUCTION.rstrip(), markdown(counts), *sections]) + "\n"
 
 
@@ -61,7 +73,9 @@ def claim_row(claim: Claim, folder: str) -> list[str]:
     """Return the cells of a claim."""
     quote = claim.quote if claim.quote.startswith("(") else f'"{claim.quote}"'
     found = claim.found if isinstance(claim.found, str) else claim.found()
-    files = ", ".join(f"[{name}]({folder}/results/{name})" for name in claim.files) or "none"
+    files = (
+        ", ".join(f"[{name}]({folder}/results/{name})" for name in claim.files) or "none"
+    )
     command = f"`{folder}/{claim.command}`" if claim.command else "none"
     return [quote, claim.place, claim.verdict, found, claim.size, files, command]
 
@@ -76,11 +90,18 @@ def draw(path: Path) -> None:
     names = [title for title, _ in reversed(PAPERS.values())]
     left = np.zeros(len(names))
     for verdict, color in COLORS.items():
-        counts = np.array([sum(c.verdict == verdict for c in claims) for _, claims in reversed(PAPERS.values())])
+        counts = np.array(
+            [
+                sum(c.verdict == verdict for c in claims)
+                for _, claims in reversed(PAPERS.values())
+            ]
+        )
         dark = verdict in (HOLDS, FAILS)
         bars = ax.barh(names, counts, left=left, color=color, label=verdict, height=0.7)
         labels = [str(count) if count else "" for count in counts]
-        ax.bar_label(bars, labels, label_type="center", color="w" if dark else "k", fontsize=9)
+        ax.bar_label(
+            bars, labels, label_type="center", color="w" if dark else "k", fontsize=9
+        )
         left += counts
     ax.set_xlabel("claims")
     ax.xaxis.get_major_locator().set_params(integer=True)

@@ -18,8 +18,12 @@ def gradients() -> str:
     found = load_results("fedavg_representation/results/figure3.json")
     norms = {name: found[f"{name}, gradient norm"] for name in LINEAR}
     middle = next(place for place, x in enumerate(norms[LINEAR[0]]["x"]) if x >= 125)
-    return f"gradient norm after {norms[LINEAR[0]]['x'][middle]:.0f} and 250 rounds: " + ", ".join(
-        f"{name} {curve['mean'][middle]:.2g} and {span(curve, -1)}" for name, curve in norms.items()
+    return (
+        f"gradient norm after {norms[LINEAR[0]]['x'][middle]:.0f} and 250 rounds: "
+        + ", ".join(
+            f"{name} {curve['mean'][middle]:.2g} and {span(curve, -1)}"
+            for name, curve in norms.items()
+        )
     )
 
 
@@ -45,11 +49,10 @@ def proposition_1() -> str:
 def diversity() -> str:
     found = load_results("fedavg_representation/results/proposition1.json")
     wide, narrow = (
-        span(found[title][LINEAR[0]]) for title in ("delta_0 = 0.5", "heads a tenth as far from their mean")
+        span(found[title][LINEAR[0]])
+        for title in ("delta_0 = 0.5", "heads a tenth as far from their mean")
     )
-    return (
-        f"FedAvg's distance over its first after 250 rounds: {wide}; with heads a tenth as far from their mean {narrow}"
-    )
+    return f"FedAvg's distance over its first after 250 rounds: {wide}; with heads a tenth as far from their mean {narrow}"
 
 
 LINEAR = ("FedAvg, 2 local updates", "D-GD, 1 local update")
@@ -59,7 +62,10 @@ TAUS = ("D-SGD (tau = 1)", "FedAvg, tau = 10", "FedAvg, tau = 50")
 def layers() -> str:
     found = load_results("fedavg_representation/results/figure2.json")
     first = ", ".join(f"{name} {span(found[name], 0, '.3g')}" for name in TAUS)
-    others = ", ".join(f"{name} {found[name]['mean'][1]:.3f} and {found[name]['mean'][2]:.3f}" for name in TAUS)
+    others = ", ".join(
+        f"{name} {found[name]['mean'][1]:.3f} and {found[name]['mean'][2]:.3f}"
+        for name in TAUS
+    )
     return f"CKA of the first layer: {first}; of the second and third: {others}"
 
 
@@ -85,7 +91,13 @@ def figure_5(panel: str) -> str:
     Deviations are over trials and their clients at equal steps, over the means of trials at the best ones.
     """
     found = load_results("fedavg_representation/results/figure5.json")[panel]["C=4"]
-    ends = {name: [f"{found[name]['mean'][at]:.1f} ± {found[name]['std'][at]:.1f}" for at in (0, -1)] for name in TAUS}
+    ends = {
+        name: [
+            f"{found[name]['mean'][at]:.1f} ± {found[name]['std'][at]:.1f}"
+            for at in (0, -1)
+        ]
+        for name in TAUS
+    }
     equal = "; ".join(f"{name} {' and '.join(cells)}" for name, cells in ends.items())
     best = "; ".join(f"tau = {tau} {cells}" for tau, cells in best_steps(panel).items())
     return (
@@ -110,7 +122,9 @@ def larger_batches() -> str:
     files = {10: "steps.csv", 50: "steps_batch_50.csv", 100: "steps_batch_100.csv"}
     parts = []
     for panel in ("new classes", "new data set"):
-        found = "; ".join(f"{size} {best_steps(panel, file)[1]}" for size, file in files.items())
+        found = "; ".join(
+            f"{size} {best_steps(panel, file)[1]}" for size, file in files.items()
+        )
         parts.append(f"{panel}, batches of {found}")
     return "accuracy in % with 20 and 500 samples (± over 3 trials): " + "; ".join(parts)
 

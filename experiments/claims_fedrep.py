@@ -14,7 +14,9 @@ CIFAR = ("cifar10_100x2", "cifar10_100x5")
 
 def table1_accuracy(column: str, method: str, file: str = "table1.json") -> str:
     """Format an accuracy of table 1 in %, with the standard deviation over seeds if there are several."""
-    runs = json.loads((HERE / "fedrep/results" / file).read_text())["runs"][column][method]
+    runs = json.loads((HERE / "fedrep/results" / file).read_text())["runs"][column][
+        method
+    ]
     values = [run["accuracy"] for run in runs.values()]
     return pm(values, 1)
 
@@ -25,22 +27,35 @@ def accuracies_by_column(*methods: str, columns: Sequence[str] = CIFAR) -> str:
         "cifar10_100x2": "(100, 2)", "cifar10_100x5": "(100, 5)", "cifar10_1000x2": "(1000, 2), 1 seed",
         "cifar100_100x5_once": "CIFAR-100 (100, 5), 1 seed",
     }  # fmt: skip
-    return "; ".join(f"{titles[c]}: " + ", ".join(f"{m} {table1_accuracy(c, m)}" for m in methods) for c in columns)
+    return "; ".join(
+        f"{titles[c]}: " + ", ".join(f"{m} {table1_accuracy(c, m)}" for m in methods)
+        for c in columns
+    )
 
 
 def variates() -> str:
     """FedAvg against SCAFFOLD, as in SCAFFOLD's paper and as in the code of FedRep's authors."""
-    of_code = " and ".join(table1_accuracy(f"{column}_variates", "SCAFFOLD", "ablation.json") for column in CIFAR)
+    of_code = " and ".join(
+        table1_accuracy(f"{column}_variates", "SCAFFOLD", "ablation.json")
+        for column in CIFAR
+    )
     return f"{accuracies_by_column('FedAvg', 'SCAFFOLD')}; SCAFFOLD as in the authors' code {of_code}"
 
 
 def best_methods() -> str:
     """FedRep against its rivals, by the paper's text and with all options of its authors' code."""
     names = "FedRep", "FedPer", "FedAvg+FT"
-    of_code = ", ".join(f"{name} {table1_accuracy('cifar10_100x5_authors', name, 'ablation.json')}" for name in names)
+    of_code = ", ".join(
+        f"{name} {table1_accuracy('cifar10_100x5_authors', name, 'ablation.json')}"
+        for name in names
+    )
     column = "cifar10_100x5_authors_epochs"
-    with_epochs = ", ".join(f"{name} {table1_accuracy(column, name, 'ablation.json')}" for name in names)
-    of_text = accuracies_by_column(*names, columns=(*CIFAR, "cifar10_1000x2", "cifar100_100x5_once"))
+    with_epochs = ", ".join(
+        f"{name} {table1_accuracy(column, name, 'ablation.json')}" for name in names
+    )
+    of_text = accuracies_by_column(
+        *names, columns=(*CIFAR, "cifar10_1000x2", "cifar100_100x5_once")
+    )
     return (
         f"{of_text}; CIFAR-10 (100, 5) with the options of the authors' code, 2 seeds: {of_code}; with the 5 epochs of "
         f"FedRep's script too, 1 seed: {with_epochs}"
@@ -61,19 +76,32 @@ def batches_and_steps() -> str:
 
 def final_distances() -> str:
     found = load_results("fedrep/results/figure3.json")
-    return "distance, mean of the last 20 of 200 rounds, n = 10, 100, 1,000: " + "; ".join(
-        f"{name} "
-        + ", ".join(f"{np.mean(found[f'n={n}, {name}, descent start']['final']):.2g}" for n in (10, 100, 1000))
-        for name in ("FedRep", "10GD-GD", "GD-GD")
+    return (
+        "distance, mean of the last 20 of 200 rounds, n = 10, 100, 1,000: "
+        + "; ".join(
+            f"{name} "
+            + ", ".join(
+                f"{np.mean(found[f'n={n}, {name}, descent start']['final']):.2g}"
+                for n in (10, 100, 1000)
+            )
+            for name in ("FedRep", "10GD-GD", "GD-GD")
+        )
     )
 
 
 def trials_in_order() -> str:
     found, parts = load_results("fedrep/results/figure3.json"), []
     for n in (10, 100, 1000):
-        final = [np.array(found[f"n={n}, {m}, descent start"]["final"]) for m in ("FedRep", "10GD-GD", "GD-GD")]
-        parts.append(f"{int((final[0] < final[1]).sum())} and {int((final[1] < final[2]).sum())} of 10 at n = {n:,}")
-    return "trials with FedRep ahead of 10GD-GD, and 10GD-GD of GD-GD: " + "; ".join(parts)
+        final = [
+            np.array(found[f"n={n}, {m}, descent start"]["final"])
+            for m in ("FedRep", "10GD-GD", "GD-GD")
+        ]
+        parts.append(
+            f"{int((final[0] < final[1]).sum())} and {int((final[1] < final[2]).sum())} of 10 at n = {n:,}"
+        )
+    return "trials with FedRep ahead of 10GD-GD, and 10GD-GD of GD-GD: " + "; ".join(
+        parts
+    )
 
 
 def rounds_to_levels(method: str, levels: Sequence[float], start: str = "descent") -> str:
@@ -83,13 +111,18 @@ def rounds_to_levels(method: str, levels: Sequence[float], start: str = "descent
     for n in (100, 1000):
         curve = found[f"n={n}, {method}, {start} start"]
         points = list(zip(curve["x"], curve["mean"], strict=True))
-        rounds = (next((x for x, mean in points if mean <= level), np.nan) for level in levels)
+        rounds = (
+            next((x for x, mean in points if mean <= level), np.nan) for level in levels
+        )
         parts.append(", ".join(f"{x:.0f}" for x in rounds))
     return " and ".join(parts)
 
 
 def rates_of_gd() -> str:
-    parts = [f"from the {start} start {rounds_to_levels('GD-GD', [0.1], start)}" for start in ("descent", "random")]
+    parts = [
+        f"from the {start} start {rounds_to_levels('GD-GD', [0.1], start)}"
+        for start in ("descent", "random")
+    ]
     return f"rounds of GD-GD to a distance of 0.1, n = 100 and 1,000: {'; '.join(parts)}; where it ends: the row above"
 
 
@@ -97,33 +130,51 @@ def starts_of_gd() -> str:
     found = load_results("fedrep/results/figure3.json")
     parts = []
     for n in (10, 100, 1000):
-        final = {start: found[f"n={n}, GD-GD, {start} start"]["final"] for start in ("descent", "random")}
-        cells = [f"{start} {np.mean(of):.2g} ({min(of):.2g} to {max(of):.2g})" for start, of in final.items()]
+        final = {
+            start: found[f"n={n}, GD-GD, {start} start"]["final"]
+            for start in ("descent", "random")
+        }
+        cells = [
+            f"{start} {np.mean(of):.2g} ({min(of):.2g} to {max(of):.2g})"
+            for start, of in final.items()
+        ]
         parts.append(f"n = {n:,} {', '.join(cells)}")
     return f"GD-GD's distance, mean of the last 20 of 200 rounds, by start: {'; '.join(parts)}"
 
 
 def from_random_starts() -> str:
-    (low, middle, high) = load_results("fedrep/results/figure1_random.json")["FedRep"]["final of every trial"]
+    (low, middle, high) = load_results("fedrep/results/figure1_random.json")["FedRep"][
+        "final of every trial"
+    ]
     failed = [sum(value > 1e-3 for value in trials) for trials in (low, middle, high)]
-    return "trials of 10 that do not get below an error of 1e-3, m = 5, 10, 20: " + ", ".join(map(str, failed))
+    return (
+        "trials of 10 that do not get below an error of 1e-3, m = 5, 10, 20: "
+        + ", ".join(map(str, failed))
+    )
 
 
 def new_clients_linear() -> str:
     found = load_results("fedrep/results/figure4.json")
     at_two = {name: span(row, row["x"].index(2.0)) for name, row in found.items()}
-    return "median error with 2 samples: " + ", ".join(f"{name} {value}" for name, value in at_two.items())
+    return "median error with 2 samples: " + ", ".join(
+        f"{name} {value}" for name, value in at_two.items()
+    )
 
 
 def fedsgd() -> str:
     found = load_results("fedrep/results/figure4.json")
-    at_most = ", ".join(f"{name} {span(found[name], -1)}" for name in ("FedSGD", "FedRep"))
+    at_most = ", ".join(
+        f"{name} {span(found[name], -1)}" for name in ("FedSGD", "FedRep")
+    )
     return f"median error with 20 samples: {at_most}; the zero model has 1"
 
 
 def samples_by_size() -> str:
     """Smallest batches within the bound of Theorem 1, and fewest samples in all, by d, n and k."""
-    found = {(row["d"], row["n"], row["k"]): row for row in load_results("fedrep/results/samples.json")}
+    found = {
+        (row["d"], row["n"], row["k"]): row
+        for row in load_results("fedrep/results/samples.json")
+    }
     by_d, by_n, by_k = (
         ", ".join(str(found[size]["smallest m within the bound"]) for size in sizes)
         for sizes in (
@@ -133,7 +184,10 @@ def samples_by_size() -> str:
         )
     )
     names = [f"fewest samples at step {step}" for step in ("0.25", "1")]
-    totals = [" and ".join(f"{found[d, 100, 2][name]['median']:.0f}" for name in names) for d in (20, 100, 500)]
+    totals = [
+        " and ".join(f"{found[d, 100, 2][name]['median']:.0f}" for name in names)
+        for d in (20, 100, 500)
+    ]
     return (
         f"smallest m a round from which every trial keeps (10): {by_d} for d = 20, 100, 500 (n = 10, k = 2); {by_n} "
         f"for n = 10, 100, 1,000 (d = 100, k = 2); {by_k} for k = 2, 5, 10 (d = n = 100); samples in all to a distance "
@@ -143,9 +197,17 @@ def samples_by_size() -> str:
 
 
 def head_epochs() -> str:
-    found, images = (load_results(f"fedrep/results/{name}.json") for name in ("figure5", "figure5_cifar10"))
-    ends = {name: f"{span(row, 0, '.3g')} to {span(row, -1, '.3g')}" for name, row in found.items()}
-    means = lambda row: ", ".join("diverged" if mean == "nan" else f"{mean:.1f}" for mean in row["mean"])  # noqa: E731
+    found, images = (
+        load_results(f"fedrep/results/{name}.json")
+        for name in ("figure5", "figure5_cifar10")
+    )
+    ends = {
+        name: f"{span(row, 0, '.3g')} to {span(row, -1, '.3g')}"
+        for name, row in found.items()
+    }
+    means = lambda row: ", ".join(
+        "diverged" if mean == "nan" else f"{mean:.1f}" for mean in row["mean"]
+    )
     listed = "; ".join(f"{name} {value}" for name, value in ends.items())
     on_images = {name: f"{name} {means(row)}" for name, row in images.items()}
     return (
@@ -167,9 +229,14 @@ def new_clients_images() -> str:
         ("figure6", "scikit-learn's digits, 5 trials"),
     ):
         panels = load_results(f"fedrep/results/{name}.json")
-        of_all = ", ".join(f"{m} {span(panels['all samples'][m], 30, '.3g')}" for m in ("FedRep", "FedAvg"))
+        of_all = ", ".join(
+            f"{m} {span(panels['all samples'][m], 30, '.3g')}"
+            for m in ("FedRep", "FedAvg")
+        )
         few = next(panel for panel in panels if panel != "all samples")
-        early = " and ".join(f"{panels[few][m]['mean'][5]:.1f}" for m in ("FedRep", "FedAvg"))
+        early = " and ".join(
+            f"{panels[few][m]['mean'][5]:.1f}" for m in ("FedRep", "FedAvg")
+        )
         parts.append(f"{title}: {of_all}, after 5 epochs on {few} {early}")
     return "accuracy in % after 30 epochs on all samples, " + "; ".join(parts)
 

@@ -10,7 +10,9 @@ from claim import FAILS, HOLDS, IN_PART, OTHER, PAPER, Claim
 from pages import load_results, pm
 
 
-def ratios_at(name: str, ours: str, rival: str, losses: Sequence[str], panel: int = 0) -> str:
+def ratios_at(
+    name: str, ours: str, rival: str, losses: Sequence[str], panel: int = 0
+) -> str:
     found = load_results(f"flanp/results/{name}.json")[panel]["at"][ours][rival]
     return ", ".join(f"{pm(found[loss])} at {loss}" for loss in losses)
 
@@ -30,19 +32,28 @@ def theorem_maximum(column: str) -> float:
 
 
 def table_columns(column: str) -> list[list[float]]:
-    rules = [load_results(f"flanp/results/table{number}.json")["rules"] for number in (1, 2)]
+    rules = [
+        load_results(f"flanp/results/table{number}.json")["rules"] for number in (1, 2)
+    ]
     return [row[column] for table in rules for row in table.values()]
 
 
 def table_ratios() -> str:
-    fitted = [row["0.0116"]["ratio"] for row in load_results("flanp/results/fixed_target.json").values()]
-    formatted = lambda rows: ", ".join(pm(row) for row in rows)  # noqa: E731
+    fitted = [
+        row["0.0116"]["ratio"]
+        for row in load_results("flanp/results/fixed_target.json").values()
+    ]
+    formatted = lambda rows: ", ".join(pm(row) for row in rows)
     return f"by the rules {formatted(table_columns('ratio'))}; to a fitted, fixed target {formatted(fitted)} (20 seeds)"
 
 
 def equal_speeds() -> str:
     rows = load_results("flanp/results/fixed_target.json").values()
-    values = [np.mean(row[target]["equal_speeds"]) for row in rows for target in ("0.0116", "0.02", "tightening")]
+    values = [
+        np.mean(row[target]["equal_speeds"])
+        for row in rows
+        for target in ("0.0116", "0.02", "tightening")
+    ]
     return f"FLANP takes {min(values):.2f} to {max(values):.2f} times as long in the mean of a row"
 
 
@@ -57,15 +68,21 @@ def equation_4() -> str:
 
 
 def equal_speeds_by_equation_4() -> str:
-    values = [np.mean(row["propositions_equal"]) for row in load_results("flanp/results/fixed_target.json").values()]
-    return (
-        f"by equation 4 FLANP takes {min(values):.2f} to {max(values):.2f} times as long at equal speeds; the row above"
-    )
+    values = [
+        np.mean(row["propositions_equal"])
+        for row in load_results("flanp/results/fixed_target.json").values()
+    ]
+    return f"by equation 4 FLANP takes {min(values):.2f} to {max(values):.2f} times as long at equal speeds; the row above"
 
 
 def initial_rounds() -> str:
-    short, long = (load_results(f"flanp/results/{name}.json")[0] for name in ("figure1", "figure1_full"))
-    last = lambda panel: ", ".join(f"{label} {pm(panel[key]['last'], 3)}" for label, key in BOTH)  # noqa: E731
+    short, long = (
+        load_results(f"flanp/results/{name}.json")[0]
+        for name in ("figure1", "figure1_full")
+    )
+    last = lambda panel: ", ".join(
+        f"{label} {pm(panel[key]['last'], 3)}" for label, key in BOTH
+    )
     return f"training loss after 150 rounds: {last(short)}; after 500: {last(long)}"
 
 
@@ -76,9 +93,18 @@ def wall_clock_of_figure_1() -> str:
 
 
 def exponential_speeds() -> str:
-    losses, rivals = ("0.4", "0.2"), {"fedgate": "FedGATE", "fedavg": "FedAvg", "fednova": "FedNova"}
-    over = lambda ours: [f"{label} {ratios_at('figure5_full', ours, rival, losses)}" for rival, label in rivals.items()]  # noqa: E731
-    few = {rival: flanp_speed_ups("figure5", rival)["at_end"] for rival in ("fedgate", "fednova")}
+    losses, rivals = (
+        ("0.4", "0.2"),
+        {"fedgate": "FedGATE", "fedavg": "FedAvg", "fednova": "FedNova"},
+    )
+    over = lambda ours: [
+        f"{label} {ratios_at('figure5_full', ours, rival, losses)}"
+        for rival, label in rivals.items()
+    ]
+    few = {
+        rival: flanp_speed_ups("figure5", rival)["at_end"]
+        for rival in ("fedgate", "fednova")
+    }
     return (
         f"FLANP's speed-up to losses over {'; '.join(over('flanp'))}; with the threshold by which all 20 clients take "
         f"part over {over('gentle')[-1]}; with s = 200 at the end FedGATE {pm(few['fedgate'])}, FedNova "
@@ -90,7 +116,12 @@ def k_fastest_at_the_end() -> str:
     parts = []
     for name, s in (("figure6_full", "1,200"), ("figure6", "80")):
         found = load_results(f"flanp/results/{name}.json")[1]["speed_up"]
-        parts.append(f"s = {s}: " + ", ".join(f"{k} fastest {pm(found[f'fastest{k}']['at_end'])}" for k in (5, 25)))
+        parts.append(
+            f"s = {s}: "
+            + ", ".join(
+                f"{k} fastest {pm(found[f'fastest{k}']['at_end'])}" for k in (5, 25)
+            )
+        )
     found = f"FLANP's speed-up to 1.05 times the lowest loss that both reach: {'; '.join(parts)}"
     return f"{found}; last losses: the row above"
 
@@ -99,12 +130,23 @@ BOTH = (("FLANP", "flanp"), ("FedGATE", "fedgate"))
 
 
 def saturation() -> str:
-    full, small = (load_results(f"flanp/results/{name}.json")[1] for name in ("figure6_full", "figure6"))
-    last = lambda panel: ", ".join(f"{label} {pm(panel[key]['last'], 3)}" for label, key in FASTEST)  # noqa: E731
+    full, small = (
+        load_results(f"flanp/results/{name}.json")[1]
+        for name in ("figure6_full", "figure6")
+    )
+    last = lambda panel: ", ".join(
+        f"{label} {pm(panel[key]['last'], 3)}" for label, key in FASTEST
+    )
     panels = (480, "1,200", full), (120, "80", small)
-    parts = [f"{rounds} rounds with s = {s}: {last(panel)}" for rounds, s, panel in panels]
-    lowest = ", ".join(f"{label} {pm(full[key]['lowest'], 3)}" for label, key in FASTEST[:2])
-    return f"training loss after {', after '.join(parts)}; lowest with s = 1,200: {lowest}"
+    parts = [
+        f"{rounds} rounds with s = {s}: {last(panel)}" for rounds, s, panel in panels
+    ]
+    lowest = ", ".join(
+        f"{label} {pm(full[key]['lowest'], 3)}" for label, key in FASTEST[:2]
+    )
+    return (
+        f"training loss after {', after '.join(parts)}; lowest with s = 1,200: {lowest}"
+    )
 
 
 FASTEST = (("5 fastest", "fastest5"), ("25 fastest", "fastest25"), ("FLANP", "flanp"))

@@ -11,27 +11,47 @@ from claim import FAILS, HOLDS, IN_PART, NOT_RUN, OTHER, PAPER, Claim, plural
 from pages import csv, load_results, pm, span
 
 
-def figure(number: int, dataset: str, fraction: int = 95, own: bool = False) -> pd.DataFrame:
+def figure(
+    number: int, dataset: str, fraction: int = 95, own: bool = False
+) -> pd.DataFrame:
     """Return the table of a figure, by method, for a target of 95 or 99 % of FedRep's accuracy."""
     frame = csv(f"srpfl/results/figure{number}_{dataset}.csv")
     target = frame["target"].min() if fraction == 95 else frame["target"].max()
-    kept = np.isclose(frame["target"], target, rtol=1e-9) & (frame["evaluation"].str.startswith("own") == own)
+    kept = np.isclose(frame["target"], target, rtol=1e-9) & (
+        frame["evaluation"].str.startswith("own") == own
+    )
     return frame[kept].set_index("method")
 
 
-def speed_up(number: int, method: str, fraction: int, cost: int = 0, own: bool = False, dataset: str = "digits") -> str:
+def speed_up(
+    number: int,
+    method: str,
+    fraction: int,
+    cost: int = 0,
+    own: bool = False,
+    dataset: str = "digits",
+) -> str:
     """Format the speed-up of a method over its twin, a ratio of mean times; '-' if a seed missed the target."""
     value = figure(number, dataset, fraction, own).loc[method, f"speed_up_{cost}"]
     return f"{value:.1f}" if np.isfinite(value) else "-"
 
 
-def speed_up_bounds(dataset: str, method: str, fraction: int, cost: int = 0, number: int = 3, own: bool = False) -> str:
+def speed_up_bounds(
+    dataset: str,
+    method: str,
+    fraction: int,
+    cost: int = 0,
+    number: int = 3,
+    own: bool = False,
+) -> str:
     """Format the lowest and highest speed-up consistent with evaluations after only some rounds."""
     row = figure(number, dataset, fraction, own).loc[method]
     return f"{row[f'least_speed_up_{cost}']:.1f} to {row[f'most_speed_up_{cost}']:.1f}"
 
 
-def accuracy(dataset: str, method: str, column: str = "final_accuracy", number: int = 3) -> str:
+def accuracy(
+    dataset: str, method: str, column: str = "final_accuracy", number: int = 3
+) -> str:
     """Format accuracy in %, with the standard deviation over seeds if there are several."""
     row = figure(number, dataset).loc[method]
     mean, deviation = 100 * row[column], 100 * row[f"{column}_std"]
@@ -50,7 +70,11 @@ def faster() -> str:
 
 def others() -> str:
     parts = []
-    for title, name in (("digits", "digits"), ("MNIST", "mnist"), ("CIFAR-10 (1 seed)", "cifar10")):
+    for title, name in (
+        ("digits", "digits"),
+        ("MNIST", "mnist"),
+        ("CIFAR-10 (1 seed)", "cifar10"),
+    ):
         final = figure(3, name)["final_accuracy"]
         below = int((final < final["srpfl"]).sum())
         parts.append(
@@ -64,7 +88,11 @@ def others() -> str:
 def flanp_ft_text() -> str:
     finals = "; ".join(
         f"{title} {accuracy(name, 'srpfl')} and {accuracy(name, 'flanp_fedavg_ft')}"
-        for title, name in (("digits", "digits"), ("MNIST", "mnist"), ("CIFAR-10 (1 seed)", "cifar10"))
+        for title, name in (
+            ("digits", "digits"),
+            ("MNIST", "mnist"),
+            ("CIFAR-10 (1 seed)", "cifar10"),
+        )
     )
     times = "; ".join(
         f"to {fraction} % " + " and ".join(
@@ -80,14 +108,20 @@ def mnist_480(number: int) -> str:
     """Numbers of a figure with as many images a client as in the paper's column of EMNIST."""
 
     def both(cost: int, own: bool = False) -> str:
-        return " and ".join(speed_up_bounds("mnist480", "srpfl", fraction, cost, number, own) for fraction in (95, 99))
+        return " and ".join(
+            speed_up_bounds("mnist480", "srpfl", fraction, cost, number, own)
+            for fraction in (95, 99)
+        )
 
     labels = {
         "srpfl": "SRPFL", "fedrep": "FedRep", "flanp_fedavg_ft": "FLANP-FT", "fedavg_ft": "FedAvg-FT",
         "lg_srpfl": "LG-SRPFL", "lg_fedavg": "LG-FedAvg", "hf_maml": "HF-MAML",
     }  # fmt: skip
     ran = [method for method in labels if method in figure(number, "mnist480").index]
-    final = ", ".join(f"{labels[method]} {accuracy('mnist480', method, number=number)}" for method in ran)
+    final = ", ".join(
+        f"{labels[method]} {accuracy('mnist480', method, number=number)}"
+        for method in ran
+    )
     times = ", ".join(f"C = {cost} {both(cost)}" for cost in (0, 10, 100))
     found = (
         f"SRPFL over FedRep, to 95 and 99 %: {times}; with own heads at C = 0 {both(0, own=True)}; final accuracy in "
@@ -95,7 +129,10 @@ def mnist_480(number: int) -> str:
     )
     if number == 3:
         return found
-    gains = (speed_up_bounds("mnist480", "flanp_fedavg", fraction, 0, number) for fraction in (95, 99))
+    gains = (
+        speed_up_bounds("mnist480", "flanp_fedavg", fraction, 0, number)
+        for fraction in (95, 99)
+    )
     return f"{found}; FLANP (FedAvg) over FedAvg at C = 0 {' and '.join(gains)}"
 
 
@@ -112,41 +149,67 @@ def causes_accuracies(setting: str) -> str:
 
 
 def flanp_ft_code() -> str:
-    names = ["text", "code", "double softmax", "PyTorch's start", "momentum", "double softmax and start"]
-    names += ["code without double softmax", "code without PyTorch's start", "weight decay"]
+    names = [
+        "text",
+        "code",
+        "double softmax",
+        "PyTorch's start",
+        "momentum",
+        "double softmax and start",
+    ]
+    names += [
+        "code without double softmax",
+        "code without PyTorch's start",
+        "weight decay",
+    ]
     return "accuracy in % of SRPFL and FLANP-FT after 50 rounds: " + "; ".join(
         f"{name} {causes_accuracies(name)}" for name in names
     )
 
 
-def flanp_ft_at_size(data: str, figures: Mapping[int, str], settings: Sequence[str] = ("text", "code")) -> str:
+def flanp_ft_at_size(
+    data: str, figures: Mapping[int, str], settings: Sequence[str] = ("text", "code")
+) -> str:
     """SRPFL and FLANP-FT in figures at the size of a column of the paper, by text and by code."""
     methods, found = ("srpfl", "flanp_fedavg_ft"), []
     for number, title in figures.items():
         for setting in settings:
             name = data if setting == "text" else f"{data}_code"
-            scores, targets = " and ".join(accuracy(name, method, number=number) for method in methods), []
+            scores, targets = (
+                " and ".join(accuracy(name, method, number=number) for method in methods),
+                [],
+            )
             for rows in (figure(number, name, fraction) for fraction in (95, 99)):
                 times = " and ".join(
-                    f"{one['time_0']:.3g}" if np.isfinite(one["time_0"]) else f"reached by {one['reached'] or 'none'}"
+                    f"{one['time_0']:.3g}"
+                    if np.isfinite(one["time_0"])
+                    else f"reached by {one['reached'] or 'none'}"
                     for one in (rows.loc[method] for method in methods)
                 )
                 targets.append(f"to {100 * rows.loc['srpfl', 'target']:.3g} % {times}")
             seeds = plural(figure(number, name).loc["srpfl", "runs"], "seed")
             found.append(f"{title}, {setting} {scores}, {', '.join(targets)} ({seeds})")
-    return "accuracy in % of SRPFL and FLANP-FT after 150 rounds, and times at C = 0: " + "; ".join(found)
+    return (
+        "accuracy in % of SRPFL and FLANP-FT after 150 rounds, and times at C = 0: "
+        + "; ".join(found)
+    )
 
 
 def sweep() -> str:
     """Smallest and largest mean lead of FLANP-FT over the cells of the sweep."""
     rows = csv("srpfl/results/sweep.csv")
-    last = rows[(rows["round"] == rows["round"].max()) & (rows["evaluation"] == "fine_tune")]
-    cells = last.pivot(index=["images", "classes", "seed"], columns="method", values="accuracy")
+    last = rows[
+        (rows["round"] == rows["round"].max()) & (rows["evaluation"] == "fine_tune")
+    ]
+    cells = last.pivot(
+        index=["images", "classes", "seed"], columns="method", values="accuracy"
+    )
     by_seed = (cells["flanp_fedavg"] - cells["srpfl"]).groupby(["images", "classes"])
     lead, always = by_seed.mean(), by_seed.min() > 0
     ahead = f"FLANP-FT is ahead in {always.sum()} of {len(lead)} cells with every seed"
     ends = [
-        f"{lead[end]:.1f} points with {end[0]} images of {end[1]} classes" for end in (lead.idxmin(), lead.idxmax())
+        f"{lead[end]:.1f} points with {end[0]} images of {end[1]} classes"
+        for end in (lead.idxmin(), lead.idxmax())
     ]
     return f"{ahead}, by {ends[0]} to {ends[1]}"
 
@@ -179,7 +242,10 @@ def partial_participation() -> str:
         f"{speeds} speeds, {label} {speed_up(number, method, 95)} and {speed_up(number, method, 99)}, with own {part} "
         f"{speed_up(number, method, 95, own=True)} and {speed_up(number, method, 99, own=True)}"
         for number, speeds in ((5, "fixed"), (6, "random"))
-        for method, label, part in (("srpfl", "SRPFL", "heads"), ("lg_srpfl", "LG-SRPFL", "layers"))
+        for method, label, part in (
+            ("srpfl", "SRPFL", "heads"),
+            ("lg_srpfl", "LG-SRPFL", "layers"),
+        )
     )
 
 
@@ -188,7 +254,11 @@ def no_penalty() -> str:
         f"{title} {accuracy(name, 'srpfl')} and {accuracy(name, 'fedrep')}, slowest quarter "
         f"{accuracy(name, 'srpfl', 'slowest_quarter')} and {accuracy(name, 'fedrep', 'slowest_quarter')}, worst tenth "
         f"{accuracy(name, 'srpfl', 'worst_decile')} and {accuracy(name, 'fedrep', 'worst_decile')}"
-        for title, name in (("digits", "digits"), ("MNIST", "mnist"), ("CIFAR-10 (1 seed)", "cifar10"))
+        for title, name in (
+            ("digits", "digits"),
+            ("MNIST", "mnist"),
+            ("CIFAR-10 (1 seed)", "cifar10"),
+        )
     ]
     return "final accuracy in % of SRPFL and FedRep: " + "; ".join(parts)
 
@@ -199,15 +269,26 @@ def logarithmic() -> str:
     for start in ("random", "moments"):
         found = load_results(f"srpfl/results/linear_speedup_{start}.json")
         kept = [next(row for row in found if row["num_clients"] == 128), found[-1]]
-        ratios = [np.divide(row["times"]["srpfl"][1], row["times"]["fedrep"][1]) for row in kept]
-        text = " to ".join(f"{ratio.mean():.3f} ± {ratio.std(ddof=1):.3f}" for ratio in ratios)
-        products = [ratio.mean() * np.log(row["num_clients"]) for ratio, row in zip(ratios, kept, strict=True)]
+        ratios = [
+            np.divide(row["times"]["srpfl"][1], row["times"]["fedrep"][1]) for row in kept
+        ]
+        text = " to ".join(
+            f"{ratio.mean():.3f} ± {ratio.std(ddof=1):.3f}" for ratio in ratios
+        )
+        products = [
+            ratio.mean() * np.log(row["num_clients"])
+            for ratio, row in zip(ratios, kept, strict=True)
+        ]
         text = f"{text}, times log N {products[0]:.2f} to {products[1]:.2f}"
         parts.append(f"{start} start, N = 128 to {found[-1]['num_clients']:,}: {text}")
     by_lemma = load_results("srpfl/results/linear_speedup_moments_lemma.json")
-    ratios = (np.divide(row["times"]["srpfl"][1], row["times"]["fedrep"][1]) for row in by_lemma)
+    ratios = (
+        np.divide(row["times"]["srpfl"][1], row["times"]["fedrep"][1]) for row in by_lemma
+    )
     clients = " and ".join(f"{row['num_clients']:,}" for row in by_lemma)
-    parts.append(f"with the lemma's stages, N = {clients}: {' and '.join(pm(ratio, 3) for ratio in ratios)}")
+    parts.append(
+        f"with the lemma's stages, N = {clients}: {' and '.join(pm(ratio, 3) for ratio in ratios)}"
+    )
     return "SRPFL's time over FedRep's to 1.3 times the floor, " + "; ".join(parts)
 
 
@@ -219,19 +300,30 @@ def closer_targets() -> str:
         times = next(row["times"] for row in found if row["num_clients"] == 1024)
         ratios = np.divide(times["srpfl"], times["fedrep"])
         parts.append(f"{start} start {', '.join(pm(ratio, 3) for ratio in ratios)}")
-    return "SRPFL's time over FedRep's to 2, 1.3 and 1.1 times the floor, N = 1,024: " + "; ".join(parts)
+    return (
+        "SRPFL's time over FedRep's to 2, 1.3 and 1.1 times the floor, N = 1,024: "
+        + "; ".join(parts)
+    )
 
 
 def sample_complexity() -> str:
     """Smallest batches by d and n: to contract, to a floor, and within (9)."""
-    found = {(row["d"], row["n"]): row["smallest m"] for row in load_results("srpfl/results/samples.json")}
+    found = {
+        (row["d"], row["n"]): row["smallest m"]
+        for row in load_results("srpfl/results/samples.json")
+    }
     parts = []
     for title, sizes in (
         ("d = 100 and n = 16, 64, 256, 1,024", [(100, n) for n in (16, 64, 256, 1024)]),
         ("n = 16 and d = 25, 100, 400", [(d, 16) for d in (25, 100, 400)]),
     ):
         words = ("floor below 0.5", "floor below 0.15", "within (9)")
-        parts.append(f"{title}: " + "; ".join(f"{w} {', '.join(str(found[s][w]) for s in sizes)}" for w in words))
+        parts.append(
+            f"{title}: "
+            + "; ".join(
+                f"{w} {', '.join(str(found[s][w]) for s in sizes)}" for w in words
+            )
+        )
     return f"smallest m in every trial, from a start at 0.5, with {'; with '.join(parts)}"
 
 
@@ -242,11 +334,18 @@ def contraction() -> str:
         if row["m"] != 64:
             continue
         if not row["noise"]:
-            rounds = ", ".join(f"{row[f'rounds to {target}']['mean']:.0f}" for target in ("0.2", "0.02", "0.002"))
+            rounds = ", ".join(
+                f"{row[f'rounds to {target}']['mean']:.0f}"
+                for target in ("0.2", "0.02", "0.002")
+            )
             factors = f"factor a round {span(row['factor'], form='.3f')}, sqrt(1 - a) {row[THEOREM]['mean']:.3f}"
-            parts.append(f"n = {row['n']:,}, rounds to 0.2, 0.02 and 0.002: {rounds}; {factors}")
+            parts.append(
+                f"n = {row['n']:,}, rounds to 0.2, 0.02 and 0.002: {rounds}; {factors}"
+            )
         else:
-            parts.append(f"with noise 1 and n = {row['n']:,} it ends at {span(row['end'])}")
+            parts.append(
+                f"with noise 1 and n = {row['n']:,} it ends at {span(row['end'])}"
+            )
     return "m = 64; " + "; ".join(parts)
 
 
@@ -256,16 +355,24 @@ THEOREM = "theorem's factor"
 def heterogeneity() -> str:
     """Accuracies of FLANP (FedAvg) by classes a client, with and without fine-tuning."""
     rows = csv("srpfl/results/sweep.csv")
-    last = rows[(rows["round"] == rows["round"].max()) & (rows["method"] == "flanp_fedavg")]
+    last = rows[
+        (rows["round"] == rows["round"].max()) & (rows["method"] == "flanp_fedavg")
+    ]
     parts = []
     for images, of_images in last.groupby("images"):
         scores = of_images.groupby(["evaluation", "classes"])["accuracy"]
-        few, many = (pm(scores.get_group(("global", classes)).to_list(), 1) for classes in (2, 10))
+        few, many = (
+            pm(scores.get_group(("global", classes)).to_list(), 1) for classes in (2, 10)
+        )
         parts.append(f"{few} and {many} with {images} images")
-    return "accuracy in % of FLANP (FedAvg) with 2 and 10 classes a client: " + ", ".join(parts)
+    return "accuracy in % of FLANP (FedAvg) with 2 and 10 classes a client: " + ", ".join(
+        parts
+    )
 
 
-LINEAR = tuple(f"linear_speedup_{start}.json" for start in ("random", "moments", "moments_lemma"))
+LINEAR = tuple(
+    f"linear_speedup_{start}.json" for start in ("random", "moments", "moments_lemma")
+)
 FIGURES_3 = ("figure3_digits.csv", "figure3_mnist.csv", "figure3_cifar10.csv")
 STAND_INS = (
     f"{OTHER}: digits (50 clients, 4 seeds), MNIST with 150 images instead of EMNIST (3 seeds), "

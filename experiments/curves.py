@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
-from fedjax_srp import storage
+from fedjax_srp.results import sealed_folders as storage
 
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 YELLOW, SKY, GREY = "#E69F00", "#56B4E9", "#666666"
@@ -52,13 +52,22 @@ def summary(x, trials) -> dict[str, Any]:
     x, trials = np.asarray(x), np.asarray(trials, float)
     kept = np.unique(np.linspace(0, len(x) - 1, MAX_POINTS).round().astype(int))
     x, trials = x[kept], trials[:, kept]
-    rows = {"x": x, "mean": trials.mean(0), "lowest": trials.min(0), "highest": trials.max(0)}
+    rows = {
+        "x": x,
+        "mean": trials.mean(0),
+        "lowest": trials.min(0),
+        "highest": trials.max(0),
+    }
     return {name: [rounded(value) for value in row] for name, row in rows.items()}
 
 
-def draw_summary(ax, rows: Mapping[str, Any], label: str, color: str, **style: Any) -> None:
+def draw_summary(
+    ax, rows: Mapping[str, Any], label: str, color: str, **style: Any
+) -> None:
     """Draw the result of `summary`."""
-    x, mean, low, high = (np.asarray(rows[name], float) for name in ("x", "mean", "lowest", "highest"))
+    x, mean, low, high = (
+        np.asarray(rows[name], float) for name in ("x", "mean", "lowest", "highest")
+    )
     ax.plot(x, mean, label=label, color=color, linewidth=1.8, markersize=4, **style)
     ax.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
 
@@ -91,7 +100,12 @@ def save_picture(figure: Figure, path: Path, dpi: int = 90) -> None:
     full.quantize(128, Image.Quantize.MAXCOVERAGE, kmeans=1).save(path, optimize=True)
 
 
-def save(args: argparse.Namespace, name: str, results: Mapping[str, Any], figure: Figure | None = None) -> None:
+def save(
+    args: argparse.Namespace,
+    name: str,
+    results: Mapping[str, Any],
+    figure: Figure | None = None,
+) -> None:
     """Write `name`.json to --out, and `name`.png if there is a figure."""
     args.out.mkdir(parents=True, exist_ok=True)
     facts = {"scale": args.scale, "seed": args.seed, **results}

@@ -42,14 +42,19 @@ def pm(values: Sequence[float], digits: int = 2) -> str:
 
 def span(found: Mapping[str, Any], place: int | None = None, form: str = ".2g") -> str:
     """Format mean (lowest to highest trial); `place` selects one point of a curve."""
-    parts = [found[name] if place is None else found[name][place] for name in ("mean", "lowest", "highest")]
+    parts = [
+        found[name] if place is None else found[name][place]
+        for name in ("mean", "lowest", "highest")
+    ]
     mean, low, high = (f"{value:{form}}" for value in parts)
     return f"{mean} ({low} to {high})"
 
 
 def chosen_steps(rows: pd.DataFrame) -> dict[int, float]:
     """Step size with the lowest mean training loss for each tau, among those with which every trial is finite."""
-    losses = rows.groupby(["tau", "step"])["training_loss"].agg(lambda of_trials: of_trials.mean(skipna=False))
+    losses = rows.groupby(["tau", "step"])["training_loss"].agg(
+        lambda of_trials: of_trials.mean(skipna=False)
+    )
     return {tau: of_tau.idxmin()[1] for tau, of_tau in losses.dropna().groupby("tau")}
 
 
@@ -62,13 +67,22 @@ def ends(values: Sequence[float], form: str = ".0f") -> str:
 def markdown(rows: Sequence[Sequence[Any]]) -> str:
     """Format a table in Markdown; the first row is the head."""
     head, *body = rows
-    return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in (head, ["---"] * len(head), *body))
+    return "\n".join(
+        f"| {' | '.join(map(str, cells))} |"
+        for cells in (head, ["---"] * len(head), *body)
+    )
 
 
 def wrapped(text: str) -> str:
     """Wrap a paragraph or a list item at 120 columns."""
     indent = "  " * text.startswith("- ")
-    return textwrap.fill(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(
+        text,
+        120,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def joined(*parts: Callable[[], str]) -> Callable[[], str]:
@@ -83,11 +97,17 @@ def fill_page(text: str, parts: Parts) -> str:
         ValueError: the marks of a part are missing or repeated.
     """
     for name, make in parts.items():
-        marks = re.compile(f"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL)
+        marks = re.compile(
+            f"(<!-- begin {name} -->\n).*?(<!-- end {name} -->)", re.DOTALL
+        )
         made = make()
-        text, count = marks.subn(lambda found, made=made: f"{found[1]}{made}\n{found[2]}", text)
+        text, count = marks.subn(
+            lambda found, made=made: f"{found[1]}{made}\n{found[2]}", text
+        )
         if count != 1:
-            raise ValueError(f"{name}: the page has its marks {count} times; it must have them once")
+            raise ValueError(
+                f"{name}: the page has its marks {count} times; it must have them once"
+            )
     return text
 
 

@@ -16,25 +16,34 @@ import jax
 import numpy as np
 
 import fedjax_srp as srp
-from fedjax_srp import storage
-from fedjax_srp._checks import is_ours
-from fedjax_srp.history import History
+from fedjax_srp.parts.checks import is_ours
+from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results.history import History
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "seed": {"type": int, "default": 0},
     "seeds": {"type": int, "help": "number of seeds; default: that of the scale"},
     "devices": {"type": int, "help": "default: all cores"},
     "data-dir": {"type": Path, "help": "folder with prepared data sets"},
-    "results": {"type": Path, "help": "folder of figures and tables; default: that of the runs"},
+    "results": {
+        "type": Path,
+        "help": "folder of figures and tables; default: that of the runs",
+    },
 }
 
 
-def parser(doc: str | None, scales: Iterable[str], out: str, *options: str) -> argparse.ArgumentParser:
+def parser(
+    doc: str | None, scales: Iterable[str], out: str, *options: str
+) -> argparse.ArgumentParser:
     """Return a parser with --scale, --out and these of `OPTIONS`."""
-    found = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     if scales:
         found.add_argument("--scale", choices=scales, default="cpu")
-    found.add_argument("--out", type=Path, default=Path(out), help=f"folder of the runs; default: {out}")
+    found.add_argument(
+        "--out", type=Path, default=Path(out), help=f"folder of the runs; default: {out}"
+    )
     for option in options:
         found.add_argument(f"--{option}", **OPTIONS[option])
     return found
@@ -65,10 +74,15 @@ def reported_by(command: argparse.ArgumentParser) -> Iterator[None]:
         command.error(str(error))
 
 
-def simulate_each(algorithm: srp.FederatedAlgorithm, tasks: Iterable[Any], **options: Any) -> list[History]:
+def simulate_each(
+    algorithm: srp.FederatedAlgorithm, tasks: Iterable[Any], **options: Any
+) -> list[History]:
     """Simulate an algorithm on each task, the i-th with key i, on one device."""
     options |= {"progress": False, "devices": 1}
-    return [srp.simulate(algorithm, task, key=jax.random.key(i), **options) for i, task in enumerate(tasks)]
+    return [
+        srp.simulate(algorithm, task, key=jax.random.key(i), **options)
+        for i, task in enumerate(tasks)
+    ]
 
 
 def is_finished(folder: Path, facts: Mapping[str, Any]) -> bool:
@@ -79,14 +93,23 @@ def is_finished(folder: Path, facts: Mapping[str, Any]) -> bool:
     """
     if not (folder / "summary.json").is_file():
         return False
-    known = json.loads((folder / "config.json").read_text("utf-8"))["config"].get("arguments") or {}
+    known = (
+        json.loads((folder / "config.json").read_text("utf-8"))["config"].get("arguments")
+        or {}
+    )
     if changed := [name for name, value in facts.items() if known.get(name) != value]:
-        raise ValueError(f"{folder} holds a run with other {', '.join(changed)}; give another folder, or delete it")
+        raise ValueError(
+            f"{folder} holds a run with other {', '.join(changed)}; give another folder, or delete it"
+        )
     return True
 
 
 def measure_each(
-    args: argparse.Namespace, name: str, cases: Sequence[tuple], measure: Callable[..., Any], **facts: Any
+    args: argparse.Namespace,
+    name: str,
+    cases: Sequence[tuple],
+    measure: Callable[..., Any],
+    **facts: Any,
 ) -> list[Any]:
     """Measure all cases, as JSON has them; after a kill, the cases measured with the same facts are not repeated.
 
@@ -112,7 +135,9 @@ def store(path: Path, arrays: Mapping[str, Any]) -> None:
     storage.replace({path: lambda part: np.savez_compressed(part, **arrays)})
 
 
-def keep(history: History, folder: Path, facts: Mapping[str, Any], **options: Any) -> None:
+def keep(
+    history: History, folder: Path, facts: Mapping[str, Any], **options: Any
+) -> None:
     """Save a finished run with the facts that determine it, and remove its checkpoints."""
     config = {**history.config, "seed": facts["seed"], "arguments": facts}
     dataclasses.replace(history, config=config).save(folder, **options)

@@ -6,11 +6,18 @@ from typing import TYPE_CHECKING, Any
 from fedjax_srp._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from fedjax_srp import algorithms, clocks, data, linear, methods, models, participation, theory, watch
-    from fedjax_srp.adaptation import adapt
+    from fedjax_srp import (
+        algorithms,
+        clocks,
+        data,
+        linear,
+        methods,
+        models,
+        participation,
+        theory,
+    )
     from fedjax_srp.algorithms.optimizers import SGD, optimizer
     from fedjax_srp.algorithms.training import Training
-    from fedjax_srp.backend import use_cuda_graphs
     from fedjax_srp.base import (
         ClientOutput,
         ClientTimes,
@@ -30,15 +37,18 @@ if TYPE_CHECKING:
         named_key,
         nothing,
     )
-    from fedjax_srp.compiled import cache_programs
-    from fedjax_srp.engine.cores import use_all_cores
-    from fedjax_srp.engine.evaluate import evaluate
-    from fedjax_srp.engine.simulate import simulate, simulate_seeds
-    from fedjax_srp.engine.simulation import Simulation
-    from fedjax_srp.grids.grid import grid
-    from fedjax_srp.history import History
-    from fedjax_srp.parts import Above, AtLeast, AtMost, Below, Static, part
-    from fedjax_srp.report import plots
+    from fedjax_srp.driver.adapt import adapt
+    from fedjax_srp.driver.evaluate import evaluate
+    from fedjax_srp.driver.simulate import simulate, simulate_seeds
+    from fedjax_srp.driver.simulation import Simulation
+    from fedjax_srp.lab.grids.grid import grid
+    from fedjax_srp.lab.report import plots
+    from fedjax_srp.parts.part import Above, AtLeast, AtMost, Below, Static, part
+    from fedjax_srp.results import callbacks as watch
+    from fedjax_srp.results.history import History
+    from fedjax_srp.xla.backend import use_cuda_graphs
+    from fedjax_srp.xla.cores import use_all_cores
+    from fedjax_srp.xla.disk_cache import cache_programs
 
 __all__ = [
     "SGD",
@@ -92,34 +102,55 @@ __all__ = [
 # Imported on first access: JAX, flax and optax take seconds, during which Ctrl-C would not work.
 _PARTS = ("Above", "AtLeast", "AtMost", "Below", "Static", "part")
 _BASE = (
-    *("ClientOutput", "ClientTimes", "Clock", "Cohort", "Examples", "FederatedAlgorithm", "Method"),
-    *("ParticipationPolicy", "Phase", "RoundContext", "RoundInfo", "TrainingLoss", "Uncharged", "WorkCosts"),
+    *(
+        "ClientOutput",
+        "ClientTimes",
+        "Clock",
+        "Cohort",
+        "Examples",
+        "FederatedAlgorithm",
+        "Method",
+    ),
+    *(
+        "ParticipationPolicy",
+        "Phase",
+        "RoundContext",
+        "RoundInfo",
+        "TrainingLoss",
+        "Uncharged",
+        "WorkCosts",
+    ),
     *("evaluation", "named_key", "nothing"),
 )
 _HOME = {
     **dict.fromkeys(_BASE, "base"),
-    **dict.fromkeys(_PARTS, "parts"),
+    **dict.fromkeys(_PARTS, "parts.part"),
     "SGD": "algorithms.optimizers",
-    "History": "history",
-    "Simulation": "engine.simulation",
+    "History": "results.history",
+    "Simulation": "driver.simulation",
     "Training": "algorithms.training",
-    "adapt": "adaptation",
-    "cache_programs": "compiled",
-    "evaluate": "engine.evaluate",
-    "grid": "grids.grid",
+    "adapt": "driver.adapt",
+    "cache_programs": "xla.disk_cache",
+    "evaluate": "driver.evaluate",
+    "grid": "lab.grids.grid",
     "optimizer": "algorithms.optimizers",
-    "simulate": "engine.simulate",
-    "simulate_seeds": "engine.simulate",
-    "use_all_cores": "engine.cores",
-    "use_cuda_graphs": "backend",
+    "simulate": "driver.simulate",
+    "simulate_seeds": "driver.simulate",
+    "use_all_cores": "xla.cores",
+    "use_cuda_graphs": "xla.backend",
 }
+_MODULES = {"plots": "lab.report.plots", "watch": "results.callbacks"}
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        globals()[name] = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+        globals()[name] = getattr(
+            importlib.import_module(f"{__name__}.{_HOME[name]}"), name
+        )
     elif name in __all__:
-        globals()[name] = importlib.import_module(f"{__name__}.{'report.plots' if name == 'plots' else name}")
+        globals()[name] = importlib.import_module(
+            f"{__name__}.{'report.plots' if name == 'plots' else name}"
+        )
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return globals()[name]

@@ -14,7 +14,7 @@ def main() -> int:
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_default:
         signal.signal(signal.SIGINT, _end)
-    from fedjax_srp.commands.cli import main as run
+    from fedjax_srp.lab.commands.cli import main as run
 
     if is_default:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, cast
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.parts import part, undefined
+from fedjax_srp.parts.part import part, undefined
 
 Array = jax.Array
 Key = jax.Array
@@ -38,7 +38,10 @@ ClockState = Any
 Predict = Callable[[Array], Array]
 Personalize = Callable[[Key, ServerState, ClientState, ClientData], Predict]
 
-GRADIENT_NORM, STAGE_COMPLETED = "global_grad_norm", "stage_completed"  # metrics, see `ParticipationPolicy`
+GRADIENT_NORM, STAGE_COMPLETED = (
+    "global_grad_norm",
+    "stage_completed",
+)  # metrics, see `ParticipationPolicy`
 TRAINING_LOSS = "training_loss"  # a metric of runs that record it, and a report
 NUM_EXAMPLES = "num_examples"  # a report, see `ParticipationPolicy`
 WASTED_TIME = "wasted_time"  # a metric, see `Cohort.asked`
@@ -98,22 +101,42 @@ class Participants(NamedTuple):
 class Phase(NamedTuple):
     """One pass over clients, in order: download, local work, the server's update from the mean."""
 
-    broadcast: Callable[[ServerState, RoundContext], Broadcast]  # to every participant; `nothing`: no download
-    client: Callable[[Key, Broadcast, ClientState, ClientData, RoundContext], ClientOutput]
-    server: Callable[[Key, ServerState, PyTree, RoundContext], ServerState]  # from the mean message
-    mix: Callable[[Broadcast, PyTree, Participants, RoundContext], Broadcast] | None = None  # to ONE participant
-    shown: Callable[[ClientState], PyTree] | None = None  # what the server knows of a client's state, for `mix`
+    broadcast: Callable[
+        [ServerState, RoundContext], Broadcast
+    ]  # to every participant; `nothing`: no download
+    client: Callable[
+        [Key, Broadcast, ClientState, ClientData, RoundContext], ClientOutput
+    ]
+    server: Callable[
+        [Key, ServerState, PyTree, RoundContext], ServerState
+    ]  # from the mean message
+    mix: Callable[[Broadcast, PyTree, Participants, RoundContext], Broadcast] | None = (
+        None  # to ONE participant
+    )
+    shown: Callable[[ClientState], PyTree] | None = (
+        None  # what the server knows of a client's state, for `mix`
+    )
 
-    def answer(self, broadcast: Broadcast, state: ClientState, participants: Any, context: RoundContext) -> Broadcast:
+    def answer(
+        self,
+        broadcast: Broadcast,
+        state: ClientState,
+        participants: Any,
+        context: RoundContext,
+    ) -> Broadcast:
         """The download of one participant, given all of them."""
         if self.mix is None or self.shown is None:
             return broadcast
         return self.mix(broadcast, self.shown(state), participants, context)
 
-    def download(self, server: ServerState, state: ClientState, context: RoundContext) -> Broadcast:
+    def download(
+        self, server: ServerState, state: ClientState, context: RoundContext
+    ) -> Broadcast:
         """The download of the only participant of a round."""
         shown = None if self.shown is None else self.shown(state)
-        alone = Participants(jax.tree.map(lambda leaf: leaf[None], shown), jnp.ones(1, jnp.bool_))
+        alone = Participants(
+            jax.tree.map(lambda leaf: leaf[None], shown), jnp.ones(1, jnp.bool_)
+        )
         return self.answer(self.broadcast(server, context), state, alone, context)
 
 
@@ -184,7 +207,9 @@ class FederatedAlgorithm:
         """The server's state before the first round."""
         undefined(self.init)
 
-    def init_client(self, key: Key, server: ServerState, data: ClientData, /) -> ClientState:
+    def init_client(
+        self, key: Key, server: ServerState, data: ClientData, /
+    ) -> ClientState:
         """The state of a client before its first round; `()` where nothing is personal."""
         return ()
 
@@ -193,12 +218,20 @@ class FederatedAlgorithm:
         return server
 
     def client(
-        self, key: Key, broadcast: Broadcast, state: ClientState, data: ClientData, context: RoundContext, /
+        self,
+        key: Key,
+        broadcast: Broadcast,
+        state: ClientState,
+        data: ClientData,
+        context: RoundContext,
+        /,
     ) -> ClientOutput:
         """Local work of ONE client."""
         undefined(self.client)
 
-    def server(self, key: Key, server: ServerState, mean: PyTree, context: RoundContext, /) -> ServerState:
+    def server(
+        self, key: Key, server: ServerState, mean: PyTree, context: RoundContext, /
+    ) -> ServerState:
         """The new state of the server, from the weighted mean of the messages."""
         undefined(self.server)
 
@@ -213,7 +246,13 @@ class FederatedAlgorithm:
     @property
     def round(self) -> Phase:
         """Download, local work, aggregation."""
-        return Phase(self.broadcast, self.client, self.server, self.mix, None if self.mix is None else self.shown)
+        return Phase(
+            self.broadcast,
+            self.client,
+            self.server,
+            self.mix,
+            None if self.mix is None else self.shown,
+        )
 
     @property
     def evaluations(self) -> dict[str, Personalize]:
@@ -235,11 +274,21 @@ class ClientTimes(NamedTuple):
 
     expected: Array  # known beforehand
     realised: Array  # the true times of this round
-    communication: Array | None = None  # () or (num_clients,) float: the part of both that does not grow with work
-    available: Array | None = None  # (num_clients,) bool: clients that may be selected; None: all
-    stays: Array | None = None  # (num_clients,) float: from the beginning of the round until the client leaves
-    wait: Array | None = None  # () float: delay of the round's start; part of `RoundInfo.compute_time`
-    by_work: Array | None = None  # (num_clients, units) float: `realised` for 1, 2, ... units, if they do not add up
+    communication: Array | None = (
+        None  # () or (num_clients,) float: the part of both that does not grow with work
+    )
+    available: Array | None = (
+        None  # (num_clients,) bool: clients that may be selected; None: all
+    )
+    stays: Array | None = (
+        None  # (num_clients,) float: from the beginning of the round until the client leaves
+    )
+    wait: Array | None = (
+        None  # () float: delay of the round's start; part of `RoundInfo.compute_time`
+    )
+    by_work: Array | None = (
+        None  # (num_clients, units) float: `realised` for 1, 2, ... units, if they do not add up
+    )
 
 
 class Cohort(NamedTuple):
@@ -256,7 +305,9 @@ class Cohort(NamedTuple):
     stage: Array  # () int32
     duration: Array | None = None  # () float, time units
     asked: Array | None = None  # () int32, size <= asked <= pool; None: `size`
-    next_ids: Array | None = None  # (pool,) int32, clients that begin a job after this round; None: the participants
+    next_ids: Array | None = (
+        None  # (pool,) int32, clients that begin a job after this round; None: the participants
+    )
 
 
 class RoundInfo(NamedTuple):
@@ -270,7 +321,9 @@ class RoundInfo(NamedTuple):
     global_grad_norm: Array  # () float: norm of the cohort's mean gradient at the new model; nan if not computed
     finite: Array  # () bool: the new server state has no nan or inf
     metrics: Mapping[str, Array]
-    reports: Mapping[str, Array] = {}  # (num_clients,) float each, for `update` alone, see `ParticipationPolicy`
+    reports: Mapping[
+        str, Array
+    ] = {}  # (num_clients,) float each, for `update` alone, see `ParticipationPolicy`
 
 
 @part
@@ -297,7 +350,9 @@ class ParticipationPolicy:
         """The policy's state before the first round."""
         return ()
 
-    def select(self, key: Key, state: PolicyState, times: ClientTimes, /) -> tuple[Cohort, PolicyState]:
+    def select(
+        self, key: Key, state: PolicyState, times: ClientTimes, /
+    ) -> tuple[Cohort, PolicyState]:
         """The cohort of a round, with the key of this round; the state may record the selection."""
         undefined(self.select)
 
@@ -322,7 +377,9 @@ class WorkCosts(NamedTuple):
     """
 
     operations: Array  # (num_clients,) float: of a unit of local work
-    once: Array  # (num_clients,) float: operations that do not grow with the units of work
+    once: (
+        Array  # (num_clients,) float: operations that do not grow with the units of work
+    )
     bytes_down: Array  # () float: received by a participant
     bytes_up: Array  # () float: sent by a participant
 
@@ -347,7 +404,9 @@ class Clock:
         """The clock's state before the first round."""
         return ()
 
-    def sample(self, key: Key, state: ClockState, now: Array, /) -> tuple[ClientTimes, ClockState]:
+    def sample(
+        self, key: Key, state: ClockState, now: Array, /
+    ) -> tuple[ClientTimes, ClockState]:
         """The times of one round; `now` is the simulated time so far, () float, the sum of `RoundInfo.compute_time`."""
         undefined(self.sample)
 

@@ -27,14 +27,20 @@ srp.use_all_cores()
 # busy with something else.
 
 # %%
-scores = np.array([105, 274, 392, 755, 1327, 1548, 1696, 2035, 2621, 3414, 4310.0])  # deciles, higher is faster
+scores = np.array(
+    [105, 274, 392, 755, 1327, 1548, 1696, 2035, 2621, 3414, 4310.0]
+)  # deciles, higher is faster
 rng = np.random.default_rng(0)
 speed = np.interp(rng.random(50), np.linspace(0, 1, 11), scores)
 busy = np.where(rng.random((80, 50)) < 0.1, rng.uniform(2, 5, (80, 50)), 1)
 seconds = 1500 / speed * busy * rng.lognormal(0, 0.1, (80, 50))
 
 path = Path(tempfile.mkdtemp()) / "rounds.csv"
-table = pd.DataFrame(seconds, index=pd.RangeIndex(80, name="round"), columns=pd.RangeIndex(50, name="device"))
+table = pd.DataFrame(
+    seconds,
+    index=pd.RangeIndex(80, name="round"),
+    columns=pd.RangeIndex(50, name="device"),
+)
 table.stack().rename("seconds").reset_index().to_csv(path, index=False)
 pd.read_csv(path).head(3)
 
@@ -45,11 +51,17 @@ pd.read_csv(path).head(3)
 # work; if you measured something else, give a factor, `work=`.
 
 # %%
-measured = pd.read_csv(path).pivot(index="round", columns="device", values="seconds").to_numpy()
+measured = (
+    pd.read_csv(path).pivot(index="round", columns="device", values="seconds").to_numpy()
+)
 phones = srp.clocks.Trace(measured)
-exponential = srp.clocks.Fixed(srp.clocks.Exponential(1 / measured.mean()))  # Exp with the same mean
+exponential = srp.clocks.Fixed(
+    srp.clocks.Exponential(1 / measured.mean())
+)  # Exp with the same mean
 slowest = measured.mean(axis=0).max() / measured.mean()
-print(f"phones: the slowest needs {slowest:.1f} times the mean; of 50 exponential times the largest is 4.5 times it")
+print(
+    f"phones: the slowest needs {slowest:.1f} times the mean; of 50 exponential times the largest is 4.5 times it"
+)
 
 # %% [markdown]
 # ## Does doubling pay?
@@ -64,7 +76,15 @@ rows = []
 for clock_name, clock in {"exponential": exponential, "phones": phones}.items():
     for name in ("fedrep", "srpfl"):
         method = srp.methods.get(name, dataset=data, shared=options)
-        runs = srp.simulate_seeds(method, data, clock=clock, num_rounds=40, eval_every=2, keys=keys, progress=False)
+        runs = srp.simulate_seeds(
+            method,
+            data,
+            clock=clock,
+            num_rounds=40,
+            eval_every=2,
+            keys=keys,
+            progress=False,
+        )
         for cost in (0, 10, 100):
             times = [run.time_to(0.9, communication=cost) for run in runs]
             rows.append((clock_name, f"C = {cost} s", name, np.mean(times)))

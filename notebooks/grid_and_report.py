@@ -51,7 +51,9 @@ frame = grid.to_frame()
 frame.tail(3)
 
 # %%
-last = frame[frame["round"] == 24].groupby(["method", "learning_rate"])["accuracy_fine_tune"]
+last = frame[frame["round"] == 24].groupby(["method", "learning_rate"])[
+    "accuracy_fine_tune"
+]
 last.agg(["mean", "std"]).round(3)
 
 # %% [markdown]
@@ -63,7 +65,9 @@ last.agg(["mean", "std"]).round(3)
 lines = {}
 for history in grid.histories.values():
     rate = history.config["options"]["learning_rate"]
-    lines.setdefault(f"{srp.methods.label(history.name)}, rate {rate:g}", []).append(history)
+    lines.setdefault(f"{srp.methods.label(history.name)}, rate {rate:g}", []).append(
+        history
+    )
 srp.plots.accuracy_over_time(lines)
 
 # %% [markdown]

@@ -23,7 +23,9 @@ from fedjax_srp.linear import draw_batch, orthonormalize, principal_angle_distan
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
 
 # %%
-task = srp.data.linear_task(jax.random.key(0), num_clients=256, dim=40, rank=3, noise_std=0.5)
+task = srp.data.linear_task(
+    jax.random.key(0), num_clients=256, dim=40, rank=3, noise_std=0.5
+)
 task
 
 # %% [markdown]
@@ -78,7 +80,9 @@ def client_round(b, x, y, step_size=0.15):
 
 @jax.jit
 def one_round(b, x, y):
-    return orthonormalize(jnp.mean(jax.vmap(client_round, in_axes=(None, 0, 0))(b, x, y), axis=0))
+    return orthonormalize(
+        jnp.mean(jax.vmap(client_round, in_axes=(None, 0, 0))(b, x, y), axis=0)
+    )
 
 
 # %% [markdown]
@@ -89,7 +93,9 @@ def one_round(b, x, y):
 b = orthonormalize(jax.random.normal(jax.random.key(1), (task.dim, task.rank)))
 for t in range(121):
     if t % 20 == 0:
-        print(f"round {t:3d}: distance {principal_angle_distance(b, task.representation):.3f}")
+        print(
+            f"round {t:3d}: distance {principal_angle_distance(b, task.representation):.3f}"
+        )
     b = one_round(b, x, y)
 
 # %% [markdown]
@@ -118,7 +124,9 @@ _ = ax.legend(frameon=False)
 
 # %%
 for i in (16, 64, 128, 256):
-    print(f"waiting for the {i:3d} fastest of 256 takes {theory.order_statistic_mean(i, N):.2f}")
+    print(
+        f"waiting for the {i:3d} fastest of 256 takes {theory.order_statistic_mean(i, N):.2f}"
+    )
 
 # %% [markdown]
 # The fastest 16 answer about a hundred times sooner than everybody, and the last few clients cost most of the round. So
@@ -142,15 +150,21 @@ common = {
     "progress": False,
 }
 runs = {
-    f"{n} fastest": srp.simulate_seeds(algorithm, task, participation=srp.participation.Fastest(n), **common)
+    f"{n} fastest": srp.simulate_seeds(
+        algorithm, task, participation=srp.participation.Fastest(n), **common
+    )
     for n in (16, 64, 256)
 }
 
-figure, (by_round, by_time) = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
+figure, (by_round, by_time) = plt.subplots(
+    1, 2, figsize=(9, 3.6), sharey=True, layout="constrained"
+)
 for (label, histories), color in zip(runs.items(), (GREEN, BLUE, ORANGE), strict=True):
     for history in histories:
         by_round.plot(history.round, history.metrics["distance"], color=color, alpha=0.6)
-        by_time.plot(history.elapsed(), history.metrics["distance"], color=color, alpha=0.6)
+        by_time.plot(
+            history.elapsed(), history.metrics["distance"], color=color, alpha=0.6
+        )
     by_round.plot([], [], color=color, label=label)
 by_round.set(xlabel="round", ylabel="distance", yscale="log")
 by_time.set(xlabel="simulated time (time units)", xscale="log")
@@ -190,10 +204,14 @@ figure
 floor = floors["256 fastest"]
 for factor in (2.0, 1.3, 1.1):
     slow, fast = (
-        np.mean([history.time_to(factor * floor, metric="distance") for history in runs[name]])
+        np.mean(
+            [history.time_to(factor * floor, metric="distance") for history in runs[name]]
+        )
         for name in ("FedRep", "SRPFL")
     )
-    print(f"to {factor:g} times FedRep's floor: FedRep {slow:6.1f}, SRPFL {fast:6.1f}, ratio {fast / slow:.2f}")
+    print(
+        f"to {factor:g} times FedRep's floor: FedRep {slow:6.1f}, SRPFL {fast:6.1f}, ratio {fast / slow:.2f}"
+    )
 
 # %% [markdown]
 # ## What the theory predicts
@@ -214,7 +232,9 @@ distance = float(np.mean([history.metrics["distance"][0] for history in runs["SR
 sigma_min = float(jnp.linalg.svd(task.heads, compute_uv=False)[-1] / np.sqrt(N))
 a = theory.contraction_rate(STEP, distance, sigma_min)
 initial = N * (floor / theory.fixed_point(a, 1.0)) ** 2
-print(f"a = {a:.4f}: at least {1 - np.sqrt(1 - a):.1%} closer per round; effective n0 = {initial:.2g}")
+print(
+    f"a = {a:.4f}: at least {1 - np.sqrt(1 - a):.1%} closer per round; effective n0 = {initial:.2g}"
+)
 srp.plots.contraction_over_run(runs["SRPFL"], a, initial)
 
 # %% [markdown]
@@ -226,9 +246,13 @@ srp.plots.contraction_over_run(runs["SRPFL"], a, initial)
 
 # %%
 plan = theory.schedule(a=0.02, num_clients=256, initial=1, chat=1.1)
-for n, rounds, time in zip(plan.cohort_sizes, plan.rounds_per_stage, plan.stage_times, strict=True):
+for n, rounds, time in zip(
+    plan.cohort_sizes, plan.rounds_per_stage, plan.stage_times, strict=True
+):
     print(f"n = {n:3d}: {rounds:3d} rounds of expected time {time:.3f}")
-print(f"SRPFL {plan.time:.0f}, FedRep {theory.fedrep_time(0.02, 256, 1, 1.1):.0f} time units")
+print(
+    f"SRPFL {plan.time:.0f}, FedRep {theory.fedrep_time(0.02, 256, 1, 1.1):.0f} time units"
+)
 srp.participation.Doubling(initial=1, rounds_per_stage=plan.rounds_per_stage).name
 
 # %% [markdown]
@@ -245,12 +269,28 @@ srp.participation.Doubling(initial=1, rounds_per_stage=plan.rounds_per_stage).na
 CLIENTS, FACTORS, INITIAL, SEEDS = (32, 128, 512), (2.0, 1.3), 16, 4
 times = {"FedRep": [], "SRPFL": []}  # (clients, factors, seeds)
 for n in CLIENTS:
-    many = srp.data.linear_task(jax.random.key(3), num_clients=n, dim=40, rank=3, noise_std=0.5)
-    random_start = srp.algorithms.LinearFedRep(many, step_size=STEP, samples_per_round=SAMPLES, start="random")
-    lengths = [20 + 60, *[20] * int(np.log2(n / INITIAL) - 1)]  # 60 rounds to get under way
-    common |= {"keys": jax.random.split(jax.random.key(n), SEEDS), "num_rounds": 220, "eval_every": 220}
+    many = srp.data.linear_task(
+        jax.random.key(3), num_clients=n, dim=40, rank=3, noise_std=0.5
+    )
+    random_start = srp.algorithms.LinearFedRep(
+        many, step_size=STEP, samples_per_round=SAMPLES, start="random"
+    )
+    lengths = [
+        20 + 60,
+        *[20] * int(np.log2(n / INITIAL) - 1),
+    ]  # 60 rounds to get under way
+    common |= {
+        "keys": jax.random.split(jax.random.key(n), SEEDS),
+        "num_rounds": 220,
+        "eval_every": 220,
+    }
     fedrep = srp.simulate_seeds(random_start, many, **common)
-    srpfl = srp.simulate_seeds(random_start, many, participation=srp.participation.Doubling(INITIAL, lengths), **common)
+    srpfl = srp.simulate_seeds(
+        random_start,
+        many,
+        participation=srp.participation.Doubling(INITIAL, lengths),
+        **common,
+    )
     targets = [history.metrics["distance"][-30:].mean() for history in fedrep]
     for name, histories in (("FedRep", fedrep), ("SRPFL", srpfl)):
         times[name].append([
@@ -267,8 +307,16 @@ for (name, values), color in zip(times.items(), (ORANGE, BLUE), strict=True):
     left.plot(np.repeat(CLIENTS, SEEDS), values.ravel(), ".", color=color, alpha=0.4)
 ratios = np.array(times["SRPFL"]) / np.array(times["FedRep"])
 for i, (factor, color) in enumerate(zip(FACTORS, (GREEN, GREY), strict=True)):
-    right.plot(CLIENTS, ratios[:, i].mean(axis=1), "o-", color=color, label=f"to {factor:g} times FedRep's floor")
-    right.plot(np.repeat(CLIENTS, SEEDS), ratios[:, i].ravel(), ".", color=color, alpha=0.4)
+    right.plot(
+        CLIENTS,
+        ratios[:, i].mean(axis=1),
+        "o-",
+        color=color,
+        label=f"to {factor:g} times FedRep's floor",
+    )
+    right.plot(
+        np.repeat(CLIENTS, SEEDS), ratios[:, i].ravel(), ".", color=color, alpha=0.4
+    )
 left.set(ylabel="time to 1.3 times FedRep's floor (time units)", ylim=(0, None))
 right.set(ylabel="time of SRPFL / time of FedRep", ylim=(0, None))
 for ax in (left, right):

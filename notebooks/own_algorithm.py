@@ -31,9 +31,16 @@ class MyFedBABU(srp.FederatedAlgorithm):
 
     def client(self, key, params, state, examples, context):
         body = local.fit_representation(
-            key, self.model, params.representation, params.head, examples, self.training.in_round(context)
+            key,
+            self.model,
+            params.representation,
+            params.head,
+            examples,
+            self.training.in_round(context),
         )
-        return srp.ClientOutput(body.params, weight=self.training.weight(examples), loss=body.loss)
+        return srp.ClientOutput(
+            body.params, weight=self.training.weight(examples), loss=body.loss
+        )
 
     def server(self, key, params, mean_body, context):
         return params._replace(representation=mean_body)
@@ -64,7 +71,11 @@ MyFedBABU(srp.models.MLP((8, 8), num_classes=10), srp.Training(srp.SGD(0.05), ep
 # %%
 srp.methods.register("my_fedbabu", MyFedBABU, label="my FedBABU", source="Oh et al. 2022")
 srp.methods.register(
-    "my_fedbabu_doubling", MyFedBABU, participation="doubling", twin="my_fedbabu", label="my FedBABU, doubling"
+    "my_fedbabu_doubling",
+    MyFedBABU,
+    participation="doubling",
+    twin="my_fedbabu",
+    label="my FedBABU, doubling",
 )
 
 data = srp.data.load("digits", num_clients=50, classes_per_client=3)
@@ -73,7 +84,9 @@ names = ("my_fedbabu", "my_fedbabu_doubling", "srpfl")
 methods = {name: srp.methods.get(name, dataset=data, shared=shared) for name in names}
 keys = jax.random.split(jax.random.key(0), 3)
 histories = {
-    name: srp.simulate_seeds(method, data, num_rounds=40, eval_every=4, keys=keys, progress=False)
+    name: srp.simulate_seeds(
+        method, data, num_rounds=40, eval_every=4, keys=keys, progress=False
+    )
     for name, method in methods.items()
 }
 srp.plots.accuracy_over_time([history for runs in histories.values() for history in runs])
@@ -84,8 +97,13 @@ srp.plots.accuracy_over_time([history for runs in histories.values() for history
 
 # %%
 for name, runs in histories.items():
-    times = {cost: [f"{run.time_to(0.8, communication=cost):.1f}" for run in runs] for cost in (0, 10)}
-    print(f"{name:20s} final {np.mean([run.final_accuracy for run in runs]):.3f}  {times}")
+    times = {
+        cost: [f"{run.time_to(0.8, communication=cost):.1f}" for run in runs]
+        for cost in (0, 10)
+    }
+    print(
+        f"{name:20s} final {np.mean([run.final_accuracy for run in runs]):.3f}  {times}"
+    )
 
 # %% [markdown]
 # ## What could be wrong with it
@@ -116,7 +134,14 @@ except ValueError as error:
 def equal(ours, theirs):
     """Whether two runs ended with the same accuracies, bit for bit."""
     runs = [
-        srp.simulate(algorithm, data, num_rounds=3, key=jax.random.key(0), evaluations=("global",), progress=False)
+        srp.simulate(
+            algorithm,
+            data,
+            num_rounds=3,
+            key=jax.random.key(0),
+            evaluations=("global",),
+            progress=False,
+        )
         for algorithm in (ours, theirs)
     ]
     return np.array_equal(runs[0].accuracy, runs[1].accuracy)
@@ -126,7 +151,9 @@ cut = srp.models.MLP((8, 8), num_classes=10, hidden=(16,))
 uncut = srp.models.MLP((8, 8), num_classes=10, hidden=(16,), cut=None)
 training = srp.Training(weighting="num_examples")
 {
-    "FedAvg, nothing frozen": equal(MyFedBABU(uncut), srp.algorithms.FedAvg(uncut, training)),
+    "FedAvg, nothing frozen": equal(
+        MyFedBABU(uncut), srp.algorithms.FedAvg(uncut, training)
+    ),
     "the package's FedBABU": equal(MyFedBABU(cut), srp.algorithms.FedBABU(cut, training)),
 }
 

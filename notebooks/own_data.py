@@ -26,11 +26,15 @@ srp.use_all_cores()
 
 # %%
 table = load_breast_cancer()
-inputs = ((table.data - table.data.mean(axis=0)) / table.data.std(axis=0)).astype(np.float32)
+inputs = ((table.data - table.data.mean(axis=0)) / table.data.std(axis=0)).astype(
+    np.float32
+)
 labels = table.target  # 0 malignant, 1 benign
 
 rng = np.random.default_rng(0)
-size = inputs[:, 0] + 0.5 * rng.normal(size=len(inputs))  # the radius decides, not alone, which clinic it is
+size = inputs[:, 0] + 0.5 * rng.normal(
+    size=len(inputs)
+)  # the radius decides, not alone, which clinic it is
 clinic = np.searchsorted(np.quantile(size, np.linspace(0, 1, 13)[1:-1]), size)
 is_test = rng.random(len(inputs)) < 0.3
 
@@ -91,7 +95,10 @@ layers = [
     srp.models.Layer("out", nn.Dense(2)),
 ]
 model = srp.models.Split((30,), 2, layers, name="residual")
-{name: jax.tree.map(np.shape, part) for name, part in model.init(jax.random.key(0))._asdict().items()}
+{
+    name: jax.tree.map(np.shape, part)
+    for name, part in model.init(jax.random.key(0))._asdict().items()
+}
 
 # %% [markdown]
 # ## Alone, together, or both?
@@ -104,18 +111,31 @@ sgd = srp.SGD(0.05, momentum=0.5)
 rivals = {
     "alone": algorithms.LocalOnly(model, srp.Training(sgd)),
     "one model for all": algorithms.FedAvg(model, srp.Training(sgd)),
-    "shared representation, own heads": algorithms.FedRep(model, srp.Training(sgd), head_epochs=5),
+    "shared representation, own heads": algorithms.FedRep(
+        model, srp.Training(sgd), head_epochs=5
+    ),
 }
 keys = jax.random.split(jax.random.key(1), 5)
 
 
 def compare(data):
-    options = {"num_rounds": 30, "eval_every": 30, "keys": keys, "evaluations": "all", "progress": False}
-    histories = {name: srp.simulate_seeds(algorithm, data, **options) for name, algorithm in rivals.items()}
+    options = {
+        "num_rounds": 30,
+        "eval_every": 30,
+        "keys": keys,
+        "evaluations": "all",
+        "progress": False,
+    }
+    histories = {
+        name: srp.simulate_seeds(algorithm, data, **options)
+        for name, algorithm in rivals.items()
+    }
     for name, runs in histories.items():
         final = [run.final_accuracy for run in runs]
         worst = [run.worst_decile[-1] for run in runs]
-        print(f"{name:34s} accuracy {np.mean(final):.3f} ± {np.std(final):.3f}   worst clinic {np.mean(worst):.3f}")
+        print(
+            f"{name:34s} accuracy {np.mean(final):.3f} ± {np.std(final):.3f}   worst clinic {np.mean(worst):.3f}"
+        )
     return histories
 
 
@@ -134,7 +154,10 @@ histories = compare(federation(np.where(clinic % 2, 1 - labels, labels)))
 
 # %%
 pd.DataFrame(
-    {name: np.mean([run.accuracy[-1] for run in runs], axis=0) for name, runs in histories.items()},
+    {
+        name: np.mean([run.accuracy[-1] for run in runs], axis=0)
+        for name, runs in histories.items()
+    },
     index=pd.Index(range(12), name="clinic"),
 ).assign(test_rows=data.test_counts).round(2)
 

@@ -31,9 +31,21 @@ rng, num_phones = np.random.default_rng(0), 50
 # %%
 LARGER = 1000
 scores = np.array([105, 274, 392, 755, 1327, 1548, 1696, 2035, 2621, 3414, 4310.0])
-compute = 2e9 / np.median(scores) * np.interp(rng.random(num_phones), np.linspace(0, 1, 11), scores)
-downlink, uplink = rng.lognormal(np.log(2e6), 0.8, num_phones), rng.lognormal(np.log(5e5), 0.8, num_phones)
-devices = clocks.Devices(compute / LARGER, downlink / LARGER, uplink / LARGER, jitter=clocks.LogNormal(1.0, 0.2))
+compute = (
+    2e9
+    / np.median(scores)
+    * np.interp(rng.random(num_phones), np.linspace(0, 1, 11), scores)
+)
+downlink, uplink = (
+    rng.lognormal(np.log(2e6), 0.8, num_phones),
+    rng.lognormal(np.log(5e5), 0.8, num_phones),
+)
+devices = clocks.Devices(
+    compute / LARGER,
+    downlink / LARGER,
+    uplink / LARGER,
+    jitter=clocks.LogNormal(1.0, 0.2),
+)
 
 # %% [markdown]
 # ## When are they there?
@@ -45,7 +57,8 @@ devices = clocks.Devices(compute / LARGER, downlink / LARGER, uplink / LARGER, j
 period = 7200.0
 begin = np.sort(rng.uniform(-1200, period, (num_phones, 4)), axis=1)
 end = np.minimum(
-    begin + rng.exponential(1200, begin.shape), np.column_stack([begin[:, 1:], np.full(num_phones, period)])
+    begin + rng.exponential(1200, begin.shape),
+    np.column_stack([begin[:, 1:], np.full(num_phones, period)]),
 )
 begin, end = np.maximum(begin, 0), np.maximum(end, 0)
 clock = clocks.Available(devices, clocks.Intervals(begin, end, period))
@@ -63,26 +76,41 @@ print(f"{there.sum(axis=0).mean():.0f} of {num_phones} phones are there on avera
 # %%
 answers = {
     "everybody": participation.Full(),
-    "SRPFL: 5, 10, 20, ... fastest": participation.Doubling(initial=5, rounds_per_stage=5),
+    "SRPFL: 5, 10, 20, ... fastest": participation.Doubling(
+        initial=5, rounds_per_stage=5
+    ),
     "10 at random": participation.Uniform(10),
     "first 10 of 15": participation.Fastest(10, pool=15),
     "30 seconds for 15": participation.Deadline(30.0, policy=participation.Uniform(15)),
     "Oort, 10": participation.Oort(10, step=10.0),
 }
-rounds = dict.fromkeys(answers, 60) | {"everybody": 24, "SRPFL: 5, 10, 20, ... fastest": 40}
+rounds = dict.fromkeys(answers, 60) | {
+    "everybody": 24,
+    "SRPFL: 5, 10, 20, ... fastest": 40,
+}
 data = srp.data.load("digits", num_clients=num_phones, classes_per_client=5)
 options = {"hidden": (32,), "learning_rate": 0.05, "epochs": 4, "head_epochs": 8}
 runs = {}
 for name, policy in answers.items():
     method = srp.methods.get("fedrep", dataset=data, participation=policy, **options)
-    given = {"num_rounds": rounds[name], "eval_every": 2, "key": jax.random.key(1), "progress": False}
+    given = {
+        "num_rounds": rounds[name],
+        "eval_every": 2,
+        "key": jax.random.key(1),
+        "progress": False,
+    }
     runs[name] = srp.simulate(method, data, clock=clock, **given)
 
 # %%
 figure, ax = plt.subplots(figsize=(7, 4))
 for name, run in runs.items():
     ax.plot(run.eval_elapsed() / 60, 100 * run.mean_accuracy, label=name)
-ax.set(xscale="log", xlabel="minutes", ylabel="accuracy on a phone's own test data, %", ylim=(40, 100))
+ax.set(
+    xscale="log",
+    xlabel="minutes",
+    ylabel="accuracy on a phone's own test data, %",
+    ylim=(40, 100),
+)
 ax.legend(frameon=False, fontsize=9)
 ax.spines[["top", "right"]].set_visible(False)
 figure.tight_layout()

@@ -13,7 +13,9 @@ from matplotlib import pyplot as plt
 
 import fedjax_srp as srp
 
-jax.config.update("jax_enable_x64", True)  # for the comparison with finite differences at the end
+jax.config.update(
+    "jax_enable_x64", True
+)  # for the comparison with finite differences at the end
 
 data = srp.data.load("digits", num_clients=12, classes_per_client=4)
 model = srp.models.MLP((8, 8), num_classes=10, hidden=(8,), dtype=jnp.float64)
@@ -34,11 +36,15 @@ def one_round(simulation, state):
     return simulation.step(state)
 
 
-simulation = srp.Simulation(srp.algorithms.FedAvg(model, srp.Training(srp.SGD(0.1))), data, participation=doubling)
+simulation = srp.Simulation(
+    srp.algorithms.FedAvg(model, srp.Training(srp.SGD(0.1))), data, participation=doubling
+)
 state = simulation.init(jax.random.key(0))
 for _ in range(5):
     state, info = one_round(simulation, state)
-    print(f"round {state.round}: {info.cohort_size:2d} clients, {info.compute_time:.2f} time units")
+    print(
+        f"round {state.round}: {info.cohort_size:2d} clients, {info.compute_time:.2f} time units"
+    )
 print("accuracies", simulation.score(state).round(2))
 
 # %% [markdown]
@@ -46,7 +52,9 @@ print("accuracies", simulation.score(state).round(2))
 # step size nothing is compiled again:
 
 # %%
-faster = srp.Simulation(srp.algorithms.FedAvg(model, srp.Training(srp.SGD(0.2))), data, participation=doubling)
+faster = srp.Simulation(
+    srp.algorithms.FedAvg(model, srp.Training(srp.SGD(0.2))), data, participation=doubling
+)
 state, info = one_round(faster, state)
 print(f"round {state.round}: {info.cohort_size} clients")
 
@@ -74,9 +82,13 @@ seeds_of_rates = jax.vmap(jax.vmap(curve, in_axes=(None, 0)), in_axes=(0, None))
 seconds, accuracy = jax.jit(seeds_of_rates)(rates, keys)  # (rates, seeds, rounds)
 
 figure, ax = plt.subplots(figsize=(5.6, 3.4), layout="constrained")
-for rate, runs, color in zip(rates, accuracy, ("#56B4E9", "#0072B2", "#009E73", "#D55E00"), strict=True):
+for rate, runs, color in zip(
+    rates, accuracy, ("#56B4E9", "#0072B2", "#009E73", "#D55E00"), strict=True
+):
     ax.plot(jnp.arange(1, 16), runs.mean(0), color=color, label=f"{rate:g}")
-    ax.fill_between(jnp.arange(1, 16), runs.min(0), runs.max(0), color=color, alpha=0.15, linewidth=0)
+    ax.fill_between(
+        jnp.arange(1, 16), runs.min(0), runs.max(0), color=color, alpha=0.15, linewidth=0
+    )
 ax.set(xlabel="round", ylabel="mean accuracy of the clients")
 ax.grid(alpha=0.3)
 _ = ax.legend(frameon=False, title="step size; band: lowest to highest seed")
@@ -124,8 +136,12 @@ losses = srp.data.training_loss(data, model.loss)
 
 
 def final_loss(server_step_size, reverse_mode=False):
-    algorithm = srp.algorithms.FedGATE(model, srp.Training(srp.SGD(0.1)), server_step_size=server_step_size)
-    simulation = srp.Simulation(algorithm, losses, participation=doubling, reverse_mode=reverse_mode)
+    algorithm = srp.algorithms.FedGATE(
+        model, srp.Training(srp.SGD(0.1)), server_step_size=server_step_size
+    )
+    simulation = srp.Simulation(
+        algorithm, losses, participation=doubling, reverse_mode=reverse_mode
+    )
     state = simulation.init(jax.random.key(0))
     state, _ = jax.lax.scan(lambda state, _: simulation.step(state), state, length=6)
     return jnp.mean(simulation.score(state))
@@ -135,7 +151,9 @@ forward = jax.jit(lambda gamma: (final_loss(gamma), jax.jacfwd(final_loss)(gamma
 backward = jax.jit(jax.grad(lambda gamma: final_loss(gamma, reverse_mode=True)))
 loss, slope = forward(1.0)
 difference = (forward(1.0 + 1e-6)[0] - forward(1.0 - 1e-6)[0]) / 2e-6
-print(f"loss {loss:.4f}\njacfwd      {slope:.7f}\ngrad        {backward(1.0):.7f}\ndifferences {difference:.7f}")
+print(
+    f"loss {loss:.4f}\njacfwd      {slope:.7f}\ngrad        {backward(1.0):.7f}\ndifferences {difference:.7f}"
+)
 
 # %% [markdown]
 # All three agree. With the slope at hand the step size can be learnt, here by a few steps of gradient descent on the

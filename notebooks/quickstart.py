@@ -21,12 +21,25 @@ data
 
 # %%
 names = ("srpfl", "fedrep", "flanp_fedavg", "fedavg")
-options = {"hidden": (64, 32), "learning_rate": 0.05, "epochs": 5, "initial": 5}  # each takes its own
+options = {
+    "hidden": (64, 32),
+    "learning_rate": 0.05,
+    "epochs": 5,
+    "initial": 5,
+}  # each takes its own
 methods = [srp.methods.get(name, dataset=data, shared=options) for name in names]
 clock = srp.clocks.Fixed(srp.clocks.Exponential(1.0))
 
 histories = [
-    srp.simulate(method, data, clock=clock, num_rounds=60, eval_every=2, key=jax.random.key(0), progress=False)
+    srp.simulate(
+        method,
+        data,
+        clock=clock,
+        num_rounds=60,
+        eval_every=2,
+        key=jax.random.key(0),
+        progress=False,
+    )
     for method in methods
 ]
 srp.plots.accuracy_over_time(histories)
@@ -38,7 +51,9 @@ srp.plots.accuracy_over_time(histories)
 # %%
 for history in histories:
     times = [f"{history.time_to(0.9, communication=cost):8.1f}" for cost in (0, 10, 100)]
-    print(f"{history.name:14s} final {history.final_accuracy:.3f}  time to 0.90 at C = 0, 10, 100: {' '.join(times)}")
+    print(
+        f"{history.name:14s} final {history.final_accuracy:.3f}  time to 0.90 at C = 0, 10, 100: {' '.join(times)}"
+    )
 
 # %% [markdown]
 # Does starting with the fast clients hurt the slow ones? Final accuracy by quartile of speed, fastest first:
@@ -69,7 +84,12 @@ owners = np.array_split(
     np.arange(300), np.cumsum([5, 20, 75, 100])
 )  # five clients with 5, 20, 75, 100 and 100 examples
 own_data = srp.data.from_arrays(
-    inputs, labels, inputs, labels, train_indices=owners, test_indices=np.array_split(np.arange(300, 400), 5)
+    inputs,
+    labels,
+    inputs,
+    labels,
+    train_indices=owners,
+    test_indices=np.array_split(np.arange(300, 400), 5),
 )
 model = srp.models.MLP((8,), num_classes=4, hidden=(16,))
 history = srp.simulate(
@@ -92,6 +112,11 @@ history.to_frame().tail(3)
 
 # %%
 seeds = srp.simulate_seeds(
-    methods[0], data, num_rounds=40, eval_every=2, keys=jax.random.split(jax.random.key(2), 4), progress=False
+    methods[0],
+    data,
+    num_rounds=40,
+    eval_every=2,
+    keys=jax.random.split(jax.random.key(2), 4),
+    progress=False,
 )
 srp.plots.accuracy_over_time(seeds)

@@ -6,8 +6,8 @@ import jax
 import numpy as np
 
 import fedjax_srp as srp
-from fedjax_srp.commands import cli
-from fedjax_srp.history import History
+from fedjax_srp.lab.commands import cli
+from fedjax_srp.results.history import History
 
 TINY = shlex.split(
     "run --method srpfl --dataset digits --num-clients 10 --classes-per-client 3 --max-examples 10 --hidden 8 "
@@ -22,9 +22,21 @@ HISTORY = History("srpfl", [1], [0], [5], [1.0], [True], [True], np.ones(10))
 
 
 def simulated(data, options=(), **run):
-    tiny = {"hidden": (8,), "head_epochs": 1, "fine_tune_epochs": 1, "initial": 5, "rounds_per_stage": 2}
+    tiny = {
+        "hidden": (8,),
+        "head_epochs": 1,
+        "fine_tune_epochs": 1,
+        "initial": 5,
+        "rounds_per_stage": 2,
+    }
     method = srp.methods.get("srpfl", dataset=data, **tiny, **dict(options))
-    given = {"num_rounds": 4, "eval_every": 2, "key": jax.random.key(3), "progress": False, "devices": 1}
+    given = {
+        "num_rounds": 4,
+        "eval_every": 2,
+        "key": jax.random.key(3),
+        "progress": False,
+        "devices": 1,
+    }
     return srp.simulate(method, data, **given | run)
 
 
@@ -33,4 +45,8 @@ def main(*words):
 
 
 def contents(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }

@@ -19,11 +19,16 @@ os.environ["XLA_FLAGS"] = " ".join(
     ]
 ).strip()
 
-os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")  # a tenth of the time of tracing
+os.environ.setdefault(
+    "JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0"
+)  # a tenth of the time of tracing
 
 # Cache of compiled programs. One folder a worker: its files are not written atomically.
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(
-    Path(__file__).parents[1] / ".pytest_cache" / "xla" / os.environ.get("PYTEST_XDIST_WORKER", "alone")
+    Path(__file__).parents[1]
+    / ".pytest_cache"
+    / "xla"
+    / os.environ.get("PYTEST_XDIST_WORKER", "alone")
 )
 
 import jax
@@ -31,7 +36,7 @@ import pytest
 from reference import histories
 
 import fedjax_srp as srp
-from fedjax_srp.engine import program
+from fedjax_srp.driver import programs as program
 
 gc.set_threshold(200_000, 50, 50)  # traces make many objects that stay
 jax.config.update("jax_num_cpu_devices", 4)
@@ -55,18 +60,25 @@ def pytest_collection_modifyitems(config, items):
     cases = {}
     for item in items:
         if mark := item.get_closest_marker("short"):
-            cases.setdefault((item.nodeid.split("[")[0], mark.args), []).append(item.callspec.id)
+            cases.setdefault((item.nodeid.split("[")[0], mark.args), []).append(
+                item.callspec.id
+            )
     for (test, named), ids in cases.items():
         for case in named:
             if not any(fnmatchcase(one, case) for one in ids):
-                raise pytest.UsageError(f"{test}: short({case!r}) names no case of {', '.join(ids)}")
+                raise pytest.UsageError(
+                    f"{test}: short({case!r}) names no case of {', '.join(ids)}"
+                )
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _room_for_programs():
     """Free compiled programs: each takes memory areas, Linux allows a process 65,530, and XLA crashes beyond."""
     yield
-    for free in (program._shared.cache_clear, jax.clear_caches):  # all but single operations, which most tests use
+    for free in (
+        program._shared.cache_clear,
+        jax.clear_caches,
+    ):  # all but single operations, which most tests use
         areas = Path("/proc/self/maps")
         if areas.exists() and areas.read_bytes().count(b"\n") > 15_000:
             free()
@@ -100,7 +112,12 @@ def save(tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def _registries_as_before():
     """Remove the parts that a test has registered."""
-    tables = srp.methods.RECIPES, srp.methods.POLICIES, srp.models.FACTORIES, srp.clocks.OWN
+    tables = (
+        srp.methods.RECIPES,
+        srp.methods.POLICIES,
+        srp.models.FACTORIES,
+        srp.clocks.OWN,
+    )
     before = [dict(table) for table in tables]
     yield
     for table, rows in zip(tables, before, strict=True):

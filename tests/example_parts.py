@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import pytest
 
-from fedjax_srp.parts import Above, AtLeast, AtMost, Below, Count, Leaf, Static, part
+from fedjax_srp.parts.part import Above, AtLeast, AtMost, Below, Count, Leaf, Static, part
 
 
 @part

@@ -9,13 +9,19 @@ import fedjax_srp as srp
 from fedjax_srp.base import ClientTimes
 
 NUM_CLIENTS = 100
-SHAPES = SimpleNamespace(name="shapes", example_shape=(5,), num_classes=3, num_clients=NUM_CLIENTS)
+SHAPES = SimpleNamespace(
+    name="shapes", example_shape=(5,), num_classes=3, num_clients=NUM_CLIENTS
+)
 KEY = jax.random.key(0)
 
 
 def cohort_sizes(policy, rounds):
     """Return the number of participants among 100 clients, by round."""
-    state, times, sizes = policy.init(KEY, NUM_CLIENTS), jnp.arange(1.0, 1.0 + NUM_CLIENTS), []
+    state, times, sizes = (
+        policy.init(KEY, NUM_CLIENTS),
+        jnp.arange(1.0, 1.0 + NUM_CLIENTS),
+        [],
+    )
     for t in rounds:
         state = state._replace(round=jnp.int32(t)) if hasattr(state, "round") else state
         sizes.append(int(policy.select(KEY, state, ClientTimes(times, times))[0].size))
@@ -37,6 +43,8 @@ def steps_of(optimizer):
     params = {"kernel": jnp.ones((2, 2)), "bias": jnp.ones(2)}
     state, steps = optimizer.init(params), []
     for _ in range(2):
-        updates, state = optimizer.update(jax.tree.map(jnp.ones_like, params), state, params)
+        updates, state = optimizer.update(
+            jax.tree.map(jnp.ones_like, params), state, params
+        )
         steps += [float(updates["kernel"][0, 0]), float(updates["bias"][0])]
     return steps

@@ -6,9 +6,9 @@ import jax
 import pytest
 
 import fedjax_srp as srp
-from fedjax_srp.commands import cli
-from fedjax_srp.history import History
-from fedjax_srp.report import panels, table
+from fedjax_srp.lab.commands import cli
+from fedjax_srp.lab.report import panels, table
+from fedjax_srp.results.history import History
 
 DATA = srp.data.load("digits", num_clients=8, classes_per_client=3, max_examples=10)
 WORDS = "--dataset digits --num-clients 8 --classes-per-client 3 --max-examples 10 --hidden 4 --num-rounds 4"
@@ -18,8 +18,17 @@ WORDS = "--dataset digits --num-clients 8 --classes-per-client 3 --max-examples 
 def runs():
     """FedBuff and FedAvg, four rounds each."""
     shared = {"hidden": (4,), "k": 2}
-    methods = [srp.methods.get(name, dataset=DATA, shared=shared) for name in ("fedbuff", "fedavg")]
-    options = {"num_rounds": 4, "eval_every": 2, "key": jax.random.key(0), "progress": False, "devices": 1}
+    methods = [
+        srp.methods.get(name, dataset=DATA, shared=shared)
+        for name in ("fedbuff", "fedavg")
+    ]
+    options = {
+        "num_rounds": 4,
+        "eval_every": 2,
+        "key": jax.random.key(0),
+        "progress": False,
+        "devices": 1,
+    }
     return [srp.simulate(method, DATA, **options) for method in methods]
 
 
@@ -30,7 +39,10 @@ def test_a_cost_is_refused_afterwards_and_a_folder_remembers(runs, tmp_path):
     assert fedavg.elapsed(10.0)[-1] == pytest.approx(fedavg.elapsed()[-1] + 40)
     fedbuff.save(tmp_path)
     for history in (fedbuff, History.load(tmp_path)):
-        with pytest.raises(ValueError, match=r"communication=10: rounds of 'fedbuff' overlap, .* give it to the clock"):
+        with pytest.raises(
+            ValueError,
+            match=r"communication=10: rounds of 'fedbuff' overlap, .* give it to the clock",
+        ):
             history.elapsed(10.0)
         with pytest.raises(ValueError, match="overlap"):
             history.time_to(0.5, communication=10.0)
@@ -45,15 +57,27 @@ def test_tables_and_figures_leave_refused_costs_out(runs):
     text = table.render(frame.reset_index(), table.Target(0.01, "as asked"))
     assert "rounds overlap, and a cost belongs in the clock" in text
     free, charged = panels.figure(histories, table.Target(0.01, "as asked"), (0, 10)).axes
-    curves = lambda ax: sum(not line.get_label().startswith("_") for line in ax.lines)  # noqa: E731
+    curves = lambda ax: sum(not line.get_label().startswith("_") for line in ax.lines)
     assert (curves(free), curves(charged)) == (2, 1)
     waiting_only = {"fedavg": [runs[1]]}
-    assert "overlap" not in table.render(table.comparison(waiting_only, 0.01, (0,)), table.Target(0.01, "as asked"))
+    assert "overlap" not in table.render(
+        table.comparison(waiting_only, 0.01, (0,)), table.Target(0.01, "as asked")
+    )
 
 
 @pytest.mark.long
 def test_words_of_the_command_line(tmp_path, capsys):
-    run = ["run", "--method", "fedbuff", "--k", "2", *WORDS.split(), "--no-progress", "--out", str(tmp_path / "run")]
+    run = [
+        "run",
+        "--method",
+        "fedbuff",
+        "--k",
+        "2",
+        *WORDS.split(),
+        "--no-progress",
+        "--out",
+        str(tmp_path / "run"),
+    ]
     assert cli.main([*run, "--communication", "10"], set_up_cores=False) == 2
     assert "communication=10: rounds of 'fedbuff' overlap" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

@@ -24,7 +24,9 @@ def test_every_method_has_a_cohort_for_the_number_of_compiled_clients():
     data = synthetic(rounds.CLIENTS_COMPILED, examples=10, tests=5)
     for name in rounds.FULL.methods:
         policy = srp.methods.get(name, dataset=data).participation
-        jax.eval_shape(lambda policy=policy: policy.init(jax.random.key(0), rounds.CLIENTS_COMPILED))
+        jax.eval_shape(
+            lambda policy=policy: policy.init(jax.random.key(0), rounds.CLIENTS_COMPILED)
+        )
 
 
 @pytest.mark.long
@@ -53,12 +55,18 @@ def test_quick_benchmark_measures_everything_and_writes_it(tmp_path, capsys, mon
         "working bytes, by chunk": ["1", "2"],
         "seconds per round of 2 clients, by N": ["20", "40"],
     }
-    by_cohort, by_chunk = (results["curves"][f"working bytes, by {what}"] for what in ("cohort n", "chunk"))
+    by_cohort, by_chunk = (
+        results["curves"][f"working bytes, by {what}"] for what in ("cohort n", "chunk")
+    )
     assert by_cohort["8"] < 1.2 * by_cohort["2"]
     assert by_chunk["2"] > by_chunk["1"]
     compile_seconds = dict(results["compile_seconds"])
     assert compile_seconds.pop("SRPFL round") == 0  # FedRep's program
-    for value in (*results["limits"].values(), *compile_seconds.values(), *results["memory"].values()):
+    for value in (
+        *results["limits"].values(),
+        *compile_seconds.values(),
+        *results["memory"].values(),
+    ):
         assert value > 0
     table = (tmp_path / "benchmark.txt").read_text()
     assert table == files.table(results) + "\n"
@@ -67,7 +75,9 @@ def test_quick_benchmark_measures_everything_and_writes_it(tmp_path, capsys, mon
 
 
 def test_bars_begin_at_the_ratio_1():
-    results = json.loads((Path(__file__).parents[1] / "benchmarks/results/cpu-2-cores.json").read_text())
+    results = json.loads(
+        (Path(__file__).parents[1] / "benchmarks/results/cpu-2-cores.json").read_text()
+    )
     bars = files.figure(results).axes[0].patches
     ratios = [pair["rival_over_ours"] for pair in results["pairs"][::-1]]
     assert min(ratios) < 1 < max(ratios)
@@ -90,7 +100,11 @@ def test_the_jitted_loop_computes_what_the_engine_computes(cls):
     while run.state.round < loop.round:
         run()
     for i in range(3):
-        assert_close(loop.states[i], jax.tree.map(lambda leaf, i=i: run.layout.by_id(leaf)[i], run.state.clients), 1e-5)
+        assert_close(
+            loop.states[i],
+            jax.tree.map(lambda leaf, i=i: run.layout.by_id(leaf)[i], run.state.clients),
+            1e-5,
+        )
     assert_close(loop.server, run.state.server, 1e-5)
 
 
@@ -110,7 +124,9 @@ def test_the_pytorch_loop_that_caches_features_computes_the_same():
 
 
 @pytest.mark.long
-def test_rounds_are_compared_with_rounds_that_exchange_and_copy(tmp_path, monkeypatch, capsys):
+def test_rounds_are_compared_with_rounds_that_exchange_and_copy(
+    tmp_path, monkeypatch, capsys
+):
     made = []
 
     def one_case(*sizes):
@@ -140,5 +156,7 @@ def test_a_process_is_measured_on_one_core(monkeypatch):
 
 
 def test_the_committed_results_have_every_case():
-    known = json.loads((Path(waits.__file__).parent / "results/waits-2-cores.json").read_text())
+    known = json.loads(
+        (Path(waits.__file__).parent / "results/waits-2-cores.json").read_text()
+    )
     assert list(waits.cases(6, 20, (8, 4))) == list(known["results"])

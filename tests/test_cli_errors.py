@@ -9,24 +9,51 @@ import numpy as np
 import pytest
 from command_line import DATA, HISTORY, RUN, TINY, WITH, contents, main
 
-from fedjax_srp.commands import cli
-from fedjax_srp.history import History
-from fedjax_srp.runs import folder as run_folder
+from fedjax_srp.lab.commands import cli
+from fedjax_srp.lab.runs import folder as run_folder
+from fedjax_srp.results.history import History
 
 
 @pytest.mark.parametrize(
     ("file", "message"),
     [
-        ("checkpoint/model.pt", "its checkpoint was not written by fedjax_srp; give another --out"),
-        ("checkpoint/2023/photo", "its checkpoint was not written by fedjax_srp; give another --out"),
-        ("checkpoint/.git/HEAD", "its checkpoint was not written by fedjax_srp; give another --out"),
-        ("checkpoint/arguments.json", "its checkpoint was not written by fedjax_srp; give another --out"),
-        ("checkpoint/1/arrays/x", "its checkpoint was not written by fedjax_srp; give another --out"),
-        ("checkpoint", "its checkpoint was not written by fedjax_srp; give another --out"),  # as TensorFlow's
+        (
+            "checkpoint/model.pt",
+            "its checkpoint was not written by fedjax_srp; give another --out",
+        ),
+        (
+            "checkpoint/2023/photo",
+            "its checkpoint was not written by fedjax_srp; give another --out",
+        ),
+        (
+            "checkpoint/.git/HEAD",
+            "its checkpoint was not written by fedjax_srp; give another --out",
+        ),
+        (
+            "checkpoint/arguments.json",
+            "its checkpoint was not written by fedjax_srp; give another --out",
+        ),
+        (
+            "checkpoint/1/arrays/x",
+            "its checkpoint was not written by fedjax_srp; give another --out",
+        ),
+        (
+            "checkpoint",
+            "its checkpoint was not written by fedjax_srp; give another --out",
+        ),  # as TensorFlow's
         ("models/net.py", "its models was not written by fedjax_srp; give another --out"),
-        ("config.json", "config.json is not that of a run; give another --out, or --overwrite"),
-        ("history.csv", "its history.csv was not written by fedjax_srp; give another --out, or --overwrite"),
-        ("clients.csv", "its clients.csv was not written by fedjax_srp; give another --out, or --overwrite"),
+        (
+            "config.json",
+            "config.json is not that of a run; give another --out, or --overwrite",
+        ),
+        (
+            "history.csv",
+            "its history.csv was not written by fedjax_srp; give another --out, or --overwrite",
+        ),
+        (
+            "clients.csv",
+            "its clients.csv was not written by fedjax_srp; give another --out, or --overwrite",
+        ),
     ],
 )
 def test_foreign_files_are_refused_and_kept(file, message, tmp_path, capsys):
@@ -60,11 +87,15 @@ def test_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(run_folder, "simulate", lambda **options: HISTORY)
     assert main(*TINY, "--out", tmp_path) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"fedjax-srp: error: No space left on device: '{tmp_path}'; what was written before")
+    assert error.startswith(
+        f"fedjax-srp: error: No space left on device: '{tmp_path}'; what was written before"
+    )
     assert error.count("\n") == 1
     monkeypatch.setattr(run_folder, "simulate", full)  # says no place, so none is named
     assert main(*TINY, "--out", tmp_path) == 2
-    assert capsys.readouterr().err.startswith("fedjax-srp: error: No space left on device; what was written before")
+    assert capsys.readouterr().err.startswith(
+        "fedjax-srp: error: No space left on device; what was written before"
+    )
 
 
 ERRORS = {
@@ -102,11 +133,20 @@ ERRORS = {
 
 FILES = {
     "syntax": ("def f(:", "line 1: SyntaxError"),
-    "import": ("import fedjax_srp\nimport no_such_room", "line 2: ModuleNotFoundError: No module named 'no_such_room'"),
+    "import": (
+        "import fedjax_srp\nimport no_such_room",
+        "line 2: ModuleNotFoundError: No module named 'no_such_room'",
+    ),
     "exit": ("import sys\n\nsys.exit()", "line 3: SystemExit; python "),
-    "exit with words": ("import sys\n\nsys.exit('no\\nGPU')", "line 3: SystemExit: no GPU; python "),
+    "exit with words": (
+        "import sys\n\nsys.exit('no\\nGPU')",
+        "line 3: SystemExit: no GPU; python ",
+    ),
     "call": ("def f():\n    raise TypeError('no')\n\n\nf()\n", "line 2: TypeError: no"),
-    "name": ("import fedjax_srp as srp\n\nsrp.methods.register('x', y)", "line 3: NameError: name 'y' is not defined"),
+    "name": (
+        "import fedjax_srp as srp\n\nsrp.methods.register('x', y)",
+        "line 3: NameError: name 'y' is not defined",
+    ),
 }
 
 
@@ -121,7 +161,9 @@ def test_errors_of_loaded_files_are_one_line(case, command, tmp_path, capsys):
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ERRORS, ids=lambda command: command.replace(RUN, "run"))
+@pytest.mark.parametrize(
+    "command", ERRORS, ids=lambda command: command.replace(RUN, "run")
+)
 def test_usage_errors_are_one_line(command, tmp_path, capsys):
     out = () if command.startswith(("rnu", "report")) else ("--out", tmp_path / "run")
     assert main(*shlex.split(command), *out) == 2
@@ -133,11 +175,18 @@ def test_usage_errors_are_one_line(command, tmp_path, capsys):
 
 
 def test_a_failed_start_does_not_claim_the_folder(tmp_path, capsys):
-    assert main("run", "--method", "srpfl", *DATA, "--chunk-size", 0, "--out", tmp_path) == 2
-    assert main("run", "--method", "srpfl", *DATA, "--chunk-size", -1, "--out", tmp_path) == 2
+    assert (
+        main("run", "--method", "srpfl", *DATA, "--chunk-size", 0, "--out", tmp_path) == 2
+    )
+    assert (
+        main("run", "--method", "srpfl", *DATA, "--chunk-size", -1, "--out", tmp_path)
+        == 2
+    )
     assert "chunk_size=-1" in capsys.readouterr().err
     assert main("report", tmp_path) == 2
-    assert "no finished run; give a folder that" in capsys.readouterr().err  # nothing is called started
+    assert (
+        "no finished run; give a folder that" in capsys.readouterr().err
+    )  # nothing is called started
 
 
 def test_a_folder_that_cannot_be_written_to_is_found_before_the_run(tmp_path, capsys):
@@ -160,13 +209,19 @@ def test_usage_errors_are_equal_in_a_terminal_without_unicode(capsys):
     words = [*TINY, "--seed", 1.5]
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     command = [sys.executable, "-m", "fedjax_srp", *map(str, words)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False
+    )
     assert main(*words) == 2
     assert done.stderr == capsys.readouterr().err
     assert done.stderr.startswith("fedjax-srp: error: --seed: invalid literal for int()")
 
 
-@pytest.mark.parametrize("path", ["x" * 300, "a/" + "x" * 300 + "/b", "a\0b"], ids=["long", "long folder", "nul"])
+@pytest.mark.parametrize(
+    "path",
+    ["x" * 300, "a/" + "x" * 300 + "/b", "a\0b"],
+    ids=["long", "long folder", "nul"],
+)
 @pytest.mark.parametrize(
     "words",
     [

@@ -11,11 +11,11 @@ from command_line import CLIENTS, TINY, WITH, contents, main, simulated
 from reference.small import assert_same_bits
 
 import fedjax_srp as srp
-from fedjax_srp import storage
-from fedjax_srp.engine.checkpoint import Checkpoints
-from fedjax_srp.history import History
-from fedjax_srp.runs import folder as run_folder
-from fedjax_srp.runs import options as run_options
+from fedjax_srp.driver.checkpoint import Checkpoints
+from fedjax_srp.lab.runs import folder as run_folder
+from fedjax_srp.lab.runs import options as run_options
+from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results.history import History
 
 
 @pytest.fixture(scope="module")
@@ -27,17 +27,25 @@ def finished(tmp_path_factory):
 
 
 def test_a_run_is_what_simulate_computes(finished):
-    expected, history = simulated(srp.data.load("digits", **CLIENTS), target=0.99), History.load(finished)
+    expected, history = (
+        simulated(srp.data.load("digits", **CLIENTS), target=0.99),
+        History.load(finished),
+    )
     np.testing.assert_array_equal(history.accuracy, expected.accuracy)
     np.testing.assert_array_equal(history.compute_time, expected.compute_time)
     assert history.cohort_size.tolist() == [5, 5, 10, 10]
 
 
 def test_a_log_has_the_rounds(finished):
-    rows = [json.loads(line) for line in finished.with_suffix(".jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for line in finished.with_suffix(".jsonl").read_text().splitlines()
+    ]
     history = History.load(finished)
     assert [row["elapsed"] for row in rows] == history.elapsed().tolist()
-    assert [row["accuracy_fine_tune"] for row in rows if "accuracy_fine_tune" in row] == history.mean_accuracy.tolist()
+    assert [
+        row["accuracy_fine_tune"] for row in rows if "accuracy_fine_tune" in row
+    ] == history.mean_accuracy.tolist()
 
 
 def test_the_folder_records_all_options(finished):
@@ -45,10 +53,22 @@ def test_the_folder_records_all_options(finished):
     assert sorted(path.name for path in finished.iterdir()) == names.split()
     arguments = json.loads((finished / "config.json").read_text())["config"]["arguments"]
     named = {option for group in run_options.groups().values() for option in group}
-    assert {"out", "progress", "checkpoint", "overwrite", "models", "log", "tensorboard"} <= named - set(arguments)
+    assert {
+        "out",
+        "progress",
+        "checkpoint",
+        "overwrite",
+        "models",
+        "log",
+        "tensorboard",
+    } <= named - set(arguments)
     assert arguments["seed"] == 3
     assert arguments["method"] == "srpfl"
-    read = {name for name in srp.methods.option_names("srpfl") if name != "head_layers" and "." not in name}
+    read = {
+        name
+        for name in srp.methods.option_names("srpfl")
+        if name != "head_layers" and "." not in name
+    }
     assert read <= set(arguments)  # those with a default too
     assert arguments["learning_rate"] == 0.01
     assert "inner_step_size" not in arguments
@@ -71,7 +91,17 @@ def test_a_finished_run_gets_a_summary_for_another_cost(finished, tmp_path, caps
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
     before = contents(folder)
-    words = (*TINY, "--out", folder, "--seed", 3, "--target", 0.99, "--models", "--communication")
+    words = (
+        *TINY,
+        "--out",
+        folder,
+        "--seed",
+        3,
+        "--target",
+        0.99,
+        "--models",
+        "--communication",
+    )
     assert main(*words, 10) == 0
     before = contents(folder)
     assert any(name.startswith("models") for name in before)
@@ -79,13 +109,21 @@ def test_a_finished_run_gets_a_summary_for_another_cost(finished, tmp_path, caps
     assert "communication must be finite and >= 0, got -1.0" in capsys.readouterr().err
     assert contents(folder) == before
     assert main(*words, 3) == 0
-    assert "summary and figure are now those of communication=3" in capsys.readouterr().out
+    assert (
+        "summary and figure are now those of communication=3" in capsys.readouterr().out
+    )
     after = contents(folder)
     changed = {name for name in before if before[name] != after[name]}
     assert changed == {"summary.json", "config.json", "accuracy.png"}
     assert after.keys() == before.keys()
-    summary, history = json.loads((folder / "summary.json").read_text()), History.load(folder)
-    assert (summary["communication"], summary["simulated_time"]) == (3, history.elapsed(3)[-1])
+    summary, history = (
+        json.loads((folder / "summary.json").read_text()),
+        History.load(folder),
+    )
+    assert (summary["communication"], summary["simulated_time"]) == (
+        3,
+        history.elapsed(3)[-1],
+    )
     assert history.config["arguments"]["communication"] == 3
     assert main(*words, 10) == 0  # and back
     assert {name for name in before if before[name] != contents(folder)[name]} == set()
@@ -104,10 +142,17 @@ def test_data_may_lie_elsewhere_on_another_machine(finished, tmp_path, capsys):
 def test_a_run_judged_by_validation_data_is_another_run(finished, tmp_path, capsys):
     words = (*TINY, *WITH, "--validation", 0.2, "--out")
     assert main(*words, finished) == 2
-    assert "holds another run, with validation=None where this one has 0.2; give another" in capsys.readouterr().err
+    assert (
+        "holds another run, with validation=None where this one has 0.2; give another"
+        in capsys.readouterr().err
+    )
     assert main(*words, tmp_path / "tuning") == 0
     history, plain = History.load(tmp_path / "tuning"), History.load(finished)
-    assert history.config["arguments"]["validation"] == history.config["dataset_options"]["validation"] == 0.2
+    assert (
+        history.config["arguments"]["validation"]
+        == history.config["dataset_options"]["validation"]
+        == 0.2
+    )
     assert history.config["data_checksum"] != plain.config["data_checksum"]
     assert history.test_count.tolist() == [2] * 10  # of ten training examples
     expected = simulated(srp.data.holdout(srp.data.load("digits", **CLIENTS), 0.2))
@@ -127,7 +172,9 @@ def killed_while_running(self, num_rounds, *rest):
     raise KeyboardInterrupt
 
 
-def test_a_killed_run_continues_to_the_same_bytes(finished, tmp_path, monkeypatch, capsys):
+def test_a_killed_run_continues_to_the_same_bytes(
+    finished, tmp_path, monkeypatch, capsys
+):
     words = (*TINY, *WITH, "--out", tmp_path / "run")
     with monkeypatch.context() as patch:
         patch.setattr(Checkpoints, "save", killed_while_running)
@@ -137,10 +184,14 @@ def test_a_killed_run_continues_to_the_same_bytes(finished, tmp_path, monkeypatc
     assert "continuing" in capsys.readouterr().out
     for name in ("history.csv", "clients.csv"):
         assert (tmp_path / "run" / name).read_bytes() == (finished / name).read_bytes()
-    assert [path.name for path in (tmp_path / "run" / "checkpoint").iterdir() if path.is_dir()] == ["4"]
+    assert [
+        path.name for path in (tmp_path / "run" / "checkpoint").iterdir() if path.is_dir()
+    ] == ["4"]
 
 
-def test_overwrite_replaces_the_old_result_when_the_new_one_is_finished(finished, tmp_path, monkeypatch, capsys):
+def test_overwrite_replaces_the_old_result_when_the_new_one_is_finished(
+    finished, tmp_path, monkeypatch, capsys
+):
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
     (folder / "notes.txt").write_text("mine")
@@ -150,7 +201,9 @@ def test_overwrite_replaces_the_old_result_when_the_new_one_is_finished(finished
     words = (*TINY, "--out", folder, "--seed", 4, "--overwrite")
     assert main(*words, "--chunk-size", 0) == 2  # found by simulate
     assert main(*words, "--clock", "fixd") == 2
-    assert {name: text for name, text in contents(folder).items() if "overwriting" not in name} == before
+    assert {
+        name: text for name, text in contents(folder).items() if "overwriting" not in name
+    } == before
 
     with monkeypatch.context() as patch:
         patch.setattr(Checkpoints, "save", killed_while_running)
@@ -159,7 +212,9 @@ def test_overwrite_replaces_the_old_result_when_the_new_one_is_finished(finished
     capsys.readouterr()
     assert main(*words) == 0
     assert "continuing" in capsys.readouterr().out
-    assert {path.name for path in folder.iterdir()} == {path.name for path in finished.iterdir()} | {"notes.txt"}
+    assert {path.name for path in folder.iterdir()} == {
+        path.name for path in finished.iterdir()
+    } | {"notes.txt"}
     assert History.load(folder).config["seed"] == 4
     assert storage.read_json(folder / "checkpoint" / "arguments.json")["seed"] == 4
 
@@ -168,12 +223,22 @@ def test_a_finished_run_is_made_longer(finished, tmp_path, capsys):
     folder, whole = tmp_path / "run", tmp_path / "whole"
     shutil.copytree(finished, folder)
     assert main(*TINY, *WITH, "--out", folder, "--num-rounds", 7, "--no-checkpoint") == 2
-    assert "holds this run with num_rounds=4, and no checkpoint to resume from" in capsys.readouterr().err
+    assert (
+        "holds this run with num_rounds=4, and no checkpoint to resume from"
+        in capsys.readouterr().err
+    )
     assert main(*TINY, *WITH, "--out", folder, "--num-rounds", 7, "--models") == 0
     assert "continuing" in capsys.readouterr().out
-    assert main(*TINY, *WITH, "--out", whole, "--num-rounds", 7, "--models", "--no-checkpoint") == 0
+    assert (
+        main(
+            *TINY, *WITH, "--out", whole, "--num-rounds", 7, "--models", "--no-checkpoint"
+        )
+        == 0
+    )
     assert not (whole / "checkpoint").exists()
-    assert [path.name for path in sorted((folder / "checkpoint").iterdir()) if path.is_dir()] == ["6", "7"]
+    assert [
+        path.name for path in sorted((folder / "checkpoint").iterdir()) if path.is_dir()
+    ] == ["6", "7"]
     for name in ("history.csv", "clients.csv"):
         assert (folder / name).read_bytes() == (whole / name).read_bytes()
     longer, expected = History.load(folder), History.load(whole)
@@ -184,7 +249,10 @@ def test_a_finished_run_is_made_longer(finished, tmp_path, capsys):
     before = contents(folder)
     for words, message in (
         (("--num-rounds", 5), "num_rounds=5: checkpoint_dir="),
-        (("--num-rounds", 7, "--target", 0.01), "holds 7 rounds of this run, it would end after 2; give the limits"),
+        (
+            ("--num-rounds", 7, "--target", 0.01),
+            "holds 7 rounds of this run, it would end after 2; give the limits",
+        ),
         (
             ("--num-rounds", 7, "--seed", 4),
             "another run, with seed=3 where this one has 4; give another --out, or",
@@ -194,7 +262,10 @@ def test_a_finished_run_is_made_longer(finished, tmp_path, capsys):
         assert message in capsys.readouterr().err
     (whole / "config.json").write_text("{")
     assert main(*TINY, *WITH, "--out", whole, "--num-rounds", 7) == 2
-    assert "config.json is not that of a run; give another --out, or --overwrite" in capsys.readouterr().err
+    assert (
+        "config.json is not that of a run; give another --out, or --overwrite"
+        in capsys.readouterr().err
+    )
     assert contents(folder).items() >= before.items()
 
 
@@ -202,7 +273,9 @@ def test_models_of_a_finished_run_come_from_its_checkpoint(finished, tmp_path, c
     folder = shutil.copytree(finished, tmp_path / "run")
     assert main(*TINY, *WITH, "--out", folder, "--models") == 0
     assert History.load(folder).server_state is not None
-    assert (folder / "history.csv").read_bytes() == (finished / "history.csv").read_bytes()
+    assert (folder / "history.csv").read_bytes() == (
+        finished / "history.csv"
+    ).read_bytes()
     longer = (*TINY, *WITH, "--out", folder, "--num-rounds", 5)
     assert main(*longer) == 0  # which keeps models
     assert History.load(folder).num_rounds == 5
@@ -210,7 +283,10 @@ def test_models_of_a_finished_run_come_from_its_checkpoint(finished, tmp_path, c
     shutil.rmtree(folder / "checkpoint")
     shutil.rmtree(folder / "models")
     assert main(*longer, "--models") == 2
-    assert "holds this run with no models, and no checkpoint to resume from" in capsys.readouterr().err
+    assert (
+        "holds this run with no models, and no checkpoint to resume from"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_folder_in_use_is_refused(finished, tmp_path, capsys):
@@ -219,23 +295,31 @@ def test_a_folder_in_use_is_refused(finished, tmp_path, capsys):
     assert f"out='{tmp_path}': process {os.getpid()} on " in capsys.readouterr().err
 
 
-def test_a_folder_that_another_process_creates_meanwhile_is_not_changed(finished, tmp_path, monkeypatch, capsys):
+def test_a_folder_that_another_process_creates_meanwhile_is_not_changed(
+    finished, tmp_path, monkeypatch, capsys
+):
     load = run_folder.load_data
 
     def while_loading(other_process):
-        monkeypatch.setattr(run_folder, "load_data", lambda given: (other_process(), load(given))[1])
+        monkeypatch.setattr(
+            run_folder, "load_data", lambda given: (other_process(), load(given))[1]
+        )
 
     with contextlib.ExitStack() as other:
 
         def begins():
             other.enter_context(storage.held(tmp_path / "begun", "out"))
             (tmp_path / "begun" / "checkpoint" / "2").mkdir(parents=True)
-            (tmp_path / "begun" / "checkpoint" / "2" / "state").write_text("hours of work")
+            (tmp_path / "begun" / "checkpoint" / "2" / "state").write_text(
+                "hours of work"
+            )
 
         while_loading(begins)
         assert main(*TINY, *WITH, "--out", tmp_path / "begun") == 2
         assert f"process {os.getpid()} on " in capsys.readouterr().err
-        assert (tmp_path / "begun" / "checkpoint" / "2" / "state").read_text() == "hours of work"
+        assert (
+            tmp_path / "begun" / "checkpoint" / "2" / "state"
+        ).read_text() == "hours of work"
 
     while_loading(lambda: shutil.copytree(finished, tmp_path / "ended"))
     assert main(*TINY, *WITH, "--out", tmp_path / "ended") == 0
@@ -244,7 +328,20 @@ def test_a_folder_that_another_process_creates_meanwhile_is_not_changed(finished
 
 
 def test_report_reads_the_runs(finished, tmp_path, capsys):
-    assert main("report", finished, "--out", tmp_path, "--target", 0.1, "--communications", 0, 5) == 0
+    assert (
+        main(
+            "report",
+            finished,
+            "--out",
+            tmp_path,
+            "--target",
+            0.1,
+            "--communications",
+            0,
+            5,
+        )
+        == 0
+    )
     text = capsys.readouterr().out
     assert "SRPFL" in text
     assert "time at C = 5" in text

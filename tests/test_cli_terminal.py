@@ -13,9 +13,9 @@ import pytest
 from command_line import RUN, main
 
 import fedjax_srp as srp
-from fedjax_srp import storage
-from fedjax_srp.bars import tqdm
-from fedjax_srp.commands import cli
+from fedjax_srp.lab.commands import cli
+from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results.bars import tqdm
 
 
 @pytest.mark.short("10")
@@ -24,10 +24,14 @@ def test_a_closed_pipe_is_no_error(length):
     """As in `fedjax-srp list | head`."""
     read, write = os.pipe()
     os.close(read)
-    code = f"from fedjax_srp.commands import cli, list; list.catalogue = lambda **_: 'x' * {length}; "
+    code = f"from fedjax_srp.lab.commands import cli, list; list.catalogue = lambda **_: 'x' * {length}; "
     words = [sys.executable, "-c", code + "raise SystemExit(cli.main(['list']))"]
-    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, text=True, check=False, env=buffered)
+    buffered = {
+        name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"
+    }
+    done = subprocess.run(
+        words, stdout=write, stderr=subprocess.PIPE, text=True, check=False, env=buffered
+    )
     os.close(write)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -38,15 +42,20 @@ def test_work_that_ends_with_its_reader_is_not_finished(monkeypatch, capsys):
     def print_progress(**arguments):
         raise BrokenPipeError
 
-    monkeypatch.setitem(cli.COMMANDS, "run", cli.COMMANDS["run"]._replace(run=print_progress))
+    monkeypatch.setitem(
+        cli.COMMANDS, "run", cli.COMMANDS["run"]._replace(run=print_progress)
+    )
     assert main(*RUN.split(), "--method", "fedavg") == 141
-    assert "interrupted; the same command continues from the last checkpoint" in capsys.readouterr().err
+    assert (
+        "interrupted; the same command continues from the last checkpoint"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("where", ["running", "swallowed", "compiled"])
 def test_ctrl_c_ends_the_program_in_a_second_with_one_line(where):
     """Also if a library swallows the interrupt, or while Python waits for compiled code."""
-    code = "import hashlib, os, signal, sys, time; from fedjax_srp.commands import interrupt; "
+    code = "import hashlib, os, signal, sys, time; from fedjax_srp.lab.commands import interrupt; "
     code += "signal.signal(signal.SIGINT, signal.default_int_handler); interrupt.watch('it ends'); "
     code += "print(flush=True); sys.stdin.readline()\n"
     code += {
@@ -56,7 +65,9 @@ def test_ctrl_c_ends_the_program_in_a_second_with_one_line(where):
     }[where]
     environment = os.environ | {"XLA_FLAGS": ""}
     streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen([sys.executable, "-c", code], env=environment, text=True, **streams) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=environment, text=True, **streams
+    ) as process:
         process.stdout.readline()
         process.stdin.write("\n")
         process.stdin.flush()
@@ -70,7 +81,13 @@ def test_ctrl_c_ends_the_program_in_a_second_with_one_line(where):
 def test_list_knows_everything(capsys):
     assert main("list") == 0
     text = capsys.readouterr().out
-    names = [*srp.methods.names(), *srp.data.names(), *srp.models.names(), *srp.methods.POLICIES, "own_head"]
+    names = [
+        *srp.methods.names(),
+        *srp.data.names(),
+        *srp.models.names(),
+        *srp.methods.POLICIES,
+        "own_head",
+    ]
     for name in names:
         assert name in text
     for row in srp.methods.RECIPES.values():
@@ -102,13 +119,19 @@ def test_ctrl_c_while_the_program_is_imported_is_one_line(tmp_path):
     """From the first line of the package on; C extensions turn the exception into an ImportError."""
     signalled = "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\n"
     signalled += "except KeyboardInterrupt:\n    raise ImportError('of C') from None\n"
-    program = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    program = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    )
     program += "from fedjax_srp.__main__ import main; sys.exit(main())"
     for name in ("jax", "tyro"):
         (tmp_path / f"{name}.py").write_text(signalled)
-        environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+        environment = os.environ | {
+            "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+        }
         words = [sys.executable, "-c", program, "list"]
-        done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
+        done = subprocess.run(
+            words, capture_output=True, text=True, env=environment, check=False
+        )
         assert (done.returncode, done.stderr) == (130, "\nfedjax-srp: interrupted\n")
         (tmp_path / f"{name}.py").unlink()
 
@@ -117,17 +140,17 @@ def test_ctrl_c_while_the_program_is_imported_is_one_line(tmp_path):
 @pytest.mark.parametrize("words", ["list", "--help", "run --nothing"])
 def test_closed_streams_are_no_error(words):
     command = f"{shlex.quote(sys.executable)} -m fedjax_srp {words} >&-"
-    done = subprocess.run(["bash", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(
+        ["bash", "-c", command], stderr=subprocess.PIPE, text=True, check=False
+    )
     assert done.returncode == (2 if words == "run --nothing" else 0)
     assert done.stderr.count("\n") == (1 if done.returncode else 0), done.stderr
 
 
 def test_files_do_not_take_the_place_of_closed_streams():
     """Else what libraries print would end in them, and workers would lose their pipes."""
-    code = "import os, sys; from fedjax_srp.__main__ import main; from fedjax_srp.commands import list; "
-    code += (
-        "is_null = lambda file: os.path.samestat(os.fstat(file), os.stat(os.devnull)) and os.get_inheritable(file); "
-    )
+    code = "import os, sys; from fedjax_srp.__main__ import main; from fedjax_srp.lab.commands import list; "
+    code += "is_null = lambda file: os.path.samestat(os.fstat(file), os.stat(os.devnull)) and os.get_inheritable(file); "
     code += "list.catalogue = lambda **_: sys.exit(7 if all(map(is_null, range(3))) else 8); sys.argv[1:] = ['list']; "
     command = f"{shlex.quote(sys.executable)} -c {shlex.quote(code + 'sys.exit(main())')} <&- >&- 2>&-"
     assert subprocess.run(["bash", "-c", command], check=False).returncode == 7
@@ -138,7 +161,9 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(("file", "lines"), [(io.StringIO, range(8, 13)), (Terminal, range(590, 610))])
+@pytest.mark.parametrize(
+    ("file", "lines"), [(io.StringIO, range(8, 13)), (Terminal, range(590, 610))]
+)
 def test_a_bar_in_a_file_is_written_once_a_minute(file, lines):
     written = file()
     bar = tqdm(total=600, file=written)
@@ -173,8 +198,10 @@ def test_version_and_help(capsys):
 
 def test_the_installed_program_uses_every_core_and_stops_at_ctrl_c(tmp_path):
     # What runs in the background of a shell is started with SIGINT ignored; a user's program is not.
-    code = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    code += "runpy.run_module('fedjax_srp.commands.cli', run_name='__main__')"
+    code = (
+        "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    )
+    code += "runpy.run_module('fedjax_srp.lab.commands.cli', run_name='__main__')"
     command = f"{RUN} --method fedavg --hidden 4 --num-rounds 1000000 --eval-every 2 --no-progress"
     words = [sys.executable, "-c", code, *command.split(), "--out", str(tmp_path)]
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
@@ -190,6 +217,9 @@ def test_the_installed_program_uses_every_core_and_stops_at_ctrl_c(tmp_path):
         process.kill()
     assert process.returncode == 130
     assert error.strip().splitlines()[-1].startswith("fedjax-srp: interrupted")
-    snapshot = max((path for path in tmp_path.glob("checkpoint/*") if path.name.isdigit()), key=lambda p: int(p.name))
+    snapshot = max(
+        (path for path in tmp_path.glob("checkpoint/*") if path.name.isdigit()),
+        key=lambda p: int(p.name),
+    )
     fingerprint = storage.read_json(snapshot / storage.SEAL)["facts"]["fingerprint"]
     assert fingerprint["num_devices"] == min(len(os.sched_getaffinity(0)), 10)

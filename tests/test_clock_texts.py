@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 
 import fedjax_srp as srp
-from fedjax_srp.runs import clocks as clock
+from fedjax_srp.lab.runs import clocks as clock
 
-EXPONENTIAL, DEVICES = srp.clocks.Exponential(1.0), srp.clocks.Devices(1e9, srp.clocks.LogNormal(1e6, 1.0), 1e6)
+EXPONENTIAL, DEVICES = (
+    srp.clocks.Exponential(1.0),
+    srp.clocks.Devices(1e9, srp.clocks.LogNormal(1e6, 1.0), 1e6),
+)
 COME_AND_GO = srp.clocks.Available(DEVICES, srp.clocks.DayNight(24.0, 0.5))
 CLOCKS = {  # for four clients
     "fixed:constant(3)": srp.clocks.Fixed(srp.clocks.Constant(3.0)),
@@ -15,12 +18,18 @@ CLOCKS = {  # for four clients
     "ordered:dynamic:exponential(1)": srp.clocks.Dynamic(EXPONENTIAL, ordered=True),
     "fixed:uniform(low=N, high=N)": srp.clocks.Fixed(srp.clocks.Uniform(4.0, 4.0)),
     "dynamic:exponential(1/(2*N))": srp.clocks.Dynamic(srp.clocks.Exponential(0.125)),
-    "dynamic:exponential(constant(0.5))": srp.clocks.Dynamic(srp.clocks.Exponential(srp.clocks.Constant(0.5))),
-    "random": srp.clocks.Dynamic(srp.clocks.Exponential(srp.clocks.Uniform(0.25, 1.0))),  # SRPFL, section 5
+    "dynamic:exponential(constant(0.5))": srp.clocks.Dynamic(
+        srp.clocks.Exponential(srp.clocks.Constant(0.5))
+    ),
+    "random": srp.clocks.Dynamic(
+        srp.clocks.Exponential(srp.clocks.Uniform(0.25, 1.0))
+    ),  # SRPFL, section 5
     "available(fixed(exponential(1)), markov(9, off=5))": srp.clocks.Available(
         srp.clocks.Fixed(EXPONENTIAL), srp.clocks.Markov(9.0, 5.0)
     ),
-    "failing(dynamic(exponential(1)), rate=1/N)": srp.clocks.Failing(srp.clocks.Dynamic(EXPONENTIAL), 0.25),
+    "failing(dynamic(exponential(1)), rate=1/N)": srp.clocks.Failing(
+        srp.clocks.Dynamic(EXPONENTIAL), 0.25
+    ),
     "devices(1e9, lognormal(1e6, 1), 1e6)": DEVICES,
     "failing(available(devices(1e9, lognormal(1e6, 1), 1e6), daynight(24, 0.5)), 0.1)": srp.clocks.Failing(
         COME_AND_GO, 0.1
@@ -39,11 +48,17 @@ HEADER = b"{'descr': ('<f8', "  # whose brackets end nowhere
 @pytest.mark.filterwarnings("ignore")  # as outside of pytest, where they are no errors
 @pytest.mark.parametrize(
     ("file", "content"),
-    [("times.npy", b"\x93NUMPY\x01\x00" + len(HEADER).to_bytes(2, "little") + HEADER), ("times.csv", b"")],
+    [
+        ("times.npy", b"\x93NUMPY\x01\x00" + len(HEADER).to_bytes(2, "little") + HEADER),
+        ("times.csv", b""),
+    ],
 )
 def test_a_trace_that_is_damaged_or_empty_is_refused_in_one_line(file, content, tmp_path):
     (tmp_path / file).write_bytes(content)
-    with pytest.raises(ValueError, match=rf"^clock='trace:.*{file}': not a table of numbers .*numpy.savetxt$"):
+    with pytest.raises(
+        ValueError,
+        match=rf"^clock='trace:.*{file}': not a table of numbers .*numpy.savetxt$",
+    ):
         clock.parse(f"trace:{tmp_path / file}", 2)
 
 
@@ -51,23 +66,43 @@ def test_a_trace_is_read_from_a_file(tmp_path):
     (tmp_path / "times.csv").write_text("1,2\n3,4\n")
     np.save(tmp_path / "times.npy", np.array([[1.0, 2.0], [3.0, 4.0]]))
     for name in ("times.csv", "times.npy"):
-        assert clock.parse(f"trace:{tmp_path / name}", 2) == srp.clocks.Trace(np.array([[1.0, 2.0], [3.0, 4.0]]))
+        assert clock.parse(f"trace:{tmp_path / name}", 2) == srp.clocks.Trace(
+            np.array([[1.0, 2.0], [3.0, 4.0]])
+        )
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        *[(text, "clock=.*give fixed, random") for text in ("fixed:", "fixed:open('x')", "fixed:constant(M)")],
+        *[
+            (text, "clock=.*give fixed, random")
+            for text in ("fixed:", "fixed:open('x')", "fixed:constant(M)")
+        ],
         ("fixed:constant(1/0)", "clock=.*give fixed, random"),
         ("fixed:3", "distribution=3 must be a Distribution; give one of srp.clocks"),
-        ("available", r"clock='available': not understood \(missing .*\); give available\(...\), see"),
-        ("failing(fixed(constant(1)), rate=0.1, rate=0.2)", r"not understood \(rate is given twice\); give"),
-        ("fixed:exponential(rate=1, rate=2)", r"not understood \(rate is given twice\); give"),
+        (
+            "available",
+            r"clock='available': not understood \(missing .*\); give available\(...\), see",
+        ),
+        (
+            "failing(fixed(constant(1)), rate=0.1, rate=0.2)",
+            r"not understood \(rate is given twice\); give",
+        ),
+        (
+            "fixed:exponential(rate=1, rate=2)",
+            r"not understood \(rate is given twice\); give",
+        ),
         ("fixed:exponential(1, **N)", r"not understood \('\*\*N' is unknown\); give"),
         ("failing(3, 0.1)", "clock=3 must be a Clock"),
         ("availabel(1)", r"unknown clock 'availabel\(1\)' \(did you mean available\?\)"),
-        ("ordered:fixd", r"unknown clock 'fixd'.*; srp.clocks.register, in a file for --load, adds one of your own$"),
-        ("ordered:trace:times.csv", r"clock='ordered:trace:times.csv': a trace says who is slow; sort"),
+        (
+            "ordered:fixd",
+            r"unknown clock 'fixd'.*; srp.clocks.register, in a file for --load, adds one of your own$",
+        ),
+        (
+            "ordered:trace:times.csv",
+            r"clock='ordered:trace:times.csv': a trace says who is slow; sort",
+        ),
     ],
 )
 def test_invalid_clocks_are_refused(text, message):

@@ -32,7 +32,11 @@ class Room(NamedTuple):
 def table(heading):
     """Return the cells of the first table below a heading."""
     section = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in section.splitlines()
+        if line[:1] == "|"
+    ]
     assert len(rows) > 2, heading
     return rows[2:]
 
@@ -42,11 +46,17 @@ def quoted(cell):
 
 
 def rooms():
-    return {next(iter(quoted(name))): Room(int(floor), quoted(may)) for floor, name, _, may in table("Rooms")}
+    return {
+        next(iter(quoted(name))): Room(int(floor), quoted(may))
+        for floor, name, _, may in table("Rooms")
+    }
 
 
 def lazy_imports():
-    return {next(iter(quoted(file))): quoted(targets) for file, targets, _ in table("Imports inside functions")}
+    return {
+        next(iter(quoted(file))): quoted(targets)
+        for file, targets, _ in table("Imports inside functions")
+    }
 
 
 # The code.
@@ -70,7 +80,9 @@ def import_nodes(node, kind="run") -> Iterator[tuple[str, ast.Import | ast.Impor
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
         kind = "lazy"
     for child in ast.iter_child_nodes(node):
-        yield from import_nodes(child, "types" if is_for_types and child in node.body else kind)
+        yield from import_nodes(
+            child, "types" if is_for_types and child in node.body else kind
+        )
 
 
 @functools.cache
@@ -80,7 +92,11 @@ def bound(module):
     for node in ast.parse(modules()[module].read_text()).body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             names |= {alias.asname or alias.name for alias in node.names}
-        names |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+        names |= {
+            part.id
+            for part in ast.walk(node)
+            if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
+        }
         names.add(getattr(node, "name", ""))
     return names
 
@@ -98,7 +114,9 @@ def targets(importer, node):
             found.add(submodule)
         # A name that a folder defines itself is imported from its `__init__`, except by files of that folder.
         is_inside = f"{importer}.".startswith(f"{node.module}.")
-        if submodule not in modules() or (alias.name in bound(node.module) and not is_inside):
+        if submodule not in modules() or (
+            alias.name in bound(node.module) and not is_inside
+        ):
             found.add(node.module)
     return found
 
@@ -109,7 +127,9 @@ def imports(module):
     found = {"run": set(), "lazy": set(), "types": set()}
     for kind, node in import_nodes(ast.parse(modules()[module].read_text())):
         found[kind] |= targets(module, node)
-    assert all(target in modules() for of_kind in found.values() for target in of_kind), module
+    assert all(target in modules() for of_kind in found.values() for target in of_kind), (
+        module
+    )
     return found
 
 
@@ -127,11 +147,18 @@ def code_lines(source):
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import | ast.ImportFrom):
             documented.update(range(node.lineno + 1, node.end_lineno + 1))
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(
-            node
-        ):
+        if isinstance(
+            node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        ) and ast.get_docstring(node):
             documented.update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
-    silent = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    silent = {
+        tokenize.COMMENT,
+        tokenize.NL,
+        tokenize.NEWLINE,
+        tokenize.INDENT,
+        tokenize.DEDENT,
+        tokenize.ENDMARKER,
+    }
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in silent:
             lines.update(range(token.start[0], token.end[0] + 1))
@@ -146,7 +173,11 @@ def test_the_page_lists_every_room_and_no_other():
 
 
 def test_files_named_where_a_change_goes_exist():
-    named = {name for row in table("Where a change goes") for name in re.findall(r"`([\w/]+\.py)`", row[1])}
+    named = {
+        name
+        for row in table("Where a change goes")
+        for name in re.findall(r"`([\w/]+\.py)`", row[1])
+    }
     assert len(named) > 10
     assert [name for name in named if not (PACKAGE / name).is_file()] == []
 
@@ -154,7 +185,9 @@ def test_files_named_where_a_change_goes_exist():
 def test_rooms_import_from_lower_floors_only():
     for name, room in rooms().items():
         for other in room.may_import:
-            assert rooms()[other].floor < room.floor, f"{name} (floor {room.floor}) may not import {other}"
+            assert rooms()[other].floor < room.floor, (
+                f"{name} (floor {room.floor}) may not import {other}"
+            )
 
 
 @pytest.mark.parametrize("kind", ["run", "types"])
@@ -169,12 +202,20 @@ def test_files_import_from_allowed_rooms_only(kind):
 
 
 def test_there_are_no_import_cycles():
-    order = list(graphlib.TopologicalSorter({module: imports(module)["run"] for module in modules()}).static_order())
+    order = list(
+        graphlib.TopologicalSorter(
+            {module: imports(module)["run"] for module in modules()}
+        ).static_order()
+    )
     assert len(order) == len(modules())
 
 
 def test_imports_inside_functions_are_those_of_the_page():
-    found = {short(m): frozenset(map(short, imports(m)["lazy"])) for m in modules() if imports(m)["lazy"]}
+    found = {
+        short(m): frozenset(map(short, imports(m)["lazy"]))
+        for m in modules()
+        if imports(m)["lazy"]
+    }
     assert found == lazy_imports()
 
 
@@ -188,12 +229,19 @@ def test_imports_are_absolute():
 
 
 def test_no_file_is_longer_than_its_budget():
-    found = {short(module): len(path.read_text().splitlines()) for module, path in modules().items()}
+    found = {
+        short(module): len(path.read_text().splitlines())
+        for module, path in modules().items()
+    }
     assert not {name: n for name, n in found.items() if n > MAX_LINES}
 
 
 def test_algorithms_keep_their_budget_of_code():
-    files = [path for path in (PACKAGE / "algorithms").glob("*.py") if path.stem not in NO_ALGORITHMS]
+    files = [
+        path
+        for path in (PACKAGE / "algorithms").glob("*.py")
+        if path.stem not in NO_ALGORITHMS
+    ]
     found = {f"algorithms.{path.stem}": code_lines(path.read_text()) for path in files}
     assert not {name: n for name, n in found.items() if n > MAX_CODE_LINES}
 
@@ -210,19 +258,37 @@ def test_code_lines_leave_out_comments_and_docstrings():
 def test_kinds_of_imports():
     at_module = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import a\nelse:\n    import b\n"
     nested = "try:\n    import c\nfinally:\n    pass\nclass K:\n    import d\n    def f(self):\n        import e\n"
-    found = {ast.unparse(node).split()[1]: kind for kind, node in import_nodes(ast.parse(at_module + nested))}
-    assert found == {"typing": "run", "a": "types", "b": "run", "c": "run", "d": "run", "e": "lazy"}
+    found = {
+        ast.unparse(node).split()[1]: kind
+        for kind, node in import_nodes(ast.parse(at_module + nested))
+    }
+    assert found == {
+        "typing": "run",
+        "a": "types",
+        "b": "run",
+        "c": "run",
+        "d": "run",
+        "e": "lazy",
+    }
 
 
 def test_targets_of_imports():
     def of(importer, line):
-        return {short(target) for target in targets(f"{TOP}.{importer}", ast.parse(line).body[0])}
+        return {
+            short(target)
+            for target in targets(f"{TOP}.{importer}", ast.parse(line).body[0])
+        }
 
-    assert of("engine.prepare", "from fedjax_srp.data import holdout") == {"data", "data.holdout"}
+    assert of("engine.prepare", "from fedjax_srp.data import holdout") == {
+        "data",
+        "data.holdout",
+    }
     assert of("engine.prepare", "from fedjax_srp.clocks import fixed") == {"clocks.fixed"}
     assert of("clocks.dynamic", "from fedjax_srp.clocks import fixed") == {"clocks.fixed"}
-    assert of("clocks.dynamic", "from fedjax_srp.clocks import trace_of_nothing") == {"clocks"}
-    assert of("history", "from fedjax_srp.report import plots") == {"report.plots"}
+    assert of("clocks.dynamic", "from fedjax_srp.clocks import trace_of_nothing") == {
+        "clocks"
+    }
+    assert of("history", "from fedjax_srp.lab.report import plots") == {"report.plots"}
     assert of("methods.build", "from fedjax_srp import models") == {"models"}
     assert of("methods.build", "from fedjax_srp import __version__") == {TOP}
     assert of("methods.build", "import fedjax_srp as srp") == {TOP}

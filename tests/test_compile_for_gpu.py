@@ -64,17 +64,36 @@ def test_bytes_of_kernels_by_loop():
 
 @pytest.mark.skipif(HAS_PLUGIN, reason="there is a compiler for CUDA")
 def test_without_a_compiler_the_command_names_the_packages_to_install():
-    with pytest.raises(SystemExit, match=r"^no compiler for CUDA .*; pip install --no-deps jax-cuda\d+-plugin==0"):
+    with pytest.raises(
+        SystemExit,
+        match=r"^no compiler for CUDA .*; pip install --no-deps jax-cuda\d+-plugin==0",
+    ):
         compile_for_gpu.main(["--clients", "10"])
 
 
-@pytest.mark.skipif(not HAS_PLUGIN, reason="there is no compiler for CUDA: jax-cuda12-plugin and -pjrt, or cuda13")
+@pytest.mark.skipif(
+    not HAS_PLUGIN,
+    reason="there is no compiler for CUDA: jax-cuda12-plugin and -pjrt, or cuda13",
+)
 def test_a_step_reads_and_writes_the_weights_that_it_trains(tmp_path):
-    command = [sys.executable, str(ROOT / "benchmarks/compile_for_gpu.py"), "--clients", "20", "--chunk", "8"]
+    command = [
+        sys.executable,
+        str(ROOT / "benchmarks/compile_for_gpu.py"),
+        "--clients",
+        "20",
+        "--chunk",
+        "8",
+    ]
     command += ["--target", "h100", "--hlo", str(tmp_path / "text")]
     shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert shown.startswith("round of fedavg, mlp, 20 clients in chunks of 8, h100\nmemory: ")
-    step = float(re.findall(r"depth 3, one iteration: \d+ kernels, ([\d.,]+) MB", shown)[0])
-    weights = 4 * (512 * 256 + 256 * 64) / 1e6  # the first layer may be in the span of the examples
+    assert shown.startswith(
+        "round of fedavg, mlp, 20 clients in chunks of 8, h100\nmemory: "
+    )
+    step = float(
+        re.findall(r"depth 3, one iteration: \d+ kernels, ([\d.,]+) MB", shown)[0]
+    )
+    weights = (
+        4 * (512 * 256 + 256 * 64) / 1e6
+    )  # the first layer may be in the span of the examples
     assert 8 * 2 * weights < step < 8 * 20 * weights
     assert "ENTRY" in (tmp_path / "text").read_text()

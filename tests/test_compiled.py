@@ -7,7 +7,7 @@ import time
 import jax
 import pytest
 
-from fedjax_srp import compiled
+from fedjax_srp.xla import disk_cache as compiled
 
 
 @pytest.fixture
@@ -23,19 +23,29 @@ def place(tmp_path, monkeypatch):
 
 def test_programs_are_cached_in_a_private_folder_that_is_announced_once(place, capsys):
     compiled.cache_programs()
-    assert jax.config.jax_compilation_cache_dir == os.environ["JAX_COMPILATION_CACHE_DIR"] == str(place)
+    assert (
+        jax.config.jax_compilation_cache_dir
+        == os.environ["JAX_COMPILATION_CACHE_DIR"]
+        == str(place)
+    )
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
     said = capsys.readouterr().err
-    assert said.startswith(f"compiled programs are kept in {place}, at most 1 GB: delete it at will; JAX_ENABLE_")
+    assert said.startswith(
+        f"compiled programs are kept in {place}, at most 1 GB: delete it at will; JAX_ENABLE_"
+    )
     jax.config.update("jax_compilation_cache_dir", None)
     compiled.cache_programs()
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("setting", ["jax_compilation_cache_dir", "jax_enable_compilation_cache"])
+@pytest.mark.parametrize(
+    "setting", ["jax_compilation_cache_dir", "jax_enable_compilation_cache"]
+)
 def test_settings_of_jax_take_precedence(place, setting, tmp_path):
     before = getattr(jax.config, setting)
-    jax.config.update(setting, str(tmp_path / "other") if setting.endswith("dir") else False)
+    jax.config.update(
+        setting, str(tmp_path / "other") if setting.endswith("dir") else False
+    )
     try:
         compiled.cache_programs()
     finally:

@@ -11,11 +11,21 @@ SIZES = (4, 4, 4, 8, 8, 16, 16, 16)
 
 def run(scale=1.0, sizes=SIZES, metric="distance"):
     metrics = {metric: scale * 0.8 ** np.arange(1, len(sizes) + 1)}
-    return made_history(np.zeros(len(sizes)), np.ones(len(sizes)), clients=16, cohort_size=sizes, metrics=metrics)
+    return made_history(
+        np.zeros(len(sizes)),
+        np.ones(len(sizes)),
+        clients=16,
+        cohort_size=sizes,
+        metrics=metrics,
+    )
 
 
 def drawn(ax):
-    return {line.get_label(): line for line in ax.get_lines() if not line.get_label().startswith("_")}
+    return {
+        line.get_label(): line
+        for line in ax.get_lines()
+        if not line.get_label().startswith("_")
+    }
 
 
 def test_prediction_measurement_and_stages():
@@ -29,22 +39,30 @@ def test_prediction_measurement_and_stages():
     np.testing.assert_allclose(lines["eq. 9, a = 0.05"].get_ydata(), predicted)
     floors = lines["its fixed point"].get_ydata()
     assert floors[0] == theory.fixed_point(a, 400.0)
-    np.testing.assert_allclose(floors[:-1] / floors[1:], [1, 1, np.sqrt(2), 1, np.sqrt(2), 1, 1])
-    starts = [line.get_xdata()[0] for line in ax.get_lines() if len(line.get_xdata()) == 2]
+    np.testing.assert_allclose(
+        floors[:-1] / floors[1:], [1, 1, np.sqrt(2), 1, np.sqrt(2), 1, 1]
+    )
+    starts = [
+        line.get_xdata()[0] for line in ax.get_lines() if len(line.get_xdata()) == 2
+    ]
     assert starts == [0, 3, 5]
     assert [text.get_text().strip() for text in ax.texts] == ["n = 4", "n = 8", "n = 16"]
     assert ax.get_yscale() == "log"
 
 
 def test_values_above_1_are_cut():
-    (ax,) = plots.contraction_over_run(run(), 0.05).axes  # n0 = 4: fixed points of 1 and more
+    (ax,) = plots.contraction_over_run(
+        run(), 0.05
+    ).axes  # n0 = 4: fixed points of 1 and more
     assert np.isnan(drawn(ax)["its fixed point"].get_ydata()).all()
     assert drawn(ax)["eq. 9, a = 0.05"].get_ydata().max() <= 1
 
 
 def test_repeats_are_a_mean_and_a_band():
     (ax,) = plots.contraction_over_run([run(), run(0.5), run(0.9)], 0.05).axes
-    np.testing.assert_allclose(drawn(ax)["measured (3 runs)"].get_ydata(), 0.8 * run().metrics["distance"])
+    np.testing.assert_allclose(
+        drawn(ax)["measured (3 runs)"].get_ydata(), 0.8 * run().metrics["distance"]
+    )
     (band,) = ax.collections
     outline = band.get_paths()[0].vertices[:, 1]
     assert (outline.min(), outline.max()) == pytest.approx((0.5 * 0.8**8, 0.8))
@@ -64,11 +82,26 @@ NO_PREDICTION = "so there is no prediction"
 REFUSED = {
     "no runs": ([], "histories has no runs: give a run on a linear task"),
     "no rounds": (run(sizes=()), "histories has no rounds: give a run on a linear task"),
-    "other participants": ([run(), run(sizes=(16,) * 8)], "metric 'distance' and the same participants"),
-    "another metric": ([run(), run(metric="gradient_norm")], "metric 'distance' and the same participants"),
-    "diverged": ([run(), run(np.nan)], f"the distance after round 1 is nan, {NO_PREDICTION}: give runs"),
-    "empty first": (run(sizes=(0, 4, 4)), f"round 1 has no participants, {NO_PREDICTION}"),
-    "empty later": (run(sizes=(4, 0, 0)), f"round 2 has no participants, {NO_PREDICTION}"),
+    "other participants": (
+        [run(), run(sizes=(16,) * 8)],
+        "metric 'distance' and the same participants",
+    ),
+    "another metric": (
+        [run(), run(metric="gradient_norm")],
+        "metric 'distance' and the same participants",
+    ),
+    "diverged": (
+        [run(), run(np.nan)],
+        f"the distance after round 1 is nan, {NO_PREDICTION}: give runs",
+    ),
+    "empty first": (
+        run(sizes=(0, 4, 4)),
+        f"round 1 has no participants, {NO_PREDICTION}",
+    ),
+    "empty later": (
+        run(sizes=(4, 0, 0)),
+        f"round 2 has no participants, {NO_PREDICTION}",
+    ),
 }
 
 

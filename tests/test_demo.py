@@ -11,15 +11,16 @@ import pytest
 from reference.histories import made_history
 
 import fedjax_srp as srp
-from fedjax_srp import storage
-from fedjax_srp.commands import demo
-from fedjax_srp.history import History
-from fedjax_srp.report import table
+from fedjax_srp.lab.commands import demo
+from fedjax_srp.lab.report import table
+from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results.history import History
 
 TINY = demo.QUICK._replace(
     num_rounds=6,
     federation={"num_clients": 10, "classes_per_client": 3},
-    hyperparameters=demo.QUICK.hyperparameters | {"hidden": (8,), "epochs": 1, "rounds_per_stage": 2},
+    hyperparameters=demo.QUICK.hyperparameters
+    | {"hidden": (8,), "epochs": 1, "rounds_per_stage": 2},
 )
 
 
@@ -31,7 +32,9 @@ def found(tmp_path_factory):
 
 def test_the_plans_have_twins_and_enough_clients():
     twins = {srp.methods.recipe(name).twin for name in demo.FULL.methods} - {None}
-    assert {"srpfl", "lg_srpfl", "flanp_fedavg", "flanp_fedavg_ft", *twins} == set(demo.FULL.methods)
+    assert {"srpfl", "lg_srpfl", "flanp_fedavg", "flanp_fedavg_ft", *twins} == set(
+        demo.FULL.methods
+    )
     assert demo.FULL.federation["num_clients"] >= 50
     assert set(demo.QUICK.methods) < set(demo.FULL.methods)
 
@@ -66,23 +69,39 @@ def test_an_error_in_one_training_ends_the_other(tmp_path, monkeypatch):
 
     monkeypatch.setattr(demo, "simulate_seeds", simulate)
     with pytest.raises(ValueError, match="fedrep failed"):
-        demo.run(tmp_path, seeds=2, plan=TINY._replace(methods=("srpfl", "fedrep")), progress=False)
+        demo.run(
+            tmp_path,
+            seeds=2,
+            plan=TINY._replace(methods=("srpfl", "fedrep")),
+            progress=False,
+        )
     assert ended == [True]
 
 
 def test_times_in_the_table_are_those_of_the_histories(found):
     folder, result = found
     fedrep = np.mean([run.final_accuracy for run in result.histories["fedrep"]])
-    assert result.target.accuracy == pytest.approx(0.95 * fedrep, abs=0.00051)  # at 0.1 %, as it is printed
+    assert result.target.accuracy == pytest.approx(
+        0.95 * fedrep, abs=0.00051
+    )  # at 0.1 %, as it is printed
     assert result.target.accuracy == round(result.target.accuracy, 3)
     rows = pd.read_csv(folder / "table.csv", index_col="method")
     for name, runs in result.histories.items():
-        assert rows.loc[name, "final_accuracy"] == pytest.approx(np.mean([run.final_accuracy for run in runs]))
-        assert rows.loc[name, "worst_decile"] == pytest.approx(np.mean([run.worst_decile[-1] for run in runs]))
+        assert rows.loc[name, "final_accuracy"] == pytest.approx(
+            np.mean([run.final_accuracy for run in runs])
+        )
+        assert rows.loc[name, "worst_decile"] == pytest.approx(
+            np.mean([run.worst_decile[-1] for run in runs])
+        )
         for cost in demo.COMMUNICATIONS:
             times = [run.time_to(result.target.accuracy, cost) for run in runs]
             assert rows.loc[name, f"time_{cost}"] == pytest.approx(np.mean(times))
-    for label in ("SRPFL", "quarters %, fastest first", "time at C = 10", "95 % of the final accuracy of FedRep"):
+    for label in (
+        "SRPFL",
+        "quarters %, fastest first",
+        "time at C = 10",
+        "95 % of the final accuracy of FedRep",
+    ):
         assert label in result.text
     for runs in result.histories.values():  # every quarter of the clients, in one column
         quarters = 100 * np.mean([run.speed_quartiles() for run in runs], axis=0)
@@ -100,13 +119,21 @@ def test_every_method_has_the_same_client_times(found):
 def history(name, accuracy, times, num_seeds=None, host_seconds=6.0):
     """One client, one evaluation after every round."""
     config = {"num_seeds": num_seeds}
-    return made_history(accuracy, times, "global", name=name, host_seconds=host_seconds, config=config)
+    return made_history(
+        accuracy, times, "global", name=name, host_seconds=host_seconds, config=config
+    )
 
 
 def test_speed_up_and_spread_by_hand():
     histories = {
-        "srpfl": [history("srpfl", [0.5, 0.9], [1, 1], 2), history("srpfl", [0.5, 0.9], [3, 1], 2)],
-        "fedrep": [history("fedrep", [0.5, 0.9], [5, 4]), history("fedrep", [0.5, 0.9], [5, 4])],
+        "srpfl": [
+            history("srpfl", [0.5, 0.9], [1, 1], 2),
+            history("srpfl", [0.5, 0.9], [3, 1], 2),
+        ],
+        "fedrep": [
+            history("fedrep", [0.5, 0.9], [5, 4]),
+            history("fedrep", [0.5, 0.9], [5, 4]),
+        ],
     }
     frame = table.comparison(histories, 0.8, (0, 10)).set_index("method")
     assert frame.loc["srpfl", "time_0"] == pytest.approx(3)  # after 2 and 4
@@ -125,7 +152,9 @@ def test_speed_up_and_spread_by_hand():
 def test_short_times_keep_two_digits():
     runs = [history("srpfl", [0.5, 0.9], [time, time]) for time in (0.0021, 0.0025)]
     histories = {"srpfl": runs, "fedrep": [history("fedrep", [0.5, 0.9], [0.04, 0.02])]}
-    text = table.render(table.comparison(histories, 0.8, (0, 1)), table.Target(0.8, "as asked"))
+    text = table.render(
+        table.comparison(histories, 0.8, (0, 1)), table.Target(0.8, "as asked")
+    )
     assert "0.0046 ± 0.0006 (13.0x)" in text
     assert "0.060 " in text
     assert "2.0 ± 0.0 " in text
@@ -133,10 +162,16 @@ def test_short_times_keep_two_digits():
 
 @pytest.mark.parametrize("early", ["srpfl", "fedrep"])
 def test_a_time_that_is_only_an_upper_bound_has_no_speed_up(early):
-    accuracy = {name: [0.9, 0.9] if name == early else [0.5, 0.9] for name in ("srpfl", "fedrep")}
-    histories = {name: [history(name, values, [2, 1])] for name, values in accuracy.items()}
+    accuracy = {
+        name: [0.9, 0.9] if name == early else [0.5, 0.9] for name in ("srpfl", "fedrep")
+    }
+    histories = {
+        name: [history(name, values, [2, 1])] for name, values in accuracy.items()
+    }
     frame = table.comparison(histories, 0.8, (0,)).set_index("method")
-    assert frame["reached_at_once"].to_dict() == {name: int(name == early) for name in histories}
+    assert frame["reached_at_once"].to_dict() == {
+        name: int(name == early) for name in histories
+    }
     assert math.isnan(frame.loc["srpfl", "speed_up_0"])
     text = table.render(frame.reset_index(), table.Target(0.8, "as asked"))
     assert "≤ 2.0" in text
@@ -150,13 +185,18 @@ def test_fedavg_and_fedavg_ft_are_one_training(tmp_path, monkeypatch):
     calls = []
     simulate_seeds = demo.simulate_seeds
     monkeypatch.setattr(
-        demo, "simulate_seeds", lambda *args, **given: calls.append(0) or simulate_seeds(*args, **given)
+        demo,
+        "simulate_seeds",
+        lambda *args, **given: calls.append(0) or simulate_seeds(*args, **given),
     )
     plan = TINY._replace(methods=("fedavg_ft", "fedavg"), num_rounds=2)
     found = demo.run(tmp_path, seeds=2, plan=plan, progress=False)
     assert len(calls) == 1
     assert list(found.histories) == ["fedavg_ft", "fedavg"]
-    assert "rows of one training, each with all of its seconds: FedAvg and FedAvg-FT" in found.text
+    assert (
+        "rows of one training, each with all of its seconds: FedAvg and FedAvg-FT"
+        in found.text
+    )
     data = srp.data.load("digits", **plan.federation)
     for name, (first, second) in found.histories.items():
         method = srp.methods.get(name, dataset=data, shared=plan.hyperparameters)
@@ -171,8 +211,13 @@ def test_fedavg_and_fedavg_ft_are_one_training(tmp_path, monkeypatch):
             progress=False,
         )
         assert list(second.accuracies) == list(own.accuracies)
-        np.testing.assert_allclose(second.accuracy, own.accuracy, atol=0.06)  # a test point apart, of 18 or so
-        alone, shared = ({k: v for k, v in run.config.items() if k not in LEFT_OUT} for run in (own, second))
+        np.testing.assert_allclose(
+            second.accuracy, own.accuracy, atol=0.06
+        )  # a test point apart, of 18 or so
+        alone, shared = (
+            {k: v for k, v in run.config.items() if k not in LEFT_OUT}
+            for run in (own, second)
+        )
         assert alone == shared
 
 

@@ -11,10 +11,10 @@ from reference.small import KEY, assert_same_bits, changed
 
 import fedjax_srp as srp
 from fedjax_srp import models, participation
-from fedjax_srp.description import describe
-from fedjax_srp.engine.outcome import data_checksum
-from fedjax_srp.engine.prepare import Request, prepare
-from fedjax_srp.storage import jsonable
+from fedjax_srp.driver.outcome import data_checksum
+from fedjax_srp.driver.prepare import Request, prepare
+from fedjax_srp.parts.description import describe
+from fedjax_srp.results.sealed_folders import jsonable
 
 MODEL = srp.models.MLP((8, 8), num_classes=10, hidden=(4,))
 
@@ -25,23 +25,40 @@ def data():
 
 
 def config_of(algorithm, data, **more):
-    options = {"num_rounds": 1, "eval_every": 1, "progress": False, "devices": 1, "evaluations": ()} | more
+    options = {
+        "num_rounds": 1,
+        "eval_every": 1,
+        "progress": False,
+        "devices": 1,
+        "evaluations": (),
+    } | more
     return srp.simulate(algorithm, data, key=jax.random.key(0), **options).config
 
 
 @pytest.mark.usefixtures("no_rounds")
 def test_a_history_describes_its_run(data):
-    method = srp.methods.get("srpfl", dataset=data, hidden=(4,), initial=2, learning_rate=0.05, head_epochs=1)
+    method = srp.methods.get(
+        "srpfl", dataset=data, hidden=(4,), initial=2, learning_rate=0.05, head_epochs=1
+    )
     config = config_of(method, data, clock=srp.clocks.Fixed(srp.clocks.Constant(2.0)))
     assert config == json.loads(json.dumps(config))
     options = config["options"]
-    assert [options[o] for o in ("learning_rate", "initial", "hidden", "participation")] == [0.05, 2, [4], "doubling"]
+    assert [
+        options[o] for o in ("learning_rate", "initial", "hidden", "participation")
+    ] == [0.05, 2, [4], "doubling"]
     assert (options["model"], options["epochs"], options["cut"]) == ("mlp", 1, "out")
-    assert config["clock_options"]["distribution"] == {"part": "fedjax_srp.clocks.distributions.Constant", "value": 2.0}
+    assert config["clock_options"]["distribution"] == {
+        "part": "fedjax_srp.clocks.distributions.Constant",
+        "value": 2.0,
+    }
     assert config["dataset_options"]["classes_per_client"] == 5
     assert config["unknown"] == []
     assert config["method"] == jsonable(
-        {"name": "srpfl", "algorithm": describe(method.algorithm), "participation": describe(method.participation)}
+        {
+            "name": "srpfl",
+            "algorithm": describe(method.algorithm),
+            "participation": describe(method.participation),
+        }
     )
     other = srp.data.load("digits", num_clients=4, classes_per_client=5, seed=1)
     from_python = srp.algorithms.FedAvg(MODEL, srp.Training(srp.SGD(0.1)))
@@ -55,18 +72,29 @@ def test_a_history_describes_its_run(data):
 
 def test_a_method_of_a_record_runs_once_more_to_the_same_bits(data):
     method = srp.methods.get(
-        "srpfl", dataset=data, hidden=(4,), initial=2, rounds_per_stage=1, head_epochs=1, momentum=0.5
+        "srpfl",
+        dataset=data,
+        hidden=(4,),
+        initial=2,
+        rounds_per_stage=1,
+        head_epochs=1,
+        momentum=0.5,
     )
     options = {"num_rounds": 2, "key": KEY, "progress": False, "devices": 1}
     first = srp.simulate(method, data, **options)
     again = srp.simulate(first.method, data, **options)
     assert first.method == method
     assert again.compile_seconds == 0
-    assert_same_bits((again.server_state, dict(again.accuracies)), (first.server_state, dict(first.accuracies)))
+    assert_same_bits(
+        (again.server_state, dict(again.accuracies)),
+        (first.server_state, dict(first.accuracies)),
+    )
 
 
 def fedavg(*optimizer, model=MODEL, **fields):
-    return srp.algorithms.FedAvg(model, srp.Training(srp.SGD(*optimizer or (0.1,))), **fields)
+    return srp.algorithms.FedAvg(
+        model, srp.Training(srp.SGD(*optimizer or (0.1,))), **fields
+    )
 
 
 def options_of_run(algorithm, data, **request):
@@ -76,7 +104,10 @@ def options_of_run(algorithm, data, **request):
 DIFFERENCES = {
     "rate": (fedavg(0.2), "learning_rate"),
     "momentum": (fedavg(0.1, 0.5), "momentum"),
-    "epochs": (srp.algorithms.FedAvg(MODEL, srp.Training(srp.SGD(0.1), epochs=2)), "epochs"),
+    "epochs": (
+        srp.algorithms.FedAvg(MODEL, srp.Training(srp.SGD(0.1), epochs=2)),
+        "epochs",
+    ),
     "tuning": (fedavg(fine_tune_epochs=1), "fine_tune_epochs"),
     "width": (fedavg(model=models.MLP((8, 8), 10, hidden=(5,))), "hidden"),
     "cut": (fedavg(model=MODEL.recut("fc1")), "cut"),
@@ -87,12 +118,19 @@ DIFFERENCES = {
 def test_options_differ_between_runs(case, data):
     algorithm, name = DIFFERENCES[case]
     one, other = (options_of_run(made, data) for made in (fedavg(), algorithm))
-    assert {option for option in one | other if one.get(option) != other.get(option)} == {name}
+    assert {option for option in one | other if one.get(option) != other.get(option)} == {
+        name
+    }
 
 
 def test_options_show_another_optimizer(data):
     one, other = (
-        options_of_run(srp.algorithms.FedAvg(MODEL, srp.Training(srp.optimizer(optax.sgd, learning_rate=rate))), data)
+        options_of_run(
+            srp.algorithms.FedAvg(
+                MODEL, srp.Training(srp.optimizer(optax.sgd, learning_rate=rate))
+            ),
+            data,
+        )
         for rate in (0.1, 0.2)
     )
     (name,) = [option for option in one if one[option] != other[option]]
@@ -108,8 +146,12 @@ class WithK(srp.algorithms.FedAvg):
 
 def test_equal_names_of_algorithm_and_participation_are_both_recorded(data):
     for k, expected in ((1, {"k": 2, "fastest.k": 1}), (2, {"k": 2})):
-        options = options_of_run(WithK(MODEL), data, participation=participation.Fastest(k))
-        assert {name: value for name, value in options.items() if name.endswith("k")} == expected
+        options = options_of_run(
+            WithK(MODEL), data, participation=participation.Fastest(k)
+        )
+        assert {
+            name: value for name, value in options.items() if name.endswith("k")
+        } == expected
 
 
 @pytest.mark.usefixtures("no_rounds")
@@ -117,10 +159,17 @@ def test_what_is_unknown_is_in_the_record(data):
     own = srp.algorithms.FedAvg(MODEL, srp.Training(optax.sgd(0.1)))
     (optimizer,) = config_of(own, data)["unknown"]
     assert "GradientTransformation" in optimizer
-    known = changed(srp.algorithms.FedAvg(MODEL), name="mine")  # a class says what it is by its name
+    known = changed(
+        srp.algorithms.FedAvg(MODEL), name="mine"
+    )  # a class says what it is by its name
     assert prepare(Request(known, data)).unknown == ()
     clock = srp.clocks.Fixed(srp.clocks.Exponential(1.0))
-    assert prepare(Request(known, data, clock=clock, participation=participation.Full())).unknown == ()
+    assert (
+        prepare(
+            Request(known, data, clock=clock, participation=participation.Full())
+        ).unknown
+        == ()
+    )
 
 
 @dataclasses.dataclass

@@ -17,24 +17,37 @@ from flax import nnx
 from reference.small import KEY, refused
 
 import fedjax_srp as srp
-from fedjax_srp import models, participation, parts
-from fedjax_srp.description import describe, option_values, rebuild, unknowns
-from fedjax_srp.storage import jsonable
+from fedjax_srp import models, participation
+from fedjax_srp.parts import part as parts
+from fedjax_srp.parts.description import describe, option_values, rebuild, unknowns
+from fedjax_srp.results.sealed_folders import jsonable
 
 MODEL = models.MLP((8, 8), num_classes=10, hidden=(4,))
-ALGORITHMS = {getattr(srp.algorithms, name).name: getattr(srp.algorithms, name) for name in srp.algorithms.__all__}
+ALGORITHMS = {
+    getattr(srp.algorithms, name).name: getattr(srp.algorithms, name)
+    for name in srp.algorithms.__all__
+}
 TASK = srp.data.linear_task(KEY, num_clients=4, dim=3, rank=1)
 ADAM = srp.optimizer(optax.adam, learning_rate=0.001, nesterov=True)
 MADE = {
-    **{name: ALGORITHMS[name](MODEL, srp.Training(srp.SGD(0.3, 0.5))) for name in srp.methods.algorithm_names()},
-    "steps": srp.algorithms.FedAvg(MODEL, srp.Training(epochs=None, steps=3), fine_tune_optimizer=srp.SGD(0.125)),
+    **{
+        name: ALGORITHMS[name](MODEL, srp.Training(srp.SGD(0.3, 0.5)))
+        for name in srp.methods.algorithm_names()
+    },
+    "steps": srp.algorithms.FedAvg(
+        MODEL, srp.Training(epochs=None, steps=3), fine_tune_optimizer=srp.SGD(0.125)
+    ),
     "adam": srp.algorithms.FedProx(MODEL, srp.Training(ADAM), mu=0.25),
     "fixed": srp.clocks.Fixed(srp.clocks.Exponential(2.0), communication=3),
-    "dynamic": srp.clocks.Dynamic(srp.clocks.Exponential(srp.clocks.Uniform(0.1, 1)), ordered=True),
+    "dynamic": srp.clocks.Dynamic(
+        srp.clocks.Exponential(srp.clocks.Uniform(0.1, 1)), ordered=True
+    ),
     "per client": srp.clocks.Fixed(srp.clocks.Constant([3.0, 1.0, 2.0])),
     "lognormal": srp.clocks.Fixed(srp.clocks.LogNormal(2.0, 0.25)),
     "empirical": srp.clocks.Fixed(srp.clocks.Empirical([2.0, 0.25])),
-    "devices": srp.clocks.Devices(1e9, [2e6, 1e6], srp.clocks.LogNormal(1e6), jitter=srp.clocks.LogNormal(1.0)),
+    "devices": srp.clocks.Devices(
+        1e9, [2e6, 1e6], srp.clocks.LogNormal(1e6), jitter=srp.clocks.LogNormal(1.0)
+    ),
     "trace": srp.clocks.Trace(np.ones((3, 4))),
     "full": participation.Full(),
     "uniform": participation.Uniform(3),
@@ -46,10 +59,15 @@ MADE = {
     ),
     "buffered": participation.Buffered(3, concurrency=5),
     "deadline": participation.Deadline(1.5, 3, participation.Uniform(4)),
-    "markov": srp.clocks.Available(srp.clocks.Fixed(srp.clocks.Exponential(2.0)), srp.clocks.Markov(3.0, [1.0, 2.0])),
-    "day and night": srp.clocks.Available(srp.clocks.Trace(np.ones((3, 4))), srp.clocks.DayNight(24.0, 0.25)),
+    "markov": srp.clocks.Available(
+        srp.clocks.Fixed(srp.clocks.Exponential(2.0)), srp.clocks.Markov(3.0, [1.0, 2.0])
+    ),
+    "day and night": srp.clocks.Available(
+        srp.clocks.Trace(np.ones((3, 4))), srp.clocks.DayNight(24.0, 0.25)
+    ),
     "intervals": srp.clocks.Available(
-        srp.clocks.Trace(np.ones((3, 2))), srp.clocks.Intervals([[0.0], [2.0]], [[1.0], [3.0]])
+        srp.clocks.Trace(np.ones((3, 2))),
+        srp.clocks.Intervals([[0.0], [2.0]], [[1.0], [3.0]]),
     ),
     "failing": srp.clocks.Failing(srp.clocks.Fixed(srp.clocks.Exponential(2.0)), 0.1),
     "oort": participation.Oort(5, step=0.5),
@@ -57,7 +75,9 @@ MADE = {
     "tiered": participation.Tiered(2, tiers=2),
     "asynchronous tiers": participation.AsynchronousTiers(2, tiers=2),
     "mlp": MODEL.recut(None),
-    "lenet": models.LeNet5((28, 28), 10, channels=(2, 3), hidden=(5, 4), initialization="torch"),
+    "lenet": models.LeNet5(
+        (28, 28), 10, channels=(2, 3), hidden=(5, 4), initialization="torch"
+    ),
     "lenet_cifar100": models.LeNet5CIFAR100((32, 32, 3), 100),
     "cnn": models.CNN((16, 16), 4, dtype=jnp.bfloat16),
     "resnet": models.ResNet18((8, 8), 4, channels=(2, 2, 4, 4), norm="group"),
@@ -65,7 +85,9 @@ MADE = {
     "token_lstm": models.TokenLSTM((7,), 9, embedding=8),
     "gpt": models.GPT((7,), 9, embedding=8, heads=2),
     "linear": models.LinearRegression((3,)),
-    "augmented": models.MLP((8, 8), 10, augment=models.CropAndFlip(1, fill=[0.0, 0.5, 1.0]), cut="fc2"),
+    "augmented": models.MLP(
+        (8, 8), 10, augment=models.CropAndFlip(1, fill=[0.0, 0.5, 1.0]), cut="fc2"
+    ),
 }
 
 
@@ -87,20 +109,38 @@ def test_every_part_is_described_and_rebuilt(name):
 
 def test_all_public_parts_are_in_the_table():
     rooms = (srp.participation, srp.models, srp.clocks, srp.algorithms)
-    public = {value for room in rooms for value in map(vars(room).get, room.__all__) if parts.is_part(value)}
+    public = {
+        value
+        for room in rooms
+        for value in map(vars(room).get, room.__all__)
+        if parts.is_part(value)
+    }
     tried = {type(made) for made in MADE.values()}
     for inner in ("distribution", "availability"):
-        tried |= {type(getattr(made, inner)) for made in MADE.values() if hasattr(made, inner)}
+        tried |= {
+            type(getattr(made, inner)) for made in MADE.values() if hasattr(made, inner)
+        }
     abstract = {models.SplitModel, srp.clocks.Distribution, srp.clocks.Availability}
-    within = {models.CropAndFlip, models.Dropout, srp.clocks.Uniform}  # parts of others above
-    arrays = {models.Split, srp.algorithms.LinearFedAvg, srp.algorithms.LinearFedRep}  # modules and tasks: not in full
+    within = {
+        models.CropAndFlip,
+        models.Dropout,
+        srp.clocks.Uniform,
+    }  # parts of others above
+    arrays = {
+        models.Split,
+        srp.algorithms.LinearFedAvg,
+        srp.algorithms.LinearFedRep,
+    }  # modules and tasks: not in full
     assert public - tried == (abstract | within | arrays) & public
 
 
 def test_values_are_those_given_and_the_defaults():
     assert describe(MADE["fixed"]) == {
         "part": "fedjax_srp.clocks.fixed.Fixed",
-        "distribution": {"part": "fedjax_srp.clocks.distributions.Exponential", "rate": 2.0},
+        "distribution": {
+            "part": "fedjax_srp.clocks.distributions.Exponential",
+            "rate": 2.0,
+        },
         "work": 1.0,
         "ordered": False,
         "communication": 3.0,
@@ -112,14 +152,22 @@ def test_values_are_those_given_and_the_defaults():
         "momentum": None,
         "weight_decay": None,
     }
-    assert (fedrep["head_epochs"], fedrep["model"]["hidden"], fedrep["model"]["cut"]) == (10, [4], "out")
+    assert (fedrep["head_epochs"], fedrep["model"]["hidden"], fedrep["model"]["cut"]) == (
+        10,
+        [4],
+        "out",
+    )
     assert fedrep["model"]["dtype"] == "float32"
 
 
 def test_options_have_short_names():
     made = srp.algorithms.FedRep(MODEL, srp.Training(srp.SGD(0.3)), head_optimizer=ADAM)
     found = option_values(made, leave_out=("model",))
-    assert (found["learning_rate"], found["epochs"], found["fine_tune_optimizer"]) == (0.3, 1, None)
+    assert (found["learning_rate"], found["epochs"], found["fine_tune_optimizer"]) == (
+        0.3,
+        1,
+        None,
+    )
     assert found["head_optimizer.floats"] == {"learning_rate": 0.001}
     assert found["head_optimizer.factory"] == {"function": "optax._src.alias.adam"}
 
@@ -139,7 +187,9 @@ class Net(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        return nn.Dense(2, name="out")(self.activation(nn.Dense(self.width, name="fc")(x)))
+        return nn.Dense(2, name="out")(
+            self.activation(nn.Dense(self.width, name="fc")(x))
+        )
 
 
 class Other(nnx.Module):
@@ -189,7 +239,9 @@ def class_around(by):
         """Algorithm with a method that reads a variable around its class."""
 
         def server(self, key, server, mean, context):
-            return jax.tree.map(lambda leaf: by * leaf, super().server(key, server, mean, context))
+            return jax.tree.map(
+                lambda leaf: by * leaf, super().server(key, server, mean, context)
+            )
 
     return Around
 
@@ -255,7 +307,12 @@ class Fast(Slow):
         (jnp.float32, True),
         ({"deep": [(Odd(),)]}, False),
         (srp.algorithms.FedAvg(MODEL, srp.Training(optax.sgd(0.1))), False),
-        (srp.algorithms.FedAvg(MODEL, srp.Training(srp.SGD(optax.constant_schedule(0.1)))), False),
+        (
+            srp.algorithms.FedAvg(
+                MODEL, srp.Training(srp.SGD(optax.constant_schedule(0.1)))
+            ),
+            False,
+        ),
         (models.MLP((8, 8), 10, augment=lambda key, x: x), False),
         (Net(8, nn.relu), True),
         (Net(activation=lambda x: x), False),
@@ -276,11 +333,21 @@ def test_objects_without_description_are_named(value, is_known):
 
 
 def test_modules_are_described_by_fields_that_differ_from_defaults():
-    layers = [models.Layer("fc", nn.Dense(8, use_bias=True), nn.relu), models.Layer("out", nn.Dense(2, use_bias=False))]
+    layers = [
+        models.Layer("fc", nn.Dense(8, use_bias=True), nn.relu),
+        models.Layer("out", nn.Dense(2, use_bias=False)),
+    ]
     first, last = describe(models.Split((3,), 2, layers))["layers"]
     assert first["module"] == {"dataclass": "flax.linen.linear.Dense", "features": 8}
-    assert last["module"] == {"dataclass": "flax.linen.linear.Dense", "features": 2, "use_bias": False}
-    of_width = {width: describe(models.from_module(Net(width), (3,), 2, head="out")) for width in (4, 5)}
+    assert last["module"] == {
+        "dataclass": "flax.linen.linear.Dense",
+        "features": 2,
+        "use_bias": False,
+    }
+    of_width = {
+        width: describe(models.from_module(Net(width), (3,), 2, head="out"))
+        for width in (4, 5)
+    }
     assert of_width[4] != of_width[5]
     assert of_width[4] == describe(models.from_module(Net(), (3,), 2, head="out"))
 
@@ -298,7 +365,9 @@ def test_long_arrays_have_a_checksum_of_every_entry():
 
 
 def test_defaults_of_own_functions_are_of_the_record():
-    assert describe(own_scale(1.0)) == describe(own_scale(1.0)) != describe(own_scale(2.0))
+    assert (
+        describe(own_scale(1.0)) == describe(own_scale(1.0)) != describe(own_scale(2.0))
+    )
 
 
 def test_class_methods_and_fields_that_are_not_printed_are_of_the_record():
@@ -320,37 +389,82 @@ def test_tracers_are_unknown():
 
 
 REFUSED = {
-    "array": (srp.clocks.Trace(np.ones((30, 20))), "cannot be rebuilt from its record; build it in Python, as for"),
-    "lambda": (models.MLP((8, 8), 10, augment=lambda key, x: x), "<lambda>' cannot be rebuilt"),
-    "transformation": (srp.algorithms.FedAvg(MODEL, srp.Training(optax.sgd(0.1))), "cannot be rebuilt from its record"),
-    "partial": (srp.optimizer(functools.partial(optax.sgd, momentum=0.5), learning_rate=0.1), "cannot be rebuilt from"),
+    "array": (
+        srp.clocks.Trace(np.ones((30, 20))),
+        "cannot be rebuilt from its record; build it in Python, as for",
+    ),
+    "lambda": (
+        models.MLP((8, 8), 10, augment=lambda key, x: x),
+        "<lambda>' cannot be rebuilt",
+    ),
+    "transformation": (
+        srp.algorithms.FedAvg(MODEL, srp.Training(optax.sgd(0.1))),
+        "cannot be rebuilt from its record",
+    ),
+    "partial": (
+        srp.optimizer(functools.partial(optax.sgd, momentum=0.5), learning_rate=0.1),
+        "cannot be rebuilt from",
+    ),
     "function": (
         models.LinearRegression((4,), augment=own_loss),
         f"function '{own_loss.__module__}.own_loss' is not in optax, jax.nn, fedjax_srp.models; build the part in",
     ),
-    "module": (models.Split((4,), 2, [models.Layer("out", nn.Dense(2))]), "'flax.linen.linear.Dense' cannot be reb"),
+    "module": (
+        models.Split((4,), 2, [models.Layer("out", nn.Dense(2))]),
+        "'flax.linen.linear.Dense' cannot be reb",
+    ),
     "key": ({"key": [0, 3]}, "cannot be rebuilt from its record"),
-    "class with a closure": (class_around(2.0)(MODEL), "around' cannot be rebuilt from its record"),
-    "unknown class": ({"part": "nowhere.Class"}, "no part 'nowhere.Class' is known; import its module first"),
-    "no class of the package": ({"part": "fedjax_srp.algorithms.fedrep.Other"}, "no part 'fedjax_srp.algorithms.fed"),
-    "no module of the package": ({"part": "fedjax_srp.no_such.Thing"}, "no part 'fedjax_srp.no_such.Thing' is known"),
-    "no part": ({"part": "fedjax_srp.history.History"}, "no part 'fedjax_srp.history.History' is known"),
-    "another field": (describe(srp.SGD()) | {"nesterov": True}, "record and class differ in field 'nesterov'; another"),
-    "a field is missing": ({"part": "fedjax_srp.participation.uniform.Uniform"}, "differ in field 'k'"),
-    "out of range": (describe(srp.SGD()) | {"momentum": 2.0}, "momentum=2.0 must be below 1"),
+    "class with a closure": (
+        class_around(2.0)(MODEL),
+        "around' cannot be rebuilt from its record",
+    ),
+    "unknown class": (
+        {"part": "nowhere.Class"},
+        "no part 'nowhere.Class' is known; import its module first",
+    ),
+    "no class of the package": (
+        {"part": "fedjax_srp.algorithms.fedrep.Other"},
+        "no part 'fedjax_srp.algorithms.fed",
+    ),
+    "no module of the package": (
+        {"part": "fedjax_srp.no_such.Thing"},
+        "no part 'fedjax_srp.no_such.Thing' is known",
+    ),
+    "no part": (
+        {"part": "fedjax_srp.results.history.History"},
+        "no part 'fedjax_srp.results.history.History' is known",
+    ),
+    "another field": (
+        describe(srp.SGD()) | {"nesterov": True},
+        "record and class differ in field 'nesterov'; another",
+    ),
+    "a field is missing": (
+        {"part": "fedjax_srp.participation.uniform.Uniform"},
+        "differ in field 'k'",
+    ),
+    "out of range": (
+        describe(srp.SGD()) | {"momentum": 2.0},
+        "momentum=2.0 must be below 1",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_parts_that_cannot_be_rebuilt_are_refused_in_one_line(case):
     value, words = REFUSED[case]
-    description = value if isinstance(value, dict) else json.loads(json.dumps(describe(value)))
+    description = (
+        value if isinstance(value, dict) else json.loads(json.dumps(describe(value)))
+    )
     with refused(re.escape(words)):
         rebuild(description)
 
 
 def test_missing_fields_of_older_records_have_defaults():
-    record = {name: value for name, value in describe(srp.SGD(0.3)).items() if name != "weight_decay"}
+    record = {
+        name: value
+        for name, value in describe(srp.SGD(0.3)).items()
+        if name != "weight_decay"
+    }
     assert rebuild(record) == srp.SGD(0.3)
 
 
@@ -358,7 +472,7 @@ EVIL = [
     {"function": "os.system"},
     {"function": "builtins.eval"},
     {"function": "subprocess.check_output"},
-    {"function": "fedjax_srp.storage.remove"},
+    {"function": "fedjax_srp.results.sealed_folders.remove"},
     {"function": "optax.sgd.__call__"},
     {"function": "__import__('os').system('true')"},
     {"part": "os.system", "command": "true"},
@@ -379,7 +493,10 @@ def test_nothing_of_a_record_is_executed_and_no_other_module_is_imported(record)
     assert not {"this", "antigravity"} & (set(sys.modules) - before)
 
 
-@pytest.mark.parametrize("function", [optax.adam, jax.nn.relu, jax.nn.silu, models.half_square, models.cross_entropy])
+@pytest.mark.parametrize(
+    "function",
+    [optax.adam, jax.nn.relu, jax.nn.silu, models.half_square, models.cross_entropy],
+)
 def test_functions_of_known_libraries_are_found(function):
     assert rebuild(describe(function)) is function
 

@@ -8,15 +8,21 @@ import textwrap
 import numpy as np
 import pytest
 
-from fedjax_srp.description import describe
+from fedjax_srp.parts.description import describe
 
 
 def test_properties_of_classes_of_a_notebook_have_checksums(monkeypatch):
     """As in a notebook, Python finds the source of methods by their file name, and none of the class."""
     found = []
     for share in (1, 2):
-        source = f"class Own:\n    @property\n    def share(self):\n        return {share}\n"
-        monkeypatch.setitem(linecache.cache, f"<cell {share}>", (len(source), None, source.splitlines(True), ""))
+        source = (
+            f"class Own:\n    @property\n    def share(self):\n        return {share}\n"
+        )
+        monkeypatch.setitem(
+            linecache.cache,
+            f"<cell {share}>",
+            (len(source), None, source.splitlines(True), ""),
+        )
         scope = {"__name__": "cell_of_no_file"}
         exec(compile(source, f"<cell {share}>", "exec"), scope)
         found.append(describe(scope["Own"]))
@@ -25,7 +31,11 @@ def test_properties_of_classes_of_a_notebook_have_checksums(monkeypatch):
 
 @pytest.mark.parametrize(
     "code",
-    ["def own(x):\n    return {} * x", "class own:\n    def f(self):\n        return {}", "class own:\n    rate = {}"],
+    [
+        "def own(x):\n    return {} * x",
+        "class own:\n    def f(self):\n        return {}",
+        "class own:\n    rate = {}",
+    ],
 )
 def test_code_without_source_has_a_checksum(code):
     """As for `python -c`; and the constants of a class in a notebook."""
@@ -37,7 +47,9 @@ def test_code_without_source_has_a_checksum(code):
     assert found[0] == found[2] != found[1]
 
 
-@pytest.mark.parametrize("number", ["{}", "np.arange({})", "[1, ({},)]", "np.float32({})"])
+@pytest.mark.parametrize(
+    "number", ["{}", "np.arange({})", "[1, ({},)]", "np.float32({})"]
+)
 @pytest.mark.parametrize(
     "code",
     [
@@ -48,11 +60,17 @@ def test_code_without_source_has_a_checksum(code):
         "def own(x):\n    return number * x.unread",
     ],
 )
-def test_numbers_and_arrays_that_code_reads_from_its_module_are_in_the_checksum(tmp_path, code, number):
+def test_numbers_and_arrays_that_code_reads_from_its_module_are_in_the_checksum(
+    tmp_path, code, number
+):
     found = []
-    (tmp_path / "own_code.py").write_text(f"import numpy as np\n\nunread = 1\nnumber = None\n\n{code}\n")
+    (tmp_path / "own_code.py").write_text(
+        f"import numpy as np\n\nunread = 1\nnumber = None\n\n{code}\n"
+    )
     for value, unread in ((30, 1), (40, 1), (30, 2)):
-        spec = importlib.util.spec_from_file_location("own_code", tmp_path / "own_code.py")
+        spec = importlib.util.spec_from_file_location(
+            "own_code", tmp_path / "own_code.py"
+        )
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         module.number, module.unread = eval(number.format(value), {"np": np}), unread
@@ -60,7 +78,9 @@ def test_numbers_and_arrays_that_code_reads_from_its_module_are_in_the_checksum(
     assert found[0] == found[2] != found[1]
 
 
-@pytest.mark.parametrize("value", ["[own]", "[1, np.arange(3), [own]]", "np.array([own] * 17)", "cycle"])
+@pytest.mark.parametrize(
+    "value", ["[own]", "[1, np.arange(3), [own]]", "np.array([own] * 17)", "cycle"]
+)
 def test_other_objects_that_code_reads_from_its_module_are_not_in_the_checksum(value):
     """Such as a list of functions, the reading one among them, and a list that contains itself."""
     cycle, found = [1], []

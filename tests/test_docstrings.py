@@ -9,9 +9,13 @@ import pytest
 import fedjax_srp as srp
 
 PACKAGE = Path(srp.__file__).parent
-FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if path.parent.name != "algorithms"]
+FILES = [
+    path for path in sorted(PACKAGE.rglob("*.py")) if path.parent.name != "algorithms"
+]
 FILES = [path for path in FILES if ">>>" in path.read_text()]
-MODULES = [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in FILES]
+MODULES = [
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in FILES
+]
 
 
 @pytest.mark.usefixtures("one_device")

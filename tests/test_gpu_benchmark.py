@@ -48,7 +48,9 @@ def command(tmp_path, monkeypatch):
 
 def run(cases, command, seconds=30, case_seconds=30):
     results, limits = {}, Limits(seconds, case_seconds)
-    children.run(cases, command, lambda name, found: results.update({name: found}), limits)
+    children.run(
+        cases, command, lambda name, found: results.update({name: found}), limits
+    )
     return results
 
 
@@ -83,10 +85,18 @@ def test_a_hanging_case_is_stopped_and_cases_without_time_are_reported(command):
 
 def test_cases_with_equal_environments_share_a_process(command):
     blue = {"COLOUR": "blue", "XLA_FLAGS": "--of_the_case"}
-    cases = [Case("a", "ok", {}, blue), Case("b", "ok", {}, blue), Case("c", "ok", {}), Case("d", "ok", {}, {}, "own")]
+    cases = [
+        Case("a", "ok", {}, blue),
+        Case("b", "ok", {}, blue),
+        Case("c", "ok", {}),
+        Case("d", "ok", {}, {}, "own"),
+    ]
     found = {name: result["result"] for name, result in run(cases, command).items()}
     assert [found[name]["COLOUR"] for name in "abcd"] == ["blue", "blue", None, None]
-    assert [found[name]["XLA_FLAGS"] for name in "bc"] == ["--of_the_user --of_the_case", "--of_the_user"]
+    assert [found[name]["XLA_FLAGS"] for name in "bc"] == [
+        "--of_the_user --of_the_case",
+        "--of_the_user",
+    ]
     assert found["a"]["child"] == found["b"]["child"]
     assert len({found[name]["child"] for name in "acd"}) == 3
 
@@ -97,7 +107,10 @@ LIMITS = Limits(1, 1)
 
 def test_a_killed_part_is_continued(tmp_path):
     out, started = tmp_path / "results" / "part.json", []
-    cases = [Case("machine", "about", {}), *(Case(name, "rounds", {"size": 1}) for name in "abc")]
+    cases = [
+        Case("machine", "about", {}),
+        *(Case(name, "rounds", {"size": 1}) for name in "abc"),
+    ]
     cases += [Case("d", "rounds", {"size": 1}, needs=("a",))]
 
     def start(asked, tell, limits, stop=None, machine=MACHINE):
@@ -105,11 +118,17 @@ def test_a_killed_part_is_continued(tmp_path):
             if case.name == stop:
                 raise KeyboardInterrupt
             started.append(case.name)
-            tell(case.name, {"status": "done", "result": machine if case.kind == "about" else {"x": 1}})
+            tell(
+                case.name,
+                {
+                    "status": "done",
+                    "result": machine if case.kind == "about" else {"x": 1},
+                },
+            )
 
     def measure(cases=cases, about={"part": "1"}, **fields):  # noqa: B006
         started.clear()
-        begin = lambda *arguments: start(*arguments, **fields)  # noqa: E731
+        begin = lambda *arguments: start(*arguments, **fields)
         return gpu.measure(cases, about, out, LIMITS, begin, lambda line: None)
 
     with pytest.raises(KeyboardInterrupt):
@@ -124,7 +143,10 @@ def test_a_killed_part_is_continued(tmp_path):
     assert started == ["machine"]
     measure([*cases[:3], cases[3]._replace(settings={"size": 2}), cases[4]])
     assert started == ["machine", "c"]
-    with pytest.raises(ValueError, match="measured with device 'H', here it is 'other'; give another --out"):
+    with pytest.raises(
+        ValueError,
+        match="measured with device 'H', here it is 'other'; give another --out",
+    ):
         measure(machine=MACHINE | {"device": "other"})
     with pytest.raises(ValueError, match="holds results with part '1', not '2'"):
         measure(about={"part": "2"})
@@ -140,14 +162,24 @@ def test_results_of_one_file_come_from_one_version(tmp_path, monkeypatch):
 
 def test_chosen_cases_include_their_needs():
     cases, asked = gpu_parts.cases("1", quick=True), []
-    start = lambda cases, tell, limits: asked.extend(case.name for case in cases)  # noqa: E731
-    gpu.measure(cases, {}, None, LIMITS, start, only="fedavg.*512.*graphs|segments, graphs")
+    start = lambda cases, tell, limits: asked.extend(case.name for case in cases)
+    gpu.measure(
+        cases, {}, None, LIMITS, start, only="fedavg.*512.*graphs|segments, graphs"
+    )
     chosen = [name for name in asked if "graphs" in name]
-    assert chosen == ["four segments, graphs", "fedavg, chunk 512, graphs", "fedavg, chunk 512, span, graphs"]
+    assert chosen == [
+        "four segments, graphs",
+        "fedavg, chunk 512, graphs",
+        "fedavg, chunk 512, span, graphs",
+    ]
     assert set(asked) - set(chosen) == {"machine", "four segments"} | {
         name for case in cases if case.name in chosen for name in case.needs
     }
-    references = [case.settings["world"]["algorithm"] for case in cases if case.name in asked and case.child == "cpu"]
+    references = [
+        case.settings["world"]["algorithm"]
+        for case in cases
+        if case.name in asked and case.child == "cpu"
+    ]
     assert references == ["fedavg", "fedrep"]
 
 
@@ -155,9 +187,10 @@ def test_a_machine_without_a_gpu_is_refused(tmp_path):
     cases = gpu_parts.cases("1")
     (found,) = in_process(cases[:1], tmp_path).values()
     assert found["status"] == "failed"
-    tells = lambda cases, tell, limits: tell("machine", found)  # noqa: E731
+    tells = lambda cases, tell, limits: tell("machine", found)
     with pytest.raises(
-        ValueError, match="machine: RuntimeError: JAX found no GPU, only cpu; --quick runs on any device"
+        ValueError,
+        match="machine: RuntimeError: JAX found no GPU, only cpu; --quick runs on any device",
     ):
         gpu.measure(cases, {}, None, LIMITS, tells)
 
@@ -174,13 +207,23 @@ def test_every_case_is_compared_with_the_cpu_before_it_is_timed(part, quick):
     cases = gpu_parts.cases(part, quick)
     names = [case.name for case in cases]
     assert len(set(names)) == len(names)
-    timed = [case for case in cases if case.kind not in ("about", "bandwidth", "reference", "methods")]
+    timed = [
+        case
+        for case in cases
+        if case.kind not in ("about", "bandwidth", "reference", "methods")
+    ]
     assert len(timed) >= 5 or part == "6"  # which compares without timing
     for case in cases:
         assert case.kind in gpu_cases.KINDS
     for case in timed:
-        references = [other for other in cases if other.name in case.needs and other.kind == "reference"]
-        assert [other.settings["world"] for other in references] == [case.settings["world"]]
+        references = [
+            other
+            for other in cases
+            if other.name in case.needs and other.kind == "reference"
+        ]
+        assert [other.settings["world"] for other in references] == [
+            case.settings["world"]
+        ]
         assert all(names.index(name) < names.index(case.name) for name in case.needs)
         assert references[0].environment["JAX_PLATFORMS"] == "cpu"
 
@@ -190,18 +233,24 @@ def test_a_method_is_compared_on_both_devices(monkeypatch):
     assert found["apart"] == 0
     assert "wrong" not in found
     monkeypatch.setattr(
-        gpu_methods, "trained_arrays", lambda server, *_: {"['server']": np.random.default_rng().random(3)}
+        gpu_methods,
+        "trained_arrays",
+        lambda server, *_: {"['server']": np.random.default_rng().random(3)},
     )
     assert "from the CPU" in gpu_methods.on_both("fedavg", graphs=False)["wrong"]
 
 
 def in_process(cases, folder):
-    return {case.name: gpu_cases.measure(Case(**case.as_json()), folder) for case in cases}
+    return {
+        case.name: gpu_cases.measure(Case(**case.as_json()), folder) for case in cases
+    }
 
 
 def some_cases(cases, wanted):
     """Return the wanted cases and those that they need."""
-    names = {*wanted} | {name for case in cases if case.name in wanted for name in case.needs}
+    names = {*wanted} | {
+        name for case in cases if case.name in wanted for name in case.needs
+    }
     return [case for case in cases if case.name in names]
 
 
@@ -224,7 +273,9 @@ def test_a_dry_run_measures(dry):
     low, high = plain["seconds"]["quartiles"]
     assert 0 < low <= plain["seconds"]["median"] <= high
     parameters = 784 * 8 + 8 + 2 * (8 * 8 + 8) + 8 * 10 + 10
-    assert plain["least_bytes"] == 6 * 2 * 3 * 4 * parameters  # clients, steps, passes, bytes
+    assert (
+        plain["least_bytes"] == 6 * 2 * 3 * 4 * parameters
+    )  # clients, steps, passes, bytes
     shown = gpu.line("fedavg", results["fedavg, chunk 512"])
     assert f"done, seconds {plain['seconds']['median']:.3g}, apart " in shown
 
@@ -240,7 +291,9 @@ def test_a_wrong_result_is_reported_and_a_hopeless_one_is_not_timed(dry, tmp_pat
     assert near < gpu_compare.HOPELESS * bound.absolute
     for shift, is_timed in ((near, True), (far, False)):
         shifted = arrays[name] + np.float32(shift) * (np.arange(arrays[name].size) == 0)
-        gpu_compare.store(tmp_path, case.needs[0], arrays | {name: shifted.astype(np.float32)})
+        gpu_compare.store(
+            tmp_path, case.needs[0], arrays | {name: shifted.astype(np.float32)}
+        )
         (found,) = in_process([case], tmp_path).values()
         assert found["status"] == "wrong"
         assert found["result"]["apart"] == pytest.approx(shift, rel=0.01)
@@ -253,37 +306,67 @@ def test_a_wrong_result_is_reported_and_a_hopeless_one_is_not_timed(dry, tmp_pat
 
 
 def test_differences_by_hand():
-    begin = {"['server'].w": np.zeros(2), "['clients'].v": np.zeros(1), "['server'].fixed": np.array([2.0])}
-    cpu = {"['server'].w": np.array([3.0, 4.0]), "['clients'].v": np.array([1.0]), "['server'].fixed": np.array([2.0])}
+    begin = {
+        "['server'].w": np.zeros(2),
+        "['clients'].v": np.zeros(1),
+        "['server'].fixed": np.array([2.0]),
+    }
+    cpu = {
+        "['server'].w": np.array([3.0, 4.0]),
+        "['clients'].v": np.array([1.0]),
+        "['server'].fixed": np.array([2.0]),
+    }
     gpu_ = cpu | {"['server'].w": np.array([3.0, 4.5]), "['clients'].v": np.array([1.9])}
     distance, where = gpu_compare.difference(gpu_, cpu, begin)
-    assert distance == pytest.approx((0.5, 0.9))  # largest number of the server's, 0.5 / 5 and 0.9 / 1 of the moves
+    assert distance == pytest.approx(
+        (0.5, 0.9)
+    )  # largest number of the server's, 0.5 / 5 and 0.9 / 1 of the moves
     assert where == "['clients'].v"
     assert gpu_compare.difference(cpu, cpu, begin)[0] == (0, 0)
     fixed = cpu | {"['server'].fixed": np.array([2.5])}
     assert gpu_compare.difference(fixed, cpu, begin)[0] == pytest.approx((0.5, 0.25))
     broken = cpu | {"['server'].w": np.array([np.nan, 4.0])}
-    with pytest.raises(gpu_compare.WrongError, match="at most 1 and 1 are right; not timed") as error:
-        gpu_compare.check_difference(*gpu_compare.difference(broken, cpu, begin), gpu_compare.Distance(1, 1), "the CPU")
+    with pytest.raises(
+        gpu_compare.WrongError, match="at most 1 and 1 are right; not timed"
+    ) as error:
+        gpu_compare.check_difference(
+            *gpu_compare.difference(broken, cpu, begin),
+            gpu_compare.Distance(1, 1),
+            "the CPU",
+        )
     assert error.value.found["apart"] == "inf"  # valid JSON
     with pytest.raises(ValueError, match="arrays of other names"):
         gpu_compare.difference({}, cpu, begin)
 
 
 def test_kernels_are_the_events_of_streams():
-    event = lambda name, ns: SimpleNamespace(name=name, duration_ns=ns)  # noqa: E731
-    line = lambda name, *events: SimpleNamespace(name=name, events=events)  # noqa: E731
-    streams = line("Stream #13", event("gemm", 3e3), event("add", 1e3), event("gemm", 2e3))
-    device = SimpleNamespace(name="/device:GPU:0", lines=[streams, line("XLA Modules", event("jit_segment", 9e3))])
-    host = SimpleNamespace(name="/host:CPU", lines=[line("tf_XLAEigen/1", event("dot", 5e3), event("end: dot", 1e3))])
-    assert [*profile._events(SimpleNamespace(planes=[host, device]))] == [("gemm", 3e-6), ("add", 1e-6), ("gemm", 2e-6)]
+    event = lambda name, ns: SimpleNamespace(name=name, duration_ns=ns)
+    line = lambda name, *events: SimpleNamespace(name=name, events=events)
+    streams = line(
+        "Stream #13", event("gemm", 3e3), event("add", 1e3), event("gemm", 2e3)
+    )
+    device = SimpleNamespace(
+        name="/device:GPU:0",
+        lines=[streams, line("XLA Modules", event("jit_segment", 9e3))],
+    )
+    host = SimpleNamespace(
+        name="/host:CPU",
+        lines=[line("tf_XLAEigen/1", event("dot", 5e3), event("end: dot", 1e3))],
+    )
+    assert [*profile._events(SimpleNamespace(planes=[host, device]))] == [
+        ("gemm", 3e-6),
+        ("add", 1e-6),
+        ("gemm", 2e-6),
+    ]
     assert [*profile._events(SimpleNamespace(planes=[host]))] == [("dot", 5e-6)]
 
 
 @pytest.mark.long
 def test_evaluations_in_larger_chunks_have_the_scores_of_the_cpu(tmp_path):
     name = "evaluation, N = 10000, 156 at once"
-    found = in_process(some_cases(gpu_parts.cases("2", quick=True), [name]), tmp_path)[name]
+    found = in_process(some_cases(gpu_parts.cases("2", quick=True), [name]), tmp_path)[
+        name
+    ]
     assert found["status"] == "done", found
     judged = found["result"]
     assert judged["evaluation_chunk"] == 3
@@ -298,9 +381,20 @@ def test_a_dry_run_of_every_part(part, tmp_path, monkeypatch, capsys):
     for name in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     figures = gpu_parts.figures
-    monkeypatch.setattr(gpu_parts, "figures", lambda *arguments: figures(*arguments)[:2])  # the first of four
+    monkeypatch.setattr(
+        gpu_parts, "figures", lambda *arguments: figures(*arguments)[:2]
+    )  # the first of four
     out, unlimited = tmp_path / "part.json", ["--seconds", "1e6", "--case-seconds", "1e6"]
-    arguments = ["--part", part, "--quick", "--out", str(out), *unlimited, "--runs", str(tmp_path / "runs")]
+    arguments = [
+        "--part",
+        part,
+        "--quick",
+        "--out",
+        str(out),
+        *unlimited,
+        "--runs",
+        str(tmp_path / "runs"),
+    ]
     assert gpu.main(arguments) == 0, capsys.readouterr().out
     results = json.loads(out.read_text())
     assert results["machine"]["platform"] == jax.default_backend()
@@ -308,4 +402,6 @@ def test_a_dry_run_of_every_part(part, tmp_path, monkeypatch, capsys):
     if part == "figures":
         assert "figure3_digits.png" in results["cases"]["figure 3"]["result"]["files"]
     else:
-        assert [*results["cases"]] == [case.name for case in gpu_parts.cases(part, quick=True)]
+        assert [*results["cases"]] == [
+            case.name for case in gpu_parts.cases(part, quick=True)
+        ]

@@ -9,8 +9,8 @@ import pytest
 
 import fedjax_srp as srp
 from fedjax_srp.base import STAGE_COMPLETED
-from fedjax_srp.history import History
-from fedjax_srp.stages import Stage
+from fedjax_srp.results.history import History
+from fedjax_srp.results.stages import Stage
 
 COMPUTE = [1.0, 2.0, 4.0, 8.0]
 COMMUNICATED = [True, False, True, True]
@@ -52,7 +52,9 @@ def test_elapsed_is_the_sum_by_hand(communication):
         expected.append(total)
     history = small()
     np.testing.assert_array_equal(history.elapsed(communication), expected)
-    np.testing.assert_array_equal(history.eval_elapsed(communication), [expected[1], expected[3]])
+    np.testing.assert_array_equal(
+        history.eval_elapsed(communication), [expected[1], expected[3]]
+    )
 
 
 def test_stages_end_with_their_last_round_and_are_completed_by_the_first_that_meets_the_criterion():
@@ -66,11 +68,18 @@ def test_stages_end_with_their_last_round_and_are_completed_by_the_first_that_me
         finite=[True] * 6,
         metrics={STAGE_COMPLETED: held},
     )
-    assert run.stages(10.0) == [Stage(0, 2, 1, 3, 0.0, 27.0, True, 2), Stage(1, 3, 4, 3, 27.0, 93.0, True, 4)]
+    assert run.stages(10.0) == [
+        Stage(0, 2, 1, 3, 0.0, 27.0, True, 2),
+        Stage(1, 3, 4, 3, 27.0, 93.0, True, 4),
+    ]
     never = dataclasses.replace(run, metrics={STAGE_COMPLETED: [False] * 6})
-    assert [(stage.completed, stage.completed_round) for stage in never.stages()] == [(False, None)] * 2
+    assert [(stage.completed, stage.completed_round) for stage in never.stages()] == [
+        (False, None)
+    ] * 2
     without = dataclasses.replace(run, metrics={})
-    assert [(stage.completed, stage.completed_round) for stage in without.stages()] == [(None, None)] * 2
+    assert [(stage.completed, stage.completed_round) for stage in without.stages()] == [
+        (None, None)
+    ] * 2
 
 
 @pytest.mark.parametrize("communication", [0.0, 10.0])
@@ -79,29 +88,46 @@ def test_the_score_at_a_time_is_that_of_the_last_evaluation_before_it(communicat
     first, last = history.eval_elapsed(communication)
     end = history.elapsed(communication)[-1]
     assert (first, end) < (last, math.inf)
-    at = lambda time: history.score_at(time, communication)  # noqa: E731
-    assert (at(first), at(np.nextafter(last, 0)), at(last), at(end)) == (0.5, 0.5, 0.6875, 0.6875)
+    at = lambda time: history.score_at(time, communication)
+    assert (at(first), at(np.nextafter(last, 0)), at(last), at(end)) == (
+        0.5,
+        0.5,
+        0.6875,
+        0.6875,
+    )
     assert math.isnan(at(np.nextafter(first, 0)))
     assert math.isnan(at(np.nextafter(end, np.inf)))
     assert history.score_at(last, communication, "global") == 0.1875
-    for time, message in ((-1.0, "time must be finite and >= 0"), (math.inf, "time must be finite")):
+    for time, message in (
+        (-1.0, "time must be finite and >= 0"),
+        (math.inf, "time must be finite"),
+    ):
         with pytest.raises(ValueError, match=message):
             at(time)
 
 
-ERRORS = {"score_name": "squared error", "smaller_is_better": True, "test_count": [1, 1, 0]} | {
-    "accuracies": {"fit_head": [[4.0, 8.0, np.nan], [1.0, 3.0, np.nan]]}
-}
+ERRORS = {
+    "score_name": "squared error",
+    "smaller_is_better": True,
+    "test_count": [1, 1, 0],
+} | {"accuracies": {"fit_head": [[4.0, 8.0, np.nan], [1.0, 3.0, np.nan]]}}
 MEANS = {  # changes, mean weighted by test points, worst tenth
     "weighted": ({}, [0.5, 0.6875], [0.25, 0.5]),
     "errors": (ERRORS, [6.0, 2.0], [8.0, 3.0]),
     "a client without test points": (
-        {"test_count": [1, 0, 1], "accuracies": {"global": [[0.5, np.nan, 1.0], [0.25, np.nan, 0.75]]}},
+        {
+            "test_count": [1, 0, 1],
+            "accuracies": {"global": [[0.5, np.nan, 1.0], [0.25, np.nan, 0.75]]},
+        },
         [0.75, 0.5],
         [0.5, 0.25],
     ),
     "no test points": ({"test_count": [0, 0, 0]}, [np.nan] * 2, [np.nan] * 2),
-    "nan": ({"accuracies": {"global": [[np.nan, 1.0, 1.0], [1.0, 1.0, 1.0]]}}, [np.nan, 1.0], [np.nan, 1.0]),
+    "nan": (
+        {"accuracies": {"global": [[np.nan, 1.0, 1.0], [1.0, 1.0, 1.0]]}},
+        [np.nan, 1.0],
+        [np.nan, 1.0],
+    ),
 }
 
 
@@ -114,21 +140,34 @@ def test_means_over_clients(changes, mean, worst):
 
 
 ALMOST = np.array([[0, 3], [1, 31]]) / [1, 39]  # 32 of 40, but 1 + 31 / 39 * 39 < 32
-OF_TWO = {"client_time": [1.0, 2.0], "test_count": [1, 39], "rounds_taken": [1, 1], "accuracies": {"it": ALMOST}}
+OF_TWO = {
+    "client_time": [1.0, 2.0],
+    "test_count": [1, 39],
+    "rounds_taken": [1, 1],
+    "accuracies": {"it": ALMOST},
+}
 REACHED = [  # changes, arguments of `time_to`, time
     ({}, {"target": 0.5}, 3.0),  # exactly, after round 2
     ({}, {"target": 0.5, "communication": 10.0}, 13.0),
     ({}, {"target": np.float32(0.501)}, 15.0),  # nothing is interpolated
     ({}, {"target": 0.7}, math.inf),
     ({}, {"target": 0.15, "evaluation": "global"}, 15.0),
-    ({"eval_round": [0, 4]}, {"target": 0.5, "communication": 10.0}, 0.0),  # before training
+    (
+        {"eval_round": [0, 4]},
+        {"target": 0.5, "communication": 10.0},
+        0.0,
+    ),  # before training
     (MEANS["nan"][0], {"target": 0.0}, 15.0),
     (OF_TWO, {"target": 0.8}, 15.0),
     (ERRORS, {"target": 6.0}, 3.0),
     (ERRORS, {"target": 2.0}, 15.0),
     (ERRORS, {"target": 1.9}, math.inf),
     ({}, {"target": 0.5, "metric": "distance"}, 3.0),
-    ({}, {"target": 0.3, "metric": "distance", "communication": 10.0}, 27.0),  # the second round is silent
+    (
+        {},
+        {"target": 0.3, "metric": "distance", "communication": 10.0},
+        27.0,
+    ),  # the second round is silent
     ({}, {"target": 0.1, "metric": "distance"}, math.inf),
 ]
 
@@ -141,7 +180,10 @@ def test_time_to_a_target(changes, arguments, time):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((1.0, 0.0, None, "error"), "unknown metric 'error' of this run of 'fedrep'; choose from distance"),
+        (
+            (1.0, 0.0, None, "error"),
+            "unknown metric 'error' of this run of 'fedrep'; choose from distance",
+        ),
         (("0.5",), "^target='0.5' must be a number$"),
         ((True, 0.0, None, "distance"), "^target=True must be a number$"),
     ],
@@ -151,7 +193,9 @@ def test_wrong_targets_are_refused(arguments, message):
         small().time_to(*arguments)
 
 
-@pytest.mark.parametrize(("num_clients", "num_worst"), [(1, 1), (9, 1), (10, 1), (19, 1), (20, 2), (105, 10)])
+@pytest.mark.parametrize(
+    ("num_clients", "num_worst"), [(1, 1), (9, 1), (10, 1), (19, 1), (20, 2), (105, 10)]
+)
 def test_worst_decile(num_clients, num_worst):
     scores = np.random.default_rng(num_clients).permutation(num_clients) / 128.0
     history = small(
@@ -160,15 +204,22 @@ def test_worst_decile(num_clients, num_worst):
         accuracies={"global": [scores, scores + 1.0]},
     )
     expected = sum(range(num_worst)) / num_worst / 128.0
-    np.testing.assert_allclose(history.worst_decile, [expected, expected + 1.0], rtol=1e-14)
+    np.testing.assert_allclose(
+        history.worst_decile, [expected, expected + 1.0], rtol=1e-14
+    )
 
 
 @pytest.mark.parametrize("target", [90, 1.001, math.nan])
 def test_a_target_that_no_accuracy_can_reach_is_refused(target):
-    with pytest.raises(ValueError, match=rf"target={target}: no accuracy can reach it; give 0\.9 for 90 %"):
+    with pytest.raises(
+        ValueError,
+        match=rf"target={target}: no accuracy can reach it; give 0\.9 for 90 %",
+    ):
         small().time_to(target)
     assert small().time_to(1.0) == math.inf
-    assert small(score_name="squared error", smaller_is_better=True).time_to(90) == 3.0  # an error may be 90
+    assert (
+        small(score_name="squared error", smaller_is_better=True).time_to(90) == 3.0
+    )  # an error may be 90
     assert small(score_name="reward").time_to(90) == math.inf
     assert small().time_to(90, metric="distance") == 1.0
 
@@ -176,37 +227,66 @@ def test_a_target_that_no_accuracy_can_reach_is_refused(target):
 def test_speed_quartiles_follow_the_speed_not_the_id():
     times = [8.0, 1.0, 7.0, 2.0, 6.0, 3.0, 5.0, 4.0]
     scores = np.array(times) / 8
-    history = small(client_time=times, test_count=[1] * 8, accuracies={"global": [scores * 0, scores]})
-    np.testing.assert_array_equal(history.speed_quartiles(), [1.5 / 8, 3.5 / 8, 5.5 / 8, 7.5 / 8])
+    history = small(
+        client_time=times, test_count=[1] * 8, accuracies={"global": [scores * 0, scores]}
+    )
+    np.testing.assert_array_equal(
+        history.speed_quartiles(), [1.5 / 8, 3.5 / 8, 5.5 / 8, 7.5 / 8]
+    )
     weighted = dataclasses.replace(history, test_count=[1, 3, 1, 1, 1, 1, 1, 1])
     assert weighted.speed_quartiles()[0] == (3 * 1 + 2) / 4 / 8
-    assert np.isnan(small().speed_quartiles()[3])  # three clients leave the last quarter empty
+    assert np.isnan(
+        small().speed_quartiles()[3]
+    )  # three clients leave the last quarter empty
 
 
 def test_frames_hold_what_was_evaluated_and_nothing_else():
     history = small(rounds_taken=[4, 0, 2])
     frame = history.to_frame(communication=10.0)
     assert list(frame.columns) == [
-        *("round", "stage", "cohort_size", "compute_time", "communicated", "finite", "elapsed", "distance"),
+        *(
+            "round",
+            "stage",
+            "cohort_size",
+            "compute_time",
+            "communicated",
+            "finite",
+            "elapsed",
+            "distance",
+        ),
         *("accuracy_fine_tune", "accuracy_global"),
     ]
     np.testing.assert_array_equal(frame["elapsed"], history.elapsed(10.0))
-    np.testing.assert_array_equal(frame["accuracy_fine_tune"], [np.nan, 0.5, np.nan, 0.6875])
+    np.testing.assert_array_equal(
+        frame["accuracy_fine_tune"], [np.nan, 0.5, np.nan, 0.6875]
+    )
     before = small(eval_round=[0, 4]).to_frame()
     assert before["accuracy_fine_tune"].isna().tolist() == [True, True, True, False]
     clients = history.clients_frame()
     columns = "evaluation round client accuracy test_count expected_time rounds_taken"
     assert list(clients.columns) == columns.split()
     assert len(clients) == 2 * 2 * 3
-    row = clients[(clients.evaluation == "global") & (clients["round"] == 4) & (clients.client == 2)].iloc[0]
+    row = clients[
+        (clients.evaluation == "global") & (clients["round"] == 4) & (clients.client == 2)
+    ].iloc[0]
     assert (row.accuracy, row.test_count, row.expected_time) == (0.5, 1, 3.0)
     assert clients.rounds_taken.tolist() == [4, 0, 2] * 4
 
 
 def test_summary():
     summary = small().summary(target=0.6, communication=10.0)
-    numbers = {"final_accuracy": 0.6875, "worst_decile": 0.5, "time_to_target": 45.0, "num_rounds": 4}
-    numbers |= {"evaluation": "fine_tune", "slowest_tenth": 1.0, "bytes_to_target": 168, "diverged": None}
+    numbers = {
+        "final_accuracy": 0.6875,
+        "worst_decile": 0.5,
+        "time_to_target": 45.0,
+        "num_rounds": 4,
+    }
+    numbers |= {
+        "evaluation": "fine_tune",
+        "slowest_tenth": 1.0,
+        "bytes_to_target": 168,
+        "diverged": None,
+    }
     assert numbers.items() <= summary.items()
     assert summary["total_bytes_up"] == 8 * (1 + 3 + 3)  # one round is silent
     assert summary["total_bytes_down"] == 16 * (1 + 3 + 3)
@@ -214,16 +294,27 @@ def test_summary():
     assert small().summary()["simulated_time"] == 15.0
     assert [stage["ends"] for stage in summary["stages"]] == [13.0, 45.0]
     np.testing.assert_array_equal(summary["speed_quartiles"], [0.5, 0.75, 1.0, np.nan])
-    assert summary["final_accuracies"] == {"fine_tune": 0.6875, "global": 0.1875}  # over test examples: 0.25, 0, 0, 0.5
+    assert summary["final_accuracies"] == {
+        "fine_tune": 0.6875,
+        "global": 0.1875,
+    }  # over test examples: 0.25, 0, 0, 0.5
     assert small().summary()["time_to_target"] is None
     assert small().summary(target=1.0)["time_to_target"] == math.inf
-    assert small(finite=[True, False, True, False]).summary()["diverged"] == 2  # the first one
+    assert (
+        small(finite=[True, False, True, False]).summary()["diverged"] == 2
+    )  # the first one
 
 
 def test_repr_is_one_short_line():
-    assert repr(small()) == "History('fedrep': 4 rounds, 3 clients, 2 evaluations, final fine_tune accuracy 0.6875)"
+    assert (
+        repr(small())
+        == "History('fedrep': 4 rounds, 3 clients, 2 evaluations, final fine_tune accuracy 0.6875)"
+    )
     assert repr(small(**ERRORS)).endswith("final fit_head squared error 2)")
-    assert repr(small(accuracies={})) == "History('fedrep': 4 rounds, 3 clients, 0 evaluations)"
+    assert (
+        repr(small(accuracies={}))
+        == "History('fedrep': 4 rounds, 3 clients, 0 evaluations)"
+    )
 
 
 def test_arrays_are_read_only_numpy_copies():
@@ -255,7 +346,10 @@ def test_the_summary_records_the_split_of_the_evaluation():
     [
         ({"stage": [0]}, r"stage has shape \(1,\), it needs \(4,\)"),
         ({"metrics": {"loss": [1.0]}}, "metrics\\['loss'\\] has shape"),
-        ({"accuracies": {"global": np.zeros((2, 4))}}, "accuracies\\['global'\\] has shape"),
+        (
+            {"accuracies": {"global": np.zeros((2, 4))}},
+            "accuracies\\['global'\\] has shape",
+        ),
         ({"round": [0, 1, 2, 3]}, "round must count"),
         ({"eval_round": [2, 5]}, "eval_round must increase within 0..4"),
         ({"eval_round": [4, 2]}, "eval_round must increase"),
@@ -269,7 +363,9 @@ def test_an_inconsistent_history_is_refused(changes, message):
 
 def test_participation_is_the_gini_coefficient_and_the_share_of_zeros():
     rounds = np.array([4, 0, 2, 0, 6])
-    found = small(client_time=[1.0] * 5, test_count=[1] * 5, accuracies={}, rounds_taken=rounds).participation
+    found = small(
+        client_time=[1.0] * 5, test_count=[1] * 5, accuracies={}, rounds_taken=rounds
+    ).participation
     pairs = np.abs(rounds[:, None] - rounds).sum()
     assert found.gini == pytest.approx(pairs / (2 * 5 * rounds.sum()))
     assert found.never == 0.4
@@ -281,9 +377,13 @@ def test_participation_is_the_gini_coefficient_and_the_share_of_zeros():
 
 
 def test_the_slowest_tenth_is_by_expected_time():
-    times = np.random.default_rng(0).permutation(29).astype(float)  # floor(29 / 10) clients
+    times = (
+        np.random.default_rng(0).permutation(29).astype(float)
+    )  # floor(29 / 10) clients
     counts = np.arange(1, 30)
-    history = small(client_time=times, test_count=counts, accuracies={"it": [times / 100, times / 10]})
+    history = small(
+        client_time=times, test_count=counts, accuracies={"it": [times / 100, times / 10]}
+    )
     slow = [int(np.argmax(times == t)) for t in (27.0, 28.0)]
     expected = (27 * counts[slow[0]] + 28 * counts[slow[1]]) / counts[slow].sum()
     np.testing.assert_allclose(history.slowest_scores(), [expected / 100, expected / 10])
@@ -291,13 +391,17 @@ def test_the_slowest_tenth_is_by_expected_time():
 
 def test_bytes_to_a_target_are_those_of_participants_in_rounds_that_communicated():
     history = small()
-    assert history.bytes_to(0.5) == 24 * 1  # after two rounds, of which one communicated, of one client
+    assert (
+        history.bytes_to(0.5) == 24 * 1
+    )  # after two rounds, of which one communicated, of one client
     assert history.bytes_to(0.6) == 24 * (1 + 3 + 3)
     assert history.bytes_to(0.9) == math.inf
     # narrower models send shares, and silent rounds nothing
     sizes = history.cohort_size * history.communicated
     share = np.where(sizes > 0, 0.5, np.nan)  # the mean over no client
-    narrow = dataclasses.replace(history, metrics={**history.metrics, "message_share": share})
+    narrow = dataclasses.replace(
+        history, metrics={**history.metrics, "message_share": share}
+    )
     assert narrow.bytes_to(0.6) == 24 * (1 + 3 + 3) / 2
     narrow = small(metrics={"message_share": [0.3] * 4})
     assert narrow.bytes_to(0.6) == round(24 * (1 + 3 + 3) * 0.3)

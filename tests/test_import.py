@@ -8,9 +8,19 @@ import pytest
 
 import fedjax_srp as srp
 
-HEAVY = ("flax", "optax", "orbax", "chex", "pandas", "matplotlib", "sklearn", "scipy.stats", "tensorflow_datasets")
+HEAVY = (
+    "flax",
+    "optax",
+    "orbax",
+    "chex",
+    "pandas",
+    "matplotlib",
+    "sklearn",
+    "scipy.stats",
+    "tensorflow_datasets",
+)
 HEAVY += ("tyro", "PIL", "requests", "array_record", "tensorboardX", "torch", "wandb")
-HEAVY += ("fedjax_srp.algorithms", "fedjax_srp.report")
+HEAVY += ("fedjax_srp.algorithms", "fedjax_srp.lab.report")
 LATER = ("algorithms", "methods", "models", "plots")
 
 CODE = f"""
@@ -20,13 +30,15 @@ loaded = [name for name in {HEAVY!r} if name in sys.modules]
 listed = [name for name in {LATER!r} if name in dir(srp)]
 from fedjax_srp import methods
 assert srp.methods is methods is sys.modules["fedjax_srp.methods"]
-assert srp.plots.__name__ == "fedjax_srp.report.plots"
+assert srp.plots.__name__ == "fedjax_srp.lab.report.plots"
 json.dump({{"loaded": loaded, "listed": listed, "later": "flax" in sys.modules and "optax" in sys.modules}}, sys.stdout)
 """
 
 
 def test_heavy_libraries_wait_until_they_are_needed():
-    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", CODE], capture_output=True, text=True, check=True
+    )
     said = json.loads(done.stdout)
     assert said["loaded"] == []
     assert said["later"]  # the names are right: they are loaded in the end
@@ -36,5 +48,7 @@ def test_heavy_libraries_wait_until_they_are_needed():
 def test_every_public_name_is_there():
     for name in srp.__all__:
         assert getattr(srp, name) is not None
-    with pytest.raises(AttributeError, match="module 'fedjax_srp' has no attribute 'nothing_like_it'"):
+    with pytest.raises(
+        AttributeError, match="module 'fedjax_srp' has no attribute 'nothing_like_it'"
+    ):
         srp.nothing_like_it  # noqa: B018  # pyright: ignore

@@ -14,11 +14,22 @@ from fedjax_srp.methods import options, table
 
 
 def test_a_row_may_set_what_any_part_reads():
-    row = {"initial": 5, "hidden": (4,), "learning_rate": 0.2, "fine_tune_optimizer": srp.SGD(0.3)}
+    row = {
+        "initial": 5,
+        "hidden": (4,),
+        "learning_rate": 0.2,
+        "fine_tune_optimizer": srp.SGD(0.3),
+    }
     row["features"] = 7  # of model "lstm" alone
-    srp.methods.register("mine", srp.algorithms.FedAvg, participation="doubling", options=row)
+    srp.methods.register(
+        "mine", srp.algorithms.FedAvg, participation="doubling", options=row
+    )
     method, found = srp.methods.get("mine", dataset=SHAPES), record("mine")
-    assert [found[name] for name in ("initial", "hidden", "learning_rate")] == [5, [4], 0.2]
+    assert [found[name] for name in ("initial", "hidden", "learning_rate")] == [
+        5,
+        [4],
+        0.2,
+    ]
     assert found["fine_tune_optimizer"]["learning_rate"] == 0.3
     assert (method.participation.initial, method.algorithm.model.hidden) == (5, (4,))
     assert method.algorithm.training.optimizer == srp.SGD(0.2)
@@ -35,34 +46,54 @@ def test_rows_may_have_options_of_their_own():
         assert (policy.max_work, policy.on_time) == expected
     chosen = get("flanp_fednova", max_work=4, shared={"on_time": 0.25}).participation
     assert (chosen.max_work, chosen.on_time) == (4, 0.25)
-    elsewhere = record("flanp_fednova", participation="uniform", k=10)  # a policy that has no such options
+    elsewhere = record(
+        "flanp_fednova", participation="uniform", k=10
+    )  # a policy that has no such options
     assert "max_work" not in elsewhere
 
 
 def test_any_algorithm_goes_with_any_participation():
-    method = srp.methods.get("fedrep", dataset=SHAPES, hidden=(4,), participation="doubling", initial=7)
+    method = srp.methods.get(
+        "fedrep", dataset=SHAPES, hidden=(4,), participation="doubling", initial=7
+    )
     assert (method.name, method.participation.name) == ("fedrep + doubling", "doubling")
     assert record("fedrep", participation="doubling", initial=7)["initial"] == 7
     assert srp.methods.label(method.name) == "FedRep + doubling"
     assert cohort_sizes(method.participation, (0, 10)) == [7, 14]
-    own = srp.methods.get("srpfl", dataset=SHAPES, hidden=(4,), participation=srp.participation.Fastest(3))
+    own = srp.methods.get(
+        "srpfl", dataset=SHAPES, hidden=(4,), participation=srp.participation.Fastest(3)
+    )
     assert (own.name, own.participation.name) == ("srpfl + fastest", "fastest")
-    like = srp.methods.get("srpfl", dataset=SHAPES, hidden=(4,), participation=srp.participation.Doubling(3, 1))
+    like = srp.methods.get(
+        "srpfl",
+        dataset=SHAPES,
+        hidden=(4,),
+        participation=srp.participation.Doubling(3, 1),
+    )
     assert like.name == "srpfl + doubling"  # its options may be others
     with pytest.raises(ValueError, match="initial: has no effect"):
-        srp.methods.get("srpfl", dataset=SHAPES, participation=srp.participation.Fastest(3), initial=3)
+        srp.methods.get(
+            "srpfl", dataset=SHAPES, participation=srp.participation.Fastest(3), initial=3
+        )
     with pytest.raises(ValueError, match="k is missing: 'uniform' needs it"):
         srp.methods.get("fedavg", dataset=SHAPES, participation="uniform")
-    with pytest.raises(ValueError, match=r"unknown participation 'doublin' \(did you mean doubling\?\)"):
+    with pytest.raises(
+        ValueError, match=r"unknown participation 'doublin' \(did you mean doubling\?\)"
+    ):
         srp.methods.get("fedavg", dataset=SHAPES, participation="doublin")
     for name, given, register in (
         ("mine", {}, "register"),
         ("fedavg", {"participation": "mine"}, "register_participation"),
         ("fedavg", {"model": "mine"}, "register"),
     ):
-        with pytest.raises(ValueError, match=rf"unknown \w+ 'mine'.*; srp.\w+.{register}, in a file for --load"):
+        with pytest.raises(
+            ValueError,
+            match=rf"unknown \w+ 'mine'.*; srp.\w+.{register}, in a file for --load",
+        ):
             srp.methods.get(name, dataset=SHAPES, **given)
-    with pytest.raises(ValueError, match="must be a string or a ParticipationPolicy; call it"):
+    with pytest.raises(
+        ValueError, match="must be a string or a ParticipationPolicy; call it"
+    ):
         srp.methods.get("fedavg", dataset=SHAPES, participation=srp.participation.Full)
 
 
@@ -71,27 +102,51 @@ def test_a_training_object_replaces_its_options():
     mine = srp.Training(srp.SGD(0.3), batch_size=5)
     shared = {"learning_rate": 0.2, "steps": 3, "batch_size": 2}
     assert algorithm_of("fedavg", training=mine, shared=shared).training == mine
-    assert not {"learning_rate", "steps", "epochs"} & record("fedavg", training=mine, shared=shared).keys()
-    assert algorithm_of("fedavg", training=mine, momentum=None).training == mine  # asks for nothing
-    with pytest.raises(ValueError, match="batch_size: the training that is given has its own; leave one of the two"):
+    assert (
+        not {"learning_rate", "steps", "epochs"}
+        & record("fedavg", training=mine, shared=shared).keys()
+    )
+    assert (
+        algorithm_of("fedavg", training=mine, momentum=None).training == mine
+    )  # asks for nothing
+    with pytest.raises(
+        ValueError,
+        match="batch_size: the training that is given has its own; leave one of the two",
+    ):
         srp.methods.get("fedavg", dataset=SHAPES, training=mine, batch_size=5)
 
 
 def test_a_fine_tuning_optimizer_replaces_its_momentum():
     """It reaches the algorithm despite shared options; both given for one method are refused."""
     mine, momentum = srp.SGD(0.3), "fine_tune_optimizer.momentum"
-    with pytest.raises(ValueError, match="momentum: the fine_tune_optimizer that is given has its own"):
-        srp.methods.get("fedavg", dataset=SHAPES, fine_tune_optimizer=mine, **{momentum: 0.5})
-    assert algorithm_of("fedavg", fine_tune_optimizer=mine, **{momentum: None}).fine_tune_optimizer == mine
+    with pytest.raises(
+        ValueError, match="momentum: the fine_tune_optimizer that is given has its own"
+    ):
+        srp.methods.get(
+            "fedavg", dataset=SHAPES, fine_tune_optimizer=mine, **{momentum: 0.5}
+        )
+    assert (
+        algorithm_of(
+            "fedavg", fine_tune_optimizer=mine, **{momentum: None}
+        ).fine_tune_optimizer
+        == mine
+    )
     shared = {momentum: 0.5, "learning_rate": 0.2}
     assert momentum not in record("fedavg", fine_tune_optimizer=mine)
     algorithm = algorithm_of("fedavg", fine_tune_optimizer=mine, shared=shared)
-    np.testing.assert_allclose(steps_of(algorithm.fine_tune_optimizer), [-0.3] * 4, rtol=1e-6)
-    np.testing.assert_allclose(steps_of(algorithm.training.optimizer), [-0.2] * 4, rtol=1e-6)
+    np.testing.assert_allclose(
+        steps_of(algorithm.fine_tune_optimizer), [-0.3] * 4, rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        steps_of(algorithm.training.optimizer), [-0.2] * 4, rtol=1e-6
+    )
 
 
 def test_a_module_in_place_of_a_model_is_told_how_to_become_one():
-    with pytest.raises(ValueError, match=r"model=Dense.* must be a string or a SplitModel; give .* or from_module\("):
+    with pytest.raises(
+        ValueError,
+        match=r"model=Dense.* must be a string or a SplitModel; give .* or from_module\(",
+    ):
         srp.methods.get("fedrep", dataset=SHAPES, model=nn.Dense(3))
 
 
@@ -108,14 +163,24 @@ def test_one_name_is_never_read_by_two_parts():
         for policy in table.POLICIES:
             route = options.routes(name, policy)
             read = (route.algorithm, route.policy, options.MODEL_OPTIONS)
-            of_models = {option for model in srp.models.names() for option in srp.models.options(model)}
-            assert len({*itertools.chain(*read), *of_models}) == sum(map(len, (*read, of_models)))
+            of_models = {
+                option
+                for model in srp.models.names()
+                for option in srp.models.options(model)
+            }
+            assert len({*itertools.chain(*read), *of_models}) == sum(
+                map(len, (*read, of_models))
+            )
     message = r"k: read by its algorithm and by participation .fastest.; rename .* give an object for"
     with pytest.raises(ValueError, match=message):
         srp.methods.get(clustered, dataset=SHAPES, participation="fastest", k=10)
-    with pytest.raises(ValueError, match=r"hidden: read by its algorithm and by its model; rename"):
+    with pytest.raises(
+        ValueError, match=r"hidden: read by its algorithm and by its model; rename"
+    ):
         srp.methods.get(hyper, dataset=SHAPES, hidden=4)
-    method = srp.methods.get(clustered, dataset=SHAPES, participation=srp.participation.Fastest(5), k=2)
+    method = srp.methods.get(
+        clustered, dataset=SHAPES, participation=srp.participation.Fastest(5), k=2
+    )
     assert record(clustered, participation=srp.participation.Fastest(5), k=2)["k"] == 2
     assert method.participation == srp.participation.Fastest(5)
 
@@ -126,16 +191,44 @@ def test_one_name_is_never_read_by_two_parts():
         ("srpfll", {}, r"unknown method 'srpfll' \(did you mean srpfl"),
         ("fedrep", {"pool": 0}, "pool=0 must be at least 1"),
         ("srpfl", {"initial": 0}, "initial=0 must be at least 1"),
-        ("srpfl", {"learning_rate": 0.0}, "learning_rate=0.0 must be positive; give a step size"),
+        (
+            "srpfl",
+            {"learning_rate": 0.0},
+            "learning_rate=0.0 must be positive; give a step size",
+        ),
         ("srpfl", {"momentum": 1.0}, "momentum=1.0 must be below 1; give None for none"),
-        ("srpfl", {"fine_tune_optimizer.momentum": 1.5}, r"optimizer\.momentum=1\.5 must be below 1"),
-        ("srpfl", {"weight_decay": -1e-4}, "weight_decay=-0.0001 must be at least 0; give None for none"),
+        (
+            "srpfl",
+            {"fine_tune_optimizer.momentum": 1.5},
+            r"optimizer\.momentum=1\.5 must be below 1",
+        ),
+        (
+            "srpfl",
+            {"weight_decay": -1e-4},
+            "weight_decay=-0.0001 must be at least 0; give None for none",
+        ),
         ("hf_maml", {"inner_step_size": -1.0}, "inner_step_size=-1.0 must be "),
         ("lg_fedavg", {"hidden": ()}, "head_layers=2 must be at most 1"),
-        ("fedavg", {"model": "lenet5"}, "model='lenet5' for data set 'shapes': .*lenet5 takes images .* mlp, which"),
-        ("fedavg", {"vocabulary": 9}, "vocabulary: has no effect on method 'fedavg', only on model 'lstm'; leave"),
-        ("fedavg", {"hiden": (9,)}, r"unknown option 'hiden' of method 'fedavg' or its model \(did you mean hidden"),
-        ("fedavg", {"model": srp.models.MLP((5,), 3), "hidden": (9,)}, "hidden: has no effect on method"),
+        (
+            "fedavg",
+            {"model": "lenet5"},
+            "model='lenet5' for data set 'shapes': .*lenet5 takes images .* mlp, which",
+        ),
+        (
+            "fedavg",
+            {"vocabulary": 9},
+            "vocabulary: has no effect on method 'fedavg', only on model 'lstm'; leave",
+        ),
+        (
+            "fedavg",
+            {"hiden": (9,)},
+            r"unknown option 'hiden' of method 'fedavg' or its model \(did you mean hidden",
+        ),
+        (
+            "fedavg",
+            {"model": srp.models.MLP((5,), 3), "hidden": (9,)},
+            "hidden: has no effect on method",
+        ),
     ],
 )
 def test_refusals_name_what_the_user_gave(method, options, message):

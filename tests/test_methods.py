@@ -8,11 +8,26 @@ import pytest
 from method_helpers import SHAPES, algorithm_of, cohort_sizes, record, steps_of
 
 import fedjax_srp as srp
-from fedjax_srp.options import values_of
+from fedjax_srp.parts.options import values_of
 
-BY_CRITERION = {"flanp", "flanp_fednova", "flanp_fedavg_criterion"}  # stages end by what is learned
-AT_FIRST = {"fedbuff": 10, "fedat": 10, "fedasync": 1, **dict.fromkeys(BY_CRITERION, 10)}  # size of their cohorts
-COMMON = {"learning_rate": 0.01, "batch_size": 10, "epochs": 1, "weighting": "uniform", "fine_tune_epochs": 10}
+BY_CRITERION = {
+    "flanp",
+    "flanp_fednova",
+    "flanp_fedavg_criterion",
+}  # stages end by what is learned
+AT_FIRST = {
+    "fedbuff": 10,
+    "fedat": 10,
+    "fedasync": 1,
+    **dict.fromkeys(BY_CRITERION, 10),
+}  # size of their cohorts
+COMMON = {
+    "learning_rate": 0.01,
+    "batch_size": 10,
+    "epochs": 1,
+    "weighting": "uniform",
+    "fine_tune_epochs": 10,
+}
 FEDOPT = {"server_step_size": 0.01, "beta1": 0.9, "beta2": 0.99, "adaptivity": 1e-3}
 DEFAULTS = {  # of a method, or of its algorithm, beside the common ones
     "fedavgm": FEDOPT | {"rule": "momentum", "server_step_size": 1.0},
@@ -25,14 +40,24 @@ DEFAULTS = {  # of a method, or of its algorithm, beside the common ones
     "knn_per": {"num_neighbours": 10, "own_share": 0.5},
     "feddyn": {"penalty": 0.01},
     "fedvarp": {"server_step_size": 1.0},
-    "pfedme": {"penalty": 15.0, "inner_steps": 5, "inner_step_size": 0.09, "server_step_size": 1.0},
+    "pfedme": {
+        "penalty": 15.0,
+        "inner_steps": 5,
+        "inner_step_size": 0.09,
+        "server_step_size": 1.0,
+    },
     "fedala": {"weight_step_size": 1.0, "weight_share": 0.8, "start_epochs": 11},
     "fedamp": {"penalty": 1.0, "attention_step_size": 1.0, "attention_width": 1.0},
     "fedpac": {"penalty": 1.0, "head_epochs": 1},
     "fedas": {"alignment_step_size": 0.01},
     "fedrep": {"head_epochs": 10, "representation_epochs": 1},
     "fedbuff": {"server_step_size": 1.0, "staleness_exponent": 0.5},
-    "fedasync": {"server_step_size": 0.6, "staleness_exponent": 0.5, "discount": "polynomial", "mu": 0.005}
+    "fedasync": {
+        "server_step_size": 0.6,
+        "staleness_exponent": 0.5,
+        "discount": "polynomial",
+        "mu": 0.005,
+    }
     | {"hinge_slope": 10.0, "hinge_start": 4.0},
     "hf_maml": {"inner_step_size": 0.01, "difference": 1e-3, "inner_steps": 1},
     "fedsgd": {"weighting": "num_examples"},
@@ -42,7 +67,12 @@ DEFAULTS = {  # of a method, or of its algorithm, beside the common ones
     "fjord": {"rates": (0.2, 0.4, 0.6, 0.8, 1.0)},
     "fedprox": {"mu": 0.1},
     "scaffold": {"server_step_size": 1.0, "counts_momentum": True},
-    "per_fedavg": {"inner_step_size": 1e-4, "difference": 1e-3, "inner_steps": 1, "support_fraction": 0.8},
+    "per_fedavg": {
+        "inner_step_size": 1e-4,
+        "difference": 1e-3,
+        "inner_steps": 1,
+        "support_fraction": 0.8,
+    },
     "l2gd": {"aggregation_step_size": 0.05, "aggregation_probability": 0.9},
     "apfl": {"own_share": 0.75, "adaptive": False},
     "ditto": {"penalty": 1.0},
@@ -60,12 +90,19 @@ def test_who_takes_part(name):
     get = functools.partial(srp.methods.get, name, dataset=SHAPES, hidden=(4, 4))
     if name in AT_FIRST:
         assert cohort_sizes(get().participation, (0, 9)) == [AT_FIRST[name]] * 2
-        assert name not in BY_CRITERION or cohort_sizes(get(initial=25).participation, (0, 9)) == [25, 25]
+        assert name not in BY_CRITERION or cohort_sizes(
+            get(initial=25).participation, (0, 9)
+        ) == [25, 25]
         return
     rounds = (0, 9, 10, 19, 20, 29, 30, 39, 40, 149)
     doubles = srp.methods.recipe(name).doubling
     of_all = [10, 10, 20, 20, 40, 40, 80, 80, 100, 100] if doubles else [100] * 10
-    if name in ("fednova", "heterofl", "fedrolex", "fjord"):  # everybody, with as much work as fits
+    if name in (
+        "fednova",
+        "heterofl",
+        "fedrolex",
+        "fjord",
+    ):  # everybody, with as much work as fits
         assert cohort_sizes(get().participation, rounds) == of_all
         return
     of_a_fifth = [10, 10] + [20] * 8 if doubles else [20] * 10
@@ -76,7 +113,9 @@ def test_who_takes_part(name):
 def test_defaults_are_the_papers(name):
     """Step size 0.01 in all experiments, no momentum, no decay; fine-tuning uses the optimizer of training."""
     algorithm = algorithm_of(name)
-    np.testing.assert_allclose(steps_of(algorithm.training.optimizer), [-0.01] * 4, rtol=1e-6)
+    np.testing.assert_allclose(
+        steps_of(algorithm.training.optimizer), [-0.01] * 4, rtol=1e-6
+    )
     assert algorithm.fine_tune_optimizer is None
     assert algorithm.tuning.optimizer == algorithm.training.optimizer
     found = values_of(algorithm, leave_out=("model", "evaluation"))
@@ -86,23 +125,41 @@ def test_defaults_are_the_papers(name):
 
 def test_the_optimizers_of_the_code(name):
     """Momentum 0.5 in fine-tuning only, decay 1e-4 on weights but not on biases."""
-    algorithm = algorithm_of(name, **{"fine_tune_optimizer.momentum": 0.5}, weight_decay=1e-4)
+    algorithm = algorithm_of(
+        name, **{"fine_tune_optimizer.momentum": 0.5}, weight_decay=1e-4
+    )
     plain, heavy = -0.01 * (1 + 1e-4), -0.01
-    np.testing.assert_allclose(steps_of(algorithm.training.optimizer), [plain, -0.01, plain, -0.01], rtol=1e-6)
+    np.testing.assert_allclose(
+        steps_of(algorithm.training.optimizer), [plain, -0.01, plain, -0.01], rtol=1e-6
+    )
     tuning = steps_of(algorithm.fine_tune_optimizer)
-    np.testing.assert_allclose(tuning, [plain, heavy, 1.5 * plain, 1.5 * heavy], rtol=1e-6)
+    np.testing.assert_allclose(
+        tuning, [plain, heavy, 1.5 * plain, 1.5 * heavy], rtol=1e-6
+    )
 
 
 def test_what_only_other_methods_read_is_refused_unless_it_is_shared():
     shared = {"inner_step_size": 0.1, "head_epochs": 2, "initial": 5, "redraw": "stage"}
-    read = {"fedavg": set(), "srpfl": shared.keys() - {"inner_step_size"}, "hf_maml": {"inner_step_size"}}
+    read = {
+        "fedavg": set(),
+        "srpfl": shared.keys() - {"inner_step_size"},
+        "hf_maml": {"inner_step_size"},
+    }
     for name, known in read.items():
         recorded = record(name, shared=shared)
-        assert {o: recorded[o] for o in shared if o in recorded} == {o: shared[o] for o in known}
+        assert {o: recorded[o] for o in shared if o in recorded} == {
+            o: shared[o] for o in known
+        }
         for option in shared.keys() - known:
-            with pytest.raises(ValueError, match=f"{option}: has no effect on method '{name}', only on .*; leave"):
+            with pytest.raises(
+                ValueError,
+                match=f"{option}: has no effect on method '{name}', only on .*; leave",
+            ):
                 srp.methods.get(name, dataset=SHAPES, **{option: shared[option]})
-    with pytest.raises(ValueError, match=r"shared: 'inital' is an option of no method \(did you mean initial or "):
+    with pytest.raises(
+        ValueError,
+        match=r"shared: 'inital' is an option of no method \(did you mean initial or ",
+    ):
         srp.methods.get("fedavg", dataset=SHAPES, shared={"inital": 5})
 
 
@@ -110,12 +167,26 @@ def test_every_field_of_every_algorithm_is_an_option(name):
     """Fields of an algorithm and of its inner parts are options and reach the algorithm."""
     route = srp.methods.routes(name)
     fixed = getattr(route.factory, "keywords", {})
-    names = {field.name for field in dataclasses.fields(algorithm_of(name))} - {"model", *fixed}
-    assert {option.path for option in route.algorithm.values() if "." not in option.path} == names
-    other = {"steps": 3, "fine_tune_epochs": 4, "inner_steps": 2, "epochs": 2, "head_epochs": 3, "learning_rate": 0.2}
+    names = {field.name for field in dataclasses.fields(algorithm_of(name))} - {
+        "model",
+        *fixed,
+    }
+    assert {
+        option.path for option in route.algorithm.values() if "." not in option.path
+    } == names
+    other = {
+        "steps": 3,
+        "fine_tune_epochs": 4,
+        "inner_steps": 2,
+        "epochs": 2,
+        "head_epochs": 3,
+        "learning_rate": 0.2,
+    }
     for option in other.keys() & set(route.algorithm):
         if (option, route.factory) == ("steps", srp.algorithms.FedRep):
-            with pytest.raises(ValueError, match=r"training\.epochs=None: repetitions in a round"):
+            with pytest.raises(
+                ValueError, match=r"training\.epochs=None: repetitions in a round"
+            ):
                 algorithm_of(name, steps=3)
             continue
         given = values_of(algorithm_of(name, **{option: other[option]}))

@@ -10,11 +10,11 @@ import pytest
 from method_helpers import SHAPES, record
 
 import fedjax_srp as srp
-from fedjax_srp import parts
-from fedjax_srp.commands import cli
-from fedjax_srp.history import History
-from fedjax_srp.report import drawing
-from fedjax_srp.runs import options as run_options
+from fedjax_srp.lab.commands import cli
+from fedjax_srp.lab.report import drawing
+from fedjax_srp.lab.runs import options as run_options
+from fedjax_srp.parts import part as parts
+from fedjax_srp.results.history import History
 
 
 @srp.part
@@ -30,16 +30,27 @@ def counted(model, pace: float = 0.5, local_epochs: int = 1):
 def test_a_function_may_have_options_with_names_of_sgd():
     seen = []
 
-    def mine(model, learning_rate: float = 0.5, momentum: float = 0.25, weight_decay: int = 3):
+    def mine(
+        model, learning_rate: float = 0.5, momentum: float = 0.25, weight_decay: int = 3
+    ):
         seen.append((learning_rate, momentum, weight_decay))
         return srp.algorithms.FedAvg(model)
 
     srp.methods.register("mine", mine)
     options = {"learning_rate": 0.1, "weight_decay": 4}
-    method, recorded = srp.methods.get("mine", dataset=SHAPES, **options), record("mine", **options)
+    method, recorded = (
+        srp.methods.get("mine", dataset=SHAPES, **options),
+        record("mine", **options),
+    )
     assert seen == [(0.1, 0.25, 4)]
-    assert [recorded[o] for o in ("learning_rate", "momentum", "weight_decay")] == [0.1, 0.25, 4]
-    assert parts.values_of(method.algorithm) == {"training.optimizer.learning_rate": 0.01}  # what the function made
+    assert [recorded[o] for o in ("learning_rate", "momentum", "weight_decay")] == [
+        0.1,
+        0.25,
+        4,
+    ]
+    assert parts.values_of(method.algorithm) == {
+        "training.optimizer.learning_rate": 0.01
+    }  # what the function made
 
 
 def test_a_field_may_have_the_name_of_one_of_sgd():
@@ -54,15 +65,37 @@ def test_a_field_may_have_the_name_of_one_of_sgd():
 
 
 def test_one_function_and_one_row_add_a_method(tmp_path, capsys):
-    row = {"participation": "doubling", "label": "Counted", "color": "#123456", "twin": "fedavg", "source": "nobody"}
+    row = {
+        "participation": "doubling",
+        "label": "Counted",
+        "color": "#123456",
+        "twin": "fedavg",
+        "source": "nobody",
+    }
     srp.methods.register("counted", counted, **row)
     data = srp.data.load("digits", num_clients=10, classes_per_client=3, max_examples=10)
-    method = srp.methods.get("counted", dataset=data, hidden=(4,), pace=0.25, initial=5, rounds_per_stage=1)
-    history = srp.simulate(method, data, num_rounds=2, eval_every=1, key=jax.random.key(3), progress=False, devices=1)
+    method = srp.methods.get(
+        "counted", dataset=data, hidden=(4,), pace=0.25, initial=5, rounds_per_stage=1
+    )
+    history = srp.simulate(
+        method,
+        data,
+        num_rounds=2,
+        eval_every=1,
+        key=jax.random.key(3),
+        progress=False,
+        devices=1,
+    )
     assert history.cohort_size.tolist() == [5, 10]
     words = "--dataset digits --num-clients 10 --classes-per-client 3 --max-examples 10 --hidden 4 --num-rounds 2"
     words += " --eval-every 1 --seed 3 --method counted --pace 0.25 --initial 5 --rounds-per-stage 1 --devices 1"
-    assert cli.main(["run", *words.split(), "--no-progress", "--out", str(tmp_path / "run")], set_up_cores=False) == 0
+    assert (
+        cli.main(
+            ["run", *words.split(), "--no-progress", "--out", str(tmp_path / "run")],
+            set_up_cores=False,
+        )
+        == 0
+    )
     found = History.load(tmp_path / "run")
     np.testing.assert_array_equal(found.accuracy, history.accuracy)
     assert found.config["arguments"]["pace"] == 0.25
@@ -72,7 +105,10 @@ def test_one_function_and_one_row_add_a_method(tmp_path, capsys):
     assert "nobody" in text
     assert drawing.styles(["counted"])["counted"] == drawing.Style("#123456", "-")
     assert srp.methods.label("counted") == "Counted"
-    with pytest.raises(ValueError, match=r"option 'paze' of method 'counted' or its model \(did you mean pace"):
+    with pytest.raises(
+        ValueError,
+        match=r"option 'paze' of method 'counted' or its model \(did you mean pace",
+    ):
         srp.methods.get("counted", dataset=data, paze=1.0)
 
 
@@ -108,45 +144,97 @@ class Slowest(srp.participation.Fastest):
     m: parts.Count = 2
 
     def select(self, key, state, times):
-        return srp.participation.Fastest(self.m).select(key, state, times._replace(realised=-times.realised))
+        return srp.participation.Fastest(self.m).select(
+            key, state, times._replace(realised=-times.realised)
+        )
 
 
 def slowest(m: int = 2, k: float = 0.5):
     return Slowest(k=k, m=m)
 
 
-@pytest.mark.parametrize("maker", [slowest, Slowest, functools.partial(slowest), functools.partial(Slowest)])
+@pytest.mark.parametrize(
+    "maker", [slowest, Slowest, functools.partial(slowest), functools.partial(Slowest)]
+)
 def test_users_policies_have_names_and_options(maker):
     srp.methods.register_participation("slowest", maker)
-    method = srp.methods.get("fedrep", dataset=SHAPES, participation="slowest", m=3, k=0.25)
+    method = srp.methods.get(
+        "fedrep", dataset=SHAPES, participation="slowest", m=3, k=0.25
+    )
     assert (method.name, method.participation.name) == ("fedrep + slowest", "slowest")
     assert (method.participation.m, method.participation.k) == (3, 0.25)
     recorded = record("fedrep", participation="slowest", m=3, k=0.25)
-    assert {o: recorded[o] for o in ("participation", "m", "k")} == {"participation": "slowest", "m": 3, "k": 0.25}
-    again = srp.methods.get("fedavg", dataset=SHAPES, participation="slowest", k=0.25, m=3)
+    assert {o: recorded[o] for o in ("participation", "m", "k")} == {
+        "participation": "slowest",
+        "m": 3,
+        "k": 0.25,
+    }
+    again = srp.methods.get(
+        "fedavg", dataset=SHAPES, participation="slowest", k=0.25, m=3
+    )
     assert again.participation == method.participation  # one program
-    assert jax.tree.structure(again.participation) == jax.tree.structure(method.participation)
+    assert jax.tree.structure(again.participation) == jax.tree.structure(
+        method.participation
+    )
     srp.methods.register("mine", counted, participation="slowest", options={"m": 4})
     assert srp.methods.get("mine", dataset=SHAPES).participation == Slowest(m=4)
-    with pytest.raises(ValueError, match=r"m: has no effect on method 'fedavg', only on .*participation 'slowest'"):
+    with pytest.raises(
+        ValueError,
+        match=r"m: has no effect on method 'fedavg', only on .*participation 'slowest'",
+    ):
         srp.methods.get("fedavg", dataset=SHAPES, m=3)
 
 
 def test_an_argument_of_a_policy_is_not_one_of_sgd():
-    srp.methods.register_participation("turns", lambda momentum=0.9: srp.participation.Full())
-    with pytest.raises(ValueError, match=r"momentum: read by its algorithm and by participation 'turns'; rename your"):
+    srp.methods.register_participation(
+        "turns", lambda momentum=0.9: srp.participation.Full()
+    )
+    with pytest.raises(
+        ValueError,
+        match=r"momentum: read by its algorithm and by participation 'turns'; rename your",
+    ):
         srp.methods.get("fedrep", dataset=SHAPES, participation="turns", momentum=0.5)
 
 
 @pytest.mark.parametrize(
     ("name", "factory", "row", "message"),
     [
-        ("fedavg", counted, {}, "name='fedavg' is a method of the package; choose another name"),
-        ("mine", counted, {"participation": "ful"}, r"unknown participation 'ful' \(did you mean full"),
-        ("mine", counted, {"colour": "red"}, r"unknown field 'colour' of a recipe \(did you mean color"),
-        ("mine", counted, {"options": {"pase": 1.0}}, r"option 'pase' of the row of 'mine' \(did you mean pace"),
-        ("mine", counted, {"options": {"k": 5}}, "unknown option 'k' of the row of 'mine'; choose from pace"),
-        ("mine", srp.algorithms.LinearFedAvg, {}, "LinearFedAvg makes no algorithm on examples: its first field, or"),
+        (
+            "fedavg",
+            counted,
+            {},
+            "name='fedavg' is a method of the package; choose another name",
+        ),
+        (
+            "mine",
+            counted,
+            {"participation": "ful"},
+            r"unknown participation 'ful' \(did you mean full",
+        ),
+        (
+            "mine",
+            counted,
+            {"colour": "red"},
+            r"unknown field 'colour' of a recipe \(did you mean color",
+        ),
+        (
+            "mine",
+            counted,
+            {"options": {"pase": 1.0}},
+            r"option 'pase' of the row of 'mine' \(did you mean pace",
+        ),
+        (
+            "mine",
+            counted,
+            {"options": {"k": 5}},
+            "unknown option 'k' of the row of 'mine'; choose from pace",
+        ),
+        (
+            "mine",
+            srp.algorithms.LinearFedAvg,
+            {},
+            "LinearFedAvg makes no algorithm on examples: its first field, or",
+        ),
         ("mine", 3, {}, "3 makes no algorithm on examples"),
     ],
 )

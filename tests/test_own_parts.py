@@ -9,9 +9,9 @@ import pytest
 from reference.small import CLOCK, KEY, clients_of, federation
 
 import fedjax_srp as srp
-from fedjax_srp.commands import cli
+from fedjax_srp.lab.commands import cli
+from fedjax_srp.lab.runs import clocks as clock_texts
 from fedjax_srp.participation import cohorts
-from fedjax_srp.runs import clocks as clock_texts
 
 DATA = federation(clients_of((4, 5, 6), (3, 3, 3)))
 
@@ -27,29 +27,62 @@ def two_speeds(slow: float = 5.0, every: int = 2):
 
 # Registration.
 
-MODELS, CLOCKS, POLICIES = srp.models.register, srp.clocks.register, srp.methods.register_participation
+MODELS, CLOCKS, POLICIES = (
+    srp.models.register,
+    srp.clocks.register,
+    srp.methods.register_participation,
+)
 
 
 @pytest.mark.parametrize(
     ("register", "name", "factory", "message"),
     [
-        (MODELS, "mlp", narrow, "name='mlp' is a model of the package; choose another name"),
+        (
+            MODELS,
+            "mlp",
+            narrow,
+            "name='mlp' is a model of the package; choose another name",
+        ),
         (MODELS, 3, narrow, "name=3 must be a string"),
         (MODELS, "mine", srp.models.MLP((4,), 2), r"model=MLP\(.* must be a function"),
-        (MODELS, "mine", lambda shape: None, "<lambda>: too many positional arguments; it gets 2 arguments"),
-        (MODELS, "mine", lambda shape, classes, width: None, "<lambda>: missing a required argument: 'width'; it gets"),
+        (
+            MODELS,
+            "mine",
+            lambda shape: None,
+            "<lambda>: too many positional arguments; it gets 2 arguments",
+        ),
+        (
+            MODELS,
+            "mine",
+            lambda shape, classes, width: None,
+            "<lambda>: missing a required argument: 'width'; it gets",
+        ),
         (CLOCKS, "random", two_speeds, "name='random' is a clock of the package"),
         (CLOCKS, "failing", two_speeds, "name='failing' is a clock of the package"),
-        (CLOCKS, "two speeds", two_speeds, "name='two speeds' is no word; give a name such as rush_hour"),
+        (
+            CLOCKS,
+            "two speeds",
+            two_speeds,
+            "name='two speeds' is no word; give a name such as rush_hour",
+        ),
         (CLOCKS, "mine", two_speeds(), r"clock=Fixed\(.* must be a function"),
-        (POLICIES, "full", lambda: None, "name='full' is a participation of the package; choose another name"),
+        (
+            POLICIES,
+            "full",
+            lambda: None,
+            "name='full' is a participation of the package; choose another name",
+        ),
         (POLICIES, "mine", 3, "participation=3 must be a function"),
     ],
 )
 def test_registration_checks_name_and_factory(register, name, factory, message):
     with pytest.raises(ValueError, match=message):
         register(name, factory)
-    assert not {"mine", "two speeds"} & {*srp.models.names(), *srp.clocks.OWN, *srp.methods.POLICIES}
+    assert not {"mine", "two speeds"} & {
+        *srp.models.names(),
+        *srp.clocks.OWN,
+        *srp.methods.POLICIES,
+    }
 
 
 def test_a_factory_that_returns_something_else_is_named():
@@ -57,7 +90,9 @@ def test_a_factory_that_returns_something_else_is_named():
     with pytest.raises(ValueError, match="<lambda>: returned 3, not a SplitModel"):
         srp.models.get("mine", DATA)
     srp.methods.register_participation("forgetful", lambda: None)
-    with pytest.raises(ValueError, match="<lambda>: returned None, not a ParticipationPolicy"):
+    with pytest.raises(
+        ValueError, match="<lambda>: returned None, not a ParticipationPolicy"
+    ):
         srp.methods.get("fedavg", dataset=DATA, participation="forgetful")
 
 
@@ -71,30 +106,51 @@ def test_custom_models_have_names_and_options():
     assert srp.models.options("narrow") == {"width": 5, "depth": 2}
     method = srp.methods.get("fedrep", dataset=DATA, model="narrow", width=3)
     recorded = srp.methods.choose("fedrep", "narrow", width=3).record()
-    assert {o: recorded[o] for o in ("model", "width", "depth")} == {"model": "narrow", "width": 3, "depth": 2}
+    assert {o: recorded[o] for o in ("model", "width", "depth")} == {
+        "model": "narrow",
+        "width": 3,
+        "depth": 2,
+    }
     model = srp.models.get("narrow", DATA, width=3)
-    assert model == srp.models.get("narrow", DATA, depth=2, width=3) == method.algorithm.model  # one program
+    assert (
+        model
+        == srp.models.get("narrow", DATA, depth=2, width=3)
+        == method.algorithm.model
+    )  # one program
     heads = [srp.models.get("narrow", DATA, head_layers=n).init(KEY).head for n in (1, 2)]
     assert [len(head) for head in heads] == [1, 2]
-    history = srp.simulate(method, DATA, clock=CLOCK, num_rounds=1, key=KEY, progress=False, devices=1)
+    history = srp.simulate(
+        method, DATA, clock=CLOCK, num_rounds=1, key=KEY, progress=False, devices=1
+    )
     assert history.config["options"]["hidden"] == [3, 3]
-    assert [layer["kernel"].shape[1] for layer in model.init(KEY).representation.values()] == [3, 3]
+    assert [
+        layer["kernel"].shape[1] for layer in model.init(KEY).representation.values()
+    ] == [3, 3]
 
 
 def test_a_model_may_be_registered_again():
     srp.models.register("narrow", narrow)
     first = srp.models.get("narrow", DATA)
-    srp.models.register("narrow", lambda shape, classes: srp.models.MLP(shape, classes, hidden=(7,)))
+    srp.models.register(
+        "narrow", lambda shape, classes: srp.models.MLP(shape, classes, hidden=(7,))
+    )
     assert srp.models.get("narrow", DATA) != first
     assert srp.models.options("narrow") == {}
 
 
 def test_options_of_custom_models_do_not_collide():
-    srp.models.register("narrow", lambda shape, classes, momentum=0.5: srp.models.MLP(shape, classes))
-    with pytest.raises(ValueError, match="momentum: read by its algorithm and by its model; rename your field"):
+    srp.models.register(
+        "narrow", lambda shape, classes, momentum=0.5: srp.models.MLP(shape, classes)
+    )
+    with pytest.raises(
+        ValueError,
+        match="momentum: read by its algorithm and by its model; rename your field",
+    ):
         srp.methods.get("fedrep", dataset=DATA, model="narrow")
     srp.models.register("narrow", narrow)
-    with pytest.raises(ValueError, match=r"unknown option 'widht' of model 'narrow'.*width"):
+    with pytest.raises(
+        ValueError, match=r"unknown option 'widht' of model 'narrow'.*width"
+    ):
         srp.models.get("narrow", DATA, widht=3)
 
 
@@ -119,24 +175,37 @@ def test_custom_clocks_take_texts_and_distributions(tmp_path):
     np.savetxt(tmp_path / "times, of all.csv", [[1.0, 2.0, 3.0]])
 
     def measured(file: str, other=None):
-        return srp.clocks.Trace(np.loadtxt(file, ndmin=2)) if other is None else srp.clocks.Dynamic(other)
+        return (
+            srp.clocks.Trace(np.loadtxt(file, ndmin=2))
+            if other is None
+            else srp.clocks.Dynamic(other)
+        )
 
     srp.clocks.register("measured", measured)
     clock = clock_texts.parse(f"measured('{tmp_path}/times, of all.csv')", 3)
     assert clock.name == "trace"
-    assert clock_texts.parse("measured('', exponential(uniform(1/N, 1)))", 3).name == "dynamic"
+    assert (
+        clock_texts.parse("measured('', exponential(uniform(1/N, 1)))", 3).name
+        == "dynamic"
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("two_speeds(", r"clock='two_speeds\(': not understood .*; give two_speeds or two_speeds\(...\)"),
+        (
+            "two_speeds(",
+            r"clock='two_speeds\(': not understood .*; give two_speeds or two_speeds\(...\)",
+        ),
         ("two_speeds(1, 2, 3)", "not understood .*too many positional arguments"),
         ("two_speeds(fast=1)", "not understood .*unexpected keyword argument 'fast'"),
         ("two_speeds(x)", "not understood .*'x' is unknown"),
         ("two_speeds(__import__('os'))", "not understood .* is unknown"),
         ("two_speeds(2) + 1", "not understood"),
-        ("two_speed", r"unknown clock 'two_speed' \(did you mean two_speeds\?\).*; srp.clocks.register"),
+        (
+            "two_speed",
+            r"unknown clock 'two_speed' \(did you mean two_speeds\?\).*; srp.clocks.register",
+        ),
         ("two_speeds('far')", "slow='far'"),
         ("broken", "returned None, not a Clock"),
     ],
@@ -176,34 +245,87 @@ def test_a_loaded_file_registers_parts_for_runs_and_grids(tmp_path, capsys):
         "srp.clocks.register('same', same)\n"
         "srp.methods.register_participation('first', first)\n"
     )
-    words = ["--dataset", "digits", "--num-clients", "5", "--num-rounds", "2", "--no-progress", "--method", "fedavg"]
-    words += ["--model", "narrow", "--width", "3", "--clock", "same(time=4)", "--load", str(tmp_path / "mine.py")]
+    words = [
+        "--dataset",
+        "digits",
+        "--num-clients",
+        "5",
+        "--num-rounds",
+        "2",
+        "--no-progress",
+        "--method",
+        "fedavg",
+    ]
+    words += [
+        "--model",
+        "narrow",
+        "--width",
+        "3",
+        "--clock",
+        "same(time=4)",
+        "--load",
+        str(tmp_path / "mine.py"),
+    ]
     words += ["--participation", "first", "--m", "3"]
-    assert cli.main(["run", *words, "--out", str(tmp_path / "run")], set_up_cores=False) == 0
+    assert (
+        cli.main(["run", *words, "--out", str(tmp_path / "run")], set_up_cores=False) == 0
+    )
     run = srp.History.load(tmp_path / "run")
-    assert (run.config["arguments"]["model"], run.config["arguments"]["width"]) == ("narrow", 3)
-    assert (run.config["options"]["model"], run.config["options"]["hidden"]) == ("mlp", [3])
+    assert (run.config["arguments"]["model"], run.config["arguments"]["width"]) == (
+        "narrow",
+        3,
+    )
+    assert (run.config["options"]["model"], run.config["options"]["hidden"]) == (
+        "mlp",
+        [3],
+    )
     assert run.compute_time.tolist() == [4.0, 4.0]
-    assert (run.config["arguments"]["participation"], run.config["arguments"]["m"]) == ("first", 3)
-    assert (run.config["options"]["participation"], run.config["options"]["k"]) == ("fastest", 3)
+    assert (run.config["arguments"]["participation"], run.config["arguments"]["m"]) == (
+        "first",
+        3,
+    )
+    assert (run.config["options"]["participation"], run.config["options"]["k"]) == (
+        "fastest",
+        3,
+    )
     assert run.cohort_size.tolist() == [3, 3]
     assert run.config["clock_options"]["distribution"]["value"] == 4.0
-    assert cli.main(["run", *words, "--out", str(tmp_path / "run")], set_up_cores=False) == 0  # is known again
+    assert (
+        cli.main(["run", *words, "--out", str(tmp_path / "run")], set_up_cores=False) == 0
+    )  # is known again
 
-    options = {"method": "fedavg", "dataset": "digits", "num_clients": 5, "num_rounds": 1, "model": "narrow"}
+    options = {
+        "method": "fedavg",
+        "dataset": "digits",
+        "num_clients": 5,
+        "num_rounds": 1,
+        "model": "narrow",
+    }
     options |= {"participation": "first"}
     axes = {"clock": ["same", "same(3)"], "width": [2, 4], "m": [1, 4]}
     grid = srp.grid(
-        options=options | {"load": [str(tmp_path / "mine.py")]}, axes=axes, out=tmp_path / "grid", progress=False
+        options=options | {"load": [str(tmp_path / "mine.py")]},
+        axes=axes,
+        out=tmp_path / "grid",
+        progress=False,
     )
     found = [
-        (run.config["options"]["hidden"][0], float(run.compute_time[0]), int(run.cohort_size[0]))
+        (
+            run.config["options"]["hidden"][0],
+            float(run.compute_time[0]),
+            int(run.cohort_size[0]),
+        )
         for run in grid.histories.values()
     ]
     assert sorted(found) == sorted(itertools.product((2, 4), (2.0, 3.0), (1, 4)))
 
     capsys.readouterr()
-    assert cli.main(["run", "--load", str(tmp_path / "mine.py"), "--help"], set_up_cores=False) == 0
+    assert (
+        cli.main(
+            ["run", "--load", str(tmp_path / "mine.py"), "--help"], set_up_cores=False
+        )
+        == 0
+    )
     shown = " ".join(capsys.readouterr().out.split())
     assert "narrow: of its layer; default 5" in shown
     assert "--input-shape" not in shown
@@ -238,7 +360,11 @@ class Weighted(srp.algorithms.FedAvg):
 
 def test_arrays_of_numpy_among_the_fields_are_traced():
     algorithm = Weighted(narrow(DATA.example_shape, DATA.num_classes), weights=np.ones(3))
-    options = {"participation": Listed(np.array([2, 0])), "clock": Measured(np.arange(1.0, 4.0)), "num_rounds": 2}
+    options = {
+        "participation": Listed(np.array([2, 0])),
+        "clock": Measured(np.arange(1.0, 4.0)),
+        "num_rounds": 2,
+    }
     history = srp.simulate(algorithm, DATA, **options, key=KEY, progress=False, devices=1)
     assert history.rounds_taken.tolist() == [2, 0, 2]
     assert history.compute_time.tolist() == [3.0, 3.0]

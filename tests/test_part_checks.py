@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from example_parts import ORDER, Inner, Outer, Second, Third, message_of
 
-from fedjax_srp import parts
-from fedjax_srp.parts import Above, AtLeast, AtMost, Below, part
+from fedjax_srp.parts import part as parts
+from fedjax_srp.parts.part import Above, AtLeast, AtMost, Below, part
 
 OUT_OF_RANGE = {
     "above": (lambda: Inner(0.0), "rate=0.0 must be positive; give a rate, e.g. 0.1"),
@@ -20,17 +20,32 @@ OUT_OF_RANGE = {
     "below": (lambda: Outer(mu=1), "mu=1 must be below 1"),
     "integer at least": (lambda: Outer(epochs=-1), "epochs=-1 must be at least 0"),
     "integer at most": (lambda: Outer(epochs=10), "epochs=10 must be at most 9"),
-    "integer beyond int32": (lambda: Outer(steps=2**31), "steps=2147483648 must be at most 2147483647"),
-    "number as choice": (lambda: Inner(kind=3), "kind=3 is unknown; choose from plain, odd"),
-    "choice": (lambda: Inner(kind="od"), "kind='od' is unknown (did you mean odd?); choose from plain, odd"),
+    "integer beyond int32": (
+        lambda: Outer(steps=2**31),
+        "steps=2147483648 must be at most 2147483647",
+    ),
+    "number as choice": (
+        lambda: Inner(kind=3),
+        "kind=3 is unknown; choose from plain, odd",
+    ),
+    "choice": (
+        lambda: Inner(kind="od"),
+        "kind='od' is unknown (did you mean odd?); choose from plain, odd",
+    ),
     "nan": (lambda: Outer(mu=float("nan")), "mu must be finite"),
-    "too large": (lambda: Outer(decay=1e300), "decay must be finite and >= 0, got 1e+300, which is inf as float32"),
+    "too large": (
+        lambda: Outer(decay=1e300),
+        "decay must be finite and >= 0, got 1e+300, which is inf as float32",
+    ),
     "integer as flag": (lambda: Outer(flag=1), "flag=1 must be a flag, True or False"),
     "number as label": (lambda: Outer(label=3), "label=3 must be a string"),
     "one as several": (lambda: Outer(widths=3), "widths=3 must be a sequence, e.g. (3,)"),
     "text as several": (lambda: Outer(widths="34"), "widths='34' must be a sequence"),
     "one of several": (lambda: Outer(widths=(3, 0)), "widths[1]=0 must be at least 1"),
-    "type of several": (lambda: Outer(widths=(3, 4.5)), "widths[1]=4.5 must be an integer"),
+    "type of several": (
+        lambda: Outer(widths=(3, 4.5)),
+        "widths[1]=4.5 must be an integer",
+    ),
     "number as part": (lambda: Outer(inner=0.1), "inner=0.1 must be an Inner"),
     "class as part": (lambda: Outer(inner=Inner), "must be an Inner; call it"),
     "number as function": (lambda: Outer(function=3), "function=3 must be a function"),
@@ -38,9 +53,15 @@ OUT_OF_RANGE = {
     "array of numbers": (lambda: Outer(mu=np.array([0.1, 2.0])), "must be below 1"),
 }
 for no_number in ("much", "0.5", True, None, 1j, np.array([True]), jax.random.key(0)):
-    OUT_OF_RANGE[f"{no_number} as number"] = partial(Outer, mu=no_number), "must be a number"
+    OUT_OF_RANGE[f"{no_number} as number"] = (
+        partial(Outer, mu=no_number),
+        "must be a number",
+    )
 for no_integer in (1.0, True, float("nan"), np.ones(2)):
-    OUT_OF_RANGE[f"{no_integer} as integer"] = partial(Outer, epochs=no_integer), "must be an integer"
+    OUT_OF_RANGE[f"{no_integer} as integer"] = (
+        partial(Outer, epochs=no_integer),
+        "must be an integer",
+    )
 
 
 @pytest.mark.parametrize("case", OUT_OF_RANGE)
@@ -55,9 +76,16 @@ def test_every_bound_holds_for_numbers_and_for_arrays():
         assert bound.holds(inside)
         assert not bound.holds(outside)
         assert bound.holds(np.array([inside, outside])).tolist() == [True, False]
-    assert [str(bound) for bound, *_ in bounds] == ["at least 1", "at most 1", "above 1", "below 1"]
+    assert [str(bound) for bound, *_ in bounds] == [
+        "at least 1",
+        "at most 1",
+        "above 1",
+        "below 1",
+    ]
     assert str(Above(0)) == "positive"
-    optional = {Annotated[float, bound] | None for bound, *_ in bounds}  # Python makes one of equal annotations
+    optional = {
+        Annotated[float, bound] | None for bound, *_ in bounds
+    }  # Python makes one of equal annotations
     assert len(optional) == len(bounds)
 
 
@@ -83,7 +111,10 @@ def test_choices_may_be_numbers_and_tuples_have_a_type_per_entry():
     assert Odd(2, 3, [4, "y"]) == Odd(2, 3, (4, "y"))
     assert message_of(lambda: Odd(3)) == "order=3 is unknown; choose from 1, 2"
     assert message_of(lambda: Odd(True)) == "order=True is unknown; choose from 1, 2"
-    assert message_of(lambda: Odd(either="3")) == "either='3' is unknown; choose from exact, 3"
+    assert (
+        message_of(lambda: Odd(either="3"))
+        == "either='3' is unknown; choose from exact, 3"
+    )
     assert "pair[1]=2 must be a string" in message_of(lambda: Odd(pair=(1, 2)))
     assert "must be 2 values, not 3" in message_of(lambda: Odd(pair=(1, "x", 2)))
     assert "shares[1]=2.0 must be at most 1" in message_of(lambda: Odd(shares=(0.5, 2.0)))
@@ -101,11 +132,23 @@ def test_numbers_of_numpy_and_lists_become_pythons():
         rates=np.array([1.0, 2.0]),
         schedule=3,
     )
-    found = made.mu, made.share, made.decay, made.epochs, made.widths, made.levels, made.flag, made.rates, made.schedule
+    found = (
+        made.mu,
+        made.share,
+        made.decay,
+        made.epochs,
+        made.widths,
+        made.levels,
+        made.flag,
+        made.rates,
+        made.schedule,
+    )
     assert found == (0.25, 0.5, 2.0, 3, (4, 5), (1, 2), True, (1.0, 2.0), 3.0)
     kinds = [float, float, float, int, tuple, tuple, bool, tuple, float]
     assert [type(value) for value in found] == kinds
-    assert [type(value) for value in (*made.widths, *made.levels, *made.rates)] == [int] * 4 + [float] * 2
+    assert [type(value) for value in (*made.widths, *made.levels, *made.rates)] == [
+        int
+    ] * 4 + [float] * 2
     assert Outer(widths=[4, 5]) == Outer(widths=(4, 5)) == Outer(widths=range(4, 6))
     assert hash(Outer(widths=[4, 5])) == hash(Outer(widths=(4, 5)))
 
@@ -115,7 +158,12 @@ def test_arrays_are_kept_and_lists_are_converted_to_arrays():
     assert Outer(times=times).times is times
     made = Outer(times=[[1.0, 2.0], [3.0, 4.0]])
     assert isinstance(made.times, np.ndarray)
-    assert list(parts.values_of(Outer(times=(1, 2, 3)))) == ["inner.rate", "mu", "schedule", "times"]
+    assert list(parts.values_of(Outer(times=(1, 2, 3)))) == [
+        "inner.rate",
+        "mu",
+        "schedule",
+        "times",
+    ]
     assert made == Outer(times=np.array([[1.0, 2.0], [3.0, 4.0]]))
 
 
@@ -126,9 +174,16 @@ class Bounded:
 
 def test_bounds_hold_for_every_entry_of_an_array():
     assert Bounded([1, 2]).times.tolist() == [1, 2]
-    assert message_of(lambda: Bounded([1.0, 0.0])) == "times[1]=0.0 must be positive; give seconds"
-    assert "times[0, 1]=nan must be positive" in message_of(lambda: Bounded(jnp.array([[1.0, jnp.nan]])))
-    assert jax.jit(lambda times: Bounded(times).times)(-1.0) == -1.0  # a tracer, whose values nobody knows
+    assert (
+        message_of(lambda: Bounded([1.0, 0.0]))
+        == "times[1]=0.0 must be positive; give seconds"
+    )
+    assert "times[0, 1]=nan must be positive" in message_of(
+        lambda: Bounded(jnp.array([[1.0, jnp.nan]]))
+    )
+    assert (
+        jax.jit(lambda times: Bounded(times).times)(-1.0) == -1.0
+    )  # a tracer, whose values nobody knows
 
 
 def test_unhashable_static_fields_are_refused():
@@ -138,7 +193,9 @@ def test_unhashable_static_fields_are_refused():
         assert "unhashable type" in message
         assert message.endswith("; give a tuple, or a part")
     for given in (np.ones(2), jnp.ones(2)):
-        assert message_of(lambda given=given: Outer(anything=given)).endswith("; annotate the field as jax.Array")
+        assert message_of(lambda given=given: Outer(anything=given)).endswith(
+            "; annotate the field as jax.Array"
+        )
 
 
 def test_own_checks_run_after_those_of_the_fields_and_before_the_hash():
@@ -149,7 +206,9 @@ def test_own_checks_run_after_those_of_the_fields_and_before_the_hash():
     assert "rate=-1 must be positive" in message_of(lambda: Third(-1))
     assert "more='x' must be an integer" in message_of(lambda: Second(more="x"))
     assert not ORDER  # a field out of range is refused before
-    assert "seen=[1]: unhashable type" in message_of(lambda: Third(9.0))  # what a check has put there counts
+    assert "seen=[1]: unhashable type" in message_of(
+        lambda: Third(9.0)
+    )  # what a check has put there counts
     assert [*ORDER] == [("first", float), ("second", [1])]
 
 
@@ -158,7 +217,10 @@ def test_a_subclass_must_be_a_part():
         more: int = 3
 
     for make in (Forgotten, lambda: Forgotten(more=2)):
-        assert message_of(make) == "class Forgotten inherits from Inner: put @srp.part above it"
+        assert (
+            message_of(make)
+            == "class Forgotten inherits from Inner: put @srp.part above it"
+        )
 
     @dataclasses.dataclass(frozen=True)
     class Other(Inner):

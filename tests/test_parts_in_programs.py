@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from example_parts import ORDER, Inner, Outer, Third
 
-from fedjax_srp import parts
-from fedjax_srp.parts import part
+from fedjax_srp.parts import part as parts
+from fedjax_srp.parts.part import part
 
 
 def test_unflattening_runs_no_checks():
@@ -24,7 +24,9 @@ def test_unflattening_runs_no_checks():
     ORDER.clear()
     jax.tree.map(lambda leaf: leaf, Third())
     jax.jit(lambda p: p.rate)(Third())
-    assert [who for who, _ in ORDER].count("second") == 2  # the two that were made above, by no one else
+    assert [who for who, _ in ORDER].count(
+        "second"
+    ) == 2  # the two that were made above, by no one else
     seen = []
     jax.jit(lambda p: (seen.append(p), p.mu)[1])(made)
     assert isinstance(seen[0].inner.rate, jax.core.Tracer)
@@ -38,7 +40,9 @@ def test_a_part_made_of_tracers_is_checked_as_far_as_they_say():
         return Inner(rate).rate + Outer(mu=rate, inner=Inner(2 * rate)).inner.rate
 
     assert scaled(-1.0) == -3.0  # whose values nobody knows
-    with pytest.raises(ValueError, match=r"epochs=.* must be an integer, known before tracing"):
+    with pytest.raises(
+        ValueError, match=r"epochs=.* must be an integer, known before tracing"
+    ):
         jax.jit(lambda n: Outer(epochs=n).mu)(3)
     with pytest.raises(ValueError, match=r"kind=.* is unknown; choose from plain, odd"):
         jax.jit(lambda kind: Inner(kind=kind).rate)(3)
@@ -50,13 +54,25 @@ def scale(p, x):
 
 
 def test_floats_are_arguments_and_the_rest_is_compiled_in():
-    calls = [Outer(Inner(rate), mu=mu) for rate in (0.1, 0.2, 3) for mu in (0.0, np.float64(0.5))]
+    calls = [
+        Outer(Inner(rate), mu=mu)
+        for rate in (0.1, 0.2, 3)
+        for mu in (0.0, np.float64(0.5))
+    ]
     compiled = jax.jit(chex.assert_max_traces(scale, n=1))
-    assert [float(compiled(p, 2.0)) for p in calls] == pytest.approx([p.inner.rate * 2 for p in calls])
+    assert [float(compiled(p, 2.0)) for p in calls] == pytest.approx(
+        [p.inner.rate * 2 for p in calls]
+    )
     assert len({jax.tree.structure(p) for p in calls}) == 1
     chex.clear_trace_counter()
     compiled = jax.jit(chex.assert_max_traces(scale, n=5))
-    others = [Outer(), Outer(decay=1.0), Outer(epochs=2), Outer(share=0.5), Outer(Inner(kind="odd"))]
+    others = [
+        Outer(),
+        Outer(decay=1.0),
+        Outer(epochs=2),
+        Outer(share=0.5),
+        Outer(Inner(kind="odd")),
+    ]
     for p in others * 2:
         compiled(p, 2.0)
     with pytest.raises(AssertionError, match="traced"):
@@ -68,10 +84,15 @@ def test_a_batch_of_rates_is_a_vmap_and_rates_have_gradients():
     rates = jnp.array([0.1, 0.2, 0.4])
     batch = parts.with_values(Outer(decay=2.0), {"inner.rate": rates})
     axes = jax.tree.unflatten(
-        jax.tree.structure(batch), [0 if name == "inner.rate" else None for name in parts.values_of(batch)]
+        jax.tree.structure(batch),
+        [0 if name == "inner.rate" else None for name in parts.values_of(batch)],
     )
-    np.testing.assert_allclose(jax.vmap(scale, in_axes=(axes, None))(batch, 3.0), 9 * rates, rtol=1e-6)
-    np.testing.assert_allclose(jax.vmap(lambda r: scale(Outer(Inner(r)), 3.0))(rates), 3 * rates, rtol=1e-6)
+    np.testing.assert_allclose(
+        jax.vmap(scale, in_axes=(axes, None))(batch, 3.0), 9 * rates, rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        jax.vmap(lambda r: scale(Outer(Inner(r)), 3.0))(rates), 3 * rates, rtol=1e-6
+    )
     gradient = jax.grad(scale)(Outer(decay=2.0), 3.0)
     assert isinstance(gradient, Outer)
     assert float(gradient.inner.rate) == pytest.approx(9.0)
@@ -87,10 +108,14 @@ def test_functions_and_strings_in_leaf_fields_are_static():
     assert jax.tree.map(lambda leaf: leaf, made).schedule is schedule
     assert jax.tree.map(lambda leaf: leaf, made).whatever == "text"
     assert made == Outer(schedule=schedule, whatever="text")
-    assert made != Outer(schedule=lambda step: 0.1 * step, whatever="text")  # another object
+    assert made != Outer(
+        schedule=lambda step: 0.1 * step, whatever="text"
+    )  # another object
     assert made != Outer(whatever="text")
     compiled = jax.jit(chex.assert_max_traces(lambda p: p.schedule(p.mu), n=1))
-    assert [float(compiled(dataclasses.replace(made, mu=mu))) for mu in (0.0, 0.5)] == pytest.approx([0.0, 0.05])
+    assert [
+        float(compiled(dataclasses.replace(made, mu=mu))) for mu in (0.0, 0.5)
+    ] == pytest.approx([0.0, 0.05])
 
 
 def test_callable_parts_in_leaf_fields_are_flattened():

@@ -10,19 +10,37 @@ import numpy as np
 import pytest
 from reference.histories import made_history
 
-from fedjax_srp.report import drawing, panels, plots, table
+from fedjax_srp.lab.report import drawing, panels, plots, table
 
 
-def run(name="fedrep", compute_time=(1.0, 1.0, 2.0, 2.0), scores=(0.2, 0.6), eval_round=(2, 4), **fields):
+def run(
+    name="fedrep",
+    compute_time=(1.0, 1.0, 2.0, 2.0),
+    scores=(0.2, 0.6),
+    eval_round=(2, 4),
+    **fields,
+):
     """Return a history of two clients, by default with four rounds in two stages."""
-    given = {"name": name, "eval_round": eval_round, "client_time": [1.0, 2.0], "test_count": [3, 4]}
-    given |= {"stage": (0, 0, 1, 1), "metrics": {"distance": 0.5 ** np.arange(len(compute_time))}}
+    given = {
+        "name": name,
+        "eval_round": eval_round,
+        "client_time": [1.0, 2.0],
+        "test_count": [3, 4],
+    }
+    given |= {
+        "stage": (0, 0, 1, 1),
+        "metrics": {"distance": 0.5 ** np.arange(len(compute_time))},
+    }
     return made_history(scores, compute_time, clients=2, **given | fields)
 
 
 def drawn(ax):
     """Return {label: line}, without the stage marks."""
-    return {line.get_label(): line for line in ax.get_lines() if not line.get_label().startswith("_")}
+    return {
+        line.get_label(): line
+        for line in ax.get_lines()
+        if not line.get_label().startswith("_")
+    }
 
 
 def legend_texts(owner):
@@ -36,43 +54,70 @@ def test_a_line_passes_through_the_evaluations_and_marks_stages():
     np.testing.assert_array_equal(line.get_xdata(), history.eval_elapsed(10.0))
     np.testing.assert_array_equal(line.get_ydata(), history.mean_accuracy)
     (marks,) = (line for line in ax.get_lines() if line.get_label() == "_stages")
-    assert (list(marks.get_xdata()), list(marks.get_ydata())) == ([22.0], [0.2])  # stage 1 begins after round 2
+    assert (list(marks.get_xdata()), list(marks.get_ydata())) == (
+        [22.0],
+        [0.2],
+    )  # stage 1 begins after round 2
     assert ax.get_xlabel() == "simulated time (time units), 10 per communication"
     assert "fine_tune" in ax.get_ylabel()
     assert legend_texts(ax.get_legend()) == ["FedRep", "a stage begins"]
 
 
 def test_stages_that_begin_before_the_line_have_no_mark():
-    (ax,) = plots.accuracy_over_time(run(stage=(0, 1, 1, 1))).axes  # the first evaluation is after round 2
+    (ax,) = plots.accuracy_over_time(
+        run(stage=(0, 1, 1, 1))
+    ).axes  # the first evaluation is after round 2
     assert legend_texts(ax.get_legend()) == ["FedRep"]
 
 
-@pytest.mark.parametrize("draw", [plots.accuracy_over_time, plots.metric_over_time, plots.figure3])
+@pytest.mark.parametrize(
+    "draw", [plots.accuracy_over_time, plots.metric_over_time, plots.figure3]
+)
 def test_a_band_may_show_the_standard_deviation(draw):
     scores = [(0.1, 0.5), (0.2, 0.6), (0.6, 0.7)]
-    runs = [run(scores=pair, metrics={"distance": np.full(4, pair[0])}) for pair in scores]
+    runs = [
+        run(scores=pair, metrics={"distance": np.full(4, pair[0])}) for pair in scores
+    ]
     figure = draw({"digits": runs} if draw is plots.figure3 else runs, spread="std")
     ax = figure.axes[0]
     (band,) = ax.collections
     first = band.get_paths()[0].vertices
     at_first = first[first[:, 0] == first[:, 0].min(), 1]
-    deviation = np.sqrt(0.07)  # of 0.1, 0.2 and 0.6, whose mean is 0.3: ((0.2)^2 + (0.1)^2 + (0.3)^2) / 2
-    np.testing.assert_allclose([at_first.min(), at_first.max()], [0.3 - deviation, 0.3 + deviation], rtol=1e-12)
+    deviation = np.sqrt(
+        0.07
+    )  # of 0.1, 0.2 and 0.6, whose mean is 0.3: ((0.2)^2 + (0.1)^2 + (0.3)^2) / 2
+    np.testing.assert_allclose(
+        [at_first.min(), at_first.max()], [0.3 - deviation, 0.3 + deviation], rtol=1e-12
+    )
     title = (ax.get_legend() or figure.legends[0]).get_title().get_text()
     assert "band: ± standard deviation" in title
-    with pytest.raises(ValueError, match=r"spread='sem' is unknown.*; choose from range, std, seeds"):
+    with pytest.raises(
+        ValueError, match=r"spread='sem' is unknown.*; choose from range, std, seeds"
+    ):
         draw({"digits": runs} if draw is plots.figure3 else runs, spread="sem")
 
 
 def test_repeats_are_a_mean_and_a_band_to_the_end_of_the_longest():
-    repeats = [run(), run(compute_time=(2.0, 2.0, 2.0, 2.0), scores=(0.4, 0.8)), run(scores=(0.0, 0.4))]
+    repeats = [
+        run(),
+        run(compute_time=(2.0, 2.0, 2.0, 2.0), scores=(0.4, 0.8)),
+        run(scores=(0.0, 0.4)),
+    ]
     (ax,) = plots.accuracy_over_time(repeats).axes
-    full, held = (line for line in ax.get_lines() if line.get_label() in ("FedRep (3 runs)", "_held"))
+    full, held = (
+        line
+        for line in ax.get_lines()
+        if line.get_label() in ("FedRep (3 runs)", "_held")
+    )
     # evaluated at 2 and 6, 4 and 8, 2 and 6: all have begun at 4, and one goes on from 6 to 8
     np.testing.assert_allclose(full.get_xdata(), [4.0, 6.0])
-    np.testing.assert_allclose(full.get_ydata(), [(0.4 + 0.4 + 0.2) / 3, (0.6 + 0.6 + 0.4) / 3])
+    np.testing.assert_allclose(
+        full.get_ydata(), [(0.4 + 0.4 + 0.2) / 3, (0.6 + 0.6 + 0.4) / 3]
+    )
     np.testing.assert_allclose(held.get_xdata(), [6.0, 8.0])
-    assert held.get_ydata()[-1] == pytest.approx(np.mean([history.final_accuracy for history in repeats]))
+    assert held.get_ydata()[-1] == pytest.approx(
+        np.mean([history.final_accuracy for history in repeats])
+    )
     assert held.get_linewidth() < full.get_linewidth()
     assert held.get_color() == full.get_color()
     (band,) = ax.collections
@@ -84,17 +129,28 @@ def test_repeats_are_a_mean_and_a_band_to_the_end_of_the_longest():
 
 
 def test_a_line_gets_thinner_with_every_run_that_ends():
-    ends = [drawing.Curve(np.array([1.0, end]), np.array([0.0, end]), np.array([])) for end in (2.0, 4.0, 4.0, 8.0)]
+    ends = [
+        drawing.Curve(np.array([1.0, end]), np.array([0.0, end]), np.array([]))
+        for end in (2.0, 4.0, 4.0, 8.0)
+    ]
     found = drawing.band(ends)
     assert found.running.tolist() == [4, 4, 3, 1]
     assert found.mean[-1] == np.mean([2.0, 4.0, 4.0, 8.0])
-    assert drawing.pieces(found.running) == [(4, slice(0, 2)), (3, slice(1, 3)), (1, slice(2, 4))]
+    assert drawing.pieces(found.running) == [
+        (4, slice(0, 2)),
+        (3, slice(1, 3)),
+        (1, slice(2, 4)),
+    ]
 
 
-@pytest.mark.parametrize("draw", [plots.accuracy_over_time, plots.metric_over_time, plots.figure3])
+@pytest.mark.parametrize(
+    "draw", [plots.accuracy_over_time, plots.metric_over_time, plots.figure3]
+)
 def test_repeats_may_be_drawn_one_by_one(draw):
     repeats = [run(), run(compute_time=(2.0, 2.0, 2.0, 2.0), scores=(0.4, 0.8))]
-    figure = draw({"digits": repeats} if draw is plots.figure3 else repeats, spread="seeds")
+    figure = draw(
+        {"digits": repeats} if draw is plots.figure3 else repeats, spread="seeds"
+    )
     ax = figure.axes[0]
     ends = [line.get_xdata()[-1] for line in ax.get_lines()]
     assert ends == [6.0, 8.0]
@@ -102,28 +158,43 @@ def test_repeats_may_be_drawn_one_by_one(draw):
     assert drawing.SINGLE in (ax.get_legend() or figure.legends[0]).get_title().get_text()
 
 
-@pytest.mark.parametrize("draw", [plots.accuracy_over_time, plots.metric_over_time, lambda h, x: h.plot(x=x)])
+@pytest.mark.parametrize(
+    "draw", [plots.accuracy_over_time, plots.metric_over_time, lambda h, x: h.plot(x=x)]
+)
 def test_curves_over_rounds(draw):
     (ax,) = draw(run(), x="rounds").axes
     line = drawn(ax)["FedRep"]
-    assert list(line.get_xdata()) == ([1, 2, 3, 4] if draw is plots.metric_over_time else [2, 4])
+    assert list(line.get_xdata()) == (
+        [1, 2, 3, 4] if draw is plots.metric_over_time else [2, 4]
+    )
     (marks,) = (line for line in ax.get_lines() if line.get_label() == "_stages")
     assert list(marks.get_xdata()) == [2]
     assert ax.get_xlabel() == "round"
-    with pytest.raises(ValueError, match=r"x='round' is unknown.*; choose from time, rounds"):
+    with pytest.raises(
+        ValueError, match=r"x='round' is unknown.*; choose from time, rounds"
+    ):
         plots.accuracy_over_time(run(), x="round")  # pyright: ignore[reportArgumentType]
 
 
 def test_the_axis_names_the_split_of_the_evaluation():
     tuned = run("fedavg", config={"dataset_options": {"validation": 0.2}})
-    for histories, expected in (([run()], "test"), ([tuned], "validation"), ([run(), tuned], "test/validation")):
+    for histories, expected in (
+        ([run()], "test"),
+        ([tuned], "validation"),
+        ([run(), tuned], "test/validation"),
+    ):
         (ax,) = plots.accuracy_over_time(histories).axes
         assert ax.get_ylabel() == f"mean {expected} accuracy\n(fine_tune)"
-        assert plots.figure3({"digits": histories}, (0,)).axes[0].get_ylabel() == ax.get_ylabel()
+        assert (
+            plots.figure3({"digits": histories}, (0,)).axes[0].get_ylabel()
+            == ax.get_ylabel()
+        )
 
 
 @pytest.mark.short("$$", "50 $ and 60 $")
-@pytest.mark.parametrize("text", [r"$\frac{1}{$", "$$", r"$x^2$", r"a \$ b", "50 $ and 60 $"])
+@pytest.mark.parametrize(
+    "text", [r"$\frac{1}{$", "$$", r"$x^2$", r"a \$ b", "50 $ and 60 $"]
+)
 def test_labels_are_not_parsed_as_mathematics(text, tmp_path):
     scores = {text: np.full((2, 2), 0.5)}
     named = run(text, metrics={text: np.ones(4)}, accuracies=scores)
@@ -131,7 +202,9 @@ def test_labels_are_not_parsed_as_mathematics(text, tmp_path):
         plots.accuracy_over_time({text: [named, named]}),
         plots.metric_over_time(named),
         plots.figure3({text: {text: named}}),
-        panels.figure({text: [named], "other": [run()]}, table.Target(0.5, "as asked"), (0,), text),
+        panels.figure(
+            {text: [named], "other": [run()]}, table.Target(0.5, "as asked"), (0,), text
+        ),
     ):
         figure.savefig(tmp_path / "figure.png")
     named.save(tmp_path / "run")
@@ -143,7 +216,10 @@ def test_labels_are_not_parsed_as_mathematics(text, tmp_path):
 
 def test_nan_in_one_repeat_is_a_gap():
     eval_round, scores = (1, 2, 4), (0.1, 0.2, 0.3)
-    repeats = [run(eval_round=eval_round, scores=scores), run(eval_round=eval_round, scores=(0.1, np.nan, 0.3))]
+    repeats = [
+        run(eval_round=eval_round, scores=scores),
+        run(eval_round=eval_round, scores=(0.1, np.nan, 0.3)),
+    ]
     (ax,) = plots.accuracy_over_time({"a": repeats}).axes
     assert np.isnan(drawn(ax)["a (2 runs)"].get_ydata()[1])
 
@@ -167,12 +243,25 @@ def test_repeats_are_apart_where_one_begins_after_another_has_ended(end, apart):
 
     assert drawing.do_not_overlap([curve(2.0, end), curve(4.0, 20.0)]) is apart
     assert not drawing.do_not_overlap([curve(4.0, 20.0)])
-    assert drawing.do_not_overlap([curve(1.0)] * 2)  # a single evaluation is no stretch of time
+    assert drawing.do_not_overlap(
+        [curve(1.0)] * 2
+    )  # a single evaluation is no stretch of time
 
 
 def test_twins_share_a_colour_and_doubling_is_solid():
-    names = ["srpfl", "fedrep", "lg_srpfl", "lg_fedavg", "flanp_fedavg", "fedavg", "flanp_fedavg_ft", "fedavg_ft"]
-    (ax,) = plots.accuracy_over_time([run(name) for name in [*names, "hf_maml", "mine", "yours"]]).axes
+    names = [
+        "srpfl",
+        "fedrep",
+        "lg_srpfl",
+        "lg_fedavg",
+        "flanp_fedavg",
+        "fedavg",
+        "flanp_fedavg_ft",
+        "fedavg_ft",
+    ]
+    (ax,) = plots.accuracy_over_time(
+        [run(name) for name in [*names, "hf_maml", "mine", "yours"]]
+    ).axes
     lines = list(drawn(ax).values())
     for solid, dashed in zip(lines[:8:2], lines[1:8:2], strict=True):
         assert solid.get_color() == dashed.get_color()
@@ -182,20 +271,35 @@ def test_twins_share_a_colour_and_doubling_is_solid():
 
 
 def test_every_label_of_a_dict_is_a_line():
-    (ax,) = plots.accuracy_over_time({"step 0.1": run(), "step 0.01": run(), "fedrep": run(), "FedRep": run()}).axes
+    (ax,) = plots.accuracy_over_time(
+        {"step 0.1": run(), "step 0.01": run(), "fedrep": run(), "FedRep": run()}
+    ).axes
     looks = {(line.get_color(), line.get_linestyle()) for line in drawn(ax).values()}
     assert len(looks) == 4
-    for names in ([f"method {i}" for i in range(18)], ["mine", "fedbuff"], ["flanp_fedavg", "flanp_fedavg_criterion"]):
+    for names in (
+        [f"method {i}" for i in range(18)],
+        ["mine", "fedbuff"],
+        ["flanp_fedavg", "flanp_fedavg_criterion"],
+    ):
         assert len({*drawing.styles(names).values()}) == len(
             names
         )  # also where a colour of the cycle is a method's own
 
 
 def test_labels_name_evaluations_and_divergence():
-    other = run("fedavg", accuracies={"global": np.full((2, 2), 0.5)}, finite=[True, True, False, False])
+    other = run(
+        "fedavg",
+        accuracies={"global": np.full((2, 2), 0.5)},
+        finite=[True, True, False, False],
+    )
     (ax,) = plots.accuracy_over_time([run(), other]).axes
-    assert list(drawn(ax)) == ["FedRep (fine_tune)", "FedAvg (global, diverged in round 3)"]
-    with pytest.raises(ValueError, match=r"'fine_tune' of this run of 'fedavg'; .*='all' records"):
+    assert list(drawn(ax)) == [
+        "FedRep (fine_tune)",
+        "FedAvg (global, diverged in round 3)",
+    ]
+    with pytest.raises(
+        ValueError, match=r"'fine_tune' of this run of 'fedavg'; .*='all' records"
+    ):
         plots.accuracy_over_time([run(), other], evaluation="fine_tune")
 
 
@@ -211,7 +315,10 @@ def legend_box(figure, ax):
     return box, ax.get_window_extent()
 
 
-@pytest.mark.parametrize("labels", [[f"rate {i}" for i in range(10)], ["a", LONG], [f"{LONG} {i}" for i in range(12)]])
+@pytest.mark.parametrize(
+    "labels",
+    [[f"rate {i}" for i in range(10)], ["a", LONG], [f"{LONG} {i}" for i in range(12)]],
+)
 def test_a_large_legend_lies_below_and_not_on_the_data(labels):
     from matplotlib.figure import Figure
 
@@ -221,7 +328,9 @@ def test_a_large_legend_lies_below_and_not_on_the_data(labels):
     legend, axes = legend_box(figure, figure.axes[0])
     assert legend.y1 < figure.axes[0].xaxis.get_label().get_window_extent().y0
     assert axes.height > 200  # the figure grew, the axes kept their height
-    assert [text.replace("\n", " ") for text in legend_texts(figure.axes[0].get_legend())] == labels
+    assert [
+        text.replace("\n", " ") for text in legend_texts(figure.axes[0].get_legend())
+    ] == labels
     roomy = Figure(figsize=(12, 8), layout="constrained")
     ax = roomy.subplots(1, 2)[0]
     plots.accuracy_over_time(histories, ax=ax)
@@ -234,7 +343,9 @@ def test_a_large_legend_lies_below_and_not_on_the_data(labels):
 
 
 def test_a_small_legend_lies_within_the_axes():
-    figure = plots.accuracy_over_time({f"rate {i}": run(stage=(0, 0, 0, 0)) for i in range(5)})
+    figure = plots.accuracy_over_time(
+        {f"rate {i}": run(stage=(0, 0, 0, 0)) for i in range(5)}
+    )
     legend, axes = legend_box(figure, figure.axes[0])
     assert axes.y0 < legend.y0
 
@@ -242,7 +353,15 @@ def test_a_small_legend_lies_within_the_axes():
 def test_a_list_of_runs_that_are_no_repeats_is_refused():
     def made(rate, seed, **fields):
         options = {"learning_rate": rate, "hidden": [8]}
-        return run(config={"data_checksum": "1a", "options": options, "key": [0, seed], "unknown": []} | fields)
+        return run(
+            config={
+                "data_checksum": "1a",
+                "options": options,
+                "key": [0, seed],
+                "unknown": [],
+            }
+            | fields
+        )
 
     repeats = [made(0.1, 0), made(0.1, 1)]
     (ax,) = plots.accuracy_over_time(repeats).axes
@@ -251,17 +370,33 @@ def test_a_list_of_runs_that_are_no_repeats_is_refused():
         "histories has runs of 'fedrep' that are not repeats: give a dict from label to runs, e.g. "
         "{'FedRep, learning_rate=0.1': [...], 'FedRep, learning_rate=0.5': [...]}, or {'fedrep': [...]} to average"
     )
-    for draw in (plots.accuracy_over_time, plots.metric_over_time, lambda runs: plots.figure3({"digits": runs})):
+    for draw in (
+        plots.accuracy_over_time,
+        plots.metric_over_time,
+        lambda runs: plots.figure3({"digits": runs}),
+    ):
         with pytest.raises(ValueError, match=re.escape(message)):
             draw([*repeats, run("srpfl"), made(0.5, 0)])
-    with pytest.raises(ValueError, match=r"histories\[0\] and histories\[2\] hold the same run, fedrep with seed"):
+    with pytest.raises(
+        ValueError,
+        match=r"histories\[0\] and histories\[2\] hold the same run, fedrep with seed",
+    ):
         plots.accuracy_over_time([repeats[0], run("srpfl"), repeats[0]])
-    with pytest.raises(ValueError, match=r"not repeats: .*\{'FedRep, data 1a': \[...\], 'FedRep, data 2b'"):
+    with pytest.raises(
+        ValueError,
+        match=r"not repeats: .*\{'FedRep, data 1a': \[...\], 'FedRep, data 2b'",
+    ):
         plots.accuracy_over_time([made(0.1, 0), made(0.1, 1, data_checksum="2b")])
     own = made(0.1, 0, unknown=["algorithm"])
-    with pytest.raises(ValueError, match=r"not repeats: .*'FedRep, folder=histories\[0\]'"):
-        plots.accuracy_over_time([own, dataclasses.replace(own, accuracies={"fine_tune": np.ones((2, 2))})])
-    (ax,) = plots.accuracy_over_time({"0.1": repeats, "both": [made(0.1, 0), made(0.5, 0)]}).axes
+    with pytest.raises(
+        ValueError, match=r"not repeats: .*'FedRep, folder=histories\[0\]'"
+    ):
+        plots.accuracy_over_time(
+            [own, dataclasses.replace(own, accuracies={"fine_tune": np.ones((2, 2))})]
+        )
+    (ax,) = plots.accuracy_over_time(
+        {"0.1": repeats, "both": [made(0.1, 0), made(0.5, 0)]}
+    ).axes
     assert list(drawn(ax)) == ["0.1 (2 runs)", "both (2 runs)"]
 
 
@@ -277,7 +412,10 @@ def test_axes_of_the_caller_are_used():
 
 
 def test_positive_metrics_have_a_logarithmic_axis():
-    history = run(accuracies={}, metrics={"distance": [1.0, 0.5, np.nan, np.inf], "other": [1.0] * 4})
+    history = run(
+        accuracies={},
+        metrics={"distance": [1.0, 0.5, np.nan, np.inf], "other": [1.0] * 4},
+    )
     (ax,) = history.plot(communication=1.0).axes
     line = drawn(ax)["FedRep"]
     np.testing.assert_array_equal(line.get_xdata(), history.elapsed(1.0))
@@ -298,7 +436,9 @@ LINEAR = {  # case -> metric of each repeat
 
 @pytest.mark.parametrize("metrics", LINEAR.values(), ids=LINEAR)
 def test_other_metrics_have_a_linear_axis(metrics):
-    figure = plots.metric_over_time({"a": [run(metrics={"distance": values}) for values in metrics]})
+    figure = plots.metric_over_time(
+        {"a": [run(metrics={"distance": values}) for values in metrics]}
+    )
     assert figure.axes[0].get_yscale() == "linear"
     assert figure._repr_png_().startswith(b"\x89PNG")
 
@@ -313,8 +453,13 @@ def test_labels_are_converted_to_text():
     assert list(drawn(ax)) == ["0.1", "('a', 2)", "None"]
     figure = plots.figure3({3: histories})
     assert legend_texts(figure.legends[0])[:3] == ["0.1", "('a', 2)", "None"]
-    assert legend_texts(plots.figure3({"digits": {"": run(stage=[0] * 4)}}).legends[0])[0] == ""
-    with pytest.raises(ValueError, match=r"histories has two labels that read '0\.1': rename one of them"):
+    assert (
+        legend_texts(plots.figure3({"digits": {"": run(stage=[0] * 4)}}).legends[0])[0]
+        == ""
+    )
+    with pytest.raises(
+        ValueError, match=r"histories has two labels that read '0\.1': rename one of them"
+    ):
         plots.accuracy_over_time({0.1: run(), "0.1": run()})
 
 
@@ -339,7 +484,8 @@ def test_invalid_costs_are_refused(costs, message, tmp_path):
 def test_figure3_is_a_grid_with_one_legend():
     histories = [run(name) for name in ("srpfl", "fedrep")]
     figure = plots.figure3(
-        {"MNIST": histories, "digits": {"fedrep": [run(), run()], "mine": run("mine")}}, (0, 10, 100)
+        {"MNIST": histories, "digits": {"fedrep": [run(), run()], "mine": run("mine")}},
+        (0, 10, 100),
     )
     assert len(figure.axes) == 6
     titles = [ax.get_title() for ax in figure.axes]
@@ -350,7 +496,9 @@ def test_figure3_is_a_grid_with_one_legend():
     assert legend_texts(legend) == ["SRPFL", "FedRep", "mine", "a stage begins"]
     assert "C: cost of a communicating round" in legend.get_title().get_text()
     for ax, communication in zip(figure.axes[::2], (0, 10, 100), strict=True):
-        np.testing.assert_array_equal(drawn(ax)["SRPFL"].get_xdata(), run().eval_elapsed(communication))
+        np.testing.assert_array_equal(
+            drawn(ax)["SRPFL"].get_xdata(), run().eval_elapsed(communication)
+        )
     assert len({drawn(ax)["FedRep"].get_color() for ax in figure.axes}) == 1
 
 
@@ -368,7 +516,10 @@ def test_figure3_is_a_grid_with_one_legend():
 def test_empty_input_is_refused(histories, message):
     with pytest.raises(ValueError, match=message):
         plots.accuracy_over_time(histories)
-    for given, of_figure3 in (({}, "at least one data set"), ([], "histories_by_dataset=.* must be a mapping")):
+    for given, of_figure3 in (
+        ({}, "at least one data set"),
+        ([], "histories_by_dataset=.* must be a mapping"),
+    ):
         with pytest.raises(ValueError, match=of_figure3):
             plots.figure3(given)
 

@@ -9,10 +9,10 @@ import pytest
 from reference.histories import made_history
 
 import fedjax_srp as srp
-from fedjax_srp import storage
-from fedjax_srp.commands import cli
-from fedjax_srp.commands.report import report
-from fedjax_srp.report import repeats
+from fedjax_srp.lab.commands import cli
+from fedjax_srp.lab.commands.report import report
+from fedjax_srp.lab.report import repeats
+from fedjax_srp.results import sealed_folders as storage
 
 DATA = {"num_clients": 4, "classes_per_client": 3, "seed": 0}
 METHOD = {"learning_rate": 0.1, "hidden": [8], "participation": "full"}
@@ -35,7 +35,13 @@ def made_by(name="fedrep", key=0, options=None, **config):
         "dataset": "digits",
         "num_clients": 4,
         "options": METHOD | (options or {}),
-        "method": {"name": name, "algorithm": {"part": "fedjax_srp.algorithms.fedrep.FedRep", "optimizer": SGD}},
+        "method": {
+            "name": name,
+            "algorithm": {
+                "part": "fedjax_srp.algorithms.fedrep.FedRep",
+                "optimizer": SGD,
+            },
+        },
         "clock_options": CLOCK,
         "dataset_options": DATA,
         "data_checksum": "1a2b3c4d",
@@ -52,14 +58,21 @@ def made_by(name="fedrep", key=0, options=None, **config):
 def run(scores=(0.3, 0.6, 0.9), times=1.0, config=None, **fields):
     """Four clients with one accuracy, evaluated after every round; rounds of equal length."""
     config = config or made_by()
-    given = {"name": config["name"], "cohort_size": [4] * len(scores), "host_seconds": 1.0, "config": config}
+    given = {
+        "name": config["name"],
+        "cohort_size": [4] * len(scores),
+        "host_seconds": 1.0,
+        "config": config,
+    }
     return made_history(scores, [times] * len(scores), clients=4, **given | fields)
 
 
 def rows(folder, communications=(0,), target=None):
     """Return the written table, by name of the row, and the printed text."""
     text = report(str(folder), target, communications, None)
-    return pd.read_csv(folder / "table.csv", keep_default_na=False).set_index("method"), text
+    return pd.read_csv(folder / "table.csv", keep_default_na=False).set_index(
+        "method"
+    ), text
 
 
 TINY = (
@@ -72,20 +85,47 @@ TINY = (
 def test_a_sweep_from_python_and_from_the_command_line_has_the_same_table(tmp_path, save):
     data = srp.data.load("digits", num_clients=5, classes_per_client=3, max_examples=10)
     for rate in (0.1, 0.02):
-        options = {"hidden": (8,), "head_epochs": 1, "fine_tune_epochs": 1, "learning_rate": rate}
+        options = {
+            "hidden": (8,),
+            "head_epochs": 1,
+            "fine_tune_epochs": 1,
+            "learning_rate": rate,
+        }
         method = srp.methods.get("fedrep", dataset=data, **options)
         for seed in (2, 0, 1):
             key = jax.random.key(seed)
-            history = srp.simulate(method, data, num_rounds=2, eval_every=1, key=key, progress=False)
+            history = srp.simulate(
+                method, data, num_rounds=2, eval_every=1, key=key, progress=False
+            )
             history.save(tmp_path / "python" / f"{rate}_{seed}")
-            words = ["run", "--method", "fedrep", *shlex.split(TINY), "--learning-rate", str(rate), "--seed", str(seed)]
-            assert cli.main([*words, "--out", str(tmp_path / "shell" / f"{seed}_{rate}")], set_up_cores=False) == 0
+            words = [
+                "run",
+                "--method",
+                "fedrep",
+                *shlex.split(TINY),
+                "--learning-rate",
+                str(rate),
+                "--seed",
+                str(seed),
+            ]
+            assert (
+                cli.main(
+                    [*words, "--out", str(tmp_path / "shell" / f"{seed}_{rate}")],
+                    set_up_cores=False,
+                )
+                == 0
+            )
     tables = {}
     for where in ("python", "shell"):
         report(str(tmp_path / where), None, (0, 10), None)
-        tables[where] = pd.read_csv(tmp_path / where / "table.csv").drop(columns=["compile_seconds", "host_seconds"])
+        tables[where] = pd.read_csv(tmp_path / where / "table.csv").drop(
+            columns=["compile_seconds", "host_seconds"]
+        )
     pd.testing.assert_frame_equal(tables["python"], tables["shell"], check_exact=True)
-    assert tables["shell"]["method"].tolist() == ["FedRep, learning_rate=0.02", "FedRep, learning_rate=0.1"]
+    assert tables["shell"]["method"].tolist() == [
+        "FedRep, learning_rate=0.02",
+        "FedRep, learning_rate=0.1",
+    ]
     assert tables["shell"]["runs"].tolist() == [3, 3]
     text = report(str(tmp_path), None, (0,), None)  # each of them twice
     assert pd.read_csv(tmp_path / "table.csv")["runs"].tolist() == [3, 3]
@@ -95,8 +135,18 @@ def test_a_sweep_from_python_and_from_the_command_line_has_the_same_table(tmp_pa
 def test_runs_that_differ_only_in_the_seed_are_repeats(save, tmp_path):
     save(
         *(run(config=made_by(key=key, chunk_size=key + 1, seed=key)) for key in range(2)),
-        run(config=made_by(key=2, evaluations=["fine_tune", "own_head"], num_seeds=3, num_devices=2, shard_data=True)),
-        run(config=made_by(key=3, options={"learning_rate": float(np.float32(0.1))})),  # from simulate_seeds' values
+        run(
+            config=made_by(
+                key=2,
+                evaluations=["fine_tune", "own_head"],
+                num_seeds=3,
+                num_devices=2,
+                shard_data=True,
+            )
+        ),
+        run(
+            config=made_by(key=3, options={"learning_rate": float(np.float32(0.1))})
+        ),  # from simulate_seeds' values
     )
     found, text = rows(tmp_path)
     assert found["runs"].to_dict() == {"fedrep": 4}
@@ -111,9 +161,18 @@ def test_rows_of_srpfl_have_speed_ups_over_their_twins(save, tmp_path):
             save(run(times=4.0, config=made_by(key=key, options=options)))
             for initial in (1, 2):
                 more = {**options, **doubling, "initial": initial}
-                save(run(times=rate * initial, config=made_by("srpfl", key, more, participation="doubling")))
+                save(
+                    run(
+                        times=rate * initial,
+                        config=made_by("srpfl", key, more, participation="doubling"),
+                    )
+                )
     found, _ = rows(tmp_path)
-    twins = {f"SRPFL, learning_rate={r}, initial={n}": f"FedRep, learning_rate={r}" for r in (0.1, 0.2) for n in (1, 2)}
+    twins = {
+        f"SRPFL, learning_rate={r}, initial={n}": f"FedRep, learning_rate={r}"
+        for r in (0.1, 0.2)
+        for n in (1, 2)
+    }
     assert found["twin"].to_dict() == twins | dict.fromkeys(twins.values(), "")
     assert list(found.index) == [*twins, *dict.fromkeys(twins.values())]
     factors = [float(found.loc[row, "speed_up_0"]) for row in twins]
@@ -124,8 +183,18 @@ def test_a_twin_may_run_longer(save, tmp_path):
     """It does at equal simulated time; of several, the one of equal length is the twin."""
     doubling = {"participation": "doubling", **DOUBLING}
     config = {"num_rounds": 500, "time_limit": 40.0}
-    save(run(times=0.5, config=made_by("srpfl", options=doubling, participation="doubling") | config))
-    save(run(times=2.0, config=made_by() | {"num_rounds": 100, "time_limit": 40.0, "target": 0.8}))
+    save(
+        run(
+            times=0.5,
+            config=made_by("srpfl", options=doubling, participation="doubling") | config,
+        )
+    )
+    save(
+        run(
+            times=2.0,
+            config=made_by() | {"num_rounds": 100, "time_limit": 40.0, "target": 0.8},
+        )
+    )
     found, _ = rows(tmp_path)
     assert float(found.loc["SRPFL, num_rounds=500", "speed_up_0"]) == 4
     save(run(times=2.5, config=made_by() | config | {"num_rounds": 700}))
@@ -134,37 +203,69 @@ def test_a_twin_may_run_longer(save, tmp_path):
     save(run(times=3.0, config=made_by() | config))
     found, _ = rows(tmp_path)
     assert float(found.loc["SRPFL, num_rounds=500", "speed_up_0"]) == 6
-    save(run(times=9.0, config=made_by("lg_srpfl", options=doubling, participation="doubling") | config))
+    save(
+        run(
+            times=9.0,
+            config=made_by("lg_srpfl", options=doubling, participation="doubling")
+            | config,
+        )
+    )
     save(run(times=9.0, config=made_by("lg_fedavg") | config | {"eval_every": 3}))
     found, _ = rows(tmp_path)
-    (twin,) = [row["twin"] for name, row in found.iterrows() if str(name).startswith("LG-SRPFL")]
+    (twin,) = [
+        row["twin"] for name, row in found.iterrows() if str(name).startswith("LG-SRPFL")
+    ]
     assert not twin  # it is evaluated less often
 
 
 def test_custom_combinations_of_parts_have_twins(save, tmp_path):
     without = {"model": "mlp", "hidden": [8], "learning_rate": 0.1}
     parts = {"participation": "doubling", **without}
-    config = made_by("fedrep + doubling", participation="doubling") | {"options": parts | DOUBLING}
+    config = made_by("fedrep + doubling", participation="doubling") | {
+        "options": parts | DOUBLING
+    }
     save(run(config=config), run(times=2.0, config=made_by() | {"options": without}))
     wider = {**without, "hidden": [16]}
     found, _ = rows(tmp_path)
     assert float(found.loc["fedrep + doubling", "speed_up_0"]) == 2
     save(run(times=3.0, config=made_by() | {"options": wider}))
     found, _ = rows(tmp_path)
-    assert set(found.index) == {"FedRep + doubling, hidden=[8]", "FedRep, hidden=[8]", "FedRep, hidden=[16]"}
+    assert set(found.index) == {
+        "FedRep + doubling, hidden=[8]",
+        "FedRep, hidden=[8]",
+        "FedRep, hidden=[16]",
+    }
     assert found.loc["FedRep + doubling, hidden=[8]", "twin"] == "FedRep, hidden=[8]"
 
 
 OTHER_DATA = {"data_checksum": "5e6f7a8b"}
 EXPONENTIAL, PARETO = CLOCK["distribution"], {"part": "mine.Pareto", "rate": 1.0}
-OTHER_SGD = {"algorithm": {"part": "fedjax_srp.algorithms.fedrep.FedRep", "optimizer": {"part": "mine.SGD"}}}
-DYNAMIC = {"clock": "dynamic", "clock_options": CLOCK | {"part": "fedjax_srp.clocks.dynamic.Dynamic"}}
+OTHER_SGD = {
+    "algorithm": {
+        "part": "fedjax_srp.algorithms.fedrep.FedRep",
+        "optimizer": {"part": "mine.SGD"},
+    }
+}
+DYNAMIC = {
+    "clock": "dynamic",
+    "clock_options": CLOCK | {"part": "fedjax_srp.clocks.dynamic.Dynamic"},
+}
 DIFFERENCES = [  # change, name of the option, its value without and with the change
     ({"options": METHOD | {"hidden": [16]}}, "hidden=", "[8]", "[16]"),
     ({"clock_options": CLOCK | {"work": 2.0}}, "clock.work=", "1", "2"),
-    ({"clock_options": CLOCK | {"distribution": EXPONENTIAL | {"rate": 0.5}}}, "clock.rate=", "1", "0.5"),
+    (
+        {"clock_options": CLOCK | {"distribution": EXPONENTIAL | {"rate": 0.5}}},
+        "clock.rate=",
+        "1",
+        "0.5",
+    ),
     (DYNAMIC, "clock=", "fixed", "dynamic"),
-    ({"clock_options": CLOCK | {"distribution": PARETO}}, "clock.distribution=", "Exponential", "mine.Pareto"),
+    (
+        {"clock_options": CLOCK | {"distribution": PARETO}},
+        "clock.distribution=",
+        "Exponential",
+        "mine.Pareto",
+    ),
     ({"method": OTHER_SGD}, "optimizer=", "SGD", "mine.SGD"),
     ({"dataset_options": DATA | {"seed": 7}} | OTHER_DATA, "partition_seed=", "0", "7"),
     ({"dataset_options": None} | OTHER_DATA, "data ", "1a2b3c4d", "5e6f7a8b"),
@@ -180,15 +281,30 @@ def test_any_other_difference_makes_a_row(change, option, one, other, save, tmp_
     save(*(run(config=made_by(key=key)) for key in range(2)))
     save(*(run(config=made_by(key=key) | change) for key in range(2)))  # under equal keys
     found, text = rows(tmp_path)
-    assert found["runs"].to_dict() == {f"FedRep, {option}{one}": 2, f"FedRep, {option}{other}": 2}
+    assert found["runs"].to_dict() == {
+        f"FedRep, {option}{one}": 2,
+        f"FedRep, {option}{other}": 2,
+    }
     assert "not recorded" not in text
 
 
 def test_data_with_equal_checksums_are_equal(save, tmp_path):
-    save(run(), run(config=made_by(key=1, dataset_options=DATA | {"data_dir": "elsewhere"})))
+    save(
+        run(),
+        run(config=made_by(key=1, dataset_options=DATA | {"data_dir": "elsewhere"})),
+    )
     assert rows(tmp_path)[0]["runs"].to_dict() == {"fedrep": 2}
-    save(run(config=made_by(options={"learning_rate": 0.2}, dataset_options=DATA | {"seed": 5})))
-    assert list(rows(tmp_path)[0].index) == ["FedRep, learning_rate=0.1", "FedRep, learning_rate=0.2"]
+    save(
+        run(
+            config=made_by(
+                options={"learning_rate": 0.2}, dataset_options=DATA | {"seed": 5}
+            )
+        )
+    )
+    assert list(rows(tmp_path)[0].index) == [
+        "FedRep, learning_rate=0.1",
+        "FedRep, learning_rate=0.2",
+    ]
 
 
 def test_seeds_are_shown_as_they_were_given():
@@ -204,12 +320,29 @@ def test_seeds_are_shown_as_they_were_given():
 def test_rows_of_one_training_are_noted_and_options_that_are_none_left_out():
     made = [
         run(config=made_by("fedavg", options={"evaluation": "global"}), host_seconds=3.5),
-        run(config=made_by("fedavg_ft", options={"evaluation": "fine_tune"}), host_seconds=3.5),
-        run(config=made_by("fedavg", options={"evaluation": "global", "momentum": 0.5}), host_seconds=4.5),
-        run(config=made_by("fedavg_ft", options={"evaluation": "fine_tune", "momentum": 0.5}), host_seconds=4.5),
-        run(config=made_by("fedavg", options={"evaluation": "global", "momentum": None}, num_rounds=5)),
+        run(
+            config=made_by("fedavg_ft", options={"evaluation": "fine_tune"}),
+            host_seconds=3.5,
+        ),
+        run(
+            config=made_by("fedavg", options={"evaluation": "global", "momentum": 0.5}),
+            host_seconds=4.5,
+        ),
+        run(
+            config=made_by(
+                "fedavg_ft", options={"evaluation": "fine_tune", "momentum": 0.5}
+            ),
+            host_seconds=4.5,
+        ),
+        run(
+            config=made_by(
+                "fedavg", options={"evaluation": "global", "momentum": None}, num_rounds=5
+            )
+        ),
     ]
-    found = repeats.rows([repeats.of(each, f"folder{place}") for place, each in enumerate(made)])
+    found = repeats.rows(
+        [repeats.of(each, f"folder{place}") for place, each in enumerate(made)]
+    )
     assert [note for note in found.notes if "training" in note] == [
         "rows of one training, each with all of its seconds: FedAvg, num_rounds=3 and FedAvg-FT, num_rounds=3; "
         "FedAvg, momentum=0.5, num_rounds=3 and FedAvg-FT, momentum=0.5, num_rounds=3"
@@ -220,19 +353,29 @@ def test_rows_of_one_training_are_noted_and_options_that_are_none_left_out():
 OTHER_RATE, BIASED = "fine_tune_optimizer.learning_rate", {"part": "Dense", "bias": False}
 NAMES = {  # case -> {name of a row: configuration}, in the order of the table
     "nested options of one name": {
-        f"FedRep, learning_rate={a}, {OTHER_RATE}={b}": made_by(options={"learning_rate": a, OTHER_RATE: b})
+        f"FedRep, learning_rate={a}, {OTHER_RATE}={b}": made_by(
+            options={"learning_rate": a, OTHER_RATE: b}
+        )
         for a, b in ((1, 2), (2, 1))
     },
     "options of method and data of one name": {
         f"FedRep, method.alpha={a}, data.alpha={b}": made_by(
-            options={"alpha": a}, dataset_options={**DATA, "alpha": float(b)}, **(OTHER_DATA if b == 6 else {})
+            options={"alpha": a},
+            dataset_options={**DATA, "alpha": float(b)},
+            **(OTHER_DATA if b == 6 else {}),
         )
         for a, b in ((0.1, 5), (0.1, 6), (0.9, 5))
     },
-    "a huge number": {f"FedRep, learning_rate={n:g}": made_by(options={"learning_rate": n}) for n in (2.0, 1e30)},
+    "a huge number": {
+        f"FedRep, learning_rate={n:g}": made_by(options={"learning_rate": n})
+        for n in (2.0, 1e30)
+    },
     "the place of a value in a list": {
         f"FedRep, bias=False (layers.{place}.bias)": made_by(options={"layers": layers})
-        for place, layers in ((1, [{"part": "Dense"}, BIASED]), (0, [BIASED, {"part": "Dense"}]))
+        for place, layers in (
+            (1, [{"part": "Dense"}, BIASED]),
+            (0, [BIASED, {"part": "Dense"}]),
+        )
     },
 }
 
@@ -245,17 +388,34 @@ def test_rows_are_named_by_their_differences(made, save, tmp_path):
 
 def test_an_optimizer_is_named_by_its_difference_from_that_of_training(save, tmp_path):
     def config(rate, momentum, key, **more):
-        options = {"learning_rate": rate, "momentum": None, "fine_tune_optimizer": None, **more}
+        options = {
+            "learning_rate": rate,
+            "momentum": None,
+            "fine_tune_optimizer": None,
+            **more,
+        }
         if momentum is not None:
             del options["fine_tune_optimizer"]
-            options |= {"fine_tune_optimizer.learning_rate": rate, "fine_tune_optimizer.momentum": momentum}
+            options |= {
+                "fine_tune_optimizer.learning_rate": rate,
+                "fine_tune_optimizer.momentum": momentum,
+            }
         made = made_by(key=key, options=options)
         made["method"]["algorithm"] |= {"fine_tune_optimizer": momentum and SGD}
         return made
 
-    save(*(run(config=config(0.1, momentum, key)) for momentum in (None, 0.5) for key in range(2)))
+    save(
+        *(
+            run(config=config(0.1, momentum, key))
+            for momentum in (None, 0.5)
+            for key in range(2)
+        )
+    )
     found, _ = rows(tmp_path)
-    assert found["runs"].to_dict() == {"fedrep": 2, "FedRep, fine_tune_optimizer.momentum=0.5": 2}
+    assert found["runs"].to_dict() == {
+        "fedrep": 2,
+        "FedRep, fine_tune_optimizer.momentum=0.5": 2,
+    }
     save(run(config=config(0.2, 0.5, 0)), run(config=config(0.2, 0.9, 0)))
     assert set(rows(tmp_path)[0].index) == {
         "FedRep, learning_rate=0.1",
@@ -267,7 +427,12 @@ def test_an_optimizer_is_named_by_its_difference_from_that_of_training(save, tmp
 
 def test_a_long_value_is_shortened_and_still_distinguished(save, tmp_path):
     times = [list(range(30)), [*range(29), 0]]
-    save(*(run(config=made_by(clock="trace", clock_options={"times": values})) for values in times))
+    save(
+        *(
+            run(config=made_by(clock="trace", clock_options={"times": values}))
+            for values in times
+        )
+    )
     names = list(rows(tmp_path)[0].index)
     assert len(set(names)) == 2
     assert max(map(len, names)) < 70
@@ -275,7 +440,10 @@ def test_a_long_value_is_shortened_and_still_distinguished(save, tmp_path):
 
 def test_the_same_run_twice_is_taken_once(save, tmp_path):
     """Two runs of a grid may differ only in their cost of communication."""
-    costs = [made_by(arguments={"command": "run", "communication": cost}) for cost in (0, 10, 20)]
+    costs = [
+        made_by(arguments={"command": "run", "communication": cost})
+        for cost in (0, 10, 20)
+    ]
     first, second, third = save(*(run(config=config) for config in costs))
     save(run(scores=(0.1, 0.2, 0.3), config=made_by(key=1)))
     found, text = rows(tmp_path)
@@ -286,12 +454,19 @@ def test_the_same_run_twice_is_taken_once(save, tmp_path):
 
 @pytest.mark.parametrize("other", [{"scores": (0.1, 0.2, 0.3)}, {"times": 2.0}])
 def test_one_run_with_two_results_is_refused(other, save, tmp_path):
-    first, second = save(run(config=made_by(seed=3)), run(config=made_by(num_devices=2), **other))
+    first, second = save(
+        run(config=made_by(seed=3)), run(config=made_by(num_devices=2), **other)
+    )
     same = f"{first} and {second} hold the same run, fedrep with seed .*, with other results; remove one of them, or"
     with pytest.raises(ValueError, match=same):
         report(str(tmp_path), None, (0,), None)
-    loaded = {name: srp.History.load(folder) for name, folder in {"old": first, "new": second}.items()}
-    assert len(srp.plots.accuracy_over_time(loaded).axes[0].get_legend().texts) == 2  # as the message says
+    loaded = {
+        name: srp.History.load(folder)
+        for name, folder in {"old": first, "new": second}.items()
+    }
+    assert (
+        len(srp.plots.accuracy_over_time(loaded).axes[0].get_legend().texts) == 2
+    )  # as the message says
 
 
 def test_averages_over_unrecorded_parts_are_noted(save, tmp_path):
@@ -301,7 +476,10 @@ def test_averages_over_unrecorded_parts_are_noted(save, tmp_path):
     found, text = rows(tmp_path)
     assert found["runs"].to_dict() == {"mine": 2}
     (note,) = (line for line in text.splitlines() if "not recorded" in line)
-    assert "the definition of mine is not recorded; make it of numbers, texts, named functions and parts" in note
+    assert (
+        "the definition of mine is not recorded; make it of numbers, texts, named functions and parts"
+        in note
+    )
     assert note in (tmp_path / "table.txt").read_text()
 
 
@@ -310,7 +488,10 @@ def test_runs_with_unrecorded_parts_and_unequal_results_are_not_averaged(save, t
     save(*(run(scores=(0.1, 0.2, top), config=c) for top in (0.5, 0.9) for c in config))
     found, text = rows(tmp_path)
     assert found["runs"].to_dict() == {f"mine, folder=run{i}": 1 for i in range(4)}
-    assert "one row per folder: runs with equal seeds differ, and the definition of mine is not recorded" in text
+    assert (
+        "one row per folder: runs with equal seeds differ, and the definition of mine is not recorded"
+        in text
+    )
     save(run(scores=(0.1, 0.2, 0.5), config=config[0]))
     found, text = rows(tmp_path)
     assert len(found) == 4
@@ -324,11 +505,15 @@ def test_runs_with_unrecorded_parts_and_unequal_results_are_not_averaged(save, t
 
 def test_unfinished_runs_and_errors_are_left_out_by_name(save, tmp_path):
     (finished,) = save(run())
-    (linear,) = save(run(config=made_by(key=1), score_name="squared error", smaller_is_better=True))
+    (linear,) = save(
+        run(config=made_by(key=1), score_name="squared error", smaller_is_better=True)
+    )
     (unjudged,) = save(run(config=made_by(key=2), accuracies={}, eval_round=[]))
     killed = finished / ".1a2b.writing"
     killed.mkdir()
-    (killed / "summary.json").write_bytes((finished / "summary.json").read_bytes())  # by `storage.replace`
+    (killed / "summary.json").write_bytes(
+        (finished / "summary.json").read_bytes()
+    )  # by `storage.replace`
     for folder in (tmp_path / "begun", finished):
         (folder / "checkpoint").mkdir(parents=True)
         (folder / "checkpoint" / "arguments.json").write_text("{}")
@@ -340,20 +525,42 @@ def test_unfinished_runs_and_errors_are_left_out_by_name(save, tmp_path):
 
 
 def test_other_scores_have_their_own_table(save, tmp_path):
-    save(run(), run(scores=(3.0, 6.0, 9.0), config=made_by(data_checksum="5e6f"), score_name="mean gain"))
+    save(
+        run(),
+        run(
+            scores=(3.0, 6.0, 9.0),
+            config=made_by(data_checksum="5e6f"),
+            score_name="mean gain",
+        ),
+    )
     report(str(tmp_path), None, (0,), None)
-    found = {path.name: pd.read_csv(path)["final_accuracy"].tolist() for path in tmp_path.glob("table_*.csv")}
-    assert found == {"table_digits_4_clients.csv": [0.9], "table_digits_4_clients_mean_gain.csv": [9.0]}
+    found = {
+        path.name: pd.read_csv(path)["final_accuracy"].tolist()
+        for path in tmp_path.glob("table_*.csv")
+    }
+    assert found == {
+        "table_digits_4_clients.csv": [0.9],
+        "table_digits_4_clients_mean_gain.csv": [9.0],
+    }
 
 
 def test_unfinished_runs_of_a_grid_are_named(tmp_path, save):
-    book = {"1a": {"2b": "run0", "3c": "b"}, "4d": {f"{i}e": f"c{i:02}" for i in range(12)}}
+    book = {
+        "1a": {"2b": "run0", "3c": "b"},
+        "4d": {f"{i}e": f"c{i:02}" for i in range(12)},
+    }
     storage.write_json(tmp_path / "grid.json", book)
-    with pytest.raises(ValueError, match=r"holds no finished run; 14 are started or planned; the command that started"):
+    with pytest.raises(
+        ValueError,
+        match=r"holds no finished run; 14 are started or planned; the command that started",
+    ):
         report(str(tmp_path), None, (0,), None)
     save(run())
     names = [str(tmp_path / name) for name in ("b", *(f"c{i:02}" for i in range(11)))]
-    assert f"left out, not finished: {', '.join(names)} and 1 more" in rows(tmp_path)[1].splitlines()
+    assert (
+        f"left out, not finished: {', '.join(names)} and 1 more"
+        in rows(tmp_path)[1].splitlines()
+    )
     (tmp_path / "grid.json").write_text("{}")
     assert "not finished" not in rows(tmp_path)[1]
 

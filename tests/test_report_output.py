@@ -11,10 +11,11 @@ import pytest
 from report.test_page_files import content
 from test_report import CLOCK, DATA, made_by, rows, run
 
-from fedjax_srp.commands import cli
-from fedjax_srp.commands.report import report
-from fedjax_srp.report import panels, shares, table
-from fedjax_srp.report.panels import figure
+from fedjax_srp.lab.commands import cli
+from fedjax_srp.lab.commands.report import report
+from fedjax_srp.lab.report import fairness as shares
+from fedjax_srp.lab.report import panels, table
+from fedjax_srp.lab.report.panels import figure
 
 
 def test_files_of_an_earlier_report_with_other_names_are_removed(save, tmp_path):
@@ -28,20 +29,34 @@ def test_files_of_an_earlier_report_with_other_names_are_removed(save, tmp_path)
     (first,) = save(of_task("a/b"))
     (other,) = save(of_task("a_b"))
     text = report(str(tmp_path), None, (0,), None)
-    several = {f"{name.format('_a_b_4_clients' + number)}" for name in panels.FILES for number in ("", "_1")}
+    several = {
+        f"{name.format('_a_b_4_clients' + number)}"
+        for name in panels.FILES
+        for number in ("", "_1")
+    }
     assert written() == several | {"report.html", "table.csv"}
     assert "removed" not in text
     assert "removed" not in report(str(tmp_path), None, (0,), None)
     assert (tmp_path / "table.csv").read_text() == "not of a report"
     shutil.rmtree(other)
     text = report(str(tmp_path), None, (0,), None)
-    assert "removed files of an earlier report: table_a_b_4_clients.txt, table_a_b_4_clients.csv, accuracy_a" in text
-    assert written() == {name.format("") for name in panels.FILES} | {"report.html"} | {n for n in several if "_1" in n}
+    assert (
+        "removed files of an earlier report: table_a_b_4_clients.txt, table_a_b_4_clients.csv, accuracy_a"
+        in text
+    )
+    assert written() == {name.format("") for name in panels.FILES} | {"report.html"} | {
+        n for n in several if "_1" in n
+    }
     save(of_task("c"))
     text = report(str(tmp_path), None, (0,), None)
-    assert "removed files of an earlier report: table.txt, table.csv, accuracy.png, accuracy.pdf" in text
+    assert (
+        "removed files of an earlier report: table.txt, table.csv, accuracy.png, accuracy.pdf"
+        in text
+    )
     assert not written() & {name.format("") for name in panels.FILES}
-    shutil.copytree(first, tmp_path, dirs_exist_ok=True)  # a run with others below it: the figure is that of the run
+    shutil.copytree(
+        first, tmp_path, dirs_exist_ok=True
+    )  # a run with others below it: the figure is that of the run
     for path in first.iterdir():
         path.unlink()
     (tmp_path / "accuracy.png").write_bytes(b"of the run")
@@ -62,8 +77,13 @@ def test_a_full_disk_leaves_the_report_unchanged(save, tmp_path, monkeypatch, ca
 
     monkeypatch.setattr("pandas.DataFrame.to_csv", full)
     assert cli.main(["report", str(tmp_path)], set_up_cores=False) == 2
-    assert f"error: No space left on device: '{tmp_path}'; what was written" in capsys.readouterr().err
-    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+    assert (
+        f"error: No space left on device: '{tmp_path}'; what was written"
+        in capsys.readouterr().err
+    )
+    assert {
+        path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()
+    } == before
 
 
 def test_unknown_host_seconds_are_a_dash(save, tmp_path):
@@ -73,7 +93,10 @@ def test_unknown_host_seconds_are_a_dash(save, tmp_path):
 
 
 ODD = {  # case -> runs, mean time to the target
-    "repeats without a common time": ([{"times": 1.0}, {"times": 1000.0}], (3 + 3000) / 2),
+    "repeats without a common time": (
+        [{"times": 1.0}, {"times": 1000.0}],
+        (3 + 3000) / 2,
+    ),
     "all diverged": ([{"scores": [math.nan] * 3}], math.inf),
 }
 
@@ -89,41 +112,82 @@ def test_odd_runs_have_table_and_figure(made, time, save, tmp_path, monkeypatch)
     assert (tmp_path / "accuracy.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_table_has_evaluations_divergence_and_the_communication_of_clocks(save, tmp_path):
+def test_the_table_has_evaluations_divergence_and_the_communication_of_clocks(
+    save, tmp_path
+):
     own = {"own_head": np.full((3, 4), 0.5)}
-    broken = run(scores=(0.3, 0.6, math.nan), finite=np.array([True, False, False]), config=made_by(key=1))
-    save(run(), broken, run(accuracies=own, config=made_by("ditto", algorithm="ditto", evaluations=["own_head"])))
+    broken = run(
+        scores=(0.3, 0.6, math.nan),
+        finite=np.array([True, False, False]),
+        config=made_by(key=1),
+    )
+    save(
+        run(),
+        broken,
+        run(
+            accuracies=own,
+            config=made_by("ditto", algorithm="ditto", evaluations=["own_head"]),
+        ),
+    )
     found, text = rows(tmp_path, (0, 10))
     assert found["evaluation"].to_dict() == {"fedrep": "fine_tune", "ditto": "own_head"}
     assert found["diverged"].to_dict() == {"fedrep": 1, "ditto": 0}
     assert "judged by: fine_tune (FedRep); own_head (Ditto)\n" in text
     assert "FedRep: 1 of 2 runs diverged" in text
     assert "on top of" not in text
-    save(run(config=made_by("fedavg", algorithm="fedavg", clock_options=CLOCK | {"communication": 5.0})))
+    save(
+        run(
+            config=made_by(
+                "fedavg", algorithm="fedavg", clock_options=CLOCK | {"communication": 5.0}
+            )
+        )
+    )
     found, text = rows(tmp_path, (0, 10))
     (charged,) = (name for name in found.index if "fedavg" in name.lower())
     assert found["clock_communication"].astype(float).to_dict()[charged] == 5
-    assert re.search(r"C comes on top of the communication that a clock has already: FedAvg.* 5\n", text)
+    assert re.search(
+        r"C comes on top of the communication that a clock has already: FedAvg.* 5\n",
+        text,
+    )
 
 
 def test_the_communication_of_a_clock_may_be_within_others_or_unknown():
     charged = CLOCK | {"communication": 5.0}
-    failing = {"name": "failing", "clock": {"name": "available", "clock": charged}, "rate": 0.1}
+    failing = {
+        "name": "failing",
+        "clock": {"name": "available", "clock": charged},
+        "rate": 0.1,
+    }
     clocks = {"within": failing, "none": CLOCK, "unknown": None}
-    histories = {name: [run(config=made_by(clock="mine", clock_options=of))] for name, of in clocks.items()}
-    np.testing.assert_equal(table.comparison(histories, 0.8, (0,))["clock_communication"].tolist(), [5, 0, math.nan])
+    histories = {
+        name: [run(config=made_by(clock="mine", clock_options=of))]
+        for name, of in clocks.items()
+    }
+    np.testing.assert_equal(
+        table.comparison(histories, 0.8, (0,))["clock_communication"].tolist(),
+        [5, 0, math.nan],
+    )
 
 
 def test_evaluations_are_listed_by_method_where_options_do_not_change_them():
     own = {"own_head": np.full((3, 4), 0.5)}
-    histories = {"fedrep, epochs=1": [run()], "fedrep, epochs=2": [run()], "ditto, epochs=1": [run(accuracies=own)]}
+    histories = {
+        "fedrep, epochs=1": [run()],
+        "fedrep, epochs=2": [run()],
+        "ditto, epochs=1": [run(accuracies=own)],
+    }
 
     def text():
-        return table.render(table.comparison(histories, 0.8, (0,)), table.Target(0.8, "as asked"))
+        return table.render(
+            table.comparison(histories, 0.8, (0,)), table.Target(0.8, "as asked")
+        )
 
     assert "judged by: fine_tune (fedrep); own_head (ditto)\n" in text()
     histories["fedrep, epochs=2"] = [run(accuracies=own)]
-    assert "judged by: fine_tune (fedrep, epochs=1); own_head (fedrep, epochs=2, ditto, epochs=1)\n" in text()
+    assert (
+        "judged by: fine_tune (fedrep, epochs=1); own_head (fedrep, epochs=2, ditto, epochs=1)\n"
+        in text()
+    )
 
 
 def test_a_report_may_use_any_evaluation_that_all_runs_have(save, tmp_path):
@@ -133,9 +197,14 @@ def test_a_report_may_use_any_evaluation_that_all_runs_have(save, tmp_path):
     save(run(accuracies={}, eval_round=[], config=made_by(key=5)))  # left out
     report(str(tmp_path), 0.8, (0,), None, "own_head")
     found = pd.read_csv(tmp_path / "table.csv").set_index("method")
-    assert found.loc["fedrep", ["evaluation", "runs", "time_0", "final_accuracy"]].tolist() == ["own_head", 2, 2, 0.95]
+    assert found.loc[
+        "fedrep", ["evaluation", "runs", "time_0", "final_accuracy"]
+    ].tolist() == ["own_head", 2, 2, 0.95]
     save(run(config=made_by("fedavg", algorithm="fedavg")))
-    with pytest.raises(ValueError, match=r"evaluation='own_head': .*run3 has fine_tune; choose one that all runs have"):
+    with pytest.raises(
+        ValueError,
+        match=r"evaluation='own_head': .*run3 has fine_tune; choose one that all runs have",
+    ):
         report(str(tmp_path), 0.8, (0,), None, "own_head")
 
 
@@ -148,9 +217,14 @@ def test_a_report_by_another_evaluation_reads_no_models(save, tmp_path):
     assert "judged by: own_head" in report(str(tmp_path), None, (0,), None, "own_head")
 
 
-def test_repeats_with_different_default_evaluations_are_one_row_by_a_given_one(save, tmp_path):
+def test_repeats_with_different_default_evaluations_are_one_row_by_a_given_one(
+    save, tmp_path
+):
     own = {"own_head": np.full((3, 4), 0.5)}
-    save(run(accuracies=run().accuracies | own), run(accuracies=own | run().accuracies, config=made_by(key=1)))
+    save(
+        run(accuracies=run().accuracies | own),
+        run(accuracies=own | run().accuracies, config=made_by(key=1)),
+    )
     assert rows(tmp_path)[0]["runs"].tolist() == [1, 1]
     assert "over 2 seeds" in report(str(tmp_path), 0.8, (0,), None, "fine_tune")
 
@@ -165,18 +239,25 @@ def test_the_legend_names_diverged_runs():
 
 
 def test_panels_end_soon_after_the_target_unless_that_cuts_off_most_of_a_run():
-    runs = {"fedrep": [run(scores=np.linspace(0.1, 0.9, 10))], "fedavg": [run(scores=np.linspace(0.1, 0.8, 20))]}
+    runs = {
+        "fedrep": [run(scores=np.linspace(0.1, 0.9, 10))],
+        "fedavg": [run(scores=np.linspace(0.1, 0.8, 20))],
+    }
 
     def ends(target, histories=runs):
         drawn = panels.figure(histories, table.Target(target, "as asked"), (0, 10))
         drawn.draw_without_rendering()
         return [ax.get_xlim()[1] for ax in drawn.axes]
 
-    at_target = [max(run.time_to(0.3, cost) for (run,) in runs.values()) for cost in (0, 10)]
+    at_target = [
+        max(run.time_to(0.3, cost) for (run,) in runs.values()) for cost in (0, 10)
+    ]
     assert ends(0.3) == [1.25 * time for time in at_target]
     assert all(end >= 20 for end in ends(0.85))  # one never reaches it
     one = {"fedrep": [run(scores=[0.5] + [0.6] * 9)]}
-    assert all(end >= 10 for end in ends(0.4, one))  # reached at time 1: all of 10 time units are shown
+    assert all(
+        end >= 10 for end in ends(0.4, one)
+    )  # reached at time 1: all of 10 time units are shown
     assert ends(0.55, one) == [2.5, 27.5]
 
 
@@ -185,7 +266,10 @@ def test_costs_that_cannot_be_added_to_any_run_have_no_panel():
     target = table.Target(0.5, "as asked")
     for costs in ((10, 0), (10,)):
         (panel,) = panels.figure(overlapping, target, costs).axes
-        assert (panel.get_title(), panel.get_ylabel()) == ("communication cost 0", "mean test accuracy\n(fine_tune)")
+        assert (panel.get_title(), panel.get_ylabel()) == (
+            "communication cost 0",
+            "mean test accuracy\n(fine_tune)",
+        )
         assert len(panel.lines) > 1
 
 
@@ -204,7 +288,10 @@ def test_an_interrupted_figure_leaves_no_table(save, tmp_path, monkeypatch):
 def test_the_table_is_written_although_the_figure_fails(save, tmp_path, monkeypatch):
     save(run())
     monkeypatch.setattr(panels, "figure", lambda *_: 1 // 0)
-    with pytest.warns(UserWarning, match=r"accuracy.png is left out, it cannot be drawn \(ZeroDivisionError"):
+    with pytest.warns(
+        UserWarning,
+        match=r"accuracy.png is left out, it cannot be drawn \(ZeroDivisionError",
+    ):
         found, text = rows(tmp_path)
     assert len(found) == 1
     assert "written to " + f"{tmp_path}: table.txt, table.csv\n" in text
@@ -213,11 +300,22 @@ def test_the_table_is_written_although_the_figure_fails(save, tmp_path, monkeypa
 
 
 def test_the_table_names_the_split_of_the_evaluation(save, tmp_path):
-    save(run(config=made_by(dataset_options=DATA | {"validation": 0.2}, data_checksum="5e6f7a8b")))
+    save(
+        run(
+            config=made_by(
+                dataset_options=DATA | {"validation": 0.2}, data_checksum="5e6f7a8b"
+            )
+        )
+    )
     found, text = rows(tmp_path)
     assert found["judged_on"].tolist() == ["validation"]
-    assert "accuracy: of every client on its own validation data, after the last round; one seed" in text
-    assert "judged by training data that were held out, not by test data: all rows" in text
+    assert (
+        "accuracy: of every client on its own validation data, after the last round; one seed"
+        in text
+    )
+    assert (
+        "judged by training data that were held out, not by test data: all rows" in text
+    )
     assert content(tmp_path / "report.html")["comparisons"][0]["notes"] == [
         "Judged by training data that were held out, not by test data: all rows."
     ]
@@ -241,14 +339,18 @@ def test_close_costs_have_distinct_columns_and_panels():
     assert frame["time_1e+06"].item() == 3 + 3e6
     assert frame["time_1000001.0"].item() == 3 + 3e6 + 3
     drawn = panels.figure(histories, table.Target(0.9, "as asked"), (1e6, 1e6 + 1))
-    assert [ax.get_title() for ax in drawn.axes] == ["communication cost 1e+06", "communication cost 1000001.0"]
+    assert [ax.get_title() for ax in drawn.axes] == [
+        "communication cost 1e+06",
+        "communication cost 1000001.0",
+    ]
 
 
 @pytest.mark.parametrize("censored", ["srpfl", "fedrep"])
 def test_a_censored_time_gives_no_speed_up(censored):
     reached, not_reached = (0.3, 0.9, 0.9), (0.3, 0.4, 0.5)
     histories = {
-        name: [run(), run(scores=not_reached if name == censored else reached)] for name in ("srpfl", "fedrep")
+        name: [run(), run(scores=not_reached if name == censored else reached)]
+        for name in ("srpfl", "fedrep")
     }
     frame = table.comparison(histories, 0.8, (0, 10))
     assert frame[["speed_up_0", "speed_up_10"]].isna().to_numpy().all()
@@ -261,21 +363,35 @@ TARGETS = [  # row -> final accuracies of its runs, target, the row that it is o
     ({"fedrep": [0.9123]}, 0.867, "FedRep"),  # 0.866685, rounded as it is printed
     ({"fedrep": [0.9, 0.7]}, 0.76, "FedRep (mean over runs)"),
     ({"fedavg": [0.90001], "fedbuff": [0.90002], "other": [0.8]}, 0.855, "FedAvg"),
-    ({"SRPFL, x=1": [0.99], "FedRep, x=1": [0.8], "FedRep, x=2": [0.9]}, 0.855, "FedRep, x=2"),
+    (
+        {"SRPFL, x=1": [0.99], "FedRep, x=1": [0.8], "FedRep, x=2": [0.9]},
+        0.855,
+        "FedRep, x=2",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("finals", "accuracy", "of"), TARGETS)
-def test_the_common_target_is_of_the_best_row_of_fedrep_or_else_of_all(finals, accuracy, of):
+def test_the_common_target_is_of_the_best_row_of_fedrep_or_else_of_all(
+    finals, accuracy, of
+):
     histories = {
-        row: [run(scores=(final,), name=row.partition(",")[0].lower()) for final in of_row]
+        row: [
+            run(scores=(final,), name=row.partition(",")[0].lower()) for final in of_row
+        ]
         for row, of_row in finals.items()
     }
-    assert table.common_target(histories) == (accuracy, f"95 % of the final accuracy of {of}")
+    assert table.common_target(histories) == (
+        accuracy,
+        f"95 % of the final accuracy of {of}",
+    )
 
 
 def test_targets_are_shown_as_they_were_given():
-    assert [table.shown(table.Target(each, "")) for each in (0.867, 0.8667)] == ["86.7 %", "86.67 %"]
+    assert [table.shown(table.Target(each, "")) for each in (0.867, 0.8667)] == [
+        "86.7 %",
+        "86.67 %",
+    ]
 
 
 def test_only_an_evaluation_before_training_counts_as_reached_at_once():
@@ -288,7 +404,9 @@ def test_only_an_evaluation_before_training_counts_as_reached_at_once():
 
 def test_the_table_has_waste_staleness_and_participation():
     one = run(metrics={"wasted_time": [1.0, 2.0, 0.5], "staleness": [0.0, np.nan, 2.0]})
-    one = dataclasses.replace(one, rounds_taken=[2] + [0] * (one.num_clients - 1), cohort_size=[1, 0, 1])
+    one = dataclasses.replace(
+        one, rounds_taken=[2] + [0] * (one.num_clients - 1), cohort_size=[1, 0, 1]
+    )
     row = table.comparison({"fedbuff": [one]}, 0.9, (0,)).iloc[0]
     assert row["wasted_time"] == 3.5
     assert row["staleness"] == 1.0
@@ -299,6 +417,19 @@ def test_the_table_has_waste_staleness_and_participation():
     unknown = table.comparison({"fedavg": [run()]}, 0.99999, (0,)).iloc[0]
     assert np.isnan([unknown["wasted_time"], unknown["gini"]]).all()
     assert unknown["bytes_to_target"] == np.inf
-    found = {"slowest_tenth": 0.125, "gini": 0.5, "never": 0.25, "wasted_time": 3.456, "staleness": np.nan}
-    assert shares.texts(found | {"bytes_to_target": 2.5e6}) == ["12.5", "0.50", "25.0", "3.46", "-", "2.50"]
+    found = {
+        "slowest_tenth": 0.125,
+        "gini": 0.5,
+        "never": 0.25,
+        "wasted_time": 3.456,
+        "staleness": np.nan,
+    }
+    assert shares.texts(found | {"bytes_to_target": 2.5e6}) == [
+        "12.5",
+        "0.50",
+        "25.0",
+        "3.46",
+        "-",
+        "2.50",
+    ]
     assert shares.texts({"bytes_to_target": np.inf}) == ["not reached"]

@@ -12,14 +12,16 @@ import pytest
 from reference.small import refused
 from test_history import small
 
-from fedjax_srp import run_folder
-from fedjax_srp.history import History, jsonable
+from fedjax_srp.results import folder as run_folder
+from fedjax_srp.results.history import History, jsonable
 
 
 def random_history(seed=0, num_rounds=7, num_clients=13) -> History:
     rng = np.random.default_rng(seed)
 
-    def floats(*shape):  # of every magnitude, with numbers that a decimal of 15 digits would change
+    def floats(
+        *shape,
+    ):  # of every magnitude, with numbers that a decimal of 15 digits would change
         return rng.standard_normal(shape) * 10.0 ** rng.integers(-300, 300, shape)
 
     distance = floats(num_rounds)
@@ -33,9 +35,15 @@ def random_history(seed=0, num_rounds=7, num_clients=13) -> History:
         communicated=rng.random(num_rounds) < 0.5,
         finite=rng.random(num_rounds) < 0.5,
         client_time=np.abs(floats(num_clients)),
-        metrics={"distance": distance, 'odd, "name"': rng.random(num_rounds).astype(np.float32)},
+        metrics={
+            "distance": distance,
+            'odd, "name"': rng.random(num_rounds).astype(np.float32),
+        },
         eval_round=[0, 2, 7],
-        accuracies={"own_head": rng.random((3, num_clients)), "nan": np.full((3, num_clients), np.nan)},
+        accuracies={
+            "own_head": rng.random((3, num_clients)),
+            "nan": np.full((3, num_clients), np.nan),
+        },
         test_count=rng.integers(0, 50, num_clients),
         rounds_taken=np.arange(num_clients)[::-1],
         bytes_up=5,
@@ -51,7 +59,11 @@ def bits(value):
     """A value as text, with every bit of its numbers, but one nan for all."""
     if isinstance(value, Mapping):
         return [(name, bits(entry)) for name, entry in value.items()]
-    return (str(value.dtype), value.shape, repr(value.tolist())) if isinstance(value, np.ndarray) else repr(value)
+    return (
+        (str(value.dtype), value.shape, repr(value.tolist()))
+        if isinstance(value, np.ndarray)
+        else repr(value)
+    )
 
 
 def assert_equal(left: History, right: History) -> None:
@@ -64,22 +76,41 @@ def test_a_saved_history_is_loaded_bit_for_bit(tmp_path):
     loaded = History.load(history.save(tmp_path / "run"))
     assert_equal(history, loaded)
     first = {p.name: p.read_bytes() for p in (tmp_path / "run").iterdir()}
-    assert set(first) == {"config.json", "summary.json", "history.csv", "clients.csv", "accuracy.png"}
+    assert set(first) == {
+        "config.json",
+        "summary.json",
+        "history.csv",
+        "clients.csv",
+        "accuracy.png",
+    }
     loaded.save(tmp_path / "again")  # with the environment of the run, not of this save
     assert {p.name: p.read_bytes() for p in (tmp_path / "again").iterdir()} == first
 
 
 def test_history_csv_does_not_depend_on_the_host(tmp_path):
-    slow = small(host_seconds=1e9, compile_seconds=math.inf, seconds_per_round=7.0, environment={"git_hash": "other"})
+    slow = small(
+        host_seconds=1e9,
+        compile_seconds=math.inf,
+        seconds_per_round=7.0,
+        environment={"git_hash": "other"},
+    )
     small().save(tmp_path / "fast", target=0.5, communication=0.0)
     slow.save(tmp_path / "slow", target=0.9, communication=10.0)
     for name in ("history.csv", "clients.csv"):
-        assert (tmp_path / "fast" / name).read_bytes() == (tmp_path / "slow" / name).read_bytes()
+        assert (tmp_path / "fast" / name).read_bytes() == (
+            tmp_path / "slow" / name
+        ).read_bytes()
     assert b"\r" not in (tmp_path / "fast" / "history.csv").read_bytes()
 
 
-@pytest.mark.parametrize("accuracies", [{}, {"own_head": np.empty((0, 3))}], ids=["none asked for", "none made"])
-@pytest.mark.parametrize("metrics", [{"distance": [1.0, 0.5, 0.0, 2.0]}, {}], ids=["metric", "no metric"])
+@pytest.mark.parametrize(
+    "accuracies",
+    [{}, {"own_head": np.empty((0, 3))}],
+    ids=["none asked for", "none made"],
+)
+@pytest.mark.parametrize(
+    "metrics", [{"distance": [1.0, 0.5, 0.0, 2.0]}, {}], ids=["metric", "no metric"]
+)
 def test_a_run_without_evaluations(tmp_path, accuracies, metrics):
     history = small(accuracies=accuracies, eval_round=[], metrics=metrics)
     assert history.accuracy.shape == (0, 3)
@@ -98,7 +129,10 @@ def test_a_run_is_saved_although_its_figure_cannot_be_drawn(tmp_path, monkeypatc
     history = small()
     history.save(tmp_path)
     monkeypatch.setattr(History, "plot", lambda *_: 1 // 0)
-    with pytest.warns(UserWarning, match=r"accuracy.png of 'fedrep' is left out, it .* drawn \(ZeroDivisionError: "):
+    with pytest.warns(
+        UserWarning,
+        match=r"accuracy.png of 'fedrep' is left out, it .* drawn \(ZeroDivisionError: ",
+    ):
         history.save(tmp_path)
     assert_equal(history, History.load(tmp_path))
     assert not (tmp_path / "accuracy.png").exists()
@@ -118,24 +152,35 @@ def strict(path):
 
 
 def test_json_is_strict(tmp_path):
-    history = small(seconds_per_round=math.nan, config={"time_limit": math.inf, "loss": np.float32(np.nan)})
+    history = small(
+        seconds_per_round=math.nan,
+        config={"time_limit": math.inf, "loss": np.float32(np.nan)},
+    )
     history.save(tmp_path, target=1.0)
     summary = strict(tmp_path / "summary.json")
     assert summary["time_to_target"] == "inf"
     assert summary["seconds_per_round"] == "nan"
     config = strict(tmp_path / "config.json")
     assert config["config"] == {"time_limit": "inf", "loss": "nan"} == history.config
-    assert set(config["environment"]["versions"]) == {"python", "fedjax_srp", "jax", "jaxlib", "numpy"}
+    assert set(config["environment"]["versions"]) == {
+        "python",
+        "fedjax_srp",
+        "jax",
+        "jaxlib",
+        "numpy",
+    }
     assert config["environment"]["device"]["count"] == 4
 
 
 def test_jsonable_keeps_json_values_and_converts_the_rest(tmp_path):
     plain = {"a": [1, 2.5, None, True, "x"], "b": {"c": []}}
     assert jsonable(plain) == plain
-    assert jsonable({1: (np.int32(2), np.arange(2), tmp_path)}) == {"1": [2, [0, 1], str(tmp_path)]}
+    assert jsonable({1: (np.int32(2), np.arange(2), tmp_path)}) == {
+        "1": [2, [0, 1], str(tmp_path)]
+    }
     assert jsonable(jnp.float32(0.5)) == jsonable(np.longdouble(0.5)) == 0.5
     assert jsonable({"b", "a"}) == ["a", "b"]
-    assert jsonable(jsonable) == "fedjax_srp.storage.jsonable"
+    assert jsonable(jsonable) == "fedjax_srp.results.sealed_folders.jsonable"
 
 
 def test_git_hash_is_that_of_the_working_directory(tmp_path, monkeypatch):
@@ -158,18 +203,27 @@ def test_a_save_that_dies_leaves_the_earlier_run_or_no_summary(tmp_path, monkeyp
         with pytest.raises(KeyboardInterrupt):
             small(name="other").save(tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-    monkeypatch.setattr("pathlib.Path.replace", lambda *_: die(None, tmp_path / "clients.csv"))  # all are written
+    monkeypatch.setattr(
+        "pathlib.Path.replace", lambda *_: die(None, tmp_path / "clients.csv")
+    )  # all are written
     with pytest.raises(KeyboardInterrupt):
         small(name="other").save(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted({*before} - {"summary.json"})
-    with pytest.raises(FileNotFoundError, match=r"summary\.json is missing; run it again"):
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        {*before} - {"summary.json"}
+    )
+    with pytest.raises(
+        FileNotFoundError, match=r"summary\.json is missing; run it again"
+    ):
         History.load(tmp_path)
 
 
 def test_errors_name_the_value_and_the_remedy(tmp_path):
     with refused("choose from none"):
         small(accuracies={}).time_to(0.5, evaluation="global")
-    with pytest.raises(FileNotFoundError, match=r"nothing here' .* config\.json is missing; give the folder"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"nothing here' .* config\.json is missing; give the folder",
+    ):
         History.load(tmp_path / "nothing here")
     (tmp_path / "file").write_text("")
     with refused("is a file"):
@@ -178,9 +232,18 @@ def test_errors_name_the_value_and_the_remedy(tmp_path):
 
 def test_a_flipped_bit_in_a_finished_folder_is_refused(tmp_path):
     """In any file but `accuracy.png`, which is drawn from the tables and never read."""
-    rng, states = random.Random(0), {"kernel": np.ones((5, 3)), "bias": np.ones(3, np.float32)}
-    saved = dataclasses.replace(random_history(), server_state=states).save(tmp_path, models=True)
-    files = sorted(path for path in saved.rglob("*") if path.is_file() and path.name != "accuracy.png")
+    rng, states = (
+        random.Random(0),
+        {"kernel": np.ones((5, 3)), "bias": np.ones(3, np.float32)},
+    )
+    saved = dataclasses.replace(random_history(), server_state=states).save(
+        tmp_path, models=True
+    )
+    files = sorted(
+        path
+        for path in saved.rglob("*")
+        if path.is_file() and path.name != "accuracy.png"
+    )
     files = [path for path in files if path.stat().st_size]
     for trial in range(60):
         path = files[trial % len(files)]
@@ -203,7 +266,9 @@ def test_a_run_whose_table_is_cut_short_is_replaced(part, tmp_path):
 
 
 def test_names_that_a_spreadsheet_would_run_are_escaped_and_restored(tmp_path):
-    metrics = {name: np.arange(4.0) for name in ("=1+1", "'=1+1", "@a", "-2", "$\\frac{1}{$")}
+    metrics = {
+        name: np.arange(4.0) for name in ("=1+1", "'=1+1", "@a", "-2", "$\\frac{1}{$")
+    }
     history = small(metrics=metrics, accuracies={"+a": small().accuracy})
     assert_equal(history, History.load(history.save(tmp_path)))
     assert "'=1+1,''=1+1,'@a,-2,$" in (tmp_path / "history.csv").read_text()
@@ -213,7 +278,10 @@ def test_names_that_a_spreadsheet_would_run_are_escaped_and_restored(tmp_path):
 @pytest.mark.filterwarnings("ignore")  # fonts lack letters
 @pytest.mark.parametrize("name", ["a\rb", "a\r\nb", "\r", "a\nb", "\u2028"])
 def test_names_with_line_breaks_are_read_back(name, tmp_path):
-    made = small(metrics={name: [1.0, 0.5, 0.25, 0.125]}, accuracies={name: [[0.5, 0.25, 1.0], [0.75, 0.5, 1.0]]})
+    made = small(
+        metrics={name: [1.0, 0.5, 0.25, 0.125]},
+        accuracies={name: [[0.5, 0.25, 1.0], [0.75, 0.5, 1.0]]},
+    )
     loaded = History.load(made.save(tmp_path))
     assert loaded.metrics[name].tolist() == made.metrics[name].tolist()
     assert loaded.accuracies[name].tolist() == made.accuracies[name].tolist()

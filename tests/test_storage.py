@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from reference.small import refused
 
-from fedjax_srp import storage
+from fedjax_srp.results import sealed_folders as storage
 
 
 def fills_the_disk(path, *_, **__):
@@ -18,21 +18,31 @@ def fills_the_disk(path, *_, **__):
 
 def test_a_full_disk_leaves_all_files_unchanged_and_is_named(tmp_path, monkeypatch):
     one, other = tmp_path / "one.csv", tmp_path / "other.csv"
-    storage.replace({path: lambda place: place.write_text("old") for path in (one, other)})
-    with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}'; what was written before is intact"):
+    storage.replace(
+        {path: lambda place: place.write_text("old") for path in (one, other)}
+    )
+    with pytest.raises(
+        OSError,
+        match=f"No space left on device: '{tmp_path}'; what was written before is intact",
+    ):
         storage.replace({one: lambda path: path.write_text("new"), other: fills_the_disk})
     with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}'"):
         storage.replace({tmp_path / "third.csv": fills_the_disk})
     monkeypatch.setattr("pathlib.Path.write_text", fills_the_disk)
     with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}'"):
         storage.write_json(one, {"a": 2})
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"one.csv": "old", "other.csv": "old"}
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "one.csv": "old",
+        "other.csv": "old",
+    }
 
 
 LINKS = {
     "link": lambda place, precious: place.symlink_to(precious),
     "hard link": lambda place, precious: os.link(precious, place),
-    "dangling link": lambda place, precious: place.symlink_to(precious.with_name("nothing")),
+    "dangling link": lambda place, precious: place.symlink_to(
+        precious.with_name("nothing")
+    ),
     "pipe": lambda place, precious: os.mkfifo(place),
     "folder": lambda place, precious: place.mkdir(),
 }
@@ -43,23 +53,32 @@ def lock(path):
         pass
 
 
-WRITERS = {storage.LOCK: lock, "records.0": lambda path: storage.append(path, 0, b"rounds")}
+WRITERS = {
+    storage.LOCK: lock,
+    "records.0": lambda path: storage.append(path, 0, b"rounds"),
+}
 
 
 @pytest.mark.parametrize("name", WRITERS)
 @pytest.mark.parametrize("put", LINKS.values(), ids=LINKS)
-def test_a_lock_or_log_that_is_no_plain_file_is_refused_and_nothing_is_written(put, name, tmp_path):
+def test_a_lock_or_log_that_is_no_plain_file_is_refused_and_nothing_is_written(
+    put, name, tmp_path
+):
     precious, out = tmp_path / "precious", tmp_path / "out"
     precious.write_text("precious")
     out.mkdir()
     put(out / name, precious)
-    with refused(rf"^(out='.*out': )?'.*{name}' is a link or no plain file: remove it, or"):
+    with refused(
+        rf"^(out='.*out': )?'.*{name}' is a link or no plain file: remove it, or"
+    ):
         WRITERS[name](out / name)
     assert precious.read_text() == "precious"
     assert set(os.listdir(tmp_path)) == {"precious", "out"}
 
 
-def test_a_lock_that_its_last_holder_removes_meanwhile_is_made_again(tmp_path, monkeypatch):
+def test_a_lock_that_its_last_holder_removes_meanwhile_is_made_again(
+    tmp_path, monkeypatch
+):
     flock, removed = fcntl.flock, []
 
     def late(file, how):
@@ -80,7 +99,13 @@ def test_a_link_in_a_folder_is_replaced_and_its_target_is_not_written(leads, tmp
     (tmp_path / "keepsakes" / "one").write_text("precious")
     out = tmp_path / "out"
     out.mkdir()
-    predictable = (".history.csv.tmp", ".history.csv.writing", ".writable", ".models.0.writing", ".models.gone")
+    predictable = (
+        ".history.csv.tmp",
+        ".history.csv.writing",
+        ".writable",
+        ".models.0.writing",
+        ".models.gone",
+    )
     for name in ("history.csv", "models", *predictable):
         (out / name).symlink_to(tmp_path / leads)
     storage.writable(out)
@@ -91,10 +116,16 @@ def test_a_link_in_a_folder_is_replaced_and_its_target_is_not_written(leads, tmp
     assert (out / "history.csv").read_text() == "new"
     np.testing.assert_array_equal(storage.read(out / "models")["a"], np.ones(3))
     assert set(os.listdir(tmp_path)) == {"precious", "keepsakes", "out"}
-    assert (tmp_path / "precious").read_text() == (tmp_path / "keepsakes" / "one").read_text() == "precious"
+    assert (
+        (tmp_path / "precious").read_text()
+        == (tmp_path / "keepsakes" / "one").read_text()
+        == "precious"
+    )
 
 
-def test_arrays_are_kept_where_also_the_folder_of_temporary_files_has_brackets(tmp_path, monkeypatch):
+def test_arrays_are_kept_where_also_the_folder_of_temporary_files_has_brackets(
+    tmp_path, monkeypatch
+):
     """Orbax takes brackets for a pattern, and drops the arrays."""
     (tmp_path / "temporary[1]").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary[1]"))
@@ -111,8 +142,14 @@ def test_files_have_the_default_permissions(tmp_path):
 @pytest.mark.parametrize(
     ("cell", "expected"),
     [
-        *((text, f"'{text}") for text in ("=1+1", "+a", "-a", "@a", "'=1", "-inf", "\t=1", "+1+1")),
-        *((value, value) for value in ("a=1", "-1.5e-3", "+2", "", "'a", -1.5, None, True)),
+        *(
+            (text, f"'{text}")
+            for text in ("=1+1", "+a", "-a", "@a", "'=1", "-inf", "\t=1", "+1+1")
+        ),
+        *(
+            (value, value)
+            for value in ("a=1", "-1.5e-3", "+2", "", "'a", -1.5, None, True)
+        ),
     ],
 )
 def test_cells_that_a_spreadsheet_would_run_get_an_apostrophe(cell, expected):
@@ -122,18 +159,25 @@ def test_cells_that_a_spreadsheet_would_run_get_an_apostrophe(cell, expected):
 def test_tables_are_written_with_harmless_cells(tmp_path):
     frame = pd.DataFrame({"method": ["=1", "b"], "=x": [-1.5, 2.0], "+y": [True, False]})
     storage.as_csv(frame)(tmp_path / "table.csv")
-    assert (tmp_path / "table.csv").read_text() == "method,'=x,'+y\n'=1,-1.5,True\nb,2.0,False\n"
+    assert (
+        tmp_path / "table.csv"
+    ).read_text() == "method,'=x,'+y\n'=1,-1.5,True\nb,2.0,False\n"
 
 
 def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"/missing'$"):
-        storage.replace({tmp_path / "missing" / "report.html": lambda path: path.write_text("new")})
+        storage.replace(
+            {tmp_path / "missing" / "report.html": lambda path: path.write_text("new")}
+        )
 
 
 def test_a_folder_in_the_place_of_a_file_leaves_the_others_unchanged(tmp_path):
     (tmp_path / "history.csv").write_text("old")
     (tmp_path / "accuracy.png").mkdir()
-    new = {tmp_path / name: lambda path: path.write_text("new") for name in ("history.csv", "accuracy.png")}
+    new = {
+        tmp_path / name: lambda path: path.write_text("new")
+        for name in ("history.csv", "accuracy.png")
+    }
     with pytest.raises(IsADirectoryError, match=r"accuracy\.png'$"):
         storage.replace(new)
     assert (tmp_path / "history.csv").read_text() == "old"

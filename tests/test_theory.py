@@ -13,7 +13,10 @@ A, N, CHAT = 0.02, 256, 1.1
 
 
 def public():
-    trees = [ast.parse(path.read_text()) for path in Path(theory.__file__).parent.glob("[a-z]*.py")]
+    trees = [
+        ast.parse(path.read_text())
+        for path in Path(theory.__file__).parent.glob("[a-z]*.py")
+    ]
     return [
         node
         for tree in trees
@@ -24,10 +27,18 @@ def public():
 
 def test_every_function_has_a_kind_and_cites_its_source():
     assert {node.name for node in public()} == set(theory.KIND)
-    assert set(theory.KIND.values()) == {"exact", "exact recursion", "valid bound", "printed bound"}
+    assert set(theory.KIND.values()) == {
+        "exact",
+        "exact recursion",
+        "valid bound",
+        "printed bound",
+    }
     for node in public():
         doc = ast.get_docstring(node) or ""
-        assert any(word in doc for word in ("eq.", "Eq.", "Theorem", "Lemma", "Proposition", "section")), node.name
+        assert any(
+            word in doc
+            for word in ("eq.", "Eq.", "Theorem", "Lemma", "Proposition", "section")
+        ), node.name
 
 
 # Times
@@ -35,11 +46,22 @@ def test_every_function_has_a_kind_and_cites_its_source():
 
 @pytest.mark.parametrize(
     ("i", "n"),
-    [(1, 1), (1, 2), (1, 256), (2, 257), (1, 300), (1, 10**9), (300, 2**31 - 1), *((n, n) for n in (255, 256, 10_000))],
+    [
+        (1, 1),
+        (1, 2),
+        (1, 256),
+        (2, 257),
+        (1, 300),
+        (1, 10**9),
+        (300, 2**31 - 1),
+        *((n, n) for n in (255, 256, 10_000)),
+    ],
 )
 def test_order_statistics(i, n):
     expected = math.fsum(1 / k for k in range(n - i + 1, n + 1))
-    assert theory.order_statistic_mean(i, n, rate=2.0) == pytest.approx(expected / 2, rel=1e-12, abs=0)
+    assert theory.order_statistic_mean(i, n, rate=2.0) == pytest.approx(
+        expected / 2, rel=1e-12, abs=0
+    )
 
 
 # The recursion
@@ -49,7 +71,9 @@ def test_contraction_rate_and_its_range():
     step = theory.max_step_size(2.0)
     assert step == 1 / 32
     assert theory.contraction_rate(step, 0.6, 2.0) == pytest.approx(0.64 * 4 / 64)
-    assert theory.contraction_rate(step, 0.0, 2.0) == 1 / 16  # the most that this step size allows
+    assert (
+        theory.contraction_rate(step, 0.0, 2.0) == 1 / 16
+    )  # the most that this step size allows
 
 
 @pytest.mark.short("0.01-3", "0.25-64")
@@ -61,20 +85,26 @@ def test_fixed_point_is_fixed_and_attracts(a, ratio):
     assert theory.distances(a, np.full(2, ratio), x) == pytest.approx(x)
     s = math.sqrt(1 - a)
     assert x == pytest.approx(a / (math.sqrt(ratio) * s * (1 - s)))
-    assert x > 2 / math.sqrt(ratio)  # so above 1, without content, in the stages 0, 1 and 2
+    assert x > 2 / math.sqrt(
+        ratio
+    )  # so above 1, without content, in the stages 0, 1 and 2
     assert theory.distances(a, np.full(5000, ratio))[-1] == pytest.approx(x, rel=1e-6)
 
 
 @pytest.mark.parametrize("communication", [0.0, 3.0])
 @pytest.mark.parametrize(("num_clients", "initial"), [(64, 1), (100, 5)])
-def test_stages_progress_equally_fast_where_they_switch(num_clients, initial, communication):
+def test_stages_progress_equally_fast_where_they_switch(
+    num_clients, initial, communication
+):
     """The definition of X (eq. 196), also where the last stage does not double."""
     plan = theory.schedule(A, num_clients, initial, CHAT, communication)
     crossings = theory.switching_distances(A, num_clients, initial, communication)
     assert crossings[0] == math.inf
     for r, x in enumerate(crossings[1:]):
         speeds = [
-            (x - theory.contraction(x, A, plan.cohort_sizes[q] / initial)) / plan.stage_times[q] for q in (r, r + 1)
+            (x - theory.contraction(x, A, plan.cohort_sizes[q] / initial))
+            / plan.stage_times[q]
+            for q in (r, r + 1)
         ]
         assert speeds[0] == pytest.approx(speeds[1])
 
@@ -88,7 +118,11 @@ def test_schedule_agrees_with_equation_206():
     used = next(r for r, t in enumerate(plan.rounds_per_stage) if t)
     for r in range(used + 1, 8):
         assert abs(plan.rounds_per_stage[r] - printed[r]) < 1
-    assert plan.rounds_per_stage[:3] == [0, 0, 0]  # without communication the first three stages are empty
+    assert plan.rounds_per_stage[:3] == [
+        0,
+        0,
+        0,
+    ]  # without communication the first three stages are empty
     assert np.isnan(printed[[0, 8]]).all()
 
 
@@ -99,7 +133,9 @@ def test_schedule_agrees_with_equation_206():
 @pytest.mark.parametrize("c", [0.0, 1.0, 10.0])
 @pytest.mark.parametrize("exponent", [4, 8, 14, 20])
 def test_printed_bound_of_srpfl_held_here(exponent, c, chat):
-    assert theory.schedule(A, 2**exponent, 1, chat, c).time <= theory.srpfl_time_bound(A, 2**exponent, chat, c)
+    assert theory.schedule(A, 2**exponent, 1, chat, c).time <= theory.srpfl_time_bound(
+        A, 2**exponent, chat, c
+    )
 
 
 @pytest.mark.parametrize(
@@ -112,11 +148,23 @@ def test_printed_bound_of_srpfl_held_here(exponent, c, chat):
         (1030, 1, 0.05, 1.4, {}),  # the last switch, from 1024 clients, lies below eps
     ],
 )
-def test_schedule_is_the_choice_of_the_best_stage_in_every_round(num_clients, initial, a, chat, options):
+def test_schedule_is_the_choice_of_the_best_stage_in_every_round(
+    num_clients, initial, a, chat, options
+):
     """The stage with the most progress in eq. 9 per unit of time."""
-    rate, cost, distance = ({"rate": 1.0, "communication": 0.0, "initial_distance": 1.0} | options).values()
-    sizes = np.minimum(initial * 2 ** np.arange(np.ceil(np.log2(num_clients / initial)) + 1), num_clients).astype(int)
-    times = np.array([np.sum(1 / np.arange(num_clients - n + 1.0, num_clients + 1)) for n in sizes]) / rate + cost
+    rate, cost, distance = (
+        {"rate": 1.0, "communication": 0.0, "initial_distance": 1.0} | options
+    ).values()
+    sizes = np.minimum(
+        initial * 2 ** np.arange(np.ceil(np.log2(num_clients / initial)) + 1), num_clients
+    ).astype(int)
+    times = (
+        np.array(
+            [np.sum(1 / np.arange(num_clients - n + 1.0, num_clients + 1)) for n in sizes]
+        )
+        / rate
+        + cost
+    )
     s, noise = math.sqrt(1 - a), a / np.sqrt(sizes / initial)
     target = chat * noise[-1] / (s * (1 - s))
     rounds, alone, rounds_alone = [0] * len(sizes), distance, 0
@@ -139,30 +187,46 @@ def test_printed_bounds_of_srpfl_by_hand():
     log_n, gap, per_round = 8 * math.log(2), math.log(10), math.log(100 / 98)
     bound = theory.srpfl_time_bound(A, N, CHAT, c=3.0, rate=2.0)
     assert bound == pytest.approx(log_n * (6 * 4 + 4 * gap) / per_round / 2)
-    assert theory.fedrep_time_bound(A, N, CHAT, rate=2.0) == pytest.approx(log_n * (log_n + 2 * gap) / per_round / 2)
-    assert theory.speedup_bound(N, CHAT, c=3.0) == pytest.approx((6 * 4 + 4 * gap) / (log_n + 2 * gap))
+    assert theory.fedrep_time_bound(A, N, CHAT, rate=2.0) == pytest.approx(
+        log_n * (log_n + 2 * gap) / per_round / 2
+    )
+    assert theory.speedup_bound(N, CHAT, c=3.0) == pytest.approx(
+        (6 * 4 + 4 * gap) / (log_n + 2 * gap)
+    )
 
 
 def test_flanp_times():
     times = np.array([5.0, 1.0, 4.0, 2.0, 3.0])  # in any order
     r, tau = 12 * 3 * math.log(6), 1.5 * 10 * 0.5 / 2
-    assert theory.flanp_time(times, 1, kappa=3, samples=10, noise=0.5, c=2) == pytest.approx(r * tau * (1 + 2 + 4 + 5))
+    assert theory.flanp_time(
+        times, 1, kappa=3, samples=10, noise=0.5, c=2
+    ) == pytest.approx(r * tau * (1 + 2 + 4 + 5))
     constant = 7.5 / 2 * 3 * 10 * 0.5 * math.log(5 / 2 * 0.7 * 5 * 10)
-    assert theory.fedgate_time(times, 3, 10, 0.5, 2, initial_gap=0.7) == pytest.approx(constant * 5)  # eq. 4
+    assert theory.fedgate_time(times, 3, 10, 0.5, 2, initial_gap=0.7) == pytest.approx(
+        constant * 5
+    )  # eq. 4
     np.testing.assert_array_equal(times, [5.0, 1.0, 4.0, 2.0, 3.0])
 
 
 def test_ratio_of_flanp_and_its_bound_by_hand():
     """N = 4, s = 10, c = 2, Delta0 = 0.7: R tau is 18 log 6 and 7.5 log 70 times the same, T_(i) = 1/4, 7/12, 25/12."""
     logs = math.log(6) / math.log(70)
-    assert theory.flanp_ratio(4, 10, 2.0, 0.7) == pytest.approx(18 / 7.5 * logs * (3 + 7 + 25) / 25)
-    assert theory.flanp_ratio(4, 10, 2.0, 0.7, initial=2) == pytest.approx(18 / 7.5 * logs * (7 + 25) / 25)
-    assert theory.flanp_ratio_bound(4, 10, 2.0, 0.7) == pytest.approx(12 / 5 * logs * (2 + 1 / 4))
+    assert theory.flanp_ratio(4, 10, 2.0, 0.7) == pytest.approx(
+        18 / 7.5 * logs * (3 + 7 + 25) / 25
+    )
+    assert theory.flanp_ratio(4, 10, 2.0, 0.7, initial=2) == pytest.approx(
+        18 / 7.5 * logs * (7 + 25) / 25
+    )
+    assert theory.flanp_ratio_bound(4, 10, 2.0, 0.7) == pytest.approx(
+        12 / 5 * logs * (2 + 1 / 4)
+    )
 
 
 def test_bound_of_flanp_may_fail_where_n_is_no_power_of_two():
     excess = {
-        n: theory.flanp_ratio(n, 100, 1.0, 1.0) / theory.flanp_ratio_bound(n, 100, 1.0, 1.0) for n in range(1, 101)
+        n: theory.flanp_ratio(n, 100, 1.0, 1.0)
+        / theory.flanp_ratio_bound(n, 100, 1.0, 1.0)
+        for n in range(1, 101)
     }
     assert theory.KIND["flanp_ratio_bound"] == "printed bound"
     assert all(excess[2**q] <= 1 for q in range(7))
@@ -179,10 +243,14 @@ def test_step_sizes_of_flanp():
     assert alpha(4, 1.0, 1.0, 1e9) == pytest.approx(2 / math.sqrt(15e9))
     assert alpha(4, 0.25, 1.0, 1e9) == pytest.approx(2 / math.sqrt(60e9))
     assert alpha(1, 1e-9, 1e-9, 1e-30) == pytest.approx((1 / 96e-18) ** (1 / 3))
-    assert alpha(1, 1e9, 1e9, 1e-30) == pytest.approx(1 / (12 * math.sqrt(2) * 5 * 2e9 * 1e9))
+    assert alpha(1, 1e9, 1e9, 1e-30) == pytest.approx(
+        1 / (12 * math.sqrt(2) * 5 * 2e9 * 1e9)
+    )
     for n in (1, 7, 1000):
         eta, gamma = theory.flanp_step_sizes(n, 0.1, 2.0, 3.0, local_steps=40.0)
-        assert eta * math.sqrt(n) * 40 == pytest.approx(theory.flanp_alpha(n, 0.1, 2.0, 3.0))
+        assert eta * math.sqrt(n) * 40 == pytest.approx(
+            theory.flanp_alpha(n, 0.1, 2.0, 3.0)
+        )
         assert eta * gamma * 40 == pytest.approx(1 / 4)
     assert theory.flanp_local_steps(100.0, 0.5, 2.0) == 37.5
 
@@ -196,8 +264,12 @@ def test_rounds_of_a_stage_suffice_without_noise():
 
 def test_warm_start_of_flanp():
     for m in (1, 3, 20):  # 3 V_ms for n = 2m, as Proposition 1 goes on
-        assert theory.flanp_warm_gap(2 * m, m, 10.0, 2.0) == pytest.approx(3 * 2 / (10 * m))
-    assert theory.flanp_warm_gap(5, 4, 10.0, 2.0) == pytest.approx(2 / 5 * (2 / 10 + 2 / 40) + 2 / 40)
+        assert theory.flanp_warm_gap(2 * m, m, 10.0, 2.0) == pytest.approx(
+            3 * 2 / (10 * m)
+        )
+    assert theory.flanp_warm_gap(5, 4, 10.0, 2.0) == pytest.approx(
+        2 / 5 * (2 / 10 + 2 / 40) + 2 / 40
+    )
 
 
 @pytest.mark.parametrize(
@@ -210,9 +282,21 @@ def test_warm_start_of_flanp():
         ("order_statistic_mean", (1, 3, -1.0), "rate=-1.0 must be positive"),
         ("contraction", (0.5, A, 0.0), "ratio=0.0 must be positive"),
         ("distances", (A, np.ones((2, 2))), "ratios must have at most 1 axes"),
-        ("schedule", (A, N, 1, CHAT, 1e300), "switching_distances is undefined for these arguments: float division"),
-        ("flanp_time", (np.array([1.0, np.nan]), 1, 1.0, 1.0, 1.0, 1.0), "times must be finite and >= 0, got nan"),
-        ("flanp_time", (np.ones(4), 8, 1.0, 1.0, 1.0, 1.0), "initial=8 must be at most 4, the number of times"),
+        (
+            "schedule",
+            (A, N, 1, CHAT, 1e300),
+            "switching_distances is undefined for these arguments: float division",
+        ),
+        (
+            "flanp_time",
+            (np.array([1.0, np.nan]), 1, 1.0, 1.0, 1.0, 1.0),
+            "times must be finite and >= 0, got nan",
+        ),
+        (
+            "flanp_time",
+            (np.ones(4), 8, 1.0, 1.0, 1.0, 1.0),
+            "initial=8 must be at most 4, the number of times",
+        ),
         ("srpfl_time_bound", (A, N, 10.0), "chat=10.0 must be below 1.41"),
         ("srpfl_time_bound", (0.5, N, CHAT), "a=0.5 must be at most 0.25"),
         ("fedrep_rounds_bound", (0.5, N, CHAT), "a=0.5 must be at most 0.25"),
@@ -225,8 +309,16 @@ def test_warm_start_of_flanp():
         ("fedrep_time", (A, 4, 8, CHAT), "initial=8 must be at most num_clients=4"),
         ("schedule", (A, 4, 8, CHAT), "initial=8 must be at most num_clients=4"),
         ("speedup_bound", (N, 1.0), "chat=1.0 must be above 1"),
-        ("stage_rounds", (A, 100, 10), "num_clients=100 must be initial=10 times a power of 2"),
-        ("fedgate_time", (np.ones(1), 1.0, 1.0, 1.0, 10.0, 1.0), r"initial_gap=1.0 must be above c / \(5 N s\) = 2"),
+        (
+            "stage_rounds",
+            (A, 100, 10),
+            "num_clients=100 must be initial=10 times a power of 2",
+        ),
+        (
+            "fedgate_time",
+            (np.ones(1), 1.0, 1.0, 1.0, 10.0, 1.0),
+            r"initial_gap=1.0 must be above c / \(5 N s\) = 2",
+        ),
         ("flanp_ratio", (1, 1.0, 10.0, 0.0), r"initial_gap=0.0 must be above"),
         ("flanp_ratio_bound", (1, 1.0, 10.0, 1.0), r"initial_gap=1.0 must be above"),
         ("flanp_warm_gap", (4, 4, 10.0, 2.0), "before=4 must be below n=4"),

@@ -12,24 +12,41 @@ import pytest
 from reference.small import KEY, clients_of, federation, model
 
 import fedjax_srp as srp
-from fedjax_srp import algorithms, clocks, models, participation, parts, theory
-from fedjax_srp._checks import is_ours
+from fedjax_srp import algorithms, clocks, models, participation, theory
 from fedjax_srp.data import partition
+from fedjax_srp.parts import part as parts
+from fedjax_srp.parts.checks import is_ours
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # odd data may give a warning
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::UserWarning"
+)  # odd data may give a warning
 
 MLP, DATA = model(), federation(clients_of((3, 5, 4), (2, 3, 2)))
 TASK = srp.data.linear_task(KEY, num_clients=4, dim=6, rank=2)
 Y, X = np.arange(40) % 4, np.ones((40, 3), np.float32)
-DIGITS = srp.data.RawArrays(np.zeros((40, 8, 8), np.uint8), Y, np.zeros((40, 8, 8), np.uint8), Y)
+DIGITS = srp.data.RawArrays(
+    np.zeros((40, 8, 8), np.uint8), Y, np.zeros((40, 8, 8), np.uint8), Y
+)
 EXP = clocks.Exponential(1.0)
 BOTH = {"y_train": Y, "y_test": Y, "num_clients": 4, "seed": 0}
 IMAGES = srp.data.from_arrays(
-    np.ones((4, 8, 8)), Y[:4], np.ones((4, 8, 8)), Y[:4], train_indices=[[0]], test_indices=[[1]]
+    np.ones((4, 8, 8)),
+    Y[:4],
+    np.ones((4, 8, 8)),
+    Y[:4],
+    train_indices=[[0]],
+    test_indices=[[1]],
 )
 
 # No argument may be one of these.
-NEVER = {"object": object(), "bytes": b"x", "complex": 1j, "dict": {"a": 1}, "texts": ["a"], "vaster": -(10**400)}
+NEVER = {
+    "object": object(),
+    "bytes": b"x",
+    "complex": 1j,
+    "dict": {"a": 1},
+    "texts": ["a"],
+    "vaster": -(10**400),
+}
 # Some arguments may be one of these: each is accepted, or refused in one line.
 SOMETIMES = {
     "text": "zwei",
@@ -50,13 +67,20 @@ SOMETIMES = {
     "old key": jax.random.PRNGKey(0),
     "not called": clocks.Fixed,
 }
-NUMPY = {int: (np.int16, np.int64, np.uint16, np.asarray), float: (np.float32, np.float64, np.int64, np.asarray)}
+NUMPY = {
+    int: (np.int16, np.int64, np.uint16, np.asarray),
+    float: (np.float32, np.float64, np.int64, np.asarray),
+}
 
 
 def defaults(function, **values):
     """Return arguments of a function: these values, and the defaults of the others."""
     parameters = inspect.signature(function).parameters
-    return {name: values.get(name, p.default) for name, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
+    return {
+        name: values.get(name, p.default)
+        for name, p in parameters.items()
+        if p.kind is not p.VAR_KEYWORD
+    }
 
 
 OF_THEORY = {
@@ -127,7 +151,12 @@ FIELDS = {
     "on": 2.0, "off": 1.0, "period": 24.0, "starts": [[0.0, 2.0]], "ends": [[1.0, 3.0]],
     "values": [1.0, 2.0], "compute": 1e9, "downlink": 1e6, "uplink": 1e6,
 }  # fmt: skip
-OF_CLASS = {models.Dropout: {"rate": 0.1}, models.LeNet5: LENET, models.LeNet5CIFAR100: LENET, models.CNN: IMAGES_OF}
+OF_CLASS = {
+    models.Dropout: {"rate": 0.1},
+    models.LeNet5: LENET,
+    models.LeNet5CIFAR100: LENET,
+    models.CNN: IMAGES_OF,
+}
 OF_CLASS |= {
     models.ResNet18: {**IMAGES_OF, "channels": (2, 2, 2, 2)},
     models.GPT: {"input_shape": (5,), "num_classes": 9},
@@ -135,10 +164,17 @@ OF_CLASS |= {
     models.LinearRegression: {"num_classes": 1},
 }
 OF_CLASS |= {clocks.Failing: {"rate": 0.1}}
-NAMED_AS = {("head_optimizer", "function"): "fine_tune_optimizer"}  # depends on the round, which an evaluation lacks
+NAMED_AS = {
+    ("head_optimizer", "function"): "fine_tune_optimizer"
+}  # depends on the round, which an evaluation lacks
 ABSTRACT = {models.SplitModel, clocks.Distribution, clocks.Availability}
 ROOMS = (algorithms, participation, clocks, models)
-PARTS = [vars(room)[name] for room in ROOMS for name in room.__all__ if parts.is_part(vars(room)[name])]
+PARTS = [
+    vars(room)[name]
+    for room in ROOMS
+    for name in room.__all__
+    if parts.is_part(vars(room)[name])
+]
 PARTS = [cls for cls in (*PARTS, srp.SGD, srp.Training) if cls not in ABSTRACT]
 
 
@@ -154,7 +190,11 @@ def outcome(function, arguments, named=""):
     except ValueError as error:
         if not re.search(rf"\b{named}\b", str(error)):
             return f"does not say {named}: {str(error)[:100]!r}"
-        return "refused" if "\n" not in str(error) and is_ours(error) else f"says {str(error)[:100]!r}"
+        return (
+            "refused"
+            if "\n" not in str(error) and is_ours(error)
+            else f"says {str(error)[:100]!r}"
+        )
     except Exception as error:
         return f"raises {type(error).__name__}: {str(error)[:100]}"
     return "accepted"
@@ -170,15 +210,23 @@ def test_wrong_types_are_refused_in_one_line(function):
     for argument in right:
         for kind, value in {**NEVER, **SOMETIMES}.items():
             found[argument, kind] = outcome(function, {**right, argument: value})
-    assert not {case: what for case, what in found.items() if what not in ("refused", "accepted")}
-    assert not [case for case, what in found.items() if what == "accepted" and case[1] in NEVER]
+    assert not {
+        case: what for case, what in found.items() if what not in ("refused", "accepted")
+    }
+    assert not [
+        case for case, what in found.items() if what == "accepted" and case[1] in NEVER
+    ]
 
 
 def test_misspelt_and_missing_arguments_are_one_error():
-    with pytest.raises(TypeError, match=r"^simulate\(\): .* 'num_round' \(did you mean num_rounds\?\)$") as refused:
+    with pytest.raises(
+        TypeError, match=r"^simulate\(\): .* 'num_round' \(did you mean num_rounds\?\)$"
+    ) as refused:
         srp.simulate(num_round=1)
     assert refused.value.__suppress_context__
-    with pytest.raises(TypeError, match=r"^simulate\(\) missing 1 required positional argument: 'data'"):
+    with pytest.raises(
+        TypeError, match=r"^simulate\(\) missing 1 required positional argument: 'data'"
+    ):
         srp.simulate(algorithm=4, key=KEY, num_rounds=1)
 
 
@@ -191,7 +239,9 @@ def test_numbers_of_numpy_are_numbers(function):
     for argument, value in right.items():
         of_kind = NUMPY.get(type(value), ())
         for make in (make for make in of_kind if make(value) == value):
-            found[argument, make.__name__] = outcome(function, {**right, argument: make(value)})
+            found[argument, make.__name__] = outcome(
+                function, {**right, argument: make(value)}
+            )
     assert set(found.values()) == {"accepted"}, found
 
 
@@ -201,9 +251,15 @@ def test_every_field_refuses_wrong_types_in_one_line_that_names_it(cls):
     assert right.keys() == parts.fields(cls).hints.keys()
     for field in right:
         for kind, value in {**NEVER, **SOMETIMES}.items():
-            found[field, kind] = outcome(cls, {**right, field: value}, NAMED_AS.get((field, kind), field))
-    assert not {case: what for case, what in found.items() if what not in ("refused", "accepted")}
-    assert not [case for case, what in found.items() if what == "accepted" and case[1] in NEVER]
+            found[field, kind] = outcome(
+                cls, {**right, field: value}, NAMED_AS.get((field, kind), field)
+            )
+    assert not {
+        case: what for case, what in found.items() if what not in ("refused", "accepted")
+    }
+    assert not [
+        case for case, what in found.items() if what == "accepted" and case[1] in NEVER
+    ]
 
 
 @pytest.mark.parametrize("cls", PARTS, ids=name_of)
@@ -213,14 +269,19 @@ def test_fields_hold_plain_numbers_whatever_they_were_given(cls):
     made = cls(**right)
     for field, value in right.items():
         is_any = parts.fields(cls).hints[field] is Any
-        for make in (make for make in NUMPY.get(type(value), ()) if make(value).item() == value):
+        for make in (
+            make for make in NUMPY.get(type(value), ()) if make(value).item() == value
+        ):
             if is_any and type(make(value).item()) is not type(value):
                 continue  # 0 and 0.0 are two values there
             again = cls(**{**right, field: make(value)})
             assert again == made, (field, make)
             assert jax.tree.structure(again) == jax.tree.structure(made), (field, make)
             if not is_any:
-                assert type(getattr(again, field)) is type(getattr(made, field)), (field, make)
+                assert type(getattr(again, field)) is type(getattr(made, field)), (
+                    field,
+                    make,
+                )
 
 
 @pytest.fixture(autouse=True)
@@ -229,8 +290,12 @@ def quick_digits(monkeypatch, tmp_path):
     (tmp_path / "devices.csv").write_text("speed,down,up\n3,4,5\n")
     for kind in ("train", "test"):
         (tmp_path / "forum" / kind).mkdir(parents=True)
-        (tmp_path / "forum" / kind / "a.json").write_text('{"users": ["u"], "user_data": {"u": {"x": ["a b"]}}}')
-    (tmp_path / "there.csv").write_text("device,trace,t_start_s,state\nx,t,0,AVL\nx,t,3,UN_AVL\n")
+        (tmp_path / "forum" / kind / "a.json").write_text(
+            '{"users": ["u"], "user_data": {"u": {"x": ["a b"]}}}'
+        )
+    (tmp_path / "there.csv").write_text(
+        "device,trace,t_start_s,state\nx,t,0,AVL\nx,t,3,UN_AVL\n"
+    )
     monkeypatch.setitem(srp.data.SOURCES, "digits", lambda data_dir: DIGITS)
 
 
@@ -239,7 +304,11 @@ def functions_of(room, names):
 
 
 def test_every_public_function_is_called():
-    own = [name for name, value in vars(partition).items() if getattr(value, "__module__", "") == partition.__name__]
+    own = [
+        name
+        for name, value in vars(partition).items()
+        if getattr(value, "__module__", "") == partition.__name__
+    ]
     own = [name for name in own if name[0] != "_"]
     public = functions_of(partition, own) | functions_of(theory, theory.KIND)
     public |= set().union(*(functions_of(r, r.__all__) for r in (srp.data, *ROOMS)))
@@ -254,4 +323,6 @@ def test_every_public_function_is_called():
     assert not {name_of(function) for function in public - without - CALLS.keys()}
     for function, arguments in CALLS.items():
         parameters = inspect.signature(function).parameters.values()
-        assert {p.name for p in parameters if p.kind is not p.VAR_KEYWORD} <= arguments.keys(), function
+        assert {
+            p.name for p in parameters if p.kind is not p.VAR_KEYWORD
+        } <= arguments.keys(), function

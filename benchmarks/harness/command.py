@@ -15,10 +15,14 @@ from typing import Any
 
 def parser(doc: str | None, repeats: int | None = None) -> argparse.ArgumentParser:
     """Return a parser with `--out` and, where there is a default for them, `--repeats`."""
-    found = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    found = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     found.add_argument("--out", type=Path, help="file of the results")
     if repeats is not None:
-        found.add_argument("--repeats", type=int, default=repeats, help="of every measurement")
+        found.add_argument(
+            "--repeats", type=int, default=repeats, help="of every measurement"
+        )
     return found
 
 
@@ -26,7 +30,9 @@ def write(out: Path | None, results: Mapping[str, Any]) -> None:
     """Write results, with four digits of every number, where a file for them is given."""
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        rounded = json.loads(json.dumps(results), parse_float=lambda text: float(f"{float(text):.4g}"))
+        rounded = json.loads(
+            json.dumps(results), parse_float=lambda text: float(f"{float(text):.4g}")
+        )
         out.write_text(json.dumps(rounded, indent=1) + "\n", "utf-8")
 
 
@@ -36,7 +42,11 @@ class Child:
     def __init__(self, command: Sequence[str], **environment: str):
         self.name = " ".join(command[:2])
         self.process = subprocess.Popen(
-            command, env=os.environ | environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            command,
+            env=os.environ | environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self._wait_for("ready")
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedjax_srp import storage
+from fedjax_srp.results import sealed_folders as storage
 
 
 def write(results: dict[str, Any], out: Path) -> Path:
@@ -14,9 +14,15 @@ def write(results: dict[str, Any], out: Path) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     storage.replace(
         {
-            out / "benchmark.json": lambda path: path.write_text(json.dumps(results, indent=1) + "\n", "utf-8"),
-            out / "benchmark.txt": lambda path: path.write_text(table(results) + "\n", "utf-8"),
-            out / "benchmark.png": lambda path: figure(results).savefig(path, dpi=100, format="png"),
+            out / "benchmark.json": lambda path: path.write_text(
+                json.dumps(results, indent=1) + "\n", "utf-8"
+            ),
+            out / "benchmark.txt": lambda path: path.write_text(
+                table(results) + "\n", "utf-8"
+            ),
+            out / "benchmark.png": lambda path: figure(results).savefig(
+                path, dpi=100, format="png"
+            ),
         }
     )
     return out
@@ -26,11 +32,18 @@ def table(results: dict[str, Any]) -> str:
     """Seconds of ours and of each rival (bytes where a row says so), medians, and the median ratio pair by pair."""
     head = ["what", "rival", "ours", "rival", "rival / ours"]
     rows = [
-        [p["name"], p["against"], *(f"{p[k]:.4g}" for k in ("ours", "rival", "rival_over_ours"))]
+        [
+            p["name"],
+            p["against"],
+            *(f"{p[k]:.4g}" for k in ("ours", "rival", "rival_over_ours")),
+        ]
         for p in results["pairs"]
     ]
     rows += [[name, "", f"{value:.4g}", "", ""] for name, value in _flat_curves(results)]
-    rows += [[f"compile: {name}", "", f"{value:.3g}", "", ""] for name, value in results["compile_seconds"].items()]
+    rows += [
+        [f"compile: {name}", "", f"{value:.3g}", "", ""]
+        for name, value in results["compile_seconds"].items()
+    ]
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     machine, limits = results["machine"], results["limits"]
     lines = [
@@ -41,13 +54,20 @@ def table(results: dict[str, Any]) -> str:
         "",
     ]
     for row in (head, *rows):
-        cells = [cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
+        cells = [
+            cell.ljust(w) if i < 2 else cell.rjust(w)
+            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
 
 
 def _flat_curves(results: dict[str, Any]) -> list[tuple[str, float]]:
-    return [(f"{name} = {x}", value) for name, curve in results["curves"].items() for x, value in curve.items()]
+    return [
+        (f"{name} = {x}", value)
+        for name, curve in results["curves"].items()
+        for x, value in curve.items()
+    ]
 
 
 def figure(results: dict[str, Any]) -> Any:
@@ -63,8 +83,12 @@ def figure(results: dict[str, Any]) -> Any:
     bars = axes["pairs"]
     ratios = [p["rival_over_ours"] for p in pairs]
     labels = [f"{p['name']}\nagainst {p['against']}" for p in pairs]
-    drawn_bars = bars.barh(labels, [ratio - 1 for ratio in ratios], left=1.0)  # the axis has no 0 to begin at
-    bars.bar_label(drawn_bars, [f"{ratio:.3g}" for ratio in ratios], padding=2, fontsize=7)
+    drawn_bars = bars.barh(
+        labels, [ratio - 1 for ratio in ratios], left=1.0
+    )  # the axis has no 0 to begin at
+    bars.bar_label(
+        drawn_bars, [f"{ratio:.3g}" for ratio in ratios], padding=2, fontsize=7
+    )
     bars.axvline(1.0, color="black", linewidth=0.8)
     bars.set_xscale("log")
     bars.set_xlim(min(1.0, *ratios) / 2, 2 * max(1.0, *ratios))

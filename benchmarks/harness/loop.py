@@ -7,8 +7,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.base import Array, FederatedAlgorithm, FederatedSource, Key, PyTree, RoundContext, named_key
-from fedjax_srp.engine.round import stream
+from fedjax_srp.base import (
+    Array,
+    FederatedAlgorithm,
+    FederatedSource,
+    Key,
+    PyTree,
+    RoundContext,
+    named_key,
+)
+from fedjax_srp.rounds.round import stream
 
 
 class JitLoop:
@@ -23,8 +31,15 @@ class JitLoop:
         num_participants: the first `num_participants` clients take part; None for all.
     """
 
-    def __init__(self, algorithm: FederatedAlgorithm, data: FederatedSource, num_participants: int | None = None):
-        self.participants = range(data.num_clients if num_participants is None else num_participants)
+    def __init__(
+        self,
+        algorithm: FederatedAlgorithm,
+        data: FederatedSource,
+        num_participants: int | None = None,
+    ):
+        self.participants = range(
+            data.num_clients if num_participants is None else num_participants
+        )
         phase, size = algorithm.round, jnp.int32(len(self.participants))
         self.devices = jax.local_devices()
         self.data = [jax.device_put(data, device) for device in self.devices]
@@ -33,36 +48,66 @@ class JitLoop:
             return RoundContext(index, jnp.int32(0), size, data.num_clients, jnp.int32(1))
 
         def weighted(output: Any) -> Any:
-            multiply = lambda w, part: jax.tree.map(lambda m: jnp.asarray(w, m.dtype) * m, part)  # noqa: E731
+            multiply = lambda w, part: jax.tree.map(
+                lambda m: jnp.asarray(w, m.dtype) * m, part
+            )
             message = jax.tree.map(multiply, output.weight, output.message)
             return message, jax.tree.map(lambda w: jnp.asarray(w, float), output.weight)
 
         def client(
-            root: Key, broadcast: PyTree, state: PyTree, data: FederatedSource, client_id: Array, index: Array
+            root: Key,
+            broadcast: PyTree,
+            state: PyTree,
+            data: FederatedSource,
+            client_id: Array,
+            index: Array,
         ) -> tuple[PyTree, PyTree, PyTree]:
-            key = jax.random.fold_in(named_key(stream(root, "training", index), "round"), client_id)
-            output = phase.client(key, broadcast, state, data.train_client(client_id), context(index))
+            key = jax.random.fold_in(
+                named_key(stream(root, "training", index), "round"), client_id
+            )
+            output = phase.client(
+                key, broadcast, state, data.train_client(client_id), context(index)
+            )
             return *weighted(output), state if output.state is None else output.state
 
-        def server(root: Key, state: PyTree, total: PyTree, weights: PyTree, index: Array) -> PyTree:
+        def server(
+            root: Key, state: PyTree, total: PyTree, weights: PyTree, index: Array
+        ) -> PyTree:
             key = named_key(stream(root, "server", index), "round")
-            divide = lambda w, part: jax.tree.map(lambda t: t / w.astype(t.dtype), part)  # noqa: E731
-            return phase.server(key, state, jax.tree.map(divide, weights, total), context(index))
+            divide = lambda w, part: jax.tree.map(lambda t: t / w.astype(t.dtype), part)
+            return phase.server(
+                key, state, jax.tree.map(divide, weights, total), context(index)
+            )
 
         self._client, self._server = jax.jit(client), jax.jit(server)
         self._add = jax.jit(lambda a, b: jax.tree.map(jnp.add, a, b), donate_argnums=(0,))
-        self._broadcast = jax.jit(lambda state, index: phase.broadcast(state, context(index)))
+        self._broadcast = jax.jit(
+            lambda state, index: phase.broadcast(state, context(index))
+        )
 
-        def init_client(root: Key, server: PyTree, data: FederatedSource, client_id: Array) -> PyTree:
-            key = jax.random.fold_in(named_key(named_key(root, "training"), "init"), client_id)
+        def init_client(
+            root: Key, server: PyTree, data: FederatedSource, client_id: Array
+        ) -> PyTree:
+            key = jax.random.fold_in(
+                named_key(named_key(root, "training"), "init"), client_id
+            )
             return algorithm.init_client(key, server, data.train_client(client_id))
 
         self.root, self.round = jax.random.key(0), 0
-        self.server = jax.jit(algorithm.init)(named_key(named_key(self.root, "server"), "init"), self.data[0])
+        self.server = jax.jit(algorithm.init)(
+            named_key(named_key(self.root, "server"), "init"), self.data[0]
+        )
         start = jax.jit(init_client)
-        self.states = {i: start(self.root, self.server, self.data[0], jnp.int32(i)) for i in self.participants}
-        self.states = {i: jax.device_put(state, self._device(i)) for i, state in self.states.items()}
-        for _ in range(2):  # compiles twice: only the second server state is committed to a device
+        self.states = {
+            i: start(self.root, self.server, self.data[0], jnp.int32(i))
+            for i in self.participants
+        }
+        self.states = {
+            i: jax.device_put(state, self._device(i)) for i, state in self.states.items()
+        }
+        for _ in range(
+            2
+        ):  # compiles twice: only the second server state is committed to a device
             self()
 
     def _device(self, client: int) -> Any:
@@ -77,7 +122,12 @@ class JitLoop:
         for i in self.participants:
             d = i % len(self.devices)
             *message, self.states[i] = self._client(
-                self.root, broadcasts[d], self.states[i], self.data[d], jnp.int32(i), index
+                self.root,
+                broadcasts[d],
+                self.states[i],
+                self.data[d],
+                jnp.int32(i),
+                index,
             )
             totals[d] = message if totals[d] is None else self._add(totals[d], message)
         total, *others = (part for part in totals if part is not None)

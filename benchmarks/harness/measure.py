@@ -17,23 +17,36 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_srp._checks import check_integer
 from fedjax_srp._version import __version__
-from fedjax_srp.base import Array, FederatedAlgorithm, FederatedSource, ParticipationPolicy
+from fedjax_srp.base import (
+    Array,
+    FederatedAlgorithm,
+    FederatedSource,
+    ParticipationPolicy,
+)
 from fedjax_srp.data import FederatedData, from_arrays
-from fedjax_srp.engine.prepare import Request, prepare
-from fedjax_srp.engine.sharding import lay_out, spread
+from fedjax_srp.driver.prepare import Request, prepare
+from fedjax_srp.parts.checks import check_integer
+from fedjax_srp.rounds.sharding import lay_out, spread
 
 
 def synthetic(
-    num_clients: int, examples: int = 150, tests: int = 50, shape: tuple[int, ...] = (28, 28), num_classes: int = 10
+    num_clients: int,
+    examples: int = 150,
+    tests: int = 50,
+    shape: tuple[int, ...] = (28, 28),
+    num_classes: int = 10,
 ) -> FederatedData:
     """Random uint8 images, divided evenly among the clients; speed does not depend on their contents."""
     rng = np.random.default_rng(0)
 
     def split(per_client: int):
         x = rng.integers(0, 256, (num_clients * per_client, *shape), dtype=np.uint8)
-        return x, rng.integers(0, num_classes, len(x)), np.arange(len(x)).reshape(num_clients, per_client)
+        return (
+            x,
+            rng.integers(0, num_classes, len(x)),
+            np.arange(len(x)).reshape(num_clients, per_client),
+        )
 
     x, y, train = split(examples)
     x_test, y_test, test = split(tests)
@@ -44,7 +57,10 @@ def synthetic(
 def arrays(data: FederatedData) -> list[np.ndarray]:
     """Inputs (clients, examples, ...) and labels (clients, examples) for training and tests, as given to models."""
     ids = jnp.arange(data.num_clients, dtype=jnp.int32)
-    splits = [jax.device_get(jax.vmap(client)(ids)) for client in (data.train_client, data.test_client)]
+    splits = [
+        jax.device_get(jax.vmap(client)(ids))
+        for client in (data.train_client, data.test_client)
+    ]
     return [np.array(part) for split in splits for part in (split.x, split.y)]
 
 
@@ -69,7 +85,9 @@ class Rounds:
         judged_at_once: int | None = None,
         **options: Any,
     ):
-        run = prepare(Request(algorithm, data, participation, **{"evaluations": ()} | options))
+        run = prepare(
+            Request(algorithm, data, participation, **{"evaluations": ()} | options)
+        )
         layout = run.layout
         if judged_at_once is not None:
             check_integer("judged_at_once", judged_at_once, 1)
@@ -78,7 +96,9 @@ class Rounds:
         run = run._replace(layout=layout)
         self.program, self.length, self.layout = run.program(), length, run.layout
         key = jax.random.key(0)
-        self.root, self.data = run.placed(key if run.num_seeds is None else jax.random.split(key, run.num_seeds))
+        self.root, self.data = run.placed(
+            key if run.num_seeds is None else jax.random.split(key, run.num_seeds)
+        )
         self.state = self.program.start(self.root, self.data).state
         self()
         self.compile_seconds = self.program.compile_seconds
@@ -86,25 +106,39 @@ class Rounds:
 
     def __call__(self) -> None:
         """Runs `length` rounds and waits."""
-        self.state, segment = self.program.segment(self.length, self.state, self.root, self.data)
+        self.state, segment = self.program.segment(
+            self.length, self.state, self.root, self.data
+        )
         self.rounds = jax.block_until_ready(segment).rounds
 
     def evaluate(self) -> dict[str, tuple[Array, Array]]:
         """Evaluates every client with the server's state, and waits; sums and numbers of scores by evaluation."""
-        return jax.block_until_ready(self.program.scores(self.state.server, self.root, self.data))
+        return jax.block_until_ready(
+            self.program.scores(self.state.server, self.root, self.data)
+        )
 
 
 class JudgedRounds(Rounds):
     """Rounds without evaluations, and an evaluation that is called by itself."""
 
-    def __init__(self, algorithm: FederatedAlgorithm, data: FederatedSource, evaluation: str, *arguments: Any):
+    def __init__(
+        self,
+        algorithm: FederatedAlgorithm,
+        data: FederatedSource,
+        evaluation: str,
+        *arguments: Any,
+    ):
         super().__init__(algorithm, data, *arguments)
         self.evaluation = evaluation
-        self.judge = prepare(Request(algorithm, data, *arguments, evaluations=(evaluation,))).program()
+        self.judge = prepare(
+            Request(algorithm, data, *arguments, evaluations=(evaluation,))
+        ).program()
 
     def accuracy(self) -> float:
         """The mean over test examples."""
-        found = self.judge.scores(self.state.server, self.root, self.data, self.state.clients)
+        found = self.judge.scores(
+            self.state.server, self.root, self.data, self.state.clients
+        )
         right, number = jax.device_get(found[self.evaluation])
         return float(right.sum() / number.sum())
 
@@ -124,7 +158,9 @@ def cpu_seconds(function: Callable[[], object], times: int = 1) -> float:
     return (time.process_time() - begin) / times
 
 
-def in_turn(contenders: dict[str, Callable[[], float]], repeats: int, pause: float = 0.25) -> dict[str, list[float]]:
+def in_turn(
+    contenders: dict[str, Callable[[], float]], repeats: int, pause: float = 0.25
+) -> dict[str, list[float]]:
     """Measurements of every contender, `repeats` times one after the other, with a pause before each.
 
     The threads of a library wait for work actively, and so use the cores, for some time after their last task.
@@ -139,8 +175,16 @@ def in_turn(contenders: dict[str, Callable[[], float]], repeats: int, pause: flo
 
 def summary(times: list[float]) -> dict[str, Any]:
     """Median and quartiles of measurements, and all of them."""
-    quartiles = statistics.quantiles(times, n=4, method="inclusive") if len(times) > 1 else [*times] * 3
-    return {"median": statistics.median(times), "quartiles": [quartiles[0], quartiles[2]], "each": times}
+    quartiles = (
+        statistics.quantiles(times, n=4, method="inclusive")
+        if len(times) > 1
+        else [*times] * 3
+    )
+    return {
+        "median": statistics.median(times),
+        "quartiles": [quartiles[0], quartiles[2]],
+        "each": times,
+    }
 
 
 def ratios(times: dict[str, list[float]], name: str, base: str) -> list[float]:
@@ -148,11 +192,15 @@ def ratios(times: dict[str, list[float]], name: str, base: str) -> list[float]:
     return [one / other for one, other in zip(times[name], times[base], strict=True)]
 
 
-def paired(ours: Callable[[], float], rival: Callable[[], float], repeats: int) -> dict[str, float]:
+def paired(
+    ours: Callable[[], float], rival: Callable[[], float], repeats: int
+) -> dict[str, float]:
     """Medians of two measurements in turn, and the median of the ratios of pairs."""
     times = in_turn({"ours": ours, "rival": rival}, repeats)
     medians = {name: statistics.median(values) for name, values in times.items()}
-    return medians | {"rival_over_ours": statistics.median(ratios(times, "rival", "ours"))}
+    return medians | {
+        "rival_over_ours": statistics.median(ratios(times, "rival", "ours"))
+    }
 
 
 def limits(size: int, at_least: float = 0.1) -> dict[str, float]:
@@ -173,10 +221,17 @@ def limits(size: int, at_least: float = 0.1) -> dict[str, float]:
     def rate(function: Callable[[Array, Array], Array], shape: tuple[int, ...]) -> float:
         """Repetitions a second on every device."""
         # Random bits, and a scale at which repeated products neither grow nor vanish.
-        numbers = jax.random.normal(jax.random.key(0), (layout.num_devices, *shape), jnp.float32) / size**0.5
+        numbers = (
+            jax.random.normal(
+                jax.random.key(0), (layout.num_devices, *shape), jnp.float32
+            )
+            / size**0.5
+        )
         array = jax.device_put(numbers, layout.sharding(by_client=True))
         compiled = jax.jit(spread(function, layout, (True, False), True))
-        run = lambda times: seconds(lambda: jax.block_until_ready(compiled(array, jnp.int32(times))))  # noqa: E731
+        run = lambda times: seconds(
+            lambda: jax.block_until_ready(compiled(array, jnp.int32(times)))
+        )
         run(1)
         times = 8  # the array is copied into the loop once
         while run(times) < at_least:
@@ -192,7 +247,9 @@ def peak_memory() -> int:
     """Peak bytes so far: of the process on a CPU, of the first device elsewhere."""
     stats = jax.local_devices()[0].memory_stats() or {}
     unit = 1 if sys.platform == "darwin" else 1024
-    return stats.get("peak_bytes_in_use", unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    return stats.get(
+        "peak_bytes_in_use", unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    )
 
 
 def machine() -> dict[str, Any]:
@@ -201,7 +258,12 @@ def machine() -> dict[str, Any]:
     driver = None
     if device.platform == "gpu" and shutil.which("nvidia-smi"):
         asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        driver = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() or None
+        driver = (
+            subprocess.run(
+                asked, capture_output=True, text=True, check=False
+            ).stdout.strip()
+            or None
+        )
     return {
         "device": device.device_kind,
         "platform": device.platform,

@@ -27,16 +27,23 @@ def top_kernels(folder: Path, most: int = 25) -> dict[str, Any]:
     """
     files = sorted(folder.rglob("*.xplane.pb"))
     if not files:
-        raise ValueError(f"{folder} holds no trace; give the folder of jax.profiler.trace")
+        raise ValueError(
+            f"{folder} holds no trace; give the folder of jax.profiler.trace"
+        )
     calls: dict[str, int] = {}
     times: dict[str, float] = {}
     for name, seconds in _events(jax.profiler.ProfileData.from_file(str(files[-1]))):
         calls[name], times[name] = calls.get(name, 0) + 1, times.get(name, 0.0) + seconds
     if not times:
-        raise ValueError(f"{files[-1].name} holds no kernels; trace a call that runs on a device")
+        raise ValueError(
+            f"{files[-1].name} holds no kernels; trace a call that runs on a device"
+        )
     longest = sorted(times, key=lambda name: -times[name])[:most]
     return {
-        "kernels": [{"name": name, "calls": calls[name], "seconds": times[name]} for name in longest],
+        "kernels": [
+            {"name": name, "calls": calls[name], "seconds": times[name]}
+            for name in longest
+        ],
         "num_kernels": sum(calls.values()),
         "kernel_seconds": sum(times.values()),
     }
@@ -47,7 +54,9 @@ def _events(trace: Any) -> Iterator[tuple[str, float]]:
     planes = list(trace.planes)
     accelerators = [plane for plane in planes if plane.name.startswith("/device:")]
     wanted = "Stream" if accelerators else "tf_XLA"
-    for plane in accelerators or [plane for plane in planes if plane.name.startswith("/host:CPU")]:
+    for plane in accelerators or [
+        plane for plane in planes if plane.name.startswith("/host:CPU")
+    ]:
         for line in plane.lines:
             if line.name.startswith(wanted):
                 for event in line.events:

@@ -38,9 +38,13 @@ def crop_and_flip(x: torch.Tensor, padding: int = 4) -> torch.Tensor:
     """A random crop and mirror image of each of a batch (batch, c, h, w), by one indexing."""
     batch, _, height, width = x.shape
     padded, device = nn.functional.pad(x, (padding,) * 4), x.device
-    rows = torch.randint(0, 2 * padding + 1, (batch, 1), device=device) + torch.arange(height, device=device)
+    rows = torch.randint(0, 2 * padding + 1, (batch, 1), device=device) + torch.arange(
+        height, device=device
+    )
     columns = torch.arange(width, device=device).expand(batch, width)
-    columns = torch.where(torch.rand(batch, 1, device=device) < 0.5, columns.flip(1), columns)
+    columns = torch.where(
+        torch.rand(batch, 1, device=device) < 0.5, columns.flip(1), columns
+    )
     columns = columns + torch.randint(0, 2 * padding + 1, (batch, 1), device=device)
     each = torch.arange(batch, device=device)[:, None, None]
     moved = padded.permute(0, 2, 3, 1)[each, rows[:, :, None], columns[:, None, :]]
@@ -74,25 +78,43 @@ class TorchLoop:
         cache: bool = False,
     ):
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.model, self.batch_size, self.augment, self.cache = model.to(device), batch_size, augment, cache
+        self.model, self.batch_size, self.augment, self.cache = (
+            model.to(device),
+            batch_size,
+            augment,
+            cache,
+        )
         x, y, x_test, y_test = examples
         self.x, self.x_test = (self._inputs(values).to(device) for values in (x, x_test))
-        self.y, self.y_test = (torch.tensor(labels, dtype=torch.long, device=device) for labels in (y, y_test))
+        self.y, self.y_test = (
+            torch.tensor(labels, dtype=torch.long, device=device)
+            for labels in (y, y_test)
+        )
         self.num_clients, self.device = len(x), device
         self.head, self.below = model[-1], model[:-1]
         self.body = list(self.below.parameters())
-        self.heads = [copy.deepcopy(self.head.state_dict()) for _ in range(self.num_clients)]
+        self.heads = [
+            copy.deepcopy(self.head.state_dict()) for _ in range(self.num_clients)
+        ]
         self.loss = nn.CrossEntropyLoss()
 
     def _inputs(self, values: np.ndarray) -> torch.Tensor:
         inputs = torch.tensor(values)
         if inputs.ndim < 5:
             return inputs
-        channels_last = any(p.ndim == 4 and not p.is_contiguous() for p in self.model.parameters())
+        channels_last = any(
+            p.ndim == 4 and not p.is_contiguous() for p in self.model.parameters()
+        )
         inputs = inputs.permute(0, 1, 4, 2, 3)
         return inputs if channels_last else inputs.contiguous()
 
-    def _epochs(self, client: int, parameters: Iterable[nn.Parameter], epochs: int, momentum: float = 0.0) -> None:
+    def _epochs(
+        self,
+        client: int,
+        parameters: Iterable[nn.Parameter],
+        epochs: int,
+        momentum: float = 0.0,
+    ) -> None:
         parameters = list(parameters)
         for p in self.model.parameters():
             p.requires_grad_(any(p is q for q in parameters))
@@ -178,7 +200,9 @@ class Processes:
         for i in range(number):
             ours, theirs = context.Pipe()
             share = tuple(part[i::number] for part in examples)
-            process = context.Process(target=_serve, args=(theirs, share, options), daemon=True)
+            process = context.Process(
+                target=_serve, args=(theirs, share, options), daemon=True
+            )
             process.start()
             self.ends.append(ours)
             self.processes.append(process)

@@ -28,38 +28,60 @@ import scripts
 import fedjax_srp as srp
 
 CLIENTS, DIM, RANK, STEP = 40, 100, 5, 0.4
-METHODS = {"FedAvg, 2 local updates": (2, curves.BLUE), "D-GD, 1 local update": (1, curves.ORANGE)}
+METHODS = {
+    "FedAvg, 2 local updates": (2, curves.BLUE),
+    "D-GD, 1 local update": (1, curves.ORANGE),
+}
 SCALES = {"smoke": (10, 2), "cpu": (250, 10), "full": (500, 50)}  # rounds, trials
 
 
 def tasks(trials: int, seed: int) -> list:
     keys = jax.random.split(jax.random.key(seed), trials)
-    return [srp.data.linear_task(key, CLIENTS, DIM, RANK, heads="gaussian") for key in keys]
+    return [
+        srp.data.linear_task(key, CLIENTS, DIM, RANK, heads="gaussian") for key in keys
+    ]
 
 
 def runs(algorithm, tasks: list, rounds: int) -> list:
     """Return one history for each task."""
-    options = {"num_rounds": rounds, "eval_every": rounds, "evaluations": (), "chunk_size": CLIENTS}
+    options = {
+        "num_rounds": rounds,
+        "eval_every": rounds,
+        "evaluations": (),
+        "chunk_size": CLIENTS,
+    }
     return scripts.simulate_each(algorithm, tasks, **options)
 
 
 def main() -> None:
-    args = scripts.parser(__doc__, SCALES, "runs/fedavg_representation_figure1", "seed").parse_args()
+    args = scripts.parser(
+        __doc__, SCALES, "runs/fedavg_representation_figure1", "seed"
+    ).parse_args()
     rounds, trials = SCALES[args.scale]
     figure, (ax,) = curves.panels(1, width=5.2)
     results = {}
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         for label, (local_steps, color) in METHODS.items():
             drawn = tasks(trials, args.seed)
-            algorithm = srp.algorithms.LinearFedAvg(drawn[0], step_size=STEP, local_steps=local_steps)
-            distance = np.array([run.metrics["distance"] for run in runs(algorithm, drawn, rounds)])
-            results[label] = curves.draw_line(ax, np.arange(1, rounds + 1), distance, label, color)
+            algorithm = srp.algorithms.LinearFedAvg(
+                drawn[0], step_size=STEP, local_steps=local_steps
+            )
+            distance = np.array(
+                [run.metrics["distance"] for run in runs(algorithm, drawn, rounds)]
+            )
+            results[label] = curves.draw_line(
+                ax, np.arange(1, rounds + 1), distance, label, color
+            )
             final = distance[:, -1]
             low, mean, high = final.min(), final.mean(), final.max()
-            print(f"{label}, round {rounds}: lowest {low:.4g}, mean {mean:.4g}, highest {high:.4g}")
+            print(
+                f"{label}, round {rounds}: lowest {low:.4g}, mean {mean:.4g}, highest {high:.4g}"
+            )
     ax.set(xlabel="round", yscale="log", ylabel=r"distance dist$(B, B^*)$")
     curves.legend(figure, ax, 2)
-    curves.save(args, "figure1", {"trials": trials, "rounds": rounds, "results": results}, figure)
+    curves.save(
+        args, "figure1", {"trials": trials, "rounds": rounds, "results": results}, figure
+    )
 
 
 if __name__ == "__main__":

@@ -43,10 +43,14 @@ def measure_changes(
         test = data.test_client(jax.numpy.int32(client))
         x, y = test.x[: int(test.count)], np.asarray(test.y[: int(test.count)])
         accuracy.append(np.mean(np.argmax(predict(tuned, x), 1) == y))
-        before, after = (activations(model, params, x[:images]) for params in (start, tuned))
+        before, after = (
+            activations(model, params, x[:images]) for params in (start, tuned)
+        )
         for layer, outputs in before.items():
             found.setdefault(layer, []).append(linear_cka(outputs, after[layer]))
-    return {layer: float(np.mean(values)) for layer, values in found.items()}, float(np.mean(accuracy))
+    return {layer: float(np.mean(values)) for layer, values in found.items()}, float(
+        np.mean(accuracy)
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -57,10 +61,14 @@ def main(arguments: list[str] | None = None) -> None:
     for trial in range(scale.trials):
         seed = args.seed + trial
         new = neural.subsampled(
-            neural.new_clients(scale.new[1], seed, args.data_dir, scale.brightness), scale.counts[-1:], seed
+            neural.new_clients(scale.new[1], seed, args.data_dir, scale.brightness),
+            scale.counts[-1:],
+            seed,
         )
         for tau in (*scale.taus, None):
-            history = tau and neural.train_or_load(args, scale, scale.training[1], scale.shown, tau, trial)
+            history = tau and neural.train_or_load(
+                args, scale, scale.training[1], scale.shown, tau, trial
+            )
             name = neural.method_label(tau) if tau else neural.RANDOM
             model, start = neural.initial_model(scale, history or None, new, seed)
             found, right = measure_changes(model, start, new, seed, scale.images)
@@ -71,13 +79,22 @@ def main(arguments: list[str] | None = None) -> None:
 
     figure, (ax,) = curves.panels(1, width=6.0)
     results = {}
-    for name, color in zip(similarity, (*neural.COLORS[: len(scale.taus)], curves.GREY), strict=True):
+    for name, color in zip(
+        similarity, (*neural.COLORS[: len(scale.taus)], curves.GREY), strict=True
+    ):
         style = {"marker": "o"} | ({"linestyle": ":"} if name == neural.RANDOM else {})
-        results[name] = curves.draw_line(ax, np.arange(len(layers)), similarity[name], name, color, **style)
+        results[name] = curves.draw_line(
+            ax, np.arange(len(layers)), similarity[name], name, color, **style
+        )
         results[name]["x"] = layers
         results[name]["accuracy"] = neural.summary(accuracy[name])
-        words = ", ".join(f"{layer} {mean}" for layer, mean in zip(layers, results[name]["mean"], strict=True))
-        print(f"{name}: CKA {words}; accuracy after fine-tuning {results[name]['accuracy']}")
+        words = ", ".join(
+            f"{layer} {mean}"
+            for layer, mean in zip(layers, results[name]["mean"], strict=True)
+        )
+        print(
+            f"{name}: CKA {words}; accuracy after fine-tuning {results[name]['accuracy']}"
+        )
     ax.set_xticks(range(len(layers)), layers)
     ax.set(ylabel="CKA before and after fine-tuning", ylim=(None, 1.02))
     curves.legend(figure, ax, 2)

@@ -56,46 +56,95 @@ def local_only_error(task, samples: int) -> float:
 
 def run(args, counts: tuple[int, ...], rounds: int, trials: int) -> None:
     keys = jax.random.split(jax.random.key(args.seed), trials)
-    every = [srp.data.linear_task(key, CLIENTS + NEW, DIM, RANK, NOISE_STD, heads="gaussian") for key in keys]
+    every = [
+        srp.data.linear_task(key, CLIENTS + NEW, DIM, RANK, NOISE_STD, heads="gaussian")
+        for key in keys
+    ]
     train = [dataclasses.replace(task, heads=task.heads[:CLIENTS]) for task in every]
-    new = [dataclasses.replace(task, heads=task.heads[CLIENTS:], key=named_key(task.key, "new")) for task in every]
-    algorithms = [srp.algorithms.LinearFedAvg(train[0], step_size=STEP, fine_tune_samples=n) for n in counts]
+    new = [
+        dataclasses.replace(
+            task, heads=task.heads[CLIENTS:], key=named_key(task.key, "new")
+        )
+        for task in every
+    ]
+    algorithms = [
+        srp.algorithms.LinearFedAvg(train[0], step_size=STEP, fine_tune_samples=n)
+        for n in counts
+    ]
     figure, (left, right) = curves.panels(2)
     results = {}
 
     def draw(label: str, errors: np.ndarray, color: str, **style) -> None:
-        results[label] = curves.draw_line(right, counts, errors, label, color, marker="o", **style)
-        print(f"error with {counts} samples, {label}: " + ", ".join(f"{value:.3g}" for value in errors.mean(0)))
+        results[label] = curves.draw_line(
+            right, counts, errors, label, color, marker="o", **style
+        )
+        print(
+            f"error with {counts} samples, {label}: "
+            + ", ".join(f"{value:.3g}" for value in errors.mean(0))
+        )
 
     for label, (local_steps, color) in METHODS.items():
-        histories = runs(srp.algorithms.LinearFedAvg(train[0], step_size=STEP, local_steps=local_steps), train, rounds)
+        histories = runs(
+            srp.algorithms.LinearFedAvg(
+                train[0], step_size=STEP, local_steps=local_steps
+            ),
+            train,
+            rounds,
+        )
         norm = np.array([history.metrics["gradient_norm"] for history in histories])
-        results[f"{label}, gradient norm"] = curves.draw_line(left, np.arange(1, rounds + 1), norm, label, color)
+        results[f"{label}, gradient norm"] = curves.draw_line(
+            left, np.arange(1, rounds + 1), norm, label, color
+        )
         mean, high = norm[:, -1].mean(), norm[:, -1].max()
-        print(f"{label}: gradient norm after {rounds} rounds: mean {mean:.2g}, highest {high:.2g}")
+        print(
+            f"{label}: gradient norm after {rounds} rounds: mean {mean:.2g}, highest {high:.2g}"
+        )
 
-        errors = {"fine_tune": np.empty((trials, len(counts))), "global": np.empty((trials, len(counts)))}
+        errors = {
+            "fine_tune": np.empty((trials, len(counts))),
+            "global": np.empty((trials, len(counts))),
+        }
         for i, algorithm in enumerate(algorithms):
             for trial, (task, run) in enumerate(zip(new, histories, strict=True)):
-                options = {"key": jax.random.key(trial), "evaluations": "all", "devices": 1}
-                for name, scores in srp.evaluate(algorithm, task, run.server_state, **options).items():
+                options = {
+                    "key": jax.random.key(trial),
+                    "evaluations": "all",
+                    "devices": 1,
+                }
+                for name, scores in srp.evaluate(
+                    algorithm, task, run.server_state, **options
+                ).items():
                     errors[name][trial, i] = scores.mean()
         draw(f"{label}, fine-tuned", errors["fine_tune"], color, linestyle="-")
         draw(f"{label}, before", errors["global"], color, linestyle=":")
     alone = np.array([[local_only_error(task, n) for n in counts] for task in new])
     draw("own samples alone", alone, curves.GREY, linestyle="-")
 
-    left.set(title="training", xlabel="round", yscale="log", ylabel="norm of the global loss's gradient")
-    right.set(title="fine-tuning a new client", xlabel="samples of the new client", xscale="log", yscale="log")
+    left.set(
+        title="training",
+        xlabel="round",
+        yscale="log",
+        ylabel="norm of the global loss's gradient",
+    )
+    right.set(
+        title="fine-tuning a new client",
+        xlabel="samples of the new client",
+        xscale="log",
+        yscale="log",
+    )
     right.set_ylabel(r"error $\|B w - B^* w^*\|^2$")
     right.set_xticks(counts, counts)
     right.set_xticks([], minor=True)
     curves.legend(figure, (left, right), 3)
-    curves.save(args, "figure3", {"trials": trials, "rounds": rounds, "results": results}, figure)
+    curves.save(
+        args, "figure3", {"trials": trials, "rounds": rounds, "results": results}, figure
+    )
 
 
 def main() -> None:
-    args = scripts.parser(__doc__, SCALES, "runs/fedavg_representation_figure3", "seed").parse_args()
+    args = scripts.parser(
+        __doc__, SCALES, "runs/fedavg_representation_figure3", "seed"
+    ).parse_args()
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):  # as in figure 1
         run(args, *SCALES[args.scale])
 

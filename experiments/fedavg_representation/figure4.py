@@ -26,23 +26,31 @@ import curves
 import neural
 from similarity import activations, mean_cosines
 
-from fedjax_srp.adaptation import params_of
 from fedjax_srp.data import FederatedData
+from fedjax_srp.driver.adapt import params_of
 from fedjax_srp.models import SplitModel, SplitParams
 
 
-def cosines(model: SplitModel, params: SplitParams, data: FederatedData, pairs: int) -> np.ndarray:
+def cosines(
+    model: SplitModel, params: SplitParams, data: FederatedData, pairs: int
+) -> np.ndarray:
     """Return (classes, classes) mean absolute cosines of the features of test images.
 
     Raises:
         ValueError: a class has fewer than 2 * pairs test images.
     """
     labels = np.asarray(data.y_test)
-    of_class = [np.flatnonzero(labels == label)[: 2 * pairs] for label in range(data.num_classes)]
+    of_class = [
+        np.flatnonzero(labels == label)[: 2 * pairs] for label in range(data.num_classes)
+    ]
     if min(map(len, of_class)) < 2 * pairs:
-        raise ValueError(f"pairs={pairs}: a class of {data.name!r} has fewer than {2 * pairs} test images; give fewer")
+        raise ValueError(
+            f"pairs={pairs}: a class of {data.name!r} has fewer than {2 * pairs} test images; give fewer"
+        )
     x = data.model_input(data.x_test[np.concatenate(of_class)])
-    features = list(activations(model, params, x).values())[-1].reshape(data.num_classes, 2 * pairs, -1)
+    features = list(activations(model, params, x).values())[-1].reshape(
+        data.num_classes, 2 * pairs, -1
+    )
     return mean_cosines(features[:, :pairs], features[:, pairs:])
 
 
@@ -55,19 +63,25 @@ def main(arguments: list[str] | None = None) -> None:
         seed = args.seed + trial
         data = neural.federation(scale.dirichlet, seed, args.data_dir, alpha=neural.ALPHA)
         model, start = neural.initial_model(scale, None, data, seed)
-        found.setdefault(neural.RANDOM, []).append(cosines(model, start, data, scale.pairs))
+        found.setdefault(neural.RANDOM, []).append(
+            cosines(model, start, data, scale.pairs)
+        )
         for tau in scale.cosine_taus:
             history = neural.train_or_load(args, scale, scale.dirichlet, None, tau, trial)
             matrix = cosines(model, params_of(history.server_state), data, scale.pairs)
             found.setdefault(neural.method_label(tau), []).append(matrix)
-            accuracy.setdefault(neural.method_label(tau), []).append(100 * history.final_accuracy)
+            accuracy.setdefault(neural.method_label(tau), []).append(
+                100 * history.final_accuracy
+            )
         print(f"trial {trial + 1} of {scale.trials} done", flush=True)
 
     figure, axes = curves.panels(len(found), width=2.7, height=3.2, sharey=True)
     results, image = {}, None
     for ax, (name, matrices) in zip(axes, found.items(), strict=True):
         other = ~np.eye(len(matrices[0]), dtype=bool)
-        same, different = (np.array([m[rows].mean() for m in matrices]) for rows in (~other, other))
+        same, different = (
+            np.array([m[rows].mean() for m in matrices]) for rows in (~other, other)
+        )
         results[name] = {
             "matrix": [[curves.rounded(v) for v in row] for row in np.mean(matrices, 0)],
             "same class": neural.summary(same),
@@ -76,10 +90,18 @@ def main(arguments: list[str] | None = None) -> None:
         }
         if name in accuracy:
             results[name]["global"] = neural.summary(accuracy[name])
-        print(f"{name}: same class {same.mean():.3f}, different classes {different.mean():.3f}", accuracy.get(name))
+        print(
+            f"{name}: same class {same.mean():.3f}, different classes {different.mean():.3f}",
+            accuracy.get(name),
+        )
         image = ax.imshow(np.mean(matrices, 0), vmin=0, vmax=1, cmap="viridis")
         ax.grid(visible=False)
-        ax.set(title=name, xlabel="class", xticks=range(0, len(other), 3), yticks=range(0, len(other), 3))
+        ax.set(
+            title=name,
+            xlabel="class",
+            xticks=range(0, len(other), 3),
+            yticks=range(0, len(other), 3),
+        )
     axes[0].set_ylabel("class")
     figure.colorbar(image, ax=axes, shrink=0.8, label="mean |cosine| of features")
     facts = {"trials": scale.trials, "steps": scale.steps, "results": results}

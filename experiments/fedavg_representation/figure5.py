@@ -34,7 +34,9 @@ import fedjax_srp as srp
 PANELS = ("new classes", "new data set")
 
 
-def adapted_accuracies(args: Any, scale: Scale, new: Any, history: Any, seed: int) -> np.ndarray:
+def adapted_accuracies(
+    args: Any, scale: Scale, new: Any, history: Any, seed: int
+) -> np.ndarray:
     """Return (counts, new clients) accuracies after fine-tuning."""
     data = neural.subsampled(new, scale.counts, seed)
     model, start = neural.initial_model(scale, history, data, seed)
@@ -47,7 +49,9 @@ def adapted_accuracies(args: Any, scale: Scale, new: Any, history: Any, seed: in
 
 def main(arguments: list[str] | None = None) -> None:
     args, scale = neural.parse_arguments(__doc__, arguments)
-    rows = (0, 1) if scale.brightness == 1 else (1,)  # brightness does not change the panel of new classes
+    rows = (
+        (0, 1) if scale.brightness == 1 else (1,)
+    )  # brightness does not change the panel of new classes
     size = len(scale.num_classes), 3.6, 0.8 + 2.8 * len(rows), len(rows)
     figure, axes = curves.panels(*size, sharex=True, sharey="row")
     axes = np.atleast_2d(axes)
@@ -56,17 +60,31 @@ def main(arguments: list[str] | None = None) -> None:
         title, source, later = PANELS[row], scale.training[row], scale.new[row]
         accuracy: dict[tuple, np.ndarray] = {}
         overall: dict[tuple, np.ndarray] = {}
-        cases = [(RANDOM, 0, 0)] + [(neural.method_label(tau), tau, c) for c in scale.num_classes for tau in scale.taus]
+        cases = [(RANDOM, 0, 0)] + [
+            (neural.method_label(tau), tau, c)
+            for c in scale.num_classes
+            for tau in scale.taus
+        ]
         for trial in range(scale.trials):
             seed = args.seed + trial
-            new = neural.new_clients(later, seed, args.data_dir, scale.brightness if row else 1.0)
+            new = neural.new_clients(
+                later, seed, args.data_dir, scale.brightness if row else 1.0
+            )
             for case in cases:
                 _, tau, c = case
-                history = neural.train_or_load(args, scale, source, c, tau, trial) if tau else None
+                history = (
+                    neural.train_or_load(args, scale, source, c, tau, trial)
+                    if tau
+                    else None
+                )
                 shape = scale.trials, len(scale.counts), new.num_clients
-                accuracy.setdefault(case, np.empty(shape))[trial] = adapted_accuracies(args, scale, new, history, seed)
+                accuracy.setdefault(case, np.empty(shape))[trial] = adapted_accuracies(
+                    args, scale, new, history, seed
+                )
                 if history is not None:
-                    overall.setdefault(case, np.empty(scale.trials))[trial] = history.final_accuracy
+                    overall.setdefault(case, np.empty(scale.trials))[trial] = (
+                        history.final_accuracy
+                    )
             print(f"{title}: trial {trial + 1} of {scale.trials} done", flush=True)
         for column, shown in enumerate(scale.num_classes):
             ax = axes[place, column]
@@ -77,12 +95,19 @@ def main(arguments: list[str] | None = None) -> None:
                 values = 100 * accuracy[name, tau, c]
                 color = neural.COLORS[scale.taus.index(tau)] if tau else curves.GREY
                 style = {"marker": "o"} | ({} if tau else {"linestyle": ":"})
-                found[name] = curves.draw_line(ax, scale.counts, values.mean(-1), name, color, **style)
+                found[name] = curves.draw_line(
+                    ax, scale.counts, values.mean(-1), name, color, **style
+                )
                 found[name]["std"] = [curves.rounded(v) for v in values.std(axis=(0, 2))]
                 if tau:
                     found[name]["global"] = neural.summary(100 * overall[name, tau, c])
-                words = ", ".join(f"{m} ± {s}" for m, s in zip(found[name]["mean"], found[name]["std"], strict=True))
-                print(f"{title}, C={shown}, {name}: {words}; global {found[name].get('global')}")
+                words = ", ".join(
+                    f"{m} ± {s}"
+                    for m, s in zip(found[name]["mean"], found[name]["std"], strict=True)
+                )
+                print(
+                    f"{title}, C={shown}, {name}: {words}; global {found[name].get('global')}"
+                )
             ax.set(title=f"{title}, C = {shown}", xscale="log")
             ax.set_xticks(scale.counts, scale.counts)
             ax.set_xticks([], minor=True)

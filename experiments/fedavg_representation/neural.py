@@ -41,19 +41,22 @@ import curves
 import scripts
 
 import fedjax_srp as srp
-from fedjax_srp.adaptation import params_of
 from fedjax_srp.algorithms.local import example_loss, local_sgd
 from fedjax_srp.base import named_key
 from fedjax_srp.data import FederatedData, partition
-from fedjax_srp.history import History, jsonable
+from fedjax_srp.driver.adapt import params_of
 from fedjax_srp.models import SplitModel, SplitParams
+from fedjax_srp.results.history import History, jsonable
 
 RANDOM = "random start"
 COLORS = (curves.ORANGE, curves.SKY, curves.BLUE, curves.GREEN)  # by tau, ascending
 STATISTICS = {"mean": "mean", "lowest": "min", "highest": "max"}
 STEP, MOMENTUM, DECAY = 0.1, 0.5, 1e-4
 BATCH, FINE_TUNE_EPOCHS, NEW_CLIENTS, ALPHA, SAMPLES = 10, 10, 5, 0.6, 500
-PIXELS = {"femnist_leaf105": (-1 / 255, 1.0), "mnist": (1 / 255, 0.0)}  # factor and offset that make ink 1 and paper 0
+PIXELS = {
+    "femnist_leaf105": (-1 / 255, 1.0),
+    "mnist": (1 / 255, 0.0),
+}  # factor and offset that make ink 1 and paper 0
 
 
 class Source(NamedTuple):
@@ -68,7 +71,9 @@ class Scale(NamedTuple):
     """Models, data and lengths of the runs."""
 
     model: dict[str, Any]  # arguments of `srp.models.get`
-    training: tuple[Source, Source]  # for the left and right panel of figure 5; figure 2 has the right one
+    training: tuple[
+        Source, Source
+    ]  # for the left and right panel of figure 5; figure 2 has the right one
     new: tuple[Source, Source]  # of new clients: new classes, a new data set
     dirichlet: Source  # of figure 4
     samples: int  # of a training client, at most
@@ -122,9 +127,16 @@ def optimizer() -> Any:
     return srp.SGD(STEP, MOMENTUM, DECAY)
 
 
-def federation(source: Source, seed: int, data_dir: Path | None, **division: Any) -> FederatedData:
+def federation(
+    source: Source, seed: int, data_dir: Path | None, **division: Any
+) -> FederatedData:
     """Load the clients of a source; `division` are arguments of `srp.data.load`."""
-    options = {"num_clients": source.num_clients, "classes": source.classes, "seed": seed, "data_dir": data_dir}
+    options = {
+        "num_clients": source.num_clients,
+        "classes": source.classes,
+        "seed": seed,
+        "data_dir": data_dir,
+    }
     data = srp.data.load(source.dataset, **options, **division)
     if source.dataset not in PIXELS:
         return data
@@ -132,12 +144,16 @@ def federation(source: Source, seed: int, data_dir: Path | None, **division: Any
     return dataclasses.replace(data, scale=scale, offset=offset)
 
 
-def new_clients(source: Source, seed: int, data_dir: Path | None, brightness: float = 1.0) -> FederatedData:
+def new_clients(
+    source: Source, seed: int, data_dir: Path | None, brightness: float = 1.0
+) -> FederatedData:
     """Load new clients, with images of all classes of their source multiplied by `brightness`."""
     data = federation(source, seed, data_dir, classes_per_client=len(source.classes))
     if brightness == 1 or data.scale is None or data.offset is None:
         return data
-    return dataclasses.replace(data, scale=brightness * data.scale, offset=brightness * data.offset)
+    return dataclasses.replace(
+        data, scale=brightness * data.scale, offset=brightness * data.offset
+    )
 
 
 def subsampled(data: FederatedData, counts: Sequence[int], seed: int) -> FederatedData:
@@ -150,9 +166,18 @@ def subsampled(data: FederatedData, counts: Sequence[int], seed: int) -> Federat
     """
     rows, sizes = np.asarray(data.train_indices), np.asarray(data.train_counts)
     if sizes.min() < max(counts):
-        raise ValueError(f"counts={max(counts)}: a new client of {data.name!r} has {sizes.min()} samples; give fewer")
-    rows, labels = [row[:size] for row, size in zip(rows, sizes, strict=True)], np.asarray(data.y_train)
-    kept = [part for count in counts for part in partition.cap_examples(rows, labels, count, seed)]
+        raise ValueError(
+            f"counts={max(counts)}: a new client of {data.name!r} has {sizes.min()} samples; give fewer"
+        )
+    rows, labels = (
+        [row[:size] for row, size in zip(rows, sizes, strict=True)],
+        np.asarray(data.y_train),
+    )
+    kept = [
+        part
+        for count in counts
+        for part in partition.cap_examples(rows, labels, count, seed)
+    ]
     padded = np.stack([np.resize(part, max(counts)) for part in kept])
     return dataclasses.replace(
         data,
@@ -168,23 +193,55 @@ def model_for(scale: Scale, data: FederatedData) -> SplitModel:
     return srp.models.get(dataset=data, **scale.model)
 
 
-def parse_arguments(doc: str | None, given: list[str] | None) -> tuple[argparse.Namespace, Scale]:
+def parse_arguments(
+    doc: str | None, given: list[str] | None
+) -> tuple[argparse.Namespace, Scale]:
     """Parse the command line of a figure; return arguments and scale."""
-    parser = scripts.parser(doc, SCALES, "runs/fedavg_representation_neural", "seed", "data-dir", "devices")
-    parser.add_argument("--runs", type=Path, help="folder of trained models; default: OUT/models")
-    parser.add_argument("--step-size", type=float, default=STEP, help="step size of training; new clients have 0.1")
-    parser.add_argument("--batch-size", type=int, default=BATCH, help="of training; new clients have 10")
-    parser.add_argument("--taus", type=int, nargs="+", help="of figures 2 and 5; default: those of the scale")
-    parser.add_argument("--num-classes", type=int, nargs="+", help="C of figure 5; default: those of the scale")
-    parser.add_argument("--brightness", type=float, help="factor on the new data set's images, figures 2 and 5")
+    parser = scripts.parser(
+        doc, SCALES, "runs/fedavg_representation_neural", "seed", "data-dir", "devices"
+    )
+    parser.add_argument(
+        "--runs", type=Path, help="folder of trained models; default: OUT/models"
+    )
+    parser.add_argument(
+        "--step-size",
+        type=float,
+        default=STEP,
+        help="step size of training; new clients have 0.1",
+    )
+    parser.add_argument(
+        "--batch-size", type=int, default=BATCH, help="of training; new clients have 10"
+    )
+    parser.add_argument(
+        "--taus",
+        type=int,
+        nargs="+",
+        help="of figures 2 and 5; default: those of the scale",
+    )
+    parser.add_argument(
+        "--num-classes",
+        type=int,
+        nargs="+",
+        help="C of figure 5; default: those of the scale",
+    )
+    parser.add_argument(
+        "--brightness",
+        type=float,
+        help="factor on the new data set's images, figures 2 and 5",
+    )
     parser.add_argument("--steps", type=int, help="T tau; default: that of the scale")
     parser.add_argument("--trials", type=int, help="default: those of the scale")
     args = parser.parse_args(given)
     args.runs = args.out / "models" if args.runs is None else args.runs
     scripts.use_cores(args)
     scale = SCALES[args.scale]
-    given = {name: getattr(args, name) for name in ("steps", "trials", "taus", "num_classes", "brightness")}
-    return args, scale._replace(**{name: value for name, value in given.items() if value is not None})
+    given = {
+        name: getattr(args, name)
+        for name in ("steps", "trials", "taus", "num_classes", "brightness")
+    }
+    return args, scale._replace(
+        **{name: value for name, value in given.items() if value is not None}
+    )
 
 
 def model_folder(args: argparse.Namespace, tau: int) -> str:
@@ -200,11 +257,20 @@ def suffix(args: argparse.Namespace) -> str:
 
 def file_name(args: argparse.Namespace, figure: str) -> str:
     """Return the name of a figure's files, which depends on step size, batch size and brightness."""
-    return figure + suffix(args) + ("" if args.brightness is None else f"_brightness_{args.brightness:g}")
+    return (
+        figure
+        + suffix(args)
+        + ("" if args.brightness is None else f"_brightness_{args.brightness:g}")
+    )
 
 
 def train_or_load(
-    args: argparse.Namespace, scale: Scale, source: Source, num_classes: int | None, tau: int, trial: int
+    args: argparse.Namespace,
+    scale: Scale,
+    source: Source,
+    num_classes: int | None,
+    tau: int,
+    trial: int,
 ) -> History:
     """Train FedAvg with tau local steps on a federation, or load the finished run.
 
@@ -220,9 +286,13 @@ def train_or_load(
         ValueError: the folder holds another run.
     """
     if scale.steps % tau:
-        raise ValueError(f"steps={scale.steps} is not a multiple of tau={tau}; give a multiple")
+        raise ValueError(
+            f"steps={scale.steps} is not a multiple of tau={tau}; give a multiple"
+        )
     division = (
-        {"alpha": ALPHA} if num_classes is None else {"classes_per_client": num_classes, "max_examples": scale.samples}
+        {"alpha": ALPHA}
+        if num_classes is None
+        else {"classes_per_client": num_classes, "max_examples": scale.samples}
     )
     kind = "dirichlet" if num_classes is None else f"{num_classes}_each"
     place = f"{source.dataset}_{len(source.classes)}_{kind}/{model_folder(args, tau)}/trial_{trial}"
@@ -250,7 +320,9 @@ def train_or_load(
     return History.load(folder)
 
 
-def initial_model(scale: Scale, run: History | None, new: FederatedData, seed: int) -> tuple[SplitModel, SplitParams]:
+def initial_model(
+    scale: Scale, run: History | None, new: FederatedData, seed: int
+) -> tuple[SplitModel, SplitParams]:
     """Return a model for new clients: a trained representation (None: random) with the trial's fresh output layer."""
     model = model_for(scale, new)
     fresh = model.init(jax.random.key(10_000 + seed))
@@ -260,7 +332,11 @@ def initial_model(scale: Scale, run: History | None, new: FederatedData, seed: i
 
 
 def fine_tune(
-    model: SplitModel, params: SplitParams, data: FederatedData, seed: int, epochs: int = FINE_TUNE_EPOCHS
+    model: SplitModel,
+    params: SplitParams,
+    data: FederatedData,
+    seed: int,
+    epochs: int = FINE_TUNE_EPOCHS,
 ) -> list[SplitParams]:
     """Train all layers on every client of `data`; return the parameters of each."""
     training = srp.Training(optimizer(), BATCH, epochs).alone()
@@ -268,7 +344,9 @@ def fine_tune(
     @jax.jit
     def tune(data: FederatedData, params: SplitParams, client: jax.Array) -> SplitParams:
         key = named_key(jax.random.fold_in(jax.random.key(seed), client), "local")
-        return local_sgd(key, example_loss(model), params, (), data.train_client(client), training).params
+        return local_sgd(
+            key, example_loss(model), params, (), data.train_client(client), training
+        ).params
 
     return [tune(data, params, jnp.int32(client)) for client in range(data.num_clients)]
 
@@ -276,4 +354,6 @@ def fine_tune(
 def summary(values: Iterable[float]) -> dict[str, float | str]:
     """Return mean, lowest and highest of trials, with four digits."""
     found = np.asarray(list(values), float)
-    return {what: curves.rounded(getattr(found, how)()) for what, how in STATISTICS.items()}
+    return {
+        what: curves.rounded(getattr(found, how)()) for what, how in STATISTICS.items()
+    }

@@ -38,58 +38,98 @@ SETTINGS = {  # title: delta_0, step size, spread of the heads around their mean
 }
 
 
-def truths(b0: jax.Array, mean_head: jax.Array, distance: float, within: bool, key: jax.Array) -> list[jax.Array]:
+def truths(
+    b0: jax.Array, mean_head: jax.Array, distance: float, within: bool, key: jax.Array
+) -> list[jax.Array]:
     """Return the B* of the proof and its mirror image B*', (d, k) each, for a start and the mean of the heads.
 
     Unless `within`, the first direction, that of the mean model, leaves the span of B0 like the others.
     """
     basis = orthonormalize(b0)
-    shared, inside = basis[:, : int(within)], basis[:, int(within) :]  # B* mean(w*) / |mean(w*)|, and B0 tilde
+    shared, inside = (
+        basis[:, : int(within)],
+        basis[:, int(within) :],
+    )  # B* mean(w*) / |mean(w*)|, and B0 tilde
     other = jax.random.normal(key, inside.shape)
     outside = orthonormalize(other - basis @ (basis.T @ other))
     # [mean(w*) / |mean(w*)|, V tilde] is an orthonormal basis of R^k
     rest = jnp.eye(len(mean_head))[:, : len(mean_head) - 1]
     head = orthonormalize(jnp.concatenate([mean_head[:, None], rest], axis=1))
-    tilted = [math.sqrt(1 - distance**2) * inside + sign * distance * outside for sign in (1, -1)]
+    tilted = [
+        math.sqrt(1 - distance**2) * inside + sign * distance * outside
+        for sign in (1, -1)
+    ]
     return [jnp.concatenate([shared, part], axis=1) @ head.T for part in tilted]
 
 
-def drawn_tasks(algorithm, trials: int, seed: int, distance: float, spread: float, within: bool) -> list[tuple]:
+def drawn_tasks(
+    algorithm, trials: int, seed: int, distance: float, spread: float, within: bool
+) -> list[tuple]:
     """Return for every trial the tasks of B* and B*', for the B0 from which `simulate` starts with the trial's key."""
     found = []
     for trial, task in enumerate(tasks(trials, seed)):
         mean = task.heads.mean(axis=0)
-        task = dataclasses.replace(task, heads=mean[None] + spread * (task.heads - mean[None]))
+        task = dataclasses.replace(
+            task, heads=mean[None] + spread * (task.heads - mean[None])
+        )
         key = srp.named_key(srp.named_key(jax.random.key(trial), "server"), "init")
         start = algorithm.init(key, task).representation
         both = truths(start, mean, distance, within, srp.named_key(task.key, "outside"))
-        found.append(tuple(dataclasses.replace(task, representation=truth) for truth in both))
+        found.append(
+            tuple(dataclasses.replace(task, representation=truth) for truth in both)
+        )
     return found
 
 
-def measure(distance: float, step: float, spread: float, within: bool, rounds: int, trials: int, seed: int) -> dict:
+def measure(
+    distance: float,
+    step: float,
+    spread: float,
+    within: bool,
+    rounds: int,
+    trials: int,
+    seed: int,
+) -> dict:
     """Return the last distances over the first, the worse of B* and B*' in every trial, and the lowest of all."""
     found = {}
     for label, (local_steps, _) in METHODS.items():
-        algorithm = srp.algorithms.LinearFedAvg(tasks(1, seed)[0], step_size=step, local_steps=local_steps)
-        sides = zip(*drawn_tasks(algorithm, trials, seed, distance, spread, within), strict=True)
-        ratio = np.array([[run.metrics["distance"] for run in runs(algorithm, list(side), rounds)] for side in sides])
+        algorithm = srp.algorithms.LinearFedAvg(
+            tasks(1, seed)[0], step_size=step, local_steps=local_steps
+        )
+        sides = zip(
+            *drawn_tasks(algorithm, trials, seed, distance, spread, within), strict=True
+        )
+        ratio = np.array(
+            [
+                [run.metrics["distance"] for run in runs(algorithm, list(side), rounds)]
+                for side in sides
+            ]
+        )
         ratio /= distance
         worse = ratio[:, :, -1].max(axis=0)
-        values = {"mean": worse.mean(), "lowest": worse.min(), "highest": worse.max(), "of any round": ratio.min()}
+        values = {
+            "mean": worse.mean(),
+            "lowest": worse.min(),
+            "highest": worse.max(),
+            "of any round": ratio.min(),
+        }
         found[label] = {name: curves.rounded(value) for name, value in values.items()}
     return found
 
 
 def main() -> None:
-    args = scripts.parser(__doc__, SCALES, "runs/fedavg_representation_proposition1", "seed").parse_args()
+    args = scripts.parser(
+        __doc__, SCALES, "runs/fedavg_representation_proposition1", "seed"
+    ).parse_args()
     rounds, trials = SCALES[args.scale]
     results = {}
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         for title, setting in SETTINGS.items():
             results[title] = measure(*setting, rounds, trials, args.seed)
             print(title, results[title], flush=True)
-    curves.save(args, "proposition1", {"trials": trials, "rounds": rounds, "results": results})
+    curves.save(
+        args, "proposition1", {"trials": trials, "rounds": rounds, "results": results}
+    )
 
 
 if __name__ == "__main__":

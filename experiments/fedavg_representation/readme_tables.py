@@ -27,20 +27,42 @@ def results(name: str) -> Any:
 
 def linear() -> str:
     """Figures 1 and 3: values at the end."""
-    rows = [["after 250 rounds", "distance", "gradient norm", "error of a new client before fine-tuning"]]
+    rows = [
+        [
+            "after 250 rounds",
+            "distance",
+            "gradient norm",
+            "error of a new client before fine-tuning",
+        ]
+    ]
     for title, name in LINEAR.items():
-        norm, before = (results("figure3")[f"{name}, {what}"] for what in ("gradient norm", "before"))
-        rows.append([title, span(results("figure1")[name], -1, ".3g"), span(norm, -1), f"{before['mean'][0]:.2f}"])
+        norm, before = (
+            results("figure3")[f"{name}, {what}"] for what in ("gradient norm", "before")
+        )
+        rows.append(
+            [
+                title,
+                span(results("figure1")[name], -1, ".3g"),
+                span(norm, -1),
+                f"{before['mean'][0]:.2f}",
+            ]
+        )
     return markdown(rows)
 
 
 def fine_tuned() -> str:
     """Figure 3, right."""
-    curves = {f"{title}, fine-tuned": results("figure3")[f"{name}, fine-tuned"] for title, name in LINEAR.items()}
+    curves = {
+        f"{title}, fine-tuned": results("figure3")[f"{name}, fine-tuned"]
+        for title, name in LINEAR.items()
+    }
     curves["own samples alone"] = results("figure3")["own samples alone"]
     first = next(iter(curves.values()))
     rows = [["samples n of the new client", *(f"{x:.0f}" for x in first["x"])]]
-    rows += [[title, *(span(curve, n, "#.3g") for n in range(len(curve["x"])))] for title, curve in curves.items()]
+    rows += [
+        [title, *(span(curve, n, "#.3g") for n in range(len(curve["x"])))]
+        for title, curve in curves.items()
+    ]
     return markdown(rows)
 
 
@@ -61,11 +83,24 @@ def new_clients(name: str, title: str) -> str:
             for start, curve in starts.items():
                 own = "global" in curve
                 if own or place == 0:
-                    cells = (f"{m:.1f} ± {s:.1f}" for m, s in zip(curve["mean"], curve["std"], strict=True))
+                    cells = (
+                        f"{m:.1f} ± {s:.1f}"
+                        for m, s in zip(curve["mean"], curve["std"], strict=True)
+                    )
                     shown = span(curve["global"], form=".1f") if own else "-"
-                    rows.append([panel, classes.removeprefix("C=") if own else "-", start, *cells, shown])
+                    rows.append(
+                        [
+                            panel,
+                            classes.removeprefix("C=") if own else "-",
+                            start,
+                            *cells,
+                            shown,
+                        ]
+                    )
     samples = next(iter(next(iter(results(name)["new data set"].values())).values()))["x"]
-    return markdown([[title, "C", "start", *(f"{x:.0f}" for x in samples), "global"], *rows])
+    return markdown(
+        [[title, "C", "start", *(f"{x:.0f}" for x in samples), "global"], *rows]
+    )
 
 
 def layers() -> str:
@@ -81,19 +116,34 @@ def layers() -> str:
 
 def cosines() -> str:
     """Figure 4."""
-    forms = {"same class": ".3f", "different classes": ".3f", "difference": ".3f", "global": ".1f"}
+    forms = {
+        "same class": ".3f",
+        "different classes": ".3f",
+        "difference": ".3f",
+        "global": ".1f",
+    }
     rows = [["model", *forms]]
     for model, found in results("figure4").items():
-        cells = (span(found[what], form=form) if what in found else "-" for what, form in forms.items())
+        cells = (
+            span(found[what], form=form) if what in found else "-"
+            for what, form in forms.items()
+        )
         rows.append([model, *cells])
     return markdown(rows)
 
 
 def larger_batches() -> str:
     """Table of steps of D-SGD with larger batches, with a column for their size."""
-    tables = {n: steps.table(csv(f"fedavg_representation/results/steps_batch_{n}.csv")).split("\n") for n in (50, 100)}
+    tables = {
+        n: steps.table(csv(f"fedavg_representation/results/steps_batch_{n}.csv")).split(
+            "\n"
+        )
+        for n in (50, 100)
+    }
     (head, line, *_), *_ = tables.values()
-    rows = [f"| {size} {row}" for size, (_, _, *of_size) in tables.items() for row in of_size]
+    rows = [
+        f"| {size} {row}" for size, (_, _, *of_size) in tables.items() for row in of_size
+    ]
     return "\n".join([f"| batch {head}", f"| --- {line}", *rows])
 
 

@@ -8,7 +8,9 @@ import numpy as np
 from fedjax_srp.models import SplitModel, SplitParams
 
 
-def activations(model: SplitModel, params: SplitParams, x: jax.Array) -> dict[str, np.ndarray]:
+def activations(
+    model: SplitModel, params: SplitParams, x: jax.Array
+) -> dict[str, np.ndarray]:
     """Return the outputs of every layer but the last.
 
     Args:
@@ -39,11 +41,19 @@ def linear_cka(x: np.ndarray, y: np.ndarray) -> float:
         y: (n, q) outputs of another for the same inputs.
     """
     x, y = x - x.mean(0), y - y.mean(0)
-    if min(x.shape[1], y.shape[1]) < len(x):  # (width, width) matrices are the smaller ones
-        across, own = np.linalg.norm(y.T @ x) ** 2, np.linalg.norm(x.T @ x) * np.linalg.norm(y.T @ y)
+    if min(x.shape[1], y.shape[1]) < len(
+        x
+    ):  # (width, width) matrices are the smaller ones
+        across, own = (
+            np.linalg.norm(y.T @ x) ** 2,
+            np.linalg.norm(x.T @ x) * np.linalg.norm(y.T @ y),
+        )
     else:  # ||Y' X||_F^2 = <X X', Y Y'>
         kernel_x, kernel_y = x @ x.T, y @ y.T
-        across, own = np.sum(kernel_x * kernel_y), np.linalg.norm(kernel_x) * np.linalg.norm(kernel_y)
+        across, own = (
+            np.sum(kernel_x * kernel_y),
+            np.linalg.norm(kernel_x) * np.linalg.norm(kernel_y),
+        )
     return float(across / own) if own else float("nan")
 
 
@@ -58,5 +68,7 @@ def mean_cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
         (classes, classes): entry (a, b) compares `first[a]` with `second[b]`; features of length 0 have cosine 0.
     """
     dots = np.abs(np.einsum("ajw,bjw->abj", first, second))
-    lengths = np.linalg.norm(first, axis=-1)[:, None] * np.linalg.norm(second, axis=-1)[None]
+    lengths = (
+        np.linalg.norm(first, axis=-1)[:, None] * np.linalg.norm(second, axis=-1)[None]
+    )
     return np.divide(dots, lengths, out=np.zeros_like(dots), where=lengths > 0).mean(-1)

@@ -23,12 +23,17 @@ import neural
 import pandas as pd
 from figure5 import PANELS, adapted_accuracies
 
-from fedjax_srp.adaptation import params_of
+from fedjax_srp.driver.adapt import params_of
 
 sys.path.append(str(Path(__file__).parents[1]))
 import pages
 
-STEPS = {1: (0.1, 0.2, 0.4, 0.8), 5: (0.1, 0.2), 10: (0.05, 0.1, 0.2), 50: (0.05, 0.1, 0.2)}  # tau -> steps
+STEPS = {
+    1: (0.1, 0.2, 0.4, 0.8),
+    5: (0.1, 0.2),
+    10: (0.05, 0.1, 0.2),
+    50: (0.05, 0.1, 0.2),
+}  # tau -> steps
 
 
 def training_loss(scale: neural.Scale, history: Any, data: Any) -> float:
@@ -47,41 +52,75 @@ def training_loss(scale: neural.Scale, history: Any, data: Any) -> float:
 def main(arguments: list[str] | None = None) -> None:
     args, scale = neural.parse_arguments(__doc__, arguments)
     args.out.mkdir(parents=True, exist_ok=True)
-    file = args.out / f"steps{'_cnn' if args.scale == 'cnn' else ''}{neural.suffix(args)}.csv"
+    file = (
+        args.out
+        / f"steps{'_cnn' if args.scale == 'cnn' else ''}{neural.suffix(args)}.csv"
+    )
     rows = []
     for trial in range(scale.trials):
         seed = args.seed + trial
         for tau in [tau for tau in scale.taus if tau in STEPS]:
             for args.step_size in STEPS[tau]:
-                for panel, source, later in zip(PANELS, scale.training, scale.new, strict=True):
-                    history = neural.train_or_load(args, scale, source, scale.shown, tau, trial)
+                for panel, source, later in zip(
+                    PANELS, scale.training, scale.new, strict=True
+                ):
+                    history = neural.train_or_load(
+                        args, scale, source, scale.shown, tau, trial
+                    )
                     data = neural.federation(
-                        source, seed, args.data_dir, classes_per_client=scale.shown, max_examples=scale.samples
+                        source,
+                        seed,
+                        args.data_dir,
+                        classes_per_client=scale.shown,
+                        max_examples=scale.samples,
                     )
                     common = {
                         "tau": tau, "step": args.step_size, "trial": trial, "panel": panel,
                         "training_loss": training_loss(scale, history, data), "global": 100 * history.final_accuracy,
                     }  # fmt: skip
                     new = neural.new_clients(later, seed, args.data_dir)
-                    found = 100 * adapted_accuracies(args, scale, new, history, seed).mean(axis=1)
-                    rows += [common | {"samples": n, "accuracy": a} for n, a in zip(scale.counts, found, strict=True)]
+                    found = 100 * adapted_accuracies(
+                        args, scale, new, history, seed
+                    ).mean(axis=1)
+                    rows += [
+                        common | {"samples": n, "accuracy": a}
+                        for n, a in zip(scale.counts, found, strict=True)
+                    ]
                 pd.DataFrame(rows).to_csv(file, index=False, float_format="%.5g")
     print(table(pd.DataFrame(rows)))
 
 
 def table(rows: pd.DataFrame) -> str:
     """Table of means over the trials that stayed finite, a star at each tau's step of lowest training loss."""
-    head = ["new clients", "tau", "step", *sorted(set(rows["samples"])), "training loss", "global", "trials"]
+    head = [
+        "new clients",
+        "tau",
+        "step",
+        *sorted(set(rows["samples"])),
+        "training loss",
+        "global",
+        "trials",
+    ]
     found = [head]
     best = pages.chosen_steps(rows)
-    for (panel, tau, step), rows_of_step in rows.groupby(["panel", "tau", "step"], sort=True):
+    for (panel, tau, step), rows_of_step in rows.groupby(
+        ["panel", "tau", "step"], sort=True
+    ):
         chosen = "*" if best[tau] == step else ""
         finite = rows_of_step.dropna(subset="training_loss")
         once, trials = finite.drop_duplicates("trial"), rows_of_step["trial"].nunique()
         cells = [pages.pm(kept["accuracy"], 1) for _, kept in finite.groupby("samples")]
-        cells += [pages.pm(once["training_loss"], 4), pages.pm(once["global"], 1)] if len(once) else []
+        cells += (
+            [pages.pm(once["training_loss"], 4), pages.pm(once["global"], 1)]
+            if len(once)
+            else []
+        )
         cells = cells or ["-"] * (len(head) - 4)
-        cells.append(trials if len(once) == trials else f"{trials - len(once)} of {trials} diverged")
+        cells.append(
+            trials
+            if len(once) == trials
+            else f"{trials - len(once)} of {trials} diverged"
+        )
         found.append([panel, tau, f"{step:g}{chosen}", *cells])
     return pages.markdown(found)
 

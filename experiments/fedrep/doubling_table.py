@@ -30,8 +30,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedjax_srp as srp
-from fedjax_srp import storage
-from fedjax_srp.history import History
+from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results.history import History
 
 sys.path.append(str(Path(__file__).parents[1]))
 import curves
@@ -72,7 +72,12 @@ SCALES = {
 
 
 def run(
-    name: str, rounds_per_stage: int | None, scale: Scale, data: Any, keys: jax.Array, devices: int | None
+    name: str,
+    rounds_per_stage: int | None,
+    scale: Scale,
+    data: Any,
+    keys: jax.Array,
+    devices: int | None,
 ) -> list[History]:
     """Run all seeds of a method, evaluated after every round; without stages, all clients take part."""
     shared = {
@@ -83,7 +88,11 @@ def run(
         "initial": max(2, scale.num_clients // 10),
     }
     # As in FedRep's paper: ten epochs of the head, then as many of the representation as other methods train.
-    own = {"epochs": 1, "representation_epochs": scale.local_epochs} if name == "fedrep" else {}
+    own = (
+        {"epochs": 1, "representation_epochs": scale.local_epochs}
+        if name == "fedrep"
+        else {}
+    )
     policy: dict[str, Any] = {"participation": "full"}
     if rounds_per_stage is not None:
         policy = {"participation": "doubling", "rounds_per_stage": rounds_per_stage}
@@ -105,16 +114,23 @@ def compare(everybody: History, doubling: History, evaluation: str) -> dict[str,
     """Compare the two runs of one seed; a time is inf if the target was not reached."""
     final = {"everybody": everybody, "doubling": doubling}
     found: dict[str, Any] = {
-        f"accuracy_{who}": float(history.mean_scores(evaluation)[-10:].mean()) for who, history in final.items()
+        f"accuracy_{who}": float(history.mean_scores(evaluation)[-10:].mean())
+        for who, history in final.items()
     }
     found |= {
-        f"worst_tenth_{who}": float(history.worst_scores(evaluation)[-10:].mean()) for who, history in final.items()
+        f"worst_tenth_{who}": float(history.worst_scores(evaluation)[-10:].mean())
+        for who, history in final.items()
     }
     for fraction in FRACTIONS:
         target = fraction * found["accuracy_everybody"]
         for cost in COSTS:
-            times = {policy: float(h.time_to(target, cost, evaluation=evaluation)) for policy, h in final.items()}
-            found[f"{fraction:g} C={cost:g}"] = times | {"factor": times["everybody"] / times["doubling"]}
+            times = {
+                policy: float(h.time_to(target, cost, evaluation=evaluation))
+                for policy, h in final.items()
+            }
+            found[f"{fraction:g} C={cost:g}"] = times | {
+                "factor": times["everybody"] / times["doubling"]
+            }
     return found
 
 
@@ -122,32 +138,57 @@ def format_factors(factors: list[float]) -> str:
     """Format the median of the factors with their range; "never" if doubling did not reach the target."""
 
     def format_factor(factor: float) -> str:
-        return "never" if factor == 0 else f"{factor:.2f}" if factor >= 0.01 else f"{factor:.1g}"
+        return (
+            "never"
+            if factor == 0
+            else f"{factor:.2f}"
+            if factor >= 0.01
+            else f"{factor:.1g}"
+        )
 
-    low, middle, high = (format_factor(float(of(factors))) for of in (np.min, np.median, np.max))
+    low, middle, high = (
+        format_factor(float(of(factors))) for of in (np.min, np.median, np.max)
+    )
     return f"{middle} ({low} to {high})"
 
 
 def table(results: dict[str, dict[str, list[dict[str, Any]]]]) -> str:
     """Format the table in Markdown: factors are medians over the seeds, with the lowest and highest."""
-    head = ["method", "judged by", "everybody %", "doubling %", "worst tenth: everybody %", "doubling %"]
+    head = [
+        "method",
+        "judged by",
+        "everybody %",
+        "doubling %",
+        "worst tenth: everybody %",
+        "doubling %",
+    ]
     head += ["change"]
-    head += [f"{100 * fraction:g} %, C = {cost:g}" for fraction in FRACTIONS for cost in COSTS]
+    head += [
+        f"{100 * fraction:g} %, C = {cost:g}" for fraction in FRACTIONS for cost in COSTS
+    ]
     rows = [head]
     for name, by_evaluation in results.items():
         for evaluation, seeds in by_evaluation.items():
             label = srp.methods.label("fedavg_ft" if name == "fedavg" else name)
             values = {
-                f"{what}_{who}": np.array([100 * float(seed[f"{what}_{who}"]) for seed in seeds])
+                f"{what}_{who}": np.array(
+                    [100 * float(seed[f"{what}_{who}"]) for seed in seeds]
+                )
                 for what in ("accuracy", "worst_tenth")
                 for who in ("everybody", "doubling")
             }
-            values["change"] = values["worst_tenth_doubling"] - values["worst_tenth_everybody"]
+            values["change"] = (
+                values["worst_tenth_doubling"] - values["worst_tenth_everybody"]
+            )
             cells = [pages.pm(of_seeds, 1) for of_seeds in values.values()]
             factors = {
-                place: [float(seed[place]["factor"]) for seed in seeds] for place in seeds[0] if place.startswith("0.")
+                place: [float(seed[place]["factor"]) for seed in seeds]
+                for place in seeds[0]
+                if place.startswith("0.")
             }
-            rows.append([label, f"`{evaluation}`", *cells, *map(format_factors, factors.values())])
+            rows.append(
+                [label, f"`{evaluation}`", *cells, *map(format_factors, factors.values())]
+            )
     return pages.markdown(rows)
 
 
@@ -162,7 +203,13 @@ def to_json(value: Any) -> Any:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = scripts.parser(__doc__, SCALES, "runs/fedrep_doubling", "seeds", "devices")
-    parser.add_argument("--methods", nargs="+", choices=METHODS, metavar="NAME", help="default: those of the scale")
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        choices=METHODS,
+        metavar="NAME",
+        help="default: those of the scale",
+    )
     parser.add_argument("--rounds-per-stage", type=int, default=STAGE)
     args = parser.parse_args(arguments)
     scale = SCALES[args.scale]
@@ -173,8 +220,15 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"--rounds-per-stage {args.rounds_per_stage}: must be at least 1")
     scripts.use_cores(args)
     methods = args.methods or scale.methods
-    file = args.out / f"doubling_table{'' if args.rounds_per_stage == STAGE else f'_{args.rounds_per_stage}'}.json"
-    options = {"scale": args.scale, "num_seeds": num_seeds, "rounds_per_stage": args.rounds_per_stage}
+    file = (
+        args.out
+        / f"doubling_table{'' if args.rounds_per_stage == STAGE else f'_{args.rounds_per_stage}'}.json"
+    )
+    options = {
+        "scale": args.scale,
+        "num_seeds": num_seeds,
+        "rounds_per_stage": args.rounds_per_stage,
+    }
     facts: dict[str, Any] = {**options, "results": {}}
     if file.is_file():
         known = json.loads(file.read_text("utf-8"))
@@ -184,13 +238,22 @@ def main(arguments: list[str] | None = None) -> None:
     keys = jax.vmap(jax.random.key)(jnp.arange(num_seeds))
     args.out.mkdir(parents=True, exist_ok=True)
     for name in [name for name in methods if name not in facts["results"]]:
-        runs = (run(name, stage, scale, data, keys, args.devices) for stage in (None, args.rounds_per_stage))
+        runs = (
+            run(name, stage, scale, data, keys, args.devices)
+            for stage in (None, args.rounds_per_stage)
+        )
         pairs = list(zip(*runs, strict=True))
-        facts["results"][name] = to_json({e: [compare(*pair, e) for pair in pairs] for e in METHODS[name]})
+        facts["results"][name] = to_json(
+            {e: [compare(*pair, e) for pair in pairs] for e in METHODS[name]}
+        )
         text = json.dumps(facts, indent=1, allow_nan=False) + "\n"
         storage.replace({file: lambda path, text=text: path.write_text(text, "utf-8")})
         print(f"{name} done", file=sys.stderr, flush=True)
-    print(table({name: facts["results"][name] for name in METHODS if name in facts["results"]}))
+    print(
+        table(
+            {name: facts["results"][name] for name in METHODS if name in facts["results"]}
+        )
+    )
 
 
 if __name__ == "__main__":

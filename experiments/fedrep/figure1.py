@@ -42,18 +42,40 @@ SCALES = {  # samples, rounds, eval_every, trials
 COLORS = {"Local only": curves.GREY, "FedSGD": curves.ORANGE, "FedRep": curves.BLUE}
 
 
-def measure(samples: int, rounds: int, eval_every: int, trials: int, seed: int, init: str) -> dict[str, np.ndarray]:
+def measure(
+    samples: int, rounds: int, eval_every: int, trials: int, seed: int, init: str
+) -> dict[str, np.ndarray]:
     """Return for each method the (trials, evaluations) mean errors over clients."""
-    tasks = [training for training, _ in synthetic.make_trials(seed, trials, CLIENTS, 1, DIM, RANK, samples)]
-    make = synthetic.FedRepFromDescent if init == "descent" else srp.algorithms.LinearFedRep
-    fedrep = make(tasks[0], step_size=FEDREP_STEP, samples_per_round=samples, sampling="fixed", start="random")
+    tasks = [
+        training
+        for training, _ in synthetic.make_trials(
+            seed, trials, CLIENTS, 1, DIM, RANK, samples
+        )
+    ]
+    make = (
+        synthetic.FedRepFromDescent if init == "descent" else srp.algorithms.LinearFedRep
+    )
+    fedrep = make(
+        tasks[0],
+        step_size=FEDREP_STEP,
+        samples_per_round=samples,
+        sampling="fixed",
+        start="random",
+    )
     fedsgd = synthetic.FedSGD(tasks[0], step_size=FEDSGD_STEP, samples=samples)
     options = {"num_rounds": rounds, "eval_every": eval_every, "chunk_size": CLIENTS}
     errors = {
-        label: np.array([run.mean_accuracy for run in scripts.simulate_each(algorithm, tasks, **options)])
+        label: np.array(
+            [
+                run.mean_accuracy
+                for run in scripts.simulate_each(algorithm, tasks, **options)
+            ]
+        )
         for label, algorithm in (("FedRep", fedrep), ("FedSGD", fedsgd))
     }
-    alone = np.array([float(synthetic.local_only(task, samples).mean()) for task in tasks])
+    alone = np.array(
+        [float(synthetic.local_only(task, samples).mean()) for task in tasks]
+    )
     return {"Local only": np.tile(alone[:, None], errors["FedRep"].shape[1]), **errors}
 
 
@@ -63,23 +85,45 @@ def main() -> None:
     args = parser.parse_args()
     counts, rounds, eval_every, trials = SCALES[args.scale]
     figure, axes = curves.panels(2, sharey=True)
-    errors = {m: measure(m, rounds, eval_every, trials, args.seed, args.init) for m in counts}
+    errors = {
+        m: measure(m, rounds, eval_every, trials, args.seed, args.init) for m in counts
+    }
     at = np.arange(eval_every, rounds + 1, eval_every)
     results = {}
     for label, color in COLORS.items():
         final = np.stack([errors[m][label][:, -1] for m in counts], axis=1)
-        results[label] = {"final by samples": curves.draw_line(axes[0], counts, final, label, color, marker="o")}
-        results[label]["final of every trial"] = [[curves.rounded(value) for value in values] for values in final.T]
+        results[label] = {
+            "final by samples": curves.draw_line(
+                axes[0], counts, final, label, color, marker="o"
+            )
+        }
+        results[label]["final of every trial"] = [
+            [curves.rounded(value) for value in values] for values in final.T
+        ]
         few = f"m={counts[0]}, by round"
-        results[label][few] = curves.draw_line(axes[1], at, errors[counts[0]][label], label, color)
+        results[label][few] = curves.draw_line(
+            axes[1], at, errors[counts[0]][label], label, color
+        )
         for m, values in zip(counts, final.T, strict=True):
-            print(f"{label:10s} m={m:2d}: {values.mean():.3g}, lowest {values.min():.3g}, highest {values.max():.3g}")
-    axes[0].set(title=f"after {rounds} rounds", xlabel="samples m of a client", xticks=counts, yscale="log")
+            print(
+                f"{label:10s} m={m:2d}: {values.mean():.3g}, lowest {values.min():.3g}, highest {values.max():.3g}"
+            )
+    axes[0].set(
+        title=f"after {rounds} rounds",
+        xlabel="samples m of a client",
+        xticks=counts,
+        yscale="log",
+    )
     axes[0].set_ylabel(r"mean error $\|\theta_i - B^* w_i^*\|^2$")
     axes[1].set(title=f"m = {counts[0]}", xlabel="round")
     curves.legend(figure, axes[0], 3)
     name = "figure1" if args.init == "descent" else "figure1_random"
-    curves.save(args, name, {"init": args.init, "trials": trials, "rounds": rounds, "results": results}, figure)
+    curves.save(
+        args,
+        name,
+        {"init": args.init, "trials": trials, "rounds": rounds, "results": results},
+        figure,
+    )
 
 
 if __name__ == "__main__":

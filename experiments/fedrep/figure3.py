@@ -47,17 +47,33 @@ SCALES = {  # clients, starts, trials
 }
 
 
-def measure(label: str, start: str, num_clients: int, trials: int, seed: int) -> np.ndarray:
+def measure(
+    label: str, start: str, num_clients: int, trials: int, seed: int
+) -> np.ndarray:
     """Return the (trials, rounds) distances."""
     head, step_size, _ = METHODS[label]
-    drawn = synthetic.make_trials(seed, trials, num_clients, 1, DIM, RANK, SAMPLES, math.sqrt(RANK))
+    drawn = synthetic.make_trials(
+        seed, trials, num_clients, 1, DIM, RANK, SAMPLES, math.sqrt(RANK)
+    )
     tasks = [training for training, _ in drawn]
-    make = synthetic.FedRepFromDescent if start == "descent" else srp.algorithms.LinearFedRep
+    make = (
+        synthetic.FedRepFromDescent if start == "descent" else srp.algorithms.LinearFedRep
+    )
     algorithm = make(
-        tasks[0], step_size=step_size, samples_per_round=SAMPLES, head=head, sampling="fixed", start="random"
+        tasks[0],
+        step_size=step_size,
+        samples_per_round=SAMPLES,
+        head=head,
+        sampling="fixed",
+        start="random",
     )
     cohort = num_clients // PARTICIPATION
-    options = {"num_rounds": ROUNDS, "eval_every": ROUNDS, "evaluations": (), "chunk_size": cohort}
+    options = {
+        "num_rounds": ROUNDS,
+        "eval_every": ROUNDS,
+        "evaluations": (),
+        "chunk_size": cohort,
+    }
     policy = srp.participation.Uniform(cohort)
     runs = scripts.simulate_each(algorithm, tasks, participation=policy, **options)
     return np.array([run.metrics["distance"] for run in runs])
@@ -71,10 +87,22 @@ def main() -> None:
     for ax, n in zip(axes, counts, strict=True):
         for label, (_, _, color) in METHODS.items():
             for start in starts:
-                distance, text = measure(label, start, n, trials, args.seed), f"{label}, {start} start"
-                drawn = curves.draw_line(ax, np.arange(1, ROUNDS + 1), distance, text, color, linestyle=STARTS[start])
+                distance, text = (
+                    measure(label, start, n, trials, args.seed),
+                    f"{label}, {start} start",
+                )
+                drawn = curves.draw_line(
+                    ax,
+                    np.arange(1, ROUNDS + 1),
+                    distance,
+                    text,
+                    color,
+                    linestyle=STARTS[start],
+                )
                 final = distance[:, -LAST:].mean(axis=1)
-                results[f"n={n}, {text}"] = drawn | {"final": [curves.rounded(value) for value in final]}
+                results[f"n={n}, {text}"] = drawn | {
+                    "final": [curves.rounded(value) for value in final]
+                }
                 print(
                     f"n={n:4d} {text:23s} last {LAST} rounds: mean {final.mean():.2g}, lowest {final.min():.2g}, "
                     f"highest {final.max():.2g}, above 0.1 in {(final > 0.1).sum()} of {trials}",
@@ -83,7 +111,9 @@ def main() -> None:
         ax.set(title=f"n = {n}", xlabel="round", yscale="log")
     axes[0].set_ylabel(r"distance dist$(B, B^*)$")
     curves.legend(figure, axes[0], 3)
-    curves.save(args, "figure3", {"trials": trials, "rounds": ROUNDS, "results": results}, figure)
+    curves.save(
+        args, "figure3", {"trials": trials, "rounds": ROUNDS, "results": results}, figure
+    )
 
 
 if __name__ == "__main__":

@@ -41,7 +41,12 @@ SCALES = {  # samples of new clients, rounds, trials
 def make_algorithm(label: str, task, evaluation_samples: int):
     """Return the algorithm, with an evaluation that fits a head to `evaluation_samples` samples of a client."""
     if label == "FedSGD":
-        return synthetic.FedSGD(task, step_size=FEDSGD_STEP, samples=SAMPLES, evaluation_samples=evaluation_samples)
+        return synthetic.FedSGD(
+            task,
+            step_size=FEDSGD_STEP,
+            samples=SAMPLES,
+            evaluation_samples=evaluation_samples,
+        )
     return synthetic.FedRepFromDescent(
         task,
         step_size=FEDREP_STEP,
@@ -56,28 +61,55 @@ def main() -> None:
     args = scripts.parser(__doc__, SCALES, "runs/fedrep_figure4", "seed").parse_args()
     counts, rounds, trials = SCALES[args.scale]
     errors = {label: np.empty((trials, len(counts))) for label in COLORS}
-    tasks, new = zip(*synthetic.make_trials(args.seed, trials, CLIENTS, NEW, DIM, RANK, SAMPLES), strict=True)
-    options = {"num_rounds": rounds, "eval_every": rounds, "evaluations": (), "chunk_size": CLIENTS}
+    tasks, new = zip(
+        *synthetic.make_trials(args.seed, trials, CLIENTS, NEW, DIM, RANK, SAMPLES),
+        strict=True,
+    )
+    options = {
+        "num_rounds": rounds,
+        "eval_every": rounds,
+        "evaluations": (),
+        "chunk_size": CLIENTS,
+    }
     for label in ("FedSGD", "FedRep"):
         algorithms = [make_algorithm(label, tasks[0], n) for n in counts]
-        for trial, history in enumerate(scripts.simulate_each(algorithms[0], tasks, **options)):
+        for trial, history in enumerate(
+            scripts.simulate_each(algorithms[0], tasks, **options)
+        ):
             key = jax.random.key(trial)
             for i, algorithm in enumerate(algorithms):
-                scores = srp.evaluate(algorithm, new[trial], history.server_state, key=key, devices=1)
+                scores = srp.evaluate(
+                    algorithm, new[trial], history.server_state, key=key, devices=1
+                )
                 errors[label][trial, i] = np.median(scores["fit_head"])
     for trial, clients in enumerate(new):
-        errors["Local only"][trial] = [np.median(synthetic.local_only(clients, n)) for n in counts]
+        errors["Local only"][trial] = [
+            np.median(synthetic.local_only(clients, n)) for n in counts
+        ]
 
     figure, (ax,) = curves.panels(1, width=5.2)
     results = {}
     for label, color in COLORS.items():
-        results[label] = curves.draw_line(ax, counts, errors[label], label, color, marker="o")
-        print(f"{label:10s} by samples {counts}: " + ", ".join(f"{value:.3g}" for value in errors[label].mean(0)))
-    ax.set(xlabel="samples of a new client", xscale="log", yscale="log", xticks=counts, xticklabels=counts)
+        results[label] = curves.draw_line(
+            ax, counts, errors[label], label, color, marker="o"
+        )
+        print(
+            f"{label:10s} by samples {counts}: "
+            + ", ".join(f"{value:.3g}" for value in errors[label].mean(0))
+        )
+    ax.set(
+        xlabel="samples of a new client",
+        xscale="log",
+        yscale="log",
+        xticks=counts,
+        xticklabels=counts,
+    )
     ax.set_xticks([], minor=True)
     ax.set_ylabel(r"median error $\|\theta - B^* w^*\|^2$")
     curves.legend(figure, ax, 3)
-    curves.save(args, "figure4", {"trials": trials, "rounds": rounds, "results": results}, figure)
+    curves.save(
+        args, "figure4", {"trials": trials, "rounds": rounds, "results": results}, figure
+    )
 
 
 if __name__ == "__main__":

@@ -64,7 +64,13 @@ CURVES = {  # label -> method, evaluation, color
 
 
 def accuracies(
-    name: str, epochs: int, scale: Scale, data: Any, keys: jax.Array, devices: int | None, folder: Path
+    name: str,
+    epochs: int,
+    scale: Scale,
+    data: Any,
+    keys: jax.Array,
+    devices: int | None,
+    folder: Path,
 ) -> dict[str, list[float]]:
     """Return for each evaluation the accuracy in % of every seed, nan if it diverged; a killed call goes on."""
     own = {"head_epochs": epochs} if name == "fedrep" else {"epochs": epochs}
@@ -79,40 +85,60 @@ def accuracies(
         participation="uniform",
         k=data.num_clients // 10,
     )
-    wanted = tuple(evaluation for method_name, evaluation, _ in CURVES.values() if method_name == name)
+    wanted = tuple(
+        evaluation
+        for method_name, evaluation, _ in CURVES.values()
+        if method_name == name
+    )
     histories = srp.simulate_seeds(
         method, data, keys=keys, num_rounds=scale.num_rounds, eval_every=10, eval_last=10, evaluations=wanted,
         progress=False, devices=devices, checkpoint_dir=folder / f"{name}_{epochs}",
     )  # fmt: skip
-    mean = lambda h, e: 100 * float(h.mean_scores(e)[-10:].mean()) if h.diverged is None else np.nan  # noqa: E731
+    mean = lambda h, e: (
+        100 * float(h.mean_scores(e)[-10:].mean()) if h.diverged is None else np.nan
+    )
     return {e: [mean(h, e) for h in histories] for e in wanted}
 
 
 def main(arguments: list[str] | None = None) -> None:
     options = "seed", "devices", "data-dir"
-    args = scripts.parser(__doc__, SCALES, "runs/fedrep_figure5", *options).parse_args(arguments)
+    args = scripts.parser(__doc__, SCALES, "runs/fedrep_figure5", *options).parse_args(
+        arguments
+    )
     scale = SCALES[args.scale]
     scripts.use_cores(args)
     data = srp.data.load(**scale.federation, data_dir=args.data_dir)
     keys = jax.vmap(jax.random.key)(jnp.arange(args.seed, args.seed + scale.seeds))
     found = {
-        (name, epochs): accuracies(name, epochs, scale, data, keys, args.devices, args.out / "checkpoints")
+        (name, epochs): accuracies(
+            name, epochs, scale, data, keys, args.devices, args.out / "checkpoints"
+        )
         for name, of_method in scale.epochs.items()
         for epochs in of_method
     }
     figure, (ax,) = curves.panels(1, width=5.4)
     results = {}
     for label, (name, evaluation, color) in CURVES.items():
-        values = np.transpose([found[name, epochs][evaluation] for epochs in scale.epochs[name]])
-        results[label] = curves.draw_line(ax, scale.epochs[name], values, label, color, marker="o")
-        print(f"{label:18s} by epochs {scale.epochs[name]}: {', '.join(pages.pm(column, 1) for column in values.T)}")
+        values = np.transpose(
+            [found[name, epochs][evaluation] for epochs in scale.epochs[name]]
+        )
+        results[label] = curves.draw_line(
+            ax, scale.epochs[name], values, label, color, marker="o"
+        )
+        print(
+            f"{label:18s} by epochs {scale.epochs[name]}: {', '.join(pages.pm(column, 1) for column in values.T)}"
+        )
     ax.set(xlabel="local epochs: of FedRep's head, of all in FedAvg", xscale="log")
-    ax.set_xticks(scale.epochs["fedrep"], [str(epochs) for epochs in scale.epochs["fedrep"]])
+    ax.set_xticks(
+        scale.epochs["fedrep"], [str(epochs) for epochs in scale.epochs["fedrep"]]
+    )
     ax.set_xticks([], minor=True)
     ax.set_ylabel("mean test accuracy, %")
     curves.legend(figure, ax, 3)
     facts = {"trials": scale.seeds, "rounds": scale.num_rounds, "results": results}
-    curves.save(args, "figure5" if args.scale != "cifar10" else "figure5_cifar10", facts, figure)
+    curves.save(
+        args, "figure5" if args.scale != "cifar10" else "figure5_cifar10", facts, figure
+    )
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ import pages
 import scripts
 
 import fedjax_srp as srp
-from fedjax_srp.adaptation import params_of
+from fedjax_srp.driver.adapt import params_of
 
 ALL = 10**9  # more samples than any client has
 COLORS = {
@@ -66,9 +66,15 @@ class Scale(NamedTuple):
 
 SCALES = {
     "cpu": Scale("digits", 100, 30, (5, ALL), (64, 32), 0.05, 5, 5, tuple(COLORS)),
-    "femnist": Scale("femnist_leaf105", 100, 30, (20, ALL), (128, 64), 0.01, 5, 2, tuple(COLORS)),
-    "letters": Scale("femnist_leaf105", 200, 30, (20, ALL), (128, 64), 0.01, 5, 5, tuple(COLORS)),
-    "letter_classes": Scale("femnist_leaf105", 200, 30, (20, ALL), (128, 64), 0.01, 5, 5, tuple(COLORS)),
+    "femnist": Scale(
+        "femnist_leaf105", 100, 30, (20, ALL), (128, 64), 0.01, 5, 2, tuple(COLORS)
+    ),
+    "letters": Scale(
+        "femnist_leaf105", 200, 30, (20, ALL), (128, 64), 0.01, 5, 5, tuple(COLORS)
+    ),
+    "letter_classes": Scale(
+        "femnist_leaf105", 200, 30, (20, ALL), (128, 64), 0.01, 5, 5, tuple(COLORS)
+    ),
     "smoke": Scale("digits", 2, 2, (3, ALL), (8,), 0.05, 1, 2, ("fedrep",)),
 }
 
@@ -79,15 +85,21 @@ def federations(name: str, seed: int, data_dir: Path | None) -> tuple[Any, Any]:
     if scale.dataset == "digits":
         options = {"classes_per_client": 3, "seed": seed}
         old = srp.data.load("digits", num_clients=30, classes=range(5), **options)
-        return old, srp.data.load("digits", num_clients=20, classes=range(5, 10), **options)
+        return old, srp.data.load(
+            "digits", num_clients=20, classes=range(5, 10), **options
+        )
     if data_dir is None:
-        raise SystemExit(f"--scale {name}: give --data-dir, a folder with {scale.dataset}.npz")
+        raise SystemExit(
+            f"--scale {name}: give --data-dir, a folder with {scale.dataset}.npz"
+        )
     if name != "femnist":
         source = {"name": scale.dataset, "data_dir": data_dir, "seed": seed}
         by_class = {"num_clients": 100, "classes_per_client": 3}
         division = by_class if name == "letter_classes" else {"partition": "natural"}
         old = srp.data.load(**source, classes=range(10, 62), **division)
-        return old, srp.data.load(**source, num_clients=20, classes=range(10), classes_per_client=5)
+        return old, srp.data.load(
+            **source, num_clients=20, classes=range(10), classes_per_client=5
+        )
     with np.load(data_dir / f"{scale.dataset}.npz") as file:
         stored = {name: file[name] for name in file.files}
     writers, sizes = np.unique(stored["writer_train"], return_counts=True)
@@ -96,10 +108,17 @@ def federations(name: str, seed: int, data_dir: Path | None) -> tuple[Any, Any]:
     )
     parts = []
     for some in (writers[20:], writers[:20]):
-        rows = {kind: [np.flatnonzero(stored[f"writer_{kind}"] == w) for w in some] for kind in ("train", "test")}
+        rows = {
+            kind: [np.flatnonzero(stored[f"writer_{kind}"] == w) for w in some]
+            for kind in ("train", "test")
+        }
         arrays = [stored[name] for name in ("x_train", "y_train", "x_test", "y_test")]
         indices = {f"{kind}_indices": rows[kind] for kind in rows}
-        parts.append(srp.data.from_arrays(*arrays, **indices, num_classes=62, scale=1 / 255, name="femnist"))
+        parts.append(
+            srp.data.from_arrays(
+                *arrays, **indices, num_classes=62, scale=1 / 255, name="femnist"
+            )
+        )
     return parts[0], parts[1]
 
 
@@ -109,16 +128,27 @@ def train(name: str, scale: Scale, data: Any, seed: int, devices: int | None) ->
         "hidden": scale.hidden, "learning_rate": scale.learning_rate, "momentum": 0.5,
         "epochs": scale.local_epochs,
     }  # fmt: skip
-    own: dict[str, Any] = {"participation": "uniform", "k": max(1, data.num_clients // 10)}
+    own: dict[str, Any] = {
+        "participation": "uniform",
+        "k": max(1, data.num_clients // 10),
+    }
     if name == "fedrep":
         own |= {"epochs": 1, "representation_epochs": scale.local_epochs}
     if name == "l2gd":
         own = {"participation": "full"}  # as in table 1
     if name == "lg_fedavg":
-        own["head_layers"] = 1  # as in the paper on FEMNIST: all but the output layer is local
+        own["head_layers"] = (
+            1  # as in the paper on FEMNIST: all but the output layer is local
+        )
     method = srp.methods.get(name, dataset=data, shared=shared, **own)
     rounds = scale.num_rounds
-    options = {"num_rounds": rounds, "eval_every": rounds, "evaluations": (), "progress": False, "devices": devices}
+    options = {
+        "num_rounds": rounds,
+        "eval_every": rounds,
+        "evaluations": (),
+        "progress": False,
+        "devices": devices,
+    }
     return srp.simulate(method, data, key=jax.random.key(seed), **options).server_state
 
 
@@ -138,8 +168,12 @@ def accuracies(args: Any, trial: int) -> dict[str, list]:
     found = {}
     for name in scale.methods:
         params = params_of(train(name, scale, old, seed, args.devices))
-        found[name] = srp.adapt(model, new, params._replace(head=fresh.head), **options).mean.tolist()
-    return found | {"local": srp.adapt(model, new, fresh, part="all", **options).mean.tolist()}
+        found[name] = srp.adapt(
+            model, new, params._replace(head=fresh.head), **options
+        ).mean.tolist()
+    return found | {
+        "local": srp.adapt(model, new, fresh, part="all", **options).mean.tolist()
+    }
 
 
 def draw(panels: dict[str, dict[str, Any]]) -> Figure:
@@ -148,7 +182,10 @@ def draw(panels: dict[str, dict[str, Any]]) -> Figure:
     names = {srp.methods.label(name): name for name in COLORS}
     for ax, (title, by_label) in zip(axes, panels.items(), strict=True):
         for label, rows in by_label.items():
-            style = {LOCAL: {"linestyle": ":"}, "FedAvg": {"linestyle": (0, (3, 3)), "zorder": 3}}.get(label, {})
+            style = {
+                LOCAL: {"linestyle": ":"},
+                "FedAvg": {"linestyle": (0, (3, 3)), "zorder": 3},
+            }.get(label, {})
             color = COLORS[names[label]] if label in names else "#000000"
             curves.draw_summary(ax, rows, label, color, **style)
         ax.set(title=f"{title} of each new client", xlabel="epochs")
@@ -158,8 +195,14 @@ def draw(panels: dict[str, dict[str, Any]]) -> Figure:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = scripts.parser(__doc__, SCALES, "runs/fedrep_figure6", "seed", "devices", "data-dir")
-    parser.add_argument("--redraw", action="store_true", help="draw the results in --out without training again")
+    parser = scripts.parser(
+        __doc__, SCALES, "runs/fedrep_figure6", "seed", "devices", "data-dir"
+    )
+    parser.add_argument(
+        "--redraw",
+        action="store_true",
+        help="draw the results in --out without training again",
+    )
     args = parser.parse_args(arguments)
     scale = SCALES[args.scale]
     name_of_figure = "figure6" if scale.dataset == "digits" else f"figure6_{args.scale}"
@@ -170,7 +213,9 @@ def main(arguments: list[str] | None = None) -> None:
     scripts.use_cores(args)
     labels = {name: srp.methods.label(name) for name in scale.methods} | {"local": LOCAL}
     trials = [(trial,) for trial in range(scale.trials)]
-    by_trial = scripts.measure_each(args, name_of_figure, trials, functools.partial(accuracies, args), seed=args.seed)
+    by_trial = scripts.measure_each(
+        args, name_of_figure, trials, functools.partial(accuracies, args), seed=args.seed
+    )
     accuracy = {name: np.array([found[name] for found in by_trial]) for name in labels}
 
     results: dict[str, dict[str, Any]] = {}
@@ -178,10 +223,19 @@ def main(arguments: list[str] | None = None) -> None:
         title = "all samples" if count == ALL else f"{count} samples"
         for name, label in labels.items():
             values = 100 * accuracy[name][:, place]
-            results.setdefault(title, {})[label] = curves.summary(np.arange(scale.epochs + 1), values)
+            results.setdefault(title, {})[label] = curves.summary(
+                np.arange(scale.epochs + 1), values
+            )
             shown = [pages.pm(values[:, e], 1) for e in (1, scale.epochs)]
-            print(f"{title:12s} {label:18s} after 1 epoch {shown[0]} %, after {scale.epochs} {shown[1]} %")
-    facts = {"trials": scale.trials, "dataset": scale.dataset, "rounds": scale.num_rounds, "results": results}
+            print(
+                f"{title:12s} {label:18s} after 1 epoch {shown[0]} %, after {scale.epochs} {shown[1]} %"
+            )
+    facts = {
+        "trials": scale.trials,
+        "dataset": scale.dataset,
+        "rounds": scale.num_rounds,
+        "results": results,
+    }
     curves.save(args, name_of_figure, facts, draw(results))
 
 

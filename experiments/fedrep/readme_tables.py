@@ -34,18 +34,31 @@ def runs(name: str) -> Any:
 
 def errors() -> str:
     """Figure 1: final errors by samples."""
-    found = {"Local only": "Local only", "FedSGD": "FedSGD, head refitted", "FedRep": "FedRep"}
-    curves = {title: results("figure1")[name]["final by samples"] for name, title in found.items()}
-    curves["FedRep, random start"] = results("figure1_random")["FedRep"]["final by samples"]
+    found = {
+        "Local only": "Local only",
+        "FedSGD": "FedSGD, head refitted",
+        "FedRep": "FedRep",
+    }
+    curves = {
+        title: results("figure1")[name]["final by samples"]
+        for name, title in found.items()
+    }
+    curves["FedRep, random start"] = results("figure1_random")["FedRep"][
+        "final by samples"
+    ]
     rows = [["samples m", *curves]]
     for place, samples in enumerate(curves["FedRep"]["x"]):
-        rows.append([f"{samples:.0f}", *(span(curve, place, "#.3g") for curve in curves.values())])
+        rows.append(
+            [f"{samples:.0f}", *(span(curve, place, "#.3g") for curve in curves.values())]
+        )
     return markdown(rows)
 
 
 def first_round(curve: Mapping[str, Any], level: float) -> str:
     """Format the first drawn round whose mean is at or below a level."""
-    reached = (x for x, mean in zip(curve["x"], curve["mean"], strict=True) if mean <= level)
+    reached = (
+        x for x, mean in zip(curve["x"], curve["mean"], strict=True) if mean <= level
+    )
     return f"{next(reached, np.nan):.0f}".replace("nan", "-")
 
 
@@ -55,11 +68,24 @@ def distances() -> str:
              "FedRep at 0.1, 0.03, 0.01 by round", "GD-GD at 0.1"]]  # fmt: skip
     for start in ("descent", "random"):
         for n in (10, 100, 1000):
-            curves = [results("figure3")[f"n={n}, {name}, {start} start"] for name in ("FedRep", "10GD-GD", "GD-GD")]
+            curves = [
+                results("figure3")[f"n={n}, {name}, {start} start"]
+                for name in ("FedRep", "10GD-GD", "GD-GD")
+            ]
             final = [np.array(curve["final"]) for curve in curves]
-            ends = [span({"mean": f.mean(), "lowest": f.min(), "highest": f.max()}, form="#.2g") for f in final]
-            ahead = [f"{(final[place] < final[place + 1]).sum()} of {len(final[0])}" for place in (0, 1)]
-            rounds = ", ".join(first_round(curves[0], level) for level in (0.1, 0.03, 0.01))
+            ends = [
+                span(
+                    {"mean": f.mean(), "lowest": f.min(), "highest": f.max()}, form="#.2g"
+                )
+                for f in final
+            ]
+            ahead = [
+                f"{(final[place] < final[place + 1]).sum()} of {len(final[0])}"
+                for place in (0, 1)
+            ]
+            rounds = ", ".join(
+                first_round(curves[0], level) for level in (0.1, 0.03, 0.01)
+            )
             rows.append([start, n, *ends, *ahead, rounds, first_round(curves[2], 0.1)])
     return markdown(rows)
 
@@ -70,23 +96,52 @@ def new_clients_linear() -> str:
     rows = [["samples", *(f"{x:.0f}" for x in found["FedRep"]["x"])]]
     for name, curve in found.items():
         label = name if name == "Local only" else f"{name}'s representation"
-        rows.append([label, *(span(curve, place, "#.3g") for place in range(len(curve["x"])))])
+        rows.append(
+            [label, *(span(curve, place, "#.3g") for place in range(len(curve["x"])))]
+        )
     return markdown(rows)
 
 
 def samples() -> str:
     """Samples a client needs, by d, n and k."""
-    titles = {"0.25": "samples in all to 0.01, the theorem's step", "1": "four times that step"}
-    rows = [["d", "n", "k", "d / n", "log n", "smallest m within (10)", *titles.values(), "alone"]]
+    titles = {
+        "0.25": "samples in all to 0.01, the theorem's step",
+        "1": "four times that step",
+    }
+    rows = [
+        [
+            "d",
+            "n",
+            "k",
+            "d / n",
+            "log n",
+            "smallest m within (10)",
+            *titles.values(),
+            "alone",
+        ]
+    ]
     for row in sorted(results("samples"), key=lambda row: (row["k"], row["d"], row["n"])):
         d, n = row["d"], row["n"]
         cells = []
         for step in titles:
             fewest = row[f"fewest samples at step {step}"]
-            median, low, high = (float(fewest[name]) for name in ("median", "lowest", "highest"))
+            median, low, high = (
+                float(fewest[name]) for name in ("median", "lowest", "highest")
+            )
             found = f"{median:.0f} ({low:.0f} to {high:.0f}), m = {fewest['m']}"
             cells.append(found if np.isfinite(median) else "not reached")
-        rows.append([d, n, row["k"], f"{d / n:g}", f"{np.log(n):.1f}", row["smallest m within the bound"], *cells, d])
+        rows.append(
+            [
+                d,
+                n,
+                row["k"],
+                f"{d / n:g}",
+                f"{np.log(n):.1f}",
+                row["smallest m within the bound"],
+                *cells,
+                d,
+            ]
+        )
     return markdown(rows)
 
 
@@ -94,9 +149,14 @@ def round_averages() -> str:
     """Paragraph on the spread over rounds behind the averages of table 1."""
     table, found = runs("table1"), [*runs("table1").items(), *runs("ablation").items()]
     spread = [
-        run["std_of_rounds"] for name, rows in found if "cifar10_" in name for run in rows.get("FedAvg", {}).values()
+        run["std_of_rounds"]
+        for name, rows in found
+        if "cifar10_" in name
+        for run in rows.get("FedAvg", {}).values()
     ]
-    coins = {seed: run["by_round"] for seed, run in table["cifar10_100x2"]["L2GD"].items()}
+    coins = {
+        seed: run["by_round"] for seed, run in table["cifar10_100x2"]["L2GD"].items()
+    }
     return wrapped(
         f"- Over the last ten rounds on CIFAR-10 FedAvg has a standard deviation of {min(spread):.1f} to "
         f"{max(spread):.1f}. L2GD depends on its coin: one round in ten trains, all others move the models towards "
@@ -120,7 +180,10 @@ def by_epochs(curves: Mapping[str, Any]) -> str:
 
     epochs = sorted({e for curve in curves.values() for e in curve["x"]})
     rows = [["local epochs", *(f"{e:.0f}" for e in epochs)]]
-    rows += [[label, *(cell(curve, number) for number in epochs)] for label, curve in curves.items()]
+    rows += [
+        [label, *(cell(curve, number) for number in epochs)]
+        for label, curve in curves.items()
+    ]
     return markdown(rows)
 
 
@@ -129,8 +192,23 @@ def new_clients(panels: Mapping[str, Any]) -> str:
     first = next(iter(panels.values()))
     axis = [int(x) for x in next(iter(first.values()))["x"]]
     shown = [epochs for epochs in (1, 5, axis[-1]) if epochs <= axis[-1]]
-    rows = [["representation of", *(f"{panel}, {e} epoch{'s' * (e > 1)}" for panel in panels for e in shown)]]
-    rows += [[n, *(span(panel[n], axis.index(e), ".1f") for panel in panels.values() for e in shown)] for n in first]
+    rows = [
+        [
+            "representation of",
+            *(f"{panel}, {e} epoch{'s' * (e > 1)}" for panel in panels for e in shown),
+        ]
+    ]
+    rows += [
+        [
+            n,
+            *(
+                span(panel[n], axis.index(e), ".1f")
+                for panel in panels.values()
+                for e in shown
+            ),
+        ]
+        for n in first
+    ]
     return markdown(rows)
 
 
@@ -140,7 +218,9 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "figure4": new_clients_linear,
     "samples": samples,
     "table1": lambda: rivals_table.tables(runs("table1")),
-    "differences": lambda: markdown(rivals_table.far_table(runs("ablation"), COLUMNS["ablation"])),
+    "differences": lambda: markdown(
+        rivals_table.far_table(runs("ablation"), COLUMNS["ablation"])
+    ),
     "ablation": lambda: rivals_table.ablation(runs("ablation"), COLUMNS["ablation"]),
     "of_rounds": round_averages,
     "figure5": lambda: by_epochs(results("figure5")),

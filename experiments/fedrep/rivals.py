@@ -18,7 +18,9 @@ class Row(NamedTuple):
 
     training: str  # name in `srp.methods`
     evaluation: str
-    after: bool = False  # evaluated once, after training; else the mean over the last ten rounds
+    after: bool = (
+        False  # evaluated once, after training; else the mean over the last ten rounds
+    )
 
 
 ROWS = {
@@ -68,11 +70,15 @@ class Column(NamedTuple):
 
     title: str
     federation: dict[str, Any]  # arguments of `srp.data.load`
-    method: dict[str, Any]  # arguments of `srp.methods.get` for every method: model and options
+    method: dict[
+        str, Any
+    ]  # arguments of `srp.methods.get` for every method: model and options
     local_epochs: int
     num_rounds: int
     place: int | None  # column of `PAPER`
-    own: Mapping[str, dict[str, Any]] = MappingProxyType({})  # options of single methods, also `participation`
+    own: Mapping[str, dict[str, Any]] = MappingProxyType(
+        {}
+    )  # options of single methods, also `participation`
     note: str = ""
 
 
@@ -95,7 +101,9 @@ def ablation_of(name: str, column: Column, classes: int) -> dict[str, Column]:
     torch = column.method | {"initialization": "torch"}
     cropped = column.method | {"augment": "crop_flip"}
     shards = {"name": "cifar10", "num_clients": 100, "shards_per_client": classes}
-    alone = column.own | {"local_only": {"participation": "full"}}  # every client trains in every round
+    alone = column.own | {
+        "local_only": {"participation": "full"}
+    }  # every client trains in every round
     return {
         name: column,
         f"{name}_torch": column._replace(title="PyTorch's start", method=torch),
@@ -106,7 +114,10 @@ def ablation_of(name: str, column: Column, classes: int) -> dict[str, Column]:
             title="all, weight decay 1e-4",
             federation=shards,
             method=torch | cropped | {"weight_decay": 1e-4},
-            own=alone | {"local_only": alone["local_only"] | {"weight_decay": None}},  # its script has none
+            own=alone
+            | {
+                "local_only": alone["local_only"] | {"weight_decay": None}
+            },  # its script has none
         ),
     }
 
@@ -114,10 +125,16 @@ def ablation_of(name: str, column: Column, classes: int) -> dict[str, Column]:
 def five_epochs_of(name: str, column: Column, classes: int) -> dict[str, Column]:
     """Return the column with 5 local epochs: alone, with one option of the authors' code, and with all of them."""
     options = ablation_of(name, column, classes)
-    titles = {"": "5 local epochs", "_cropped": "5, crop and flip", "_shards": "5, shards"}
+    titles = {
+        "": "5 local epochs",
+        "_cropped": "5, crop and flip",
+        "_shards": "5, shards",
+    }
     titles |= {"_authors": "all, 5 local epochs"}
     return {
-        f"{name}{option}_epochs": options[name + option]._replace(title=title, local_epochs=5)
+        f"{name}{option}_epochs": options[name + option]._replace(
+            title=title, local_epochs=5
+        )
         for option, title in titles.items()
     }
 
@@ -137,8 +154,18 @@ COLUMNS: dict[str, dict[str, Column]] = {
             _LG,
             "the epochs of the authors' script for FedAvg; the text has five",
         ),
-        "cifar100_100x5": Column("CIFAR-100 (100, 5)", by_class("cifar100", 100, 5), _LENET_100, 5, 100, 3, _LG),
-        "cifar100_100x20": Column("CIFAR-100 (100, 20)", by_class("cifar100", 100, 20), _LENET_100, 5, 100, 4, _LG),
+        "cifar100_100x5": Column(
+            "CIFAR-100 (100, 5)", by_class("cifar100", 100, 5), _LENET_100, 5, 100, 3, _LG
+        ),
+        "cifar100_100x20": Column(
+            "CIFAR-100 (100, 20)",
+            by_class("cifar100", 100, 20),
+            _LENET_100,
+            5,
+            100,
+            4,
+            _LG,
+        ),
         "femnist": Column(
             "FEMNIST (writers)",
             {"name": "femnist_leaf105", "partition": "natural"},
@@ -166,19 +193,33 @@ COLUMNS: dict[str, dict[str, Column]] = {
         # FedRep's epochs in the authors' script for this column; FedAvg's script has those of the text
         **five_epochs_of("cifar10_100x5", _SECOND, 5),
         # The text has different shares of APFL for two and for five classes a client; both numbers are lost.
-        "cifar10_100x5_share": _SECOND._replace(title="share 0.25", own=_LG | {"apfl": {"own_share": 0.25}}),
+        "cifar10_100x5_share": _SECOND._replace(
+            title="share 0.25", own=_LG | {"apfl": {"own_share": 0.25}}
+        ),
         # SCAFFOLD's variates in the authors' code are divided as for plain SGD, whatever the momentum.
-        "cifar10_100x2_variates": _FIRST._replace(title="variates as in the code", own=_LG | _VARIATES),
-        "cifar10_100x5_variates": _SECOND._replace(title="variates as in the code", own=_LG | _VARIATES),
+        "cifar10_100x2_variates": _FIRST._replace(
+            title="variates as in the code", own=_LG | _VARIATES
+        ),
+        "cifar10_100x5_variates": _SECOND._replace(
+            title="variates as in the code", own=_LG | _VARIATES
+        ),
         # Appendix A.2: "improved performance for all methods" with batches of 10 and a step of 0.01 instead of these.
         # With PyTorch's start, because FedAvg and FedPer diverge in the first round with the other.
-        "cifar10_100x2_batches": _FIRST._replace(title="start, batches of 50, step 0.1", method=_BATCHES),
-        "cifar10_100x5_batches": _SECOND._replace(title="start, batches of 50, step 0.1", method=_BATCHES),
+        "cifar10_100x2_batches": _FIRST._replace(
+            title="start, batches of 50, step 0.1", method=_BATCHES
+        ),
+        "cifar10_100x5_batches": _SECOND._replace(
+            title="start, batches of 50, step 0.1", method=_BATCHES
+        ),
         "cifar10_1000x2": _MANY,
         "cifar10_1000x2_once": _MANY._replace(title="1 local epoch", local_epochs=1),
         # L2GD's local step is alpha / (n (1 - p)) in the authors' code, and alpha is 1 by default.
-        "cifar10_100x2_step": _FIRST._replace(title="step 0.1", own=_LG | {"l2gd": {"learning_rate": 0.1}}),
-        "cifar10_100x5_step": _SECOND._replace(title="step 0.1", own=_LG | {"l2gd": {"learning_rate": 0.1}}),
+        "cifar10_100x2_step": _FIRST._replace(
+            title="step 0.1", own=_LG | {"l2gd": {"learning_rate": 0.1}}
+        ),
+        "cifar10_100x5_step": _SECOND._replace(
+            title="step 0.1", own=_LG | {"l2gd": {"learning_rate": 0.1}}
+        ),
     },
     "smoke": {
         "digits": Column(
@@ -196,13 +237,21 @@ COLUMNS: dict[str, dict[str, Column]] = {
 
 def method_options(column: Column, training: str, num_clients: int) -> dict[str, Any]:
     """Return the arguments of `srp.methods.get` for one training run, except the data set."""
-    shared = {"momentum": 0.5, "epochs": column.local_epochs} | column.method | column.own.get(training, {})
+    shared = (
+        {"momentum": 0.5, "epochs": column.local_epochs}
+        | column.method
+        | column.own.get(training, {})
+    )
     # All clients in L2GD, as in the authors' code: only a tenth of its rounds trains.
-    participation = shared.pop("participation", "full" if training == "l2gd" else "uniform")
+    participation = shared.pop(
+        "participation", "full" if training == "l2gd" else "uniform"
+    )
     own: dict[str, Any] = {"participation": participation}
     if participation == "uniform":
         own |= {"k": max(1, num_clients // 10)}
-    if training == "fedrep":  # ten epochs of the head, then as many of the representation as other methods train
+    if (
+        training == "fedrep"
+    ):  # ten epochs of the head, then as many of the representation as other methods train
         own |= {"epochs": 1, "representation_epochs": column.local_epochs}
     if training == "per_fedavg":
         own |= {"fine_tune_epochs": 5}  # of all layers, in the authors' code

@@ -12,17 +12,24 @@ import numpy as np
 import pandas as pd
 from rivals import AVERAGED, COLUMNS, INFERRED, PAPER, ROWS, Column, Row
 
-from fedjax_srp.history import History
+from fedjax_srp.results.history import History
 
 sys.path.append(str(Path(__file__).parents[1]))
 from pages import markdown
 
-AFTER_TRAINING = "after_training.json"  # in a run's folder: evaluation -> accuracy of every client
+AFTER_TRAINING = (
+    "after_training.json"  # in a run's folder: evaluation -> accuracy of every client
+)
 LARGE_DIFFERENCE = 3.0  # points from the paper's number that need an explanation
-GLOBAL_MODELS = ["FedAvg", "FedProx"]  # evaluated without fine-tuning, far below all others in every column
+GLOBAL_MODELS = [
+    "FedAvg",
+    "FedProx",
+]  # evaluated without fine-tuning, far below all others in every column
 
 
-def client_scores(folder: Path, history: History, row: Row) -> tuple[np.ndarray, np.ndarray]:
+def client_scores(
+    folder: Path, history: History, row: Row
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the (evaluations, clients) accuracies that a row of the table averages, and the numbers of test examples.
 
     Raises:
@@ -33,7 +40,9 @@ def client_scores(folder: Path, history: History, row: Row) -> tuple[np.ndarray,
         return np.asarray(scores, float)[None], history.test_count
     last = np.arange(history.num_rounds - AVERAGED, history.num_rounds) + 1
     if not np.array_equal(history.eval_round[-AVERAGED:], last):
-        raise ValueError(f"{folder}: was not evaluated after each of its last {AVERAGED} rounds; run it again")
+        raise ValueError(
+            f"{folder}: was not evaluated after each of its last {AVERAGED} rounds; run it again"
+        )
     return history.scores(row.evaluation)[-AVERAGED:], history.test_count
 
 
@@ -46,8 +55,14 @@ def measure(folder: Path, row: Row) -> dict[str, Any]:
     worst = np.sort(scores, axis=1)[:, : max(1, scores.shape[1] // 10)]
     by_round = scores @ count / count.sum()
     spread = by_round.std() if len(by_round) > 1 else 0.0
-    found = {"accuracy": by_round.mean(), "worst_tenth": worst.mean(), "std_of_rounds": spread}
-    rounded: dict[str, Any] = {name: round(float(value), 3) for name, value in found.items()}
+    found = {
+        "accuracy": by_round.mean(),
+        "worst_tenth": worst.mean(),
+        "std_of_rounds": spread,
+    }
+    rounded: dict[str, Any] = {
+        name: round(float(value), 3) for name, value in found.items()
+    }
     if history.diverged is not None:
         rounded["diverged"] = int(history.diverged)
     if not row.after:
@@ -64,18 +79,25 @@ def collect(columns: Mapping[str, Column], out: Path) -> dict[str, Any]:
             for folder in sorted((out / name / row.training).glob("seed_*")):
                 if (folder / "summary.json").is_file():
                     seed = folder.name.removeprefix("seed_")
-                    found.setdefault(name, {}).setdefault(label, {})[seed] = measure(folder, row)
+                    found.setdefault(name, {}).setdefault(label, {})[seed] = measure(
+                        folder, row
+                    )
     return found
 
 
-def mean_and_text(seeds: Mapping[str, Mapping[str, float]], what: str = "accuracy") -> tuple[float, str]:
+def mean_and_text(
+    seeds: Mapping[str, Mapping[str, float]], what: str = "accuracy"
+) -> tuple[float, str]:
     """Return the mean over seeds, nan if a run diverged, and its text."""
     if any("diverged" in run for run in seeds.values()):
         return np.nan, "diverged"
     values = np.array([of_seed[what] for of_seed in seeds.values()])
     if len(values) == 1:
         return values[0], f"{values[0]:.1f}"
-    return values.mean(), f"{values.mean():.1f} ± {values.std(ddof=1):.1f} ({len(values)})"
+    return (
+        values.mean(),
+        f"{values.mean():.1f} ± {values.std(ddof=1):.1f} ({len(values)})",
+    )
 
 
 def paper_value(label: str, column: Column) -> float | None:
@@ -83,11 +105,15 @@ def paper_value(label: str, column: Column) -> float | None:
     return None if column.place is None else PAPER[label][column.place]
 
 
-def main_table(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list[list[str]]:
+def main_table(
+    found: Mapping[str, Any], columns: Mapping[str, Column]
+) -> list[list[str]]:
     """Table of our numbers beside the paper's, a row for each method."""
     head = ["method"]
     for name in found:
-        head += [columns[name].title] + (["paper"] if columns[name].place is not None else [])
+        head += [columns[name].title] + (
+            ["paper"] if columns[name].place is not None else []
+        )
     rows = [head]
     for label in ROWS:
         row = [label]
@@ -95,30 +121,53 @@ def main_table(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list[
             row.append(mean_and_text(of_column[label])[1] if label in of_column else "")
             if columns[name].place is not None:
                 theirs = paper_value(label, columns[name])
-                row.append("lost" if theirs is None else f"{theirs:.1f}" + "*" * (label in INFERRED))
+                row.append(
+                    "lost"
+                    if theirs is None
+                    else f"{theirs:.1f}" + "*" * (label in INFERRED)
+                )
         rows.append(row)
     return rows
 
 
-def worst_table(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list[list[str]]:
+def worst_table(
+    found: Mapping[str, Any], columns: Mapping[str, Column]
+) -> list[list[str]]:
     """Table of the worst tenth of the clients."""
     rows = [["worst tenth of the clients", *(columns[name].title for name in found)]]
     for label in ROWS:
-        cells = [mean_and_text(found[name][label], "worst_tenth")[1] if label in found[name] else "" for name in found]
+        cells = [
+            mean_and_text(found[name][label], "worst_tenth")[1]
+            if label in found[name]
+            else ""
+            for name in found
+        ]
         rows.append([label, *cells])
     return rows
 
 
-def order_table(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list[list[str]]:
+def order_table(
+    found: Mapping[str, Any], columns: Mapping[str, Column]
+) -> list[list[str]]:
     """Table of rank correlations with the paper, without the rows whose places are inferred."""
     rows = [[
         "column", "methods compared", "rank correlation", "without FedAvg and FedProx",
         "mean difference, ours less the paper's", "largest",
     ]]  # fmt: skip
     for name, of_column in found.items():
-        theirs = {label: paper_value(label, columns[name]) for label in of_column if label not in INFERRED}
-        pairs = {n: (mean_and_text(of_column[n])[0], value) for n, value in theirs.items() if value is not None}
-        frame = pd.DataFrame.from_dict(pairs, "index", columns=["ours", "paper"]).dropna()  # runs that diverged
+        theirs = {
+            label: paper_value(label, columns[name])
+            for label in of_column
+            if label not in INFERRED
+        }
+        pairs = {
+            n: (mean_and_text(of_column[n])[0], value)
+            for n, value in theirs.items()
+            if value is not None
+        }
+        frame = pd.DataFrame.from_dict(
+            pairs, "index", columns=["ours", "paper"]
+        ).dropna()  # runs that diverged
         if len(frame) < 3:
             continue
         difference = frame["ours"] - frame["paper"]
@@ -127,7 +176,15 @@ def order_table(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list
             f"{rank_correlation(frame):.2f}",
             f"{rank_correlation(frame.drop(index=GLOBAL_MODELS, errors='ignore')):.2f}",
         )
-        rows.append([columns[name].title, str(len(frame)), *cells, f"{difference.mean():+.1f}", f"{largest:+.1f}"])
+        rows.append(
+            [
+                columns[name].title,
+                str(len(frame)),
+                *cells,
+                f"{difference.mean():+.1f}",
+                f"{largest:+.1f}",
+            ]
+        )
     return rows
 
 
@@ -137,7 +194,9 @@ def rank_correlation(frame: pd.DataFrame) -> float:
     return ranks["ours"].corr(ranks["paper"])
 
 
-def group_by_paper_column(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list[list[str]]:
+def group_by_paper_column(
+    found: Mapping[str, Any], columns: Mapping[str, Column]
+) -> list[list[str]]:
     """Group our columns by column of the paper: table 1's first, then its variations."""
     places = dict.fromkeys(columns[name].place for name in found)
     return [[name for name in found if columns[name].place == place] for place in places]
@@ -149,19 +208,46 @@ def far_table(found: Mapping[str, Any], columns: Mapping[str, Column]) -> list[l
     The difference left is that of one setting, the code with all its options, even where a single option came nearer;
     cells are empty if that setting has not been run.
     """
-    head = ["column", "method", "ours", "paper", "difference", "as the authors' code", "difference left", "alone"]
+    head = [
+        "column",
+        "method",
+        "ours",
+        "paper",
+        "difference",
+        "as the authors' code",
+        "difference left",
+        "alone",
+    ]
     rows = [head]
     for base, *variants in group_by_paper_column(found, columns):
         for label, seeds in found[base].items():
             ours, theirs = mean_and_text(seeds)[0], paper_value(label, columns[base])
             if theirs is None or abs(ours - theirs) <= LARGE_DIFFERENCE:
                 continue
-            ran = {variant: mean_and_text(found[variant][label]) for variant in variants if label in found[variant]}
+            ran = {
+                variant: mean_and_text(found[variant][label])
+                for variant in variants
+                if label in found[variant]
+            }
             value, _ = ran.pop(f"{base}_authors", (None, ""))
-            cells = ["", ""] if value is None else [f"{value:.1f}", f"{value - theirs:+.1f}"]
-            alone = "; ".join(f"{columns[way].title} {written}" for way, (_, written) in ran.items())
+            cells = (
+                ["", ""] if value is None else [f"{value:.1f}", f"{value - theirs:+.1f}"]
+            )
+            alone = "; ".join(
+                f"{columns[way].title} {written}" for way, (_, written) in ran.items()
+            )
             paper = f"{theirs:.1f}" + "*" * (label in INFERRED)
-            rows.append([columns[base].title, label, f"{ours:.1f}", paper, f"{ours - theirs:+.1f}", *cells, alone])
+            rows.append(
+                [
+                    columns[base].title,
+                    label,
+                    f"{ours:.1f}",
+                    paper,
+                    f"{ours - theirs:+.1f}",
+                    *cells,
+                    alone,
+                ]
+            )
     return rows
 
 
@@ -169,7 +255,9 @@ def tables(found: Mapping[str, Any]) -> str:
     """Table 1, followed by the comparisons with the paper."""
     if not found:
         return "No run has finished yet."
-    columns = {name: column for of_scale in COLUMNS.values() for name, column in of_scale.items()}
+    columns = {
+        name: column for of_scale in COLUMNS.values() for name, column in of_scale.items()
+    }
     made = (table(found, columns) for table in (main_table, order_table, worst_table))
     return "\n\n".join(markdown(rows) for rows in made if len(rows) > 1)
 
@@ -182,10 +270,21 @@ def ablation(found: Mapping[str, Any], columns: Mapping[str, Column]) -> str:
         base = columns[names[0]]
         rows = [["method", *variants, "paper"]]
         for label in ROWS:
-            cells = [mean_and_text(variant[label])[1] if label in variant else "" for variant in variants.values()]
+            cells = [
+                mean_and_text(variant[label])[1] if label in variant else ""
+                for variant in variants.values()
+            ]
             if sum(map(bool, cells)) > 1:
                 theirs = paper_value(label, base)
-                rows.append([label, *cells, "lost" if theirs is None else f"{theirs:.1f}" + "*" * (label in INFERRED)])
+                rows.append(
+                    [
+                        label,
+                        *cells,
+                        "lost"
+                        if theirs is None
+                        else f"{theirs:.1f}" + "*" * (label in INFERRED),
+                    ]
+                )
         if len(rows) > 1:
             tables.append(markdown(rows))
     return "\n\n".join(tables)
@@ -202,9 +301,13 @@ def summarize(columns: Mapping[str, Column], out: Path, file: Path) -> int:
     runs: dict[str, Any] = {}
     for name in dict.fromkeys([*columns, *known]):
         for label in ROWS:
-            seeds = known.get(name, {}).get(label, {}) | found.get(name, {}).get(label, {})
+            seeds = known.get(name, {}).get(label, {}) | found.get(name, {}).get(
+                label, {}
+            )
             if seeds:
-                runs.setdefault(name, {})[label] = {seed: seeds[seed] for seed in sorted(seeds, key=int)}
+                runs.setdefault(name, {})[label] = {
+                    seed: seeds[seed] for seed in sorted(seeds, key=int)
+                }
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps({"runs": runs}, indent=1) + "\n", "utf-8")
     return sum(len(seeds) for of_column in found.values() for seeds in of_column.values())

@@ -31,9 +31,18 @@ import scripts
 
 import fedjax_srp as srp
 
-STEPS, TARGET, ROUNDING = (0.25, 1.0), 0.01, 1e-4  # below ROUNDING single precision may break the bound
+STEPS, TARGET, ROUNDING = (
+    (0.25, 1.0),
+    0.01,
+    1e-4,
+)  # below ROUNDING single precision may break the bound
 MORE = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # samples beyond k
-GRID = (*((d, n, 2) for d in (20, 100, 500) for n in (10, 100)), (100, 1000, 2), (100, 100, 5), (100, 100, 10))
+GRID = (
+    *((d, n, 2) for d in (20, 100, 500) for n in (10, 100)),
+    (100, 1000, 2),
+    (100, 100, 5),
+    (100, 100, 10),
+)
 SCALES = {  # (d, n, k), rounds, trials
     "smoke": (((20, 10, 2),), 20, 2),
     "cpu": (GRID, 150, 10),
@@ -48,11 +57,17 @@ def bound(task, step: float, rounds: int) -> np.ndarray:
     return np.maximum(batches.START * rate ** (np.arange(1, rounds + 1) / 2), ROUNDING)
 
 
-def measure(dim: int, clients: int, rank: int, rounds: int, trials: int, seed: int) -> dict:
+def measure(
+    dim: int, clients: int, rank: int, rounds: int, trials: int, seed: int
+) -> dict:
     """Return for every m the trials that keep the bound, and the rounds to the target."""
     keys = [jax.random.fold_in(jax.random.key(seed), trial) for trial in range(trials)]
     tasks = [srp.data.linear_task(key, clients, dim, rank) for key in keys]
-    counts = [rank + more for more in MORE if more <= max(4, 80 / clients, rank * dim / clients, rank**2 / 3)]
+    counts = [
+        rank + more
+        for more in MORE
+        if more <= max(4, 80 / clients, rank * dim / clients, rank**2 / 3)
+    ]
     found: dict = {"d": dim, "n": clients, "k": rank, "m": counts}
     for step in STEPS:
         distance = batches.distances(tasks, counts, step, rounds)
@@ -60,13 +75,23 @@ def measure(dim: int, clients: int, rank: int, rounds: int, trials: int, seed: i
             bounds = np.stack([bound(task, step, rounds) for task in tasks])[:, None]
             kept = (distance <= bounds).all(axis=2).sum(axis=0).tolist()
             found["trials within the bound"] = kept
-            found["smallest m within the bound"] = batches.smallest(counts, [count == trials for count in kept])
+            found["smallest m within the bound"] = batches.smallest(
+                counts, [count == trials for count in kept]
+            )
         reached = distance <= TARGET
         needed = np.where(reached.any(axis=2), reached.argmax(axis=2) + 1.0, np.inf)
-        spread = {"median": np.median(needed, axis=0), "lowest": needed.min(axis=0), "highest": needed.max(axis=0)}
-        found[f"rounds at step {step:g}"] = {name: [curves.rounded(x) for x in row] for name, row in spread.items()}
+        spread = {
+            "median": np.median(needed, axis=0),
+            "lowest": needed.min(axis=0),
+            "highest": needed.max(axis=0),
+        }
+        found[f"rounds at step {step:g}"] = {
+            name: [curves.rounded(x) for x in row] for name, row in spread.items()
+        }
         best = int(np.argmin(counts * spread["median"]))
-        fewest = {name: curves.rounded(counts[best] * row[best]) for name, row in spread.items()}
+        fewest = {
+            name: curves.rounded(counts[best] * row[best]) for name, row in spread.items()
+        }
         found[f"fewest samples at step {step:g}"] = {"m": counts[best], **fewest}
     return found
 
@@ -76,7 +101,11 @@ def main() -> None:
     sizes, rounds, trials = SCALES[args.scale]
     of_all = functools.partial(measure, rounds=rounds, trials=trials, seed=args.seed)
     results = scripts.measure_each(args, "samples", sizes, of_all, seed=args.seed)
-    curves.save(args, "samples", {"trials": trials, "rounds": rounds, "target": TARGET, "results": results})
+    curves.save(
+        args,
+        "samples",
+        {"trials": trials, "rounds": rounds, "target": TARGET, "results": results},
+    )
 
 
 if __name__ == "__main__":

@@ -16,21 +16,35 @@ NOISE = 1e-3  # of labels whose features are divided by sqrt(m)
 DESCENT_STEPS, DESCENT_STEP = 10, 0.5  # number and size of steps of the start
 
 
-def make_tasks(key, num_clients: int, num_new: int, dim: int, rank: int, samples: int, head_norm: float = 1.0):
+def make_tasks(
+    key,
+    num_clients: int,
+    num_new: int,
+    dim: int,
+    rank: int,
+    samples: int,
+    head_norm: float = 1.0,
+):
     """Draw the tasks of training clients and of new clients with the same B*.
 
     The authors divide features by sqrt(m) but not the noise: with standard normal features its size is sqrt(m) NOISE.
     """
-    task = srp.data.linear_task(key, num_clients + num_new, dim, rank, noise_std=NOISE * math.sqrt(samples))
+    task = srp.data.linear_task(
+        key, num_clients + num_new, dim, rank, noise_std=NOISE * math.sqrt(samples)
+    )
     heads = task.heads * (head_norm / math.sqrt(rank))
-    new_key = srp.named_key(task.key, "new clients")  # else client i would have the samples of training client i
+    new_key = srp.named_key(
+        task.key, "new clients"
+    )  # else client i would have the samples of training client i
     return (
         dataclasses.replace(task, heads=heads[:num_clients]),
         dataclasses.replace(task, heads=heads[num_clients:], key=new_key),
     )
 
 
-def make_trials(seed: int, trials: int, num_clients: int, num_new: int, *sizes: float) -> list[tuple]:
+def make_trials(
+    seed: int, trials: int, num_clients: int, num_new: int, *sizes: float
+) -> list[tuple]:
     """Draw the tasks of every trial."""
     keys = [jax.random.fold_in(jax.random.key(seed), trial) for trial in range(trials)]
     return [make_tasks(key, num_clients, num_new, *sizes) for key in keys]
@@ -48,7 +62,9 @@ def fixed_samples(task, samples: int):
 
 def local_only(task, samples: int):
     """Return the (n,) errors of clients that fit their own samples alone, by the solution of smallest norm."""
-    theta = jax.vmap(lambda x, y: jnp.linalg.lstsq(x, y)[0])(*fixed_samples(task, samples))
+    theta = jax.vmap(lambda x, y: jnp.linalg.lstsq(x, y)[0])(
+        *fixed_samples(task, samples)
+    )
     return jnp.sum((theta - task.heads @ task.representation.T) ** 2, axis=1)
 
 
@@ -71,9 +87,13 @@ class FedSGD(srp.algorithms.LinearFedAvg):
         """Take one step on the client's samples."""
         b, w = model
         x, y = draw_batch(client.key, client, self.samples)
-        gradient = (x @ (b @ w) - y) @ x / self.samples  # of (1/2m) ||X B w - y||^2 in B w
+        gradient = (
+            (x @ (b @ w) - y) @ x / self.samples
+        )  # of (1/2m) ||X B w - y||^2 in B w
         step = gradient[:, None] * w[None, :], gradient @ b
-        return srp.ClientOutput(jax.tree.map(lambda p, g: p - self.step_size * g, model, type(model)(*step)))
+        return srp.ClientOutput(
+            jax.tree.map(lambda p, g: p - self.step_size * g, model, type(model)(*step))
+        )
 
     @srp.evaluation
     def fit_head(self, key, model, state, client):
@@ -100,10 +120,17 @@ class FedRepFromDescent(srp.algorithms.LinearFedRep):
 
         def step(_, theta):
             residual = jnp.einsum("nmd,nd->nm", x, theta) - y
-            theta = theta - DESCENT_STEP * jnp.einsum("nmd,nm->nd", x, residual) / self.samples_per_round
+            theta = (
+                theta
+                - DESCENT_STEP
+                * jnp.einsum("nmd,nm->nd", x, residual)
+                / self.samples_per_round
+            )
             u, s, vt = jnp.linalg.svd(theta, full_matrices=False)
             return (u[:, : task.rank] * s[None, : task.rank]) @ vt[: task.rank]
 
-        theta = jax.lax.fori_loop(0, DESCENT_STEPS, step, jnp.zeros((task.num_clients, task.dim)))
+        theta = jax.lax.fori_loop(
+            0, DESCENT_STEPS, step, jnp.zeros((task.num_clients, task.dim))
+        )
         right = jnp.linalg.svd(theta, full_matrices=False)[2][: task.rank]
         return super().init(key, task)._replace(representation=right.T)

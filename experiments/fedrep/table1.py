@@ -27,7 +27,7 @@ import rivals_table
 from rivals import AVERAGED, COLUMNS, ROWS, TRAININGS, Column
 
 import fedjax_srp as srp
-from fedjax_srp.history import jsonable
+from fedjax_srp.results.history import jsonable
 
 sys.path.append(str(Path(__file__).parents[1]))
 import scripts
@@ -37,11 +37,21 @@ HERE = Path(__file__).parent
 
 def describe_run(name: str, column: Column, training: str, seed: int) -> Any:
     """Return everything that determines a run, to compare it with a finished one."""
-    facts = column._replace(title="", place=None, note="")._asdict() | {"own": column.own.get(training, {})}
+    facts = column._replace(title="", place=None, note="")._asdict() | {
+        "own": column.own.get(training, {})
+    }
     return jsonable({"column": name, "training": training, "seed": seed, **facts})
 
 
-def train(column: Column, training: str, seed: int, data: Any, folder: Path, arguments: Any, devices: Any) -> str:
+def train(
+    column: Column,
+    training: str,
+    seed: int,
+    data: Any,
+    folder: Path,
+    arguments: Any,
+    devices: Any,
+) -> str:
     """Train and evaluate into a folder; return a message with accuracy and time."""
     options = rivals.method_options(column, training, data.num_clients)
     model = options["shared"].pop("model")
@@ -64,34 +74,61 @@ def train(column: Column, training: str, seed: int, data: Any, folder: Path, arg
     )
     key = jax.random.fold_in(jax.random.key(seed), column.num_rounds)
     later = tuple(row.evaluation for row in judged if row.after)
-    scores = srp.evaluate(method, data, history.server_state, key=key, evaluations=later, devices=devices)
+    scores = srp.evaluate(
+        method, data, history.server_state, key=key, evaluations=later, devices=devices
+    )
     (folder / rivals_table.AFTER_TRAINING).write_text(
-        json.dumps({name: values.tolist() for name, values in scores.items()}) + "\n", "utf-8"
+        json.dumps({name: values.tolist() for name, values in scores.items()}) + "\n",
+        "utf-8",
     )
     scripts.keep(history, folder, arguments)
     last = history.mean_accuracy[-AVERAGED:].mean()
-    return f"{100 * last:.2f} % ({during[0]}), {time.process_time() - begin:.0f} CPU seconds"
+    return (
+        f"{100 * last:.2f} % ({during[0]}), {time.process_time() - begin:.0f} CPU seconds"
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = scripts.parser(__doc__, COLUMNS, "runs/fedrep", "devices", "data-dir")
-    parser.add_argument("--columns", nargs="+", metavar="NAME", help="default: all of the scale but sent140")
-    parser.add_argument("--methods", nargs="+", metavar="NAME", choices=TRAININGS, default=list(TRAININGS))
+    parser.add_argument(
+        "--columns",
+        nargs="+",
+        metavar="NAME",
+        help="default: all of the scale but sent140",
+    )
+    parser.add_argument(
+        "--methods", nargs="+", metavar="NAME", choices=TRAININGS, default=list(TRAININGS)
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--results", type=Path, default=HERE / "results", help="folder of the files of results")
-    parser.add_argument("--summarize", action="store_true", help="train nothing: add finished runs to the results")
+    parser.add_argument(
+        "--results",
+        type=Path,
+        default=HERE / "results",
+        help="folder of the files of results",
+    )
+    parser.add_argument(
+        "--summarize",
+        action="store_true",
+        help="train nothing: add finished runs to the results",
+    )
     args = parser.parse_args(arguments)
     columns = COLUMNS[args.scale]
     for name in args.columns or ():
         if name not in columns:
-            parser.error(f"--columns {name}: --scale {args.scale} has {', '.join(columns)}")
+            parser.error(
+                f"--columns {name}: --scale {args.scale} has {', '.join(columns)}"
+            )
     if args.summarize:
         name = "ablation" if args.scale == "ablation" else "table1"
         file = args.results / f"{name}.json"
         read = rivals_table.summarize(columns, args.out, file)
         runs = json.loads(file.read_text("utf-8"))["runs"]
         print(f"{read} numbers from the runs below {args.out}\n")
-        print(rivals_table.ablation(runs, columns) if args.scale == "ablation" else rivals_table.tables(runs))
+        print(
+            rivals_table.ablation(runs, columns)
+            if args.scale == "ablation"
+            else rivals_table.tables(runs)
+        )
         return
     scripts.use_cores(args)
     with scripts.reported_by(parser):
@@ -105,8 +142,12 @@ def main(arguments: list[str] | None = None) -> None:
                         continue
                     if data is None:
                         data = srp.data.load(**column.federation, data_dir=args.data_dir)
-                    message = train(column, training, seed, data, folder, made_of, args.devices)
-                    print(f"{column.title}: {training}, seed {seed}: {message}", flush=True)
+                    message = train(
+                        column, training, seed, data, folder, made_of, args.devices
+                    )
+                    print(
+                        f"{column.title}: {training}, seed {seed}: {message}", flush=True
+                    )
 
 
 if __name__ == "__main__":

@@ -30,13 +30,36 @@ SCALES = {"smoke": (2, 6), "cpu": (3, 100), "full": (10, 150)}  # seeds, rounds
 SHARED = {"hidden": (64, 32), "learning_rate": 0.05, "epochs": 5}
 STAGES: dict[str, dict[str, Any]] = {
     "FedRep, no stages": {"participation": "full"},
-    "5 rounds a stage": {"participation": "doubling", "initial": 5, "rounds_per_stage": 5},
-    "10 rounds a stage": {"participation": "doubling", "initial": 5, "rounds_per_stage": 10},
-    "20 rounds a stage": {"participation": "doubling", "initial": 5, "rounds_per_stage": 20},
+    "5 rounds a stage": {
+        "participation": "doubling",
+        "initial": 5,
+        "rounds_per_stage": 5,
+    },
+    "10 rounds a stage": {
+        "participation": "doubling",
+        "initial": 5,
+        "rounds_per_stage": 10,
+    },
+    "20 rounds a stage": {
+        "participation": "doubling",
+        "initial": 5,
+        "rounds_per_stage": 20,
+    },
     "criterion, shrinks by 1/2": {"participation": "statistical_accuracy", "initial": 5},
-    "criterion, by 1/sqrt(2)": {"participation": "statistical_accuracy", "initial": 5, "shrinkage": 0.5**0.5},
+    "criterion, by 1/sqrt(2)": {
+        "participation": "statistical_accuracy",
+        "initial": 5,
+        "shrinkage": 0.5**0.5,
+    },
 }
-COLORS = (curves.ORANGE, curves.BLUE, curves.GREY, curves.YELLOW, curves.GREEN, curves.PINK)
+COLORS = (
+    curves.ORANGE,
+    curves.BLUE,
+    curves.GREY,
+    curves.YELLOW,
+    curves.GREEN,
+    curves.PINK,
+)
 FRACTIONS = (0.95, 0.99)
 
 
@@ -53,10 +76,15 @@ def measure(seeds: range, num_rounds: int) -> dict[str, dict[str, Any]]:
             )  # fmt: skip
             histories[name].append(history)
         print(f"seed {seed} done", flush=True)
-    goals = [[f * h.final_accuracy for f in FRACTIONS] for h in histories["FedRep, no stages"]]
+    goals = [
+        [f * h.final_accuracy for f in FRACTIONS] for h in histories["FedRep, no stages"]
+    ]
     return {
         name: {
-            "times": [[curves.rounded(h.time_to(g)) for g in of] for h, of in zip(runs, goals, strict=True)],
+            "times": [
+                [curves.rounded(h.time_to(g)) for g in of]
+                for h, of in zip(runs, goals, strict=True)
+            ],
             "rounds": [[stage.num_rounds for stage in h.stages()] for h in runs],
             "accuracy": [curves.rounded(h.final_accuracy) for h in runs],
         }
@@ -72,14 +100,28 @@ def draw(results: dict[str, dict[str, Any]]) -> Figure:
         for row, (found, color) in enumerate(zip(results.values(), COLORS, strict=True)):
             times = np.array([of_seed[place] for of_seed in found["times"]], float)
             seen = times[np.isfinite(times)]
-            ax.plot(seen, row + rng.uniform(-0.15, 0.15, len(seen)), "o", color=color, markersize=4, alpha=0.7)
+            ax.plot(
+                seen,
+                row + rng.uniform(-0.15, 0.15, len(seen)),
+                "o",
+                color=color,
+                markersize=4,
+                alpha=0.7,
+            )
             if len(seen) == len(times):
-                ax.plot([np.median(times)] * 2, [row - 0.3, row + 0.3], color=color, linewidth=2.5)
+                ax.plot(
+                    [np.median(times)] * 2,
+                    [row - 0.3, row + 0.3],
+                    color=color,
+                    linewidth=2.5,
+                )
             else:
                 ax.text(0.99, row, f"{len(seen)} of {len(times)} reached it", ha="right", va="center", fontsize=7,
                         transform=ax.get_yaxis_transform())  # fmt: skip
         ax.set(
-            xscale="log", xlabel="simulated time (time units)", title=f"to {100 * fraction:g} % of FedRep's accuracy"
+            xscale="log",
+            xlabel="simulated time (time units)",
+            title=f"to {100 * fraction:g} % of FedRep's accuracy",
         )
         ax.xaxis.set_minor_formatter(NullFormatter())
         ax.set_yticks(range(len(STAGES)), list(STAGES))
@@ -95,7 +137,9 @@ def main(arguments: list[str] | None = None) -> None:
     results = measure(range(args.seed, args.seed + num_seeds), num_rounds)
     for name, found in results.items():
         times = np.array(found["times"], float)
-        print(f"{name:28s} median times {np.median(times, axis=0)}  accuracy {np.mean(found['accuracy']):.3f}")
+        print(
+            f"{name:28s} median times {np.median(times, axis=0)}  accuracy {np.mean(found['accuracy']):.3f}"
+        )
     curves.save(args, "criterion_for_fedrep", {"results": results}, draw(results))
 
 

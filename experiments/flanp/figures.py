@@ -19,42 +19,124 @@ class Figure(NamedTuple):
 
 CONVEX = ("flanp", "fedgate", "fedavg")
 DEEP = ("flanp", "gentle", "early", "fedgate", "fedavg", "fednova", "fednova_drawn")
-FEW = ("flanp", "gentle", "early", "fedgate", "fednova", "fednova_drawn")  # FedAvg hardly differs from FedGATE
+FEW = (
+    "flanp",
+    "gentle",
+    "early",
+    "fedgate",
+    "fednova",
+    "fednova_drawn",
+)  # FedAvg hardly differs from FedGATE
 LOSSES = {"mnist": (0.5, 0.4, 0.3, 0.2), "cifar10": (2.1, 2.0, 1.9, 1.8)}
 MNIST, CIFAR = {"name": "mnist", "step": 0.05}, {"name": "cifar10", "step": 0.02}
 DIGITS = {"name": "digits", "num_clients": 4, "samples": 40}
 
 
 def _deep(
-    title: str, options: dict[str, Any], full: int, cpu: int, rounds: int, methods: tuple[str, ...] = DEEP
+    title: str,
+    options: dict[str, Any],
+    full: int,
+    cpu: int,
+    rounds: int,
+    methods: tuple[str, ...] = DEEP,
 ) -> dict[str, list[Panel]]:
-    of = lambda samples, **more: options | {"num_clients": 20, "samples": samples} | more  # noqa: E731
-    small, losses = {"name": "digits", "step": 0.05, "num_clients": 4, "samples": 40}, LOSSES[options["name"]]
+    of = lambda samples, **more: options | {"num_clients": 20, "samples": samples} | more
+    small, losses = (
+        {"name": "digits", "step": 0.05, "num_clients": 4, "samples": 40},
+        LOSSES[options["name"]],
+    )
     return {
-        "full": [Panel(f"{title}, s = {full:,}", "network", of(full), methods, rounds, 3, values=losses)],
-        "cpu": [Panel(f"{title}, s = {cpu}", "network", of(cpu), methods, rounds, 3, values=losses)],
+        "full": [
+            Panel(
+                f"{title}, s = {full:,}",
+                "network",
+                of(full),
+                methods,
+                rounds,
+                3,
+                values=losses,
+            )
+        ],
+        "cpu": [
+            Panel(
+                f"{title}, s = {cpu}",
+                "network",
+                of(cpu),
+                methods,
+                rounds,
+                3,
+                values=losses,
+            )
+        ],
         "smoke": [Panel(title, "network", options | small, DEEP, 4, 2, 2)],
     }
 
 
-def _linear(title: str, methods: tuple[str, ...], worlds: list[dict[str, Any]], rounds: int, seeds: int) -> list[Panel]:
-    return [Panel(title.format(**world), "linear", world, methods, rounds, seeds=seeds) for world in worlds]
+def _linear(
+    title: str,
+    methods: tuple[str, ...],
+    worlds: list[dict[str, Any]],
+    rounds: int,
+    seeds: int,
+) -> list[Panel]:
+    return [
+        Panel(title.format(**world), "linear", world, methods, rounds, seeds=seeds)
+        for world in worlds
+    ]
 
 
-def _linears(title: str, methods: tuple[str, ...], worlds: list[dict[str, Any]], rounds: int, seeds: int):
+def _linears(
+    title: str,
+    methods: tuple[str, ...],
+    worlds: list[dict[str, Any]],
+    rounds: int,
+    seeds: int,
+):
     small = [world | {"num_clients": 4, "samples": 30, "dim": 3} for world in worlds[:1]]
     full = _linear(title, methods, worlds, rounds, seeds)
     return {"full": full, "cpu": full, "smoke": _linear(title, methods, small, 30, 2)}
 
 
 def _partial(kind: str) -> dict[str, list[Panel]]:
-    title = f"k clients that are {'drawn at random' if kind == 'random' else 'the fastest'}"
+    title = (
+        f"k clients that are {'drawn at random' if kind == 'random' else 'the fastest'}"
+    )
     methods = ("flanp", *(f"{kind}{k}" for k in (5, 25)))
     options, losses = MNIST | {"num_clients": 50}, LOSSES["mnist"]
     return {
-        "full": [Panel(title, "network", options | {"samples": 1200}, methods, 480, 3, values=losses)],
-        "cpu": [Panel(title, "network", options | {"samples": 80}, methods, 120, 3, values=losses)],
-        "smoke": [Panel(title, "network", MNIST | DIGITS | {"num_clients": 30, "samples": 20}, methods, 4, 2, 2)],
+        "full": [
+            Panel(
+                title,
+                "network",
+                options | {"samples": 1200},
+                methods,
+                480,
+                3,
+                values=losses,
+            )
+        ],
+        "cpu": [
+            Panel(
+                title,
+                "network",
+                options | {"samples": 80},
+                methods,
+                120,
+                3,
+                values=losses,
+            )
+        ],
+        "smoke": [
+            Panel(
+                title,
+                "network",
+                MNIST | DIGITS | {"num_clients": 30, "samples": 20},
+                methods,
+                4,
+                2,
+                2,
+            )
+        ],
     }
 
 
@@ -76,7 +158,9 @@ FIGURES = {
                     values=(0.6, 0.5, 0.4, 0.36),
                 )
             ],
-            "cpu": [Panel("MNIST, N = 50, s = 1200", "logistic", LOGISTIC, CONVEX, 150, 2, 2)],
+            "cpu": [
+                Panel("MNIST, N = 50, s = 1200", "logistic", LOGISTIC, CONVEX, 150, 2, 2)
+            ],
             "smoke": [Panel("digits", "logistic", DIGITS, CONVEX, 6, 2, 2)],
         },
     ),
@@ -84,9 +168,13 @@ FIGURES = {
         "linear regression on synthetic data, speeds uniform on [50, 500]",
         _linears("N = {num_clients}, s = {samples}", CONVEX, [SYNTHETIC], 120, 5),
     ),
-    "figure3": Figure("network 128-64, speeds uniform on [50, 500]", _deep("MNIST, N = 20", MNIST, 3000, 200, 120)),
+    "figure3": Figure(
+        "network 128-64, speeds uniform on [50, 500]",
+        _deep("MNIST, N = 20", MNIST, 3000, 200, 120),
+    ),
     "figure4": Figure(
-        "network 128-64, speeds uniform on [50, 500]", _deep("CIFAR-10, N = 20", CIFAR, 2500, 100, 90, FEW)
+        "network 128-64, speeds uniform on [50, 500]",
+        _deep("CIFAR-10, N = 20", CIFAR, 2500, 100, 90, FEW),
     ),
     "figure5": Figure(
         "network 128-64, exponential speeds",
@@ -99,7 +187,11 @@ FIGURES = {
     "figure7": Figure(
         "linear regression, N = 50, exponential speeds",
         _linears(
-            "s = {samples}", ("flanp", "fedgate"), [{"num_clients": 50, "samples": s} for s in (20, 200, 2000)], 120, 5
+            "s = {samples}",
+            ("flanp", "fedgate"),
+            [{"num_clients": 50, "samples": s} for s in (20, 200, 2000)],
+            120,
+            5,
         ),
     ),
     "figure8": Figure(

@@ -40,7 +40,9 @@ class Trajectory(NamedTuple):
     completed: np.ndarray
 
 
-def simulate_exact(world: World, seed: int, initial: int, local_steps: int, num_rounds: int) -> Trajectory:
+def simulate_exact(
+    world: World, seed: int, initial: int, local_steps: int, num_rounds: int
+) -> Trajectory:
     """Simulate FLANP from `initial` clients; FedGATE is the case of all clients."""
     x, y = np.asarray(world.data.x, np.float64), np.asarray(world.data.y, np.float64)
     key, clock = jax.random.key(seed), world.clock(local_steps)
@@ -48,20 +50,36 @@ def simulate_exact(world: World, seed: int, initial: int, local_steps: int, num_
     times, _ = clock.sample(key, state, jnp.zeros(()))
     order = np.argsort(np.asarray(times.realised), kind="stable")
     times, x, y = np.asarray(times.realised, np.float64)[order], x[order], y[order]
-    hessians, targets = np.einsum("isd,ise->ide", x, x) / x.shape[1], np.einsum("isd,is->id", x, y) / x.shape[1]
+    hessians, targets = (
+        np.einsum("isd,ise->ide", x, x) / x.shape[1],
+        np.einsum("isd,is->id", x, y) / x.shape[1],
+    )
     (mu, smoothness), num_clients = world.data.curvature, len(x)
     minimiser = np.linalg.solve(hessians.mean(0), targets.mean(0))
     # tau steps of w_i <- w_i - eta (H_i w_i - b_i - delta_i): w_i = A_i w + B_i (b_i + delta_i)
     step = 1 / (2 * smoothness * local_steps)
     values, vectors = np.linalg.eigh(hessians)
     shrunk = (1 - step * values) ** local_steps
-    summed = np.where(step * values > 1e-12, (1 - shrunk) / np.maximum(values, 1e-12), step * local_steps)
-    powers, sums = ((vectors * of[:, None, :]) @ vectors.transpose(0, 2, 1) for of in (shrunk, summed))
+    summed = np.where(
+        step * values > 1e-12,
+        (1 - shrunk) / np.maximum(values, 1e-12),
+        step * local_steps,
+    )
+    powers, sums = (
+        (vectors * of[:, None, :]) @ vectors.transpose(0, 2, 1) for of in (shrunk, summed)
+    )
 
-    w, n, elapsed, found = np.asarray(initial_weights(world, seed), np.float64), initial, 0.0, []
+    w, n, elapsed, found = (
+        np.asarray(initial_weights(world, seed), np.float64),
+        initial,
+        0.0,
+        [],
+    )
     tracking = np.zeros_like(targets)
     for _ in range(num_rounds):
-        own = powers[:n] @ w + np.einsum("ide,ie->id", sums[:n], targets[:n] + tracking[:n])
+        own = powers[:n] @ w + np.einsum(
+            "ide,ie->id", sums[:n], targets[:n] + tracking[:n]
+        )
         moves = (w - own) / step
         tracking[:n] += (moves - moves.mean(0)) / local_steps
         w, elapsed = w - step * moves.mean(0), elapsed + times[n - 1]
@@ -77,31 +95,54 @@ def simulate_exact(world: World, seed: int, initial: int, local_steps: int, num_
 
 def measure(size: dict[str, Any], seeds: int) -> dict[str, Any]:
     """Return for each target the values of `COLUMNS` of the seeds that reached it with both methods."""
-    found: dict[str, Any] = {name: {column: [] for column in COLUMNS} for name in (*map(str, TARGETS), "tightening")}
+    found: dict[str, Any] = {
+        name: {column: [] for column in COLUMNS}
+        for name in (*map(str, TARGETS), "tightening")
+    }
     found["propositions_equal"] = []
     for seed in range(seeds):
         world = linear(seed, None, **size, full_batch=True)
-        runs = [simulate_exact(world, seed, n, LOCAL_STEPS, 400) for n in (world.initial, world.data.num_clients)]
+        runs = [
+            simulate_exact(world, seed, n, LOCAL_STEPS, 400)
+            for n in (world.initial, world.data.num_clients)
+        ]
         for name in (*map(str, TARGETS), "tightening"):
-            reached = [run.completed if name == "tightening" else run.distance <= float(name) for run in runs]
+            reached = [
+                run.completed if name == "tightening" else run.distance <= float(name)
+                for run in runs
+            ]
             if not all(of.any() for of in reached):
                 continue
             n, m = (int(np.argmax(of)) + 1 for of in reached)
             ours, theirs = runs[0].elapsed[n - 1], runs[1].elapsed[m - 1]
-            for column, value in zip(COLUMNS, (ours, theirs, ours / theirs, n, m, n / m), strict=True):
+            for column, value in zip(
+                COLUMNS, (ours, theirs, ours / theirs, n, m, n / m), strict=True
+            ):
                 found[name][column].append(curves.rounded(value))
         found["propositions_equal"].append(curves.rounded(theory_ratio(world, seed)))
     return found
 
 
-COLUMNS = ("T_FLANP", "T_FedGATE", "ratio", "rounds_FLANP", "rounds_FedGATE", "equal_speeds")
+COLUMNS = (
+    "T_FLANP",
+    "T_FedGATE",
+    "ratio",
+    "rounds_FLANP",
+    "rounds_FedGATE",
+    "equal_speeds",
+)
 
 
 def theory_ratio(world: World, seed: int) -> float:
     """Ratio of the two expressions of equation 4 (Propositions 2 and 3) at equal speeds."""
-    samples, c = world.constants["samples_per_client"], world.constants["accuracy_constant"]
+    samples, c = (
+        world.constants["samples_per_client"],
+        world.constants["accuracy_constant"],
+    )
     ones, gap = np.ones(world.data.num_clients), gap_at_start(world, seed)
-    return theory.flanp_time(ones, 1, 1, samples, 1, c) / theory.fedgate_time(ones, 1, samples, 1, c, gap)
+    return theory.flanp_time(ones, 1, 1, samples, 1, c) / theory.fedgate_time(
+        ones, 1, samples, 1, c, gap
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -110,14 +151,26 @@ def main(arguments: list[str] | None = None) -> None:
     if args.scale == "smoke":
         sizes = [{"num_clients": 4, "samples": 30, "dim": 3}]
     seeds = args.seeds or SEEDS[args.scale]
-    rows = scripts.measure_each(args, "fixed_target", [(size, seeds) for size in sizes], measure)
-    found = {f"N = {size['num_clients']}, s = {size['samples']}": row for size, row in zip(sizes, rows, strict=True)}
+    rows = scripts.measure_each(
+        args, "fixed_target", [(size, seeds) for size in sizes], measure
+    )
+    found = {
+        f"N = {size['num_clients']}, s = {size['samples']}": row
+        for size, row in zip(sizes, rows, strict=True)
+    }
     for title in found:
-        print(f"{title}: equal speeds by Propositions 2 and 3: {mean_std(found[title]['propositions_equal'])}")
+        print(
+            f"{title}: equal speeds by Propositions 2 and 3: {mean_std(found[title]['propositions_equal'])}"
+        )
         for target in (*map(str, TARGETS), "tightening"):
             columns = found[title][target]
-            cells = ", ".join(f"{name} {mean_std(values)}" for name, values in columns.items() if values)
-            print(f"{title}: to {target}: {cells} ({len(columns['ratio'])} seeds)", flush=True)
+            cells = ", ".join(
+                f"{name} {mean_std(values)}" for name, values in columns.items() if values
+            )
+            print(
+                f"{title}: to {target}: {cells} ({len(columns['ratio'])} seeds)",
+                flush=True,
+            )
     write_results(args, "fixed_target", found)
 
 

@@ -26,7 +26,7 @@ from matplotlib.ticker import LogLocator
 from worlds import BATCH, CURVES, ON_TIME, PENALTY, WORLDS, World, test_accuracy
 
 import fedjax_srp as srp
-from fedjax_srp.history import jsonable
+from fedjax_srp.results.history import jsonable
 
 sys.path.append(str(Path(__file__).parents[1]))
 import curves
@@ -70,7 +70,12 @@ def _to_arrays(history: srp.History) -> dict[str, np.ndarray]:
 
 def _from_arrays(name: str, stored: Mapping[str, np.ndarray]) -> srp.History:
     """Rebuild a history from the result of `_to_arrays`."""
-    groups = {kind: {k.partition("/")[2]: v for k, v in stored.items() if k.startswith(f"{kind}/")} for kind in _GROUPS}
+    groups = {
+        kind: {
+            k.partition("/")[2]: v for k, v in stored.items() if k.startswith(f"{kind}/")
+        }
+        for kind in _GROUPS
+    }
     kept = {field: stored[field] for field in _FIELDS}
     return srp.History(
         name, **kept, metrics=groups["metric"], accuracies=groups["score"], score_name="training loss",
@@ -89,19 +94,34 @@ def run(panel: Panel, out: Path, data_dir: Path | None) -> Runs:
     """Run all methods and seeds of a panel; load those that are finished."""
     histories: dict[str, list[srp.History]] = {}
     tests: dict[str, list[float]] = {}
-    worlds = [WORLDS[panel.world](seed, data_dir, **panel.options) for seed in range(panel.seeds)]
+    worlds = [
+        WORLDS[panel.world](seed, data_dir, **panel.options)
+        for seed in range(panel.seeds)
+    ]
     rules = {"batch": BATCH, "on_time": ON_TIME, "penalty": PENALTY}
     for method in panel.methods:
         for seed, world in enumerate(worlds):
             file = out / panel.name() / method / f"seed_{seed}.npz"
-            description = {"rounds": panel.num_rounds, "every": panel.eval_every, **panel.options, **rules}
+            description = {
+                "rounds": panel.num_rounds,
+                "every": panel.eval_every,
+                **panel.options,
+                **rules,
+            }
             description = json.dumps(jsonable(description), sort_keys=True)
             if not file.is_file():
                 begin = time.perf_counter()
-                history = CURVES[method].run(world, seed, panel.num_rounds, panel.eval_every)
+                history = CURVES[method].run(
+                    world, seed, panel.num_rounds, panel.eval_every
+                )
                 accuracy = math.nan if world.metric else test_accuracy(history, world)
-                scripts.store(file, {"what": description, "tested": accuracy, **_to_arrays(history)})
-                print(f"{panel.title}: {method}, seed {seed}: {time.perf_counter() - begin:.0f} s", flush=True)
+                scripts.store(
+                    file, {"what": description, "tested": accuracy, **_to_arrays(history)}
+                )
+                print(
+                    f"{panel.title}: {method}, seed {seed}: {time.perf_counter() - begin:.0f} s",
+                    flush=True,
+                )
             with np.load(file) as stored:
                 if str(stored["what"]) != description:
                     raise ValueError(
@@ -113,7 +133,9 @@ def run(panel: Panel, out: Path, data_dir: Path | None) -> Runs:
     return Runs(panel, histories, worlds, tests)
 
 
-def trajectory(history: srp.History, metric: str | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def trajectory(
+    history: srp.History, metric: str | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return rounds, simulated times and values of a run's curve."""
     if metric is None:
         return history.eval_round, history.eval_elapsed(), history.mean_accuracy
@@ -122,19 +144,30 @@ def trajectory(history: srp.History, metric: str | None) -> tuple[np.ndarray, np
 
 def lowest_value(history: srp.History, metric: str | None) -> float:
     """Return the lowest value of a curve; inf if the run diverged."""
-    return math.inf if history.diverged else float(np.nanmin(trajectory(history, metric)[2]))
+    return (
+        math.inf if history.diverged else float(np.nanmin(trajectory(history, metric)[2]))
+    )
 
 
 def speed_ups(runs: Runs, rival: str, ours: str = "flanp") -> dict[str, Any]:
     """Return the ratios of the rival's time to FLANP's, seed by seed, as the module docstring defines them."""
     metric = runs.worlds[0].metric
     pair = {name: runs.histories[name] for name in (ours, rival)}
-    end = 1.05 * max(lowest_value(history, metric) for histories in pair.values() for history in histories)
-    start = min(float(trajectory(history, metric)[2][0]) for histories in pair.values() for history in histories)
+    end = 1.05 * max(
+        lowest_value(history, metric)
+        for histories in pair.values()
+        for history in histories
+    )
+    start = min(
+        float(trajectory(history, metric)[2][0])
+        for histories in pair.values()
+        for history in histories
+    )
 
     def ratios(value: float) -> np.ndarray:
         times = {
-            name: np.array([h.time_to(value, metric=metric) for h in histories]) for name, histories in pair.items()
+            name: np.array([h.time_to(value, metric=metric) for h in histories])
+            for name, histories in pair.items()
         }
         return times[rival] / np.maximum(times[ours], 1e-12)
 
@@ -155,7 +188,10 @@ def ratios_at_values(runs: Runs, ours: str) -> dict[str, dict[str, list[float | 
     for rival in [name for name in runs.panel.methods if name not in FLANP_VARIANTS]:
         pairs = list(zip(runs.histories[rival], runs.histories[ours], strict=True))
         found[rival] = {
-            str(value): [_ratio(*(run.time_to(value, metric=metric) for run in pair)) for pair in pairs]
+            str(value): [
+                _ratio(*(run.time_to(value, metric=metric) for run in pair))
+                for pair in pairs
+            ]
             for value in runs.panel.values
         }
     return found
@@ -167,11 +203,20 @@ def _ratio(theirs: float, ours: float) -> float | None:
 
 def stage_norms(history: srp.History) -> list[list[float | int | None]]:
     """Return of each stage the number of clients, the threshold of the gradient norm, and the lowest norm reached."""
-    norm, threshold = history.metrics["global_grad_norm"], history.metrics["grad_norm_threshold"]
+    norm, threshold = (
+        history.metrics["global_grad_norm"],
+        history.metrics["grad_norm_threshold"],
+    )
     found = []
     for stage in history.stages():
         at = slice(stage.first_round - 1, stage.first_round - 1 + stage.num_rounds)
-        found.append([stage.cohort_size, curves.rounded(threshold[at][-1]), curves.rounded(np.nanmin(norm[at]))])
+        found.append(
+            [
+                stage.cohort_size,
+                curves.rounded(threshold[at][-1]),
+                curves.rounded(np.nanmin(norm[at])),
+            ]
+        )
     return found
 
 
@@ -183,7 +228,11 @@ def mean_std(values: list[float] | None) -> str:
     if values is None:
         return "-"
     numbers = np.array(values, float)
-    deviation = f" ± {numbers.std(ddof=1):.2g}" if len(numbers) > 1 and np.isfinite(numbers).all() else ""
+    deviation = (
+        f" ± {numbers.std(ddof=1):.2g}"
+        if len(numbers) > 1 and np.isfinite(numbers).all()
+        else ""
+    )
     return f"{numbers.mean():.3g}{deviation}"
 
 
@@ -192,9 +241,19 @@ def resample(runs: Runs, method: str, against: str) -> tuple[np.ndarray, np.ndar
     metric = runs.worlds[0].metric
     tracks = [trajectory(history, metric) for history in runs.histories[method]]
     places = [track[0] if against == "round" else track[1] for track in tracks]
-    first, last = max(max(place[0], place[1] / 2) for place in places), min(place[-1] for place in places)
-    grid = np.linspace(first, last, POINTS) if against == "round" else np.geomspace(first, last, POINTS)
-    values = [track[2][np.searchsorted(place, grid, "right") - 1] for track, place in zip(tracks, places, strict=True)]
+    first, last = (
+        max(max(place[0], place[1] / 2) for place in places),
+        min(place[-1] for place in places),
+    )
+    grid = (
+        np.linspace(first, last, POINTS)
+        if against == "round"
+        else np.geomspace(first, last, POINTS)
+    )
+    values = [
+        track[2][np.searchsorted(place, grid, "right") - 1]
+        for track, place in zip(tracks, places, strict=True)
+    ]
     return grid, np.array(values, float)
 
 
@@ -204,16 +263,29 @@ def draw_curves(ax: Any, runs: Runs, against: str) -> None:
         x, values = resample(runs, method, against)
         curve = CURVES[method]
         values = np.where(np.isfinite(values), values, np.nan)
-        ax.plot(x, values.mean(0), color=curve.color, linestyle=curve.style, linewidth=1.8, label=curve.label)
-        ax.fill_between(x, values.min(0), values.max(0), color=curve.color, alpha=ALPHA, linewidth=0)
+        ax.plot(
+            x,
+            values.mean(0),
+            color=curve.color,
+            linestyle=curve.style,
+            linewidth=1.8,
+            label=curve.label,
+        )
+        ax.fill_between(
+            x, values.min(0), values.max(0), color=curve.color, alpha=ALPHA, linewidth=0
+        )
     metric = runs.worlds[0].metric
     ax.set_yscale("log")
     ax.set_ylabel("distance to the minimum" if metric else "training loss")
-    if metric is None:  # a few values of one decade, which read better as 0.2 than as 2 * 10^-1
+    if (
+        metric is None
+    ):  # a few values of one decade, which read better as 0.2 than as 2 * 10^-1
         ax.yaxis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
         ax.yaxis.set_major_formatter("{x:g}")
         ax.yaxis.set_minor_formatter("{x:g}")
-    ax.set_xlabel("communication rounds" if against == "round" else "simulated time (time units)")
+    ax.set_xlabel(
+        "communication rounds" if against == "round" else "simulated time (time units)"
+    )
     if against == "time":
         ax.set_xscale("log")
     curves.style(ax)
@@ -226,15 +298,21 @@ def draw_stages(ax: Any, runs: Runs, against: str) -> None:
     for row, history in enumerate(runs.histories["flanp"]):
         stages = history.stages()
         shades = matplotlib.colormaps["Blues"](np.linspace(0.25, 0.85, len(stages)))
-        ends = np.array([[s.first_round - 1, s.first_round - 1 + s.num_rounds] for s in stages], float)
+        ends = np.array(
+            [[s.first_round - 1, s.first_round - 1 + s.num_rounds] for s in stages], float
+        )
         if against == "time":
             ends = np.array([[s.begins, s.ends] for s in stages])
         low, high = ax.get_xlim()
         scale = np.log if against == "time" else np.asarray
-        for stage, (begin, end), shade in zip(stages, np.clip(ends, low, high), shades, strict=True):
+        for stage, (begin, end), shade in zip(
+            stages, np.clip(ends, low, high), shades, strict=True
+        ):
             ax.barh(row, end - begin, left=begin, height=0.8, color=shade, linewidth=0)
             if (scale(end) - scale(begin)) / (scale(high) - scale(low)) > 0.07:
-                middle = math.sqrt(begin * end) if against == "time" else (begin + end) / 2
+                middle = (
+                    math.sqrt(begin * end) if against == "time" else (begin + end) / 2
+                )
                 dark = stage.stage > len(stages) / 2
                 ax.text(
                     middle, row, stage.cohort_size, ha="center", va="center", fontsize=6, color="w" if dark else "k",
@@ -252,19 +330,40 @@ def draw(panel_runs: list[Runs], title: str, path: Path) -> None:
     from matplotlib.figure import Figure
 
     columns = [
-        (runs, against) for runs in panel_runs for against in (("round", "time") if len(panel_runs) == 1 else ("time",))
+        (runs, against)
+        for runs in panel_runs
+        for against in (("round", "time") if len(panel_runs) == 1 else ("time",))
     ]
-    strip = max(0.14, 0.06 * max(runs.panel.seeds for runs in panel_runs))  # rows as high as the numbers in them
+    strip = max(
+        0.14, 0.06 * max(runs.panel.seeds for runs in panel_runs)
+    )  # rows as high as the numbers in them
     figure = Figure(figsize=(4.7 * len(columns), 4.2 + 3 * strip), layout="constrained")
-    axes = figure.subplots(2, len(columns), squeeze=False, sharex="col", gridspec_kw={"height_ratios": [1, strip]})
+    axes = figure.subplots(
+        2,
+        len(columns),
+        squeeze=False,
+        sharex="col",
+        gridspec_kw={"height_ratios": [1, strip]},
+    )
     for (top, bottom), (runs, against) in zip(axes.T, columns, strict=True):
         draw_curves(top, runs, against)
         draw_stages(bottom, runs, against)
         bottom.set_xlabel(top.get_xlabel())
         top.set_xlabel("")
         top.set_title(runs.panel.title, fontsize=10)
-    names = list(dict.fromkeys(name for runs in panel_runs for name in runs.panel.methods))
-    handles = [Line2D([], [], color=CURVES[n].color, linestyle=CURVES[n].style, label=CURVES[n].label) for n in names]
+    names = list(
+        dict.fromkeys(name for runs in panel_runs for name in runs.panel.methods)
+    )
+    handles = [
+        Line2D(
+            [],
+            [],
+            color=CURVES[n].color,
+            linestyle=CURVES[n].style,
+            label=CURVES[n].label,
+        )
+        for n in names
+    ]
     note = "line: mean of the seeds, band: lowest to highest; strip: FLANP's stages, a row for each seed, n clients"
     figure.legend(
         handles=handles,
@@ -281,14 +380,26 @@ def draw(panel_runs: list[Runs], title: str, path: Path) -> None:
 def panel_results(runs: Runs) -> dict[str, Any]:
     """Return the entry of a panel in the results file: curves over time, stages, speed-ups, last values."""
     metric = runs.worlds[0].metric
-    found: dict[str, Any] = {"title": runs.panel.title, "rounds": runs.panel.num_rounds, "seeds": runs.panel.seeds}
+    found: dict[str, Any] = {
+        "title": runs.panel.title,
+        "rounds": runs.panel.num_rounds,
+        "seeds": runs.panel.seeds,
+    }
     for method, histories in runs.histories.items():
         x, values = resample(runs, method, "time")
         row: dict[str, Any] = {
             "time": [curves.rounded(v) for v in x[::3]],
-            **{k: [curves.rounded(v) for v in f(values, axis=0)[::3]] for k, f in _OVER_SEEDS.items()},
-            "lowest": [curves.rounded(lowest_value(history, metric)) for history in histories],
-            "last": [curves.rounded(trajectory(history, metric)[2][-1]) for history in histories],
+            **{
+                k: [curves.rounded(v) for v in f(values, axis=0)[::3]]
+                for k, f in _OVER_SEEDS.items()
+            },
+            "lowest": [
+                curves.rounded(lowest_value(history, metric)) for history in histories
+            ],
+            "last": [
+                curves.rounded(trajectory(history, metric)[2][-1])
+                for history in histories
+            ],
         }
         if metric is None:
             row["accuracy"] = [curves.rounded(share) for share in runs.tests[method]]
@@ -296,16 +407,25 @@ def panel_results(runs: Runs) -> dict[str, Any]:
             row["norms"] = [stage_norms(history) for history in histories]
         if method in ("heuristic", *FLANP_VARIANTS):
             row["stages"] = [
-                [[s.cohort_size, s.num_rounds, curves.rounded(s.begins), s.completed] for s in h.stages()]
+                [
+                    [s.cohort_size, s.num_rounds, curves.rounded(s.begins), s.completed]
+                    for s in h.stages()
+                ]
                 for h in histories
             ]
         found[method] = row
-    found["speed_up"] = {name: speed_ups(runs, name) for name in runs.panel.methods if name != "flanp"}
+    found["speed_up"] = {
+        name: speed_ups(runs, name) for name in runs.panel.methods if name != "flanp"
+    }
     rivals = [name for name in runs.panel.methods if name not in FLANP_VARIANTS]
     for ours in [name for name in FLANP_VARIANTS[1:] if name in runs.histories]:
         found[f"speed_up_{ours}"] = {name: speed_ups(runs, name, ours) for name in rivals}
     if runs.panel.values:
-        found["at"] = {ours: ratios_at_values(runs, ours) for ours in FLANP_VARIANTS if ours in runs.histories}
+        found["at"] = {
+            ours: ratios_at_values(runs, ours)
+            for ours in FLANP_VARIANTS
+            if ours in runs.histories
+        }
     return found
 
 
@@ -315,14 +435,19 @@ _OVER_SEEDS = {"mean": np.mean, "least": np.min, "most": np.max}
 def compact_json(found: Mapping[str, Any]) -> str:
     """Format as JSON, with one line for each list of numbers."""
     text = json.dumps(found, indent=1, allow_nan=False)
-    return re.sub(r"\[[^\[\]{}]*\]", lambda match: " ".join(match.group().split()), text) + "\n"
+    return (
+        re.sub(r"\[[^\[\]{}]*\]", lambda match: " ".join(match.group().split()), text)
+        + "\n"
+    )
 
 
 def report(results: list[Mapping[str, Any]]) -> str:
     """Format a row for each method of each panel."""
     lines = []
     for panel in results:
-        lines.append(f"{panel['title']} ({panel['seeds']} seeds, {panel['rounds']} rounds)")
+        lines.append(
+            f"{panel['title']} ({panel['seeds']} seeds, {panel['rounds']} rounds)"
+        )
         for name, row in panel["speed_up"].items():
             lines.append(
                 f"  FLANP over {CURVES[name].label:22s} at most {mean_std(row['at_most']):>14s} "
@@ -330,28 +455,45 @@ def report(results: list[Mapping[str, Any]]) -> str:
             )
         for name in [n for n in CURVES if n in panel]:
             row = panel[name]
-            accuracy = f"  accuracy {mean_std([100 * a for a in row['accuracy']])}" if "accuracy" in row else ""
-            lines.append(f"  {CURVES[name].label:28s} lowest {mean_std(row['lowest'])}{accuracy}")
+            accuracy = (
+                f"  accuracy {mean_std([100 * a for a in row['accuracy']])}"
+                if "accuracy" in row
+                else ""
+            )
+            lines.append(
+                f"  {CURVES[name].label:28s} lowest {mean_std(row['lowest'])}{accuracy}"
+            )
         for ours, rivals in panel.get("at", {}).items():
             for rival, ratios in rivals.items():
-                cells = "  ".join(f"{at}: {each if None in each else mean_std(each)}" for at, each in ratios.items())
-                lines.append(f"  {CURVES[ours].label} over {CURVES[rival].label} at {cells}")
+                cells = "  ".join(
+                    f"{at}: {each if None in each else mean_std(each)}"
+                    for at, each in ratios.items()
+                )
+                lines.append(
+                    f"  {CURVES[ours].label} over {CURVES[rival].label} at {cells}"
+                )
     return "\n".join(lines)
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
     """Return a parser with the options of every script."""
-    return scripts.parser(doc, ("smoke", "cpu", "full"), "runs/flanp", "data-dir", "seeds", "results")
+    return scripts.parser(
+        doc, ("smoke", "cpu", "full"), "runs/flanp", "data-dir", "seeds", "results"
+    )
 
 
-def write_results(args: argparse.Namespace, name: str, results: Any, **facts: Any) -> None:
+def write_results(
+    args: argparse.Namespace, name: str, results: Any, **facts: Any
+) -> None:
     """Write the file of a figure or table."""
     file = scripts.results_folder(args) / f"{name}.json"
     file.write_text(compact_json({"scale": args.scale, **facts, "results": results}))
     print(f"wrote {file}")
 
 
-def run_panels(args: argparse.Namespace, result: argparse.ArgumentParser, panels: list[Panel]) -> list[Runs]:
+def run_panels(
+    args: argparse.Namespace, result: argparse.ArgumentParser, panels: list[Panel]
+) -> list[Runs]:
     """Run these panels; report errors as those of the command line."""
     srp.use_all_cores()
     if args.seeds is not None:

@@ -19,7 +19,14 @@ sys.path.append(str(Path(__file__).parents[1]))
 from pages import ends, joined, load_results, markdown, pm, wrapped, write
 
 HERE = Path(__file__).parent
-SIX = ["N = 50, s = 20", "s = 200", "s = 2,000", "N = 10, s = 100", "N = 100", "N = 1,000"]
+SIX = [
+    "N = 50, s = 20",
+    "s = 200",
+    "s = 2,000",
+    "N = 10, s = 100",
+    "N = 100",
+    "N = 1,000",
+]
 LABELS = {name: curve.label for name, curve in CURVES.items()}
 
 
@@ -31,7 +38,9 @@ def results(name: str) -> Any:
 def paper_numbers(what: str) -> list[Any]:
     """Return the paper's numbers of tables 1 and 2: ratios for "paper", times for "paper_times"."""
     files = (HERE / f"results/table{number}.json" for number in (1, 2))
-    return [value for file in files for value in json.loads(file.read_text("utf-8"))[what]]
+    return [
+        value for file in files for value in json.loads(file.read_text("utf-8"))[what]
+    ]
 
 
 def scientific(value: float) -> str:
@@ -41,12 +50,33 @@ def scientific(value: float) -> str:
 
 def times(number: int, key: str) -> str:
     """Table 1 or 2 beside the paper's numbers."""
-    head = [key, "T_FLANP", "T_FedGATE", "ratio", "the paper's", "rounds", "by Propositions 2 and 3"]
-    rows = [[*head, "Theorem 2: at most", "rounds of a stage: by theory", "longest but the last"]]
+    head = [
+        key,
+        "T_FLANP",
+        "T_FedGATE",
+        "ratio",
+        "the paper's",
+        "rounds",
+        "by Propositions 2 and 3",
+    ]
+    rows = [
+        [
+            *head,
+            "Theorem 2: at most",
+            "rounds of a stage: by theory",
+            "longest but the last",
+        ]
+    ]
     kept = slice(3 * number - 3, 3 * number)
-    paper = zip(paper_numbers("paper")[kept], paper_numbers("paper_times")[kept], strict=True)
-    for (title, found), (ratio, pair) in zip(results(f"table{number}")["rules"].items(), paper, strict=True):
-        rounds = (f"{np.mean(found[f'rounds_{method}']):.0f}" for method in ("FLANP", "FedGATE"))
+    paper = zip(
+        paper_numbers("paper")[kept], paper_numbers("paper_times")[kept], strict=True
+    )
+    for (title, found), (ratio, pair) in zip(
+        results(f"table{number}")["rules"].items(), paper, strict=True
+    ):
+        rounds = (
+            f"{np.mean(found[f'rounds_{method}']):.0f}" for method in ("FLANP", "FedGATE")
+        )
         rows.append([
             title.split()[-1], pm(found["T_FLANP"], 0), pm(found["T_FedGATE"], 0), pm(found["ratio"], 3),
             f"{ratio} = {scientific(pair[0])} / {scientific(pair[1])}", ", ".join(rounds),
@@ -59,7 +89,12 @@ def times(number: int, key: str) -> str:
 def full_gradients() -> str:
     found = results("table1")["full gradients"]
     rows = [
-        [title.split()[-1], pm(row["T_FLANP"], 0), pm(row["T_FedGATE"], 0), pm(row["ratio"], 3)]
+        [
+            title.split()[-1],
+            pm(row["T_FLANP"], 0),
+            pm(row["T_FedGATE"], 0),
+            pm(row["ratio"], 3),
+        ]
         for title, row in found.items()
     ]
     return markdown([["full gradients, s", "T_FLANP", "T_FedGATE", "ratio"], *rows])
@@ -76,13 +111,22 @@ def fixed_ratios() -> str:
 
 def fixed_times() -> str:
     paper = paper_numbers("paper_times")
-    rows = [["T_FLANP, T_FedGATE", *SIX], ["the paper's", *(", ".join(map(scientific, pair)) for pair in paper)]]
+    rows = [
+        ["T_FLANP, T_FedGATE", *SIX],
+        ["the paper's", *(", ".join(map(scientific, pair)) for pair in paper)],
+    ]
     clients = [50, 50, 50, 10, 100, 1000]
-    over = [fedgate / (1 / np.arange(1, n + 1)).sum() for (_, fedgate), n in zip(paper, clients, strict=True)]
+    over = [
+        fedgate / (1 / np.arange(1, n + 1)).sum()
+        for (_, fedgate), n in zip(paper, clients, strict=True)
+    ]
     rows.append(["the paper's T_FedGATE over H_N", *map(scientific, over)])
     for target, label in (("0.0116", "to 0.0116"), ("tightening", "tightening")):
         cells = [
-            ", ".join(scientific(np.mean(row[target][f"T_{method}"])) for method in ("FLANP", "FedGATE"))
+            ", ".join(
+                scientific(np.mean(row[target][f"T_{method}"]))
+                for method in ("FLANP", "FedGATE")
+            )
             for row in results("fixed_target").values()
         ]
         rows.append([label, *cells])
@@ -92,8 +136,13 @@ def fixed_times() -> str:
 def variations() -> str:
     found, rows = results("table2"), [["ratio", "N = 10", "N = 100"]]
     for name, row in found.items():
-        same = [row == found["rules"][title] and name != "rules" for title, row in row.items()]
-        cells = ["as the rules" if s else pm(row["ratio"], 3) for s, row in zip(same, row.values(), strict=True)]
+        same = [
+            row == found["rules"][title] and name != "rules" for title, row in row.items()
+        ]
+        cells = [
+            "as the rules" if s else pm(row["ratio"], 3)
+            for s, row in zip(same, row.values(), strict=True)
+        ]
         rows.append([name, *cells[:2]])
     return markdown([*rows, ["the paper's", *paper_numbers("paper")[3:5]]])
 
@@ -104,17 +153,24 @@ def equal_speeds() -> str:
     for target in ("0.0116", "0.02", "tightening"):
         label = target if target == "tightening" else f"to {target}"
         rows.append([label, *(pm(row[target]["equal_speeds"]) for row in found)])
-    rules = [row for number in (1, 2) for row in results(f"table{number}")["rules"].values()]
-    by_rules = (pm(np.divide(row["rounds_FLANP"], row["rounds_FedGATE"])) for row in rules)
+    rules = [
+        row for number in (1, 2) for row in results(f"table{number}")["rules"].values()
+    ]
+    by_rules = (
+        pm(np.divide(row["rounds_FLANP"], row["rounds_FedGATE"])) for row in rules
+    )
     by_theory = (pm(row["propositions_equal"]) for row in found)
-    return markdown([*rows, ["batches, by the rules", *by_rules], ["by equation 4", *by_theory]])
+    return markdown(
+        [*rows, ["batches, by the rules", *by_rules], ["by equation 4", *by_theory]]
+    )
 
 
 def at_the_end() -> str:
     rows = [["", "speed-up at the end"]]
     for name in ("figure7", "figure8"):
         rows += [
-            [f"{name[-1]}: {panel['title']}", pm(panel["speed_up"]["fedgate"]["at_end"])] for panel in results(name)
+            [f"{name[-1]}: {panel['title']}", pm(panel["speed_up"]["fedgate"]["at_end"])]
+            for panel in results(name)
         ]
     return markdown(rows)
 
@@ -142,29 +198,61 @@ def figure2() -> str:
 
 
 def figure9() -> str:
-    fedgate, own = (results("figure9")[0]["speed_up"][rival]["at_end"] for rival in ("fedgate", "heuristic"))
+    fedgate, own = (
+        results("figure9")[0]["speed_up"][rival]["at_end"]
+        for rival in ("fedgate", "heuristic")
+    )
     ratios = {
         "FedGATE over FLANP": fedgate, "FLANP by the heuristic over FLANP": own,
         "FedGATE over FLANP by the heuristic": np.divide(fedgate, own),
     }  # fmt: skip
-    return markdown([["", "speed-up at the end"], *([name, pm(values)] for name, values in ratios.items())])
+    return markdown(
+        [
+            ["", "speed-up at the end"],
+            *([name, pm(values)] for name, values in ratios.items()),
+        ]
+    )
 
 
 def losses(name: str, title: str) -> str:
     """Losses and accuracies that the methods of a figure reach, and FLANP's speed-ups."""
     rows = [[title, "FLANP's speed-up at most", "at the end", "lowest training loss", "last", "test accuracy %",
              "clients in the end"]]  # fmt: skip
-    known = {method: panel for panel in reversed(results(name)) for method in panel if method in LABELS}
-    for method in [method for panel in results(name) for method in panel if known.pop(method, None)]:
+    known = {
+        method: panel
+        for panel in reversed(results(name))
+        for method in panel
+        if method in LABELS
+    }
+    for method in [
+        method for panel in results(name) for method in panel if known.pop(method, None)
+    ]:
         panel = next(panel for panel in results(name) if method in panel)
         row, ratios = panel[method], panel["speed_up"].get(method, {})
-        cells = [pm(ratios[which]) if ratios.get(which) else "" for which in ("at_most", "at_end")]
-        cells += [pm(row["lowest"], 3), pm(row["last"], 3), pm(100 * np.array(row["accuracy"]), 1)]
-        rows.append([LABELS[method], *cells, ", ".join(str(seed[-1][0]) for seed in row.get("stages", []))])
+        cells = [
+            pm(ratios[which]) if ratios.get(which) else ""
+            for which in ("at_most", "at_end")
+        ]
+        cells += [
+            pm(row["lowest"], 3),
+            pm(row["last"], 3),
+            pm(100 * np.array(row["accuracy"]), 1),
+        ]
+        rows.append(
+            [
+                LABELS[method],
+                *cells,
+                ", ".join(str(seed[-1][0]) for seed in row.get("stages", [])),
+            ]
+        )
     return markdown(rows)
 
 
-def to_losses(title: str, levels: Sequence[str], wanted: Sequence[tuple[str, str, Sequence[tuple[str, str]]]]) -> str:
+def to_losses(
+    title: str,
+    levels: Sequence[str],
+    wanted: Sequence[tuple[str, str, Sequence[tuple[str, str]]]],
+) -> str:
     """Times of rivals over FLANP's, to fixed losses and at the end; `wanted`: file, samples of a client, pairs."""
     rows = [[f"{title}, to a loss of", *levels, "at the end"]]
     for name, samples, pairs in wanted:
@@ -175,17 +263,35 @@ def to_losses(title: str, levels: Sequence[str], wanted: Sequence[tuple[str, str
                 values = panel["at"][ours][rival][level]
                 reached = [value for value in values if value is not None]
                 missing = len(reached) < len(values)
-                cells.append(f"{len(reached)} of {len(values)} seeds" if missing else pm(values))
-            end = panel["speed_up" if ours == "flanp" else f"speed_up_{ours}"][rival]["at_end"]
-            rows.append([f"{LABELS[rival]} over {LABELS[ours]}, s = {samples}", *cells, pm(end) if end else ""])
+                cells.append(
+                    f"{len(reached)} of {len(values)} seeds" if missing else pm(values)
+                )
+            end = panel["speed_up" if ours == "flanp" else f"speed_up_{ours}"][rival][
+                "at_end"
+            ]
+            rows.append(
+                [
+                    f"{LABELS[rival]} over {LABELS[ours]}, s = {samples}",
+                    *cells,
+                    pm(end) if end else "",
+                ]
+            )
     return markdown(rows)
 
 
 def thresholds() -> str:
     (panel,) = results("figure4_full")
-    norms = [of_seed[0] for of_seed in panel["flanp"]["norms"]]  # of the only stage: clients, threshold, lowest norm
-    before = [sum(rounds for _, rounds, *_ in stages[:-1]) for stages in panel["early"]["stages"]]
-    halves, lowest = ends([norm[1] for norm in norms], ".2f"), min(norm[2] for norm in norms)
+    norms = [
+        of_seed[0] for of_seed in panel["flanp"]["norms"]
+    ]  # of the only stage: clients, threshold, lowest norm
+    before = [
+        sum(rounds for _, rounds, *_ in stages[:-1])
+        for stages in panel["early"]["stages"]
+    ]
+    halves, lowest = (
+        ends([norm[1] for norm in norms], ".2f"),
+        min(norm[2] for norm in norms),
+    )
     return wrapped(
         f"- The result depends on the first threshold. Half of the first gradient norm is {halves} here, and the norm "
         f"of one client's loss never fell below {lowest:.2f}: FLANP trains one client for all rounds, its "
@@ -201,7 +307,9 @@ def criterion() -> str:
              "10 rounds a stage over it: to 95 %", "to 99 %"]]  # fmt: skip
     for name, stages in found.items():
         early, late = np.array(stages["times"], float).T
-        over = [ends(fixed[:, place] / own, ".2f") for place, own in enumerate((early, late))]
+        over = [
+            ends(fixed[:, place] / own, ".2f") for place, own in enumerate((early, late))
+        ]
         cells = f"{np.median(early):.2f}", f"{np.median(late):.1f}", ends(late, ".1f")
         rows.append([name, *cells, pm(100 * np.array(stages["accuracy"]), 1), *over])
     return markdown(rows)
@@ -210,7 +318,12 @@ def criterion() -> str:
 MNIST = [("fednova", "flanp"), ("fednova", "gentle"), ("fednova", "early"), ("fednova_drawn", "flanp"),
          ("fedgate", "flanp")]  # fmt: skip
 FEW = [("fednova", "flanp"), ("fednova", "gentle"), ("fedgate", "flanp")]
-CIFAR = [("fednova", "flanp"), ("fednova", "early"), ("fednova_drawn", "early"), ("fedgate", "early")]
+CIFAR = [
+    ("fednova", "flanp"),
+    ("fednova", "early"),
+    ("fednova_drawn", "early"),
+    ("fedgate", "early"),
+]
 SUBSETS = [(f"{kind}{k}", "flanp") for kind in ("random", "fastest") for k in (5, 25)]
 PARTS: Mapping[str, Callable[[], str]] = {
     "tables": joined(partial(times, 1, "s"), partial(times, 2, "N")),

@@ -24,7 +24,11 @@ from panels import curves, mean_std, parser, write_results
 import fedjax_srp as srp
 from fedjax_srp import theory
 
-SIZE = {"smoke": (4, 30, 3, 2), "cpu": (64, 100, 20, 10), "full": (64, 100, 20, 20)}  # N, s, d, seeds
+SIZE = {
+    "smoke": (4, 30, 3, 2),
+    "cpu": (64, 100, 20, 10),
+    "full": (64, 100, 20, 20),
+}  # N, s, d, seeds
 BATCH, CONDITION = 10, 10.0
 
 
@@ -35,7 +39,10 @@ class _FedGATE(srp.algorithms.FedGATE):
     name: ClassVar[str] = "fedgate"
 
     def metrics(self, server: Any, data: Any) -> dict[str, jax.Array]:
-        return {f"w{i}": weight for i, weight in enumerate(server.params.head["out"]["kernel"][:, 0])}
+        return {
+            f"w{i}": weight
+            for i, weight in enumerate(server.params.head["out"]["kernel"][:, 0])
+        }
 
 
 class Stage:
@@ -43,7 +50,10 @@ class Stage:
 
     def __init__(self, data: srp.data.LinearRegression, n: int) -> None:
         """Compute the Hessian and the minimum of L_n."""
-        self.x, self.y = np.asarray(data.x[:n], np.float64), np.asarray(data.y[:n], np.float64)
+        self.x, self.y = (
+            np.asarray(data.x[:n], np.float64),
+            np.asarray(data.y[:n], np.float64),
+        )
         rows, targets = self.x.reshape(-1, self.x.shape[-1]), self.y.reshape(-1)
         self.hessian = rows.T @ rows / len(rows)
         self.minimiser = np.linalg.solve(self.hessian, rows.T @ targets / len(rows))
@@ -69,32 +79,52 @@ class Stage:
     ) -> np.ndarray:
         """Return the models before the first round and after each; shifted data take the place of another start."""
         model = srp.models.LinearRegression((self.x.shape[-1],), dtype=jnp.dtype(dtype))
-        training = srp.Training(srp.SGD(steps[0]), batch_size=BATCH, epochs=None, steps=local_steps)
+        training = srp.Training(
+            srp.SGD(steps[0]), batch_size=BATCH, epochs=None, steps=local_steps
+        )
         algorithm = _FedGATE(model, training, server_step_size=steps[1])
         key = jax.random.key(seed)
-        own = dataclasses.replace(data, x=jnp.asarray(self.x, dtype), y=jnp.asarray(self.y, dtype))
+        own = dataclasses.replace(
+            data, x=jnp.asarray(self.x, dtype), y=jnp.asarray(self.y, dtype)
+        )
         server = algorithm.init(srp.named_key(srp.named_key(key, "server"), "init"), own)
         origin = np.asarray(server.params.head["out"]["kernel"][:, 0], np.float64)
         shift = np.zeros_like(origin) if start is None else start - origin
         shifted = dataclasses.replace(own, y=jnp.asarray(self.y - self.x @ shift, dtype))
         history = srp.simulate(
-            algorithm, shifted, num_rounds=rounds, eval_every=rounds, evaluations=(), key=key, progress=False, devices=1
+            algorithm,
+            shifted,
+            num_rounds=rounds,
+            eval_every=rounds,
+            evaluations=(),
+            key=key,
+            progress=False,
+            devices=1,
         )
         after = np.stack([history.metrics[f"w{i}"] for i in range(len(origin))], axis=1)
         return np.concatenate([origin[None], np.asarray(after, np.float64)]) + shift
 
 
-def run_stages(scale: str, dtype: str, seeds: int) -> dict[str, dict[str, list[float | None]]]:
+def run_stages(
+    scale: str, dtype: str, seeds: int
+) -> dict[str, dict[str, list[float | None]]]:
     """Run all stages; return the values of `COLUMNS` for each n, seed by seed."""
     num_clients, samples, dim, _ = SIZE[scale]
     worlds = [
-        srp.data.linear_regression(jax.random.key(seed), num_clients, samples, dim, 1.0, CONDITION)
+        srp.data.linear_regression(
+            jax.random.key(seed), num_clients, samples, dim, 1.0, CONDITION
+        )
         for seed in range(seeds)
     ]
     c = dim / 2
-    noise = float(np.sum(CONDITION ** (-np.arange(dim) / (dim - 1)))) / BATCH  # of a batch's gradient at the minimum
+    noise = (
+        float(np.sum(CONDITION ** (-np.arange(dim) / (dim - 1)))) / BATCH
+    )  # of a batch's gradient at the minimum
     tau = math.ceil(theory.flanp_local_steps(samples, noise, c))
-    allowed = [math.ceil(theory.flanp_stage_rounds(of.smoothness / of.mu)) for of in (w.curvature for w in worlds)]
+    allowed = [
+        math.ceil(theory.flanp_stage_rounds(of.smoothness / of.mu))
+        for of in (w.curvature for w in worlds)
+    ]
     sizes = [2**k for k in range(int(math.log2(num_clients)) + 1)]
     found = {str(n): {name: [] for name in COLUMNS} for n in sizes}
     starts: list[np.ndarray | None] = [None] * seeds
@@ -103,7 +133,10 @@ def run_stages(scale: str, dtype: str, seeds: int) -> dict[str, dict[str, list[f
             curvature, stage, accuracy = data.curvature, Stage(data, n), c / (n * samples)
             steps = theory.flanp_step_sizes(n, curvature.mu, curvature.smoothness, c, tau)
             models = stage.run(data, tau, steps, starts[seed], max(allowed), seed, dtype)
-            gaps, met = stage.gaps(models), stage.squared_norms(models)[1:] <= 2 * curvature.mu * accuracy
+            gaps, met = (
+                stage.gaps(models),
+                stage.squared_norms(models)[1:] <= 2 * curvature.mu * accuracy,
+            )
             warm = theory.flanp_warm_gap(n, n // 2, samples, c) if n > 1 else math.nan
             within = gaps[1:] <= accuracy
             ended = int(np.argmax(met)) + 1 if met.any() else len(met)
@@ -113,9 +146,17 @@ def run_stages(scale: str, dtype: str, seeds: int) -> dict[str, dict[str, list[f
                 int(np.argmax(within)) + 1 if within.any() else None, ended if met.any() else None,
             )  # fmt: skip
             for name, value in zip(COLUMNS, values, strict=True):
-                found[str(n)][name].append(None if value is None else curves.rounded(value))
-        reached = {name: [v for v in values if v is not None] for name, values in found[str(n)].items()}
-        text = ", ".join(f"{name} {mean_std(values) if values else '-'}" for name, values in reached.items())
+                found[str(n)][name].append(
+                    None if value is None else curves.rounded(value)
+                )
+        reached = {
+            name: [v for v in values if v is not None]
+            for name, values in found[str(n)].items()
+        }
+        text = ", ".join(
+            f"{name} {mean_std(values) if values else '-'}"
+            for name, values in reached.items()
+        )
         print(f"{dtype}, tau = {tau}, n = {n}: {text}", flush=True)
     return found
 

@@ -60,10 +60,16 @@ def row_panels(table: Table, scale: str, variation: str | None = None) -> list[P
     if scale == "smoke":
         worlds = [{"num_clients": 4, "samples": 30, "dim": 3}]
     changed = VARIATIONS[variation] if variation else {}
-    if variation and scale != "full" and not (changed.get("full_batch") and table.varied == "samples"):
+    if (
+        variation
+        and scale != "full"
+        and not (changed.get("full_batch") and table.varied == "samples")
+    ):
         worlds = worlds[:2]  # the last one takes as long as the others together
     if "initial" in changed:
-        worlds = [world | {"initial": max(1, world["num_clients"] // 10)} for world in worlds]
+        worlds = [
+            world | {"initial": max(1, world["num_clients"] // 10)} for world in worlds
+        ]
     else:
         worlds = [world | changed for world in worlds]
     rounds = 30 if scale == "smoke" else 120
@@ -93,12 +99,19 @@ def gap_at_start(world: World, seed: int) -> float:
     return float(world.data.gap(initial_weights(world, seed)))
 
 
-def theory_times(world: World, client_time: np.ndarray, gap: float) -> tuple[float, float]:
+def theory_times(
+    world: World, client_time: np.ndarray, gap: float
+) -> tuple[float, float]:
     """Return the times of Propositions 2 and 3 for the speeds of a run and its gap at the start."""
     mu, smoothness = world.data.curvature
     times = np.sort(client_time) / world.local_steps
-    c, samples = world.constants["accuracy_constant"], world.constants["samples_per_client"]
-    noise = world.local_steps * c / (1.5 * samples)  # the sigma_g^2 for which tau is Theorem 1's
+    c, samples = (
+        world.constants["accuracy_constant"],
+        world.constants["samples_per_client"],
+    )
+    noise = (
+        world.local_steps * c / (1.5 * samples)
+    )  # the sigma_g^2 for which tau is Theorem 1's
     kappa = smoothness / mu
     return (
         theory.flanp_time(times, world.initial, kappa, samples, noise, c),
@@ -109,13 +122,20 @@ def theory_times(world: World, client_time: np.ndarray, gap: float) -> tuple[flo
 def table_row(runs: Runs) -> dict[str, Any]:
     """Return the values of `COLUMNS`, seed by seed, by the title of the row."""
     found: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-    pairs = zip(runs.worlds, runs.histories["flanp"], runs.histories["fedgate"], strict=True)
+    pairs = zip(
+        runs.worlds, runs.histories["flanp"], runs.histories["fedgate"], strict=True
+    )
     for seed, (world, flanp, fedgate) in enumerate(pairs):
         (time, rounds), (other, other_rounds) = completion(flanp), completion(fedgate)
         gap = gap_at_start(world, seed)
         of_flanp, of_fedgate = theory_times(world, fedgate.client_time, gap)
-        num_clients, samples = world.data.num_clients, world.constants["samples_per_client"]
-        bound = theory.flanp_ratio_bound(num_clients, samples, world.constants["accuracy_constant"], gap)
+        num_clients, samples = (
+            world.data.num_clients,
+            world.constants["samples_per_client"],
+        )
+        bound = theory.flanp_ratio_bound(
+            num_clients, samples, world.constants["accuracy_constant"], gap
+        )
         longest = max((stage.num_rounds for stage in flanp.stages()[:-1]), default=0)
         kappa = world.data.curvature.smoothness / world.data.curvature.mu
         values = (time, other, time / other, rounds, other_rounds, longest, theory.flanp_stage_rounds(kappa),
@@ -133,12 +153,21 @@ COLUMNS = (
 
 def main(name: str, arguments: list[str] | None = None) -> None:
     table, command = TABLES[name], parser(__doc__)
-    command.add_argument("--vary", nargs="*", choices=VARIATIONS, default=[], help="these variations too")
+    command.add_argument(
+        "--vary", nargs="*", choices=VARIATIONS, default=[], help="these variations too"
+    )
     args = command.parse_args(arguments)
     found: dict[str, dict[str, Any]] = {}
     for variation in (None, *args.vary):
-        rows = [table_row(runs) for runs in run_panels(args, command, row_panels(table, args.scale, variation))]
-        found[variation or "rules"] = {title: values for one in rows for title, values in one.items()}
+        rows = [
+            table_row(runs)
+            for runs in run_panels(
+                args, command, row_panels(table, args.scale, variation)
+            )
+        ]
+        found[variation or "rules"] = {
+            title: values for one in rows for title, values in one.items()
+        }
     for variation, rows in found.items():
         print(variation)
         for (title, values), printed in zip(rows.items(), table.paper, strict=False):

@@ -24,7 +24,10 @@ import numpy as np
 import fedjax_srp as srp
 from fedjax_srp import theory
 
-SPEEDS = {"uniform": srp.clocks.Uniform(50.0, 500.0), "exponential": srp.clocks.Exponential(1.0)}
+SPEEDS = {
+    "uniform": srp.clocks.Uniform(50.0, 500.0),
+    "exponential": srp.clocks.Exponential(1.0),
+}
 BATCH = {"linear": 10, "logistic": 32, "network": 20}
 PENALTY = 0.01
 ON_TIME = 0.5  # share of FedNova's clients that do all steps; the paper does not say
@@ -37,7 +40,9 @@ class World(NamedTuple):
     local_steps: int  # tau
     speeds: str
     initial: int  # n0
-    algorithm: Callable[[str, int], srp.FederatedAlgorithm]  # of a name and the local steps of a unit of work
+    algorithm: Callable[
+        [str, int], srp.FederatedAlgorithm
+    ]  # of a name and the local steps of a unit of work
     constants: Mapping[str, float]  # of the criterion; empty: the heuristic
     metric: str | None  # on the y axis of curves; None: the training loss
 
@@ -70,7 +75,10 @@ class _FedNova(_Progress, srp.algorithms.FedNova):
 
 
 REGRESSION_ALGORITHMS = {cls.name: cls for cls in (_FedAvg, _FedGATE, _FedNova)}
-IMAGE_ALGORITHMS = {cls.name: cls for cls in (srp.algorithms.FedAvg, srp.algorithms.FedGATE, srp.algorithms.FedNova)}
+IMAGE_ALGORITHMS = {
+    cls.name: cls
+    for cls in (srp.algorithms.FedAvg, srp.algorithms.FedGATE, srp.algorithms.FedNova)
+}
 
 
 def linear(
@@ -88,11 +96,15 @@ def linear(
 ) -> World:
     """Linear regression with new data for each seed; `full_batch`: exact gradients and tau = 10."""
     del data_dir
-    data = srp.data.linear_regression(jax.random.key(seed), num_clients, samples, dim, noise_std, condition)
+    data = srp.data.linear_regression(
+        jax.random.key(seed), num_clients, samples, dim, noise_std, condition
+    )
     mu, smoothness = data.curvature
     c = dim * noise_std**2 / 2
     batch_size = samples if full_batch else min(BATCH["linear"], samples)
-    noise = noise_std**2 * float(np.trace(data.hessian)) / batch_size  # variance of a batch's gradient at the minimum
+    noise = (
+        noise_std**2 * float(np.trace(data.hessian)) / batch_size
+    )  # variance of a batch's gradient at the minimum
     tau = 10 if full_batch else math.ceil(theory.flanp_local_steps(samples, noise, c))
 
     def algorithm(name: str, steps: int) -> srp.FederatedAlgorithm:
@@ -100,33 +112,64 @@ def linear(
         training = srp.Training(srp.SGD(1 / (2 * smoothness * tau)), batch_size, **work)
         return REGRESSION_ALGORITHMS[name](srp.models.LinearRegression((dim,)), training)
 
-    constants = {"strong_convexity": mu, "accuracy_constant": c, "samples_per_client": float(samples)}
+    constants = {
+        "strong_convexity": mu,
+        "accuracy_constant": c,
+        "samples_per_client": float(samples),
+    }
     return World(data, tau, speeds, initial, algorithm, constants, "distance")
 
 
 def logistic_smoothness(data: srp.data.FederatedData) -> float:
     """L of multinomial logistic regression: half the top eigenvalue of the mean of (x, 1)(x, 1)', plus the penalty."""
     rows = np.asarray(data.train_indices)
-    x = np.asarray(data.model_input(data.x_train[rows.reshape(-1)])).reshape(rows.size, -1)
+    x = np.asarray(data.model_input(data.x_train[rows.reshape(-1)])).reshape(
+        rows.size, -1
+    )
     x = np.concatenate([x, np.ones((len(x), 1), x.dtype)], axis=1)
     return float(np.linalg.eigvalsh(x.T @ x / len(x))[-1]) / 2 + PENALTY
 
 
 @functools.cache
-def _load(name: str, num_clients: int, samples: int, seed: int, data_dir: Path | None) -> srp.data.FederatedData:
-    return srp.data.load(name, num_clients, partition="iid", max_examples=samples, seed=seed, data_dir=data_dir)
+def _load(
+    name: str, num_clients: int, samples: int, seed: int, data_dir: Path | None
+) -> srp.data.FederatedData:
+    return srp.data.load(
+        name,
+        num_clients,
+        partition="iid",
+        max_examples=samples,
+        seed=seed,
+        data_dir=data_dir,
+    )
 
 
 @functools.cache
 def _image_algorithm(
-    name: str, shape: tuple[int, ...], hidden: tuple[int, ...], step: float, decay: float, batch: int, local_steps: int
+    name: str,
+    shape: tuple[int, ...],
+    hidden: tuple[int, ...],
+    step: float,
+    decay: float,
+    batch: int,
+    local_steps: int,
 ) -> srp.FederatedAlgorithm:
     model = srp.models.MLP(shape, 10, hidden)
     optimizer = srp.SGD(step, weight_decay=decay)
-    return IMAGE_ALGORITHMS[name](model, srp.Training(optimizer, batch, epochs=None, steps=local_steps))
+    return IMAGE_ALGORITHMS[name](
+        model, srp.Training(optimizer, batch, epochs=None, steps=local_steps)
+    )
 
 
-def logistic(seed: int, data_dir: Path | None, *, name: str, num_clients: int, samples: int, initial: int = 1) -> World:
+def logistic(
+    seed: int,
+    data_dir: Path | None,
+    *,
+    name: str,
+    num_clients: int,
+    samples: int,
+    initial: int = 1,
+) -> World:
     """Multinomial logistic regression: a model without hidden layers, its penalty as weight decay of SGD."""
     data = _load(name, num_clients, samples, seed, data_dir)
     step = float(f"{1 / logistic_smoothness(data):.2g}")
@@ -135,7 +178,9 @@ def logistic(seed: int, data_dir: Path | None, *, name: str, num_clients: int, s
     constants = {
         "strong_convexity": PENALTY, "accuracy_constant": num_params / 2, "samples_per_client": float(samples),
     }  # fmt: skip
-    algorithm = lambda name, steps: _image_algorithm(name, shape, (), step, PENALTY, BATCH["logistic"], steps)  # noqa: E731
+    algorithm = lambda name, steps: _image_algorithm(
+        name, shape, (), step, PENALTY, BATCH["logistic"], steps
+    )
     data_with_loss = srp.data.training_loss(data, srp.models.cross_entropy)
     return World(data_with_loss, 10, "uniform", initial, algorithm, constants, None)
 
@@ -154,7 +199,9 @@ def network(
     """Network with hidden layers of 128 and 64."""
     data = _load(name, num_clients, samples, seed, data_dir)
     shape = data.example_shape
-    algorithm = lambda name, steps: _image_algorithm(name, shape, (128, 64), step, 0.0, BATCH["network"], steps)  # noqa: E731
+    algorithm = lambda name, steps: _image_algorithm(
+        name, shape, (128, 64), step, 0.0, BATCH["network"], steps
+    )
     data_with_loss = srp.data.training_loss(data, srp.models.cross_entropy)
     return World(data_with_loss, 10, speeds, initial, algorithm, {}, None)
 
@@ -169,7 +216,9 @@ class Curve(NamedTuple):
     by_step: bool = False  # a unit of work is one local step instead of tau
     style: str = "-"
 
-    def run(self, world: World, seed: int, num_rounds: int, eval_every: int) -> srp.History:
+    def run(
+        self, world: World, seed: int, num_rounds: int, eval_every: int
+    ) -> srp.History:
         """Run the method; with the same seed all methods have the same stragglers."""
         steps = 1 if self.by_step else world.local_steps
         return srp.simulate(
@@ -202,11 +251,16 @@ class RandomWork(srp.participation.Full):
 
     def select(self, key: jax.Array, state: Any, times: Any) -> tuple[Any, Any]:
         cohort, state = super().select(key, state, times)
-        drawn = jax.random.randint(srp.named_key(key, "steps"), cohort.work.shape, 1, 2 * self.local_steps)
+        drawn = jax.random.randint(
+            srp.named_key(key, "steps"), cohort.work.shape, 1, 2 * self.local_steps
+        )
         return cohort._replace(work=drawn.astype(cohort.work.dtype)), state
 
 
-SUBSET_POLICIES = {"random": srp.participation.Uniform, "fastest": srp.participation.Fastest}
+SUBSET_POLICIES = {
+    "random": srp.participation.Uniform,
+    "fastest": srp.participation.Fastest,
+}
 SHRINKAGE = 0.5**0.5  # of a threshold proportional to c / (n s); the heuristic's is 0.5
 CURVES = {
     "flanp": Curve("FLANP", "#0072B2", "fedgate", lambda world: _stages(world, **world.constants)),
@@ -245,7 +299,9 @@ CURVES = {
 def test_accuracy(history: srp.History, world: World) -> float:
     """Accuracy of the last model of a run on the test examples of all clients."""
     data = world.data.data
-    predict = srp.models.MLP(data.example_shape, 10, tuple(_hidden_widths(history))).logits
+    predict = srp.models.MLP(
+        data.example_shape, 10, tuple(_hidden_widths(history))
+    ).logits
     params = jax.tree.map(jnp.asarray, history.server_state.params)
     x, y = data.model_input(data.x_test), np.asarray(data.y_test)
     return float(np.mean(np.argmax(np.asarray(predict(params, x)), axis=1) == y))

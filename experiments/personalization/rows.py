@@ -52,10 +52,26 @@ TRAININGS = tuple(dict.fromkeys(row.training for row in ROWS.values()))
 LEFT_OUT = {
     "fedbn": "the same as FedAvg: the CNN has no BatchNorm",
     "fedsgd": "one step a round: not the same work",
-    **dict.fromkeys(("fedbuff", "fedasync", "fedat"), "asynchronous: its rounds are not those of the others"),
-    **dict.fromkeys(("heterofl", "fedrolex", "fjord"), "the same as FedAvg: every client trains the whole model"),
-    **dict.fromkeys(("mifa", "fedvarp"), "the same as FedAvg: all clients train in every round"),
+    **dict.fromkeys(
+        ("fedbuff", "fedasync", "fedat"),
+        "asynchronous: its rounds are not those of the others",
+    ),
+    **dict.fromkeys(
+        ("heterofl", "fedrolex", "fjord"),
+        "the same as FedAvg: every client trains the whole model",
+    ),
+    **dict.fromkeys(
+        ("mifa", "fedvarp"), "the same as FedAvg: all clients train in every round"
+    ),
 } | dict.fromkeys(
-    ("srpfl", "lg_srpfl", "flanp_fedavg", "flanp_fedavg_ft", "flanp", "flanp_fedavg_criterion", "flanp_fednova"),
+    (
+        "srpfl",
+        "lg_srpfl",
+        "flanp_fedavg",
+        "flanp_fedavg_ft",
+        "flanp",
+        "flanp_fedavg_criterion",
+        "flanp_fednova",
+    ),
     "another participation: here all clients train in every round",
 )

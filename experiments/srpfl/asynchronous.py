@@ -29,7 +29,7 @@ import curves
 import scripts
 
 import fedjax_srp as srp
-from fedjax_srp.history import History
+from fedjax_srp.results.history import History
 
 COSTS = (0.0, 10.0)
 TARGETS = (0.85, 0.92)
@@ -48,7 +48,11 @@ class Scale(NamedTuple):
 SCALES = {
     "cpu": Scale({0.0: 150.0, 10.0: 600.0}, 50, 5, 3),
     "smoke": Scale(
-        {0.0: 6.0, 10.0: 30.0}, 12, 1, 1, ("fedrep", "srpfl", "flanp_fedavg", "FedBuff, k = 5", "FedBuff-FT, k = 5")
+        {0.0: 6.0, 10.0: 30.0},
+        12,
+        1,
+        1,
+        ("fedrep", "srpfl", "flanp_fedavg", "FedBuff, k = 5", "FedBuff-FT, k = 5"),
     ),
 }
 # curve: method, its options, rounds between evaluations, evaluation
@@ -75,10 +79,17 @@ STYLES = {  # colour and line of a curve, for both evaluations
 }
 
 
-def run(curve: str, cost: float, scale: Scale, data: Any, keys: jax.Array) -> list[History]:
+def run(
+    curve: str, cost: float, scale: Scale, data: Any, keys: jax.Array
+) -> list[History]:
     """Run all seeds of a curve until the horizon; one run serves both evaluations of a method."""
     name, own, eval_every, _ = CURVES[curve]
-    shared = {"hidden": (64, 32), "learning_rate": 0.05, "epochs": scale.local_epochs, "initial": 5}
+    shared = {
+        "hidden": (64, 32),
+        "learning_rate": 0.05,
+        "epochs": scale.local_epochs,
+        "initial": 5,
+    }
     method = srp.methods.get(name, dataset=data, shared=shared, **own)
     overlaps = method.participation.asynchronous
     horizon = scale.horizons[cost]
@@ -88,7 +99,9 @@ def run(curve: str, cost: float, scale: Scale, data: Any, keys: jax.Array) -> li
         method,
         data,
         keys=keys,
-        clock=srp.clocks.Fixed(srp.clocks.Exponential(1.0), communication=cost if overlaps else 0.0),
+        clock=srp.clocks.Fixed(
+            srp.clocks.Exponential(1.0), communication=cost if overlaps else 0.0
+        ),
         num_rounds=most,
         time_limit=horizon,
         eval_every=eval_every,
@@ -97,13 +110,18 @@ def run(curve: str, cost: float, scale: Scale, data: Any, keys: jax.Array) -> li
     )
 
 
-def measure(history: History, evaluation: str, cost: float, horizon: float) -> dict[str, float]:
+def measure(
+    history: History, evaluation: str, cost: float, horizon: float
+) -> dict[str, float]:
     """Measure a run at its last evaluation before the horizon."""
     charged = 0.0 if history.asynchronous else cost
     times, scores = history.eval_elapsed(charged), history.scores(evaluation)
     last = int(np.flatnonzero(times <= horizon)[-1]) if (times <= horizon).any() else 0
     slowest = np.argsort(history.client_time)[-max(1, history.num_clients // 4) :]
-    result = {"accuracy": history.mean_scores(evaluation)[last], "slowest_quarter": scores[last, slowest].mean()}
+    result = {
+        "accuracy": history.mean_scores(evaluation)[last],
+        "slowest_quarter": scores[last, slowest].mean(),
+    }
     result["worst_tenth"] = history.worst_scores(evaluation)[last]
     for target in TARGETS:
         time = history.time_to(target, charged, evaluation)
@@ -114,15 +132,22 @@ def measure(history: History, evaluation: str, cost: float, horizon: float) -> d
     return {name: float(value) for name, value in result.items()}
 
 
-def draw(ax, curve: str, histories: list[History], evaluation: str, cost: float, horizon: float) -> None:
+def draw(
+    ax, curve: str, histories: list[History], evaluation: str, cost: float, horizon: float
+) -> None:
     """Draw the mean of a curve and a band from lowest to highest seed, where all seeds have been evaluated."""
     label = "FLANP (FedAvg)" if curve == "FLANP-FT" else curve.replace("-FT", "")
     times = [h.eval_elapsed(0.0 if h.asynchronous else cost) for h in histories]
     grid = np.geomspace(min(horizon, max(t[0] for t in times)), horizon, 200)
-    values = [np.interp(grid, t, h.mean_scores(evaluation)) for t, h in zip(times, histories, strict=True)]
+    values = [
+        np.interp(grid, t, h.mean_scores(evaluation))
+        for t, h in zip(times, histories, strict=True)
+    ]
     color, style = STYLES[label]
     ax.plot(grid, np.mean(values, axis=0), color=color, linestyle=style, label=label)
-    ax.fill_between(grid, np.min(values, 0), np.max(values, 0), color=color, alpha=0.12, linewidth=0)
+    ax.fill_between(
+        grid, np.min(values, 0), np.max(values, 0), color=color, alpha=0.12, linewidth=0
+    )
 
 
 def table(results: dict[str, Any]) -> str:
@@ -139,7 +164,7 @@ def table(results: dict[str, Any]) -> str:
         ]
         rows = [[*head, "rounds", "staleness"]]
         for curve, runs in of_cost.items():
-            spread = lambda name, runs=runs: [100 * r[name] for r in runs]  # noqa: E731
+            spread = lambda name, runs=runs: [100 * r[name] for r in runs]
             cells = [
                 f"{np.mean(spread(n)):.1f} ± {np.std(spread(n), ddof=min(1, len(runs) - 1)):.1f}"
                 for n in ("accuracy", "slowest_quarter", "worst_tenth")
@@ -148,23 +173,43 @@ def table(results: dict[str, Any]) -> str:
                 times = [float(r[f"time_to_{target:g}"]) for r in runs]
                 reached = [t for t in times if math.isfinite(t)]
                 mean = f"{np.mean(reached):.1f}" if reached else "not reached"
-                cells.append(mean if len(reached) in (0, len(runs)) else f"({mean}, {len(reached)} of {len(runs)})")
+                cells.append(
+                    mean
+                    if len(reached) in (0, len(runs))
+                    else f"({mean}, {len(reached)} of {len(runs)})"
+                )
             cells.append(f"{np.mean([r['rounds'] for r in runs]):.0f}")
-            cells.append(f"{np.mean([r['staleness'] for r in runs]):.1f}" if "staleness" in runs[0] else "")
+            cells.append(
+                f"{np.mean([r['staleness'] for r in runs]):.1f}"
+                if "staleness" in runs[0]
+                else ""
+            )
             rows.append([curve, *cells])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines += ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in rows] + [""]
+        lines += [
+            "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        ] + [""]
     return "\n".join(lines)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    args = scripts.parser(__doc__, SCALES, "runs/srpfl", "seed", "seeds").parse_args(arguments)
+    args = scripts.parser(__doc__, SCALES, "runs/srpfl", "seed", "seeds").parse_args(
+        arguments
+    )
     scale = SCALES[args.scale]
     srp.use_all_cores()
     data = srp.data.load("digits", num_clients=scale.num_clients, classes_per_client=3)
     num_seeds = args.seeds or scale.seeds
     keys = jax.vmap(jax.random.key)(jnp.arange(args.seed, args.seed + num_seeds))
-    figure, axes = curves.panels(len(COSTS), width=5.4, height=7.4, rows=len(EVALUATIONS), sharey=True, sharex="col")
+    figure, axes = curves.panels(
+        len(COSTS),
+        width=5.4,
+        height=7.4,
+        rows=len(EVALUATIONS),
+        sharey=True,
+        sharex="col",
+    )
     by_cost: dict[str, dict[str, Any]] = {}
     for column, cost in enumerate(COSTS):
         horizon, done = scale.horizons[cost], {}
@@ -174,10 +219,22 @@ def main(arguments: list[str] | None = None) -> None:
             key = name, tuple(own.items())
             if key not in done:
                 done[key] = run(curve, cost, scale, data, keys)
-                print(f"C = {cost:g}: {name} {own or ''} {done[key][0].num_rounds} rounds", flush=True)
+                print(
+                    f"C = {cost:g}: {name} {own or ''} {done[key][0].num_rounds} rounds",
+                    flush=True,
+                )
             histories = done[key]
-            by_cost.setdefault(f"{cost:g}", {})[curve] = [measure(h, evaluation, cost, horizon) for h in histories]
-            draw(axes[EVALUATIONS.index(evaluation), column], curve, histories, evaluation, cost, horizon)
+            by_cost.setdefault(f"{cost:g}", {})[curve] = [
+                measure(h, evaluation, cost, horizon) for h in histories
+            ]
+            draw(
+                axes[EVALUATIONS.index(evaluation), column],
+                curve,
+                histories,
+                evaluation,
+                cost,
+                horizon,
+            )
         for ax, evaluation in zip(axes[:, column], EVALUATIONS, strict=True):
             ax.set(title=f"{evaluation}, C = {cost:g}", ylim=(0.3, 1.0), xscale="log")
             ax.xaxis.set_major_formatter("{x:g}")
@@ -186,7 +243,11 @@ def main(arguments: list[str] | None = None) -> None:
     for ax in axes[:, 0]:
         ax.set_ylabel("mean test accuracy")
     curves.legend(figure, axes, 3)
-    results = {"num_seeds": num_seeds, "horizons": {f"{c:g}": scale.horizons[c] for c in COSTS}, "results": by_cost}
+    results = {
+        "num_seeds": num_seeds,
+        "horizons": {f"{c:g}": scale.horizons[c] for c in COSTS},
+        "results": by_cost,
+    }
     text = table(results)
     print(text)
     args.out.mkdir(parents=True, exist_ok=True)

@@ -28,7 +28,9 @@ def last_scores(rows: pd.DataFrame, score: str) -> dict[str, pd.Series]:
     last = rows[rows["round"] == rows["round"].max()]
     by = [name for name in ("setting", "images", "classes", "seed") if name in rows]
     return {
-        heading: last[(last["method"] == method) & (last["evaluation"] == evaluation)].set_index(by)[score]
+        heading: last[
+            (last["method"] == method) & (last["evaluation"] == evaluation)
+        ].set_index(by)[score]
         for heading, (method, evaluation) in SCORES.items()
     }
 
@@ -48,7 +50,9 @@ def causes(results: Path) -> str:
     columns |= {f"worst tenth: {name}": worst[name] for name in ("SRPFL", "FLANP-FT")}
     by_setting = pd.DataFrame(columns).groupby("setting", sort=False)
     frame = by_setting.agg(mean_std).reindex(rows["setting"].unique())
-    frame["first gradient"] = gradients.groupby("setting")["below"].agg(lambda of: mean_std(of, 3))
+    frame["first gradient"] = gradients.groupby("setting")["below"].agg(
+        lambda of: mean_std(of, 3)
+    )
     return markdown(frame.join(by_setting.size().rename("seeds")))
 
 

@@ -23,10 +23,12 @@ from cause_tables import causes
 from paper import CODE_MLP, CODE_OWN, FIGURES, Setting, Study, scripts
 
 import fedjax_srp as srp
-from fedjax_srp import storage
-from fedjax_srp.history import History
+from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results.history import History
 
-SOFTMAX, START, DECAY = ({key: CODE_MLP[key]} for key in ("output", "initialization", "weight_decay"))
+SOFTMAX, START, DECAY = (
+    {key: CODE_MLP[key]} for key in ("output", "initialization", "weight_decay")
+)
 METHODS = ("flanp_fedavg", "srpfl")
 
 
@@ -39,7 +41,9 @@ class Variant(NamedTuple):
 
 
 MOMENTUM = {name: CODE_OWN[name] for name in METHODS}
-ONE_HEAD_EPOCH = {"srpfl": {"head_epochs": 1}}  # instead of 10, before each epoch of the representation
+ONE_HEAD_EPOCH = {
+    "srpfl": {"head_epochs": 1}
+}  # instead of 10, before each epoch of the representation
 VARIANTS = {
     "text": Variant(),
     "code": Variant(CODE_MLP, MOMENTUM),
@@ -48,12 +52,19 @@ VARIANTS = {
     "momentum": Variant(own=MOMENTUM),
     "double softmax and start": Variant(SOFTMAX | START),
     "double softmax, heads of 1 epoch": Variant(SOFTMAX, ONE_HEAD_EPOCH, ("srpfl",)),
-    "double softmax and start, heads of 1 epoch": Variant(SOFTMAX | START, ONE_HEAD_EPOCH, ("srpfl",)),
+    "double softmax and start, heads of 1 epoch": Variant(
+        SOFTMAX | START, ONE_HEAD_EPOCH, ("srpfl",)
+    ),
     "code without double softmax": Variant(START | DECAY, MOMENTUM),
     "code without PyTorch's start": Variant(SOFTMAX | DECAY, MOMENTUM),
     "weight decay": Variant(DECAY),
 }
-FEDERATION = {"name": "mnist", "num_clients": 50, "classes_per_client": 3, "max_examples": 60}
+FEDERATION = {
+    "name": "mnist",
+    "num_clients": 50,
+    "classes_per_client": 3,
+    "max_examples": 60,
+}
 SMOKE = {"name": "digits", "num_clients": 10, "classes_per_client": 3}
 
 
@@ -89,9 +100,13 @@ def score_rows(study: Study, training: str, seed: int) -> list[dict]:
 def first_gradients(study: Study, seed: int) -> dict[str, float]:
     """Norms of the initial gradient of all examples' mean loss, in the last layer and in all layers below it."""
     model, data = study.method("flanp_fedavg").algorithm.model, study.data
-    examples = jax.vmap(data.train_client)(jnp.arange(data.num_clients))  # all clients have equally many
-    flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (examples.x, examples.y))
-    loss = lambda params: jnp.mean(model.loss(model.logits(params, flat[0]), flat[1]))  # noqa: E731
+    examples = jax.vmap(data.train_client)(
+        jnp.arange(data.num_clients)
+    )  # all clients have equally many
+    flat = jax.tree.map(
+        lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (examples.x, examples.y)
+    )
+    loss = lambda params: jnp.mean(model.loss(model.logits(params, flat[0]), flat[1]))
     gradient = jax.grad(loss)(model.init(jax.random.key(seed)))
     return {"head": tree_norm(gradient.head), "below": tree_norm(gradient.representation)}
 
@@ -118,23 +133,37 @@ def write_rows(results: Path, rows: list[dict], gradients: list[dict]) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = scripts.parser(__doc__, (), "runs/srpfl/causes", "data-dir", "results")
-    parser.add_argument("--smoke", action="store_true", help="digits, 10 clients, 4 rounds")
-    parser.add_argument("--settings", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="NAME")
+    parser.add_argument(
+        "--smoke", action="store_true", help="digits, 10 clients, 4 rounds"
+    )
+    parser.add_argument(
+        "--settings", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="NAME"
+    )
     parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args(arguments)
     srp.use_all_cores()
     results = scripts.results_folder(args)
     studies = {
-        name: Study(FIGURES[3], setting(name, args.smoke), args.out / name.replace(" ", "_"), args.data_dir, print)
+        name: Study(
+            FIGURES[3],
+            setting(name, args.smoke),
+            args.out / name.replace(" ", "_"),
+            args.data_dir,
+            print,
+        )
         for name in args.settings
     }
-    rows, gradients = (read_rows(results / name) for name in ("causes.csv", "causes_gradients.csv"))
+    rows, gradients = (
+        read_rows(results / name) for name in ("causes.csv", "causes_gradients.csv")
+    )
     done = {(row["setting"], row["seed"]) for row in rows}
     for seed in range(args.seeds):
         for name, study in studies.items():
             if (name, seed) in done:
                 continue
-            gradients.append({"setting": name, "seed": seed} | first_gradients(study, seed))
+            gradients.append(
+                {"setting": name, "seed": seed} | first_gradients(study, seed)
+            )
             for training in VARIANTS[name].methods:
                 study.train(training, [seed], together=False)
                 rows += score_rows(study, training, seed)

@@ -31,11 +31,23 @@ TARGETS = (0.2, 0.02, 0.002)
 SCALES = {  # (noise, n), m, rounds, trials
     "smoke": (((0.0, 16),), (16, 32), 40, 2),
     "cpu": (((0.0, 64), (0.0, 1024), (1.0, 64), (1.0, 1024)), (16, 64, 256), 200, 10),
-    "full": (((0.0, 64), (0.0, 1024), (1.0, 64), (1.0, 1024), (1.0, 16384)), (16, 64, 256, 1024), 500, 20),
+    "full": (
+        ((0.0, 64), (0.0, 1024), (1.0, 64), (1.0, 1024), (1.0, 16384)),
+        (16, 64, 256, 1024),
+        500,
+        20,
+    ),
 }
 
 
-def measure(noise: float, clients: int, counts: tuple[int, ...], rounds: int, trials: int, seed: int) -> list[dict]:
+def measure(
+    noise: float,
+    clients: int,
+    counts: tuple[int, ...],
+    rounds: int,
+    trials: int,
+    seed: int,
+) -> list[dict]:
     """Return a row for every number of samples m."""
     keys = [jax.random.fold_in(jax.random.key(seed), trial) for trial in range(trials)]
     tasks = [srp.data.linear_task(key, clients, DIM, RANK, noise) for key in keys]
@@ -43,7 +55,9 @@ def measure(noise: float, clients: int, counts: tuple[int, ...], rounds: int, tr
     lowest = []
     for task in tasks:
         low, high = batches.head_values(task)
-        lowest.append(np.sqrt(1 - theory.contraction_rate(STEP / high**2, batches.START, low)))
+        lowest.append(
+            np.sqrt(1 - theory.contraction_rate(STEP / high**2, batches.START, low))
+        )
     rows = []
     for place, m in enumerate(counts):
         runs = found[:, place]
@@ -71,10 +85,20 @@ def spread(values: np.ndarray | list[float]) -> dict[str, float]:
 def main() -> None:
     args = scripts.parser(__doc__, SCALES, "runs/srpfl_contraction", "seed").parse_args()
     cases, counts, rounds, trials = SCALES[args.scale]
-    of_all = functools.partial(measure, counts=counts, rounds=rounds, trials=trials, seed=args.seed)
+    of_all = functools.partial(
+        measure, counts=counts, rounds=rounds, trials=trials, seed=args.seed
+    )
     found = scripts.measure_each(args, "contraction", cases, of_all, seed=args.seed)
-    facts = {"d": DIM, "k": RANK, "start": batches.START, "trials": trials, "rounds": rounds}
-    curves.save(args, "contraction", facts | {"results": [row for rows in found for row in rows]})
+    facts = {
+        "d": DIM,
+        "k": RANK,
+        "start": batches.START,
+        "trials": trials,
+        "rounds": rounds,
+    }
+    curves.save(
+        args, "contraction", facts | {"results": [row for rows in found for row in rows]}
+    )
 
 
 if __name__ == "__main__":

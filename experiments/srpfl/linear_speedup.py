@@ -45,7 +45,11 @@ FACTORS = (2.0, 1.3, 1.1)
 FEDREP_ROUNDS, FLOOR_ROUNDS, LAST_STAGE = 330, 20, 150
 EXTRA_ROUNDS = {"moments": 0, "random": 60}
 THEORY_A, THEORY_CHAT = 0.02, 1.3
-SCALES = {"smoke": (range(5, 6), 2), "cpu": (range(5, 14), 5), "full": (range(5, 21), 10)}  # log2 N, repeats
+SCALES = {
+    "smoke": (range(5, 6), 2),
+    "cpu": (range(5, 14), 5),
+    "full": (range(5, 21), 10),
+}  # log2 N, repeats
 
 
 Contest = Callable[[srp.ParticipationPolicy, int], list[srp.History]]
@@ -53,16 +57,24 @@ Contest = Callable[[srp.ParticipationPolicy, int], list[srp.History]]
 
 def lemma_stages(num_clients: int, heads: jax.Array, first_distance: float) -> list[int]:
     """Rounds of every stage but the last, by Lemma B.1; chat matters for the last stage only, and a is optimistic."""
-    sigma_min = float(np.linalg.svd(np.asarray(heads), compute_uv=False)[-1]) / np.sqrt(num_clients)
+    sigma_min = float(np.linalg.svd(np.asarray(heads), compute_uv=False)[-1]) / np.sqrt(
+        num_clients
+    )
     a = theory.contraction_rate(STEP, first_distance, sigma_min)
     return theory.schedule(a, num_clients, INITIAL, THEORY_CHAT).rounds_per_stage[:-1]
 
 
-def contest(num_clients: int, repeats: int, seed: int, init: str) -> tuple[srp.data.LinearTask, Contest]:
+def contest(
+    num_clients: int, repeats: int, seed: int, init: str
+) -> tuple[srp.data.LinearTask, Contest]:
     """Draw a task; return it with a function that simulates all repeats of a policy for some rounds."""
     task = srp.data.linear_task(jax.random.key(seed), num_clients, DIM, RANK, NOISE)
-    algorithm = srp.algorithms.LinearFedRep(task, step_size=STEP, samples_per_round=SAMPLES, start=init)
-    keys = jax.random.split(jax.random.fold_in(jax.random.key(seed), num_clients), repeats)
+    algorithm = srp.algorithms.LinearFedRep(
+        task, step_size=STEP, samples_per_round=SAMPLES, start=init
+    )
+    keys = jax.random.split(
+        jax.random.fold_in(jax.random.key(seed), num_clients), repeats
+    )
 
     def run(policy: srp.ParticipationPolicy, rounds: int) -> list[srp.History]:
         common = {
@@ -86,18 +98,29 @@ def measure(num_clients: int, repeats: int, seed: int, init: str, stages: str) -
     task, run = contest(num_clients, repeats, seed, init)
     runs = {"fedrep": run(srp.participation.Full(), FEDREP_ROUNDS + EXTRA_ROUNDS[init])}
     first = float(np.mean([history.metrics["distance"][0] for history in runs["fedrep"]]))
-    plain = [STAGE + EXTRA_ROUNDS[init], *[STAGE] * (int(np.ceil(np.log2(num_clients / INITIAL))) - 1)]
+    plain = [
+        STAGE + EXTRA_ROUNDS[init],
+        *[STAGE] * (int(np.ceil(np.log2(num_clients / INITIAL))) - 1),
+    ]
     lengths = plain if stages == "plain" else lemma_stages(num_clients, task.heads, first)
-    runs["srpfl"] = run(srp.participation.Doubling(INITIAL, lengths), sum(lengths) + LAST_STAGE)
+    runs["srpfl"] = run(
+        srp.participation.Doubling(INITIAL, lengths), sum(lengths) + LAST_STAGE
+    )
     floors = floors_of(runs["fedrep"])
     times = {
         name: [
-            [curves.rounded(h.time_to(f * floor, metric="distance")) for h, floor in zip(of, floors, strict=True)]
+            [
+                curves.rounded(h.time_to(f * floor, metric="distance"))
+                for h, floor in zip(of, floors, strict=True)
+            ]
             for f in FACTORS
         ]
         for name, of in runs.items()
     }
-    longest = {name: float(max(history.elapsed()[-1] for history in histories)) for name, histories in runs.items()}
+    longest = {
+        name: float(max(history.elapsed()[-1] for history in histories))
+        for name, histories in runs.items()
+    }
     return {
         "num_clients": num_clients,
         "rounds_per_stage": lengths,
@@ -110,8 +133,15 @@ def measure(num_clients: int, repeats: int, seed: int, init: str, stages: str) -
 
 def time_ratios(result: dict, factor: int) -> np.ndarray:
     """Time of SRPFL over that of FedRep in every repeat; nan if either is censored."""
-    fast, slow = (np.asarray(result["times"][name][factor], float) for name in ("srpfl", "fedrep"))
-    return np.divide(fast, slow, out=np.full_like(fast, np.nan), where=np.isfinite(fast) & np.isfinite(slow))
+    fast, slow = (
+        np.asarray(result["times"][name][factor], float) for name in ("srpfl", "fedrep")
+    )
+    return np.divide(
+        fast,
+        slow,
+        out=np.full_like(fast, np.nan),
+        where=np.isfinite(fast) & np.isfinite(slow),
+    )
 
 
 def mean_and_error(values: np.ndarray) -> tuple[float, float]:
@@ -126,19 +156,40 @@ def draw_curve(ax, clients, samples, waited, label, **style) -> None:
     means, errors = np.array([mean_and_error(np.asarray(s, float)) for s in samples]).T
     seen = np.isfinite(means)
     ax.plot(clients[seen], means[seen], "o-", label=label, markersize=4, **style)
-    ax.fill_between(clients[seen], (means - 2 * errors)[seen], (means + 2 * errors)[seen], alpha=0.2, **style)
+    ax.fill_between(
+        clients[seen],
+        (means - 2 * errors)[seen],
+        (means + 2 * errors)[seen],
+        alpha=0.2,
+        **style,
+    )
     if not seen.all():
-        ax.plot(clients[~seen], np.asarray(waited)[~seen], "^", markerfacecolor="none", **style)
+        ax.plot(
+            clients[~seen],
+            np.asarray(waited)[~seen],
+            "^",
+            markerfacecolor="none",
+            **style,
+        )
 
 
 def draw(results: list[dict], init: str, args) -> None:
     clients = np.array([r["num_clients"] for r in results])
     figure, axes = curves.panels(3, width=4.6, height=4.2)
     index = FACTORS.index(1.3)
-    for name, label, color in (("fedrep", "FedRep", curves.ORANGE), ("srpfl", "SRPFL", curves.BLUE)):
-        samples, waited = [r["times"][name][index] for r in results], [r["longest"][name] for r in results]
+    for name, label, color in (
+        ("fedrep", "FedRep", curves.ORANGE),
+        ("srpfl", "SRPFL", curves.BLUE),
+    ):
+        samples, waited = (
+            [r["times"][name][index] for r in results],
+            [r["longest"][name] for r in results],
+        )
         draw_curve(axes[0], clients, samples, waited, label, color=color)
-    axes[0].set(title=f"measured, {init} start: time to 1.3 x floor", ylabel="simulated time (time units)")
+    axes[0].set(
+        title=f"measured, {init} start: time to 1.3 x floor",
+        ylabel="simulated time (time units)",
+    )
 
     a, chat = THEORY_A, THEORY_CHAT
     plans = [theory.schedule(a, int(n), INITIAL, chat) for n in clients]
@@ -146,19 +197,47 @@ def draw(results: list[dict], init: str, args) -> None:
     srpfl = np.array([plan.time for plan in plans])
     srpfl[fedrep == 0] = fedrep[fedrep == 0] = np.nan
     kind = theory.KIND
-    axes[1].plot(clients, fedrep, "-", color=curves.ORANGE, label=f"FedRep: {kind['fedrep_time']}")
+    axes[1].plot(
+        clients, fedrep, "-", color=curves.ORANGE, label=f"FedRep: {kind['fedrep_time']}"
+    )
     printed = [theory.fedrep_time_bound(a, int(n), chat) for n in clients]
-    axes[1].plot(clients, printed, ":", color=curves.ORANGE, label="FedRep: printed lower bound (is none)")
-    axes[1].plot(clients, srpfl, "-", color=curves.BLUE, label=f"SRPFL: {kind['schedule']}")
+    axes[1].plot(
+        clients,
+        printed,
+        ":",
+        color=curves.ORANGE,
+        label="FedRep: printed lower bound (is none)",
+    )
+    axes[1].plot(
+        clients, srpfl, "-", color=curves.BLUE, label=f"SRPFL: {kind['schedule']}"
+    )
     printed = [theory.srpfl_time_bound(a, int(n), chat) for n in clients]
-    axes[1].plot(clients, printed, ":", color=curves.BLUE, label="SRPFL: printed upper bound")
-    axes[1].set(title=f"theory: a={a}, $\\hat c$={chat}, n0={INITIAL}", ylabel="expected time (time units)")
+    axes[1].plot(
+        clients, printed, ":", color=curves.BLUE, label="SRPFL: printed upper bound"
+    )
+    axes[1].set(
+        title=f"theory: a={a}, $\\hat c$={chat}, n0={INITIAL}",
+        ylabel="expected time (time units)",
+    )
 
-    for factor, color in zip(FACTORS, (curves.GREEN, curves.PINK, curves.YELLOW), strict=True):
+    for factor, color in zip(
+        FACTORS, (curves.GREEN, curves.PINK, curves.YELLOW), strict=True
+    ):
         i = FACTORS.index(factor)
-        ratios, waited = [time_ratios(r, i) for r in results], np.full(len(clients), np.nan)
-        draw_curve(axes[2], clients, ratios, waited, f"measured, {factor:g} x floor", color=color)
-    axes[2].plot(clients, srpfl / fedrep, "--", color=curves.GREY, label=f"theory: {kind['schedule']}")
+        ratios, waited = (
+            [time_ratios(r, i) for r in results],
+            np.full(len(clients), np.nan),
+        )
+        draw_curve(
+            axes[2], clients, ratios, waited, f"measured, {factor:g} x floor", color=color
+        )
+    axes[2].plot(
+        clients,
+        srpfl / fedrep,
+        "--",
+        color=curves.GREY,
+        label=f"theory: {kind['schedule']}",
+    )
     axes[2].set(title="time of SRPFL / time of FedRep", ylabel="ratio")
     for ax in axes:
         ax.set_xscale("log", base=2)
@@ -177,8 +256,14 @@ def file_name(init: str, stages: str) -> str:
 
 def stored_results(path: Path, repeats: int, seed: int) -> dict[int, dict]:
     """Load results of earlier calls, by number of clients."""
-    facts = json.loads(path.read_text()) if path.exists() else {"seed": seed, "results": []}
-    results = {result["num_clients"]: result for result in facts["results"] if len(result["floors"]) == repeats}
+    facts = (
+        json.loads(path.read_text()) if path.exists() else {"seed": seed, "results": []}
+    )
+    results = {
+        result["num_clients"]: result
+        for result in facts["results"]
+        if len(result["floors"]) == repeats
+    }
     return results if facts["seed"] == seed else {}
 
 
@@ -186,18 +271,28 @@ def main() -> None:
     parser = scripts.parser(__doc__, SCALES, "runs/linear_speedup", "seed")
     parser.add_argument("--init", choices=EXTRA_ROUNDS, default="moments")
     parser.add_argument("--stages", choices=("plain", "lemma"), default="plain")
-    parser.add_argument("--clients", type=int, nargs="+", metavar="N", help="default: those of the scale")
+    parser.add_argument(
+        "--clients", type=int, nargs="+", metavar="N", help="default: those of the scale"
+    )
     args = parser.parse_args()
     if args.stages == "lemma" and args.init == "random":
-        parser.error("--stages lemma --init random: a random start has a = 0, so no stages; leave out one of the two")
+        parser.error(
+            "--stages lemma --init random: a random start has a = 0, so no stages; leave out one of the two"
+        )
     exponents, repeats = SCALES[args.scale]
-    results = stored_results(args.out / f"{file_name(args.init, args.stages)}.json", repeats, args.seed)
+    results = stored_results(
+        args.out / f"{file_name(args.init, args.stages)}.json", repeats, args.seed
+    )
     for num_clients in args.clients or [2**exponent for exponent in exponents]:
         if num_clients not in results:
             begin = time.perf_counter()
-            results[num_clients] = measure(num_clients, repeats, args.seed, args.init, args.stages)
+            results[num_clients] = measure(
+                num_clients, repeats, args.seed, args.init, args.stages
+            )
             ratios = [time_ratios(results[num_clients], i) for i in range(len(FACTORS))]
-            ratios = ["{:.3f} +- {:.3f}".format(*mean_and_error(ratio)) for ratio in ratios]
+            ratios = [
+                "{:.3f} +- {:.3f}".format(*mean_and_error(ratio)) for ratio in ratios
+            ]
             line = f"N={num_clients:8d}  ratio at {FACTORS} x floor: {'  '.join(ratios)}"
             print(f"{line}   ({time.perf_counter() - begin:.0f} s)", flush=True)
             draw([results[n] for n in sorted(results)], args.init, args)

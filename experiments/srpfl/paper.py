@@ -26,7 +26,7 @@ from paper_tables import OWN_PARTS, report
 
 import fedjax_srp as srp
 from fedjax_srp import methods
-from fedjax_srp.history import History, jsonable
+from fedjax_srp.results.history import History, jsonable
 
 sys.path.append(str(Path(__file__).parents[1]))
 import scripts
@@ -82,14 +82,22 @@ class Setting(NamedTuple):
     method: dict[str, Any]  # arguments of `srp.methods.get`
     num_rounds: int = 150
     eval_every: int = 10
-    eval_first: int = 40  # on images: the rounds of the four stages before all clients take part
+    eval_first: int = (
+        40  # on images: the rounds of the four stages before all clients take part
+    )
     seeds: int = 4
-    own: Mapping[str, dict[str, Any]] = MappingProxyType({})  # training run -> options of this method only
+    own: Mapping[str, dict[str, Any]] = MappingProxyType(
+        {}
+    )  # training run -> options of this method only
 
 
 def by_class(name: str, num_clients: int, per_client: int, **more: Any) -> dict[str, Any]:
     """Return arguments of `srp.data.load`."""
-    return {"name": name, "num_clients": num_clients, "classes_per_client": per_client} | more
+    return {
+        "name": name,
+        "num_clients": num_clients,
+        "classes_per_client": per_client,
+    } | more
 
 
 _MLP = {"model": "mlp", "epochs": 5}
@@ -98,14 +106,28 @@ _LENET_100 = {"model": "lenet5_cifar100"}
 _AUGMENTED = {"augment": "crop_flip"}
 _EMNIST = by_class("emnist/balanced", 100, 5, classes=range(10))
 _FEMNIST = by_class(  # lower-case a to j; normalised like EMNIST, where the paper divides by 255 only
-    "emnist/byclass", 100, 3, classes=range(36, 46), partition="consecutive", examples_per_class=50
+    "emnist/byclass",
+    100,
+    3,
+    classes=range(36, 46),
+    partition="consecutive",
+    examples_per_class=50,
 )
 _SHORT = {"num_rounds": 60, "seeds": 1}
 SETTINGS: dict[str, dict[str, Setting]] = {
     "full": {
         # Evaluated every tenth round only, as in the paper: 100 clients fine-tune their heads in each evaluation.
-        "cifar10": Setting("CIFAR-10 full", by_class("cifar10", 100, 5), _LENET | _AUGMENTED, eval_first=0),
-        "cifar100": Setting("CIFAR-100", by_class("cifar100", 100, 20), _LENET_100 | {"epochs": 5} | _AUGMENTED),
+        "cifar10": Setting(
+            "CIFAR-10 full",
+            by_class("cifar10", 100, 5),
+            _LENET | _AUGMENTED,
+            eval_first=0,
+        ),
+        "cifar100": Setting(
+            "CIFAR-100",
+            by_class("cifar100", 100, 20),
+            _LENET_100 | {"epochs": 5} | _AUGMENTED,
+        ),
         "emnist": Setting("EMNIST", _EMNIST, _MLP),
         "femnist": Setting("FEMNIST", _FEMNIST, _MLP),
     },
@@ -117,24 +139,39 @@ SETTINGS: dict[str, dict[str, Setting]] = {
             eval_every=1,
             eval_first=0,
         ),
-        "mnist": Setting("MNIST", by_class("mnist", 100, 5, max_examples=150), _MLP, seeds=3),
-        "cifar10": Setting("CIFAR-10", by_class("cifar10", 100, 5, max_examples=50), _LENET, **_SHORT),
+        "mnist": Setting(
+            "MNIST", by_class("mnist", 100, 5, max_examples=150), _MLP, seeds=3
+        ),
+        "cifar10": Setting(
+            "CIFAR-10", by_class("cifar10", 100, 5, max_examples=50), _LENET, **_SHORT
+        ),
         "cifar100": Setting(
-            "CIFAR-100", by_class("cifar100", 100, 20, max_examples=100), _LENET_100 | {"epochs": 1}, **_SHORT
+            "CIFAR-100",
+            by_class("cifar100", 100, 20, max_examples=100),
+            _LENET_100 | {"epochs": 1},
+            **_SHORT,
         ),
         "emnist": Setting("EMNIST", _EMNIST | {"max_examples": 150}, _MLP, seeds=3),
         "femnist": Setting("FEMNIST", _FEMNIST | {"max_examples": 90}, _MLP, seeds=3),
     },
     "gpu": {
         "mnist": Setting("MNIST-480", by_class("mnist", 100, 5, max_examples=480), _MLP),
-        "mnist150": Setting("MNIST-150", _FEMNIST | {"name": "mnist", "classes": range(10)}, _MLP),  # as FEMNIST
+        "mnist150": Setting(
+            "MNIST-150", _FEMNIST | {"name": "mnist", "classes": range(10)}, _MLP
+        ),  # as FEMNIST
     },
     "code": {},  # filled below
     "smoke": {
         "digits": Setting(
             "digits",
             by_class("digits", 20, 4),
-            {"model": "mlp", "hidden": (16, 8), "initial": 2, "rounds_per_stage": 1, "learning_rate": 0.1},
+            {
+                "model": "mlp",
+                "hidden": (16, 8),
+                "initial": 2,
+                "rounds_per_stage": 1,
+                "learning_rate": 0.1,
+            },
             num_rounds=4,
             eval_every=2,
             eval_first=2,
@@ -149,7 +186,10 @@ CODE = {"initialization": "torch", "weight_decay": 1e-4}
 CODE_MLP = CODE | {"output": "softmax"}
 CODE_OWN = (
     {name: {"momentum": 0.5} for name in ("fedrep", "srpfl")}
-    | {n: {"fine_tune_optimizer.momentum": 0.5} for n in ("lg_fedavg", "lg_srpfl", "fedavg", "flanp_fedavg")}
+    | {
+        n: {"fine_tune_optimizer.momentum": 0.5}
+        for n in ("lg_fedavg", "lg_srpfl", "fedavg", "flanp_fedavg")
+    }
     | {"hf_maml": {"weight_decay": 0.0}}
 )
 
@@ -157,10 +197,14 @@ CODE_OWN = (
 def with_code_options(setting: Setting) -> Setting:
     """Return the same column with the options of the authors' code, and files of its own."""
     options = CODE_MLP if setting.method["model"] == "mlp" else CODE
-    return setting._replace(title=f"{setting.title} code", method=setting.method | options, own=CODE_OWN)
+    return setting._replace(
+        title=f"{setting.title} code", method=setting.method | options, own=CODE_OWN
+    )
 
 
-SETTINGS["code"] |= {name: with_code_options(SETTINGS["full"][name]) for name in SETTINGS["full"]}
+SETTINGS["code"] |= {
+    name: with_code_options(SETTINGS["full"][name]) for name in SETTINGS["full"]
+}
 SETTINGS["code"]["mnist"] = with_code_options(SETTINGS["cpu"]["mnist"])
 SETTINGS["code"]["mnist480"] = with_code_options(SETTINGS["gpu"]["mnist"])
 SETTINGS["code"]["mnist150"] = with_code_options(SETTINGS["gpu"]["mnist150"])
@@ -180,7 +224,9 @@ class Idle(srp.FederatedAlgorithm):
         return server
 
 
-def retime(history: History, method: srp.Method, data: Any, clock: srp.Clock, seed: int) -> History:
+def retime(
+    history: History, method: srp.Method, data: Any, clock: srp.Clock, seed: int
+) -> History:
     """Return the same run with the times of another clock, drawn by simulating clients that do nothing.
 
     For methods whose cohorts do not depend on speeds (`full` and `uniform`): their training is the same, bit for bit
@@ -190,7 +236,9 @@ def retime(history: History, method: srp.Method, data: Any, clock: srp.Clock, se
         ValueError: the participation of the method depends on speeds.
     """
     if method.participation.name not in ("full", "uniform"):
-        raise ValueError(f"{method.name}: participation {method.participation.name!r} depends on speeds; train it anew")
+        raise ValueError(
+            f"{method.name}: participation {method.participation.name!r} depends on speeds; train it anew"
+        )
     times = srp.simulate(
         Idle(),
         data,
@@ -201,18 +249,35 @@ def retime(history: History, method: srp.Method, data: Any, clock: srp.Clock, se
         key=jax.random.key(seed),
         progress=False,
     )
-    return dataclasses.replace(history, compute_time=times.compute_time, client_time=times.client_time)
+    return dataclasses.replace(
+        history, compute_time=times.compute_time, client_time=times.client_time
+    )
 
 
 class Study:
     """Runs of one data set of one figure, stored in folders."""
 
-    def __init__(self, figure: Figure, setting: Setting, out: Path, data_dir: Path | None, log: Callable[[str], None]):
+    def __init__(
+        self,
+        figure: Figure,
+        setting: Setting,
+        out: Path,
+        data_dir: Path | None,
+        log: Callable[[str], None],
+    ):
         self.figure, self.setting, self.log = figure, setting, log
-        federation = setting.federation if data_dir is None else setting.federation | {"data_dir": data_dir}
+        federation = (
+            setting.federation
+            if data_dir is None
+            else setting.federation | {"data_dir": data_dir}
+        )
         self.data = srp.data.load(**federation)
         num_clients = self.data.num_clients
-        pool = None if figure.pool_fraction == 1 else max(2, round(figure.pool_fraction * num_clients))
+        pool = (
+            None
+            if figure.pool_fraction == 1
+            else max(2, round(figure.pool_fraction * num_clients))
+        )
         self.pool = {} if pool is None else {"pool": pool}
         self.folder = out / ("everybody" if pool is None else f"pool_{pool}")
         exponential, uniform = srp.clocks.Exponential, srp.clocks.Uniform
@@ -228,13 +293,19 @@ class Study:
     def method(self, name: str) -> srp.Method:
         """Return the method of a training run."""
         shared = self.options(name)
-        return methods.get(name, dataset=self.data, model=shared.pop("model"), shared=shared)
+        return methods.get(
+            name, dataset=self.data, model=shared.pop("model"), shared=shared
+        )
 
     def run_folder(self, name: str, seed: int) -> Path:
         """Return the folder of a run; runs whose cohorts do not depend on speeds serve every clock."""
         return (
             self.folder
-            / (f"{self.figure.clock}_clock" if methods.recipe(name).doubling else "any_clock")
+            / (
+                f"{self.figure.clock}_clock"
+                if methods.recipe(name).doubling
+                else "any_clock"
+            )
             / (f"{name}/seed_{seed}")
         )
 
@@ -242,17 +313,29 @@ class Study:
         """Return everything that determines a run, to compare it with a finished one."""
         clock = self.figure.clock if methods.recipe(name).doubling else "any"
         setting = self.setting._replace(title="", seeds=0, own={})._asdict()
-        return jsonable({"training": name, "seed": seed, "clock": clock, "options": self.options(name), **setting})
+        return jsonable(
+            {
+                "training": name,
+                "seed": seed,
+                "clock": clock,
+                "options": self.options(name),
+                **setting,
+            }
+        )
 
     def train(self, name: str, seeds: Sequence[int], together: bool) -> None:
         """Run the unfinished seeds with checkpoints: as one program, or one after the other."""
-        finished = lambda seed: scripts.is_finished(self.run_folder(name, seed), self.describe_run(name, seed))  # noqa: E731
+        finished = lambda seed: scripts.is_finished(
+            self.run_folder(name, seed), self.describe_run(name, seed)
+        )
         missing = [seed for seed in seeds if not finished(seed)]
         if not missing:
             return
         options = {
             # Runs that serve every clock are trained under the same one, so that any figure can continue them.
-            "clock": self.clocks[self.figure.clock if methods.recipe(name).doubling else "fixed"],
+            "clock": self.clocks[
+                self.figure.clock if methods.recipe(name).doubling else "fixed"
+            ],
             "num_rounds": self.setting.num_rounds,
             "eval_every": self.setting.eval_every,
             "eval_first": self.setting.eval_first,
@@ -262,21 +345,34 @@ class Study:
         method = self.method(name)  # made once, so that the seeds share compiled programs
         if together:
             keys = jnp.stack([jax.random.key(seed) for seed in missing])
-            checkpoints = self.run_folder(name, 0).parent / f"checkpoint_of_seeds_{'_'.join(map(str, missing))}"
-            histories = srp.simulate_seeds(method, self.data, keys=keys, checkpoint_dir=checkpoints, **options)
+            checkpoints = (
+                self.run_folder(name, 0).parent
+                / f"checkpoint_of_seeds_{'_'.join(map(str, missing))}"
+            )
+            histories = srp.simulate_seeds(
+                method, self.data, keys=keys, checkpoint_dir=checkpoints, **options
+            )
             for seed, history in zip(missing, histories, strict=True):
                 self._save(history, name, seed)
             shutil.rmtree(checkpoints, ignore_errors=True)
             return
         for seed in missing:
             checkpoints = self.run_folder(name, seed) / "checkpoint"
-            history = srp.simulate(method, self.data, key=jax.random.key(seed), checkpoint_dir=checkpoints, **options)
+            history = srp.simulate(
+                method,
+                self.data,
+                key=jax.random.key(seed),
+                checkpoint_dir=checkpoints,
+                **options,
+            )
             self._save(history, name, seed)
 
     def _save(self, history: History, name: str, seed: int) -> None:
         scripts.keep(history, self.run_folder(name, seed), self.describe_run(name, seed))
         accuracy = f"{100 * history.final_accuracy:.1f} % ({history.evaluation})"
-        self.log(f"{self.setting.title}: {name}, seed {seed}: {accuracy} after {history.host_seconds:.0f} s")
+        self.log(
+            f"{self.setting.title}: {name}, seed {seed}: {accuracy} after {history.host_seconds:.0f} s"
+        )
 
     def histories(self, names: list[str], seeds: int) -> dict[str, list[History]]:
         """Return the histories of these curves, with the evaluation of each as default and this figure's times."""
@@ -287,9 +383,16 @@ class Study:
                 history = History.load(self.run_folder(training, seed))
                 if not methods.recipe(training).doubling:
                     clock = self.clocks[self.figure.clock]
-                    history = retime(history, self.method(training), self.data, clock, seed)
-                scores = {evaluation: history.accuracies[evaluation], **history.accuracies}
-                curves.setdefault(name, []).append(dataclasses.replace(history, name=name, accuracies=scores))
+                    history = retime(
+                        history, self.method(training), self.data, clock, seed
+                    )
+                scores = {
+                    evaluation: history.accuracies[evaluation],
+                    **history.accuracies,
+                }
+                curves.setdefault(name, []).append(
+                    dataclasses.replace(history, name=name, accuracies=scores)
+                )
         return curves
 
 
@@ -299,22 +402,33 @@ def main(figure: int, arguments: list[str] | None = None) -> None:
         "Scale full is the paper's size, code has also the options of its code."
     )
     parser = scripts.parser(doc, SETTINGS, "runs/srpfl", "seeds", "data-dir", "results")
-    parser.add_argument("--datasets", nargs="+", metavar="NAME", help="default: every data set of the scale")
-    parser.add_argument("--methods", nargs="+", metavar="NAME", choices=CURVES, default=list(CURVES))
     parser.add_argument(
-        "--together", action=argparse.BooleanOptionalAction, help="all seeds in one program (default: on accelerators)"
+        "--datasets",
+        nargs="+",
+        metavar="NAME",
+        help="default: every data set of the scale",
+    )
+    parser.add_argument(
+        "--methods", nargs="+", metavar="NAME", choices=CURVES, default=list(CURVES)
+    )
+    parser.add_argument(
+        "--together",
+        action=argparse.BooleanOptionalAction,
+        help="all seeds in one program (default: on accelerators)",
     )
     args = parser.parse_args(arguments)
     settings = SETTINGS[args.scale]
     for name in args.datasets or ():
         if name not in settings:
-            parser.error(f"--datasets {name}: --scale {args.scale} has {', '.join(settings)}")
+            parser.error(
+                f"--datasets {name}: --scale {args.scale} has {', '.join(settings)}"
+            )
     if args.seeds is not None and args.seeds < 1:
         parser.error(f"--seeds {args.seeds}: must be at least 1")
     srp.use_all_cores()
     together = jax.default_backend() != "cpu" if args.together is None else args.together
     begin, columns = time.perf_counter(), {}
-    say: Callable[[str], None] = lambda line: print(line, flush=True)  # noqa: E731
+    say: Callable[[str], None] = lambda line: print(line, flush=True)
     with scripts.reported_by(parser):
         studies = [  # made before the first run, so that a missing file is reported at once
             Study(FIGURES[figure], settings[name], args.out / name, args.data_dir, say)
@@ -322,7 +436,9 @@ def main(figure: int, arguments: list[str] | None = None) -> None:
         ]
         for study in studies:
             seeds = study.setting.seeds if args.seeds is None else args.seeds
-            for training in dict.fromkeys(CURVES[curve].training for curve in args.methods):
+            for training in dict.fromkeys(
+                CURVES[curve].training for curve in args.methods
+            ):
                 study.train(training, range(seeds), together)
             columns[study.setting.title] = study.histories(args.methods, seeds)
     results = scripts.results_folder(args)

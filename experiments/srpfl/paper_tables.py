@@ -20,8 +20,8 @@ import numpy as np
 import pandas as pd
 
 import fedjax_srp as srp
-from fedjax_srp.history import History
-from fedjax_srp.report import drawing, table
+from fedjax_srp.lab.report import drawing, table
+from fedjax_srp.results.history import History
 
 sys.path.append(str(Path(__file__).parents[1]))
 from curves import save_picture
@@ -43,7 +43,10 @@ ZOOM = 0.95  # start of the axis of accuracies, as a fraction of the lowest fina
 def with_own_parts(curves: Mapping[str, Sequence[History]]) -> dict[str, list[History]]:
     """Return the same runs, evaluated with each client's own part."""
     return {
-        name: [dataclasses.replace(run, accuracies={own: run.accuracies[own]}) for run in curves[name]]
+        name: [
+            dataclasses.replace(run, accuracies={own: run.accuracies[own]})
+            for run in curves[name]
+        ]
         for name, own in OWN_PARTS.items()
         if name in curves
     }
@@ -55,10 +58,16 @@ def time_before(run: History, target: float, communication: float = 0.0) -> floa
     0 if the first evaluation reached it, inf if none did.
     """
     place = run.reached(target)
-    return math.inf if place is None else float(np.append(0.0, run.eval_elapsed(communication))[place])
+    return (
+        math.inf
+        if place is None
+        else float(np.append(0.0, run.eval_elapsed(communication))[place])
+    )
 
 
-def with_intervals(frame: pd.DataFrame, curves: Mapping[str, Sequence[History]], target: float) -> pd.DataFrame:
+def with_intervals(
+    frame: pd.DataFrame, curves: Mapping[str, Sequence[History]], target: float
+) -> pd.DataFrame:
     """Add numbers of the seeds and intervals to the table of `table.comparison`; nan where a time is missing."""
     rows = frame.to_dict("records")
     for row in rows:
@@ -67,28 +76,46 @@ def with_intervals(frame: pd.DataFrame, curves: Mapping[str, Sequence[History]],
         row["times"] = " ".join(f"{run.time_to(target):.6g}" for run in runs)
     for cost in COMMUNICATIONS:
         for row in rows:
-            row[f"after_{cost}"] = float(np.mean([time_before(run, target, cost) for run in curves[row["method"]]]))
+            row[f"after_{cost}"] = float(
+                np.mean([time_before(run, target, cost) for run in curves[row["method"]]])
+            )
         known = {row["method"]: row for row in rows}
         for row in rows:
             twin, low, high = known.get(row["twin"]), math.nan, math.nan
-            if twin is not None and math.isfinite(row[f"time_{cost}"]) and math.isfinite(twin[f"time_{cost}"]):
+            if (
+                twin is not None
+                and math.isfinite(row[f"time_{cost}"])
+                and math.isfinite(twin[f"time_{cost}"])
+            ):
                 low = twin[f"after_{cost}"] / row[f"time_{cost}"]
-                high = twin[f"time_{cost}"] / row[f"after_{cost}"] if row[f"after_{cost}"] else math.inf
+                high = (
+                    twin[f"time_{cost}"] / row[f"after_{cost}"]
+                    if row[f"after_{cost}"]
+                    else math.inf
+                )
             row[f"least_speed_up_{cost}"], row[f"most_speed_up_{cost}"] = low, high
     return pd.DataFrame(rows)
 
 
 def compare(curves: Mapping[str, Sequence[History]], target: float) -> pd.DataFrame:
     """Return `table.comparison` with intervals."""
-    return with_intervals(table.comparison(curves, target, COMMUNICATIONS), curves, target)
+    return with_intervals(
+        table.comparison(curves, target, COMMUNICATIONS), curves, target
+    )
 
 
-def first_visible_time(curves: Mapping[str, list[History]], bottom: float, communication: float) -> float:
+def first_visible_time(
+    curves: Mapping[str, list[History]], bottom: float, communication: float
+) -> float:
     """Return the simulated time at which the first line or band rises above the bottom of a panel."""
     starts, curve = [math.inf], drawing.accuracy_curve(communication, None)
     for runs in curves.values():
         lines = [curve(run) for run in runs]
-        bands = [drawing.band([line]) for line in lines] if drawing.do_not_overlap(lines) else [drawing.band(lines)]
+        bands = (
+            [drawing.band([line]) for line in lines]
+            if drawing.do_not_overlap(lines)
+            else [drawing.band(lines)]
+        )
         for times, _, _, top, _ in bands:
             if (above := np.flatnonzero(top >= bottom)).size:
                 place = slice(max(0, above[0] - 1), above[0] + 1)
@@ -100,18 +127,33 @@ def draw(columns: Mapping[str, Mapping[str, list[History]]]) -> Figure:
     """Draw curves over time, zoomed to where they differ, with a line at each target."""
     figure = srp.plots.figure3(columns, COMMUNICATIONS, logarithmic=True)
     for place, curves in enumerate(columns.values()):
-        final = [float(np.mean([run.final_accuracy for run in runs])) for runs in curves.values()]
+        final = [
+            float(np.mean([run.final_accuracy for run in runs]))
+            for runs in curves.values()
+        ]
         bottom = ZOOM * min(final)
-        for ax, cost in zip(figure.axes[place :: len(columns)], COMMUNICATIONS, strict=True):
+        for ax, cost in zip(
+            figure.axes[place :: len(columns)], COMMUNICATIONS, strict=True
+        ):
             ax.set_ylim(bottom, min(1.0, max(final) + 0.02))
             ax.set_xlim(left=0.9 * first_visible_time(curves, bottom, cost))
             drawing.log_ticks(ax)
             for fraction in FRACTIONS:
-                ax.axhline(table.common_target(curves, fraction).accuracy, color="#666666", linewidth=0.7, zorder=1)
+                ax.axhline(
+                    table.common_target(curves, fraction).accuracy,
+                    color="#666666",
+                    linewidth=0.7,
+                    zorder=1,
+                )
     (legend,) = figure.legends
-    whose = {table.common_target(curves).reason.partition(" of ")[2] for curves in columns.values()}
+    whose = {
+        table.common_target(curves).reason.partition(" of ")[2]
+        for curves in columns.values()
+    }
     targets = " and ".join(f"{100 * fraction:g} %" for fraction in FRACTIONS)
-    legend.set_title(f"{legend.get_title().get_text()}\ngrey: {targets} of {'; of '.join(sorted(whose))}")
+    legend.set_title(
+        f"{legend.get_title().get_text()}\ngrey: {targets} of {'; of '.join(sorted(whose))}"
+    )
     return figure
 
 
@@ -120,7 +162,9 @@ def file_name(title: str) -> str:
     return title.lower().replace("-", "").replace(" ", "_")
 
 
-def report(columns: Mapping[str, dict[str, list[History]]], figure: int, heading: str, out: Path) -> str:
+def report(
+    columns: Mapping[str, dict[str, list[History]]], figure: int, heading: str, out: Path
+) -> str:
     """Write figure and tables of data sets by title; return the tables as text.
 
     Files of one data set have its name, so that another one does not overwrite them.
@@ -137,10 +181,14 @@ def report(columns: Mapping[str, dict[str, list[History]]], figure: int, heading
             frames.append(compare(curves, target.accuracy))
             parts.append(table.render(frames[-1], target))
             if own := with_own_parts(curves):
-                parts.append(f"{title}: the same runs, judged with each client's own part; {target.reason}")
+                parts.append(
+                    f"{title}: the same runs, judged with each client's own part; {target.reason}"
+                )
                 frames.append(compare(own, target.accuracy))
                 parts.append(table.render(frames[-1], target))
-        pd.concat(frames).to_csv(out / f"figure{figure}_{file_name(title)}.csv", index=False)
+        pd.concat(frames).to_csv(
+            out / f"figure{figure}_{file_name(title)}.csv", index=False
+        )
     text = "\n\n".join(parts)
     (out / f"{stem}.txt").write_text(text + "\n", "utf-8")
     return text

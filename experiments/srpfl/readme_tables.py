@@ -30,7 +30,9 @@ FACTORS = (2, 1.3, 1.1)  # of FedRep's floor, in the files of the linear speed-u
 
 def label(method: str) -> str:
     """Return a method's name in the tables."""
-    return {"flanp_fedavg": "FLANP (FedAvg)", "flanp_fedavg_ft": "FLANP-FT"}.get(method) or srp.methods.label(method)
+    return {"flanp_fedavg": "FLANP (FedAvg)", "flanp_fedavg_ft": "FLANP-FT"}.get(
+        method
+    ) or srp.methods.label(method)
 
 
 def format_number(value: float) -> str:
@@ -40,16 +42,33 @@ def format_number(value: float) -> str:
 
 def percent(row: pd.Series, column: str) -> str:
     """Format the mean, with the standard deviation over seeds if there are several."""
-    return f"{100 * row[column]:.1f}" + (f" ± {100 * row[f'{column}_std']:.1f}" if row["runs"] > 1 else "")
+    return f"{100 * row[column]:.1f}" + (
+        f" ± {100 * row[f'{column}_std']:.1f}" if row["runs"] > 1 else ""
+    )
 
 
 def accuracies() -> str:
-    rows = [["", "digits %", "worst", "quarters", "MNIST %", "worst", "quarters", "CIFAR-10 %", "worst", "quarters"]]
+    rows = [
+        [
+            "",
+            "digits %",
+            "worst",
+            "quarters",
+            "MNIST %",
+            "worst",
+            "quarters",
+            "CIFAR-10 %",
+            "worst",
+            "quarters",
+        ]
+    ]
     frames = [figure(3, data) for data in DATA]
     for method in frames[0].index:
         row = [label(method)]
         for frame in (frame.loc[method] for frame in frames):
-            row += [percent(frame, column) for column in ("final_accuracy", "worst_decile")]
+            row += [
+                percent(frame, column) for column in ("final_accuracy", "worst_decile")
+            ]
             row.append("/".join(f"{100 * frame[quarter]:.1f}" for quarter in QUARTERS))
         rows.append(row)
     return markdown(rows)
@@ -63,36 +82,83 @@ def format_time(row: pd.Series, cost: int, bounds: bool) -> str:
     low, high = (row[f"{which}_speed_up_{cost}"] for which in ("least", "most"))
     factor = f"{low:.1f} to {high:.1f}x" if bounds else f"{row[f'speed_up_{cost}']:.1f}x"
     known = np.isfinite(row[f"speed_up_{cost}"]) and not row["reached_at_once"]
-    return "≤ " * bool(row["reached_at_once"]) + format_number(time) + f" ({factor})" * bool(known)
+    return (
+        "≤ " * bool(row["reached_at_once"])
+        + format_number(time)
+        + f" ({factor})" * bool(known)
+    )
 
 
 def times(cost: int) -> str:
-    rows = [[f"C = {cost}", "digits: 95 %", "99 %", "MNIST: 95 %", "99 %", "CIFAR-10: 95 %", "99 %"]]
+    rows = [
+        [
+            f"C = {cost}",
+            "digits: 95 %",
+            "99 %",
+            "MNIST: 95 %",
+            "99 %",
+            "CIFAR-10: 95 %",
+            "99 %",
+        ]
+    ]
     for method in figure(3, "digits").index:
-        cells = (format_time(figure(3, d, f).loc[method], cost, bounds=d != "digits") for d in DATA for f in (95, 99))
+        cells = (
+            format_time(figure(3, d, f).loc[method], cost, bounds=d != "digits")
+            for d in DATA
+            for f in (95, 99)
+        )
         rows.append([label(method), *cells])
     return markdown(rows)
 
 
 def factors() -> str:
-    rows = [["figure", "", *(f"{f} %: C = 0" if c == 0 else f"{c}" for f in (95, 99) for c in COSTS)]]
+    rows = [
+        [
+            "figure",
+            "",
+            *(f"{f} %: C = 0" if c == 0 else f"{c}" for f in (95, 99) for c in COSTS),
+        ]
+    ]
     for name in range(3, 7):
         frames = {fraction: figure(name, "digits", fraction) for fraction in (95, 99)}
         for method in frames[95].index[frames[95]["twin"].notna()]:
-            values = (frames[fraction].loc[method, f"speed_up_{cost}"] for fraction in (95, 99) for cost in COSTS)
-            rows.append([name, label(method), *("-" if np.isnan(value) else f"{value:.1f}" for value in values)])
+            values = (
+                frames[fraction].loc[method, f"speed_up_{cost}"]
+                for fraction in (95, 99)
+                for cost in COSTS
+            )
+            rows.append(
+                [
+                    name,
+                    label(method),
+                    *("-" if np.isnan(value) else f"{value:.1f}" for value in values),
+                ]
+            )
     return markdown(rows)
 
 
 def pools() -> str:
     rows = [
-        ["figure", "", "seeds", "%", "worst", *(f"{f} %: C = 0" if c == 0 else f"{c}" for f in (95, 99) for c in COSTS)]
+        [
+            "figure",
+            "",
+            "seeds",
+            "%",
+            "worst",
+            *(f"{f} %: C = 0" if c == 0 else f"{c}" for f in (95, 99) for c in COSTS),
+        ]
     ]
     for name in (3, 5, 6):
         frames = [figure(name, "mnist480", fraction) for fraction in (95, 99)]
         for method, one in frames[0].iterrows():
-            cells = (format_time(frame.loc[method], cost, bounds=True) for frame in frames for cost in COSTS)
-            accuracies = (percent(one, column) for column in ("final_accuracy", "worst_decile"))
+            cells = (
+                format_time(frame.loc[method], cost, bounds=True)
+                for frame in frames
+                for cost in COSTS
+            )
+            accuracies = (
+                percent(one, column) for column in ("final_accuracy", "worst_decile")
+            )
             rows.append([name, label(str(method)), one["runs"], *accuracies, *cells])
     return markdown(rows)
 
@@ -103,9 +169,18 @@ def code_at_size(data: str, *figures: int) -> str:
     Times without communication, to the targets of each file.
     """
     names = ("%", "worst tenth", "time to 95 %", "99 %", "seeds")
-    rows = [["figure", "", *(f"{setting}: {name}" for setting in ("text", "code") for name in names)]]
+    rows = [
+        [
+            "figure",
+            "",
+            *(f"{setting}: {name}" for setting in ("text", "code") for name in names),
+        ]
+    ]
     for number in figures:
-        frames = [[figure(number, f"{data}{code}", fraction) for fraction in (95, 99)] for code in ("", "_code")]
+        frames = [
+            [figure(number, f"{data}{code}", fraction) for fraction in (95, 99)]
+            for code in ("", "_code")
+        ]
         for method in frames[1][0].index:
             row = [number, label(str(method))]
             for frame, frame_99 in frames:
@@ -113,21 +188,34 @@ def code_at_size(data: str, *figures: int) -> str:
                     row += [""] * len(names)
                     continue
                 one = frame.loc[method]
-                row += [percent(one, column) for column in ("final_accuracy", "worst_decile")]
-                of_both = (format_time(each.loc[method], 0, bounds=True) for each in (frame, frame_99))
-                row += [*(time.partition(" (")[0] for time in of_both), one["runs"]]  # without the factor
+                row += [
+                    percent(one, column) for column in ("final_accuracy", "worst_decile")
+                ]
+                of_both = (
+                    format_time(each.loc[method], 0, bounds=True)
+                    for each in (frame, frame_99)
+                )
+                row += [
+                    *(time.partition(" (")[0] for time in of_both),
+                    one["runs"],
+                ]  # without the factor
             rows.append(row)
     return markdown(rows)
 
 
 def of_seeds(frame: pd.DataFrame, column: str, method: str) -> list[np.ndarray]:
     """Return the numbers of SRPFL's seeds and of another method's, from a column that lists them."""
-    return [np.array(str(frame.loc[name, column]).split(), float) for name in ("srpfl", method)]
+    return [
+        np.array(str(frame.loc[name, column]).split(), float)
+        for name in ("srpfl", method)
+    ]
 
 
 def code_by_seed() -> str:
     """FLANP-FT and FedAvg-FT against SRPFL with the options of the authors' code, seed by seed."""
-    rows = [["figure", "against SRPFL", "points below", "times as long to 95 %", "to 99 %"]]
+    rows = [
+        ["figure", "against SRPFL", "points below", "times as long to 95 %", "to 99 %"]
+    ]
     for number in (5, 3):
         frames = [figure(number, "mnist480_code", fraction) for fraction in (95, 99)]
         for method in ("flanp_fedavg_ft", "fedavg_ft"):
@@ -137,23 +225,50 @@ def code_by_seed() -> str:
             cells = [" / ".join(f"{100 * each:.1f}" for each in srpfl - other)]
             for frame in frames:
                 srpfl, other = of_seeds(frame, "times", method)
-                cells.append(" / ".join(f"{each:.3g}" if np.isfinite(each) else "never" for each in other / srpfl))
+                cells.append(
+                    " / ".join(
+                        f"{each:.3g}" if np.isfinite(each) else "never"
+                        for each in other / srpfl
+                    )
+                )
             rows.append([number, label(method), *cells])
     return markdown(rows)
 
 
 def judgements() -> str:
     times = ["time to 95 %", "99 %"]
-    rows = [["figure", "", "`fine_tune` %", "slowest quarter", "worst", *times, "own part %", "worst", *times]]
+    rows = [
+        [
+            "figure",
+            "",
+            "`fine_tune` %",
+            "slowest quarter",
+            "worst",
+            *times,
+            "own part %",
+            "worst",
+            *times,
+        ]
+    ]
     for name in range(3, 7):
-        frames = {(own, f): figure(name, "digits", f, own) for own in (False, True) for f in (95, 99)}
+        frames = {
+            (own, f): figure(name, "digits", f, own)
+            for own in (False, True)
+            for f in (95, 99)
+        }
         for method in frames[True, 95].index:
             row = [name, label(method)]
             for own, columns in ((False, ("final_accuracy", "slowest_quarter", "worst_decile")),
                                  (True, ("final_accuracy", "worst_decile"))):  # fmt: skip
-                row += [percent(frames[own, 95].loc[method], column) for column in columns]
+                row += [
+                    percent(frames[own, 95].loc[method], column) for column in columns
+                ]
                 for one in (frames[own, fraction].loc[method] for fraction in (95, 99)):
-                    spread = f" ± {format_number(one['time_0_std'])}" if np.isfinite(one["time_0"]) else ""
+                    spread = (
+                        f" ± {format_number(one['time_0_std'])}"
+                        if np.isfinite(one["time_0"])
+                        else ""
+                    )
                     time, _, factor = format_time(one, 0, bounds=False).partition(" (")
                     row.append(f"{time}{spread}" + f" ({factor}" * bool(factor))
             rows.append(row)
@@ -174,14 +289,26 @@ def round_lengths() -> str:
 def asynchronous() -> str:
     found = load_results("srpfl/results/asynchronous.json")
     columns = ["time", "final %", "slowest quarter %", "rounds"]
-    rows = [["", *(f"C = {cost}: {columns[0]}" if name == "time" else name for cost in found for name in columns)]]
+    rows = [
+        [
+            "",
+            *(
+                f"C = {cost}: {columns[0]}" if name == "time" else name
+                for cost in found
+                for name in columns
+            ),
+        ]
+    ]
     for name in found["0"]:
         row: list[Any] = [name]
         for methods in found.values():
             seeds = pd.DataFrame(methods[name]).astype(float)
             time = seeds["time_to_0.92"]
             row.append(f"{format_number(time.mean())} ± {format_number(time.std())}")
-            row += [pm((100 * seeds[what]).to_list(), 1) for what in ("accuracy", "slowest_quarter")]
+            row += [
+                pm((100 * seeds[what]).to_list(), 1)
+                for what in ("accuracy", "slowest_quarter")
+            ]
             row.append(f"{seeds['rounds'].mean():,.0f}")
         rows.append(row)
     return markdown(rows)
@@ -189,13 +316,18 @@ def asynchronous() -> str:
 
 def ratios(result: Mapping[str, Any]) -> np.ndarray:
     """Time of SRPFL over that of FedRep: a row for each factor of `FACTORS`, a column for each repeat."""
-    return np.divide(*(np.array(result["times"][method], float) for method in ("srpfl", "fedrep")))
+    return np.divide(
+        *(np.array(result["times"][method], float) for method in ("srpfl", "fedrep"))
+    )
 
 
 def with_errors(found: np.ndarray) -> list[str]:
     """Format the mean of each row ± its standard error."""
     errors = found.std(axis=1, ddof=1) / np.sqrt(found.shape[1])
-    return [f"{mean:.3f} ± {error:.3f}" for mean, error in zip(found.mean(axis=1), errors, strict=True)]
+    return [
+        f"{mean:.3f} ± {error:.3f}"
+        for mean, error in zip(found.mean(axis=1), errors, strict=True)
+    ]
 
 
 def linear(start: str) -> str:
@@ -204,7 +336,9 @@ def linear(start: str) -> str:
              *(f"{'times log N: ' * (f == 2)}to {f} x" for f in FACTORS)]]  # fmt: skip
     for result in load_results(f"srpfl/results/linear_speedup_{start}.json"):
         n, found = result["num_clients"], ratios(result)
-        fedrep, ours = (np.mean(result["times"][method][1]) for method in ("fedrep", "srpfl"))
+        fedrep, ours = (
+            np.mean(result["times"][method][1]) for method in ("fedrep", "srpfl")
+        )
         rows.append([
             n, f"{result['first_distance']:.3f}", f"{np.mean(result['floors']):.4f}", f"{fedrep:.0f}", f"{ours:.0f}",
             f"{fedrep / (1 / np.arange(1, n + 1)).sum():.0f}",
@@ -216,10 +350,16 @@ def linear(start: str) -> str:
 
 def lemma() -> str:
     rows = [["N", "stages", *(f"to {f} x" for f in FACTORS)]]
-    plain = {result["num_clients"]: result for result in load_results("srpfl/results/linear_speedup_moments.json")}
+    plain = {
+        result["num_clients"]: result
+        for result in load_results("srpfl/results/linear_speedup_moments.json")
+    }
     for by_lemma in load_results("srpfl/results/linear_speedup_moments_lemma.json"):
         planned = f"Lemma B.1: {', '.join(map(str, by_lemma['rounds_per_stage']))}"
-        for stages, result in (("30 rounds each", plain[by_lemma["num_clients"]]), (planned, by_lemma)):
+        for stages, result in (
+            ("30 rounds each", plain[by_lemma["num_clients"]]),
+            (planned, by_lemma),
+        ):
             rows.append([result["num_clients"], stages, *with_errors(ratios(result))])
     return markdown(rows)
 
@@ -230,7 +370,9 @@ def stage_lengths() -> str:
     for start in ("moments", "random"):
         frame = pd.read_csv(HERE / f"results/stage_lengths_{start}.csv")
         frame["ratio"] = frame["srpfl"] / frame["fedrep"]
-        found = frame.groupby(["num_clients", "length", "factor"])["ratio"].agg(["mean", "std"])
+        found = frame.groupby(["num_clients", "length", "factor"])["ratio"].agg(
+            ["mean", "std"]
+        )
         for clients, length in found.index.droplevel("factor").unique():
             cells = (found.loc[(clients, length, factor)] for factor in FACTORS)
             spreads = (f"{cell['mean']:.3f} ± {cell['std']:.3f}" for cell in cells)
@@ -240,24 +382,60 @@ def stage_lengths() -> str:
 
 def samples() -> str:
     """Smallest batches by d and n, and the floor with six samples a client."""
-    words = {"floor below 0.5": "to contract", "floor below 0.15": "for a floor below 0.15", "within (9)": "within (9)"}
-    rows = [["d", "n", "d / n", "log n", *(f"smallest m {word}" for word in words.values()), "floor at m = 6"]]
-    for row in sorted(load_results("srpfl/results/samples.json"), key=lambda row: (row["d"], row["n"])):
+    words = {
+        "floor below 0.5": "to contract",
+        "floor below 0.15": "for a floor below 0.15",
+        "within (9)": "within (9)",
+    }
+    rows = [
+        [
+            "d",
+            "n",
+            "d / n",
+            "log n",
+            *(f"smallest m {word}" for word in words.values()),
+            "floor at m = 6",
+        ]
+    ]
+    for row in sorted(
+        load_results("srpfl/results/samples.json"), key=lambda row: (row["d"], row["n"])
+    ):
         d, n = row["d"], row["n"]
         found = (row["smallest m"][name] or f"over {row['m'][-1]}" for name in words)
-        rows.append([d, n, f"{d / n:.2g}", f"{np.log(n):.1f}", *found, span(row["floor"], row["m"].index(6))])
+        rows.append(
+            [
+                d,
+                n,
+                f"{d / n:.2g}",
+                f"{np.log(n):.1f}",
+                *found,
+                span(row["floor"], row["m"].index(6)),
+            ]
+        )
     return markdown(rows)
 
 
 def contraction() -> str:
     """Rounds to three distances, the measured factor a round beside the theorem's, and the floor."""
     targets = ("0.2", "0.02", "0.002")
-    rows = [["noise", "n", "m", *(f"rounds to {t}" for t in targets), "factor a round", "sqrt(1 - a)", "at the end"]]
+    rows = [
+        [
+            "noise",
+            "n",
+            "m",
+            *(f"rounds to {t}" for t in targets),
+            "factor a round",
+            "sqrt(1 - a)",
+            "at the end",
+        ]
+    ]
     for row in load_results("srpfl/results/contraction.json"):
         reached = [row.get(f"rounds to {t}") for t in targets]
         rounds = ("not reached" if r is None else span(r, form=".3g") for r in reached)
         factors = (span(row[name], form=".3f") for name in ("factor", "theorem's factor"))
-        rows.append([f"{row['noise']:g}", row["n"], row["m"], *rounds, *factors, span(row["end"])])
+        rows.append(
+            [f"{row['noise']:g}", row["n"], row["m"], *rounds, *factors, span(row["end"])]
+        )
     return markdown(rows)
 
 

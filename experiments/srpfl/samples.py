@@ -31,7 +31,12 @@ from fedjax_srp import theory
 RANK, NOISE, STEP, INITIAL, LAST = 2, 1.0, 0.125, 16, 20
 LEVELS = (0.5, 0.15)  # floors; the first is where the runs start
 MORE = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # samples beyond k
-GRID = ((25, 16), *((d, n) for d in (100, 400) for n in (16, 64, 256)), (100, 1024), (25, 1024))
+GRID = (
+    (25, 16),
+    *((d, n) for d in (100, 400) for n in (16, 64, 256)),
+    (100, 1024),
+    (25, 1024),
+)
 SCALES = {  # (d, n), rounds, trials
     "smoke": (((25, 16),), 40, 2),
     "cpu": (GRID, 200, 5),
@@ -49,14 +54,31 @@ def measure(dim: int, clients: int, rounds: int, trials: int, seed: int) -> dict
     for task, runs in zip(tasks, distance, strict=True):
         low, high = batches.head_values(task)
         a = theory.contraction_rate(STEP / high**2, batches.START, low)
-        before = np.concatenate([np.full((len(counts), 1), batches.START), runs[:, :-1]], axis=1)
-        kept += (runs <= np.vectorize(theory.contraction)(before, a, clients / INITIAL)).all(axis=1)
+        before = np.concatenate(
+            [np.full((len(counts), 1), batches.START), runs[:, :-1]], axis=1
+        )
+        kept += (
+            runs <= np.vectorize(theory.contraction)(before, a, clients / INITIAL)
+        ).all(axis=1)
     floors = distance[:, :, -LAST:].mean(axis=2)
-    spread = {"mean": floors.mean(axis=0), "lowest": floors.min(axis=0), "highest": floors.max(axis=0)}
+    spread = {
+        "mean": floors.mean(axis=0),
+        "lowest": floors.min(axis=0),
+        "highest": floors.max(axis=0),
+    }
     rows = {name: [curves.rounded(x) for x in row] for name, row in spread.items()}
-    lowest = {f"floor below {level:g}": batches.smallest(counts, spread["highest"] < level) for level in LEVELS}
+    lowest = {
+        f"floor below {level:g}": batches.smallest(counts, spread["highest"] < level)
+        for level in LEVELS
+    }
     lowest["within (9)"] = batches.smallest(counts, kept == trials)
-    found = {"d": dim, "n": clients, "m": counts, "trials within (9)": kept.tolist(), "floor": rows}
+    found = {
+        "d": dim,
+        "n": clients,
+        "m": counts,
+        "trials within (9)": kept.tolist(),
+        "floor": rows,
+    }
     return found | {"smallest m": lowest}
 
 
@@ -65,7 +87,12 @@ def main() -> None:
     sizes, rounds, trials = SCALES[args.scale]
     of_all = functools.partial(measure, rounds=rounds, trials=trials, seed=args.seed)
     results = scripts.measure_each(args, "samples", sizes, of_all, seed=args.seed)
-    facts = {"trials": trials, "rounds": rounds, "start": batches.START, "results": results}
+    facts = {
+        "trials": trials,
+        "rounds": rounds,
+        "start": batches.START,
+        "results": results,
+    }
     curves.save(args, "samples", facts)
 
 

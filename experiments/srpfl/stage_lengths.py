@@ -10,15 +10,28 @@ of clients, length, task, repeat and target; a time is inf if a run never reache
 from __future__ import annotations
 
 import pandas as pd
-from linear_speedup import EXTRA_ROUNDS, FACTORS, FEDREP_ROUNDS, INITIAL, contest, floors_of, scripts
+from linear_speedup import (
+    EXTRA_ROUNDS,
+    FACTORS,
+    FEDREP_ROUNDS,
+    INITIAL,
+    contest,
+    floors_of,
+    scripts,
+)
 
 import fedjax_srp as srp
 
 LENGTHS = (1, 3, 10, 30, 100)
-SCALES = {"smoke": ((32,), 1, 1, (1, 3)), "cpu": ((128, 512), 3, 2, LENGTHS)}  # N, tasks, repeats, lengths
+SCALES = {
+    "smoke": ((32,), 1, 1, (1, 3)),
+    "cpu": ((128, 512), 3, 2, LENGTHS),
+}  # N, tasks, repeats, lengths
 
 
-def measure(num_clients: int, task_seed: int, repeats: int, init: str, lengths: tuple[int, ...]) -> list[dict]:
+def measure(
+    num_clients: int, task_seed: int, repeats: int, init: str, lengths: tuple[int, ...]
+) -> list[dict]:
     """Measure times of both methods on one task."""
     _, run = contest(num_clients, repeats, task_seed, init)
     rounds = FEDREP_ROUNDS + EXTRA_ROUNDS[init]
@@ -27,8 +40,13 @@ def measure(num_clients: int, task_seed: int, repeats: int, init: str, lengths: 
     stages = (num_clients // INITIAL).bit_length() - 1
     rows = []
     for length in lengths:
-        srpfl = run(srp.participation.Doubling(INITIAL, [length] * stages), length * stages + rounds)
-        for repeat, (ours, theirs, floor) in enumerate(zip(srpfl, fedrep, floors, strict=True)):
+        srpfl = run(
+            srp.participation.Doubling(INITIAL, [length] * stages),
+            length * stages + rounds,
+        )
+        for repeat, (ours, theirs, floor) in enumerate(
+            zip(srpfl, fedrep, floors, strict=True)
+        ):
             rows += [
                 {
                     "num_clients": num_clients, "length": length, "task": task_seed, "repeat": repeat, "factor": factor,
@@ -51,9 +69,20 @@ def main(arguments: list[str] | None = None) -> None:
         for task in range(tasks):
             rows += measure(num_clients, args.seed + task, repeats, args.init, lengths)
             frame = pd.DataFrame(rows)
-            frame.to_csv(args.out / f"stage_lengths_{args.init}.csv", index=False, float_format="%.5g")
+            frame.to_csv(
+                args.out / f"stage_lengths_{args.init}.csv",
+                index=False,
+                float_format="%.5g",
+            )
     frame["ratio"] = frame["srpfl"] / frame["fedrep"]
-    print(frame.pivot_table(index=["num_clients", "length"], columns="factor", values="ratio", aggfunc=["mean", "std"]))
+    print(
+        frame.pivot_table(
+            index=["num_clients", "length"],
+            columns="factor",
+            values="ratio",
+            aggfunc=["mean", "std"],
+        )
+    )
 
 
 if __name__ == "__main__":

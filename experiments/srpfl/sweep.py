@@ -19,7 +19,7 @@ from causes import FEDERATION, METHODS, read_rows, score_rows, setting
 from paper import FIGURES, Study, scripts
 
 import fedjax_srp as srp
-from fedjax_srp import storage
+from fedjax_srp.results import sealed_folders as storage
 
 CLASSES, IMAGES = (2, 3, 5, 10), (20, 60, 200)
 DIGITS = {"name": "digits", "num_clients": 10}
@@ -27,14 +27,27 @@ DIGITS = {"name": "digits", "num_clients": 10}
 
 def study(args: argparse.Namespace, classes: int, images: int) -> Study:
     """Return the study of one cell."""
-    federation = (DIGITS if args.smoke else FEDERATION) | {"classes_per_client": classes, "max_examples": images}
-    column = setting("text", args.smoke)._replace(title=f"{classes} classes, {images} images", federation=federation)
-    return Study(FIGURES[3], column, args.out / f"{classes}_classes_{images}_images", args.data_dir, print)
+    federation = (DIGITS if args.smoke else FEDERATION) | {
+        "classes_per_client": classes,
+        "max_examples": images,
+    }
+    column = setting("text", args.smoke)._replace(
+        title=f"{classes} classes, {images} images", federation=federation
+    )
+    return Study(
+        FIGURES[3],
+        column,
+        args.out / f"{classes}_classes_{images}_images",
+        args.data_dir,
+        print,
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = scripts.parser(__doc__, (), "runs/srpfl/sweep", "data-dir", "results")
-    parser.add_argument("--smoke", action="store_true", help="digits, 10 clients, 4 rounds")
+    parser.add_argument(
+        "--smoke", action="store_true", help="digits, 10 clients, 4 rounds"
+    )
     parser.add_argument("--classes", type=int, nargs="+", default=CLASSES)
     parser.add_argument("--images", type=int, nargs="+", default=IMAGES)
     parser.add_argument("--seeds", type=int, default=2)
@@ -52,9 +65,13 @@ def main(arguments: list[str] | None = None) -> None:
                 for training in METHODS:
                     cell.train(training, [seed], together=False)
                     found = score_rows(cell, training, seed)
-                    rows += [{"classes": classes, "images": images} | row for row in found]
+                    rows += [
+                        {"classes": classes, "images": images} | row for row in found
+                    ]
                 frame = pd.DataFrame(rows).drop(columns="setting")
-                storage.replace({results / "sweep.csv": functools.partial(frame.to_csv, index=False)})
+                storage.replace(
+                    {results / "sweep.csv": functools.partial(frame.to_csv, index=False)}
+                )
     print(sweep(results))
 
 

@@ -20,7 +20,15 @@ from answer_rows import ANSWERS, SHOWN
 COLORS = dict(
     zip(
         ANSWERS,
-        (curves.GREY, curves.BLUE, curves.ORANGE, curves.GREEN, curves.PINK, curves.YELLOW, curves.SKY),
+        (
+            curves.GREY,
+            curves.BLUE,
+            curves.ORANGE,
+            curves.GREEN,
+            curves.PINK,
+            curves.YELLOW,
+            curves.SKY,
+        ),
         strict=True,
     )
 )
@@ -34,15 +42,21 @@ def values_on_grid(runs: pd.DataFrame, measure: str) -> tuple[np.ndarray, np.nda
     for _, run in runs.groupby("seed"):
         at, values = run["time"].to_numpy(), run[measure].to_numpy()
         last = np.searchsorted(at, times * (1 + 1e-9), side="right") - 1
-        rows.append(np.where((last >= 0) & (times <= at[-1] * (1 + 1e-9)), values[last], np.nan))
+        rows.append(
+            np.where((last >= 0) & (times <= at[-1] * (1 + 1e-9)), values[last], np.nan)
+        )
     return times, np.stack(rows)
 
 
 def draw(frame: pd.DataFrame, path: Path) -> None:
     """Draw a column for each setting, the mean above the slowest tenth."""
     available = set(zip(frame["personalization"], frame["clock"], strict=True))
-    settings = {setting: title for setting, title in SHOWN.items() if setting in available}
-    figure, axes = curves.panels(len(settings), width=3.4, height=5.6, rows=2, sharey="row", sharex="col")
+    settings = {
+        setting: title for setting, title in SHOWN.items() if setting in available
+    }
+    figure, axes = curves.panels(
+        len(settings), width=3.4, height=5.6, rows=2, sharey="row", sharex="col"
+    )
     labels = {}
     for column, ((name, clock), title) in enumerate(settings.items()):
         rows = frame[(frame["personalization"] == name) & (frame["clock"] == clock)]
@@ -53,15 +67,30 @@ def draw(frame: pd.DataFrame, path: Path) -> None:
                 times, values = values_on_grid(runs, measure)
                 whole = ~np.isnan(values).any(axis=0)
                 x, y = times[whole], values[:, whole]
-                (labels[answer],) = ax.plot(x, y.mean(0), color=color, linewidth=2.2 if answer == "doubling" else 1.4)
-                ax.fill_between(x, y.min(0), y.max(0), color=color, alpha=0.12, linewidth=0)
+                (labels[answer],) = ax.plot(
+                    x,
+                    y.mean(0),
+                    color=color,
+                    linewidth=2.2 if answer == "doubling" else 1.4,
+                )
+                ax.fill_between(
+                    x, y.min(0), y.max(0), color=color, alpha=0.12, linewidth=0
+                )
             ax.set_xscale("log")
             ax.xaxis.set_minor_formatter(NullFormatter())
             ax.set_ylabel(label if not column else "")
         axes[0][column].set_title(title, fontsize=10)
-        axes[1][column].set_xlabel("seconds" if clock.startswith("phones") else "time, mean times of a client")
+        axes[1][column].set_xlabel(
+            "seconds" if clock.startswith("phones") else "time, mean times of a client"
+        )
     ncols = min(len(labels), 2 * len(settings))
-    figure.legend([*labels.values()], [*labels], loc="outside lower center", ncols=ncols, frameon=False)
+    figure.legend(
+        [*labels.values()],
+        [*labels],
+        loc="outside lower center",
+        ncols=ncols,
+        frameon=False,
+    )
     curves.save_picture(figure, path, dpi=110)
 
 

@@ -12,7 +12,13 @@ import numpy as np
 import pandas as pd
 from answer_rows import MAIN_EVALUATION
 
-SHOWN = [("exponential", 0.0), ("exponential", 1.0), ("exponential", 10.0), ("lognormal", 0.0), ("uniform", 0.0)]
+SHOWN = [
+    ("exponential", 0.0),
+    ("exponential", 1.0),
+    ("exponential", 10.0),
+    ("lognormal", 0.0),
+    ("uniform", 0.0),
+]
 SHOWN += [("uniform", 10.0), ("phones", 0.0), ("phones come and go", 0.0)]
 
 
@@ -23,7 +29,9 @@ def format_number(value: float, digits: int = 3) -> str:
 
 def times(frame: pd.DataFrame, classes: int) -> str:
     """Table of mean times to the target, a row for each answer; "1 of 3" if only some seeds reached it."""
-    columns = [at for at in SHOWN if ((frame["clock"] == at[0]) & (frame["cost"] == at[1])).any()]
+    columns = [
+        at for at in SHOWN if ((frame["clock"] == at[0]) & (frame["cost"] == at[1])).any()
+    ]
     lines = [
         "| | " + " | ".join(f"{clock}, C = {cost:g}" for clock, cost in columns) + " |",
         "|---" * (len(columns) + 1) + "|",
@@ -32,28 +40,48 @@ def times(frame: pd.DataFrame, classes: int) -> str:
     for answer in dict.fromkeys(of_classes["answer"]):
         row = [answer]
         for clock, cost in columns:
-            found = of_classes[(of_classes[["answer", "clock", "cost"]] == [answer, clock, cost]).all(axis=1)]["time"]
+            found = of_classes[
+                (of_classes[["answer", "clock", "cost"]] == [answer, clock, cost]).all(
+                    axis=1
+                )
+            ]["time"]
             reached = found[np.isfinite(found)]
             if len(reached) < len(found):
                 row.append(f"{len(reached)} of {len(found)}")
             else:
                 mean, std = reached.mean(), reached.std()
-                row.append(f"{format_number(mean)} ± {format_number(std, 2)}" if len(found) else "-")
+                row.append(
+                    f"{format_number(mean)} ± {format_number(std, 2)}"
+                    if len(found)
+                    else "-"
+                )
         lines.append("| " + " | ".join(row) + " |")
     return "\n".join(lines)
 
 
 def work(frame: pd.DataFrame, classes: int, clock: str) -> str:
     """Table of accuracies, participation and wasted work, a row for each answer."""
-    columns = {"final": 100, "slowest_tenth": 100, "worst_tenth": 100, "gini": 1, "never": 100, "wasted": 100}
+    columns = {
+        "final": 100,
+        "slowest_tenth": 100,
+        "worst_tenth": 100,
+        "gini": 1,
+        "never": 100,
+        "wasted": 100,
+    }
     lines = [
         "| | accuracy % | slowest tenth % | worst tenth % | Gini | never % | wasted % |",
         "|---|---|---|---|---|---|---|",
     ]
-    chosen = frame[(frame["classes"] == classes) & (frame["clock"] == clock) & (frame["cost"] == 0)]
+    chosen = frame[
+        (frame["classes"] == classes) & (frame["clock"] == clock) & (frame["cost"] == 0)
+    ]
     for answer in dict.fromkeys(chosen["answer"]):
         means = chosen[chosen["answer"] == answer][list(columns)].mean()
-        cells = [f"{means[c] * by:.2f}" if c == "gini" else f"{means[c] * by:.1f}" for c, by in columns.items()]
+        cells = [
+            f"{means[c] * by:.2f}" if c == "gini" else f"{means[c] * by:.1f}"
+            for c, by in columns.items()
+        ]
         lines.append("| " + " | ".join([answer, *cells]) + " |")
     return "\n".join(lines)
 
@@ -64,9 +92,17 @@ def winners(frame: pd.DataFrame) -> str:
     complete = frame.groupby("personalization")["answer"].transform("nunique") > 10
     known = frame[complete & np.isfinite(frame["time"])]
     first = known.loc[known.groupby(setting)["time"].idxmin()]
-    table = first.pivot_table(index="answer", columns="cost", values="time", aggfunc="count").fillna(0).astype(int)
+    table = (
+        first.pivot_table(index="answer", columns="cost", values="time", aggfunc="count")
+        .fillna(0)
+        .astype(int)
+    )
     table = table.sort_values(table.columns[0], ascending=False)
-    lines = ["| first at the target | " + " | ".join(f"C = {c:g}" for c in table.columns) + " |"]
+    lines = [
+        "| first at the target | "
+        + " | ".join(f"C = {c:g}" for c in table.columns)
+        + " |"
+    ]
     lines += ["|---" * (len(table.columns) + 1) + "|"]
     rows = zip(table.index, table.to_numpy(), strict=True)
     lines += ["| " + " | ".join([answer, *map(str, row)]) + " |" for answer, row in rows]
@@ -81,7 +117,9 @@ def main() -> None:
     print(winners(frame))
     for name, rows in frame.groupby("personalization", sort=False):
         for classes in sorted({*rows["classes"]}):
-            print(f"\n{name}, {classes} classes a client, judged by {MAIN_EVALUATION[name]}\n\n{times(rows, classes)}")
+            print(
+                f"\n{name}, {classes} classes a client, judged by {MAIN_EVALUATION[name]}\n\n{times(rows, classes)}"
+            )
         print(f"\n{work(rows, 2, 'exponential')}")
 
 

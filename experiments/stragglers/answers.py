@@ -32,7 +32,7 @@ from phone_traces import phones, sessions
 import fedjax_srp as srp
 from fedjax_srp import algorithms, participation
 from fedjax_srp.models.split import SplitModel
-from fedjax_srp.parts import Leaf
+from fedjax_srp.parts.part import Leaf
 
 sys.path.append(str(Path(__file__).parents[1]))
 import scripts
@@ -110,32 +110,49 @@ class Mixed(srp.ParticipationPolicy):
         self, key: srp.Key, state: tuple[Any, ...], times: srp.ClientTimes
     ) -> tuple[srp.Cohort, tuple[Any, ...]]:
         """Select with all branches; return the cohort of one."""
-        picked = [policy.select(key, substate, times) for policy, substate in zip(self.policies, state, strict=True)]
+        picked = [
+            policy.select(key, substate, times)
+            for policy, substate in zip(self.policies, state, strict=True)
+        ]
         most = max(len(cohort.client_ids) for cohort, _ in picked)
         cohorts = [self._padded(cohort, most, times) for cohort, _ in picked]
         chosen = jax.tree.map(lambda *leaves: jnp.stack(leaves)[self.which], *cohorts)
         return chosen, tuple(new for _, new in picked)
 
-    def _padded(self, cohort: srp.Cohort, most: int, times: srp.ClientTimes) -> srp.Cohort:
+    def _padded(
+        self, cohort: srp.Cohort, most: int, times: srp.ClientTimes
+    ) -> srp.Cohort:
         """Pad a cohort to the size of the largest branch, and set its duration."""
         place = jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32)
-        longest = jnp.max(jnp.where(place < cohort.size, times.realised[cohort.client_ids], 0.0))
+        longest = jnp.max(
+            jnp.where(place < cohort.size, times.realised[cohort.client_ids], 0.0)
+        )
         more = (0, most - place.shape[0])
-        ids, work = jnp.pad(cohort.client_ids, more), jnp.pad(cohort.work, more, constant_values=1)
+        ids, work = (
+            jnp.pad(cohort.client_ids, more),
+            jnp.pad(cohort.work, more, constant_values=1),
+        )
         duration = longest if cohort.duration is None else cohort.duration
         asked = cohort.size if cohort.asked is None else cohort.asked
         return cohort._replace(client_ids=ids, work=work, duration=duration, asked=asked)
 
     def update(self, state: tuple[Any, ...], info: srp.RoundInfo) -> tuple[Any, ...]:
         """Update all branches; only one matters."""
-        return tuple(policy.update(substate, info) for policy, substate in zip(self.policies, state, strict=True))
+        return tuple(
+            policy.update(substate, info)
+            for policy, substate in zip(self.policies, state, strict=True)
+        )
 
 
 def drawn_clocks() -> dict[str, np.ndarray]:
     """Return quantiles of T_i, with mean 1."""
     u = (np.arange(QUANTILES) + 0.5) / QUANTILES
     normal = np.asarray(jax.scipy.stats.norm.ppf(u))
-    found = {"exponential": -np.log1p(-u), "uniform": 0.18 + 1.64 * u, "lognormal": np.exp(normal)}
+    found = {
+        "exponential": -np.log1p(-u),
+        "uniform": 0.18 + 1.64 * u,
+        "lognormal": np.exp(normal),
+    }
     return {name: values / values.mean() for name, values in found.items()}
 
 
@@ -146,7 +163,12 @@ def personalizations(model: SplitModel, step: float, epochs: int) -> dict[str, A
     return {
         "FedAvg": (algorithms.FedAvg(model, training), ("global", "fine_tune")),
         "FedRep": (
-            algorithms.FedRep(model, srp.Training(srp.SGD(step)), head_epochs=2 * epochs, representation_epochs=epochs),
+            algorithms.FedRep(
+                model,
+                srp.Training(srp.SGD(step)),
+                head_epochs=2 * epochs,
+                representation_epochs=epochs,
+            ),
             ("fine_tune", "own_or_mean_head"),
         ),
         "Ditto": (algorithms.Ditto(model, training), ("own_model", "fine_tune")),
@@ -159,27 +181,44 @@ def groups(scale: Scale, model: SplitModel, unit: float) -> dict[str, list[Group
     """Return the groups of each personalization; `unit` is the mean time of a client, which sets time limits."""
     k, tiers = scale.k, min(5, scale.federation["num_clients"] // scale.k)
     every, (full_rounds, doubling_rounds, subset_rounds) = scale.eval_every, scale.rounds
-    full, subset = (full_rounds, every), (subset_rounds, min(subset_rounds, 5 * every // 2))  # rounds, eval_every
+    full, subset = (
+        (full_rounds, every),
+        (subset_rounds, min(subset_rounds, 5 * every // 2)),
+    )  # rounds, eval_every
     chosen = {
         "uniform": participation.Uniform(k),
         "fastest": participation.Fastest(k),
         "over-selection": participation.Fastest(k, pool=-(-13 * k // 10)),
-        "deadline": participation.Deadline(unit, policy=participation.Uniform(-(-15 * k // 10))),
+        "deadline": participation.Deadline(
+            unit, policy=participation.Uniform(-(-15 * k // 10))
+        ),
         "TiFL": participation.Tiered(k, tiers=tiers),
         "TiFL, by loss": participation.Tiered(k, tiers=tiers, by="loss"),
         "Oort": participation.Oort(k, step=unit),
         "power of choice": participation.PowerOfChoice(k, candidates=2 * k),
     }
-    full_work, unit_work = (personalizations(model, scale.step, epochs) for epochs in (EPOCHS, 1))
+    full_work, unit_work = (
+        personalizations(model, scale.step, epochs) for epochs in (EPOCHS, 1)
+    )
     partial, share = participation.PartialWork(EPOCHS), 1 / EPOCHS
     found: dict[str, list[Group]] = {}
     for name, (algorithm, evaluations) in full_work.items():
         doubling = participation.Doubling(scale.initial, scale.rounds_per_stage)
         found[name] = [
             Group(algorithm, participation.Full(), *full, evaluations, ("full",)),
-            Group(algorithm, doubling, doubling_rounds, every, evaluations, ("doubling",)),
-            Group(algorithm, Mixed(tuple(chosen.values())), *subset, evaluations, tuple(chosen)),
-            Group(unit_work[name][0], partial, *full, evaluations, ("partial work",), share),
+            Group(
+                algorithm, doubling, doubling_rounds, every, evaluations, ("doubling",)
+            ),
+            Group(
+                algorithm,
+                Mixed(tuple(chosen.values())),
+                *subset,
+                evaluations,
+                tuple(chosen),
+            ),
+            Group(
+                unit_work[name][0], partial, *full, evaluations, ("partial work",), share
+            ),
         ]
     training, evaluations = unit_work["FedAvg"][0].training, ("global", "fine_tune")
     fedprox = algorithms.FedProx(model, training, mu=0.1)
@@ -188,7 +227,10 @@ def groups(scale: Scale, model: SplitModel, unit: float) -> dict[str, list[Group
     fedasync = algorithms.FedAsync(model, full_work["FedAvg"][0].training)
     rates = (0.25, 0.5, 0.75, 1.0)  # for 1 to 4 units of work
     narrow = [
-        (f"{cls.__name__}, partial work", cls(model, full_work["FedAvg"][0].training, rates=rates))
+        (
+            f"{cls.__name__}, partial work",
+            cls(model, full_work["FedAvg"][0].training, rates=rates),
+        )
         for cls in (algorithms.HeteroFL, algorithms.FedRolex, algorithms.FjORD)
     ]
     memory = [
@@ -198,11 +240,36 @@ def groups(scale: Scale, model: SplitModel, unit: float) -> dict[str, list[Group
     found["FedAvg"] += [
         Group(fedprox, partial, *full, evaluations, ("FedProx, partial work",), share),
         Group(fedbuff, participation.Buffered(k), *subset, evaluations, ("FedBuff",)),
-        Group(fedbuff, participation.Buffered(k, concurrency=k), *subset, evaluations, ("FedBuff, k at work",)),
-        Group(fedasync, participation.Buffered(1), k * subset[0], k * subset[1], evaluations, ("FedAsync",)),
-        Group(fedat, participation.AsynchronousTiers(k, tiers), *subset, evaluations, ("FedAT",)),
-        *(Group(each, partial, *full, evaluations, (answer,), share) for answer, each in narrow),
-        *(Group(each, participation.Uniform(k), *subset, evaluations, (answer,)) for answer, each in memory),
+        Group(
+            fedbuff,
+            participation.Buffered(k, concurrency=k),
+            *subset,
+            evaluations,
+            ("FedBuff, k at work",),
+        ),
+        Group(
+            fedasync,
+            participation.Buffered(1),
+            k * subset[0],
+            k * subset[1],
+            evaluations,
+            ("FedAsync",),
+        ),
+        Group(
+            fedat,
+            participation.AsynchronousTiers(k, tiers),
+            *subset,
+            evaluations,
+            ("FedAT",),
+        ),
+        *(
+            Group(each, partial, *full, evaluations, (answer,), share)
+            for answer, each in narrow
+        ),
+        *(
+            Group(each, participation.Uniform(k), *subset, evaluations, (answer,))
+            for answer, each in memory
+        ),
     ]
     return found
 
@@ -232,7 +299,9 @@ def run_group(
 ) -> dict[str, np.ndarray]:
     """Run a batch of branches, federations, clocks and keys, of equal length; return arrays by batch."""
 
-    def run_one(which: jax.Array, data: Any, clock: srp.Clock, key: jax.Array) -> dict[str, jax.Array]:
+    def run_one(
+        which: jax.Array, data: Any, clock: srp.Clock, key: jax.Array
+    ) -> dict[str, jax.Array]:
         policy = group.policy
         if isinstance(policy, Mixed):
             policy = dataclasses.replace(policy, which=which)
@@ -240,37 +309,61 @@ def run_group(
         start = simulation.init(key)
 
         def segment(state: Any, _: None) -> tuple[Any, Any]:
-            state, info = jax.lax.scan(lambda state, _: simulation.step(state), state, length=group.eval_every)
+            state, info = jax.lax.scan(
+                lambda state, _: simulation.step(state), state, length=group.eval_every
+            )
             wasted = info.metrics.get("wasted_time", jnp.zeros(group.eval_every))
-            scores = {f"scores/{name}": simulation.score(state, name) for name in group.evaluations}
-            return state, {"time": info.compute_time, "size": info.cohort_size, "wasted": wasted} | scores
+            scores = {
+                f"scores/{name}": simulation.score(state, name)
+                for name in group.evaluations
+            }
+            return state, {
+                "time": info.compute_time,
+                "size": info.cohort_size,
+                "wasted": wasted,
+            } | scores
 
         end, found = jax.lax.scan(segment, start, length=group.rounds // group.eval_every)
         flat = {name: found[name].reshape(-1) for name in ("time", "size", "wasted")}
         clock = start.clock.clock if hasattr(start.clock, "clock") else start.clock
         times = clock.unit + clock.once if hasattr(clock, "unit") else clock.times
-        times = times[:, 0] if times.ndim > 1 else times  # of one unit of work, if units do not add up
+        times = (
+            times[:, 0] if times.ndim > 1 else times
+        )  # of one unit of work, if units do not add up
         return found | flat | {"client_time": times, "rounds_taken": end.rounds_taken}
 
     def stack(*leaves: Any) -> jax.Array:
         return jnp.stack([jnp.asarray(leaf) for leaf in leaves])
 
-    is_shared = jax.tree.map(lambda *leaves: all(leaf is leaves[0] for leaf in leaves), *data)
+    is_shared = jax.tree.map(
+        lambda *leaves: all(leaf is leaves[0] for leaf in leaves), *data
+    )
     leaves = zip(jax.tree.leaves(data[0]), jax.tree.leaves(is_shared), strict=True)
     shared = [leaf for leaf, same in leaves if same]
-    stacked = jax.tree.map(lambda same, *leaves: () if same else stack(*leaves), is_shared, *data)
+    stacked = jax.tree.map(
+        lambda same, *leaves: () if same else stack(*leaves), is_shared, *data
+    )
 
     def run_point(shared: Any, point: Any) -> dict[str, jax.Array]:
         which, own, clock, key = point
         remaining = iter(shared)
-        federation = jax.tree.map(lambda same, leaf: next(remaining) if same else leaf, is_shared, own)
+        federation = jax.tree.map(
+            lambda same, leaf: next(remaining) if same else leaf, is_shared, own
+        )
         return run_one(which, federation, clock, key)
 
     @jax.jit
     def run_batch(shared: Any, points: Any) -> dict[str, jax.Array]:
-        return jax.lax.map(lambda point: run_point(shared, point), points, batch_size=batch_size or len(which))
+        return jax.lax.map(
+            lambda point: run_point(shared, point),
+            points,
+            batch_size=batch_size or len(which),
+        )
 
-    found = run_batch(shared, (jnp.asarray(which, jnp.int32), stacked, jax.tree.map(stack, *clocks), keys))
+    found = run_batch(
+        shared,
+        (jnp.asarray(which, jnp.int32), stacked, jax.tree.map(stack, *clocks), keys),
+    )
     return {name: np.asarray(value) for name, value in found.items()}
 
 
@@ -283,12 +376,18 @@ def mean_time(algorithm: srp.FederatedAlgorithm, data: Any, clock: srp.Clock) ->
 
 def make_stackable(data: Sequence[Any]) -> list[Any]:
     """Return federations that share examples and have indices of equal length, so that they stack."""
-    length = max(each.train_indices.shape[1] for each in data), max(each.test_indices.shape[1] for each in data)
+    length = (
+        max(each.train_indices.shape[1] for each in data),
+        max(each.test_indices.shape[1] for each in data),
+    )
 
     def padded(indices: jax.Array, length: int) -> jax.Array:
         return jnp.pad(indices, ((0, 0), (0, length - indices.shape[1])))
 
-    arrays = {name: getattr(data[0], name) for name in ("x_train", "y_train", "x_test", "y_test", "scale", "offset")}
+    arrays = {
+        name: getattr(data[0], name)
+        for name in ("x_train", "y_train", "x_test", "y_test", "scale", "offset")
+    }
     return [
         dataclasses.replace(
             each,
@@ -302,8 +401,17 @@ def make_stackable(data: Sequence[Any]) -> list[Any]:
 
 def points(group: Group, scale: Scale, clocks: Sequence[str]) -> list[Point]:
     """Return the batch of a group; asynchronous groups have the cost in the clock."""
-    costs = COSTS if group.policy.asynchronous and not clocks[0].startswith("phones") else (0.0,)
-    return [Point(*at) for at in itertools.product(group.answers, scale.classes, clocks, costs, range(scale.seeds))]
+    costs = (
+        COSTS
+        if group.policy.asynchronous and not clocks[0].startswith("phones")
+        else (0.0,)
+    )
+    return [
+        Point(*at)
+        for at in itertools.product(
+            group.answers, scale.classes, clocks, costs, range(scale.seeds)
+        )
+    ]
 
 
 def path_of(folder: Path, cell: str) -> Path:
@@ -311,7 +419,9 @@ def path_of(folder: Path, cell: str) -> Path:
     return folder / f"{cell.replace(' ', '_')}.npz"
 
 
-def load_or_run(folder: Path, name: str, run: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+def load_or_run(
+    folder: Path, name: str, run: Callable[[], dict[str, np.ndarray]]
+) -> dict[str, np.ndarray]:
     """Return the arrays of a cell: load them, or run the cell and store them."""
     path = path_of(folder, name)
     if not path.is_file():
@@ -322,49 +432,87 @@ def load_or_run(folder: Path, name: str, run: Callable[[], dict[str, np.ndarray]
         return dict(found)
 
 
-def cells(scale: Scale, names: Sequence[str], model: SplitModel, data: Any, traces: Path | None) -> Iterator[Cell]:
+def cells(
+    scale: Scale, names: Sequence[str], model: SplitModel, data: Any, traces: Path | None
+) -> Iterator[Cell]:
     """Yield all programs of these personalizations: on drawn clocks, then on phones."""
-    times = {clock: srp.clocks.Empirical(quantiles) for clock, quantiles in drawn_clocks().items()}
+    times = {
+        clock: srp.clocks.Empirical(quantiles)
+        for clock, quantiles in drawn_clocks().items()
+    }
     for name in names:
         for group in groups(scale, model, 1.0)[name]:
             batch = points(group, scale, scale.clocks)
-            clocks = [srp.clocks.Fixed(times[point.clock], group.work, False, point.cost) for point in batch]
+            clocks = [
+                srp.clocks.Fixed(times[point.clock], group.work, False, point.cost)
+                for point in batch
+            ]
             yield Cell(name, "", group, batch, clocks)
     if traces is None:
         return
-    num_clients, params = scale.federation["num_clients"], jax.eval_shape(model.init, jax.random.key(0))
+    num_clients, params = (
+        scale.federation["num_clients"],
+        jax.eval_shape(model.init, jax.random.key(0)),
+    )
     model_ratio = PARAMETERS / sum(leaf.size for leaf in jax.tree.leaves(params))
-    normal = [phones(traces, num_clients, seed, model_ratio) for seed in range(scale.seeds)]
-    slow = [phones(traces, num_clients, seed, PHONE_SLOWDOWN * model_ratio) for seed in range(scale.seeds)]
-    come_and_go = [*map(srp.clocks.Available, slow, sessions(traces, num_clients, scale.seeds))]
+    normal = [
+        phones(traces, num_clients, seed, model_ratio) for seed in range(scale.seeds)
+    ]
+    slow = [
+        phones(traces, num_clients, seed, PHONE_SLOWDOWN * model_ratio)
+        for seed in range(scale.seeds)
+    ]
+    come_and_go = [
+        *map(srp.clocks.Available, slow, sessions(traces, num_clients, scale.seeds))
+    ]
     for name in names:
         first = groups(scale, model, 1.0)[name][0].algorithm
-        for kind, clocks, devices in (("phones", normal, normal), ("phones come and go", come_and_go, slow)):
+        for kind, clocks, devices in (
+            ("phones", normal, normal),
+            ("phones come and go", come_and_go, slow),
+        ):
             for group in groups(scale, model, mean_time(first, data, devices[0]))[name]:
                 if kind == "phones" or not group.policy.asynchronous:
                     batch = points(group, scale, [kind])
-                    yield Cell(name, kind, group, batch, [clocks[point.seed] for point in batch])
+                    yield Cell(
+                        name, kind, group, batch, [clocks[point.seed] for point in batch]
+                    )
 
 
 def run_study(args: argparse.Namespace) -> None:
     """Run unfinished programs, and write the tables after each."""
     scale, out = SCALES[args.scale], args.out
     results = scripts.results_folder(args)
-    federation: dict[str, Any] = scale.federation | ({} if args.data_dir is None else {"data_dir": args.data_dir})
-    loaded = make_stackable([srp.data.load(**federation, classes_per_client=classes) for classes in scale.classes])
+    federation: dict[str, Any] = scale.federation | (
+        {} if args.data_dir is None else {"data_dir": args.data_dir}
+    )
+    loaded = make_stackable(
+        [
+            srp.data.load(**federation, classes_per_client=classes)
+            for classes in scale.classes
+        ]
+    )
     data = dict(zip(scale.classes, loaded, strict=True))
-    model = srp.models.MLP(loaded[0].example_shape, loaded[0].num_classes, hidden=scale.hidden)
+    model = srp.models.MLP(
+        loaded[0].example_shape, loaded[0].num_classes, hidden=scale.hidden
+    )
     runs: list[tuple[str, list[Point], dict[str, np.ndarray]]] = []
 
     def run(cell: Cell) -> dict[str, np.ndarray]:
         which = [cell.group.answers.index(point.answer) for point in cell.batch]
         keys = jnp.stack([jax.random.key(point.seed) for point in cell.batch])
         federations = [data[point.classes] for point in cell.batch]
-        return run_group(cell.group, which, federations, cell.clocks, keys, scale.batch_size)
+        return run_group(
+            cell.group, which, federations, cell.clocks, keys, scale.batch_size
+        )
 
     def write() -> None:
         for name, make in (("grid", answer_rows.table), ("curves", answer_rows.curves)):
-            make(runs, data).to_csv(results / f"{name}_{federation['name']}.csv", index=False, float_format="%.5g")
+            make(runs, data).to_csv(
+                results / f"{name}_{federation['name']}.csv",
+                index=False,
+                float_format="%.5g",
+            )
 
     for cell in cells(scale, args.personalizations, model, loaded[0], args.traces):
         if not args.tabulate or path_of(out, cell.name).is_file():
@@ -377,9 +525,21 @@ def run_study(args: argparse.Namespace) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = scripts.parser(__doc__, SCALES, "runs/stragglers", "data-dir", "results")
-    parser.add_argument("--personalizations", nargs="+", default=["FedAvg", "FedRep", "Ditto", "LG", "FedPer"])
-    parser.add_argument("--traces", type=Path, help="folder with traces of phones and networks (default: no phones)")
-    parser.add_argument("--tabulate", action="store_true", help="write the tables of finished programs, run nothing")
+    parser.add_argument(
+        "--personalizations",
+        nargs="+",
+        default=["FedAvg", "FedRep", "Ditto", "LG", "FedPer"],
+    )
+    parser.add_argument(
+        "--traces",
+        type=Path,
+        help="folder with traces of phones and networks (default: no phones)",
+    )
+    parser.add_argument(
+        "--tabulate",
+        action="store_true",
+        help="write the tables of finished programs, run nothing",
+    )
     args = parser.parse_args(arguments)
     args.out /= args.scale
     run_study(args)

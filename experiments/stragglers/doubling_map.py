@@ -36,7 +36,12 @@ SIGMAS = (0.0, 0.25, 0.5, 1.0, 1.5)  # of log-normal times, mean 1
 TARGETS = (0.95, 0.99)  # of FedRep's final accuracy
 TIE = 1e-6  # accuracies this close are equal
 DRAWS = 1000
-FITTED = ((16, 2), (16, 5), (64, 2), (64, 5))  # clients and classes; the rules are tested on the others
+FITTED = (
+    (16, 2),
+    (16, 5),
+    (64, 2),
+    (64, 5),
+)  # clients and classes; the rules are tested on the others
 
 
 class Scale(NamedTuple):
@@ -65,11 +70,16 @@ def cohort_sizes(num_clients: int, length: int | None, rounds: int) -> np.ndarra
 
 def train(scale: Scale, num_clients: int, length: int | None, out: Path) -> list[dict]:
     """Return a row for each federation, seed and round."""
-    loaded = [srp.data.load("digits", num_clients=num_clients, classes_per_client=c) for c in scale.classes]
+    loaded = [
+        srp.data.load("digits", num_clients=num_clients, classes_per_client=c)
+        for c in scale.classes
+    ]
     data = dict(zip(scale.classes, make_stackable(loaded), strict=True))
     model = srp.models.MLP(loaded[0].example_shape, 10, hidden=(32,))
     training = srp.Training(srp.SGD(0.05))
-    algorithm = srp.algorithms.FedRep(model, training, head_epochs=8, representation_epochs=4)
+    algorithm = srp.algorithms.FedRep(
+        model, training, head_epochs=8, representation_epochs=4
+    )
     cohort = cohort_sizes(num_clients, length, scale.rounds)
     doubling = participation.Doubling(num_clients // 8, length or 1)
     policy = participation.Full() if length is None else doubling
@@ -79,18 +89,28 @@ def train(scale: Scale, num_clients: int, length: int | None, out: Path) -> list
     def run() -> dict[str, np.ndarray]:
         clocks = [srp.clocks.Fixed(srp.clocks.Exponential(1.0))] * len(batch)
         keys = jnp.stack([jax.random.key(seed) for _, seed in batch])
-        return run_group(group, [0] * len(batch), [data[classes] for classes, _ in batch], clocks, keys)
+        return run_group(
+            group, [0] * len(batch), [data[classes] for classes, _ in batch], clocks, keys
+        )
 
-    name = f"{num_clients} clients " + ("full" if length is None else f"stages of {length}")
+    name = f"{num_clients} clients " + (
+        "full" if length is None else f"stages of {length}"
+    )
     arrays = load_or_run(out, name, run)
     assert (arrays["size"] == cohort).all()
     rows = []
     for (classes, seed), scores in zip(batch, arrays["scores/fine_tune"], strict=True):
         weights = np.asarray(data[classes].test_counts)
         means = scores @ weights / weights.sum()
-        key = {"clients": num_clients, "classes": classes, "length": length or 0, "seed": seed}
+        key = {
+            "clients": num_clients,
+            "classes": classes,
+            "length": length or 0,
+            "seed": seed,
+        }
         rows += [
-            key | {"round": r + 1, "size": n, "accuracy": a} for r, (n, a) in enumerate(zip(cohort, means, strict=True))
+            key | {"round": r + 1, "size": n, "accuracy": a}
+            for r, (n, a) in enumerate(zip(cohort, means, strict=True))
         ]
     return rows
 
@@ -122,7 +142,13 @@ def rounds_needed(frame: pd.DataFrame) -> pd.DataFrame:
             ours = group[(group["length"] == length) & (group["seed"] == seed)]
             theirs = full[full["seed"] == seed]
             rows.append(
-                {"clients": clients, "classes": classes, "length": length, "seed": seed, "share": share}
+                {
+                    "clients": clients,
+                    "classes": classes,
+                    "length": length,
+                    "seed": seed,
+                    "share": share,
+                }
                 | {"target": share * final, "fedrep": rounds_to(theirs, share * final)}
                 | {"srpfl": rounds_to(ours, share * final)}
             )
@@ -139,14 +165,20 @@ def speed_ups(found: pd.DataFrame, scale: Scale) -> tuple[pd.DataFrame, pd.DataF
     factor, or a number of rounds more; factor and number are medians over the fitted federations.
     """
     found = found[np.isfinite(found["fedrep"]) & np.isfinite(found["srpfl"])].copy()
-    is_fitted = np.array([at in FITTED for at in zip(found["clients"], found["classes"], strict=True)])
+    is_fitted = np.array(
+        [at in FITTED for at in zip(found["clients"], found["classes"], strict=True)]
+    )
     kinds = ["share", "length"]
     for name, (compare, apply) in RULES.items():
         found[name] = compare(found["srpfl"], found["fedrep"])
         fitted = found[is_fitted].groupby(kinds)[name].median()
-        found[name] = [fitted[at] for at in zip(found["share"], found["length"], strict=True)]
+        found[name] = [
+            fitted[at] for at in zip(found["share"], found["length"], strict=True)
+        ]
         found[f"rounds_{name}"] = apply(found["fedrep"], found[name])
-    times = {at: order_statistics(*at) for at in itertools.product({*found["clients"]}, SIGMAS)}
+    times = {
+        at: order_statistics(*at) for at in itertools.product({*found["clients"]}, SIGMAS)
+    }
     rows = []
     for row in found.to_dict("records"):
         cohort = cohort_sizes(row["clients"], row["length"], 10 * scale.rounds)
@@ -154,25 +186,56 @@ def speed_ups(found: pd.DataFrame, scale: Scale) -> tuple[pd.DataFrame, pd.DataF
             round_times = times[row["clients"], sigma][cohort - 1] + cost
             elapsed = np.concatenate([[0.0], np.cumsum(round_times)])
             fedrep = row["fedrep"] * (times[row["clients"], sigma][-1] + cost)
-            rules = {f"by_{n}": fedrep / np.interp(row[f"rounds_{n}"], np.arange(len(elapsed)), elapsed) for n in RULES}
-            rows.append(row | {"sigma": sigma, "cost": cost, "speed_up": fedrep / elapsed[int(row["srpfl"])]} | rules)
+            rules = {
+                f"by_{n}": fedrep
+                / np.interp(row[f"rounds_{n}"], np.arange(len(elapsed)), elapsed)
+                for n in RULES
+            }
+            rows.append(
+                row
+                | {
+                    "sigma": sigma,
+                    "cost": cost,
+                    "speed_up": fedrep / elapsed[int(row["srpfl"])],
+                }
+                | rules
+            )
     return pd.DataFrame(rows), found.groupby(kinds)[[*RULES]].first().reset_index()
 
 
 def rule_errors(points: pd.DataFrame) -> pd.DataFrame:
     """Return errors of the rules on fitted and held-out federations: factors, and shares on the wrong side of 1."""
-    points = points.assign(held_out=[at not in FITTED for at in zip(points["clients"], points["classes"], strict=True)])
+    points = points.assign(
+        held_out=[
+            at not in FITTED
+            for at in zip(points["clients"], points["classes"], strict=True)
+        ]
+    )
     clear = (points["speed_up"] > 1.25) | (points["speed_up"] < 0.8)
     rows = []
     for name in RULES:
         error = np.log(points[f"by_{name}"] / points["speed_up"]).abs()
         wrong = (points[f"by_{name}"] > 1) != (points["speed_up"] > 1)
-        for (held_out, share, length), group in points.groupby(["held_out", "share", "length"]):
+        for (held_out, share, length), group in points.groupby(
+            ["held_out", "share", "length"]
+        ):
             at = group.index
             rows.append(
-                {"rule": name, "held_out": held_out, "share": share, "length": length, "points": len(at)}
-                | {"typical_factor": math.exp(error[at].median()), "worst_factor": math.exp(error[at].max())}
-                | {"wrong_side": wrong[at].mean(), "wrong_side_where_clear": wrong[at][clear[at]].mean()}
+                {
+                    "rule": name,
+                    "held_out": held_out,
+                    "share": share,
+                    "length": length,
+                    "points": len(at),
+                }
+                | {
+                    "typical_factor": math.exp(error[at].median()),
+                    "worst_factor": math.exp(error[at].max()),
+                }
+                | {
+                    "wrong_side": wrong[at].mean(),
+                    "wrong_side_where_clear": wrong[at][clear[at]].mean(),
+                }
             )
     return pd.DataFrame(rows)
 
@@ -180,7 +243,11 @@ def rule_errors(points: pd.DataFrame) -> pd.DataFrame:
 def summarize(points: pd.DataFrame) -> pd.DataFrame:
     """Return median speed-ups over seeds."""
     keys = ["clients", "classes", "share", "length", "sigma", "cost"]
-    return points.groupby(keys)[["speed_up", *(f"by_{name}" for name in RULES)]].median().reset_index()
+    return (
+        points.groupby(keys)[["speed_up", *(f"by_{name}" for name in RULES)]]
+        .median()
+        .reset_index()
+    )
 
 
 def draw(points: pd.DataFrame, path: Path) -> None:
@@ -190,11 +257,17 @@ def draw(points: pd.DataFrame, path: Path) -> None:
     image = None
     for ax, ((share, length), group) in zip(axes, kinds, strict=True):
         ax.grid(visible=False)
-        table = group.pivot_table(index="sigma", columns="cost", values="speed_up", aggfunc="median")
-        image = ax.imshow(np.log2(table), cmap="RdBu", vmin=-3, vmax=3, origin="lower", aspect="auto")
+        table = group.pivot_table(
+            index="sigma", columns="cost", values="speed_up", aggfunc="median"
+        )
+        image = ax.imshow(
+            np.log2(table), cmap="RdBu", vmin=-3, vmax=3, origin="lower", aspect="auto"
+        )
         for (y, x), value in np.ndenumerate(table.to_numpy()):
             color = "w" if abs(np.log2(value)) > 2 else "k"
-            ax.text(x, y, f"{value:.2g}", ha="center", va="center", fontsize=8, color=color)
+            ax.text(
+                x, y, f"{value:.2g}", ha="center", va="center", fontsize=8, color=color
+            )
         ax.set_xticks(range(table.shape[1]), [f"{c:g}" for c in table.columns])
         ax.set_yticks(range(table.shape[0]), [f"{s:g}" for s in table.index])
         ax.set_xlabel("cost C of a round, in mean times")
@@ -205,7 +278,9 @@ def draw(points: pd.DataFrame, path: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    args = scripts.parser(__doc__, SCALES, "runs/stragglers/map", "results").parse_args(arguments)
+    args = scripts.parser(__doc__, SCALES, "runs/stragglers/map", "results").parse_args(
+        arguments
+    )
     scale, args.out = SCALES[args.scale], args.out / args.scale
     results = scripts.results_folder(args)
     rows: list[dict] = []

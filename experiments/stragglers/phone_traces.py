@@ -8,18 +8,26 @@ import numpy as np
 import fedjax_srp as srp
 
 
-def phones(folder: Path, num_clients: int, seed: int, model_ratio: float) -> srp.clocks.Devices:
+def phones(
+    folder: Path, num_clients: int, seed: int, model_ratio: float
+) -> srp.clocks.Devices:
     """Draw phones with AI-Benchmark's float scores and measured networks for the clients.
 
     The median phone does 2e9 operations a second. All speeds are divided by `model_ratio`, because the models here
     stand for models with that many times as many operations and parameters.
     """
-    devices = srp.clocks.read_devices(folder / "trace_flash_ai_benchmark_phones.csv", compute="CPU_F_AI_Score")
-    links = srp.clocks.read_devices(folder / "trace_flash_network_speed.csv", downlink="down_mean", uplink="up_mean")
+    devices = srp.clocks.read_devices(
+        folder / "trace_flash_ai_benchmark_phones.csv", compute="CPU_F_AI_Score"
+    )
+    links = srp.clocks.read_devices(
+        folder / "trace_flash_network_speed.csv", downlink="down_mean", uplink="up_mean"
+    )
     links = links.assign(num_clients, seed)
     compute = 2e9 / np.median(devices.compute) * devices.assign(num_clients, seed).compute
     return srp.clocks.Devices(
-        compute / model_ratio, 1024 * links.downlink / model_ratio, 1024 * links.uplink / model_ratio
+        compute / model_ratio,
+        1024 * links.downlink / model_ratio,
+        1024 * links.uplink / model_ratio,
     )
 
 
@@ -32,4 +40,7 @@ def sessions(folder: Path, num_clients: int, seeds: int) -> list[srp.clocks.Inte
     def padded(times: Any) -> np.ndarray:
         return np.pad(times, ((0, 0), (0, width - np.shape(times)[1])))
 
-    return [srp.clocks.Intervals(padded(each.starts), padded(each.ends), each.period) for each in found]
+    return [
+        srp.clocks.Intervals(padded(each.starts), padded(each.ends), each.period)
+        for each in found
+    ]

@@ -26,7 +26,9 @@ DRAWN = ("exponential", "lognormal", "uniform")
 def grid(dataset: str, judge: str | None = None) -> pd.DataFrame:
     """Load the runs on a data set, with one evaluation, by default the main one of each method."""
     frame = pd.read_csv(HERE / "results" / f"grid_{dataset}.csv")
-    return frame[frame["judge"] == (judge or frame["personalization"].map(MAIN_EVALUATION))]
+    return frame[
+        frame["judge"] == (judge or frame["personalization"].map(MAIN_EVALUATION))
+    ]
 
 
 def select(frame: pd.DataFrame, **matching: Any) -> pd.DataFrame:
@@ -45,22 +47,34 @@ def mean_time(frame: pd.DataFrame, answer: str, cost: float = 0.0, **at: Any) ->
 
 def mean_times(frame: pd.DataFrame, answers: str, cost: float = 0.0, **at: Any) -> str:
     """Format mean times of several answers; "1 of 3" if only some seeds reached the target."""
-    return ", ".join(f"{answer} {time_or_share(frame, answer, cost, **at)}" for answer in answers.split(", "))
+    return ", ".join(
+        f"{answer} {time_or_share(frame, answer, cost, **at)}"
+        for answer in answers.split(", ")
+    )
 
 
 def time_or_share(frame: pd.DataFrame, answer: str, cost: float = 0.0, **at: Any) -> str:
     """Format the mean time of an answer; "1 of 3" if only some seeds reached the target."""
     value = mean_time(frame, answer, cost, **at)
     reached = np.isfinite(select(frame, answer=answer, cost=cost, **at)["time"])
-    return answer_tables.format_number(value) if np.isfinite(value) else f"{reached.sum()} of {len(reached)}"
+    return (
+        answer_tables.format_number(value)
+        if np.isfinite(value)
+        else f"{reached.sum()} of {len(reached)}"
+    )
 
 
-def speed_up_range(frame: pd.DataFrame, answer: str, than: str, cost: float = 0.0, **at: Any) -> str:
+def speed_up_range(
+    frame: pd.DataFrame, answer: str, than: str, cost: float = 0.0, **at: Any
+) -> str:
     """Format the speed-up of an answer over another to the target, lowest and highest over clocks and classes."""
     ratios = []
     for clock in at.pop("clocks", DRAWN):
         for classes in sorted({*frame["classes"]}):
-            one, other = (mean_time(frame, name, cost, clock=clock, classes=classes, **at) for name in (answer, than))
+            one, other = (
+                mean_time(frame, name, cost, clock=clock, classes=classes, **at)
+                for name in (answer, than)
+            )
             ratios.append(other / one if np.isfinite(one) else 0.0)
     return ends(ratios, ".2g")
 
@@ -72,13 +86,22 @@ def final_accuracy(frame: pd.DataFrame, answer: str, **at: Any) -> str:
 
 def final_accuracies(frame: pd.DataFrame, answers: str, **at: Any) -> str:
     """Format the accuracies of several answers at the end of the runs in %, with standard deviations over seeds."""
-    finals = {name: 100 * select(frame, answer=name, cost=0.0, **at)["final"] for name in answers.split(", ")}
-    return ", ".join(f"{name} {values.mean():.1f} ± {values.std():.1f}" for name, values in finals.items())
+    finals = {
+        name: 100 * select(frame, answer=name, cost=0.0, **at)["final"]
+        for name in answers.split(", ")
+    }
+    return ", ".join(
+        f"{name} {values.mean():.1f} ± {values.std():.1f}"
+        for name, values in finals.items()
+    )
 
 
 def never_selected(frame: pd.DataFrame, answers: str, **at: Any) -> str:
     """Format the mean share of clients that never took part, for several answers."""
-    shares = {name: select(frame, answer=name, cost=0.0, **at)["never"].mean() for name in answers.split(", ")}
+    shares = {
+        name: select(frame, answer=name, cost=0.0, **at)["never"].mean()
+        for name in answers.split(", ")
+    }
     return ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
 
 
@@ -89,18 +112,37 @@ def claims() -> str:
     rep, avg, ditto = by_name["FedRep"], by_name["FedAvg"], by_name["Ditto"]
     size, exp5 = "digits, 3 seeds", {"clock": "exponential", "classes": 5}
 
-    def over(answer: str, than: str, cost: float = 0.0, names: tuple[str, ...] = tuple(MAIN_EVALUATION)) -> str:
-        return ", ".join(f"{name} {speed_up_range(by_name[name], answer, than, cost)}" for name in names)
+    def over(
+        answer: str,
+        than: str,
+        cost: float = 0.0,
+        names: tuple[str, ...] = tuple(MAIN_EVALUATION),
+    ) -> str:
+        return ", ".join(
+            f"{name} {speed_up_range(by_name[name], answer, than, cost)}"
+            for name in names
+        )
 
     def by_cost(frame: pd.DataFrame, answers: str, **at: Any) -> str:
-        return "; ".join(f"C = {cost:g}: {mean_times(frame, answers, cost, **at)}" for cost in (0.0, 1.0, 10.0))
+        return "; ".join(
+            f"C = {cost:g}: {mean_times(frame, answers, cost, **at)}"
+            for cost in (0.0, 1.0, 10.0)
+        )
 
     def narrower(*others: str, cost: float = 0.0, **at: Any) -> str:
-        names = (*others, *(f"{name}, partial work" for name in ("HeteroFL", "FedRolex", "FjORD")))
-        return ", ".join(f"{name.split(',')[0]} {time_or_share(avg, name, cost, **at)}" for name in names)
+        names = (
+            *others,
+            *(f"{name}, partial work" for name in ("HeteroFL", "FedRolex", "FjORD")),
+        )
+        return ", ".join(
+            f"{name.split(',')[0]} {time_or_share(avg, name, cost, **at)}"
+            for name in names
+        )
 
     of_50 = speed_up_range(avg, "FedBuff", "FedBuff, k at work")
-    of_10 = [speed_up_range(avg, "FedBuff, k at work", "uniform", cost) for cost in (0.0, 10.0)]
+    of_10 = [
+        speed_up_range(avg, "FedBuff, k at work", "uniform", cost) for cost in (0.0, 10.0)
+    ]
     rest = "Oort, TiFL, over-selection, deadline"
     two = {"clock": "exponential", "classes": 2}
     ends_at = select(rep, cost=0.0, **two).groupby("answer")[["final", "never"]].mean()
@@ -158,7 +200,9 @@ def claims() -> str:
             "in part",
             "; ".join(
                 f"{classes} classes, Exp(1), C = {cost:g}: "
-                + narrower("partial work", cost=cost, classes=classes, clock="exponential")
+                + narrower(
+                    "partial work", cost=cost, classes=classes, clock="exponential"
+                )
                 for classes in (2, 5)
                 for cost in (0.0, 10.0)
             ),
@@ -177,7 +221,10 @@ def claims() -> str:
             "Oort and TiFL are faster than random clients where speeds are skewed",
             "holds in most cases",
             "FedRep, 5 classes, C = 0: "
-            + "; ".join(f"{c}: {mean_times(rep, 'Oort, TiFL, uniform', clock=c, classes=5)}" for c in DRAWN),
+            + "; ".join(
+                f"{c}: {mean_times(rep, 'Oort, TiFL, uniform', clock=c, classes=5)}"
+                for c in DRAWN
+            ),
             size,
         ),
         (
@@ -216,11 +263,23 @@ def claims() -> str:
     )
     judges = {"the global model": grid("digits", "global"), "after fine-tuning": avg}
     remembered = [
-        f"{classes} classes, {judge}: " + show(select(frame, personalization="FedAvg"), clock=clock, classes=classes)
+        f"{classes} classes, {judge}: "
+        + show(select(frame, personalization="FedAvg"), clock=clock, classes=classes)
         for clock, show in (
-            ("phones come and go", lambda frame, **at: final_accuracies(frame, "uniform, MIFA, FedVARP", **at)),
-            ("phones come and go", lambda frame, **at: mean_times(frame, "uniform, MIFA, FedVARP", **at)),
-            ("exponential", lambda frame, **at: mean_times(frame, "uniform, MIFA, FedVARP", **at)),
+            (
+                "phones come and go",
+                lambda frame, **at: final_accuracies(
+                    frame, "uniform, MIFA, FedVARP", **at
+                ),
+            ),
+            (
+                "phones come and go",
+                lambda frame, **at: mean_times(frame, "uniform, MIFA, FedVARP", **at),
+            ),
+            (
+                "exponential",
+                lambda frame, **at: mean_times(frame, "uniform, MIFA, FedVARP", **at),
+            ),
         )
         for classes in (2, 5)
         for judge, frame in judges.items()
@@ -236,7 +295,8 @@ def claims() -> str:
     )
     both = select(grid("mnist"), personalization="FedAvg", clock="exponential")
     of_buffer = "; ".join(
-        f"{classes} classes: " + by_cost(both, "doubling, FedBuff, full", classes=classes) for classes in (2, 5)
+        f"{classes} classes: " + by_cost(both, "doubling, FedBuff, full", classes=classes)
+        for classes in (2, 5)
     )
     rows.append(
         (
@@ -264,12 +324,18 @@ def claims() -> str:
 
 def times_table(name: str, classes: int, dataset: str = "digits") -> Callable[[], str]:
     """Return the writer of the times of a personalization."""
-    return lambda: answer_tables.times(select(grid(dataset), personalization=name), classes)
+    return lambda: answer_tables.times(
+        select(grid(dataset), personalization=name), classes
+    )
 
 
-def work_table(name: str, clock: str, classes: int = 2, dataset: str = "digits") -> Callable[[], str]:
+def work_table(
+    name: str, clock: str, classes: int = 2, dataset: str = "digits"
+) -> Callable[[], str]:
     """Return the writer of the distribution of work of a personalization."""
-    return lambda: answer_tables.work(select(grid(dataset), personalization=name), classes, clock)
+    return lambda: answer_tables.work(
+        select(grid(dataset), personalization=name), classes, clock
+    )
 
 
 def rules() -> str:
@@ -289,8 +355,13 @@ def rules() -> str:
     for rule, name in (("stages", "R + d"), ("factor", "R times a factor")):
         for row in frame[frame["rule"] == rule].to_dict("records"):
             factors = f"{row['typical_factor']:.2f}", f"{row['worst_factor']:.1f}"
-            sides = (f"{100 * row[column]:.0f} %" for column in ("wrong_side", "wrong_side_where_clear"))
-            rows.append([name, f"{100 * row['share']:.0f} %", row["length"], *factors, *sides])
+            sides = (
+                f"{100 * row[column]:.0f} %"
+                for column in ("wrong_side", "wrong_side_where_clear")
+            )
+            rows.append(
+                [name, f"{100 * row['share']:.0f} %", row["length"], *factors, *sides]
+            )
     return markdown(rows)
 
 

@@ -31,14 +31,14 @@ from fedjax_srp.algorithms.hf_maml import HFMAML
 from fedjax_srp.algorithms.knn_per import KNNPer
 from fedjax_srp.algorithms.l2gd import L2GD
 from fedjax_srp.algorithms.lg_fedavg import LGFedAvg
-from fedjax_srp.algorithms.linear_fedavg import LinearFedAvg
-from fedjax_srp.algorithms.linear_fedrep import LinearFedRep
 from fedjax_srp.algorithms.local_only import LocalOnly
 from fedjax_srp.algorithms.mifa import MIFA
 from fedjax_srp.algorithms.moon import MOON
 from fedjax_srp.algorithms.per_fedavg import PerFedAvg
 from fedjax_srp.algorithms.pfedme import PFedMe
 from fedjax_srp.algorithms.scaffold import SCAFFOLD
+from fedjax_srp.linear.fedavg import LinearFedAvg
+from fedjax_srp.linear.fedrep import LinearFedRep
 
 __all__ = [
     "APFL",

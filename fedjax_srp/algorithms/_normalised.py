@@ -19,7 +19,9 @@ class NormalisedMessage(NamedTuple):
     length: Array  # () float
 
 
-def gradient_weights(training: LocalTraining, examples: Examples, counts_momentum: bool = True) -> Array:
+def gradient_weights(
+    training: LocalTraining, examples: Examples, counts_momentum: bool = True
+) -> Array:
     """||a_i||_1 of FedNova, () float: the sum of the weights of a client's gradients in its update.
 
     It is tau_i without momentum, and more with momentum, since a gradient then moves the model in later steps too.
@@ -42,22 +44,32 @@ def check_equal_steps(optimizer: Any) -> None:
         )
 
 
-def total_step(training: LocalTraining, examples: Examples, counts_momentum: bool = True) -> Array:
+def total_step(
+    training: LocalTraining, examples: Examples, counts_momentum: bool = True
+) -> Array:
     """Sum of a client's step sizes in a round, () float: eta tau_i, and more with momentum."""
-    return step_size(training.optimizer) * gradient_weights(training, examples, counts_momentum)
+    return step_size(training.optimizer) * gradient_weights(
+        training, examples, counts_momentum
+    )
 
 
 def divided(tree: PyTree, length: Array) -> PyTree:
     """Divide a tree by a length; zeros where the length is zero."""
     safe = jnp.where(length > 0, length, 1)
-    return jax.tree.map(lambda leaf: jnp.where(length > 0, leaf / safe.astype(leaf.dtype), 0), tree)
+    return jax.tree.map(
+        lambda leaf: jnp.where(length > 0, leaf / safe.astype(leaf.dtype), 0), tree
+    )
 
 
-def normalised_output(before: PyTree, after: Trained, length: Array, weight: Array) -> ClientOutput:
+def normalised_output(
+    before: PyTree, after: Trained, length: Array, weight: Array
+) -> ClientOutput:
     """Output of a client; without steps it has no weight in the mean direction, but in the mean length."""
     direction = divided(jax.tree.map(jnp.subtract, before, after.params), length)
     weights = NormalisedMessage(jnp.where(length > 0, weight, 0), weight)  # pyright: ignore[reportArgumentType]
-    return ClientOutput(NormalisedMessage(direction, length), weight=weights, loss=after.loss)
+    return ClientOutput(
+        NormalisedMessage(direction, length), weight=weights, loss=after.loss
+    )
 
 
 def mean_direction(mean: NormalisedMessage) -> PyTree:

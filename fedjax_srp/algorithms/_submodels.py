@@ -25,9 +25,11 @@ from fedjax_srp.base import (
 )
 from fedjax_srp.models.narrow import narrow, narrow_model, unit_masks
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import Above, AtMost, Static, part
+from fedjax_srp.parts.part import Above, AtMost, Static, part
 
-Rate = Annotated[Static[float], Above(0), AtMost(1), "give a share of the units, e.g. 0.5"]
+Rate = Annotated[
+    Static[float], Above(0), AtMost(1), "give a share of the units, e.g. 0.5"
+]
 
 
 @part
@@ -60,7 +62,9 @@ class SubmodelAlgorithm(GlobalModel):
         del context
         return jnp.int32(0)
 
-    def narrowed(self, params: SplitParams, level: Array, first: Array, key: Key | None) -> SplitParams:
+    def narrowed(
+        self, params: SplitParams, level: Array, first: Array, key: Key | None
+    ) -> SplitParams:
         """The submodel of a training step: its units' outputs are scaled by 1 / r (Scaler), all others are 0."""
         del key
         rate = jnp.asarray(self.rates)[level]
@@ -70,7 +74,9 @@ class SubmodelAlgorithm(GlobalModel):
     def costs_as(self) -> tuple[tuple[FederatedAlgorithm, ...], ...]:  # type: ignore[override]
         """The algorithm with the narrow model of each rate, by units of work."""
         models = [narrow_model(self.model, rate) for rate in self.rates]
-        return tuple((dataclasses.replace(self, model=model, rates=(1.0,)),) for model in models)
+        return tuple(
+            (dataclasses.replace(self, model=model, rates=(1.0,)),) for model in models
+        )
 
     init = FedAvg.init
     broadcast = FedAvg.broadcast
@@ -86,30 +92,51 @@ class SubmodelAlgorithm(GlobalModel):
                 )
         return params
 
-    def client(self, key: Key, params: SplitParams, state: tuple, examples: Examples, context: RoundContext):
+    def client(
+        self,
+        key: Key,
+        params: SplitParams,
+        state: tuple,
+        examples: Examples,
+        context: RoundContext,
+    ):
         """Local SGD on a submodel."""
         level = jnp.clip(context.work, 1, len(self.rates)) - 1
         first = self.first_unit(context)
 
-        def loss(params: SplitParams, frozen: PyTree, x: Array, y: Array, key: Key | None) -> Array:
+        def loss(
+            params: SplitParams, frozen: PyTree, x: Array, y: Array, key: Key | None
+        ) -> Array:
             return self.loss(self.narrowed(params, level, first, key), frozen, x, y, key)
 
         # w_i <- local SGD on the units of client i, from w
         now = self.training.in_round(context._replace(work=jnp.minimum(context.work, 1)))
         local = local_sgd(named_key(key, "local"), loss, params, (), examples, now)
-        trained = unit_masks(self.model.layer_names, params, jnp.asarray(self.rates)[level], first)
+        trained = unit_masks(
+            self.model.layer_names, params, jnp.asarray(self.rates)[level], first
+        )
         message = jax.tree.map(jnp.multiply, local.params, trained), Uncharged(trained)
         share = {MESSAGE_SHARE: _mean_entry(trained)}
-        return ClientOutput(message, weight=self.training.weight(examples), info=share, loss=local.loss)
+        return ClientOutput(
+            message, weight=self.training.weight(examples), info=share, loss=local.loss
+        )
 
-    def server(self, key: Key, server: FedAvgServerState, mean: tuple[SplitParams, Uncharged], context: RoundContext):
+    def server(
+        self,
+        key: Key,
+        server: FedAvgServerState,
+        mean: tuple[SplitParams, Uncharged],
+        context: RoundContext,
+    ):
         """The mean of each parameter over the clients that trained it; untrained ones keep their value."""
         # w[j] <- sum_i p_i m_i[j] w_i[j] / sum_i p_i m_i[j]
         sums, weights = mean[0], mean[1].value
-        divide = lambda w, s, p: jnp.where(p > 0, s / jnp.where(p > 0, p, 1), w)  # noqa: E731
+        divide = lambda w, s, p: jnp.where(p > 0, s / jnp.where(p > 0, p, 1), w)
         return FedAvgServerState(jax.tree.map(divide, server.params, sums, weights))
 
 
 def _mean_entry(masks: SplitParams) -> Array:
     leaves = jax.tree.leaves(masks)
-    return sum((jnp.sum(m, dtype=float) for m in leaves), jnp.zeros(())) / sum(m.size for m in leaves)
+    return sum((jnp.sum(m, dtype=float) for m in leaves), jnp.zeros(())) / sum(
+        m.size for m in leaves
+    )

@@ -12,9 +12,18 @@ import jax.numpy as jnp
 
 from fedjax_srp.algorithms import local
 from fedjax_srp.algorithms.examples import ExampleAlgorithm
-from fedjax_srp.base import Array, ClientOutput, Examples, Key, RoundContext, Uncharged, evaluation, named_key
+from fedjax_srp.base import (
+    Array,
+    ClientOutput,
+    Examples,
+    Key,
+    RoundContext,
+    Uncharged,
+    evaluation,
+    named_key,
+)
 from fedjax_srp.models import SplitParams
-from fedjax_srp.parts import AtLeast, part
+from fedjax_srp.parts.part import AtLeast, part
 
 
 # States hold arrays only, and every round returns them with the shapes and dtypes that `init` and `init_client` chose.
@@ -63,20 +72,28 @@ class Template(ExampleAlgorithm):
         ['fine_tune', 'own_bias', 'global']
     """
 
-    name: ClassVar[str] = "template"  # in results; by default the class name in lower case
+    name: ClassVar[str] = (
+        "template"  # in results; by default the class name in lower case
+    )
 
     # Checked when the algorithm is built, before tracing; an error names field, value and this remedy. Floats are
     # leaves: tracers in a program, so sweeps compile once, and a Python `if` on them fails. Everything else is static.
     # To check several fields together, define `__post_init__` and call that of `super()` first.
-    penalty: Annotated[float, AtLeast(0), "give 0 for none, or a small number, e.g. 0.01"] = 0.01
+    penalty: Annotated[
+        float, AtLeast(0), "give 0 for none, or a small number, e.g. 0.01"
+    ] = 0.01
 
-    def loss_of_bias(self, bias: Array, params: SplitParams, x: Array, y: Array, key: Key | None) -> Array:
+    def loss_of_bias(
+        self, bias: Array, params: SplitParams, x: Array, y: Array, key: Key | None
+    ) -> Array:
         """The loss of each example with a bias on the outputs, and the penalty."""
         # The model's loss of each example. Ranks are explicit (`bias[None]`): rank promotion is an error in the tests.
         outputs = self.model.logits(params, x, key) + bias[None]
         return self.model.loss(outputs, y) + 0.5 * self.penalty * jnp.sum(bias * bias)
 
-    def loss_of_both(self, parts: TemplateParts, frozen: tuple, x: Array, y: Array, key: Key | None) -> Array:
+    def loss_of_both(
+        self, parts: TemplateParts, frozen: tuple, x: Array, y: Array, key: Key | None
+    ) -> Array:
         """The same loss in all trained parameters."""
         return self.loss_of_bias(parts.bias, parts.params, x, y, key)
 
@@ -84,19 +101,30 @@ class Template(ExampleAlgorithm):
         """The initial parameters, and a bias of zero."""
         params = self.init_params(key, data)  # checks that the data fit the model
         # The dtype of the parameters instead of the default one keeps runs in float64.
-        return TemplateServerState(params, jnp.zeros(self.model.num_classes, jax.tree.leaves(params)[0].dtype))
+        return TemplateServerState(
+            params, jnp.zeros(self.model.num_classes, jax.tree.leaves(params)[0].dtype)
+        )
 
-    def init_client(self, key: Key, server: TemplateServerState, examples: Examples) -> TemplateClientState:
+    def init_client(
+        self, key: Key, server: TemplateServerState, examples: Examples
+    ) -> TemplateClientState:
         """A bias of zero. Omit this function if nothing is personal."""
         return TemplateClientState(server.bias)
 
-    def broadcast(self, server: TemplateServerState, context: RoundContext) -> SplitParams:
+    def broadcast(
+        self, server: TemplateServerState, context: RoundContext
+    ) -> SplitParams:
         """The shared model."""
         # All of it is charged: return only what a client downloads.
         return server.params
 
     def client(
-        self, key: Key, params: SplitParams, state: TemplateClientState, examples: Examples, context: RoundContext
+        self,
+        key: Key,
+        params: SplitParams,
+        state: TemplateClientState,
+        examples: Examples,
+        context: RoundContext,
     ) -> ClientOutput:
         """Local SGD on model and bias."""
         # Written for one client. `params` is the result of `broadcast`; arrays come as arguments or fields, never from
@@ -106,7 +134,9 @@ class Template(ExampleAlgorithm):
         # `in_round` adds the client's work and the round's optimizer. Work, and so num_steps, is 0 in a padded slot of
         # a chunk: guard divisions by it.
         now = self.training.in_round(context)
-        trained = local.local_sgd(named_key(key, "local"), self.loss_of_both, start, (), examples, now)
+        trained = local.local_sgd(
+            named_key(key, "local"), self.loss_of_both, start, (), examples, now
+        )
         params, bias = trained.params
         return ClientOutput(
             # The engine averages the message; integers become floats. The bytes of the wrapped bias are not charged.
@@ -120,7 +150,11 @@ class Template(ExampleAlgorithm):
         )
 
     def server(
-        self, key: Key, server: TemplateServerState, mean: TemplateParts, context: RoundContext
+        self,
+        key: Key,
+        server: TemplateServerState,
+        mean: TemplateParts,
+        context: RoundContext,
     ) -> TemplateServerState:
         """The mean model, and the mean bias for evaluations."""
         # w <- sum_i p_i w_i; `mean` has the structure of the message, wrappers included
@@ -129,18 +163,38 @@ class Template(ExampleAlgorithm):
     # An evaluation gets TRAINING data and returns a function of inputs; the engine keeps the test data. The first
     # one is the default.
     @evaluation
-    def fine_tune(self, key: Key, server: TemplateServerState, state: TemplateClientState, examples: Examples):
+    def fine_tune(
+        self,
+        key: Key,
+        server: TemplateServerState,
+        state: TemplateClientState,
+        examples: Examples,
+    ):
         """The last cohort's mean bias, trained on the client under the shared model."""
         key_head = named_key(key, "head")
-        tuned = local.local_sgd(key_head, self.loss_of_bias, server.bias, server.params, examples, self.tuning)
+        tuned = local.local_sgd(
+            key_head, self.loss_of_bias, server.bias, server.params, examples, self.tuning
+        )
         return lambda x: self.model.logits(server.params, x) + tuned.params[None]
 
     @evaluation
-    def own_bias(self, key: Key, server: TemplateServerState, state: TemplateClientState, examples: Examples):
+    def own_bias(
+        self,
+        key: Key,
+        server: TemplateServerState,
+        state: TemplateClientState,
+        examples: Examples,
+    ):
         """The client's bias as it last left it, on the outputs of the shared model."""
         return lambda x: self.model.logits(server.params, x) + state.bias[None]
 
     @evaluation("global")
-    def global_model(self, key: Key, server: TemplateServerState, state: TemplateClientState, examples: Examples):
+    def global_model(
+        self,
+        key: Key,
+        server: TemplateServerState,
+        state: TemplateClientState,
+        examples: Examples,
+    ):
         """The shared model without a bias."""
         return lambda x: self.model.logits(server.params, x)

@@ -10,9 +10,17 @@ import jax.numpy as jnp
 from fedjax_srp.algorithms.examples import GlobalModel
 from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.algorithms.local import local_sgd
-from fedjax_srp.base import Array, ClientOutput, Examples, Key, RoundContext, evaluation, named_key
+from fedjax_srp.base import (
+    Array,
+    ClientOutput,
+    Examples,
+    Key,
+    RoundContext,
+    evaluation,
+    named_key,
+)
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import Share, part
+from fedjax_srp.parts.part import Share, part
 
 
 class APFLClientState(NamedTuple):
@@ -32,12 +40,20 @@ class APFLParts(NamedTuple):
 
 def mixture(alpha: Array, own: SplitParams, shared: SplitParams) -> SplitParams:
     """alpha v + (1 - alpha) w, in the parameters."""
-    return jax.tree.map(lambda v, w: alpha.astype(v.dtype) * v + (1 - alpha).astype(v.dtype) * w, own, shared)
+    return jax.tree.map(
+        lambda v, w: alpha.astype(v.dtype) * v + (1 - alpha).astype(v.dtype) * w,
+        own,
+        shared,
+    )
 
 
 def clip_alpha(parts: APFLParts) -> APFLParts:
     """Clip alpha_i to [0, 1]."""
-    return parts if parts.alpha is None else parts._replace(alpha=jnp.clip(parts.alpha, 0, 1))
+    return (
+        parts
+        if parts.alpha is None
+        else parts._replace(alpha=jnp.clip(parts.alpha, 0, 1))
+    )
 
 
 @part
@@ -75,20 +91,38 @@ class APFL(GlobalModel):
     own_share: Share = 0.75
     adaptive: bool = False
 
-    init, broadcast, server = FedAvg.init, FedAvg.broadcast, FedAvg.server  # of the global model
+    init, broadcast, server = (
+        FedAvg.init,
+        FedAvg.broadcast,
+        FedAvg.server,
+    )  # of the global model
 
-    def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> APFLClientState:
+    def init_client(
+        self, key: Key, server: FedAvgServerState, examples: Examples
+    ) -> APFLClientState:
         """The initial model and share."""
-        return APFLClientState(server.params, jnp.asarray(self.own_share, jax.tree.leaves(server.params)[0].dtype))
+        return APFLClientState(
+            server.params,
+            jnp.asarray(self.own_share, jax.tree.leaves(server.params)[0].dtype),
+        )
 
-    def both_losses(self, parts: APFLParts, fixed: Array, x: Array, y: Array, key: Key | None) -> Array:
+    def both_losses(
+        self, parts: APFLParts, fixed: Array, x: Array, y: Array, key: Key | None
+    ) -> Array:
         """The sum of the losses of the global model's copy and of the mixture, for each example."""
         # grad_w f_i(w_i), alpha grad f_i(mixture) for v_i and <v_i - w_i, grad f_i(mixture)> for alpha_i
         alpha = fixed if parts.alpha is None else parts.alpha
         mixed = mixture(alpha, parts.own, jax.lax.stop_gradient(parts.shared))
         return self.loss(parts.shared, (), x, y, key) + self.loss(mixed, (), x, y, key)
 
-    def client(self, key: Key, params: SplitParams, state: APFLClientState, examples: Examples, context: RoundContext):
+    def client(
+        self,
+        key: Key,
+        params: SplitParams,
+        state: APFLClientState,
+        examples: Examples,
+        context: RoundContext,
+    ):
         """Local SGD on both losses."""
         # (w_i, v_i, alpha_i) <- local SGD from (w, v_i, alpha_i), all three from the same point
         start = APFLParts(params, state.own, state.alpha if self.adaptive else None)
@@ -103,10 +137,22 @@ class APFL(GlobalModel):
         )
         shared, own, alpha = local.params
         new = APFLClientState(own, state.alpha if alpha is None else alpha)
-        return ClientOutput(shared, new, self.training.weight(examples), {"own_share": new.alpha}, local.loss)
+        return ClientOutput(
+            shared,
+            new,
+            self.training.weight(examples),
+            {"own_share": new.alpha},
+            local.loss,
+        )
 
     @evaluation
-    def own_model(self, key: Key, server: FedAvgServerState, state: APFLClientState, examples: Examples):
+    def own_model(
+        self,
+        key: Key,
+        server: FedAvgServerState,
+        state: APFLClientState,
+        examples: Examples,
+    ):
         """The mixture of the client's own model, as it last left it, and the global one with the client's share."""
         params = mixture(state.alpha, state.own, server.params)
         return lambda x: self.model.logits(params, x)

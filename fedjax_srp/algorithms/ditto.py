@@ -11,7 +11,7 @@ from fedjax_srp.algorithms.fedavg import FedAvg
 from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient, total_loss
 from fedjax_srp.base import Array, ClientOutput, Examples, Key, RoundContext, named_key
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import AtLeast, part
+from fedjax_srp.parts.part import AtLeast, part
 
 
 @part
@@ -40,21 +40,38 @@ class Ditto(GlobalAndPersonalModel):
 
     penalty: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 1.0"] = 1.0
 
-    init, broadcast, server = FedAvg.init, FedAvg.broadcast, FedAvg.server  # of the global model
+    init, broadcast, server = (
+        FedAvg.init,
+        FedAvg.broadcast,
+        FedAvg.server,
+    )  # of the global model
 
-    def client(self, key: Key, params: SplitParams, state: PersonalState, examples: Examples, context: RoundContext):
+    def client(
+        self,
+        key: Key,
+        params: SplitParams,
+        state: PersonalState,
+        examples: Examples,
+        context: RoundContext,
+    ):
         """Local SGD, of the global model and of the client's own."""
 
-        def towards_global(objective: Objective, own: SplitParams, weights: Array) -> SplitParams:
+        def towards_global(
+            objective: Objective, own: SplitParams, weights: Array
+        ) -> SplitParams:
             # grad f_i(v_i) + lambda (v_i - w)
             gradient = plain_gradient(objective, own, weights)
-            return jax.tree.map(lambda g, v, w: g + self.penalty * (v - w), gradient, own, params)
+            return jax.tree.map(
+                lambda g, v, w: g + self.penalty * (v - w), gradient, own, params
+            )
 
         # One key for both models: they train on the same batches, which are those of FedAvg and of local training.
         key_local, now = named_key(key, "local"), self.training.in_round(context)
         # w_i <- local SGD on f_i from w
         shared = local_sgd(key_local, self.loss, params, (), examples, now)
         # v_i <- v_i - eta (grad f_i(v_i) + lambda (v_i - w)), step after step
-        own = local_sgd(key_local, self.loss, state.own, (), examples, now, gradient=towards_global)
+        own = local_sgd(
+            key_local, self.loss, state.own, (), examples, now, gradient=towards_global
+        )
         weight, loss = self.training.weight(examples), total_loss(shared.loss, own.loss)
         return ClientOutput(shared.params, PersonalState(own.params), weight, loss=loss)

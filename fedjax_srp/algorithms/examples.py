@@ -8,10 +8,15 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.algorithms.local import Loss, example_loss, full_gradient, local_sgd, with_tuned_head
+from fedjax_srp.algorithms.local import (
+    Loss,
+    example_loss,
+    full_gradient,
+    local_sgd,
+    with_tuned_head,
+)
 from fedjax_srp.algorithms.optimizers import SGD, Given, as_optimizer
 from fedjax_srp.algorithms.training import LocalTraining, Training
-from fedjax_srp.backend import platform
 from fedjax_srp.base import (
     Array,
     ClientOutput,
@@ -23,10 +28,11 @@ from fedjax_srp.base import (
     evaluation,
     named_key,
 )
-from fedjax_srp.loops import sequential
 from fedjax_srp.models.normalization import has_statistics
 from fedjax_srp.models.split import SplitModel, SplitParams
-from fedjax_srp.parts import AtLeast, part
+from fedjax_srp.parts.part import AtLeast, part
+from fedjax_srp.xla.backend import platform
+from fedjax_srp.xla.loops import sequential
 
 
 @part
@@ -44,8 +50,12 @@ class ExampleAlgorithm(FederatedAlgorithm):
         ValueError: a field is out of range; in `init`, labels or examples do not fit the model.
     """
 
-    requires_uniform_weighting: ClassVar[bool] = False  # True: `training.weighting` must be "uniform"
-    supports_batch_norm: ClassVar[bool] = True  # False: BatchNorm is refused, since its variances could become negative
+    requires_uniform_weighting: ClassVar[bool] = (
+        False  # True: `training.weighting` must be "uniform"
+    )
+    supports_batch_norm: ClassVar[bool] = (
+        True  # False: BatchNorm is refused, since its variances could become negative
+    )
 
     model: SplitModel
     training: Training = Training()
@@ -59,12 +69,16 @@ class ExampleAlgorithm(FederatedAlgorithm):
             object.__setattr__(self, "fine_tune_optimizer", chosen)
         _ = self.tuning  # refuses an optimizer that depends on the round
         if self.requires_uniform_weighting and self.training.weighting != "uniform":
-            raise ValueError(f"training.weighting={self.training.weighting!r}: {self.name} needs weighting='uniform'")
+            raise ValueError(
+                f"training.weighting={self.training.weighting!r}: {self.name} needs weighting='uniform'"
+            )
 
     @property
     def tuning(self) -> LocalTraining:
         """Training before an evaluation."""
-        return self.training.alone(self.fine_tune_optimizer, self.fine_tune_epochs, "fine_tune_optimizer")
+        return self.training.alone(
+            self.fine_tune_optimizer, self.fine_tune_epochs, "fine_tune_optimizer"
+        )
 
     def init_params(self, key: Key, data: Any) -> SplitParams:
         """The parameters before the first round."""
@@ -93,9 +107,19 @@ class ExampleAlgorithm(FederatedAlgorithm):
 
     def one_hot(self, y: Array, dtype: Any) -> Array:
         """Return (batch, num_classes) flags of classes y; raise a ValueError for labels that are no classes."""
-        if self.model.is_regression or y.ndim != 1 or not jnp.issubdtype(y.dtype, jnp.integer):
-            found = f"the labels are {y.dtype}" + (f" of shape {y.shape[1:]} each" if y.ndim > 1 else "")
-            found = f"model {self.model.name!r} takes numbers" if self.model.is_regression else found
+        if (
+            self.model.is_regression
+            or y.ndim != 1
+            or not jnp.issubdtype(y.dtype, jnp.integer)
+        ):
+            found = f"the labels are {y.dtype}" + (
+                f" of shape {y.shape[1:]} each" if y.ndim > 1 else ""
+            )
+            found = (
+                f"model {self.model.name!r} takes numbers"
+                if self.model.is_regression
+                else found
+            )
             raise ValueError(
                 f"{self.name} needs class labels, but {found}; give a classifier integers, one for each example, "
                 "or choose e.g. fedavg"
@@ -120,7 +144,9 @@ class GlobalModel(ExampleAlgorithm):
     @evaluation
     def fine_tune_all(self, key: Key, server: Any, state: Any, examples: Examples):
         """The global model, all layers trained on the client."""
-        trained = local_sgd(named_key(key, "local"), self.loss, server.params, (), examples, self.tuning)
+        trained = local_sgd(
+            named_key(key, "local"), self.loss, server.params, (), examples, self.tuning
+        )
         return lambda x: self.model.logits(trained.params, x)
 
 
@@ -170,7 +196,12 @@ class OwnModel(ExampleAlgorithm):
 
 
 def gradient_message(
-    loss: Loss, params: PyTree, personal: PyTree, examples: Examples, training: Training, context: RoundContext
+    loss: Loss,
+    params: PyTree,
+    personal: PyTree,
+    examples: Examples,
+    training: Training,
+    context: RoundContext,
 ) -> ClientOutput:
     """Result of `FederatedAlgorithm.gradient`: grad L_i(w), over all of the client's examples.
 
@@ -182,9 +213,15 @@ def gradient_message(
         return full_gradient(loss, params, personal, examples)
 
     # One client after the other on a CPU: all of its examples then stay in the cache.
-    gradient = (sequential(compute) if platform() == "cpu" else compute)(params, personal, examples)
+    gradient = (sequential(compute) if platform() == "cpu" else compute)(
+        params, personal, examples
+    )
     optimizer = training.in_round(context).optimizer
     decay = optimizer.weight_decay if isinstance(optimizer, SGD) else None
     if decay is not None:
-        gradient = jax.tree.map(lambda g, w: g + (decay * w).astype(g.dtype) if w.ndim > 1 else g, gradient, params)
+        gradient = jax.tree.map(
+            lambda g, w: g + (decay * w).astype(g.dtype) if w.ndim > 1 else g,
+            gradient,
+            params,
+        )
     return ClientOutput(gradient, weight=training.weight(examples))

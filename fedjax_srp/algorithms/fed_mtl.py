@@ -11,9 +11,17 @@ import jax.numpy as jnp
 from fedjax_srp.algorithms.examples import OwnModel, OwnModelState
 from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
-from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, named_key
+from fedjax_srp.base import (
+    Array,
+    ClientOutput,
+    Examples,
+    Key,
+    PyTree,
+    RoundContext,
+    named_key,
+)
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import AtLeast, part
+from fedjax_srp.parts.part import AtLeast, part
 
 Strength = Annotated[float, AtLeast(0), "give 0 for none, or e.g. 0.01"]
 
@@ -59,16 +67,30 @@ class FedMTL(OwnModel):
 
     init, broadcast = FedAvg.init, FedAvg.broadcast  # of the mean of all models: w_bar
 
-    def client(self, key: Key, mean: SplitParams, state: OwnModelState, examples: Examples, context: RoundContext):
+    def client(
+        self,
+        key: Key,
+        mean: SplitParams,
+        state: OwnModelState,
+        examples: Examples,
+        context: RoundContext,
+    ):
         """Local SGD on the loss with the relations."""
         num_params = sum(leaf.size for leaf in jax.tree.leaves(mean))
         default = 10.0 ** -(int(math.log10(num_params) + 1) + 1)
-        l1, l2 = (default if s is None else s for s in (self.relation_strength, self.norm_strength))
+        l1, l2 = (
+            default if s is None else s
+            for s in (self.relation_strength, self.norm_strength)
+        )
 
         # d/dw_i (l1 tr(W Omega W^T) + l2 |W|^2) = 2 l1 (w_i - w_bar) + 2 l2 w_i, where w_bar includes the current w_i:
         # slope w_i - pull, where only w_i changes from step to step
         slope = 2 * l1 * (1 - 1 / context.num_clients) + 2 * l2
-        pull = jax.tree.map(lambda w_bar, w: 2 * l1 * (w_bar - w / context.num_clients), mean, state.params)
+        pull = jax.tree.map(
+            lambda w_bar, w: 2 * l1 * (w_bar - w / context.num_clients),
+            mean,
+            state.params,
+        )
 
         def related(objective: Objective, params: PyTree, weights: Array) -> PyTree:
             gradient = plain_gradient(objective, params, weights)
@@ -76,12 +98,28 @@ class FedMTL(OwnModel):
 
         # w_i <- local SGD along it, from w_i
         now = self.training.in_round(context)
-        local = local_sgd(named_key(key, "local"), self.loss, state.params, (), examples, now, gradient=related)
+        local = local_sgd(
+            named_key(key, "local"),
+            self.loss,
+            state.params,
+            (),
+            examples,
+            now,
+            gradient=related,
+        )
         moved = jax.tree.map(jnp.subtract, local.params, state.params)
         return ClientOutput(moved, OwnModelState(local.params), loss=local.loss)
 
-    def server(self, key: Key, server: FedAvgServerState, mean: SplitParams, context: RoundContext):
+    def server(
+        self,
+        key: Key,
+        server: FedAvgServerState,
+        mean: SplitParams,
+        context: RoundContext,
+    ):
         """The mean of all models, after the moves of the participants' models."""
         # w_bar <- w_bar + (1 / N) sum_i (w_i+ - w_i)
         share = context.cohort_size.astype(float) / context.num_clients
-        return FedAvgServerState(jax.tree.map(lambda w, d: w + share.astype(w.dtype) * d, server.params, mean))
+        return FedAvgServerState(
+            jax.tree.map(lambda w, d: w + share.astype(w.dtype) * d, server.params, mean)
+        )

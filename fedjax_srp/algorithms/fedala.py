@@ -13,10 +13,19 @@ from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.algorithms.local import head_problem, local_sgd
 from fedjax_srp.algorithms.optimizers import optimizer
 from fedjax_srp.algorithms.training import LocalTraining
-from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, evaluation, named_key
+from fedjax_srp.base import (
+    Array,
+    ClientOutput,
+    Examples,
+    Key,
+    PyTree,
+    RoundContext,
+    evaluation,
+    named_key,
+)
 from fedjax_srp.models.normalization import with_statistics_of
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import AtLeast, Count, Share, part
+from fedjax_srp.parts.part import AtLeast, Count, Share, part
 
 
 class FedALAClientState(NamedTuple):
@@ -30,7 +39,9 @@ class FedALAClientState(NamedTuple):
 def mixed(own: PyTree, shared: PyTree, weights: PyTree) -> PyTree:
     """The own parameters, moved towards the shared ones by a weight for each parameter."""
     # theta_i + (theta - theta_i) * W_i
-    return jax.tree.map(lambda own, shared, w: own + (shared - own) * w, own, shared, weights)
+    return jax.tree.map(
+        lambda own, shared, w: own + (shared - own) * w, own, shared, weights
+    )
 
 
 @part
@@ -67,47 +78,102 @@ class FedALA(GlobalModel):
     weight_share: Share = 0.8
     start_epochs: Count = 11
 
-    init, broadcast, server, gradient = FedAvg.init, FedAvg.broadcast, FedAvg.server, FedAvg.gradient
+    init, broadcast, server, gradient = (
+        FedAvg.init,
+        FedAvg.broadcast,
+        FedAvg.server,
+        FedAvg.gradient,
+    )
 
-    def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> FedALAClientState:
+    def init_client(
+        self, key: Key, server: FedAvgServerState, examples: Examples
+    ) -> FedALAClientState:
         """The initial head, and weights of 1."""
         head = server.params.head
-        return FedALAClientState(head, jax.tree.map(jnp.ones_like, head), jnp.bool_(False))
+        return FedALAClientState(
+            head, jax.tree.map(jnp.ones_like, head), jnp.bool_(False)
+        )
 
     def aggregation(
-        self, key: Key, params: SplitParams, state: FedALAClientState, examples: Examples, work: Array
+        self,
+        key: Key,
+        params: SplitParams,
+        state: FedALAClientState,
+        examples: Examples,
+        work: Array,
     ) -> FedALAClientState:
         """The client's mixture of heads, and its weights, which are not trained if there is no work."""
-        num = jnp.maximum(jnp.round(self.weight_share * examples.count.astype(float)).astype(jnp.int32), 1)
-        first = jax.random.randint(
-            named_key(key, "segment"), (), 0, jnp.maximum(examples.count - num, 0) + 1, jnp.int32
+        num = jnp.maximum(
+            jnp.round(self.weight_share * examples.count.astype(float)).astype(jnp.int32),
+            1,
         )
-        rows = jnp.minimum(first + jnp.arange(examples.y.shape[0], dtype=jnp.int32), examples.y.shape[0] - 1)
-        segment = Examples(examples.x[rows], examples.y[rows], jnp.minimum(num, examples.count))
-        head_loss, frozen, segment = head_problem(self.model, params.representation, segment)
+        first = jax.random.randint(
+            named_key(key, "segment"),
+            (),
+            0,
+            jnp.maximum(examples.count - num, 0) + 1,
+            jnp.int32,
+        )
+        rows = jnp.minimum(
+            first + jnp.arange(examples.y.shape[0], dtype=jnp.int32),
+            examples.y.shape[0] - 1,
+        )
+        segment = Examples(
+            examples.x[rows], examples.y[rows], jnp.minimum(num, examples.count)
+        )
+        head_loss, frozen, segment = head_problem(
+            self.model, params.representation, segment
+        )
 
-        def loss(weights: PyTree, fixed: tuple[PyTree, ...], x: Array, y: Array, key: Key | None) -> Array:
+        def loss(
+            weights: PyTree,
+            fixed: tuple[PyTree, ...],
+            x: Array,
+            y: Array,
+            key: Key | None,
+        ) -> Array:
             own, shared, frozen = fixed
             head = mixed(own, shared, weights)
-            head = with_statistics_of(head, jax.lax.stop_gradient(head))  # global ones: their weights stay 1
+            head = with_statistics_of(
+                head, jax.lax.stop_gradient(head)
+            )  # global ones: their weights stay 1
             return head_loss(head, frozen, x, y, key)
 
         def clipped(weights: PyTree) -> PyTree:
             return jax.tree.map(lambda w: jnp.clip(w, 0, 1), weights)
 
-        unequal = jax.tree.map(lambda own, shared: jnp.any(own != shared), state.head, params.head)
+        unequal = jax.tree.map(
+            lambda own, shared: jnp.any(own != shared), state.head, params.head
+        )
         differs = jnp.any(jnp.stack([jnp.bool_(False), *jax.tree.leaves(unequal)]))
-        epochs = jnp.where(differs, jnp.where(state.is_learnt, 1, self.start_epochs), 0) * jnp.minimum(work, 1)
+        epochs = jnp.where(
+            differs, jnp.where(state.is_learnt, 1, self.start_epochs), 0
+        ) * jnp.minimum(work, 1)
         # W_i <- clip(W_i - eta grad_W f_i(theta_i + (theta - theta_i) * W_i), 0, 1)
         steps = optimizer(optax.sgd, learning_rate=self.weight_step_size)
         now = LocalTraining(steps, self.training.batch_size, epochs=1, work=epochs)
         fixed = state.head, params.head, frozen
-        learnt = local_sgd(named_key(key, "weights"), loss, state.weights, fixed, segment, now, after_step=clipped)
+        learnt = local_sgd(
+            named_key(key, "weights"),
+            loss,
+            state.weights,
+            fixed,
+            segment,
+            now,
+            after_step=clipped,
+        )
         head = mixed(state.head, params.head, learnt.params)
-        return FedALAClientState(head, learnt.params, state.is_learnt | (differs & (epochs > 0)))
+        return FedALAClientState(
+            head, learnt.params, state.is_learnt | (differs & (epochs > 0))
+        )
 
     def client(
-        self, key: Key, params: SplitParams, state: FedALAClientState, examples: Examples, context: RoundContext
+        self,
+        key: Key,
+        params: SplitParams,
+        state: FedALAClientState,
+        examples: Examples,
+        context: RoundContext,
     ) -> ClientOutput:
         """Train the weights, then local SGD from the mixture."""
         start = self.aggregation(key, params, state, examples, context.work)
@@ -115,10 +181,18 @@ class FedALA(GlobalModel):
         now, params = self.training.in_round(context), params._replace(head=start.head)
         local = local_sgd(named_key(key, "local"), self.loss, params, (), examples, now)
         new = start._replace(head=local.params.head)
-        return ClientOutput(local.params, new, self.training.weight(examples), loss=local.loss)
+        return ClientOutput(
+            local.params, new, self.training.weight(examples), loss=local.loss
+        )
 
     @evaluation
-    def aggregated(self, key: Key, server: FedAvgServerState, state: FedALAClientState, examples: Examples):
+    def aggregated(
+        self,
+        key: Key,
+        server: FedAvgServerState,
+        state: FedALAClientState,
+        examples: Examples,
+    ):
         """The global model with the client's own mixture of heads, from which its next round would start."""
         head = self.aggregation(key, server.params, state, examples, jnp.int32(1)).head
         return lambda x: self.model.logits(server.params._replace(head=head), x)

@@ -10,10 +10,19 @@ import jax.numpy as jnp
 from fedjax_srp.algorithms.examples import OwnModel, OwnModelState
 from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
-from fedjax_srp.base import Array, ClientOutput, Examples, Key, Participants, PyTree, RoundContext, named_key
+from fedjax_srp.base import (
+    Array,
+    ClientOutput,
+    Examples,
+    Key,
+    Participants,
+    PyTree,
+    RoundContext,
+    named_key,
+)
 from fedjax_srp.models.normalization import without_statistics
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import Above, AtLeast, part
+from fedjax_srp.parts.part import Above, AtLeast, part
 
 
 @part
@@ -51,7 +60,10 @@ class FedAMP(OwnModel):
     attention_step_size: Annotated[float, Above(0), "give e.g. 0.1"] = 1.0
     attention_width: Annotated[float, Above(0), "give e.g. 1.0"] = 1.0
 
-    init, server = FedAvg.init, FedAvg.server  # of the mean of the last participants' models
+    init, server = (
+        FedAvg.init,
+        FedAvg.server,
+    )  # of the mean of the last participants' models
 
     def broadcast(self, server: FedAvgServerState, context: RoundContext) -> tuple[()]:
         """Nothing: every participant downloads its own mixture."""
@@ -61,30 +73,73 @@ class FedAMP(OwnModel):
         """The client's model, as it last sent it."""
         return state.params
 
-    def mix(self, broadcast: tuple[()], own: SplitParams, others: Participants, context: RoundContext) -> SplitParams:
+    def mix(
+        self,
+        broadcast: tuple[()],
+        own: SplitParams,
+        others: Participants,
+        context: RoundContext,
+    ) -> SplitParams:
         """The mixture u_i of one participant."""
 
-        def add(mixture: SplitParams, other: tuple[SplitParams, Array]) -> tuple[SplitParams, None]:
+        def add(
+            mixture: SplitParams, other: tuple[SplitParams, Array]
+        ) -> tuple[SplitParams, None]:
             model, takes_part = other
             difference = without_statistics(jax.tree.map(jnp.subtract, model, own))
-            square = sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(difference))
+            square = sum(
+                jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(difference)
+            )
             # xi_ij = alpha A'(|w_i - w_j|^2) = (alpha / sigma) exp(-|w_i - w_j|^2 / sigma)
-            attention = self.attention_step_size / self.attention_width * jnp.exp(-square / self.attention_width)
+            attention = (
+                self.attention_step_size
+                / self.attention_width
+                * jnp.exp(-square / self.attention_width)
+            )
             # u_i <- u_i + xi_ij (w_j - w_i)
-            new = jax.tree.map(lambda u, d: u + jnp.where(takes_part, attention * d, 0), mixture, difference)
+            new = jax.tree.map(
+                lambda u, d: u + jnp.where(takes_part, attention * d, 0),
+                mixture,
+                difference,
+            )
             return new, None
 
         return jax.lax.scan(add, own, (others.shown, others.takes_part))[0]
 
-    def client(self, key: Key, mixture: SplitParams, state: OwnModelState, examples: Examples, context: RoundContext):
+    def client(
+        self,
+        key: Key,
+        mixture: SplitParams,
+        state: OwnModelState,
+        examples: Examples,
+        context: RoundContext,
+    ):
         """Local SGD on the own model, drawn towards the mixture."""
 
         def regularised(objective: Objective, own: SplitParams, weights: Array) -> PyTree:
             # grad f_i(w_i) + (lambda / alpha) (w_i - u_i)
-            gradient, strength = plain_gradient(objective, own, weights), self.penalty / self.attention_step_size
-            return jax.tree.map(lambda g, w, u: g + strength * (w - u), gradient, own, mixture)
+            gradient, strength = (
+                plain_gradient(objective, own, weights),
+                self.penalty / self.attention_step_size,
+            )
+            return jax.tree.map(
+                lambda g, w, u: g + strength * (w - u), gradient, own, mixture
+            )
 
         # w_i <- local SGD along it, from w_i
         now = self.training.in_round(context)
-        local = local_sgd(named_key(key, "local"), self.loss, state.params, (), examples, now, gradient=regularised)
-        return ClientOutput(local.params, OwnModelState(local.params), self.training.weight(examples), loss=local.loss)
+        local = local_sgd(
+            named_key(key, "local"),
+            self.loss,
+            state.params,
+            (),
+            examples,
+            now,
+            gradient=regularised,
+        )
+        return ClientOutput(
+            local.params,
+            OwnModelState(local.params),
+            self.training.weight(examples),
+            loss=local.loss,
+        )

@@ -13,10 +13,19 @@ from fedjax_srp.algorithms.fedproto import FedProto, Prototypes
 from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
 from fedjax_srp.algorithms.optimizers import SGD
 from fedjax_srp.algorithms.training import LocalTraining
-from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, Uncharged, named_key
+from fedjax_srp.base import (
+    Array,
+    ClientOutput,
+    Examples,
+    Key,
+    PyTree,
+    RoundContext,
+    Uncharged,
+    named_key,
+)
 from fedjax_srp.models.normalization import without_statistics
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import StepSize, part
+from fedjax_srp.parts.part import StepSize, part
 
 LEAST_WEIGHT = 1e-18  # clients without gradients weigh this; its products with a model are no subnormal numbers
 
@@ -62,22 +71,42 @@ class FedAS(OwnModel):
         """The representation."""
         return server.params.representation
 
-    def distance(self, body: PyTree, own: Prototypes, x: Array, y: Array, key: Key | None) -> Array:
+    def distance(
+        self, body: PyTree, own: Prototypes, x: Array, y: Array, key: Key | None
+    ) -> Array:
         """Mean squared difference of each example's features from the client's class means, (batch,)."""
         is_label = self.one_hot(y, own.features.dtype)
-        return jnp.mean(jnp.square(self.features(body, x, key) - is_label @ own.features), axis=1)
+        return jnp.mean(
+            jnp.square(self.features(body, x, key) - is_label @ own.features), axis=1
+        )
 
-    def measured_loss(self, measured: Measured, frozen: tuple[()], x: Array, y: Array, key: Key | None) -> Array:
+    def measured_loss(
+        self, measured: Measured, frozen: tuple[()], x: Array, y: Array, key: Key | None
+    ) -> Array:
         """The loss of each example under the measured model, (batch,)."""
         return self.loss(measured.params, frozen, x, y, key)
 
-    def client(self, key: Key, body: PyTree, state: OwnModelState, examples: Examples, context: RoundContext):
+    def client(
+        self,
+        key: Key,
+        body: PyTree,
+        state: OwnModelState,
+        examples: Examples,
+        context: RoundContext,
+    ):
         """Alignment, local SGD, and the trace of the Fisher information."""
-        now, epoch = self.training.in_round(context), LocalTraining(SGD(1.0), self.training.batch_size, epochs=1)
+        now, epoch = (
+            self.training.in_round(context),
+            LocalTraining(SGD(1.0), self.training.batch_size, epochs=1),
+        )
         # theta <- SGD on mean |f(x; theta) - mean f(. ; theta_i) of the class|^2, from the shared theta
-        aligning = epoch._replace(optimizer=SGD(self.alignment_step_size), work=jnp.minimum(context.work, 1))
+        aligning = epoch._replace(
+            optimizer=SGD(self.alignment_step_size), work=jnp.minimum(context.work, 1)
+        )
         own = self.prototypes(state.params, examples)
-        aligned = local_sgd(named_key(key, "align"), self.distance, body, own, examples, aligning).params
+        aligned = local_sgd(
+            named_key(key, "align"), self.distance, body, own, examples, aligning
+        ).params
         # (theta_i, phi_i) <- local SGD on f_i, from (theta, phi_i)
         start = SplitParams(aligned, state.params.head)
         local = local_sgd(named_key(key, "local"), self.loss, start, (), examples, now)
@@ -85,20 +114,31 @@ class FedAS(OwnModel):
         message = SplitParams(local.params.representation, Uncharged(local.params.head))
         return ClientOutput(message, OwnModelState(local.params), weight, loss=local.loss)
 
-    def fisher_trace(self, key: Key, params: SplitParams, examples: Examples, epoch: LocalTraining) -> Array:
+    def fisher_trace(
+        self, key: Key, params: SplitParams, examples: Examples, epoch: LocalTraining
+    ) -> Array:
         """Sum over batches of `|grad f_B(theta_i, phi_i)|^2` at a fixed model."""
 
         def squares(objective: Objective, measured: Measured, weights: Array) -> Measured:
-            slope = without_statistics(plain_gradient(objective, measured, weights).params)
+            slope = without_statistics(
+                plain_gradient(objective, measured, weights).params
+            )
             square = sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(slope))
             return Measured(jax.tree.map(jnp.zeros_like, params), -square)  # type: ignore[arg-type]
 
         dtype = jax.tree.leaves(params)[0].dtype
-        start, key_fisher = Measured(params, jnp.zeros((), dtype)), named_key(key, "fisher")
-        end = local_sgd(key_fisher, self.measured_loss, start, (), examples, epoch, gradient=squares).params
+        start, key_fisher = (
+            Measured(params, jnp.zeros((), dtype)),
+            named_key(key, "fisher"),
+        )
+        end = local_sgd(
+            key_fisher, self.measured_loss, start, (), examples, epoch, gradient=squares
+        ).params
         return jnp.maximum(end.squares.astype(float), LEAST_WEIGHT)
 
-    def server(self, key: Key, server: Any, mean: SplitParams, context: RoundContext) -> FedAvgServerState:
+    def server(
+        self, key: Key, server: Any, mean: SplitParams, context: RoundContext
+    ) -> FedAvgServerState:
         """The mean representation, and the mean head for evaluations."""
         # theta <- sum_i F_i theta_i / sum_i F_i
         return FedAvgServerState(SplitParams(mean.representation, mean.head.value))

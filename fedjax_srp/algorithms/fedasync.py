@@ -13,7 +13,7 @@ from fedjax_srp.algorithms.fedprox import proximal_gradient
 from fedjax_srp.algorithms.local import local_sgd
 from fedjax_srp.base import Array, ClientOutput, Examples, Key, RoundContext, named_key
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import Above, AtLeast, AtMost, part
+from fedjax_srp.parts.part import Above, AtLeast, AtMost, part
 
 
 @part
@@ -47,10 +47,14 @@ class FedAsync(FedBuff):
 
     supports_batch_norm: ClassVar[bool] = True  # the new model is a mean of models
 
-    server_step_size: Annotated[float, Above(0), AtMost(1), "give a share of the way, e.g. 0.6"] = 0.6
+    server_step_size: Annotated[
+        float, Above(0), AtMost(1), "give a share of the way, e.g. 0.6"
+    ] = 0.6
     discount: Literal["constant", "hinge", "polynomial"] = "polynomial"
     hinge_slope: Annotated[float, AtLeast(0), "give a number, e.g. 10.0"] = 10.0
-    hinge_start: Annotated[float, AtLeast(0), "give a number of server steps, e.g. 4.0"] = 4.0
+    hinge_start: Annotated[
+        float, AtLeast(0), "give a number of server steps, e.g. 4.0"
+    ] = 4.0
     mu: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 0.005"] = 0.005
 
     def weight_of(self, staleness: Array) -> Array:
@@ -58,23 +62,51 @@ class FedAsync(FedBuff):
         if self.discount == "constant":
             return jnp.ones_like(staleness)
         if self.discount == "hinge":
-            return 1.0 / (self.hinge_slope * jnp.maximum(staleness - self.hinge_start, 0.0) + 1.0)
+            return 1.0 / (
+                self.hinge_slope * jnp.maximum(staleness - self.hinge_start, 0.0) + 1.0
+            )
         return (1.0 + staleness) ** -self.staleness_exponent
 
-    def client(self, key: Key, broadcast: tuple, state: FedBuffClientState, examples: Examples, context: RoundContext):
+    def client(
+        self,
+        key: Key,
+        broadcast: tuple,
+        state: FedBuffClientState,
+        examples: Examples,
+        context: RoundContext,
+    ):
         """Local SGD with the proximal term, from the client's model."""
         # w_i <- local SGD on f_i(w) + (rho / 2) |w - w_stale|^2, from w_stale
-        now, gradient = self.training.in_round(context), proximal_gradient(self.mu, state.params)
-        local = local_sgd(named_key(key, "local"), self.loss, state.params, (), examples, now, gradient=gradient)
+        now, gradient = (
+            self.training.in_round(context),
+            proximal_gradient(self.mu, state.params),
+        )
+        local = local_sgd(
+            named_key(key, "local"),
+            self.loss,
+            state.params,
+            (),
+            examples,
+            now,
+            gradient=gradient,
+        )
         staleness = (context.round - state.version).astype(float)
         s = self.weight_of(staleness)
         scaled = jax.tree.map(lambda w: s.astype(w.dtype) * w, local.params)
         weight = self.training.weight(examples)
-        return ClientOutput((scaled, s), weight=weight, info={"staleness": staleness}, loss=local.loss)
+        return ClientOutput(
+            (scaled, s), weight=weight, info={"staleness": staleness}, loss=local.loss
+        )
 
-    def server(self, key: Key, server: FedAvgServerState, mean: tuple[SplitParams, Array], context: RoundContext):
+    def server(
+        self,
+        key: Key,
+        server: FedAvgServerState,
+        mean: tuple[SplitParams, Array],
+        context: RoundContext,
+    ):
         """A step towards the mean of the models."""
         scaled, s = mean
         # w <- (1 - alpha s) w + alpha s w_i
-        step = lambda w, sw: w + self.server_step_size * (sw - s.astype(w.dtype) * w)  # noqa: E731
+        step = lambda w, sw: w + self.server_step_size * (sw - s.astype(w.dtype) * w)
         return FedAvgServerState(jax.tree.map(step, server.params, scaled))

@@ -10,14 +10,16 @@ import jax.numpy as jnp
 from fedjax_srp.algorithms.fedprox import FedProx
 from fedjax_srp.base import Array, Key, RoundContext
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import AtLeast, Count, part
+from fedjax_srp.parts.part import AtLeast, Count, part
 
 
 class FedATServerState(NamedTuple):
     """The global model w, and the models of each tier."""
 
     params: SplitParams
-    started: SplitParams  # leaves (tiers, ...): the model with which the tier began its round
+    started: (
+        SplitParams  # leaves (tiers, ...): the model with which the tier began its round
+    )
     tiers: SplitParams  # leaves (tiers, ...): the tier's last model
     updates: Array  # (tiers,) int32: number of rounds finished by the tier
 
@@ -64,7 +66,9 @@ class FedAT(FedProx):
         """The model with which the tier began its round."""
         return jax.tree.map(lambda w: w[context.stage], server.started)
 
-    def server(self, key: Key, server: FedATServerState, mean: SplitParams, context: RoundContext):
+    def server(
+        self, key: Key, server: FedATServerState, mean: SplitParams, context: RoundContext
+    ):
         """The weighted mean of the tiers' models, with which the tier continues."""
         m = context.stage
         # w_m <- sum_i n_i / n w_i, T_m <- T_m + 1
@@ -73,7 +77,11 @@ class FedAT(FedProx):
         # w <- sum_m T_{M + 1 - m} / T w_m
         share = updates[::-1].astype(float) / jnp.sum(updates).astype(float)
         share = jnp.where(m < self.num_tiers, share, jnp.nan)
-        mix = lambda models: jnp.tensordot(share.astype(models.dtype), models, 1, precision="highest")  # noqa: E731
+        mix = lambda models: jnp.tensordot(
+            share.astype(models.dtype), models, 1, precision="highest"
+        )
         params = jax.tree.map(mix, tiers)
-        started = jax.tree.map(lambda models, w: models.at[m].set(w), server.started, params)
+        started = jax.tree.map(
+            lambda models, w: models.at[m].set(w), server.started, params
+        )
         return FedATServerState(params, started, tiers, updates)

@@ -7,9 +7,16 @@ from typing import Any, Literal, NamedTuple
 
 from fedjax_srp.algorithms.examples import GlobalModel, gradient_message
 from fedjax_srp.algorithms.local import local_sgd
-from fedjax_srp.base import ClientOutput, Examples, Key, Personalize, RoundContext, named_key
+from fedjax_srp.base import (
+    ClientOutput,
+    Examples,
+    Key,
+    Personalize,
+    RoundContext,
+    named_key,
+)
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import part
+from fedjax_srp.parts.part import part
 
 
 class FedAvgServerState(NamedTuple):
@@ -57,18 +64,24 @@ class FedAvg(GlobalModel):
         """The global model."""
         return server.params
 
-    def client(self, key: Key, params: Any, state: Any, examples: Examples, context: RoundContext) -> ClientOutput:
+    def client(
+        self, key: Key, params: Any, state: Any, examples: Examples, context: RoundContext
+    ) -> ClientOutput:
         """Local SGD."""
         # w_i <- local SGD from w
         now = self.training.in_round(context)
         local = local_sgd(named_key(key, "local"), self.loss, params, (), examples, now)
-        return ClientOutput(local.params, weight=self.training.weight(examples), loss=local.loss)
+        return ClientOutput(
+            local.params, weight=self.training.weight(examples), loss=local.loss
+        )
 
     def server(self, key: Key, server: Any, mean: Any, context: RoundContext) -> Any:
         """The mean."""
         # w <- sum_i p_i w_i
         return FedAvgServerState(mean)
 
-    def gradient(self, key: Key, params: Any, state: Any, examples: Examples, context: RoundContext) -> ClientOutput:
+    def gradient(
+        self, key: Key, params: Any, state: Any, examples: Examples, context: RoundContext
+    ) -> ClientOutput:
         """Gradient of the client's loss at the global model."""
         return gradient_message(self.loss, params, (), examples, self.training, context)

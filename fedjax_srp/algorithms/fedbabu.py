@@ -7,7 +7,7 @@ from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.algorithms.local import ModelLoss, fit_representation
 from fedjax_srp.base import ClientOutput, Examples, Key, PyTree, RoundContext, Uncharged
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import part
+from fedjax_srp.parts.part import part
 
 
 @part
@@ -32,25 +32,49 @@ class FedBABU(GlobalModel):
     """
 
     fine_tune_all = GlobalModel.fine_tune_all  # the first evaluation
-    init = FedAvg.init  # of the body theta (below the model's cut) and the head, which never changes
+    init = (
+        FedAvg.init
+    )  # of the body theta (below the model's cut) and the head, which never changes
 
     def broadcast(self, server: FedAvgServerState, context: RoundContext) -> SplitParams:
         """The body; clients already have the head."""
         return SplitParams(server.params.representation, Uncharged(server.params.head))
 
-    def client(self, key: Key, down: SplitParams, state: tuple, examples: Examples, context: RoundContext):
+    def client(
+        self,
+        key: Key,
+        down: SplitParams,
+        state: tuple,
+        examples: Examples,
+        context: RoundContext,
+    ):
         """Local SGD on the body."""
         # theta_i <- local SGD on f_i(theta_i, initial head), from theta
         now = self.training.in_round(context)
-        local = fit_representation(key, self.model, down.representation, down.head.value, examples, now)
-        return ClientOutput(local.params, weight=self.training.weight(examples), loss=local.loss)
+        local = fit_representation(
+            key, self.model, down.representation, down.head.value, examples, now
+        )
+        return ClientOutput(
+            local.params, weight=self.training.weight(examples), loss=local.loss
+        )
 
-    def server(self, key: Key, server: FedAvgServerState, mean: PyTree, context: RoundContext) -> FedAvgServerState:
+    def server(
+        self, key: Key, server: FedAvgServerState, mean: PyTree, context: RoundContext
+    ) -> FedAvgServerState:
         """The mean body."""
         # theta <- sum_i p_i theta_i
         return FedAvgServerState(SplitParams(mean, server.params.head))
 
-    def gradient(self, key: Key, down: SplitParams, state: tuple, examples: Examples, context: RoundContext):
+    def gradient(
+        self,
+        key: Key,
+        down: SplitParams,
+        state: tuple,
+        examples: Examples,
+        context: RoundContext,
+    ):
         """Gradient of the client's loss in the body, under the initial head."""
         loss = ModelLoss(self.model, trains="representation")
-        return gradient_message(loss, down.representation, down.head.value, examples, self.training, context)
+        return gradient_message(
+            loss, down.representation, down.head.value, examples, self.training, context
+        )

@@ -9,10 +9,20 @@ import jax
 from fedjax_srp.algorithms.examples import GlobalModel, gradient_message
 from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.algorithms.local import local_sgd
-from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, Uncharged, evaluation, named_key
+from fedjax_srp.base import (
+    Array,
+    ClientOutput,
+    Examples,
+    Key,
+    PyTree,
+    RoundContext,
+    Uncharged,
+    evaluation,
+    named_key,
+)
 from fedjax_srp.models.normalization import is_statistic
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import part
+from fedjax_srp.parts.part import part
 
 
 class FedBNClientState(NamedTuple):
@@ -31,7 +41,10 @@ class FedBNMessage(NamedTuple):
 def joined(shared: PyTree, own: PyTree) -> PyTree:
     """Join two trees, each None where the other has a leaf."""
     return jax.tree.map(
-        lambda one, other: other if one is None else one, shared, own, is_leaf=lambda leaf: leaf is None
+        lambda one, other: other if one is None else one,
+        shared,
+        own,
+        is_leaf=lambda leaf: leaf is None,
     )
 
 
@@ -65,11 +78,22 @@ class FedBN(GlobalModel):
 
     def divided(self, params: SplitParams) -> FedBNMessage:
         """Divide the parameters into shared and personal leaves."""
-        is_own = self.model.is_normalisation(params) if self.own == "normalisation" else is_statistic(params)
+        is_own = (
+            self.model.is_normalisation(params)
+            if self.own == "normalisation"
+            else is_statistic(params)
+        )
         shared = jax.tree.map(lambda leaf, own: None if own else leaf, params, is_own)
-        return FedBNMessage(shared, Uncharged(jax.tree.map(lambda leaf, own: leaf if own else None, params, is_own)))
+        return FedBNMessage(
+            shared,
+            Uncharged(
+                jax.tree.map(lambda leaf, own: leaf if own else None, params, is_own)
+            ),
+        )
 
-    def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> FedBNClientState:
+    def init_client(
+        self, key: Key, server: FedAvgServerState, examples: Examples
+    ) -> FedBNClientState:
         """The initial normalisation."""
         return FedBNClientState(self.divided(server.params).own.value)
 
@@ -77,33 +101,65 @@ class FedBN(GlobalModel):
         """The shared leaves."""
         return self.divided(server.params).shared
 
-    def client(self, key: Key, shared: SplitParams, state: FedBNClientState, examples: Examples, context: RoundContext):
+    def client(
+        self,
+        key: Key,
+        shared: SplitParams,
+        state: FedBNClientState,
+        examples: Examples,
+        context: RoundContext,
+    ):
         """Local SGD on the whole model."""
         # w_i <- local SGD from the shared layers and the client's own normalisation
         now = self.training.in_round(context)
-        local = local_sgd(named_key(key, "local"), self.loss, joined(shared, state.own), (), examples, now)
+        local = local_sgd(
+            named_key(key, "local"),
+            self.loss,
+            joined(shared, state.own),
+            (),
+            examples,
+            now,
+        )
         message = self.divided(local.params)
         return ClientOutput(
-            message, FedBNClientState(message.own.value), self.training.weight(examples), loss=local.loss
+            message,
+            FedBNClientState(message.own.value),
+            self.training.weight(examples),
+            loss=local.loss,
         )
 
-    def server(self, key: Key, server: FedAvgServerState, mean: FedBNMessage, context: RoundContext):
+    def server(
+        self,
+        key: Key,
+        server: FedAvgServerState,
+        mean: FedBNMessage,
+        context: RoundContext,
+    ):
         """The mean of all shared leaves, and the mean normalisation for evaluations."""
         # w_l <- sum_i p_i w_(i,l), l not BatchNorm
         return FedAvgServerState(joined(mean.shared, mean.own.value))
 
     def gradient(
-        self, key: Key, shared: SplitParams, state: FedBNClientState, examples: Examples, context: RoundContext
+        self,
+        key: Key,
+        shared: SplitParams,
+        state: FedBNClientState,
+        examples: Examples,
+        context: RoundContext,
     ) -> ClientOutput:
         """Gradient of the client's loss in the shared leaves, under its own normalisation."""
 
-        def loss(shared: PyTree, own: PyTree, x: Array, y: Array, key: Key | None) -> Array:
+        def loss(
+            shared: PyTree, own: PyTree, x: Array, y: Array, key: Key | None
+        ) -> Array:
             return self.loss(joined(shared, own), (), x, y, key)
 
         return gradient_message(loss, shared, state.own, examples, self.training, context)
 
     @evaluation
-    def own_model(self, key: Key, server: Any, state: FedBNClientState, examples: Examples):
+    def own_model(
+        self, key: Key, server: Any, state: FedBNClientState, examples: Examples
+    ):
         """The shared layers with the client's own normalisation, as it last left it."""
         params = joined(self.divided(server.params).shared, state.own)
         return lambda x: self.model.logits(params, x)

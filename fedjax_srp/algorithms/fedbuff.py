@@ -10,9 +10,17 @@ import jax.numpy as jnp
 from fedjax_srp.algorithms.examples import GlobalModel
 from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.algorithms.local import local_sgd
-from fedjax_srp.base import Array, ClientOutput, Examples, Key, Phase, RoundContext, named_key
+from fedjax_srp.base import (
+    Array,
+    ClientOutput,
+    Examples,
+    Key,
+    Phase,
+    RoundContext,
+    named_key,
+)
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import AtLeast, StepSize, part
+from fedjax_srp.parts.part import AtLeast, StepSize, part
 
 
 class FedBuffClientState(NamedTuple):
@@ -61,7 +69,9 @@ class FedBuff(GlobalModel):
 
     init = FedAvg.init
 
-    def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> FedBuffClientState:
+    def init_client(
+        self, key: Key, server: FedAvgServerState, examples: Examples
+    ) -> FedBuffClientState:
         """The initial model."""
         return FedBuffClientState(server.params, jnp.int32(0))
 
@@ -69,31 +79,65 @@ class FedBuff(GlobalModel):
         """Nothing: the client already has its model."""
         return ()
 
-    def client(self, key: Key, broadcast: tuple, state: FedBuffClientState, examples: Examples, context: RoundContext):
+    def client(
+        self,
+        key: Key,
+        broadcast: tuple,
+        state: FedBuffClientState,
+        examples: Examples,
+        context: RoundContext,
+    ):
         """Local SGD from the client's model; the update is discounted by the model's age."""
         # w_i <- local SGD from w_stale
         now = self.training.in_round(context)
-        local = local_sgd(named_key(key, "local"), self.loss, state.params, (), examples, now)
+        local = local_sgd(
+            named_key(key, "local"), self.loss, state.params, (), examples, now
+        )
         # s(tau) = (1 + tau)^-a
         staleness = (context.round - state.version).astype(float)
         discount = (1.0 + staleness) ** -self.staleness_exponent
         # Delta_i = s(tau) (w_i - w_stale)
-        update = jax.tree.map(lambda new, old: discount.astype(new.dtype) * (new - old), local.params, state.params)
+        update = jax.tree.map(
+            lambda new, old: discount.astype(new.dtype) * (new - old),
+            local.params,
+            state.params,
+        )
         weight = self.training.weight(examples)
-        return ClientOutput(update, weight=weight, info={"staleness": staleness}, loss=local.loss)
+        return ClientOutput(
+            update, weight=weight, info={"staleness": staleness}, loss=local.loss
+        )
 
-    def server(self, key: Key, server: FedAvgServerState, mean: SplitParams, context: RoundContext):
+    def server(
+        self,
+        key: Key,
+        server: FedAvgServerState,
+        mean: SplitParams,
+        context: RoundContext,
+    ):
         """A step along the mean update."""
         # w <- w + eta_g (1/k) sum_i Delta_i
-        return FedAvgServerState(jax.tree.map(lambda w, delta: w + self.server_step_size * delta, server.params, mean))
+        return FedAvgServerState(
+            jax.tree.map(
+                lambda w, delta: w + self.server_step_size * delta, server.params, mean
+            )
+        )
 
     @property
     def finish(self) -> Phase:  # type: ignore[override]
         """Send the new model to the clients that begin a job: those whose updates were used, or as the policy says."""
-        return Phase(lambda server, context: server.params, self.begin_job, lambda key, server, mean, context: server)
+        return Phase(
+            lambda server, context: server.params,
+            self.begin_job,
+            lambda key, server, mean, context: server,
+        )
 
     def begin_job(
-        self, key: Key, params: SplitParams, state: FedBuffClientState, examples: Examples, context: RoundContext
+        self,
+        key: Key,
+        params: SplitParams,
+        state: FedBuffClientState,
+        examples: Examples,
+        context: RoundContext,
     ) -> ClientOutput:
         """Keep the downloaded model for the next job."""
         # w_stale <- w

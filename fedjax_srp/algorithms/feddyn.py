@@ -9,9 +9,17 @@ import jax.numpy as jnp
 
 from fedjax_srp.algorithms.fedavg import FedAvg
 from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
-from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, named_key
+from fedjax_srp.base import (
+    Array,
+    ClientOutput,
+    Examples,
+    Key,
+    PyTree,
+    RoundContext,
+    named_key,
+)
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import Above, part
+from fedjax_srp.parts.part import Above, part
 
 
 class FedDynServerState(NamedTuple):
@@ -61,29 +69,67 @@ class FedDyn(FedAvg):
         params = self.init_params(key, data)
         return FedDynServerState(params, jax.tree.map(jnp.zeros_like, params))
 
-    def init_client(self, key: Key, server: FedDynServerState, examples: Examples) -> FedDynClientState:
+    def init_client(
+        self, key: Key, server: FedDynServerState, examples: Examples
+    ) -> FedDynClientState:
         """h_i = 0."""
         return FedDynClientState(jax.tree.map(jnp.zeros_like, server.params))
 
-    def client(self, key: Key, params: SplitParams, state: Any, examples: Examples, context: RoundContext):
+    def client(
+        self,
+        key: Key,
+        params: SplitParams,
+        state: Any,
+        examples: Examples,
+        context: RoundContext,
+    ):
         """Local SGD on the regularized loss."""
 
         def dynamic(objective: Objective, local: PyTree, weights: Array) -> PyTree:
             # grad f_i(w_i) - h_i + alpha (w_i - w)
             gradient = plain_gradient(objective, local, weights)
-            return jax.tree.map(lambda g, h, w_i, w: g - h + self.penalty * (w_i - w), gradient, state.h, local, params)
+            return jax.tree.map(
+                lambda g, h, w_i, w: g - h + self.penalty * (w_i - w),
+                gradient,
+                state.h,
+                local,
+                params,
+            )
 
         # w_i <- local SGD along it, from w
         now = self.training.in_round(context)
-        local = local_sgd(named_key(key, "local"), self.loss, params, (), examples, now, gradient=dynamic)
+        local = local_sgd(
+            named_key(key, "local"),
+            self.loss,
+            params,
+            (),
+            examples,
+            now,
+            gradient=dynamic,
+        )
         # h_i <- h_i - alpha (w_i - w)
-        h = jax.tree.map(lambda h, w_i, w: h - self.penalty * (w_i - w), state.h, local.params, params)
+        h = jax.tree.map(
+            lambda h, w_i, w: h - self.penalty * (w_i - w), state.h, local.params, params
+        )
         return ClientOutput(local.params, FedDynClientState(h), loss=local.loss)
 
-    def server(self, key: Key, server: FedDynServerState, mean: SplitParams, context: RoundContext):
+    def server(
+        self,
+        key: Key,
+        server: FedDynServerState,
+        mean: SplitParams,
+        context: RoundContext,
+    ):
         """The mean model corrected by h."""
         # h <- h - (alpha / N) sum_i (w_i - w), over the participants
         share = self.penalty * context.cohort_size.astype(float) / context.num_clients
-        h = jax.tree.map(lambda h, w_i, w: h - share.astype(w.dtype) * (w_i - w), server.h, mean, server.params)
+        h = jax.tree.map(
+            lambda h, w_i, w: h - share.astype(w.dtype) * (w_i - w),
+            server.h,
+            mean,
+            server.params,
+        )
         # w <- mean w_i - h / alpha
-        return FedDynServerState(jax.tree.map(lambda w_i, h: w_i - h / self.penalty, mean, h), h)
+        return FedDynServerState(
+            jax.tree.map(lambda w_i, h: w_i - h / self.penalty, mean, h), h
+        )

@@ -7,14 +7,29 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.algorithms._normalised import NormalisedMessage, mean_direction, moved, normalised_output, total_step
+from fedjax_srp.algorithms._normalised import (
+    NormalisedMessage,
+    mean_direction,
+    moved,
+    normalised_output,
+    total_step,
+)
 from fedjax_srp.algorithms.fedavg import FedAvg
 from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
 from fedjax_srp.algorithms.optimizers import Optimizer
 from fedjax_srp.algorithms.training import num_steps, step_size
-from fedjax_srp.base import Array, ClientOutput, Examples, Key, Phase, PyTree, RoundContext, named_key
+from fedjax_srp.base import (
+    Array,
+    ClientOutput,
+    Examples,
+    Key,
+    Phase,
+    PyTree,
+    RoundContext,
+    named_key,
+)
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import StepSize, part
+from fedjax_srp.parts.part import StepSize, part
 
 
 class FedGATEServerState(NamedTuple):
@@ -77,47 +92,92 @@ class FedGATE(FedAvg):
         params = self.init_params(key, data)
         return FedGATEServerState(params, jax.tree.map(jnp.zeros_like, params))
 
-    def init_client(self, key: Key, server: FedGATEServerState, examples: Examples) -> FedGATEClientState:
+    def init_client(
+        self, key: Key, server: FedGATEServerState, examples: Examples
+    ) -> FedGATEClientState:
         """A tracking variable of zero."""
-        return FedGATEClientState(jax.tree.map(jnp.zeros_like, server.params), jnp.int32(0))
+        return FedGATEClientState(
+            jax.tree.map(jnp.zeros_like, server.params), jnp.int32(0)
+        )
 
     def client(
-        self, key: Key, params: SplitParams, state: FedGATEClientState, examples: Examples, context: RoundContext
+        self,
+        key: Key,
+        params: SplitParams,
+        state: FedGATEClientState,
+        examples: Examples,
+        context: RoundContext,
     ) -> ClientOutput:
         """Local SGD along the tracked gradient."""
         # delta_i <- 0 at the beginning of a stage
-        tracking = jax.tree.map(lambda d: jnp.where(state.stage == context.stage, d, 0), state.tracking)
+        tracking = jax.tree.map(
+            lambda d: jnp.where(state.stage == context.stage, d, 0), state.tracking
+        )
 
         def tracked(objective: Objective, w_i: PyTree, weights: Array) -> PyTree:
             # d_i = g_i(w_i) - delta_i
-            return jax.tree.map(jnp.subtract, plain_gradient(objective, w_i, weights), tracking)
+            return jax.tree.map(
+                jnp.subtract, plain_gradient(objective, w_i, weights), tracking
+            )
 
         # w_i <- local SGD along it, from w
         now = self.training.in_round(context)
-        local = local_sgd(named_key(key, "local"), self.loss, params, (), examples, now, gradient=tracked)
+        local = local_sgd(
+            named_key(key, "local"),
+            self.loss,
+            params,
+            (),
+            examples,
+            now,
+            gradient=tracked,
+        )
         # Delta_i / tau_i = (w - w_i) / (eta tau_i)
-        output = normalised_output(params, local, total_step(now, examples), self.training.weight(examples))
+        output = normalised_output(
+            params, local, total_step(now, examples), self.training.weight(examples)
+        )
         # delta_i <- delta_i + Delta_i / tau_i; `correct` then subtracts the mean
         return output._replace(
-            state=FedGATEClientState(jax.tree.map(jnp.add, tracking, output.message.direction), context.stage)
+            state=FedGATEClientState(
+                jax.tree.map(jnp.add, tracking, output.message.direction), context.stage
+            )
         )
 
-    def server(self, key: Key, server: FedGATEServerState, mean: NormalisedMessage, context: RoundContext):
+    def server(
+        self,
+        key: Key,
+        server: FedGATEServerState,
+        mean: NormalisedMessage,
+        context: RoundContext,
+    ):
         """A step along the mean direction."""
         # w <- w - eta gamma Delta
         direction = mean_direction(mean)
-        return FedGATEServerState(moved(server.params, direction, self.server_step_size * mean.length), direction)
+        return FedGATEServerState(
+            moved(server.params, direction, self.server_step_size * mean.length),
+            direction,
+        )
 
     @property
     def finish(self) -> Phase:  # type: ignore[override]
         """Send the mean direction to the cohort."""
-        return Phase(lambda server, context: server.direction, self.correct, lambda key, server, mean, context: server)
+        return Phase(
+            lambda server, context: server.direction,
+            self.correct,
+            lambda key, server, mean, context: server,
+        )
 
     def correct(
-        self, key: Key, direction: PyTree, state: FedGATEClientState, examples: Examples, context: RoundContext
+        self,
+        key: Key,
+        direction: PyTree,
+        state: FedGATEClientState,
+        examples: Examples,
+        context: RoundContext,
     ) -> ClientOutput:
         """Subtract the mean direction from the client's tracking variable."""
         # delta_i <- delta_i - Delta / tau, for clients that took steps
         has_steps = num_steps(self.training.in_round(context), examples) > 0
-        tracking = jax.tree.map(lambda d, m: jnp.where(has_steps, d - m, d), state.tracking, direction)
+        tracking = jax.tree.map(
+            lambda d, m: jnp.where(has_steps, d - m, d), state.tracking, direction
+        )
         return ClientOutput((), state._replace(tracking=tracking))

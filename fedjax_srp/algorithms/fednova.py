@@ -16,7 +16,7 @@ from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.algorithms.local import local_sgd
 from fedjax_srp.base import Examples, Key, RoundContext, named_key
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import part
+from fedjax_srp.parts.part import part
 
 
 @part
@@ -53,15 +53,30 @@ class FedNova(FedAvg):
         super().__post_init__()
         check_equal_steps(self.training.optimizer)
 
-    def client(self, key: Key, params: SplitParams, state: tuple, examples: Examples, context: RoundContext):
+    def client(
+        self,
+        key: Key,
+        params: SplitParams,
+        state: tuple,
+        examples: Examples,
+        context: RoundContext,
+    ):
         """Local SGD; the update is divided by its length."""
         # w_i <- local SGD from w
         now = self.training.in_round(context)
         local = local_sgd(named_key(key, "local"), self.loss, params, (), examples, now)
         # eta d_i = (w - w_i) / ||a_i||_1
-        return normalised_output(params, local, gradient_weights(now, examples), self.training.weight(examples))
+        return normalised_output(
+            params, local, gradient_weights(now, examples), self.training.weight(examples)
+        )
 
-    def server(self, key: Key, server: FedAvgServerState, mean: NormalisedMessage, context: RoundContext):
+    def server(
+        self,
+        key: Key,
+        server: FedAvgServerState,
+        mean: NormalisedMessage,
+        context: RoundContext,
+    ):
         """A step along the mean direction."""
         # w <- w - tau_eff sum_i p_i eta d_i, tau_eff = sum_i p_i ||a_i||_1
         return FedAvgServerState(moved(server.params, mean_direction(mean), mean.length))

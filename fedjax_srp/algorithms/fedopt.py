@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from fedjax_srp.algorithms.fedavg import FedAvg
 from fedjax_srp.base import Array, Key, RoundContext
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import Above, AtLeast, Below, StepSize, part
+from fedjax_srp.parts.part import Above, AtLeast, Below, StepSize, part
 
 
 class FedOptServerState(NamedTuple):
@@ -60,9 +60,19 @@ class FedOpt(FedAvg):
         zeros = jax.tree.map(jnp.zeros_like, params)
         if self.rule == "momentum":
             return FedOptServerState(params, zeros, zeros)
-        return FedOptServerState(params, zeros, jax.tree.map(lambda w: jnp.full_like(w, self.adaptivity**2), params))
+        return FedOptServerState(
+            params,
+            zeros,
+            jax.tree.map(lambda w: jnp.full_like(w, self.adaptivity**2), params),
+        )
 
-    def server(self, key: Key, server: FedOptServerState, mean: SplitParams, context: RoundContext):
+    def server(
+        self,
+        key: Key,
+        server: FedOptServerState,
+        mean: SplitParams,
+        context: RoundContext,
+    ):
         """A step of the server's optimizer along the mean update."""
         delta = jax.tree.map(jnp.subtract, mean, server.params)
         if self.rule == "momentum":
@@ -70,7 +80,9 @@ class FedOpt(FedAvg):
             m = jax.tree.map(lambda m, d: self.beta1 * m + d, server.m, delta)
             return FedOptServerState(self._moved(server.params, m), m, server.v)
         # m <- beta_1 m + (1 - beta_1) Delta
-        m = jax.tree.map(lambda m, d: self.beta1 * m + (1 - self.beta1) * d, server.m, delta)
+        m = jax.tree.map(
+            lambda m, d: self.beta1 * m + (1 - self.beta1) * d, server.m, delta
+        )
         v = jax.tree.map(self._squares, server.v, delta)
         # x <- x + eta m / (sqrt(v) + tau)
         direction = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + self.adaptivity), m, v)

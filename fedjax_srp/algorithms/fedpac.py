@@ -25,7 +25,7 @@ from fedjax_srp.base import (
     nothing,
 )
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import AtLeast, Count, part
+from fedjax_srp.parts.part import AtLeast, Count, part
 
 
 class FedPACBroadcast(NamedTuple):
@@ -84,40 +84,71 @@ class FedPAC(GlobalModel):
     head_epochs: Count = 1
 
     # The server keeps the representation with the mean head, and the global centroids.
-    init, prototypes, regularised = FedProto.init, FedProto.prototypes, FedProto.regularised
+    init, prototypes, regularised = (
+        FedProto.init,
+        FedProto.prototypes,
+        FedProto.regularised,
+    )
 
-    def init_client(self, key: Key, server: FedProtoServerState, examples: Examples) -> FedPACClientState:
+    def init_client(
+        self, key: Key, server: FedProtoServerState, examples: Examples
+    ) -> FedPACClientState:
         """The initial head."""
         features = server.prototypes.features
         return FedPACClientState(server.params.head, features, features[0, 0])
 
-    def broadcast(self, server: FedProtoServerState, context: RoundContext) -> FedPACBroadcast:
+    def broadcast(
+        self, server: FedProtoServerState, context: RoundContext
+    ) -> FedPACBroadcast:
         """The representation and the centroids."""
         return FedPACBroadcast(server.params.representation, server.prototypes)
 
-    def aligned(self, body: PyTree, fixed: tuple[PyTree, Prototypes], x: Array, y: Array, key: Key | None) -> Array:
+    def aligned(
+        self,
+        body: PyTree,
+        fixed: tuple[PyTree, Prototypes],
+        x: Array,
+        y: Array,
+        key: Key | None,
+    ) -> Array:
         """Cross-entropy plus penalized distance to the class's centroid of each example, (batch,)."""
         return self.regularised(SplitParams(body, fixed[0]), fixed[1], x, y, key)
 
     def client(
-        self, key: Key, down: FedPACBroadcast, state: FedPACClientState, examples: Examples, context: RoundContext
+        self,
+        key: Key,
+        down: FedPACBroadcast,
+        state: FedPACClientState,
+        examples: Examples,
+        context: RoundContext,
     ) -> ClientOutput:
         """Compute statistics, train the head, then the representation, and compute centroids."""
         body, shared = down
         means, variance = self.statistics(SplitParams(body, state.head), examples)
         # phi_i <- local SGD on f_i under the downloaded representation
         now = self.training.in_round(context)
-        head = fit_head(key, self.model, body, state.head, examples, now._replace(epochs=self.head_epochs, steps=None))
+        head = fit_head(
+            key,
+            self.model,
+            body,
+            state.head,
+            examples,
+            now._replace(epochs=self.head_epochs, steps=None),
+        )
         # theta_i <- local SGD on f_i + lambda R_i under the new head
         key_local = named_key(key, "local")
-        trained = local_sgd(key_local, self.aligned, body, (head.params, shared), examples, now)
+        trained = local_sgd(
+            key_local, self.aligned, body, (head.params, shared), examples, now
+        )
         params = SplitParams(trained.params, head.params)
         own = self.prototypes(params, examples)
         centroids = own._replace(features=own.features * own.weight[:, None])
         message = FedPACMessage(params, centroids, (means, variance))
         weight = FedPACMessage(self.training.weight(examples), 1.0, 1.0)  # type: ignore[arg-type]
         new = FedPACClientState(head.params, means, variance)
-        return ClientOutput(message, new, weight, loss=total_loss(head.loss, trained.loss))
+        return ClientOutput(
+            message, new, weight, loss=total_loss(head.loss, trained.loss)
+        )
 
     def statistics(self, params: SplitParams, examples: Examples) -> tuple[Array, Array]:
         """Class shares times the classes' mean features, and `V_i = (mean |f|^2 - sum_y |p_y mean_y|^2) / n_i`."""
@@ -126,12 +157,22 @@ class FedPAC(GlobalModel):
         means = found.features * found.weight[:, None] / count
         rows = jnp.arange(examples.y.shape[0], dtype=jnp.int32)
         is_real = rows < examples.count
-        features = self.features(params.representation, examples.x[jnp.where(is_real, rows, 0)])
-        square = jnp.sum(jnp.where(is_real, jnp.sum(jnp.square(features), axis=1), 0)) / count
+        features = self.features(
+            params.representation, examples.x[jnp.where(is_real, rows, 0)]
+        )
+        square = (
+            jnp.sum(jnp.where(is_real, jnp.sum(jnp.square(features), axis=1), 0)) / count
+        )
         variance = (square - jnp.sum(jnp.square(means))) / count
         return means, jnp.where(examples.count > 0, variance, jnp.inf)
 
-    def server(self, key: Key, server: FedProtoServerState, mean: FedPACMessage, context: RoundContext):
+    def server(
+        self,
+        key: Key,
+        server: FedProtoServerState,
+        mean: FedPACMessage,
+        context: RoundContext,
+    ):
         """The mean model, and the mean centroid of each class that a participant has."""
         new = FedProto.server(self, key, server, mean.prototypes, context)  # type: ignore[arg-type]
         return new._replace(params=mean.params)
@@ -139,24 +180,60 @@ class FedPAC(GlobalModel):
     @property
     def finish(self) -> Phase:
         """Send every participant its mixture of heads."""
-        return Phase(nothing, self.take, lambda key, server, mean, context: server, self.mix_heads, self.shown)
+        return Phase(
+            nothing,
+            self.take,
+            lambda key, server, mean, context: server,
+            self.mix_heads,
+            self.shown,
+        )
 
-    def take(self, key: Key, head: PyTree, state: FedPACClientState, examples: Examples, context: RoundContext):
+    def take(
+        self,
+        key: Key,
+        head: PyTree,
+        state: FedPACClientState,
+        examples: Examples,
+        context: RoundContext,
+    ):
         """Replace the client's head."""
         return ClientOutput((), state._replace(head=head))
 
-    def mix_heads(self, broadcast: tuple[()], own: FedPACClientState, others: Participants, context: RoundContext):
+    def mix_heads(
+        self,
+        broadcast: tuple[()],
+        own: FedPACClientState,
+        others: Participants,
+        context: RoundContext,
+    ):
         """The new head of one client: the best mixture of all heads."""
-        differences = (own.means[None] - others.shown.means).reshape(others.takes_part.shape[0], -1)
+        differences = (own.means[None] - others.shown.means).reshape(
+            others.takes_part.shape[0], -1
+        )
         is_known = others.takes_part & (others.shown.variance < jnp.inf)
         variance = jnp.where(is_known, others.shown.variance, 0)
         # P_jk = <h_i - h_j, h_i - h_k> + V_j [j = k]
-        costs = jnp.matmul(differences, differences.T, precision="highest") + jnp.diag(variance)
-        weights = best_mixture(costs, jnp.where(jnp.any(is_known), is_known, others.takes_part))
+        costs = jnp.matmul(differences, differences.T, precision="highest") + jnp.diag(
+            variance
+        )
+        weights = best_mixture(
+            costs, jnp.where(jnp.any(is_known), is_known, others.takes_part)
+        )
         # phi_i <- sum_j a_j phi_j
-        return jax.tree.map(lambda heads: jnp.tensordot(weights, heads, 1, precision="highest"), others.shown.head)
+        return jax.tree.map(
+            lambda heads: jnp.tensordot(weights, heads, 1, precision="highest"),
+            others.shown.head,
+        )
 
     @evaluation
-    def own_head(self, key: Key, server: FedProtoServerState, state: FedPACClientState, examples: Examples):
+    def own_head(
+        self,
+        key: Key,
+        server: FedProtoServerState,
+        state: FedPACClientState,
+        examples: Examples,
+    ):
         """The client's own mixture of heads under the shared representation."""
-        return lambda x: self.model.classify(state.head, self.model.represent(server.params.representation, x))
+        return lambda x: self.model.classify(
+            state.head, self.model.represent(server.params.representation, x)
+        )

@@ -6,9 +6,17 @@ import jax.numpy as jnp
 
 from fedjax_srp.algorithms.fedrep import FedRepClientState, PersonalHead
 from fedjax_srp.algorithms.local import local_sgd
-from fedjax_srp.base import ClientOutput, Examples, Key, PyTree, RoundContext, Uncharged, named_key
+from fedjax_srp.base import (
+    ClientOutput,
+    Examples,
+    Key,
+    PyTree,
+    RoundContext,
+    Uncharged,
+    named_key,
+)
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import part
+from fedjax_srp.parts.part import part
 
 
 @part
@@ -34,11 +42,19 @@ class FedPer(PersonalHead):
     """
 
     def client(
-        self, key: Key, representation: PyTree, state: FedRepClientState, examples: Examples, context: RoundContext
+        self,
+        key: Key,
+        representation: PyTree,
+        state: FedRepClientState,
+        examples: Examples,
+        context: RoundContext,
     ) -> ClientOutput:
         """Local SGD on both parts."""
         # (phi_i, h_i) <- local SGD on f_i(h_i, phi_i), from (phi, h_i)
-        start, now = SplitParams(representation, state.head), self.training.in_round(context)
+        start, now = (
+            SplitParams(representation, state.head),
+            self.training.in_round(context),
+        )
         local = local_sgd(named_key(key, "local"), self.loss, start, (), examples, now)
         representation, head = local.params
         message = SplitParams(representation, Uncharged(head))

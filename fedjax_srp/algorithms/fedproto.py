@@ -9,9 +9,17 @@ import jax.numpy as jnp
 
 from fedjax_srp.algorithms.examples import OwnModel, OwnModelState
 from fedjax_srp.algorithms.local import local_sgd
-from fedjax_srp.base import Array, ClientOutput, Examples, Key, RoundContext, evaluation, named_key
+from fedjax_srp.base import (
+    Array,
+    ClientOutput,
+    Examples,
+    Key,
+    RoundContext,
+    evaluation,
+    named_key,
+)
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import AtLeast, part
+from fedjax_srp.parts.part import AtLeast, part
 
 
 class Prototypes(NamedTuple):
@@ -62,27 +70,43 @@ class FedProto(OwnModel):
         params = self.init_params(key, data)
         x = jnp.zeros((1, *self.model.input_shape), self.model.input_dtype)
         width = jax.eval_shape(self.features, params.representation, x).shape[1]
-        features = jnp.zeros((self.model.num_classes, width), jax.tree.leaves(params)[0].dtype)
+        features = jnp.zeros(
+            (self.model.num_classes, width), jax.tree.leaves(params)[0].dtype
+        )
         return FedProtoServerState(Prototypes(features, features[:, 0]), params)
 
     def broadcast(self, server: FedProtoServerState, context: RoundContext) -> Prototypes:
         """The global prototypes."""
         return server.prototypes
 
-    def regularised(self, params: SplitParams, shared: Prototypes, x: Array, y: Array, key: Key | None) -> Array:
+    def regularised(
+        self, params: SplitParams, shared: Prototypes, x: Array, y: Array, key: Key | None
+    ) -> Array:
         """Cross-entropy plus penalized distance to the class's prototype of each example, (batch,)."""
         features = self.model.represent(params.representation, x, key)
         is_label = self.one_hot(y, features.dtype)
         is_known = is_label @ (shared.weight > 0).astype(features.dtype)
         difference = features.reshape(x.shape[0], -1) - is_label @ shared.features
         distance = is_known * jnp.mean(jnp.square(difference), axis=1)
-        return self.model.loss(self.model.classify(params.head, features, key), y) + self.penalty * distance
+        return (
+            self.model.loss(self.model.classify(params.head, features, key), y)
+            + self.penalty * distance
+        )
 
-    def client(self, key: Key, shared: Prototypes, state: OwnModelState, examples: Examples, context: RoundContext):
+    def client(
+        self,
+        key: Key,
+        shared: Prototypes,
+        state: OwnModelState,
+        examples: Examples,
+        context: RoundContext,
+    ):
         """Local SGD on the own model, then the means of its features."""
         # w_i <- local SGD on f_i(w_i) + lambda R_i(w_i, shared), from w_i
         now = self.training.in_round(context)
-        local = local_sgd(named_key(key, "local"), self.regularised, state.params, shared, examples, now)
+        local = local_sgd(
+            named_key(key, "local"), self.regularised, state.params, shared, examples, now
+        )
         own = self.prototypes(local.params, examples)
         if self.training.weighting == "uniform":
             own = own._replace(weight=(own.weight > 0).astype(own.weight.dtype))
@@ -98,22 +122,44 @@ class FedProto(OwnModel):
         members = jnp.where(is_real[:, None], one_hot, 0)
         counts = jnp.sum(members, axis=0)
         # C_i^(j) <- mean over the examples of class j
-        return Prototypes(members.T @ self.features(params.representation, x) / jnp.maximum(counts, 1)[:, None], counts)
+        return Prototypes(
+            members.T
+            @ self.features(params.representation, x)
+            / jnp.maximum(counts, 1)[:, None],
+            counts,
+        )
 
-    def server(self, key: Key, server: FedProtoServerState, mean: Prototypes, context: RoundContext):
+    def server(
+        self,
+        key: Key,
+        server: FedProtoServerState,
+        mean: Prototypes,
+        context: RoundContext,
+    ):
         """The mean prototype of each class that a participant has."""
         is_new = mean.weight > 0
         means = mean.features / jnp.where(is_new, mean.weight, 1)[:, None]
         last = server.prototypes
         features = jnp.where(is_new[:, None], means, last.features)
-        return server._replace(prototypes=Prototypes(features, jnp.where(is_new, mean.weight, last.weight)))
+        return server._replace(
+            prototypes=Prototypes(features, jnp.where(is_new, mean.weight, last.weight))
+        )
 
     @evaluation
-    def nearest_prototype(self, key: Key, server: FedProtoServerState, state: OwnModelState, examples: Examples):
+    def nearest_prototype(
+        self,
+        key: Key,
+        server: FedProtoServerState,
+        state: OwnModelState,
+        examples: Examples,
+    ):
         """The class of the global prototype that is nearest to the features of the client's own model."""
 
         def predict(x: Array) -> Array:
-            shared, features = server.prototypes, self.features(state.params.representation, x)
+            shared, features = (
+                server.prototypes,
+                self.features(state.params.representation, x),
+            )
             products = jnp.matmul(features, shared.features.T, precision="highest")
             # -|z - C|^2, without |z|^2, which is the same for all classes
             scores = 2 * products - jnp.sum(jnp.square(shared.features), axis=1)[None]

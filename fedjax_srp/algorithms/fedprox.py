@@ -9,12 +9,22 @@ import jax
 
 from fedjax_srp.algorithms.fedavg import FedAvg
 from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
-from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, named_key
+from fedjax_srp.base import (
+    Array,
+    ClientOutput,
+    Examples,
+    Key,
+    PyTree,
+    RoundContext,
+    named_key,
+)
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import AtLeast, part
+from fedjax_srp.parts.part import AtLeast, part
 
 
-def proximal_gradient(mu: Array | float, center: PyTree) -> Callable[[Objective, PyTree, Array], PyTree]:
+def proximal_gradient(
+    mu: Array | float, center: PyTree
+) -> Callable[[Objective, PyTree, Array], PyTree]:
     """Gradient of an objective plus (mu / 2) |w_i - w|^2, for `local_sgd`; `center` is w."""
 
     def proximal(objective: Objective, local: PyTree, weights: Array) -> PyTree:
@@ -49,9 +59,29 @@ class FedProx(FedAvg):
 
     mu: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 0.1"] = 0.1
 
-    def client(self, key: Key, params: SplitParams, state: tuple, examples: Examples, context: RoundContext):
+    def client(
+        self,
+        key: Key,
+        params: SplitParams,
+        state: tuple,
+        examples: Examples,
+        context: RoundContext,
+    ):
         """Local SGD on the loss with the proximal term."""
         # w_i <- local SGD on h_i, from w
-        now, gradient = self.training.in_round(context), proximal_gradient(self.mu, params)
-        local = local_sgd(named_key(key, "local"), self.loss, params, (), examples, now, gradient=gradient)
-        return ClientOutput(local.params, weight=self.training.weight(examples), loss=local.loss)
+        now, gradient = (
+            self.training.in_round(context),
+            proximal_gradient(self.mu, params),
+        )
+        local = local_sgd(
+            named_key(key, "local"),
+            self.loss,
+            params,
+            (),
+            examples,
+            now,
+            gradient=gradient,
+        )
+        return ClientOutput(
+            local.params, weight=self.training.weight(examples), loss=local.loss
+        )

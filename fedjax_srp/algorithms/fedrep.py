@@ -29,7 +29,7 @@ from fedjax_srp.base import (
     evaluation,
 )
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import AtLeast, part
+from fedjax_srp.parts.part import AtLeast, part
 
 
 class FedRepClientState(NamedTuple):
@@ -50,7 +50,9 @@ class PersonalHead(ExampleAlgorithm):
         """The initial parameters."""
         return self.init_params(key, data)
 
-    def init_client(self, key: Key, server: SplitParams, examples: Examples) -> FedRepClientState:
+    def init_client(
+        self, key: Key, server: SplitParams, examples: Examples
+    ) -> FedRepClientState:
         """The initial head."""
         return FedRepClientState(server.head, jnp.bool_(False))
 
@@ -58,33 +60,56 @@ class PersonalHead(ExampleAlgorithm):
         """The representation."""
         return server.representation
 
-    def server(self, key: Key, server: SplitParams, mean: SplitParams, context: RoundContext):
+    def server(
+        self, key: Key, server: SplitParams, mean: SplitParams, context: RoundContext
+    ):
         """The mean representation, and the mean head for evaluations."""
         # phi <- (1/n) sum_i phi_i
         return SplitParams(mean.representation, mean.head.value)
 
     def gradient(
-        self, key: Key, representation: PyTree, state: FedRepClientState, examples: Examples, context: RoundContext
+        self,
+        key: Key,
+        representation: PyTree,
+        state: FedRepClientState,
+        examples: Examples,
+        context: RoundContext,
     ) -> ClientOutput:
         """Gradient of the client's loss in the representation, under its own head."""
         loss = ModelLoss(self.model, trains="representation")
-        return gradient_message(loss, representation, state.head, examples, self.training, context)
+        return gradient_message(
+            loss, representation, state.head, examples, self.training, context
+        )
 
     @evaluation
-    def fine_tune(self, key: Key, server: SplitParams, state: FedRepClientState, examples: Examples):
+    def fine_tune(
+        self, key: Key, server: SplitParams, state: FedRepClientState, examples: Examples
+    ):
         """The mean head of the last cohort, trained on the client under the current representation."""
         return with_tuned_head(key, self.model, server, examples, self.tuning)
 
     @evaluation
-    def own_head(self, key: Key, server: SplitParams, state: FedRepClientState, examples: Examples):
+    def own_head(
+        self, key: Key, server: SplitParams, state: FedRepClientState, examples: Examples
+    ):
         """The client's own head, as it last left it, under the current representation."""
-        return lambda x: self.model.classify(state.head, self.model.represent(server.representation, x))
+        return lambda x: self.model.classify(
+            state.head, self.model.represent(server.representation, x)
+        )
 
     @evaluation
-    def own_or_mean_head(self, key: Key, server: SplitParams, state: FedRepClientState, examples: Examples):
+    def own_or_mean_head(
+        self, key: Key, server: SplitParams, state: FedRepClientState, examples: Examples
+    ):
         """The client's own head, or the last round's mean head for clients that have never taken part."""
-        head = jax.tree.map(lambda own, mean: jnp.where(state.has_trained, own, mean), state.head, server.head)
-        return lambda x: self.model.classify(head, self.model.represent(server.representation, x))
+        head = jax.tree.map(
+            lambda own, mean: jnp.where(state.has_trained, own, mean),
+            state.head,
+            server.head,
+        )
+        return lambda x: self.model.classify(
+            head, self.model.represent(server.representation, x)
+        )
 
 
 @part
@@ -124,19 +149,34 @@ class FedRep(PersonalHead):
 
     def __post_init__(self) -> None:
         if self.head_optimizer is not None:
-            object.__setattr__(self, "head_optimizer", as_optimizer("head_optimizer", self.head_optimizer))
+            object.__setattr__(
+                self,
+                "head_optimizer",
+                as_optimizer("head_optimizer", self.head_optimizer),
+            )
         super().__post_init__()
         if not self.training.epochs:
-            raise ValueError(f"training.epochs={self.training.epochs}: repetitions in a round; give at least 1")
+            raise ValueError(
+                f"training.epochs={self.training.epochs}: repetitions in a round; give at least 1"
+            )
 
     @property
     def tuning(self):
         """Training of `fine_tune`: by `fine_tune_optimizer`, default that of the head."""
-        chosen = self.head_optimizer if self.fine_tune_optimizer is None else self.fine_tune_optimizer
+        chosen = (
+            self.head_optimizer
+            if self.fine_tune_optimizer is None
+            else self.fine_tune_optimizer
+        )
         return self.training.alone(chosen, self.fine_tune_epochs, "fine_tune_optimizer")
 
     def client(
-        self, key: Key, representation: PyTree, state: FedRepClientState, examples: Examples, context: RoundContext
+        self,
+        key: Key,
+        representation: PyTree,
+        state: FedRepClientState,
+        examples: Examples,
+        context: RoundContext,
     ) -> ClientOutput:
         """Alternate between local SGD on the head and on the representation."""
         now = self.training.in_round(context)._replace(epochs=self.representation_epochs)
@@ -149,10 +189,20 @@ class FedRep(PersonalHead):
             representation, head, loss = carry
             done = r * context.work  # in earlier repetitions
             # h_i <- tau_h steps on f_i(h_i, phi), phi frozen                                       (eq. 3)
-            fit = fit_head(key, self.model, representation, head, examples, of_head, done * self.head_epochs)
+            fit = fit_head(
+                key,
+                self.model,
+                representation,
+                head,
+                examples,
+                of_head,
+                done * self.head_epochs,
+            )
             # phi_i <- tau_phi steps on f_i(h_i, phi_i), the new h_i frozen                         (eq. 4)
             first = done * self.representation_epochs
-            body = fit_representation(key, self.model, representation, fit.params, examples, now, first)
+            body = fit_representation(
+                key, self.model, representation, fit.params, examples, now, first
+            )
             new = total_loss(fit.loss, body.loss)
             return body.params, fit.params, new if loss is None else total_loss(loss, new)
 
@@ -161,6 +211,8 @@ class FedRep(PersonalHead):
         if (self.training.epochs or 1) > 1:
             carry = jax.lax.fori_loop(1, self.training.epochs, alternate, carry)
         representation, head, loss = carry
-        message = SplitParams(representation, Uncharged(head))  # phi_i is sent; the head is for evaluations
+        message = SplitParams(
+            representation, Uncharged(head)
+        )  # phi_i is sent; the head is for evaluations
         new = FedRepClientState(head, jnp.bool_(True))
         return ClientOutput(message, new, self.training.weight(examples), loss=loss)

@@ -10,9 +10,18 @@ import jax.numpy as jnp
 from fedjax_srp.algorithms.examples import GlobalModel
 from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.algorithms.local import local_sgd
-from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, evaluation, named_key
+from fedjax_srp.base import (
+    Array,
+    ClientOutput,
+    Examples,
+    Key,
+    PyTree,
+    RoundContext,
+    evaluation,
+    named_key,
+)
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import part
+from fedjax_srp.parts.part import part
 
 
 class FedRoDClientState(NamedTuple):
@@ -52,13 +61,21 @@ class FedRoD(GlobalModel):
         ['own_model', 'global', 'fine_tune', 'fine_tune_all']
     """
 
-    init, broadcast, server = FedAvg.init, FedAvg.broadcast, FedAvg.server  # of the shared model
+    init, broadcast, server = (
+        FedAvg.init,
+        FedAvg.broadcast,
+        FedAvg.server,
+    )  # of the shared model
 
-    def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> FedRoDClientState:
+    def init_client(
+        self, key: Key, server: FedAvgServerState, examples: Examples
+    ) -> FedRoDClientState:
         """A copy of the generic head."""
         return FedRoDClientState(server.params.head)
 
-    def both_losses(self, params: Both, log_counts: Array, x: Array, y: Array, key: Key | None) -> Array:
+    def both_losses(
+        self, params: Both, log_counts: Array, x: Array, y: Array, key: Key | None
+    ) -> Array:
         """The sum of both losses of each example, (batch,)."""
         features = self.model.represent(params.shared.representation, x, key)
         generic = self.model.classify(params.shared.head, features, key)
@@ -67,7 +84,12 @@ class FedRoD(GlobalModel):
         return balanced + self.model.loss(jax.lax.stop_gradient(generic) + own, y)
 
     def client(
-        self, key: Key, params: SplitParams, state: FedRoDClientState, examples: Examples, context: RoundContext
+        self,
+        key: Key,
+        params: SplitParams,
+        state: FedRoDClientState,
+        examples: Examples,
+        context: RoundContext,
     ) -> ClientOutput:
         """Local SGD on both losses at once: neither has a gradient in the parameters that the other one trains."""
         is_real = jnp.arange(examples.y.shape[0], dtype=jnp.int32) < examples.count
@@ -76,17 +98,29 @@ class FedRoD(GlobalModel):
         counts = jnp.sum(jnp.where(is_real[:, None], one_hot, 0), axis=0)
         log_counts = jnp.log(jnp.maximum(counts, jnp.finfo(counts.dtype).tiny))
         start, now = Both(params, state.head), self.training.in_round(context)
-        local = local_sgd(named_key(key, "local"), self.both_losses, start, log_counts, examples, now)
+        local = local_sgd(
+            named_key(key, "local"), self.both_losses, start, log_counts, examples, now
+        )
         trained: Both = local.params
         weight = self.training.weight(examples)
-        return ClientOutput(trained.shared, FedRoDClientState(trained.head), weight, loss=local.loss)
+        return ClientOutput(
+            trained.shared, FedRoDClientState(trained.head), weight, loss=local.loss
+        )
 
     @evaluation
-    def own_model(self, key: Key, server: FedAvgServerState, state: FedRoDClientState, examples: Examples):
+    def own_model(
+        self,
+        key: Key,
+        server: FedAvgServerState,
+        state: FedRoDClientState,
+        examples: Examples,
+    ):
         """The shared model with the client's own head beside the generic one."""
 
         def predict(x: Array) -> Array:
             features = self.model.represent(server.params.representation, x)
-            return self.model.classify(server.params.head, features) + self.model.classify(state.head, features)
+            return self.model.classify(
+                server.params.head, features
+            ) + self.model.classify(state.head, features)
 
         return predict

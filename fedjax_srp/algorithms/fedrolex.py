@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedjax_srp.algorithms._submodels import SubmodelAlgorithm
 from fedjax_srp.base import Array, RoundContext
-from fedjax_srp.parts import part
+from fedjax_srp.parts.part import part
 
 
 @part

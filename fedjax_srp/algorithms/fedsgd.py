@@ -7,15 +7,23 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp._checks import per_example
 from fedjax_srp.algorithms.fedavg import FedAvg
 from fedjax_srp.algorithms.local import of_examples
 from fedjax_srp.algorithms.optimizers import Optimizer
 from fedjax_srp.algorithms.training import Training
-from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, named_key
-from fedjax_srp.loops import batch_max, fori_loop
+from fedjax_srp.base import (
+    Array,
+    ClientOutput,
+    Examples,
+    Key,
+    PyTree,
+    RoundContext,
+    named_key,
+)
 from fedjax_srp.models.split import SplitParams, smallest_block
-from fedjax_srp.parts import part
+from fedjax_srp.parts.checks import per_example
+from fedjax_srp.parts.part import part
+from fedjax_srp.xla.loops import batch_max, fori_loop
 
 # Examples in one pass, and blocks of a model with large intermediate results (`Layer.block`), to bound the memory of a
 # large client; only a model's noise depends on them.
@@ -62,13 +70,25 @@ class FedSGD(FedAvg):
     def init(self, key: Key, data: Any) -> FedSGDServerState:
         """The initial parameters and optimizer state."""
         params, zero = self.init_params(key, data), jnp.int32(0)
-        first = self.server_optimizer(RoundContext(zero, zero, zero, data.num_clients, zero))
+        first = self.server_optimizer(
+            RoundContext(zero, zero, zero, data.num_clients, zero)
+        )
         return FedSGDServerState(params, first.init(params))
 
-    def client(self, key: Key, params: SplitParams, state: tuple, examples: Examples, context: RoundContext):
+    def client(
+        self,
+        key: Key,
+        params: SplitParams,
+        state: tuple,
+        examples: Examples,
+        context: RoundContext,
+    ):
         """The gradient over all examples."""
         of_model = smallest_block(self.model.stack())
-        size = min(AT_ONCE if of_model is None else BLOCKS_AT_ONCE * of_model, examples.y.shape[0])
+        size = min(
+            AT_ONCE if of_model is None else BLOCKS_AT_ONCE * of_model,
+            examples.y.shape[0],
+        )
         weight = self.training.weight(examples)
         examples = examples._replace(count=jnp.where(context.work > 0, examples.count, 0))
         key_local, position = named_key(key, "local"), jnp.arange(size, dtype=jnp.int32)
@@ -77,11 +97,17 @@ class FedSGD(FedAvg):
             rows = block * size + position
             valid = rows < examples.count
             rows = jnp.where(valid, rows, 0)  # padding is never read
-            x, y, key = examples.x[rows], examples.y[rows], jax.random.fold_in(key_local, block)
+            x, y, key = (
+                examples.x[rows],
+                examples.y[rows],
+                jax.random.fold_in(key_local, block),
+            )
 
             def block_loss(params: SplitParams) -> Array:
                 losses = per_example(self.loss(params, (), x, y, key), size)
-                weights = valid.astype(losses.dtype) / jnp.maximum(examples.count, 1).astype(losses.dtype)
+                weights = valid.astype(losses.dtype) / jnp.maximum(
+                    examples.count, 1
+                ).astype(losses.dtype)
                 return jnp.sum(weights * losses)
 
             return jax.tree.map(jnp.add, total, jax.grad(block_loss)(params))
@@ -89,11 +115,21 @@ class FedSGD(FedAvg):
         # g_i = grad f_i(w), summed over blocks of examples
         num_blocks = batch_max((examples.count + size - 1) // size)
         max_blocks = -(-examples.y.shape[0] // size)
-        gradient = fori_loop(num_blocks, add_block, jax.tree.map(jnp.zeros_like, params), max_blocks)
+        gradient = fori_loop(
+            num_blocks, add_block, jax.tree.map(jnp.zeros_like, params), max_blocks
+        )
         return ClientOutput(of_examples(gradient, examples), weight=weight)
 
-    def server(self, key: Key, server: FedSGDServerState, mean: SplitParams, context: RoundContext):
+    def server(
+        self,
+        key: Key,
+        server: FedSGDServerState,
+        mean: SplitParams,
+        context: RoundContext,
+    ):
         """A step of the optimizer along the mean gradient."""
         # w <- w - eta sum_i (n_i / n) g_i
-        updates, optimizer = self.server_optimizer(context).update(mean, server.optimizer, server.params)
+        updates, optimizer = self.server_optimizer(context).update(
+            mean, server.optimizer, server.params
+        )
         return FedSGDServerState(jax.tree.map(jnp.add, server.params, updates), optimizer)

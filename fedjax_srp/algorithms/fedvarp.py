@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from fedjax_srp.algorithms.fedavg import FedAvg
 from fedjax_srp.base import ClientOutput, Examples, Key, PyTree, RoundContext
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import StepSize, part
+from fedjax_srp.parts.part import StepSize, part
 
 
 class FedVARPServerState(NamedTuple):
@@ -59,12 +59,19 @@ class FedVARP(FedAvg):
         params = self.init_params(key, data)
         return FedVARPServerState(params, jax.tree.map(jnp.zeros_like, params))
 
-    def init_client(self, key: Key, server: FedVARPServerState, examples: Examples) -> FedVARPClientState:
+    def init_client(
+        self, key: Key, server: FedVARPServerState, examples: Examples
+    ) -> FedVARPClientState:
         """y_i = 0."""
         return FedVARPClientState(jax.tree.map(jnp.zeros_like, server.params))
 
     def client(
-        self, key: Key, params: SplitParams, state: FedVARPClientState, examples: Examples, context: RoundContext
+        self,
+        key: Key,
+        params: SplitParams,
+        state: FedVARPClientState,
+        examples: Examples,
+        context: RoundContext,
     ) -> ClientOutput:
         """Local SGD; the message is the change of the client's update."""
         local = super().client(key, params, (), examples, context)  # w_i
@@ -74,13 +81,19 @@ class FedVARP(FedAvg):
         change = jax.tree.map(jnp.subtract, update, state.update)
         return local._replace(message=change, state=FedVARPClientState(update))
 
-    def server(self, key: Key, server: FedVARPServerState, mean: PyTree, context: RoundContext) -> FedVARPServerState:
+    def server(
+        self, key: Key, server: FedVARPServerState, mean: PyTree, context: RoundContext
+    ) -> FedVARPServerState:
         """A step along the corrected update."""
         # v = y + (1 / |S|) sum_{i in S} (Delta_i - y_i)
         v = jax.tree.map(jnp.add, server.update, mean)
         # w <- w + eta_s v
-        params = jax.tree.map(lambda w, v: w + self.server_step_size * v, server.params, v)
+        params = jax.tree.map(
+            lambda w, v: w + self.server_step_size * v, server.params, v
+        )
         # y <- y + (1 / N) sum_{i in S} (Delta_i - y_i)
         share = context.cohort_size.astype(float) / context.num_clients
-        update = jax.tree.map(lambda y, change: y + share.astype(y.dtype) * change, server.update, mean)
+        update = jax.tree.map(
+            lambda y, change: y + share.astype(y.dtype) * change, server.update, mean
+        )
         return FedVARPServerState(params, update)

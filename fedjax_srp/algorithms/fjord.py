@@ -9,7 +9,7 @@ from fedjax_srp.algorithms._submodels import Rate, SubmodelAlgorithm
 from fedjax_srp.base import Array, FederatedAlgorithm, Key, named_key
 from fedjax_srp.models.narrow import narrow
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import part
+from fedjax_srp.parts.part import part
 
 
 @part
@@ -40,9 +40,13 @@ class FjORD(SubmodelAlgorithm):
         models = [model for (model,) in super().costs_as]
         return tuple(tuple(models[:units]) for units in range(1, len(models) + 1))
 
-    def narrowed(self, params: SplitParams, level: Array, first: Array, key: Key | None) -> SplitParams:
+    def narrowed(
+        self, params: SplitParams, level: Array, first: Array, key: Key | None
+    ) -> SplitParams:
         """The submodel of a training step."""
         assert key is not None  # every step of local SGD has its own
         # p ~ U{rates up to the client's}
         drawn = jax.random.randint(named_key(key, "rate"), (), 0, level + 1)
-        return narrow(self.model.layer_names, params, jnp.asarray(self.rates)[drawn], first)
+        return narrow(
+            self.model.layer_names, params, jnp.asarray(self.rates)[drawn], first
+        )

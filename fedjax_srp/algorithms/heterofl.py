@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedjax_srp.algorithms._submodels import SubmodelAlgorithm
-from fedjax_srp.parts import part
+from fedjax_srp.parts.part import part
 
 
 @part

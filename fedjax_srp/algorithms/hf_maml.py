@@ -13,12 +13,23 @@ from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.algorithms.local import Objective, local_sgd
 from fedjax_srp.algorithms.optimizers import optimizer
 from fedjax_srp.algorithms.training import LocalTraining
-from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, evaluation, named_key
+from fedjax_srp.base import (
+    Array,
+    ClientOutput,
+    Examples,
+    Key,
+    PyTree,
+    RoundContext,
+    evaluation,
+    named_key,
+)
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import Above, AtLeast, Below, Count, Static, part
+from fedjax_srp.parts.part import Above, AtLeast, Below, Count, Static, part
 
 InnerStepSize = Annotated[float, AtLeast(0), "give a step size, e.g. 0.01"]
-SupportFraction = Annotated[Static[float], Above(0), Below(1), "None takes the whole batch for both"]
+SupportFraction = Annotated[
+    Static[float], Above(0), Below(1), "None takes the whole batch for both"
+]
 
 
 @part
@@ -61,14 +72,24 @@ class HFMAML(GlobalModel):
     inner_steps: Count = 1
 
     @evaluation
-    def one_inner_step(self, key: Key, server: FedAvgServerState, state: tuple, examples: Examples):
+    def one_inner_step(
+        self, key: Key, server: FedAvgServerState, state: tuple, examples: Examples
+    ):
         """The global model after the inner full-batch steps on the client's data."""
         step = optimizer(optax.sgd, learning_rate=self.inner_step_size)  # which may be 0
-        training = LocalTraining(step, batch_size=2**30, epochs=self.inner_steps)  # full batches
-        adapted = local_sgd(named_key(key, "local"), self.loss, server.params, (), examples, training)
+        training = LocalTraining(
+            step, batch_size=2**30, epochs=self.inner_steps
+        )  # full batches
+        adapted = local_sgd(
+            named_key(key, "local"), self.loss, server.params, (), examples, training
+        )
         return lambda x: self.model.logits(adapted.params, x)
 
-    init, broadcast, server = FedAvg.init, FedAvg.broadcast, FedAvg.server  # of the global model
+    init, broadcast, server = (
+        FedAvg.init,
+        FedAvg.broadcast,
+        FedAvg.server,
+    )  # of the global model
 
     def halves(self, weights: Array) -> tuple[Array, Array]:
         """Weights of a batch's support (its first samples) and target; without a target, all samples are both."""
@@ -79,24 +100,46 @@ class HFMAML(GlobalModel):
         size = jnp.maximum(jnp.round(self.support_fraction * count), 1)
         support = jnp.where(position <= size, real, jnp.zeros_like(real))
         target = jnp.where(count > jnp.sum(support), real - support, support)
-        return support / jnp.maximum(jnp.sum(support), 1), target / jnp.maximum(jnp.sum(target), 1)
+        return support / jnp.maximum(jnp.sum(support), 1), target / jnp.maximum(
+            jnp.sum(target), 1
+        )
 
     def meta_gradient(self, objective: Objective, w: PyTree, weights: Array) -> PyTree:
         """grad F_i(w), by central differences."""
         support, target = self.halves(weights)
         gradient = jax.grad(objective)
-        move = lambda size, v: jax.tree.map(lambda p, q: p + size * q, w, v)  # noqa: E731
+        move = lambda size, v: jax.tree.map(lambda p, q: p + size * q, w, v)
         # v = grad f(w - alpha grad f(w))
         v = gradient(move(-self.inner_step_size, gradient(w, support)), target)
         # H(w) v = (grad f(w + delta v) - grad f(w - delta v)) / (2 delta)
-        forward, backward = gradient(move(self.difference, v), support), gradient(move(-self.difference, v), support)
+        forward, backward = (
+            gradient(move(self.difference, v), support),
+            gradient(move(-self.difference, v), support),
+        )
         # (I - alpha H(w)) v
         factor = self.inner_step_size / (2 * self.difference)
         return jax.tree.map(lambda v, f, b: v - factor * (f - b), v, forward, backward)
 
-    def client(self, key: Key, params: SplitParams, state: tuple, examples: Examples, context: RoundContext):
+    def client(
+        self,
+        key: Key,
+        params: SplitParams,
+        state: tuple,
+        examples: Examples,
+        context: RoundContext,
+    ):
         """Local meta-steps."""
         # w_i <- steps of size beta on F_i from w
         now = self.training.in_round(context)
-        local = local_sgd(named_key(key, "local"), self.loss, params, (), examples, now, gradient=self.meta_gradient)
-        return ClientOutput(local.params, weight=self.training.weight(examples), loss=local.loss)
+        local = local_sgd(
+            named_key(key, "local"),
+            self.loss,
+            params,
+            (),
+            examples,
+            now,
+            gradient=self.meta_gradient,
+        )
+        return ClientOutput(
+            local.params, weight=self.training.weight(examples), loss=local.loss
+        )

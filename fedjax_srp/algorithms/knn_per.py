@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from fedjax_srp import base
 from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.base import Array, Examples, Key
-from fedjax_srp.parts import Count, Share, part
+from fedjax_srp.parts.part import Count, Share, part
 
 
 @part
@@ -38,10 +38,14 @@ class KNNPer(FedAvg):
     name: ClassVar[str] = "knn_per"
     num_neighbours: Count = 10
     own_share: Share = 0.5
-    evaluation: Literal["neighbours", "global", "fine_tune", "fine_tune_all"] = "neighbours"  # type: ignore[assignment]
+    evaluation: Literal["neighbours", "global", "fine_tune", "fine_tune_all"] = (
+        "neighbours"  # type: ignore[assignment]
+    )
 
     @base.evaluation
-    def neighbours(self, key: Key, server: FedAvgServerState, state: tuple, examples: Examples):
+    def neighbours(
+        self, key: Key, server: FedAvgServerState, state: tuple, examples: Examples
+    ):
         """The global model mixed with the client's nearest training examples."""
         representation, head = server.params
         known = self.features(representation, examples.x)
@@ -54,11 +58,17 @@ class KNNPer(FedAvg):
             features = features.reshape(x.shape[0], -1)
             # |a - b|^2 = |a|^2 - 2 a b + |b|^2, without an array of all differences
             products = jnp.matmul(features, known.T, precision="highest")
-            squares = jnp.sum(features**2, axis=1)[:, None] - 2 * products + jnp.sum(known**2, axis=1)[None]
+            squares = (
+                jnp.sum(features**2, axis=1)[:, None]
+                - 2 * products
+                + jnp.sum(known**2, axis=1)[None]
+            )
             distances = jnp.sqrt(jnp.maximum(squares, 0))
             # w_j = exp(-d_j) / sum of these over the k nearest
             scores = jnp.where(is_real[None], -distances, -jnp.inf)
-            score, nearest = jax.lax.top_k(scores, min(self.num_neighbours, known.shape[0]))
+            score, nearest = jax.lax.top_k(
+                scores, min(self.num_neighbours, known.shape[0])
+            )
             weights = jax.nn.softmax(jnp.where(examples.count > 0, score, 0.0), axis=-1)
             own = jnp.einsum("bk,bkc->bc", weights, one_hot[nearest])
             share = jnp.where(examples.count > 0, self.own_share, 0.0).astype(own.dtype)

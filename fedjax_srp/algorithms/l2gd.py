@@ -9,9 +9,18 @@ import jax.numpy as jnp
 
 from fedjax_srp.algorithms.examples import GlobalAndPersonalModel, PersonalState
 from fedjax_srp.algorithms.local import local_sgd
-from fedjax_srp.base import Array, ClientOutput, Examples, Key, Phase, RoundContext, Uncharged, named_key
+from fedjax_srp.base import (
+    Array,
+    ClientOutput,
+    Examples,
+    Key,
+    Phase,
+    RoundContext,
+    Uncharged,
+    named_key,
+)
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import Share, part
+from fedjax_srp.parts.part import Share, part
 
 
 class L2GDServerState(NamedTuple):
@@ -19,14 +28,18 @@ class L2GDServerState(NamedTuple):
 
     params: SplitParams  # x_bar
     aggregates: Array  # () bool: xi of the next round
-    has_mean: Array  # () bool: every client has x_bar, and x_bar is the mean of all models
+    has_mean: (
+        Array  # () bool: every client has x_bar, and x_bar is the mean of all models
+    )
 
 
 class L2GDMean(NamedTuple):
     """The second download of a round."""
 
     params: SplitParams  # x_bar
-    aggregates: Uncharged  # () bool: xi, a coin that clients could toss from a shared seed
+    aggregates: (
+        Uncharged  # () bool: xi, a coin that clients could toss from a shared seed
+    )
 
 
 @part
@@ -71,25 +84,40 @@ class L2GD(GlobalAndPersonalModel):
 
     def init(self, key: Key, data: Any) -> L2GDServerState:
         """The initial parameters, and the first coin."""
-        return L2GDServerState(self.init_params(key, data), self.toss(key), jnp.bool_(True))
+        return L2GDServerState(
+            self.init_params(key, data), self.toss(key), jnp.bool_(True)
+        )
 
     def broadcast(self, server: L2GDServerState, context: RoundContext) -> Uncharged:
         """The coin xi."""
         return Uncharged(server.aggregates)
 
-    def client(self, key: Key, aggregates: Uncharged, state: PersonalState, examples: Examples, context: RoundContext):
+    def client(
+        self,
+        key: Key,
+        aggregates: Uncharged,
+        state: PersonalState,
+        examples: Examples,
+        context: RoundContext,
+    ):
         """Local SGD in a local round, no steps in others."""
         # xi = 0: x_i <- local SGD on f_i from x_i
         work = jnp.where(aggregates.value, 0, context.work)
         now = self.training.in_round(context._replace(work=work))
-        local = local_sgd(named_key(key, "local"), self.loss, state.own, (), examples, now)
+        local = local_sgd(
+            named_key(key, "local"), self.loss, state.own, (), examples, now
+        )
         new = PersonalState(local.params)
-        return ClientOutput(local.params, new, self.training.weight(examples), loss=local.loss)
+        return ClientOutput(
+            local.params, new, self.training.weight(examples), loss=local.loss
+        )
 
-    def server(self, key: Key, server: L2GDServerState, mean: SplitParams, context: RoundContext) -> L2GDServerState:
+    def server(
+        self, key: Key, server: L2GDServerState, mean: SplitParams, context: RoundContext
+    ) -> L2GDServerState:
         """The mean in a round that aggregates, the last one in others."""
         # xi = 1: x_bar <- sum_i p_i x_i
-        pick = lambda new, old: jnp.where(server.aggregates, new, old)  # noqa: E731
+        pick = lambda new, old: jnp.where(server.aggregates, new, old)
         return server._replace(params=jax.tree.map(pick, mean, server.params))
 
     @property
@@ -101,18 +129,31 @@ class L2GD(GlobalAndPersonalModel):
         """The mean, and the coin."""
         return L2GDMean(server.params, Uncharged(server.aggregates))
 
-    def step_to_mean(self, key: Key, mean: L2GDMean, state: PersonalState, examples: Examples, context: RoundContext):
+    def step_to_mean(
+        self,
+        key: Key,
+        mean: L2GDMean,
+        state: PersonalState,
+        examples: Examples,
+        context: RoundContext,
+    ):
         """Move the client's model towards the mean in a round that aggregates."""
         # xi = 1: x_i <- (1 - theta) x_i + theta x_bar
         theta = jnp.where(mean.aggregates.value, self.aggregation_step_size, 0.0)
-        move = lambda x, x_bar: (1 - theta).astype(x.dtype) * x + theta.astype(x.dtype) * x_bar  # noqa: E731
+        move = lambda x, x_bar: (
+            (1 - theta).astype(x.dtype) * x + theta.astype(x.dtype) * x_bar
+        )
         return ClientOutput((), PersonalState(jax.tree.map(move, state.own, mean.params)))
 
-    def toss_again(self, key: Key, server: L2GDServerState, mean: tuple, context: RoundContext) -> L2GDServerState:
+    def toss_again(
+        self, key: Key, server: L2GDServerState, mean: tuple, context: RoundContext
+    ) -> L2GDServerState:
         """The coin of the next round."""
         has_mean = server.aggregates & (context.cohort_size == context.num_clients)
         return L2GDServerState(server.params, self.toss(key), has_mean)
 
     def communicates(self, server: L2GDServerState, context: RoundContext) -> Array:  # type: ignore[override]
         """True in rounds that aggregate, unless all clients already have the mean of all models."""
-        return server.aggregates & ~(server.has_mean & (context.cohort_size == context.num_clients))
+        return server.aggregates & ~(
+            server.has_mean & (context.cohort_size == context.num_clients)
+        )

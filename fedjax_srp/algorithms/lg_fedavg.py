@@ -9,9 +9,19 @@ import jax.numpy as jnp
 
 from fedjax_srp.algorithms.examples import ExampleAlgorithm
 from fedjax_srp.algorithms.local import fit_representation, local_sgd
-from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, Uncharged, evaluation, named_key
+from fedjax_srp.base import (
+    Array,
+    ClientOutput,
+    Examples,
+    Key,
+    PyTree,
+    RoundContext,
+    Uncharged,
+    evaluation,
+    named_key,
+)
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import part
+from fedjax_srp.parts.part import part
 
 
 class LGFedAvgClientState(NamedTuple):
@@ -53,7 +63,9 @@ class LGFedAvg(ExampleAlgorithm):
         """The initial parameters: the global head, and a representation from which only `fine_tune` starts."""
         return self.init_params(key, data)
 
-    def init_client(self, key: Key, server: SplitParams, examples: Examples) -> LGFedAvgClientState:
+    def init_client(
+        self, key: Key, server: SplitParams, examples: Examples
+    ) -> LGFedAvgClientState:
         """The initial representation."""
         return LGFedAvgClientState(server.representation, jnp.bool_(False))
 
@@ -61,36 +73,78 @@ class LGFedAvg(ExampleAlgorithm):
         """The global head."""
         return server.head
 
-    def client(self, key: Key, head: PyTree, state: LGFedAvgClientState, examples: Examples, context: RoundContext):
+    def client(
+        self,
+        key: Key,
+        head: PyTree,
+        state: LGFedAvgClientState,
+        examples: Examples,
+        context: RoundContext,
+    ):
         """Local SGD on both parts."""
         # (local_i, global_i) <- local SGD from (local_i, global)
-        start, now = SplitParams(state.representation, head), self.training.in_round(context)
+        start, now = (
+            SplitParams(state.representation, head),
+            self.training.in_round(context),
+        )
         local = local_sgd(named_key(key, "local"), self.loss, start, (), examples, now)
         representation, head = local.params
-        message = SplitParams(Uncharged(representation), head)  # the head is sent; the rest is for evaluations
+        message = SplitParams(
+            Uncharged(representation), head
+        )  # the head is sent; the rest is for evaluations
         new = LGFedAvgClientState(representation, jnp.bool_(True))
         return ClientOutput(message, new, self.training.weight(examples), loss=local.loss)
 
-    def server(self, key: Key, server: SplitParams, mean: SplitParams, context: RoundContext):
+    def server(
+        self, key: Key, server: SplitParams, mean: SplitParams, context: RoundContext
+    ):
         """The mean head, and the mean representation for evaluations."""
         # global <- (1/n) sum_i global_i
         return SplitParams(mean.representation.value, mean.head)
 
     @evaluation
-    def fine_tune(self, key: Key, server: SplitParams, state: LGFedAvgClientState, examples: Examples):
+    def fine_tune(
+        self,
+        key: Key,
+        server: SplitParams,
+        state: LGFedAvgClientState,
+        examples: Examples,
+    ):
         """The mean local layers of the last cohort, trained on the client under the global ones."""
-        tuned = fit_representation(key, self.model, server.representation, server.head, examples, self.tuning)
-        return lambda x: self.model.classify(server.head, self.model.represent(tuned.params, x))
+        tuned = fit_representation(
+            key, self.model, server.representation, server.head, examples, self.tuning
+        )
+        return lambda x: self.model.classify(
+            server.head, self.model.represent(tuned.params, x)
+        )
 
     @evaluation
-    def own_representation(self, key: Key, server: SplitParams, state: LGFedAvgClientState, examples: Examples):
+    def own_representation(
+        self,
+        key: Key,
+        server: SplitParams,
+        state: LGFedAvgClientState,
+        examples: Examples,
+    ):
         """The client's own local layers, as it last left them, under the global ones."""
-        return lambda x: self.model.classify(server.head, self.model.represent(state.representation, x))
+        return lambda x: self.model.classify(
+            server.head, self.model.represent(state.representation, x)
+        )
 
     @evaluation
-    def own_or_mean_representation(self, key: Key, server: SplitParams, state: LGFedAvgClientState, examples: Examples):
+    def own_or_mean_representation(
+        self,
+        key: Key,
+        server: SplitParams,
+        state: LGFedAvgClientState,
+        examples: Examples,
+    ):
         """The client's own local layers, or the last round's mean ones for clients that have never taken part."""
         representation = jax.tree.map(
-            lambda own, mean: jnp.where(state.has_trained, own, mean), state.representation, server.representation
+            lambda own, mean: jnp.where(state.has_trained, own, mean),
+            state.representation,
+            server.representation,
         )
-        return lambda x: self.model.classify(server.head, self.model.represent(representation, x))
+        return lambda x: self.model.classify(
+            server.head, self.model.represent(representation, x)
+        )

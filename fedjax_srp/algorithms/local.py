@@ -23,22 +23,43 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from fedjax_srp._checks import per_example
 from fedjax_srp.algorithms.optimizers import SGD
 from fedjax_srp.algorithms.training import LocalTraining, num_steps, steps_per_epoch
-from fedjax_srp.backend import platform
 from fedjax_srp.base import Array, Examples, Key, Predict, PyTree, TrainingLoss, named_key
-from fedjax_srp.loops import batch_max, fori_loop, most_work, sequential
-from fedjax_srp.models.dense import apply_updates, gradient_in_span, into_span, kernel_of, of_all_rows, out_of_span
-from fedjax_srp.models.normalization import example_weights, with_statistics, without_statistics
+from fedjax_srp.models.dense import (
+    apply_updates,
+    gradient_in_span,
+    into_span,
+    kernel_of,
+    of_all_rows,
+    out_of_span,
+)
+from fedjax_srp.models.normalization import (
+    example_weights,
+    with_statistics,
+    without_statistics,
+)
 from fedjax_srp.models.split import SplitModel, SplitParams
+from fedjax_srp.parts.checks import per_example
+from fedjax_srp.xla.backend import platform
+from fedjax_srp.xla.loops import batch_max, fori_loop, most_work, sequential
 
-SEQUENTIAL_BYTES = 128 * 1024  # on a CPU, models larger than this are trained one client after the other
+SEQUENTIAL_BYTES = (
+    128 * 1024
+)  # on a CPU, models larger than this are trained one client after the other
 
-Loss = Callable[[PyTree, PyTree, Array, Array, Key | None], Array]  # (params, frozen, x, y, key) -> (batch,)
-Objective = Callable[[PyTree, Array], Array]  # (params, weights (batch,) of the examples) -> ()
-Carry = tuple[PyTree, PyTree, PyTree]  # parameters, state of the optimizer, sum of losses or ()
-Gradient = Callable[[Objective, PyTree, Array], PyTree]  # (objective, params, weights) -> direction of ascent
+Loss = Callable[
+    [PyTree, PyTree, Array, Array, Key | None], Array
+]  # (params, frozen, x, y, key) -> (batch,)
+Objective = Callable[
+    [PyTree, Array], Array
+]  # (params, weights (batch,) of the examples) -> ()
+Carry = tuple[
+    PyTree, PyTree, PyTree
+]  # parameters, state of the optimizer, sum of losses or ()
+Gradient = Callable[
+    [Objective, PyTree, Array], PyTree
+]  # (objective, params, weights) -> direction of ascent
 
 
 class Trained(NamedTuple):
@@ -46,13 +67,17 @@ class Trained(NamedTuple):
 
     params: PyTree
     optimizer: PyTree  # the optimizer's state after the last step
-    mean_loss: Array | None  # () float: loss of each step's batch before the step, mean over steps; None: not recorded
+    mean_loss: (
+        Array | None
+    )  # () float: loss of each step's batch before the step, mean over steps; None: not recorded
     steps: Array  # () int32, number of steps
 
     @property
     def loss(self) -> TrainingLoss | None:
         """The loss for `ClientOutput`."""
-        return None if self.mean_loss is None else TrainingLoss(self.mean_loss, self.steps)
+        return (
+            None if self.mean_loss is None else TrainingLoss(self.mean_loss, self.steps)
+        )
 
 
 def total_loss(*losses: TrainingLoss | None) -> TrainingLoss | None:
@@ -111,7 +136,9 @@ class ModelLoss:
     model: SplitModel
     trains: Literal["all", "representation"] = "all"
 
-    def __call__(self, params: PyTree, frozen: PyTree, x: Array, y: Array, key: Key | None) -> Array:
+    def __call__(
+        self, params: PyTree, frozen: PyTree, x: Array, y: Array, key: Key | None
+    ) -> Array:
         """(batch,) losses."""
         whole = params if self.trains == "all" else SplitParams(params, frozen)
         return self.model.loss(self.model.logits(whole, x, key), y)
@@ -122,7 +149,9 @@ def example_loss(model: SplitModel) -> ModelLoss:
     return ModelLoss(model)
 
 
-def full_gradient(loss: Loss, params: PyTree, frozen: PyTree, examples: Examples, key: Key | None = None) -> PyTree:
+def full_gradient(
+    loss: Loss, params: PyTree, frozen: PyTree, examples: Examples, key: Key | None = None
+) -> PyTree:
     """The gradient of the mean loss over all of a client's examples, zero for a client without examples.
 
     Args:
@@ -136,7 +165,9 @@ def full_gradient(loss: Loss, params: PyTree, frozen: PyTree, examples: Examples
         return params
     capacity, dtype = examples.y.shape[0], jax.tree.leaves(params)[0].dtype
     valid = jnp.arange(capacity, dtype=jnp.int32) < examples.count
-    rows = jnp.where(valid, jnp.arange(capacity, dtype=jnp.int32), 0)  # padding is never read
+    rows = jnp.where(
+        valid, jnp.arange(capacity, dtype=jnp.int32), 0
+    )  # padding is never read
     weights = valid.astype(dtype) / jnp.maximum(examples.count, 1).astype(dtype)
     x, y = examples.x[rows], examples.y[rows]
 
@@ -184,29 +215,60 @@ def local_sgd(
         ValueError: the loss has another shape.
     """
     if not jax.tree.leaves(params):
-        state = training.optimizer.init(params) if optimizer_state is None else optimizer_state
-        return Trained(params, state, jnp.zeros(()) if training.records_loss else None, jnp.int32(0))
-    if gradient is plain_gradient and after_step is as_stepped and optimizer_state is None:
+        state = (
+            training.optimizer.init(params)
+            if optimizer_state is None
+            else optimizer_state
+        )
+        return Trained(
+            params, state, jnp.zeros(()) if training.records_loss else None, jnp.int32(0)
+        )
+    if (
+        gradient is plain_gradient
+        and after_step is as_stepped
+        and optimizer_state is None
+    ):
         layer = layer_in_span(loss, params, examples, training)
         if layer is not None:
-            return _sgd_in_span(layer, key, loss, params, frozen, examples, training, first_epoch)
+            return _sgd_in_span(
+                layer, key, loss, params, frozen, examples, training, first_epoch
+            )
     capacity = examples.y.shape[0]
     # A batch of an epoch is at most the client's capacity; batches drawn with replacement may be larger.
-    batch_size = training.batch_size if training.epochs is None else min(training.batch_size, capacity)
+    batch_size = (
+        training.batch_size
+        if training.epochs is None
+        else min(training.batch_size, capacity)
+    )
     optimizer = training.optimizer
     dtype = jax.tree.leaves(params)[0].dtype
     is_sequential = _is_sequential(params, frozen)
     # A batch of weight zero then leaves a client that has finished unchanged, so its step needs no select.
     zero_weight_is_no_step = not is_sequential and (
-        optimizer.is_plain and gradient in (plain_gradient, gradient_in_span) and after_step is as_stepped
+        optimizer.is_plain
+        and gradient in (plain_gradient, gradient_in_span)
+        and after_step is as_stepped
     )
 
     def train(
-        params: PyTree, state: PyTree, frozen: PyTree, examples: Examples, key: Key, work: Array, first_epoch: Array
+        params: PyTree,
+        state: PyTree,
+        frozen: PyTree,
+        examples: Examples,
+        key: Key,
+        work: Array,
+        first_epoch: Array,
     ) -> Carry:
         key_noise = named_key(key, "noise")
 
-        def step(carry: Carry, rows: Array, valid: Array, active: Array, epoch: Array | int, s: Array | int) -> Carry:
+        def step(
+            carry: Carry,
+            rows: Array,
+            valid: Array,
+            active: Array,
+            epoch: Array | int,
+            s: Array | int,
+        ) -> Carry:
             valid = valid & active if zero_weight_is_no_step else valid
             # Rows without weight are replaced by the first example, so padding is never read.
             rows = jnp.where(valid, rows, 0)
@@ -216,18 +278,34 @@ def local_sgd(
 
             def objective(params: PyTree, weights: Array) -> Array:
                 with example_weights(weights):
-                    return jnp.sum(weights * per_example(loss(params, frozen, x, y, key_step), batch_size))
+                    return jnp.sum(
+                        weights
+                        * per_example(loss(params, frozen, x, y, key_step), batch_size)
+                    )
 
             old_params, old_state, losses = carry
             direction = without_statistics(gradient(objective, old_params, weights))
-            if gradient is gradient_in_span and not optimizer.is_plain:  # momentum and weight decay move all rows
+            if (
+                gradient is gradient_in_span and not optimizer.is_plain
+            ):  # momentum and weight decay move all rows
                 direction = of_all_rows(direction, old_params, rows)
-            losses = jax.tree.map(lambda total: total + objective(old_params, weights).astype(total.dtype), losses)
+            losses = jax.tree.map(
+                lambda total: total + objective(old_params, weights).astype(total.dtype),
+                losses,
+            )
             updates, new_state = optimizer.update(direction, old_state, old_params)
             of_batch = gradient is gradient_in_span and optimizer.is_plain
-            applied = apply_updates(old_params, updates, rows) if of_batch else optax.apply_updates(old_params, updates)
+            applied = (
+                apply_updates(old_params, updates, rows)
+                if of_batch
+                else optax.apply_updates(old_params, updates)
+            )
             new_params = after_step(applied)
-            new = with_statistics(new_params, old_params, objective, weights), new_state, losses
+            new = (
+                with_statistics(new_params, old_params, objective, weights),
+                new_state,
+                losses,
+            )
             if is_sequential or zero_weight_is_no_step:
                 return new
             return jax.tree.map(lambda n, o: jnp.where(active, n, o), new, carry)
@@ -240,40 +318,68 @@ def local_sgd(
 
             def sampled_step(t: Array, carry: Carry) -> Carry:
                 key_step = jax.random.fold_in(key, first_epoch + t)
-                rows = jax.random.randint(key_step, (batch_size,), 0, jnp.maximum(examples.count, 1))
+                rows = jax.random.randint(
+                    key_step, (batch_size,), 0, jnp.maximum(examples.count, 1)
+                )
                 return step(carry, rows, position >= 0, t < steps, first_epoch + t, 0)
 
-            return fori_loop(batch_max(steps), sampled_step, carry, training.steps * most_work())
+            return fori_loop(
+                batch_max(steps), sampled_step, carry, training.steps * most_work()
+            )
 
         num_epochs = jnp.int32(training.epochs) * work
         steps = steps_per_epoch(training.batch_size, examples)
 
         def epoch(e: Array, carry: Carry) -> Carry:
-            order = _shuffled(jax.random.fold_in(key, first_epoch + e), examples.count, batch_size, capacity)
+            order = _shuffled(
+                jax.random.fold_in(key, first_epoch + e),
+                examples.count,
+                batch_size,
+                capacity,
+            )
 
             def shuffled_step(s: Array, carry: Carry) -> Carry:
                 rows = jax.lax.dynamic_slice(order, (s * batch_size,), (batch_size,))
                 valid = s * batch_size + position < examples.count
-                return step(carry, rows, valid, (e < num_epochs) & (s < steps), first_epoch + e, s)
+                return step(
+                    carry, rows, valid, (e < num_epochs) & (s < steps), first_epoch + e, s
+                )
 
-            return fori_loop(batch_max(steps), shuffled_step, carry, -(-capacity // batch_size))
+            return fori_loop(
+                batch_max(steps), shuffled_step, carry, -(-capacity // batch_size)
+            )
 
-        return fori_loop(batch_max(num_epochs), epoch, carry, (training.epochs or 0) * most_work())
+        return fori_loop(
+            batch_max(num_epochs), epoch, carry, (training.epochs or 0) * most_work()
+        )
 
     run = sequential(train) if is_sequential else train
-    work, first = jnp.asarray(training.work, jnp.int32), jnp.asarray(first_epoch, jnp.int32)
-    trained, state, losses = run(params, optimizer_state, frozen, examples, key, work, first)
+    work, first = (
+        jnp.asarray(training.work, jnp.int32),
+        jnp.asarray(first_epoch, jnp.int32),
+    )
+    trained, state, losses = run(
+        params, optimizer_state, frozen, examples, key, work, first
+    )
     if zero_weight_is_no_step:  # a client without examples has read only padding
         start = params, jax.tree.map(jnp.zeros_like, losses)
         trained, losses = jax.tree.map(
-            lambda new, old: jnp.where(examples.count > 0, new, old), (trained, losses), start
+            lambda new, old: jnp.where(examples.count > 0, new, old),
+            (trained, losses),
+            start,
         )
     steps = num_steps(training, examples)
-    mean = losses / jnp.maximum(steps, 1).astype(losses.dtype) if training.records_loss else None
+    mean = (
+        losses / jnp.maximum(steps, 1).astype(losses.dtype)
+        if training.records_loss
+        else None
+    )
     return Trained(trained, state, mean, steps)
 
 
-def layer_in_span(loss: Loss, params: PyTree, examples: Examples, training: LocalTraining) -> str | None:
+def layer_in_span(
+    loss: Loss, params: PyTree, examples: Examples, training: LocalTraining
+) -> str | None:
     """The name of a first dense layer that trains faster in the span of the examples (`models.dense`), or None.
 
     On a CPU the number of products decides. In a plain step an example costs two per weight (outputs, gradient), in the
@@ -287,26 +393,46 @@ def layer_in_span(loss: Loss, params: PyTree, examples: Examples, training: Loca
     decay add two each. Both ends of the span move W0, X, R and X X^T. One case has been measured, with 150 images.
     """
     optimizer = training.optimizer
-    if not isinstance(loss, ModelLoss) or type(optimizer) is not SGD:  # subclasses may take other steps
+    if (
+        not isinstance(loss, ModelLoss) or type(optimizer) is not SGD
+    ):  # subclasses may take other steps
         return None
     layer = loss.model.first_dense
     kernel = None if layer is None else kernel_of(layer, params)
     if kernel is None or kernel.dtype != examples.x.dtype:
         return None
     (dim, width), capacity = kernel.shape, examples.y.shape[0]
-    batch_size = training.batch_size if training.epochs is None else min(training.batch_size, capacity)
-    trained = (training.steps or 0) * batch_size if training.epochs is None else training.epochs * capacity
+    batch_size = (
+        training.batch_size
+        if training.epochs is None
+        else min(training.batch_size, capacity)
+    )
+    trained = (
+        (training.steps or 0) * batch_size
+        if training.epochs is None
+        else training.epochs * capacity
+    )
     if platform() == "gpu":
-        has_momentum, has_decay = optimizer.momentum is not None, optimizer.weight_decay is not None
+        has_momentum, has_decay = (
+            optimizer.momentum is not None,
+            optimizer.weight_decay is not None,
+        )
         moves = 3 if optimizer.is_plain else 5 + 2 * has_momentum
         rows_moved = (5 + 2 * has_momentum + 2 * has_decay) * capacity
         rows_moved = capacity + 3 * batch_size if optimizer.is_plain else rows_moved
         ends = (2 * dim + 3 * capacity) * width + (2 * dim + capacity) * capacity
         num_steps = trained / batch_size
-        plain, in_span = num_steps * moves * dim * width, num_steps * rows_moved * width + ends
+        plain, in_span = (
+            num_steps * moves * dim * width,
+            num_steps * rows_moved * width + ends,
+        )
     elif _is_sequential(params):
         plain = trained * dim * width * (2 + 20 / batch_size)
-        in_span = trained * capacity * width * (1 + 10 / batch_size) + 2 * capacity * dim * width + capacity**2 * dim
+        in_span = (
+            trained * capacity * width * (1 + 10 / batch_size)
+            + 2 * capacity * dim * width
+            + capacity**2 * dim
+        )
     else:
         return None
     return layer if in_span < plain else None
@@ -324,15 +450,27 @@ def _sgd_in_span(
 ) -> Trained:
     """Train as `local_sgd`, with the named layer in the span of the examples."""
 
-    def train(params: PyTree, frozen: PyTree, examples: Examples, key: Key, work: Array, first: Array) -> Trained:
+    def train(
+        params: PyTree,
+        frozen: PyTree,
+        examples: Examples,
+        key: Key,
+        work: Array,
+        first: Array,
+    ) -> Trained:
         kernel = cast(Array, kernel_of(layer, params))
         start, inputs = into_span(layer, params, kernel, examples)
         now = training._replace(work=work)
-        trained = local_sgd(key, loss, start, frozen, inputs, now, first, gradient_in_span)
+        trained = local_sgd(
+            key, loss, start, frozen, inputs, now, first, gradient_in_span
+        )
         end, state = out_of_span((trained.params, trained.optimizer), kernel, examples)
         return trained._replace(params=end, optimizer=state)
 
-    work, first = jnp.asarray(training.work, jnp.int32), jnp.asarray(first_epoch, jnp.int32)
+    work, first = (
+        jnp.asarray(training.work, jnp.int32),
+        jnp.asarray(first_epoch, jnp.int32),
+    )
     one_by_one = sequential(train) if platform() == "cpu" else train
     return one_by_one(params, frozen, examples, key, work, first)
 
@@ -348,24 +486,38 @@ def fit_head(
 ) -> Trained:
     """Train a head on a frozen representation, whose deterministic first layers are computed once."""
     loss, frozen, examples = head_problem(model, representation, examples)
-    return local_sgd(named_key(key, "head"), loss, head, frozen, examples, training, first_epoch)
+    return local_sgd(
+        named_key(key, "head"), loss, head, frozen, examples, training, first_epoch
+    )
 
 
-def head_problem(model: SplitModel, representation: PyTree, examples: Examples) -> tuple[Loss, PyTree, Examples]:
+def head_problem(
+    model: SplitModel, representation: PyTree, examples: Examples
+) -> tuple[Loss, PyTree, Examples]:
     """Return the loss of a head, its frozen parameters, and its examples: outputs of the model's stem."""
 
     def loss(head: PyTree, frozen: PyTree, x: Array, y: Array, key: Key | None) -> Array:
         return model.loss(model.classify(head, model.rest(frozen, x, key), key), y)
 
-    frozen = {name: params for name, params in representation.items() if name not in model.stem_layer_names}
+    frozen = {
+        name: params
+        for name, params in representation.items()
+        if name not in model.stem_layer_names
+    }
     return loss, frozen, examples._replace(x=model.stem(representation, examples.x))
 
 
 def with_tuned_head(
-    key: Key, model: SplitModel, params: SplitParams, examples: Examples, training: LocalTraining
+    key: Key,
+    model: SplitModel,
+    params: SplitParams,
+    examples: Examples,
+    training: LocalTraining,
 ) -> Predict:
     """Return the predictions of a model after training its head on the client: `fine_tune` of several algorithms."""
-    head = fit_head(key, model, params.representation, params.head, examples, training).params
+    head = fit_head(
+        key, model, params.representation, params.head, examples, training
+    ).params
     return lambda x: model.classify(head, model.represent(params.representation, x))
 
 
@@ -380,4 +532,12 @@ def fit_representation(
 ) -> Trained:
     """Train a representation under a frozen head."""
     loss = ModelLoss(model, trains="representation")
-    return local_sgd(named_key(key, "local"), loss, representation, head, examples, training, first_epoch)
+    return local_sgd(
+        named_key(key, "local"),
+        loss,
+        representation,
+        head,
+        examples,
+        training,
+        first_epoch,
+    )

@@ -9,9 +9,17 @@ import jax.numpy as jnp
 
 from fedjax_srp.algorithms.examples import OwnModel, OwnModelState
 from fedjax_srp.algorithms.local import local_sgd
-from fedjax_srp.base import Array, ClientOutput, Examples, Key, RoundContext, Uncharged, named_key
+from fedjax_srp.base import (
+    Array,
+    ClientOutput,
+    Examples,
+    Key,
+    RoundContext,
+    Uncharged,
+    named_key,
+)
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import part
+from fedjax_srp.parts.part import part
 
 
 class LocalOnlyServerState(NamedTuple):
@@ -23,7 +31,9 @@ class LocalOnlyServerState(NamedTuple):
 
 def square_norm(params: SplitParams) -> Array:
     """|w|^2."""
-    return jnp.sum(jnp.stack([jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params)]))
+    return jnp.sum(
+        jnp.stack([jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params)])
+    )
 
 
 @part
@@ -60,14 +70,29 @@ class LocalOnly(OwnModel):
         """Nothing."""
         return ()
 
-    def client(self, key: Key, broadcast: tuple, state: OwnModelState, examples: Examples, context: RoundContext):
+    def client(
+        self,
+        key: Key,
+        broadcast: tuple,
+        state: OwnModelState,
+        examples: Examples,
+        context: RoundContext,
+    ):
         """Local SGD from the client's own model."""
         # w_i <- local SGD from w_i
         now = self.training.in_round(context)
-        local = local_sgd(named_key(key, "local"), self.loss, state.params, (), examples, now)
+        local = local_sgd(
+            named_key(key, "local"), self.loss, state.params, (), examples, now
+        )
         message = Uncharged(square_norm(local.params))
         return ClientOutput(message, OwnModelState(local.params), loss=local.loss)
 
-    def server(self, key: Key, server: LocalOnlyServerState, mean: Uncharged, context: RoundContext):
+    def server(
+        self,
+        key: Key,
+        server: LocalOnlyServerState,
+        mean: Uncharged,
+        context: RoundContext,
+    ):
         """Record the mean square norm of the models."""
         return server._replace(square_norm=mean.value)

@@ -8,9 +8,17 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp.algorithms.fedavg import FedAvg
-from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, Uncharged
+from fedjax_srp.base import (
+    Array,
+    ClientOutput,
+    Examples,
+    Key,
+    PyTree,
+    RoundContext,
+    Uncharged,
+)
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import part
+from fedjax_srp.parts.part import part
 
 
 class MIFAServerState(NamedTuple):
@@ -65,14 +73,25 @@ class MIFA(FedAvg):
     def init(self, key: Key, data: Any) -> MIFAServerState:
         """The initial parameters, and no updates."""
         params = self.init_params(key, data)
-        return MIFAServerState(params, jax.tree.map(jnp.zeros_like, params), jnp.zeros(()))
+        return MIFAServerState(
+            params, jax.tree.map(jnp.zeros_like, params), jnp.zeros(())
+        )
 
-    def init_client(self, key: Key, server: MIFAServerState, examples: Examples) -> MIFAClientState:
+    def init_client(
+        self, key: Key, server: MIFAServerState, examples: Examples
+    ) -> MIFAClientState:
         """G_i = 0."""
-        return MIFAClientState(jax.tree.map(jnp.zeros_like, server.params), jnp.bool_(False))
+        return MIFAClientState(
+            jax.tree.map(jnp.zeros_like, server.params), jnp.bool_(False)
+        )
 
     def client(
-        self, key: Key, params: SplitParams, state: MIFAClientState, examples: Examples, context: RoundContext
+        self,
+        key: Key,
+        params: SplitParams,
+        state: MIFAClientState,
+        examples: Examples,
+        context: RoundContext,
     ) -> ClientOutput:
         """Local SGD; the message is the change of the client's update."""
         local = super().client(key, params, (), examples, context)  # w_i
@@ -80,13 +99,23 @@ class MIFA(FedAvg):
         update = jax.tree.map(jnp.subtract, local.message, params)
         change = jax.tree.map(jnp.subtract, update, state.update)
         message = MIFAMessage(change, Uncharged((~state.reported).astype(float)))
-        return local._replace(message=message, state=MIFAClientState(update, jnp.bool_(True)))
+        return local._replace(
+            message=message, state=MIFAClientState(update, jnp.bool_(True))
+        )
 
-    def server(self, key: Key, server: MIFAServerState, mean: MIFAMessage, context: RoundContext) -> MIFAServerState:
+    def server(
+        self, key: Key, server: MIFAServerState, mean: MIFAMessage, context: RoundContext
+    ) -> MIFAServerState:
         """A step along the mean of the last updates."""
         share = context.cohort_size.astype(float) / context.num_clients
         reported = server.reported + share * mean.is_first.value
-        update = jax.tree.map(lambda g, change: g + share.astype(g.dtype) * change, server.update, mean.change)
+        update = jax.tree.map(
+            lambda g, change: g + share.astype(g.dtype) * change,
+            server.update,
+            mean.change,
+        )
         # w <- w + mean of G_i over the clients that have reported
-        params = jax.tree.map(lambda w, g: w + g / reported.astype(g.dtype), server.params, update)
+        params = jax.tree.map(
+            lambda w, g: w + g / reported.astype(g.dtype), server.params, update
+        )
         return MIFAServerState(params, update, reported)

@@ -9,9 +9,17 @@ import jax.numpy as jnp
 
 from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.algorithms.local import local_sgd
-from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, named_key
+from fedjax_srp.base import (
+    Array,
+    ClientOutput,
+    Examples,
+    Key,
+    PyTree,
+    RoundContext,
+    named_key,
+)
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import Above, AtLeast, part
+from fedjax_srp.parts.part import Above, AtLeast, part
 
 EPSILON = 1e-8  # lower bound of a product of norms, so that the cosine with zero features is zero
 
@@ -59,22 +67,44 @@ class MOON(FedAvg):
     mu: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 1.0"] = 1.0
     temperature: Annotated[float, Above(0)] = 0.5
 
-    def init_client(self, key: Key, server: FedAvgServerState, examples: Examples) -> MOONClientState:
+    def init_client(
+        self, key: Key, server: FedAvgServerState, examples: Examples
+    ) -> MOONClientState:
         """The initial representation."""
         return MOONClientState(server.params.representation)
 
-    def contrasted(self, params: SplitParams, frozen: PyTree, x: Array, y: Array, key: Key | None) -> Array:
+    def contrasted(
+        self, params: SplitParams, frozen: PyTree, x: Array, y: Array, key: Key | None
+    ) -> Array:
         """Cross-entropy plus mu times the contrastive loss of each example, (batch,)."""
         z = self.model.represent(params.representation, x, key)
-        z_glob, z_prev = (self.features(representation, x, key) for representation in frozen)
+        z_glob, z_prev = (
+            self.features(representation, x, key) for representation in frozen
+        )
         # -log(e^a / (e^a + e^b)) = log(1 + e^(b - a)), a and b the similarities over tau
         difference = (cosine(z, z_prev) - cosine(z, z_glob)) / self.temperature
-        return self.model.loss(self.model.classify(params.head, z, key), y) + self.mu * jax.nn.softplus(difference)
+        return self.model.loss(
+            self.model.classify(params.head, z, key), y
+        ) + self.mu * jax.nn.softplus(difference)
 
-    def client(self, key: Key, params: SplitParams, state: MOONClientState, examples: Examples, context: RoundContext):
+    def client(
+        self,
+        key: Key,
+        params: SplitParams,
+        state: MOONClientState,
+        examples: Examples,
+        context: RoundContext,
+    ):
         """Local SGD on both losses."""
         # w_i <- local SGD on the sum of both losses, from w
-        frozen, now = (params.representation, state.representation), self.training.in_round(context)
-        local = local_sgd(named_key(key, "local"), self.contrasted, params, frozen, examples, now)
+        frozen, now = (
+            (params.representation, state.representation),
+            self.training.in_round(context),
+        )
+        local = local_sgd(
+            named_key(key, "local"), self.contrasted, params, frozen, examples, now
+        )
         new = MOONClientState(local.params.representation)
-        return ClientOutput(local.params, new, self.training.weight(examples), loss=local.loss)
+        return ClientOutput(
+            local.params, new, self.training.weight(examples), loss=local.loss
+        )

@@ -12,9 +12,9 @@ import numpy as np
 import optax
 from jax.core import Tracer
 
-from fedjax_srp._checks import short
 from fedjax_srp.base import Array, PyTree
-from fedjax_srp.parts import AtLeast, Below, StepSize, is_part, part, undefined
+from fedjax_srp.parts.checks import short
+from fedjax_srp.parts.part import AtLeast, Below, StepSize, is_part, part, undefined
 
 Schedule = Callable[[Any], Any]  # the number of a local step -> its step size
 
@@ -44,7 +44,9 @@ class Optimizer:
         """The state before the first step."""
         return self.transformation().init(params)
 
-    def update(self, gradient: PyTree, state: PyTree, params: PyTree) -> tuple[PyTree, PyTree]:
+    def update(
+        self, gradient: PyTree, state: PyTree, params: PyTree
+    ) -> tuple[PyTree, PyTree]:
         """Return the update of the parameters, and the new state."""
         return self.transformation().update(gradient, state, params)
 
@@ -68,13 +70,22 @@ class SGD(Optimizer):
     """
 
     learning_rate: StepSize | Schedule = 0.01
-    momentum: Annotated[float, AtLeast(0), Below(1), "give None for none, or e.g. 0.5"] | None = None
-    weight_decay: Annotated[float, AtLeast(0), "give None for none, or a small number, e.g. 1e-4"] | None = None
+    momentum: (
+        Annotated[float, AtLeast(0), Below(1), "give None for none, or e.g. 0.5"] | None
+    ) = None
+    weight_decay: (
+        Annotated[float, AtLeast(0), "give None for none, or a small number, e.g. 1e-4"]
+        | None
+    ) = None
 
     @property
     def is_plain(self) -> bool:
         """True if a step is -learning_rate times the gradient; False for a subclass, which may take other steps."""
-        has_terms = self.momentum is not None or self.weight_decay is not None or callable(self.learning_rate)
+        has_terms = (
+            self.momentum is not None
+            or self.weight_decay is not None
+            or callable(self.learning_rate)
+        )
         return type(self) is SGD and not has_terms
 
     def transformation(self) -> optax.GradientTransformation:
@@ -82,8 +93,10 @@ class SGD(Optimizer):
         step = optax.sgd(self.learning_rate, self.momentum)  # type: ignore[arg-type]
         if self.weight_decay is None:
             return step
-        on_weights = lambda params: jax.tree.map(lambda w: w.ndim > 1, params)  # noqa: E731
-        return optax.chain(optax.add_decayed_weights(self.weight_decay, mask=on_weights), step)
+        on_weights = lambda params: jax.tree.map(lambda w: w.ndim > 1, params)
+        return optax.chain(
+            optax.add_decayed_weights(self.weight_decay, mask=on_weights), step
+        )
 
 
 Optimizer.default_class = SGD
@@ -106,7 +119,9 @@ Given = Optimizer | optax.GradientTransformation  # accepted as an optimizer
 OptimizerOfRound = Callable[[Array], Optimizer]  # of the round, () float from 0
 
 
-def optimizer(factory: Callable[..., optax.GradientTransformation], **arguments: Any) -> Optimizer:
+def optimizer(
+    factory: Callable[..., optax.GradientTransformation], **arguments: Any
+) -> Optimizer:
     """An optimizer of optax, or your own, whose floats are arguments of the compiled program.
 
     Args:
@@ -125,8 +140,14 @@ def optimizer(factory: Callable[..., optax.GradientTransformation], **arguments:
         inspect.signature(factory).bind(**arguments)
     except TypeError as error:
         reason = error if callable(factory) else "no function"
-        raise ValueError(f"optimizer: {short(factory)}: {reason}; give a factory such as optax.adam") from None
-    floats = {n: float(v) if isinstance(v, numbers.Real) else v for n, v in arguments.items() if _is_float(v)}
+        raise ValueError(
+            f"optimizer: {short(factory)}: {reason}; give a factory such as optax.adam"
+        ) from None
+    floats = {
+        n: float(v) if isinstance(v, numbers.Real) else v
+        for n, v in arguments.items()
+        if _is_float(v)
+    }
     others = tuple(sorted((n, v) for n, v in arguments.items() if n not in floats))
     return OptaxOptimizer(factory, floats, others)
 
@@ -157,8 +178,12 @@ def as_optimizer(argument: str, value: Any) -> Any:
     if isinstance(value, optax.GradientTransformation):
         return OptaxOptimizer(_ConstantFactory(value), {})
     is_function = callable(value) and not isinstance(value, type) and not is_part(value)
-    if not is_function or "learning_rate" in _parameters(value):  # optax.sgd, say, instead of its result
-        raise ValueError(f"{argument}={short(value)} must be an optimizer; give e.g. srp.SGD(0.01), not srp.SGD")
+    if not is_function or "learning_rate" in _parameters(
+        value
+    ):  # optax.sgd, say, instead of its result
+        raise ValueError(
+            f"{argument}={short(value)} must be an optimizer; give e.g. srp.SGD(0.01), not srp.SGD"
+        )
     return value
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from fedjax_srp.algorithms.examples import GlobalModel
 from fedjax_srp.algorithms.hf_maml import HFMAML, InnerStepSize, SupportFraction
-from fedjax_srp.parts import part
+from fedjax_srp.parts.part import part
 
 
 @part

@@ -11,10 +11,18 @@ from fedjax_srp.algorithms.examples import GlobalAndPersonalModel, PersonalState
 from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
 from fedjax_srp.algorithms.optimizers import Optimizer
-from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, named_key
+from fedjax_srp.base import (
+    Array,
+    ClientOutput,
+    Examples,
+    Key,
+    PyTree,
+    RoundContext,
+    named_key,
+)
 from fedjax_srp.models.normalization import with_statistics_of
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import Above, AtLeast, Count, StepSize, part
+from fedjax_srp.parts.part import Above, AtLeast, Count, StepSize, part
 
 
 class Both(NamedTuple):
@@ -76,36 +84,63 @@ class PFedMe(GlobalAndPersonalModel):
     inner_step_size: Annotated[float, Above(0), "give a step size, e.g. 0.05"] = 0.09
     server_step_size: StepSize = 1.0
 
-    init, broadcast, gradient = FedAvg.init, FedAvg.broadcast, FedAvg.gradient  # of the global model
+    init, broadcast, gradient = (
+        FedAvg.init,
+        FedAvg.broadcast,
+        FedAvg.gradient,
+    )  # of the global model
 
-    def loss_of_theta(self, both: Both, frozen: PyTree, x: Array, y: Array, key: Key | None) -> Array:
+    def loss_of_theta(
+        self, both: Both, frozen: PyTree, x: Array, y: Array, key: Key | None
+    ) -> Array:
         """The loss of each example under the personal model, (batch,)."""
         return self.loss(both.theta, frozen, x, y, key)
 
-    def client(self, key: Key, params: SplitParams, state: Any, examples: Examples, context: RoundContext):
+    def client(
+        self,
+        key: Key,
+        params: SplitParams,
+        state: Any,
+        examples: Examples,
+        context: RoundContext,
+    ):
         """K steps of theta_i on every batch, and one of w_i."""
 
         def of_envelope(objective: Objective, both: Both, weights: Array) -> Both:
             def step(_: Any, theta: SplitParams) -> SplitParams:
                 # theta_i <- theta_i - alpha (grad f_i(theta_i) + lambda (theta_i - w_i))
                 gradient = plain_gradient(objective, Both(both.w, theta), weights).theta
-                slope = jax.tree.map(lambda g, t, w: g + self.penalty * (t - w), gradient, theta, both.w)
-                return jax.tree.map(lambda t, s: t - self.inner_step_size * s, theta, slope)
+                slope = jax.tree.map(
+                    lambda g, t, w: g + self.penalty * (t - w), gradient, theta, both.w
+                )
+                return jax.tree.map(
+                    lambda t, s: t - self.inner_step_size * s, theta, slope
+                )
 
             theta = jax.lax.fori_loop(0, self.inner_steps, step, both.theta)
             # w_i <- w_i - eta lambda (w_i - theta_i)
-            return Both(jax.tree.map(lambda w, t: self.penalty * (w - t), both.w, theta), theta)
+            return Both(
+                jax.tree.map(lambda w, t: self.penalty * (w - t), both.w, theta), theta
+            )
 
         now = self.training.in_round(context)
         now = now._replace(optimizer=Envelope(now.optimizer))
         start, key_local = Both(params, params), named_key(key, "local")
-        local = local_sgd(key_local, self.loss_of_theta, start, (), examples, now, gradient=of_envelope)
+        local = local_sgd(
+            key_local, self.loss_of_theta, start, (), examples, now, gradient=of_envelope
+        )
         trained: Both = local.params
         w = with_statistics_of(trained.w, trained.theta)  # only theta_i has seen examples
         weight = self.training.weight(examples)
         return ClientOutput(w, PersonalState(trained.theta), weight, loss=local.loss)
 
-    def server(self, key: Key, server: FedAvgServerState, mean: SplitParams, context: RoundContext):
+    def server(
+        self,
+        key: Key,
+        server: FedAvgServerState,
+        mean: SplitParams,
+        context: RoundContext,
+    ):
         """A step towards the mean."""
         # w <- (1 - beta) w + beta sum_i p_i w_i
         beta = self.server_step_size

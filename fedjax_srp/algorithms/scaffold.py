@@ -12,10 +12,18 @@ from fedjax_srp.algorithms.fedavg import FedAvg
 from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
 from fedjax_srp.algorithms.optimizers import Optimizer
 from fedjax_srp.algorithms.training import step_size
-from fedjax_srp.base import Array, ClientOutput, Examples, Key, PyTree, RoundContext, named_key
+from fedjax_srp.base import (
+    Array,
+    ClientOutput,
+    Examples,
+    Key,
+    PyTree,
+    RoundContext,
+    named_key,
+)
 from fedjax_srp.models.normalization import with_statistics_of
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts import StepSize, part
+from fedjax_srp.parts.part import StepSize, part
 
 
 class ScaffoldServerState(NamedTuple):
@@ -85,43 +93,81 @@ class SCAFFOLD(FedAvg):
         params = self.init_params(key, data)
         return ScaffoldServerState(params, jax.tree.map(jnp.zeros_like, params))
 
-    def init_client(self, key: Key, server: ScaffoldServerState, examples: Examples) -> ScaffoldClientState:
+    def init_client(
+        self, key: Key, server: ScaffoldServerState, examples: Examples
+    ) -> ScaffoldClientState:
         """A variate of zero."""
         return ScaffoldClientState(jax.tree.map(jnp.zeros_like, server.params))
 
-    def broadcast(self, server: ScaffoldServerState, context: RoundContext) -> ScaffoldServerState:
+    def broadcast(
+        self, server: ScaffoldServerState, context: RoundContext
+    ) -> ScaffoldServerState:
         """The global model and its variate."""
         return server
 
-    def client(self, key: Key, params: ScaffoldServerState, state: Any, examples: Examples, context: RoundContext):
+    def client(
+        self,
+        key: Key,
+        params: ScaffoldServerState,
+        state: Any,
+        examples: Examples,
+        context: RoundContext,
+    ):
         """Local SGD along the corrected gradient."""
         x, c = params
         correction = jax.tree.map(jnp.subtract, c, state.variate)
 
         def corrected(objective: Objective, y: PyTree, weights: Array) -> PyTree:
             # g_i(y_i) + (c - c_i)
-            return jax.tree.map(jnp.add, plain_gradient(objective, y, weights), correction)
+            return jax.tree.map(
+                jnp.add, plain_gradient(objective, y, weights), correction
+            )
 
         # y_i <- local SGD along it, from x
         now = self.training.in_round(context)
-        local = local_sgd(named_key(key, "local"), self.loss, x, (), examples, now, gradient=corrected)
+        local = local_sgd(
+            named_key(key, "local"), self.loss, x, (), examples, now, gradient=corrected
+        )
         moved = jax.tree.map(jnp.subtract, local.params, x)
         # c_i <- c_i - c + (x - y_i) / (K eta); unchanged without steps
         length = total_step(now, examples, self.counts_momentum)
-        change = jax.tree.map(lambda c, d: jnp.where(length > 0, -c - d, 0), c, divided(moved, length))
+        change = jax.tree.map(
+            lambda c, d: jnp.where(length > 0, -c - d, 0), c, divided(moved, length)
+        )
         variate = jax.tree.map(jnp.add, state.variate, change)
-        return ClientOutput(ScaffoldMessage(moved, change), ScaffoldClientState(variate), loss=local.loss)
+        return ClientOutput(
+            ScaffoldMessage(moved, change), ScaffoldClientState(variate), loss=local.loss
+        )
 
-    def server(self, key: Key, server: ScaffoldServerState, mean: ScaffoldMessage, context: RoundContext):
+    def server(
+        self,
+        key: Key,
+        server: ScaffoldServerState,
+        mean: ScaffoldMessage,
+        context: RoundContext,
+    ):
         """A step along the mean, and the mean variate of all clients."""
         # x <- x + (eta_g / |S|) sum_i (y_i - x)
-        params = jax.tree.map(lambda x, d: x + self.server_step_size * d, server.params, mean.params)
-        params = with_statistics_of(params, jax.tree.map(jnp.add, server.params, mean.params))
+        params = jax.tree.map(
+            lambda x, d: x + self.server_step_size * d, server.params, mean.params
+        )
+        params = with_statistics_of(
+            params, jax.tree.map(jnp.add, server.params, mean.params)
+        )
         # c <- c + (1 / N) sum_i (c_i+ - c_i)
         share = context.cohort_size.astype(float) / context.num_clients
-        variate = jax.tree.map(lambda c, d: c + share.astype(c.dtype) * d, server.variate, mean.variate)
+        variate = jax.tree.map(
+            lambda c, d: c + share.astype(c.dtype) * d, server.variate, mean.variate
+        )
         return ScaffoldServerState(params, variate)
 
-    def gradient(self, key: Key, params: ScaffoldServerState, state: Any, examples: Examples, context: RoundContext):
+    def gradient(
+        self,
+        key: Key,
+        params: ScaffoldServerState,
+        state: Any,
+        examples: Examples,
+        context: RoundContext,
+    ):
         """Gradient of the client's loss at the global model."""
         return super().gradient(key, params.params, state, examples, context)

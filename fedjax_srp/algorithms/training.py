@@ -9,9 +9,15 @@ from typing import Annotated, Any, NamedTuple, cast
 
 import jax.numpy as jnp
 
-from fedjax_srp.algorithms.optimizers import SGD, Given, Optimizer, OptimizerOfRound, as_optimizer
+from fedjax_srp.algorithms.optimizers import (
+    SGD,
+    Given,
+    Optimizer,
+    OptimizerOfRound,
+    as_optimizer,
+)
 from fedjax_srp.base import Array, Examples, RoundContext
-from fedjax_srp.parts import AtLeast, Count, Weighting, part
+from fedjax_srp.parts.part import AtLeast, Count, Weighting, part
 
 
 class LocalTraining(NamedTuple):
@@ -55,16 +61,33 @@ class Training:
     def __post_init__(self) -> None:
         object.__setattr__(self, "optimizer", as_optimizer("optimizer", self.optimizer))
         if (self.epochs is None) == (self.steps is None):
-            raise ValueError(f"give either epochs or steps, got {self.epochs} and {self.steps}; set the other to None")
+            raise ValueError(
+                f"give either epochs or steps, got {self.epochs} and {self.steps}; set the other to None"
+            )
 
     def in_round(self, context: RoundContext) -> LocalTraining:
         """Training of a client in this round: with its work, and the round's optimizer."""
         optimizer = self.optimizer
         if not isinstance(optimizer, Optimizer):
-            optimizer = as_optimizer("optimizer", cast(OptimizerOfRound, optimizer)(context.round.astype(float)))
-        return LocalTraining(optimizer, self.batch_size, self.epochs, self.steps, context.work, context.records_loss)
+            optimizer = as_optimizer(
+                "optimizer",
+                cast(OptimizerOfRound, optimizer)(context.round.astype(float)),
+            )
+        return LocalTraining(
+            optimizer,
+            self.batch_size,
+            self.epochs,
+            self.steps,
+            context.work,
+            context.records_loss,
+        )
 
-    def alone(self, optimizer: Given | None = None, epochs: int | None = None, argument: str = "optimizer"):
+    def alone(
+        self,
+        optimizer: Given | None = None,
+        epochs: int | None = None,
+        argument: str = "optimizer",
+    ):
         """Training of a client outside of rounds, in an evaluation."""
         chosen = self.optimizer if optimizer is None else optimizer
         if not isinstance(chosen, Optimizer):
@@ -79,7 +102,11 @@ class Training:
     def weight(self, examples: Examples) -> Array:
         """Weight of a client in the server's mean, () float: 1, or its number of examples."""
         dtype = jnp.zeros(()).dtype
-        return jnp.ones((), dtype) if self.weighting == "uniform" else examples.count.astype(dtype)
+        return (
+            jnp.ones((), dtype)
+            if self.weighting == "uniform"
+            else examples.count.astype(dtype)
+        )
 
 
 def step_size(optimizer: Any) -> float | Array:
@@ -102,7 +129,11 @@ def num_steps(training: LocalTraining, examples: Examples) -> Array:
     work = jnp.asarray(training.work, jnp.int32)
     if training.steps is not None:
         return jnp.where(examples.count > 0, jnp.int32(training.steps) * work, 0)
-    return jnp.int32(training.epochs or 0) * work * steps_per_epoch(training.batch_size, examples)
+    return (
+        jnp.int32(training.epochs or 0)
+        * work
+        * steps_per_epoch(training.batch_size, examples)
+    )
 
 
 def steps_per_epoch(batch_size: int, examples: Examples) -> Array:

@@ -3,15 +3,33 @@
 from collections.abc import Callable
 
 from fedjax_srp.base import Clock
-from fedjax_srp.clocks.availability import Availability, DayNight, Intervals, Markov, Presence
+from fedjax_srp.clocks.availability import (
+    Availability,
+    DayNight,
+    Intervals,
+    Markov,
+    Presence,
+)
 from fedjax_srp.clocks.available import Available, Failing
 from fedjax_srp.clocks.devices import Devices
-from fedjax_srp.clocks.distributions import Constant, Distribution, Empirical, Exponential, LogNormal, Uniform
+from fedjax_srp.clocks.distributions import (
+    Constant,
+    Distribution,
+    Empirical,
+    Exponential,
+    LogNormal,
+    Uniform,
+)
 from fedjax_srp.clocks.dynamic import Dynamic
 from fedjax_srp.clocks.fixed import Fixed
 from fedjax_srp.clocks.trace import Trace
-from fedjax_srp.clocks.traces import AvailabilityTraces, DeviceTraces, read_availability, read_devices
-from fedjax_srp.options import checked_maker
+from fedjax_srp.clocks.traces import (
+    AvailabilityTraces,
+    DeviceTraces,
+    read_availability,
+    read_devices,
+)
+from fedjax_srp.parts.options import checked_maker
 
 __all__ = [
     "Availability",
@@ -39,7 +57,16 @@ __all__ = [
 ]
 
 OWN: dict[str, Callable[..., Clock]] = {}  # clocks added by `register`
-WORDS = ("fixed", "random", "dynamic", "trace", "ordered", "available", "failing", "devices")  # of the command line
+WORDS = (
+    "fixed",
+    "random",
+    "dynamic",
+    "trace",
+    "ordered",
+    "available",
+    "failing",
+    "devices",
+)  # of the command line
 
 
 def register(name: str, maker: Callable[..., Clock]) -> None:

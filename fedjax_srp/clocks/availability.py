@@ -11,7 +11,7 @@ from jax.core import Tracer
 
 from fedjax_srp.base import Array, Key, PyTree, named_key
 from fedjax_srp.clocks.distributions import Parameter, Uniform, check_length, per_client
-from fedjax_srp.parts import Above, AtLeast, AtMost, Axes, part, undefined
+from fedjax_srp.parts.part import Above, AtLeast, AtMost, Axes, part, undefined
 
 _SHAPE = "give an array of shape (num_clients, most)"
 
@@ -79,35 +79,69 @@ class Markov(Availability):
         True
     """
 
-    on: Annotated[Parameter, Above(0), "give the mean time that a client is available, e.g. Markov(10.0, 5.0)"]
-    off: Annotated[Parameter, Above(0), "give the mean time that a client is away, e.g. Markov(10.0, 5.0)"]
+    on: Annotated[
+        Parameter,
+        Above(0),
+        "give the mean time that a client is available, e.g. Markov(10.0, 5.0)",
+    ]
+    off: Annotated[
+        Parameter,
+        Above(0),
+        "give the mean time that a client is away, e.g. Markov(10.0, 5.0)",
+    ]
 
     def init(self, key: Key, num_clients: int) -> MarkovState:
         """A draw from the stationary distribution."""
-        on, off = (per_client(self, name, named_key(key, name), num_clients) for name in ("on", "off"))
-        is_on = jax.random.uniform(named_key(key, "begin"), on.shape, on.dtype) < on / (on + off)
-        return MarkovState(on, off, is_on, *_intervals(key, is_on, on, off), jnp.zeros(()))
+        on, off = (
+            per_client(self, name, named_key(key, name), num_clients)
+            for name in ("on", "off")
+        )
+        is_on = jax.random.uniform(named_key(key, "begin"), on.shape, on.dtype) < on / (
+            on + off
+        )
+        return MarkovState(
+            on, off, is_on, *_intervals(key, is_on, on, off), jnp.zeros(())
+        )
 
-    def sample(self, key: Key, state: MarkovState, now: Array) -> tuple[Presence, MarkovState]:
+    def sample(
+        self, key: Key, state: MarkovState, now: Array
+    ) -> tuple[Presence, MarkovState]:
         """The current intervals, and drawn next ones."""
         on, off = state.on, state.off
         first, tolerance = state.remaining - (now - state.time), _rounding_error(now)
         second = first + state.following
         # P(on at t) = p + (1[on at 0] - p) exp(-(1/on + 1/off) t), with p = on / (on + off)
         share, late = on / (on + off), jnp.maximum(-second, 0)
-        probability = share + (state.is_on.astype(share.dtype) - share) * jnp.exp(-(1 / on + 1 / off) * late)
-        drawn = jax.random.uniform(named_key(key, "begin"), share.shape, share.dtype) < probability
-        is_on = jnp.where(first > tolerance, state.is_on, jnp.where(second > tolerance, ~state.is_on, drawn))
+        probability = share + (state.is_on.astype(share.dtype) - share) * jnp.exp(
+            -(1 / on + 1 / off) * late
+        )
+        drawn = (
+            jax.random.uniform(named_key(key, "begin"), share.shape, share.dtype)
+            < probability
+        )
+        is_on = jnp.where(
+            first > tolerance,
+            state.is_on,
+            jnp.where(second > tolerance, ~state.is_on, drawn),
+        )
         remaining, following = _intervals(key, is_on, on, off)
-        remaining = jnp.where(first > tolerance, first, jnp.where(second > tolerance, second, remaining))
+        remaining = jnp.where(
+            first > tolerance, first, jnp.where(second > tolerance, second, remaining)
+        )
         following = jnp.where(first > tolerance, state.following, following)
-        presence = Presence(jnp.where(is_on, 0, remaining), jnp.where(is_on, remaining, remaining + following))
+        presence = Presence(
+            jnp.where(is_on, 0, remaining),
+            jnp.where(is_on, remaining, remaining + following),
+        )
         return presence, MarkovState(on, off, is_on, remaining, following, now)
 
 
 def _intervals(key: Key, is_on: Array, on: Array, off: Array) -> tuple[Array, Array]:
     """The rest of an interval, which is exponential too, and the next interval."""
-    rest, next_one = (jax.random.exponential(named_key(key, name), on.shape, on.dtype) for name in ("rest", "next"))
+    rest, next_one = (
+        jax.random.exponential(named_key(key, name), on.shape, on.dtype)
+        for name in ("rest", "next")
+    )
     return rest * jnp.where(is_on, on, off), next_one * jnp.where(is_on, off, on)
 
 
@@ -131,7 +165,9 @@ class DayNight(Availability):
 
     period: Annotated[float, Above(0)]
     share: Annotated[float, Above(0), AtMost(1)] = 0.5
-    phase: Annotated[Parameter, AtLeast(0), "give a share of the period, e.g. 0.0"] = Uniform(0.0, 1.0)
+    phase: Annotated[Parameter, AtLeast(0), "give a share of the period, e.g. 0.0"] = (
+        Uniform(0.0, 1.0)
+    )
 
     def init(self, key: Key, num_clients: int) -> Array:
         """(num_clients,) float, the phases."""
@@ -139,7 +175,9 @@ class DayNight(Availability):
 
     def sample(self, key: Key, phase: Array, now: Array) -> tuple[Presence, Array]:
         """The presence at the hour of `now`."""
-        passed = (now / self.period + phase) % 1  # share of a day since the client arrived
+        passed = (
+            now / self.period + phase
+        ) % 1  # share of a day since the client arrived
         always = jnp.asarray(self.share >= 1)
         is_on = always | (passed < self.share - _rounding_error(now / self.period + 1))
         arrives = jnp.where(is_on, 0, 1 - passed)
@@ -174,15 +212,25 @@ class Intervals(Availability):
     def __post_init__(self) -> None:
         shapes = np.shape(self.starts), np.shape(self.ends)
         if shapes[0] != shapes[1] or len(shapes[0]) != 2 or 0 in shapes[0]:
-            raise ValueError(f"intervals: starts and ends have the shapes {shapes[0]} and {shapes[1]}; {_SHAPE} twice")
-        if isinstance(self.starts, Tracer) or isinstance(self.ends, Tracer) or isinstance(self.period, Tracer):
+            raise ValueError(
+                f"intervals: starts and ends have the shapes {shapes[0]} and {shapes[1]}; {_SHAPE} twice"
+            )
+        if (
+            isinstance(self.starts, Tracer)
+            or isinstance(self.ends, Tracer)
+            or isinstance(self.period, Tracer)
+        ):
             return
         starts, ends = np.asarray(self.starts), np.asarray(self.ends)
         if (starts > ends).any():
             row, place = np.argwhere(starts > ends)[0].tolist()
-            raise ValueError(f"intervals: starts[{row}, {place}] is after ends[{row}, {place}]; swap them")
+            raise ValueError(
+                f"intervals: starts[{row}, {place}] is after ends[{row}, {place}]; swap them"
+            )
         if not (starts < ends).any():
-            raise ValueError("intervals: starts equal ends, so no client is ever available; give longer intervals")
+            raise ValueError(
+                "intervals: starts equal ends, so no client is ever available; give longer intervals"
+            )
         if self.period is not None and np.min(self.period) < ends.max():
             raise ValueError(
                 f"intervals: period={self.period} is before the last end, {ends.max()}; give at least that"
@@ -190,19 +238,36 @@ class Intervals(Availability):
 
     def init(self, key: Key, num_clients: int) -> tuple[()]:
         """No state."""
-        check_length("intervals: starts", np.shape(self.starts)[0], num_clients, "give one row per client")
+        check_length(
+            "intervals: starts",
+            np.shape(self.starts)[0],
+            num_clients,
+            "give one row per client",
+        )
         return ()
 
-    def sample(self, key: Key, state: tuple[()], now: Array) -> tuple[Presence, tuple[()]]:
+    def sample(
+        self, key: Key, state: tuple[()], now: Array
+    ) -> tuple[Presence, tuple[()]]:
         """The presence at the time since the recording last began."""
-        starts, ends = (jnp.asarray(value, dtype=float) for value in (self.starts, self.ends))
+        starts, ends = (
+            jnp.asarray(value, dtype=float) for value in (self.starts, self.ends)
+        )
         period = jnp.max(ends) if self.period is None else self.period
         time = now % period
         is_real = starts < ends
-        goes_on = is_real & (starts <= time) & (time < ends - _rounding_error(now + period))
+        goes_on = (
+            is_real & (starts <= time) & (time < ends - _rounding_error(now + period))
+        )
         leaves = jnp.max(jnp.where(goes_on, ends - time, 0), axis=1)
-        until = jnp.where(is_real, jnp.where(starts > time, starts, starts + period) - time, jnp.inf)
+        until = jnp.where(
+            is_real, jnp.where(starts > time, starts, starts + period) - time, jnp.inf
+        )
         arrives = jnp.min(until, axis=1)
-        following = jnp.max(jnp.where(until == arrives[:, None], ends - starts, 0), axis=1)
+        following = jnp.max(
+            jnp.where(until == arrives[:, None], ends - starts, 0), axis=1
+        )
         is_on = goes_on.any(axis=1)
-        return Presence(jnp.where(is_on, 0, arrives), jnp.where(is_on, leaves, arrives + following)), state
+        return Presence(
+            jnp.where(is_on, 0, arrives), jnp.where(is_on, leaves, arrives + following)
+        ), state

@@ -6,9 +6,18 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.base import Array, ClientTimes, Clock, ClockState, Key, PyTree, WorkCosts, named_key
+from fedjax_srp.base import (
+    Array,
+    ClientTimes,
+    Clock,
+    ClockState,
+    Key,
+    PyTree,
+    WorkCosts,
+    named_key,
+)
 from fedjax_srp.clocks.availability import Availability
-from fedjax_srp.parts import Share, part
+from fedjax_srp.parts.part import Share, part
 
 
 class AvailableState(NamedTuple):
@@ -64,7 +73,9 @@ class Available(Wrapped):
         clock = self.clock
         while isinstance(clock, Wrapped):
             if isinstance(clock, Available):
-                raise ValueError("available: clock has an availability already; give a clock without Available(...)")
+                raise ValueError(
+                    "available: clock has an availability already; give a clock without Available(...)"
+                )
             clock = clock.clock
 
     def init(self, key: Key, num_clients: int) -> AvailableState:
@@ -72,13 +83,23 @@ class Available(Wrapped):
         model = self.availability.init(named_key(key, "availability"), num_clients)
         return AvailableState(self.clock.init(key, num_clients), model)
 
-    def sample(self, key: Key, state: AvailableState, now: Array) -> tuple[ClientTimes, AvailableState]:
+    def sample(
+        self, key: Key, state: AvailableState, now: Array
+    ) -> tuple[ClientTimes, AvailableState]:
         """The times of the other clock, with the clients' availability."""
         times, clock = self.clock.sample(key, state.clock, now)
-        (arrives, leaves), model = self.availability.sample(named_key(key, "availability"), state.availability, now)
+        (arrives, leaves), model = self.availability.sample(
+            named_key(key, "availability"), state.availability, now
+        )
         wait = jnp.min(arrives)
-        stays = leaves - wait if times.stays is None else jnp.minimum(leaves - wait, times.stays)
-        return times._replace(available=arrives <= wait, stays=stays, wait=wait), AvailableState(clock, model)
+        stays = (
+            leaves - wait
+            if times.stays is None
+            else jnp.minimum(leaves - wait, times.stays)
+        )
+        return times._replace(
+            available=arrives <= wait, stays=stays, wait=wait
+        ), AvailableState(clock, model)
 
 
 @part
@@ -106,7 +127,9 @@ class Failing(Wrapped):
         """The state of the other clock."""
         return self.clock.init(key, num_clients)
 
-    def sample(self, key: Key, state: ClockState, now: Array) -> tuple[ClientTimes, ClockState]:
+    def sample(
+        self, key: Key, state: ClockState, now: Array
+    ) -> tuple[ClientTimes, ClockState]:
         """The times of the other clock, with the times of failures."""
         times, state = self.clock.sample(key, state, now)
         key, clock = named_key(key, "failure"), self.clock
@@ -117,7 +140,11 @@ class Failing(Wrapped):
         key_who, key_when = jax.random.split(key)
         shape, dtype = times.realised.shape, times.realised.dtype
         fails = jax.random.uniform(key_who, shape, dtype) < self.rate
-        stays = jnp.where(fails, times.realised * jax.random.uniform(key_when, shape, dtype), jnp.inf)
+        stays = jnp.where(
+            fails, times.realised * jax.random.uniform(key_when, shape, dtype), jnp.inf
+        )
         if times.available is not None and times.stays is not None:
             return times._replace(stays=jnp.minimum(stays, times.stays)), state
-        return times._replace(available=jnp.ones(shape, bool), stays=stays, wait=jnp.zeros((), dtype)), state
+        return times._replace(
+            available=jnp.ones(shape, bool), stays=stays, wait=jnp.zeros((), dtype)
+        ), state

@@ -7,10 +7,10 @@ from typing import Annotated, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 
-from fedjax_srp._checks import short
 from fedjax_srp.base import Array, ClientTimes, Clock, Key, PyTree, WorkCosts, named_key
 from fedjax_srp.clocks.distributions import Distribution, Parameter, per_client
-from fedjax_srp.parts import Above, Leaf, part
+from fedjax_srp.parts.checks import short
+from fedjax_srp.parts.part import Above, Leaf, part
 
 Bandwidth = Annotated[Parameter, Above(0), "give bytes per second, e.g. 1e6"]
 
@@ -61,7 +61,9 @@ class Devices(Clock):
 
     def __post_init__(self) -> None:
         if self.costs is not None and not isinstance(self.costs, WorkCosts):
-            raise ValueError(f"costs={short(self.costs)} must be a srp.WorkCosts, or None to have them counted")
+            raise ValueError(
+                f"costs={short(self.costs)} must be a srp.WorkCosts, or None to have them counted"
+            )
 
     def fit(self, costs: WorkCosts) -> Devices:
         """The clock with these costs, unless it already has costs."""
@@ -70,18 +72,30 @@ class Devices(Clock):
     def init(self, key: Key, num_clients: int) -> DevicesState:
         """The times of the run's devices."""
         if self.costs is None:
-            raise ValueError("devices: costs are not known; fit(costs) sets them, as the engine does")
+            raise ValueError(
+                "devices: costs are not known; fit(costs) sets them, as the engine does"
+            )
         speeds = "compute", "downlink", "uplink"
-        compute, downlink, uplink = (per_client(self, name, named_key(key, name), num_clients) for name in speeds)
+        compute, downlink, uplink = (
+            per_client(self, name, named_key(key, name), num_clients) for name in speeds
+        )
         unit, once, down, up = (jnp.asarray(cost, dtype=float) for cost in self.costs)
         if unit.ndim > 1:  # a column for each number of units of work
-            compute, downlink, uplink, once = (each[:, None] for each in (compute, downlink, uplink, once))
+            compute, downlink, uplink, once = (
+                each[:, None] for each in (compute, downlink, uplink, once)
+            )
             down, up = (cost.reshape(1, -1) for cost in (down, up))
         messages = down / downlink + up / uplink
-        jitter = () if self.jitter is None else self.jitter.parameters(named_key(key, "jitter"), num_clients)
+        jitter = (
+            ()
+            if self.jitter is None
+            else self.jitter.parameters(named_key(key, "jitter"), num_clients)
+        )
         return DevicesState(unit / compute, once / compute + messages, jitter)
 
-    def sample(self, key: Key, state: DevicesState, now: Array) -> tuple[ClientTimes, DevicesState]:
+    def sample(
+        self, key: Key, state: DevicesState, now: Array
+    ) -> tuple[ClientTimes, DevicesState]:
         """The times of a round."""
         total, once, by_work = state.unit + state.once, state.once, None
         if total.ndim > 1:
@@ -91,5 +105,7 @@ class Devices(Clock):
         factor = self.jitter.sample(key, state.jitter)
         expected, realised = total * self.jitter.mean(state.jitter), total * factor
         if by_work is not None:
-            return ClientTimes(expected, realised, by_work=by_work * factor[:, None]), state
+            return ClientTimes(
+                expected, realised, by_work=by_work * factor[:, None]
+            ), state
         return ClientTimes(expected, realised, state.once * factor), state

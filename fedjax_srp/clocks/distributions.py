@@ -14,7 +14,7 @@ import numpy as np
 from jax.core import Tracer
 
 from fedjax_srp.base import Array, Key, PyTree, named_key
-from fedjax_srp.parts import Above, AtLeast, part, undefined
+from fedjax_srp.parts.part import Above, AtLeast, part, undefined
 
 
 @part
@@ -42,7 +42,9 @@ class Distribution:
         undefined(self.mean)
 
 
-Parameter = float | jax.Array | np.ndarray | Distribution  # a number, one per client, or drawn once per client
+Parameter = (
+    float | jax.Array | np.ndarray | Distribution
+)  # a number, one per client, or drawn once per client
 
 
 Work = Annotated[float, AtLeast(0), "give the local work of a round, e.g. work=1.0"]
@@ -52,7 +54,9 @@ Cost = Annotated[float, AtLeast(0), "give a time, e.g. communication=10.0"]
 def check_length(argument: str, length: int, num_clients: int, remedy: str) -> None:
     """Raise a ValueError unless there is one entry per client."""
     if length != num_clients:
-        raise ValueError(f"{argument} has {length} entries for num_clients={num_clients}; {remedy}")
+        raise ValueError(
+            f"{argument} has {length} entries for num_clients={num_clients}; {remedy}"
+        )
 
 
 class UniformParameters(NamedTuple):
@@ -75,7 +79,12 @@ def per_client(of: Any, field: str, key: Key, num_clients: int) -> Array:
         return draw(key, value, num_clients)
     values = jnp.asarray(value, dtype=float)
     if values.ndim:
-        check_length(f"{of.name}: {field}", values.shape[0], num_clients, "give one number, or one entry per client")
+        check_length(
+            f"{of.name}: {field}",
+            values.shape[0],
+            num_clients,
+            "give one number, or one entry per client",
+        )
     return jnp.broadcast_to(values, (num_clients,))
 
 
@@ -101,7 +110,11 @@ class Exponential(Distribution):
         True
     """
 
-    rate: Annotated[Parameter, Above(0), "give units of work per time unit, e.g. Exponential(rate=1.0)"] = 1.0
+    rate: Annotated[
+        Parameter,
+        Above(0),
+        "give units of work per time unit, e.g. Exponential(rate=1.0)",
+    ] = 1.0
 
     def parameters(self, key: Key, num_clients: int) -> Array:
         """The rates."""
@@ -109,7 +122,9 @@ class Exponential(Distribution):
 
     def sample(self, key: Key, parameters: Array) -> Array:
         """Exponential times."""
-        return jax.random.exponential(key, parameters.shape, parameters.dtype) / parameters
+        return (
+            jax.random.exponential(key, parameters.shape, parameters.dtype) / parameters
+        )
 
     def mean(self, parameters: Array) -> Array:
         """One over the rates."""
@@ -164,19 +179,30 @@ class Uniform(Distribution):
     high: Annotated[Parameter, AtLeast(0), "give the largest time, e.g. Uniform(50, 500)"]
 
     def __post_init__(self) -> None:
-        if isinstance(self.low, Distribution | Tracer) or isinstance(self.high, Distribution | Tracer):
+        if isinstance(self.low, Distribution | Tracer) or isinstance(
+            self.high, Distribution | Tracer
+        ):
             return
         shapes = {np.shape(bound) for bound in (self.low, self.high) if np.ndim(bound)}
         if len(shapes) > 1:  # checked with num_clients
             return
         lows, highs = np.broadcast_arrays(np.asarray(self.low), np.asarray(self.high))
         for i in np.flatnonzero(lows > highs)[:1]:
-            pair = f"low={lows.flat[i]} and high={highs.flat[i]}" + (f" at index {i}" if lows.ndim else "")
-            raise ValueError(f"uniform: low must not exceed high, got {pair}; swap them or widen the interval")
+            pair = f"low={lows.flat[i]} and high={highs.flat[i]}" + (
+                f" at index {i}" if lows.ndim else ""
+            )
+            raise ValueError(
+                f"uniform: low must not exceed high, got {pair}; swap them or widen the interval"
+            )
 
     def parameters(self, key: Key, num_clients: int) -> UniformParameters:
         """The intervals."""
-        return UniformParameters(*(per_client(self, end, named_key(key, end), num_clients) for end in ("low", "high")))
+        return UniformParameters(
+            *(
+                per_client(self, end, named_key(key, end), num_clients)
+                for end in ("low", "high")
+            )
+        )
 
     def sample(self, key: Key, parameters: UniformParameters) -> Array:
         """Uniform times."""
@@ -214,18 +240,25 @@ class LogNormal(Distribution):
 
     median: Annotated[Parameter, Above(0), "give a time, e.g. LogNormal(1.0, 0.5)"] = 1.0
     sigma: Annotated[
-        Parameter, AtLeast(0), "give the standard deviation of the logarithm, e.g. LogNormal(1.0, 0.5)"
+        Parameter,
+        AtLeast(0),
+        "give the standard deviation of the logarithm, e.g. LogNormal(1.0, 0.5)",
     ] = 0.5
 
     def parameters(self, key: Key, num_clients: int) -> LogNormalParameters:
         """Medians and spreads."""
-        drawn = (per_client(self, name, named_key(key, name), num_clients) for name in LogNormalParameters._fields)
+        drawn = (
+            per_client(self, name, named_key(key, name), num_clients)
+            for name in LogNormalParameters._fields
+        )
         return LogNormalParameters(*drawn)
 
     def sample(self, key: Key, parameters: LogNormalParameters) -> Array:
         """Log-normal times."""
         median, sigma = parameters
-        return median * jnp.exp(sigma * jax.random.normal(key, median.shape, median.dtype))
+        return median * jnp.exp(
+            sigma * jax.random.normal(key, median.shape, median.dtype)
+        )
 
     def mean(self, parameters: LogNormalParameters) -> Array:
         """median * exp(sigma ** 2 / 2)."""
@@ -248,7 +281,11 @@ class Empirical(Distribution):
         {1.0, 7.0}
     """
 
-    values: Annotated[float | jax.Array | np.ndarray, AtLeast(0), "give measured times, e.g. Empirical([1.0, 2.5])"]
+    values: Annotated[
+        float | jax.Array | np.ndarray,
+        AtLeast(0),
+        "give measured times, e.g. Empirical([1.0, 2.5])",
+    ]
 
     def __post_init__(self) -> None:
         if np.ndim(self.values) != 1 or not np.size(self.values):
@@ -258,7 +295,9 @@ class Empirical(Distribution):
 
     def parameters(self, key: Key, num_clients: int) -> Array:
         """The mean of all values, for each client."""
-        return jnp.broadcast_to(jnp.mean(jnp.asarray(self.values, dtype=float)), (num_clients,))
+        return jnp.broadcast_to(
+            jnp.mean(jnp.asarray(self.values, dtype=float)), (num_clients,)
+        )
 
     def sample(self, key: Key, parameters: Array) -> Array:
         """One of the values for each client."""

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_srp.base import Array, ClientTimes, Clock, Key, PyTree
 from fedjax_srp.clocks.distributions import Cost, Distribution, Work
-from fedjax_srp.parts import part
+from fedjax_srp.parts.part import part
 
 
 class DynamicState(NamedTuple):
@@ -52,13 +52,24 @@ class Dynamic(Clock):
         """The parameters of every client."""
         parameters = self.distribution.parameters(key, num_clients)
         if self.ordered:
-            by_speed = jnp.argsort(self.distribution.mean(parameters))  # stable: equal clients stay in place
+            by_speed = jnp.argsort(
+                self.distribution.mean(parameters)
+            )  # stable: equal clients stay in place
             parameters = jax.tree.map(lambda values: values[by_speed], parameters)
-        work, communication = (jnp.asarray(value, dtype=float) for value in (self.work, self.communication))
+        work, communication = (
+            jnp.asarray(value, dtype=float) for value in (self.work, self.communication)
+        )
         return DynamicState(parameters, work, communication)
 
-    def sample(self, key: Key, state: DynamicState, now: Array) -> tuple[ClientTimes, DynamicState]:
+    def sample(
+        self, key: Key, state: DynamicState, now: Array
+    ) -> tuple[ClientTimes, DynamicState]:
         """Newly drawn times."""
-        expected = state.work * self.distribution.mean(state.parameters) + state.communication
-        realised = state.work * self.distribution.sample(key, state.parameters) + state.communication
+        expected = (
+            state.work * self.distribution.mean(state.parameters) + state.communication
+        )
+        realised = (
+            state.work * self.distribution.sample(key, state.parameters)
+            + state.communication
+        )
         return ClientTimes(expected, realised, state.communication), state

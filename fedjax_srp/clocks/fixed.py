@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from fedjax_srp.base import Array, ClientTimes, Clock, Key
 from fedjax_srp.clocks.distributions import Cost, Distribution, Work, draw
-from fedjax_srp.parts import part
+from fedjax_srp.parts.part import part
 
 
 class FixedState(NamedTuple):
@@ -47,10 +47,14 @@ class Fixed(Clock):
     def init(self, key: Key, num_clients: int) -> FixedState:
         """The times of the run."""
         times = draw(key, self.distribution, num_clients)
-        times = jnp.asarray(self.work, dtype=float) * (jnp.sort(times) if self.ordered else times)
+        times = jnp.asarray(self.work, dtype=float) * (
+            jnp.sort(times) if self.ordered else times
+        )
         communication = jnp.asarray(self.communication, dtype=float)
         return FixedState(times + communication, communication)
 
-    def sample(self, key: Key, state: FixedState, now: Array) -> tuple[ClientTimes, FixedState]:
+    def sample(
+        self, key: Key, state: FixedState, now: Array
+    ) -> tuple[ClientTimes, FixedState]:
         """The same times again."""
         return ClientTimes(state.times, state.times, state.communication), state

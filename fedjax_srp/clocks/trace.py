@@ -8,7 +8,7 @@ import numpy as np
 
 from fedjax_srp.base import Array, ClientTimes, Clock, Key
 from fedjax_srp.clocks.distributions import Cost, Work, check_length
-from fedjax_srp.parts import AtLeast, Axes, part
+from fedjax_srp.parts.part import AtLeast, Axes, part
 
 _SHAPE = "give an array of shape (num_clients,) or (rounds, num_clients)"
 
@@ -51,18 +51,28 @@ class Trace(Clock):
     def __post_init__(self) -> None:
         shape = np.shape(self.times)
         if 0 in shape or not shape:
-            raise ValueError(f"times must have an entry per client, got shape {shape}; {_SHAPE}")
+            raise ValueError(
+                f"times must have an entry per client, got shape {shape}; {_SHAPE}"
+            )
 
     def init(self, key: Key, num_clients: int) -> TraceState:
         """The whole trace, at its first round."""
         length = jnp.shape(self.times)[-1]
-        check_length("trace: a round of times", length, num_clients, "give one column per client")
-        table = jnp.asarray(self.work, dtype=float) * jnp.asarray(self.times, dtype=float).reshape(-1, num_clients)
+        check_length(
+            "trace: a round of times", length, num_clients, "give one column per client"
+        )
+        table = jnp.asarray(self.work, dtype=float) * jnp.asarray(
+            self.times, dtype=float
+        ).reshape(-1, num_clients)
         communication = jnp.asarray(self.communication, dtype=float)
         table += communication
-        return TraceState(table, table.mean(axis=0), jnp.zeros((), jnp.int32), communication)
+        return TraceState(
+            table, table.mean(axis=0), jnp.zeros((), jnp.int32), communication
+        )
 
-    def sample(self, key: Key, state: TraceState, now: Array) -> tuple[ClientTimes, TraceState]:
+    def sample(
+        self, key: Key, state: TraceState, now: Array
+    ) -> tuple[ClientTimes, TraceState]:
         """The next round of the trace."""
         following = (state.round + 1) % state.times.shape[0]
         times = ClientTimes(state.expected, state.times[state.round], state.communication)

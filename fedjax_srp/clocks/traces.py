@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_srp._checks import check_integer, checked, short
 from fedjax_srp.clocks.availability import Intervals
+from fedjax_srp.parts.checks import check_integer, checked, short
 
 _FLASH = {"downlink": "down_u", "uplink": "up_u"}
 _CONVERT = "import json, pickle; json.dump({str(k): v for k, v in pickle.load(open(IN, 'rb')).items()}, open(OUT, 'w'))"
@@ -28,7 +28,9 @@ _CONVERT = "import json, pickle; json.dump({str(k): v for k, v in pickle.load(op
 class DeviceTraces(NamedTuple):
     """Measured devices, all arrays in the same order; None for values that a file lacks."""
 
-    compute: np.ndarray | None  # (n,) speeds: units of the measured work per second, or a score
+    compute: (
+        np.ndarray | None
+    )  # (n,) speeds: units of the measured work per second, or a score
     downlink: np.ndarray | None  # (n,) bytes per second
     uplink: np.ndarray | None  # (n,) bytes per second
 
@@ -45,7 +47,9 @@ class DeviceTraces(NamedTuple):
 class AvailabilityTraces(NamedTuple):
     """Intervals in which devices are available, in seconds from the beginning of each trace; traces repeat."""
 
-    starts: np.ndarray  # (n, k) beginnings of intervals, in order; intervals (0, 0) fill shorter rows
+    starts: (
+        np.ndarray
+    )  # (n, k) beginnings of intervals, in order; intervals (0, 0) fill shorter rows
     ends: np.ndarray  # (n, k) ends of intervals
     period: np.ndarray  # (n,) lengths of the traces
 
@@ -66,7 +70,9 @@ class AvailabilityTraces(NamedTuple):
             begin = period * np.arange(math.ceil(longest / period))
             known = starts < ends
             pairs = [(begin[:, None] + times[known]).ravel() for times in (starts, ends)]
-            rows.append([(a, min(b, longest)) for a, b in zip(*pairs, strict=True) if a < longest])
+            rows.append(
+                [(a, min(b, longest)) for a, b in zip(*pairs, strict=True) if a < longest]
+            )
         width = max(1, *map(len, rows))
         filled = np.array([row + [(0.0, 0.0)] * (width - len(row)) for row in rows])
         return Intervals(filled[..., 0], filled[..., 1], longest)
@@ -74,7 +80,10 @@ class AvailabilityTraces(NamedTuple):
 
 @checked
 def read_devices(
-    path: str | os.PathLike, compute: str | None = None, downlink: str | None = None, uplink: str | None = None
+    path: str | os.PathLike,
+    compute: str | None = None,
+    downlink: str | None = None,
+    uplink: str | None = None,
 ) -> DeviceTraces:
     """Read speeds and bandwidths.
 
@@ -95,13 +104,19 @@ def read_devices(
         ValueError: a pickle, another layout, or an invalid number.
     """
     with _rows_of(path) as (rows, is_csv):
-        return _devices(rows, is_csv, {"compute": compute, "downlink": downlink, "uplink": uplink})
+        return _devices(
+            rows, is_csv, {"compute": compute, "downlink": downlink, "uplink": uplink}
+        )
 
 
-def _devices(rows: list[Mapping[str, Any]], is_csv: bool, named: Mapping[str, str | None]) -> DeviceTraces:
+def _devices(
+    rows: list[Mapping[str, Any]], is_csv: bool, named: Mapping[str, str | None]
+) -> DeviceTraces:
     for column in named.values():
         known = column is None or any(column in row for row in rows)
-        _require(known, f"has no column {short(column)}; it has {', '.join(list(rows[0])[:6])}")
+        _require(
+            known, f"has no column {short(column)}; it has {', '.join(list(rows[0])[:6])}"
+        )
     if is_csv:
         found = _columns(rows, named)
     elif _all_have(rows, "tcp_speed_results"):
@@ -111,17 +126,26 @@ def _devices(rows: list[Mapping[str, Any]], is_csv: bool, named: Mapping[str, st
         measured = [row.get(named["compute"] or "ResNet Latency") or 0 for row in rows]
         found = {"compute": [_per_second(time) for time in measured if time]}
     elif _all_have(rows, "down_u"):
-        found = {name: [1024 * _number(row.get(key)) for row in rows] for name, key in _FLASH.items()}
+        found = {
+            name: [1024 * _number(row.get(key)) for row in rows]
+            for name, key in _FLASH.items()
+        }
     elif _all_have(rows, "computation"):
         link = [125 * _number(row.get("communication")) for row in rows]
-        found = {"compute": [_per_second(row["computation"]) for row in rows], "downlink": link, "uplink": link}
+        found = {
+            "compute": [_per_second(row["computation"]) for row in rows],
+            "downlink": link,
+            "uplink": link,
+        }
     else:
         found = _columns(rows, named)
     return _checked_devices(found)
 
 
 @checked
-def read_availability(path: str | os.PathLike, trace: str | None = None) -> AvailabilityTraces:
+def read_availability(
+    path: str | os.PathLike, trace: str | None = None
+) -> AvailabilityTraces:
     """Read the availability of devices.
 
     The file has timers of FLASH or FLHetBench (`trace_start`, `trace_end` and `ready_time` or `available`,
@@ -141,11 +165,23 @@ def read_availability(path: str | os.PathLike, trace: str | None = None) -> Avai
         return _availability(rows, is_csv, trace)
 
 
-def _availability(rows: list[Mapping[str, Any]], is_csv: bool, trace: str | None) -> AvailabilityTraces:
-    traces = list(dict.fromkeys(row["trace"] for row in rows)) if is_csv and _all_have(rows, "trace") else []
-    _require(traces or trace is None, f"has no column trace for trace={short(trace)}; leave the argument out")
+def _availability(
+    rows: list[Mapping[str, Any]], is_csv: bool, trace: str | None
+) -> AvailabilityTraces:
+    traces = (
+        list(dict.fromkeys(row["trace"] for row in rows))
+        if is_csv and _all_have(rows, "trace")
+        else []
+    )
+    _require(
+        traces or trace is None,
+        f"has no column trace for trace={short(trace)}; leave the argument out",
+    )
     if len(traces) > 1 or trace is not None:
-        _require(trace in traces, f"has no trace {short(trace)}; name one of {', '.join(traces)}")
+        _require(
+            trace in traces,
+            f"has no trace {short(trace)}; name one of {', '.join(traces)}",
+        )
         rows = [row for row in rows if row["trace"] == trace]
     if is_csv and _all_have(rows, "device", "start", "end"):
         return _checked_intervals(*_intervals_of_table(rows))
@@ -159,17 +195,29 @@ def _availability(rows: list[Mapping[str, Any]], is_csv: bool, trace: str | None
             active, inactive = row["active"], row["inactive"]
             known = isinstance(active, list) and isinstance(inactive, list)
             if known and len(active) != len(inactive):
-                raise ValueError(f"a device has {len(active)} times active and {len(inactive)} inactive; give pairs")
+                raise ValueError(
+                    f"a device has {len(active)} times active and {len(inactive)} inactive; give pairs"
+                )
             pairs: Any = list(zip(active, inactive, strict=True)) if known else active
             begin, end = 0, row.get("finish_time")
         else:
             pairs = row.get("available", row.get("ready_time"))
             begin, end = row.get("trace_start"), row.get("trace_end")
         has = ", ".join(list(row)[:6])
-        _require(None not in (pairs, begin, end), f"a device has {has}; see read_availability for the layouts")
-        whole = isinstance(pairs, list) and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs)
-        _require(whole, f"intervals of a device are {short(pairs)}; give [[from, to], ...] in seconds")
-        intervals.append([(_number(a) - _number(begin), _number(b) - _number(begin)) for a, b in pairs])
+        _require(
+            None not in (pairs, begin, end),
+            f"a device has {has}; see read_availability for the layouts",
+        )
+        whole = isinstance(pairs, list) and all(
+            isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs
+        )
+        _require(
+            whole,
+            f"intervals of a device are {short(pairs)}; give [[from, to], ...] in seconds",
+        )
+        intervals.append(
+            [(_number(a) - _number(begin), _number(b) - _number(begin)) for a, b in pairs]
+        )
         periods.append(_number(end) - _number(begin))
     return _checked_intervals(intervals, periods)
 
@@ -181,9 +229,14 @@ def _rows_of(path: str | os.PathLike) -> Iterator[tuple[list[Mapping[str, Any]],
     try:
         content, is_csv = _content(Path(path))
         rows = list(content.values()) if isinstance(content, dict) else content
-        _require(rows, "has no devices; give a list or a dict of them, or a CSV with a header")
+        _require(
+            rows, "has no devices; give a list or a dict of them, or a CSV with a header"
+        )
         for row in rows:
-            _require(isinstance(row, Mapping), f"{short(row)} is not a device; each device is a JSON object")
+            _require(
+                isinstance(row, Mapping),
+                f"{short(row)} is not a device; each device is a JSON object",
+            )
         yield rows, is_csv
     except ValueError as error:
         raise ValueError(f"path={os.fspath(path)!r}: {error}") from None
@@ -203,9 +256,14 @@ def _content(file: Path) -> tuple[Any, bool]:
         raw = file.read_bytes()
         raw = lzma.decompress(raw) if file.suffix == ".xz" else raw
     except (OSError, lzma.LZMAError) as error:
-        raise ValueError(f"cannot be read ({error}); give a .json or .csv file, or one compressed with xz") from None
+        raise ValueError(
+            f"cannot be read ({error}); give a .json or .csv file, or one compressed with xz"
+        ) from None
     convert = f'if you trust it, convert it first: python -c "{_CONVERT}"'
-    _require(raw[:1] != b"\x80", f"is a pickle, and reading one executes its code, so it is refused; {convert}")
+    _require(
+        raw[:1] != b"\x80",
+        f"is a pickle, and reading one executes its code, so it is refused; {convert}",
+    )
     try:
         text = raw.decode("utf-8-sig")  # spreadsheets write a byte order mark
         if text.lstrip()[:1] in ("[", "{"):
@@ -217,7 +275,9 @@ def _content(file: Path) -> tuple[Any, bool]:
         return [dict(zip(names, row, strict=True)) for row in rows], True
     except (ValueError, csv.Error, RecursionError) as error:
         reason = " ".join(str(error).split())[:80]
-        raise ValueError(f"is damaged ({reason}); give a whole .json or .csv file") from None
+        raise ValueError(
+            f"is damaged ({reason}); give a whole .json or .csv file"
+        ) from None
 
 
 def _number(value: Any) -> float:
@@ -234,17 +294,38 @@ def _per_second(milliseconds: Any) -> float:
 
 
 def _mean(values: Any) -> float:
-    return float(np.mean([*map(_number, values)])) if isinstance(values, list) and values else math.nan
+    return (
+        float(np.mean([*map(_number, values)]))
+        if isinstance(values, list) and values
+        else math.nan
+    )
 
 
-def _columns(rows: list[Mapping[str, Any]], named: Mapping[str, str | None]) -> dict[str, list[float]]:
-    wanted = {name: column or name for name, column in named.items() if any((column or name) in row for row in rows)}
-    if (speed := next(iter(wanted.values()), None)) is not None:  # a device without it failed in the measurement
-        rows = [row for row in rows if str(row.get(speed, "")).strip() and _number(row.get(speed)) != 0]
-    return {name: [_number(row.get(column)) for row in rows] for name, column in wanted.items()}
+def _columns(
+    rows: list[Mapping[str, Any]], named: Mapping[str, str | None]
+) -> dict[str, list[float]]:
+    wanted = {
+        name: column or name
+        for name, column in named.items()
+        if any((column or name) in row for row in rows)
+    }
+    if (
+        speed := next(iter(wanted.values()), None)
+    ) is not None:  # a device without it failed in the measurement
+        rows = [
+            row
+            for row in rows
+            if str(row.get(speed, "")).strip() and _number(row.get(speed)) != 0
+        ]
+    return {
+        name: [_number(row.get(column)) for row in rows]
+        for name, column in wanted.items()
+    }
 
 
-def _intervals_of_table(rows: list[Mapping[str, Any]]) -> tuple[list[list[tuple[float, float]]], list[float]]:
+def _intervals_of_table(
+    rows: list[Mapping[str, Any]],
+) -> tuple[list[list[tuple[float, float]]], list[float]]:
     intervals: dict[str, list[tuple[float, float]]] = {row["device"]: [] for row in rows}
     periods = dict.fromkeys(intervals, 0.0)
     for row in rows:
@@ -254,7 +335,9 @@ def _intervals_of_table(rows: list[Mapping[str, Any]]) -> tuple[list[list[tuple[
     return list(intervals.values()), list(periods.values())
 
 
-def _intervals_of_states(rows: list[Mapping[str, Any]]) -> tuple[list[list[tuple[float, float]]], list[float]]:
+def _intervals_of_states(
+    rows: list[Mapping[str, Any]],
+) -> tuple[list[list[tuple[float, float]]], list[float]]:
     intervals: dict[str, list[tuple[float, float]]] = {row["device"]: [] for row in rows}
     periods, begun = dict.fromkeys(intervals, 0.0), {}
     for row in rows:
@@ -264,7 +347,10 @@ def _intervals_of_states(rows: list[Mapping[str, Any]]) -> tuple[list[list[tuple
             begun.setdefault(device, at)
         elif device in begun:
             intervals[device].append((begun.pop(device), at))
-    for device, at in begun.items():  # an open interval lasts until the last line of its device
+    for (
+        device,
+        at,
+    ) in begun.items():  # an open interval lasts until the last line of its device
         intervals[device].append((at, periods[device]))
     return list(intervals.values()), list(periods.values())
 
@@ -275,19 +361,30 @@ def _checked_devices(found: Mapping[str, Sequence[float]]) -> DeviceTraces:
     arrays = {name: np.asarray(values, float) for name, values in found.items()}
     for name, values in arrays.items():
         for bad in np.flatnonzero(~(np.isfinite(values) & (values > 0)))[:1]:
-            raise ValueError(f"{name} of device {bad} is {values[bad]}; speeds are finite and positive")
+            raise ValueError(
+                f"{name} of device {bad} is {values[bad]}; speeds are finite and positive"
+            )
     return DeviceTraces(*(arrays.get(name) for name in DeviceTraces._fields))
 
 
-def _checked_intervals(intervals: list[list[tuple[float, float]]], periods: list[float]) -> AvailabilityTraces:
+def _checked_intervals(
+    intervals: list[list[tuple[float, float]]], periods: list[float]
+) -> AvailabilityTraces:
     _require(intervals, "has no measured device; give traces that succeeded")
     width = max(1, *map(len, intervals))
     starts, ends = np.zeros((2, len(intervals), width))
     for device, (pairs, period) in enumerate(zip(intervals, periods, strict=True)):
         ordered = np.asarray(sorted(pairs), float).reshape(-1, 2)
         flat = ordered.ravel()
-        fits = period > 0 and np.isfinite(flat).all() and (np.diff(flat, prepend=0.0, append=period) >= 0).all()
-        _require(fits, f"intervals of device {device} overlap, or leave its trace of {period:g} s; mend or drop it")
+        fits = (
+            period > 0
+            and np.isfinite(flat).all()
+            and (np.diff(flat, prepend=0.0, append=period) >= 0).all()
+        )
+        _require(
+            fits,
+            f"intervals of device {device} overlap, or leave its trace of {period:g} s; mend or drop it",
+        )
         starts[device, : len(ordered)], ends[device, : len(ordered)] = ordered.T
     return AvailabilityTraces(starts, ends, np.asarray(periods, float))
 
@@ -299,4 +396,6 @@ def _assign(traces: Any, num_clients: int, seed: int) -> Any:
     rng = np.random.default_rng(seed)
     rounds = [rng.permutation(size) for _ in range(-(-num_clients // size))]
     devices = np.concatenate(rounds)[:num_clients]
-    return type(traces)(*(None if values is None else values[devices] for values in traces))
+    return type(traces)(
+        *(None if values is None else values[devices] for values in traces)
+    )

@@ -12,7 +12,6 @@ from fedjax_srp.data.arrays import from_arrays
 from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.holdout import holdout, holdout_clients
 from fedjax_srp.data.huggingface import from_huggingface
-from fedjax_srp.data.linear import LinearTask, linear_task
 from fedjax_srp.data.linear_regression import LinearRegression, linear_regression
 from fedjax_srp.data.next_tokens import NextTokens, next_tokens
 from fedjax_srp.data.next_words import next_words
@@ -22,6 +21,7 @@ from fedjax_srp.data.records import data_folder
 from fedjax_srp.data.shift import shift_features
 from fedjax_srp.data.sources import NORMALISATION, SOURCES, is_ready, load, names
 from fedjax_srp.data.training_loss import TrainingLoss, training_loss
+from fedjax_srp.linear.task import LinearTask, linear_task
 
 __all__ = [
     "NORMALISATION",

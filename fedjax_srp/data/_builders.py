@@ -24,7 +24,9 @@ from urllib.parse import urljoin
 import numpy as np
 from PIL import Image
 from tensorflow_datasets.core import registered
-from tensorflow_datasets.datasets.sentiment140 import sentiment140_dataset_builder as sentiment140
+from tensorflow_datasets.datasets.sentiment140 import (
+    sentiment140_dataset_builder as sentiment140,
+)
 from tensorflow_datasets.image_classification import cifar, mnist
 
 Example = tuple[Any, dict[str, Any]]  # key, features
@@ -46,7 +48,9 @@ def _decode_idx(data: bytes) -> np.ndarray:
 
 
 def _labelled_images(images: bytes, labels: bytes) -> Iterator[Example]:
-    for key, (image, label) in enumerate(zip(_decode_idx(images), _decode_idx(labels), strict=True)):
+    for key, (image, label) in enumerate(
+        zip(_decode_idx(images), _decode_idx(labels), strict=True)
+    ):
         yield key, {"image": _encode_png(image), "label": int(label)}
 
 
@@ -55,7 +59,9 @@ with registered.skip_registration():
     class MNIST(mnist.MNIST):
         """MNIST in four gzip files."""
 
-        __module__ = mnist.__name__  # locates the checksums and is written to the metadata
+        __module__ = (
+            mnist.__name__
+        )  # locates the checksums and is written to the metadata
 
         def _split_generators(self, dl_manager: Any) -> Any:
             files = {
@@ -63,9 +69,17 @@ with registered.skip_registration():
                 for split, prefix in (("train", "train"), ("test", "t10k"))
                 for kind in ("images-idx3", "labels-idx1")
             }
-            paths = dl_manager.download({part: urljoin(self.URL, name) for part, name in files.items()})
-            data = {part: gzip.decompress(Path(path).read_bytes()) for part, path in paths.items()}
-            return {s: _labelled_images(data[s, "images-idx3"], data[s, "labels-idx1"]) for s in ("train", "test")}
+            paths = dl_manager.download(
+                {part: urljoin(self.URL, name) for part, name in files.items()}
+            )
+            data = {
+                part: gzip.decompress(Path(path).read_bytes())
+                for part, path in paths.items()
+            }
+            return {
+                s: _labelled_images(data[s, "images-idx3"], data[s, "labels-idx1"])
+                for s in ("train", "test")
+            }
 
     class EMNIST(mnist.EMNIST):
         """EMNIST in one zip of gzip files; all letters are read, the original builder omits 42,000 of them."""
@@ -74,14 +88,17 @@ with registered.skip_registration():
 
         def _split_generators(self, dl_manager: Any) -> Any:
             path = dl_manager.download(self.URL)
-            return {split: self._examples(Path(path), split) for split in ("train", "test")}
+            return {
+                split: self._examples(Path(path), split) for split in ("train", "test")
+            }
 
         def _examples(self, path: Path, split: str) -> Iterator[Example]:
             config: Any = self.builder_config
             stem = f"gzip/emnist-{config.name}-{split}"
             with zipfile.ZipFile(path) as archive:
                 images, labels = (
-                    gzip.decompress(archive.read(f"{stem}-{kind}-ubyte.gz")) for kind in ("images-idx3", "labels-idx1")
+                    gzip.decompress(archive.read(f"{stem}-{kind}-ubyte.gz"))
+                    for kind in ("images-idx3", "labels-idx1")
                 )
             yield from _labelled_images(images, labels)
 
@@ -99,20 +116,33 @@ with registered.skip_registration():
                         data[member.name.removeprefix(layout.prefix)] = file.read()
             features: Any = self.info.features
             for key, name in zip(layout.label_keys, layout.label_files, strict=True):
-                features[key].names = [line for line in data[name].decode().splitlines() if line]
+                features[key].names = [
+                    line for line in data[name].decode().splitlines() if line
+                ]
             splits = {"train": layout.train_files, "test": layout.test_files}
             return {
-                split: self._examples(f"{split}_", b"".join(data[name] for name in names), layout.label_keys)
+                split: self._examples(
+                    f"{split}_", b"".join(data[name] for name in names), layout.label_keys
+                )
                 for split, names in splits.items()
             }
 
-        def _examples(self, prefix: str, data: bytes, label_keys: list[str]) -> Iterator[Example]:
+        def _examples(
+            self, prefix: str, data: bytes, label_keys: list[str]
+        ) -> Iterator[Example]:
             rows = np.frombuffer(data, np.uint8).reshape(-1, len(label_keys) + 3072)
             for key, row in enumerate(rows):
                 *labels, pixels = *row[: len(label_keys)], row[len(label_keys) :]
                 image = pixels.reshape(3, 32, 32).transpose(1, 2, 0)
                 names = dict(zip(label_keys, map(int, labels), strict=True))
-                yield key, {"id": f"{prefix}{key:05d}", "image": _encode_png(np.ascontiguousarray(image)), **names}
+                yield (
+                    key,
+                    {
+                        "id": f"{prefix}{key:05d}",
+                        "image": _encode_png(np.ascontiguousarray(image)),
+                        **names,
+                    },
+                )
 
     class Cifar100(Cifar10, cifar.Cifar100):  # pyright: ignore[reportIncompatibleMethodOverride]
         """CIFAR-100, with a coarse label before the label."""
@@ -126,15 +156,32 @@ with registered.skip_registration():
 
         def _split_generators(self, dl_manager: Any) -> Any:
             path = Path(dl_manager.download(sentiment140._DOWNLOAD_URL))
-            tables = {"train": "training.1600000.processed.noemoticon.csv", "test": "testdata.manual.2009.06.14.csv"}
+            tables = {
+                "train": "training.1600000.processed.noemoticon.csv",
+                "test": "testdata.manual.2009.06.14.csv",
+            }
             return {split: self._examples(path, table) for split, table in tables.items()}
 
         def _examples(self, path: Path, table: str) -> Iterator[Example]:
             with zipfile.ZipFile(path) as archive, archive.open(table) as file:
-                for index, row in enumerate(csv.reader(codecs.iterdecode(file, "ISO-8859-1"))):
+                for index, row in enumerate(
+                    csv.reader(codecs.iterdecode(file, "ISO-8859-1"))
+                ):
                     polarity, tweet, date, query, user, text = row
-                    features = {"polarity": int(polarity), "date": date, "query": query, "user": user, "text": text}
+                    features = {
+                        "polarity": int(polarity),
+                        "date": date,
+                        "query": query,
+                        "user": user,
+                        "text": text,
+                    }
                     yield f"{index}_{tweet}", features
 
 
-BUILDERS = {"cifar10": Cifar10, "cifar100": Cifar100, "emnist": EMNIST, "mnist": MNIST, "sentiment140": Sentiment140}
+BUILDERS = {
+    "cifar10": Cifar10,
+    "cifar100": Cifar100,
+    "emnist": EMNIST,
+    "mnist": MNIST,
+    "sentiment140": Sentiment140,
+}

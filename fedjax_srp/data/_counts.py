@@ -17,7 +17,9 @@ def apportion(total: int, weights: np.ndarray) -> np.ndarray:
     """
     exact = total * (weights / np.sum(weights))
     parts = np.floor(exact).astype(np.int64)
-    largest = np.argsort(parts - exact, kind="stable")  # ascending -remainder: ties to the first
+    largest = np.argsort(
+        parts - exact, kind="stable"
+    )  # ascending -remainder: ties to the first
     parts[largest[: total - parts.sum()]] += 1
     if total >= len(parts):
         for empty in np.flatnonzero(parts == 0):
@@ -26,7 +28,9 @@ def apportion(total: int, weights: np.ndarray) -> np.ndarray:
     return parts
 
 
-def assign_classes(rng: np.random.Generator, num_clients: int, classes_per_client: int, num_classes: int) -> np.ndarray:
+def assign_classes(
+    rng: np.random.Generator, num_clients: int, classes_per_client: int, num_classes: int
+) -> np.ndarray:
     """Draw each client's classes: (clients, classes) bool, `classes_per_client` per row, equal column sums up to one.
 
     Clients in turn draw classes without replacement, with probability proportional to r_k, the number of times that
@@ -35,7 +39,9 @@ def assign_classes(rng: np.random.Generator, num_clients: int, classes_per_clien
     classes are forced and at least C have r_k > 0.
     """
     remaining = np.full(num_classes, num_clients * classes_per_client // num_classes)
-    remaining[rng.permutation(num_classes)[: num_clients * classes_per_client % num_classes]] += 1
+    remaining[
+        rng.permutation(num_classes)[: num_clients * classes_per_client % num_classes]
+    ] += 1
     is_owner = np.zeros((num_clients, num_classes), dtype=bool)
     for num_done, client in enumerate(rng.permutation(num_clients)):
         is_forced = remaining == num_clients - num_done
@@ -43,25 +49,43 @@ def assign_classes(rng: np.random.Generator, num_clients: int, classes_per_clien
         is_owner[client, is_forced] = True
         if num_drawn:
             weights = np.where(is_forced, 0, remaining)
-            is_owner[client, rng.choice(num_classes, num_drawn, replace=False, p=weights / weights.sum())] = True
+            is_owner[
+                client,
+                rng.choice(
+                    num_classes, num_drawn, replace=False, p=weights / weights.sum()
+                ),
+            ] = True
         remaining -= is_owner[client]
     return is_owner
 
 
 def reserve_classes(
-    rng: np.random.Generator, num_clients: int, classes_per_client: int, num_classes: int, num_last: int, num_free: int
+    rng: np.random.Generator,
+    num_clients: int,
+    classes_per_client: int,
+    num_classes: int,
+    num_last: int,
+    num_free: int,
 ) -> np.ndarray:
     """Draw classes like `assign_classes`, but give the classes from num_free on to the last clients only."""
     num_reserved = num_classes - num_free
-    num_own = min(classes_per_client, num_reserved)  # reserved classes of each of the last clients
+    num_own = min(
+        classes_per_client, num_reserved
+    )  # reserved classes of each of the last clients
     is_owner = np.zeros((num_clients, num_classes), dtype=bool)
-    is_owner[:-num_last, :num_free] = assign_classes(rng, num_clients - num_last, classes_per_client, num_free)
-    is_owner[-num_last:, :num_free] = assign_classes(rng, num_last, classes_per_client - num_own, num_free)
+    is_owner[:-num_last, :num_free] = assign_classes(
+        rng, num_clients - num_last, classes_per_client, num_free
+    )
+    is_owner[-num_last:, :num_free] = assign_classes(
+        rng, num_last, classes_per_client - num_own, num_free
+    )
     is_owner[-num_last:, num_free:] = assign_classes(rng, num_last, num_own, num_reserved)
     return is_owner
 
 
-def classes_in_both_splits(y_train: np.ndarray, y_test: np.ndarray, classes_per_client: int) -> np.ndarray:
+def classes_in_both_splits(
+    y_train: np.ndarray, y_test: np.ndarray, classes_per_client: int
+) -> np.ndarray:
     """Return the classes that have train and test examples, ascending."""
     classes = np.intersect1d(y_train, y_test)
     if classes_per_client > len(classes):
@@ -72,7 +96,13 @@ def classes_in_both_splits(y_train: np.ndarray, y_test: np.ndarray, classes_per_
     return classes
 
 
-def shard_size(kind: str, labels: np.ndarray, classes: np.ndarray, shards: np.ndarray, wanted: int | None) -> int:
+def shard_size(
+    kind: str,
+    labels: np.ndarray,
+    classes: np.ndarray,
+    shards: np.ndarray,
+    wanted: int | None,
+) -> int:
     """Return the wanted or largest size for which every class can fill all of its `shards`, (clients, classes)."""
     num_shards, least = shards.sum(axis=0), wanted or 1
     sizes = np.array([np.count_nonzero(labels == label) for label in classes])
@@ -96,9 +126,16 @@ def counts_from_shares(
     train = np.diff(ends, axis=0, prepend=0)
     for client in np.flatnonzero(train.sum(axis=1) == 0):
         donor = np.argmax(train.sum(axis=1))
-        _move(train, donor, client, np.argmax(np.where(train[donor] > 0, shares[client], -1.0)))
+        _move(
+            train,
+            donor,
+            client,
+            np.argmax(np.where(train[donor] > 0, shares[client], -1.0)),
+        )
     # Scale train positions to the test pool: a client without train examples of a class gets no test examples of it.
-    test = np.diff(np.cumsum(train, axis=0) * sizes_test // sizes_train, axis=0, prepend=0)
+    test = np.diff(
+        np.cumsum(train, axis=0) * sizes_test // sizes_train, axis=0, prepend=0
+    )
     for client in np.flatnonzero(test.sum(axis=1) == 0):
         is_donor = test.sum(axis=1) >= 2
         has_spare = (train[client] > 0) & (test[is_donor].max(axis=0) > 0)
@@ -119,7 +156,9 @@ def counts_from_shares(
     return train, test
 
 
-def _move(counts: np.ndarray, donor: int | np.intp, client: int | np.intp, label: int | np.intp) -> None:
+def _move(
+    counts: np.ndarray, donor: int | np.intp, client: int | np.intp, label: int | np.intp
+) -> None:
     counts[donor, label] -= 1
     counts[client, label] += 1
 

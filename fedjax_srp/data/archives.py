@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from fedjax_srp import storage
-from fedjax_srp._checks import check_known, checked
 from fedjax_srp.data import records
+from fedjax_srp.parts.checks import check_known, checked
+from fedjax_srp.results import sealed_folders as storage
 
 NAMES = (*records.IMAGES, "emnist", "sentiment140")
 _TIMEOUT = (10.0, 60.0)  # seconds to connect, and between bytes
@@ -31,7 +31,9 @@ class _DownloadError(Exception):
 
 @checked
 def prepare(
-    names: str | Sequence[str], data_dir: str | Path | None = None, say: Callable[[str], None] = print
+    names: str | Sequence[str],
+    data_dir: str | Path | None = None,
+    say: Callable[[str], None] = print,
 ) -> list[Path]:
     """Write data sets where `load` finds them.
 
@@ -57,7 +59,9 @@ def prepare(
     names = [names] if isinstance(names, str) else list(names)
     check_known("data set", names or ["(none)"], NAMES)
     emnist = [name for name in records.IMAGES if name.startswith("emnist/")]
-    distinct = dict.fromkeys(part for name in names for part in (emnist if name == "emnist" else [name]))
+    distinct = dict.fromkeys(
+        part for name in names for part in (emnist if name == "emnist" else [name])
+    )
     root = records.data_folder(data_dir)
     folders: list[Path] = []
     failures: dict[str, _DownloadError] = {}
@@ -69,9 +73,15 @@ def prepare(
         except _DownloadError as error:
             failures[kind] = error
     if failures:
-        files = ", ".join(f"{file} ({source})" for error in failures.values() for file, source in error.args[1].items())
+        files = ", ".join(
+            f"{file} ({source})"
+            for error in failures.values()
+            for file, source in error.args[1].items()
+        )
         reason = next(iter(failures.values())).args[0]
-        raise ValueError(f"cannot download ({reason}); put these files into {_archive_folder(root)} by hand: {files}")
+        raise ValueError(
+            f"cannot download ({reason}); put these files into {_archive_folder(root)} by hand: {files}"
+        )
     return folders
 
 
@@ -92,14 +102,20 @@ def _prepare_one(name: str, data_dir: Path, say: Callable[[str], None]) -> Path:
     is_prepared = folder.exists()
     if is_prepared:
         records.check(name, folder)
-    say(f"{name}: already prepared in {folder}" if is_prepared else f"{name}: preparing {folder}")
+    say(
+        f"{name}: already prepared in {folder}"
+        if is_prepared
+        else f"{name}: preparing {folder}"
+    )
     try:
         more = {"config": config} if config else {}
         builder = BUILDERS[kind](data_dir=data_dir, file_format="array_record", **more)
         if not is_prepared:
             _download_missing(builder, data_dir)
             with _without_bars(), contextlib.redirect_stdout(io.StringIO()):
-                builder.download_and_prepare(download_config=tfds.download.DownloadConfig(try_download_gcs=False))
+                builder.download_and_prepare(
+                    download_config=tfds.download.DownloadConfig(try_download_gcs=False)
+                )
     except _DownloadError:
         raise
     except Exception as error:  # any error about archives or existing files
@@ -111,7 +127,10 @@ def _prepare_one(name: str, data_dir: Path, say: Callable[[str], None]) -> Path:
         raw = records.read_version(name, folder)
         count = f"{len(raw.y_train):,d} training and {len(raw.y_test):,d} test examples"
     else:
-        count = " and ".join(f"{info.num_examples:,d} {split}" for split, info in builder.info.splits.items())
+        count = " and ".join(
+            f"{info.num_examples:,d} {split}"
+            for split, info in builder.info.splits.items()
+        )
     say(f"{name}: {count}, {time.monotonic() - begin:.1f} s")
     if name not in records.IMAGES:
         say(f"{name}: {records.NOT_LOADED}")
@@ -128,7 +147,8 @@ def _download_missing(builder: Any, data_dir: Path) -> None:
     for url, info in builder.url_infos.items():
         file = resource.get_dl_fname(url, info.checksum)
         if not (_archive_folder(data_dir) / info.filename).exists() and not any(
-            resource.is_locally_cached(downloads / folder / file) for folder in ("", builder.name)
+            resource.is_locally_cached(downloads / folder / file)
+            for folder in ("", builder.name)
         ):
             missing[info.filename] = url, info
     for index, (name, (url, info)) in enumerate(missing.items()):
@@ -137,24 +157,40 @@ def _download_missing(builder: Any, data_dir: Path) -> None:
         try:
             storage.replace({target: functools.partial(_download, url, info)})
         except requests.RequestException as error:
-            reason = str(error) if type(error) is requests.RequestException else type(error).__name__
+            reason = (
+                str(error)
+                if type(error) is requests.RequestException
+                else type(error).__name__
+            )
             if error.response is not None:
                 reason = f"status {error.response.status_code}"
             still_missing = list(missing.items())[index:]
-            sources = {file: f"{info.size:,d} bytes, from {address}" for file, (address, info) in still_missing}
-            raise _DownloadError(f"{reason} at {urlsplit(url).hostname}", sources) from error
+            sources = {
+                file: f"{info.size:,d} bytes, from {address}"
+                for file, (address, info) in still_missing
+            }
+            raise _DownloadError(
+                f"{reason} at {urlsplit(url).hostname}", sources
+            ) from error
 
 
 def _download(url: str, info: Any, path: Path) -> None:
     import requests
 
-    from fedjax_srp.bars import tqdm
+    from fedjax_srp.results.bars import tqdm
 
     digest = hashlib.sha256()
     with (
         path.open("wb") as file,
         requests.get(url, stream=True, timeout=_TIMEOUT) as response,
-        tqdm(total=info.size, desc=path.name, unit="B", unit_scale=True, disable=None, leave=False) as bar,
+        tqdm(
+            total=info.size,
+            desc=path.name,
+            unit="B",
+            unit_scale=True,
+            disable=None,
+            leave=False,
+        ) as bar,
     ):
         response.raise_for_status()
         for block in response.iter_content(2**20):

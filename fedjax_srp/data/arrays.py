@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedjax_srp._checks import checked, is_real, short
 from fedjax_srp.data.federated import FederatedData
-from fedjax_srp.parts import AtLeast, AtMost
+from fedjax_srp.parts.checks import checked, is_real, short
+from fedjax_srp.parts.part import AtLeast, AtMost
 
 MAX_CLASSES = 2**20
 
@@ -62,7 +62,10 @@ def from_arrays(
     """
     is_one_pool = x_train is x_test
     inputs_train, inputs_test = _inputs("x_train", x_train), _inputs("x_test", x_test)
-    if inputs_train.shape[1:] != inputs_test.shape[1:] or inputs_train.dtype != inputs_test.dtype:
+    if (
+        inputs_train.shape[1:] != inputs_test.shape[1:]
+        or inputs_train.dtype != inputs_test.dtype
+    ):
         raise ValueError(
             f"x_test: examples are {inputs_test.shape[1:]} {inputs_test.dtype}, those of x_train are "
             f"{inputs_train.shape[1:]} {inputs_train.dtype}; give both the same shape and type"
@@ -72,7 +75,9 @@ def from_arrays(
     largest = max(int(labels.max(initial=-1)) for labels in (labels_train, labels_test))
     if num_classes is None:
         num_classes = largest + 1
-        missing = np.setdiff1d(np.arange(num_classes), np.concatenate([labels_train, labels_test]))
+        missing = np.setdiff1d(
+            np.arange(num_classes), np.concatenate([labels_train, labels_test])
+        )
         if len(missing):
             warnings.warn(
                 f"labels: {num_classes - len(missing)} of {num_classes} classes have examples (class {missing[0]} has "
@@ -85,7 +90,10 @@ def from_arrays(
             f"num_classes={num_classes}: there is a label {largest}, but labels must be 0..num_classes-1; "
             f"use num_classes={largest + 1}, or renumber the labels"
         )
-    train_indices, test_indices = list(train_indices), list(test_indices)  # also of generators
+    train_indices, test_indices = (
+        list(train_indices),
+        list(test_indices),
+    )  # also of generators
     if len(train_indices) != len(test_indices) or not len(train_indices):
         raise ValueError(
             f"train_indices lists {len(train_indices)} clients and test_indices {len(test_indices)}; "
@@ -93,7 +101,9 @@ def from_arrays(
         )
     rows_train = _check_clients("train_indices", train_indices, len(inputs_train))
     rows_test = _check_clients("test_indices", test_indices, len(inputs_test))
-    if is_one_pool and len(shared := np.intersect1d(np.concatenate(rows_train), np.concatenate(rows_test))):
+    if is_one_pool and len(
+        shared := np.intersect1d(np.concatenate(rows_train), np.concatenate(rows_test))
+    ):
         raise ValueError(
             f"test_indices: example {shared[0]} is in train_indices too, and x_test is x_train; "
             "leave out of test_indices what a client trains on"
@@ -130,10 +140,18 @@ def _inputs(name: str, value: ArrayLike) -> np.ndarray:
         )
     with np.errstate(over="ignore"):
         array = given.astype(jax.dtypes.canonicalize_dtype(given.dtype), copy=False)
-    is_lost = ~np.isfinite(array) if jnp.issubdtype(array.dtype, jnp.floating) else array != given
+    is_lost = (
+        ~np.isfinite(array)
+        if jnp.issubdtype(array.dtype, jnp.floating)
+        else array != given
+    )
     if is_lost.any():
         where = tuple(int(i) for i in np.argwhere(is_lost)[0])
-        problem = "not finite as" if jnp.issubdtype(array.dtype, jnp.floating) else "too large for"
+        problem = (
+            "not finite as"
+            if jnp.issubdtype(array.dtype, jnp.floating)
+            else "too large for"
+        )
         raise ValueError(
             f"{name}[{', '.join(map(str, where))}]: {given[where]} is {problem} {array.dtype}; repair the example, or "
             "turn on jax_enable_x64"
@@ -144,18 +162,28 @@ def _inputs(name: str, value: ArrayLike) -> np.ndarray:
 def as_array(name: str, value: ArrayLike) -> np.ndarray:
     """Return `value` as a NumPy array in this machine's byte order, or raise a ValueError of one line."""
     rows = value if isinstance(value, list | tuple) else []
-    is_masked = np.ma.isMaskedArray(value) or any(np.ma.isMaskedArray(row) or row is np.ma.masked for row in rows)
-    reason = "it has a mask, which would be lost: leave masked examples out, or fill them" if is_masked else ""
+    is_masked = np.ma.isMaskedArray(value) or any(
+        np.ma.isMaskedArray(row) or row is np.ma.masked for row in rows
+    )
+    reason = (
+        "it has a mask, which would be lost: leave masked examples out, or fill them"
+        if is_masked
+        else ""
+    )
     try:
         array = np.asarray([] if is_masked else value)
     except (TypeError, ValueError) as error:  # keys, rows of unequal length
         array, reason = np.empty(0), " ".join(str(error).split())
     if reason:
-        raise ValueError(f"{name}: is not a plain array ({reason}); give one with an example per row")
+        raise ValueError(
+            f"{name}: is not a plain array ({reason}); give one with an example per row"
+        )
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
-def check_labels(name: str, value: ArrayLike, inputs_name: str, num_examples: int) -> np.ndarray:
+def check_labels(
+    name: str, value: ArrayLike, inputs_name: str, num_examples: int
+) -> np.ndarray:
     """Return (n,) int32 class numbers, or raise a ValueError of one line."""
     labels = as_array(name, value)
     if labels.shape != (num_examples,) or not np.issubdtype(labels.dtype, np.integer):
@@ -179,26 +207,45 @@ def check_rows(name: str, given: ArrayLike, num_examples: int) -> np.ndarray:
     is_list = rows.ndim == 1 and (np.issubdtype(rows.dtype, np.integer) or not rows.size)
     outside = rows[(rows < 0) | (rows >= num_examples)] if is_list else rows
     if outside.size or not is_list:
-        found = f"has index {outside[0]}" if is_list else f"is {rows.dtype} of shape {rows.shape}"
+        found = (
+            f"has index {outside[0]}"
+            if is_list
+            else f"is {rows.dtype} of shape {rows.shape}"
+        )
         raise ValueError(
             f"{name}: {found}; give row numbers in 0..{num_examples - 1} (np.flatnonzero converts a boolean mask)"
         )
     return rows.astype(np.int32)
 
 
-def _check_clients(name: str, indices: Sequence[ArrayLike], num_examples: int) -> list[np.ndarray]:
+def _check_clients(
+    name: str, indices: Sequence[ArrayLike], num_examples: int
+) -> list[np.ndarray]:
     """Return every client's rows, or raise a ValueError if one is out of range or used twice, or a client has none."""
-    clients = [check_rows(f"{name}[{client}]", given, num_examples) for client, given in enumerate(indices)]
+    clients = [
+        check_rows(f"{name}[{client}]", given, num_examples)
+        for client, given in enumerate(indices)
+    ]
     sizes = np.array([len(client) for client in clients])
     if not sizes.all():
         kind = name.removesuffix("_indices")
-        raise ValueError(f"{name}: client {np.argmin(sizes)} has no {kind} examples; give it one or leave it out")
+        raise ValueError(
+            f"{name}: client {np.argmin(sizes)} has no {kind} examples; give it one or leave it out"
+        )
     rows, number = np.unique(np.concatenate(clients), return_counts=True)
     if (number > 1).any():
         example = rows[np.argmax(number > 1)]
-        first, second, *_ = np.repeat(np.arange(len(clients)), sizes)[np.concatenate(clients) == example]
-        fault = f"belongs to clients {first} and {second}" if first != second else f"is listed twice for client {first}"
-        raise ValueError(f"{name}: example {example} {fault}; give each example to one client, once")
+        first, second, *_ = np.repeat(np.arange(len(clients)), sizes)[
+            np.concatenate(clients) == example
+        ]
+        fault = (
+            f"belongs to clients {first} and {second}"
+            if first != second
+            else f"is listed twice for client {first}"
+        )
+        raise ValueError(
+            f"{name}: example {example} {fault}; give each example to one client, once"
+        )
     return clients
 
 
@@ -208,15 +255,29 @@ def _scale_and_offset(
     """Return scale and offset in the dtype of the model's input, or twice None for unchanged inputs."""
     if scale is None and offset is None:
         return None, None
-    dtype = inputs.dtype if jnp.issubdtype(inputs.dtype, jnp.floating) else jnp.result_type(float)
+    dtype = (
+        inputs.dtype
+        if jnp.issubdtype(inputs.dtype, jnp.floating)
+        else jnp.result_type(float)
+    )
     arrays = []
-    for name, value in (("scale", 1.0 if scale is None else scale), ("offset", 0.0 if offset is None else offset)):
+    for name, value in (
+        ("scale", 1.0 if scale is None else scale),
+        ("offset", 0.0 if offset is None else offset),
+    ):
         array = as_array(name, value)
         fits = is_real(array.dtype) and array.ndim < inputs.ndim
-        fits = fits and all(n in (1, m) for n, m in zip(array.shape[::-1], inputs.shape[:0:-1], strict=False))
+        fits = fits and all(
+            n in (1, m)
+            for n, m in zip(array.shape[::-1], inputs.shape[:0:-1], strict=False)
+        )
         with np.errstate(over="ignore", under="ignore"):
             converted = array.astype(dtype) if fits else np.zeros(())
-        if not fits or not np.isfinite(converted).all() or (name == "scale" and not converted.all()):
+        if (
+            not fits
+            or not np.isfinite(converted).all()
+            or (name == "scale" and not converted.all())
+        ):
             raise ValueError(
                 f"{name}={short(value)}: must be finite as {np.dtype(dtype)}{', not 0,' if name == 'scale' else ''} "
                 f"and broadcast over examples of shape {inputs.shape[1:]}; give one number, or one per channel"

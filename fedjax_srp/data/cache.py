@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_srp import storage
+from fedjax_srp.results import sealed_folders as storage
 
 FOLDER = ".fedjax_srp"
 _FORMAT = 2  # to be incremented when a `decode` returns other arrays for the same files
@@ -23,7 +23,10 @@ _DAY = 86_400.0  # seconds
 
 
 def cached(
-    data_folder: Path, name: str, origin: Iterable[Path], decode: Callable[[], Mapping[str, np.ndarray]]
+    data_folder: Path,
+    name: str,
+    origin: Iterable[Path],
+    decode: Callable[[], Mapping[str, np.ndarray]],
 ) -> Mapping[str, np.ndarray]:
     """Return the arrays of `decode`, from the cache if it has them.
 
@@ -35,21 +38,34 @@ def cached(
         origin: the files that `decode` reads, identified by names, sizes and modification times.
         decode: returns arrays by name.
     """
-    user_cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # never raises
+    user_cache = Path(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    )  # never raises
     digest = hashlib.sha256(os.fsencode(data_folder.absolute())).hexdigest()[:16]
-    files = [folder / f"{name}.npz" for folder in (data_folder / FOLDER, user_cache / "fedjax_srp" / digest)]
-    known = [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in sorted(origin)]
+    files = [
+        folder / f"{name}.npz"
+        for folder in (data_folder / FOLDER, user_cache / "fedjax_srp" / digest)
+    ]
+    known = [
+        [path.name, path.stat().st_size, path.stat().st_mtime_ns]
+        for path in sorted(origin)
+    ]
     fingerprint = json.dumps([_FORMAT, *known])
     for file in files:
         with contextlib.suppress(OSError), file.open("rb") as stored:
             try:
-                found = dict(np.load(stored, allow_pickle=False))  # zip files have a CRC-32 of each array
+                found = dict(
+                    np.load(stored, allow_pickle=False)
+                )  # zip files have a CRC-32 of each array
                 written_of, *names = found.pop("origin").tolist()
                 if written_of == fingerprint and names == list(found):
                     return found
             except Exception as error:  # any error of zip files and their arrays
                 reason = " ".join(str(error).split())
-                warnings.warn(f"{file}: the cache is damaged ({reason}); decoding the data again", stacklevel=2)
+                warnings.warn(
+                    f"{file}: the cache is damaged ({reason}); decoding the data again",
+                    stacklevel=2,
+                )
     arrays, reasons = decode(), []
     named: dict[str, Any] = {**arrays, "origin": np.array([fingerprint, *arrays])}
     for file in files:

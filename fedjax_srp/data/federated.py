@@ -18,7 +18,11 @@ STATIC = ("name", "num_classes")
 
 def register(cls: type[Any], *static: str) -> None:
     """Register a dataclass of data as a pytree: `static` fields are not leaves, transformations drop `options`."""
-    leaves = [field.name for field in dataclasses.fields(cls) if field.name not in (*static, "options")]
+    leaves = [
+        field.name
+        for field in dataclasses.fields(cls)
+        if field.name not in (*static, "options")
+    ]
     jax.tree_util.register_dataclass(cls, leaves, list(static), drop_fields=["options"])
 
 
@@ -85,11 +89,15 @@ class FederatedData:
 
     def train_client(self, client_id: Array) -> Examples:
         """Return the training examples of a client, whose id () int32 may be traced; rows >= `count` are padding."""
-        return self._gather(self.x_train, self.y_train, self.train_indices, self.train_counts, client_id)
+        return self._gather(
+            self.x_train, self.y_train, self.train_indices, self.train_counts, client_id
+        )
 
     def test_client(self, client_id: Array) -> Examples:
         """Return the test examples of a client."""
-        return self._gather(self.x_test, self.y_test, self.test_indices, self.test_counts, client_id)
+        return self._gather(
+            self.x_test, self.y_test, self.test_indices, self.test_counts, client_id
+        )
 
     def score(self, predict: Predict, test: Examples) -> tuple[Array, Array]:
         """Return the numbers of correct predictions and of labels of a client, both () float.
@@ -103,7 +111,9 @@ class FederatedData:
                 f"predict returned outputs of shape {outputs.shape} for labels of shape {test.y.shape} and "
                 f"{self.num_classes} classes; return one row per label and one column per class"
             )
-        is_correct = (jnp.argmax(outputs, axis=-1).astype(test.y.dtype) == test.y) & ~jnp.isnan(outputs).any(axis=-1)
+        is_correct = (
+            jnp.argmax(outputs, axis=-1).astype(test.y.dtype) == test.y
+        ) & ~jnp.isnan(outputs).any(axis=-1)
         is_label = self._is_label(test)
         return jnp.sum(is_correct & is_label, dtype=float), jnp.sum(is_label, dtype=float)
 
@@ -111,9 +121,13 @@ class FederatedData:
         """Return False for the labels of padding."""
         return jnp.arange(test.y.shape[0], dtype=test.count.dtype) < test.count
 
-    def _gather(self, x: Array, y: Array, indices: Array, counts: Array, client_id: Array) -> Examples:
+    def _gather(
+        self, x: Array, y: Array, indices: Array, counts: Array, client_id: Array
+    ) -> Examples:
         rows = take(indices, client_id)  # (max_examples,)
-        return Examples(self.model_input(take(x, rows)), take(y, rows), take(counts, client_id))
+        return Examples(
+            self.model_input(take(x, rows)), take(y, rows), take(counts, client_id)
+        )
 
     def stored(self) -> FederatedData:
         """Return the data without scale and offset, so that uint8 images stay uint8."""
@@ -124,11 +138,16 @@ class FederatedData:
         if self.scale is None or self.offset is None:
             return x
         x = x.astype(self.scale.dtype)
-        return x * jnp.broadcast_to(self.scale, x.shape) + jnp.broadcast_to(self.offset, x.shape)
+        return x * jnp.broadcast_to(self.scale, x.shape) + jnp.broadcast_to(
+            self.offset, x.shape
+        )
 
     def __repr__(self) -> str:
         leaves = jax.tree.leaves(self)
-        if any(isinstance(leaf, Tracer) or not isinstance(leaf, np.ndarray | jax.Array) for leaf in leaves):
+        if any(
+            isinstance(leaf, Tracer) or not isinstance(leaf, np.ndarray | jax.Array)
+            for leaf in leaves
+        ):
             return f"FederatedData({self.name!r}, {leaves})"  # while tracing; a tree of axes or shardings
         return (
             f"FederatedData({self.name!r}, {self.num_clients} clients, {self.num_classes} classes, "

@@ -13,12 +13,14 @@ from fedjax_srp.data._counts import share_of
 from fedjax_srp.data.arrays import pad
 from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.partition import Fraction
-from fedjax_srp.description import records_arguments
-from fedjax_srp.parts import AtLeast
+from fedjax_srp.parts.description import records_arguments
+from fedjax_srp.parts.part import AtLeast
 
 
 @records_arguments
-def holdout(data: FederatedData, fraction: Fraction = 0.2, seed: Annotated[int, AtLeast(0)] = 0) -> FederatedData:
+def holdout(
+    data: FederatedData, fraction: Fraction = 0.2, seed: Annotated[int, AtLeast(0)] = 0
+) -> FederatedData:
     """Test clients on a random share of their own training examples, and train them on the rest.
 
     This is for tuning: the test data of `data` are not used. `load(..., validation=0.2)`, `fedjax-srp run --validation
@@ -45,7 +47,9 @@ def holdout(data: FederatedData, fraction: Fraction = 0.2, seed: Annotated[int, 
     counts = np.asarray(data.train_counts)
     sizes = np.array([share_of(count, fraction) for count in counts.tolist()])
     if not sizes.any():
-        raise ValueError("data: no client has two training examples, so none can be held out; give clients more data")
+        raise ValueError(
+            "data: no client has two training examples, so none can be held out; give clients more data"
+        )
     if single := np.count_nonzero(sizes == 0):
         warnings.warn(
             f"validation: {single} of {len(counts)} clients have a single training example and hold out none; "
@@ -53,7 +57,9 @@ def holdout(data: FederatedData, fraction: Fraction = 0.2, seed: Annotated[int, 
             stacklevel=4,
         )
     kept, held = [], []
-    for client, (rows, count, size) in enumerate(zip(np.asarray(data.train_indices), counts, sizes, strict=True)):
+    for client, (rows, count, size) in enumerate(
+        zip(np.asarray(data.train_indices), counts, sizes, strict=True)
+    ):
         rng = np.random.default_rng([zlib.crc32(b"holdout"), seed, client])
         is_held = np.zeros(count, bool)
         is_held[rng.permutation(count)[:size]] = True
@@ -97,9 +103,13 @@ def holdout_clients(
     """
     size = share_of(data.num_clients, fraction)
     if size < 1:
-        raise ValueError("data: has a single client, so none can be held out; load more clients")
+        raise ValueError(
+            "data: has a single client, so none can be held out; load more clients"
+        )
     rng = np.random.default_rng([zlib.crc32(b"holdout_clients"), seed])
     held, kept = np.split(rng.permutation(data.num_clients), [size])
     clients = np.sort(held if part == "held_out" else kept)
     fields = ("train_indices", "train_counts", "test_indices", "test_counts")
-    return dataclasses.replace(data, **{name: getattr(data, name)[clients] for name in fields})
+    return dataclasses.replace(
+        data, **{name: getattr(data, name)[clients] for name in fields}
+    )

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_srp._checks import check_integer, check_known, checked, short
 from fedjax_srp.data import text
 from fedjax_srp.data._counts import share_of
 from fedjax_srp.data.arrays import as_array, check_labels, from_arrays
@@ -20,7 +19,8 @@ from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.partition import Fraction
 from fedjax_srp.data.raw import RawArrays
 from fedjax_srp.data.sources import PARTITIONS, make_partition
-from fedjax_srp.parts import Count
+from fedjax_srp.parts.checks import check_integer, check_known, checked, short
+from fedjax_srp.parts.part import Count
 
 
 @checked
@@ -74,16 +74,23 @@ def from_huggingface(
     if isinstance(dataset, Mapping) and "train" in dataset:
         dataset, test = dataset["train"], dataset.get("test") if test is None else test
     if test is not None and _is_partitioner(test) != _is_partitioner(dataset):
-        raise ValueError("test: dataset and test must be of one kind; give a partitioner for both or for neither")
+        raise ValueError(
+            "test: dataset and test must be of one kind; give a partitioner for both or for neither"
+        )
     if user is not None and _is_partitioner(dataset):
-        raise ValueError(f"user={short(user)}: the partitions of dataset are the clients; leave it out")
+        raise ValueError(
+            f"user={short(user)}: the partitions of dataset are the clients; leave it out"
+        )
     train_columns = _columns(dataset, "dataset", x, y, user)
     pairs: list[Any]  # training and test part of each column
     if test is None:
         _, labels, users = train_columns
         check_labels(f"column {y!r}", labels, f"column {x!r}", len(labels))
         is_test = _draw_test_rows(labels if users is None else users, test_fraction, seed)
-        pairs = [(None, None) if c is None else (c[~is_test], c[is_test]) for c in train_columns]
+        pairs = [
+            (None, None) if c is None else (c[~is_test], c[is_test])
+            for c in train_columns
+        ]
     else:
         pairs = list(zip(train_columns, _columns(test, "test", x, y, user), strict=True))
     (x_train, x_test), (y_train, y_test), (users_train, users_test) = pairs
@@ -92,7 +99,9 @@ def from_huggingface(
         x_train, x_test = text.tokens(x_train, words), text.tokens(x_test, words)
     raw = RawArrays(x_train, y_train, x_test, y_test, users_train, users_test)
     _, parts = make_partition(raw, partition, num_clients, seed, division)
-    return from_arrays(*raw[:4], train_indices=parts.train, test_indices=parts.test, name=name)
+    return from_arrays(
+        *raw[:4], train_indices=parts.train, test_indices=parts.test, name=name
+    )
 
 
 def _is_partitioner(dataset: Any) -> bool:
@@ -105,16 +114,25 @@ def _columns(dataset: Any, argument: str, x: str, y: str, user: str | None) -> l
         partitions = [dataset.load_partition(i) for i in range(dataset.num_partitions)]
         empty = [i for i, part in enumerate(partitions) if not len(part)]
         if len(empty) == len(partitions):
-            raise ValueError(f"{argument}: all {len(partitions)} partitions are empty; give a partitioner with rows")
+            raise ValueError(
+                f"{argument}: all {len(partitions)} partitions are empty; give a partitioner with rows"
+            )
         if empty:
             warnings.warn(
                 f"{argument}: partitions {short(empty)} are empty and left out; the clients are the others",
                 stacklevel=4,
             )
         owners = np.repeat(np.arange(len(partitions)), [len(part) for part in partitions])
-        columns = [_columns(part, argument, x, y, None)[:2] for part in partitions if len(part)]
-        return [*(np.concatenate(column) for column in zip(*columns, strict=True)), owners]
-    names = getattr(dataset, "column_names", None) or (list(dataset) if isinstance(dataset, Mapping) else [])
+        columns = [
+            _columns(part, argument, x, y, None)[:2] for part in partitions if len(part)
+        ]
+        return [
+            *(np.concatenate(column) for column in zip(*columns, strict=True)),
+            owners,
+        ]
+    names = getattr(dataset, "column_names", None) or (
+        list(dataset) if isinstance(dataset, Mapping) else []
+    )
     if isinstance(names, Mapping) or not names or len(dataset) == 0:
         raise ValueError(
             f"{argument}={short(type(dataset))} is not a data set, or has no rows; give a datasets.Dataset, a "
@@ -131,12 +149,21 @@ def _columns(dataset: Any, argument: str, x: str, y: str, user: str | None) -> l
 
 def _check_users(column: str, values: list[Any]) -> np.ndarray:
     """Return (n,) users, all integers or all texts; NumPy would drop a NUL at the end of a text."""
-    is_number = [isinstance(value, int | np.integer) and not isinstance(value, bool) for value in values]
+    is_number = [
+        isinstance(value, int | np.integer) and not isinstance(value, bool)
+        for value in values
+    ]
     if not all(is_number) and not all(isinstance(value, str) for value in values):
         kinds = sorted({type(value).__name__ for value in values})
-        raise ValueError(f"user={column!r} has values of type {', '.join(kinds)}; give texts, or integers")
-    if with_nul := [value for value in values if isinstance(value, str) and "\0" in value]:
-        raise ValueError(f"user={column!r} has {with_nul[0]!r}, which contains a NUL; remove it")
+        raise ValueError(
+            f"user={column!r} has values of type {', '.join(kinds)}; give texts, or integers"
+        )
+    if with_nul := [
+        value for value in values if isinstance(value, str) and "\0" in value
+    ]:
+        raise ValueError(
+            f"user={column!r} has {with_nul[0]!r}, which contains a NUL; remove it"
+        )
     return np.array(values)
 
 
@@ -146,7 +173,10 @@ def _stack(column: str, values: Any) -> np.ndarray:
         rows.append(as_array(f"column {column!r}", value))
         mode = getattr(value, "mode", "")  # of an image of PIL; a method of tensors
         modes.add(mode if isinstance(mode, str) else "")
-    if len(modes) > 1 or modes & {"P", "PA"}:  # numbers with other meanings; those of P count entries of a palette
+    if len(modes) > 1 or modes & {
+        "P",
+        "PA",
+    }:  # numbers with other meanings; those of P count entries of a palette
         raise ValueError(
             f"column {column!r} has images of modes {', '.join(sorted(modes))}; convert all to L or RGB with "
             "Dataset.map first"

@@ -45,16 +45,23 @@ def read(folder: Path) -> RawArrays:
     """
     files = _files(folder)
     all_files = [*files["train"], *files["test"]]
-    arrays: Mapping[str, Any] = cached(_root(folder), "leaf", all_files, lambda: _decode(files))
+    arrays: Mapping[str, Any] = cached(
+        _root(folder), "leaf", all_files, lambda: _decode(files)
+    )
     return RawArrays(**arrays)
 
 
 def texts(folder: Path) -> dict[str, np.ndarray]:
     """Return the texts x_train and x_test, (n,) each, and the user of each text, users_train and users_test."""
-    columns = {column: np.concatenate(parts) for column, parts in _read_files(_files(folder), False).items()}
+    columns = {
+        column: np.concatenate(parts)
+        for column, parts in _read_files(_files(folder), False).items()
+    }
     for kind in ("train", "test"):
         if columns[f"x_{kind}"].dtype != object:
-            raise ValueError(f"folder={str(folder)!r}: inputs in {kind} are numbers; give a folder of texts")
+            raise ValueError(
+                f"folder={str(folder)!r}: inputs in {kind} are numbers; give a folder of texts"
+            )
     return columns
 
 
@@ -74,12 +81,20 @@ def _root(folder: Path) -> Path:
     return folder / "data" if (folder / "data" / "train").is_dir() else folder
 
 
-def _read_files(files: dict[str, list[Path]], is_labelled: bool = True) -> dict[str, list[np.ndarray]]:
+def _read_files(
+    files: dict[str, list[Path]], is_labelled: bool = True
+) -> dict[str, list[np.ndarray]]:
     """Return the columns x_train, users_train, ..., each a list with the part of every file."""
-    from fedjax_srp.bars import tqdm
+    from fedjax_srp.results.bars import tqdm
 
     parts: dict[str, list[np.ndarray]] = {}
-    with tqdm(total=sum(map(len, files.values())), desc="reading json", unit="file", disable=None, leave=False) as bar:
+    with tqdm(
+        total=sum(map(len, files.values())),
+        desc="reading json",
+        unit="file",
+        disable=None,
+        leave=False,
+    ) as bar:
         for kind, found in files.items():
             for path in found:
                 for column, values in _read_file(path, is_labelled).items():
@@ -95,9 +110,13 @@ def _decode(files: dict[str, list[Path]]) -> dict[str, np.ndarray]:
     if len(shapes) > 1:
         found = " and ".join(sorted(shapes))
         folder = str(files["train"][0].parents[1])
-        raise ValueError(f"name={folder!r}: examples have shapes {found}; give all the same shape")
+        raise ValueError(
+            f"name={folder!r}: examples have shapes {found}; give all the same shape"
+        )
     if shapes == {"text"}:
-        return _tokens({column: np.concatenate(values) for column, values in parts.items()})
+        return _tokens(
+            {column: np.concatenate(values) for column, values in parts.items()}
+        )
     if len({x.dtype for x in inputs}) > 1:  # multiples of 1/255 in some files only
         for kind in files:
             parts[f"x_{kind}"] = [_as_floats(x) for x in parts[f"x_{kind}"]]
@@ -106,9 +125,18 @@ def _decode(files: dict[str, list[Path]]) -> dict[str, np.ndarray]:
 
 def _tokens(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Replace texts by tokens, and labels (0 and 4, say) by 0, 1, ..."""
-    known, classes = text.vocabulary(columns["x_train"]), np.union1d(columns["y_train"], columns["y_test"])
-    x = {f"x_{kind}": text.tokens(columns[f"x_{kind}"], known) for kind in ("train", "test")}
-    y = {f"y_{kind}": np.searchsorted(classes, columns[f"y_{kind}"]) for kind in ("train", "test")}
+    known, classes = (
+        text.vocabulary(columns["x_train"]),
+        np.union1d(columns["y_train"], columns["y_test"]),
+    )
+    x = {
+        f"x_{kind}": text.tokens(columns[f"x_{kind}"], known)
+        for kind in ("train", "test")
+    }
+    y = {
+        f"y_{kind}": np.searchsorted(classes, columns[f"y_{kind}"])
+        for kind in ("train", "test")
+    }
     return columns | x | y
 
 
@@ -121,7 +149,10 @@ def _read_file(path: Path, is_labelled: bool) -> dict[str, np.ndarray]:
     try:
         content = json.loads(path.read_bytes(), object_pairs_hook=_dict_of_unique_keys)
         data = {user: content["user_data"][user] for user in content["users"]}
-        users = {user: (given["x"], given["y"] if is_labelled else given["x"]) for user, given in data.items()}
+        users = {
+            user: (given["x"], given["y"] if is_labelled else given["x"])
+            for user, given in data.items()
+        }
         counts = dict(zip(content["users"], content.get("num_samples", []), strict=False))
         for user, (x, y) in users.items():
             if len(x) != len(y) or counts.get(user, len(x)) != len(x):
@@ -129,11 +160,29 @@ def _read_file(path: Path, is_labelled: bool) -> dict[str, np.ndarray]:
                 raise ValueError(f"user {user!r} has {found}")
         columns = {
             "x": _inputs([example for x, _ in users.values() for example in x]),
-            "users": np.repeat(np.array(list(users)), [len(x) for x, _ in users.values()]),
+            "users": np.repeat(
+                np.array(list(users)), [len(x) for x, _ in users.values()]
+            ),
         }
-        return columns | ({"y": _labels([y for _, all_y in users.values() for y in all_y])} if is_labelled else {})
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        reason = f"{error!r}" if isinstance(error, LookupError) else " ".join(str(error).split())
+        return columns | (
+            {"y": _labels([y for _, all_y in users.values() for y in all_y])}
+            if is_labelled
+            else {}
+        )
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
+        reason = (
+            f"{error!r}"
+            if isinstance(error, LookupError)
+            else " ".join(str(error).split())
+        )
         raise ValueError(
             f"name={str(path.parents[1])!r}: {path.parent.name}/{path.name} is damaged or is not in LEAF's layout "
             f"({reason}); copy or prepare it again, with LEAF's entries users, num_samples and user_data"
@@ -156,23 +205,40 @@ def _inputs(x: list[Any]) -> np.ndarray:
     while isinstance(first, list) and first:
         first = first[0]
     if isinstance(first, str):
-        texts: list[Any] = [given[_TEXT] if isinstance(given, list) and len(given) > _TEXT else given for given in x]
+        texts: list[Any] = [
+            given[_TEXT] if isinstance(given, list) and len(given) > _TEXT else given
+            for given in x
+        ]
         "".join(texts)  # raises a TypeError unless all are strings
         if all(map(_IMAGE_FILE.fullmatch, texts)):
-            raise ValueError(f"inputs are names of image files, e.g. {texts[0]!r}, as in LEAF's CelebA; give pixels")
+            raise ValueError(
+                f"inputs are names of image files, e.g. {texts[0]!r}, as in LEAF's CelebA; give pixels"
+            )
         return np.array(texts, object)
     numbers = np.array(x, np.float64)
     if numbers.shape[1:] != (784,):
         return numbers.astype(np.float32)
     pixels = np.rint(255 * numbers)
-    is_bytes = np.abs(255 * numbers - pixels).max() < 1e-3 and pixels.min() >= 0 and pixels.max() <= 255
-    return (pixels.astype(np.uint8) if is_bytes else numbers.astype(np.float32)).reshape(-1, 28, 28)
+    is_bytes = (
+        np.abs(255 * numbers - pixels).max() < 1e-3
+        and pixels.min() >= 0
+        and pixels.max() <= 255
+    )
+    return (pixels.astype(np.uint8) if is_bytes else numbers.astype(np.float32)).reshape(
+        -1, 28, 28
+    )
 
 
 def _labels(y: list[Any]) -> np.ndarray:
     """Convert integers, which may be strings ("4") or floats (4.0), to (n,) int64."""
     labels = np.array([int(given) for given in y], np.int64)
-    invalid = [given for given, label in zip(y, labels, strict=True) if float(given) != label]
+    invalid = [
+        given for given, label in zip(y, labels, strict=True) if float(given) != label
+    ]
     if invalid or not y:
-        raise ValueError(f"the label {invalid[0]!r} is not an integer" if invalid else "there are no examples")
+        raise ValueError(
+            f"the label {invalid[0]!r} is not an integer"
+            if invalid
+            else "there are no examples"
+        )
     return labels

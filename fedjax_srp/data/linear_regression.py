@@ -13,8 +13,8 @@ import numpy as np
 
 from fedjax_srp.base import Array, Examples, Key, Predict, named_key
 from fedjax_srp.data.federated import register, take
-from fedjax_srp.description import records_arguments
-from fedjax_srp.parts import AtLeast, Below, Count
+from fedjax_srp.parts.description import records_arguments
+from fedjax_srp.parts.part import AtLeast, Below, Count
 
 
 class Curvature(NamedTuple):
@@ -69,7 +69,9 @@ class LinearRegression:
 
     def train_client(self, client_id: Array) -> Examples:
         """Return the samples of a client, whose id () int32 may be traced."""
-        return Examples(take(self.x, client_id), take(self.y, client_id), jnp.int32(self.x.shape[1]))
+        return Examples(
+            take(self.x, client_id), take(self.y, client_id), jnp.int32(self.x.shape[1])
+        )
 
     def test_client(self, client_id: Array) -> Examples:
         """Return the training samples: clients are scored by their training loss."""
@@ -88,10 +90,15 @@ class LinearRegression:
     def gap(self, weights: Array) -> Array:
         """Return L_N(w) - L_N(w*) = (w - w*)' H (w - w*) / 2, () float, for weights (dim,)."""
         difference = weights - self.minimiser
-        return (0.5 * jnp.dot(difference, jnp.dot(self.hessian, difference, precision="highest"))).astype(float)
+        return (
+            0.5
+            * jnp.dot(difference, jnp.dot(self.hessian, difference, precision="highest"))
+        ).astype(float)
 
     def __repr__(self) -> str:
-        if not all(hasattr(leaf, "shape") for leaf in jax.tree.leaves(self)):  # a tree of axes or shardings
+        if not all(
+            hasattr(leaf, "shape") for leaf in jax.tree.leaves(self)
+        ):  # a tree of axes or shardings
             return f"LinearRegression({self.name!r}, {jax.tree.leaves(self)})"
         clients, samples, dim = self.x.shape
         return f"LinearRegression({self.name!r}, {clients} clients, {samples} samples each, dim {dim})"
@@ -106,7 +113,9 @@ def linear_regression(
     num_clients: Count,
     samples: Count,
     dim: Count,
-    noise_std: Annotated[float, AtLeast(0), Below(math.inf), "give 0 for none, or e.g. 1.0"] = 1.0,
+    noise_std: Annotated[
+        float, AtLeast(0), Below(math.inf), "give 0 for none, or e.g. 1.0"
+    ] = 1.0,
     condition: Annotated[float, AtLeast(1), Below(math.inf), "give L / mu"] = 1.0,
 ) -> LinearRegression:
     """Draw y = x w + z, the same w for all clients: w ~ N(0, I), z ~ N(0, sigma^2), x ~ N(0, diag(e)).
@@ -140,17 +149,26 @@ def linear_regression(
             f"linear_regression: dim={dim} must be below num_clients * samples = {num_clients * samples}, or the "
             "minimum is not unique"
         )
-    deviations = jnp.asarray(float(condition) ** (-0.5 * np.arange(dim) / max(dim - 1, 1)), jnp.float32)
+    deviations = jnp.asarray(
+        float(condition) ** (-0.5 * np.arange(dim) / max(dim - 1, 1)), jnp.float32
+    )
     truth = jax.random.normal(named_key(key, "weights"), (dim,), jnp.float32)
 
     def of_client(client_id: Array) -> tuple[Array, Array]:
         key_client = jax.random.fold_in(named_key(key, "samples"), client_id)
-        x = deviations[None, :] * jax.random.normal(named_key(key_client, "x"), (samples, dim), jnp.float32)
+        x = deviations[None, :] * jax.random.normal(
+            named_key(key_client, "x"), (samples, dim), jnp.float32
+        )
         noise = jax.random.normal(named_key(key_client, "noise"), (samples,), jnp.float32)
         return x, jnp.dot(x, truth, precision="highest") + jnp.float32(noise_std) * noise
 
     x, y = jax.vmap(of_client)(jnp.arange(num_clients, dtype=jnp.int32))
-    rows, targets = np.asarray(x, np.float64).reshape(-1, dim), np.asarray(y, np.float64).reshape(-1)
+    rows, targets = (
+        np.asarray(x, np.float64).reshape(-1, dim),
+        np.asarray(y, np.float64).reshape(-1),
+    )
     hessian = rows.T @ rows / len(rows)
     minimiser = np.linalg.solve(hessian, rows.T @ targets / len(rows))
-    return LinearRegression(x, y, jnp.asarray(hessian, jnp.float32), jnp.asarray(minimiser, jnp.float32))
+    return LinearRegression(
+        x, y, jnp.asarray(hessian, jnp.float32), jnp.asarray(minimiser, jnp.float32)
+    )

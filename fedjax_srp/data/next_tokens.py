@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedjax_srp._checks import checked
 from fedjax_srp.base import Array, Examples
 from fedjax_srp.data.arrays import as_array, pad
 from fedjax_srp.data.federated import FederatedData
-from fedjax_srp.parts import Count
+from fedjax_srp.parts.checks import checked
+from fedjax_srp.parts.part import Count
 
 
 class NextTokens(FederatedData):
@@ -24,7 +24,10 @@ class NextTokens(FederatedData):
 
 @checked
 def next_tokens(
-    train: Sequence[ArrayLike], test: Sequence[ArrayLike], num_classes: Count | None = None, name: str = "tokens"
+    train: Sequence[ArrayLike],
+    test: Sequence[ArrayLike],
+    num_classes: Count | None = None,
+    name: str = "tokens",
 ) -> NextTokens:
     """Build federated data of token sequences, for `srp.models.GPT`.
 
@@ -47,28 +50,50 @@ def next_tokens(
         (5,)
     """
     if len(train) != len(test) or not len(train):
-        raise ValueError(f"train lists {len(train)} clients and test {len(test)}; give both one array for each client")
+        raise ValueError(
+            f"train lists {len(train)} clients and test {len(test)}; give both one array for each client"
+        )
     clients = {"train": [as_array(f"train[{i}]", given) for i, given in enumerate(train)]}
     clients["test"] = [as_array(f"test[{i}]", given) for i, given in enumerate(test)]
     width = clients["train"][0].shape[-1:]
     for kind, arrays in clients.items():
         for i, array in enumerate(arrays):
-            if array.ndim != 2 or array.shape[1:] != width or array.shape[1] < 2 or not len(array):
+            if (
+                array.ndim != 2
+                or array.shape[1:] != width
+                or array.shape[1] < 2
+                or not len(array)
+            ):
                 raise ValueError(
                     f"{kind}[{i}]: has shape {array.shape}; give one or more sequences of 2 or more tokens, all of one "
                     "length, padded with 0"
                 )
-            if not np.issubdtype(array.dtype, np.integer) or array.min() < 0 or array.max() >= 2**31 - 1:
-                raise ValueError(f"{kind}[{i}]: has values that are not tokens; give integers from 1, or 0 for padding")
+            if (
+                not np.issubdtype(array.dtype, np.integer)
+                or array.min() < 0
+                or array.max() >= 2**31 - 1
+            ):
+                raise ValueError(
+                    f"{kind}[{i}]: has values that are not tokens; give integers from 1, or 0 for padding"
+                )
     largest = max(int(array.max()) for arrays in clients.values() for array in arrays)
     if num_classes is None:
         num_classes = largest + 1
     elif largest >= num_classes:
-        raise ValueError(f"num_classes={num_classes}: there is a token {largest}; give at least {largest + 1}")
+        raise ValueError(
+            f"num_classes={num_classes}: there is a token {largest}; give at least {largest + 1}"
+        )
     parts = {}
     for kind, arrays in clients.items():
         together = np.concatenate(arrays).astype(np.int32)
-        parts[f"x_{kind}"], parts[f"y_{kind}"] = jnp.asarray(together[:, :-1]), jnp.asarray(together[:, 1:])
+        parts[f"x_{kind}"], parts[f"y_{kind}"] = (
+            jnp.asarray(together[:, :-1]),
+            jnp.asarray(together[:, 1:]),
+        )
         ends = np.cumsum([len(array) for array in arrays])
-        parts[f"{kind}_indices"], parts[f"{kind}_counts"] = pad(np.split(np.arange(ends[-1]), ends[:-1]))
-    return NextTokens(**parts, scale=None, offset=None, name=name, num_classes=num_classes)
+        parts[f"{kind}_indices"], parts[f"{kind}_counts"] = pad(
+            np.split(np.arange(ends[-1]), ends[:-1])
+        )
+    return NextTokens(
+        **parts, scale=None, offset=None, name=name, num_classes=num_classes
+    )

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from fedjax_srp._checks import checked
 from fedjax_srp.data import leaf
 from fedjax_srp.data.next_tokens import NextTokens, next_tokens
 from fedjax_srp.data.partition import natural
 from fedjax_srp.data.records import expand_user
 from fedjax_srp.data.text import most_frequent
-from fedjax_srp.parts import Count
+from fedjax_srp.parts.checks import checked
+from fedjax_srp.parts.part import Count
 
 
 @checked
@@ -55,20 +55,33 @@ def next_words(
     """
     path = expand_user(folder)
     columns = leaf.texts(path)
-    known = most_frequent((word for text in columns["x_train"] for word in text.split()), vocabulary, first=1)
+    known = most_frequent(
+        (word for text in columns["x_train"] for word in text.split()),
+        vocabulary,
+        first=1,
+    )
     users = natural(columns["users_train"], columns["users_test"], num_clients, seed)
     train, test = (
-        [_tokens(columns[f"x_{kind}"][rows], known, vocabulary, length) for rows in clients]
+        [
+            _tokens(columns[f"x_{kind}"][rows], known, vocabulary, length)
+            for rows in clients
+        ]
         for kind, clients in (("train", users.train), ("test", users.test))
     )
     return next_tokens(train, test, num_classes=vocabulary + 4, name=path.resolve().name)
 
 
-def _tokens(texts: np.ndarray, known: dict[str, int], vocabulary: int, length: int) -> np.ndarray:
+def _tokens(
+    texts: np.ndarray, known: dict[str, int], vocabulary: int, length: int
+) -> np.ndarray:
     """Convert texts to (n, length + 1) tokens, padded with 0."""
     unknown, begin, end = vocabulary + 1, vocabulary + 2, vocabulary + 3
     padded = np.zeros((len(texts), length + 1), np.int32)
     for row, text in zip(padded, texts, strict=True):
-        tokens = [begin, *(known.get(word, unknown) for word in text.split()[:length]), end][: length + 1]
+        tokens = [
+            begin,
+            *(known.get(word, unknown) for word in text.split()[:length]),
+            end,
+        ][: length + 1]
         row[: len(tokens)] = tokens
     return padded

@@ -11,14 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_srp import storage
-from fedjax_srp._checks import checked, nearest
 from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.raw import RawArrays
 from fedjax_srp.data.records import expand_user
+from fedjax_srp.parts.checks import checked, nearest
+from fedjax_srp.results import sealed_folders as storage
 
 _METADATA = ("scale", "offset", "num_classes")
-_KNOWN = {f"{column}_{kind}" for column in ("x", "y", "writer", "user") for kind in ("train", "test")} | {*_METADATA}
+_KNOWN = {
+    f"{column}_{kind}"
+    for column in ("x", "y", "writer", "user")
+    for kind in ("train", "test")
+} | {*_METADATA}
 
 
 def files(folder: Path) -> list[Path]:
@@ -40,11 +44,21 @@ def read(path: Path) -> RawArrays:
         missing_file = f"no such file{hint}; give the path of an .npz file"
         problem = missing_file if isinstance(error, FileNotFoundError) else damaged
         raise ValueError(f"name={str(path)!r}: {problem}") from error
-    users = [name for name in ("user", "writer") if {f"{name}_train", f"{name}_test"} & {*arrays}]
+    users = [
+        name
+        for name in ("user", "writer")
+        if {f"{name}_train", f"{name}_test"} & {*arrays}
+    ]
     columns = {"x": "x", "y": "y"} | ({"users": users[0]} if users else {})
-    names = {f"{field}_{kind}": f"{column}_{kind}" for kind in ("train", "test") for field, column in columns.items()}
+    names = {
+        f"{field}_{kind}": f"{column}_{kind}"
+        for kind in ("train", "test")
+        for field, column in columns.items()
+    }
     if missing := [name for name in names.values() if name not in arrays]:
-        raise ValueError(f"name={str(path)!r}: lacks {', '.join(missing)}; found {', '.join(arrays) or 'none of them'}")
+        raise ValueError(
+            f"name={str(path)!r}: lacks {', '.join(missing)}; found {', '.join(arrays) or 'none of them'}"
+        )
     metadata = {name: arrays[name] for name in _METADATA if name in arrays}
     return RawArrays(**{field: arrays[name] for field, name in names.items()}, **metadata)
 
@@ -77,18 +91,23 @@ def save(data: FederatedData, path: str | Path) -> None:
     """
     file = expand_user(path)
     if file.suffix != ".npz" or not file.parent.is_dir():
-        raise ValueError(f"path={str(path)!r}: must end in .npz, and its folder must exist; create it first")
+        raise ValueError(
+            f"path={str(path)!r}: must end in .npz, and its folder must exist; create it first"
+        )
     arrays: dict[str, Any] = {"num_classes": np.asarray(data.num_classes)}
     if data.scale is not None and data.offset is not None:
         arrays |= {"scale": np.asarray(data.scale), "offset": np.asarray(data.offset)}
-    if data.x_train.dtype.kind not in "iuf" or (data.x_train.dtype == np.uint8 and "scale" not in arrays):
+    if data.x_train.dtype.kind not in "iuf" or (
+        data.x_train.dtype == np.uint8 and "scale" not in arrays
+    ):
         raise ValueError(
             f"data: inputs are {data.x_train.dtype}, which load would not read unchanged (it divides uint8 without a "
             "scale by 255); convert them to float32, or save the data before stored()"
         )
     for kind in ("train", "test"):
         x, y, indices, counts = (
-            np.asarray(getattr(data, name)) for name in (f"x_{kind}", f"y_{kind}", f"{kind}_indices", f"{kind}_counts")
+            np.asarray(getattr(data, name))
+            for name in (f"x_{kind}", f"y_{kind}", f"{kind}_indices", f"{kind}_counts")
         )
         if y.ndim != 1:
             raise ValueError(

@@ -19,7 +19,6 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from fedjax_srp._checks import check_integer, checked
 from fedjax_srp.data._counts import (
     apportion,
     assign_classes,
@@ -32,7 +31,8 @@ from fedjax_srp.data._counts import (
     split,
 )
 from fedjax_srp.data.arrays import check_rows
-from fedjax_srp.parts import Above, AtLeast, Below, Count
+from fedjax_srp.parts.checks import check_integer, checked
+from fedjax_srp.parts.part import Above, AtLeast, Below, Count
 
 DRAWS = 1000  # most draws of Dirichlet proportions until all clients have enough examples
 Fraction = Annotated[float, Above(0), Below(1), "give a number between 0 and 1, e.g. 0.2"]
@@ -70,7 +70,9 @@ def by_classes(
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
     classes = classes_in_both_splits(y_train, y_test, classes_per_client)
     (rng_classes,) = _generators(seed, "classes")
-    num_last = max(1, math.ceil(num_clients * (reserved_fraction or 0.2) - 1e-9))  # 0.07 * 100 is a little more than 7
+    num_last = max(
+        1, math.ceil(num_clients * (reserved_fraction or 0.2) - 1e-9)
+    )  # 0.07 * 100 is a little more than 7
     num_free, num_first = len(classes) - reserved_classes, num_clients - num_last
     if reserved_classes:
         if num_free < classes_per_client or num_first < 1:
@@ -79,20 +81,28 @@ def by_classes(
                 f"{len(classes)} classes for the other {num_first} clients, who need {classes_per_client} each; "
                 "reserve fewer classes, or reserve them for fewer clients"
             )
-        is_owner = reserve_classes(rng_classes, num_clients, classes_per_client, len(classes), num_last, num_free)
+        is_owner = reserve_classes(
+            rng_classes, num_clients, classes_per_client, len(classes), num_last, num_free
+        )
     elif reserved_fraction is not None:
         raise ValueError(
             f"reserved_fraction={reserved_fraction}: no classes are reserved for these clients; give reserved_classes "
             "too, or leave reserved_fraction out"
         )
     else:
-        is_owner = assign_classes(rng_classes, num_clients, classes_per_client, len(classes))
+        is_owner = assign_classes(
+            rng_classes, num_clients, classes_per_client, len(classes)
+        )
     return _draw_shards(y_train, y_test, classes, is_owner, seed)
 
 
 @checked
 def shards(
-    y_train: np.ndarray, y_test: np.ndarray, num_clients: Count, shards_per_client: Count, seed: int = 0
+    y_train: np.ndarray,
+    y_test: np.ndarray,
+    num_clients: Count,
+    shards_per_client: Count,
+    seed: int = 0,
 ) -> Partition:
     """Give every client `shards_per_client` random shards of one class each, possibly several of the same class.
 
@@ -104,9 +114,15 @@ def shards(
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
     classes = classes_in_both_splits(y_train, y_test, 1)
     (rng_classes,) = _generators(seed, "classes")
-    class_of_shard = np.resize(rng_classes.permutation(len(classes)), num_clients * shards_per_client)
-    assigned = rng_classes.permutation(class_of_shard).reshape(num_clients, shards_per_client)
-    counts = np.stack([np.bincount(of_client, minlength=len(classes)) for of_client in assigned])
+    class_of_shard = np.resize(
+        rng_classes.permutation(len(classes)), num_clients * shards_per_client
+    )
+    assigned = rng_classes.permutation(class_of_shard).reshape(
+        num_clients, shards_per_client
+    )
+    counts = np.stack(
+        [np.bincount(of_client, minlength=len(classes)) for of_client in assigned]
+    )
     return _draw_shards(y_train, y_test, classes, counts, seed)
 
 
@@ -133,9 +149,18 @@ def consecutive(
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
     classes = classes_in_both_splits(y_train, y_test, classes_per_client)
     num_test = share_of(examples_per_class, test_fraction)
-    steps = np.arange(len(classes)) - np.arange(num_clients)[:, None]  # from a client's first class
+    steps = (
+        np.arange(len(classes)) - np.arange(num_clients)[:, None]
+    )  # from a client's first class
     is_owner = steps % len(classes) < classes_per_client
-    return _draw_shards(y_train, y_test, classes, is_owner, seed, (examples_per_class - num_test, num_test))
+    return _draw_shards(
+        y_train,
+        y_test,
+        classes,
+        is_owner,
+        seed,
+        (examples_per_class - num_test, num_test),
+    )
 
 
 @checked
@@ -162,12 +187,20 @@ def dirichlet(
     classes, sizes_train = np.unique(y_train, return_counts=True)
     sizes_test = np.array([np.count_nonzero(y_test == label) for label in classes])
     _check_enough(num_clients, sizes_train.sum(), sizes_test.sum())
-    rng_proportions, rng_train, rng_test = _generators(seed, "proportions", "train", "test")
+    rng_proportions, rng_train, rng_test = _generators(
+        seed, "proportions", "train", "test"
+    )
     smallest = 0
     for _ in range(DRAWS):
-        proportions = rng_proportions.dirichlet(np.full(len(classes), float(alpha)), num_clients)
-        proportions = np.maximum(np.nan_to_num(proportions), 1e-200)  # tiny alpha underflows to nan or 0
-        train, test = counts_from_shares(proportions / proportions.sum(axis=0), sizes_train, sizes_test)
+        proportions = rng_proportions.dirichlet(
+            np.full(len(classes), float(alpha)), num_clients
+        )
+        proportions = np.maximum(
+            np.nan_to_num(proportions), 1e-200
+        )  # tiny alpha underflows to nan or 0
+        train, test = counts_from_shares(
+            proportions / proportions.sum(axis=0), sizes_train, sizes_test
+        )
         if (smallest := train.sum(axis=1).min()) >= min_examples:
             break
     else:
@@ -175,7 +208,10 @@ def dirichlet(
             f"min_examples={min_examples}: each of {DRAWS} draws with alpha={alpha} gave some of {num_clients} clients "
             f"fewer, the last draw {smallest}; use a smaller min_examples, fewer clients or a larger alpha"
         )
-    return Partition(draw_examples(rng_train, y_train, classes, train), draw_examples(rng_test, y_test, classes, test))
+    return Partition(
+        draw_examples(rng_train, y_train, classes, train),
+        draw_examples(rng_test, y_test, classes, test),
+    )
 
 
 @checked
@@ -202,14 +238,19 @@ def lognormal_sizes(
 
 
 @checked
-def iid(y_train: np.ndarray, y_test: np.ndarray, num_clients: Count, seed: int = 0) -> Partition:
+def iid(
+    y_train: np.ndarray, y_test: np.ndarray, num_clients: Count, seed: int = 0
+) -> Partition:
     """Cut a random permutation of the examples into num_clients parts, equal up to one."""
     return lognormal_sizes(y_train, y_test, num_clients, 0.0, seed)
 
 
 @checked
 def natural(
-    users_train: np.ndarray, users_test: np.ndarray, num_clients: Count | None = None, seed: int = 0
+    users_train: np.ndarray,
+    users_test: np.ndarray,
+    num_clients: Count | None = None,
+    seed: int = 0,
 ) -> Partition:
     """Make each user a client, in ascending order of user id; users without train or test examples are left out.
 
@@ -217,12 +258,21 @@ def natural(
     random, None keeps all.
     """
     users_train, users_test = np.asarray(users_train), np.asarray(users_test)
-    if len(users_train) and len(users_test) and (users_train.dtype.kind in "OSU") != (users_test.dtype.kind in "OSU"):
+    if (
+        len(users_train)
+        and len(users_test)
+        and (users_train.dtype.kind in "OSU") != (users_test.dtype.kind in "OSU")
+    ):
         raise ValueError(
             f"users_test: are {users_test.dtype}, users_train {users_train.dtype}; give both as numbers or as strings"
         )
-    is_rounded = np.result_type(users_train, users_test).kind == "f" and users_train.dtype != users_test.dtype
-    if is_rounded and any(np.any(np.abs(users) >= 2**53) for users in (users_train, users_test)):
+    is_rounded = (
+        np.result_type(users_train, users_test).kind == "f"
+        and users_train.dtype != users_test.dtype
+    )
+    if is_rounded and any(
+        np.any(np.abs(users) >= 2**53) for users in (users_train, users_test)
+    ):
         users_train, users_test = users_train.astype(object), users_test.astype(object)
     users = np.intersect1d(users_train, users_test)
     if len(users) < (num_clients or 1):
@@ -256,22 +306,32 @@ def cap_examples(
             capped.append(rows)
             continue
         shuffled = rng.permutation(rows)
-        classes, inverse, sizes = np.unique(labels[shuffled], return_inverse=True, return_counts=True)
+        classes, inverse, sizes = np.unique(
+            labels[shuffled], return_inverse=True, return_counts=True
+        )
         order = rng.permutation(len(classes))  # `apportion` breaks ties by order
         quota = np.empty_like(sizes)
         quota[order] = apportion(max_examples, sizes[order])
         by_class = np.argsort(inverse, kind="stable")
-        rank = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # position within its class
+        rank = np.arange(len(rows)) - np.repeat(
+            np.cumsum(sizes) - sizes, sizes
+        )  # position within its class
         capped.append(np.sort(shuffled[by_class[rank < np.repeat(quota, sizes)]]))
     return capped
 
 
 def check_tested_classes(
-    before: Partition, capped: Sequence[np.ndarray], y_train: np.ndarray, y_test: np.ndarray, max_examples: int
+    before: Partition,
+    capped: Sequence[np.ndarray],
+    y_train: np.ndarray,
+    y_test: np.ndarray,
+    max_examples: int,
 ) -> None:
     """Raise a ValueError of one line if a client is tested on a class that `cap_examples` removed."""
     owned = [np.unique(y_train[rows]) for rows in before.train]
-    for client, (classes, kept, tested) in enumerate(zip(owned, capped, before.test, strict=True)):
+    for client, (classes, kept, tested) in enumerate(
+        zip(owned, capped, before.test, strict=True)
+    ):
         lost = np.setdiff1d(classes, y_train[kept])
         if np.isin(lost, y_test[tested]).any():
             raise ValueError(
@@ -280,11 +340,18 @@ def check_tested_classes(
             )
 
 
-def _warn_of_left_out(users: np.ndarray, users_train: np.ndarray, users_test: np.ndarray) -> None:
-    lack_test, lack_train = np.setdiff1d(users_train, users), np.setdiff1d(users_test, users)
+def _warn_of_left_out(
+    users: np.ndarray, users_train: np.ndarray, users_test: np.ndarray
+) -> None:
+    lack_test, lack_train = (
+        np.setdiff1d(users_train, users),
+        np.setdiff1d(users_test, users),
+    )
     if left_out := len(lack_test) + len(lack_train):
         lacking = (("test", lack_test), ("train", lack_train))
-        reasons = " and ".join(f"{len(who)} have no {kind} examples" for kind, who in lacking if len(who))
+        reasons = " and ".join(
+            f"{len(who)} have no {kind} examples" for kind, who in lacking if len(who)
+        )
         warnings.warn(
             f"natural: {left_out} of {len(users) + left_out} users are left out: {reasons}; {len(users)} remain",
             stacklevel=8,
@@ -295,13 +362,19 @@ def _group(users: np.ndarray, chosen: np.ndarray) -> list[np.ndarray]:
     """Return the rows of each chosen user; `chosen` is ascending."""
     rows = np.flatnonzero(np.isin(users, chosen))
     owners = np.searchsorted(chosen, users[rows])
-    return split(rows[np.argsort(owners, kind="stable")], np.bincount(owners, minlength=len(chosen)))
+    return split(
+        rows[np.argsort(owners, kind="stable")],
+        np.bincount(owners, minlength=len(chosen)),
+    )
 
 
 def _generators(seed: int, *purposes: str) -> list[np.random.Generator]:
     """Return independent random generators, one for each purpose."""
     seed = check_integer("seed", seed, 0, maximum=None)
-    return [np.random.default_rng([zlib.crc32(purpose.encode()), seed]) for purpose in purposes]
+    return [
+        np.random.default_rng([zlib.crc32(purpose.encode()), seed])
+        for purpose in purposes
+    ]
 
 
 def _draw_shards(
@@ -316,7 +389,10 @@ def _draw_shards(
     rng_train, rng_test = _generators(seed, "train", "test")
     train = shards * shard_size("train", y_train, classes, shards, sizes[0])
     test = shards * shard_size("test", y_test, classes, shards, sizes[1])
-    return Partition(draw_examples(rng_train, y_train, classes, train), draw_examples(rng_test, y_test, classes, test))
+    return Partition(
+        draw_examples(rng_train, y_train, classes, train),
+        draw_examples(rng_test, y_test, classes, test),
+    )
 
 
 def _check_enough(num_clients: int, num_train: int, num_test: int) -> None:

@@ -7,8 +7,8 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from fedjax_srp._checks import as_annotated
-from fedjax_srp.parts import AtLeast
+from fedjax_srp.parts.checks import as_annotated
+from fedjax_srp.parts.part import AtLeast
 
 
 class RawArrays(NamedTuple):
@@ -18,23 +18,35 @@ class RawArrays(NamedTuple):
     y_train: np.ndarray  # (n_train,) integers
     x_test: np.ndarray
     y_test: np.ndarray
-    users_train: np.ndarray | None = None  # (n_train,) user of each example, for the natural partition
+    users_train: np.ndarray | None = (
+        None  # (n_train,) user of each example, for the natural partition
+    )
     users_test: np.ndarray | None = None
     num_classes: int | None = None  # None: the largest label + 1
-    scale: np.ndarray | float | None = None  # None: from NORMALISATION, or 1/255 for other uint8 inputs
+    scale: np.ndarray | float | None = (
+        None  # None: from NORMALISATION, or 1/255 for other uint8 inputs
+    )
     offset: np.ndarray | float | None = None
 
 
 def keep_classes(raw: RawArrays, classes: Sequence[int]) -> RawArrays:
     """Return the examples of some classes, relabelled by their index in `classes`."""
-    chosen = np.asarray(as_annotated("classes", classes, tuple[Annotated[int, AtLeast(0)], ...]))
+    chosen = np.asarray(
+        as_annotated("classes", classes, tuple[Annotated[int, AtLeast(0)], ...])
+    )
     present = np.unique(raw.y_train)
     values, counts = np.unique(chosen, return_counts=True)
     invalid = [*values[counts > 1], *np.setdiff1d(chosen, present)]
     if invalid or not chosen.size:
-        problem = f"{invalid[0]} is listed twice, or has no training examples" if invalid else "no label is listed"
+        problem = (
+            f"{invalid[0]} is listed twice, or has no training examples"
+            if invalid
+            else "no label is listed"
+        )
         known = ", ".join(map(str, present))
-        raise ValueError(f"classes: {problem}; give some of {known}, each once, e.g. range(10)")
+        raise ValueError(
+            f"classes: {problem}; give some of {known}, each once, e.g. range(10)"
+        )
     is_train, is_test = np.isin(raw.y_train, chosen), np.isin(raw.y_test, chosen)
     order = np.argsort(chosen, kind="stable")
     return raw._replace(

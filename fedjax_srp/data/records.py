@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, NoReturn, cast
 
 import numpy as np
 
-from fedjax_srp._checks import checked
 from fedjax_srp.data.cache import cached
 from fedjax_srp.data.raw import RawArrays
+from fedjax_srp.parts.checks import checked
 
 _INFO = "dataset_info.json"  # written last, so a folder without it is incomplete
 
@@ -30,17 +30,31 @@ class Images(NamedTuple):
     num_classes: int
     shape: tuple[int, ...] = (28, 28)
     first_label: int = 0
-    num_cut: int | None = None  # training examples that the catalogue's builder reads, if it does not read all
+    num_cut: int | None = (
+        None  # training examples that the catalogue's builder reads, if it does not read all
+    )
 
 
 IMAGES = {
-    "cifar10": Images("photographs of 10 kinds of things", 50_000, 10_000, 10, (32, 32, 3)),
-    "cifar100": Images("photographs of 100 kinds of things", 50_000, 10_000, 100, (32, 32, 3)),
-    "emnist/balanced": Images("digits and letters, the same number of each", 112_800, 18_800, 47),
-    "emnist/byclass": Images("digits, upper and lower case letters", 697_932, 116_323, 62),
-    "emnist/bymerge": Images("digits and letters, cases merged where they look alike", 697_932, 116_323, 47),
+    "cifar10": Images(
+        "photographs of 10 kinds of things", 50_000, 10_000, 10, (32, 32, 3)
+    ),
+    "cifar100": Images(
+        "photographs of 100 kinds of things", 50_000, 10_000, 100, (32, 32, 3)
+    ),
+    "emnist/balanced": Images(
+        "digits and letters, the same number of each", 112_800, 18_800, 47
+    ),
+    "emnist/byclass": Images(
+        "digits, upper and lower case letters", 697_932, 116_323, 62
+    ),
+    "emnist/bymerge": Images(
+        "digits and letters, cases merged where they look alike", 697_932, 116_323, 47
+    ),
     "emnist/digits": Images("digits", 240_000, 40_000, 10),
-    "emnist/letters": Images("letters, cases merged", 124_800, 20_800, 26, first_label=1, num_cut=88_800),
+    "emnist/letters": Images(
+        "letters, cases merged", 124_800, 20_800, 26, first_label=1, num_cut=88_800
+    ),
     "emnist/mnist": Images("digits, cut as MNIST", 60_000, 10_000, 10),
     "mnist": Images("digits", 60_000, 10_000, 10),
 }
@@ -58,14 +72,18 @@ def source(name: str) -> Callable[[Path], RawArrays]:
         return read(name, data_dir)
 
     size = f"{images.num_train:,d} + {images.num_test:,d}"
-    read_newest.__doc__ = f"{images.about}, {size} (once prepared: fedjax-srp data prepare {name})"
+    read_newest.__doc__ = (
+        f"{images.about}, {size} (once prepared: fedjax-srp data prepare {name})"
+    )
     return read_newest
 
 
 @checked
 def data_folder(data_dir: str | Path | None) -> Path:
     """Return the folder of prepared data sets, `~` expanded: the given one, else that of tensorflow-datasets."""
-    return expand_user(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets")
+    return expand_user(
+        data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+    )
 
 
 def expand_user(path: str | Path) -> Path:
@@ -87,7 +105,9 @@ def read_version(name: str, folder: Path) -> RawArrays:
     images = IMAGES[name]
     files = [path for path in folder.iterdir() if path.is_file()]
     cache_name = f"{name}/{folder.name}"
-    arrays = cached(_data_dir(name, folder), cache_name, files, lambda: _decode(name, folder, images))
+    arrays = cached(
+        _data_dir(name, folder), cache_name, files, lambda: _decode(name, folder, images)
+    )
     if len(arrays["y_train"]) == images.num_cut:
         few = f"has only {images.num_cut:,d} of {images.num_train:,d} training examples"
         _raise_damaged(name, folder, f"{few}, as tensorflow-datasets itself prepares it")
@@ -95,17 +115,33 @@ def read_version(name: str, folder: Path) -> RawArrays:
     for kind in ("train", "test"):
         labels = arrays[f"y_{kind}"]
         if labels.min() < first or labels.max() > last:
-            _raise_damaged(name, folder, f"has the {kind} labels {labels.min()}..{labels.max()}, not {first}..{last}")
+            _raise_damaged(
+                name,
+                folder,
+                f"has the {kind} labels {labels.min()}..{labels.max()}, not {first}..{last}",
+            )
     y_train, y_test = arrays["y_train"] - first, arrays["y_test"] - first
-    return RawArrays(arrays["x_train"], y_train, arrays["x_test"], y_test, num_classes=images.num_classes)
+    return RawArrays(
+        arrays["x_train"],
+        y_train,
+        arrays["x_test"],
+        y_test,
+        num_classes=images.num_classes,
+    )
 
 
 def find(name: str, data_dir: Path) -> Path:
     """Return the folder of the newest version of a prepared data set, or raise a ValueError with the remedy."""
-    versions = [path for path in (data_dir / name).glob("*.*.*") if _version_numbers(path.name)]
+    versions = [
+        path for path in (data_dir / name).glob("*.*.*") if _version_numbers(path.name)
+    ]
     if not versions:
         incomplete = next((data_dir / name).glob("incomplete.*"), None)
-        reason = f"its preparation did not finish ({incomplete.name})" if incomplete else "it has not been prepared"
+        reason = (
+            f"its preparation did not finish ({incomplete.name})"
+            if incomplete
+            else "it has not been prepared"
+        )
         raise ValueError(
             f"name={name!r}: {reason} in data_dir={str(data_dir)!r}; run fedjax-srp data prepare {name} --data-dir "
             f"{data_dir}, or give data_dir=the folder that has it"
@@ -120,10 +156,24 @@ def check(name: str, folder: Path) -> None:
     """Raise a ValueError of one line unless the folder of a version is complete and has the right format."""
     try:
         info = json.loads((folder / _INFO).read_bytes())
-        file_format, splits = info.get("fileFormat", "tfrecord"), {split["name"] for split in info["splits"]}
+        file_format, splits = (
+            info.get("fileFormat", "tfrecord"),
+            {split["name"] for split in info["splits"]},
+        )
     except FileNotFoundError:
-        _raise_damaged(name, folder, f"lacks {_INFO}, because its preparation or a copy did not finish")
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        _raise_damaged(
+            name,
+            folder,
+            f"lacks {_INFO}, because its preparation or a copy did not finish",
+        )
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         _raise_damaged(name, folder, f"has a damaged {_INFO} ({error})")
     if file_format != "array_record":
         problem = f"was prepared as {file_format} files, which only TensorFlow reads"
@@ -156,24 +206,39 @@ def _decode(name: str, folder: Path, images: Images) -> dict[str, np.ndarray]:
 
     try:
         arrays = {}
-        builder = cast(Any, tfds.builder_from_directory)(os.fspath(folder))  # reads these records, without a network
+        builder = cast(Any, tfds.builder_from_directory)(
+            os.fspath(folder)
+        )  # reads these records, without a network
         decoders: Any = {"image": cast(Any, tfds.decode.SkipDecoding)()}
         for kind in ("train", "test"):
             source = builder.as_data_source(kind, decoders=decoders)
-            arrays[f"x_{kind}"], arrays[f"y_{kind}"] = _decode_split(f"{name} {kind}", source, images.shape)
+            arrays[f"x_{kind}"], arrays[f"y_{kind}"] = _decode_split(
+                f"{name} {kind}", source, images.shape
+            )
     except Exception as error:  # any error about a damaged file
-        _raise_damaged(name, folder, f"is damaged ({' '.join(str(error).split()) or type(error).__name__})")
+        _raise_damaged(
+            name,
+            folder,
+            f"is damaged ({' '.join(str(error).split()) or type(error).__name__})",
+        )
     return arrays
 
 
-def _decode_split(title: str, source: Any, shape: tuple[int, ...], batch: int = 1000) -> tuple[np.ndarray, np.ndarray]:
+def _decode_split(
+    title: str, source: Any, shape: tuple[int, ...], batch: int = 1000
+) -> tuple[np.ndarray, np.ndarray]:
     """Return images (n, *shape) uint8 and labels (n,) int32."""
     from PIL import Image
 
-    from fedjax_srp.bars import tqdm
+    from fedjax_srp.results.bars import tqdm
 
-    images, labels = np.empty((len(source), *shape), np.uint8), np.empty(len(source), np.int32)
-    with tqdm(total=len(source), desc=f"decoding {title}", disable=None, leave=False) as bar:  # None: for a terminal
+    images, labels = (
+        np.empty((len(source), *shape), np.uint8),
+        np.empty(len(source), np.int32),
+    )
+    with tqdm(
+        total=len(source), desc=f"decoding {title}", disable=None, leave=False
+    ) as bar:  # None: for a terminal
         for begin in range(0, len(source), batch):
             rows = list(range(begin, min(begin + batch, len(source))))
             for row, example in zip(rows, source.__getitems__(rows), strict=True):

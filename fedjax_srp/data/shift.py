@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_srp.data.federated import FederatedData
-from fedjax_srp.description import records_arguments
-from fedjax_srp.parts import Above, as_annotated
+from fedjax_srp.parts.description import records_arguments
+from fedjax_srp.parts.part import Above, as_annotated
 
 Turn = Literal[0, 90, 180, 270]
 Factor = Annotated[float, Above(0)]
@@ -53,16 +53,29 @@ def shift_features(
             f"data: examples have shape {shape}; give images (h, w) or (h, w, channels), with h = w for 90 and 270"
         )
     if not rotations or not brightness:
-        raise ValueError(f"rotations={rotations}, brightness={brightness}: give at least one of each, (0,) and (1.0,)")
+        raise ValueError(
+            f"rotations={rotations}, brightness={brightness}: give at least one of each, (0,) and (1.0,)"
+        )
     x_train = np.array(data.x_train)
-    x_test = x_train if data.x_test is data.x_train else np.array(data.x_test)  # data of `holdout` have one pool
-    parts = [(x_train, data.train_indices, data.train_counts), (x_test, data.test_indices, data.test_counts)]
+    x_test = (
+        x_train if data.x_test is data.x_train else np.array(data.x_test)
+    )  # data of `holdout` have one pool
+    parts = [
+        (x_train, data.train_indices, data.train_counts),
+        (x_test, data.test_indices, data.test_counts),
+    ]
     for x, indices, counts in parts:
-        for client, (row, count) in enumerate(zip(np.asarray(indices), np.asarray(counts), strict=True)):
-            turned = np.rot90(x[row[:count]], rotations[client % len(rotations)] // 90, axes=(1, 2))
+        for client, (row, count) in enumerate(
+            zip(np.asarray(indices), np.asarray(counts), strict=True)
+        ):
+            turned = np.rot90(
+                x[row[:count]], rotations[client % len(rotations)] // 90, axes=(1, 2)
+            )
             x[row[:count]] = _scale_pixels(turned, brightness[client % len(brightness)])
     train = jnp.asarray(x_train)
-    return dataclasses.replace(data, x_train=train, x_test=train if x_test is x_train else jnp.asarray(x_test))
+    return dataclasses.replace(
+        data, x_train=train, x_test=train if x_test is x_train else jnp.asarray(x_test)
+    )
 
 
 def _scale_pixels(x: np.ndarray, factor: float) -> np.ndarray:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_srp._checks import check_choice, checked, nearest
 from fedjax_srp.data import leaf, npz, records
 from fedjax_srp.data import partition as partitions
 from fedjax_srp.data.arrays import as_array, check_labels, from_arrays
@@ -17,7 +16,8 @@ from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.holdout import holdout
 from fedjax_srp.data.partition import Fraction, Partition
 from fedjax_srp.data.raw import RawArrays, keep_classes
-from fedjax_srp.description import records_arguments
+from fedjax_srp.parts.checks import check_choice, checked, nearest
+from fedjax_srp.parts.description import records_arguments
 
 
 def _digits(data_dir: Path) -> RawArrays:
@@ -31,7 +31,9 @@ def _digits(data_dir: Path) -> RawArrays:
     for label in np.unique(y):
         rank[y == label] = np.arange(np.count_nonzero(y == label))
     is_test = rank * 3 % 10 < 3  # positions 0, 4, 7 of every ten
-    return RawArrays(x[~is_test], y[~is_test], x[is_test], y[is_test], num_classes=10, scale=1 / 16)
+    return RawArrays(
+        x[~is_test], y[~is_test], x[is_test], y[is_test], num_classes=10, scale=1 / 16
+    )
 
 
 # Sources by name: functions of data_dir that return arrays, or raise a ValueError of one line with the remedy.
@@ -42,7 +44,11 @@ SOURCES: dict[str, Callable[[Path], RawArrays]] = {"digits": _digits} | {
 # Mean and standard deviation of pixels / 255, per channel, by exact name. Other data sets, such as FEMNIST, are only
 # divided by 255.
 NORMALISATION: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
-    **{name: ((0.1307,), (0.3081,)) for name, images in records.IMAGES.items() if images.shape == (28, 28)},
+    **{
+        name: ((0.1307,), (0.3081,))
+        for name, images in records.IMAGES.items()
+        if images.shape == (28, 28)
+    },
     "cifar10": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "cifar100": ((0.507, 0.487, 0.441), (0.267, 0.256, 0.276)),
 }
@@ -63,11 +69,20 @@ class _Scheme(NamedTuple):
 
 PARTITIONS: dict[str, _Scheme] = {
     "classes": _Scheme(
-        partitions.by_classes, ("classes_per_client",), ("reserved_classes", "reserved_fraction"), is_by_class=True
+        partitions.by_classes,
+        ("classes_per_client",),
+        ("reserved_classes", "reserved_fraction"),
+        is_by_class=True,
     ),
     "shards": _Scheme(partitions.shards, ("shards_per_client",), is_by_class=True),
-    "consecutive": _Scheme(partitions.consecutive, ("classes_per_client", "examples_per_class"), is_by_class=True),
-    "dirichlet": _Scheme(partitions.dirichlet, ("alpha",), ("min_examples",), is_by_class=True),
+    "consecutive": _Scheme(
+        partitions.consecutive,
+        ("classes_per_client", "examples_per_class"),
+        is_by_class=True,
+    ),
+    "dirichlet": _Scheme(
+        partitions.dirichlet, ("alpha",), ("min_examples",), is_by_class=True
+    ),
     "lognormal": _Scheme(partitions.lognormal_sizes, ("sigma",)),
     "natural": _Scheme(partitions.natural),
     "iid": _Scheme(partitions.iid),
@@ -78,7 +93,9 @@ PARTITIONS: dict[str, _Scheme] = {
 def names(data_dir: str | Path | None = None) -> list[str]:
     """List the names for `load`: built-in ones, and .npz files (without suffix) and LEAF folders in `data_dir`."""
     folder = records.data_folder(data_dir)
-    files = [file.relative_to(folder).with_suffix("").as_posix() for file in npz.files(folder)]
+    files = [
+        file.relative_to(folder).with_suffix("").as_posix() for file in npz.files(folder)
+    ]
     return sorted({*SOURCES, *files, *(path.name for path in leaf.folders(folder))})
 
 
@@ -86,7 +103,11 @@ def names(data_dir: str | Path | None = None) -> list[str]:
 def is_ready(name: str, data_dir: str | Path | None = None) -> bool:
     """Return True if `load` can read a data set of `names(data_dir)`: it is prepared and not visibly damaged."""
     folder = records.data_folder(data_dir)
-    if name not in records.IMAGES or (folder / f"{name}.npz").is_file() or leaf.is_leaf(folder / name):
+    if (
+        name not in records.IMAGES
+        or (folder / f"{name}.npz").is_file()
+        or leaf.is_leaf(folder / name)
+    ):
         return True
     try:
         records.find(name, folder)
@@ -171,10 +192,19 @@ def load(
     if max_examples is not None:
         train = partitions.cap_examples(parts.train, raw.y_train, max_examples, seed)
         if PARTITIONS[kind].is_by_class:
-            partitions.check_tested_classes(parts, train, raw.y_train, raw.y_test, max_examples)
+            partitions.check_tested_classes(
+                parts, train, raw.y_train, raw.y_test, max_examples
+            )
     scale, offset = raw.scale, raw.offset
-    if scale is None and offset is None and raw.x_train.dtype == np.uint8 and name in NORMALISATION:
-        mean, std = map(np.squeeze, NORMALISATION[name])  # grey images may have no channel axis
+    if (
+        scale is None
+        and offset is None
+        and raw.x_train.dtype == np.uint8
+        and name in NORMALISATION
+    ):
+        mean, std = map(
+            np.squeeze, NORMALISATION[name]
+        )  # grey images may have no channel axis
         scale, offset = 1 / (255 * std), -mean / std  # (x / 255 - mean) / std
     data = from_arrays(
         raw.x_train, raw.y_train, raw.x_test, raw.y_test, train_indices=train, test_indices=parts.test,
@@ -184,21 +214,39 @@ def load(
 
 
 def make_partition(
-    raw: RawArrays, partition: str | None, num_clients: int | None, seed: int, given: Mapping[str, Any]
+    raw: RawArrays,
+    partition: str | None,
+    num_clients: int | None,
+    seed: int,
+    given: Mapping[str, Any],
 ) -> tuple[str, Partition]:
     """Partition a data set, and return the partition's name too; given arguments that are None are ignored."""
     given = {argument: value for argument, value in given.items() if value is not None}
-    kind = _choose_partition(partition, given, raw.users_train is not None and raw.users_test is not None, num_clients)
-    columns = (raw.users_train, raw.users_test) if kind == "natural" else (raw.y_train, raw.y_test)
+    kind = _choose_partition(
+        partition,
+        given,
+        raw.users_train is not None and raw.users_test is not None,
+        num_clients,
+    )
+    columns = (
+        (raw.users_train, raw.users_test)
+        if kind == "natural"
+        else (raw.y_train, raw.y_test)
+    )
     return kind, PARTITIONS[kind].function(*columns, num_clients, seed=seed, **given)
 
 
 def _check_columns(raw: RawArrays) -> None:
     for kind in ("train", "test"):
-        x, y, users = (as_array(f"{name}_{kind}", getattr(raw, f"{name}_{kind}")) for name in ("x", "y", "users"))
+        x, y, users = (
+            as_array(f"{name}_{kind}", getattr(raw, f"{name}_{kind}"))
+            for name in ("x", "y", "users")
+        )
         check_labels(f"y_{kind}", y, f"x_{kind}", len(np.atleast_1d(x)))
         if getattr(raw, f"users_{kind}") is not None and users.shape != y.shape:
-            raise ValueError(f"users_{kind}: has shape {users.shape}, y_{kind} {y.shape}; give one user per example")
+            raise ValueError(
+                f"users_{kind}: has shape {users.shape}, y_{kind} {y.shape}; give one user per example"
+            )
 
 
 def _read(name: str, data_dir: Path) -> tuple[str, RawArrays]:
@@ -207,7 +255,9 @@ def _read(name: str, data_dir: Path) -> tuple[str, RawArrays]:
     if name.endswith(".npz"):
         return path.stem, npz.read(path)
     if not path.is_absolute():
-        if os.path.isfile(data_dir / f"{name}.npz"):  # unlike Path.is_file it never raises
+        if os.path.isfile(
+            data_dir / f"{name}.npz"
+        ):  # unlike Path.is_file it never raises
             return name, npz.read(data_dir / f"{name}.npz")
         if leaf.is_leaf(data_dir / name):
             return name, leaf.read(data_dir / name)
@@ -223,24 +273,40 @@ def _read(name: str, data_dir: Path) -> tuple[str, RawArrays]:
     )
 
 
-def _choose_partition(partition: str | None, given: Collection[str], has_users: bool, num_clients: int | None) -> str:
+def _choose_partition(
+    partition: str | None,
+    given: Collection[str],
+    has_users: bool,
+    num_clients: int | None,
+) -> str:
     """Return the name of the given partition, or of the one with most of the given arguments, after checks."""
     if partition is None:
-        matches = {kind: len({*given} & {*scheme.arguments}) for kind, scheme in PARTITIONS.items()}
+        matches = {
+            kind: len({*given} & {*scheme.arguments})
+            for kind, scheme in PARTITIONS.items()
+        }
         best = max(matches, key=lambda kind: matches[kind])  # the first of equals
         partition = best if matches[best] else "natural" if has_users else "iid"
     scheme = PARTITIONS[check_choice("partition", partition, PARTITIONS)]
     for argument in given:
         if argument not in scheme.arguments:
-            owners = " or ".join(repr(kind) for kind, other in PARTITIONS.items() if argument in other.arguments)
+            owners = " or ".join(
+                repr(kind)
+                for kind, other in PARTITIONS.items()
+                if argument in other.arguments
+            )
             raise ValueError(
                 f"{argument}: is for partition {owners}, but the partition is {partition!r}; leave one of them out"
             )
     missing = [argument for argument in scheme.required if argument not in given]
     if partition == "natural" and not has_users:
-        raise ValueError("partition='natural': the data set has no users; give another partition")
+        raise ValueError(
+            "partition='natural': the data set has no users; give another partition"
+        )
     if partition != "natural" and num_clients is None:
         missing.append("num_clients")
     if missing:
-        raise ValueError(f"{missing[0]}=None: partition {partition!r} needs it; give it, or another partition")
+        raise ValueError(
+            f"{missing[0]}=None: partition {partition!r} needs it; give it, or another partition"
+        )
     return partition

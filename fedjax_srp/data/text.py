@@ -32,7 +32,9 @@ def vocabulary(texts: Iterable[str], size: int = VOCABULARY) -> dict[str, int]:
 
     `size` counts all tokens, including padding and unknown words.
     """
-    return most_frequent((word for text in texts for word in words(text)), size - _FIRST, _FIRST)
+    return most_frequent(
+        (word for text in texts for word in words(text)), size - _FIRST, _FIRST
+    )
 
 
 def most_frequent(words: Iterable[str], number: int, first: int) -> dict[str, int]:
@@ -42,7 +44,13 @@ def most_frequent(words: Iterable[str], number: int, first: int) -> dict[str, in
     return {word: token for token, word in enumerate(ranked[:number], start=first)}
 
 
-def tokens(texts: Iterable[str], known: Mapping[str, int], length: int = LENGTH) -> np.ndarray:
+def tokens(
+    texts: Iterable[str], known: Mapping[str, int], length: int = LENGTH
+) -> np.ndarray:
     """Convert the first `length` words of each text to tokens (n, length) int32, padded at the end."""
-    rows = [[known.get(word, _UNKNOWN) for word in words(text)[:length]] for text in texts]
-    return np.array([row + [0] * (length - len(row)) for row in rows], np.int32).reshape(-1, length)
+    rows = [
+        [known.get(word, _UNKNOWN) for word in words(text)[:length]] for text in texts
+    ]
+    return np.array([row + [0] * (length - len(row)) for row in rows], np.int32).reshape(
+        -1, length
+    )

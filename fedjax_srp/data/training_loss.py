@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp._checks import checked, per_example, short
 from fedjax_srp.base import Array, Examples, FederatedSource, Predict
+from fedjax_srp.parts.checks import checked, per_example, short
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,14 +54,18 @@ class TrainingLoss:
         """Return the sum of the losses of a client's training examples, and their number."""
         losses = per_example(self.loss(predict(test.x), test.y), test.y.shape[0])
         is_real = jnp.arange(test.y.shape[0], dtype=test.count.dtype) < test.count
-        return jnp.sum(jnp.where(is_real, losses, 0), dtype=float), test.count.astype(float)
+        return jnp.sum(jnp.where(is_real, losses, 0), dtype=float), test.count.astype(
+            float
+        )
 
 
 jax.tree_util.register_dataclass(TrainingLoss, data_fields=["data"], meta_fields=["loss"])
 
 
 @checked
-def training_loss(data: FederatedSource, loss: Callable[[Array, Array], Array]) -> TrainingLoss:
+def training_loss(
+    data: FederatedSource, loss: Callable[[Array, Array], Array]
+) -> TrainingLoss:
     """Score the clients of data by the loss on their training examples, the y axis of FLANP's figures.
 
     The loss excludes penalties such as weight decay.
@@ -80,5 +84,7 @@ def training_loss(data: FederatedSource, loss: Callable[[Array, Array], Array]) 
         ('training loss', True)
     """
     if not hasattr(data, "train_client"):
-        raise ValueError(f"training_loss: data={short(data)} is not a federation; give srp.data.load(name, ...)")
+        raise ValueError(
+            f"training_loss: data={short(data)} is not a federation; give srp.data.load(name, ...)"
+        )
     return TrainingLoss(data, loss)

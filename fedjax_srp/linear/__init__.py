@@ -2,7 +2,12 @@
 
 from fedjax_srp.linear import samplers
 from fedjax_srp.linear.moments import method_of_moments
-from fedjax_srp.linear.sampling import LinearClient, draw_batch, draw_design, least_squares
+from fedjax_srp.linear.sampling import (
+    LinearClient,
+    draw_batch,
+    draw_design,
+    least_squares,
+)
 from fedjax_srp.linear.subspace import orthonormalize, principal_angle_distance
 
 __all__ = [

@@ -13,7 +13,9 @@ import numpy as np
 from fedjax_srp.base import Array
 
 MAX_COLUMNS = 16  # more make the program long
-SWEEPS = 10  # of Jacobi's method, which converges quadratically: 16 columns of float64 need 7
+SWEEPS = (
+    10  # of Jacobi's method, which converges quadratically: 16 columns of float64 need 7
+)
 
 
 def gram_schmidt(matrix: Array) -> Array:
@@ -33,13 +35,21 @@ def gram_schmidt(matrix: Array) -> Array:
     tolerance = 4 * rank * jnp.finfo(matrix.dtype).eps
     columns: list[Array] = []
     for j in range(min(dim, rank)):
-        basis = jnp.stack(columns, axis=1) if columns else jnp.zeros((dim, 0), matrix.dtype)
-        scale = nonzero(jnp.max(jnp.abs(matrix[:, j])))  # squares neither overflow nor vanish
+        basis = (
+            jnp.stack(columns, axis=1) if columns else jnp.zeros((dim, 0), matrix.dtype)
+        )
+        scale = nonzero(
+            jnp.max(jnp.abs(matrix[:, j]))
+        )  # squares neither overflow nor vanish
         column = matrix[:, j] / scale
         residual = _project_out(_project_out(column, basis), basis)
         furthest = jnp.argmin(jnp.sum(basis**2, axis=1))
-        substitute = _project_out((jnp.arange(dim) == furthest).astype(matrix.dtype), basis)
-        is_independent = ~(norm(residual) <= tolerance * norm(column))  # true for nan, which is passed on
+        substitute = _project_out(
+            (jnp.arange(dim) == furthest).astype(matrix.dtype), basis
+        )
+        is_independent = ~(
+            norm(residual) <= tolerance * norm(column)
+        )  # true for nan, which is passed on
         once = jnp.where(is_independent, residual / nonzero(norm(residual)), substitute)
         twice = _project_out(once, basis)
         columns.append(twice / norm(twice))
@@ -72,7 +82,9 @@ def jacobi_eigh(matrix: Array) -> tuple[Array, Array]:
         (n,) and (n, n), as `jnp.linalg.eigh` returns them, up to the signs of the vectors.
     """
     n = matrix.shape[0]
-    pairs = jnp.asarray(_tournament(n + n % 2))  # (rounds, pairs, 2); an odd n is padded by a coordinate of zeros
+    pairs = jnp.asarray(
+        _tournament(n + n % 2)
+    )  # (rounds, pairs, 2); an odd n is padded by a coordinate of zeros
     padding = (0, n % 2)
     identity = jnp.eye(n + n % 2, dtype=matrix.dtype)
 
@@ -85,7 +97,16 @@ def jacobi_eigh(matrix: Array) -> tuple[Array, Array]:
         tan = jnp.where(difference < 0, -twice, twice) / jnp.where(length > 0, length, 1)
         cos = 1 / jnp.sqrt(1 + tan**2)
         sin = tan * cos
-        rotation = identity.at[p, p].set(cos).at[q, q].set(cos).at[p, q].set(sin).at[q, p].set(-sin)
+        rotation = (
+            identity.at[p, p]
+            .set(cos)
+            .at[q, q]
+            .set(cos)
+            .at[p, q]
+            .set(sin)
+            .at[q, p]
+            .set(-sin)
+        )
         return rotation.T @ a @ rotation, vectors @ rotation
 
     scale = nonzero(jnp.max(jnp.abs(matrix)))
@@ -102,5 +123,7 @@ def _tournament(players: int) -> np.ndarray:
     rounds = []
     for shift in range(players - 1):
         circle = np.concatenate([[0], np.roll(others, shift)])
-        rounds.append(np.stack([circle[: players // 2], circle[: players // 2 - 1 : -1]], axis=1))
+        rounds.append(
+            np.stack([circle[: players // 2], circle[: players // 2 - 1 : -1]], axis=1)
+        )
     return np.asarray(rounds, np.int32)

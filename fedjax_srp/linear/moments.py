@@ -11,7 +11,9 @@ from fedjax_srp.linear.subspace import eigh, exact_matmul
 MAX_BYTES = 256 * 2**20  # of the d x d matrix of every client in a chunk
 
 
-def method_of_moments(dim: int, rank: int, samples: int, itemsize: int = 4, fixed: bool = False) -> Phase:
+def method_of_moments(
+    dim: int, rank: int, samples: int, itemsize: int = 4, fixed: bool = False
+) -> Phase:
     """Estimate the subspace by U (d, k), the top eigenvectors of the mean of P_i = (1/m) sum_j y_j^2 x_j x_j^T.
 
     These are lines 1 to 5 of SRPFL's Algorithm 2. E P_i = (||w_i*||^2 + sigma^2) I + 2 B* w_i* w_i*^T B*^T for Gaussian
@@ -34,12 +36,16 @@ def method_of_moments(dim: int, rank: int, samples: int, itemsize: int = 4, fixe
         )
 
     @exact_matmul
-    def client(key: Key, broadcast: Any, state: Any, client: LinearClient, context: RoundContext) -> ClientOutput:
+    def client(
+        key: Key, broadcast: Any, state: Any, client: LinearClient, context: RoundContext
+    ) -> ClientOutput:
         x, y = draw_batch(client.key if fixed else key, client, samples)
         scaled = x * y[:, None]
         return ClientOutput(scaled.T @ scaled / samples)
 
     def server(key: Key, state: Any, mean: Array, context: RoundContext) -> Any:
-        return state._replace(representation=eigh(mean)[1][:, -rank:])  # eigenvalues ascend
+        return state._replace(
+            representation=eigh(mean)[1][:, -rank:]
+        )  # eigenvalues ascend
 
     return Phase(nothing, client, server)

@@ -65,7 +65,9 @@ def full(samples: int, fixed: bool = False) -> Sampler:
         residual = batch.y - batch.features @ w
         return (residual @ batch.x)[:, None] * (w / samples)[None, :]
 
-    return Sampler(lambda b, truth: (), draw, descent, lambda key, b, truth, mean, cohort_size: mean)
+    return Sampler(
+        lambda b, truth: (), draw, descent, lambda key, b, truth, mean, cohort_size: mean
+    )
 
 
 class Position(NamedTuple):
@@ -104,14 +106,18 @@ def subspace(samples: int) -> Sampler:
         return Position(b.T @ truth, _outside_basis(b, truth).T @ truth)
 
     @exact_matmul
-    def draw(key: Key, b: Array, position: Position, client: LinearClient) -> SubspaceBatch:
+    def draw(
+        key: Key, b: Array, position: Position, client: LinearClient
+    ) -> SubspaceBatch:
         design = draw_design(key, samples, b.shape[1] + 1)
         features, noise = design[:, :-1], design[:, -1]
         outside = position.outside @ client.head
         length = norm(outside)
         tau = jnp.sqrt(length**2 + client.noise_std**2)
         y = features @ (position.inside @ client.head) + tau * noise
-        return SubspaceBatch(features, y, noise, outside / nonzero(length), length / nonzero(tau))
+        return SubspaceBatch(
+            features, y, noise, outside / nonzero(length), length / nonzero(tau)
+        )
 
     @exact_matmul
     def descent(key: Key, batch: SubspaceBatch, w: Array) -> SubspaceMessage:
@@ -119,15 +125,25 @@ def subspace(samples: int) -> Sampler:
         length, v, rho = norm(residual), batch.direction, batch.correlation
         g = jax.random.normal(named_key(key, "outside"), v.shape)
         shrink = 1 - jnp.sqrt(jnp.maximum(1 - rho**2, 0))
-        outside = v * (rho * jnp.sum(batch.noise * residual)) + length * (g - shrink * jnp.sum(v * g) * v)
+        outside = v * (rho * jnp.sum(batch.noise * residual)) + length * (
+            g - shrink * jnp.sum(v * g) * v
+        )
         row, scaled = (w / samples)[None, :], (length / samples * w)[None, :]
-        return SubspaceMessage((residual @ batch.features)[:, None] * row, outside[:, None] * row, scaled.T * scaled)
+        return SubspaceMessage(
+            (residual @ batch.features)[:, None] * row,
+            outside[:, None] * row,
+            scaled.T * scaled,
+        )
 
     @exact_matmul
-    def mean_descent(key: Key, b: Array, truth: Array, mean: SubspaceMessage, cohort_size: Array) -> Array:
+    def mean_descent(
+        key: Key, b: Array, truth: Array, mean: SubspaceMessage, cohort_size: Array
+    ) -> Array:
         p = _outside_basis(b, truth)
         covariance = mean.spread / cohort_size.astype(b.dtype)  # S with p_i = 1/n
-        perpendicular = draw_perpendicular(key, jnp.concatenate([b, p], axis=1), covariance)
+        perpendicular = draw_perpendicular(
+            key, jnp.concatenate([b, p], axis=1), covariance
+        )
         return b @ mean.inside + p @ mean.outside + perpendicular
 
     return Sampler(locate, draw, descent, mean_descent)

@@ -39,7 +39,9 @@ def draw_design(key: Key, samples: int, columns: int) -> Array:
     if samples < 2 * columns:
         return jax.random.normal(key, (samples, columns))
     above = jnp.triu_indices(columns, 1)
-    normal = jax.random.normal(named_key(key, "normal"), (above[0].shape[0],))  # a flat draw vectorises best
+    normal = jax.random.normal(
+        named_key(key, "normal"), (above[0].shape[0],)
+    )  # a flat draw vectorises best
     dof = samples - jnp.arange(columns)
     diagonal = jnp.sqrt(_chi_squared(named_key(key, "chi"), dof.astype(normal.dtype)))
     return jnp.diag(diagonal).at[above].set(normal)
@@ -57,7 +59,9 @@ def _chi_squared(key: Key, dof: Array) -> Array:
 
     def attempt(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         iteration, accepted, value = state
-        u = jax.random.uniform(jax.random.fold_in(key, iteration), (2 * n,), dof.dtype, lowest, 1)  # on (-1, 1)
+        u = jax.random.uniform(
+            jax.random.fold_in(key, iteration), (2 * n,), dof.dtype, lowest, 1
+        )  # on (-1, 1)
         x = jnp.sqrt(2) * jax.lax.erf_inv(u[:n])  # normal
         log_u = jnp.log1p(u[n:]) - jnp.log(2)
         v = jnp.maximum(1 + c * x, 0) ** 3
@@ -91,19 +95,25 @@ def least_squares(features: Array, y: Array) -> Array:
     for j in range(k):  # F = Q R, R w = Q^T y, a column of Q and a row of R at a time
         q = _unit(columns[j], tolerance * norm(features[:, j]))
         coefficients = [jnp.sum(q * column) for column in columns[j:]]
-        columns[j:] = [column - q * r for column, r in zip(columns[j:], coefficients, strict=True)]
+        columns[j:] = [
+            column - q * r for column, r in zip(columns[j:], coefficients, strict=True)
+        ]
         rows.append(jnp.stack([*[zero] * j, *coefficients]))
         targets.append(jnp.sum(q * y))
         y = y - q * targets[j]
     w = jnp.zeros_like(rows[0])
     basis: list[Array] = []
-    for row, target in zip(rows, targets, strict=True):  # each row determines w along its new direction
+    for row, target in zip(
+        rows, targets, strict=True
+    ):  # each row determines w along its new direction
         residual = row
         for u in basis:
             residual = residual - u * jnp.sum(u * residual)
         basis.append(_unit(residual, zero))
         length = norm(residual)
-        w = w + basis[-1] * jnp.where(length > 0, (target - jnp.sum(row * w)) / nonzero(length), 0)
+        w = w + basis[-1] * jnp.where(
+            length > 0, (target - jnp.sum(row * w)) / nonzero(length), 0
+        )
     return w
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.backend import platform
 from fedjax_srp.base import Array
 from fedjax_srp.linear.decompositions import MAX_COLUMNS, gram_schmidt, jacobi_eigh
-from fedjax_srp.loops import sequential
+from fedjax_srp.xla.backend import platform
+from fedjax_srp.xla.loops import sequential
 
-exact_matmul = jax.default_matmul_precision("highest")  # otherwise accelerators round products to three digits
+exact_matmul = jax.default_matmul_precision(
+    "highest"
+)  # otherwise accelerators round products to three digits
 
 
 @exact_matmul
@@ -73,5 +75,7 @@ def principal_angle_distance(b1: Array, b2: Array) -> Array:
     """
     q1, q2 = orthonormalize(b1), orthonormalize(b2)
     outside = q2 - q1 @ (q1.T @ q2)
-    largest = eigh(outside.T @ outside)[0][-1]  # the largest eigenvalue is exact up to a relative eps
+    largest = eigh(outside.T @ outside)[0][
+        -1
+    ]  # the largest eigenvalue is exact up to a relative eps
     return jnp.clip(jnp.sqrt(jnp.maximum(largest, 0)), 0, 1)

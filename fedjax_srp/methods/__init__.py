@@ -1,14 +1,22 @@
 """Methods by name: an algorithm with its participation and the papers' hyper-parameters.
 
 The table has a row per method. Options are fields of dataclasses, defined once: of the algorithm, of its `Training` and
-optimizer, of the policy and of the model (`fedjax_srp.options`). Python, the command line, records of runs and the
+optimizer, of the policy and of the model (`fedjax_srp.parts.options`). Python, the command line, records of runs and the
 manual read them there.
 """
 
 from fedjax_srp.methods.build import get
 from fedjax_srp.methods.options import Choice, choose, name_of, option_names, routes
 from fedjax_srp.methods.own import register, register_participation
-from fedjax_srp.methods.table import POLICIES, RECIPES, Recipe, algorithm_names, label, names, recipe
+from fedjax_srp.methods.table import (
+    POLICIES,
+    RECIPES,
+    Recipe,
+    algorithm_names,
+    label,
+    names,
+    recipe,
+)
 
 __all__ = [
     "POLICIES",

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedjax_srp import models
-from fedjax_srp._checks import checked
 from fedjax_srp.base import Method, ParticipationPolicy
 from fedjax_srp.methods.options import choose
 from fedjax_srp.methods.table import POLICIES, Factory, recipe
 from fedjax_srp.models import SplitModel
 from fedjax_srp.models.augment import check_dataset
-from fedjax_srp.options import build
+from fedjax_srp.parts.checks import checked
+from fedjax_srp.parts.options import build
 
 
 @checked
@@ -60,7 +60,14 @@ def get(
     if not isinstance(policy, ParticipationPolicy):
         policy = build(POLICIES[choice.route.participation], choice.policy)
     if isinstance(model, SplitModel):
-        whole = models.adjusted(model, dataset, choice.model.get("augment"), choice.model.get("initialization"))
+        whole = models.adjusted(
+            model,
+            dataset,
+            choice.model.get("augment"),
+            choice.model.get("initialization"),
+        )
     else:
-        whole = models.get(model, dataset, **{"head_layers": recipe(name).head_layers, **choice.model})
+        whole = models.get(
+            model, dataset, **{"head_layers": recipe(name).head_layers, **choice.model}
+        )
     return Method(choice.name, choice.algorithm_with(whole), policy)

@@ -6,11 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 from fedjax_srp import models
-from fedjax_srp._checks import check_known
 from fedjax_srp.base import ParticipationPolicy
 from fedjax_srp.methods.options import option_names
-from fedjax_srp.methods.table import BUILT_IN, BUILT_IN_POLICIES, POLICIES, RECIPES, Factory, Recipe, check_factory
-from fedjax_srp.options import checked_maker, options_of
+from fedjax_srp.methods.table import (
+    BUILT_IN,
+    BUILT_IN_POLICIES,
+    POLICIES,
+    RECIPES,
+    Factory,
+    Recipe,
+    check_factory,
+)
+from fedjax_srp.parts.checks import check_known
+from fedjax_srp.parts.options import checked_maker, options_of
 
 
 def register(name: str, factory: Factory, **row: Any) -> None:
@@ -38,12 +46,23 @@ def register(name: str, factory: Factory, **row: Any) -> None:
     check_known("field", row, Recipe._fields[1:], of="a recipe")
     check_factory(factory)
     made = Recipe(factory, **row)
-    routed = [o for model in models.names() for o in option_names(factory, made.participation, model)]
-    check_known("option", made.options, dict.fromkeys([*routed, *options_of(factory)]), of=f"the row of {name!r}")
+    routed = [
+        o
+        for model in models.names()
+        for o in option_names(factory, made.participation, model)
+    ]
+    check_known(
+        "option",
+        made.options,
+        dict.fromkeys([*routed, *options_of(factory)]),
+        of=f"the row of {name!r}",
+    )
     RECIPES[name] = made
 
 
-def register_participation(name: str, factory: Callable[..., ParticipationPolicy]) -> None:
+def register_participation(
+    name: str, factory: Callable[..., ParticipationPolicy]
+) -> None:
     """Register your own participation policy for `get`, rows of methods and the command line.
 
     Args:
@@ -64,4 +83,6 @@ def register_participation(name: str, factory: Callable[..., ParticipationPolicy
         Uniform(k=3)
         >>> del srp.methods.POLICIES["few"]
     """
-    POLICIES[name] = checked_maker("participation", name, factory, ParticipationPolicy, BUILT_IN_POLICIES)
+    POLICIES[name] = checked_maker(
+        "participation", name, factory, ParticipationPolicy, BUILT_IN_POLICIES
+    )

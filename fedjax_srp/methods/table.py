@@ -9,10 +9,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fedjax_srp import algorithms, participation
-from fedjax_srp._checks import check_integer, check_known
 from fedjax_srp.base import FederatedAlgorithm, ParticipationPolicy
+from fedjax_srp.parts.checks import check_integer, check_known
 
-Factory = Callable[..., FederatedAlgorithm]  # of algorithms on examples: its first argument is the model
+Factory = Callable[
+    ..., FederatedAlgorithm
+]  # of algorithms on examples: its first argument is the model
 
 
 class Recipe(NamedTuple):
@@ -22,10 +24,14 @@ class Recipe(NamedTuple):
     participation: str = "full"  # one of `POLICIES`
     head_layers: int = 1  # above the model's cut
     label: str = ""  # in tables and figures
-    color: str | None = None  # of its curves, shared with its twin; None: the next one of a cycle
+    color: str | None = (
+        None  # of its curves, shared with its twin; None: the next one of a cycle
+    )
     twin: str | None = None  # the same algorithm without doubling
     source: str = ""
-    options: Mapping[str, Any] = MappingProxyType({})  # of algorithm and policy, other than their defaults
+    options: Mapping[str, Any] = MappingProxyType(
+        {}
+    )  # of algorithm and policy, other than their defaults
 
     @property
     def doubling(self) -> bool:
@@ -39,23 +45,42 @@ def everybody(pool: int | None = None) -> ParticipationPolicy:
     Args:
         pool: N, participants drawn uniformly without replacement; None for all clients.
     """
-    return participation.Full() if pool is None else participation.Uniform(check_integer("pool", pool, 1))
+    return (
+        participation.Full()
+        if pool is None
+        else participation.Uniform(check_integer("pool", pool, 1))
+    )
 
 
 POLICIES: dict[str, Callable[..., ParticipationPolicy]] = {
-    getattr(participation, name).name: getattr(participation, name) for name in participation.__all__
+    getattr(participation, name).name: getattr(participation, name)
+    for name in participation.__all__
 } | {"full": everybody}
 BUILT_IN_POLICIES = frozenset(POLICIES)
 
 # Okabe and Ito's palette, suited to the common forms of colour blindness.
-BLUE, VERMILLION, GREEN, PINK, ORANGE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#333333"
+BLUE, VERMILLION, GREEN, PINK, ORANGE, GREY = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#333333",
+)
 SKY, WINE = "#56B4E9", "#882255"
 STAGES = "statistical_accuracy"
-FedAvg, FedGATE, FedNova, FedRep = algorithms.FedAvg, algorithms.FedGATE, algorithms.FedNova, algorithms.FedRep
+FedAvg, FedGATE, FedNova, FedRep = (
+    algorithms.FedAvg,
+    algorithms.FedGATE,
+    algorithms.FedNova,
+    algorithms.FedRep,
+)
 FedAvgFT = functools.partial(FedAvg, evaluation="fine_tune")
 FedProxFT = functools.partial(algorithms.FedProx, evaluation="fine_tune")
 SCAFFOLDFT = functools.partial(algorithms.SCAFFOLD, evaluation="fine_tune")
-NARROW = MappingProxyType({"max_work": 5, "on_time": 0.5})  # a unit of work for each of the five rates
+NARROW = MappingProxyType(
+    {"max_work": 5, "on_time": 0.5}
+)  # a unit of work for each of the five rates
 LIANG = "Liang et al. 2020, the last two layers global"
 
 # fmt: off
@@ -129,7 +154,12 @@ def recipe(name: str | Factory) -> Recipe:
         return RECIPES[name]
     known = _algorithms()
     if name not in known:
-        check_known("method", [name], RECIPES, "; srp.methods.register, in a file for --load, adds one of your own")
+        check_known(
+            "method",
+            [name],
+            RECIPES,
+            "; srp.methods.register, in a file for --load, adds one of your own",
+        )
     return recipe(known[name])
 
 
@@ -144,7 +174,10 @@ def algorithm_names() -> list[str]:
 
 
 def _is_factory(factory: Any) -> bool:
-    return callable(factory) and next(iter(inspect.signature(factory).parameters), None) == "model"
+    return (
+        callable(factory)
+        and next(iter(inspect.signature(factory).parameters), None) == "model"
+    )
 
 
 def check_factory(factory: Any) -> None:

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal
 
-from fedjax_srp._checks import check_known, checked
 from fedjax_srp.models.augment import CropAndFlip, augmentation, check_dataset
 from fedjax_srp.models.cnn import CNN
 from fedjax_srp.models.convolution import Convolution
@@ -18,8 +17,9 @@ from fedjax_srp.models.lstm import LSTM, TokenLSTM
 from fedjax_srp.models.mlp import MLP
 from fedjax_srp.models.resnet import ResNet18
 from fedjax_srp.models.split import Layer, Split, SplitModel, SplitParams, cross_entropy
-from fedjax_srp.options import checked_maker, options_of
-from fedjax_srp.parts import is_part
+from fedjax_srp.parts.checks import check_known, checked
+from fedjax_srp.parts.options import checked_maker, options_of
+from fedjax_srp.parts.part import is_part
 
 __all__ = [
     "CNN",
@@ -90,10 +90,19 @@ def register(name: str, factory: Factory) -> None:
         (16,)
         >>> del srp.models.FACTORIES["two_layers"]
     """
-    FACTORIES[name] = checked_maker("model", name, factory, SplitModel, _BUILT_IN, given=2)
+    FACTORIES[name] = checked_maker(
+        "model", name, factory, SplitModel, _BUILT_IN, given=2
+    )
 
 
-_COMMON_FIELDS = ("input_shape", "num_classes", "cut", "dtype", "augment", "initialization")
+_COMMON_FIELDS = (
+    "input_shape",
+    "num_classes",
+    "cut",
+    "dtype",
+    "augment",
+    "initialization",
+)
 
 
 @checked
@@ -118,27 +127,46 @@ def get(
     """
     check_dataset(dataset)
     if "cut" in given:
-        raise ValueError("cut: it follows from head_layers; give head_layers, or call model.recut(layer)")
+        raise ValueError(
+            "cut: it follows from head_layers; give head_layers, or call model.recut(layer)"
+        )
     check_known("option", given, options(name), of=f"model {name!r}")
     try:
-        model = FACTORIES[name](tuple(dataset.example_shape), dataset.num_classes, **given)
+        model = FACTORIES[name](
+            tuple(dataset.example_shape), dataset.num_classes, **given
+        )
     except ValueError as error:
         data_name = getattr(dataset, "name", type(dataset).__name__)
         raise ValueError(f"model={name!r} for data set {data_name!r}: {error}") from None
     return adjusted(model.cut_above(head_layers), dataset, augment, initialization)
 
 
-def adjusted(model: SplitModel, dataset: Any, augment: str | None, initialization: Any) -> SplitModel:
+def adjusted(
+    model: SplitModel, dataset: Any, augment: str | None, initialization: Any
+) -> SplitModel:
     """A model with augmentation and initialization by name; None keeps the model's own."""
     if initialization is not None:
         model = dataclasses.replace(model, initialization=initialization)
-    return model if augment is None else dataclasses.replace(model, augment=augmentation(augment, dataset))
+    return (
+        model
+        if augment is None
+        else dataclasses.replace(model, augment=augmentation(augment, dataset))
+    )
 
 
 @checked
 def options(name: str) -> dict[str, Any]:
     """Return {option: default} of a model by name; its cut follows from `head_layers`."""
-    check_known("model", [name], FACTORIES, "; srp.models.register, in a file for --load, adds one of your own")
+    check_known(
+        "model",
+        [name],
+        FACTORIES,
+        "; srp.models.register, in a file for --load, adds one of your own",
+    )
     known = options_of(FACTORIES[name])
-    names = [*known][2:] if not is_part(FACTORIES[name]) else [n for n in known if n not in _COMMON_FIELDS]
+    names = (
+        [*known][2:]
+        if not is_part(FACTORIES[name])
+        else [n for n in known if n not in _COMMON_FIELDS]
+    )
     return {option: known[option].default for option in names if option != "cut"}

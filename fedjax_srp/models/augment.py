@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_srp._checks import check_choice, is_key, short
 from fedjax_srp.base import Array, Key
-from fedjax_srp.parts import AtLeast, part
+from fedjax_srp.parts.checks import check_choice, is_key, short
+from fedjax_srp.parts.part import AtLeast, part
 
 
 @part
@@ -40,27 +40,47 @@ class CropAndFlip:
 
     def __post_init__(self) -> None:
         fill = self.fill
-        if is_key(fill) or np.asarray(fill).dtype.kind not in "iuf" or not np.isfinite(fill).all():
-            raise ValueError(f"fill={short(fill)} must be finite numbers; give one value, or one per channel")
+        if (
+            is_key(fill)
+            or np.asarray(fill).dtype.kind not in "iuf"
+            or not np.isfinite(fill).all()
+        ):
+            raise ValueError(
+                f"fill={short(fill)} must be finite numbers; give one value, or one per channel"
+            )
         object.__setattr__(self, "fill", _as_tuples(fill))
 
     def __call__(self, key: Key, x: Array) -> Array:
         """(key, images) -> images."""
         if x.ndim not in (3, 4):
-            raise ValueError(f"CropAndFlip takes images (batch, h, w) or (batch, h, w, c), not inputs of {x.shape}")
+            raise ValueError(
+                f"CropAndFlip takes images (batch, h, w) or (batch, h, w, c), not inputs of {x.shape}"
+            )
         batch, height, width = x.shape[:3]
         key_shift, key_flip = jax.random.split(key)
-        shift = jax.random.randint(key_shift, (2, batch, 1), -self.padding, self.padding + 1)
+        shift = jax.random.randint(
+            key_shift, (2, batch, 1), -self.padding, self.padding + 1
+        )
         flips = jax.random.bernoulli(key_flip, 0.5, (batch, 1))
         # Source of each pixel; mirrored images are read backwards.
         columns = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), (batch, width))
         rows = jnp.arange(height, dtype=jnp.int32)[None] + shift[0]  # (batch, height)
-        columns = jnp.where(flips, width - 1 - columns, columns) + shift[1]  # (batch, width)
-        inside = _within(rows, height)[:, :, None] & _within(columns, width)[:, None, :]  # (batch, height, width)
+        columns = (
+            jnp.where(flips, width - 1 - columns, columns) + shift[1]
+        )  # (batch, width)
+        inside = (
+            _within(rows, height)[:, :, None] & _within(columns, width)[:, None, :]
+        )  # (batch, height, width)
         image = jnp.arange(batch, dtype=jnp.int32)[:, None, None]
-        shifted = x[image, jnp.clip(rows, 0, height - 1)[:, :, None], jnp.clip(columns, 0, width - 1)[:, None, :]]
+        shifted = x[
+            image,
+            jnp.clip(rows, 0, height - 1)[:, :, None],
+            jnp.clip(columns, 0, width - 1)[:, None, :],
+        ]
         fill = jnp.broadcast_to(jnp.asarray(self.fill, x.dtype), x.shape)
-        return jnp.where(inside.reshape(*inside.shape, *(1,) * (x.ndim - 3)), shifted, fill)
+        return jnp.where(
+            inside.reshape(*inside.shape, *(1,) * (x.ndim - 3)), shifted, fill
+        )
 
 
 def _as_tuples(values: Any) -> Any:

@@ -10,7 +10,7 @@ from fedjax_srp.models.convolution import Convolution, Strategy, check_images
 from fedjax_srp.models.lenet import BLOCK, pooled_relu
 from fedjax_srp.models.mlp import dense_layers
 from fedjax_srp.models.split import Layer, SplitModel
-from fedjax_srp.parts import Count, part
+from fedjax_srp.parts.part import Count, part
 
 
 @part
@@ -34,7 +34,14 @@ class CNN(SplitModel):
         'out'
     """
 
-    channels: tuple[Count, Count, Count, Count, Count, Count] = (32, 64, 128, 128, 256, 256)
+    channels: tuple[Count, Count, Count, Count, Count, Count] = (
+        32,
+        64,
+        128,
+        128,
+        256,
+        256,
+    )
     hidden: tuple[Count, Count] = (1024, 512)
     convolution: Strategy = "auto"
 

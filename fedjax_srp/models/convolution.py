@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_srp._checks import check_choice, check_integer
-from fedjax_srp.backend import platform
 from fedjax_srp.base import Array
+from fedjax_srp.parts.checks import check_choice, check_integer
+from fedjax_srp.xla.backend import platform
 
 Strategy = Literal["auto", "patches", "winograd", "xla"]
 POINTS = (0.0, 1.0, -1.0, 0.5, -2.0)  # nodes of Winograd's polynomials, beside infinity
@@ -30,14 +30,18 @@ def resolve(strategy: str, kernel_shape: Sequence[int] = (5, 5, 64, 64)) -> str:
     check_choice("convolution", strategy, get_args(Strategy))
     height, width, channels, _ = kernel_shape
     fits = max(height, width) <= len(POINTS)
-    pays = fits and channels >= WINOGRAD_CHANNELS and min(height, width) > 1  # tiles have 6 rows and 6 columns
+    pays = (
+        fits and channels >= WINOGRAD_CHANNELS and min(height, width) > 1
+    )  # tiles have 6 rows and 6 columns
     if strategy == "winograd" and not fits:
         raise ValueError(
             f"convolution='winograd' takes kernels up to {len(POINTS)}, not {height} x {width}; use 'auto'"
         )
     if strategy != "auto":
         return strategy
-    return {"cpu": "winograd" if pays else "patches", "gpu": "patches"}.get(platform(), "xla")
+    return {"cpu": "winograd" if pays else "patches", "gpu": "patches"}.get(
+        platform(), "xla"
+    )
 
 
 def check_images(model: str, shape: Sequence[int], smallest: int) -> None:
@@ -66,12 +70,18 @@ def convolve(x: Array, kernel: Array, strategy: str = "auto", stride: int = 1) -
         dtype = jnp.result_type(x, kernel)  # as matrix products promote their operands
         x, kernel = x.astype(dtype), kernel.astype(dtype)
         return jax.lax.conv_general_dilated(
-            x, kernel, (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+            x,
+            kernel,
+            (stride, stride),
+            "VALID",
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
         )
     if strategy == "winograd" and stride == 1:
         return _winograd(x, kernel)
     windows = patches(x, kernel.shape[0], kernel.shape[1], stride)
-    product = windows.reshape(-1, windows.shape[-1]) @ kernel.reshape(-1, kernel.shape[-1])
+    product = windows.reshape(-1, windows.shape[-1]) @ kernel.reshape(
+        -1, kernel.shape[-1]
+    )
     return product.reshape(*windows.shape[:-1], -1)
 
 
@@ -83,8 +93,12 @@ def patches(x: Array, height: int, width: int, stride: int = 1) -> Array:
     stride-th window of each row and column.
     """
     out_height, out_width = x.shape[1] - height + 1, x.shape[2] - width + 1
-    x = jnp.concatenate([x[:, :, j : j + out_width : stride] for j in range(width)], axis=-1)
-    return jnp.concatenate([x[:, i : i + out_height : stride] for i in range(height)], axis=-1)
+    x = jnp.concatenate(
+        [x[:, :, j : j + out_width : stride] for j in range(width)], axis=-1
+    )
+    return jnp.concatenate(
+        [x[:, i : i + out_height : stride] for i in range(height)], axis=-1
+    )
 
 
 @functools.cache
@@ -99,7 +113,11 @@ def winograd_matrices(taps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """
     points, size = np.array(POINTS), len(POINTS) + 1
     outputs = size + 1 - taps
-    inputs, filters, out = np.zeros((size, size)), np.zeros((size, taps)), np.zeros((outputs, size))
+    inputs, filters, out = (
+        np.zeros((size, size)),
+        np.zeros((size, taps)),
+        np.zeros((outputs, size)),
+    )
     for i, point in enumerate(points):
         others = np.delete(points, i)
         inputs[i, :-1] = np.atleast_1d(np.poly(others))[::-1]
@@ -115,16 +133,31 @@ def _winograd(x: Array, kernel: Array) -> Array:
     kernel_height, kernel_width, channels, width = kernel.shape
     rows_in, rows_filter, rows_out = winograd_matrices(kernel_height)
     cols_in, cols_filter, cols_out = winograd_matrices(kernel_width)
-    (tile_height, size), (tile_width, _) = rows_out.shape, cols_out.shape  # outputs and inputs of a tile
-    batch, out_height, out_width = x.shape[0], x.shape[1] - kernel_height + 1, x.shape[2] - kernel_width + 1
-    down, across = -(-out_height // tile_height), -(-out_width // tile_width)  # numbers of tiles
+    (tile_height, size), (tile_width, _) = (
+        rows_out.shape,
+        cols_out.shape,
+    )  # outputs and inputs of a tile
+    batch, out_height, out_width = (
+        x.shape[0],
+        x.shape[1] - kernel_height + 1,
+        x.shape[2] - kernel_width + 1,
+    )
+    down, across = (
+        -(-out_height // tile_height),
+        -(-out_width // tile_width),
+    )  # numbers of tiles
     bottom = tile_height * (down + (size - 1) // tile_height) - x.shape[1]
     right = tile_width * (across + (size - 1) // tile_width) - x.shape[2]
     x = jnp.pad(x, ((0, 0), (0, bottom), (0, right), (0, 0)))
 
     def combine(matrix: np.ndarray, parts: Sequence[Array]) -> Array:
         """`matrix` times the vector of `parts`, along a new leading axis."""
-        return jnp.stack([sum(part * c for part, c in zip(parts, row.tolist(), strict=True) if c) for row in matrix])
+        return jnp.stack(
+            [
+                sum(part * c for part, c in zip(parts, row.tolist(), strict=True) if c)
+                for row in matrix
+            ]
+        )
 
     def matrix(a: np.ndarray, b: np.ndarray) -> Array:
         return jnp.asarray(np.kron(a, b), x.dtype)
@@ -132,16 +165,26 @@ def _winograd(x: Array, kernel: Array) -> Array:
     # Columns and rows are grouped by tile_width and tile_height; tile t reads groups t, t + 1, ... without a stride.
     tiles = x.reshape(batch, x.shape[1], -1, tile_width, channels)
     starts = [divmod(i, tile_width) for i in range(size)]
-    tiles = combine(cols_in, [tiles[:, :, group : group + across, i] for group, i in starts])
+    tiles = combine(
+        cols_in, [tiles[:, :, group : group + across, i] for group, i in starts]
+    )
     tiles = tiles.reshape(size, batch, -1, tile_height, across, channels)
     starts = [divmod(i, tile_height) for i in range(size)]
-    tiles = combine(rows_in, [tiles[:, :, group : group + down, i] for group, i in starts])
+    tiles = combine(
+        rows_in, [tiles[:, :, group : group + down, i] for group, i in starts]
+    )
     tiles = tiles.reshape(size * size, batch * down * across, channels)
-    filters = matrix(rows_filter, cols_filter) @ kernel.reshape(kernel_height * kernel_width, -1)
+    filters = matrix(rows_filter, cols_filter) @ kernel.reshape(
+        kernel_height * kernel_width, -1
+    )
     products = tiles @ filters.reshape(size * size, channels, width)
     out = matrix(rows_out, cols_out) @ products.reshape(size * size, -1)
-    out = out.reshape(tile_height, tile_width, batch, down, across, width).transpose(2, 3, 0, 4, 1, 5)
-    return out.reshape(batch, tile_height * down, tile_width * across, width)[:, :out_height, :out_width]
+    out = out.reshape(tile_height, tile_width, batch, down, across, width).transpose(
+        2, 3, 0, 4, 1, 5
+    )
+    return out.reshape(batch, tile_height * down, tile_width * across, width)[
+        :, :out_height, :out_width
+    ]
 
 
 def max_pool(x: Array) -> Array:
@@ -193,9 +236,19 @@ class Convolution(nn.Module):
                 "give (height, width) for images, (length,) for series"
             )
         x = x[..., None] if x.ndim - 1 == axes else x
-        zeros = [_same_padding(n, size, stride) for n, size in zip(x.shape[1:-1], self.kernel_size, strict=True)]
+        zeros = [
+            _same_padding(n, size, stride)
+            for n, size in zip(x.shape[1:-1], self.kernel_size, strict=True)
+        ]
         if self.padding != "SAME":
-            zeros = [(check_integer("padding", 0 if self.padding == "VALID" else self.padding, 0),) * 2] * axes
+            zeros = [
+                (
+                    check_integer(
+                        "padding", 0 if self.padding == "VALID" else self.padding, 0
+                    ),
+                )
+                * 2
+            ] * axes
         x = jnp.pad(x, ((0, 0), *zeros, (0, 0))) if any(map(any, zeros)) else x
         if any(n < size for n, size in zip(x.shape[1:-1], self.kernel_size, strict=True)):
             raise ValueError(
@@ -210,5 +263,7 @@ class Convolution(nn.Module):
             out = convolve(x[:, :, None], kernel[:, None], self.strategy, stride)[:, :, 0]
         if not self.use_bias:
             return out
-        bias = self.param("bias", nn.initializers.zeros, (self.channels,), self.param_dtype)
+        bias = self.param(
+            "bias", nn.initializers.zeros, (self.channels,), self.param_dtype
+        )
         return out + jnp.broadcast_to(bias, out.shape)

@@ -71,7 +71,9 @@ class Dense(nn.Dense):
     @property
     def is_plain(self) -> bool:
         """True if it computes in the dtype of its parameters and inputs, as `jnp.matmul` does."""
-        return not (self.dtype or self.precision or self.dot_general or self.dot_general_cls)
+        return not (
+            self.dtype or self.precision or self.dot_general or self.dot_general_cls
+        )
 
 
 def _is_kernel(node: Any) -> bool:
@@ -79,12 +81,19 @@ def _is_kernel(node: Any) -> bool:
 
 
 def _is_kernel_path(layer: str, path: Any) -> bool:
-    return tuple(key for key in path if isinstance(key, DictKey)) == (DictKey(layer), DictKey("kernel"))
+    return tuple(key for key in path if isinstance(key, DictKey)) == (
+        DictKey(layer),
+        DictKey("kernel"),
+    )
 
 
 def kernel_of(layer: str, params: PyTree) -> Array | None:
     """The kernel of the named layer, (inputs, outputs); None if it is not among the parameters."""
-    found = [leaf for path, leaf in jax.tree.leaves_with_path(params) if _is_kernel_path(layer, path)]
+    found = [
+        leaf
+        for path, leaf in jax.tree.leaves_with_path(params)
+        if _is_kernel_path(layer, path)
+    ]
     return found[0] if found else None
 
 
@@ -94,38 +103,59 @@ def _rows(examples: Examples) -> Array:
     return jnp.where(valid[:, None], examples.x.reshape(examples.y.shape[0], -1), 0)
 
 
-def into_span(layer: str, params: PyTree, kernel: Array, examples: Examples) -> tuple[PyTree, Examples]:
+def into_span(
+    layer: str, params: PyTree, kernel: Array, examples: Examples
+) -> tuple[PyTree, Examples]:
     """Return the parameters with a `Kernel` in the named layer, and the examples with `Inputs`."""
     x = _rows(examples)
-    in_span = Kernel(jnp.ones((1, 1), kernel.dtype), jnp.zeros((x.shape[0], kernel.shape[1]), kernel.dtype))
+    in_span = Kernel(
+        jnp.ones((1, 1), kernel.dtype),
+        jnp.zeros((x.shape[0], kernel.shape[1]), kernel.dtype),
+    )
     # Nothing reads the padding in X W0, so it is not zeroed: XLA computes X W0 once for this and for FedRep's features.
     start = examples.x.reshape(x.shape[0], -1) @ kernel
     inputs: Any = Inputs(start, x @ x.T)
-    params = jax.tree.map_with_path(lambda path, leaf: in_span if _is_kernel_path(layer, path) else leaf, params)
+    params = jax.tree.map_with_path(
+        lambda path, leaf: in_span if _is_kernel_path(layer, path) else leaf, params
+    )
     return params, examples._replace(x=inputs)
 
 
 def out_of_span(tree: PyTree, kernel: Array, examples: Examples) -> PyTree:
     """Return parameters, or an optimizer's state, with an array for each `Kernel`."""
     x = _rows(examples)
-    as_array = lambda node: node.scale * kernel + x.T @ node.rows if _is_kernel(node) else node  # noqa: E731
+    as_array = lambda node: (
+        node.scale * kernel + x.T @ node.rows if _is_kernel(node) else node
+    )
     return jax.tree.map(as_array, tree, is_leaf=_is_kernel)
 
 
-def gradient_in_span(objective: Callable[[PyTree, Array], Array], params: PyTree, weights: Array) -> PyTree:
+def gradient_in_span(
+    objective: Callable[[PyTree, Array], Array], params: PyTree, weights: Array
+) -> PyTree:
     """The direction of ascent that equals the gradient in W: zero for c, the gradient at the outputs for R.
 
     A `Kernel` of it has the rows of the batch alone; `of_all_rows` and `apply_updates` know the others.
     """
 
     def at_rest(node: Any) -> Any:
-        return node.replace(rows=jnp.zeros((*weights.shape, node.rows.shape[1]), node.rows.dtype))
+        return node.replace(
+            rows=jnp.zeros((*weights.shape, node.rows.shape[1]), node.rows.dtype)
+        )
 
     def objective_of_moved(moved: PyTree) -> Array:
-        with_moved = lambda new, old: old.replace(moved=new.rows) if _is_kernel(old) else new  # noqa: E731
-        return objective(jax.tree.map(with_moved, moved, params, is_leaf=_is_kernel), weights)
+        with_moved = lambda new, old: (
+            old.replace(moved=new.rows) if _is_kernel(old) else new
+        )
+        return objective(
+            jax.tree.map(with_moved, moved, params, is_leaf=_is_kernel), weights
+        )
 
-    variables = jax.tree.map(lambda node: at_rest(node) if _is_kernel(node) else node, params, is_leaf=_is_kernel)
+    variables = jax.tree.map(
+        lambda node: at_rest(node) if _is_kernel(node) else node,
+        params,
+        is_leaf=_is_kernel,
+    )
     return jax.grad(objective_of_moved)(variables)
 
 
@@ -133,7 +163,11 @@ def of_all_rows(direction: PyTree, params: PyTree, index: Array) -> PyTree:
     """A direction with all rows of R, from that of `gradient_in_span` for the examples at `index` (batch,)."""
 
     def of_kernel(new: Any, old: Any) -> Any:
-        return new.replace(rows=jnp.zeros_like(old.rows).at[index].add(new.rows)) if _is_kernel(old) else new
+        return (
+            new.replace(rows=jnp.zeros_like(old.rows).at[index].add(new.rows))
+            if _is_kernel(old)
+            else new
+        )
 
     return jax.tree.map(of_kernel, direction, params, is_leaf=_is_kernel)
 

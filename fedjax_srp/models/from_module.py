@@ -14,10 +14,16 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp._checks import checked, short
 from fedjax_srp.base import Array, Key
-from fedjax_srp.models.split import Layer, Split, check_dtype, cross_entropy, without_lists
-from fedjax_srp.parts import Count, as_annotated
+from fedjax_srp.models.split import (
+    Layer,
+    Split,
+    check_dtype,
+    cross_entropy,
+    without_lists,
+)
+from fedjax_srp.parts.checks import checked, short
+from fedjax_srp.parts.part import Count, as_annotated
 
 Params = dict[str, Any]  # layer -> its parameters
 Inputs = dict[str, Array]  # layer -> its input, in the order of first calls
@@ -46,14 +52,24 @@ class _Linen:
         variables: Any = self.module.init(key, x)
         return variables.get("params", {}), {*variables} - {"params"}
 
-    def run(self, params: Params, x: Array, head: str, features: Array | None = None) -> tuple[Array, Inputs]:
+    def run(
+        self, params: Params, x: Array, head: str, features: Array | None = None
+    ) -> tuple[Array, Inputs]:
         """Return the output and the layers' inputs; `features`, if given, replace the input of the layer `head`."""
         inputs: Inputs = {}
 
         def intercept(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
             path = context.module.path
-            if len(path) == 1 and context.method_name == "__call__" and path[0] not in inputs:
-                args = (features, *args[1:]) if path[0] == head and features is not None else args
+            if (
+                len(path) == 1
+                and context.method_name == "__call__"
+                and path[0] not in inputs
+            ):
+                args = (
+                    (features, *args[1:])
+                    if path[0] == head and features is not None
+                    else args
+                )
                 inputs[path[0]] = args[0]
             return call(*args, **kwargs)
 
@@ -71,9 +87,13 @@ class _NNX:
 
         del x
         _, params, others = nnx.split(self.make(nnx.Rngs(key)), nnx.Param, ...)
-        return nnx.to_pure_dict(params), {type(leaf).__name__ for _, leaf in nnx.to_flat_state(others)}
+        return nnx.to_pure_dict(params), {
+            type(leaf).__name__ for _, leaf in nnx.to_flat_state(others)
+        }
 
-    def run(self, params: Params, x: Array, head: str, features: Array | None = None) -> tuple[Array, Inputs]:
+    def run(
+        self, params: Params, x: Array, head: str, features: Array | None = None
+    ) -> tuple[Array, Inputs]:
         """As `_Linen.run`."""
         from flax import nnx
 
@@ -83,14 +103,20 @@ class _NNX:
 
         def recording(name: str, layer: Any) -> _Recorded:
             def call(layer_input: Array, *args: Any, **kwargs: Any) -> Any:
-                layer_input = features if name == head and features is not None and name not in inputs else layer_input
+                layer_input = (
+                    features
+                    if name == head and features is not None and name not in inputs
+                    else layer_input
+                )
                 inputs.setdefault(name, layer_input)
                 return layer(layer_input, *args, **kwargs)
 
             return _Recorded(layer, call)
 
         for name, layer in list(vars(module).items()):
-            if isinstance(layer, nnx.Module) and callable(layer):  # not a list of modules, which is a module too
+            if isinstance(layer, nnx.Module) and callable(
+                layer
+            ):  # not a list of modules, which is a module too
                 object.__setattr__(module, name, recording(name, layer))
         return module(x), inputs
 
@@ -107,10 +133,16 @@ class _Equinox:
         for layer, name, leaf in self._arrays(module):
             params.setdefault(layer, {})[name] = leaf
         eqx = importlib.import_module("equinox")
-        others = jax.tree.leaves(module, is_leaf=lambda leaf: isinstance(leaf, eqx.nn.StateIndex))
-        return params, {type(leaf).__name__ for leaf in others if isinstance(leaf, eqx.nn.StateIndex)}
+        others = jax.tree.leaves(
+            module, is_leaf=lambda leaf: isinstance(leaf, eqx.nn.StateIndex)
+        )
+        return params, {
+            type(leaf).__name__ for leaf in others if isinstance(leaf, eqx.nn.StateIndex)
+        }
 
-    def run(self, params: Params, x: Array, head: str, features: Array | None = None) -> tuple[Array, Inputs]:
+    def run(
+        self, params: Params, x: Array, head: str, features: Array | None = None
+    ) -> tuple[Array, Inputs]:
         """As `_Linen.run`; the module takes one example."""
         eqx, module = importlib.import_module("equinox"), self.make(jax.random.key(0))
         leaves = [params[layer][name] for layer, name, _ in self._arrays(module)]
@@ -125,7 +157,11 @@ class _Equinox:
             def recording(name: str, layer: Any) -> Any:
                 def call(layer_input: Array, *args: Any, **kwargs: Any) -> Any:
                     if name not in called:
-                        layer_input = features if name == head and features is not None else layer_input
+                        layer_input = (
+                            features
+                            if name == head and features is not None
+                            else layer_input
+                        )
                         called.append(name)
                         inputs.append(layer_input)
                     return layer(layer_input, *args, **kwargs)
@@ -135,7 +171,10 @@ class _Equinox:
             module = eqx.combine(jax.tree.unflatten(structure, leaves), static)
             for name, value in list(vars(module).items()):
                 if isinstance(value, list | tuple):
-                    layers = type(value)(recording(f"{name}_{index}", layer) for index, layer in enumerate(value))
+                    layers = type(value)(
+                        recording(f"{name}_{index}", layer)
+                        for index, layer in enumerate(value)
+                    )
                     object.__setattr__(module, name, layers)
                 else:
                     object.__setattr__(module, name, recording(name, value))
@@ -148,10 +187,13 @@ class _Equinox:
         """(layer, name in the layer, array) of each parameter; every element of a list is a layer."""
         eqx = importlib.import_module("equinox")
         found = []
-        for path, leaf in jax.tree.leaves_with_path(eqx.filter(module, eqx.is_inexact_array)):
+        for path, leaf in jax.tree.leaves_with_path(
+            eqx.filter(module, eqx.is_inexact_array)
+        ):
             depth = 2 if isinstance(getattr(module, path[0].name), list | tuple) else 1
             layer, name = (
-                jax.tree_util.keystr(part, simple=True, separator="_") for part in (path[:depth], path[depth:])
+                jax.tree_util.keystr(part, simple=True, separator="_")
+                for part in (path[:depth], path[depth:])
             )
             found.append((layer, name, leaf))
         return found
@@ -160,10 +202,14 @@ class _Equinox:
 def _source(module: Any) -> Any:
     if isinstance(module, nn.Module):
         return _Linen(without_lists(module))
-    if (eqx := sys.modules.get("equinox")) is not None:  # not imported: no module can be of Equinox
+    if (
+        eqx := sys.modules.get("equinox")
+    ) is not None:  # not imported: no module can be of Equinox
         if isinstance(module, type):
             return (_Equinox if issubclass(module, eqx.Module) else _NNX)(module)
-        with contextlib.suppress(Exception):  # modules of nnx may raise any error when given a key
+        with contextlib.suppress(
+            Exception
+        ):  # modules of nnx may raise any error when given a key
             if isinstance(eqx.filter_eval_shape(module, jax.random.key(0)), eqx.Module):
                 return _Equinox(module)
     return _NNX(module)
@@ -173,8 +219,13 @@ def _moved(params: Params) -> Params:
     """The parameters plus small positive numbers, so that none is zero as biases initially are."""
     leaves, structure = jax.tree.flatten(params)
     keys = jax.random.split(jax.random.key(1), len(leaves))
-    moves = [jax.random.uniform(key, w.shape, w.dtype, 0.05, 0.1) for key, w in zip(keys, leaves, strict=True)]
-    return jax.tree.unflatten(structure, [w + move for w, move in zip(leaves, moves, strict=True)])
+    moves = [
+        jax.random.uniform(key, w.shape, w.dtype, 0.05, 0.1)
+        for key, w in zip(keys, leaves, strict=True)
+    ]
+    return jax.tree.unflatten(
+        structure, [w + move for w, move in zip(leaves, moves, strict=True)]
+    )
 
 
 class _Half(nn.Module):
@@ -192,15 +243,23 @@ class _Half(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """(batch, *input_shape) -> features, or features -> outputs."""
-        inputs = jnp.zeros((x.shape[0], *self.input_shape), self.dtype) if self.is_above else x
+        inputs = (
+            jnp.zeros((x.shape[0], *self.input_shape), self.dtype) if self.is_above else x
+        )
         shapes = jax.eval_shape(lambda: self.source.init(jax.random.key(0), inputs)[0])
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        names: list[str] = []  # in the order of calls, unlike a dict that `eval_shape` returns
+        names: list[
+            str
+        ] = []  # in the order of calls, unlike a dict that `eval_shape` returns
         jax.eval_shape(lambda: names.extend(self.source.run(zeros, inputs, self.head)[1]))
         above = names[names.index(self.head) :]
         own = [name for name in zeros if (name in above) == self.is_above]
-        params: Any = self.param("layers", lambda key: {n: self.source.init(key, inputs)[0][n] for n in own})
-        output, layer_inputs = self.source.run({**zeros, **params}, inputs, self.head, x if self.is_above else None)
+        params: Any = self.param(
+            "layers", lambda key: {n: self.source.init(key, inputs)[0][n] for n in own}
+        )
+        output, layer_inputs = self.source.run(
+            {**zeros, **params}, inputs, self.head, x if self.is_above else None
+        )
         return output if self.is_above else layer_inputs[self.head]
 
 
@@ -241,31 +300,58 @@ def from_module(
         raise ValueError(f"module={short(module)} is a class of linen; call it")
     source = _source(module)
     x = jnp.ones((2, *input_shape), dtype)
-    if jnp.issubdtype(dtype, jnp.floating):  # not constant, or a module that normalises its input sees zeros
+    if jnp.issubdtype(
+        dtype, jnp.floating
+    ):  # not constant, or a module that normalises its input sees zeros
         x = jax.random.uniform(jax.random.key(2), x.shape, dtype)
     try:
         params, others = source.init(jax.random.key(0), x)
         if others:
-            raise ValueError(f"it keeps {', '.join(sorted(others))}, but only parameters are trained and averaged")
+            raise ValueError(
+                f"it keeps {', '.join(sorted(others))}, but only parameters are trained and averaged"
+            )
         params = _moved(params)
         outputs, inputs = source.run(params, x, head)
     except Exception as error:  # of any type: the library and the module are not ours
-        reason, kinds = " ".join(str(error).split()), "rngs -> a module of nnx, or key -> a module of Equinox"
+        reason, kinds = (
+            " ".join(str(error).split()),
+            "rngs -> a module of nnx, or key -> a module of Equinox",
+        )
         remedy = f"give a linen module, {kinds}"
         if isinstance(module, nn.Module):
             remedy = "for dropout and BatchNorm take srp.models.Split: the noise of a layer, and a layer of its own"
         raise ValueError(f"module={short(module)}: {reason}; {remedy}") from error
     if head not in inputs:
-        remedy = f"choose from {', '.join(inputs)}" if inputs else "the module has none; make each layer an attribute"
+        remedy = (
+            f"choose from {', '.join(inputs)}"
+            if inputs
+            else "the module has none; make each layer an attribute"
+        )
         raise ValueError(f"head={head!r} is no layer; {remedy}")
     above = list(inputs)[list(inputs).index(head) :]
-    params = {name: p if name in above else jax.tree.map(jnp.zeros_like, p) for name, p in params.items()}
+    params = {
+        name: p if name in above else jax.tree.map(jnp.zeros_like, p)
+        for name, p in params.items()
+    }
     from_features = source.run(params, jnp.zeros_like(x), head, inputs[head])[0]
     if not jnp.allclose(from_features, outputs, rtol=1e-3, atol=1e-5):
-        raise ValueError(f"head={head!r} is bypassed: the outputs depend on more than its input; cut elsewhere")
-    halves = (_Half(source, head, input_shape, jnp.dtype(dtype), is_above) for is_above in (False, True))
+        raise ValueError(
+            f"head={head!r} is bypassed: the outputs depend on more than its input; cut elsewhere"
+        )
+    halves = (
+        _Half(source, head, input_shape, jnp.dtype(dtype), is_above)
+        for is_above in (False, True)
+    )
     layers = tuple(map(Layer, ("representation", "head"), halves))
     factory = module.func if isinstance(module, functools.partial) else module
     factory_name = getattr(factory, "__name__", type(factory).__name__)
     model_name = name or (factory_name if factory_name.isidentifier() else "module")
-    return Split(input_shape, num_classes, layers, name=model_name, loss=loss, dtype=dtype, cut="head")
+    return Split(
+        input_shape,
+        num_classes,
+        layers,
+        name=model_name,
+        loss=loss,
+        dtype=dtype,
+        cut="head",
+    )

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from fedjax_srp.base import Array
 from fedjax_srp.models.split import Layer, SplitModel, cross_entropy
-from fedjax_srp.parts import Count, part
+from fedjax_srp.parts.part import Count, part
 
 
 class TokensAndPositions(nn.Module):
@@ -25,8 +25,12 @@ class TokensAndPositions(nn.Module):
     def __call__(self, tokens: Array) -> Array:
         """(batch, length) int -> (batch, length, width); a token outside the vocabulary is read as padding, 0."""
         initializer = nn.initializers.normal(0.02)
-        table = self.param("embedding", initializer, (self.vocabulary, self.width), self.param_dtype)
-        positions = self.param("positions", initializer, (tokens.shape[1], self.width), self.param_dtype)
+        table = self.param(
+            "embedding", initializer, (self.vocabulary, self.width), self.param_dtype
+        )
+        positions = self.param(
+            "positions", initializer, (tokens.shape[1], self.width), self.param_dtype
+        )
         vectors = table[jnp.where((tokens > 0) & (tokens < self.vocabulary), tokens, 0)]
         return vectors + jnp.broadcast_to(positions, vectors.shape)
 
@@ -44,14 +48,24 @@ class Block(nn.Module):
         dtype = {"param_dtype": self.param_dtype}
         norm_options = {**dtype, "force_float32_reductions": False}
         h = nn.LayerNorm(name="norm1", **norm_options)(x)
-        h = nn.Dense(3 * width, name="qkv", **dtype)(h).reshape(batch, length, 3, self.heads, -1)
+        h = nn.Dense(3 * width, name="qkv", **dtype)(h).reshape(
+            batch, length, 3, self.heads, -1
+        )
         query, key, value = (h[:, :, i] for i in range(3))
-        scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) / jnp.sqrt(jnp.asarray(query.shape[-1], x.dtype))
-        is_past = jnp.broadcast_to(jnp.tril(jnp.ones((length, length), bool)), scores.shape)
-        attention = jax.nn.softmax(jnp.where(is_past, scores, jnp.finfo(scores.dtype).min), axis=-1)
+        scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) / jnp.sqrt(
+            jnp.asarray(query.shape[-1], x.dtype)
+        )
+        is_past = jnp.broadcast_to(
+            jnp.tril(jnp.ones((length, length), bool)), scores.shape
+        )
+        attention = jax.nn.softmax(
+            jnp.where(is_past, scores, jnp.finfo(scores.dtype).min), axis=-1
+        )
         mixed = jnp.einsum("bhqk,bkhd->bqhd", attention, value).reshape(x.shape)
         x = x + nn.Dense(width, name="mix", **dtype)(mixed)
-        h = nn.Dense(4 * width, name="up", **dtype)(nn.LayerNorm(name="norm2", **norm_options)(x))
+        h = nn.Dense(4 * width, name="up", **dtype)(
+            nn.LayerNorm(name="norm2", **norm_options)(x)
+        )
         return x + nn.Dense(width, name="down", **dtype)(jax.nn.gelu(h))
 
 
@@ -61,7 +75,9 @@ class TokenModel(SplitModel):
 
     def __post_init__(self) -> None:
         if len(self.input_shape) != 1:
-            raise ValueError(f"input_shape={self.input_shape}: {self.name} takes token sequences (length,); choose mlp")
+            raise ValueError(
+                f"input_shape={self.input_shape}: {self.name} takes token sequences (length,); choose mlp"
+            )
         super().__post_init__()
 
     @property
@@ -100,15 +116,23 @@ class GPT(TokenModel):
 
     def __post_init__(self) -> None:
         if self.embedding % self.heads:
-            raise ValueError(f"heads={self.heads} does not divide embedding={self.embedding}; choose one that does")
+            raise ValueError(
+                f"heads={self.heads} does not divide embedding={self.embedding}; choose one that does"
+            )
         super().__post_init__()
 
     def stack(self) -> Sequence[Layer]:
         """Embedding, blocks, normalisation and a dense layer."""
         dtype = {"param_dtype": self.dtype}
         return [
-            Layer("embedding", TokensAndPositions(self.num_classes, self.embedding, self.dtype)),
-            *(Layer(f"block{i}", Block(self.heads, self.dtype)) for i in range(1, self.blocks + 1)),
+            Layer(
+                "embedding",
+                TokensAndPositions(self.num_classes, self.embedding, self.dtype),
+            ),
+            *(
+                Layer(f"block{i}", Block(self.heads, self.dtype))
+                for i in range(1, self.blocks + 1)
+            ),
             Layer("norm", nn.LayerNorm(force_float32_reductions=False, **dtype)),
             Layer("out", nn.Dense(self.num_classes, **dtype)),
         ]
@@ -117,4 +141,6 @@ class GPT(TokenModel):
         """Mean loss of each example's tokens: (batch, length, num_classes), (batch, length) -> (batch,)."""
         losses = cross_entropy(logits, y)
         is_token = (y > 0).astype(losses.dtype)
-        return jnp.sum(losses * is_token, axis=-1) / jnp.maximum(jnp.sum(is_token, axis=-1), 1)
+        return jnp.sum(losses * is_token, axis=-1) / jnp.maximum(
+            jnp.sum(is_token, axis=-1), 1
+        )

@@ -46,6 +46,8 @@ def _uniform(key: Key, layer: dict[str, jax.ShapeDtypeStruct]) -> dict[str, Arra
         return {}
     bound = 1 / math.sqrt(math.prod(layer["kernel"].shape[:-1]))  # (..., inputs, outputs)
     return {
-        name: jax.random.uniform(named_key(key, name), leaf.shape, leaf.dtype, -bound, bound)
+        name: jax.random.uniform(
+            named_key(key, name), leaf.shape, leaf.dtype, -bound, bound
+        )
         for name, leaf in layer.items()
     }

@@ -12,7 +12,7 @@ from fedjax_srp.base import Array, Key
 from fedjax_srp.models.convolution import Convolution, Strategy, check_images, max_pool
 from fedjax_srp.models.mlp import dense_layers
 from fedjax_srp.models.split import Layer, SplitModel
-from fedjax_srp.parts import AtLeast, Below, Count, Static, part
+from fedjax_srp.parts.part import AtLeast, Below, Count, Static, part
 
 BLOCK = 8  # number of images whose intermediate results fit a core's cache
 Rate = Annotated[Static[float], AtLeast(0), Below(1), "give a probability in [0, 1)"]
@@ -20,7 +20,9 @@ Rate = Annotated[Static[float], AtLeast(0), Below(1), "give a probability in [0,
 
 def pooled_relu(x: Array) -> Array:
     """ReLU and 2 x 2 max pooling, (batch, h, w, c) -> (batch, h // 2, w // 2, c)."""
-    return jax.nn.relu(max_pool(x))  # equals ReLU before pooling, on a quarter of the values
+    return jax.nn.relu(
+        max_pool(x)
+    )  # equals ReLU before pooling, on a quarter of the values
 
 
 @part
@@ -32,7 +34,9 @@ class Dropout:
     def __call__(self, key: Key, x: Array) -> Array:
         """(key, x) -> x."""
         is_kept = jax.random.bernoulli(key, 1 - self.rate, x.shape)
-        return jnp.where(is_kept, x / jnp.asarray(1 - self.rate, x.dtype), jnp.zeros((), x.dtype))
+        return jnp.where(
+            is_kept, x / jnp.asarray(1 - self.rate, x.dtype), jnp.zeros((), x.dtype)
+        )
 
 
 @part
@@ -65,7 +69,12 @@ class LeNet5(SplitModel):
         """The convolutions and dense layers."""
         noise = Dropout(self.dropout_rate) if self.dropout_rate else None
         convolutions = [
-            Layer(f"conv{i}", Convolution(width, (5, 5), self.convolution, self.dtype), pooled_relu, block=BLOCK)
+            Layer(
+                f"conv{i}",
+                Convolution(width, (5, 5), self.convolution, self.dtype),
+                pooled_relu,
+                block=BLOCK,
+            )
             for i, width in enumerate(self.channels, 1)
         ]
         fc1, fc2, out = dense_layers(self, self.hidden)

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from fedjax_srp.base import Array
 from fedjax_srp.models.dense import Dense
 from fedjax_srp.models.split import Layer, SplitModel
-from fedjax_srp.parts import AtMost, Count, part
+from fedjax_srp.parts.part import AtMost, Count, part
 
 
 def half_square(outputs: Array, y: Array) -> Array:
@@ -36,7 +36,9 @@ class LinearRegression(SplitModel):
     name: ClassVar[str] = "linear_regression"
     takes_classes: ClassVar[bool] = False
 
-    num_classes: Annotated[Count, AtMost(1), "linear_regression has one output; leave it out"] = 1
+    num_classes: Annotated[
+        Count, AtMost(1), "linear_regression has one output; leave it out"
+    ] = 1
 
     def stack(self) -> Sequence[Layer]:
         """One dense layer without a bias."""

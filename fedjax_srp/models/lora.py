@@ -9,10 +9,10 @@ from typing import Annotated, Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp._checks import check_choice, checked
 from fedjax_srp.base import Array, Key, PyTree, named_key
 from fedjax_srp.models.split import Layer, SplitModel, SplitParams, _apply
-from fedjax_srp.parts import Above, Count, Leaf, part
+from fedjax_srp.parts.checks import check_choice, checked
+from fedjax_srp.parts.part import Above, Count, Leaf, part
 
 
 @jax.tree_util.register_dataclass
@@ -22,7 +22,9 @@ class LoRAFeatures:
 
     x: Array
     base: PyTree
-    is_fixed: bool = dataclasses.field(metadata={"static": True})  # BatchNorm keeps its running statistics
+    is_fixed: bool = dataclasses.field(
+        metadata={"static": True}
+    )  # BatchNorm keeps its running statistics
 
 
 @part
@@ -42,17 +44,27 @@ class LoRA(SplitModel):
 
     def __post_init__(self) -> None:
         if self.cut != "lora":
-            raise ValueError(f"cut={self.cut!r}: LoRA is cut between base and low-rank matrices; leave it out")
+            raise ValueError(
+                f"cut={self.cut!r}: LoRA is cut between base and low-rank matrices; leave it out"
+            )
         for layer in self.layers or ():
             check_choice("layers", layer, self.model.layer_names)
         shapes = jax.eval_shape(self.model.init, jax.random.key(0))
         if not self._kernels(_layers(shapes)):
-            raise ValueError(f"layers={self.layers}: no dense kernel in model {self.model.name!r}; choose other layers")
+            raise ValueError(
+                f"layers={self.layers}: no dense kernel in model {self.model.name!r}; choose other layers"
+            )
         if self.pretrained is not None:
             same = jax.tree.structure(self.pretrained) == jax.tree.structure(shapes)
-            pairs = zip(jax.tree.leaves(self.pretrained), jax.tree.leaves(shapes), strict=False)
-            if not same or any((jnp.shape(a), jnp.result_type(a)) != (b.shape, b.dtype) for a, b in pairs):
-                raise ValueError(f"pretrained: no parameters of model {self.model.name!r}; give those of model.init")
+            pairs = zip(
+                jax.tree.leaves(self.pretrained), jax.tree.leaves(shapes), strict=False
+            )
+            if not same or any(
+                (jnp.shape(a), jnp.result_type(a)) != (b.shape, b.dtype) for a, b in pairs
+            ):
+                raise ValueError(
+                    f"pretrained: no parameters of model {self.model.name!r}; give those of model.init"
+                )
         super().__post_init__()
 
     def stack(self) -> Sequence[Layer]:
@@ -79,20 +91,38 @@ class LoRA(SplitModel):
         return []
 
     def _kernels(self, base: PyTree) -> dict[str, Any]:
-        chosen = {name: params for name, params in base.items() if self.layers is None or name in self.layers}
+        chosen = {
+            name: params
+            for name, params in base.items()
+            if self.layers is None or name in self.layers
+        }
         leaves = {_path_name(path): w for path, w in jax.tree.leaves_with_path(chosen)}
-        return {name: w for name, w in leaves.items() if name.endswith("/kernel") and w.ndim == 2}
+        return {
+            name: w
+            for name, w in leaves.items()
+            if name.endswith("/kernel") and w.ndim == 2
+        }
 
     def init(self, key: Key) -> SplitParams:
         """The initial parameters: A is normal with variance 1 / inputs, B is 0, so the model equals the base."""
-        base = _layers(self.model.init(key) if self.pretrained is None else self.pretrained)
+        base = _layers(
+            self.model.init(key) if self.pretrained is None else self.pretrained
+        )
 
         def matrices(path: str, kernel: Array) -> dict[str, Array]:
-            a = jax.random.normal(named_key(key, path), (kernel.shape[0], self.rank), kernel.dtype)
+            a = jax.random.normal(
+                named_key(key, path), (kernel.shape[0], self.rank), kernel.dtype
+            )
             b = jnp.zeros((self.rank, kernel.shape[1]), kernel.dtype)
             return {"a": a / jnp.sqrt(jnp.asarray(kernel.shape[0], a.dtype)), "b": b}
 
-        return SplitParams(base, {path: matrices(path, kernel) for path, kernel in self._kernels(base).items()})
+        return SplitParams(
+            base,
+            {
+                path: matrices(path, kernel)
+                for path, kernel in self._kernels(base).items()
+            },
+        )
 
     def represent(self, representation: PyTree, x: Array, key: Key | None = None) -> Any:
         """The inputs and the base: every layer needs the low-rank matrices."""
@@ -111,11 +141,19 @@ class LoRA(SplitModel):
             if matrices is None:
                 return leaf
             # W + (alpha / r) A B                                                          (eq. 3)
-            return leaf + jnp.asarray(self.scaling, leaf.dtype) * (matrices["a"] @ matrices["b"])
+            return leaf + jnp.asarray(self.scaling, leaf.dtype) * (
+                matrices["a"] @ matrices["b"]
+            )
 
         params = jax.tree.map_with_path(adapted, features.base)
         model = self.model.recut(None)  # its representation is the whole model
-        return _apply(model._sides[0], params, model._augmented(features.x, key), key, features.is_fixed)
+        return _apply(
+            model._sides[0],
+            params,
+            model._augmented(features.x, key),
+            key,
+            features.is_fixed,
+        )
 
     def loss(self, logits: Array, y: Array) -> Array:
         """The loss of the base."""
@@ -164,4 +202,13 @@ def lora(
         >>> list(model.init(jax.random.key(0)).head)
         ['fc1/kernel', 'out/kernel']
     """
-    return LoRA(model.input_shape, model.num_classes, model, rank, scaling, layers, is_frozen, pretrained)
+    return LoRA(
+        model.input_shape,
+        model.num_classes,
+        model,
+        rank,
+        scaling,
+        layers,
+        is_frozen,
+        pretrained,
+    )

@@ -13,7 +13,7 @@ from fedjax_srp.base import Array
 from fedjax_srp.models.gpt import GPT, TokenModel
 from fedjax_srp.models.mlp import dense_layers
 from fedjax_srp.models.split import Layer
-from fedjax_srp.parts import AtLeast, Count, part
+from fedjax_srp.parts.part import AtLeast, Count, part
 
 
 class Embedding(nn.Module):
@@ -27,11 +27,18 @@ class Embedding(nn.Module):
     def __call__(self, tokens: Array) -> Array:
         """(batch, length) int -> (batch, length, features + 1); a token outside the vocabulary is read as padding."""
         shape = (self.vocabulary, self.features)
-        table = self.param("embedding", nn.initializers.normal(self.features**-0.5), shape, self.param_dtype)
+        table = self.param(
+            "embedding",
+            nn.initializers.normal(self.features**-0.5),
+            shape,
+            self.param_dtype,
+        )
         is_token = (tokens > 0) & (tokens < self.vocabulary)
         vectors = table[jnp.where(is_token, tokens, 0)]
         mask = is_token[..., None].astype(table.dtype)
-        return jnp.concatenate([vectors * jnp.broadcast_to(mask, vectors.shape), mask], axis=-1)
+        return jnp.concatenate(
+            [vectors * jnp.broadcast_to(mask, vectors.shape), mask], axis=-1
+        )
 
 
 class Recurrence(nn.Module):
@@ -49,24 +56,43 @@ class Recurrence(nn.Module):
     def __call__(self, inputs: Array) -> Array:
         """(batch, length, channels + 1), the last channel a mask -> (batch, features), or (batch, length, features)."""
         x, mask, width = inputs[..., :-1], inputs[..., -1:], 4 * self.features
-        kernel = self.param("kernel", nn.initializers.lecun_normal(), (x.shape[-1], width), self.param_dtype)
-        recurrent = self.param("recurrent", nn.initializers.orthogonal(), (self.features, width), self.param_dtype)
+        kernel = self.param(
+            "kernel",
+            nn.initializers.lecun_normal(),
+            (x.shape[-1], width),
+            self.param_dtype,
+        )
+        recurrent = self.param(
+            "recurrent",
+            nn.initializers.orthogonal(),
+            (self.features, width),
+            self.param_dtype,
+        )
         bias = self.param("bias", _forget_bias, (width,), self.param_dtype)
         from_inputs = x @ kernel  # at all positions at once
-        from_inputs = jnp.swapaxes(from_inputs + jnp.broadcast_to(bias, from_inputs.shape), 0, 1)
+        from_inputs = jnp.swapaxes(
+            from_inputs + jnp.broadcast_to(bias, from_inputs.shape), 0, 1
+        )
 
-        def step(carry: tuple[Array, Array], now: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array | None]:
+        def step(
+            carry: tuple[Array, Array], now: tuple[Array, Array]
+        ) -> tuple[tuple[Array, Array], Array | None]:
             cell, hidden = carry
             from_input, mask = now
             i, f, g, o = jnp.split(from_input + hidden @ recurrent, 4, axis=-1)
             new_cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
             new_hidden = jax.nn.sigmoid(o) * jnp.tanh(new_cell)
             is_token = jnp.broadcast_to(mask > 0, cell.shape)
-            cell, hidden = jnp.where(is_token, new_cell, cell), jnp.where(is_token, new_hidden, hidden)
+            cell, hidden = (
+                jnp.where(is_token, new_cell, cell),
+                jnp.where(is_token, new_hidden, hidden),
+            )
             return (cell, hidden), hidden if self.return_sequence else None
 
         start = jnp.zeros((x.shape[0], self.features), from_inputs.dtype)
-        (_, hidden), sequence = jax.lax.scan(step, (start, start), (from_inputs, jnp.swapaxes(mask, 0, 1)))
+        (_, hidden), sequence = jax.lax.scan(
+            step, (start, start), (from_inputs, jnp.swapaxes(mask, 0, 1))
+        )
         return hidden if sequence is None else jnp.swapaxes(sequence, 0, 1)
 
 

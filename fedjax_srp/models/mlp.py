@@ -9,12 +9,15 @@ import jax
 
 from fedjax_srp.models.dense import Dense
 from fedjax_srp.models.split import Layer, SplitModel
-from fedjax_srp.parts import Count, part
+from fedjax_srp.parts.part import Count, part
 
 
 def dense_layers(model: SplitModel, hidden: Sequence[int]) -> list[Layer]:
     """Dense layers fc1, fc2, ... with ReLU, of these widths, and the linear layer `out`."""
-    layers = [Layer(f"fc{i}", Dense(width, param_dtype=model.dtype), jax.nn.relu) for i, width in enumerate(hidden, 1)]
+    layers = [
+        Layer(f"fc{i}", Dense(width, param_dtype=model.dtype), jax.nn.relu)
+        for i, width in enumerate(hidden, 1)
+    ]
     return [*layers, Layer("out", Dense(model.num_classes, param_dtype=model.dtype))]
 
 
@@ -38,4 +41,7 @@ class MLP(SplitModel):
     def stack(self) -> Sequence[Layer]:
         """The dense layers."""
         *layers, out = dense_layers(self, self.hidden)
-        return [*layers, out if self.output == "logits" else out._replace(activation=jax.nn.softmax)]
+        return [
+            *layers,
+            out if self.output == "logits" else out._replace(activation=jax.nn.softmax),
+        ]

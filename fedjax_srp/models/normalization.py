@@ -65,7 +65,12 @@ def init_module(module: nn.Module, key: Key, x: Array) -> tuple[PyTree, set[str]
     params = variables.get("params", {})
     if STATISTICS in variables:
         dtype = jnp.result_type(*jax.tree.leaves(params)) if params else x.dtype
-        params = {**params, STATISTICS: jax.tree.map(lambda leaf: leaf.astype(dtype), variables[STATISTICS])}
+        params = {
+            **params,
+            STATISTICS: jax.tree.map(
+                lambda leaf: leaf.astype(dtype), variables[STATISTICS]
+            ),
+        }
     return params, {*variables} - {"params", STATISTICS}
 
 
@@ -117,7 +122,11 @@ def is_batch_norm(params: PyTree) -> PyTree:
     def owner(path: Any) -> tuple[Any, ...]:
         return tuple(key for key in path[:-1] if key != DictKey(STATISTICS))
 
-    owners = {owner(path) for path, _ in jax.tree.leaves_with_path(params) if DictKey(STATISTICS) in path}
+    owners = {
+        owner(path)
+        for path, _ in jax.tree.leaves_with_path(params)
+        if DictKey(STATISTICS) in path
+    }
     return jax.tree.map_with_path(lambda path, leaf: owner(path) in owners, params)
 
 
@@ -125,15 +134,27 @@ def without_statistics(gradient: PyTree) -> PyTree:
     """Return a gradient with zeros for statistics, so that no optimizer changes them."""
     if not has_statistics(gradient):
         return gradient
-    return jax.tree.map(lambda g, zero: jnp.zeros_like(g) if zero else g, gradient, is_statistic(gradient))
+    return jax.tree.map(
+        lambda g, zero: jnp.zeros_like(g) if zero else g, gradient, is_statistic(gradient)
+    )
 
 
 def with_statistics_of(params: PyTree, others: PyTree) -> PyTree:
     """Return parameters with the statistics of others."""
-    return jax.tree.map(lambda leaf, other, own: other if own else leaf, params, others, is_statistic(params))
+    return jax.tree.map(
+        lambda leaf, other, own: other if own else leaf,
+        params,
+        others,
+        is_statistic(params),
+    )
 
 
-def with_statistics(params: PyTree, old: PyTree, objective: Callable[[PyTree, Array], Array], weights: Array) -> PyTree:
+def with_statistics(
+    params: PyTree,
+    old: PyTree,
+    objective: Callable[[PyTree, Array], Array],
+    weights: Array,
+) -> PyTree:
     """Return parameters after a step, with the statistics of `old` updated by the batch of `objective`.
 
     The compiler reuses the gradient of the step; a batch without examples leaves the statistics unchanged.
@@ -143,6 +164,8 @@ def with_statistics(params: PyTree, old: PyTree, objective: Callable[[PyTree, Ar
     difference = jax.grad(objective)(old, weights)
 
     def updated(new: Array, old: Array, difference: Array, statistic: bool) -> Array:
-        return jnp.where(jnp.any(weights > 0), old - difference, old) if statistic else new
+        return (
+            jnp.where(jnp.any(weights > 0), old - difference, old) if statistic else new
+        )
 
     return jax.tree.map(updated, params, old, difference, is_statistic(params))

@@ -14,7 +14,7 @@ from fedjax_srp.models.convolution import Convolution, Strategy, check_images
 from fedjax_srp.models.dense import Dense
 from fedjax_srp.models.lenet import BLOCK
 from fedjax_srp.models.split import Layer, SplitModel, identity
-from fedjax_srp.parts import Count, part
+from fedjax_srp.parts.part import Count, part
 
 
 def mean_pool(x: Array) -> Array:
@@ -46,7 +46,12 @@ class ConvNorm(nn.Module):
             use_bias=False,
             name="conv",
         )(x)
-        options = {"epsilon": 1e-5, "param_dtype": self.param_dtype, "force_float32_reductions": False, "name": "norm"}
+        options = {
+            "epsilon": 1e-5,
+            "param_dtype": self.param_dtype,
+            "force_float32_reductions": False,
+            "name": "norm",
+        }
         if self.groups is None:
             return nn.BatchNorm(momentum=0.9, use_fast_variance=False, **options)(x)
         return nn.GroupNorm(self.groups, **options)(x)
@@ -65,7 +70,9 @@ class ResidualBlock(nn.Module):
     def __call__(self, x: Array) -> Array:
         """(batch, h, w, c) -> (batch, ceil(h / stride), ceil(w / stride), channels)."""
         same = (self.groups, self.strategy, self.param_dtype)
-        out = jax.nn.relu(ConvNorm(self.channels, (3, 3), self.stride, *same, name="first")(x))
+        out = jax.nn.relu(
+            ConvNorm(self.channels, (3, 3), self.stride, *same, name="first")(x)
+        )
         out = ConvNorm(self.channels, (3, 3), 1, *same, name="second")(out)
         if x.shape[-1] != self.channels or self.stride != 1:
             x = ConvNorm(self.channels, (1, 1), self.stride, *same, name="shortcut")(x)
@@ -104,19 +111,37 @@ class ResNet18(SplitModel):
     def __post_init__(self) -> None:
         check_images(self.name, self.input_shape, 8)
         if self.norm == "group" and any(width % self.groups for width in self.channels):
-            raise ValueError(f"groups={self.groups} does not divide channels={self.channels}; choose one that does")
+            raise ValueError(
+                f"groups={self.groups} does not divide channels={self.channels}; choose one that does"
+            )
         super().__post_init__()
 
     def stack(self) -> Sequence[Layer]:
         """The first convolution, eight blocks and a dense layer."""
-        same = (None if self.norm == "batch" else self.groups, self.convolution, self.dtype)
+        same = (
+            None if self.norm == "batch" else self.groups,
+            self.convolution,
+            self.dtype,
+        )
         blocks = []
         for number in range(1, 9):
             stride = 2 if number in (3, 5, 7) else 1
             module = ResidualBlock(self.channels[(number - 1) // 2], stride, *same)
-            blocks.append(Layer(f"block{number}", module, mean_pool if number == 8 else identity, block=BLOCK))
+            blocks.append(
+                Layer(
+                    f"block{number}",
+                    module,
+                    mean_pool if number == 8 else identity,
+                    block=BLOCK,
+                )
+            )
         return [
-            Layer("conv1", ConvNorm(self.channels[0], (3, 3), 1, *same), jax.nn.relu, block=BLOCK),
+            Layer(
+                "conv1",
+                ConvNorm(self.channels[0], (3, 3), 1, *same),
+                jax.nn.relu,
+                block=BLOCK,
+            ),
             *blocks,
             Layer("out", Dense(self.num_classes, param_dtype=self.dtype)),
         ]

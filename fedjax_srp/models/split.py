@@ -13,21 +13,23 @@ import jax.numpy as jnp
 import numpy as np
 from flax.errors import FlaxError
 
-from fedjax_srp._checks import check_integer, nearest, short
-from fedjax_srp.backend import platform
 from fedjax_srp.base import Array, Key, PyTree, named_key
-from fedjax_srp.loops import sequential
 from fedjax_srp.models.augment import CropAndFlip
 from fedjax_srp.models.dense import Dense
 from fedjax_srp.models.fits import check_fits
 from fedjax_srp.models.initialization import check_torch, torch_params
 from fedjax_srp.models.normalization import apply_module, init_module, is_batch_norm
-from fedjax_srp.parts import Count, part, undefined
+from fedjax_srp.parts.checks import check_integer, nearest, short
+from fedjax_srp.parts.part import Count, part, undefined
+from fedjax_srp.xla.backend import platform
+from fedjax_srp.xla.loops import sequential
 
 
 def cross_entropy(logits: Array, y: Array) -> Array:
     """Cross-entropy of each example: (batch, num_classes), (batch,) int -> (batch,)."""
-    is_label = jax.nn.one_hot(y, logits.shape[-1], dtype=bool)  # the gradient of a gather would be a slow scatter
+    is_label = jax.nn.one_hot(
+        y, logits.shape[-1], dtype=bool
+    )  # the gradient of a gather would be a slow scatter
     picked = jnp.sum(jnp.where(is_label, logits, jnp.zeros((), logits.dtype)), axis=-1)
     return jax.nn.logsumexp(logits, axis=-1) - picked
 
@@ -72,7 +74,9 @@ def check_dtype(dtype: Any, kind: Any) -> None:
         fits = False
     if not fits:
         numbers = "floats" if kind is jnp.floating else "numbers"
-        raise ValueError(f"dtype={short(dtype)} is no type of {numbers}; give e.g. jnp.float32")
+        raise ValueError(
+            f"dtype={short(dtype)} is no type of {numbers}; give e.g. jnp.float32"
+        )
 
 
 @part
@@ -114,7 +118,9 @@ class SplitModel:
         names = self.layer_names
         if self.cut is not None and self.cut not in names:
             hints = f"{nearest(self.cut, names)}; choose from {', '.join(names)}, or None"
-            raise ValueError(f"cut={short(self.cut)} is no layer of model {self.name!r}{hints}")
+            raise ValueError(
+                f"cut={short(self.cut)} is no layer of model {self.name!r}{hints}"
+            )
         if self.initialization is not None:
             by_flax = dataclasses.replace(self, initialization=None)
             check_torch(self.name, jax.eval_shape(by_flax.init, jax.random.key(0)))
@@ -150,7 +156,11 @@ class SplitModel:
     @property
     def _sides(self) -> tuple[list[Layer], list[Layer]]:
         layers = list(self.stack())
-        position = len(layers) if self.cut is None else [layer.name for layer in layers].index(self.cut)
+        position = (
+            len(layers)
+            if self.cut is None
+            else [layer.name for layer in layers].index(self.cut)
+        )
         return layers[:position], layers[position:]
 
     @property
@@ -159,7 +169,12 @@ class SplitModel:
         below = self._sides[0]
         if self.augment is not None:
             return []
-        return below[: next((i for i, layer in enumerate(below, 1) if layer.noise is not None), len(below))]
+        return below[
+            : next(
+                (i for i, layer in enumerate(below, 1) if layer.noise is not None),
+                len(below),
+            )
+        ]
 
     @property
     def stem_layer_names(self) -> tuple[str, ...]:
@@ -170,10 +185,15 @@ class SplitModel:
     def first_dense(self) -> str | None:
         """The name of the first layer if it is a plain dense layer applied to unchanged examples; else None."""
         cls = type(self)
-        if any(getattr(cls, name) is not getattr(SplitModel, name) for name in ("represent", "classify", "logits")):
+        if any(
+            getattr(cls, name) is not getattr(SplitModel, name)
+            for name in ("represent", "classify", "logits")
+        ):
             return None
         first = self.stack()[0]
-        is_plain = type(first.module) is Dense and first.module.is_plain and self.augment is None
+        is_plain = (
+            type(first.module) is Dense and first.module.is_plain and self.augment is None
+        )
         return first.name if is_plain else None
 
     def recut(self, cut: str | None) -> Any:
@@ -182,7 +202,9 @@ class SplitModel:
 
     def cut_above(self, head_layers: int) -> Any:
         """The same model with its last `head_layers` layers as head."""
-        head_layers = check_integer("head_layers", head_layers, 0, maximum=len(self.layer_names))
+        head_layers = check_integer(
+            "head_layers", head_layers, 0, maximum=len(self.layer_names)
+        )
         return self.recut(self.layer_names[-head_layers] if head_layers else None)
 
     def init(self, key: Key) -> SplitParams:
@@ -191,7 +213,9 @@ class SplitModel:
         below, above = self._sides
         for layer in (*below, *above):
             with _layer_errors(layer, x):
-                params[layer.name], others = init_module(layer.module, named_key(key, layer.name), x)
+                params[layer.name], others = init_module(
+                    layer.module, named_key(key, layer.name), x
+                )
             if others:
                 raise ValueError(
                     f"layer {layer.name!r} keeps {', '.join(sorted(others))}, but only parameters and BatchNorm's "
@@ -201,18 +225,27 @@ class SplitModel:
                 x = _forward(layer, params, x)
         if self.initialization is not None:
             params = torch_params(key, params)
-        return SplitParams({la.name: params[la.name] for la in below}, {la.name: params[la.name] for la in above})
+        return SplitParams(
+            {la.name: params[la.name] for la in below},
+            {la.name: params[la.name] for la in above},
+        )
 
     def is_normalisation(self, params: PyTree) -> PyTree:
         """A flag for each leaf that FedBN personalizes: BatchNorm's scales, biases and statistics."""
         return is_batch_norm(params)
 
-    def represent(self, representation: PyTree, x: Array, key: Key | None = None) -> Array:
+    def represent(
+        self, representation: PyTree, x: Array, key: Key | None = None
+    ) -> Array:
         """(representation, `(batch, *input_shape)`) -> features (batch, ...)."""
         return _apply(self._sides[0], representation, self._augmented(x, key), key)
 
     def _augmented(self, x: Array, key: Key | None) -> Array:
-        return x if self.augment is None or key is None else self.augment(named_key(key, "augment"), x)
+        return (
+            x
+            if self.augment is None or key is None
+            else self.augment(named_key(key, "augment"), x)
+        )
 
     def classify(self, head: PyTree, features: Array, key: Key | None = None) -> Array:
         """(head, features) -> logits (batch, num_classes)."""
@@ -220,7 +253,9 @@ class SplitModel:
 
     def logits(self, params: SplitParams, x: Array, key: Key | None = None) -> Array:
         """The whole model: `(batch, *input_shape)` -> (batch, num_classes); with a key, in training."""
-        return self.classify(params.head, self.represent(params.representation, x, key), key)
+        return self.classify(
+            params.head, self.represent(params.representation, x, key), key
+        )
 
     def stem(self, representation: PyTree, x: Array) -> Array:
         """The deterministic first part of `represent`, the same in every epoch while the representation is frozen.
@@ -233,14 +268,20 @@ class SplitModel:
             return _apply(layers, representation, x)
 
         is_sequential = platform() == "cpu" and any(layer.block for layer in layers)
-        return sequential(run)(representation, x) if is_sequential else run(representation, x)
+        return (
+            sequential(run)(representation, x)
+            if is_sequential
+            else run(representation, x)
+        )
 
     def rest(self, representation: PyTree, x: Array, key: Key | None = None) -> Array:
         """(representation, output of `stem`) -> features: `rest(stem(x))` is `represent(x)` with frozen BatchNorm."""
         stem_layers, x = self._stem_layers, self._augmented(x, key)
         if stem_layers:
             x = _add_noise(stem_layers[-1], x, key)
-        return _apply(self._sides[0][len(stem_layers) :], representation, x, key, is_frozen=True)
+        return _apply(
+            self._sides[0][len(stem_layers) :], representation, x, key, is_frozen=True
+        )
 
     def check_fits(self, data: Any) -> None:
         """Raise a `ValueError` if the examples or labels of `data`, as far as known, do not fit the model."""
@@ -249,23 +290,44 @@ class SplitModel:
 
 def check_functions(layer: Layer) -> None:
     """Raise a `ValueError` unless activation and noise of a layer are functions."""
-    for name, remedy in {"activation": "flax.linen.relu", "noise": "srp.models.Dropout(0.5), or None"}.items():
+    for name, remedy in {
+        "activation": "flax.linen.relu",
+        "noise": "srp.models.Dropout(0.5), or None",
+    }.items():
         value = getattr(layer, name)
-        if (value is not None or name == "activation") and (not callable(value) or isinstance(value, nn.Module)):
-            raise ValueError(f"layer {layer.name!r}: {name}={short(value)} is no function; give e.g. {remedy}")
+        if (value is not None or name == "activation") and (
+            not callable(value) or isinstance(value, nn.Module)
+        ):
+            raise ValueError(
+                f"layer {layer.name!r}: {name}={short(value)} is no function; give e.g. {remedy}"
+            )
 
 
 def _forward(layer: Layer, params: PyTree, x: Array, in_training: bool = False) -> Array:
-    return layer.activation(apply_module(layer.module, params[layer.name], x, in_training))
+    return layer.activation(
+        apply_module(layer.module, params[layer.name], x, in_training)
+    )
 
 
 def _add_noise(layer: Layer, x: Array, key: Key | None) -> Array:
-    return x if layer.noise is None or key is None else layer.noise(named_key(key, layer.name), x)
+    return (
+        x
+        if layer.noise is None or key is None
+        else layer.noise(named_key(key, layer.name), x)
+    )
 
 
-def _apply(layers: Sequence[Layer], params: PyTree, x: Array, key: Key | None = None, is_frozen: bool = False) -> Array:
+def _apply(
+    layers: Sequence[Layer],
+    params: PyTree,
+    x: Array,
+    key: Key | None = None,
+    is_frozen: bool = False,
+) -> Array:
     if key is None:
-        return _in_blocks(lambda x: _apply_in_turn(layers, params, x, None), x, smallest_block(layers))
+        return _in_blocks(
+            lambda x: _apply_in_turn(layers, params, x, None), x, smallest_block(layers)
+        )
     return _apply_in_turn(layers, params, x, key, not is_frozen)
 
 
@@ -275,7 +337,11 @@ def smallest_block(layers: Sequence[Layer]) -> int | None:
 
 
 def _apply_in_turn(
-    layers: Sequence[Layer], params: PyTree, x: Array, key: Key | None, in_training: bool = False
+    layers: Sequence[Layer],
+    params: PyTree,
+    x: Array,
+    key: Key | None,
+    in_training: bool = False,
 ) -> Array:
     for layer in layers:
         x = _add_noise(layer, _forward(layer, params, x, in_training), key)
@@ -302,7 +368,9 @@ def _in_blocks(function: Callable[[Array], Array], x: Array, block: int | None) 
     num_blocks = -(-x.shape[0] // block)
     rows = -(-x.shape[0] // num_blocks)
     padded = jnp.pad(x, ((0, num_blocks * rows - x.shape[0]), *((0, 0),) * (x.ndim - 1)))
-    if platform() == "gpu":  # a gradient keeps only the inputs of all blocks, and computes one block again at a time
+    if (
+        platform() == "gpu"
+    ):  # a gradient keeps only the inputs of all blocks, and computes one block again at a time
         function = jax.checkpoint(function)
     out = jax.lax.map(function, padded.reshape(num_blocks, rows, *x.shape[1:]))
     return out.reshape(num_blocks * rows, *out.shape[2:])[: x.shape[0]]
@@ -310,8 +378,12 @@ def _in_blocks(function: Callable[[Array], Array], x: Array, block: int | None) 
 
 def without_lists(module: nn.Module) -> nn.Module:
     """Replace a module's lists by tuples, which can be hashed: `nn.Sequential([...])`."""
-    fields = {field.name: getattr(module, field.name) for field in dataclasses.fields(module)}
-    lists: dict[str, Any] = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
+    fields = {
+        field.name: getattr(module, field.name) for field in dataclasses.fields(module)
+    }
+    lists: dict[str, Any] = {
+        name: tuple(value) for name, value in fields.items() if isinstance(value, list)
+    }
     return module.clone(**lists) if lists else module
 
 
@@ -351,8 +423,12 @@ class Split(SplitModel):
             check_functions(layer)
         names = [layer.name for layer in self.layers]
         if len(set(names)) < len(names) or not names:
-            raise ValueError(f"layers have the names {names}; give one or more layers with different names")
-        layers = tuple(layer._replace(module=without_lists(layer.module)) for layer in self.layers)
+            raise ValueError(
+                f"layers have the names {names}; give one or more layers with different names"
+            )
+        layers = tuple(
+            layer._replace(module=without_lists(layer.module)) for layer in self.layers
+        )
         object.__setattr__(self, "layers", layers)
         super().__post_init__()
 

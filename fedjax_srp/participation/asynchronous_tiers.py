@@ -6,8 +6,14 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp.base import Array, ClientTimes, Cohort, Key, ParticipationPolicy
-from fedjax_srp.participation.cohorts import check_at_most, draw, make_cohort, order_by_time, speed_tiers
-from fedjax_srp.parts import Count, part
+from fedjax_srp.participation.cohorts import (
+    check_at_most,
+    draw,
+    make_cohort,
+    order_by_time,
+    speed_tiers,
+)
+from fedjax_srp.parts.part import Count, part
 
 
 class AsynchronousTiersState(NamedTuple):
@@ -15,7 +21,9 @@ class AsynchronousTiersState(NamedTuple):
 
     cohorts: Array  # (tiers, k) int32
     remaining: Array  # (tiers,) float, time units until the round of the tier ends; unused if a round begins
-    begins: Array  # (tiers,) bool: tiers that begin a round now, with the times of this round
+    begins: (
+        Array  # (tiers,) bool: tiers that begin a round now, with the times of this round
+    )
 
 
 @part
@@ -57,8 +65,16 @@ class AsynchronousTiers(ParticipationPolicy):
     def init(self, key: Key, num_clients: int) -> AsynchronousTiersState:
         """All tiers begin a round."""
         check_at_most("asynchronous_tiers: tiers", self.tiers, "num_clients", num_clients)
-        check_at_most("asynchronous_tiers: k", self.k, "num_clients // tiers", num_clients // self.tiers)
-        no_clients, begins = jnp.zeros((self.tiers, self.k), jnp.int32), jnp.ones(self.tiers, jnp.bool_)
+        check_at_most(
+            "asynchronous_tiers: k",
+            self.k,
+            "num_clients // tiers",
+            num_clients // self.tiers,
+        )
+        no_clients, begins = (
+            jnp.zeros((self.tiers, self.k), jnp.int32),
+            jnp.ones(self.tiers, jnp.bool_),
+        )
         return AsynchronousTiersState(no_clients, jnp.zeros(self.tiers), begins)
 
     def select(
@@ -67,12 +83,20 @@ class AsynchronousTiers(ParticipationPolicy):
         """The cohort of the tier whose round ends first."""
         tier_of = speed_tiers(times.expected, self.tiers)
         number = jnp.arange(self.tiers, dtype=jnp.int32)
-        drawn = jax.vmap(lambda tier: draw(key, tier_of.shape[0], self.k, tier_of == tier))(number)
+        drawn = jax.vmap(
+            lambda tier: draw(key, tier_of.shape[0], self.k, tier_of == tier)
+        )(number)
         cohorts = jnp.where(state.begins[:, None], drawn, state.cohorts)
         # r_m <- max of T_i where a round of tier m begins
-        remaining = jnp.where(state.begins, times.realised[cohorts].max(axis=1), state.remaining)
+        remaining = jnp.where(
+            state.begins, times.realised[cohorts].max(axis=1), state.remaining
+        )
         tier = jnp.argmin(remaining).astype(jnp.int32)
         duration = remaining[tier]
-        cohort = make_cohort(order_by_time(times.realised, cohorts[tier]), stage=tier)._replace(duration=duration)
+        cohort = make_cohort(
+            order_by_time(times.realised, cohorts[tier]), stage=tier
+        )._replace(duration=duration)
         # r_m <- r_m - d
-        return cohort, AsynchronousTiersState(cohorts, remaining - duration, number == tier)
+        return cohort, AsynchronousTiersState(
+            cohorts, remaining - duration, number == tier
+        )

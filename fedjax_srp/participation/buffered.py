@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_srp.base import Array, ClientTimes, Cohort, Key, ParticipationPolicy
 from fedjax_srp.participation.cohorts import check_at_most, draw, k_fastest, make_cohort
-from fedjax_srp.parts import Count, part
+from fedjax_srp.parts.part import Count, part
 
 
 class BufferedState(NamedTuple):
@@ -20,7 +20,9 @@ class BufferedState(NamedTuple):
     remaining: Array  # (num_clients,) float, time units until the client's job ends; unused if a job begins
     begins: Array  # (num_clients,) bool: clients that begin a job now, with the time of this round
     busy: Array | None = None  # (num_clients,) bool: busy clients; None: all
-    drawn: Array | None = None  # (k - 1,) int32: clients that begin at the next deliveries, in order
+    drawn: Array | None = (
+        None  # (k - 1,) int32: clients that begin at the next deliveries, in order
+    )
 
 
 @part
@@ -68,25 +70,41 @@ class Buffered(ParticipationPolicy):
         """All clients begin a job, or the first drawn ones."""
         check_at_most("buffered: k", self.k, "num_clients", num_clients)
         if self.concurrency is None:
-            return BufferedState(remaining=jnp.zeros(num_clients), begins=jnp.ones(num_clients, jnp.bool_))
-        check_at_most("buffered: concurrency", self.concurrency, "num_clients - k + 1", num_clients - self.k + 1)
+            return BufferedState(
+                remaining=jnp.zeros(num_clients), begins=jnp.ones(num_clients, jnp.bool_)
+            )
+        check_at_most(
+            "buffered: concurrency",
+            self.concurrency,
+            "num_clients - k + 1",
+            num_clients - self.k + 1,
+        )
         no_client = jnp.zeros(num_clients, jnp.bool_)
         drawn = draw(key, num_clients, self.concurrency + self.k - 1)
-        begins, later = no_client.at[drawn[: self.concurrency]].set(True), drawn[self.concurrency :]
+        begins, later = (
+            no_client.at[drawn[: self.concurrency]].set(True),
+            drawn[self.concurrency :],
+        )
         return BufferedState(jnp.zeros(num_clients), begins, no_client, later)
 
-    def select(self, key: Key, state: BufferedState, times: ClientTimes) -> tuple[Cohort, BufferedState]:
+    def select(
+        self, key: Key, state: BufferedState, times: ClientTimes
+    ) -> tuple[Cohort, BufferedState]:
         """The k jobs that end first."""
         # r_i <- T_i where a job begins
         remaining = jnp.where(state.begins, times.realised, state.remaining)
         if state.busy is not None:
-            return self._replacing(key, state.busy | state.begins, remaining, jnp.asarray(state.drawn), times)
+            return self._replacing(
+                key, state.busy | state.begins, remaining, jnp.asarray(state.drawn), times
+            )
         # d = the k-th smallest r_i
         client_ids = k_fastest(remaining, self.k)
         duration = remaining[client_ids[-1]]
         # r_i <- r_i - d
         begins = jnp.zeros_like(state.begins).at[client_ids].set(True)
-        return make_cohort(client_ids)._replace(duration=duration), BufferedState(remaining - duration, begins)
+        return make_cohort(client_ids)._replace(duration=duration), BufferedState(
+            remaining - duration, begins
+        )
 
     def _replacing(
         self, key: Key, busy: Array, remaining: Array, drawn: Array, times: ClientTimes
@@ -97,7 +115,9 @@ class Buffered(ParticipationPolicy):
             client = jnp.argmin(jnp.where(busy, remaining, jnp.inf)).astype(jnp.int32)
             return client, busy.at[client].set(False)
 
-        def replace(jobs: tuple[Array, Array], new: Array) -> tuple[tuple[Array, Array], Array]:
+        def replace(
+            jobs: tuple[Array, Array], new: Array
+        ) -> tuple[tuple[Array, Array], Array]:
             client, busy = end(*jobs)
             # r_j <- r_i + T_j where j begins at the end of i's job
             ends = jobs[1][client] + times.realised[new]
@@ -109,5 +129,9 @@ class Buffered(ParticipationPolicy):
         # for the next round: the first begins at the server step, each other one when a client delivers
         drawn = draw(key, busy.shape[0], self.k, ~busy)
         begins = jnp.zeros_like(busy).at[drawn[0]].set(True)
-        cohort = make_cohort(jnp.append(delivered, last))._replace(duration=duration, next_ids=drawn)
-        return cohort, BufferedState(jnp.where(busy, remaining - duration, 0), begins, busy, drawn[1:])
+        cohort = make_cohort(jnp.append(delivered, last))._replace(
+            duration=duration, next_ids=drawn
+        )
+        return cohort, BufferedState(
+            jnp.where(busy, remaining - duration, 0), begins, busy, drawn[1:]
+        )

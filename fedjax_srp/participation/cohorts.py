@@ -6,11 +6,13 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
-from fedjax_srp._checks import INT32_MAX
 from fedjax_srp.base import Array, ClientTimes, Cohort, Key
+from fedjax_srp.parts.checks import INT32_MAX
 
 
-def draw_pool(key: Key, num_clients: int, size: int, available: Array | None = None) -> Array:
+def draw_pool(
+    key: Key, num_clients: int, size: int, available: Array | None = None
+) -> Array:
     """`size` of the client ids as by `draw`, in no certain order; if that is all, unavailable ones are included."""
     if size == num_clients:
         return jnp.arange(num_clients, dtype=jnp.int32)
@@ -59,9 +61,14 @@ def k_fastest(times: Array, k: int) -> Array:
     return lax.optimization_barrier(lax.top_k(-times, k)[1]).astype(jnp.int32)
 
 
-def make_cohort(client_ids: Array, size: Array | None = None, stage: Array | None = None) -> Cohort:
+def make_cohort(
+    client_ids: Array, size: Array | None = None, stage: Array | None = None
+) -> Cohort:
     """A cohort with one unit of work each; by default all clients and stage 0."""
-    pool, first_stage = jnp.asarray(client_ids.shape[0], jnp.int32), jnp.zeros((), jnp.int32)
+    pool, first_stage = (
+        jnp.asarray(client_ids.shape[0], jnp.int32),
+        jnp.zeros((), jnp.int32),
+    )
     return Cohort(
         client_ids=client_ids,
         size=pool if size is None else size,
@@ -81,7 +88,11 @@ def only(times: ClientTimes, wanted: Array) -> ClientTimes:
 
 
 def ask(
-    times: ClientTimes, client_ids: Array, size: Array | None = None, stage: Array | None = None, by: str = "realised"
+    times: ClientTimes,
+    client_ids: Array,
+    size: Array | None = None,
+    stage: Array | None = None,
+    by: str = "realised",
 ) -> Cohort:
     """The cohort of a server that wants the `size` fastest of the given clients; by default all of them.
 
@@ -97,7 +108,11 @@ def ask(
 
 
 def pick(
-    times: ClientTimes, client_ids: Array, size: Array | None = None, stage: Array | None = None, by: str = "realised"
+    times: ClientTimes,
+    client_ids: Array,
+    size: Array | None = None,
+    stage: Array | None = None,
+    by: str = "realised",
 ) -> Cohort:
     """The `size` fastest available clients of those given, for one unit of work each, even if they will leave early."""
     ranking = getattr(times, by)
@@ -109,7 +124,10 @@ def pick(
 
 
 def until(
-    cohort: Cohort, times: ClientTimes, quorum: Array | int | None = None, limit: Array | float | None = None
+    cohort: Cohort,
+    times: ClientTimes,
+    quorum: Array | int | None = None,
+    limit: Array | float | None = None,
 ) -> Cohort:
     """The cohort of a server that asks these clients and ends the round early, with the clients that have reported.
 
@@ -121,8 +139,14 @@ def until(
     works, needed = position < asked, work_times(cohort, times)
     stays = needed if times.stays is None else times.stays[cohort.client_ids]
     reported = jnp.where(works & (needed <= stays), needed, jnp.inf)
-    gone = jnp.max(jnp.where(works & (needed > stays), stays, jnp.zeros((), needed.dtype)))
-    keys = reported, (~works).astype(jnp.int32), cohort.client_ids  # clients that do not report come last
+    gone = jnp.max(
+        jnp.where(works & (needed > stays), stays, jnp.zeros((), needed.dtype))
+    )
+    keys = (
+        reported,
+        (~works).astype(jnp.int32),
+        cohort.client_ids,
+    )  # clients that do not report come last
     reported, _, client_ids, work = lax.sort((*keys, cohort.work), num_keys=3)
     # From here on compare times with `reported` only: recomputed ones may differ in the last bit.
     end = jnp.full_like(gone, jnp.inf)
@@ -133,7 +157,12 @@ def until(
     size = jnp.sum(jnp.isfinite(reported) & (reported <= end), dtype=jnp.int32)
     for most in (cohort.size, quorum):  # if several report at once
         size = size if most is None else jnp.minimum(size, most)
-    last = jnp.maximum(gone, jnp.max(jnp.where(jnp.isfinite(reported), reported, jnp.zeros((), reported.dtype))))
+    last = jnp.maximum(
+        gone,
+        jnp.max(
+            jnp.where(jnp.isfinite(reported), reported, jnp.zeros((), reported.dtype))
+        ),
+    )
     end = jnp.minimum(end, last if cohort.duration is None else cohort.duration)
     return Cohort(client_ids, size, work, cohort.stage, end, asked)
 
@@ -141,16 +170,24 @@ def until(
 def work_times(cohort: Cohort, times: ClientTimes) -> Array:
     """(pool,) float: time of each client's work, T_i * work; a clock's communication counts once."""
     if times.by_work is not None:  # clipped to the known numbers of units
-        return times.by_work[cohort.client_ids, jnp.clip(cohort.work - 1, 0, times.by_work.shape[1] - 1)]
+        return times.by_work[
+            cohort.client_ids, jnp.clip(cohort.work - 1, 0, times.by_work.shape[1] - 1)
+        ]
     work = cohort.work.astype(times.realised.dtype)
     durations = times.realised[cohort.client_ids] * work
     if times.communication is not None:
-        once = times.communication if not times.communication.ndim else times.communication[cohort.client_ids]
+        once = (
+            times.communication
+            if not times.communication.ndim
+            else times.communication[cohort.client_ids]
+        )
         durations -= (work - 1) * once
     return durations
 
 
-def with_partial_work(cohort: Cohort, times: ClientTimes, max_work: int, on_time: float) -> Cohort:
+def with_partial_work(
+    cohort: Cohort, times: ClientTimes, max_work: int, on_time: float
+) -> Cohort:
     """The cohort with as many units of work as fit into the time in which a share of its clients do all of it.
 
     The server waits until this share has done `max_work` units; the others then send what they have done, at least one
@@ -166,22 +203,30 @@ def with_partial_work(cohort: Cohort, times: ClientTimes, max_work: int, on_time
     takes_part = jnp.arange(pool, dtype=jnp.int32) < cohort.size
     units = jnp.arange(1, max_work + 1, dtype=jnp.int32)[:, None]
     # (max_work, pool) float: the time of 1, 2, ... units of each client
-    done = jax.vmap(lambda work: work_times(cohort._replace(work=work), times))(jnp.tile(units, (1, pool)))
+    done = jax.vmap(lambda work: work_times(cohort._replace(work=work), times))(
+        jnp.tile(units, (1, pool))
+    )
     stays = jnp.inf if times.stays is None else times.stays[cohort.client_ids]
     reported = jnp.sort(jnp.where(takes_part & (done[-1] <= stays), done[-1], jnp.inf))
-    number = np.maximum(1, np.ceil(on_time * np.arange(pool + 1) - 1e-9))  # for each size of the cohort
+    number = np.maximum(
+        1, np.ceil(on_time * np.arange(pool + 1) - 1e-9)
+    )  # for each size of the cohort
     end = reported[jnp.asarray(number, jnp.int32)[cohort.size] - 1]
     last = jnp.max(jnp.where(takes_part, jnp.minimum(done[-1], stays), 0))
     end = jnp.where(jnp.isfinite(end), end, last)
     # rounding may lift the time of the last unit that fits above the end
-    cohort = cohort._replace(work=jnp.max(jnp.where(done <= end * (1 + 1e-6), units, 1), axis=0))
+    cohort = cohort._replace(
+        work=jnp.max(jnp.where(done <= end * (1 + 1e-6), units, 1), axis=0)
+    )
     return cohort if times.available is None else until(cohort, times)
 
 
 def check_at_most(argument: str, value: int, limit_name: str, limit: int) -> None:
     """Raise a ValueError if `value` exceeds the limit; a traced value is not checked."""
     if not isinstance(value, Tracer) and value > limit:
-        raise ValueError(f"{argument}={value} is larger than {limit_name}={limit}; choose at most {limit}")
+        raise ValueError(
+            f"{argument}={value} is larger than {limit_name}={limit}; choose at most {limit}"
+        )
 
 
 def stage_sizes(initial: int, pool: int) -> list[int]:
@@ -199,5 +244,8 @@ def stages_ended(rounds: Array, lengths: Array | int | tuple[Array | int, ...]) 
     ended = jnp.int32(0)
     for length in lengths:
         left = rounds - jnp.asarray(length, jnp.int32)
-        ended, rounds = ended + (left >= 0).astype(jnp.int32), jnp.where(left >= 0, left, -1)
+        ended, rounds = (
+            ended + (left >= 0).astype(jnp.int32),
+            jnp.where(left >= 0, left, -1),
+        )
     return jnp.where(rounds >= 0, INT32_MAX, ended)

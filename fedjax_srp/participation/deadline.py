@@ -2,10 +2,18 @@
 
 from typing import Annotated
 
-from fedjax_srp.base import Array, ClientTimes, Cohort, Key, ParticipationPolicy, PolicyState, RoundInfo
+from fedjax_srp.base import (
+    Array,
+    ClientTimes,
+    Cohort,
+    Key,
+    ParticipationPolicy,
+    PolicyState,
+    RoundInfo,
+)
 from fedjax_srp.participation.cohorts import until
 from fedjax_srp.participation.full import Full
-from fedjax_srp.parts import Above, Count, part
+from fedjax_srp.parts.part import Above, Count, part
 
 
 @part
@@ -40,9 +48,13 @@ class Deadline(ParticipationPolicy):
 
     def __post_init__(self) -> None:
         if self.limit is None and self.quorum is None:
-            raise ValueError("deadline: limit=None and quorum=None end no round; give one of them, e.g. limit=60.0")
+            raise ValueError(
+                "deadline: limit=None and quorum=None end no round; give one of them, e.g. limit=60.0"
+            )
         if self.policy.asynchronous:
-            raise ValueError(f"deadline: policy={self.policy.name!r}: its rounds overlap; give one whose rounds wait")
+            raise ValueError(
+                f"deadline: policy={self.policy.name!r}: its rounds overlap; give one whose rounds wait"
+            )
 
     @property
     def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -63,7 +75,9 @@ class Deadline(ParticipationPolicy):
         """The state of the other policy."""
         return self.policy.init(key, num_clients)
 
-    def select(self, key: Key, state: PolicyState, times: ClientTimes) -> tuple[Cohort, PolicyState]:
+    def select(
+        self, key: Key, state: PolicyState, times: ClientTimes
+    ) -> tuple[Cohort, PolicyState]:
         """The clients that report in time."""
         cohort, state = self.policy.select(key, state, times)
         return until(cohort, times, self.quorum, self.limit), state

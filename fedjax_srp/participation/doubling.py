@@ -6,9 +6,22 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from fedjax_srp.base import Array, ClientTimes, Cohort, Key, ParticipationPolicy, RoundInfo
-from fedjax_srp.participation.cohorts import ask, check_at_most, draw_pool, stage_sizes, stages_ended
-from fedjax_srp.parts import AtLeast, Count, Leaf, part
+from fedjax_srp.base import (
+    Array,
+    ClientTimes,
+    Cohort,
+    Key,
+    ParticipationPolicy,
+    RoundInfo,
+)
+from fedjax_srp.participation.cohorts import (
+    ask,
+    check_at_most,
+    draw_pool,
+    stage_sizes,
+    stages_ended,
+)
+from fedjax_srp.parts.part import AtLeast, Count, Leaf, part
 
 
 class DoublingState(NamedTuple):
@@ -68,23 +81,36 @@ class Doubling(ParticipationPolicy):
         if self.pool is not None:
             check_at_most("doubling: pool", self.pool, "num_clients", num_clients)
         check_at_most("doubling: initial", self.initial, "num_clients", num_clients)
-        if isinstance(self.rounds_per_stage, tuple) and not isinstance(self.initial, Tracer):
-            listed, stages = len(self.rounds_per_stage), len(stage_sizes(self.initial, self.pool or num_clients))
-            check_at_most("doubling: length of rounds_per_stage", listed, "number of stages", stages)
+        if isinstance(self.rounds_per_stage, tuple) and not isinstance(
+            self.initial, Tracer
+        ):
+            listed, stages = (
+                len(self.rounds_per_stage),
+                len(stage_sizes(self.initial, self.pool or num_clients)),
+            )
+            check_at_most(
+                "doubling: length of rounds_per_stage", listed, "number of stages", stages
+            )
         return DoublingState(jnp.zeros((), jnp.int32), key)
 
-    def select(self, key: Key, state: DoublingState, times: ClientTimes) -> tuple[Cohort, DoublingState]:
+    def select(
+        self, key: Key, state: DoublingState, times: ClientTimes
+    ) -> tuple[Cohort, DoublingState]:
         """The n fastest clients of the pool, with n of the stage."""
         num_clients = times.realised.shape[0]
         pool, initial = self.pool or num_clients, jnp.asarray(self.initial, jnp.int32)
         # n0 * 2**r < N, as n0 < ceil(N / 2**r), which does not overflow
-        smaller = initial < jnp.asarray([-(-pool // 2**r) for r in range(pool.bit_length())], jnp.int32)
+        smaller = initial < jnp.asarray(
+            [-(-pool // 2**r) for r in range(pool.bit_length())], jnp.int32
+        )
         last = jnp.sum(smaller, dtype=jnp.int32)
         stage = jnp.minimum(stages_ended(state.round, self.rounds_per_stage), last)
         key_pool = jax.random.fold_in(state.key, stage) if self.redraw == "stage" else key
         drawn = draw_pool(key_pool, num_clients, pool, times.available)
         # n = min(N, n0 * 2**r)
-        return ask(times, drawn, jnp.minimum(initial << stage, pool), stage, self.by), state
+        return ask(
+            times, drawn, jnp.minimum(initial << stage, pool), stage, self.by
+        ), state
 
     def update(self, state: DoublingState, info: RoundInfo) -> DoublingState:
         """Advance the round."""

@@ -5,8 +5,16 @@ from typing import Literal
 import jax.numpy as jnp
 
 from fedjax_srp.base import ClientTimes, Cohort, Key, ParticipationPolicy
-from fedjax_srp.participation.cohorts import ask, check_at_most, draw_pool, k_fastest, make_cohort, pick, until
-from fedjax_srp.parts import Count, part
+from fedjax_srp.participation.cohorts import (
+    ask,
+    check_at_most,
+    draw_pool,
+    k_fastest,
+    make_cohort,
+    pick,
+    until,
+)
+from fedjax_srp.parts.part import Count, part
 
 
 @part
@@ -38,11 +46,18 @@ class Fastest(ParticipationPolicy):
 
     def init(self, key: Key, num_clients: int) -> tuple[()]:
         """No state."""
-        check_at_most("fastest: k", self.k, "num_clients" if self.pool is None else "pool", self.pool or num_clients)
+        check_at_most(
+            "fastest: k",
+            self.k,
+            "num_clients" if self.pool is None else "pool",
+            self.pool or num_clients,
+        )
         check_at_most("fastest: pool", self.pool or 1, "num_clients", num_clients)
         return ()
 
-    def select(self, key: Key, state: tuple[()], times: ClientTimes) -> tuple[Cohort, tuple[()]]:
+    def select(
+        self, key: Key, state: tuple[()], times: ClientTimes
+    ) -> tuple[Cohort, tuple[()]]:
         """The fastest clients of this round."""
         num_clients = times.realised.shape[0]
         if self.pool is None and times.available is None:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from fedjax_srp.base import ClientTimes, Cohort, Key, ParticipationPolicy
 from fedjax_srp.participation.cohorts import ask
 from fedjax_srp.participation.doubling import Doubling
-from fedjax_srp.parts import part
+from fedjax_srp.parts.part import part
 
 
 @part
@@ -23,7 +23,9 @@ class Full(ParticipationPolicy):
         [1, 2, 0]
     """
 
-    def select(self, key: Key, state: tuple[()], times: ClientTimes) -> tuple[Cohort, tuple[()]]:
+    def select(
+        self, key: Key, state: tuple[()], times: ClientTimes
+    ) -> tuple[Cohort, tuple[()]]:
         """All available clients."""
         all_clients = jnp.arange(times.realised.shape[0], dtype=jnp.int32)
         return ask(times, all_clients), state

@@ -16,13 +16,15 @@ from fedjax_srp.base import (
     RoundInfo,
 )
 from fedjax_srp.participation.cohorts import ask, check_at_most, only, there
-from fedjax_srp.parts import Above, AtLeast, Count, Share, part
+from fedjax_srp.parts.part import Above, AtLeast, Count, Share, part
 
 
 class OortState(NamedTuple):
     """Statistics of each client, and the pacer's."""
 
-    utility: Array  # (num_clients,) float, U: statistical utility as last reported; 0 before
+    utility: (
+        Array  # (num_clients,) float, U: statistical utility as last reported; 0 before
+    )
     last: Array  # (num_clients,) int32, L: the round in which a client last reported, from 1; 0 for never
     duration: Array  # (num_clients,) float, D: the client's time in that round
     times: Array  # (num_clients,) float: the clients' times in the round in progress
@@ -83,9 +85,18 @@ class Oort(ParticipationPolicy):
         check_at_most("oort: k", self.k, "num_clients", num_clients)
         unknown = jnp.zeros(num_clients)
         pacer = jnp.zeros(()), jnp.zeros(2 * self.window)
-        return OortState(unknown, jnp.zeros(num_clients, jnp.int32), unknown, unknown, *pacer, jnp.int32(1))
+        return OortState(
+            unknown,
+            jnp.zeros(num_clients, jnp.int32),
+            unknown,
+            unknown,
+            *pacer,
+            jnp.int32(1),
+        )
 
-    def select(self, key: Key, state: OortState, times: ClientTimes) -> tuple[Cohort, OortState]:
+    def select(
+        self, key: Key, state: OortState, times: ClientTimes
+    ) -> tuple[Cohort, OortState]:
         """Draw known clients by utility and new ones by speed."""
         key_known, key_new = jax.random.split(key)
         known, new = (there(times, those) for those in (state.last > 0, state.last == 0))
@@ -94,7 +105,9 @@ class Oort(ParticipationPolicy):
         # epsilon_R <- max(explore decay^(R - 1), least); at most as many new clients as there are
         share = jnp.maximum(self.explore * self.decay ** (round - 1), self.explore_least)
         num_new = jnp.clip(
-            jnp.round(share * self.k).astype(jnp.int32), self.k - num_known, jnp.sum(new, dtype=jnp.int32)
+            jnp.round(share * self.k).astype(jnp.int32),
+            self.k - num_known,
+            jnp.sum(new, dtype=jnp.int32),
         )
         num_new = jnp.minimum(num_new, self.k)
         # T <- T + Delta
@@ -106,25 +119,41 @@ class Oort(ParticipationPolicy):
         utility = self.utilities(state, preferred)
         # c * Util((1 - epsilon) K)
         num_old = self.k - num_new
-        least = jnp.sort(jnp.where(known, utility, -jnp.inf), descending=True)[jnp.maximum(num_old - 1, 0)]
-        admitted = known & ~(utility < self.cutoff * least)  # 0 * inf is nan, which admits all
+        least = jnp.sort(jnp.where(known, utility, -jnp.inf), descending=True)[
+            jnp.maximum(num_old - 1, 0)
+        ]
+        admitted = known & ~(
+            utility < self.cutoff * least
+        )  # 0 * inf is nan, which admits all
         old = _drawn(key_known, jnp.where(admitted, utility, 0), admitted, num_old)
         picked = old | _drawn(key_new, 1 / times.expected, new, num_new)
         ids = jax.lax.top_k(picked.astype(float), self.k)[1].astype(jnp.int32)
-        return ask(only(times, picked), ids), state._replace(times=times.realised, preferred=preferred)
+        return ask(only(times, picked), ids), state._replace(
+            times=times.realised, preferred=preferred
+        )
 
     def utilities(self, state: OortState, preferred: Array) -> Array:
         """Util of all clients, (num_clients,) float; meaningless for clients that have not taken part."""
         known = state.last > 0
         most = jnp.nanquantile(jnp.where(known, state.utility, jnp.nan), 0.95)
         clipped = jnp.minimum(state.utility, jnp.where(jnp.isnan(most), jnp.inf, most))
-        since = 0.1 * jnp.log(state.round.astype(float)) / jnp.maximum(state.last, 1).astype(float)
-        slow = jnp.where(state.duration > preferred, preferred / jnp.maximum(state.duration, preferred), 1.0)
+        since = (
+            0.1
+            * jnp.log(state.round.astype(float))
+            / jnp.maximum(state.last, 1).astype(float)
+        )
+        slow = jnp.where(
+            state.duration > preferred,
+            preferred / jnp.maximum(state.duration, preferred),
+            1.0,
+        )
         return (clipped + jnp.sqrt(since)) * slow**self.straggler_penalty
 
     def update(self, state: OortState, info: RoundInfo) -> OortState:
         """Statistics of the participants, utilities from their reports."""
-        took_part = ~jnp.isnan(info.reports[NUM_EXAMPLES])  # not the late ones under a deadline
+        took_part = ~jnp.isnan(
+            info.reports[NUM_EXAMPLES]
+        )  # not the late ones under a deadline
         reported = info.reports[NUM_EXAMPLES] * info.reports[TRAINING_LOSS]
         return state._replace(
             utility=jnp.where(jnp.isnan(reported), state.utility, reported),

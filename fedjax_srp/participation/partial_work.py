@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from fedjax_srp.base import ClientTimes, Cohort, Key, ParticipationPolicy
 from fedjax_srp.participation.cohorts import pick, with_partial_work
-from fedjax_srp.parts import Count, Share, Static, part
+from fedjax_srp.parts.part import Count, Share, Static, part
 
 
 @part
@@ -38,7 +38,9 @@ class PartialWork(ParticipationPolicy):
     max_work: Count = 10
     on_time: Static[Share] = 0.5
 
-    def select(self, key: Key, state: tuple[()], times: ClientTimes) -> tuple[Cohort, tuple[()]]:
+    def select(
+        self, key: Key, state: tuple[()], times: ClientTimes
+    ) -> tuple[Cohort, tuple[()]]:
         """All available clients, each with the units of work that fit."""
         cohort = pick(times, jnp.arange(times.realised.shape[0], dtype=jnp.int32))
         return with_partial_work(cohort, times, self.max_work, self.on_time), state

@@ -5,9 +5,17 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_srp.base import TRAINING_LOSS, Array, ClientTimes, Cohort, Key, ParticipationPolicy, RoundInfo
+from fedjax_srp.base import (
+    TRAINING_LOSS,
+    Array,
+    ClientTimes,
+    Cohort,
+    Key,
+    ParticipationPolicy,
+    RoundInfo,
+)
 from fedjax_srp.participation.cohorts import ask, check_at_most, draw
-from fedjax_srp.parts import Count, part
+from fedjax_srp.parts.part import Count, part
 
 
 @part
@@ -37,13 +45,19 @@ class PowerOfChoice(ParticipationPolicy):
     def init(self, key: Key, num_clients: int) -> Array:
         """(num_clients,) float, the last loss of each client, infinite at first."""
         check_at_most("power_of_choice: k", self.k, "candidates", self.candidates)
-        check_at_most("power_of_choice: candidates", self.candidates, "num_clients", num_clients)
+        check_at_most(
+            "power_of_choice: candidates", self.candidates, "num_clients", num_clients
+        )
         return jnp.full(num_clients, jnp.inf)
 
     def select(self, key: Key, losses: Array, times: ClientTimes) -> tuple[Cohort, Array]:
         """The candidates with the highest losses; ties, such as new clients, in the order of the draw."""
         drawn = draw(key, losses.shape[0], self.candidates, times.available)
-        known = losses if times.available is None else jnp.where(times.available, losses, -jnp.inf)
+        known = (
+            losses
+            if times.available is None
+            else jnp.where(times.available, losses, -jnp.inf)
+        )
         return ask(times, drawn[lax.top_k(known[drawn], self.k)[1]]), losses
 
     def update(self, losses: Array, info: RoundInfo) -> Array:

@@ -5,9 +5,22 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import jax.numpy as jnp
 
-from fedjax_srp.base import STAGE_COMPLETED, Array, ClientTimes, Cohort, Key, ParticipationPolicy, RoundInfo
-from fedjax_srp.participation.cohorts import check_at_most, pick, stage_sizes, with_partial_work
-from fedjax_srp.parts import Above, Count, Share, Static, part
+from fedjax_srp.base import (
+    STAGE_COMPLETED,
+    Array,
+    ClientTimes,
+    Cohort,
+    Key,
+    ParticipationPolicy,
+    RoundInfo,
+)
+from fedjax_srp.participation.cohorts import (
+    check_at_most,
+    pick,
+    stage_sizes,
+    with_partial_work,
+)
+from fedjax_srp.parts.part import Above, Count, Share, Static, part
 
 Constant = Static[Annotated[float, Above(0), "give a number, e.g. 1.0"]]
 
@@ -83,12 +96,21 @@ class StatisticalAccuracy(ParticipationPolicy):
 
     def init(self, key: Key, num_clients: int) -> StatisticalAccuracyState:
         """Stage 0, with the scale if the constants are known."""
-        check_at_most("statistical_accuracy: initial", self.initial, "num_clients", num_clients)
+        check_at_most(
+            "statistical_accuracy: initial", self.initial, "num_clients", num_clients
+        )
         scale = math.nan
         if self.strong_convexity and self.accuracy_constant and self.samples_per_client:
-            scale = math.sqrt(2 * self.strong_convexity * self.accuracy_constant / self.samples_per_client)
+            scale = math.sqrt(
+                2
+                * self.strong_convexity
+                * self.accuracy_constant
+                / self.samples_per_client
+            )
         unknown = jnp.asarray(math.nan, dtype=float)
-        return StatisticalAccuracyState(jnp.int32(0), jnp.asarray(scale, dtype=float), unknown, jnp.asarray(False))
+        return StatisticalAccuracyState(
+            jnp.int32(0), jnp.asarray(scale, dtype=float), unknown, jnp.asarray(False)
+        )
 
     def select(
         self, key: Key, state: StatisticalAccuracyState, times: ClientTimes
@@ -98,20 +120,28 @@ class StatisticalAccuracy(ParticipationPolicy):
         sizes = stage_sizes(self.initial, num_clients)
         stage = jnp.minimum(state.stage, len(sizes) - 1)
         all_clients = jnp.arange(num_clients, dtype=jnp.int32)
-        cohort = pick(times, all_clients, jnp.asarray(sizes, jnp.int32)[stage], stage, self.by)
+        cohort = pick(
+            times, all_clients, jnp.asarray(sizes, jnp.int32)[stage], stage, self.by
+        )
         return with_partial_work(cohort, times, self.max_work, self.on_time), state
 
-    def update(self, state: StatisticalAccuracyState, info: RoundInfo) -> StatisticalAccuracyState:
+    def update(
+        self, state: StatisticalAccuracyState, info: RoundInfo
+    ) -> StatisticalAccuracyState:
         """Advance to the next stage if the criterion holds."""
         norm, scale = info.global_grad_norm, state.scale
         if self.strong_convexity is not None:
             # sqrt(2 mu c / (n s))
             threshold = scale / jnp.sqrt(info.cohort_size.astype(float))
         else:
-            scale = jnp.where(jnp.isnan(scale) & jnp.isfinite(norm), self.first_threshold * norm, scale)
+            scale = jnp.where(
+                jnp.isnan(scale) & jnp.isfinite(norm), self.first_threshold * norm, scale
+            )
             threshold = scale * self.shrinkage ** info.stage.astype(float)
         is_met = norm <= threshold  # False if one of them is nan
-        return StatisticalAccuracyState(info.stage + is_met.astype(jnp.int32), scale, threshold, is_met)
+        return StatisticalAccuracyState(
+            info.stage + is_met.astype(jnp.int32), scale, threshold, is_met
+        )
 
     def metrics(self, state: StatisticalAccuracyState) -> dict[str, Array]:
         """The threshold of the last round, and True if the norm was at most that."""

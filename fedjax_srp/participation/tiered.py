@@ -5,9 +5,24 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.base import TRAINING_LOSS, Array, ClientTimes, Cohort, Key, ParticipationPolicy, RoundInfo
-from fedjax_srp.participation.cohorts import ask, check_at_most, draw, only, speed_tiers, there
-from fedjax_srp.parts import Count, part
+from fedjax_srp.base import (
+    TRAINING_LOSS,
+    Array,
+    ClientTimes,
+    Cohort,
+    Key,
+    ParticipationPolicy,
+    RoundInfo,
+)
+from fedjax_srp.participation.cohorts import (
+    ask,
+    check_at_most,
+    draw,
+    only,
+    speed_tiers,
+    there,
+)
+from fedjax_srp.parts.part import Count, part
 
 
 @part
@@ -49,24 +64,34 @@ class Tiered(ParticipationPolicy):
     def init(self, key: Key, num_clients: int) -> tuple[Array, Array]:
         """(num_clients,) float, the last loss of each client, nan before its first; () int32, the tier of the round."""
         check_at_most("tiered: tiers", self.tiers, "num_clients", num_clients)
-        check_at_most("tiered: k", self.k, "num_clients // tiers", num_clients // self.tiers)
+        check_at_most(
+            "tiered: k", self.k, "num_clients // tiers", num_clients // self.tiers
+        )
         return jnp.full(num_clients, jnp.nan), jnp.int32(0)
 
-    def select(self, key: Key, state: tuple[Array, Array], times: ClientTimes) -> tuple[Cohort, tuple[Array, Array]]:
+    def select(
+        self, key: Key, state: tuple[Array, Array], times: ClientTimes
+    ) -> tuple[Cohort, tuple[Array, Array]]:
         """Clients of one tier."""
         losses = state[0]
         tier_of = speed_tiers(times.expected, self.tiers)
         # P(tier) is the mean loss of its clients over the sum of these means
         seen = jnp.isfinite(losses)
         count = jnp.zeros(self.tiers).at[tier_of].add(seen.astype(float))
-        mean = jnp.zeros(self.tiers).at[tier_of].add(jnp.where(seen, losses, 0)) / jnp.maximum(count, 1)
+        mean = jnp.zeros(self.tiers).at[tier_of].add(
+            jnp.where(seen, losses, 0)
+        ) / jnp.maximum(count, 1)
         weight = jnp.where(jnp.all((count > 0) & (mean > 0)), mean, 1.0)
         if times.available is not None:
-            weight = weight * jnp.zeros(self.tiers, bool).at[tier_of].max(times.available).astype(float)
+            weight = weight * jnp.zeros(self.tiers, bool).at[tier_of].max(
+                times.available
+            ).astype(float)
         key_tier, key_clients = jax.random.split(key)
         tier = jax.random.categorical(key_tier, jnp.log(weight)).astype(jnp.int32)
         wanted = there(times, tier_of == tier)
-        return ask(only(times, wanted), draw(key_clients, wanted.shape[0], self.k, wanted)), (losses, tier)
+        return ask(
+            only(times, wanted), draw(key_clients, wanted.shape[0], self.k, wanted)
+        ), (losses, tier)
 
     def update(self, state: tuple[Array, Array], info: RoundInfo) -> tuple[Array, Array]:
         """Last losses, with those that participants reported."""

@@ -3,7 +3,7 @@
 from fedjax_srp.base import ClientTimes, Cohort, Key, ParticipationPolicy
 from fedjax_srp.participation.cohorts import ask, check_at_most, draw_pool
 from fedjax_srp.participation.doubling import Doubling
-from fedjax_srp.parts import Count, part
+from fedjax_srp.parts.part import Count, part
 
 
 @part
@@ -31,9 +31,13 @@ class Uniform(ParticipationPolicy):
         check_at_most("uniform: k", self.k, "num_clients", num_clients)
         return ()
 
-    def select(self, key: Key, state: tuple[()], times: ClientTimes) -> tuple[Cohort, tuple[()]]:
+    def select(
+        self, key: Key, state: tuple[()], times: ClientTimes
+    ) -> tuple[Cohort, tuple[()]]:
         """A new draw in every round."""
-        return ask(times, draw_pool(key, times.realised.shape[0], self.k, times.available)), state
+        return ask(
+            times, draw_pool(key, times.realised.shape[0], self.k, times.available)
+        ), state
 
     def runs_as(self, num_clients: int) -> Doubling:
         """`Doubling` with one stage, of the whole pool."""

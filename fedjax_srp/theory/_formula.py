@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable
 from typing import Annotated, ParamSpec, TypeVar
 
-from fedjax_srp._checks import checked
-from fedjax_srp.parts import Above, AtLeast, AtMost, Below
+from fedjax_srp.parts.checks import checked
+from fedjax_srp.parts.part import Above, AtLeast, AtMost, Below
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -17,10 +17,16 @@ R = TypeVar("R")
 Positive = Annotated[float, Above(0), Below(math.inf)]
 NonNegative = Annotated[float, AtLeast(0), Below(math.inf)]
 Contraction = Annotated[
-    float, Above(0), AtMost(0.25), "see Theorem 4.5; with eta <= 1/(8 sigma_max^2) it is at most 1/16"
+    float,
+    Above(0),
+    AtMost(0.25),
+    "see Theorem 4.5; with eta <= 1/(8 sigma_max^2) it is at most 1/16",
 ]
 Chat = Annotated[
-    float, Above(1), Below(math.sqrt(2)), "the target must need all clients and be reachable: give e.g. 1.1"
+    float,
+    Above(1),
+    Below(math.sqrt(2)),
+    "the target must need all clients and be reachable: give e.g. 1.1",
 ]
 KIND: dict[str, str] = {}  # name of a formula -> kind of its value, see `theory`
 
@@ -36,7 +42,9 @@ def formula(kind: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
             try:
                 return checked_function(*args, **kwargs)
             except ArithmeticError as error:
-                raise ValueError(f"{function.__name__} is undefined for these arguments: {error}") from error
+                raise ValueError(
+                    f"{function.__name__} is undefined for these arguments: {error}"
+                ) from error
 
         return defined
 

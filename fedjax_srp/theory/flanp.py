@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from fedjax_srp._checks import check_numbers
 from fedjax_srp.participation.cohorts import stage_sizes
-from fedjax_srp.parts import Count
+from fedjax_srp.parts.checks import check_numbers
+from fedjax_srp.parts.part import Count
 from fedjax_srp.theory._formula import NonNegative, Positive, formula
 
 
@@ -25,7 +25,8 @@ def flanp_alpha(n: Count, mu: Positive, smoothness: Positive, c: Positive) -> fl
     kappa, root = smoothness / mu, math.sqrt(n)
     return min(
         1 / (12 * math.sqrt(3) * kappa**1.5 * smoothness),
-        root / (12 * math.sqrt(2) * (3 * kappa**2 + 2) * (2 * mu + 1) * kappa * smoothness),
+        root
+        / (12 * math.sqrt(2) * (3 * kappa**2 + 2) * (2 * mu + 1) * kappa * smoothness),
         (root / (96 * kappa**2 * smoothness**2)) ** (1 / 3),
         root / (math.sqrt(15 * c * kappa) * smoothness),
         root / (math.sqrt(30) * smoothness),
@@ -65,12 +66,19 @@ def flanp_warm_gap(n: Count, before: Count, samples: Positive, c: Positive) -> f
     if before >= n:
         raise ValueError(f"before={before} must be below n={n}: stages grow")
     added = n - before
-    return 2 * added / n * (c / (added * samples) + c / (before * samples)) + c / (before * samples)
+    return 2 * added / n * (c / (added * samples) + c / (before * samples)) + c / (
+        before * samples
+    )
 
 
 @formula("printed bound")
 def flanp_time(
-    times: np.ndarray, initial: Count, kappa: Positive, samples: Positive, noise: NonNegative, c: Positive
+    times: np.ndarray,
+    initial: Count,
+    kappa: Positive,
+    samples: Positive,
+    noise: NonNegative,
+    c: Positive,
 ) -> float:
     """FLANP, Proposition 2 and eq. 34: R tau sum over n = n0, 2 n0, ..., N of T_(n).
 
@@ -86,14 +94,25 @@ def flanp_time(
     """
     ordered = _ascending(times)
     if initial > len(ordered):
-        raise ValueError(f"initial={initial} must be at most {len(ordered)}, the number of times")
+        raise ValueError(
+            f"initial={initial} must be at most {len(ordered)}, the number of times"
+        )
     stage_times = [float(ordered[n - 1]) for n in stage_sizes(initial, len(times))]
-    return flanp_stage_rounds(kappa) * flanp_local_steps(samples, noise, c) * sum(stage_times)
+    return (
+        flanp_stage_rounds(kappa)
+        * flanp_local_steps(samples, noise, c)
+        * sum(stage_times)
+    )
 
 
 @formula("printed bound")
 def fedgate_time(
-    times: np.ndarray, kappa: Positive, samples: Positive, noise: NonNegative, c: Positive, initial_gap: NonNegative
+    times: np.ndarray,
+    kappa: Positive,
+    samples: Positive,
+    noise: NonNegative,
+    c: Positive,
+    initial_gap: NonNegative,
 ) -> float:
     """FLANP, Proposition 3 and eq. 35: R tau T_(N), R = 6 kappa log(5 Delta0 N s / c), tau = 1.25 s sigma^2 / c.
 
@@ -105,18 +124,26 @@ def fedgate_time(
 
 @formula("printed bound")
 def flanp_ratio(
-    num_clients: Count, samples: Positive, c: Positive, initial_gap: NonNegative, initial: Count = 1
+    num_clients: Count,
+    samples: Positive,
+    c: Positive,
+    initial_gap: NonNegative,
+    initial: Count = 1,
 ) -> float:
     """Return E[T_FLANP] / E[T_FedGATE] for exponential times (FLANP, eq. 36 and the equality of eq. 45).
 
     It compares numbers of rounds that suffice, not of rounds that are necessary.
     """
     times = np.cumsum(1 / np.arange(num_clients, 0, -1.0))  # E[T_(i)] = H_N - H_(N-i)
-    return flanp_time(times, initial, 1, samples, 1, c) / fedgate_time(times, 1, samples, 1, c, initial_gap)
+    return flanp_time(times, initial, 1, samples, 1, c) / fedgate_time(
+        times, 1, samples, 1, c, initial_gap
+    )
 
 
 @formula("printed bound")
-def flanp_ratio_bound(num_clients: Count, samples: Positive, c: Positive, initial_gap: NonNegative) -> float:
+def flanp_ratio_bound(
+    num_clients: Count, samples: Positive, c: Positive, initial_gap: NonNegative
+) -> float:
     """FLANP, Theorem 2, eq. 45: ratio <= (12 log 6 / (5 log(5 Delta0 N s / c))) (2 + 1/N).
 
     Proven for n0 = 1 and N a power of 2. For other N it may fail: at N = 33 the ratio is 1.002 times the "bound".

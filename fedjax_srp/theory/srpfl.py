@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_srp._checks import as_annotated, check_numbers
 from fedjax_srp.participation.cohorts import stage_sizes
-from fedjax_srp.parts import Count
+from fedjax_srp.parts.checks import as_annotated, check_numbers
+from fedjax_srp.parts.part import Count
 from fedjax_srp.theory._formula import Chat, Contraction, NonNegative, Positive, formula
 from fedjax_srp.theory.times import order_statistic_mean
 
@@ -27,13 +27,17 @@ def max_step_size(sigma_max: Positive) -> float:
 
 
 @formula("valid bound")
-def contraction_rate(step_size: Positive, initial_distance: NonNegative, sigma_min: Positive) -> float:
+def contraction_rate(
+    step_size: Positive, initial_distance: NonNegative, sigma_min: Positive
+) -> float:
     """Return the a of Theorem 4.5, in (0, 1/4]: eta E0 sigma_min^2 / 2 with E0 = 1 - dist(B0, B*)^2.
 
     Eq. 8: sigma_min is the smallest singular value of W*_I / sqrt(n) over ALL sets I of n clients, n0 <= n <= N. The
     value for all N heads together is larger, and gives an a that is too large.
     """
-    return as_annotated("a", step_size * (1 - initial_distance**2) * sigma_min**2 / 2, Contraction)
+    return as_annotated(
+        "a", step_size * (1 - initial_distance**2) * sigma_min**2 / 2, Contraction
+    )
 
 
 @formula("exact recursion")
@@ -53,7 +57,9 @@ def fixed_point(a: Contraction, ratio: Positive) -> float:
 
 
 @formula("exact recursion")
-def distances(a: Contraction, ratios: np.ndarray, initial_distance: NonNegative = 1.0) -> np.ndarray:
+def distances(
+    a: Contraction, ratios: np.ndarray, initial_distance: NonNegative = 1.0
+) -> np.ndarray:
     """Iterate eq. 9 over rounds with n/n0 = ratios[t]; return the (R,) distances after each round."""
     check_numbers("ratios", ratios, "give n/n0 of every round")
     out, distance = np.empty(len(ratios)), initial_distance
@@ -63,16 +69,24 @@ def distances(a: Contraction, ratios: np.ndarray, initial_distance: NonNegative 
 
 
 @formula("exact recursion")
-def target_distance(a: Contraction, num_clients: Count, initial: Count, chat: Chat) -> float:
+def target_distance(
+    a: Contraction, num_clients: Count, initial: Count, chat: Chat
+) -> float:
     """Eq. 11: eps = chat times the fixed point with all N clients, 1 < chat < sqrt(2)."""
     if initial > num_clients:
-        raise ValueError(f"initial={initial} must be at most num_clients={num_clients}: stages grow to all of them")
+        raise ValueError(
+            f"initial={initial} must be at most num_clients={num_clients}: stages grow to all of them"
+        )
     return chat * fixed_point(a, num_clients / initial)
 
 
 @formula("exact recursion")
 def switching_distances(
-    a: Contraction, num_clients: Count, initial: Count, communication: NonNegative = 0.0, rate: Positive = 1.0
+    a: Contraction,
+    num_clients: Count,
+    initial: Count,
+    communication: NonNegative = 0.0,
+    rate: Positive = 1.0,
 ) -> np.ndarray:
     """Return X_r, the largest distance at which n_r participants are best per unit of time (Lemma B.1, eq. 196 to 198).
 
@@ -88,25 +102,32 @@ def switching_distances(
     noise = [a / (math.sqrt(n / initial) * s) for n in sizes]
     cost = [order_statistic_mean(n, num_clients, rate) + communication for n in sizes]
     crossings = [
-        (noise[r] * cost[r + 1] - noise[r + 1] * cost[r]) / ((1 - s) * (cost[r + 1] - cost[r]))
+        (noise[r] * cost[r + 1] - noise[r + 1] * cost[r])
+        / ((1 - s) * (cost[r + 1] - cost[r]))
         for r in range(len(sizes) - 1)
     ]
     return np.array([math.inf, *crossings])
 
 
 @formula("exact recursion")
-def rounds_between(start: NonNegative, end: NonNegative, a: Contraction, ratio: Positive) -> int:
+def rounds_between(
+    start: NonNegative, end: NonNegative, a: Contraction, ratio: Positive
+) -> int:
     """Return the smallest t with dist_t <= end for dist_0 = start, dist_t = x + (start - x) sqrt(1-a)^t (eq. 199)."""
     if start <= end:
         return 0
     x = fixed_point(a, ratio)
     if end <= x:
-        raise ValueError(f"end={end:.6g} cannot be reached: with n/n0={ratio:g} distances stay above {x:.6g}")
+        raise ValueError(
+            f"end={end:.6g} cannot be reached: with n/n0={ratio:g} distances stay above {x:.6g}"
+        )
     return math.ceil(2 * math.log((start - x) / (end - x)) / -math.log1p(-a) - 1e-9)
 
 
 @formula("exact recursion")
-def stage_rounds(a: Contraction, num_clients: Count, initial: Count, rate: Positive = 1.0) -> np.ndarray:
+def stage_rounds(
+    a: Contraction, num_clients: Count, initial: Count, rate: Positive = 1.0
+) -> np.ndarray:
     """Eq. 206: rounds t_r from X_r to X_(r+1), not rounded up, for 1 <= r < last; nan in the first stage and the last.
 
     2 log(sqrt 2 (E_(r+1) - E_r) / (E_r - E_(r-1))) / log(1/(1-a)): the communication cost cancels. `num_clients` is
@@ -114,7 +135,9 @@ def stage_rounds(a: Contraction, num_clients: Count, initial: Count, rate: Posit
     """
     sizes = stage_sizes(initial, num_clients)
     if sizes[-1] != initial * 2 ** (len(sizes) - 1):
-        raise ValueError(f"num_clients={num_clients} must be initial={initial} times a power of 2; use schedule")
+        raise ValueError(
+            f"num_clients={num_clients} must be initial={initial} times a power of 2; use schedule"
+        )
     steps = np.diff([order_statistic_mean(n, num_clients, rate) for n in sizes])
     inner = 2 * np.log(math.sqrt(2) * steps[1:] / steps[:-1]) / -math.log1p(-a)
     return np.array([math.nan, *inner, math.nan][: len(sizes)])
@@ -136,7 +159,10 @@ class Schedule(NamedTuple):
     @property
     def time(self) -> float:
         """E[T_SRPFL] = sum_r t_r (E_r + C), in time units (section 4)."""
-        return sum(t * cost for t, cost in zip(self.rounds_per_stage, self.stage_times, strict=True))
+        return sum(
+            t * cost
+            for t, cost in zip(self.rounds_per_stage, self.stage_times, strict=True)
+        )
 
 
 @formula("exact recursion")
@@ -177,7 +203,11 @@ def schedule(
 
 @formula("exact recursion")
 def fedrep_rounds(
-    a: Contraction, num_clients: Count, initial: Count, chat: Chat, initial_distance: NonNegative = 1.0
+    a: Contraction,
+    num_clients: Count,
+    initial: Count,
+    chat: Chat,
+    initial_distance: NonNegative = 1.0,
 ) -> int:
     """Return the number of rounds of FedRep, with all N clients, to eps (eq. 244).
 
@@ -208,7 +238,11 @@ def fedrep_time(
 
 @formula("printed bound")
 def srpfl_time_bound(
-    a: Contraction, num_clients: Count, chat: Chat, c: NonNegative = 0.0, rate: Positive = 1.0
+    a: Contraction,
+    num_clients: Count,
+    chat: Chat,
+    c: NonNegative = 0.0,
+    rate: Positive = 1.0,
 ) -> float:
     """Lemma B.2, eq. 209: E[T_SRPFL] <= log N (6(c+1) + 4 log(1/(chat-1))) / log(1/(1-a)) / lambda.
 
@@ -233,7 +267,9 @@ def fedrep_rounds_bound(a: Contraction, num_clients: Count, chat: Chat) -> float
 
 
 @formula("printed bound")
-def fedrep_time_bound(a: Contraction, num_clients: Count, chat: Chat, rate: Positive = 1.0) -> float:
+def fedrep_time_bound(
+    a: Contraction, num_clients: Count, chat: Chat, rate: Positive = 1.0
+) -> float:
     """Lemma B.3, eq. 240: E[T_FedRep] >= log N (log N + 2 log(1/(chat-1))) / log(1/(1-a)) / lambda. NOT a lower bound.
 
     Example:

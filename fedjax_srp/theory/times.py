@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from fedjax_srp.parts import Count
+from fedjax_srp.parts.part import Count
 from fedjax_srp.theory._formula import Positive, formula
 
 

@@ -10,7 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import NUM_CLASSES, NUM_FEATURES, built, clients_of, federation, model
+from reference.small import (
+    NUM_CLASSES,
+    NUM_FEATURES,
+    built,
+    clients_of,
+    federation,
+    model,
+)
 
 import fedjax_srp as srp
 from fedjax_srp import algorithms
@@ -18,14 +25,21 @@ from fedjax_srp.algorithms._template import Template
 from fedjax_srp.base import FederatedAlgorithm
 from fedjax_srp.data import FederatedData
 
-COUNTS, TEST_COUNTS = (1, 3, 7, 5, 8, 2, 6, 4, 1, 2, 3, 8, 5, 7, 2), (4, 5, 1, 6, 3, 5, 3, 2, 2, 4, 1, 3, 6, 5, 4)
+COUNTS, TEST_COUNTS = (
+    (1, 3, 7, 5, 8, 2, 6, 4, 1, 2, 3, 8, 5, 7, 2),
+    (4, 5, 1, 6, 3, 5, 3, 2, 2, 4, 1, 3, 6, 5, 4),
+)
 NUM_CLIENTS = len(COUNTS)
 
 
 class Row(NamedTuple):
-    make: Callable[..., FederatedAlgorithm]  # its options override those of the small instance
+    make: Callable[
+        ..., FederatedAlgorithm
+    ]  # its options override those of the small instance
     data: Callable[[], Any]
-    refuses: tuple[dict[str, Any], ...]  # options; the message names the last one with its value
+    refuses: tuple[
+        dict[str, Any], ...
+    ]  # options; the message names the last one with its value
     rounding: float = 1e-5  # tolerance for states when sums are added in another order
 
 
@@ -38,8 +52,12 @@ def with_padding(data: FederatedData, value: float, label: int) -> FederatedData
         is_padding = np.arange(indices.shape[1])[None] >= np.asarray(counts)[:, None]
         return x, y, jnp.where(is_padding, jnp.int32(len(x) - 1), indices)
 
-    x_train, y_train, train_indices = spare(data.x_train, data.y_train, data.train_indices, data.train_counts)
-    x_test, y_test, test_indices = spare(data.x_test, data.y_test, data.test_indices, data.test_counts)
+    x_train, y_train, train_indices = spare(
+        data.x_train, data.y_train, data.train_indices, data.train_counts
+    )
+    x_test, y_test, test_indices = spare(
+        data.x_test, data.y_test, data.test_indices, data.test_counts
+    )
     new = {"x_train": x_train, "y_train": y_train, "train_indices": train_indices}
     new |= {"x_test": x_test, "y_test": y_test, "test_indices": test_indices}
     return dataclasses.replace(data, **new)
@@ -52,13 +70,24 @@ def classification() -> FederatedData:
 
 @functools.cache
 def linear_task():
-    return srp.data.linear_task(jax.random.key(3), NUM_CLIENTS, dim=6, rank=2, noise_std=0.1)
+    return srp.data.linear_task(
+        jax.random.key(3), NUM_CLIENTS, dim=6, rank=2, noise_std=0.1
+    )
 
 
 # Options of `Training` and of `ExampleAlgorithm`, checked there and therefore for one algorithm only.
 SHARED_REFUSALS = (
-    *({"batch_size": 0}, {"batch_size": 2.5}, {"fine_tune_epochs": -1}, {"weighting": "size"}),
-    *({"steps": None, "epochs": -2}, {"steps": None, "epochs": 1.5}, {"epochs": None, "steps": -2}),
+    *(
+        {"batch_size": 0},
+        {"batch_size": 2.5},
+        {"fine_tune_epochs": -1},
+        {"weighting": "size"},
+    ),
+    *(
+        {"steps": None, "epochs": -2},
+        {"steps": None, "epochs": 1.5},
+        {"epochs": None, "steps": -2},
+    ),
     *({"epochs": 1, "steps": 3}, {"steps": None, "epochs": None}),
 )
 
@@ -67,7 +96,11 @@ def small(algorithm, *refuses, split_model=model, rounding=1e-5, **small_options
     """Row of an algorithm on examples, with a tiny model and SGD with momentum and decay; options by short names."""
 
     def make(**options):
-        given = {"optimizer": srp.SGD(0.2, 0.5, 0.01), "batch_size": 3, "fine_tune_epochs": 2}
+        given = {
+            "optimizer": srp.SGD(0.2, 0.5, 0.01),
+            "batch_size": 3,
+            "fine_tune_epochs": 2,
+        }
         return built(algorithm, split_model(), **given | small_options | options)
 
     return Row(make, classification, refuses, rounding)
@@ -75,17 +108,26 @@ def small(algorithm, *refuses, split_model=model, rounding=1e-5, **small_options
 
 def small_linear(algorithm, *refuses, **small_options):
     """Row of an algorithm on linear tasks."""
-    make = lambda **options: algorithm(linear_task(), **{"step_size": 0.2} | small_options | options)  # noqa: E731
+    make = lambda **options: algorithm(
+        linear_task(), **{"step_size": 0.2} | small_options | options
+    )
     return Row(make, linear_task, refuses)
 
 
 def with_batch_norm():
     """A tiny model with a BatchNorm layer, which FedBN makes personal."""
-    dense = [nn.Dense(5, use_bias=False), nn.Dense(NUM_CLASSES)]  # a bias below BatchNorm does nothing
+    dense = [
+        nn.Dense(5, use_bias=False),
+        nn.Dense(NUM_CLASSES),
+    ]  # a bias below BatchNorm does nothing
     layers = [srp.models.Layer(f"fc{i}", module) for i, module in enumerate(dense)]
     # two equal examples in a batch, or one, are divided by the root of epsilon: rounding is not to grow by 300
-    layers.insert(1, srp.models.Layer("norm", nn.BatchNorm(momentum=0.8, epsilon=0.1), jax.nn.relu))
-    return srp.models.Split((NUM_FEATURES,), NUM_CLASSES, layers, name="normalised", cut="fc1")
+    layers.insert(
+        1, srp.models.Layer("norm", nn.BatchNorm(momentum=0.8, epsilon=0.1), jax.nn.relu)
+    )
+    return srp.models.Split(
+        (NUM_FEATURES,), NUM_CLASSES, layers, name="normalised", cut="fc1"
+    )
 
 
 SIZED = {"weighting": "num_examples"}

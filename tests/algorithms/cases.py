@@ -40,7 +40,7 @@ from reference.small import KEY, NUM_CLASSES
 from setting import BATCH, COUNTS, PLAIN, SPREAD, UNEQUAL, Rounds, Setting, optimizer
 
 from fedjax_srp.base import named_key
-from fedjax_srp.engine.round import stream
+from fedjax_srp.rounds.round import stream
 
 
 class Case(NamedTuple):
@@ -50,14 +50,20 @@ class Case(NamedTuple):
     states, each given by an attribute or a function. The reference keeps a list for the clients.
     """
 
-    run: Callable[..., Any]  # (params, clients, cohorts, steps, sgd=, client_weighting=, **numbers) -> states
+    run: Callable[
+        ..., Any
+    ]  # (params, clients, cohorts, steps, sgd=, client_weighting=, **numbers) -> states
     options: Mapping[str, Any] = {}  # of the algorithm
     numbers: Mapping[str, Any] = {}  # of the reference
-    drawn: Callable[[Setting], Mapping[str, Any]] = lambda setting: {}  # random numbers of the run
+    drawn: Callable[[Setting], Mapping[str, Any]] = (
+        lambda setting: {}
+    )  # random numbers of the run
     server: Mapping[Any, Any] = {"params": "params"}
     clients: Mapping[Any, Any] = {}
     rounds: Mapping[Any, Any] = {}
-    judged: Mapping[str, Any] = {}  # evaluation -> (state, i, client, tuning, sgd) -> accuracy; None: not compared
+    judged: Mapping[
+        str, Any
+    ] = {}  # evaluation -> (state, i, client, tuning, sgd) -> accuracy; None: not compared
     shapes: tuple[str, ...] = ("heavy", "plain")
     sgd: Sgd | None = None
     steps: int | None = None  # of a unit of work, instead of epochs
@@ -84,7 +90,9 @@ def accuracy(place, layers=(), purpose="head"):
     def judge(state, i, client, tuning, sgd):
         models = get(state, place)
         params = models[i] if isinstance(models, list) else models
-        return fedavg.fine_tuned_accuracy(params, layers, client, tuning(purpose) if layers else [], sgd)
+        return fedavg.fine_tuned_accuracy(
+            params, layers, client, tuning(purpose) if layers else [], sgd
+        )
 
     return judge
 
@@ -95,7 +103,10 @@ def adapted(alpha, inner_steps=1):
     def judge(params, i, client, *_):
         return hf_maml.adapted_accuracy(params, client, alpha, inner_steps)
 
-    return {"server": {"params": itself}, "judged": {"global": accuracy(itself), "one_inner_step": judge}}
+    return {
+        "server": {"params": itself},
+        "judged": {"global": accuracy(itself), "one_inner_step": judge},
+    }
 
 
 def partly_own(part, purpose="head", tuner=None):
@@ -107,7 +118,9 @@ def partly_own(part, purpose="head", tuner=None):
     return {
         "fine_tune": tuned,
         f"own_{part}": lambda state, i, client, *_: fedrep.own_accuracy(state, i, client),
-        f"own_or_mean_{part}": lambda state, i, client, *_: fedrep.own_or_mean_accuracy(state, i, client),
+        f"own_or_mean_{part}": lambda state, i, client, *_: fedrep.own_or_mean_accuracy(
+            state, i, client
+        ),
     }
 
 
@@ -128,13 +141,18 @@ def targets_of(rows):
 
 def on_targets(params, clients, cohorts, steps, *, sgd, client_weighting):
     """FedAvg on the target samples."""
-    targets = lambda t, i: [targets_of(rows) for rows in steps(t, i)]  # noqa: E731
-    return fedavg.run(params, clients, cohorts, targets, sgd=sgd, client_weighting=client_weighting)
+    targets = lambda t, i: [targets_of(rows) for rows in steps(t, i)]
+    return fedavg.run(
+        params, clients, cohorts, targets, sgd=sgd, client_weighting=client_weighting
+    )
 
 
 def coins(setting):
     """A partial cohort aggregates after a local round, and then all clients: the others have not seen that mean."""
-    found = [bool(server.aggregates) for server in (setting.start, *(s.server for s in setting.states[:-1]))]
+    found = [
+        bool(server.aggregates)
+        for server in (setting.start, *(s.server for s in setting.states[:-1]))
+    ]
     assert found == [False, True, True]
     return {"coins": found}
 
@@ -145,8 +163,14 @@ def rows_of_weights(setting):
     def of(t, i):
         count = COUNTS[i]
         num = max(round(0.6 * count), 1)
-        key = jax.random.fold_in(named_key(stream(KEY, "training", jnp.int32(t)), "round"), i)
-        first = int(jax.random.randint(named_key(key, "segment"), (), 0, jnp.int32(count - num + 1), jnp.int32))
+        key = jax.random.fold_in(
+            named_key(stream(KEY, "training", jnp.int32(t)), "round"), i
+        )
+        first = int(
+            jax.random.randint(
+                named_key(key, "segment"), (), 0, jnp.int32(count - num + 1), jnp.int32
+            )
+        )
 
         def epochs(number):
             orders = setting.orders.epochs(t, i, "weights", number)
@@ -166,12 +190,26 @@ def one_epoch(setting, purpose):
     return lambda t, i: batches(setting.orders.epochs(t, i, purpose, 1), BATCH)
 
 
-GLOBAL, OWN, MODELS = {"global": accuracy("params")}, {"own_model": accuracy("own")}, {"own_model": accuracy("models")}
+GLOBAL, OWN, MODELS = (
+    {"global": accuracy("params")},
+    {"own_model": accuracy("own")},
+    {"own_model": accuracy("models")},
+)
 ONE_MODEL = {"server": {"params": itself}, "judged": {"global": accuracy(itself)}}
 ONLY_OWN = {"clients": {"params": itself}, "judged": {"own_model": accuracy(itself)}}
-KEPT_HEAD = {"server": {"representation": "shared", "head": "mean_own"}, "clients": {"head": "own"}}
-KEPT_BODY = {"server": {"head": "shared", "representation": "mean_own"}, "clients": {"representation": "own"}}
-VARIATES = {"server": {"params": "params", "variate": "variate"}, "clients": {"variate": "variates"}, "judged": GLOBAL}
+KEPT_HEAD = {
+    "server": {"representation": "shared", "head": "mean_own"},
+    "clients": {"head": "own"},
+}
+KEPT_BODY = {
+    "server": {"head": "shared", "representation": "mean_own"},
+    "clients": {"representation": "own"},
+}
+VARIATES = {
+    "server": {"params": "params", "variate": "variate"},
+    "clients": {"variate": "variates"},
+    "judged": GLOBAL,
+}
 # Two stages: clients 1 and 3 go on in the second one, 0 comes back in its second round, 4 is new then.
 STAGED = np.array([[1, 3, 0, 2, 4, 5, 6], [6, 1, 3, 5, 0, 2, 4], [3, 4, 6, 0, 1, 2, 5]])
 TWO_STAGES = Rounds(STAGED, (3, 4, 5), 1 + (STAGED == 3) + 2 * (STAGED == 0), (0, 1, 1))

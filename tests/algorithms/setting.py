@@ -41,14 +41,18 @@ class Rounds(NamedTuple):
 
     @property
     def cohorts(self):
-        return [row[:size].tolist() for row, size in zip(self.ids, self.sizes, strict=True)]
+        return [
+            row[:size].tolist() for row, size in zip(self.ids, self.sizes, strict=True)
+        ]
 
     def work_of(self, t, i):
         return int(self.work[t][self.ids[t] == i][0])
 
 
 IDS = np.array([[1, 4, 0, 2, 3, 5, 6], [6, 1, 3, 5, 0, 2, 4], [3, 2, 6, 0, 1, 4, 5]])
-UNEQUAL = Rounds(IDS, (3, 2, 7), 1 + (IDS == 4) + 2 * (IDS == 0))  # clients 4 and 0 do two and three units
+UNEQUAL = Rounds(
+    IDS, (3, 2, 7), 1 + (IDS == 4) + 2 * (IDS == 0)
+)  # clients 4 and 0 do two and three units
 
 
 @functools.cache
@@ -63,7 +67,11 @@ def optimizer(sgd):
 def by_layer(split_model, *parts):
     """Return parameters of the package as {layer: {part: array}}, in the order of the layers."""
     together = {name: layer for part in parts for name, layer in part.items()}
-    return {name: jax.tree.map(np.asarray, together[name]) for name in split_model.layer_names if name in together}
+    return {
+        name: jax.tree.map(np.asarray, together[name])
+        for name in split_model.layer_names
+        if name in together
+    }
 
 
 def layers_of(params):
@@ -85,19 +93,36 @@ class Setting:
     `tuned=False` leaves out the evaluations by fine-tuning that methods inherit from `GlobalModel` and `OwnModel`.
     """
 
-    def __init__(self, algorithm, policy, clients, num_rounds=3, key=KEY, tuned=True, **run_options):
+    def __init__(
+        self, algorithm, policy, clients, num_rounds=3, key=KEY, tuned=True, **run_options
+    ):
         data = federation(clients)
         assert data.x_train.dtype == jnp.float64
-        judged = {e: f for e, f in algorithm.evaluations.items() if tuned or f.__func__ not in INHERITED}
-        run = Run(algorithm, data, policy, evaluations=tuple(judged), key=key, **run_options)
-        self.clients, self.start, self.times = clients, run.host_state().server, run.client_time
+        judged = {
+            e: f
+            for e, f in algorithm.evaluations.items()
+            if tuned or f.__func__ not in INHERITED
+        }
+        run = Run(
+            algorithm, data, policy, evaluations=tuple(judged), key=key, **run_options
+        )
+        self.clients, self.start, self.times = (
+            clients,
+            run.host_state().server,
+            run.client_time,
+        )
         self.rounds, self.states, self.accuracies = [], [], []
         for _ in range(num_rounds):
             segment = run.rounds()
             self.rounds.append(jax.tree.map(lambda a: a[0], segment.rounds))
             self.states.append(run.host_state())
             kept = range(len(clients))
-            self.accuracies.append({e: total[kept] / count[kept] for e, (total, count) in segment.scores.items()})
+            self.accuracies.append(
+                {
+                    e: total[kept] / count[kept]
+                    for e, (total, count) in segment.scores.items()
+                }
+            )
         self.orders = RecordedOrders(key, [len(c.y) for c in clients], BATCH)
         start = self.start.params if hasattr(self.start, "params") else self.start
         self.params = by_layer(algorithm.model, start.representation, start.head)
@@ -107,7 +132,9 @@ class Setting:
 
         def rows(t, i, a=0):
             in_all = number * rounds.work_of(t, i)
-            return batches(self.orders.epochs(t, i, purpose, in_all, first=a * in_all), BATCH)
+            return batches(
+                self.orders.epochs(t, i, purpose, in_all, first=a * in_all), BATCH
+            )
 
         return rows
 
@@ -140,6 +167,8 @@ def turn_of(cls, **options):
         state = algorithm.init_client(KEY, server, examples) if state is None else state
         context = srp.RoundContext(one, one, jnp.int32(num_clients), num_clients, one)
         broadcast = algorithm.round.broadcast(server, context)
-        return server, algorithm.round.client(jax.random.fold_in(KEY, i), broadcast, state, examples, context)
+        return server, algorithm.round.client(
+            jax.random.fold_in(KEY, i), broadcast, state, examples, context
+        )
 
     return turn

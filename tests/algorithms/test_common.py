@@ -13,7 +13,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from algorithm_table import CORE, COUNTS, NUM_CLIENTS, SHORT, TABLE, TEST_COUNTS, classification, of_core, with_padding
+from algorithm_table import (
+    CORE,
+    COUNTS,
+    NUM_CLIENTS,
+    SHORT,
+    TABLE,
+    TEST_COUNTS,
+    classification,
+    of_core,
+    with_padding,
+)
 from reference.small import (
     ALGORITHMS,
     KEY,
@@ -34,7 +44,7 @@ from fedjax_srp import algorithms
 from fedjax_srp.algorithms._template import Template
 from fedjax_srp.base import FederatedAlgorithm, Phase, RoundContext
 from fedjax_srp.data import FederatedData
-from fedjax_srp.options import argument_help
+from fedjax_srp.parts.options import argument_help
 
 HUGE = 3e38  # finite, but the sum of two is not
 
@@ -52,7 +62,11 @@ SHARED_FILES = {"examples", "linear", "local", "optimizers", "training"}  # no a
 
 
 def test_every_public_algorithm_and_every_file_of_the_folder_has_a_row():
-    files = {path.stem for path in Path(algorithms.__file__).parent.glob("*.py") if not path.stem.startswith("_")}
+    files = {
+        path.stem
+        for path in Path(algorithms.__file__).parent.glob("*.py")
+        if not path.stem.startswith("_")
+    }
     assert set(TABLE) - {"template"} == set(ALGORITHMS) == files - SHARED_FILES
     assert len(ALGORITHMS) == len(algorithms.__all__)
 
@@ -85,9 +99,16 @@ def methods_of(algorithm):
     for phase in (algorithm.round, algorithm.finish, algorithm.prepare):
         if phase is not None:
             assert isinstance(phase, Phase)
-            yield from ((phase.broadcast, (None, "context")), (phase.client, client), (phase.server, server))
+            yield from (
+                (phase.broadcast, (None, "context")),
+                (phase.client, client),
+                (phase.server, server),
+            )
             if phase.mix is not None:
-                yield from ((phase.mix, (None, None, None, "context")), (phase.shown, (None,)))
+                yield from (
+                    (phase.mix, (None, None, None, "context")),
+                    (phase.shown, (None,)),
+                )
     if algorithm.gradient is not None:
         yield algorithm.gradient, client
     if algorithm.communicates is not None:
@@ -104,10 +125,20 @@ def test_protocol(name):
         names = list(inspect.signature(function).parameters)
         assert len(names) == len(expected), function
         for parameter, fixed_name in zip(names, expected, strict=True):
-            assert fixed_name in (None, parameter), f"{function}: {parameter} should be called {fixed_name}"
-        for captured in inspect.getclosurevars(inspect.unwrap(function)).nonlocals.values():
-            arrays = [leaf for leaf in jax.tree.leaves(captured) if isinstance(leaf, jax.Array | np.ndarray)]
-            assert not arrays, f"{function} closes over an array: it would become a constant of the program"
+            assert fixed_name in (None, parameter), (
+                f"{function}: {parameter} should be called {fixed_name}"
+            )
+        for captured in inspect.getclosurevars(
+            inspect.unwrap(function)
+        ).nonlocals.values():
+            arrays = [
+                leaf
+                for leaf in jax.tree.leaves(captured)
+                if isinstance(leaf, jax.Array | np.ndarray)
+            ]
+            assert not arrays, (
+                f"{function} closes over an array: it would become a constant of the program"
+            )
 
 
 def test_documentation_names_every_field(name):
@@ -123,14 +154,20 @@ def test_documentation_names_every_field(name):
 @pytest.mark.usefixtures("one_device")
 @pytest.mark.short("fedavg", "linear_fedrep", "template")
 def test_examples_run(name):
-    results = doctest.testmod(importlib.import_module(type(TABLE[name].make()).__module__))
+    results = doctest.testmod(
+        importlib.import_module(type(TABLE[name].make()).__module__)
+    )
     assert results.attempted > 0
     assert results.failed == 0
 
 
 @pytest.mark.parametrize(
     ("make", "options"),
-    [pytest.param(row.make, bad, id=f"{name}-{bad}") for name, row in TABLE.items() for bad in row.refuses],
+    [
+        pytest.param(row.make, bad, id=f"{name}-{bad}")
+        for name, row in TABLE.items()
+        for bad in row.refuses
+    ],
 )
 def test_refusals_name_argument_and_value(make, options):
     message, (argument, value) = refusal(make, **options), list(options.items())[-1]
@@ -139,11 +176,16 @@ def test_refusals_name_argument_and_value(make, options):
 
 
 @pytest.mark.short("fedavg", "fedrep", "template")
-@pytest.mark.parametrize("name", [name for name, row in TABLE.items() if row.data is classification])
+@pytest.mark.parametrize(
+    "name", [name for name, row in TABLE.items() if row.data is classification]
+)
 def test_fine_tuning_may_have_its_own_optimizer(name):
     slow, fast = (0.05, 0.1), (0.2, 0.5)  # step size, momentum
     data = classification()
-    examples, context = data.train_client(jnp.int32(2)), RoundContext(*[jnp.int32(1)] * 3, NUM_CLIENTS, jnp.int32(1))
+    examples, context = (
+        data.train_client(jnp.int32(2)),
+        RoundContext(*[jnp.int32(1)] * 3, NUM_CLIENTS, jnp.int32(1)),
+    )
 
     @jax.jit
     def trained_and_judged(training, tuning):
@@ -153,8 +195,14 @@ def test_fine_tuning_may_have_its_own_optimizer(name):
         state = algorithm.init_client(KEY, server, examples)
         broadcast = algorithm.round.download(server, state, context)
         output = algorithm.round.client(KEY, broadcast, state, examples, context)
-        trained = algorithm.round.server(KEY, server, output.message, context), output.message, output.state
-        return trained, algorithm.evaluations["fine_tune"](KEY, server, state, examples)(examples.x)
+        trained = (
+            algorithm.round.server(KEY, server, output.message, context),
+            output.message,
+            output.state,
+        )
+        return trained, algorithm.evaluations["fine_tune"](KEY, server, state, examples)(
+            examples.x
+        )
 
     options = {"slow": (slow, slow), "fast": (fast, fast), "both": (slow, fast)}
     runs = {key: trained_and_judged(*both) for key, both in options.items()}
@@ -171,7 +219,11 @@ IDS = np.array([np.random.default_rng(t).permutation(NUM_CLIENTS) for t in range
 SIZES, STAGES = np.array([3, 8, 15]), np.array([0, 1, 2])
 WORK = 1 + (IDS * 7 + np.arange(3)[:, None]) % 5 // 3
 POLICY = scripted(IDS, SIZES, WORK, STAGES)
-LAYOUTS = {"1device_chunk15": (1, 15), "2devices_chunk7": (2, 7), "4devices_chunk1": (4, 1)}
+LAYOUTS = {
+    "1device_chunk15": (1, 15),
+    "2devices_chunk7": (2, 7),
+    "4devices_chunk1": (4, 1),
+}
 BASE, *OTHERS = LAYOUTS
 
 
@@ -204,12 +256,21 @@ def spread(name, layout_name) -> Run:
         return base(name).run
     devices, chunk_size = LAYOUTS[layout_name]
     algorithm = base(name).run.program.parts.algorithm
-    return Run(algorithm, TABLE[name].data(), POLICY, devices=devices, chunk_size=chunk_size, state=base(name).start)
+    return Run(
+        algorithm,
+        TABLE[name].data(),
+        POLICY,
+        devices=devices,
+        chunk_size=chunk_size,
+        state=base(name).start,
+    )
 
 
 def rerun(run, name, number=3, data=None, **changed):
     """Run the first rounds again with something changed, and return the states after each."""
-    run.feed(TABLE[name].data() if data is None else data).place(base(name).start._replace(**changed))
+    run.feed(TABLE[name].data() if data is None else data).place(
+        base(name).start._replace(**changed)
+    )
     return steps(run, number)
 
 
@@ -240,14 +301,25 @@ def test_training_does_something_to_server_and_clients(name):
                 assert_close(getattr(states[-1], part), getattr(start, part), 1e-3)
 
 
-@pytest.mark.short(*(f"{name}-{OTHERS[0]}" for name in SHORT), f"fedavg-{OTHERS[1]}", f"linear_fedrep-{OTHERS[1]}")
+@pytest.mark.short(
+    *(f"{name}-{OTHERS[0]}" for name in SHORT),
+    f"fedavg-{OTHERS[1]}",
+    f"linear_fedrep-{OTHERS[1]}",
+)
 @pytest.mark.parametrize("layout_name", OTHERS)
 def test_chunks_and_devices_do_not_matter(name, layout_name):
     run = spread(name, layout_name).feed(TABLE[name].data()).place(base(name).start)
     for expected, segment in zip(base(name).states, base(name).segments, strict=True):
         rounds = run.rounds().rounds
         state = run.host_state()
-        for field in ("round", "stage", "cohort_size", "compute_time", "communicated", "finite"):
+        for field in (
+            "round",
+            "stage",
+            "cohort_size",
+            "compute_time",
+            "communicated",
+            "finite",
+        ):
             assert_same_bits(getattr(rounds, field), getattr(segment.rounds, field))
         assert_close(rounds.metrics, segment.rounds.metrics, 1e-5)
         assert_close(state.server, expected.server, TABLE[name].rounding)
@@ -258,9 +330,14 @@ def test_chunks_and_devices_do_not_matter(name, layout_name):
 
 @of_core
 def test_the_order_of_the_cohort_does_not_matter(name):
-    orders = [np.r_[np.roll(np.arange(size)[::-1], 1), np.arange(size, NUM_CLIENTS)] for size in SIZES]
+    orders = [
+        np.r_[np.roll(np.arange(size)[::-1], 1), np.arange(size, NUM_CLIENTS)]
+        for size in SIZES
+    ]
     permuted = [np.take_along_axis(a, np.array(orders), 1) for a in (IDS, WORK)]
-    state = rerun(base(name).run, name, policy=script(permuted[0], SIZES, permuted[1], STAGES))[-1]
+    state = rerun(
+        base(name).run, name, policy=script(permuted[0], SIZES, permuted[1], STAGES)
+    )[-1]
     assert_close(state.server, base(name).states[-1].server, TABLE[name].rounding)
     assert_close(state.clients, base(name).states[-1].clients, TABLE[name].rounding)
 
@@ -273,7 +350,9 @@ def test_padding_of_examples_does_not_matter(name):
     huge = with_padding(federation(clients_of(COUNTS, TEST_COUNTS)), HUGE, 2**31 - 1)
     chex.assert_trees_all_equal_shapes_and_dtypes(huge, data)
     run = base(name).run.feed(huge).place(base(name).start)
-    for expected_state, expected in zip(base(name).states, base(name).segments, strict=True):
+    for expected_state, expected in zip(
+        base(name).states, base(name).segments, strict=True
+    ):
         assert_same_bits(run.rounds(), expected)
         assert_same_bits(run.host_state(), expected_state)
 
@@ -285,7 +364,9 @@ def poisoned_data(data, clients):
     new = {}
     for part in ("train", "test"):
         rows = np.asarray(getattr(data, f"{part}_indices"))
-        mine = np.concatenate([rows[i, : int(getattr(data, f"{part}_counts")[i])] for i in clients])
+        mine = np.concatenate(
+            [rows[i, : int(getattr(data, f"{part}_counts")[i])] for i in clients]
+        )
         new[f"x_{part}"] = getattr(data, f"x_{part}").at[mine].set(HUGE)
         new[f"y_{part}"] = getattr(data, f"y_{part}").at[mine].set(NUM_CLASSES - 1)
     return dataclasses.replace(data, **new)
@@ -296,23 +377,35 @@ def poisoned_rows(leaf, clients):
     leaf = leaf.copy()
     flat = leaf[clients].reshape(-1)
     if leaf.dtype == np.float32:
-        flat.view(np.uint32)[:] = np.resize(np.array([0x80000000, 0x7FC12345], np.uint32), flat.shape)
+        flat.view(np.uint32)[:] = np.resize(
+            np.array([0x80000000, 0x7FC12345], np.uint32), flat.shape
+        )
     else:
         flat[:] = True if leaf.dtype == np.bool_ else np.iinfo(leaf.dtype).max
     leaf[clients] = flat.reshape(leaf[clients].shape)
     return leaf
 
 
-@pytest.mark.short(*(f"{name}-{BASE}" for name in SHORT), f"fedavg-{OTHERS[1]}", f"linear_fedrep-{OTHERS[1]}")
+@pytest.mark.short(
+    *(f"{name}-{BASE}" for name in SHORT),
+    f"fedavg-{OTHERS[1]}",
+    f"linear_fedrep-{OTHERS[1]}",
+)
 @pytest.mark.parametrize("layout_name", LAYOUTS)
 def test_clients_that_take_no_part_are_neither_read_nor_written(name, layout_name):
     run, start = spread(name, layout_name), base(name).start
     present, absent = IDS[0, : SIZES[0]], IDS[0, SIZES[0] :]
     clean = rerun(run, name, number=1)[0]
     clients = jax.tree.map(lambda leaf: poisoned_rows(leaf, absent), start.clients)
-    state = rerun(run, name, number=1, data=poisoned_data(TABLE[name].data(), absent), clients=clients)[0]
+    state = rerun(
+        run,
+        name,
+        number=1,
+        data=poisoned_data(TABLE[name].data(), absent),
+        clients=clients,
+    )[0]
     assert_same_bits(state.server, clean.server)
-    rows = lambda tree, ids: jax.tree.map(lambda leaf: leaf[ids], tree)  # noqa: E731
+    rows = lambda tree, ids: jax.tree.map(lambda leaf: leaf[ids], tree)
     assert_same_bits(rows(state.clients, present), rows(clean.clients, present))
     assert_same_bits(rows(state.clients, absent), rows(clients, absent))
     assert_same_bits(rows(clean.clients, absent), rows(start.clients, absent))

@@ -10,7 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference import mlp
-from reference.small import ALGORITHMS, KEY, Run, built, clients_of, federation, model, scripted
+from reference.small import (
+    ALGORITHMS,
+    KEY,
+    Run,
+    built,
+    clients_of,
+    federation,
+    model,
+    scripted,
+)
 from setting import (
     BATCH,
     COUNTS,
@@ -27,7 +36,7 @@ from setting import (
 
 import fedjax_srp as srp
 from fedjax_srp.base import Examples
-from fedjax_srp.runs.folder import outcome
+from fedjax_srp.lab.runs.folder import outcome
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -36,48 +45,78 @@ pytestmark = pytest.mark.usefixtures("float64")
 
 
 @pytest.mark.short("fedavg", "scaffold")
-@pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedsgd", "scaffold", "fedgate", "fednova", "fedbn", "pfedme"])
+@pytest.mark.parametrize(
+    "name",
+    ["fedavg", "fedprox", "fedsgd", "scaffold", "fedgate", "fednova", "fedbn", "pfedme"],
+)
 def test_the_global_gradient_is_that_of_the_clients_objective(name):
     """The objective is a client's mean loss over its examples, without padding, and the penalty of weight decay."""
     options = {} if name == "scaffold" else {"weighting": "num_examples"}
-    algorithm = built(ALGORITHMS[name], split_model(), optimizer=optimizer(HEAVY), batch_size=BATCH, **options)
+    algorithm = built(
+        ALGORITHMS[name],
+        split_model(),
+        optimizer=optimizer(HEAVY),
+        batch_size=BATCH,
+        **options,
+    )
     data, one = federation(SMALL()), jnp.int32(1)
 
     @jax.jit
     def gradients(ids):
-        server, context = algorithm.init(KEY, data), srp.RoundContext(one, one, one, len(COUNTS), one)
+        server, context = (
+            algorithm.init(KEY, data),
+            srp.RoundContext(one, one, one, len(COUNTS), one),
+        )
 
         def of_client(i):
             examples = data.train_client(i)
-            state, broadcast = algorithm.init_client(KEY, server, examples), algorithm.round.broadcast(server, context)
+            state, broadcast = (
+                algorithm.init_client(KEY, server, examples),
+                algorithm.round.broadcast(server, context),
+            )
             return algorithm.gradient(KEY, broadcast, state, examples, context)
 
         return server.params, jax.vmap(of_client)(ids)
 
     params, output = gradients(jnp.arange(len(COUNTS), dtype=jnp.int32))
     params = layers_of(params)
-    np.testing.assert_array_equal(output.weight, [1.0] * len(COUNTS) if name == "scaffold" else COUNTS)
+    np.testing.assert_array_equal(
+        output.weight, [1.0] * len(COUNTS) if name == "scaffold" else COUNTS
+    )
     for i, client in enumerate(SMALL()):
         expected = mlp.gradient(params, client.x, client.y)
         for layer in params:
             expected[layer]["kernel"] += HEAVY.decay * params[layer]["kernel"]
-        np.testing.assert_allclose(flat(layers_of(of_client(output.message, i))), flat(expected), rtol=0, atol=1e-12)
+        np.testing.assert_allclose(
+            flat(layers_of(of_client(output.message, i))),
+            flat(expected),
+            rtol=0,
+            atol=1e-12,
+        )
 
 
 def test_the_gradient_of_fedrep_is_that_of_the_representation_under_personal_heads():
-    algorithm = srp.algorithms.FedRep(split_model(), srp.Training(optimizer(HEAVY), batch_size=BATCH), head_epochs=1)
+    algorithm = srp.algorithms.FedRep(
+        split_model(), srp.Training(optimizer(HEAVY), batch_size=BATCH), head_epochs=1
+    )
     run = Run(algorithm, federation(SMALL()), flanp(2))
     norms = run.rounds(2).rounds.metrics["global_grad_norm"]
     state = run.host_state()  # of the second round, whose cohort are the two fastest
     cohort = np.argsort(run.client_time, kind="stable")[:2]
     gradients = []
     for i in cohort:
-        params = by_layer(split_model(), state.server.representation, of_client(state.clients.head, i))
+        params = by_layer(
+            split_model(), state.server.representation, of_client(state.clients.head, i)
+        )
         gradient = mlp.gradient(params, SMALL()[i].x, SMALL()[i].y)
         for layer in state.server.representation:
             gradient[layer]["kernel"] += HEAVY.decay * params[layer]["kernel"]
-        gradients.append(flat({layer: gradient[layer] for layer in state.server.representation}))
-    np.testing.assert_allclose(norms[1], np.linalg.norm(np.mean(gradients, axis=0)), rtol=1e-9)
+        gradients.append(
+            flat({layer: gradient[layer] for layer in state.server.representation})
+        )
+    np.testing.assert_allclose(
+        norms[1], np.linalg.norm(np.mean(gradients, axis=0)), rtol=1e-9
+    )
 
 
 # A quadratic whose minimum is known: linear regression with clients of different curvature.
@@ -87,8 +126,10 @@ NUM_CLIENTS, NUM_EXAMPLES, DIM, STEP = 6, 9, 4, 0.1
 
 def linear_model():
     layer = srp.models.Layer("out", nn.Dense(1, use_bias=False, param_dtype=jnp.float64))
-    half_square = lambda outputs, y: 0.5 * (outputs[:, 0] - y) ** 2  # noqa: E731
-    return srp.models.Split((DIM,), 1, (layer,), name="linear", dtype=jnp.float64, loss=half_square)
+    half_square = lambda outputs, y: 0.5 * (outputs[:, 0] - y) ** 2
+    return srp.models.Split(
+        (DIM,), 1, (layer,), name="linear", dtype=jnp.float64, loss=half_square
+    )
 
 
 @jax.tree_util.register_dataclass
@@ -124,16 +165,22 @@ class Quadratic(NamedTuple):
         return np.linalg.solve(self.hessians[ids].sum(0), slope)
 
     def gradient_norm(self, w, ids):
-        return np.linalg.norm(np.einsum("ijk,ik->ij", self.hessians[ids], w - self.minima[ids]).mean(0))
+        return np.linalg.norm(
+            np.einsum("ijk,ik->ij", self.hessians[ids], w - self.minima[ids]).mean(0)
+        )
 
 
 @functools.cache
 def quadratic():
     rng = np.random.default_rng(3)
-    x = rng.normal(size=(NUM_CLIENTS, NUM_EXAMPLES, DIM)) * rng.uniform(0.4, 1.6, size=(NUM_CLIENTS, 1, DIM))
+    x = rng.normal(size=(NUM_CLIENTS, NUM_EXAMPLES, DIM)) * rng.uniform(
+        0.4, 1.6, size=(NUM_CLIENTS, 1, DIM)
+    )
     y = np.einsum("ijk,ik->ij", x, rng.normal(size=(NUM_CLIENTS, DIM)))
     hessians = np.einsum("ijk,ijl->ikl", x, x) / NUM_EXAMPLES
-    minima = np.linalg.solve(hessians, np.einsum("ijk,ij->ik", x, y)[..., None] / NUM_EXAMPLES)[..., 0]
+    minima = np.linalg.solve(
+        hessians, np.einsum("ijk,ij->ik", x, y)[..., None] / NUM_EXAMPLES
+    )[..., 0]
     with jax.enable_x64(True):
         return Quadratic(Regression(jnp.asarray(x), jnp.asarray(y)), hessians, minima)
 
@@ -146,7 +193,14 @@ def on_quadratic(name):
 
 
 def run_on_quadratic(name, policy, devices=1, chunk_size=None):
-    return Run(on_quadratic(name), quadratic().data, policy, clock=TIMES, devices=devices, chunk_size=chunk_size)
+    return Run(
+        on_quadratic(name),
+        quadratic().data,
+        policy,
+        clock=TIMES,
+        devices=devices,
+        chunk_size=chunk_size,
+    )
 
 
 TIMES_BY_CLIENT = np.array([5.0, 1.0, 3.0, 2.0, 8.0, 4.0])
@@ -165,7 +219,9 @@ def test_fedgate_finds_the_minimum_of_a_quadratic_where_fedavg_stalls():
     everybody, world = np.arange(NUM_CLIENTS), quadratic()
     minimum = world.minimum(everybody)
     # Where FedAvg stalls: w = mean of M_i^tau w + (I - M_i^tau) w_i, with M_i = I - eta H_i
-    powers = np.array([np.linalg.matrix_power(np.eye(DIM) - STEP * h, 4) for h in world.hessians])
+    powers = np.array(
+        [np.linalg.matrix_power(np.eye(DIM) - STEP * h, 4) for h in world.hessians]
+    )
     pull = np.einsum("ijk,ik->ij", np.eye(DIM) - powers, world.minima).mean(0)
     stall = np.linalg.solve(np.eye(DIM) - powers.mean(0), pull)
     assert np.linalg.norm(stall - minimum) > 0.02
@@ -182,7 +238,9 @@ def test_unequal_steps_do_not_move_the_minimum_of_fedgate():
     """In the printed algorithm they do: Delta leans towards the clients that take more steps."""
     run = run_on_quadratic("fedgate", UNEQUAL)
     run.rounds(400)
-    np.testing.assert_allclose(model_of(run), quadratic().minimum(np.arange(NUM_CLIENTS)), atol=1e-9)
+    np.testing.assert_allclose(
+        model_of(run), quadratic().minimum(np.arange(NUM_CLIENTS)), atol=1e-9
+    )
 
 
 def test_participants_without_work_do_not_affect_the_direction():
@@ -200,21 +258,29 @@ def test_participants_without_work_do_not_affect_the_direction():
     run = run_on_quadratic("fednova", policy)
     start = model_of(run)
     run.rounds()
-    np.testing.assert_allclose(model_of(run), moved_by_fednova(start, 4 * units), atol=1e-12)
+    np.testing.assert_allclose(
+        model_of(run), moved_by_fednova(start, 4 * units), atol=1e-12
+    )
 
 
 def moved_by_fednova(start, taus):
     """Return the model after one round of `taus` full-batch steps of the clients, in closed form."""
     world, directions = quadratic(), []
     for hessian, minimum, tau in zip(world.hessians, world.minima, taus, strict=True):
-        end = minimum + np.linalg.matrix_power(np.eye(DIM) - STEP * hessian, tau) @ (start - minimum)
+        end = minimum + np.linalg.matrix_power(np.eye(DIM) - STEP * hessian, tau) @ (
+            start - minimum
+        )
         directions += [(start - end) / tau] if tau else []
     return start - np.mean(taus) * np.mean(directions, axis=0)
 
 
 # FLANP in whole runs.
 
-CONSTANTS = {"strong_convexity": 0.2, "accuracy_constant": 1.0, "samples_per_client": NUM_EXAMPLES}
+CONSTANTS = {
+    "strong_convexity": 0.2,
+    "accuracy_constant": 1.0,
+    "samples_per_client": NUM_EXAMPLES,
+}
 
 
 def flanp(initial=1, **options):
@@ -222,10 +288,15 @@ def flanp(initial=1, **options):
 
 
 @pytest.mark.short("{}", "{'first_threshold'*")
-@pytest.mark.parametrize("constants", [CONSTANTS, {}, {"first_threshold": 0.1, "shrinkage": 0.7}], ids=str)
+@pytest.mark.parametrize(
+    "constants", [CONSTANTS, {}, {"first_threshold": 0.1, "shrinkage": 0.7}], ids=str
+)
 def test_a_stage_ends_with_the_round_after_which_the_criterion_holds(constants):
     """All rounds run in one call of one program, without the host and without tracing again."""
-    run, world = run_on_quadratic("fedgate", flanp(**constants), devices=2, chunk_size=2), quadratic()
+    run, world = (
+        run_on_quadratic("fedgate", flanp(**constants), devices=2, chunk_size=2),
+        quadratic(),
+    )
     one = run_on_quadratic("fedgate", flanp(**constants))
     info = run.rounds(40).rounds
     assert run.program.shared.num_traces == 2  # the start and the segment
@@ -233,24 +304,43 @@ def test_a_stage_ends_with_the_round_after_which_the_criterion_holds(constants):
     for t in range(40):
         n = sizes[stage]
         assert (info.stage[t], info.cohort_size[t]) == (stage, n)
-        assert info.compute_time[t] == np.sort(TIMES_BY_CLIENT)[n - 1]  # nested: the slowest is the n-th fastest
+        assert (
+            info.compute_time[t] == np.sort(TIMES_BY_CLIENT)[n - 1]
+        )  # nested: the slowest is the n-th fastest
         one.rounds()
         norm = world.gradient_norm(model_of(one), FASTEST[:n])
         first = norm if first is None else first
         if constants == CONSTANTS:
             threshold = np.sqrt(2 * 0.2 * 1.0 / (n * NUM_EXAMPLES))
         else:
-            threshold = first * constants.get("first_threshold", 0.5) * constants.get("shrinkage", 0.5) ** stage
-        np.testing.assert_allclose(info.metrics["global_grad_norm"][t], norm, rtol=1e-9, atol=1e-13)
-        np.testing.assert_allclose(info.metrics["grad_norm_threshold"][t], threshold, rtol=1e-9)
+            threshold = (
+                first
+                * constants.get("first_threshold", 0.5)
+                * constants.get("shrinkage", 0.5) ** stage
+            )
+        np.testing.assert_allclose(
+            info.metrics["global_grad_norm"][t], norm, rtol=1e-9, atol=1e-13
+        )
+        np.testing.assert_allclose(
+            info.metrics["grad_norm_threshold"][t], threshold, rtol=1e-9
+        )
         assert info.metrics["stage_completed"][t] == (norm <= threshold)
         stage = min(stage + (norm <= threshold), 3)
     assert set(info.stage) == {0, 1, 2, 3}
 
 
 def simulated(policy, rounds=12, **options):
-    given = {"clock": TIMES, "num_rounds": rounds, "eval_every": rounds, "key": KEY, "progress": False, "devices": 1}
-    return srp.simulate(on_quadratic("fedgate"), quadratic().data, participation=policy, **given | options)
+    given = {
+        "clock": TIMES,
+        "num_rounds": rounds,
+        "eval_every": rounds,
+        "key": KEY,
+        "progress": False,
+        "devices": 1,
+    }
+    return srp.simulate(
+        on_quadratic("fedgate"), quadratic().data, participation=policy, **given | options
+    )
 
 
 def test_a_stage_whose_criterion_never_holds_lasts_and_the_summary_says_so():
@@ -258,33 +348,46 @@ def test_a_stage_whose_criterion_never_holds_lasts_and_the_summary_says_so():
     (stage,) = history.stages(communication=10.0)
     assert stage == (0, 2, 1, 12, 0.0, 12 * (2.0 + 10.0), False, None)
     assert history.summary()["stages"] == [stage._replace(ends=24.0)._asdict()]
-    assert "stage 0 (2 clients) NOT COMPLETED in 12 rounds, gradient norm" in outcome(history, None, 0.0)
+    assert "stage 0 (2 clients) NOT COMPLETED in 12 rounds, gradient norm" in outcome(
+        history, None, 0.0
+    )
     metrics = {name: values.copy() for name, values in history.metrics.items()}
-    metrics["global_grad_norm"][-2:], metrics["grad_norm_threshold"][-2:] = (0.25, np.nan), (0.125, np.inf)
+    metrics["global_grad_norm"][-2:], metrics["grad_norm_threshold"][-2:] = (
+        (0.25, np.nan),
+        (0.125, np.inf),
+    )
     last_is_empty = dataclasses.replace(history, metrics=metrics)
     assert "gradient norm 0.25 above 0.125 (" in outcome(last_is_empty, None, 0.0)
     metrics["global_grad_norm"][:] = np.nan
     all_are_empty = dataclasses.replace(history, metrics=metrics)
     assert "NOT COMPLETED in 12 rounds (" in outcome(all_are_empty, None, 0.0)
-    held = dataclasses.replace(history, metrics=metrics | {"stage_completed": np.ones(12, bool)})
+    held = dataclasses.replace(
+        history, metrics=metrics | {"stage_completed": np.ones(12, bool)}
+    )
     assert "NOT COMPLETED" not in outcome(held, None, 0.0)
 
 
 def test_single_precision_models_run_where_doubles_are_the_default():
-    algorithm = srp.algorithms.FedGATE(model(hidden=()), srp.Training(srp.SGD(0.3, 0.5), batch_size=BATCH))
+    algorithm = srp.algorithms.FedGATE(
+        model(hidden=()), srp.Training(srp.SGD(0.3, 0.5), batch_size=BATCH)
+    )
     data = federation(clients_of(COUNTS, COUNTS))
     assert data.x_train.dtype == jnp.float32
     run = Run(algorithm, data, flanp(2))
     info = run.rounds(4).rounds
     assert info.metrics["global_grad_norm"].dtype == jnp.float64
-    assert {leaf.dtype for leaf in jax.tree.leaves(run.host_state().server)} == {np.dtype("float32")}
+    assert {leaf.dtype for leaf in jax.tree.leaves(run.host_state().server)} == {
+        np.dtype("float32")
+    }
     assert info.cohort_size[-1] > 2
 
 
 def test_work_that_fits_is_charged_and_done():
     """FedNova with as many steps as fit into the round: times 1 to 8, half of the clients on time."""
     run = Run(
-        srp.algorithms.FedNova(linear_model(), srp.Training(srp.SGD(STEP), batch_size=NUM_EXAMPLES)),
+        srp.algorithms.FedNova(
+            linear_model(), srp.Training(srp.SGD(STEP), batch_size=NUM_EXAMPLES)
+        ),
         quadratic().data,
         srp.participation.PartialWork(max_work=6, on_time=0.5),
         clock=TIMES,

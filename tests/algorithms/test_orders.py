@@ -21,7 +21,10 @@ def test_an_order_is_a_permutation_of_the_examples_and_padding_comes_after(capac
 
 @pytest.mark.parametrize("capacities", [(9, 800), (1025, 2000)])
 def test_an_order_does_not_depend_on_padding(capacities):
-    orders = [np.asarray(_shuffled(KEY, jnp.int32(9), 4, capacity))[:9].tolist() for capacity in capacities]
+    orders = [
+        np.asarray(_shuffled(KEY, jnp.int32(9), 4, capacity))[:9].tolist()
+        for capacity in capacities
+    ]
     assert all(order == orders[0] for order in orders)
 
 
@@ -36,6 +39,8 @@ def test_an_order_is_the_same_in_float64(capacity):
 def test_every_example_is_equally_often_in_every_place(capacity):
     draws = 6000
     keys = jax.random.split(KEY, draws)
-    orders = np.asarray(jax.jit(jax.vmap(lambda key: _shuffled(key, jnp.int32(5), 1, capacity)[:5]))(keys))
+    orders = np.asarray(
+        jax.jit(jax.vmap(lambda key: _shuffled(key, jnp.int32(5), 1, capacity)[:5]))(keys)
+    )
     shares = (orders[:, :, None] == np.arange(5)).mean(axis=0)
     assert np.abs(shares - 0.2).max() < 5 * np.sqrt(0.2 * 0.8 / draws)

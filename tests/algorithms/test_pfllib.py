@@ -22,7 +22,7 @@ from setting import BATCH, Setting, by_layer
 
 import fedjax_srp as srp
 from fedjax_srp.base import named_key
-from fedjax_srp.engine.round import stream
+from fedjax_srp.rounds.round import stream
 
 PFLLIB = Path(os.environ.get("PFLLIB", "no_folder_of_pfllib"))
 pytestmark = [
@@ -30,10 +30,17 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.skipif(
-        importlib.util.find_spec("torch") is None or not PFLLIB.is_dir(), reason="needs PFLLIB and torch"
+        importlib.util.find_spec("torch") is None or not PFLLIB.is_dir(),
+        reason="needs PFLLIB and torch",
     ),
 ]
-COUNTS, TESTS, ROUNDS, EPOCHS, RATE = (20, 35, 10, 50, 15, 30), (40,) * 6, 20, 2, 0.1  # 0.8 of each is whole
+COUNTS, TESTS, ROUNDS, EPOCHS, RATE = (
+    (20, 35, 10, 50, 15, 30),
+    (40,) * 6,
+    20,
+    2,
+    0.1,
+)  # 0.8 of each is whole
 STRATEGY = srp.participation.Full()
 
 
@@ -48,7 +55,9 @@ def of_pfllib(file):
 def setting_of(cls, **options):
     split_model = model(hidden=(16,), dtype=jnp.float64)
     algorithm = cls(split_model, srp.Training(srp.SGD(RATE), BATCH, EPOCHS), **options)
-    return Setting(algorithm, STRATEGY, clients_of(COUNTS, TESTS, seed=3, dtype=np.float64), ROUNDS)
+    return Setting(
+        algorithm, STRATEGY, clients_of(COUNTS, TESTS, seed=3, dtype=np.float64), ROUNDS
+    )
 
 
 class Rival:
@@ -58,10 +67,16 @@ class Rival:
         import torch
 
         self.torch, self.setting, self.loss = torch, setting, torch.nn.CrossEntropyLoss()
-        widths = [setting.params["fc1"]["kernel"].shape, setting.params["out"]["kernel"].shape]
+        widths = [
+            setting.params["fc1"]["kernel"].shape,
+            setting.params["out"]["kernel"].shape,
+        ]
         layers = [torch.nn.Linear(*shape, dtype=torch.float64) for shape in widths]
         for layer, params in zip(layers, setting.params.values(), strict=True):
-            layer.weight.data, layer.bias.data = self.tensor(params["kernel"].T), self.tensor(params["bias"])
+            layer.weight.data, layer.bias.data = (
+                self.tensor(params["kernel"].T),
+                self.tensor(params["bias"]),
+            )
         self.model = torch.nn.Sequential(layers[0], torch.nn.ReLU(), layers[1])
         self.data = [(self.tensor(c.x), self.tensor(c.y).long()) for c in setting.clients]
         self.tests = [(self.tensor(c.x_test), c.y_test) for c in setting.clients]
@@ -98,9 +113,15 @@ def compare(name, setting, rival, found, evaluation, shared=lambda server: serve
     assert apart.mean() < 0.5
     if shared is None:
         return
-    last = by_layer(model(hidden=(16,), dtype=jnp.float64), *shared(setting.states[-1].server))
+    last = by_layer(
+        model(hidden=(16,), dtype=jnp.float64), *shared(setting.states[-1].server)
+    )
     theirs = [p.detach().numpy() for p in rival.model.parameters()]
-    for w, p in zip(theirs, (a for layer in last.values() for a in (layer["kernel"].T, layer["bias"])), strict=True):
+    for w, p in zip(
+        theirs,
+        (a for layer in last.values() for a in (layer["kernel"].T, layer["bias"])),
+        strict=True,
+    ):
         np.testing.assert_allclose(p, w, rtol=0, atol=1e-6)
 
 
@@ -119,20 +140,36 @@ def test_fedala_of_pfllib(monkeypatch):
             self.data, self.epoch = data, 0
 
         def __iter__(self):
-            order = setting.orders.epochs(turn["t"], turn["i"], "weights", 1, first=self.epoch)[0]
+            order = setting.orders.epochs(
+                turn["t"], turn["i"], "weights", 1, first=self.epoch
+            )[0]
             self.epoch += 1
             for rows in batches([order[order < len(self.data)]], BATCH):
                 x, y = zip(*(self.data[row] for row in rows), strict=True)
                 yield rival.torch.stack(x), rival.torch.stack(y)
 
     def first(low, high):
-        key = jax.random.fold_in(named_key(stream(KEY, "training", jnp.int32(turn["t"])), "round"), turn["i"])
-        return int(jax.random.randint(named_key(key, "segment"), (), 0, jnp.int32(high + 1), jnp.int32))
+        key = jax.random.fold_in(
+            named_key(stream(KEY, "training", jnp.int32(turn["t"])), "round"), turn["i"]
+        )
+        return int(
+            jax.random.randint(
+                named_key(key, "segment"), (), 0, jnp.int32(high + 1), jnp.int32
+            )
+        )
 
     monkeypatch.setattr(module, "DataLoader", Loader)
     monkeypatch.setattr(random, "randint", first)
     aggregations = [
-        module.ALA(i, rival.loss, list(zip(*rival.data[i], strict=True)), BATCH, 80, layer_idx=2, threshold=np.inf)
+        module.ALA(
+            i,
+            rival.loss,
+            list(zip(*rival.data[i], strict=True)),
+            BATCH,
+            80,
+            layer_idx=2,
+            threshold=np.inf,
+        )
         for i in range(len(COUNTS))
     ]
     found = []
@@ -144,7 +181,9 @@ def test_fedala_of_pfllib(monkeypatch):
                 p.requires_grad = True
             rival.descend(own, t, i)
         rival.average(clients)
-        found.append(np.mean([rival.accuracy(rival.model, i) for i in range(len(COUNTS))]))
+        found.append(
+            np.mean([rival.accuracy(rival.model, i) for i in range(len(COUNTS))])
+        )
     assert min(w.min() for a in aggregations for w in a.weights) < 1
     compare("FedALA", setting, rival, found, "global")
 
@@ -154,7 +193,9 @@ class Loader:
 
     def __init__(self, rival, t, i, passes):
         self.examples, self.rows = rival.data[i], rival.setting.orders.epochs
-        self.passes = iter([(purpose, epoch) for purpose, number in passes for epoch in range(number)])
+        self.passes = iter(
+            [(purpose, epoch) for purpose, number in passes for epoch in range(number)]
+        )
         self.t, self.i = t, i
 
     def __iter__(self):
@@ -176,8 +217,18 @@ def clients_of_pfllib(rival, monkeypatch, file, name, **fields):
     for _ in COUNTS:
         client, whole = object.__new__(getattr(module, name)), copy.deepcopy(rival.model)
         model = rival.torch.nn.Sequential(OrderedDict(base=whole[:2], head=whole[2]))
-        given = {"model": model, "loss": rival.loss, "device": "cpu", "local_epochs": EPOCHS, "train_slow": False}
-        given |= {"learning_rate_decay": False, "train_time_cost": defaultdict(float), **fields}
+        given = {
+            "model": model,
+            "loss": rival.loss,
+            "device": "cpu",
+            "local_epochs": EPOCHS,
+            "train_slow": False,
+        }
+        given |= {
+            "learning_rate_decay": False,
+            "train_time_cost": defaultdict(float),
+            **fields,
+        }
         vars(client).update(given)
         made.append(client)
     return made
@@ -194,23 +245,47 @@ def test_fedproto_of_pfllib(monkeypatch):
     """
     setting = setting_of(srp.algorithms.FedProto, penalty=1.0)
     rival = Rival(setting)
-    fields = {"global_protos": None, "lamda": 1.0, "loss_mse": rival.torch.nn.MSELoss(), "num_classes": NUM_CLASSES}
-    clients = clients_of_pfllib(rival, monkeypatch, "clientproto", "clientProto", **fields)
-    for name in ("flcore.clients.clientproto", "flcore.servers", "flcore.servers.serverbase"):
+    fields = {
+        "global_protos": None,
+        "lamda": 1.0,
+        "loss_mse": rival.torch.nn.MSELoss(),
+        "num_classes": NUM_CLASSES,
+    }
+    clients = clients_of_pfllib(
+        rival, monkeypatch, "clientproto", "clientProto", **fields
+    )
+    for name in (
+        "flcore.clients.clientproto",
+        "flcore.servers",
+        "flcore.servers.serverbase",
+    ):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    sys.modules["flcore.clients.clientproto"].clientProto = sys.modules["flcore.servers.serverbase"].Server = object
+    sys.modules["flcore.clients.clientproto"].clientProto = sys.modules[
+        "flcore.servers.serverbase"
+    ].Server = object
     server, found = of_pfllib("flcore/servers/serverproto.py"), []
     for t in range(ROUNDS):
         for i, client in enumerate(clients):
             client.optimizer = sgd_of(rival, client.model)
-            client.load_train_data = lambda t=t, i=i: Loader(rival, t, i, [("local", EPOCHS + 1)])
-            client.load_test_data = lambda i=i: [(rival.tests[i][0], rival.torch.tensor(rival.tests[i][1]))]
+            client.load_train_data = lambda t=t, i=i: Loader(
+                rival, t, i, [("local", EPOCHS + 1)]
+            )
+            client.load_test_data = lambda i=i: [
+                (rival.tests[i][0], rival.torch.tensor(rival.tests[i][1]))
+            ]
             client.train()
             client.collect_protos()
         prototypes = server.proto_aggregation([client.protos for client in clients])
         for client in clients:
             client.set_protos(prototypes)
-        found.append(np.mean([right / number for right, number, _ in (client.test_metrics() for client in clients)]))
+        found.append(
+            np.mean(
+                [
+                    right / number
+                    for right, number, _ in (client.test_metrics() for client in clients)
+                ]
+            )
+        )
     ours = setting.states[-1].server.prototypes.features
     for label, features in prototypes.items():
         np.testing.assert_allclose(ours[label], features.numpy(), rtol=0, atol=1e-6)

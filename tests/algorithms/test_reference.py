@@ -30,7 +30,7 @@ from setting import (
 
 import fedjax_srp as srp
 from fedjax_srp.base import Examples
-from fedjax_srp.engine import program
+from fedjax_srp.driver import programs as program
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -39,34 +39,73 @@ SHAPES = {"heavy": (HEAVY, {"chunk_size": 3}), "plain": (PLAIN, SPREAD)}
 
 
 def test_every_algorithm_on_examples_has_a_reference():
-    elsewhere = {"fedasync", "fedat", "fedbn", "fedbuff", "fedrolex", "fjord", "heterofl", "knn_per"}  # other files
+    elsewhere = {
+        "fedasync",
+        "fedat",
+        "fedbn",
+        "fedbuff",
+        "fedrolex",
+        "fjord",
+        "heterofl",
+        "knn_per",
+    }  # other files
     linear = {name for name in ALGORITHMS if name.startswith("linear_")}
-    assert {name.partition("-")[0] for name in CASES} == set(ALGORITHMS) - elsewhere - linear
+    assert {name.partition("-")[0] for name in CASES} == set(
+        ALGORITHMS
+    ) - elsewhere - linear
 
 
 def close(found, expected, rtol):
     """Compare all numbers of two trees, relative to the largest one."""
     found, expected = flat(found), flat(expected)
     assert found.dtype == expected.dtype
-    np.testing.assert_allclose(found, expected, rtol=0, atol=rtol * np.abs(expected).max())
+    np.testing.assert_allclose(
+        found, expected, rtol=0, atol=rtol * np.abs(expected).max()
+    )
 
 
 def check(name, shape):
     case, (sgd, layout) = CASES[name], SHAPES[shape]
-    weighted, sgd = "client_weighting" in inspect.signature(case.run).parameters, case.sgd or sgd
-    weighting = {"client_weighting": "num_examples" if sgd is HEAVY else "uniform"} if weighted else {}
-    options = {"batch_size": BATCH, "fine_tune_epochs": TUNING, "optimizer": optimizer(sgd), "steps": case.steps}
-    options |= {"epochs": None if case.steps else EPOCHS, "weighting": weighting.get("client_weighting", "uniform")}
-    algorithm = built(ALGORITHMS[name.partition("-")[0]], split_model(case.cut), **options | case.options)
+    weighted, sgd = (
+        "client_weighting" in inspect.signature(case.run).parameters,
+        case.sgd or sgd,
+    )
+    weighting = (
+        {"client_weighting": "num_examples" if sgd is HEAVY else "uniform"}
+        if weighted
+        else {}
+    )
+    options = {
+        "batch_size": BATCH,
+        "fine_tune_epochs": TUNING,
+        "optimizer": optimizer(sgd),
+        "steps": case.steps,
+    }
+    options |= {
+        "epochs": None if case.steps else EPOCHS,
+        "weighting": weighting.get("client_weighting", "uniform"),
+    }
+    algorithm = built(
+        ALGORITHMS[name.partition("-")[0]],
+        split_model(case.cut),
+        **options | case.options,
+    )
     clients = clients_of(case.counts, TEST_COUNTS, dtype=np.float64)
-    setting = Setting(algorithm, case.schedule.policy, clients, tuned=case.tuned, **layout | case.layout)
+    setting = Setting(
+        algorithm, case.schedule.policy, clients, tuned=case.tuned, **layout | case.layout
+    )
     steps = setting.steps(case.steps) if case.steps else setting.epochs(case.schedule)
     numbers = {"sgd": sgd, **weighting, **case.numbers, **case.drawn(setting)}
-    states = list(case.run(setting.params, setting.clients, case.schedule.cohorts, steps, **numbers))
+    states = list(
+        case.run(setting.params, setting.clients, case.schedule.cohorts, steps, **numbers)
+    )
     assert len(states) == 3
     for t, state in enumerate(states):
         found = setting.states[t]
-        for part, places in ((found.server, case.server), (setting.rounds[t], case.rounds)):
+        for part, places in (
+            (found.server, case.server),
+            (setting.rounds[t], case.rounds),
+        ):
             for place, of_reference in places.items():
                 close(get(part, place), get(state, of_reference), case.rtol)
         for place, of_reference in case.clients.items():
@@ -75,8 +114,12 @@ def check(name, shape):
         assert setting.accuracies[t].keys() == case.judged.keys()
         for evaluation, judge in case.judged.items():
             for i, client in enumerate(setting.clients if judge else []):
-                tuning = lambda purpose, t=t, i=i: setting.tuning(t + 1, i, purpose, TUNING)  # noqa: E731
-                assert setting.accuracies[t][evaluation][i] == judge(state, i, client, tuning, sgd), (t, evaluation, i)
+                tuning = lambda purpose, t=t, i=i: setting.tuning(
+                    t + 1, i, purpose, TUNING
+                )
+                assert setting.accuracies[t][evaluation][i] == judge(
+                    state, i, client, tuning, sgd
+                ), (t, evaluation, i)
 
 
 def cases():
@@ -84,7 +127,9 @@ def cases():
     seen = set()
     for name, case in CASES.items():
         for shape in case.shapes:
-            yield pytest.param(name, shape, marks=[pytest.mark.long] * (name.partition("-")[0] in seen))
+            yield pytest.param(
+                name, shape, marks=[pytest.mark.long] * (name.partition("-")[0] in seen)
+            )
             seen.add(name.partition("-")[0])
 
 
@@ -100,10 +145,22 @@ def test_blocks_of_examples_change_nothing_in_fedsgd(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("k", "share"), [(3, 0.6), *(pytest.param(*given, marks=pytest.mark.long) for given in ((100, 1.0), (2, 0.0)))]
+    ("k", "share"),
+    [
+        (3, 0.6),
+        *(
+            pytest.param(*given, marks=pytest.mark.long)
+            for given in ((100, 1.0), (2, 0.0))
+        ),
+    ],
 )
 def test_knn_per(k, share):
-    options = {"batch_size": BATCH, "optimizer": srp.SGD(0.2), "num_neighbours": k, "own_share": share}
+    options = {
+        "batch_size": BATCH,
+        "optimizer": srp.SGD(0.2),
+        "num_neighbours": k,
+        "own_share": share,
+    }
     algorithm = built(srp.algorithms.KNNPer, split_model(), **options)
     setting = Setting(algorithm, UNEQUAL.policy, SMALL(), chunk_size=3, tuned=False)
     capacity = 4 + max(len(client.y) for client in setting.clients)  # one shape for all
@@ -116,10 +173,16 @@ def test_knn_per(k, share):
         server = setting.states[t].server
         params, accuracies = by_layer(split_model(), *server.params), []
         for client in setting.clients:
-            expected = knn_per.probabilities(params, client, client.x_test, NUM_CLASSES, k, share)
+            expected = knn_per.probabilities(
+                params, client, client.x_test, NUM_CLASSES, k, share
+            )
             missing = capacity - len(client.y)
-            padded = np.concatenate([client.x, np.full((missing, client.x.shape[1]), 1e30)])
-            labels = jnp.asarray(np.concatenate([client.y, np.zeros(missing, int)]), jnp.int32)
+            padded = np.concatenate(
+                [client.x, np.full((missing, client.x.shape[1]), 1e30)]
+            )
+            labels = jnp.asarray(
+                np.concatenate([client.y, np.zeros(missing, int)]), jnp.int32
+            )
             examples = Examples(jnp.asarray(padded), labels, jnp.int32(len(client.y)))
             found = neighbours(server, examples, jnp.asarray(client.x_test))
             np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7)

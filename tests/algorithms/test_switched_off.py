@@ -15,10 +15,16 @@ import fedjax_srp as srp
 
 pytestmark = pytest.mark.usefixtures("float64")
 
-MODELS, OWN = "server.params", "clients.params"  # of a global model, and of clients' own ones
+MODELS, OWN = (
+    "server.params",
+    "clients.params",
+)  # of a global model, and of clients' own ones
 WHOLE = "server"
 DOUBLING, AT_RANDOM = srp.participation.Doubling(2, 1), srp.participation.Uniform(3)
-SIZED, STEPS = {"weighting": "num_examples"}, {"epochs": None, "steps": 4, "weighting": "num_examples"}
+SIZED, STEPS = (
+    {"weighting": "num_examples"},
+    {"epochs": None, "steps": 4, "weighting": "num_examples"},
+)
 
 
 class Limit(NamedTuple):

@@ -21,16 +21,57 @@ import pytest
 from fuzz_files import main
 
 from fedjax_srp import methods
-from fedjax_srp.commands import cli, demo
 from fedjax_srp.data import archives
-from fedjax_srp.runs import options as run_options
+from fedjax_srp.lab.commands import cli, demo
+from fedjax_srp.lab.runs import options as run_options
 
-simulation = importlib.import_module("fedjax_srp.engine.simulate")  # srp.simulate is the function
+simulation = importlib.import_module(
+    "fedjax_srp.driver.simulate"
+)  # srp.simulate is the function
 
-GOOD = ["run", "--method", "fedavg", "--dataset", "digits", "--num-clients", "6", "--hidden", "4", "--no-progress"]
+GOOD = [
+    "run",
+    "--method",
+    "fedavg",
+    "--dataset",
+    "digits",
+    "--num-clients",
+    "6",
+    "--hidden",
+    "4",
+    "--no-progress",
+]
 HUGE = (str(2**31), str(2**32), str(10**23))
-NUMBERS = ("0", "-1", "1", "3", "0.5", "1e23", "-1e400", "nan", "inf", "1_0", "0x3", *HUGE)
-TEXTS = ("", " ", "digit", "srpfl", "full", "--", "-", "None", "é\U0001f600", "a\nb", "\x00", "../..", "[]", "x" * 300)
+NUMBERS = (
+    "0",
+    "-1",
+    "1",
+    "3",
+    "0.5",
+    "1e23",
+    "-1e400",
+    "nan",
+    "inf",
+    "1_0",
+    "0x3",
+    *HUGE,
+)
+TEXTS = (
+    "",
+    " ",
+    "digit",
+    "srpfl",
+    "full",
+    "--",
+    "-",
+    "None",
+    "é\U0001f600",
+    "a\nb",
+    "\x00",
+    "../..",
+    "[]",
+    "x" * 300,
+)
 CLOCKS = (
     "fixed",
     "random:2",
@@ -64,36 +105,87 @@ CLOCKS = (
 
 def options():
     """Every option of `run`, as on the command line."""
-    return [f"--{option.replace('_', '-')}" for group in run_options.groups().values() for option in group]
+    return [
+        f"--{option.replace('_', '-')}"
+        for group in run_options.groups().values()
+        for option in group
+    ]
 
 
 def command(rng, folder):
     """A random command line."""
     kind = int(rng.integers(10))
-    value = lambda: str(rng.choice(NUMBERS if rng.integers(2) else TEXTS))  # noqa: E731
+    value = lambda: str(rng.choice(NUMBERS if rng.integers(2) else TEXTS))
     words = [*GOOD, "--out", str(folder / "run")]
-    known = [option for option in options() if option not in ("--out", "--load", "--progress")]
+    known = [
+        option for option in options() if option not in ("--out", "--load", "--progress")
+    ]
     if kind < 4:  # a value for an option, or several
         flag = str(rng.choice(known))
-        return [*words, flag, *(value() for _ in range(int(rng.integers(1, 4)) if rng.integers(4) == 0 else 1))]
+        return [
+            *words,
+            flag,
+            *(
+                value()
+                for _ in range(int(rng.integers(1, 4)) if rng.integers(4) == 0 else 1)
+            ),
+        ]
     if kind == 4:
         return [*words, f"{rng.choice(known)}={value()}"]
     if kind == 5:
         return [*words, "--clock", str(rng.choice(CLOCKS))]
     if kind == 6:  # two methods, policies, models, data sets
-        names = [*methods.names(), *methods.POLICIES, "mlp", "lenet5", "lstm", "mnist", "nothing"]
-        flag = str(rng.choice(["--method", "--algorithm", "--participation", "--model", "--dataset", "--partition"]))
+        names = [
+            *methods.names(),
+            *methods.POLICIES,
+            "mlp",
+            "lenet5",
+            "lstm",
+            "mnist",
+            "nothing",
+        ]
+        flag = str(
+            rng.choice(
+                [
+                    "--method",
+                    "--algorithm",
+                    "--participation",
+                    "--model",
+                    "--dataset",
+                    "--partition",
+                ]
+            )
+        )
         return [*words, flag, str(rng.choice(names))]
     if kind == 7:  # words left out, doubled, or in another order
         words = [word for word in words if rng.integers(6)]
-        return [str(word) for word in rng.permutation(words)] if rng.integers(2) else words + words[1:3]
+        return (
+            [str(word) for word in rng.permutation(words)]
+            if rng.integers(2)
+            else words + words[1:3]
+        )
     if kind == 8:  # an option misspelt
         flag = str(rng.choice(known))
         place = int(rng.integers(2, len(flag)))
         return [*words, flag[:place] + flag[place + 1 :], value()]
-    other = str(rng.choice(["demo", "report", "list", "data prepare", "nothing", "", "data"]))
-    flags = ["--out", "--seeds", "--target", "--communications", "--data-dir", "--names", "-h", "--quick", "mnist"]
-    return [*other.split(" "), *(str(rng.choice([*flags, value()])) for _ in range(int(rng.integers(4))))]
+    other = str(
+        rng.choice(["demo", "report", "list", "data prepare", "nothing", "", "data"])
+    )
+    flags = [
+        "--out",
+        "--seeds",
+        "--target",
+        "--communications",
+        "--data-dir",
+        "--names",
+        "-h",
+        "--quick",
+        "mnist",
+    ]
+    return [
+        *other.split(" "),
+        *(str(rng.choice([*flags, value()])) for _ in range(int(rng.integers(4)))),
+    ]
 
 
 def accepted(*args, **kwargs):
@@ -133,7 +225,12 @@ def attack(words, folder):
     said = err.getvalue()
     if code == 0:
         return "done", None
-    if code == 2 and said.startswith("fedjax-srp: error: ") and said.count("\n") == 1 and len(said) > 25:
+    if (
+        code == 2
+        and said.startswith("fedjax-srp: error: ")
+        and said.count("\n") == 1
+        and len(said) > 25
+    ):
         return "refused", None
     return "failed", f"exit code {code} with {said[:300]!r}"
 
@@ -144,7 +241,11 @@ def attacks(number, seed):
         rng = np.random.default_rng([seed, trial])
         with tempfile.TemporaryDirectory() as folder:
             words = command(rng, Path(folder))
-            yield trial, [word[:60] for word in words if word not in GOOD], *attack(words, Path(folder))
+            yield (
+                trial,
+                [word[:60] for word in words if word not in GOOD],
+                *attack(words, Path(folder)),
+            )
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 
 import fedjax_srp as srp
-from fedjax_srp._checks import is_ours
-from fedjax_srp.runs import clocks as clock_texts
+from fedjax_srp.lab.runs import clocks as clock_texts
+from fedjax_srp.parts.checks import is_ours
 
 PER_CLASS, CLASSES = 6, 3
 DTYPES = ("f2", "f8", "i1", "i8", "u8", "?", "c8", "U3", "S2", "M8[s]", "O")
@@ -33,7 +33,9 @@ def columns(rng):
     x = rng.normal(size=(len(y), 4, 4)).astype(np.float32)
     users = np.repeat(["f1", "f2"], len(y) // 2)
     train = {"x_train": x, "y_train": y, "user_train": users}
-    return train | {name.replace("train", "test"): value.copy() for name, value in train.items()}
+    return train | {
+        name.replace("train", "test"): value.copy() for name, value in train.items()
+    }
 
 
 def damaged_bytes(rng, data):
@@ -43,7 +45,11 @@ def damaged_bytes(rng, data):
         case 0:
             return data[:place]
         case 1:
-            return data[:place] + bytes([data[place] ^ (1 << int(rng.integers(8)))]) + data[place + 1 :]
+            return (
+                data[:place]
+                + bytes([data[place] ^ (1 << int(rng.integers(8)))])
+                + data[place + 1 :]
+            )
         case 2:
             return data[:place] + rng.bytes(20) + data[place:]
     return b""
@@ -51,7 +57,9 @@ def damaged_bytes(rng, data):
 
 DAMAGES = {
     "dtype": lambda value, rng: _as(value, str(rng.choice(DTYPES))),
-    "nan": lambda value, rng: np.where(np.arange(value.size).reshape(value.shape) == 3, np.nan, 1.0),
+    "nan": lambda value, rng: np.where(
+        np.arange(value.size).reshape(value.shape) == 3, np.nan, 1.0
+    ),
     "inf": lambda value, rng: np.full(value.shape, np.inf),
     "empty": lambda value, rng: value[:0],
     "no axis": lambda value, rng: np.float32(3),
@@ -67,7 +75,10 @@ def changed(rng, arrays):
     """A random damage to one of the columns: its name, and all columns."""
     name, what = str(rng.choice(sorted(arrays))), str(rng.choice([*DAMAGES, "missing"]))
     others = {other: kept for other, kept in arrays.items() if other != name}
-    return what, others if what == "missing" else {**others, name: DAMAGES[what](arrays[name], rng)}
+    return what, others if what == "missing" else {
+        **others,
+        name: DAMAGES[what](arrays[name], rng),
+    }
 
 
 def _as(value, dtype):
@@ -113,10 +124,17 @@ def leaf(rng, folder):
     for kind in ("train", "test"):
         of_user = {u: np.flatnonzero(arrays[f"user_{kind}"] == u) for u in ("f1", "f2")}
         data = {
-            u: {"x": arrays[f"x_{kind}"][rows].reshape(len(rows), -1).tolist(), "y": arrays[f"y_{kind}"][rows].tolist()}
+            u: {
+                "x": arrays[f"x_{kind}"][rows].reshape(len(rows), -1).tolist(),
+                "y": arrays[f"y_{kind}"][rows].tolist(),
+            }
             for u, rows in of_user.items()
         }
-        files[kind] = {"users": list(data), "num_samples": [len(d["y"]) for d in data.values()], "user_data": data}
+        files[kind] = {
+            "users": list(data),
+            "num_samples": [len(d["y"]) for d in data.values()],
+            "user_data": data,
+        }
     broken, user = files["train"], files["train"]["user_data"]["f1"]
     places = {
         "key": (broken, str(rng.choice(list(broken)))),
@@ -128,7 +146,20 @@ def leaf(rng, folder):
         "top": (files, "train"),
         "bytes": ({}, "nothing"),
     }
-    values = (None, 3, "text", [], {}, [[]], [None], float("nan"), 10**30, [10**400], True, [["a"]])
+    values = (
+        None,
+        3,
+        "text",
+        [],
+        {},
+        [[]],
+        [None],
+        float("nan"),
+        10**30,
+        [10**400],
+        True,
+        [["a"]],
+    )
     what = str(rng.choice([*places]))
     holder, place = places[what]
     holder[place] = values[rng.integers(len(values))]
@@ -136,17 +167,26 @@ def leaf(rng, folder):
         path = root / kind / "all_data.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         data = json.dumps(content).encode()
-        path.write_bytes(damaged_bytes(rng, data) if what == "bytes" and kind == "train" else data)
+        path.write_bytes(
+            damaged_bytes(rng, data) if what == "bytes" and kind == "train" else data
+        )
     return f"leaf, {what}", root, lambda: srp.data.load(root)
 
 
 def in_memory(rng, folder):
     """Arrays handed over in Python: one argument changed."""
     del folder
-    what, arrays = changed(rng, {name: value for name, value in columns(rng).items() if "user" not in name})
-    given = {name: arrays.get(name) for name in ("x_train", "y_train", "x_test", "y_test")}
+    what, arrays = changed(
+        rng, {name: value for name, value in columns(rng).items() if "user" not in name}
+    )
+    given = {
+        name: arrays.get(name) for name in ("x_train", "y_train", "x_test", "y_test")
+    }
     rows = np.arange(CLASSES * PER_CLASS)
-    indices = {"train_indices": [rows[:9], rows[9:]], "test_indices": [rows[:9], rows[9:]]}
+    indices = {
+        "train_indices": [rows[:9], rows[9:]],
+        "test_indices": [rows[:9], rows[9:]],
+    }
     return f"arrays, {what}", None, lambda: srp.data.from_arrays(**given, **indices)
 
 
@@ -155,11 +195,29 @@ def table(rng, folder):
     times = rng.exponential(size=(5, 2))
     path = folder / str(rng.choice(["times.csv", "times.npy", "times.txt"]))
     if path.suffix == ".npy":
-        tables = [times, times.astype(object), times[:0], -times, times * np.nan, times[..., None]]
+        tables = [
+            times,
+            times.astype(object),
+            times[:0],
+            -times,
+            times * np.nan,
+            times[..., None],
+        ]
         what, data = "npy", np.array(tables[rng.integers(5)])
         np.save(path, data, allow_pickle=True)
     else:
-        texts = ["1,2\n3,x", "1,2\n3", "", "nan,1", "inf,1", "-1,2", "1e400,1", "\x00\xff", "1;2", "1,2,3"]
+        texts = [
+            "1,2\n3,x",
+            "1,2\n3",
+            "",
+            "nan,1",
+            "inf,1",
+            "-1,2",
+            "1e400,1",
+            "\x00\xff",
+            "1;2",
+            "1,2,3",
+        ]
         what, text = "text", texts[rng.integers(len(texts))]
         path.write_text(text)
     if rng.integers(3) == 0:
@@ -172,7 +230,9 @@ def _clock(path):
     import jax.numpy as jnp
 
     clock = clock_texts.parse(f"trace:{path}", 2)
-    return clock.sample(jax.random.key(0), clock.init(jax.random.key(0), 2), jnp.zeros(()))[0]
+    return clock.sample(
+        jax.random.key(0), clock.init(jax.random.key(0), 2), jnp.zeros(())
+    )[0]
 
 
 MAKERS = (npz, leaf, in_memory, table)
@@ -202,7 +262,11 @@ def attack(rng, folder, maker):
     except ValueError as error:
         lines = str(error)
         is_one_line = "\n" not in lines and is_ours(error)
-        finding = None if is_one_line else f"{type(error).__name__} from elsewhere: {lines[:200]}"
+        finding = (
+            None
+            if is_one_line
+            else f"{type(error).__name__} from elsewhere: {lines[:200]}"
+        )
         return kind, "refused", finding
     except Exception as error:
         return kind, "failed", f"{type(error).__name__}: {str(error)[:200]}"
@@ -228,7 +292,11 @@ def main(attacks, number, seed=0):
         counts[outcome] += 1
         if finding:
             findings.append(f"{trial} {kind}: {finding}")
-    print("\n".join([f"{number} attacks, {dict(counts)}, {len(findings)} findings", *findings]))
+    print(
+        "\n".join(
+            [f"{number} attacks, {dict(counts)}, {len(findings)} findings", *findings]
+        )
+    )
     return 1 if findings else 0
 
 

@@ -19,17 +19,40 @@ import time
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
-WORDS = ["run", "--method", "srpfl", "--dataset", "digits", "--num-clients", "10", "--classes-per-client", "3"]
-WORDS += ["--max-examples", "10", "--hidden", "8", "--head-epochs", "1", "--fine-tune-epochs", "1", "--initial", "5"]
+WORDS = [
+    "run",
+    "--method",
+    "srpfl",
+    "--dataset",
+    "digits",
+    "--num-clients",
+    "10",
+    "--classes-per-client",
+    "3",
+]
+WORDS += [
+    "--max-examples",
+    "10",
+    "--hidden",
+    "8",
+    "--head-epochs",
+    "1",
+    "--fine-tune-epochs",
+    "1",
+    "--initial",
+    "5",
+]
 WORDS += ["--num-rounds", "100000", "--eval-every", "1", "--seed", "3", "--no-progress"]
 PROGRAM = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
-PROGRAM += "from fedjax_srp.commands.cli import main; print('ready', flush=True); sys.exit(main())"
+PROGRAM += "from fedjax_srp.lab.commands.cli import main; print('ready', flush=True); sys.exit(main())"
 
 
 def start(out):
     """Start the command line in a new process; return once it has imported the package."""
     command = [sys.executable, "-c", PROGRAM, *WORDS, "--out", os.fspath(out)]
-    process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     process.stdout.readline()
     return process
 
@@ -42,7 +65,7 @@ def flips(number, folder, rng):
     sys.path[:0] = [os.fspath(TESTS), os.fspath(TESTS / "engine")]
     import checkpoint_job as job
 
-    from fedjax_srp.engine.checkpoint import Checkpoints
+    from fedjax_srp.driver.checkpoint import Checkpoints
 
     expected, finish = tables(job.run()), Checkpoints.finish
     Checkpoints.finish = lambda self: None
@@ -50,14 +73,22 @@ def flips(number, folder, rng):
     Checkpoints.finish = finish
     found = {"flips": 0, "refused": 0, "equal": 0, "silent_differences": 0}
     for _ in range(number):
-        copy = Path(shutil.copytree(folder / "checkpoints", Path(tempfile.mkdtemp()) / "copy"))
-        files = [path for path in sorted(copy.rglob("*")) if path.is_file() and path.stat().st_size]
+        copy = Path(
+            shutil.copytree(folder / "checkpoints", Path(tempfile.mkdtemp()) / "copy")
+        )
+        files = [
+            path
+            for path in sorted(copy.rglob("*"))
+            if path.is_file() and path.stat().st_size
+        ]
         (path,) = rng.choices(files, [path.stat().st_size for path in files])
         content = bytearray(path.read_bytes())
         content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
         path.write_bytes(content)
         try:
-            outcome = "equal" if tables(job.run(copy)) == expected else "silent_differences"
+            outcome = (
+                "equal" if tables(job.run(copy)) == expected else "silent_differences"
+            )
         except ValueError as error:
             outcome = "silent_differences" if "\n" in str(error) else "refused"
         found["flips"] += 1
@@ -72,7 +103,11 @@ def tables(history):
     import numpy as np
 
     rounds = history.stage, history.cohort_size, history.compute_time, history.eval_round
-    leaves = [*rounds, *history.accuracies.values(), *jax.tree.leaves(history.server_state)]
+    leaves = [
+        *rounds,
+        *history.accuracies.values(),
+        *jax.tree.leaves(history.server_state),
+    ]
     return [np.asarray(leaf).tobytes() for leaf in leaves]
 
 
@@ -85,7 +120,9 @@ def interrupts(number, folder, rng):
         begin = time.monotonic()
         process.send_signal(signal.SIGINT)
         _, error = process.communicate(timeout=120)
-        found["seconds_at_most"] = max(found["seconds_at_most"], round(time.monotonic() - begin, 2))
+        found["seconds_at_most"] = max(
+            found["seconds_at_most"], round(time.monotonic() - begin, 2)
+        )
         found["interrupts"] += 1
         if process.returncode != 130 or len(error.strip().splitlines()) != 1:
             found["wrong"].append([process.returncode, error[-300:]])

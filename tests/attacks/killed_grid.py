@@ -39,7 +39,7 @@ eval_every = {eval_every}
 AXES = 'method = ["srpfl", "fedavg", "fedavg_ft"]\nlearning_rate = [0.05, 0.1]\nseed = [0, 1, 2]'
 WORDS = ("--workers", "2", "--batch", "6", "--retries", "100")
 ONE_RUN = {"axes": 'method = ["srpfl"]', "words": ("--workers", "0")}
-PROGRAM = "import sys; from fedjax_srp.commands.cli import main; sys.exit(main())"
+PROGRAM = "import sys; from fedjax_srp.lab.commands.cli import main; sys.exit(main())"
 
 
 def start(file, out, cache, *words):
@@ -48,20 +48,39 @@ def start(file, out, cache, *words):
         "JAX_COMPILATION_CACHE_DIR": os.fspath(cache),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
     }
-    command = [sys.executable, "-c", PROGRAM, "grid", os.fspath(file), "--out", os.fspath(out), "--no-progress"]
-    return subprocess.Popen([*command, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    command = [
+        sys.executable,
+        "-c",
+        PROGRAM,
+        "grid",
+        os.fspath(file),
+        "--out",
+        os.fspath(out),
+        "--no-progress",
+    ]
+    return subprocess.Popen(
+        [*command, *words],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
 
 
 def contents(out):
     """Run folder -> the bytes of its tables."""
     folders = sorted(path.parent for path in out.glob("*/summary.json"))
-    return {folder.name: [(folder / name).read_bytes() for name in FILES] for folder in folders}
+    return {
+        folder.name: [(folder / name).read_bytes() for name in FILES]
+        for folder in folders
+    }
 
 
 def workers_of(process):
     """The ids of the workers that a process has started."""
     try:
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        children = (
+            Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        )
     except OSError:
         return []
     return [int(child) for child in children if is_worker(child)]
@@ -88,7 +107,9 @@ def kill(process, rng, only_a_worker):
     return sum(map(is_worker, workers))
 
 
-def attack(number, folder, rng, num_rounds=20, eval_every=1, axes=AXES, words=WORDS, longest=None):
+def attack(
+    number, folder, rng, num_rounds=20, eval_every=1, axes=AXES, words=WORDS, longest=None
+):
     """Kill `number` times, over as many grids as it takes, and compare each with an undisturbed grid."""
     file, cache = folder / "grid.toml", folder / "cache"
     file.write_text(GRID.format(num_rounds=num_rounds, eval_every=eval_every, axes=axes))
@@ -100,7 +121,13 @@ def attack(number, folder, rng, num_rounds=20, eval_every=1, axes=AXES, words=WO
         assert process.returncode == 0, printed.decode()
         seconds.append(time.monotonic() - begin)
     expected = contents(folder / "whole")
-    found = {"runs_of_a_grid": len(expected), "kills": 0, "of_workers": 0, "grids": 0, "restarts": 0}
+    found = {
+        "runs_of_a_grid": len(expected),
+        "kills": 0,
+        "of_workers": 0,
+        "grids": 0,
+        "restarts": 0,
+    }
     found |= {"outlived": 0, "differences": 0, "failures": []}
     assert contents(folder / "warm") == expected
     while found["kills"] < number:
@@ -109,7 +136,9 @@ def attack(number, folder, rng, num_rounds=20, eval_every=1, axes=AXES, words=WO
             process = start(file, out, cache, *words)
             while found["kills"] < number and process.poll() is None:
                 try:
-                    process.wait(rng.uniform(0, seconds[1] if longest is None else longest))
+                    process.wait(
+                        rng.uniform(0, seconds[1] if longest is None else longest)
+                    )
                 except subprocess.TimeoutExpired:
                     only_a_worker = rng.random() < 0.5 and bool(workers_of(process))
                     found["outlived"] += kill(process, rng, only_a_worker)
@@ -124,21 +153,33 @@ def attack(number, folder, rng, num_rounds=20, eval_every=1, axes=AXES, words=WO
             print(json.dumps(found), file=sys.stderr, flush=True)
         found["grids"] += 1
         actual = contents(out)
-        found["differences"] += sum(actual.get(name) != tables for name, tables in expected.items())
+        found["differences"] += sum(
+            actual.get(name) != tables for name, tables in expected.items()
+        )
         shutil.rmtree(out)
     return found
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--one-run", action="store_true", help="a grid of one run, without workers")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--one-run", action="store_true", help="a grid of one run, without workers"
+    )
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--longest", type=float, help="seconds until a kill; default those of a whole grid")
+    parser.add_argument(
+        "--longest",
+        type=float,
+        help="seconds until a kill; default those of a whole grid",
+    )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         options = {"longest": given.longest} | (ONE_RUN if given.one_run else {})
-        found = {"seed": given.seed} | attack(given.kills, Path(folder), random.Random(given.seed), **options)
+        found = {"seed": given.seed} | attack(
+            given.kills, Path(folder), random.Random(given.seed), **options
+        )
     print(json.dumps(found, indent=1))
     return int(bool(found["differences"] or found["outlived"] or found["failures"]))
 

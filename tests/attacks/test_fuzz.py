@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedjax_srp as srp
-from fedjax_srp.runs import clocks as clock
+from fedjax_srp.lab.runs import clocks as clock
 
 
 @pytest.fixture
@@ -55,14 +55,20 @@ def answer(words):
         return error
 
 
-@pytest.mark.parametrize("words", fuzz_commands.CLOCKS, ids=range(len(fuzz_commands.CLOCKS)))
+@pytest.mark.parametrize(
+    "words", fuzz_commands.CLOCKS, ids=range(len(fuzz_commands.CLOCKS))
+)
 def test_clocks_are_refused_in_one_line_or_accepted(words):
     found = answer(words)
-    assert isinstance(found, srp.Clock) or (len(str(found)) < 400 and "\n" not in str(found))
+    assert isinstance(found, srp.Clock) or (
+        len(str(found)) < 400 and "\n" not in str(found)
+    )
 
 
 def test_a_clock_name_without_arguments_is_refused_with_arguments():
-    assert str(answer("random:2")).startswith("clock='random:2': 'random' means dynamic:exponential(")
+    assert str(answer("random:2")).startswith(
+        "clock='random:2': 'random' means dynamic:exponential("
+    )
 
 
 def test_a_traceback_is_a_finding(tmp_path, monkeypatch):

@@ -7,8 +7,8 @@ import pytest
 from reference.small import refused
 from test_history import small
 
-from fedjax_srp.commands.report import report
-from fedjax_srp.history import History
+from fedjax_srp.lab.commands.report import report
+from fedjax_srp.results.history import History
 
 # Names separated by blanks, by kind; then names that have blanks or control characters.
 FORMULAS = "= + - @ '= =1 @SUM(1) -2+3 +1+cmd |"
@@ -16,10 +16,32 @@ TEX = r"$ $$ $\frac{1}{$ $$\require{x}$$ \(x\) \[x\] $x$ a_b^c \textbf{ % # & ~"
 MARKUP = r"""<b> </style> \u003cscript javascript:alert(1) &lt; <!-- ]]> " ' ` {{7*7}} ${7*7}"""
 PATHS = r"../.. /etc/passwd a/b a\b . .. ~ CON * ? -rf --help"
 WORDS = 'é e\u0301 \U0001f600 ﷺ nan inf None True 0 1e999 a,b a"b a;b _ __ _a nolegend _nolegend_'
-TAGS = ("<script>alert(1)</script>", "</script><script>", "<img src=x onerror=alert(1)>", "<svg/onload=alert(1)>")
-BLANKS = ("", " ", "  a", "a  ", "\t", "\r", "\n", "a\nb", "\u2028", "=cmd|' /C calc'!A0", "a" * 300)
+TAGS = (
+    "<script>alert(1)</script>",
+    "</script><script>",
+    "<img src=x onerror=alert(1)>",
+    "<svg/onload=alert(1)>",
+)
+BLANKS = (
+    "",
+    " ",
+    "  a",
+    "a  ",
+    "\t",
+    "\r",
+    "\n",
+    "a\nb",
+    "\u2028",
+    "=cmd|' /C calc'!A0",
+    "a" * 300,
+)
 CONTROLS = ("\0", "a\0b", "\u202e", "\ufeff", "\x1b[31m", "\x07")
-NAMES = (*f"{FORMULAS} {TEX} {MARKUP} {PATHS} {WORDS}".split(" "), *TAGS, *BLANKS, *CONTROLS)
+NAMES = (
+    *f"{FORMULAS} {TEX} {MARKUP} {PATHS} {WORDS}".split(" "),
+    *TAGS,
+    *BLANKS,
+    *CONTROLS,
+)
 NAMES += tuple(f"fedavg + {each}" for each in (*FORMULAS.split(), *TEX.split(), *BLANKS))
 AT_ONCE = 8  # runs of a report
 
@@ -31,7 +53,8 @@ def formulas(path):
     return [
         cell
         for cell in cells
-        if re.match(r"[=+@\t\r-]", cell) and not re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?|-?inf", cell)
+        if re.match(r"[=+@\t\r-]", cell)
+        and not re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?|-?inf", cell)
     ]
 
 
@@ -52,7 +75,9 @@ def test_hostile_names_are_read_back_or_refused_and_do_nothing(start, tmp_path):
             assert History.load(tmp_path / f"{number}").name == name
     if not any(tmp_path.iterdir()):
         return
-    assert not [letter for letter in report(str(tmp_path)) if ord(letter) < 32 and letter != "\n"]
+    assert not [
+        letter for letter in report(str(tmp_path)) if ord(letter) < 32 and letter != "\n"
+    ]
     assert not [cell for path in tmp_path.rglob("*.csv") for cell in formulas(path)]
     page = (tmp_path / "report.html").read_text("utf-8")
     assert not [name for name in names if name in TAGS and name in page]

@@ -21,7 +21,9 @@ def run(clock, num_clients, num_rounds, seed=0):
         times, state = clock.sample(key, state, jnp.zeros(()))
         return state, times
 
-    _, times = jax.lax.scan(step, state, jax.random.split(jax.random.key(seed + 1), num_rounds))
+    _, times = jax.lax.scan(
+        step, state, jax.random.split(jax.random.key(seed + 1), num_rounds)
+    )
     return np.asarray(times.expected), np.asarray(times.realised)
 
 
@@ -59,7 +61,9 @@ def test_fixed_times_are_drawn_once_and_known():
     assert not np.array_equal(other[0], realised[0])
 
 
-@pytest.mark.parametrize("clock", [clocks.Fixed(clocks.Constant([3.0, 1.0, 2.0])), clocks.Trace([3, 1, 2])])
+@pytest.mark.parametrize(
+    "clock", [clocks.Fixed(clocks.Constant([3.0, 1.0, 2.0])), clocks.Trace([3, 1, 2])]
+)
 def test_given_times_are_unchanged(clock):
     expected, realised = run(clock, 3, 4)
     np.testing.assert_array_equal(realised, [[3.0, 1.0, 2.0]] * 4)
@@ -74,7 +78,11 @@ def test_dynamic_times_are_independent_between_rounds():
 
 def test_random_clock_of_the_paper():
     num_clients = 100
-    expected, realised = run(clocks.Dynamic(clocks.Exponential(clocks.Uniform(1 / num_clients, 1))), num_clients, 4000)
+    expected, realised = run(
+        clocks.Dynamic(clocks.Exponential(clocks.Uniform(1 / num_clients, 1))),
+        num_clients,
+        4000,
+    )
     rates = 1 / expected[0]  # lambda_i ~ U[1/N, 1], drawn once
     assert rates.min() >= 1 / num_clients * (1 - 1e-6)
     assert rates.max() <= 1 + 1e-6
@@ -82,7 +90,9 @@ def test_random_clock_of_the_paper():
     assert abs(rates.mean() - mean) < 5 * std / np.sqrt(num_clients)
     # P(T_i > 1 / lambda_i) = 1 / e for every client: an exponential, not only its mean.
     share = (realised > expected).mean(0)
-    assert np.max(np.abs(share - np.exp(-1))) < 5 * np.sqrt(np.exp(-1) * (1 - np.exp(-1)) / 4000)
+    assert np.max(np.abs(share - np.exp(-1))) < 5 * np.sqrt(
+        np.exp(-1) * (1 - np.exp(-1)) / 4000
+    )
 
 
 def test_trace_cycles_over_rounds():
@@ -111,21 +121,44 @@ def test_work_multiplies_times_and_communication_is_added_once(make, work):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: clocks.Fixed(1.0), ["distribution=1.0 must be a Distribution", "Exponential(rate=1.0)"]),  # pyright: ignore
-        (lambda: clocks.Dynamic([1.0]), ["distribution=[1.0] must be", "Constant(times)"]),  # pyright: ignore
-        (lambda: clocks.Fixed(clocks.Exponential(), work=-1), ["work=-1 must be at least 0;", "work=1.0"]),
-        (lambda: clocks.Trace([[1.0, 2.0], [float("inf"), 1.0]]), ["times", "got inf at index (1, 0)"]),
-        (lambda: clocks.Trace([[1.0, 2.0], [-2.0, 1.0]]), ["times[1, 0]=-2.0 must be at least 0;"]),
-        (lambda: clocks.Trace(np.ones((1, 2, 3))), ["times", "at most 2 axes", "(rounds, num_clients)"]),
+        (
+            lambda: clocks.Fixed(1.0),
+            ["distribution=1.0 must be a Distribution", "Exponential(rate=1.0)"],
+        ),  # pyright: ignore
+        (
+            lambda: clocks.Dynamic([1.0]),
+            ["distribution=[1.0] must be", "Constant(times)"],
+        ),  # pyright: ignore
+        (
+            lambda: clocks.Fixed(clocks.Exponential(), work=-1),
+            ["work=-1 must be at least 0;", "work=1.0"],
+        ),
+        (
+            lambda: clocks.Trace([[1.0, 2.0], [float("inf"), 1.0]]),
+            ["times", "got inf at index (1, 0)"],
+        ),
+        (
+            lambda: clocks.Trace([[1.0, 2.0], [-2.0, 1.0]]),
+            ["times[1, 0]=-2.0 must be at least 0;"],
+        ),
+        (
+            lambda: clocks.Trace(np.ones((1, 2, 3))),
+            ["times", "at most 2 axes", "(rounds, num_clients)"],
+        ),
         (lambda: clocks.Trace(1.0), ["times", "shape ()", "(num_clients,)"]),
         (lambda: clocks.Trace(np.ones((0, 4))), ["times", "shape (0, 4)"]),
-        (lambda: clocks.Fixed(clocks.Exponential(), communication=-1), ["communication=-1 must be at least 0;"]),
+        (
+            lambda: clocks.Fixed(clocks.Exponential(), communication=-1),
+            ["communication=-1 must be at least 0;"],
+        ),
         (
             lambda: clocks.Trace([1.0, 2.0]).init(jax.random.key(0), 3),
             ["has 2 entries for num_clients=3", "one column"],
         ),
         (
-            lambda: clocks.Fixed(clocks.Exponential([1.0, 2.0])).init(jax.random.key(0), 3),
+            lambda: clocks.Fixed(clocks.Exponential([1.0, 2.0])).init(
+                jax.random.key(0), 3
+            ),
             ["exponential: rate has 2 entries for num_clients=3"],
         ),
     ],

@@ -13,21 +13,29 @@ def sample_rounds(distribution, num_clients, num_rounds, seed=0):
     """Times (rounds, clients) with parameters drawn once, and the parameters."""
     parameters = distribution.parameters(jax.random.key(seed), num_clients)
     keys = jax.random.split(jax.random.key(seed + 1), num_rounds)
-    return np.asarray(jax.vmap(lambda key: distribution.sample(key, parameters))(keys)), parameters
+    return np.asarray(
+        jax.vmap(lambda key: distribution.sample(key, parameters))(keys)
+    ), parameters
 
 
 def standard_errors(samples, expected):
     """Distance of the means over axis 0 from their expectation, in standard errors."""
-    return np.abs(samples.mean(0) - expected) / (samples.std(0, ddof=1) / np.sqrt(len(samples)))
+    return np.abs(samples.mean(0) - expected) / (
+        samples.std(0, ddof=1) / np.sqrt(len(samples))
+    )
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.25, 8])
 def test_order_statistics_of_exponential_are_harmonic(rate):
     num_clients = 16
     times, _ = sample_rounds(clocks.Exponential(rate), num_clients, 20_000)
-    tails = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, num_clients + 1))])  # H_0, ..., H_N
+    tails = np.concatenate(
+        [[0.0], np.cumsum(1 / np.arange(1, num_clients + 1))]
+    )  # H_0, ..., H_N
     i = np.arange(1, num_clients + 1)
-    expected = (tails[num_clients] - tails[num_clients - i]) / rate  # E[T_(i)] = (H_N - H_(N-i)) / lambda
+    expected = (
+        tails[num_clients] - tails[num_clients - i]
+    ) / rate  # E[T_(i)] = (H_N - H_(N-i)) / lambda
     assert standard_errors(np.sort(times, axis=1), expected).max() < 5
 
 
@@ -35,8 +43,14 @@ def test_order_statistics_of_exponential_are_harmonic(rate):
     ("distribution", "variance"),
     [
         (clocks.Exponential([0.5, 1.0, 4.0]), [4.0, 1.0, 1 / 16]),
-        (clocks.Uniform(50, [100.0, 200.0, 500.0]), [50**2 / 12, 150**2 / 12, 450**2 / 12]),
-        (clocks.LogNormal([1.0, 2.0, 4.0], 0.5), np.array([1, 4, 16]) * np.exp(0.25) * np.expm1(0.25)),
+        (
+            clocks.Uniform(50, [100.0, 200.0, 500.0]),
+            [50**2 / 12, 150**2 / 12, 450**2 / 12],
+        ),
+        (
+            clocks.LogNormal([1.0, 2.0, 4.0], 0.5),
+            np.array([1, 4, 16]) * np.exp(0.25) * np.expm1(0.25),
+        ),
         (clocks.Empirical([1.0, 2.0, 6.0]), [14 / 3] * 3),
     ],
 )
@@ -60,7 +74,9 @@ def test_times_lie_between_drawn_bounds_in_either_order():
 
 @pytest.mark.parametrize("make", [clocks.Uniform, clocks.LogNormal])
 def test_nested_parameters_are_drawn_independently(make):
-    one, other = make(clocks.Uniform(0.5, 1), clocks.Uniform(1, 2)).parameters(jax.random.key(0), 1000)
+    one, other = make(clocks.Uniform(0.5, 1), clocks.Uniform(1, 2)).parameters(
+        jax.random.key(0), 1000
+    )
     assert abs(np.corrcoef(one, other)[0, 1]) < 5 / np.sqrt(1000)
 
 
@@ -68,31 +84,59 @@ def test_parameters_and_samples_do_not_share_randomness():
     times, rates = sample_rounds(clocks.Exponential(clocks.Uniform(0.5, 1)), 2000, 1)
     unit = times[0] * np.asarray(rates)  # Exp(1), whatever the rate
     assert abs(np.corrcoef(unit, rates)[0, 1]) < 5 / np.sqrt(2000)
-    fixed = clocks.Fixed(clocks.Exponential(clocks.Uniform(0.5, 1))).init(jax.random.key(0), 20_000)
-    assert standard_errors(np.asarray(fixed.times), 2 * np.log(2)) < 5  # the mean of 1 / rate
+    fixed = clocks.Fixed(clocks.Exponential(clocks.Uniform(0.5, 1))).init(
+        jax.random.key(0), 20_000
+    )
+    assert (
+        standard_errors(np.asarray(fixed.times), 2 * np.log(2)) < 5
+    )  # the mean of 1 / rate
 
 
 def test_numbers_may_be_traced():
     @jax.jit
     def mean(rate, low, value):
-        drawn = [clocks.Exponential(rate), clocks.Uniform(low, 2 * low), clocks.Constant(value)]
+        drawn = [
+            clocks.Exponential(rate),
+            clocks.Uniform(low, 2 * low),
+            clocks.Constant(value),
+        ]
         return [d.mean(d.parameters(jax.random.key(0), 2)) for d in drawn]
 
-    np.testing.assert_allclose(mean(4.0, 2.0, jnp.array([5.0, 6.0])), [[0.25, 0.25], [3.0, 3.0], [5.0, 6.0]])
+    np.testing.assert_allclose(
+        mean(4.0, 2.0, jnp.array([5.0, 6.0])), [[0.25, 0.25], [3.0, 3.0], [5.0, 6.0]]
+    )
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: clocks.Exponential(0.0), ["rate=0.0 must be positive;", "Exponential(rate=1.0)"]),
+        (
+            lambda: clocks.Exponential(0.0),
+            ["rate=0.0 must be positive;", "Exponential(rate=1.0)"],
+        ),
         (lambda: clocks.Exponential([1.0, 2.0, 0.0]), ["rate[2]=0.0 must be positive"]),
-        (lambda: clocks.Exponential(np.ones((2, 2))), ["rate", "at most 1 axes", "shape (2, 2)"]),
-        (lambda: clocks.Exponential(np.array([True])), ["rate=array([ True]) must be a number or a Distribution;"]),
-        (lambda: clocks.Exponential([[1.0], [1.0, 2.0]]), ["rate=[[1.0], [1.0, 2.0]] must be a number or"]),
+        (
+            lambda: clocks.Exponential(np.ones((2, 2))),
+            ["rate", "at most 1 axes", "shape (2, 2)"],
+        ),
+        (
+            lambda: clocks.Exponential(np.array([True])),
+            ["rate=array([ True]) must be a number or a Distribution;"],
+        ),
+        (
+            lambda: clocks.Exponential([[1.0], [1.0, 2.0]]),
+            ["rate=[[1.0], [1.0, 2.0]] must be a number or"],
+        ),
         (lambda: clocks.Uniform(-1, 1), ["low=-1 must be at least 0;"]),
-        (lambda: clocks.Uniform(3, 2), ["uniform: low must not exceed high", "low=3.0 and high=2.0", "swap"]),
+        (
+            lambda: clocks.Uniform(3, 2),
+            ["uniform: low must not exceed high", "low=3.0 and high=2.0", "swap"],
+        ),
         (lambda: clocks.Uniform([0.0, 3.0], 2.0), ["low=3.0 and high=2.0 at index 1"]),
-        (lambda: clocks.Constant(-2.5), ["value=-2.5 must be at least 0;", "Constant(1.0)"]),
+        (
+            lambda: clocks.Constant(-2.5),
+            ["value=-2.5 must be at least 0;", "Constant(1.0)"],
+        ),
     ],
 )
 def test_distributions_refuse(make, words):
@@ -102,9 +146,18 @@ def test_distributions_refuse(make, words):
 @pytest.mark.parametrize(
     ("distribution", "words"),
     [
-        (clocks.Exponential([1.0, 2.0]), ["exponential: rate has 2 entries for num_clients=3", "one entry per client"]),
-        (clocks.Uniform([1.0] * 3, [2.0] * 4), ["uniform: high has 4 entries for num_clients=3"]),
-        (clocks.Constant(np.ones(1)), ["constant: value has 1 entries for num_clients=3"]),
+        (
+            clocks.Exponential([1.0, 2.0]),
+            ["exponential: rate has 2 entries for num_clients=3", "one entry per client"],
+        ),
+        (
+            clocks.Uniform([1.0] * 3, [2.0] * 4),
+            ["uniform: high has 4 entries for num_clients=3"],
+        ),
+        (
+            clocks.Constant(np.ones(1)),
+            ["constant: value has 1 entries for num_clients=3"],
+        ),
     ],
 )
 def test_parameters_refuse(distribution, words):

@@ -42,6 +42,12 @@ def test_realised_times_belong_to_their_client():
 
 def test_reserved_classes_are_those_of_the_slowest():
     data = load("digits", NUM_CLIENTS, classes_per_client=3, reserved_classes=2)
-    expected = np.asarray(times_of(clocks.Fixed(clocks.Exponential(), ordered=True)).expected)
-    holders = [i for i in range(NUM_CLIENTS) if set(np.asarray(data.train_client(jnp.int32(i)).y).tolist()) & {8, 9}]
+    expected = np.asarray(
+        times_of(clocks.Fixed(clocks.Exponential(), ordered=True)).expected
+    )
+    holders = [
+        i
+        for i in range(NUM_CLIENTS)
+        if set(np.asarray(data.train_client(jnp.int32(i)).y).tolist()) & {8, 9}
+    ]
     assert sorted(holders) == sorted(np.argsort(expected)[-NUM_CLIENTS // 5 :].tolist())

@@ -12,11 +12,24 @@ import fedjax_srp as srp
 from fedjax_srp.clocks import read_availability, read_devices
 
 TIMERS = {
-    "a": {"isSuccess": True, "trace_start": 100.0, "trace_end": 200.0, "ready_time": [[110.0, 120.0], [150, 190]]},
+    "a": {
+        "isSuccess": True,
+        "trace_start": 100.0,
+        "trace_end": 200.0,
+        "ready_time": [[110.0, 120.0], [150, 190]],
+    },
     "b": {"isSuccess": False, "trace_start": None, "trace_end": None, "ready_time": []},
     "c": {"isSuccess": True, "trace_start": 0, "trace_end": 50, "ready_time": []},
 }
-FEDSCALE = {"1": {"duration": 9, "active": [0, 60], "inactive": [20, 75], "finish_time": 100, "model": "CPH1801"}}
+FEDSCALE = {
+    "1": {
+        "duration": 9,
+        "active": [0, 60],
+        "inactive": [20, 75],
+        "finish_time": 100,
+        "model": "CPH1801",
+    }
+}
 
 
 def write(folder, content, name="traces.json"):
@@ -93,10 +106,16 @@ def test_traces_of_unequal_length_repeat_in_a_clock(tmp_path):
 
 
 def test_clients_get_whole_devices_by_seed(tmp_path):
-    path = write(tmp_path, "compute,downlink,uplink\n" + "".join(f"{i},{10 * i},{100 * i}\n" for i in range(1, 8)))
+    path = write(
+        tmp_path,
+        "compute,downlink,uplink\n"
+        + "".join(f"{i},{10 * i},{100 * i}\n" for i in range(1, 8)),
+    )
     traces = read_devices(path)
     drawn = traces.assign(5, seed=3)
-    assert len(set(drawn.compute)) == 5  # without replacement, as far as there are devices
+    assert (
+        len(set(drawn.compute)) == 5
+    )  # without replacement, as far as there are devices
     np.testing.assert_array_equal(drawn.downlink, 10 * drawn.compute)
     np.testing.assert_array_equal(drawn.compute, traces.assign(5, seed=3).compute)
     assert not np.array_equal(drawn.compute, traces.assign(5, seed=4).compute)
@@ -115,7 +134,9 @@ def test_pickles_are_refused_without_reading_them(tmp_path):
     path = tmp_path / "client_device_capacity"
     path.write_bytes(pickle.dumps({1: {"computation": 1.0, "communication": 2.0}}))
     for read in (read_devices, read_availability):
-        with refused(r"is a pickle, and reading one executes .* convert it first: python -c"):
+        with refused(
+            r"is a pickle, and reading one executes .* convert it first: python -c"
+        ):
             read(path)
 
 
@@ -124,19 +145,43 @@ def test_pickles_are_refused_without_reading_them(tmp_path):
     [
         (read_devices, '{"a": {"down_u": 1', "is damaged"),
         (read_devices, '{"a": {"down_u": 1}}', "uplink of device 0 is nan"),
-        (read_devices, {"a": {"down_u": -1, "up_u": 2}}, r"downlink of device 0 is -1024.0; speeds are finite and pos"),
-        (read_devices, [{"compute": 1, "uplink": 3}, {"compute": 2}], "uplink of device 1 is nan"),
-        (read_availability, [{"device": ["a"], "start": 0, "end": 2}], "a device has device, start, end; see"),
+        (
+            read_devices,
+            {"a": {"down_u": -1, "up_u": 2}},
+            r"downlink of device 0 is -1024.0; speeds are finite and pos",
+        ),
+        (
+            read_devices,
+            [{"compute": 1, "uplink": 3}, {"compute": 2}],
+            "uplink of device 1 is nan",
+        ),
+        (
+            read_availability,
+            [{"device": ["a"], "start": 0, "end": 2}],
+            "a device has device, start, end; see",
+        ),
         (read_devices, {"a": {"down_u": True, "up_u": 2}}, "downlink of device 0 is nan"),
-        (read_devices, {"a": {"computation": 0, "communication": 2}}, "compute of device 0"),
+        (
+            read_devices,
+            {"a": {"computation": 0, "communication": 2}},
+            "compute of device 0",
+        ),
         (read_devices, {"a": 3}, "3 is not a device"),
-        (read_devices, [], "has no devices; give a list or a dict of them, or a CSV with a header"),
+        (
+            read_devices,
+            [],
+            "has no devices; give a list or a dict of them, or a CSV with a header",
+        ),
         (read_devices, "compute\n", "has no devices"),
         (read_devices, {"a": {"rate": 3}}, r"has no speeds; name the column"),
         (read_devices, "compute,up\n3,x\n4\n", "is damaged"),
         (read_devices, "compute, compute\n3,4\n", "two columns are called 'compute'"),
         (read_devices, "compute\nfast\n", "compute of device 0 is nan"),
-        (read_availability, {"a": {"trace_start": 0, "trace_end": 9}}, "a device has trace_start, trace_end"),
+        (
+            read_availability,
+            {"a": {"trace_start": 0, "trace_end": 9}},
+            "a device has trace_start, trace_end",
+        ),
         (
             read_availability,
             {"a": {"active": [0, 60], "inactive": [20], "finish_time": 100}},
@@ -147,11 +192,27 @@ def test_pickles_are_refused_without_reading_them(tmp_path):
             [{"trace_start": 0, "trace_end": 9, "available": [[1, 5], [4, 6]]}],
             "intervals of device 0",
         ),
-        (read_availability, [{"trace_start": 0, "trace_end": 9, "available": [[1, 10]]}], "leave its trace of 9 s"),
-        (read_availability, [{"trace_start": 0, "trace_end": 9, "available": [[1]]}], "intervals of a device"),
+        (
+            read_availability,
+            [{"trace_start": 0, "trace_end": 9, "available": [[1, 10]]}],
+            "leave its trace of 9 s",
+        ),
+        (
+            read_availability,
+            [{"trace_start": 0, "trace_end": 9, "available": [[1]]}],
+            "intervals of a device",
+        ),
         (read_availability, {"b": TIMERS["b"]}, "has no measured device"),
-        (read_availability, "device,from,to\n1,2,3\n", "a device has device, from, to; see read_avail"),
-        (read_availability, "device,trace,t_start_s,state\nx,t,0,AVL\nx,u,1,AVL\n", "name one of t, u"),
+        (
+            read_availability,
+            "device,from,to\n1,2,3\n",
+            "a device has device, from, to; see read_avail",
+        ),
+        (
+            read_availability,
+            "device,trace,t_start_s,state\nx,t,0,AVL\nx,u,1,AVL\n",
+            "name one of t, u",
+        ),
     ],
 )
 def test_damaged_files_are_refused_in_one_line(tmp_path, read, content, message):

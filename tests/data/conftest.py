@@ -34,7 +34,10 @@ def small(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("prepared")
     made = {"mnist": small_archives.mnist(folder)}
-    made |= {f"emnist/{config}": columns for config, columns in small_archives.emnist(folder).items()}
+    made |= {
+        f"emnist/{config}": columns
+        for config, columns in small_archives.emnist(folder).items()
+    }
     made |= {name: small_archives.cifar(folder, name) for name in ("cifar10", "cifar100")}
     small_archives.sentiment140(folder)
     said = []
@@ -48,5 +51,9 @@ def data_dir(small, tmp_path):
     """Return a copy of the data_dir to damage, without caches."""
     import shutil
 
-    shutil.copytree(small[0], tmp_path / "data", ignore=shutil.ignore_patterns(".fedjax_srp", "downloads"))
+    shutil.copytree(
+        small[0],
+        tmp_path / "data",
+        ignore=shutil.ignore_patterns(".fedjax_srp", "downloads"),
+    )
     return tmp_path / "data"

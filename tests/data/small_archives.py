@@ -13,9 +13,7 @@ from tensorflow_datasets.core.download import checksums
 from fedjax_srp.data import _builders
 
 NUM_TRAIN, NUM_TEST = 60, 20
-TWEETS = (
-    '"0","11","Mon Apr 06","NO_QUERY","anna","caf\xe9, closed ""again"""\r\n"4","11","Mon Apr 06","q","ben","fine"\r\n'
-)
+TWEETS = '"0","11","Mon Apr 06","NO_QUERY","anna","caf\xe9, closed ""again"""\r\n"4","11","Mon Apr 06","q","ben","fine"\r\n'
 
 
 def arrays(shape, num_classes, first_label=0, seed=0):
@@ -24,12 +22,16 @@ def arrays(shape, num_classes, first_label=0, seed=0):
     made = {}
     for split, number in (("train", NUM_TRAIN), ("test", NUM_TEST)):
         made[f"x_{split}"] = rng.integers(0, 256, (number, *shape), dtype=np.uint8)
-        made[f"y_{split}"] = (np.arange(number) % num_classes + first_label).astype(np.uint8)
+        made[f"y_{split}"] = (np.arange(number) % num_classes + first_label).astype(
+            np.uint8
+        )
     return made
 
 
 def idx_gz(array):
-    head = struct.pack(">xxBB", 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
+    head = struct.pack(">xxBB", 8, array.ndim) + struct.pack(
+        f">{array.ndim}I", *array.shape
+    )
     return gzip.compress(head + array.tobytes(), mtime=0)
 
 
@@ -46,14 +48,21 @@ def mnist(folder):
 
 def emnist(folder):
     """Return {configuration: arrays} for two of the six."""
-    made = {"letters": arrays((28, 28), 26, first_label=1, seed=1), "digits": arrays((28, 28), 10, seed=2)}
+    made = {
+        "letters": arrays((28, 28), 26, first_label=1, seed=1),
+        "digits": arrays((28, 28), 10, seed=2),
+    }
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         for config, columns in made.items():
             for split in ("train", "test"):
                 stem = f"gzip/emnist-{config}-{split}"
-                archive.writestr(f"{stem}-images-idx3-ubyte.gz", idx_gz(columns[f"x_{split}"]))
-                archive.writestr(f"{stem}-labels-idx1-ubyte.gz", idx_gz(columns[f"y_{split}"]))
+                archive.writestr(
+                    f"{stem}-images-idx3-ubyte.gz", idx_gz(columns[f"x_{split}"])
+                )
+                archive.writestr(
+                    f"{stem}-labels-idx1-ubyte.gz", idx_gz(columns[f"y_{split}"])
+                )
     _place(folder, _builders.EMNIST, {"gzip.zip": stream.getvalue()})
     return made
 
@@ -69,13 +78,25 @@ def cifar(folder, name):
         pixels = made[f"x_{split}"].transpose(0, 3, 1, 2).reshape(len(labels), -1)
         rows[split] = np.concatenate([labels, pixels], axis=1)
     if fine == 10:
-        parts = {f"data_batch_{i + 1}.bin": part for i, part in enumerate(np.split(rows["train"], 5))}
-        files = {**parts, "test_batch.bin": rows["test"], "batches.meta.txt": names(10) + b"\n"}
-        files = {f"cifar-10-batches-bin/{file}": bytes(content) for file, content in files.items()}
+        parts = {
+            f"data_batch_{i + 1}.bin": part
+            for i, part in enumerate(np.split(rows["train"], 5))
+        }
+        files = {
+            **parts,
+            "test_batch.bin": rows["test"],
+            "batches.meta.txt": names(10) + b"\n",
+        }
+        files = {
+            f"cifar-10-batches-bin/{file}": bytes(content)
+            for file, content in files.items()
+        }
     else:
         files = {"train.bin": rows["train"], "test.bin": rows["test"]}
         files |= {"coarse_label_names.txt": names(20), "fine_label_names.txt": names(100)}
-        files = {f"cifar-100-binary/{file}": bytes(content) for file, content in files.items()}
+        files = {
+            f"cifar-100-binary/{file}": bytes(content) for file, content in files.items()
+        }
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w:gz") as archive:
         for file, content in files.items():
@@ -94,8 +115,12 @@ def names(number):
 def sentiment140(folder):
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
-        archive.writestr("training.1600000.processed.noemoticon.csv", TWEETS.encode("ISO-8859-1"))
-        archive.writestr("testdata.manual.2009.06.14.csv", '"2","3","May","kindle2","tpryan","so so"\n')
+        archive.writestr(
+            "training.1600000.processed.noemoticon.csv", TWEETS.encode("ISO-8859-1")
+        )
+        archive.writestr(
+            "testdata.manual.2009.06.14.csv", '"2","3","May","kindle2","tpryan","so so"\n'
+        )
     _place(folder, _builders.Sentiment140, {"trainingandtestdata.zip": stream.getvalue()})
 
 
@@ -106,7 +131,9 @@ def _place(folder, builder, files):
     known = {info.filename: url for url, info in _ORIGINAL[builder].items()}
     assert set(known) == set(files), "files have other names than the originals"
     builder.url_infos = {
-        known[name]: checksums.UrlInfo(len(content), hashlib.sha256(content).hexdigest(), name)
+        known[name]: checksums.UrlInfo(
+            len(content), hashlib.sha256(content).hexdigest(), name
+        )
         for name, content in files.items()
     }
     for name, content in files.items():

@@ -15,8 +15,8 @@ from reference.small import refused
 from tensorflow_datasets.core.download import resource
 from tensorflow_datasets.core.utils import tqdm_utils
 
-from fedjax_srp.commands import cli
 from fedjax_srp.data import _builders, archives, load, prepare, records
+from fedjax_srp.lab.commands import cli
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,9 @@ def _originals():
 
 
 def main(*words):
-    return cli.main([str(word) for word in ("data", "prepare", *words)], set_up_cores=False)
+    return cli.main(
+        [str(word) for word in ("data", "prepare", *words)], set_up_cores=False
+    )
 
 
 def error_of(capsys, *words):
@@ -38,10 +40,15 @@ def error_of(capsys, *words):
     return error
 
 
-@pytest.mark.parametrize("name", ["mnist", "emnist/letters", "emnist/digits", "cifar10", "cifar100", "sentiment140"])
+@pytest.mark.parametrize(
+    "name",
+    ["mnist", "emnist/letters", "emnist/digits", "cifar10", "cifar100", "sentiment140"],
+)
 def test_metadata_agree_with_the_catalogue(name, small):
     folder = small[0]
-    shipped = tfds.builder(name, data_dir=folder / "elsewhere", file_format="array_record")
+    shipped = tfds.builder(
+        name, data_dir=folder / "elsewhere", file_format="array_record"
+    )
     written = tfds.builder_from_directory(folder / name / str(shipped.version))
     assert written.info.full_name == shipped.info.full_name
     assert written.info.module_name == shipped.info.module_name
@@ -62,22 +69,33 @@ def test_examples_have_their_ids_and_names(small):
                 example = rows[f"{split}_{i:05d}"]
                 assert (example["image"] == made[name][f"x_{split}"][i]).all()
                 assert example["label"] == made[name][f"y_{split}"][i]
-                assert "coarse_label" not in keys or example["coarse_label"] == example["label"] // 5
+                assert (
+                    "coarse_label" not in keys
+                    or example["coarse_label"] == example["label"] // 5
+                )
             assert source.dataset_info.features["label"].names[3] == "kind_3"
 
 
 def test_keys_of_mnist_are_positions():
     """As those of the shipped builder; the order of the records follows from them."""
     made = small_archives.arrays((28, 28), 10)
-    images, labels = (_builders.gzip.decompress(small_archives.idx_gz(made[f"{c}_train"])) for c in "xy")
+    images, labels = (
+        _builders.gzip.decompress(small_archives.idx_gz(made[f"{c}_train"])) for c in "xy"
+    )
     assert [key for key, _ in _builders._labelled_images(images, labels)] == [*range(60)]
 
 
 def test_tweets_keep_quotes_line_ends_and_latin_1(small):
-    source = tfds.data_source("sentiment140", split="train", data_dir=small[0], download=False)
+    source = tfds.data_source(
+        "sentiment140", split="train", data_dir=small[0], download=False
+    )
     rows = {example["user"]: example for example in source}
     assert rows[b"anna"]["text"].decode() == 'caf\xe9, closed "again"'
-    assert (rows[b"anna"]["polarity"], rows[b"ben"]["polarity"], rows[b"ben"]["query"]) == (0, 4, b"q")
+    assert (
+        rows[b"anna"]["polarity"],
+        rows[b"ben"]["polarity"],
+        rows[b"ben"]["query"],
+    ) == (0, 4, b"q")
 
 
 def test_progress_is_printed(small):
@@ -85,27 +103,40 @@ def test_progress_is_printed(small):
     assert re.fullmatch(r"mnist: preparing .*/mnist/3\.0\.1", said[0])
     assert re.fullmatch(r"mnist: 60 training and 20 test examples, \d+\.\d s", said[1])
     assert re.fullmatch(r"sentiment140: 2 train and 1 test, \d+\.\d s", said[-2])
-    assert said[-1].startswith("sentiment140: is text, which load reads only in LEAF's layout; read its records with")
+    assert said[-1].startswith(
+        "sentiment140: is text, which load reads only in LEAF's layout; read its records with"
+    )
 
 
 def test_prepared_data_are_only_read(data_dir, no_network, capsys):
     assert main("mnist", "emnist/digits", "--data-dir", data_dir) == 0
     assert capsys.readouterr().out.count("already prepared in") == 2
-    records_file = data_dir / "mnist" / "3.0.1" / "mnist-train.array_record-00000-of-00001"
+    records_file = (
+        data_dir / "mnist" / "3.0.1" / "mnist-train.array_record-00000-of-00001"
+    )
     records_file.write_bytes(records_file.read_bytes()[:5000])
     error = error_of(capsys, "mnist", "--data-dir", data_dir)
     assert "is damaged (" in error
-    assert f"delete {data_dir / 'mnist' / '3.0.1'} and run fedjax-srp data prepare mnist" in error
+    assert (
+        f"delete {data_dir / 'mnist' / '3.0.1'} and run fedjax-srp data prepare mnist"
+        in error
+    )
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"fileFormat": "array_record"', '"fileFormat": "tfrecord"', "was prepared as tfrecord files, which only"),
+        (
+            '"fileFormat": "array_record"',
+            '"fileFormat": "tfrecord"',
+            "was prepared as tfrecord files, which only",
+        ),
         ("{", "", "3.0.1 has a damaged dataset_info.json (Extra data"),
     ],
 )
-def test_data_prepared_in_another_format_are_kept(old, new, message, data_dir, no_network, capsys):
+def test_data_prepared_in_another_format_are_kept(
+    old, new, message, data_dir, no_network, capsys
+):
     path = data_dir / "mnist" / "3.0.1" / "dataset_info.json"
     text = path.read_text()
     path.write_text(text.replace(old, new, 1))
@@ -120,14 +151,19 @@ def test_another_version_does_not_hide_an_unfinished_one(data_dir, no_network, c
     assert main("mnist", "--data-dir", data_dir) == 2
     said = capsys.readouterr()
     assert f"{folder} lacks dataset_info.json" in said.err
-    assert f"delete {folder} and run fedjax-srp data prepare mnist --data-dir {data_dir}" in said.err
+    assert (
+        f"delete {folder} and run fedjax-srp data prepare mnist --data-dir {data_dir}"
+        in said.err
+    )
     assert "already prepared" not in said.out
 
 
 def test_the_home_folder_is_expanded(monkeypatch, tmp_path, no_network):
     monkeypatch.setenv("HOME", str(tmp_path))
     small_archives.mnist(tmp_path / "data")
-    assert prepare("mnist", "~/data", say=lambda _: None) == [tmp_path / "data" / "mnist" / "3.0.1"]
+    assert prepare("mnist", "~/data", say=lambda _: None) == [
+        tmp_path / "data" / "mnist" / "3.0.1"
+    ]
     assert load("mnist", 2, data_dir="~/data").num_clients == 2
     assert not Path("~").exists()
     assert not no_network
@@ -137,11 +173,20 @@ def test_without_a_network_every_missing_file_is_named_once(tmp_path, no_network
     small_archives.mnist(tmp_path)
     manual = tmp_path / "downloads" / "manual"
     (manual / "t10k-labels-idx1-ubyte.gz").unlink()
-    error = error_of(capsys, "mnist", "emnist", "cifar10", "sentiment140", "--data-dir", tmp_path)
+    error = error_of(
+        capsys, "mnist", "emnist", "cifar10", "sentiment140", "--data-dir", tmp_path
+    )
     assert "cannot download (ConnectionError at " in error
-    assert f"put these files into {manual} by hand: t10k-labels-idx1-ubyte.gz (39 bytes, from https://" in error
+    assert (
+        f"put these files into {manual} by hand: t10k-labels-idx1-ubyte.gz (39 bytes, from https://"
+        in error
+    )
     assert "train-images" not in error
-    for file in ("gzip.zip (561,753,746 bytes", "cifar-10-binary.tar.gz (170,052,171", "trainingandtestdata.zip (81,3"):
+    for file in (
+        "gzip.zip (561,753,746 bytes",
+        "cifar-10-binary.tar.gz (170,052,171",
+        "trainingandtestdata.zip (81,3",
+    ):
         assert error.count(file) == 1
     assert no_network
     with refused("has not been prepared"):
@@ -149,21 +194,31 @@ def test_without_a_network_every_missing_file_is_named_once(tmp_path, no_network
 
 
 @pytest.mark.parametrize(
-    "content", [lambda good: good[:-1], lambda good: b"x" + good[1:]], ids=["another size", "another checksum"]
+    "content",
+    [lambda good: good[:-1], lambda good: b"x" + good[1:]],
+    ids=["another size", "another checksum"],
 )
-def test_an_archive_with_another_checksum_is_refused(content, tmp_path, no_network, capsys):
+def test_an_archive_with_another_checksum_is_refused(
+    content, tmp_path, no_network, capsys
+):
     small_archives.emnist(tmp_path)
     path = tmp_path / "downloads" / "manual" / "gzip.zip"
     path.write_bytes(content(path.read_bytes()))
     error = error_of(capsys, "emnist/digits", "--data-dir", tmp_path)
     assert f"{path}, has wrong checksum: " in error
-    assert error.endswith("delete the archive if it is not the original, free disk space, or give another data_dir\n")
+    assert error.endswith(
+        "delete the archive if it is not the original, free disk space, or give another data_dir\n"
+    )
     assert not no_network
 
 
 def downloaded(data_dir, file, content, with_info=True):
     """Put a file into tensorflow-datasets' downloads of MNIST, under the name of the original's checksum."""
-    ((url, info),) = ((url, info) for url, info in _builders.MNIST.url_infos.items() if info.filename == file)
+    ((url, info),) = (
+        (url, info)
+        for url, info in _builders.MNIST.url_infos.items()
+        if info.filename == file
+    )
     path = data_dir / "downloads" / "mnist" / resource.get_dl_fname(url, info.checksum)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
@@ -172,8 +227,12 @@ def downloaded(data_dir, file, content, with_info=True):
     return path
 
 
-@pytest.mark.parametrize("spoil", [lambda good: good[:-20], lambda good: good[:-9] + b"\7" + good[-8:]])
-def test_downloads_of_tensorflow_datasets_are_checked(spoil, tmp_path, no_network, capsys):
+@pytest.mark.parametrize(
+    "spoil", [lambda good: good[:-20], lambda good: good[:-9] + b"\7" + good[-8:]]
+)
+def test_downloads_of_tensorflow_datasets_are_checked(
+    spoil, tmp_path, no_network, capsys
+):
     small_archives.mnist(tmp_path)
     manual = tmp_path / "downloads" / "manual"
     for file in ("train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz"):
@@ -182,7 +241,10 @@ def test_downloads_of_tensorflow_datasets_are_checked(spoil, tmp_path, no_networ
         path = downloaded(tmp_path, file, good)
     path.write_bytes(spoil(good))
     error = error_of(capsys, "mnist", "--data-dir", tmp_path)
-    assert re.search(r"cannot prepare mnist there \(.+\); delete the archive if it is not the original", error)
+    assert re.search(
+        r"cannot prepare mnist there \(.+\); delete the archive if it is not the original",
+        error,
+    )
     path.write_bytes(good)
     assert main("mnist", "--data-dir", tmp_path) == 0
     assert not no_network
@@ -201,7 +263,13 @@ def test_a_killed_preparation_is_not_used(tmp_path, monkeypatch):
     small_archives.mnist(tmp_path)
 
     def killed(images, labels):
-        yield 0, {"image": _builders._encode_png(_builders._decode_idx(images)[0]), "label": 1}
+        yield (
+            0,
+            {
+                "image": _builders._encode_png(_builders._decode_idx(images)[0]),
+                "label": 1,
+            },
+        )
         shutil.copytree(*unfinished())  # SIGKILL leaves the folder behind
         raise KeyboardInterrupt
 
@@ -213,7 +281,9 @@ def test_a_killed_preparation_is_not_used(tmp_path, monkeypatch):
         patch.setattr(_builders, "_labelled_images", killed)
         with pytest.raises(KeyboardInterrupt):
             prepare(["mnist"], tmp_path, say=lambda _: None)
-    with refused(r"did not finish \(incomplete.KILLED_3.0.1\).*; run fedjax-srp data prepare"):
+    with refused(
+        r"did not finish \(incomplete.KILLED_3.0.1\).*; run fedjax-srp data prepare"
+    ):
         load("mnist", 2, data_dir=tmp_path)
     (tmp_path / "mnist" / "3.0.1").mkdir()  # as a copy that was interrupted
     prepare(["mnist"], tmp_path, say=lambda _: None)
@@ -237,7 +307,9 @@ def served(tmp_path, monkeypatch):
     """Serve the archives of MNIST on this machine; return their folder and an empty data_dir."""
     small_archives.mnist(tmp_path / "server")
     files = tmp_path / "server" / "downloads" / "manual"
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(files)))
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(_Quiet, directory=str(files))
+    )
     download_from(f"http://127.0.0.1:{server.server_port}/", monkeypatch)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -260,7 +332,10 @@ def test_archives_are_downloaded(served):
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (lambda file: file.write_bytes(b"a page that asks for a login"), "a file with another checksum"),
+        (
+            lambda file: file.write_bytes(b"a page that asks for a login"),
+            "a file with another checksum",
+        ),
         (Path.unlink, "status 404"),
     ],
     ids=["something else", "nothing"],
@@ -273,7 +348,9 @@ def test_a_server_without_the_file_is_reported(spoil, reason, served, capsys):
     assert "t10k-labels-idx1-ubyte.gz (39 bytes" in error
 
 
-@pytest.mark.parametrize("sends", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 39\r\n\r\nso far"])
+@pytest.mark.parametrize(
+    "sends", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 39\r\n\r\nso far"]
+)
 def test_a_server_that_stalls_is_reported(sends, tmp_path, monkeypatch, capsys):
     """The server accepts connections and then sends nothing, or a part."""
     monkeypatch.setattr(archives, "_TIMEOUT", (0.2, 0.2))
@@ -293,7 +370,10 @@ def test_a_server_that_stalls_is_reported(sends, tmp_path, monkeypatch, capsys):
         error = error_of(capsys, "mnist", "--data-dir", tmp_path)
         thread.join()
         connections[0].close()
-    assert re.search(rf"cannot download \(\w+ at 127.0.0.1\); .* by hand: {file.name} \(39 bytes", error)
+    assert re.search(
+        rf"cannot download \(\w+ at 127.0.0.1\); .* by hand: {file.name} \(39 bytes",
+        error,
+    )
     assert not list(file.parent.glob("*.writing"))
 
 
@@ -301,8 +381,14 @@ def test_a_server_that_stalls_is_reported(sends, tmp_path, monkeypatch, capsys):
     ("words", "message"),
     [
         ((), "unknown data set '(none)'; choose from cifar10"),
-        (("minst",), "unknown data set 'minst' (did you mean mnist or emnist?); choose from cifar10"),
-        (("mnist", "--data-dir", "{}/file"), "data_dir='{}/file': cannot prepare mnist there ([Errno "),
+        (
+            ("minst",),
+            "unknown data set 'minst' (did you mean mnist or emnist?); choose from cifar10",
+        ),
+        (
+            ("mnist", "--data-dir", "{}/file"),
+            "data_dir='{}/file': cannot prepare mnist there ([Errno ",
+        ),
     ],
 )
 def test_errors_of_use(words, message, tmp_path, capsys):

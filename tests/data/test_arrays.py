@@ -33,43 +33,78 @@ MASKED = np.ma.masked_array(np.zeros((6, 2), np.float32), np.eye(6, 2))
 PLAIN = " is not a plain array (it has a mask, which would be lost: leave masked examples out, or fill them)"
 
 ERRORS = {
-    "x_train[3, 1]: nan is not finite as float32; repair the example": {"x_train": with_value(np.nan)},
+    "x_train[3, 1]: nan is not finite as float32; repair the example": {
+        "x_train": with_value(np.nan)
+    },
     "x_test[3, 1]: inf is not finite": {"x_test": with_value(np.inf)},
-    "x_train[3, 1]: 1e+300 is not finite as float32": {"x_train": with_value(1e300, np.float64)},
+    "x_train[3, 1]: 1e+300 is not finite as float32": {
+        "x_train": with_value(1e300, np.float64)
+    },
     "x_train[3, 1]: 4294967297 is too large for int32; repair the example, or turn on jax_enable_x64": {
         "x_train": with_value(2**32 + 1, np.int64),
         "x_test": np.zeros((6, 2), np.int64),
     },
-    "x_train: is <U1 of shape (6, 2); give floats or integers": {"x_train": np.full((6, 2), "a")},
+    "x_train: is <U1 of shape (6, 2); give floats or integers": {
+        "x_train": np.full((6, 2), "a")
+    },
     "x_train: is bool of shape (6, 2); give floats": {"x_train": np.zeros((6, 2), bool)},
-    "x_train: is float64 of shape (); give floats or integers, one example per row": {"x_train": 1.0},
+    "x_train: is float64 of shape (); give floats or integers, one example per row": {
+        "x_train": 1.0
+    },
     "x_test: examples are (3,) float32, those of x_train are (2,) float32; give both": {
         "x_test": np.zeros((6, 3), np.float32)
     },
-    "x_test: examples are (2,) uint8, those of x_train are (2,) float32": {"x_test": np.zeros((6, 2), np.uint8)},
+    "x_test: examples are (2,) uint8, those of x_train are (2,) float32": {
+        "x_test": np.zeros((6, 2), np.uint8)
+    },
     "y_train: is int64 of shape (5,); give one integer class number for each of the 6 examples of x_train, e.g.": {
         "y_train": np.zeros(5, int)
     },
-    "y_test: is float64 of shape (6, 3); give one integer class number": {"y_test": np.eye(6, 3)},
-    "y_train: is float64 of shape (6,); give one integer class number": {"y_train": np.zeros(6)},
-    "y_train: is <U1 of shape (6,); give one integer class number": {"y_train": np.full(6, "a")},
-    "y_test[2]: label -1 is outside 0..1048575; number the classes from 0": {"y_test": np.array([0, 1, -1, 0, 1, 2])},
-    "num_classes=2: there is a label 2, but labels must be 0..num_classes-1; use num_classes=3": {"num_classes": 2},
+    "y_test: is float64 of shape (6, 3); give one integer class number": {
+        "y_test": np.eye(6, 3)
+    },
+    "y_train: is float64 of shape (6,); give one integer class number": {
+        "y_train": np.zeros(6)
+    },
+    "y_train: is <U1 of shape (6,); give one integer class number": {
+        "y_train": np.full(6, "a")
+    },
+    "y_test[2]: label -1 is outside 0..1048575; number the classes from 0": {
+        "y_test": np.array([0, 1, -1, 0, 1, 2])
+    },
+    "num_classes=2: there is a label 2, but labels must be 0..num_classes-1; use num_classes=3": {
+        "num_classes": 2
+    },
     "num_classes=2147483647 must be at most 1048576": {"num_classes": 2**31 - 1},
-    "train_indices lists 2 clients and test_indices 3; give both one": {"test_indices": [[0], [1], [2]]},
-    "train_indices lists 0 clients and test_indices 0; give": {"train_indices": [], "test_indices": []},
-    "train_indices: client 1 has no train examples; give it one or leave it out": {"train_indices": [[0], []]},
-    "train_indices[1]: has index 6; give row numbers in 0..5": {"train_indices": [[0], [1, 6]]},
+    "train_indices lists 2 clients and test_indices 3; give both one": {
+        "test_indices": [[0], [1], [2]]
+    },
+    "train_indices lists 0 clients and test_indices 0; give": {
+        "train_indices": [],
+        "test_indices": [],
+    },
+    "train_indices: client 1 has no train examples; give it one or leave it out": {
+        "train_indices": [[0], []]
+    },
+    "train_indices[1]: has index 6; give row numbers in 0..5": {
+        "train_indices": [[0], [1, 6]]
+    },
     "test_indices[0]: has index -1; give row numbers": {"test_indices": [[-1], [1]]},
     "train_indices[0]: is bool of shape (6,); give row numbers in 0..5 (np.flatnonzero converts a boolean mask)": {
         "train_indices": [np.ones(6, bool), [1]]
     },
-    "train_indices: example 2 belongs to clients 0 and 1; give each example to one": {"train_indices": [[0, 2], [2]]},
-    "test_indices: example 1 is listed twice for client 1": {"test_indices": [[0], [1, 1]]},
+    "train_indices: example 2 belongs to clients 0 and 1; give each example to one": {
+        "train_indices": [[0, 2], [2]]
+    },
+    "test_indices: example 1 is listed twice for client 1": {
+        "test_indices": [[0], [1, 1]]
+    },
     "scale=array([1., 1., 1.]): must be finite as float32, not 0, and broadcast over examples of shape (2,)": {
         "scale": np.ones(3)
     },
-    "offset=array([[1., 1.], [1., 1.]]): must be finite as float32 and broadcast over": {"offset": np.ones((2, 2))},
+    "offset=array([[1., 1.], [1., 1.]]): must be finite as float32 and broadcast over": {
+        "offset": np.ones((2, 2))
+    },
     "scale=nan: must be finite": {"scale": np.nan},
     "scale=[1.0, 0.0]: must be finite as float32, not 0, and": {"scale": [1.0, 0.0]},
     "scale=1e-50: must be finite as float32, not 0, and": {"scale": 1e-50},
@@ -77,7 +112,9 @@ ERRORS = {
     f"x_test:{PLAIN}": {"x_test": [*MASKED]},
     f"y_train:{PLAIN}": {"y_train": [0, 1, 2, 0, 1, np.ma.masked]},
     f"y_test:{PLAIN}": {"y_test": np.ma.masked_equal([0, 1, 2, 0, 1, 2], 2)},
-    f"train_indices[0]:{PLAIN}": {"train_indices": np.ma.masked_equal([[0, 1], [2, 3]], 1)},
+    f"train_indices[0]:{PLAIN}": {
+        "train_indices": np.ma.masked_equal([[0, 1], [2, 3]], 1)
+    },
     f"scale:{PLAIN}": {"scale": np.ma.masked_equal([1.0, 2.0], 2)},
 }
 
@@ -96,11 +133,20 @@ def test_bytes_in_the_other_order_are_the_same_numbers():
         "train_indices": np.array([[0, 1], [2, 3]]),
         "scale": np.array([0.5, 2.0]),
     }
-    swapped = {name: value.astype(value.dtype.newbyteorder(">")) for name, value in native.items()}
+    swapped = {
+        name: value.astype(value.dtype.newbyteorder(">"))
+        for name, value in native.items()
+    }
     assert all(value.dtype.byteorder == ">" for value in swapped.values())
     jax.tree.map(np.testing.assert_array_equal, build(**native), build(**swapped))
-    for function, options in ((partition.by_classes, {"classes_per_client": 2}), (partition.dirichlet, {"alpha": 0.5})):
-        parts = [function(given["y_train"], given["y_train"], 2, **options) for given in (native, swapped)]
+    for function, options in (
+        (partition.by_classes, {"classes_per_client": 2}),
+        (partition.dirichlet, {"alpha": 0.5}),
+    ):
+        parts = [
+            function(given["y_train"], given["y_train"], 2, **options)
+            for given in (native, swapped)
+        ]
         jax.tree.map(np.testing.assert_array_equal, *parts)
 
 
@@ -121,5 +167,8 @@ def test_defaults():
 
 
 def test_rows_of_clients_may_come_from_generators():
-    given = build(train_indices=(np.array(rows) for rows in ([0, 1], [2])), test_indices=([i] for i in range(2)))
+    given = build(
+        train_indices=(np.array(rows) for rows in ([0, 1], [2])),
+        test_indices=([i] for i in range(2)),
+    )
     assert (given.num_clients, given.train_counts.tolist()) == (2, [2, 1])

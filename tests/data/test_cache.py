@@ -27,7 +27,10 @@ def read(data_dir, decode=lambda: MADE):
 
 def assert_same(found, made=MADE):
     assert found.keys() == made.keys()
-    assert all((found[name] == made[name]).all() and found[name].dtype == made[name].dtype for name in made)
+    assert all(
+        (found[name] == made[name]).all() and found[name].dtype == made[name].dtype
+        for name in made
+    )
 
 
 def place_of(data_dir):
@@ -52,7 +55,9 @@ DAMAGES = {
 def test_a_damaged_cache_is_decoded_again(reason, data_dir):
     read(data_dir)
     DAMAGES[reason](place_of(data_dir))
-    with pytest.warns(UserWarning, match="the cache is damaged .*; decoding the data again") as caught:
+    with pytest.warns(
+        UserWarning, match="the cache is damaged .*; decoding the data again"
+    ) as caught:
         assert_same(read(data_dir))
     assert [reason in str(warning.message) for warning in caught] == [True]
     assert_same(read(data_dir, None))
@@ -85,7 +90,10 @@ def test_an_unfinished_cache_is_not_used(data_dir, monkeypatch):
 
     def killed(file, **arrays):
         savez(file, **arrays)
-        for name, age in (("old", 2 * 86_400), ("young", 60)):  # SIGKILL leaves the folder
+        for name, age in (
+            ("old", 2 * 86_400),
+            ("young", 60),
+        ):  # SIGKILL leaves the folder
             left = shutil.copytree(file.parent, place.with_name(f".{name}.writing"))
             os.utime(left, (time.time() - age,) * 2)
         raise KeyboardInterrupt
@@ -94,9 +102,15 @@ def test_an_unfinished_cache_is_not_used(data_dir, monkeypatch):
         patch.setattr(np, "savez", killed)
         with pytest.raises(KeyboardInterrupt):
             read(data_dir)
-    assert sorted(path.name for path in place.parent.iterdir()) == [".old.writing", ".young.writing"]
+    assert sorted(path.name for path in place.parent.iterdir()) == [
+        ".old.writing",
+        ".young.writing",
+    ]
     assert_same(read(data_dir))
-    assert sorted(path.name for path in place.parent.iterdir()) == [".young.writing", "3.0.1.npz"]
+    assert sorted(path.name for path in place.parent.iterdir()) == [
+        ".young.writing",
+        "3.0.1.npz",
+    ]
 
 
 def test_arrays_of_a_read_only_folder_are_cached_elsewhere_or_nowhere(data_dir, tmp_path):
@@ -106,7 +120,9 @@ def test_arrays_of_a_read_only_folder_are_cached_elsewhere_or_nowhere(data_dir, 
     assert_same(read(data_dir, None))
     shutil.rmtree(tmp_path / "own")
     (tmp_path / "own").write_text("in the way")
-    with pytest.warns(UserWarning, match="cannot cache decoded arrays.*make one of .* writable"):
+    with pytest.warns(
+        UserWarning, match="cannot cache decoded arrays.*make one of .* writable"
+    ):
         assert_same(read(data_dir))
 
 

@@ -21,13 +21,24 @@ def unequal(dtype=np.float32, **kwargs):
     x, y = rng.integers(0, 256, (210, 4, 3)).astype(dtype), rng.integers(0, 5, 210)
     rows = np.split(rng.permutation(210)[:204], np.cumsum(COUNTS)[:-1])
     tests = [[7], [0], [3, 2]]
-    data = from_arrays(x, y, x[:8], y[:8], train_indices=rows, test_indices=tests, num_classes=5, **kwargs)
+    data = from_arrays(
+        x,
+        y,
+        x[:8],
+        y[:8],
+        train_indices=rows,
+        test_indices=tests,
+        num_classes=5,
+        **kwargs,
+    )
     return data, x, y, rows
 
 
 def test_vmapped_gather_equals_numpy():
     data, x, y, rows = unequal()
-    examples = jax.jit(lambda data, ids: jax.vmap(data.train_client)(ids))(data, jnp.array([2, 0, 1], jnp.int32))
+    examples = jax.jit(lambda data, ids: jax.vmap(data.train_client)(ids))(
+        data, jnp.array([2, 0, 1], jnp.int32)
+    )
     assert examples.x.shape == (3, 200, 4, 3)
     np.testing.assert_array_equal(examples.count, [200, 1, 3])
     for slot, client in enumerate((2, 0, 1)):
@@ -41,16 +52,25 @@ def test_vmapped_gather_equals_numpy():
 def test_score():
     x = np.eye(4, dtype=np.float32)[[0, 1, 2, 3, 0]]
     y = np.array([0, 1, 2, 0, 1])  # the last two are answered wrongly
-    data = from_arrays(x, y, x, y, train_indices=[[0], [1]], test_indices=[[2], [3, 4]], num_classes=4)
+    data = from_arrays(
+        x, y, x, y, train_indices=[[0], [1]], test_indices=[[2], [3, 4]], num_classes=4
+    )
     assert data.score(lambda x: x, data.test_client(jnp.int32(0))) == (1.0, 1.0)
     correct, count = data.score(lambda x: x, data.test_client(jnp.int32(1)))
     assert (correct, count) == (0.0, 2.0)
     assert correct.dtype == count.dtype == jnp.float32
-    zeros = from_arrays(0 * x, 0 * y, x, 0 * y, train_indices=[[0]], test_indices=[[1]], num_classes=4)
-    assert zeros.score(lambda x: x + jnp.nan, zeros.test_client(jnp.int32(0))) == (0.0, 1.0)  # argmax would be 0
+    zeros = from_arrays(
+        0 * x, 0 * y, x, 0 * y, train_indices=[[0]], test_indices=[[1]], num_classes=4
+    )
+    assert zeros.score(lambda x: x + jnp.nan, zeros.test_client(jnp.int32(0))) == (
+        0.0,
+        1.0,
+    )  # argmax would be 0
 
 
-@pytest.mark.parametrize("predict", [lambda x: x[:, 0, 0], lambda x: x[:1, 0], lambda x: x[:, 0, :2]])
+@pytest.mark.parametrize(
+    "predict", [lambda x: x[:, 0, 0], lambda x: x[:1, 0], lambda x: x[:, 0, :2]]
+)
 def test_score_refuses_other_shapes(predict):
     data, *_ = unequal()
     with refused(r"predict returned outputs of shape .* one row per label"):
@@ -62,7 +82,9 @@ def test_uint8_is_normalised_where_it_is_gathered():
     assert data.x_train.dtype == jnp.uint8
     gathered = data.train_client(jnp.int32(2)).x
     assert gathered.dtype == jnp.float32
-    np.testing.assert_array_equal(gathered, x[rows[2]].astype(np.float32) * np.float32(1 / 255))
+    np.testing.assert_array_equal(
+        gathered, x[rows[2]].astype(np.float32) * np.float32(1 / 255)
+    )
     assert float(from_pixels(255)) == 1.0
     assert float(from_pixels(0)) == 0.0
     assert float(from_pixels(255, offset=-0.5)) == 0.5  # divided by 255 all the same
@@ -79,18 +101,25 @@ def test_scale_and_offset_per_channel():
     data, x, _, rows = unequal(np.uint8, scale=scale, offset=offset)
     expected = x[rows[2]] * scale + offset  # exact: halves
     np.testing.assert_array_equal(data.train_client(jnp.int32(2)).x, expected)
-    np.testing.assert_array_equal(unequal(scale=scale, offset=offset)[0].train_client(jnp.int32(2)).x, expected)
+    np.testing.assert_array_equal(
+        unequal(scale=scale, offset=offset)[0].train_client(jnp.int32(2)).x, expected
+    )
 
 
 def test_tokens_stay_integers():
     data, *_ = unequal(np.int32)
     assert data.train_client(jnp.int32(0)).x.dtype == jnp.int32
-    assert unequal(np.int32, offset=0.5)[0].train_client(jnp.int32(0)).x.dtype == jnp.float32
+    assert (
+        unequal(np.int32, offset=0.5)[0].train_client(jnp.int32(0)).x.dtype == jnp.float32
+    )
 
 
 def test_dtypes_follow_x64():
     assert unequal(np.float64)[0].x_train.dtype == jnp.float32
-    assert unequal(jnp.bfloat16, scale=2.0)[0].train_client(jnp.int32(0)).x.dtype == jnp.bfloat16
+    assert (
+        unequal(jnp.bfloat16, scale=2.0)[0].train_client(jnp.int32(0)).x.dtype
+        == jnp.bfloat16
+    )
     with jax.enable_x64(True):
         data, x, _, rows = unequal(np.float64, scale=1 / 3, offset=0.1)
         train = data.train_client(jnp.int32(2))
@@ -98,7 +127,12 @@ def test_dtypes_follow_x64():
         assert train.y.dtype == train.count.dtype == data.train_indices.dtype == jnp.int32
         np.testing.assert_allclose(train.x, x[rows[2]] / 3 + 0.1, rtol=1e-15)
         assert unequal(np.float32)[0].train_client(jnp.int32(0)).x.dtype == jnp.float32
-        assert data.score(lambda x: x.reshape(2, -1), data.test_client(jnp.int32(0)))[0].dtype == jnp.float64
+        assert (
+            data.score(lambda x: x.reshape(2, -1), data.test_client(jnp.int32(0)))[
+                0
+            ].dtype
+            == jnp.float64
+        )
 
 
 def test_is_a_pytree_and_an_argument():
@@ -138,7 +172,9 @@ def test_subclasses_are_pytrees_whatever_else_they_inherit():
 def test_ids_past_the_end_are_clipped():
     """Padded slots of a chunk read a valid client."""
     data, *_ = unequal()
-    np.testing.assert_array_equal(data.train_client(jnp.int32(9)).x, data.train_client(jnp.int32(2)).x)
+    np.testing.assert_array_equal(
+        data.train_client(jnp.int32(9)).x, data.train_client(jnp.int32(2)).x
+    )
 
 
 def test_repr():
@@ -178,7 +214,10 @@ class Mine(FederatedData):
             r"^data: train_client\(1\) has count=201 and 200 rows; count is how many of the first rows are ex",
         ),
         ([1, 0, -1], r"^data: train_client\(2\) has count=-1 and 200 rows"),
-        ([1.0, 2.0, 3.0], r"data set 'arrays' has float32\[\] as count of train_client; give an int32 number"),
+        (
+            [1.0, 2.0, 3.0],
+            r"data set 'arrays' has float32\[\] as count of train_client; give an int32 number",
+        ),
     ],
 )
 def test_counts_of_examples_that_a_client_does_not_have_are_refused(counts, words):
@@ -195,4 +234,9 @@ def test_own_data_may_be_of_numpy_and_used_inside_of_jit():
     algorithm = srp.algorithms.FedAvg(srp.models.MLP((4, 3), 5, hidden=()))
     srp.simulate(algorithm, of_numpy, num_rounds=1, key=jax.random.key(0), progress=False)
     simulation = srp.Simulation(algorithm, data)
-    assert jax.jit(lambda key: simulation.step(simulation.init(key))[1].cohort_size)(jax.random.key(0)) == 3
+    assert (
+        jax.jit(lambda key: simulation.step(simulation.init(key))[1].cohort_size)(
+            jax.random.key(0)
+        )
+        == 3
+    )

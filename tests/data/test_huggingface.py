@@ -39,7 +39,9 @@ class Dataset:
         return list(self.columns[name])
 
     def rows(self, rows):
-        return Dataset(**{name: [column[i] for i in rows] for name, column in self.columns.items()})
+        return Dataset(
+            **{name: [column[i] for i in rows] for name, column in self.columns.items()}
+        )
 
 
 class Partitioner:
@@ -54,61 +56,96 @@ class Partitioner:
         return self.dataset.rows(range(partition_id, 60, 3))
 
 
-PICTURES = Dataset(image=[Picture(pixels) for pixels in IMAGES], label=LABELS.tolist(), writer=WRITERS.tolist())
+PICTURES = Dataset(
+    image=[Picture(pixels) for pixels in IMAGES],
+    label=LABELS.tolist(),
+    writer=WRITERS.tolist(),
+)
 
 
 def rows_of(data, client, kind="train"):
     """Return the rows of IMAGES that a client has."""
-    own = getattr(data, f"{kind}_indices")[client][: int(getattr(data, f"{kind}_counts")[client])]
+    own = getattr(data, f"{kind}_indices")[client][
+        : int(getattr(data, f"{kind}_counts")[client])
+    ]
     images = np.asarray(getattr(data, f"x_{kind}"))[np.asarray(own)]
     return [int(np.flatnonzero((image == IMAGES).all((1, 2)))[0]) for image in images]
 
 
 def all_rows(data):
-    return sorted(row for kind in ("train", "test") for i in range(data.num_clients) for row in rows_of(data, i, kind))
+    return sorted(
+        row
+        for kind in ("train", "test")
+        for i in range(data.num_clients)
+        for row in rows_of(data, i, kind)
+    )
 
 
 def test_splits_become_training_and_test_data():
     train, test = PICTURES.rows(range(40)), PICTURES.rows(range(40, 60))
-    data = srp.data.from_huggingface({"train": train, "test": test}, 4, classes_per_client=2, seed=1, name="mine")
-    assert (data.num_clients, data.num_classes, data.name, data.example_shape) == (4, 4, "mine", (5, 5))
+    data = srp.data.from_huggingface(
+        {"train": train, "test": test}, 4, classes_per_client=2, seed=1, name="mine"
+    )
+    assert (data.num_clients, data.num_classes, data.name, data.example_shape) == (
+        4,
+        4,
+        "mine",
+        (5, 5),
+    )
     expected = srp.data.partition.by_classes(LABELS[:40], LABELS[40:], 4, 2, seed=1)
     for client in range(4):
         assert rows_of(data, client) == expected.train[client].tolist()
         assert rows_of(data, client, "test") == (40 + expected.test[client]).tolist()
-    np.testing.assert_allclose(data.train_client(0).x[0], IMAGES[rows_of(data, 0)[0]] / 255, rtol=1e-6)
+    np.testing.assert_allclose(
+        data.train_client(0).x[0], IMAGES[rows_of(data, 0)[0]] / 255, rtol=1e-6
+    )
 
 
-@pytest.mark.parametrize("given", [{"num_clients": 6, "alpha": 1.0}, {"num_clients": 6}, {"user": "writer"}])
+@pytest.mark.parametrize(
+    "given", [{"num_clients": 6, "alpha": 1.0}, {"num_clients": 6}, {"user": "writer"}]
+)
 def test_without_a_test_split_a_share_is_held_out(given):
     data = srp.data.from_huggingface(PICTURES, **given, test_fraction=0.25)
     assert all_rows(data) == list(range(60))
-    tests = [row for client in range(data.num_clients) for row in rows_of(data, client, "test")]
+    tests = [
+        row for client in range(data.num_clients) for row in rows_of(data, client, "test")
+    ]
     if "user" in given:
         assert data.num_clients == 5
         for client in range(5):
             assert {WRITERS[row] for row in rows_of(data, client)} == {f"w{client}"}
             assert len(rows_of(data, client, "test")) == 3  # of 12
     else:
-        np.testing.assert_array_equal(np.bincount(LABELS[tests]), [4, 4, 4, 4])  # round(0.25 * 15)
+        np.testing.assert_array_equal(
+            np.bincount(LABELS[tests]), [4, 4, 4, 4]
+        )  # round(0.25 * 15)
     other = srp.data.from_huggingface(PICTURES, **given, test_fraction=0.25, seed=1)
     assert rows_of(other, 0, "test") != rows_of(data, 0, "test")
     few = Dataset(image=PICTURES["image"][:5], label=[0, 0, 0, 0, 1])
-    data = srp.data.from_huggingface(few, 1, test_fraction=0.99)  # each class keeps an example for training
+    data = srp.data.from_huggingface(
+        few, 1, test_fraction=0.99
+    )  # each class keeps an example for training
     assert (sorted(data.y_train.tolist()), data.y_test.tolist()) == ([0, 1], [0, 0, 0])
 
 
 def test_partitions_are_clients():
-    data = srp.data.from_huggingface(Partitioner(PICTURES), test=Partitioner(PICTURES.rows([*range(30)] * 2)))
-    assert [rows_of(data, i) for i in range(3)] == [list(range(i, 60, 3)) for i in range(3)]
-    assert [set(rows_of(data, i, "test")) for i in range(3)] == [set(range(i, 30, 3)) for i in range(3)]
+    data = srp.data.from_huggingface(
+        Partitioner(PICTURES), test=Partitioner(PICTURES.rows([*range(30)] * 2))
+    )
+    assert [rows_of(data, i) for i in range(3)] == [
+        list(range(i, 60, 3)) for i in range(3)
+    ]
+    assert [set(rows_of(data, i, "test")) for i in range(3)] == [
+        set(range(i, 30, 3)) for i in range(3)
+    ]
     split = srp.data.from_huggingface(Partitioner(PICTURES))
     assert all_rows(split) == list(range(60))
     assert [len(rows_of(split, i, "test")) for i in range(3)] == [4, 4, 4]
     some = Partitioner(PICTURES)
     some.load_partition = lambda i: PICTURES.rows(range(i % 2, 60 * (i != 1), 3))
     with pytest.warns(
-        UserWarning, match=r"dataset: partitions \[1\] are empty and left out; the clients are the others"
+        UserWarning,
+        match=r"dataset: partitions \[1\] are empty and left out; the clients are the others",
     ):
         assert srp.data.from_huggingface(some).num_clients == 2
 
@@ -138,11 +175,23 @@ def users(of):
 
 
 WRONG = {
-    "column": (PICTURES, {"num_clients": 2, "x": "pixels"}, "x='pixels' is not a column of dataset; choose from image"),
+    "column": (
+        PICTURES,
+        {"num_clients": 2, "x": "pixels"},
+        "x='pixels' is not a column of dataset; choose from image",
+    ),
     "user": (PICTURES, {"user": "who"}, r"user='who' is not a column of dataset"),
     "no clients": (PICTURES, {}, r"num_clients=None: partition 'iid' needs it"),
-    "an argument": (PICTURES, {"num_clients": 2, "alhpa": 1.0}, r"unknown argument 'alhpa' \(did you mean alpha\?\)"),
-    "a list": ([1, 2], {"num_clients": 2}, r"dataset=.*list.* is not a data set, or has no rows; give a datasets"),
+    "an argument": (
+        PICTURES,
+        {"num_clients": 2, "alhpa": 1.0},
+        r"unknown argument 'alhpa' \(did you mean alpha\?\)",
+    ),
+    "a list": (
+        [1, 2],
+        {"num_clients": 2},
+        r"dataset=.*list.* is not a data set, or has no rows; give a datasets",
+    ),
     "shapes": (
         Dataset(image=[np.zeros((2, 2)), np.zeros((3, 2))], label=[0, 1]),
         {"num_clients": 1},
@@ -154,7 +203,9 @@ WRONG = {
         r"column 'image' has images of modes P; convert all to L or RGB with Dataset.map first",
     ),
     "modes": (  # of equal shapes
-        Dataset(image=[Image.new(mode, (2, 2)) for mode in ("RGBA", "CMYK")], label=[0, 1]),
+        Dataset(
+            image=[Image.new(mode, (2, 2)) for mode in ("RGBA", "CMYK")], label=[0, 1]
+        ),
         {"num_clients": 1},
         r"column 'image' has images of modes CMYK, RGBA; convert all",
     ),
@@ -168,9 +219,21 @@ WRONG = {
         {"num_clients": 1},
         r"column 'image': is not a plain array \(it has a mask, which would be lost",
     ),
-    "a NUL": (users(["a", "a\0"]), {"user": "u"}, r"user='u' has 'a\\x00', which contains a NUL; remove it"),
-    "kinds of users": (users([1, "1"]), {"user": "u"}, r"user='u' has values of type int, str; give texts, or int"),
-    "no user": (users(["a", None]), {"user": "u"}, r"user='u' has values of type NoneType, str; give texts"),
+    "a NUL": (
+        users(["a", "a\0"]),
+        {"user": "u"},
+        r"user='u' has 'a\\x00', which contains a NUL; remove it",
+    ),
+    "kinds of users": (
+        users([1, "1"]),
+        {"user": "u"},
+        r"user='u' has values of type int, str; give texts, or int",
+    ),
+    "no user": (
+        users(["a", None]),
+        {"user": "u"},
+        r"user='u' has values of type NoneType, str; give texts",
+    ),
     "users of two kinds": (
         {"train": users(["1", "2"]), "test": users([1, 2])},
         {"user": "u"},
@@ -186,18 +249,29 @@ WRONG = {
         {"test": PICTURES, "num_clients": 3},
         "test: dataset and test must be of one kind; give a partitioner for both or for neither",
     ),
-    "no rows": (Partitioner(SimpleNamespace(rows=lambda _: [])), {}, "dataset: all 3 partitions are empty"),
+    "no rows": (
+        Partitioner(SimpleNamespace(rows=lambda _: [])),
+        {},
+        "dataset: all 3 partitions are empty",
+    ),
     "texts and none": (
         Dataset(text=["a", None], label=[0, 0]),
         {"num_clients": 1, "x": "text"},
         r"x_train: is .* of shape \(1,\); give floats or integers",
     ),
     "texts and numbers": (
-        {"train": Dataset(text=["a", "b"], label=[0, 1]), "test": Dataset(text=[1, 2], label=[0, 1])},
+        {
+            "train": Dataset(text=["a", "b"], label=[0, 1]),
+            "test": Dataset(text=[1, 2], label=[0, 1]),
+        },
         {"num_clients": 1, "x": "text"},
         "x_train: is <U1 of shape",
     ),
-    "labels": (Dataset(image=IMAGES, label=WRITERS), {"num_clients": 2}, r"column 'label': is <U2"),
+    "labels": (
+        Dataset(image=IMAGES, label=WRITERS),
+        {"num_clients": 2},
+        r"column 'label': is <U2",
+    ),
 }
 
 
@@ -211,28 +285,53 @@ def test_refusals(case):
 def test_the_real_data_sets(tmp_path):
     datasets = pytest.importorskip("datasets")
     features = datasets.Features(
-        {"image": datasets.Image(), "label": datasets.ClassLabel(num_classes=4), "writer": datasets.Value("string")}
+        {
+            "image": datasets.Image(),
+            "label": datasets.ClassLabel(num_classes=4),
+            "writer": datasets.Value("string"),
+        }
     )
     from_pil = pytest.importorskip("PIL.Image").fromarray
-    columns = {"image": [from_pil(image) for image in IMAGES], "label": LABELS.tolist(), "writer": WRITERS.tolist()}
+    columns = {
+        "image": [from_pil(image) for image in IMAGES],
+        "label": LABELS.tolist(),
+        "writer": WRITERS.tolist(),
+    }
     whole = datasets.Dataset.from_dict(columns, features=features)
     expected = srp.data.from_huggingface(PICTURES, user="writer")
     whole.save_to_disk(tmp_path / "saved")
-    for dataset in (whole, datasets.load_from_disk(tmp_path / "saved"), datasets.DatasetDict(train=whole)):
+    for dataset in (
+        whole,
+        datasets.load_from_disk(tmp_path / "saved"),
+        datasets.DatasetDict(train=whole),
+    ):
         data = srp.data.from_huggingface(dataset, user="writer")
-        assert [rows_of(data, i) for i in range(5)] == [rows_of(expected, i) for i in range(5)]
-    both = datasets.DatasetDict(train=whole.select(range(40)), test=whole.select(range(40, 60)))
+        assert [rows_of(data, i) for i in range(5)] == [
+            rows_of(expected, i) for i in range(5)
+        ]
+    both = datasets.DatasetDict(
+        train=whole.select(range(40)), test=whole.select(range(40, 60))
+    )
     assert srp.data.from_huggingface(both, 4, alpha=1.0).num_clients == 4
     assert srp.data.from_huggingface(whole.with_format("numpy"), 4).num_clients == 4
 
 
 def test_the_real_partitioners():
-    datasets, partitioners = pytest.importorskip("datasets"), pytest.importorskip("flwr_datasets.partitioner")
-    whole = datasets.Dataset.from_dict({"image": IMAGES.tolist(), "label": LABELS.tolist()})
+    datasets, partitioners = (
+        pytest.importorskip("datasets"),
+        pytest.importorskip("flwr_datasets.partitioner"),
+    )
+    whole = datasets.Dataset.from_dict(
+        {"image": IMAGES.tolist(), "label": LABELS.tolist()}
+    )
     for partitioner in (
         partitioners.IidPartitioner(num_partitions=4),
-        partitioners.DirichletPartitioner(4, partition_by="label", alpha=1.0, min_partition_size=4),
-        partitioners.PathologicalPartitioner(4, partition_by="label", num_classes_per_partition=2),
+        partitioners.DirichletPartitioner(
+            4, partition_by="label", alpha=1.0, min_partition_size=4
+        ),
+        partitioners.PathologicalPartitioner(
+            4, partition_by="label", num_classes_per_partition=2
+        ),
     ):
         partitioner.dataset = whole
         data = srp.data.from_huggingface(partitioner)

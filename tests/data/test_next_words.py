@@ -16,7 +16,10 @@ TEST = {"ann": ["how do i"], "bob": ["sort a dict of lists by key", "a"]}
 
 def write(folder, kind, texts, **more):
     (folder / kind).mkdir(parents=True, exist_ok=True)
-    content = {"users": [*texts], "user_data": {user: {"x": x, **more} for user, x in texts.items()}}
+    content = {
+        "users": [*texts],
+        "user_data": {user: {"x": x, **more} for user, x in texts.items()},
+    }
     (folder / kind / "all.json").write_text(json.dumps(content))
 
 
@@ -41,19 +44,31 @@ def test_tokens_are_those_of_a_plain_loop(forum, monkeypatch):
         for i, user in enumerate(("ann", "bob")):
             client = getattr(data, f"{kind}_client")(jnp.int32(i))
             assert int(client.count) == len(texts[user])
-            for text, x, y in zip(texts[user], client.x.tolist(), client.y.tolist(), strict=False):
-                tokens = [words.index(w) + 1 if w in words else unknown for w in text.split()]
+            for text, x, y in zip(
+                texts[user], client.x.tolist(), client.y.tolist(), strict=False
+            ):
+                tokens = [
+                    words.index(w) + 1 if w in words else unknown for w in text.split()
+                ]
                 whole = [begin, *tokens, end][:6]
                 assert [x[0], *y] == whole + [0] * (6 - len(whole))
                 assert x[1:] == y[:-1]
-    assert end not in np.asarray(data.test_client(jnp.int32(1)).y)[0], "a sentence that is cut has no end"
-    assert {len(next_words(forum, 1, seed=seed).x_train) for seed in range(6)} == {1, 2}  # texts of bob or ann
+    assert end not in np.asarray(data.test_client(jnp.int32(1)).y)[0], (
+        "a sentence that is cut has no end"
+    )
+    assert {len(next_words(forum, 1, seed=seed).x_train) for seed in range(6)} == {
+        1,
+        2,
+    }  # texts of bob or ann
 
 
 def test_refusals(forum, tmp_path):
     with pytest.warns(UserWarning, match="1 of 3 users are left out"):
         assert next_words(forum, 1, vocabulary=3).num_clients == 1
-    for wrong, said in (({"num_clients": 3}, "num_clients=3"), ({"vocabulary": 0}, "vocabulary=0")):
+    for wrong, said in (
+        ({"num_clients": 3}, "num_clients=3"),
+        ({"vocabulary": 0}, "vocabulary=0"),
+    ):
         with refused(said):
             next_words(forum, **wrong)
     with refused(r"no \.json files in .*train"):

@@ -6,7 +6,9 @@ from reference.small import refused
 
 import fedjax_srp as srp
 
-OWNERS = np.array([*(np.arange(23) % 6), 0])  # the client of each example; rows of clients with fewer are padded
+OWNERS = np.array(
+    [*(np.arange(23) % 6), 0]
+)  # the client of each example; rows of clients with fewer are padded
 
 
 def federation(dtype=np.uint8, shape=(4, 4)):
@@ -14,7 +16,9 @@ def federation(dtype=np.uint8, shape=(4, 4)):
     x = np.random.default_rng(0).integers(low, high, (24, *shape)).astype(dtype)
     y = np.arange(24) % 3
     indices = [np.flatnonzero(client == OWNERS) for client in range(6)]
-    return srp.data.from_arrays(x, y, x[::-1], y, train_indices=indices, test_indices=indices), x
+    return srp.data.from_arrays(
+        x, y, x[::-1], y, train_indices=indices, test_indices=indices
+    ), x
 
 
 @pytest.mark.parametrize("shape", [(4, 4), (4, 4, 3)])
@@ -25,7 +29,9 @@ def test_groups_of_clients_are_turned(shape):
         for row, image in enumerate(np.asarray(getattr(shifted, f"x_{kind}"))):
             turns = [0, 1, 2, 3, 0, 1][OWNERS[row]]
             expected = images[row]
-            for _ in range(turns):  # counterclockwise: the last column becomes the first row
+            for _ in range(
+                turns
+            ):  # counterclockwise: the last column becomes the first row
                 expected = np.stack([expected[:, -1 - i] for i in range(4)])
             np.testing.assert_array_equal(image, expected)
     np.testing.assert_array_equal(shifted.y_train, data.y_train)
@@ -37,11 +43,17 @@ def test_groups_of_clients_are_turned(shape):
 def test_brightness_by_client(dtype):
     data, x = federation(dtype)
     factors = (0.5, 1.0, 1.5, 2.0, 0.25, 3.0)
-    shifted = np.asarray(srp.data.shift_features(data, rotations=(0, 180), brightness=factors).x_train)
+    shifted = np.asarray(
+        srp.data.shift_features(data, rotations=(0, 180), brightness=factors).x_train
+    )
     for row, image in enumerate(x.astype(float)):
-        expected = (image[::-1, ::-1] if OWNERS[row] % 2 else image) * factors[OWNERS[row]]
+        expected = (image[::-1, ::-1] if OWNERS[row] % 2 else image) * factors[
+            OWNERS[row]
+        ]
         if dtype is not np.float32:
-            expected = np.clip(np.rint(expected), np.iinfo(dtype).min, np.iinfo(dtype).max)
+            expected = np.clip(
+                np.rint(expected), np.iinfo(dtype).min, np.iinfo(dtype).max
+            )
         np.testing.assert_array_equal(shifted[row], expected.astype(dtype))
 
 

@@ -7,7 +7,7 @@ from reference.small import NUM_CLASSES, clients_of, federation
 
 import fedjax_srp as srp
 from fedjax_srp.base import ClientOutput, FederatedAlgorithm
-from fedjax_srp.engine.checkpoint import Checkpoints
+from fedjax_srp.driver.checkpoint import Checkpoints
 
 CLOCK = srp.clocks.Dynamic(srp.clocks.Exponential(1.0))
 POLICY = srp.participation.Doubling(2, 2, pool=5, redraw="stage")  # its state holds a key
@@ -43,11 +43,30 @@ CLIENTS = clients_of((1, 9, 4, 7, 2, 5, 3), (6,) * 7)
 DATA = federation(CLIENTS)
 
 
-def run(directory=None, num_rounds=6, algorithm=ALGORITHM, data=DATA, policy=POLICY, seed=11, **options):
-    given = {"clock": CLOCK, "eval_every": 2, "devices": 2, "chunk_size": 2, "progress": False}
+def run(
+    directory=None,
+    num_rounds=6,
+    algorithm=ALGORITHM,
+    data=DATA,
+    policy=POLICY,
+    seed=11,
+    **options,
+):
+    given = {
+        "clock": CLOCK,
+        "eval_every": 2,
+        "devices": 2,
+        "chunk_size": 2,
+        "progress": False,
+    }
     key = {"key": jax.random.key(seed)}
     return srp.simulate(
-        algorithm, data, participation=policy, num_rounds=num_rounds, checkpoint_dir=directory, **key | given | options
+        algorithm,
+        data,
+        participation=policy,
+        num_rounds=num_rounds,
+        checkpoint_dir=directory,
+        **key | given | options,
     )
 
 

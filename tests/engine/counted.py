@@ -16,9 +16,16 @@ def of_model(name, counts):
     if name == "mlp":
         return model(), federation(clients_of(counts, (2,) * len(counts)))
     rng, places = np.random.default_rng(0), np.arange(sum(counts))
-    x, tests = (rng.random((number, 18, 18), np.float32) for number in (sum(counts), len(counts)))
-    dealt = {"train_indices": np.split(places, np.cumsum(counts)[:-1]), "test_indices": places[: len(counts), None]}
-    return LENET, srp.data.from_arrays(x, places % 4, tests, np.arange(len(counts)) % 4, **dealt)
+    x, tests = (
+        rng.random((number, 18, 18), np.float32) for number in (sum(counts), len(counts))
+    )
+    dealt = {
+        "train_indices": np.split(places, np.cumsum(counts)[:-1]),
+        "test_indices": places[: len(counts), None],
+    }
+    return LENET, srp.data.from_arrays(
+        x, places % 4, tests, np.arange(len(counts)) % 4, **dealt
+    )
 
 
 def dense(*widths):

@@ -19,15 +19,24 @@ from attacks import kept_runs
 from reference.small import assert_same_bits, changed, federation, refused
 
 import fedjax_srp as srp
-from fedjax_srp import storage
-from fedjax_srp.engine.outcome import Limits, fingerprint
-from fedjax_srp.engine.prepare import Request, prepare
-from fedjax_srp.engine.program import Program
-from fedjax_srp.engine.simulate import simulate_seeds
+from fedjax_srp.driver.outcome import Limits, fingerprint
+from fedjax_srp.driver.prepare import Request, prepare
+from fedjax_srp.driver.programs import Program
+from fedjax_srp.driver.simulate import simulate_seeds
+from fedjax_srp.results import sealed_folders as storage
 
 TESTS = Path(__file__).parent.parent
 FIELDS = (
-    *("round", "stage", "cohort_size", "compute_time", "communicated", "finite", "client_time", "eval_round"),
+    *(
+        "round",
+        "stage",
+        "cohort_size",
+        "compute_time",
+        "communicated",
+        "finite",
+        "client_time",
+        "eval_round",
+    ),
     "rounds_taken",
 )
 
@@ -39,15 +48,23 @@ def assert_same_history(actual, expected, folder):
     for name, history in (("actual", actual), ("expected", expected)):
         history.save(folder / name)
     for file in ("history.csv", "clients.csv"):
-        assert (folder / "actual" / file).read_bytes() == (folder / "expected" / file).read_bytes()
+        assert (folder / "actual" / file).read_bytes() == (
+            folder / "expected" / file
+        ).read_bytes()
 
 
 def test_a_killed_process_is_continued_to_the_same_bytes(tmp_path):
     code = f"import sys; sys.path[:0] = {[str(TESTS), str(TESTS / 'engine')]}; import conftest, checkpoint_job; "
-    code += f"checkpoint_job.run_and_die_after({str(tmp_path / 'checkpoints')!r}, saves=1)"
-    dead = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    code += (
+        f"checkpoint_job.run_and_die_after({str(tmp_path / 'checkpoints')!r}, saves=1)"
+    )
+    dead = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
     assert dead.returncode == 9, dead.stderr
-    steps = lambda: sorted(int(p.name) for p in (tmp_path / "checkpoints").iterdir() if p.name.isdigit())  # noqa: E731
+    steps = lambda: sorted(
+        int(p.name) for p in (tmp_path / "checkpoints").iterdir() if p.name.isdigit()
+    )
     assert steps() == [2]  # of 4 computed rounds
     continued = job.run(tmp_path / "checkpoints")
     assert steps() == [6]
@@ -68,7 +85,9 @@ def assert_same_states(actual, expected):
     assert_same_bits(actual.client_states, expected.client_states)
 
 
-@pytest.mark.parametrize("first", [4, 3, 1], ids=["on_the_grid", "between", "before_the_first_evaluation"])
+@pytest.mark.parametrize(
+    "first", [4, 3, 1], ids=["on_the_grid", "between", "before_the_first_evaluation"]
+)
 def test_a_longer_run_has_the_same_bits(first, whole, tmp_path):
     short = job.run(tmp_path / "checkpoints", num_rounds=first)
     assert short.eval_round[-1] == first
@@ -86,10 +105,13 @@ def test_a_run_with_longer_segments_is_continued(tmp_path):
 
 def test_a_run_with_a_metric_of_half_precision_is_continued(tmp_path):
     """Files of NumPy have no bfloat16."""
-    halved = lambda server, data: {"half": server.sum().astype(jnp.bfloat16)}  # noqa: E731
+    halved = lambda server, data: {"half": server.sum().astype(jnp.bfloat16)}
     algorithm = changed(job.ALGORITHM, metrics=halved)
     job.run(tmp_path, num_rounds=2, algorithm=algorithm)
-    continued, whole = job.run(tmp_path, num_rounds=4, algorithm=algorithm), job.run(num_rounds=4, algorithm=algorithm)
+    continued, whole = (
+        job.run(tmp_path, num_rounds=4, algorithm=algorithm),
+        job.run(num_rounds=4, algorithm=algorithm),
+    )
     assert_same_bits(continued.metrics["half"], whole.metrics["half"])
 
 
@@ -99,12 +121,18 @@ def test_a_continued_run_frees_its_initial_states(tmp_path, monkeypatch):
 
     def watched(self, root, data, **options):
         found = start(self, root, data, **options)
-        started.extend(map(weakref.ref, jax.tree.leaves((found.state.server, found.state.clients))))
+        started.extend(
+            map(weakref.ref, jax.tree.leaves((found.state.server, found.state.clients)))
+        )
         return found
 
     def look(progress):
         gc.collect()
-        alive.extend(leaf.shape for ref in started if (leaf := ref()) is not None and not leaf.is_deleted())
+        alive.extend(
+            leaf.shape
+            for ref in started
+            if (leaf := ref()) is not None and not leaf.is_deleted()
+        )
 
     monkeypatch.setattr(Program, "start", watched)
     job.run(tmp_path / "checkpoints", num_rounds=4, callback=look)
@@ -117,10 +145,19 @@ def test_limits_may_change_between_calls(whole, tmp_path):
     short = job.run(tmp_path / "checkpoints", time_limit=limit)
     assert short.num_rounds == 2
     assert_same_history(job.run(tmp_path / "checkpoints"), whole, tmp_path)
-    assert job.run(tmp_path / "checkpoints", time_limit=float(whole.elapsed()[5])).num_rounds == 6
+    assert (
+        job.run(tmp_path / "checkpoints", time_limit=float(whole.elapsed()[5])).num_rounds
+        == 6
+    )
     for limits, message in (
-        ({"num_rounds": 4}, "num_rounds=4: checkpoint_dir=.* holds 6 rounds of this run; give at least 6, or another"),
-        ({"time_limit": limit}, "time_limit=.* holds 6 rounds of this run, it would end after 2; give the limits it"),
+        (
+            {"num_rounds": 4},
+            "num_rounds=4: checkpoint_dir=.* holds 6 rounds of this run; give at least 6, or another",
+        ),
+        (
+            {"time_limit": limit},
+            "time_limit=.* holds 6 rounds of this run, it would end after 2; give the limits it",
+        ),
         ({"target": 0.01}, "target=0.01: .* it would end after 2; give"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -128,11 +165,25 @@ def test_limits_may_change_between_calls(whole, tmp_path):
 
 
 def test_a_batch_of_seeds_is_continued(tmp_path):
-    options = {"participation": job.POLICY, "clock": job.CLOCK, "eval_every": 1, "progress": False, "devices": 1}
+    options = {
+        "participation": job.POLICY,
+        "clock": job.CLOCK,
+        "eval_every": 1,
+        "progress": False,
+        "devices": 1,
+    }
     options |= {"keys": jax.random.split(jax.random.key(2), 2), "keep_clients": True}
-    simulate_seeds(job.ALGORITHM, job.DATA, num_rounds=2, checkpoint_dir=tmp_path / "run", **options)
-    continued = simulate_seeds(job.ALGORITHM, job.DATA, num_rounds=3, checkpoint_dir=tmp_path / "run", **options)
-    for one, other in zip(continued, simulate_seeds(job.ALGORITHM, job.DATA, num_rounds=3, **options), strict=True):
+    simulate_seeds(
+        job.ALGORITHM, job.DATA, num_rounds=2, checkpoint_dir=tmp_path / "run", **options
+    )
+    continued = simulate_seeds(
+        job.ALGORITHM, job.DATA, num_rounds=3, checkpoint_dir=tmp_path / "run", **options
+    )
+    for one, other in zip(
+        continued,
+        simulate_seeds(job.ALGORITHM, job.DATA, num_rounds=3, **options),
+        strict=True,
+    ):
         assert_same_history(one, other, tmp_path)
         assert_same_states(one, other)
 
@@ -155,13 +206,25 @@ ANOTHER_RUN = {
     "eval_first": ({"eval_first": 1}, "eval_first=0"),
     "chunk": ({"chunk_size": 1}, "chunk_size=2"),
     "devices": ({"devices": 1, "chunk_size": 4}, "num_devices=2"),
-    "clock": ({"clock": srp.clocks.Fixed(srp.clocks.Exponential(1.0))}, "clock='dynamic'"),
-    "rate": ({"clock": srp.clocks.Dynamic(srp.clocks.Exponential(0.5))}, "clock_options."),
-    "work": ({"clock": srp.clocks.Dynamic(srp.clocks.Exponential(1.0), work=7)}, "clock_options."),
+    "clock": (
+        {"clock": srp.clocks.Fixed(srp.clocks.Exponential(1.0))},
+        "clock='dynamic'",
+    ),
+    "rate": (
+        {"clock": srp.clocks.Dynamic(srp.clocks.Exponential(0.5))},
+        "clock_options.",
+    ),
+    "work": (
+        {"clock": srp.clocks.Dynamic(srp.clocks.Exponential(1.0), work=7)},
+        "clock_options.",
+    ),
     "policy": ({"policy": srp.participation.Uniform(3)}, "doubling"),
     "clients": ({"data": federation(job.CLIENTS[:6])}, "num_clients=7"),
     "labels": ({"data": other_labels()}, "data"),
-    "schedule": ({"policy": srp.participation.Doubling(2, 1, pool=5, redraw="stage")}, "options."),
+    "schedule": (
+        {"policy": srp.participation.Doubling(2, 1, pool=5, redraw="stage")},
+        "options.",
+    ),
     "number": ({"algorithm": job.Drift(0.3)}, "options.rate=0.2"),
     "shape": ({"algorithm": job.Drift(draws=3)}, "options.draws"),
 }
@@ -183,16 +246,30 @@ def test_the_folder_of_another_run_is_refused(change, word, one_folder):
 def test_a_class_with_edited_functions_is_another_run(tmp_path):
     """Running a notebook cell again defines a class of the same name and fields."""
     job.run(tmp_path, num_rounds=2, algorithm=changed(job.ALGORITHM))
-    assert job.run(tmp_path, num_rounds=2, algorithm=changed(job.ALGORITHM)).num_rounds == 2
-    for change, word in (({"init": another_start}, "start"), ({"server": another_server}, "program")):
-        with pytest.raises(ValueError, match=rf"belongs to a run with {word}=.*; code of a part or of the package"):
+    assert (
+        job.run(tmp_path, num_rounds=2, algorithm=changed(job.ALGORITHM)).num_rounds == 2
+    )
+    for change, word in (
+        ({"init": another_start}, "start"),
+        ({"server": another_server}, "program"),
+    ):
+        with pytest.raises(
+            ValueError,
+            match=rf"belongs to a run with {word}=.*; code of a part or of the package",
+        ):
             job.run(tmp_path, num_rounds=2, algorithm=changed(job.ALGORITHM, **change))
 
 
 def test_files_of_the_data_may_move_between_calls():
-    moved = [dataclasses.replace(job.DATA, options={"seed": 3, "data_dir": place}) for place in ("here", "there")]
+    moved = [
+        dataclasses.replace(job.DATA, options={"seed": 3, "data_dir": place})
+        for place in ("here", "there")
+    ]
     requests = (Request(job.ALGORITHM, data) for data in moved)
-    one, other = (fingerprint(prepare(request), jax.random.key(0), Limits(2, 1, None, None)) for request in requests)
+    one, other = (
+        fingerprint(prepare(request), jax.random.key(0), Limits(2, 1, None, None))
+        for request in requests
+    )
     assert one == other
     assert one["dataset_options"] == {"seed": 3}
 
@@ -205,7 +282,7 @@ def one_folder(tmp_path_factory):
 
 
 def test_a_refusal_leaves_the_folder_unchanged(one_folder):
-    listing = lambda: {p: p.read_bytes() for p in one_folder.rglob("*") if p.is_file()}  # noqa: E731
+    listing = lambda: {p: p.read_bytes() for p in one_folder.rglob("*") if p.is_file()}
     before = listing()
     with pytest.raises(ValueError, match="belongs to"):
         job.run(one_folder, num_rounds=2, seed=12)
@@ -222,7 +299,10 @@ def test_a_run_never_continues_from_a_flipped_bit(tmp_path):
 def test_a_folder_in_use_is_refused_with_the_name_of_the_process(tmp_path):
     who = f"process {os.getpid()} on {socket.gethostname()}"
     with storage.held(tmp_path / "new", "checkpoint_dir"):
-        with pytest.raises(ValueError, match=f"checkpoint_dir='.*new': {who} is running here; wait for it"):
+        with pytest.raises(
+            ValueError,
+            match=f"checkpoint_dir='.*new': {who} is running here; wait for it",
+        ):
             job.run(tmp_path / "new", num_rounds=1)
         with storage.held(tmp_path / "other", "out"):
             pass
@@ -236,4 +316,7 @@ def test_a_system_without_locks_gives_a_warning(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(storage, "fcntl", None)
     with storage.held(tmp_path, "out"), storage.held(tmp_path, "out"):
         pass
-    assert f"{tmp_path}: no locks on this system; run one process at a time in it" in capsys.readouterr().err
+    assert (
+        f"{tmp_path}: no locks on this system; run one process at a time in it"
+        in capsys.readouterr().err
+    )

@@ -3,18 +3,29 @@
 import jax
 import numpy as np
 import pytest
-from reference.small import CLOCK, KEY, NUM_CLASSES, NUM_FEATURES, Run, clients_of, federation, model
+from reference.small import (
+    CLOCK,
+    KEY,
+    NUM_CLASSES,
+    NUM_FEATURES,
+    Run,
+    clients_of,
+    federation,
+    model,
+)
 
 import fedjax_srp as srp
-from fedjax_srp import backend
-from fedjax_srp.engine import program
+from fedjax_srp.driver import programs as program
+from fedjax_srp.xla import backend
 
 DATA = federation(clients_of((4, 5, 6), (3, 3, 3)))
 ALGORITHM = srp.algorithms.FedAvg(model())
 
 
 def simulate():
-    return srp.simulate(ALGORITHM, DATA, clock=CLOCK, num_rounds=2, key=KEY, devices=1, progress=False)
+    return srp.simulate(
+        ALGORITHM, DATA, clock=CLOCK, num_rounds=2, key=KEY, devices=1, progress=False
+    )
 
 
 def test_graphs_are_for_gpus_and_can_be_turned_on():
@@ -32,7 +43,9 @@ def test_graphs_are_for_gpus_and_can_be_turned_on():
 
 def test_options_reach_the_compiler_and_are_part_of_the_key_of_programs(monkeypatch):
     simulate()
-    monkeypatch.setattr(program, "compiler_options", lambda platform: {"no_such_option": 1})
+    monkeypatch.setattr(
+        program, "compiler_options", lambda platform: {"no_such_option": 1}
+    )
     with pytest.raises(jax.errors.JaxRuntimeError, match="no_such_option"):
         simulate()
 
@@ -40,18 +53,28 @@ def test_options_reach_the_compiler_and_are_part_of_the_key_of_programs(monkeypa
 def test_options_for_cpus_change_no_bit(monkeypatch):
     told = simulate()
     monkeypatch.setattr(program, "compiler_options", lambda platform: {})
-    for a, b in zip(jax.tree.leaves(told.server_state), jax.tree.leaves(simulate().server_state), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(told.server_state),
+        jax.tree.leaves(simulate().server_state),
+        strict=True,
+    ):
         assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
 def test_a_quickly_compiled_start_has_the_same_bits(monkeypatch):
     def start(level):
-        monkeypatch.setattr(program, "options_for_one_run", lambda platform: {"xla_backend_optimization_level": level})
+        monkeypatch.setattr(
+            program,
+            "options_for_one_run",
+            lambda platform: {"xla_backend_optimization_level": level},
+        )
         jax.clear_caches()
         program._shared.cache_clear()
-        network = srp.models.MLP((NUM_FEATURES,), NUM_CLASSES, hidden=(64, 32))  # wide enough for vectors
+        network = srp.models.MLP(
+            (NUM_FEATURES,), NUM_CLASSES, hidden=(64, 32)
+        )  # wide enough for vectors
         run = Run(srp.algorithms.Ditto(network), DATA, srp.participation.Full())
-        is_key = lambda leaf: jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)  # noqa: E731
+        is_key = lambda leaf: jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
         leaves = jax.tree.leaves(run.host_state())
         return [jax.random.key_data(leaf) if is_key(leaf) else leaf for leaf in leaves]
 

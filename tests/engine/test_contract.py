@@ -26,7 +26,7 @@ from reference.small import KEY, algorithm_of, changed, model, numbers, scripted
 
 import fedjax_srp as srp
 from fedjax_srp.base import ClientOutput, ClientTimes, Cohort, Examples, Phase, nothing
-from fedjax_srp.engine.contract import check_algorithm
+from fedjax_srp.contract.checks import check_algorithm
 from fedjax_srp.models import cross_entropy
 
 
@@ -41,7 +41,10 @@ def refusal(*args, **options):
     return message
 
 
-@pytest.mark.parametrize(("kind", "case"), [(kind, case) for kind, (cases, *_) in MAKERS.items() for case in cases])
+@pytest.mark.parametrize(
+    ("kind", "case"),
+    [(kind, case) for kind, (cases, *_) in MAKERS.items() for case in cases],
+)
 def test_a_broken_part_is_refused_with_its_function_and_return_value(kind, case):
     cases, start, made = MAKERS[kind]
     change, words = cases[case]
@@ -53,16 +56,23 @@ def test_a_broken_part_is_refused_with_its_function_and_return_value(kind, case)
 
 @pytest.mark.parametrize("name", [None, 3])
 def test_a_name_is_a_string(name):
-    assert refusal(algorithm_of(client_of(), name=name)) == f"algorithm.name={name} must be a string"
+    assert (
+        refusal(algorithm_of(client_of(), name=name))
+        == f"algorithm.name={name} must be a string"
+    )
 
 
 def test_the_gradient_is_required_and_checked_only_if_the_policy_needs_it():
     policy = scripted([[0, 1]], needs_global_gradient=True)
     algorithm = algorithm_of(client_of())
-    assert "needs the global gradient but algorithm 'few_lines' has no `gradient`" in refusal(
-        algorithm, participation=policy
+    assert (
+        "needs the global gradient but algorithm 'few_lines' has no `gradient`"
+        in refusal(algorithm, participation=policy)
     )
-    for gradient, words in ((FEW, "gradient: <lambda>() takes 1"), (returning(EACH), "gradient returned float32[4]")):
+    for gradient, words in (
+        (FEW, "gradient: <lambda>() takes 1"),
+        (returning(EACH), "gradient returned float32[4]"),
+    ):
         wrong = changed(algorithm, gradient=gradient)
         assert f"algorithm 'few_lines': {words}" in refusal(wrong, participation=policy)
         simulate(wrong)  # unused
@@ -93,7 +103,8 @@ def test_a_python_if_on_a_float_of_the_algorithm_is_refused_with_its_line(method
     message = refusal(srp.part(type("Wrong", (Scaled,), {method: branches}))())
     assert message.startswith("algorithm 'wrong': ")
     assert (
-        f"{method}: Attempted boolean conversion of traced array with shape bool[]. (test_contract.py, line" in message
+        f"{method}: Attempted boolean conversion of traced array with shape bool[]. (test_contract.py, line"
+        in message
     )
     assert "; use jnp.where in place of `if`" in message
 
@@ -103,7 +114,9 @@ def test_a_traced_size_or_index_is_refused_with_a_remedy(use):
     def sized(self, key, server, mean, context):
         return use(context.round)
 
-    assert refusal(srp.part(type("Wrong", (Scaled,), {"server": sized}))()).endswith(", and int fields for sizes")
+    assert refusal(srp.part(type("Wrong", (Scaled,), {"server": sized}))()).endswith(
+        ", and int fields for sizes"
+    )
 
 
 def test_a_class_without_part_and_with_a_constructor_of_its_own_is_refused():
@@ -121,7 +134,9 @@ def test_static_properties_read_no_float_since_runs_of_other_floats_share_them(n
     reads = property(lambda self: ((Scaled() if self.rate > 0.5 else Scaled(0.1),),))
     part = srp.part(type("Thin", (Scaled,), {name: reads}))(0.25)
     message = refusal(part, clock=srp.clocks.Devices(1e9, 1e6, 1e6))
-    assert message.startswith(f"algorithm 'thin': {name}: Attempted boolean conversion of traced array")
+    assert message.startswith(
+        f"algorithm 'thin': {name}: Attempted boolean conversion of traced array"
+    )
 
 
 def test_a_float_of_its_own_type_is_checked_again():
@@ -134,7 +149,9 @@ def test_a_float_of_its_own_type_is_checked_again():
             return srp.ClientOutput(broadcast + self.rate)
 
     simulate(Half(0.5))
-    assert refusal(Half(jnp.float32(0.5))).startswith("algorithm 'half': round.client: Input dtypes")
+    assert refusal(Half(jnp.float32(0.5))).startswith(
+        "algorithm 'half': round.client: Input dtypes"
+    )
 
 
 def test_two_evaluations_of_a_class_have_two_names():
@@ -151,7 +168,9 @@ def test_two_evaluations_of_a_class_have_two_names():
 def test_an_algorithm_within_another_is_no_evaluation():
     @srp.part
     class Around(Scaled):
-        inner: srp.FederatedAlgorithm = srp.algorithms.FedAvg(model())  # which has a field of that name
+        inner: srp.FederatedAlgorithm = srp.algorithms.FedAvg(
+            model()
+        )  # which has a field of that name
 
         @srp.evaluation("kept")
         def keep(self, key, server, state, value):
@@ -163,27 +182,46 @@ def test_an_algorithm_within_another_is_no_evaluation():
 
 @pytest.mark.parametrize("method", ["client", "server", "init"])
 def test_undefined_methods_are_named(method):
-    lacks = srp.part(type("Lacks", (Scaled,), {method: getattr(srp.FederatedAlgorithm, method)}))
-    with pytest.raises(NotImplementedError, match=rf"Lacks defines no {method}\(self, key"):
+    lacks = srp.part(
+        type("Lacks", (Scaled,), {method: getattr(srp.FederatedAlgorithm, method)})
+    )
+    with pytest.raises(
+        NotImplementedError, match=rf"Lacks defines no {method}\(self, key"
+    ):
         simulate(lacks())
 
 
 def test_a_float_of_one_run_is_one_number():
-    with pytest.raises(ValueError, match=r"^rate has shape \(2,\), one run takes one number; simulate_seeds\(values="):
+    with pytest.raises(
+        ValueError,
+        match=r"^rate has shape \(2,\), one run takes one number; simulate_seeds\(values=",
+    ):
         simulate(Scaled(np.array([0.1, 0.2])))
     training = srp.Training(srp.optimizer(optax.sgd, learning_rate=np.array([0.1, 0.2])))
     with pytest.raises(
-        ValueError, match=r"^training\.optimizer\.floats\.learning_rate has shape \(2,\), one run takes"
+        ValueError,
+        match=r"^training\.optimizer\.floats\.learning_rate has shape \(2,\), one run takes",
     ):
         simulate(srp.algorithms.FedAvg(model(), training))
-    assert simulate(srp.part(type("Carrying", (Scaled,), {"__annotations__": {"rate": jax.Array}}))(EACH[0])).num_rounds
+    assert simulate(
+        srp.part(type("Carrying", (Scaled,), {"__annotations__": {"rate": jax.Array}}))(
+            EACH[0]
+        )
+    ).num_rounds
 
 
 def test_seeds_are_refused_as_one_run_is():
     with pytest.raises(
-        ValueError, match=r"algorithm='fedavg' must be a FederatedAlgorithm or a Method; give srp\.methods\.get"
+        ValueError,
+        match=r"algorithm='fedavg' must be a FederatedAlgorithm or a Method; give srp\.methods\.get",
     ):
-        srp.simulate_seeds("fedavg", DATA, keys=jax.random.split(KEY, 2), num_rounds=1, values={"rate": [0.1, 0.2]})
+        srp.simulate_seeds(
+            "fedavg",
+            DATA,
+            keys=jax.random.split(KEY, 2),
+            num_rounds=1,
+            values={"rate": [0.1, 0.2]},
+        )
 
 
 def test_a_state_class_defined_in_a_function_is_refused():
@@ -193,18 +231,32 @@ def test_a_state_class_defined_in_a_function_is_refused():
 
         return {"of": (Own(jnp.zeros(3)),)}
 
-    algorithm = algorithm_of(client_of(state=made()), init_client=lambda key, server, value: made())
-    assert "of other classes: define a class at the top of the file, not in a function" in refusal(algorithm)
+    algorithm = algorithm_of(
+        client_of(state=made()), init_client=lambda key, server, value: made()
+    )
+    assert (
+        "of other classes: define a class at the top of the file, not in a function"
+        in refusal(algorithm)
+    )
 
 
 def test_long_structures_are_cut_and_the_difference_is_named():
     layers = {f"layer_{i}": jnp.zeros((100, 100)) for i in range(50)}
     fewer = {name: layer for name, layer in layers.items() if name != "layer_37"}
-    message = refusal(algorithm_of(client_of(), init=lambda key, data: layers, **in_round(server=lambda *args: fewer)))
+    message = refusal(
+        algorithm_of(
+            client_of(),
+            init=lambda key, data: layers,
+            **in_round(server=lambda *args: fewer),
+        )
+    )
     assert message.endswith("... (they differ in ['layer_37'])")
 
 
-@pytest.mark.parametrize("error", [ValueError("rate: too large"), type("MineError", (Exception,), {})("two\nlines")])
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("rate: too large"), type("MineError", (Exception,), {})("two\nlines")],
+)
 def test_errors_raised_by_a_users_function_are_not_changed(error):
     def client(key, broadcast, state, value, context):
         raise error
@@ -216,7 +268,10 @@ def test_errors_raised_by_a_users_function_are_not_changed(error):
 def test_a_missing_metric_is_an_error_of_the_users_function():
     with pytest.raises(KeyError, match="loss"):
         simulate(
-            algorithm_of(client_of()), participation=policy_of(update=lambda state, info: state + info.metrics["loss"])
+            algorithm_of(client_of()),
+            participation=policy_of(
+                update=lambda state, info: state + info.metrics["loss"]
+            ),
         )
 
 
@@ -228,7 +283,9 @@ def test_the_metric_global_grad_norm_is_reserved_if_it_is_recorded():
     )
     simulate(algorithm)
     policy = scripted([[0, 1]], needs_global_gradient=True)
-    assert "'global_grad_norm' is recorded twice in a round" in refusal(algorithm, participation=policy)
+    assert "'global_grad_norm' is recorded twice in a round" in refusal(
+        algorithm, participation=policy
+    )
 
 
 # Parts.
@@ -237,12 +294,14 @@ def test_the_metric_global_grad_norm_is_reserved_if_it_is_recorded():
 class Unregistered:
     num_clients = 4
     train_client = test_client = lambda self, client_id: client_id
-    score = lambda self, predict, test: (predict(test), jnp.ones(()))  # noqa: E731
+    score = lambda self, predict, test: (predict(test), jnp.ones(()))
 
 
 def source(**methods):
     """`Numbers` with other methods."""
-    made = dataclasses.make_dataclass("Mine", ["values"], bases=(type(DATA),), namespace=methods, frozen=True)
+    made = dataclasses.make_dataclass(
+        "Mine", ["values"], bases=(type(DATA),), namespace=methods, frozen=True
+    )
     return jax.tree_util.register_dataclass(made)(DATA.values)
 
 
@@ -261,34 +320,64 @@ class FourMembers:
     test_client = train_client
 
     def score(self, predict, test):
-        return jnp.sum(jnp.argmax(predict(test.x), axis=-1) == test.y).astype(float), test.count.astype(float)
+        return jnp.sum(jnp.argmax(predict(test.x), axis=-1) == test.y).astype(
+            float
+        ), test.count.astype(float)
 
 
 @pytest.mark.short("<lambda>0")
-@pytest.mark.parametrize("judged", [lambda data: data, lambda data: srp.data.training_loss(data, cross_entropy)])
+@pytest.mark.parametrize(
+    "judged",
+    [lambda data: data, lambda data: srp.data.training_loss(data, cross_entropy)],
+)
 def test_data_with_the_required_members_suffice_for_a_model(judged):
-    data = judged(FourMembers(jax.random.normal(KEY, (3, 5, 6)), jnp.zeros((3, 5), jnp.int32)))
-    history = srp.simulate(srp.algorithms.FedAvg(model()), data, num_rounds=1, key=KEY, progress=False)
+    data = judged(
+        FourMembers(jax.random.normal(KEY, (3, 5, 6)), jnp.zeros((3, 5), jnp.int32))
+    )
+    history = srp.simulate(
+        srp.algorithms.FedAvg(model()), data, num_rounds=1, key=KEY, progress=False
+    )
     assert history.num_clients == 3
     others = srp.algorithms.FedAvg(srp.models.MLP((4, 2), 3, hidden=()))
     name = type(data).__name__
     with pytest.raises(
-        ValueError, match=rf"model 'mlp' takes \(4, 2\), data set '{name}' has examples of shape \(6,\)"
+        ValueError,
+        match=rf"model 'mlp' takes \(4, 2\), data set '{name}' has examples of shape \(6,\)",
     ):
         srp.simulate(others, data, num_rounds=1, key=KEY, progress=False)
-    with pytest.raises(ValueError, match=r"has no example_shape; .* add the attribute to your own class"):
+    with pytest.raises(
+        ValueError, match=r"has no example_shape; .* add the attribute to your own class"
+    ):
         srp.methods.get("fedavg", dataset=data)
     without_rows = judged(FourMembers(jnp.zeros((3, 0, 6)), jnp.zeros((3, 0), jnp.int32)))
-    with pytest.raises(ValueError, match=f"trains on examples, data set '{name}' has no rows in train_client"):
-        srp.simulate(srp.algorithms.FedAvg(model()), without_rows, num_rounds=1, key=KEY, progress=False)
+    with pytest.raises(
+        ValueError,
+        match=f"trains on examples, data set '{name}' has no rows in train_client",
+    ):
+        srp.simulate(
+            srp.algorithms.FedAvg(model()),
+            without_rows,
+            num_rounds=1,
+            key=KEY,
+            progress=False,
+        )
 
 
 BROKEN_DATA = {
-    "unregistered": (Unregistered(), "it is no pytree (jax.tree_util.register_dataclass); give"),
+    "unregistered": (
+        Unregistered(),
+        "it is no pytree (jax.tree_util.register_dataclass); give",
+    ),
     "without_clients": (source(num_clients=0), "data.num_clients=0 must be at least"),
-    "method": (source(train_client=lambda self: 0), "data: train_client: <lambda>() takes 1 positional argument"),
+    "method": (
+        source(train_client=lambda self: 0),
+        "data: train_client: <lambda>() takes 1 positional argument",
+    ),
     "text": (source(test_client=lambda self, i: "x"), f"data: test_client: {NO_TEXT}"),
-    "score": (source(score=lambda self, predict, test: predict(test)), "data.score returned float32[]"),
+    "score": (
+        source(score=lambda self, predict, test: predict(test)),
+        "data.score returned float32[]",
+    ),
 }
 
 
@@ -313,9 +402,18 @@ def test_custom_data_that_break_the_contract_are_refused(case):
 @pytest.mark.parametrize("case", HONEST)
 def test_algorithms_that_keep_the_contract_run(case):
     algorithm = algorithm_of(**{"client": client_of()} | HONEST[case])
-    devices = 2 if case in ("keys_and_flags", "weights_of_parts", "numbers_in_client_states") else 1
+    devices = (
+        2
+        if case in ("keys_and_flags", "weights_of_parts", "numbers_in_client_states")
+        else 1
+    )
     policy = srp.participation.Uniform(3)
-    assert simulate(algorithm, participation=policy, devices=devices, chunk_size=1).num_rounds == 2
+    assert (
+        simulate(
+            algorithm, participation=policy, devices=devices, chunk_size=1
+        ).num_rounds
+        == 2
+    )
 
 
 def test_parts_may_return_numbers_of_python_and_numpy():
@@ -323,7 +421,9 @@ def test_parts_may_return_numbers_of_python_and_numpy():
         return ClientTimes(np.ones(4, np.float32), np.arange(4.0)), state + 1
 
     clock = clock_of(init=lambda key, num_clients: 0, sample=sample)
-    cohort = Cohort(np.arange(2), np.int32(2), np.ones(2, np.int32), np.int32(1), np.float32(3.0))
+    cohort = Cohort(
+        np.arange(2), np.int32(2), np.ones(2, np.int32), np.int32(1), np.float32(3.0)
+    )
     seen = []
 
     def update(state, info):
@@ -331,13 +431,22 @@ def test_parts_may_return_numbers_of_python_and_numpy():
         return {"rounds": state["rounds"] + 1, "key": state["key"]}
 
     policy = policy_of(
-        init=lambda key, num_clients: {"rounds": 0, "key": key}, select=lambda key, s, t: (cohort, s), update=update
+        init=lambda key, num_clients: {"rounds": 0, "key": key},
+        select=lambda key, s, t: (cohort, s),
+        update=update,
     )
-    history = simulate(algorithm_of(client_of(info={"loss": 1})), clock=clock, participation=policy)
+    history = simulate(
+        algorithm_of(client_of(info={"loss": 1})), clock=clock, participation=policy
+    )
     assert history.compute_time.tolist() == [3.0, 3.0]
-    assert history.elapsed(1.0).tolist() == [4.0, 8.0]  # a duration alone does not make rounds overlap
+    assert history.elapsed(1.0).tolist() == [
+        4.0,
+        8.0,
+    ]  # a duration alone does not make rounds overlap
     assert history.stage.tolist() == [1, 1]
-    assert all(isinstance(leaf, jax.Array) for info in seen for leaf in jax.tree.leaves(info))
+    assert all(
+        isinstance(leaf, jax.Array) for info in seen for leaf in jax.tree.leaves(info)
+    )
 
 
 def test_a_policy_sees_the_metrics_of_its_algorithm():
@@ -345,12 +454,18 @@ def test_a_policy_sees_the_metrics_of_its_algorithm():
 
     def update(state, info):
         assert set(info.metrics) == {"w", "loss", "steps"}
-        assert [info.metrics[name].dtype for name in ("w", "loss", "steps")] == [jnp.float32] * 3
-        return jnp.where(info.metrics["loss"] + info.metrics["steps"] < 1, state, state + 1)
+        assert [info.metrics[name].dtype for name in ("w", "loss", "steps")] == [
+            jnp.float32
+        ] * 3
+        return jnp.where(
+            info.metrics["loss"] + info.metrics["steps"] < 1, state, state + 1
+        )
 
     algorithm = algorithm_of(
         client_of(info={"loss": 1.0}),
-        finish=Phase(nothing, client_of(info={"steps": jnp.int32(2)}), lambda *args: args[1]),
+        finish=Phase(
+            nothing, client_of(info={"steps": jnp.int32(2)}), lambda *args: args[1]
+        ),
         metrics=lambda server, data: {"w": server},
     )
     simulate(algorithm, participation=policy_of(update=update))
@@ -363,7 +478,9 @@ def test_integers_and_flags_are_sent_as_they_are_and_averaged_as_floats(dtype):
     data = numbers(*np.arange(200))
 
     def client(key, broadcast, state, value, context):
-        return ClientOutput(jnp.asarray(value > 99, dtype), weight=jnp.where(value > 99, 0.5, 1.5))
+        return ClientOutput(
+            jnp.asarray(value > 99, dtype), weight=jnp.where(value > 99, 0.5, 1.5)
+        )
 
     history = simulate(algorithm_of(client), data, devices=2)
     assert float(history.server_state) == 0.25

@@ -12,7 +12,7 @@ from reference.small import KEY, algorithm_of, model, simulate
 
 import fedjax_srp as srp
 from fedjax_srp.base import ClientOutput
-from fedjax_srp.engine.prepare import Request, prepare
+from fedjax_srp.driver.prepare import Request, prepare
 from fedjax_srp.participation import Buffered, Fastest, Full, PartialWork
 
 COUNTS = np.array([3, 25, 12])
@@ -30,19 +30,28 @@ def costs(algorithm, data, **options):
 @pytest.mark.parametrize("name", CASES)
 def test_fedavg_costs_what_is_counted_by_hand(name):
     net, data, layers, sizes = CASES[name]
-    found = costs(srp.algorithms.FedAvg(net, srp.Training(batch_size=BATCH, epochs=2)), data)
-    np.testing.assert_allclose(found.operations, 2 * STEPS * BATCH * counted.of_step(layers), rtol=1e-6)
+    found = costs(
+        srp.algorithms.FedAvg(net, srp.Training(batch_size=BATCH, epochs=2)), data
+    )
+    np.testing.assert_allclose(
+        found.operations, 2 * STEPS * BATCH * counted.of_step(layers), rtol=1e-6
+    )
     np.testing.assert_allclose(found.once, 0)
     assert found.bytes_down == found.bytes_up == 4 * sum(sizes)
 
 
 def test_a_first_layer_that_accelerators_train_in_the_span_of_the_examples_costs_plain_steps():
     rows = np.arange(COUNTS.sum())
-    dealt = {"train_indices": np.split(rows, np.cumsum(COUNTS)[:-1]), "test_indices": rows[:3, None]}
+    dealt = {
+        "train_indices": np.split(rows, np.cumsum(COUNTS)[:-1]),
+        "test_indices": rows[:3, None],
+    }
     x, y = np.ones((len(rows), 100), np.float32), rows % 4
     data = srp.data.from_arrays(x, y, x[:3], y[:3], **dealt)
     net = srp.models.MLP((100,), 4, hidden=(8,))
-    found = costs(srp.algorithms.FedAvg(net, srp.Training(batch_size=BATCH, epochs=5)), data)
+    found = costs(
+        srp.algorithms.FedAvg(net, srp.Training(batch_size=BATCH, epochs=5)), data
+    )
     step = counted.of_step([2 * 100 * 8, 2 * 8 * 4])
     np.testing.assert_allclose(found.operations, 5 * STEPS * BATCH * step, rtol=1e-6)
     np.testing.assert_allclose(found.once, 0)
@@ -52,12 +61,16 @@ def test_a_first_layer_that_accelerators_train_in_the_span_of_the_examples_costs
 def test_fedrep_costs_its_head_epochs_and_sends_no_head(name):
     net, data, layers, sizes = CASES[name]
     training, alternations = srp.Training(batch_size=BATCH, epochs=3), 3
-    algorithm = srp.algorithms.FedRep(net, training, head_epochs=3, representation_epochs=2)
+    algorithm = srp.algorithms.FedRep(
+        net, training, head_epochs=3, representation_epochs=2
+    )
     found = costs(algorithm, data)
     *body, head = layers
     of_head = 3 * STEPS * BATCH * 2 * head  # forwards and to the weights
     of_body = 2 * STEPS * BATCH * (2 * sum(layers) - layers[0] + sum(body))
-    np.testing.assert_allclose(found.operations, alternations * (of_head + of_body), rtol=1e-6)
+    np.testing.assert_allclose(
+        found.operations, alternations * (of_head + of_body), rtol=1e-6
+    )
     features = COUNTS * sum(body)  # of the frozen body, once
     np.testing.assert_allclose(found.once, alternations * features, rtol=1e-6)
     assert found.bytes_down == found.bytes_up == 4 * sum(sizes[:-1])
@@ -65,9 +78,14 @@ def test_fedrep_costs_its_head_epochs_and_sends_no_head(name):
 
 def test_the_gradient_of_a_criterion_is_charged():
     fedgate = srp.algorithms.FedGATE(model(), srp.Training(batch_size=BATCH))
-    plain, alone = costs(fedgate, DATA), costs(srp.algorithms.FedAvg(model(), srp.Training(batch_size=BATCH)), DATA)
+    plain, alone = (
+        costs(fedgate, DATA),
+        costs(srp.algorithms.FedAvg(model(), srp.Training(batch_size=BATCH)), DATA),
+    )
     np.testing.assert_allclose(plain.operations, alone.operations)
-    policy = srp.participation.StatisticalAccuracy(2, strong_convexity=0.1, accuracy_constant=1.0, samples_per_client=9)
+    policy = srp.participation.StatisticalAccuracy(
+        2, strong_convexity=0.1, accuracy_constant=1.0, samples_per_client=9
+    )
     judged = costs(fedgate, DATA, participation=policy)
     assert (
         np.asarray(judged.once - plain.once) >= 0.999 * COUNTS * sum(CASES["mlp"][2])
@@ -78,7 +96,8 @@ def test_the_gradient_of_a_criterion_is_charged():
 def test_record_loss_is_not_charged():
     algorithm = srp.algorithms.FedAvg(model())
     np.testing.assert_array_equal(
-        costs(algorithm, DATA, record_loss=True).operations, costs(algorithm, DATA).operations
+        costs(algorithm, DATA, record_loss=True).operations,
+        costs(algorithm, DATA).operations,
     )
 
 
@@ -87,14 +106,22 @@ def test_record_loss_is_not_charged():
 def test_every_algorithm_can_be_charged(name):
     algorithm = srp.methods.get(name, dataset=DATA, hidden=(4,)).algorithm
     if algorithm.communicates is not None:
-        with pytest.raises(ValueError, match=rf"clock 'devices' charges a message .* and '{name}' has silent ones"):
+        with pytest.raises(
+            ValueError,
+            match=rf"clock 'devices' charges a message .* and '{name}' has silent ones",
+        ):
             costs(algorithm, DATA)
     elif name == "fedala":  # trains its weights for as many epochs as its state says
-        with pytest.raises(ValueError, match=r"algorithm 'fedala': round\.client: a loop's length is known only"):
+        with pytest.raises(
+            ValueError,
+            match=r"algorithm 'fedala': round\.client: a loop's length is known only",
+        ):
             costs(algorithm, DATA)
     else:
         found = costs(algorithm, DATA)
-        unit = found.operations if found.operations.ndim == 1 else found.operations[:, -1]  # of the widest submodel
+        unit = (
+            found.operations if found.operations.ndim == 1 else found.operations[:, -1]
+        )  # of the widest submodel
         total = np.asarray(unit + found.once)
         assert total[1] > total[2] > total[0] > 0, name  # by number of examples
         assert (np.asarray(found.once) >= -1e-3 * total).all(), name
@@ -122,8 +149,12 @@ PASSES = {
     "pfedme": Passes(5),  # five steps on every batch
     "fedamp": Passes(1),
     "fedbn": Passes(1),
-    "fedpac": Passes(1, head=1, forwards=3),  # features of the head's epoch, statistics before and centroids after
-    "fedas": Passes(2, forwards=1, body=1),  # training and Fisher information; alignment with known features
+    "fedpac": Passes(
+        1, head=1, forwards=3
+    ),  # features of the head's epoch, statistics before and centroids after
+    "fedas": Passes(
+        2, forwards=1, body=1
+    ),  # training and Fisher information; alignment with known features
 }
 
 
@@ -133,10 +164,17 @@ PASSES = {
 def test_a_round_costs_its_passes(name, case):
     """The ratio to its matrix products and convolutions is at most 1.3, and not much below 1."""
     net, data, layers, _ = CASES[case]
-    method = srp.methods.get(name, dataset=data, model=net, shared={"epochs": 1, "batch_size": BATCH})
+    method = srp.methods.get(
+        name, dataset=data, model=net, shared={"epochs": 1, "batch_size": BATCH}
+    )
     *body, head = layers
     whole, of_body, passes = counted.of_step(layers), counted.of_step(body), PASSES[name]
-    example = passes.whole * whole + passes.head * 2 * head + passes.forwards * sum(body) + passes.body * of_body
+    example = (
+        passes.whole * whole
+        + passes.head * 2 * head
+        + passes.forwards * sum(body)
+        + passes.body * of_body
+    )
     found = costs(method.algorithm, data)
     ratio = np.asarray(found.operations + found.once) / (STEPS * BATCH * example)
     assert (ratio < 1.3).all()
@@ -144,10 +182,20 @@ def test_a_round_costs_its_passes(name, case):
 
 
 @pytest.mark.short("fastest")
-@pytest.mark.parametrize("policy", [Full(), Fastest(2), PartialWork(4, on_time=0.3)], ids=lambda policy: policy.name)
+@pytest.mark.parametrize(
+    "policy",
+    [Full(), Fastest(2), PartialWork(4, on_time=0.3)],
+    ids=lambda policy: policy.name,
+)
 def test_the_duration_of_rounds_follows_operations_and_links(policy):
-    algorithm = srp.algorithms.FedRep(model(), srp.Training(batch_size=BATCH), head_epochs=3)
-    speeds, down, up = np.array([300.0, 900.0, 1e4]), np.array([5.0, 50.0, 7.0]), np.array([20.0, 10.0, 9.0])
+    algorithm = srp.algorithms.FedRep(
+        model(), srp.Training(batch_size=BATCH), head_epochs=3
+    )
+    speeds, down, up = (
+        np.array([300.0, 900.0, 1e4]),
+        np.array([5.0, 50.0, 7.0]),
+        np.array([20.0, 10.0, 9.0]),
+    )
     clock = srp.clocks.Devices(speeds, down, up)
     history = simulate(algorithm, DATA, participation=policy, clock=clock)
     found = costs(algorithm, DATA, participation=policy)
@@ -159,18 +207,26 @@ def test_the_duration_of_rounds_follows_operations_and_links(policy):
         end = np.sort(once + 4 * unit)[0]
         work = np.clip(np.floor((end - once) / unit + 1e-6), 1, 4)
     each = once + work * unit
-    took_part = np.argsort(unit + once)[: policy.k] if policy.name == "fastest" else slice(None)
+    took_part = (
+        np.argsort(unit + once)[: policy.k] if policy.name == "fastest" else slice(None)
+    )
     np.testing.assert_allclose(history.compute_time, each[took_part].max(), rtol=1e-6)
     if policy.name == "partial_work":
-        assert sorted(work) != [1, 1, 4], "the case does not distinguish messages from work"
+        assert sorted(work) != [1, 1, 4], (
+            "the case does not distinguish messages from work"
+        )
 
 
 @pytest.mark.usefixtures("no_rounds")
 @pytest.mark.parametrize(
-    ("policy", "why"), [(Full(), "times of 'fedavg' include its messages"), (Buffered(1), "")], ids=["full", "buffered"]
+    ("policy", "why"),
+    [(Full(), "times of 'fedavg' include its messages"), (Buffered(1), "")],
+    ids=["full", "buffered"],
 )
 def test_times_that_include_messages_refuse_a_cost(policy, why, tmp_path):
-    history = simulate(srp.algorithms.FedAvg(model()), DATA, participation=policy, clock=UNIT)
+    history = simulate(
+        srp.algorithms.FedAvg(model()), DATA, participation=policy, clock=UNIT
+    )
     for one in (history, srp.History.load(history.save(tmp_path / "run"))):
         assert not one.takes_communication
         with pytest.raises(ValueError, match=f"communication=10: {why}"):
@@ -179,11 +235,15 @@ def test_times_that_include_messages_refuse_a_cost(policy, why, tmp_path):
 
 
 DEVICES = srp.clocks.Devices([300.0, 900.0, 1e4], 50.0, 50.0)
-AWAY = srp.clocks.Available(DEVICES, srp.clocks.Intervals([[5.0], [0.0], [5.0]], [[9e9], [9e9], [9e9]]))
+AWAY = srp.clocks.Available(
+    DEVICES, srp.clocks.Intervals([[5.0], [0.0], [5.0]], [[9e9], [9e9], [9e9]])
+)
 
 
 @pytest.mark.short("failing")
-@pytest.mark.parametrize("clock", [AWAY, srp.clocks.Failing(AWAY, rate=0.0)], ids=["available", "failing"])
+@pytest.mark.parametrize(
+    "clock", [AWAY, srp.clocks.Failing(AWAY, rate=0.0)], ids=["available", "failing"]
+)
 def test_devices_come_and_go_and_fail(clock):
     algorithm = srp.algorithms.FedAvg(model(), srp.Training(batch_size=BATCH))
     history = simulate(algorithm, DATA, clock=clock)
@@ -202,7 +262,11 @@ class DataDependentLoop(srp.FederatedAlgorithm):
         return jnp.eye(3)
 
     def client(self, key, broadcast, state, data, context):
-        return ClientOutput(jax.lax.while_loop(lambda m: m.sum() < 100.0, lambda m: m @ (2 * m), broadcast))
+        return ClientOutput(
+            jax.lax.while_loop(
+                lambda m: m.sum() < 100.0, lambda m: m @ (2 * m), broadcast
+            )
+        )
 
     def server(self, key, server, mean, context):
         return mean
@@ -210,32 +274,49 @@ class DataDependentLoop(srp.FederatedAlgorithm):
 
 def test_a_loop_of_unknown_length_is_refused():
     with pytest.raises(
-        ValueError, match=r"'datadependentloop': round.client: a loop's length is known only while it runs"
+        ValueError,
+        match=r"'datadependentloop': round.client: a loop's length is known only while it runs",
     ):
         costs(DataDependentLoop(), DATA)
 
 
 def test_a_loop_may_begin_after_0():
     def client(key, broadcast, state, examples, context):
-        return ClientOutput(jax.lax.fori_loop(1, examples.count, lambda i, w: w @ w, jnp.ones((6, 6))).sum())
+        return ClientOutput(
+            jax.lax.fori_loop(
+                1, examples.count, lambda i, w: w @ w, jnp.ones((6, 6))
+            ).sum()
+        )
 
     found = costs(algorithm_of(client), DATA, evaluations=())
     np.testing.assert_allclose(found.operations + found.once, (COUNTS - 1) * 2 * 6**3)
 
 
 def test_jitter_is_a_factor_of_a_rounds_time():
-    given = srp.WorkCosts(np.array([2.0, 4.0]), np.array([0.5, 0.0]), np.float64(8.0), np.float64(0.0))
-    clock = srp.clocks.Devices(1.0, 8.0, 1.0, jitter=srp.clocks.LogNormal(1.0, 0.5), costs=given)
+    given = srp.WorkCosts(
+        np.array([2.0, 4.0]), np.array([0.5, 0.0]), np.float64(8.0), np.float64(0.0)
+    )
+    clock = srp.clocks.Devices(
+        1.0, 8.0, 1.0, jitter=srp.clocks.LogNormal(1.0, 0.5), costs=given
+    )
     state = clock.init(KEY, 2)
-    times = jax.vmap(lambda key: clock.sample(key, state, jnp.zeros(()))[0])(jax.random.split(KEY, 4000))
+    times = jax.vmap(lambda key: clock.sample(key, state, jnp.zeros(()))[0])(
+        jax.random.split(KEY, 4000)
+    )
     times = jax.tree.map(np.asarray, times)
     np.testing.assert_allclose(
-        times.communication / times.realised, np.broadcast_to([1.5 / 3.5, 1 / 5], (4000, 2)), 1e-5
+        times.communication / times.realised,
+        np.broadcast_to([1.5 / 3.5, 1 / 5], (4000, 2)),
+        1e-5,
     )
     factor = times.realised / np.array([3.5, 5.0])
     assert abs(np.log(factor).mean()) < 4 * 0.5 / np.sqrt(8000)
-    np.testing.assert_allclose(times.expected[0] / np.array([3.5, 5.0]), np.exp(0.125), rtol=1e-6)
-    assert clock.fit(given._replace(operations=np.ones(2))) is clock  # given costs are kept
+    np.testing.assert_allclose(
+        times.expected[0] / np.array([3.5, 5.0]), np.exp(0.125), rtol=1e-6
+    )
+    assert (
+        clock.fit(given._replace(operations=np.ones(2))) is clock
+    )  # given costs are kept
 
 
 def test_speeds_of_a_device_are_drawn_independently():

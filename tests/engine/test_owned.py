@@ -6,16 +6,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import NUM_CLASSES, NUM_FEATURES, assert_close, assert_same_bits, changed, model
+from reference.small import (
+    NUM_CLASSES,
+    NUM_FEATURES,
+    assert_close,
+    assert_same_bits,
+    changed,
+    model,
+)
 
 import fedjax_srp as srp
-from fedjax_srp.engine.owned import OwnedData, place_data
-from fedjax_srp.engine.program import ROUNDS, program
-from fedjax_srp.engine.sharding import lay_out
+from fedjax_srp.driver.programs import ROUNDS, program
+from fedjax_srp.rounds.client_data import OwnedData, place_data
+from fedjax_srp.rounds.sharding import lay_out
 
 COUNTS, TESTS = (1, 9, 4, 7, 2, 5, 3), (2, 1, 3, 2, 2, 1, 4)
 KEY = jax.random.key(5)
-COMPILED_QUICKLY = os.environ["XLA_FLAGS"].rfind("emitters=false") > os.environ["XLA_FLAGS"].rfind("emitters=true")
+COMPILED_QUICKLY = os.environ["XLA_FLAGS"].rfind("emitters=false") > os.environ[
+    "XLA_FLAGS"
+].rfind("emitters=true")
 
 
 def pixels(counts=COUNTS, tests=TESTS):
@@ -25,17 +34,31 @@ def pixels(counts=COUNTS, tests=TESTS):
     def deal(sizes):
         order = rng.permutation(sum(sizes) + 2)  # two examples belong to no client
         x = rng.integers(0, 256, (len(order), NUM_FEATURES), dtype=np.uint8)
-        return x, rng.integers(0, NUM_CLASSES, len(order)), np.split(order, np.cumsum(sizes))[: len(sizes)]
+        return (
+            x,
+            rng.integers(0, NUM_CLASSES, len(order)),
+            np.split(order, np.cumsum(sizes))[: len(sizes)],
+        )
 
     (x, y, train), (x_test, y_test, test) = deal(counts), deal(tests)
-    return srp.data.from_arrays(x, y, x_test, y_test, train_indices=train, test_indices=test, num_classes=NUM_CLASSES)
+    return srp.data.from_arrays(
+        x,
+        y,
+        x_test,
+        y_test,
+        train_indices=train,
+        test_indices=test,
+        num_classes=NUM_CLASSES,
+    )
 
 
 DATA = pixels()
 ALGORITHMS = {
     "fedavg": srp.algorithms.FedAvg(model(), srp.Training(srp.SGD(0.2), batch_size=4)),
     "fedrep": srp.algorithms.FedRep(
-        model(hidden=(4,)), srp.Training(srp.SGD(0.2, momentum=0.5), batch_size=4), head_epochs=2
+        model(hidden=(4,)),
+        srp.Training(srp.SGD(0.2, momentum=0.5), batch_size=4),
+        head_epochs=2,
     ),
 }
 
@@ -57,8 +80,18 @@ def assert_unchanged(sharded, replicated):
 @pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.long), 3])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_sharded_data_change_nothing(name, devices):
-    options = {"num_rounds": 4, "eval_every": 2, "key": KEY, "devices": devices, "chunk_size": 1, "progress": False}
-    options |= {"participation": srp.participation.Doubling(3, 2), "evaluations": "fine_tune"}  # on both kinds of data
+    options = {
+        "num_rounds": 4,
+        "eval_every": 2,
+        "key": KEY,
+        "devices": devices,
+        "chunk_size": 1,
+        "progress": False,
+    }
+    options |= {
+        "participation": srp.participation.Doubling(3, 2),
+        "evaluations": "fine_tune",
+    }  # on both kinds of data
     replicated = srp.simulate(ALGORITHMS[name], DATA, **options)
     sharded = srp.simulate(ALGORITHMS[name], DATA, shard_data=True, **options)
     assert sharded.config["shard_data"]
@@ -68,10 +101,20 @@ def test_sharded_data_change_nothing(name, devices):
 @pytest.mark.long
 @pytest.mark.parametrize("devices", [2, 3])
 def test_seeds_share_the_sharded_data(devices):
-    options = {"num_rounds": 2, "eval_every": 2, "devices": devices, "chunk_size": 2, "progress": False}
-    options |= {"participation": srp.participation.Fastest(4), "keys": jax.random.split(KEY, 2)}
+    options = {
+        "num_rounds": 2,
+        "eval_every": 2,
+        "devices": devices,
+        "chunk_size": 2,
+        "progress": False,
+    }
+    options |= {
+        "participation": srp.participation.Fastest(4),
+        "keys": jax.random.split(KEY, 2),
+    }
     replicated, sharded = (
-        srp.simulate_seeds(ALGORITHMS["fedavg"], DATA, shard_data=shard, **options) for shard in (False, True)
+        srp.simulate_seeds(ALGORITHMS["fedavg"], DATA, shard_data=shard, **options)
+        for shard in (False, True)
     )
     for one, other in zip(replicated, sharded, strict=True):
         assert_unchanged(numbers(other), numbers(one))
@@ -80,10 +123,15 @@ def test_seeds_share_the_sharded_data(devices):
 
 
 def test_evaluate_takes_sharded_data():
-    algorithm, options = ALGORITHMS["fedrep"], {"key": KEY, "evaluations": "all", "devices": 3}
+    algorithm, options = (
+        ALGORITHMS["fedrep"],
+        {"key": KEY, "evaluations": "all", "devices": 3},
+    )
     server = algorithm.init(KEY, DATA)
     replicated = srp.evaluate(algorithm, DATA, server, **options)
-    assert_same_bits(srp.evaluate(algorithm, DATA, server, shard_data=True, **options), replicated)
+    assert_same_bits(
+        srp.evaluate(algorithm, DATA, server, shard_data=True, **options), replicated
+    )
 
 
 @pytest.mark.short("2")
@@ -107,12 +155,21 @@ def test_images_move_as_bytes():
     policy = srp.participation.Full()
     clock = srp.clocks.Fixed(srp.clocks.Exponential(1.0))
     compiled = program(ALGORITHMS["fedavg"], policy, clock, (), layout)
-    root, data = jax.device_put(KEY, layout.sharding()), place_data(layout, DATA, shard_data=True)
+    root, data = (
+        jax.device_put(KEY, layout.sharding()),
+        place_data(layout, DATA, shard_data=True),
+    )
     start = compiled.start(root, data)
     compiled.segment(1, start.state, root, data)
-    (text,) = [c.as_text() for (name, *_), c in compiled.shared.compiled.items() if name == ("rounds", ROUNDS)]  # pyright: ignore
+    (text,) = [
+        c.as_text()
+        for (name, *_), c in compiled.shared.compiled.items()
+        if name == ("rounds", ROUNDS)
+    ]  # pyright: ignore
     moved = [line for line in text.splitlines() if "reduce-scatter(" in line]
-    inputs = [line for line in moved if f"9,{NUM_FEATURES}]" in line]  # 9 examples at most
+    inputs = [
+        line for line in moved if f"9,{NUM_FEATURES}]" in line
+    ]  # 9 examples at most
     assert inputs
     assert all(" u8[" in line for line in inputs), inputs
 
@@ -122,13 +179,24 @@ def test_data_that_cannot_be_sharded_are_refused():
     linear = srp.algorithms.LinearFedAvg(task, step_size=0.1, local_steps=1)
     with pytest.raises(ValueError, match="shard_data=True with data of type LinearTask"):
         srp.simulate(linear, task, num_rounds=1, key=KEY, shard_data=True)
-    looks = changed(ALGORITHMS["fedavg"], metrics=lambda server, data: {"y": data.train_client(jnp.int32(0)).y[0]})
+    looks = changed(
+        ALGORITHMS["fedavg"],
+        metrics=lambda server, data: {"y": data.train_client(jnp.int32(0)).y[0]},
+    )
     with pytest.raises(ValueError, match="shard_data=True: `init` and `metrics`"):
         srp.simulate(looks, DATA, num_rounds=1, key=KEY, shard_data=True, progress=False)
 
 
 def test_data_may_be_numpy_arrays():
     on_host = jax.tree.map(np.asarray, DATA)
-    options = {"num_rounds": 1, "key": KEY, "devices": 3, "progress": False, "shard_data": True}
-    there, here = (srp.simulate(ALGORITHMS["fedavg"], data, **options) for data in (on_host, DATA))
+    options = {
+        "num_rounds": 1,
+        "key": KEY,
+        "devices": 3,
+        "progress": False,
+        "shard_data": True,
+    }
+    there, here = (
+        srp.simulate(ALGORITHMS["fedavg"], data, **options) for data in (on_host, DATA)
+    )
     assert_same_bits(numbers(there), numbers(here))

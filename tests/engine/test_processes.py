@@ -33,7 +33,12 @@ def folder(tmp_path_factory):
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
     }
     processes = [
-        subprocess.Popen([*command, str(i), str(folder)], stdout=log, stderr=subprocess.STDOUT, env=environment)
+        subprocess.Popen(
+            [*command, str(i), str(folder)],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment,
+        )
         for i, log in enumerate(logs)
     ]
     end = time.monotonic() + TIMEOUT
@@ -45,7 +50,9 @@ def folder(tmp_path_factory):
             process.wait()
         for log in logs:
             log.close()
-    said = "\n".join((folder / f"log_{i}").read_text()[-3000:] for i in range(NUM_PROCESSES))
+    said = "\n".join(
+        (folder / f"log_{i}").read_text()[-3000:] for i in range(NUM_PROCESSES)
+    )
     assert codes == [0] * NUM_PROCESSES, said
     return folder
 
@@ -65,15 +72,23 @@ def test_every_process_gets_the_whole_result(found):
 
 def test_processes_change_nothing(found, tmp_path):
     histories, scores = runs(tmp_path, shard_data=False)
-    np.testing.assert_allclose(found[0]["scores"], scores, rtol=1e-5, atol=1e-6 * np.abs(scores).max())
+    np.testing.assert_allclose(
+        found[0]["scores"], scores, rtol=1e-5, atol=1e-6 * np.abs(scores).max()
+    )
     for run, history in histories.items():
         for name, expected in numbers(history).items():
             got = found[0][f"{run}/{name}"]
             if name.startswith("server"):  # the sum over devices may add in another order
-                np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6, err_msg=f"{run}/{name}")
+                np.testing.assert_allclose(
+                    got, expected, rtol=1e-5, atol=1e-6, err_msg=f"{run}/{name}"
+                )
             elif name in history.accuracies:
-                atol = 1e-6 * np.abs(expected).max()  # a score is a sum whose parts may cancel
-                np.testing.assert_allclose(got, expected, rtol=1e-5, atol=atol, err_msg=f"{run}/{name}")
+                atol = (
+                    1e-6 * np.abs(expected).max()
+                )  # a score is a sum whose parts may cancel
+                np.testing.assert_allclose(
+                    got, expected, rtol=1e-5, atol=atol, err_msg=f"{run}/{name}"
+                )
             else:
                 np.testing.assert_array_equal(got, expected, err_msg=f"{run}/{name}")
 

@@ -6,7 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import KEY, algorithm_of, clients_of, federation, model, numbers, simulate
+from reference.small import (
+    KEY,
+    algorithm_of,
+    clients_of,
+    federation,
+    model,
+    numbers,
+    simulate,
+)
 
 import fedjax_srp as srp
 from fedjax_srp.base import ClientOutput, RoundInfo
@@ -31,16 +39,27 @@ class Listening(srp.ParticipationPolicy):
     def select(self, key, state, times):
         ids = jnp.asarray(COHORTS)[state[0]]
         is_last = (state[0] == 2).astype(jnp.int32)
-        cohort = cohorts.make_cohort(ids, 3 - is_last)  # in the last round the last one does not take part,
-        return cohort._replace(work=cohort.work.at[1].add(-is_last)), (state[0] + 1, state[1])  # one has no work
+        cohort = cohorts.make_cohort(
+            ids, 3 - is_last
+        )  # in the last round the last one does not take part,
+        return cohort._replace(work=cohort.work.at[1].add(-is_last)), (
+            state[0] + 1,
+            state[1],
+        )  # one has no work
 
     def update(self, state, info):
         assert set(info.reports) == set(self.needs)
         return state[0], dict(info.reports)
 
     def metrics(self, state):
-        said = {f"{name}_{i}": values[i] for name, values in state[1].items() for i in range(len(COUNTS))}
-        return {name: jnp.where(jnp.isnan(value), -1.0, value) for name, value in said.items()}
+        said = {
+            f"{name}_{i}": values[i]
+            for name, values in state[1].items()
+            for i in range(len(COUNTS))
+        }
+        return {
+            name: jnp.where(jnp.isnan(value), -1.0, value) for name, value in said.items()
+        }
 
 
 @srp.part
@@ -55,7 +74,9 @@ def run(policy, algorithm, data=DATA, **options):
 
 
 def fedavg():
-    return srp.algorithms.FedAvg(model(hidden=()), srp.Training(srp.SGD(0.5), batch_size=2, epochs=2))
+    return srp.algorithms.FedAvg(
+        model(hidden=()), srp.Training(srp.SGD(0.5), batch_size=2, epochs=2)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -65,19 +86,28 @@ def alone():
 
 def test_losses_and_examples_are_those_of_the_clients(alone):
     """The mean of the reports is the training loss of the round, which `test_training_loss` checks."""
-    for row, (ids, trained) in enumerate([([0, 2, 3],) * 2, ([1, 4, 0],) * 2, ([4, 2], [4])]):
-        said = {need: np.array([alone.metrics[f"{need}_{i}"][row] for i in range(5)]) for need in NEEDS}
+    for row, (ids, trained) in enumerate(
+        [([0, 2, 3],) * 2, ([1, 4, 0],) * 2, ([4, 2], [4])]
+    ):
+        said = {
+            need: np.array([alone.metrics[f"{need}_{i}"][row] for i in range(5)])
+            for need in NEEDS
+        }
         expected = np.full(5, -1.0)
         expected[ids] = np.array(COUNTS)[ids]
         np.testing.assert_array_equal(said["num_examples"], expected)
         losses = said["training_loss"]
         assert (losses[np.setdiff1d(range(5), trained)] == -1).all()
-        np.testing.assert_allclose(losses[trained].mean(), alone.metrics["training_loss"][row], rtol=1e-6)
+        np.testing.assert_allclose(
+            losses[trained].mean(), alone.metrics["training_loss"][row], rtol=1e-6
+        )
         assert len(set(losses[trained])) == len(trained)
 
 
 @pytest.mark.short("options2")
-@pytest.mark.parametrize("options", [{"devices": 3, "chunk_size": 1}, {"chunk_size": 2}, {"devices": 2}])
+@pytest.mark.parametrize(
+    "options", [{"devices": 3, "chunk_size": 1}, {"chunk_size": 2}, {"devices": 2}]
+)
 def test_chunks_and_devices_do_not_matter(alone, options):
     other = run(Listening(), fedavg(), **options)
     for name, values in alone.metrics.items():
@@ -86,7 +116,9 @@ def test_chunks_and_devices_do_not_matter(alone, options):
 
 def test_info_of_clients_is_reported():
     algorithm = algorithm_of(
-        lambda key, broadcast, state, data, context: ClientOutput(data, info={"value": 10.0 * data})
+        lambda key, broadcast, state, data, context: ClientOutput(
+            data, info={"value": 10.0 * data}
+        )
     )
     history = run(Own(), algorithm, numbers(1.0, 2.0, 3.0, 4.0, 5.0))
     assert [history.metrics[f"value_{i}"].tolist() for i in range(5)] == [
@@ -96,7 +128,9 @@ def test_info_of_clients_is_reported():
 
 def test_simulation_gives_the_same_reports(alone):
     simulation = srp.Simulation(fedavg(), DATA, participation=Listening())
-    rounds = lambda key: jax.lax.scan(lambda s, _: simulation.step(s), simulation.init(key), length=3)  # noqa: E731
+    rounds = lambda key: jax.lax.scan(
+        lambda s, _: simulation.step(s), simulation.init(key), length=3
+    )
     info = jax.jit(rounds)(KEY)[1]
     assert isinstance(info, RoundInfo)
     assert info.reports == {}
@@ -107,14 +141,16 @@ def test_simulation_gives_the_same_reports(alone):
 def test_needs_that_are_one_text_are_refused():
     text = srp.part(type("Text", (Own,), {"needs": "training_loss"}))
     with pytest.raises(
-        ValueError, match=r"^policy 'text': needs='training_loss' is a text; give \('training_loss',\)$"
+        ValueError,
+        match=r"^policy 'text': needs='training_loss' is a text; give \('training_loss',\)$",
     ):
         run(text(), fedavg())
 
 
 def test_missing_reports_are_refused():
     with pytest.raises(
-        ValueError, match=r"policy 'own' needs 'value' of every participant and algorithm 'fedavg' has "
+        ValueError,
+        match=r"policy 'own' needs 'value' of every participant and algorithm 'fedavg' has ",
     ):
         run(Own(), fedavg())
     silent = algorithm_of(lambda key, broadcast, state, data, context: ClientOutput(data))

@@ -6,11 +6,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import KEY, Run, algorithm_of, made_clock, made_policy, numbers, scripted, simulate
+from reference.small import (
+    KEY,
+    Run,
+    algorithm_of,
+    made_clock,
+    made_policy,
+    numbers,
+    scripted,
+    simulate,
+)
 
 import fedjax_srp as srp
 from fedjax_srp.base import ClientOutput, Phase, Uncharged, named_key, nothing
-from fedjax_srp.engine.round import stream
+from fedjax_srp.rounds.round import stream
 
 VALUES = np.array([3.0, -1.0, 4.0, 1.5, -5.0, 9.0, 2.0], np.float32)
 DATA = numbers(*VALUES)
@@ -20,8 +29,14 @@ IDS = np.array([[5, 0, 3, 6, 1, 2, 4], [2, 4, 6, 1, 5, 0, 3], [0, 1, 2, 3, 4, 5,
 SIZES, STAGES = np.array([3, 5, 7]), np.array([0, 4, 9])
 WORK = np.array([[1, 2, 5, 1, 1, 1, 9], [3, 1, 1, 4, 2, 9, 9], [1, 1, 1, 1, 1, 1, 2]])
 POLICY = scripted(IDS, SIZES, WORK, STAGES)
-ROUNDS = [(ids[:size], work[:size].astype(np.float32)) for ids, size, work in zip(IDS, SIZES, WORK, strict=True)]
-DEVICES = {"devices": 2, "chunk_size": 2}  # windows of 4 positions: the last of every cohort here is padded
+ROUNDS = [
+    (ids[:size], work[:size].astype(np.float32))
+    for ids, size, work in zip(IDS, SIZES, WORK, strict=True)
+]
+DEVICES = {
+    "devices": 2,
+    "chunk_size": 2,
+}  # windows of 4 positions: the last of every cohort here is padded
 
 
 def run_of(algorithm, policy=POLICY, **options):
@@ -29,7 +44,9 @@ def run_of(algorithm, policy=POLICY, **options):
 
 
 def three_rounds(run):
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *(run.rounds().rounds for _ in ROUNDS))
+    return jax.tree.map(
+        lambda *leaves: np.concatenate(leaves), *(run.rounds().rounds for _ in ROUNDS)
+    )
 
 
 # Means.
@@ -44,19 +61,29 @@ class Parts(NamedTuple):
 def test_the_engine_averages_messages_by_weights_that_may_be_a_prefix():
     def client(key, broadcast, state, value, context):
         work = context.work.astype(value.dtype)
-        message = Parts(value * jnp.array([1.0, 2.0]), {"x": value**2, "y": jnp.full((2, 3), value)}, value)
+        message = Parts(
+            value * jnp.array([1.0, 2.0]),
+            {"x": value**2, "y": jnp.full((2, 3), value)},
+            value,
+        )
         return ClientOutput(message, weight=Parts(jnp.abs(value), work, 1.0))
 
     def init(key, data):
-        return Parts(jnp.zeros(2), {"x": jnp.zeros(()), "y": jnp.zeros((2, 3))}, jnp.zeros(()))
+        return Parts(
+            jnp.zeros(2), {"x": jnp.zeros(()), "y": jnp.zeros((2, 3))}, jnp.zeros(())
+        )
 
     run = run_of(algorithm_of(client, init=init))
     for ids, work in ROUNDS:
         run.rounds()
         values, mean = VALUES[ids], run.host_state().server
-        by_value, by_work = (np.average(values, weights=w) for w in (np.abs(values), work))
+        by_value, by_work = (
+            np.average(values, weights=w) for w in (np.abs(values), work)
+        )
         np.testing.assert_allclose(mean.a, by_value * np.array([1.0, 2.0]), rtol=1e-6)
-        np.testing.assert_allclose(mean.b["x"], np.average(values**2, weights=work), rtol=1e-6)
+        np.testing.assert_allclose(
+            mean.b["x"], np.average(values**2, weights=work), rtol=1e-6
+        )
         np.testing.assert_allclose(mean.b["y"], np.full((2, 3), by_work), rtol=1e-6)
         np.testing.assert_allclose(mean.c, values.mean(), rtol=1e-6)
 
@@ -64,14 +91,21 @@ def test_the_engine_averages_messages_by_weights_that_may_be_a_prefix():
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
 def test_means_of_half_precision_neither_overflow_nor_stop_growing(dtype):
     """The sum of 300 weights of 701 is more than a float16 holds, and a sum of ones in bfloat16 stops at 256."""
-    of_type = lambda number: jnp.full((), number, dtype)  # noqa: E731
+    of_type = lambda number: jnp.full((), number, dtype)
     algorithm = algorithm_of(
-        lambda key, broadcast, state, value, context: ClientOutput(of_type(0.5), None, value, {"one": of_type(1)}),
+        lambda key, broadcast, state, value, context: ClientOutput(
+            of_type(0.5), None, value, {"one": of_type(1)}
+        ),
         init=lambda key, data: of_type(0),
         gradient=lambda key, broadcast, state, value, context: ClientOutput(of_type(320)),
     )
     policy = scripted(np.arange(300)[None], needs_global_gradient=True)
-    options = {"chunk_size": 1, "num_rounds": 1, "evaluations": (), "participation": policy}
+    options = {
+        "chunk_size": 1,
+        "num_rounds": 1,
+        "evaluations": (),
+        "participation": policy,
+    }
     history = simulate(algorithm, numbers(*[701.0] * 300), **options)
     assert history.server_state.dtype == dtype
     assert history.server_state == 0.5
@@ -80,7 +114,9 @@ def test_means_of_half_precision_neither_overflow_nor_stop_growing(dtype):
 
 def test_padded_slots_are_ignored_even_if_they_give_nan():
     def client(key, broadcast, state, value, context):
-        per_step = value / context.work.astype(value.dtype)  # like FedNova's d_i / tau_i: inf or nan without work
+        per_step = value / context.work.astype(
+            value.dtype
+        )  # like FedNova's d_i / tau_i: inf or nan without work
         weight = 1 + jnp.log(context.work.astype(value.dtype))
         return ClientOutput(per_step, per_step, weight, {"per_step": per_step})
 
@@ -88,18 +124,31 @@ def test_padded_slots_are_ignored_even_if_they_give_nan():
     for ids, work in ROUNDS:
         info = run.rounds().rounds
         terms, weights = VALUES[ids] / work, 1 + np.log(work)
-        np.testing.assert_allclose(run.host_state().server, np.average(terms, weights=weights), rtol=1e-5)
+        np.testing.assert_allclose(
+            run.host_state().server, np.average(terms, weights=weights), rtol=1e-5
+        )
         np.testing.assert_allclose(info.metrics["per_step"], [terms.mean()], rtol=1e-6)
         np.testing.assert_array_equal(run.host_state().clients[ids], terms)
 
 
 def test_info_is_averaged_over_the_cohort_and_joins_the_metrics():
     def client(key, broadcast, state, value, context):
-        looked_at = {"value": value, "work": context.work, **context._replace(num_clients=7)._asdict()}
+        looked_at = {
+            "value": value,
+            "work": context.work,
+            **context._replace(num_clients=7)._asdict(),
+        }
         looked_at["is_negative"] = value < 0  # a flag
-        return ClientOutput(value, weight=value**2, info={f"mean_{name}": x for name, x in looked_at.items()})
+        return ClientOutput(
+            value,
+            weight=value**2,
+            info={f"mean_{name}": x for name, x in looked_at.items()},
+        )
 
-    algorithm = algorithm_of(client, metrics=lambda server, data: {"double": 2 * server, "sum": data.values.sum()})
+    algorithm = algorithm_of(
+        client,
+        metrics=lambda server, data: {"double": 2 * server, "sum": data.values.sum()},
+    )
     run = run_of(algorithm)
     metrics = three_rounds(run).metrics
     for t, (ids, work) in enumerate(ROUNDS):
@@ -146,22 +195,37 @@ def all_phases() -> Any:
         return ClientOutput(state * broadcast, state + broadcast, info={"before": state})
 
     def gradient(key, broadcast, state, value, context):
-        message = {"g": (0.1 * broadcast - value) * jnp.array([1.0, 2.0]), "s": 0.01 * state}
+        message = {
+            "g": (0.1 * broadcast - value) * jnp.array([1.0, 2.0]),
+            "s": 0.01 * state,
+        }
         return ClientOutput(message, state * jnp.nan, weight=jnp.abs(value))
 
     return algorithm_of(
         client,
         init=lambda key, data: Server(*(jnp.zeros(()),) * 3),
         init_client=lambda key, server, value: value,
-        round=Phase(model_of, client, lambda key, server, mean, context: server._replace(w=mean)),
-        finish=Phase(model_of, finish, lambda key, server, mean, context: server._replace(finished=mean)),
-        prepare=Phase(model_of, prepare, lambda key, server, mean, context: server._replace(prepared=mean)),
+        round=Phase(
+            model_of, client, lambda key, server, mean, context: server._replace(w=mean)
+        ),
+        finish=Phase(
+            model_of,
+            finish,
+            lambda key, server, mean, context: server._replace(finished=mean),
+        ),
+        prepare=Phase(
+            model_of,
+            prepare,
+            lambda key, server, mean, context: server._replace(prepared=mean),
+        ),
         gradient=gradient,
     )
 
 
 def test_all_phases_get_the_right_states():
-    run = run_of(all_phases(), scripted(IDS, SIZES, WORK, STAGES, needs_global_gradient=True))
+    run = run_of(
+        all_phases(), scripted(IDS, SIZES, WORK, STAGES, needs_global_gradient=True)
+    )
     start = run.host_state()
     # Before the first round: all clients, one unit of work each.
     np.testing.assert_allclose(start.server, [0, VALUES.mean(), 0], rtol=1e-6)
@@ -174,13 +238,21 @@ def test_all_phases_get_the_right_states():
         w = np.average(values + states[ids] + w, weights=values**2)
         states[ids] += 1
         before = states[ids].copy()
-        states[ids] += w  # `finish` gets the new broadcast and the new states of the same cohort
+        states[ids] += (
+            w  # `finish` gets the new broadcast and the new states of the same cohort
+        )
         # The gradient uses the new model and the new states; the states that it returns are dropped.
         gradients = np.c_[0.1 * w - values, 2 * (0.1 * w - values), 0.01 * states[ids]]
-        norm = np.linalg.norm(np.average(gradients, axis=0, weights=np.abs(values)))  # of the weighted mean
-        means_of_norms.append(np.average(np.linalg.norm(gradients, axis=1), weights=np.abs(values)) / norm)
+        norm = np.linalg.norm(
+            np.average(gradients, axis=0, weights=np.abs(values))
+        )  # of the weighted mean
+        means_of_norms.append(
+            np.average(np.linalg.norm(gradients, axis=1), weights=np.abs(values)) / norm
+        )
         after = run.host_state()
-        np.testing.assert_allclose(after.server, [w, VALUES.mean(), (before * w).mean()], rtol=1e-5)
+        np.testing.assert_allclose(
+            after.server, [w, VALUES.mean(), (before * w).mean()], rtol=1e-5
+        )
         np.testing.assert_allclose(after.clients, states, rtol=1e-5)
         np.testing.assert_allclose(info.global_grad_norm, [norm], rtol=1e-5)
         np.testing.assert_allclose(info.metrics["before"], [before.mean()], rtol=1e-5)
@@ -215,24 +287,33 @@ def test_keys_come_from_stream_round_client_and_phase():
         init=lambda key, data: jnp.zeros((3, 2)),
         init_client=lambda key, server, value: draw(key),
         round=Phase(nothing, client, server),
-        finish=Phase(nothing, finish, lambda key, state, mean, context: state.at[1].set(mean)),
+        finish=Phase(
+            nothing, finish, lambda key, state, mean, context: state.at[1].set(mean)
+        ),
         evaluations={"draw": personalize},
     )
     run = run_of(algorithm, evaluations="all")
     fold, data_of = jax.random.fold_in, lambda keys: np.array([draw(k) for k in keys])
-    start = data_of(fold(named_key(named_key(KEY, "training"), "init"), i) for i in range(7))
+    start = data_of(
+        fold(named_key(named_key(KEY, "training"), "init"), i) for i in range(7)
+    )
     np.testing.assert_array_equal(run.host_state().clients, start)
     for t, (ids, _) in enumerate(ROUNDS[:2]):
         scores = run.rounds().scores
         training = stream(KEY, "training", jnp.int32(t))
-        state, drawn = run.host_state(), data_of(fold(named_key(training, "round"), i) for i in ids)
+        state, drawn = (
+            run.host_state(),
+            data_of(fold(named_key(training, "round"), i) for i in ids),
+        )
         np.testing.assert_array_equal(state.clients[ids], drawn)
         np.testing.assert_allclose(state.server[0], drawn.mean(axis=0), rtol=1e-6)
         finishing = data_of(fold(named_key(training, "finish"), i) for i in ids)
         np.testing.assert_allclose(state.server[1], finishing.mean(axis=0), rtol=1e-6)
         key_server = named_key(stream(KEY, "server", jnp.int32(t)), "round")
         np.testing.assert_array_equal(state.server[2], draw(key_server))
-        judged = data_of(fold(stream(KEY, "evaluation", jnp.int32(t + 1)), i) for i in range(7))
+        judged = data_of(
+            fold(stream(KEY, "evaluation", jnp.int32(t + 1)), i) for i in range(7)
+        )
         np.testing.assert_array_equal(scores["draw"][0][:7], judged[:, 0])
 
 
@@ -241,22 +322,35 @@ def test_keys_of_clock_and_policy_have_their_own_streams():
         return jax.random.randint(key, shape, 0, 1000)
 
     def sample(key, state, now):
-        return srp.ClientTimes(state.astype(float), (state + draw(key, (7,))).astype(float)), state
+        return srp.ClientTimes(
+            state.astype(float), (state + draw(key, (7,))).astype(float)
+        ), state
 
     def select(key, state, times):
         ids, ones = jnp.arange(7, dtype=jnp.int32), jnp.ones(7, jnp.int32)
         return srp.Cohort(ids, jnp.int32(7), ones, state + 1000 * draw(key)), state
 
     clock = made_clock("draws", lambda key, n: draw(key, (n,)), sample)
-    policy = made_policy("draws", lambda key, n: draw(key), select, lambda state, info: state)
+    policy = made_policy(
+        "draws", lambda key, n: draw(key), select, lambda state, info: state
+    )
     run = Run(algorithm_of(value_of), DATA, policy, clock, **DEVICES)
-    start = {name: named_key(named_key(KEY, name), "init") for name in ("clock", "participation")}
-    own_times, own_stage = np.array(draw(start["clock"], (7,))), int(draw(start["participation"]))
+    start = {
+        name: named_key(named_key(KEY, name), "init")
+        for name in ("clock", "participation")
+    }
+    own_times, own_stage = (
+        np.array(draw(start["clock"], (7,))),
+        int(draw(start["participation"])),
+    )
     np.testing.assert_array_equal(run.client_time, own_times)
     for t in range(2):
         info = run.rounds().rounds
         key_clock, key_policy = (stream(KEY, name, jnp.int32(t)) for name in start)
-        assert float(info.compute_time[0]) == (own_times + np.array(draw(key_clock, (7,)))).max()
+        assert (
+            float(info.compute_time[0])
+            == (own_times + np.array(draw(key_clock, (7,)))).max()
+        )
         assert int(info.stage[0]) == own_stage + 1000 * int(draw(key_policy))
 
 
@@ -265,7 +359,9 @@ def test_keys_of_clock_and_policy_have_their_own_streams():
 
 def test_a_round_takes_as_long_as_its_slowest_participant_with_its_work():
     info = three_rounds(run_of(algorithm_of(value_of)))
-    np.testing.assert_array_equal(info.compute_time, [(TIMES[ids] * work).max() for ids, work in ROUNDS])
+    np.testing.assert_array_equal(
+        info.compute_time, [(TIMES[ids] * work).max() for ids, work in ROUNDS]
+    )
     np.testing.assert_array_equal(info.cohort_size, SIZES)
     np.testing.assert_array_equal(info.stage, STAGES)
     np.testing.assert_array_equal(info.round, [0, 1, 2])
@@ -275,11 +371,24 @@ def test_a_round_takes_as_long_as_its_slowest_participant_with_its_work():
 
 
 def test_communication_is_charged_in_rounds_that_communicate():
-    algorithm = algorithm_of(value_of, communicates=lambda server, context: (context.round % 2 == 0) & (server < 1.9))
+    algorithm = algorithm_of(
+        value_of,
+        communicates=lambda server, context: (context.round % 2 == 0) & (server < 1.9),
+    )
     history = simulate(algorithm, DATA, 5, participation=POLICY, clock=CLOCK)
-    means = [0.0, *(VALUES[ids].mean() for ids, _ in ROUNDS), VALUES.mean()]  # the server's state before each round
+    means = [
+        0.0,
+        *(VALUES[ids].mean() for ids, _ in ROUNDS),
+        VALUES.mean(),
+    ]  # the server's state before each round
     communicated = [t % 2 == 0 and bool(mean < 1.9) for t, mean in enumerate(means)]
-    assert communicated == [True, False, True, False, False]  # the states after the rounds would give another list
+    assert communicated == [
+        True,
+        False,
+        True,
+        False,
+        False,
+    ]  # the states after the rounds would give another list
     assert history.communicated.tolist() == communicated
     compute = [(TIMES[ids] * work).max() for ids, work in [*ROUNDS, ROUNDS[2], ROUNDS[2]]]
     for cost in (0.0, 1.0, 100.0):
@@ -298,7 +407,11 @@ class Message(NamedTuple):
 def test_bytes_are_those_of_charged_messages():
     def client(key, broadcast, state, value, context):
         weights = {"w": jnp.zeros((3, 5)), "b": jnp.zeros(5, jnp.int8)}  # 60 + 5
-        return ClientOutput(Message(weights, Uncharged((jnp.zeros(100), value))), weight=1.0, info={"value": value})
+        return ClientOutput(
+            Message(weights, Uncharged((jnp.zeros(100), value))),
+            weight=1.0,
+            info={"value": value},
+        )
 
     def finish(key, broadcast, state, value, context):
         return ClientOutput(jnp.zeros(2))  # 8
@@ -306,8 +419,12 @@ def test_bytes_are_those_of_charged_messages():
     def gradient(key, broadcast, state, value, context):
         return ClientOutput(jnp.zeros(4))  # 16
 
-    keep = lambda key, server, mean, context: server  # noqa: E731
-    download = lambda server, context: (jnp.zeros(7), Uncharged(server), context.round)  # 28 + 4  # noqa: E731
+    keep = lambda key, server, mean, context: server
+    download = lambda server, context: (
+        jnp.zeros(7),
+        Uncharged(server),
+        context.round,
+    )  # 28 + 4
 
     def bytes_of(policy=POLICY, **more):
         algorithm = algorithm_of(client, broadcast=download, server=keep, **more)
@@ -317,8 +434,14 @@ def test_bytes_are_those_of_charged_messages():
     assert bytes_of() == (65, 32)
     both = {"finish": Phase(download, finish, keep), "gradient": gradient}
     assert bytes_of(**both) == (65 + 8, 2 * 32)
-    assert bytes_of(finish=Phase(nothing, finish, keep)) == (65 + 8, 32)  # a pass, no download
-    assert bytes_of(scripted(IDS, SIZES, needs_global_gradient=True), **both)[0] == 65 + 8 + 16
+    assert bytes_of(finish=Phase(nothing, finish, keep)) == (
+        65 + 8,
+        32,
+    )  # a pass, no download
+    assert (
+        bytes_of(scripted(IDS, SIZES, needs_global_gradient=True), **both)[0]
+        == 65 + 8 + 16
+    )
 
 
 def test_an_algorithm_without_messages_is_charged_nothing():
@@ -340,12 +463,14 @@ def test_weakly_typed_states_are_not_traced_again():
     def server(key, state, mean, context):
         return {"mean": mean, "weak": state["weak"] + 1, "rounds": state["rounds"] + 1}
 
-    init = lambda key, data: {"mean": 0.0, "weak": 0.5, "rounds": 0}  # noqa: E731
+    init = lambda key, data: {"mean": 0.0, "weak": 0.5, "rounds": 0}
     run = run_of(algorithm_of(value_of, init=init, broadcast=nothing, server=server))
     three_rounds(run)
     assert run.program.shared.num_traces == 2
     expected = {"mean": VALUES.mean(), "weak": 3.5, "rounds": 3}
-    assert {name: float(x) for name, x in run.state.server.items()} == pytest.approx(expected)
+    assert {name: float(x) for name, x in run.state.server.items()} == pytest.approx(
+        expected
+    )
 
 
 def test_a_state_may_contain_the_data():

@@ -35,13 +35,25 @@ STRATEGIES = ("batched", "one_after_the_other")
 # The strategy is chosen when an algorithm is compiled: one algorithm for each.
 ALGORITHMS = {
     strategy: srp.algorithms.LGFedAvg(
-        model(hidden=(4,)), srp.Training(srp.SGD(0.2, 0.5, 0.01), batch_size=4, epochs=3, weighting="num_examples")
+        model(hidden=(4,)),
+        srp.Training(
+            srp.SGD(0.2, 0.5, 0.01), batch_size=4, epochs=3, weighting="num_examples"
+        ),
     )
     for strategy in STRATEGIES
 }
-RUN = {"participation": POLICY, "clock": CLOCK, "num_rounds": 4, "eval_every": 2, "progress": False}
+RUN = {
+    "participation": POLICY,
+    "clock": CLOCK,
+    "num_rounds": 4,
+    "eval_every": 2,
+    "progress": False,
+}
 EVALUATION = "own_representation"
-LAYOUTS = {"batched": {"devices": 1}, "one_after_the_other": {"devices": 2, "chunk_size": 2}}
+LAYOUTS = {
+    "batched": {"devices": 1},
+    "one_after_the_other": {"devices": 2, "chunk_size": 2},
+}
 
 
 @contextlib.contextmanager
@@ -61,24 +73,45 @@ def histories(strategy, how):
     with in_force(strategy):
         if how == "together":
             return srp.simulate_seeds(ALGORITHMS[strategy], DATA, keys=KEYS, **options)
-        return [srp.simulate(ALGORITHMS[strategy], DATA, key=key, **options) for key in KEYS]
+        return [
+            srp.simulate(ALGORITHMS[strategy], DATA, key=key, **options) for key in KEYS
+        ]
 
 
 @pytest.mark.short("batched-together")
 @pytest.mark.parametrize(
     ("strategy", "how"),
-    [("batched", "together"), ("one_after_the_other", "one_by_one"), ("one_after_the_other", "together")],
+    [
+        ("batched", "together"),
+        ("one_after_the_other", "one_by_one"),
+        ("one_after_the_other", "together"),
+    ],
 )
 def test_seeds_and_strategies_are_the_runs_one_by_one(strategy, how):
     sizes = set()
-    for history, expected in zip(histories(strategy, how), histories("batched", "one_by_one"), strict=True):
-        for field in ("round", "stage", "cohort_size", "compute_time", "communicated", "finite", "eval_round"):
-            np.testing.assert_array_equal(getattr(history, field), getattr(expected, field), err_msg=field)
+    for history, expected in zip(
+        histories(strategy, how), histories("batched", "one_by_one"), strict=True
+    ):
+        for field in (
+            "round",
+            "stage",
+            "cohort_size",
+            "compute_time",
+            "communicated",
+            "finite",
+            "eval_round",
+        ):
+            np.testing.assert_array_equal(
+                getattr(history, field), getattr(expected, field), err_msg=field
+            )
         np.testing.assert_array_equal(history.client_time, expected.client_time)
         np.testing.assert_array_equal(history.test_count, [6] * 7)
         wrong = np.abs(history.accuracy - expected.accuracy) * 6
         assert wrong.sum() <= 1  # of 84 answers, one may be a near tie
-        assert (history.bytes_up, history.bytes_down) == (expected.bytes_up, expected.bytes_down)
+        assert (history.bytes_up, history.bytes_down) == (
+            expected.bytes_up,
+            expected.bytes_down,
+        )
         assert history.config["key"] == expected.config["key"]
         sizes.add(tuple(expected.cohort_size.tolist()))
     assert len(sizes) == 3  # the seeds have cohorts of different sizes
@@ -87,8 +120,17 @@ def test_seeds_and_strategies_are_the_runs_one_by_one(strategy, how):
 def test_strategies_end_with_the_same_parameters():
     states = {}
     for strategy in STRATEGIES:
-        with in_force(strategy):  # programs of `histories`, where they are compiled already
-            run = Run(ALGORITHMS[strategy], DATA, POLICY, CLOCK, evaluations=(EVALUATION,), **LAYOUTS[strategy])
+        with in_force(
+            strategy
+        ):  # programs of `histories`, where they are compiled already
+            run = Run(
+                ALGORITHMS[strategy],
+                DATA,
+                POLICY,
+                CLOCK,
+                evaluations=(EVALUATION,),
+                **LAYOUTS[strategy],
+            )
             run.rounds(2)
             run.rounds(2)
         states[strategy] = run.host_state()
@@ -100,12 +142,17 @@ def test_wrong_numbers_of_keys_are_refused():
     options = {"num_rounds": 1, "progress": False}
     with pytest.raises(ValueError, match=r"keys has shape \(\), expected \(num_seeds,\)"):
         srp.simulate_seeds(ALGORITHMS["batched"], DATA, keys=KEYS[0], **options)
-    with pytest.raises(ValueError, match=r"keys is .*; use jax.random.split\(jax.random.key\(seed\), num_seeds\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"keys is .*; use jax.random.split\(jax.random.key\(seed\), num_seeds\)",
+    ):
         srp.simulate_seeds(ALGORITHMS["batched"], DATA, keys=[0, 1], **options)
     with pytest.raises(ValueError, match=r"keys has shape \(0,\)"):
         srp.simulate_seeds(ALGORITHMS["batched"], DATA, keys=KEYS[:0], **options)
     with pytest.raises(ValueError, match=r"record_loss='no' must be a flag"):
-        srp.simulate_seeds(ALGORITHMS["batched"], DATA, keys=KEYS, record_loss="no", **options)
+        srp.simulate_seeds(
+            ALGORITHMS["batched"], DATA, keys=KEYS, record_loss="no", **options
+        )
     with pytest.raises(ValueError, match=r"key has shape \(3,\).*simulate_seeds"):
         srp.simulate(ALGORITHMS["batched"], DATA, key=KEYS, **options)
 
@@ -113,10 +160,20 @@ def test_wrong_numbers_of_keys_are_refused():
 def test_every_round_of_a_client_is_counted_for_each_seed():
     data = federation(clients_of((3, 5, 4, 2), (2, 3, 2, 1)))
     times = srp.clocks.Fixed(srp.clocks.Constant([4.0, 1.0, 3.0, 2.0]))
-    policy = srp.participation.Doubling(1, 2)  # client 1 alone twice, then 1 and 3 twice, then everybody
+    policy = srp.participation.Doubling(
+        1, 2
+    )  # client 1 alone twice, then 1 and 3 twice, then everybody
     keys = jax.random.split(jax.random.key(7), 2)
-    given = {"participation": policy, "clock": times, "num_rounds": 5, "eval_every": 2, "progress": False}
-    for history in srp.simulate_seeds(srp.algorithms.FedAvg(model()), data, keys=keys, **given):
+    given = {
+        "participation": policy,
+        "clock": times,
+        "num_rounds": 5,
+        "eval_every": 2,
+        "progress": False,
+    }
+    for history in srp.simulate_seeds(
+        srp.algorithms.FedAvg(model()), data, keys=keys, **given
+    ):
         assert history.rounds_taken.tolist() == [1, 5, 1, 3]
         assert history.rounds_taken.sum() == history.cohort_size.sum()
         assert history.participation.never == 0

@@ -12,25 +12,44 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from reference.small import CLOCK, KEY, algorithm_of, assert_same_bits, changed, clients_of, federation, model, numbers
+from reference.small import (
+    CLOCK,
+    KEY,
+    algorithm_of,
+    assert_same_bits,
+    changed,
+    clients_of,
+    federation,
+    model,
+    numbers,
+)
 
 import fedjax_srp as srp
-from fedjax_srp.adaptation import Fit
 from fedjax_srp.base import ClientOutput
-from fedjax_srp.engine import program
-from fedjax_srp.engine.prepare import Request, prepare
-from fedjax_srp.engine.sharding import lay_out
-from fedjax_srp.parts import values_of
+from fedjax_srp.driver import programs as program
+from fedjax_srp.driver.adapt import Fit
+from fedjax_srp.driver.prepare import Request, prepare
+from fedjax_srp.parts.part import values_of
+from fedjax_srp.rounds.sharding import lay_out
 
 DATA = federation(clients_of((4, 6, 3, 8, 5, 7), (3,) * 6))
 FEW = numbers(*range(6))
 OPTIONS = {"num_rounds": 3, "eval_every": 1, "progress": False, "devices": 1}
 SHORT = {"hidden": (5, 4), "fine_tune_epochs": 1}
-FedAvg, FedProx, FedRep = srp.algorithms.FedAvg, srp.algorithms.FedProx, srp.algorithms.FedRep
+FedAvg, FedProx, FedRep = (
+    srp.algorithms.FedAvg,
+    srp.algorithms.FedProx,
+    srp.algorithms.FedRep,
+)
 
 
 def get(name, **options):
-    return srp.methods.get(name, dataset=DATA, shared=SHORT | {"initial": 2, "rounds_per_stage": 1, "k": 2}, **options)
+    return srp.methods.get(
+        name,
+        dataset=DATA,
+        shared=SHORT | {"initial": 2, "rounds_per_stage": 1, "k": 2},
+        **options,
+    )
 
 
 def simulate(algorithm, data=DATA, key=KEY, **options):
@@ -49,7 +68,9 @@ def leaves(history):
 def counting():
     """Return an algorithm of a new class that compiles in a moment; it takes `FEW`."""
     return algorithm_of(
-        lambda key, total, state, value, context: ClientOutput(total + value * context.work.astype(float))
+        lambda key, total, state, value, context: ClientOutput(
+            total + value * context.work.astype(float)
+        )
     )
 
 
@@ -63,7 +84,10 @@ def fedprox(mu=0.1, rate=0.3, momentum=0.5, **training):
 
 
 def tuned(rate):
-    heads = {"head_optimizer": srp.SGD(2 * rate), "fine_tune_optimizer": srp.SGD(rate, 0.5)}
+    heads = {
+        "head_optimizer": srp.SGD(2 * rate),
+        "fine_tune_optimizer": srp.SGD(rate, 0.5),
+    }
     return FedRep(model(hidden=(3,)), head_epochs=1, fine_tune_epochs=1, **heads)
 
 
@@ -82,7 +106,10 @@ SWEEPS = {
     ],
     "heads": [tuned(0.1), tuned(0.2)],
     "optax": [by_optax(0.1), by_optax(0.2)],
-    "kinds of numbers": [fedprox(mu, batch_size=3) for mu in (1, 0.5, np.float32(0.25), np.float64(0.1), np.array(2))],
+    "kinds of numbers": [
+        fedprox(mu, batch_size=3)
+        for mu in (1, 0.5, np.float32(0.25), np.float64(0.1), np.array(2))
+    ],
     "by name": [get("apfl", learning_rate=rate) for rate in (0.1, 0.3)],
 }
 
@@ -98,7 +125,9 @@ def test_a_sweep_is_traced_once(case):
     assert shared.num_traces == len(shared.compiled) == 2  # the start, and a round
     assert runs[0].compile_seconds > 0
     assert [run.compile_seconds for run in runs[1:]] == [0.0] * (len(sweep) - 1)
-    assert len({np.concatenate([leaf.ravel() for leaf in leaves(run)]).tobytes() for run in runs}) == len(sweep)
+    assert len(
+        {np.concatenate([leaf.ravel() for leaf in leaves(run)]).tobytes() for run in runs}
+    ) == len(sweep)
 
 
 @pytest.mark.parametrize("num_seeds", [None, 2])
@@ -106,14 +135,30 @@ def test_any_numbers_of_rounds_are_one_program(num_seeds):
     algorithm = counting()
 
     def run(**options):
-        options = OPTIONS | {"participation": srp.participation.Doubling(2, 1), "clock": CLOCK} | options
+        options = (
+            OPTIONS
+            | {"participation": srp.participation.Doubling(2, 1), "clock": CLOCK}
+            | options
+        )
         if num_seeds is None:
             return [srp.simulate(algorithm, FEW, key=KEY, **options)]
-        return srp.simulate_seeds(algorithm, FEW, keys=jax.random.split(KEY, num_seeds), **options)
+        return srp.simulate_seeds(
+            algorithm, FEW, keys=jax.random.split(KEY, num_seeds), **options
+        )
 
     often = run(num_rounds=9)
-    shared = shared_of(algorithm, FEW, participation=srp.participation.Doubling(2, 1), clock=CLOCK, num_seeds=num_seeds)
-    for options in ({"eval_every": 4}, {"eval_every": 10**9}, {"eval_every": 5, "eval_first": 2, "eval_last": 3}):
+    shared = shared_of(
+        algorithm,
+        FEW,
+        participation=srp.participation.Doubling(2, 1),
+        clock=CLOCK,
+        num_seeds=num_seeds,
+    )
+    for options in (
+        {"eval_every": 4},
+        {"eval_every": 10**9},
+        {"eval_every": 5, "eval_first": 2, "eval_last": 3},
+    ):
         for every, one in zip(run(num_rounds=9, **options), often, strict=True):
             assert_same_bits(every.server_state, one.server_state)
             assert_same_bits(every.compute_time, one.compute_time)
@@ -121,14 +166,20 @@ def test_any_numbers_of_rounds_are_one_program(num_seeds):
             assert every.round.tolist() == list(range(1, 10))
     assert shared.num_traces == len(shared.compiled) == 2
     (long,) = {len(history.round) for history in run(num_rounds=129, eval_every=129)}
-    assert (long, shared.num_traces) == (129, 3)  # a longer segment has a program of its own
+    assert (long, shared.num_traces) == (
+        129,
+        3,
+    )  # a longer segment has a program of its own
 
 
 def test_unused_functions_are_freed(monkeypatch):
     """On Linux a process that keeps hundreds of them runs out of memory areas."""
     monkeypatch.setattr(program, "FUNCTIONS_KEPT", 3)
     algorithm = counting()
-    runs = [simulate(algorithm, FEW, num_rounds=length, eval_every=length) for length in (1, 129, 257, 257)]
+    runs = [
+        simulate(algorithm, FEW, num_rounds=length, eval_every=length)
+        for length in (1, 129, 257, 257)
+    ]
     shared = shared_of(algorithm, FEW)
     assert (shared.num_traces, len(shared.compiled)) == (4, 3)
     assert runs[-1].compile_seconds == 0  # the last ones are kept
@@ -137,9 +188,13 @@ def test_unused_functions_are_freed(monkeypatch):
 CLOCKS = {
     "fixed": lambda rate: srp.clocks.Fixed(srp.clocks.Exponential(rate)),
     "work": lambda work: srp.clocks.Fixed(srp.clocks.Exponential(2.0), work=work),
-    "dynamic": lambda low: srp.clocks.Dynamic(srp.clocks.Exponential(srp.clocks.Uniform(low, 5.0))),
+    "dynamic": lambda low: srp.clocks.Dynamic(
+        srp.clocks.Exponential(srp.clocks.Uniform(low, 5.0))
+    ),
     "trace": lambda start: srp.clocks.Trace(np.arange(18.0).reshape(3, 6) + start),
-    "per client": lambda start: srp.clocks.Fixed(srp.clocks.Constant([start + i for i in range(6)])),
+    "per client": lambda start: srp.clocks.Fixed(
+        srp.clocks.Constant([start + i for i in range(6)])
+    ),
 }
 
 
@@ -152,7 +207,9 @@ def test_floats_of_clocks_are_arguments(kind):
     assert shared.num_traces == 2
     assert [run.compile_seconds for run in runs[1:]] == [0.0, 0.0]
     assert (runs[0].client_time != runs[1].client_time).all()
-    np.testing.assert_array_equal(runs[2].client_time, runs[1].client_time)  # whole numbers are floats
+    np.testing.assert_array_equal(
+        runs[2].client_time, runs[1].client_time
+    )  # whole numbers are floats
     for rate, run in zip((1.0, 3.0), runs, strict=False):  # as outside of any program
         clock = CLOCKS[kind](rate)
         key = srp.named_key(srp.named_key(KEY, "clock"), "init")
@@ -161,11 +218,19 @@ def test_floats_of_clocks_are_arguments(kind):
 
 
 def test_floats_of_policies_are_arguments():
-    policies = [srp.participation.StatisticalAccuracy(2, shrinkage=share) for share in (0.5, 0.9)]
+    policies = [
+        srp.participation.StatisticalAccuracy(2, shrinkage=share) for share in (0.5, 0.9)
+    ]
     method = FedAvg(model())
-    assert shared_of(method, participation=policies[0]) is shared_of(method, participation=policies[1])
-    on_time = [srp.participation.PartialWork(3, on_time=share) for share in (0.5, 0.9)]  # which shapes the program
-    assert shared_of(method, participation=on_time[0]) is not shared_of(method, participation=on_time[1])
+    assert shared_of(method, participation=policies[0]) is shared_of(
+        method, participation=policies[1]
+    )
+    on_time = [
+        srp.participation.PartialWork(3, on_time=share) for share in (0.5, 0.9)
+    ]  # which shapes the program
+    assert shared_of(method, participation=on_time[0]) is not shared_of(
+        method, participation=on_time[1]
+    )
 
 
 def test_srpfl_fedrep_and_all_stages_are_one_program():
@@ -174,12 +239,28 @@ def test_srpfl_fedrep_and_all_stages_are_one_program():
         srp.participation.Doubling(2, 1),
         srp.participation.Doubling(3, 2),
         *[srp.participation.Uniform(4), srp.participation.Doubling(2, 1, pool=4)],
-        *[srp.participation.Doubling(2, (1, 0, 1)), srp.participation.Doubling(2, (2, 1, 1))],
+        *[
+            srp.participation.Doubling(2, (1, 0, 1)),
+            srp.participation.Doubling(2, (2, 1, 1)),
+        ],
     ]
     algorithm = counting()
     runs = [simulate(algorithm, FEW, participation=policy) for policy in policies]
-    assert [run.compile_seconds > 0 for run in runs] == [True, False, False, True, False, True, False]
-    assert [run.cohort_size.tolist() for run in runs[:4]] == [[6] * 3, [2, 4, 6], [3, 3, 6], [4] * 3]
+    assert [run.compile_seconds > 0 for run in runs] == [
+        True,
+        False,
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert [run.cohort_size.tolist() for run in runs[:4]] == [
+        [6] * 3,
+        [2, 4, 6],
+        [3, 3, 6],
+        [4] * 3,
+    ]
 
 
 @srp.part
@@ -197,14 +278,24 @@ STEADY = srp.clocks.Fixed(srp.clocks.Exponential(1.0))
 
 @pytest.mark.parametrize(
     "clock",
-    [STEADY, srp.clocks.Failing(STEADY, 0.4), srp.clocks.Available(STEADY, srp.clocks.Markov(2.0, 1.0))],
+    [
+        STEADY,
+        srp.clocks.Failing(STEADY, 0.4),
+        srp.clocks.Available(STEADY, srp.clocks.Markov(2.0, 1.0)),
+    ],
     ids=["steady", "failing", "available"],
 )
 def test_shared_programs_give_the_same_cohorts_also_of_clients_that_fail_or_leave(clock):
     algorithm = counting()
-    for policy, alone in ((srp.participation.Full(), OwnFull()), (srp.participation.Uniform(4), OwnUniform(4))):
+    for policy, alone in (
+        (srp.participation.Full(), OwnFull()),
+        (srp.participation.Uniform(4), OwnUniform(4)),
+    ):
         given = {"clock": clock, "num_rounds": 8}
-        runs = [simulate(algorithm, FEW, participation=each, **given) for each in (policy, alone)]
+        runs = [
+            simulate(algorithm, FEW, participation=each, **given)
+            for each in (policy, alone)
+        ]
         for name in ("compute_time", "cohort_size", "rounds_taken"):
             np.testing.assert_array_equal(*(getattr(run, name) for run in runs))
         assert (len({*runs[0].cohort_size.tolist()}) > 1) == (clock is not STEADY)
@@ -219,13 +310,19 @@ def test_a_subclass_of_full_runs_as_itself():
             cohort, state = super().select(key, state, times)
             return cohort._replace(size=jnp.int32(2)), state
 
-    assert simulate(counting(), FEW, participation=Pairs()).cohort_size.tolist() == [2] * 3
+    assert (
+        simulate(counting(), FEW, participation=Pairs()).cohort_size.tolist() == [2] * 3
+    )
 
 
 def test_threads_with_equal_parts_compile_once():
     algorithm, seeds = counting(), range(4)
     with futures.ThreadPoolExecutor(4) as threads:
-        runs = [*threads.map(lambda seed: simulate(algorithm, FEW, key=jax.random.key(seed)), seeds)]
+        runs = [
+            *threads.map(
+                lambda seed: simulate(algorithm, FEW, key=jax.random.key(seed)), seeds
+            )
+        ]
     assert shared_of(algorithm, FEW).num_traces == 2
     for seed, run in zip(seeds, runs, strict=True):
         alone = simulate(algorithm, FEW, key=jax.random.key(seed))
@@ -265,28 +362,45 @@ def test_waiting_for_another_thread_that_compiles_counts_as_compiling():
 
 def test_every_float_of_every_method_is_an_argument():
     """Algorithms with half the values share the program."""
-    shared_of = lambda made: program.program(made, srp.participation.Full(), CLOCK, (), lay_out(1, None, 6)).shared  # noqa: E731
+    shared_of = lambda made: (
+        program.program(
+            made, srp.participation.Full(), CLOCK, (), lay_out(1, None, 6)
+        ).shared
+    )
     for name in srp.methods.algorithm_names():
         algorithm = get(name, momentum=0.2, weight_decay=0.01).algorithm
         values = values_of(algorithm)
-        assert values.keys() >= {f"training.optimizer.{n}" for n in ("learning_rate", "momentum", "weight_decay")}
+        assert values.keys() >= {
+            f"training.optimizer.{n}"
+            for n in ("learning_rate", "momentum", "weight_decay")
+        }
         half = {path: value / 2 for path, value in values.items()}
-        assert shared_of(srp.parts.rebuilt(srp.parts.with_values(algorithm, half))) is shared_of(algorithm), name
+        assert shared_of(
+            srp.parts.rebuilt(srp.parts.with_values(algorithm, half))
+        ) is shared_of(algorithm), name
 
 
 APART = {
     "momentum": fedprox(momentum=None),
-    "decay": dataclasses.replace(fedprox(), training=srp.Training(srp.SGD(0.3, 0.5, 0.1), batch_size=4)),
+    "decay": dataclasses.replace(
+        fedprox(), training=srp.Training(srp.SGD(0.3, 0.5, 0.1), batch_size=4)
+    ),
     "batches": fedprox(batch_size=3),
     "epochs": fedprox(epochs=2),
     "steps": fedprox(epochs=None, steps=1),
     "weighting": fedprox(weighting="num_examples"),
     "tuning": dataclasses.replace(fedprox(), fine_tune_epochs=2),
-    "its own tuning": dataclasses.replace(fedprox(), fine_tune_optimizer=srp.SGD(0.3, 0.5)),
+    "its own tuning": dataclasses.replace(
+        fedprox(), fine_tune_optimizer=srp.SGD(0.3, 0.5)
+    ),
     "evaluation": dataclasses.replace(fedprox(), evaluation="fine_tune"),
     "model": dataclasses.replace(fedprox(), model=model(hidden=(4,))),
     "cut": dataclasses.replace(fedprox(), model=model(hidden=(3,), cut="fc1")),
-    "class": FedAvg(model(hidden=(3,)), srp.Training(srp.SGD(0.3, 0.5), batch_size=4), fine_tune_epochs=1),
+    "class": FedAvg(
+        model(hidden=(3,)),
+        srp.Training(srp.SGD(0.3, 0.5), batch_size=4),
+        fine_tune_epochs=1,
+    ),
     "schedule": fedprox(rate=optax.constant_schedule(0.3)),
     "edited": changed(fedprox()),
 }
@@ -309,8 +423,13 @@ def test_the_loss_and_evaluations_have_their_own_programs():
 
 def closed_over(algorithm):
     """Return the same algorithm with its floats as constants of the program."""
-    functions = {name: getattr(algorithm, name) for name in ("init", "init_client", "broadcast", "client", "server")}
-    return changed(algorithm, **functions, evaluations=algorithm.evaluations, finish=algorithm.finish)
+    functions = {
+        name: getattr(algorithm, name)
+        for name in ("init", "init_client", "broadcast", "client", "server")
+    }
+    return changed(
+        algorithm, **functions, evaluations=algorithm.evaluations, finish=algorithm.finish
+    )
 
 
 NUMBERS = {"learning_rate": 0.3, "momentum": 0.5, "weight_decay": 0.01}
@@ -328,7 +447,10 @@ NUMBERS = {"learning_rate": 0.3, "momentum": 0.5, "weight_decay": 0.01}
 def test_arguments_give_the_results_of_constants(name, more):
     made = get(name, **NUMBERS, **more).algorithm
     options = {"eval_every": 3, "devices": 1}
-    arguments, constants = simulate(made, **options), simulate(closed_over(made), **options)
+    arguments, constants = (
+        simulate(made, **options),
+        simulate(closed_over(made), **options),
+    )
     assert constants.compile_seconds > 0
     scale = max(np.abs(leaf).max() for leaf in leaves(constants))
     for a, b in zip(leaves(arguments), leaves(constants), strict=True):
@@ -343,16 +465,35 @@ def test_arguments_give_the_results_of_constants(name, more):
 
 def test_equal_models_and_optimizers_compare_equal():
     get, sgd = srp.models.get, srp.SGD
-    others = dataclasses.replace(federation(clients_of((4,) * 3, (2,) * 3)), name="others")
-    assert get("mlp", DATA, hidden=[5, 4]) == get("mlp", others, hidden=(5, 4))  # other clients, the same shapes
+    others = dataclasses.replace(
+        federation(clients_of((4,) * 3, (2,) * 3)), name="others"
+    )
+    assert get("mlp", DATA, hidden=[5, 4]) == get(
+        "mlp", others, hidden=(5, 4)
+    )  # other clients, the same shapes
     assert get("mlp", DATA, hidden=(5, 4)) != get("mlp", DATA, 2, hidden=(5, 4))
     assert get("mlp", DATA, initialization="torch") != get("mlp", DATA)
-    assert get("lstm", DATA, vocabulary=9, features=4) == get("lstm", DATA, 1, features=4, vocabulary=9)
-    assert get("mlp", DATA) == get("mlp", DATA, hidden=srp.models.options("mlp")["hidden"])
-    assert model(dtype=jnp.float32) == model(dtype="float32") == model(dtype=np.dtype("float32"))
-    assert sgd(0.1, 0.5) == sgd(momentum=0.5, learning_rate=0.1) == sgd(0.1, 0.5, weight_decay=None)
+    assert get("lstm", DATA, vocabulary=9, features=4) == get(
+        "lstm", DATA, 1, features=4, vocabulary=9
+    )
+    assert get("mlp", DATA) == get(
+        "mlp", DATA, hidden=srp.models.options("mlp")["hidden"]
+    )
+    assert (
+        model(dtype=jnp.float32)
+        == model(dtype="float32")
+        == model(dtype=np.dtype("float32"))
+    )
+    assert (
+        sgd(0.1, 0.5)
+        == sgd(momentum=0.5, learning_rate=0.1)
+        == sgd(0.1, 0.5, weight_decay=None)
+    )
     assert sgd(0.1) != sgd(0.2)
-    courses = [Fit(get("mlp", DATA, hidden=(5,)), srp.Training(sgd(0.1)), "head", 2) for _ in range(2)]
+    courses = [
+        Fit(get("mlp", DATA, hidden=(5,)), srp.Training(sgd(0.1)), "head", 2)
+        for _ in range(2)
+    ]
     assert courses[0] == courses[1]  # so `srp.adapt` compiles once
     assert hash(courses[0]) == hash(courses[1])
 
@@ -365,7 +506,12 @@ def test_a_checkpoint_of_a_criterion_without_constants_is_continued(tmp_path):
     """FLANP's heuristic has nan for a threshold that is not known yet."""
     options = {"eval_every": 10, "devices": None}
     method = srp.methods.get("flanp", dataset=DATA, hidden=(3,), initial=2)
-    assert simulate(method, **options | {"num_rounds": 1, "checkpoint_dir": tmp_path}).num_rounds == 1
+    assert (
+        simulate(
+            method, **options | {"num_rounds": 1, "checkpoint_dir": tmp_path}
+        ).num_rounds
+        == 1
+    )
     longer = simulate(method, **options, checkpoint_dir=tmp_path)
     whole = simulate(method, **options)
     np.testing.assert_array_equal(longer.compute_time, whole.compute_time)
@@ -377,22 +523,42 @@ def test_a_checkpoint_has_a_hash_of_a_long_trace(tmp_path):
     times = np.arange(1, 6 * 300 + 1, dtype=float).reshape(300, 6)
     options = {"num_rounds": 1, "checkpoint_dir": tmp_path}
     simulate(get("fedavg"), clock=srp.clocks.Trace(times), **options)
-    assert max(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) < 20_000
+    assert (
+        max(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+        < 20_000
+    )
     options["num_rounds"] = 2
     with pytest.raises(ValueError, match="belongs to a run with"):
         simulate(get("fedavg"), clock=srp.clocks.Trace(times + 1), **options)
-    assert simulate(get("fedavg"), clock=srp.clocks.Trace(times), **options).num_rounds == 2
+    assert (
+        simulate(get("fedavg"), clock=srp.clocks.Trace(times), **options).num_rounds == 2
+    )
 
 
 @pytest.mark.short("fedrep-2-3")
-@pytest.mark.parametrize(("name", "num_devices", "num_seeds"), [("fedavg", 1, None), ("fedrep", 2, 3)])
+@pytest.mark.parametrize(
+    ("name", "num_devices", "num_seeds"), [("fedavg", 1, None), ("fedrep", 2, 3)]
+)
 def test_a_program_traced_from_shapes_is_the_one_that_runs(name, num_devices, num_seeds):
-    examples = {split: getattr(DATA, split) for split in ("x_train", "y_train", "x_test", "y_test")}
-    shapes = {split: jax.ShapeDtypeStruct(array.shape, array.dtype) for split, array in examples.items()}
+    examples = {
+        split: getattr(DATA, split)
+        for split in ("x_train", "y_train", "x_test", "y_test")
+    }
+    shapes = {
+        split: jax.ShapeDtypeStruct(array.shape, array.dtype)
+        for split, array in examples.items()
+    }
     options = {"devices": num_devices, "num_seeds": num_seeds, "evaluations": ()}
-    absent, run = (prepare(Request(get(name), data, **options)) for data in (dataclasses.replace(DATA, **shapes), DATA))
+    absent, run = (
+        prepare(Request(get(name), data, **options))
+        for data in (dataclasses.replace(DATA, **shapes), DATA)
+    )
     traced, compiled = absent.traced(), run.program()
-    root, data = run.placed(KEY if num_seeds is None else jax.random.split(KEY, num_seeds))
+    root, data = run.placed(
+        KEY if num_seeds is None else jax.random.split(KEY, num_seeds)
+    )
     state = compiled.start(root, data).state
     text = traced.lower().as_text()
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == compiled.segment_fingerprint(state, root, data)
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == compiled.segment_fingerprint(
+        state, root, data
+    )

@@ -5,19 +5,31 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference import small
-from reference.small import KEY, algorithm_of, changed, clients_of, federation, model, numbers, refusal, scripted
+from reference.small import (
+    KEY,
+    algorithm_of,
+    changed,
+    clients_of,
+    federation,
+    model,
+    numbers,
+    refusal,
+    scripted,
+)
 
 import fedjax_srp as srp
-from fedjax_srp.backend import platform
 from fedjax_srp.base import ClientOutput
-from fedjax_srp.engine.program import program
-from fedjax_srp.engine.sharding import lay_out
+from fedjax_srp.driver.programs import program
+from fedjax_srp.rounds.sharding import lay_out
+from fedjax_srp.xla.backend import platform
 
 VALUES = np.array([3.0, -1.0, 4.0, 1.5, -5.0, 9.0, 2.0], np.float32)
 DATA = numbers(*VALUES)
 TIMES = np.array([7.0, 1.0, 3.0, 2.0, 11.0, 5.0, 13.0])
 CLOCK = srp.clocks.Fixed(srp.clocks.Constant(TIMES))
-DOUBLING = srp.participation.Doubling(2, 2)  # 2, 2, 4, 4, 7, ... participants: times 2, 2, 5, 5, 13, ...
+DOUBLING = srp.participation.Doubling(
+    2, 2
+)  # 2, 2, 4, 4, 7, ... participants: times 2, 2, 5, 5, 13, ...
 
 
 def half_way(key, w, state, value, context):
@@ -35,7 +47,10 @@ ALGORITHM = algorithm_of(
     metrics=lambda server, data: {"w": server},
 )
 FULL = srp.participation.Full()
-CLOSE = {"rtol": 1e-6, "atol": 1e-6}  # w passes near zero on its way between values of both signs
+CLOSE = {
+    "rtol": 1e-6,
+    "atol": 1e-6,
+}  # w passes near zero on its way between values of both signs
 
 
 def simulate(algorithm=ALGORITHM, data=DATA, num_rounds=5, **options):
@@ -60,7 +75,9 @@ def test_a_history_records_all_rounds():
     np.testing.assert_allclose(history.metrics["w"], ws, **CLOSE)
     np.testing.assert_array_equal(history.eval_round, [2, 4, 5])
     assert list(history.accuracies) == ["rounds", "model", "value"]
-    for name, expected in zip(history.accuracies, zip(*evaluated, strict=True), strict=True):
+    for name, expected in zip(
+        history.accuracies, zip(*evaluated, strict=True), strict=True
+    ):
         np.testing.assert_allclose(history.accuracies[name], expected, **CLOSE)
     np.testing.assert_array_equal(history.test_count, np.ones(7))
     np.testing.assert_array_equal(history.client_time, TIMES)
@@ -75,7 +92,9 @@ def test_a_history_records_all_rounds():
 @pytest.mark.parametrize("devices", [1, 3])
 def test_a_server_state_is_evaluated_on_other_clients(devices):
     new = numbers(10.0, 20.0, 30.0, 40.0)
-    scores = srp.evaluate(ALGORITHM, new, np.float32(2.5), key=KEY, evaluations="all", devices=devices)
+    scores = srp.evaluate(
+        ALGORITHM, new, np.float32(2.5), key=KEY, evaluations="all", devices=devices
+    )
     np.testing.assert_array_equal(scores["model"], np.full(4, 2.5))
     np.testing.assert_array_equal(scores["value"], [10.0, 20.0, 30.0, 40.0])
     np.testing.assert_array_equal(scores["rounds"], np.zeros(4))  # nobody has trained
@@ -86,7 +105,9 @@ def test_evaluating_the_final_state_gives_the_last_scores():
     data = federation(clients_of((3, 5, 4), (2, 3, 2)))
     algorithm = srp.algorithms.FedAvg(model(), srp.Training(batch_size=2))
     history = small.simulate(algorithm, data)
-    scores = srp.evaluate(srp.Method("x", algorithm, FULL), data, history.server_state, key=KEY)
+    scores = srp.evaluate(
+        srp.Method("x", algorithm, FULL), data, history.server_state, key=KEY
+    )
     np.testing.assert_array_equal(scores["global"], history.accuracy[-1])
 
 
@@ -98,7 +119,10 @@ def test_evaluate_refuses_unknown_evaluations_and_several_keys():
 
 
 def test_sent_shapes_may_be_any_pytree():
-    sends = {"w": jax.ShapeDtypeStruct((3,), jnp.float32), "b": [jax.ShapeDtypeStruct((), jnp.float32)]}
+    sends = {
+        "w": jax.ShapeDtypeStruct((3,), jnp.float32),
+        "b": [jax.ShapeDtypeStruct((), jnp.float32)],
+    }
     assert simulate(changed(ALGORITHM, sends=sends), num_rounds=2).bytes_up == 16
 
 
@@ -133,7 +157,9 @@ def test_stages_and_segments_share_one_program():
     simulate(own, num_rounds=6)
     compiled = program(own, DOUBLING, CLOCK, ("rounds",), lay_out(1, None, 7, 16))
     traces = compiled.shared.num_traces
-    simulate(own, num_rounds=12, key=jax.random.key(1))  # more stages, more segments, another key
+    simulate(
+        own, num_rounds=12, key=jax.random.key(1)
+    )  # more stages, more segments, another key
     assert compiled.shared.num_traces == traces == 2  # the start, a segment of 2
 
 
@@ -167,7 +193,9 @@ def test_the_strategy_follows_the_devices_in_use(monkeypatch):
 
 
 def test_defaults_are_full_participation_and_exponential_times():
-    history = srp.simulate(ALGORITHM, DATA, num_rounds=2, key=KEY, progress=False, eval_every=2, devices=2)
+    history = srp.simulate(
+        ALGORITHM, DATA, num_rounds=2, key=KEY, progress=False, eval_every=2, devices=2
+    )
     assert history.cohort_size.tolist() == [7, 7]
     assert len(set(history.client_time.tolist())) == 7
     assert history.compute_time.tolist() == [history.client_time.max()] * 2
@@ -179,12 +207,17 @@ def test_progress_is_shown_on_request(capfd, tmp_path):
     shown = capfd.readouterr().err.split("\r")
     compiled = [line.partition("...")[0].strip() for line in shown if "compiling" in line]
     assert list(dict.fromkeys(compiled)) == [
-        f"few_lines + doubling: {where}" for where in ("0/3, compiling the start", "0/3, compiling the rounds")
+        f"few_lines + doubling: {where}"
+        for where in ("0/3, compiling the start", "0/3, compiling the rounds")
     ]
     # Narrow terminals cut off the end: the score stands in the first 60 columns.
-    assert shown[-1][:59].startswith("few_lines + doubling: 3/3, number 1.14, n 4, time 9 ")
+    assert shown[-1][:59].startswith(
+        "few_lines + doubling: 3/3, number 1.14, n 4, time 9 "
+    )
     simulate(new, num_rounds=5, progress=True, checkpoint_dir=tmp_path)
-    assert "few_lines + doubling continues after round 2\n" in capfd.readouterr().err  # the last one on the grid
+    assert (
+        "few_lines + doubling continues after round 2\n" in capfd.readouterr().err
+    )  # the last one on the grid
     simulate(num_rounds=2)
     assert capfd.readouterr().err == ""
 
@@ -196,22 +229,48 @@ CLIENTS = clients_of((4, 8, 5), (3, 4, 5))
 
 def test_divergence_is_recorded_and_raises_on_request(tmp_path):
     step_later = algorithm_of(
-        lambda key, broadcast, state, value, context: ClientOutput(jnp.where(context.round == 3, jnp.inf, value))
+        lambda key, broadcast, state, value, context: ClientOutput(
+            jnp.where(context.round == 3, jnp.inf, value)
+        )
     )
     diverging = simulate(step_later)
     assert diverging.diverged == 4
-    assert diverging.finite.tolist() == [True, True, True, False, True]  # nothing is cut off
-    with pytest.raises(FloatingPointError, match=r"few_lines \+ doubling diverged in round 4.*smaller learning rate"):
+    assert diverging.finite.tolist() == [
+        True,
+        True,
+        True,
+        False,
+        True,
+    ]  # nothing is cut off
+    with pytest.raises(
+        FloatingPointError,
+        match=r"few_lines \+ doubling diverged in round 4.*smaller learning rate",
+    ):
         simulate(step_later, throw=True)
     evaluated, look = [], lambda at: evaluated.append(at.round)
     for _ in range(2):  # it ends there, and is not continued
         with pytest.raises(FloatingPointError, match="diverged in round 4"):
-            simulate(step_later, throw=True, eval_every=2, num_rounds=8, checkpoint_dir=tmp_path, callback=look)
+            simulate(
+                step_later,
+                throw=True,
+                eval_every=2,
+                num_rounds=8,
+                checkpoint_dir=tmp_path,
+                callback=look,
+            )
     assert evaluated == [2, 4]
     assert simulate(throw=True).diverged is None
     keys = jax.random.split(KEY, 2)
     with pytest.raises(FloatingPointError, match="diverged in round 4"):
-        srp.simulate_seeds(step_later, DATA, keys=keys, num_rounds=5, progress=False, throw=True, devices=1)
+        srp.simulate_seeds(
+            step_later,
+            DATA,
+            keys=keys,
+            num_rounds=5,
+            progress=False,
+            throw=True,
+            devices=1,
+        )
 
 
 # Errors of use.
@@ -229,10 +288,19 @@ def few_classes():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"participation": srp.participation.Uniform(4)}, ["k=4", "num_clients=3", "at most 3"]),
+        (
+            {"participation": srp.participation.Uniform(4)},
+            ["k=4", "num_clients=3", "at most 3"],
+        ),
         ({"participation": srp.participation.Fastest(9)}, ["k=9", "num_clients=3"]),
-        ({"participation": srp.participation.Doubling(5, 1)}, ["initial=5", "num_clients=3"]),
-        ({"participation": srp.participation.Doubling(1, 1, pool=5)}, ["pool=5", "num_clients=3"]),
+        (
+            {"participation": srp.participation.Doubling(5, 1)},
+            ["initial=5", "num_clients=3"],
+        ),
+        (
+            {"participation": srp.participation.Doubling(1, 1, pool=5)},
+            ["pool=5", "num_clients=3"],
+        ),
         ({"clock": CLOCK}, ["constant: value", "7", "num_clients=3"]),
         ({"time_limit": -1.0}, ["time_limit=-1.0", "positive"]),
         ({"evaluations": "globl"}, ["'globl'", "did you mean global", "fine_tune_all"]),
@@ -241,23 +309,37 @@ def few_classes():
         ({"devices": 0}, ["devices=0"]),
         ({"devices": []}, ["devices"]),
         ({"devices": 2 * jax.devices()[:1]}, ["devices=[CpuDevice", "each once"]),
-        ({"devices": "cpu"}, ["devices='cpu' must be", "or an integer; give some of jax.devices()"]),
+        (
+            {"devices": "cpu"},
+            ["devices='cpu' must be", "or an integer; give some of jax.devices()"],
+        ),
         ({"key": jax.random.split(KEY, 2)}, ["key", "(2,)", "simulate_seeds"]),
         (
-            {"algorithm": srp.algorithms.LGFedAvg(model(hidden=(3,))), "participation": NEEDS_GRADIENT},
+            {
+                "algorithm": srp.algorithms.LGFedAvg(model(hidden=(3,))),
+                "participation": NEEDS_GRADIENT,
+            },
             ["policy needs the global gradient", "'lg_fedavg'", "participation.Doubling"],
         ),
-        ({"algorithm": srp.algorithms.FedAvg(few_classes())}, ["labels", "reach 3", "3 classes", "num_classes=4"]),
+        (
+            {"algorithm": srp.algorithms.FedAvg(few_classes())},
+            ["labels", "reach 3", "3 classes", "num_classes=4"],
+        ),
         (
             {"algorithm": srp.algorithms.FedRep(srp.models.MLP((5,), 4))},
             ["examples", "(6,)", "(5,)", "input_shape=(6,)"],
         ),
-        ({"algorithm": METHOD, "participation": FULL}, ["'some_method'", "participation", "method.algorithm"]),
+        (
+            {"algorithm": METHOD, "participation": FULL},
+            ["'some_method'", "participation", "method.algorithm"],
+        ),
     ],
     ids=lambda value: "-".join(f"{k}" for k in value) if isinstance(value, dict) else "",
 )
 def test_refusals_name_argument_value_and_remedy(change, words):
-    message = refusal(small.simulate, **{"algorithm": FEDAVG, "data": FEDERATION} | change)
+    message = refusal(
+        small.simulate, **{"algorithm": FEDAVG, "data": FEDERATION} | change
+    )
     for word in words:
         assert word in message
 
@@ -265,8 +347,15 @@ def test_refusals_name_argument_value_and_remedy(change, words):
 def test_raw_keys_are_not_taken_for_seeds():
     """An old-style key is an array of two numbers and must not become two seeds."""
     with pytest.raises(ValueError, match=r"jax\.random\.key"):
-        srp.simulate_seeds(FEDAVG, FEDERATION, keys=jax.random.PRNGKey(0), num_rounds=1, progress=False)
+        srp.simulate_seeds(
+            FEDAVG, FEDERATION, keys=jax.random.PRNGKey(0), num_rounds=1, progress=False
+        )
 
 
 def test_integers_of_numpy_are_integers():
-    assert simulate(num_rounds=np.int64(2), eval_every=np.int32(2), devices=np.int64(1)).num_rounds == 2
+    assert (
+        simulate(
+            num_rounds=np.int64(2), eval_every=np.int32(2), devices=np.int64(1)
+        ).num_rounds
+        == 2
+    )

@@ -26,7 +26,9 @@ def after(simulation, rounds, key=KEY):
 
 
 @pytest.mark.short("fedrep")
-@pytest.mark.parametrize("algorithm", [fedavg(), srp.algorithms.FedRep(model())], ids=lambda a: a.name)
+@pytest.mark.parametrize(
+    "algorithm", [fedavg(), srp.algorithms.FedRep(model())], ids=lambda a: a.name
+)
 def test_rounds_agree_with_simulate(algorithm):
     doubling = srp.participation.Doubling(2, 1)
     clock = srp.clocks.Dynamic(srp.clocks.Exponential(2.0))
@@ -38,17 +40,24 @@ def test_rounds_agree_with_simulate(algorithm):
     )  # fmt: skip
     np.testing.assert_array_equal(info.cohort_size, history.cohort_size)
     np.testing.assert_array_equal(info.compute_time, history.compute_time)
-    found, kept = (state.server, state.clients), (history.server_state, history.client_states)
+    found, kept = (
+        (state.server, state.clients),
+        (history.server_state, history.client_states),
+    )
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(kept), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
     for evaluation, scores in history.accuracies.items():
         np.testing.assert_allclose(
-            jax.jit(simulation.score, static_argnums=1)(state, evaluation), scores[-1], rtol=1e-6
+            jax.jit(simulation.score, static_argnums=1)(state, evaluation),
+            scores[-1],
+            rtol=1e-6,
         )
     assert state.round == 3
 
 
-@pytest.mark.parametrize("policy", [srp.participation.Doubling(2, 1), srp.participation.Uniform(3)])
+@pytest.mark.parametrize(
+    "policy", [srp.participation.Doubling(2, 1), srp.participation.Uniform(3)]
+)
 def test_select_shows_the_times_and_the_cohort_of_the_next_round(policy):
     clock = srp.clocks.Dynamic(srp.clocks.Exponential(2.0))
     simulation = srp.Simulation(fedavg(), DATA, policy, clock)
@@ -57,7 +66,9 @@ def test_select_shows_the_times_and_the_cohort_of_the_next_round(policy):
         times, cohort = simulation.select(state)
         after, info = step(state)
         ids = cohort.client_ids[: int(cohort.size)]
-        assert set(ids.tolist()) == set(np.flatnonzero(after.rounds_taken - state.rounds_taken).tolist())
+        assert set(ids.tolist()) == set(
+            np.flatnonzero(after.rounds_taken - state.rounds_taken).tolist()
+        )
         assert times.realised[ids].max() == info.compute_time
         state = after
 
@@ -69,7 +80,9 @@ def test_init_works_without_jit():
 
 
 def test_a_method_brings_its_participation():
-    method = srp.methods.get("srpfl", dataset=DATA, hidden=(4,), initial=2, rounds_per_stage=1)
+    method = srp.methods.get(
+        "srpfl", dataset=DATA, hidden=(4,), initial=2, rounds_per_stage=1
+    )
     _, info = jax.jit(after, static_argnums=1)(srp.Simulation(method, DATA), 3)
     assert info.cohort_size.tolist() == [2, 4, 6]
 
@@ -84,7 +97,9 @@ def test_seeds_and_rates_are_one_vmap():
     together = jax.jit(jax.vmap(score))(rates, keys)
     for place in range(2):
         history = simulate(fedavg(float(rates[place])), DATA, key=keys[place])
-        np.testing.assert_allclose(together[place], np.nanmean(history.accuracies["global"][-1]), atol=0.05)
+        np.testing.assert_allclose(
+            together[place], np.nanmean(history.accuracies["global"][-1]), atol=0.05
+        )
     assert together[0] != together[1]
 
 
@@ -104,8 +119,12 @@ def test_a_simulation_is_a_pytree_and_its_parts_share_a_program():
 def test_a_while_loop_ends_at_a_target():
     def rounds_to(target):
         simulation = srp.Simulation(fedavg(0.2), DATA)
-        goes_on = lambda state: (jnp.nanmean(simulation.score(state)) < target) & (state.round < 20)  # noqa: E731
-        return jax.lax.while_loop(goes_on, lambda state: simulation.step(state)[0], simulation.init(KEY)).round
+        goes_on = lambda state: (
+            (jnp.nanmean(simulation.score(state)) < target) & (state.round < 20)
+        )
+        return jax.lax.while_loop(
+            goes_on, lambda state: simulation.step(state)[0], simulation.init(KEY)
+        ).round
 
     history = simulate(fedavg(0.2), DATA, 20, key=KEY, eval_every=1, target=0.5)
     mean = np.nanmean(history.accuracies["global"], axis=1)  # of the clients, as above
@@ -121,14 +140,20 @@ def test_the_gradient_in_a_server_step_size_is_that_of_finite_differences(revers
 
         def final_loss(step_size, reverse_mode=False):
             training = srp.Training(srp.SGD(0.1), epochs=None, steps=2)
-            algorithm = srp.algorithms.FedGATE(model(jnp.float64), training, server_step_size=step_size)
+            algorithm = srp.algorithms.FedGATE(
+                model(jnp.float64), training, server_step_size=step_size
+            )
             policy = srp.participation.PartialWork(max_work=2)
-            simulation = srp.Simulation(algorithm, tested, policy, reverse_mode=reverse_mode)
+            simulation = srp.Simulation(
+                algorithm, tested, policy, reverse_mode=reverse_mode
+            )
             return jnp.nanmean(simulation.score(after(simulation, 2)[0]))
 
         at, step = 1.0, 1e-6
-        forward = lambda x: jax.jvp(final_loss, (x,), (1.0,))  # noqa: E731
-        both = jax.jit(jax.value_and_grad(lambda x: final_loss(x, True)) if reverse else forward)
+        forward = lambda x: jax.jvp(final_loss, (x,), (1.0,))
+        both = jax.jit(
+            jax.value_and_grad(lambda x: final_loss(x, True)) if reverse else forward
+        )
         difference = (both(at + step)[0] - both(at - step)[0]) / (2 * step)
         assert abs(difference) > 1e-3
         np.testing.assert_allclose(both(at)[1], difference, rtol=1e-6)
@@ -144,7 +169,9 @@ def test_parts_that_break_the_contract_are_refused_at_construction():
     with pytest.raises(ValueError, match="evaluation=3 must be a string"):
         simulation.score(simulation.init(KEY), 3)
     with pytest.raises(ValueError, match="algorithm 'fedavg' has no evaluation"):
-        srp.Simulation(changed(fedavg(), evaluations={}), DATA).score(simulation.init(KEY))
+        srp.Simulation(changed(fedavg(), evaluations={}), DATA).score(
+            simulation.init(KEY)
+        )
 
 
 @srp.part
@@ -153,7 +180,9 @@ class LeavesAtOnce(srp.Clock):
 
     def sample(self, key, state, now):
         ones = jnp.ones(DATA.num_clients)
-        return srp.ClientTimes(ones, ones, available=ones > 0, stays=0 * ones, wait=jnp.zeros(())), state
+        return srp.ClientTimes(
+            ones, ones, available=ones > 0, stays=0 * ones, wait=jnp.zeros(())
+        ), state
 
 
 def test_time_passes_though_a_round_takes_none():
@@ -163,4 +192,6 @@ def test_time_passes_though_a_round_takes_none():
     for start in (0.0, 1.0, 1e9):
         new, info = jax.jit(simulation.step)(state._replace(now=jnp.asarray(start)))
         assert (info.cohort_size, info.compute_time) == (0, 0.0)
-        assert start < new.now <= np.nextafter(np.float32(start), np.float32(np.inf)) + 1e-30
+        assert (
+            start < new.now <= np.nextafter(np.float32(start), np.float32(np.inf)) + 1e-30
+        )

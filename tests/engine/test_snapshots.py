@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from reference.small import assert_same_bits, refused
 
-from fedjax_srp import storage
-from fedjax_srp.engine.checkpoint import Checkpoints, snapshots
-from fedjax_srp.engine.records import COPIES
+from fedjax_srp.driver.checkpoint import Checkpoints, snapshots
+from fedjax_srp.driver.round_log import COPIES
+from fedjax_srp.results import sealed_folders as storage
 
 
 class Small(NamedTuple):
@@ -22,7 +22,10 @@ class Small(NamedTuple):
 
 
 def small_state(value):
-    model = {"kernel": jnp.full((30, 7), value, jnp.float32), "bias": jnp.full((7,), value, jnp.bfloat16)}
+    model = {
+        "kernel": jnp.full((30, 7), value, jnp.float32),
+        "bias": jnp.full((7,), value, jnp.bfloat16),
+    }
     return Small(model, jnp.zeros((0, 3)), jax.random.key(value))
 
 
@@ -31,7 +34,9 @@ def two_snapshots(tmp_path_factory):
     folder = tmp_path_factory.mktemp("two")
     checkpoints = open_small(folder)
     for num_rounds in (2, 4):
-        checkpoints.save(num_rounds, small_state(num_rounds), times(num_rounds - 2, num_rounds))
+        checkpoints.save(
+            num_rounds, small_state(num_rounds), times(num_rounds - 2, num_rounds)
+        )
     return folder
 
 
@@ -51,9 +56,12 @@ def folder(two_snapshots, tmp_path):
 
 def restored(folder, num_rounds=6):
     """Return the round that a run continues from, after comparing every bit."""
-    found = open_small(folder).restore(small_state(0), [*range(2, num_rounds, 2), num_rounds])
+    found = open_small(folder).restore(
+        small_state(0), [*range(2, num_rounds, 2), num_rounds]
+    )
     actual, expected = (
-        state._replace(key=jax.random.key_data(state.key)) for state in (found.state, small_state(found.num_rounds))
+        state._replace(key=jax.random.key_data(state.key))
+        for state in (found.state, small_state(found.num_rounds))
     )
     assert_same_bits(actual, expected)
     assert_same_bits(dict(found.records), times(0, found.num_rounds))
@@ -95,7 +103,10 @@ def test_a_damaged_snapshot_falls_back_to_the_previous_one(damage, folder, capsy
         assert restored(folder) == 2
         line = capsys.readouterr().err
         assert line.count("\n") == 1
-        assert f"{folder / '4'} is damaged ({path.relative_to(folder / '4').parts[0]}" in line
+        assert (
+            f"{folder / '4'} is damaged ({path.relative_to(folder / '4').parts[0]}"
+            in line
+        )
         assert line.endswith("going on from round 2\n")
         if path.is_dir():
             path.rmdir()
@@ -119,7 +130,10 @@ def test_a_damaged_copy_of_the_log_is_repaired_from_the_other(damage, folder, ca
         path = folder / copy
         path.write_bytes(one[:-1] + bytes([one[-1] ^ 1]))
     assert restored(folder) == 4
-    assert "6 is damaged (records.0 and records.1 are not what was written)" in capsys.readouterr().err
+    assert (
+        "6 is damaged (records.0 and records.1 are not what was written)"
+        in capsys.readouterr().err
+    )
 
 
 def test_the_log_is_appended_to_and_drops_the_tail_of_a_killed_run(folder):
@@ -135,13 +149,27 @@ def test_the_log_is_appended_to_and_drops_the_tail_of_a_killed_run(folder):
 def test_a_snapshot_does_not_grow_with_the_records(folder):
     checkpoints, wide = continued(folder, 4), np.zeros((1, 1, 50_000))
     for num_rounds in (6, 8):
-        checkpoints.save(num_rounds, small_state(1), {"scores": wide, **times(num_rounds - 2, num_rounds)})
-    assert sum(path.stat().st_size for step in (6, 8) for path in files_of(folder / str(step))) < wide.nbytes / 4
+        checkpoints.save(
+            num_rounds,
+            small_state(1),
+            {"scores": wide, **times(num_rounds - 2, num_rounds)},
+        )
+    assert (
+        sum(
+            path.stat().st_size
+            for step in (6, 8)
+            for path in files_of(folder / str(step))
+        )
+        < wide.nbytes / 4
+    )
 
 
 def test_a_folder_without_an_intact_snapshot_is_refused(folder):
     for name in ("2", "4"):
-        flip(max(files_of(folder / name), key=lambda path: path.stat().st_size), np.random.default_rng(2))
+        flip(
+            max(files_of(folder / name), key=lambda path: path.stat().st_size),
+            np.random.default_rng(2),
+        )
     with refused(r"4 is damaged .*2 is damaged .*delete .*copy' to start again"):
         restored(folder)
 
@@ -161,15 +189,21 @@ def test_the_latest_write_is_read(name, tmp_path):
         arrays = {"a": np.full(500, value), "b": jnp.full(3, float(value))}
         storage.write(tmp_path / "same", arrays, {"value": value})
         for like in ({}, {"b": jnp.zeros(3)}):
-            assert_same_bits(storage.read(tmp_path / "same", like), jax.tree.map(np.asarray, arrays))
-        assert storage.read_json(tmp_path / "same" / storage.SEAL)["facts"] == {"value": value}
+            assert_same_bits(
+                storage.read(tmp_path / "same", like), jax.tree.map(np.asarray, arrays)
+            )
+        assert storage.read_json(tmp_path / "same" / storage.SEAL)["facts"] == {
+            "value": value
+        }
     assert [path.name for path in tmp_path.iterdir()] == ["same"]
 
 
 def test_numbered_folders_of_another_program_are_refused_and_kept(tmp_path):
     (tmp_path / "2023").mkdir()
     (tmp_path / "2023" / "photo").write_text("precious")
-    with refused("2023' was not written by fedjax_srp: rename it, or give another folder"):
+    with refused(
+        "2023' was not written by fedjax_srp: rename it, or give another folder"
+    ):
         open_small(tmp_path).restore(small_state(0), [3000])
     with refused("2023' was not written by fedjax_srp"):
         storage.write(tmp_path / "2023", {}, {})
@@ -186,24 +220,38 @@ def test_the_snapshots_that_are_kept(folder):
     assert [restored(folder, 7), restored(folder, 8)] == [7, 6]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # coroutines that orbax abandons
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # coroutines that orbax abandons
 def test_a_full_disk_is_reported_and_loses_nothing(folder):
     """A limit on the size of files stands in for a full disk."""
-    before, limits = {path: path.read_bytes() for path in files_of(folder)}, resource.getrlimit(resource.RLIMIT_FSIZE)
-    noise, checkpoints = np.random.default_rng(0).normal(size=(1, 100_000)), continued(folder, 4)
+    before, limits = (
+        {path: path.read_bytes() for path in files_of(folder)},
+        resource.getrlimit(resource.RLIMIT_FSIZE),
+    )
+    noise, checkpoints = (
+        np.random.default_rng(0).normal(size=(1, 100_000)),
+        continued(folder, 4),
+    )
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
     try:
-        with pytest.raises(OSError, match=r"File too large: '.*6'; what was written before is intact") as caught:
+        with pytest.raises(
+            OSError, match=r"File too large: '.*6'; what was written before is intact"
+        ) as caught:
             checkpoints.save(6, small_state(6), {"time": noise})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert "\n" not in str(caught.value)
-    assert {path: path.read_bytes()[: len(content)] for path, content in before.items()} == before
+    assert {
+        path: path.read_bytes()[: len(content)] for path, content in before.items()
+    } == before
     assert restored(folder) == 4
     checkpoints.save(6, small_state(6), {"time": noise})
     assert snapshots(folder) == [6, 4]
     found = open_small(folder).restore(small_state(0), [2, 4, 6])
-    assert_same_bits(found.records["time"], np.concatenate([times(0, 4)["time"], noise], 1))
+    assert_same_bits(
+        found.records["time"], np.concatenate([times(0, 4)["time"], noise], 1)
+    )
 
 
 def test_no_space_is_recognised_in_errors_of_tensorstore(folder, monkeypatch):
@@ -211,6 +259,9 @@ def test_no_space_is_recognised_in_errors_of_tensorstore(folder, monkeypatch):
         raise ValueError("x: No space left on device [y]")
 
     monkeypatch.setattr("orbax.checkpoint.Checkpointer.save", full)
-    with pytest.raises(OSError, match=r"No space left on device: '.*6'; what was written before is intact; make room"):
+    with pytest.raises(
+        OSError,
+        match=r"No space left on device: '.*6'; what was written before is intact; make room",
+    ):
         continued(folder, 4).save(6, small_state(6), times(4, 6))
     assert restored(folder) == 4

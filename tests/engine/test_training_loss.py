@@ -5,13 +5,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference import small
-from reference.small import KEY, NUM_CLASSES, algorithm_of, clients_of, federation, model, numbers, scripted
+from reference.small import (
+    KEY,
+    NUM_CLASSES,
+    algorithm_of,
+    clients_of,
+    federation,
+    model,
+    numbers,
+    scripted,
+)
 
 import fedjax_srp as srp
 from fedjax_srp import methods
 from fedjax_srp.algorithms import local
 from fedjax_srp.base import ClientOutput, TrainingLoss, named_key
-from fedjax_srp.engine.prepare import Request, prepare
+from fedjax_srp.driver.prepare import Request, prepare
 
 CLIENTS = clients_of((5, 1, 4, 6), (1, 1, 1, 1))
 DATA = federation(CLIENTS)
@@ -27,7 +36,10 @@ def simulate(algorithm, participation=POLICY, num_rounds=4, **options):
 
 
 def fedavg(batch_size):
-    return srp.algorithms.FedAvg(model(hidden=()), srp.Training(srp.SGD(STEP), batch_size=batch_size, epochs=EPOCHS))
+    return srp.algorithms.FedAvg(
+        model(hidden=()),
+        srp.Training(srp.SGD(STEP), batch_size=batch_size, epochs=EPOCHS),
+    )
 
 
 def softmax_regression(w, b, client):
@@ -43,7 +55,11 @@ def softmax_regression(w, b, client):
 @pytest.fixture(scope="module")
 def expected():
     """Return the losses by round and the final model, by full-batch gradient descent in NumPy."""
-    start = fedavg(batch_size=6).init(named_key(named_key(KEY, "server"), "init"), DATA).params.head["out"]
+    start = (
+        fedavg(batch_size=6)
+        .init(named_key(named_key(KEY, "server"), "init"), DATA)
+        .params.head["out"]
+    )
     w, b = np.asarray(start["kernel"], np.float64), np.asarray(start["bias"], np.float64)
     by_round = []
     for ids, size, work in zip(COHORTS, SIZES, WORK, strict=True):
@@ -64,7 +80,9 @@ def expected():
 def test_it_is_the_mean_over_clients_of_their_means_over_steps(expected):
     """Cohorts differ in size and clients in work; clients without work do not count, and without any it is nan."""
     history, (losses, w) = simulate(fedavg(batch_size=6)), expected
-    np.testing.assert_allclose(history.server_state.params.head["out"]["kernel"], w, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        history.server_state.params.head["out"]["kernel"], w, rtol=1e-5, atol=1e-6
+    )
     np.testing.assert_allclose(history.metrics["training_loss"], losses, rtol=1e-5)
     assert np.isnan(losses[-1])
 
@@ -77,18 +95,24 @@ def in_batches():
 def test_the_loss_costs_nothing_unless_requested(in_batches):
     silent = simulate(fedavg(batch_size=2), record_loss=False)
     assert "training_loss" not in silent.metrics
-    for a, b in zip(jax.tree.leaves(silent.server_state), jax.tree.leaves(in_batches.server_state), strict=True):
+    for a, b in zip(
+        jax.tree.leaves(silent.server_state),
+        jax.tree.leaves(in_batches.server_state),
+        strict=True,
+    ):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
 
     def train(params, asked):
         training = local.LocalTraining(srp.SGD(0.1), 2, 1, records_loss=asked)
-        loss = lambda w, _, x, y, key: jnp.log(w) * x[:, 0]  # noqa: E731
+        loss = lambda w, _, x, y, key: jnp.log(w) * x[:, 0]
         trained = local.local_sgd(KEY, loss, params, (), DATA.train_client(0), training)
         assert (trained.loss is None) == (not asked)
         return trained.params, trained.mean_loss
 
     def num_logs(asked):
-        return str(jax.make_jaxpr(lambda params: train(params, asked))(1.0)).count(" log ")
+        return str(jax.make_jaxpr(lambda params: train(params, asked))(1.0)).count(
+            " log "
+        )
 
     assert (num_logs(False), num_logs(True)) == (1, 2)  # one is the gradient's own
 
@@ -101,14 +125,28 @@ def test_it_does_not_depend_on_how_a_round_is_computed(in_batches, change, monke
         monkeypatch.setattr(local, "SEQUENTIAL_BYTES", 0)
         options = {"chunk_size": 2}
     if change == "seeds":
-        options = {"num_rounds": 4, "eval_every": 4, "evaluations": (), "devices": 1, "progress": False}
+        options = {
+            "num_rounds": 4,
+            "eval_every": 4,
+            "evaluations": (),
+            "devices": 1,
+            "progress": False,
+        }
         keys = jnp.stack([KEY, jax.random.key(8)])
-        both = srp.simulate_seeds(algorithm, DATA, participation=POLICY, keys=keys, record_loss=True, **options)
-        np.testing.assert_allclose(both[0].metrics["training_loss"], in_batches.metrics["training_loss"], rtol=1e-5)
+        both = srp.simulate_seeds(
+            algorithm, DATA, participation=POLICY, keys=keys, record_loss=True, **options
+        )
+        np.testing.assert_allclose(
+            both[0].metrics["training_loss"],
+            in_batches.metrics["training_loss"],
+            rtol=1e-5,
+        )
         assert both[1].metrics["training_loss"][0] != both[0].metrics["training_loss"][0]
         return
     history = simulate(algorithm, **options)
-    np.testing.assert_allclose(history.metrics["training_loss"], in_batches.metrics["training_loss"], rtol=1e-5)
+    np.testing.assert_allclose(
+        history.metrics["training_loss"], in_batches.metrics["training_loss"], rtol=1e-5
+    )
 
 
 def refusal(algorithm, data):
@@ -117,10 +155,15 @@ def refusal(algorithm, data):
 
 def test_every_algorithm_has_it_but_those_without_local_steps_on_examples():
     for name in methods.algorithm_names():
-        options = {"hidden": (3,)} | {"fedbuff": {"k": 2}, "fedat": {"k": 2, "tiers": 2}}.get(name, {})
+        options = {"hidden": (3,)} | {
+            "fedbuff": {"k": 2},
+            "fedat": {"k": 2, "tiers": 2},
+        }.get(name, {})
         method = methods.get(name, dataset=DATA, **options)
         if name == "fedsgd":
-            assert refusal(method, DATA).startswith("record_loss: algorithm 'fedsgd' reports no loss of its local trai")
+            assert refusal(method, DATA).startswith(
+                "record_loss: algorithm 'fedsgd' reports no loss of its local trai"
+            )
         else:
             assert prepare(Request(method, DATA, record_loss=True)).record_loss
     task = srp.data.linear_task(KEY, 4, dim=6, rank=2)
@@ -129,16 +172,24 @@ def test_every_algorithm_has_it_but_those_without_local_steps_on_examples():
 
 
 def test_it_is_that_of_all_trainings_of_a_client():
-    context, examples = srp.RoundContext(*[jnp.int32(1)] * 5, records_loss=True), DATA.train_client(jnp.int32(0))
+    context, examples = (
+        srp.RoundContext(*[jnp.int32(1)] * 5, records_loss=True),
+        DATA.train_client(jnp.int32(0)),
+    )
 
     @jax.jit
     def steps(algorithm):
         server = algorithm.init(KEY, DATA)
-        state, broadcast = algorithm.init_client(KEY, server, examples), algorithm.round.broadcast(server, context)
+        state, broadcast = (
+            algorithm.init_client(KEY, server, examples),
+            algorithm.round.broadcast(server, context),
+        )
         return algorithm.round.client(KEY, broadcast, state, examples, context).loss.steps
 
     for name, epochs in {"apfl": 3, "ditto": 6, "fedpac": 4, "fedrep": 33}.items():
-        algorithm = methods.get(name, dataset=DATA, hidden=(3,), batch_size=2, epochs=3).algorithm
+        algorithm = methods.get(
+            name, dataset=DATA, hidden=(3,), batch_size=2, epochs=3
+        ).algorithm
         assert steps(algorithm) == epochs * -(-len(CLIENTS[0].y) // 2), name
 
 
@@ -148,7 +199,9 @@ def examples_of(value):
 
 def trained(w, value, context, epochs=1):
     training = srp.Training(srp.SGD(0.1), batch_size=2, epochs=epochs).in_round(context)
-    return local.local_sgd(KEY, lambda w, _, x, y, key: w * x[:, 0], w, (), examples_of(value), training)
+    return local.local_sgd(
+        KEY, lambda w, _, x, y, key: w * x[:, 0], w, (), examples_of(value), training
+    )
 
 
 def own(**changes):
@@ -164,9 +217,13 @@ def own(**changes):
 def test_a_custom_algorithm_returns_the_loss():
     history = small.simulate(own(), numbers(1.0, 2.0), record_loss=True)
     # w * value: 0 at first, then w = -0.1 * mean of the values
-    np.testing.assert_allclose(history.metrics["training_loss"], [0, -0.15 * 1.5], rtol=1e-5)
+    np.testing.assert_allclose(
+        history.metrics["training_loss"], [0, -0.15 * 1.5], rtol=1e-5
+    )
     assert history.config["record_loss"]
-    silent = small.simulate(own(loss=TrainingLoss(jnp.float32(1), jnp.int32(1))), numbers(1.0))
+    silent = small.simulate(
+        own(loss=TrainingLoss(jnp.float32(1), jnp.int32(1))), numbers(1.0)
+    )
     assert "training_loss" not in silent.metrics  # not requested
 
 
@@ -175,10 +232,22 @@ REFUSED = {
         own(loss=None),
         "record_loss: algorithm 'few_lines' reports no loss of its local training; return ClientO",
     ),
-    "a number": (own(loss=jnp.float32(1.0)), "round.client returned the loss float32[], it must be that of local_sgd"),
-    "by step": (own(loss=TrainingLoss(jnp.ones(3), jnp.int32(3))), "(they differ in .mean)"),
-    "no integer": (own(loss=TrainingLoss(jnp.ones(()), jnp.ones(()))), "(they differ in .steps)"),
-    "a metric too": (own(info={"training_loss": jnp.float32(1)}), "'training_loss' is recorded twice in a round"),
+    "a number": (
+        own(loss=jnp.float32(1.0)),
+        "round.client returned the loss float32[], it must be that of local_sgd",
+    ),
+    "by step": (
+        own(loss=TrainingLoss(jnp.ones(3), jnp.int32(3))),
+        "(they differ in .mean)",
+    ),
+    "no integer": (
+        own(loss=TrainingLoss(jnp.ones(()), jnp.ones(()))),
+        "(they differ in .steps)",
+    ),
+    "a metric too": (
+        own(info={"training_loss": jnp.float32(1)}),
+        "'training_loss' is recorded twice in a round",
+    ),
 }
 
 
@@ -194,17 +263,23 @@ def test_losses_of_several_trainings_are_combined():
     def in_turn(key, w, state, value, context):
         first = trained(w, value, context)
         second = trained(first.params, value, context, epochs=2)
-        return ClientOutput(second.params, loss=local.total_loss(first.loss, None, second.loss))
+        return ClientOutput(
+            second.params, loss=local.total_loss(first.loss, None, second.loss)
+        )
 
     def at_once(key, w, state, value, context):
         found = trained(w, value, context, epochs=3)
         return ClientOutput(found.params, loss=found.loss)
 
-    runs = [small.simulate(algorithm_of(client), numbers(1.0, 2.0), record_loss=True) for client in (in_turn, at_once)]
+    runs = [
+        small.simulate(algorithm_of(client), numbers(1.0, 2.0), record_loss=True)
+        for client in (in_turn, at_once)
+    ]
     np.testing.assert_allclose(*(run.metrics["training_loss"] for run in runs), rtol=1e-5)
     assert (runs[0].metrics["training_loss"] != 0).all()
     assert local.total_loss(None, None) is None
     empty = local.total_loss(
-        *[TrainingLoss(jnp.float32(np.nan), jnp.int32(0))] * 0, TrainingLoss(jnp.float32(2), jnp.int32(0))
+        *[TrainingLoss(jnp.float32(np.nan), jnp.int32(0))] * 0,
+        TrainingLoss(jnp.float32(2), jnp.int32(0)),
     )
     assert (float(empty.mean), int(empty.steps)) == (0.0, 0)

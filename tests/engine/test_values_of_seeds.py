@@ -6,16 +6,36 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import KEY, assert_same_bits, changed, clients_of, federation, model, numbers, refusal
-from test_shared_programs import DATA, OPTIONS, FedAvg, by_optax, fedprox, leaves, simulate, tuned
+from reference.small import (
+    KEY,
+    assert_same_bits,
+    changed,
+    clients_of,
+    federation,
+    model,
+    numbers,
+    refusal,
+)
+from test_shared_programs import (
+    DATA,
+    OPTIONS,
+    FedAvg,
+    by_optax,
+    fedprox,
+    leaves,
+    simulate,
+    tuned,
+)
 
 import fedjax_srp as srp
 from fedjax_srp.base import ClientOutput
-from fedjax_srp.engine.prepare import Request, prepare
+from fedjax_srp.driver.prepare import Request, prepare
 
 
 def seeds(algorithm, values, keys, data=DATA, **options):
-    return srp.simulate_seeds(algorithm, data, keys=keys, values=values, **OPTIONS | options)
+    return srp.simulate_seeds(
+        algorithm, data, keys=keys, values=values, **OPTIONS | options
+    )
 
 
 KEYS = jnp.stack([KEY, KEY, jax.random.key(1)])
@@ -28,7 +48,10 @@ VALUES = {
     ),
     "heads": (
         tuned,
-        {"head_optimizer.learning_rate": [2 * rate for rate in RATES], "fine_tune_optimizer.learning_rate": RATES},
+        {
+            "head_optimizer.learning_rate": [2 * rate for rate in RATES],
+            "fine_tune_optimizer.learning_rate": RATES,
+        },
     ),
     "optax": (by_optax, {"learning_rate": RATES}),
 }
@@ -45,15 +68,22 @@ def test_values_of_seeds_are_those_of_runs_alone(case):
         np.testing.assert_allclose(history.accuracy, alone.accuracy, atol=1e-6)
         for a, b in zip(leaves(history), leaves(alone), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
-        for section in ("options", "method"):  # with the numbers that were given, such as 0.1, in every digit
+        for section in (
+            "options",
+            "method",
+        ):  # with the numbers that were given, such as 0.1, in every digit
             assert history.config[section] == alone.config[section]
-    assert any((a != b).any() for a, b in zip(*map(leaves, batch[:2]), strict=True))  # of one key
+    assert any(
+        (a != b).any() for a, b in zip(*map(leaves, batch[:2]), strict=True)
+    )  # of one key
 
 
 def test_short_and_dotted_names_give_the_same_bits():
     names = "learning_rate", "training.optimizer.learning_rate", "optimizer.learning_rate"
     kinds = RATES, np.array(RATES), tuple(map(np.float64, RATES))
-    batches = [seeds(fedprox(), {n: rates}, KEYS) for n, rates in zip(names, kinds, strict=True)]
+    batches = [
+        seeds(fedprox(), {n: rates}, KEYS) for n, rates in zip(names, kinds, strict=True)
+    ]
     assert [batch[0].compile_seconds for batch in batches[1:]] == [0.0, 0.0]
     for history, *others in zip(*batches, strict=True):
         for other in others:
@@ -66,37 +96,83 @@ def test_short_and_dotted_names_give_the_same_bits():
 def test_values_of_seeds_are_of_the_models_type():
     """A model of half precision trains in half precision, as in one run."""
     data = federation(clients_of((4, 6), (3, 3), dtype=np.float16))
-    make = lambda rate: FedAvg(model(hidden=(3,), dtype=jnp.float16), srp.Training(srp.SGD(rate, 0.5)))  # noqa: E731
+    make = lambda rate: FedAvg(
+        model(hidden=(3,), dtype=jnp.float16), srp.Training(srp.SGD(rate, 0.5))
+    )
     options = {"num_rounds": 1, "devices": 1}
     batch = seeds(make(0.7), {"learning_rate": RATES}, KEYS, data, **options)
     for rate, key, history in zip(RATES, KEYS, batch, strict=True):
-        for a, b in zip(leaves(history), leaves(simulate(make(rate), data, key=key, **options)), strict=True):
+        for a, b in zip(
+            leaves(history),
+            leaves(simulate(make(rate), data, key=key, **options)),
+            strict=True,
+        ):
             np.testing.assert_allclose(a, b, rtol=1e-2, atol=1e-2)
     assert {leaf.dtype for leaf in leaves(batch[0])} == {np.dtype(np.float16)}
 
 
 def test_values_of_other_names_make_other_programs():
     def shared(values):
-        return prepare(Request(fedprox(), DATA, num_seeds=2, values=values, devices=1)).program().shared
+        return (
+            prepare(Request(fedprox(), DATA, num_seeds=2, values=values, devices=1))
+            .program()
+            .shared
+        )
 
     names = ("mu", "learning_rate"), ("learning_rate",), ()
-    assert all(shared(dict.fromkeys(of, jnp.ones(2))) is not shared({"mu": jnp.ones(2)}) for of in names)
+    assert all(
+        shared(dict.fromkeys(of, jnp.ones(2))) is not shared({"mu": jnp.ones(2)})
+        for of in names
+    )
     assert shared({"mu": jnp.ones(2)}) is shared({"mu": jnp.zeros(2)})
 
 
 REFUSED = {
-    "too few": ({"learning_rate": [0.1, 0.2]}, "values['learning_rate']=[0.1, 0.2]: give a number for each of 3 keys"),
-    "too many": ({"learning_rate": [*RATES, 1]}, "05, 0.3, 1]: give a number for each of 3 keys"),
-    "one": ({"learning_rate": 0.1}, "values['learning_rate']=0.1: give a number for each of 3 keys"),
+    "too few": (
+        {"learning_rate": [0.1, 0.2]},
+        "values['learning_rate']=[0.1, 0.2]: give a number for each of 3 keys",
+    ),
+    "too many": (
+        {"learning_rate": [*RATES, 1]},
+        "05, 0.3, 1]: give a number for each of 3 keys",
+    ),
+    "one": (
+        {"learning_rate": 0.1},
+        "values['learning_rate']=0.1: give a number for each of 3 keys",
+    ),
     "texts": ({"learning_rate": ["a", "b", "c"]}, "give a number for each of 3 keys"),
-    "unknown": ({"nu": RATES}, "values has 'nu', which is no float of 'fedprox' as it is; it has learning_rate, mo"),
-    "integer": ({"epochs": [1, 2, 3]}, "values has 'epochs', which is no float of 'fedprox' as it is"),
-    "none": ({"weight_decay": RATES}, "values has 'weight_decay', which is no float of 'fedprox' as it is"),
-    "of the clock": ({"rate": RATES}, "values has 'rate', which is no float of 'fedprox'"),
-    "twice": ({"learning_rate": RATES, "training.optimizer.learning_rate": RATES}, "which is given twice; leave one o"),
-    "negative": ({"learning_rate": [0.1, -0.2, 0.0]}, "values of run 1: learning_rate=-0.2 must be positive"),
-    "above": ({"momentum": [0.5, 0.0, 3.0]}, "values of run 2: momentum=3.0 must be below 1"),
-    "not finite": ({"mu": [0.5, float("nan"), 3.0]}, "values of run 1: mu must be finite"),
+    "unknown": (
+        {"nu": RATES},
+        "values has 'nu', which is no float of 'fedprox' as it is; it has learning_rate, mo",
+    ),
+    "integer": (
+        {"epochs": [1, 2, 3]},
+        "values has 'epochs', which is no float of 'fedprox' as it is",
+    ),
+    "none": (
+        {"weight_decay": RATES},
+        "values has 'weight_decay', which is no float of 'fedprox' as it is",
+    ),
+    "of the clock": (
+        {"rate": RATES},
+        "values has 'rate', which is no float of 'fedprox'",
+    ),
+    "twice": (
+        {"learning_rate": RATES, "training.optimizer.learning_rate": RATES},
+        "which is given twice; leave one o",
+    ),
+    "negative": (
+        {"learning_rate": [0.1, -0.2, 0.0]},
+        "values of run 1: learning_rate=-0.2 must be positive",
+    ),
+    "above": (
+        {"momentum": [0.5, 0.0, 3.0]},
+        "values of run 2: momentum=3.0 must be below 1",
+    ),
+    "not finite": (
+        {"mu": [0.5, float("nan"), 3.0]},
+        "values of run 1: mu must be finite",
+    ),
 }
 
 
@@ -131,7 +207,15 @@ def test_only_values_given_per_seed_have_an_axis_of_seeds():
     """An array that an algorithm carries is shared by all seeds, even if it has as many entries as there are seeds."""
     offset = np.array([10.0, 20.0, 30.0], np.float32)
     data, scales = numbers(1.0, 2.0, 6.0), (1.0, 2.0, 4.0)
-    runs = seeds(Carrying(0.5, offset), {"scale": scales}, KEYS, data, num_rounds=1, devices=1, evaluations=())
+    runs = seeds(
+        Carrying(0.5, offset),
+        {"scale": scales},
+        KEYS,
+        data,
+        num_rounds=1,
+        devices=1,
+        evaluations=(),
+    )
     for scale, run in zip(scales, runs, strict=True):
         np.testing.assert_allclose(run.server_state, scale * 3 + offset, rtol=1e-6)
         assert run.config["options"]["scale"] == scale
@@ -140,10 +224,16 @@ def test_only_values_given_per_seed_have_an_axis_of_seeds():
 
 def test_values_survive_batches_of_seeds(monkeypatch):
     """If memory is short, each batch gets the values of its own seeds."""
-    from fedjax_srp.engine import simulate as engine
+    from fedjax_srp.driver import simulate as engine
 
     monkeypatch.setattr(engine, "seeds_at_once", lambda request, num_seeds, sharers=1: 1)
-    runs = seeds(Carrying(1.0, np.zeros(2)), {"scale": [2.0, 3.0]}, KEYS[:2], numbers(1.0), evaluations=())
+    runs = seeds(
+        Carrying(1.0, np.zeros(2)),
+        {"scale": [2.0, 3.0]},
+        KEYS[:2],
+        numbers(1.0),
+        evaluations=(),
+    )
     assert [run.config["options"]["scale"] for run in runs] == [2.0, 3.0]
     assert [run.server_state.tolist() for run in runs] == [[2.0, 2.0], [3.0, 3.0]]
 
@@ -151,10 +241,13 @@ def test_values_survive_batches_of_seeds(monkeypatch):
 def test_sizes_follow_the_arrays_that_an_algorithm_carries():
     for dtype, size in ((jnp.float32, 10), (jnp.float32, 1000), (jnp.float16, 1000)):
         echo = changed(
-            Carrying(1.0, jnp.zeros(size, dtype)), client=lambda key, w, state, value, context: ClientOutput(w)
+            Carrying(1.0, jnp.zeros(size, dtype)),
+            client=lambda key, w, state, value, context: ClientOutput(w),
         )
         sizes = prepare(Request(echo, numbers(1.0, 2.0), evaluations=())).sizes
-        assert (sizes.up, sizes.down, sizes.server_state) == (size * jnp.dtype(dtype).itemsize,) * 3
+        assert (sizes.up, sizes.down, sizes.server_state) == (
+            size * jnp.dtype(dtype).itemsize,
+        ) * 3
 
 
 def test_a_checkpoint_knows_arrays_and_keys(tmp_path):
@@ -162,8 +255,8 @@ def test_a_checkpoint_knows_arrays_and_keys(tmp_path):
     offsets = [jax.random.key(0), jax.random.key(1)]
 
     def drawing(key):
-        init = lambda _, data: jnp.zeros(())  # noqa: E731
-        client = lambda key, w, state, value, context: ClientOutput(value)  # noqa: E731
+        init = lambda _, data: jnp.zeros(())
+        client = lambda key, w, state, value, context: ClientOutput(value)
         return changed(Carrying(1.0, key), init=init, client=client)
 
     simulate(drawing(offsets[0]), numbers(1.0), **options)

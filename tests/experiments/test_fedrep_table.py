@@ -19,11 +19,17 @@ def table(import_from):
 
 def history(scores, eval_round, count):
     """A finished run with these scores."""
-    given = {"accuracies": {"own_head": np.asarray(scores)}, "eval_round": eval_round, "test_count": count}
+    given = {
+        "accuracies": {"own_head": np.asarray(scores)},
+        "eval_round": eval_round,
+        "test_count": count,
+    }
     return made_history([], np.ones(int(eval_round[-1])), clients=len(count), **given)
 
 
-def test_an_accuracy_is_the_mean_over_clients_and_the_last_ten_rounds(table, tmp_path, monkeypatch):
+def test_an_accuracy_is_the_mean_over_clients_and_the_last_ten_rounds(
+    table, tmp_path, monkeypatch
+):
     _, rivals, rivals_table = table
     rng = np.random.default_rng(0)
     scores, count = (
@@ -33,20 +39,33 @@ def test_an_accuracy_is_the_mean_over_clients_and_the_last_ten_rounds(table, tmp
     runs = {"run": history(scores, [10, *range(20, 31)], count)}
     monkeypatch.setattr(rivals_table.History, "load", lambda folder: runs[folder.name])
     found = rivals_table.measure(tmp_path / "run", rivals.Row("fedrep", "own_head"))
-    by_round = 100 * np.array([sum(s * n for s, n in zip(row, count, strict=True)) / sum(count) for row in scores[2:]])
+    by_round = 100 * np.array(
+        [
+            sum(s * n for s, n in zip(row, count, strict=True)) / sum(count)
+            for row in scores[2:]
+        ]
+    )
     assert found["accuracy"] == pytest.approx(by_round.mean(), abs=1e-3)
     assert list(found["by_round"]) == ["10", *map(str, range(20, 31))]
     np.testing.assert_allclose(list(found["by_round"].values())[2:], by_round, atol=6e-3)
     assert found["std_of_rounds"] == pytest.approx(by_round.std(), abs=1e-3)
-    assert found["worst_tenth"] == pytest.approx(100 * scores[2:, 1:].min(1).mean(), abs=1e-3)  # 1 of 19
+    assert found["worst_tenth"] == pytest.approx(
+        100 * scores[2:, 1:].min(1).mean(), abs=1e-3
+    )  # 1 of 19
     # A row evaluated after training has one evaluation, stored in its own file.
     (tmp_path / "run").mkdir()
     later = rng.uniform(size=20)
-    (tmp_path / "run" / rivals_table.AFTER_TRAINING).write_text(json.dumps({"fine_tune": later.tolist()}))
-    found = rivals_table.measure(tmp_path / "run", rivals.Row("fedavg", "fine_tune", after=True))
+    (tmp_path / "run" / rivals_table.AFTER_TRAINING).write_text(
+        json.dumps({"fine_tune": later.tolist()})
+    )
+    found = rivals_table.measure(
+        tmp_path / "run", rivals.Row("fedavg", "fine_tune", after=True)
+    )
     assert found["accuracy"] == pytest.approx(100 * later @ count / count.sum(), abs=1e-3)
     assert "by_round" not in found
-    runs["run"] = history(scores, range(2, 25, 2), count)  # rounds between the evaluations
+    runs["run"] = history(
+        scores, range(2, 25, 2), count
+    )  # rounds between the evaluations
     with pytest.raises(ValueError, match="each of its last 10 rounds"):
         rivals_table.measure(tmp_path / "run", rivals.Row("fedrep", "own_head"))
 
@@ -55,31 +74,51 @@ def test_tables_compare_with_the_paper(table):
     _, rivals, rivals_table = table
     column = rivals.COLUMNS["cpu"]["cifar10_100x2"]
     ours = {"FedAvg": 40.0, "FedProx": 30.0, "FedPer": 88.0, "Ditto": 86.0, "L2GD": 81.0}
-    found = {"cifar10_100x2": {n: {"0": {"accuracy": a, "worst_tenth": a / 2}} for n, a in ours.items()}}
+    found = {
+        "cifar10_100x2": {
+            n: {"0": {"accuracy": a, "worst_tenth": a / 2}} for n, a in ours.items()
+        }
+    }
     found["cifar10_100x2"]["FedPer"]["1"] = {"accuracy": 90.0, "worst_tenth": 45.0}
-    rows = {row[0]: row[1:] for row in rivals_table.main_table(found, {"cifar10_100x2": column})}
+    rows = {
+        row[0]: row[1:]
+        for row in rivals_table.main_table(found, {"cifar10_100x2": column})
+    }
     assert rows["FedPer"] == ["89.0 ± 1.4 (2)", "87.1"]
     assert rows["Local only"] == ["", "lost"]
     assert rows["FedAvg"] == ["40.0", "42.6"]
     (_, order) = rivals_table.order_table(found, {"cifar10_100x2": column})
     # Ours: FedProx, FedAvg, L2GD, FedPer; the paper's: the same. Where Ditto's number stands was inferred.
     assert order[1:3] == ["4", "1.00"]
-    swapped = {"cifar10_100x2": found["cifar10_100x2"] | {"L2GD": {"0": {"accuracy": 99.0, "worst_tenth": 9.0}}}}
+    swapped = {
+        "cifar10_100x2": found["cifar10_100x2"]
+        | {"L2GD": {"0": {"accuracy": 99.0, "worst_tenth": 9.0}}}
+    }
     (_, order) = rivals_table.order_table(swapped, {"cifar10_100x2": column})
     assert order[2] == f"{1 - 6 * (1 + 1) / (4 * 15):.2f}"  # Spearman's formula
-    gone = {"cifar10_100x2": found["cifar10_100x2"] | {"L2GD": {"0": {"accuracy": 0.0, "diverged": 3}}}}
-    assert ["L2GD", "diverged", "81.0"] in rivals_table.main_table(gone, {"cifar10_100x2": column})
-    assert rivals_table.order_table(gone, {"cifar10_100x2": column})[1][1:3] == ["3", "1.00"]
+    gone = {
+        "cifar10_100x2": found["cifar10_100x2"]
+        | {"L2GD": {"0": {"accuracy": 0.0, "diverged": 3}}}
+    }
+    assert ["L2GD", "diverged", "81.0"] in rivals_table.main_table(
+        gone, {"cifar10_100x2": column}
+    )
+    assert rivals_table.order_table(gone, {"cifar10_100x2": column})[1][1:3] == [
+        "3",
+        "1.00",
+    ]
     # Without FedAvg and FedProx two rows are left, in the same order.
     assert rivals_table.order_table(found, {"cifar10_100x2": column})[1][3] == "1.00"
 
 
 def test_large_differences_are_measured_in_one_setting(table):
     _, rivals, rivals_table = table
-    run = lambda accuracy: {"0": {"accuracy": accuracy}}  # noqa: E731
+    run = lambda accuracy: {"0": {"accuracy": accuracy}}
     found = {
         "cifar10_100x2": {"FedAvg": run(40.0), "FedProx": run(30.0), "L2GD": run(70.0)},
-        "cifar10_100x2_cropped": {"FedProx": run(39.9)},  # alone it is nearer than all options together
+        "cifar10_100x2_cropped": {
+            "FedProx": run(39.9)
+        },  # alone it is nearer than all options together
         "cifar10_100x2_authors": {"FedProx": run(35.0)},
     }
     _, *rows = rivals_table.far_table(found, rivals.COLUMNS["ablation"])
@@ -98,8 +137,14 @@ def test_every_training_has_the_options_of_the_paper(table):
         model = given["shared"].pop("model")
         method = srp.methods.get(training, dataset=data, model=model, **given)
         made = method.algorithm
-        epochs = made.representation_epochs if training == "fedrep" else made.training.epochs
-        assert (made.training.optimizer.momentum, made.training.batch_size, epochs) == (0.5, 10, 5)
+        epochs = (
+            made.representation_epochs if training == "fedrep" else made.training.epochs
+        )
+        assert (made.training.optimizer.momentum, made.training.batch_size, epochs) == (
+            0.5,
+            10,
+            5,
+        )
         assert method.participation.name == ("full" if training == "l2gd" else "uniform")
         rows = [row for row in rivals.ROWS.values() if row.training == training]
         assert all(row.evaluation in method.algorithm.evaluations for row in rows)
@@ -119,7 +164,13 @@ def test_a_summary_keeps_results_of_other_runs(table, tmp_path, monkeypatch):
     file.write_text(json.dumps({"runs": of_another_scale}))
     for found, given in (
         ({second: {rows[3]: {"10": {"accuracy": 1.0}, "9": {"accuracy": 2.0}}}}, 2),
-        ({first: {rows[1]: {"0": {"accuracy": 3.0}}}, second: {rows[0]: {"0": {"accuracy": 4.0}}}}, 2),
+        (
+            {
+                first: {rows[1]: {"0": {"accuracy": 3.0}}},
+                second: {rows[0]: {"0": {"accuracy": 4.0}}},
+            },
+            2,
+        ),
         ({second: {rows[3]: {"9": {"accuracy": 5.0}}}}, 1),
         ({}, 0),
     ):
@@ -128,7 +179,10 @@ def test_a_summary_keeps_results_of_other_runs(table, tmp_path, monkeypatch):
     runs = json.loads(file.read_text())["runs"]
     assert runs == {
         first: {rows[1]: {"0": {"accuracy": 3.0}}},
-        second: {rows[0]: {"0": {"accuracy": 4.0}}, rows[3]: {"9": {"accuracy": 5.0}, "10": {"accuracy": 1.0}}},
+        second: {
+            rows[0]: {"0": {"accuracy": 4.0}},
+            rows[3]: {"9": {"accuracy": 5.0}, "10": {"accuracy": 1.0}},
+        },
         **of_another_scale,
     }
     orders = [list(runs), list(runs[second]), list(runs[second][rows[3]])]
@@ -138,10 +192,23 @@ def test_a_summary_keeps_results_of_other_runs(table, tmp_path, monkeypatch):
 @pytest.mark.long
 def test_finished_runs_are_skipped_and_summarized(table, tmp_path, capsys):
     table1, _, _ = table
-    words = ["--scale", "smoke", "--methods", "fedavg", "--devices", "1", "--out", str(tmp_path / "runs")]
+    words = [
+        "--scale",
+        "smoke",
+        "--methods",
+        "fedavg",
+        "--devices",
+        "1",
+        "--out",
+        str(tmp_path / "runs"),
+    ]
     words += ["--results", str(tmp_path)]
     table1.main(words)
-    made = {file: file.stat().st_mtime_ns for file in (tmp_path / "runs").rglob("*") if file.is_file()}
+    made = {
+        file: file.stat().st_mtime_ns
+        for file in (tmp_path / "runs").rglob("*")
+        if file.is_file()
+    }
     assert any(file.name == "summary.json" for file in made)
     table1.main(words)
     assert {file: file.stat().st_mtime_ns for file in made} == made
@@ -159,15 +226,26 @@ def test_ablations_change_one_option_except_where_their_name_says_more(table):
         "step": {"own"}, "variates": {"own"}, "epochs": {"local_epochs"}, "batches": {"method"},
         "authors": {"federation", "method", "own"},
     }  # fmt: skip
-    changed |= {f"{key}_epochs": {*changed[key], "local_epochs"} for key in ("cropped", "shards", "authors")}
+    changed |= {
+        f"{key}_epochs": {*changed[key], "local_epochs"}
+        for key in ("cropped", "shards", "authors")
+    }
     for name in ("cifar10_100x2", "cifar10_100x5"):
         base = rivals.COLUMNS["cpu"][name]
-        variants = {key.removeprefix(f"{name}_"): c for key, c in rivals.COLUMNS["ablation"].items() if name in key}
+        variants = {
+            key.removeprefix(f"{name}_"): c
+            for key, c in rivals.COLUMNS["ablation"].items()
+            if name in key
+        }
         assert variants.pop(name) is base
         for key, column in variants.items():
-            assert {f for f in base._fields if getattr(column, f) != getattr(base, f)} - {"title"} == changed[key]
+            assert {f for f in base._fields if getattr(column, f) != getattr(base, f)} - {
+                "title"
+            } == changed[key]
         methods = {key: column.method for key, column in variants.items()}
-        assert methods["authors"] == methods["cropped"] | methods["torch"] | {"weight_decay": 1e-4}
+        assert methods["authors"] == methods["cropped"] | methods["torch"] | {
+            "weight_decay": 1e-4
+        }
 
 
 def test_doubling_is_compared_in_simulated_time(import_from):
@@ -179,23 +257,45 @@ def test_doubling_is_compared_in_simulated_time(import_from):
     fast = history(scores, ends, clients)
     object.__setattr__(fast, "compute_time", np.full(12, 0.1))
     found = doubling_table.compare(slow, fast, "own_head")
-    assert found["0.95 C=0"] == pytest.approx({"everybody": 1.0, "doubling": 0.4, "factor": 2.5})
+    assert found["0.95 C=0"] == pytest.approx(
+        {"everybody": 1.0, "doubling": 0.4, "factor": 2.5}
+    )
     assert found["0.99 C=10"]["factor"] == pytest.approx((1 + 10) / (4 * 10.1))
     never = doubling_table.compare(slow, history(scores - 0.4, ends, clients), "own_head")
     assert never["0.95 C=0"]["factor"] == 0
-    kept = json.loads(json.dumps(doubling_table.to_json({"ditto": {"own_model": [never, never]}})))
+    kept = json.loads(
+        json.dumps(doubling_table.to_json({"ditto": {"own_model": [never, never]}}))
+    )
     assert "| never (never to never) |" in doubling_table.table(kept)
-    assert doubling_table.format_factors([0.0, 0.00499, 0.6, 0.096, 2.5]) == "0.10 (never to 2.50)"
+    assert (
+        doubling_table.format_factors([0.0, 0.00499, 0.6, 0.096, 2.5])
+        == "0.10 (never to 2.50)"
+    )
     assert doubling_table.format_factors([0.00499, 0.6, 0.0701]) == "0.07 (0.005 to 0.60)"
 
 
-def test_a_run_that_diverged_has_no_accuracy_in_figure_5(import_from, tmp_path, monkeypatch):
+def test_a_run_that_diverged_has_no_accuracy_in_figure_5(
+    import_from, tmp_path, monkeypatch
+):
     get = import_from("fedrep")
     figure5, tables = get("figure5"), get("readme_tables")
-    runs = [SimpleNamespace(diverged=end, mean_scores=lambda _: np.full(12, 0.5)) for end in (None, 99)]
+    runs = [
+        SimpleNamespace(diverged=end, mean_scores=lambda _: np.full(12, 0.5))
+        for end in (None, 99)
+    ]
     monkeypatch.setattr(figure5.srp, "simulate_seeds", lambda *_, **__: runs)
     data = srp.data.load("digits", num_clients=10, classes_per_client=2)
-    found = figure5.accuracies("fedrep", 2, figure5.SCALES["smoke"], data, None, None, tmp_path)["own_head"]
+    found = figure5.accuracies(
+        "fedrep", 2, figure5.SCALES["smoke"], data, None, None, tmp_path
+    )["own_head"]
     np.testing.assert_equal(found, [50.0, np.nan])
-    curve = {"x": [1.0, 2.0], "mean": [50.0, "nan"], "lowest": [50.0, "nan"], "highest": [50.0, "nan"]}
-    assert tables.by_epochs({"FedRep": curve}).splitlines()[-1] == "| FedRep | 50.0 | diverged |"
+    curve = {
+        "x": [1.0, 2.0],
+        "mean": [50.0, "nan"],
+        "lowest": [50.0, "nan"],
+        "highest": [50.0, "nan"],
+    }
+    assert (
+        tables.by_epochs({"FedRep": curve}).splitlines()[-1]
+        == "| FedRep | 50.0 | diverged |"
+    )

@@ -11,7 +11,10 @@ from PIL import Image
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = ROOT / "experiments"
-SCRIPTS = [ROOT / "docs/readme_tables.py", *sorted(EXPERIMENTS.glob("*/readme_tables.py"))]
+SCRIPTS = [
+    ROOT / "docs/readme_tables.py",
+    *sorted(EXPERIMENTS.glob("*/readme_tables.py")),
+]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.parent.name)
@@ -21,7 +24,9 @@ def test_readmes_are_up_to_date(script, import_from):
         text = path.read_text("utf-8")
         assert pages.fill_page(text, parts) == text, "run make tables"
         if EXPERIMENTS in path.parents:
-            assert set(re.findall(r"<!-- begin (\w+) -->", text)) == set(parts)  # no table is written by hand
+            assert set(re.findall(r"<!-- begin (\w+) -->", text)) == set(
+                parts
+            )  # no table is written by hand
 
 
 def test_fill_page_replaces_text_between_marks(import_from):
@@ -43,18 +48,33 @@ def test_page_of_claims_is_up_to_date(import_from):
         assert len({claim.quote for claim in claims}) == len(claims)
         for claim in claims:
             assert claim.verdict in words.VERDICTS
-            assert claim.size.startswith((words.PAPER, words.OTHER)), claim.quote  # every claim states its size
+            assert claim.size.startswith((words.PAPER, words.OTHER)), (
+                claim.quote
+            )  # every claim states its size
             assert bool(claim.files) == (claim.verdict != words.NOT_RUN)
-            assert all((EXPERIMENTS / folder / "results" / name).is_file() for name in claim.files)
+            assert all(
+                (EXPERIMENTS / folder / "results" / name).is_file()
+                for name in claim.files
+            )
             assert claim.command or claim.verdict == words.NOT_RUN
-            assert not claim.command or (EXPERIMENTS / folder / claim.command.split()[0]).is_file()
+            assert (
+                not claim.command
+                or (EXPERIMENTS / folder / claim.command.split()[0]).is_file()
+            )
 
 
 def test_pictures_keep_colours_that_only_the_legend_shows(import_from, tmp_path):
     curves = import_from("")("curves")
     figure = Figure(figsize=(9, 4))
     ax = figure.subplots()
-    for color in (curves.BLUE, curves.ORANGE, curves.GREEN, curves.PINK, curves.SKY, curves.GREY):
+    for color in (
+        curves.BLUE,
+        curves.ORANGE,
+        curves.GREEN,
+        curves.PINK,
+        curves.SKY,
+        curves.GREY,
+    ):
         for place in range(40):
             x = np.arange(30)
             ax.plot(x, np.sin(x + place), color=color, alpha=0.3, linewidth=4)

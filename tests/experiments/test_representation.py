@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedjax_srp as srp
-from fedjax_srp.adaptation import params_of
+from fedjax_srp.driver.adapt import params_of
 
 RNG = np.random.default_rng(7)
 
@@ -26,7 +26,9 @@ def hsic_cka(x, y):
     return np.trace(k @ q) / np.sqrt(np.trace(k @ k) * np.trace(q @ q))
 
 
-@pytest.mark.parametrize(("p", "q"), [(4, 7), (30, 5), (30, 40)])  # narrow, one of them wide, both wide
+@pytest.mark.parametrize(
+    ("p", "q"), [(4, 7), (30, 5), (30, 40)]
+)  # narrow, one of them wide, both wide
 def test_cka_agrees_with_its_definition(get, p, q):
     cka = get("similarity").linear_cka
     x, y = RNG.normal(size=(12, p)) + 3, RNG.normal(size=(12, q))
@@ -41,7 +43,9 @@ def test_cka_agrees_with_its_definition(get, p, q):
 
 def test_cka_of_unrelated_and_of_constant_outputs(get):
     cka = get("similarity").linear_cka
-    basis = np.linalg.qr(np.column_stack([np.ones(8), RNG.normal(size=(8, 5))]))[0][:, 1:]  # orthogonal to constants
+    basis = np.linalg.qr(np.column_stack([np.ones(8), RNG.normal(size=(8, 5))]))[0][
+        :, 1:
+    ]  # orthogonal to constants
     assert cka(basis[:, :2], basis[:, 2:]) == pytest.approx(0, abs=1e-12)
     assert np.isnan(cka(np.ones((8, 3)), basis))
 
@@ -65,10 +69,15 @@ def test_mean_cosines_agree_with_a_loop_over_pairs(get):
 
 def test_activations_have_the_outputs_of_every_hidden_layer(get):
     model = srp.models.MLP((2, 3), 4, hidden=(5, 3))
-    params, x = model.init(jax.random.key(0)), RNG.normal(size=(7, 2, 3)).astype(np.float32)
+    params, x = (
+        model.init(jax.random.key(0)),
+        RNG.normal(size=(7, 2, 3)).astype(np.float32),
+    )
     found = get("similarity").activations(model.recut("fc2"), params, jnp.asarray(x))
     layers = jax.tree.map(np.asarray, params.representation | params.head)
-    hidden = np.maximum(x.reshape(7, 6) @ layers["fc1"]["kernel"] + layers["fc1"]["bias"], 0)
+    hidden = np.maximum(
+        x.reshape(7, 6) @ layers["fc1"]["kernel"] + layers["fc1"]["bias"], 0
+    )
     assert list(found) == ["fc1", "fc2"]
     np.testing.assert_allclose(found["fc1"], hidden, rtol=1e-5, atol=1e-6)
     features = np.maximum(hidden @ layers["fc2"]["kernel"] + layers["fc2"]["bias"], 0)
@@ -78,7 +87,9 @@ def test_activations_have_the_outputs_of_every_hidden_layer(get):
 @pytest.fixture(scope="module")
 def new(get):
     neural = get("neural")
-    return neural.subsampled(neural.new_clients(neural.SCALES["smoke"].new[0], 3, None), (10, 23), 3)
+    return neural.subsampled(
+        neural.new_clients(neural.SCALES["smoke"].new[0], 3, None), (10, 23), 3
+    )
 
 
 def test_new_clients_have_equally_many_of_each_class(get, new):
@@ -86,11 +97,16 @@ def test_new_clients_have_equally_many_of_each_class(get, new):
     assert new.num_clients == 4
     np.testing.assert_array_equal(new.train_counts, [10, 10, 23, 23])
     np.testing.assert_array_equal(new.test_indices[:2], new.test_indices[2:])
-    for rows, count in zip(np.asarray(new.train_indices), np.asarray(new.train_counts), strict=True):
+    for rows, count in zip(
+        np.asarray(new.train_indices), np.asarray(new.train_counts), strict=True
+    ):
         assert len(set(rows[:count])) == count
         sizes = np.bincount(np.asarray(new.y_train)[rows[:count]], minlength=5)
         assert sizes.max() - sizes.min() <= 1
-    with pytest.raises(ValueError, match=r"counts=400: a new client of 'digits' has \d+ samples; give fewer"):
+    with pytest.raises(
+        ValueError,
+        match=r"counts=400: a new client of 'digits' has \d+ samples; give fewer",
+    ):
         get("neural").subsampled(new, (400,), 3)
 
 
@@ -101,11 +117,17 @@ def test_fine_tuning_takes_gradient_steps_with_weight_decay(get, new):
     tuned = neural.fine_tune(model, start, new, 0, epochs=1)[1]
     client = new.train_client(jnp.int32(1))
     x, y = client.x[:10], client.y[:10]
-    slope = jax.jit(jax.grad(lambda p: -jnp.mean(jax.nn.log_softmax(model.logits(p, x))[jnp.arange(10), y])))(start)
+    slope = jax.jit(
+        jax.grad(
+            lambda p: -jnp.mean(jax.nn.log_softmax(model.logits(p, x))[jnp.arange(10), y])
+        )
+    )(start)
 
     def check(after, before, gradient):
         decay = 1e-4 * before if before.ndim == 2 else 0.0 * before
-        np.testing.assert_allclose((before - after) / 0.1, gradient + decay, rtol=1e-5, atol=2e-6)
+        np.testing.assert_allclose(
+            (before - after) / 0.1, gradient + decay, rtol=1e-5, atol=2e-6
+        )
 
     jax.tree.map(check, tuned, start, slope)
 
@@ -119,7 +141,18 @@ def runs(tmp_path_factory):
 @pytest.mark.parametrize("number", [5, 2, 4])  # figure 2 needs the runs of figure 5
 def test_scripts_run(number, get, runs, capsys):
     out = runs / "out"
-    given = ["--scale", "smoke", "--out", str(out), "--runs", str(runs), "--seed", "3", "--devices", "1"]
+    given = [
+        "--scale",
+        "smoke",
+        "--out",
+        str(out),
+        "--runs",
+        str(runs),
+        "--seed",
+        "3",
+        "--devices",
+        "1",
+    ]
     get(f"figure{number}").main(given)
     facts = json.loads((out / f"figure{number}.json").read_text())
     assert (facts["scale"], facts["seed"], facts["steps"]) == ("smoke", 3, 10)
@@ -132,14 +165,25 @@ def test_scripts_run(number, get, runs, capsys):
         assert list(found) == ["random start", "D-SGD (tau = 1)", "FedAvg, tau = 5"]
         assert found["D-SGD (tau = 1)"]["x"] == [10, 20]
         for tau, rounds in ((1, 10), (5, 2)):  # the same number of local steps in all
-            assert len(srp.History.load(runs / f"digits_5_2_each/tau_{tau}/trial_0").compute_time) == rounds
+            assert (
+                len(
+                    srp.History.load(
+                        runs / f"digits_5_2_each/tau_{tau}/trial_0"
+                    ).compute_time
+                )
+                == rounds
+            )
     if number == 2:
         assert "global accuracy" not in shown  # no model was trained again
-        assert all(0 < value <= 1 for found in results.values() for value in found["mean"])
+        assert all(
+            0 < value <= 1 for found in results.values() for value in found["mean"]
+        )
     if number == 4:
         matrix = np.array(results["random start"]["matrix"])
         assert matrix.shape == (10, 10)
-        assert results["random start"]["same class"]["mean"] == pytest.approx(np.trace(matrix) / 10, abs=1e-3)
+        assert results["random start"]["same class"]["mean"] == pytest.approx(
+            np.trace(matrix) / 10, abs=1e-3
+        )
 
 
 @pytest.mark.long
@@ -147,17 +191,34 @@ def test_step_search_loads_trained_models(get, runs, monkeypatch, capsys):
     """Models with step 0.1 are those of figure 5."""
     steps, out = get("steps"), runs / "steps"
     monkeypatch.setattr(steps, "STEPS", {1: (0.1,), 5: (0.1, 0.2)})
-    given = ["--scale", "smoke", "--out", str(out), "--runs", str(runs), "--seed", "3", "--devices", "1"]
+    given = [
+        "--scale",
+        "smoke",
+        "--out",
+        str(out),
+        "--runs",
+        str(runs),
+        "--seed",
+        "3",
+        "--devices",
+        "1",
+    ]
     steps.main(given)
     shown = capsys.readouterr().out
     assert shown.count("global accuracy") == 2  # step 0.2, two trials
     head, _, *rows = shown[shown.index("| new clients") :].strip().splitlines()
-    assert head.startswith("| new clients | tau | step | 10 | 20 | training loss | global | trials |")
+    assert head.startswith(
+        "| new clients | tau | step | 10 | 20 | training loss | global | trials |"
+    )
     assert len(rows) == 2 * 3
     assert sum("*" in row for row in rows) == 2 * 2  # one step a tau
-    figure = json.loads((runs / "out/figure5.json").read_text())["results"]["new classes"]["C=2"]
+    figure = json.loads((runs / "out/figure5.json").read_text())["results"][
+        "new classes"
+    ]["C=2"]
     shown_cell = rows[0].split(" | ")[3].split(" ± ")[0]
-    assert float(shown_cell) == pytest.approx(figure["D-SGD (tau = 1)"]["mean"][0], abs=0.06)
+    assert float(shown_cell) == pytest.approx(
+        figure["D-SGD (tau = 1)"]["mean"][0], abs=0.06
+    )
 
 
 @pytest.mark.long
@@ -167,7 +228,7 @@ def test_new_clients_start_from_the_trained_representation(get, runs, new):
     history = srp.History.load(runs / "digits_5_2_each/tau_5/trial_0")
     _, start = neural.initial_model(scale, history, new, 3)
     _, random = neural.initial_model(scale, None, new, 3)
-    same = lambda a, b: all(map(np.array_equal, *map(jax.tree.leaves, (a, b))))  # noqa: E731
+    same = lambda a, b: all(map(np.array_equal, *map(jax.tree.leaves, (a, b))))
     assert same(start.head, random.head)
     assert same(start.representation, params_of(history.server_state).representation)
     assert not same(start.representation, random.representation)

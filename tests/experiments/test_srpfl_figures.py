@@ -13,7 +13,7 @@ from reference.histories import made_history
 from reference.small import simulate
 
 import fedjax_srp as srp
-from fedjax_srp.engine.checkpoint import Checkpoints
+from fedjax_srp.driver.checkpoint import Checkpoints
 
 sys.path.append(str(Path(__file__).parents[2] / "experiments" / "srpfl"))
 import cause_tables
@@ -49,24 +49,37 @@ def test_one_training_run_serves_both_clocks(figure, trained):
     other.train("fedavg", range(1), together=False)
     assert not lines  # no run was trained again
     (retimed,) = other.histories(["fedavg"], 1)["fedavg"]
-    options = {"clock": other.clocks["random"], "eval_every": SETTING.eval_every, "key": jax.random.key(0)}
+    options = {
+        "clock": other.clocks["random"],
+        "eval_every": SETTING.eval_every,
+        "key": jax.random.key(0),
+    }
     real = simulate(other.method("fedavg"), other.data, SETTING.num_rounds, **options)
     np.testing.assert_array_equal(retimed.compute_time, real.compute_time)
     np.testing.assert_array_equal(retimed.client_time, real.client_time)
     changed = np.abs(retimed.accuracy - real.accuracy) * real.test_count
-    assert changed.sum(axis=1).max() < 2.5  # sums in another order: at most two test points in all
+    assert (
+        changed.sum(axis=1).max() < 2.5
+    )  # sums in another order: at most two test points in all
     (before,) = fixed.histories(["fedavg"], 1)["fedavg"]
     assert (before.compute_time != retimed.compute_time).all()
 
 
 def test_runs_of_a_method_that_depends_on_speeds_keep_their_times(tmp_path):
     one, _ = make_study(3, tmp_path)
-    assert one.run_folder("flanp_fedavg", 0) == tmp_path / "everybody/fixed_clock/flanp_fedavg/seed_0"
-    hand_made_run([0.5], 2).save(one.run_folder("flanp_fedavg", 0))  # a finished run, whose times are kept
+    assert (
+        one.run_folder("flanp_fedavg", 0)
+        == tmp_path / "everybody/fixed_clock/flanp_fedavg/seed_0"
+    )
+    hand_made_run([0.5], 2).save(
+        one.run_folder("flanp_fedavg", 0)
+    )  # a finished run, whose times are kept
     (history,) = one.histories(["flanp_fedavg"], 1)["flanp_fedavg"]
     np.testing.assert_array_equal(history.compute_time, [2.0, 2.0])
     with pytest.raises(ValueError, match="participation 'doubling' depends on speeds"):
-        paper.retime(history, one.method("flanp_fedavg"), one.data, one.clocks["random"], 0)
+        paper.retime(
+            history, one.method("flanp_fedavg"), one.data, one.clocks["random"], 0
+        )
 
 
 @pytest.mark.usefixtures("no_rounds")
@@ -82,7 +95,10 @@ def test_a_run_gives_both_curves_and_is_not_repeated(tmp_path):
     again.train("fedavg", range(2), together=False)
     assert not more
     changed, _ = make_study(3, tmp_path, SETTING._replace(num_rounds=3))
-    with pytest.raises(ValueError, match="holds a run with other num_rounds; give another folder, or delete it"):
+    with pytest.raises(
+        ValueError,
+        match="holds a run with other num_rounds; give another folder, or delete it",
+    ):
         changed.train("fedavg", range(2), together=False)
 
 
@@ -111,10 +127,15 @@ def test_an_interrupted_run_continues_in_another_figure(together, tmp_path, monk
 
 def hand_made_run(accuracies, every, seconds=2.0, own=0.0):
     """A run of one client with rounds of `seconds`, evaluated on a grid; own parts are worse by `own`."""
-    scores, times = np.array(accuracies)[:, None], np.full(every * len(accuracies), seconds)
+    scores, times = (
+        np.array(accuracies)[:, None],
+        np.full(every * len(accuracies), seconds),
+    )
     evaluated = every * np.arange(1, len(accuracies) + 1)
     judged = {"fine_tune": scores, "global": scores, "own_head": scores - own}
-    return made_history([], times, name="made", eval_round=evaluated, test_count=[10], accuracies=judged)
+    return made_history(
+        [], times, name="made", eval_round=evaluated, test_count=[10], accuracies=judged
+    )
 
 
 def test_no_call_writes_over_the_files_of_another(tmp_path):
@@ -124,7 +145,10 @@ def test_no_call_writes_over_the_files_of_another(tmp_path):
     for columns in ([titles[0]], [titles[1]], [titles[2]], titles):
         paper_tables.report(dict.fromkeys(columns, curves), 3, "all of them", tmp_path)
     names = {path.name for path in tmp_path.iterdir() if path.suffix != ".csv"}
-    stems = ["figure3", *(f"figure3_{name}" for name in ("mnist480", "mnist480_code", "digits"))]
+    stems = [
+        "figure3",
+        *(f"figure3_{name}" for name in ("mnist480", "mnist480_code", "digits")),
+    ]
     assert names == {f"{stem}.{kind}" for stem in stems for kind in ("png", "txt")}
 
 
@@ -135,48 +159,77 @@ def test_figure_and_tables(tmp_path):
         "flanp_fedavg_ft": [hand_made_run([0.7, 0.8, 0.8], 10, 0.5)],
     }
     text = paper_tables.report({"CIFAR-10": curves}, 4, "all of them", tmp_path)
-    assert {p.name for p in tmp_path.iterdir()} == {f"figure4_cifar10.{kind}" for kind in ("png", "csv", "txt")}
+    assert {p.name for p in tmp_path.iterdir()} == {
+        f"figure4_cifar10.{kind}" for kind in ("png", "csv", "txt")
+    }
     assert "FLANP-FT" in text
-    assert text.count("CIFAR-10: the same runs, judged with each client's own part; ") == 2
+    assert (
+        text.count("CIFAR-10: the same runs, judged with each client's own part; ") == 2
+    )
     rows = pd.read_csv(tmp_path / "figure4_cifar10.csv")
     assert rows["evaluation"].tolist() == [*["fine_tune"] * 3, "own_head", "own_head"] * 2
     assert rows["final_accuracy"].tolist() == pytest.approx([0.9, 0.9, 0.8, 0.8, 0.7] * 2)
     assert rows["target"].tolist() == pytest.approx([0.95 * 0.9] * 5 + [0.99 * 0.9] * 5)
     drawn = paper_tables.draw({"one": curves, "two": curves})
     assert {ax.get_ylim()[0] for ax in drawn.axes} == {0.95 * 0.8}  # zoomed, not from 0
-    assert [ax.get_title() for ax in drawn.axes[::2]] == ["one, C = 0", "one, C = 10", "one, C = 100"]
+    assert [ax.get_title() for ax in drawn.axes[::2]] == [
+        "one, C = 0",
+        "one, C = 10",
+        "one, C = 100",
+    ]
     starts = [10 * (0.5 + cost) for cost in (0, 10, 100)]  # of SRPFL's first evaluation
-    np.testing.assert_allclose([ax.get_xlim()[0] for ax in drawn.axes[::2]], 0.9 * np.array(starts))
+    np.testing.assert_allclose(
+        [ax.get_xlim()[0] for ax in drawn.axes[::2]], 0.9 * np.array(starts)
+    )
     caption = drawn.legends[0].get_title().get_text()
     assert caption.endswith("\ngrey: 95 % and 99 % of the final accuracy of FedRep")
 
 
 def test_first_visible_time_is_where_the_band_rises_above_the_bottom():
     runs = [hand_made_run([0.5, 0.8, 0.9], 10), hand_made_run([0.3, 0.4, 0.5], 10)]
-    assert paper_tables.first_visible_time({"fedrep": runs}, 0.65, 0) == pytest.approx(30)  # halfway from 20 to 40
-    assert paper_tables.first_visible_time({"fedrep": runs[1:]}, 0.3, 10) == pytest.approx(120)
+    assert paper_tables.first_visible_time({"fedrep": runs}, 0.65, 0) == pytest.approx(
+        30
+    )  # halfway from 20 to 40
+    assert paper_tables.first_visible_time(
+        {"fedrep": runs[1:]}, 0.3, 10
+    ) == pytest.approx(120)
     assert paper_tables.first_visible_time({"fedrep": runs}, 0.95, 0) == np.inf
 
 
 def test_factors_have_the_bounds_of_the_grid():
     """FedRep reaches .9 in rounds 21 to 30 of 2 time units, SRPFL in rounds 11 to 20 of half a unit."""
-    slow, fast = hand_made_run([0.5, 0.8, 0.9], 10), hand_made_run([0.8, 0.95, 0.95], 10, seconds=0.5)
+    slow, fast = (
+        hand_made_run([0.5, 0.8, 0.9], 10),
+        hand_made_run([0.8, 0.95, 0.95], 10, seconds=0.5),
+    )
     curves = {"fedrep": [slow], "srpfl": [fast]}
     row = paper_tables.compare(curves, 0.9).set_index("method").loc["srpfl"]
     assert (row["time_0"], row["after_0"], row["speed_up_0"]) == (10, 5, 6)
     assert (row["least_speed_up_0"], row["most_speed_up_0"]) == (40 / 10, 60 / 5)
     assert (row["least_speed_up_10"], row["most_speed_up_10"]) == (240 / 210, 360 / 105)
     assert paper_tables.time_before(slow, 0.3) == 0  # reached at the first evaluation
-    assert paper_tables.compare(curves, 0.7).set_index("method").loc["srpfl"]["most_speed_up_0"] == np.inf
-    never = paper_tables.compare(curves, 0.93).set_index("method").loc["srpfl"]  # FedRep's time is censored: no factor
+    assert (
+        paper_tables.compare(curves, 0.7)
+        .set_index("method")
+        .loc["srpfl"]["most_speed_up_0"]
+        == np.inf
+    )
+    never = (
+        paper_tables.compare(curves, 0.93).set_index("method").loc["srpfl"]
+    )  # FedRep's time is censored: no factor
     assert np.isfinite(never["time_0"])
-    assert np.isnan(never[["speed_up_0", "least_speed_up_0", "most_speed_up_0"]].to_numpy(float)).all()
+    assert np.isnan(
+        never[["speed_up_0", "least_speed_up_0", "most_speed_up_0"]].to_numpy(float)
+    ).all()
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--scale", "smoke", "--datasets", "mnits"], "--datasets mnits: --scale smoke has digits"),
+        (
+            ["--scale", "smoke", "--datasets", "mnits"],
+            "--datasets mnits: --scale smoke has digits",
+        ),
         (["--methods", "fedpro"], "invalid choice: 'fedpro'"),
         (["--seeds", "0"], "--seeds 0: must be at least 1"),
         (["--seeds", "-1"], "--seeds -1: must be at least 1"),
@@ -198,23 +251,43 @@ def test_a_run_with_other_settings_is_an_error_of_the_command_line(tmp_path, cap
     assert "seed_0 holds a run with other training, seed, " in capsys.readouterr().err
 
 
-SHAPES = {"digits": (8, 8), "cifar10": (32, 32, 3), "cifar100": (32, 32, 3)}  # of an example; others are as MNIST
+SHAPES = {
+    "digits": (8, 8),
+    "cifar10": (32, 32, 3),
+    "cifar100": (32, 32, 3),
+}  # of an example; others are as MNIST
 
 
 @pytest.mark.short("setting?-*", "setting13-*")
 @pytest.mark.parametrize(
-    ("setting", "name"), [(setting, name) for scale in paper.SETTINGS.values() for name, setting in scale.items()]
+    ("setting", "name"),
+    [
+        (setting, name)
+        for scale in paper.SETTINGS.values()
+        for name, setting in scale.items()
+    ],
 )
 def test_every_method_of_every_setting_can_be_built(setting, name):
     """From shapes alone, so that a mistake in a setting is found before it runs on an accelerator."""
     inspect.signature(srp.data.load).bind(**setting.federation, data_dir=Path("anywhere"))
     shape, num_clients = SHAPES.get(name, (28, 28, 1)), setting.federation["num_clients"]
-    data = SimpleNamespace(name=name, example_shape=shape, num_classes=10, num_clients=num_clients)
+    data = SimpleNamespace(
+        name=name, example_shape=shape, num_classes=10, num_clients=num_clients
+    )
     for curve in paper.CURVES.values():
-        for figure in (paper.FIGURES[3], paper.FIGURES[5]):  # without a pool, and with one
-            pool = {} if figure.pool_fraction == 1 else {"pool": round(figure.pool_fraction * num_clients)}
+        for figure in (
+            paper.FIGURES[3],
+            paper.FIGURES[5],
+        ):  # without a pool, and with one
+            pool = (
+                {}
+                if figure.pool_fraction == 1
+                else {"pool": round(figure.pool_fraction * num_clients)}
+            )
             shared = setting.method | pool
-            method = srp.methods.get(curve.training, dataset=data, model=shared.pop("model"), shared=shared)
+            method = srp.methods.get(
+                curve.training, dataset=data, model=shared.pop("model"), shared=shared
+            )
             assert curve.evaluation in method.algorithm.evaluations
 
 
@@ -223,7 +296,13 @@ def test_options_of_the_authors_code_reach_the_methods():
         ("text", "srpfl", None, None), ("momentum", "srpfl", 0.5, 0.5), ("momentum", "flanp_fedavg", None, 0.5),
         ("code", "srpfl", 0.5, 0.5), ("code", "flanp_fedavg", None, 0.5),
     ):  # fmt: skip
-        one = paper.Study(paper.FIGURES[3], causes.setting(name, smoke=True), Path("nowhere"), None, print)
+        one = paper.Study(
+            paper.FIGURES[3],
+            causes.setting(name, smoke=True),
+            Path("nowhere"),
+            None,
+            print,
+        )
         algorithm = one.method(training).algorithm
         optimizer, tuned = algorithm.training.optimizer, algorithm.fine_tune_optimizer
         assert optimizer.momentum == momentum
@@ -239,13 +318,21 @@ def test_causes_and_sweep_write_tables_of_finished_runs(tmp_path):
     given = ["--smoke", "--seeds", "1", "--out", str(tmp_path)]
     causes.main([*given, "--settings", "code", "double softmax, heads of 1 epoch"])
     head, _, code, one = cause_tables.causes(tmp_path).splitlines()
-    assert head.startswith("| setting | SRPFL | FLANP-FT | SRPFL, own heads | FLANP (FedAvg) |")
-    rows = pd.read_csv(tmp_path / "causes.csv").set_index(["setting", "method", "evaluation", "round"])["accuracy"]
-    assert code.split(" | ")[1:3] == [f"{rows['code', m, 'fine_tune', 4]:.1f}" for m in ("srpfl", "flanp_fedavg")]
+    assert head.startswith(
+        "| setting | SRPFL | FLANP-FT | SRPFL, own heads | FLANP (FedAvg) |"
+    )
+    rows = pd.read_csv(tmp_path / "causes.csv").set_index(
+        ["setting", "method", "evaluation", "round"]
+    )["accuracy"]
+    assert code.split(" | ")[1:3] == [
+        f"{rows['code', m, 'fine_tune', 4]:.1f}" for m in ("srpfl", "flanp_fedavg")
+    ]
     assert one.split(" | ")[2] == ""  # FLANP has no heads to train
     sweep.main([*given, "--classes", "2", "--images", "10"])
     *_, row = cause_tables.sweep(tmp_path).splitlines()
-    images, classes, srpfl, flanp, own, _, less, less_own, *_ = (float(cell) for cell in row.strip("| ").split(" | "))
+    images, classes, srpfl, flanp, own, _, less, less_own, *_ = (
+        float(cell) for cell in row.strip("| ").split(" | ")
+    )
     assert (images, classes) == (10, 2)
     np.testing.assert_allclose([less, less_own], [srpfl - flanp, own - flanp], atol=0.11)
 
@@ -253,11 +340,30 @@ def test_causes_and_sweep_write_tables_of_finished_runs(tmp_path):
 def test_a_sweep_of_fewer_seeds_keeps_the_rows_of_more(tmp_path):
     scores = {"round": 4, "accuracy": 50.0, "worst_tenth": 10.0}
     rows = [
-        {"classes": 2, "images": 10, "seed": seed, "method": method, "evaluation": evaluation} | scores
+        {
+            "classes": 2,
+            "images": 10,
+            "seed": seed,
+            "method": method,
+            "evaluation": evaluation,
+        }
+        | scores
         for seed in range(2)
         for method, evaluation in cause_tables.SCORES.values()
     ]
     pd.DataFrame(rows).to_csv(tmp_path / "sweep.csv", index=False)
     written = (tmp_path / "sweep.csv").read_text()
-    sweep.main(["--smoke", "--seeds", "1", "--out", str(tmp_path), "--classes", "2", "--images", "10"])
+    sweep.main(
+        [
+            "--smoke",
+            "--seeds",
+            "1",
+            "--out",
+            str(tmp_path),
+            "--classes",
+            "2",
+            "--images",
+            "10",
+        ]
+    )
     assert (tmp_path / "sweep.csv").read_text() == written

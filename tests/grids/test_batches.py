@@ -10,14 +10,14 @@ import pytest
 from small_grid import AXES, DATA, OPTIONS, RATES, SEEDS, grid, members_of, planned
 
 import fedjax_srp as srp
-from fedjax_srp.commands import cli
-from fedjax_srp.grids import units
-from fedjax_srp.grids.execute import describe_plan, plan
-from fedjax_srp.grids.points import Spec, points
-from fedjax_srp.grids.result import Grid
-from fedjax_srp.grids.work import DatasetCache, Worker
-from fedjax_srp.history import History
-from fedjax_srp.runs import folder as run_folder
+from fedjax_srp.lab.commands import cli
+from fedjax_srp.lab.grids import batches as units
+from fedjax_srp.lab.grids.execute import describe_plan, plan
+from fedjax_srp.lab.grids.points import Spec, points
+from fedjax_srp.lab.grids.result import Grid
+from fedjax_srp.lab.grids.work import DatasetCache, Worker
+from fedjax_srp.lab.runs import folder as run_folder
+from fedjax_srp.results.history import History
 
 TABLES = ("history.csv", "clients.csv")
 
@@ -29,25 +29,50 @@ def whole(tmp_path_factory):
 
 
 def tables(found):
-    return {name: [(folder / table).read_bytes() for table in TABLES] for name, folder in found.folders.items()}
+    return {
+        name: [(folder / table).read_bytes() for table in TABLES]
+        for name, folder in found.folders.items()
+    }
 
 
 def simulated(method, seed=0, num_rounds=2, **options):
-    data = srp.data.load("digits", **{name: value for name, value in DATA.items() if name != "dataset"})
+    data = srp.data.load(
+        "digits", **{name: value for name, value in DATA.items() if name != "dataset"}
+    )
     clock = srp.clocks.Dynamic(srp.clocks.Exponential(srp.clocks.Uniform(1 / 6, 1)))
-    given = {"num_rounds": num_rounds, "eval_every": 1, "devices": 1, "key": jax.random.key(seed), "progress": False}
-    return srp.simulate(srp.methods.get(method, dataset=data, hidden=(4,), **options), data, clock=clock, **given)
+    given = {
+        "num_rounds": num_rounds,
+        "eval_every": 1,
+        "devices": 1,
+        "key": jax.random.key(seed),
+        "progress": False,
+    }
+    return srp.simulate(
+        srp.methods.get(method, dataset=data, hidden=(4,), **options),
+        data,
+        clock=clock,
+        **given,
+    )
 
 
 def test_a_batch_equals_single_runs(whole):
     assert members_of(whole.folder) == [4]
-    for name, (rate, seed) in zip(whole.folders, [(r, s) for r in RATES for s in SEEDS], strict=True):
+    for name, (rate, seed) in zip(
+        whole.folders, [(r, s) for r in RATES for s in SEEDS], strict=True
+    ):
         assert name == f"fedavg, learning_rate={rate}, seed={seed}"
-        expected, history = simulated("fedavg", seed, learning_rate=rate), whole.histories[name]
+        expected, history = (
+            simulated("fedavg", seed, learning_rate=rate),
+            whole.histories[name],
+        )
         np.testing.assert_array_equal(history.compute_time, expected.compute_time)
         np.testing.assert_allclose(history.accuracy, expected.accuracy, atol=1e-5)
         recorded = history.config["arguments"]
-        assert (recorded["learning_rate"], recorded["seed"], history.config["seed"]) == (rate, seed, seed)
+        assert (recorded["learning_rate"], recorded["seed"], history.config["seed"]) == (
+            rate,
+            seed,
+            seed,
+        )
     finals = [history.accuracy.tobytes() for history in whole.histories.values()]
     assert len(set(finals)) == 4  # no run stands for another
 
@@ -55,18 +80,32 @@ def test_a_batch_equals_single_runs(whole):
 @pytest.mark.long
 def test_a_batch_with_derived_floats_equals_single_runs(tmp_path):
     """The optimizer of fine-tuning has the step size of training, and another momentum."""
-    axes, own = {"method": ["fedavg_ft"], "learning_rate": RATES}, {"fine_tune_optimizer.momentum": 0.5}
+    axes, own = (
+        {"method": ["fedavg_ft"], "learning_rate": RATES},
+        {"fine_tune_optimizer.momentum": 0.5},
+    )
     found = grid(tmp_path, axes, options={"fine_tune_epochs": 2, "num_rounds": 1} | own)
     assert members_of(tmp_path) == [2]
     (unit,) = planned(tmp_path, axes, fine_tune_epochs=2, num_rounds=1, **own)
     values = units.batch_of([member.point for member in unit.members]).values
-    assert values.keys() == {"training.optimizer.learning_rate", "fine_tune_optimizer.learning_rate"}
+    assert values.keys() == {
+        "training.optimizer.learning_rate",
+        "fine_tune_optimizer.learning_rate",
+    }
     for name, rate in zip(found.folders, RATES, strict=True):
-        history = simulated("fedavg_ft", num_rounds=1, learning_rate=rate, fine_tune_epochs=2, **own)
+        history = simulated(
+            "fedavg_ft", num_rounds=1, learning_rate=rate, fine_tune_epochs=2, **own
+        )
         assert history.method.algorithm.fine_tune_optimizer == srp.SGD(rate, 0.5)
-        np.testing.assert_allclose(found.histories[name].accuracy, history.accuracy, atol=1e-5)
+        np.testing.assert_allclose(
+            found.histories[name].accuracy, history.accuracy, atol=1e-5
+        )
         options = found.histories[name].config["options"]
-        assert options["fine_tune_optimizer.learning_rate"] == options["learning_rate"] == rate
+        assert (
+            options["fine_tune_optimizer.learning_rate"]
+            == options["learning_rate"]
+            == rate
+        )
     assert len({history.accuracy.tobytes() for history in found.histories.values()}) == 2
 
 
@@ -81,21 +120,49 @@ def test_finished_runs_are_not_run_again(whole, monkeypatch):
 def test_run_folders_of_a_batch_equal_those_of_the_run_command(whole, capsys):
     folder = whole.folders["fedavg, learning_rate=0.2, seed=0"]
     words = [f"--{name.replace('_', '-')}={value}" for name, value in DATA.items()]
-    words += ["--hidden", "4", "--num-rounds", "2", "--eval-every", "1", "--devices", "1", "--clock", "random"]
-    words += ["--method", "fedavg", "--learning-rate", "0.2", "--out", str(folder), "--no-progress"]
+    words += [
+        "--hidden",
+        "4",
+        "--num-rounds",
+        "2",
+        "--eval-every",
+        "1",
+        "--devices",
+        "1",
+        "--clock",
+        "random",
+    ]
+    words += [
+        "--method",
+        "fedavg",
+        "--learning-rate",
+        "0.2",
+        "--out",
+        str(folder),
+        "--no-progress",
+    ]
     assert cli.main(["run", *words], set_up_cores=False) == 0, capsys.readouterr().err
     assert "holds this run already, finished" in capsys.readouterr().out
 
 
 def test_long_tables_have_the_histories(whole, monkeypatch):
-    frame, clients, summary = whole.to_frame(communication=3.0), whole.clients_frame(), whole.summary(target=0.0)
+    frame, clients, summary = (
+        whole.to_frame(communication=3.0),
+        whole.clients_frame(),
+        whole.summary(target=0.0),
+    )
     assert frame.columns[:4].tolist() == ["run", "method", "learning_rate", "seed"]
     for name, history in whole.histories.items():
         own = frame[frame["run"] == name]
         assert own["elapsed"].tolist() == history.elapsed(3.0).tolist()
         assert own["accuracy_global"].tolist() == history.mean_accuracy.tolist()
-        assert clients[clients["run"] == name]["accuracy"].tolist() == history.accuracy.ravel().tolist()
-    assert summary["final_accuracy"].tolist() == [h.final_accuracy for h in whole.histories.values()]
+        assert (
+            clients[clients["run"] == name]["accuracy"].tolist()
+            == history.accuracy.ravel().tolist()
+        )
+    assert summary["final_accuracy"].tolist() == [
+        h.final_accuracy for h in whole.histories.values()
+    ]
     assert summary["seed"].tolist() == [*SEEDS, *SEEDS]
     rounds = whole.folder / "rounds.csv"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -121,14 +188,25 @@ def test_an_option_with_the_name_of_a_column_has_another_one_in_tables(tmp_path)
             return {"gain": 2.0 * self.gain}
 
     srp.methods.register("recording", Recording)
-    found = grid(tmp_path, {"method": ["fedavg", "recording"], "gain": [0.25], "evaluation": ["fine_tune"]})
+    found = grid(
+        tmp_path,
+        {"method": ["fedavg", "recording"], "gain": [0.25], "evaluation": ["fine_tune"]},
+    )
     rounds, clients = found.to_frame(), found.clients_frame()
-    assert {(row["method"], row["option_gain"], row["gain"]) for _, row in rounds.fillna(0).iterrows()} == {
+    assert {
+        (row["method"], row["option_gain"], row["gain"])
+        for _, row in rounds.fillna(0).iterrows()
+    } == {
         ("fedavg", 0.0, 0.0),
         ("recording", 0.25, 0.5),
     }
-    assert clients[["option_evaluation", "evaluation"]].drop_duplicates().values.tolist() == [["fine_tune"] * 2]
-    assert found.summary()[["option_evaluation", "evaluation"]].values.tolist() == [["fine_tune"] * 2] * 2
+    assert clients[
+        ["option_evaluation", "evaluation"]
+    ].drop_duplicates().values.tolist() == [["fine_tune"] * 2]
+    assert (
+        found.summary()[["option_evaluation", "evaluation"]].values.tolist()
+        == [["fine_tune"] * 2] * 2
+    )
     assert len(found.save()) == 2  # no column twice, which pyarrow refuses
 
 
@@ -141,8 +219,13 @@ def test_a_full_disk_leaves_the_tables_as_they_were(whole, monkeypatch):
 
     monkeypatch.setattr("pandas.DataFrame.to_parquet", full)
     with monkeypatch.context() as patched:
-        patched.setattr("pandas.DataFrame.to_csv", lambda table, path, **_: path.write_bytes(b"new"))
-        with pytest.raises(OSError, match=f"No space left on device: '{whole.folder}'; what was written before"):
+        patched.setattr(
+            "pandas.DataFrame.to_csv", lambda table, path, **_: path.write_bytes(b"new")
+        )
+        with pytest.raises(
+            OSError,
+            match=f"No space left on device: '{whole.folder}'; what was written before",
+        ):
             whole.save(communication=9.0)
     assert {path: path.read_bytes() for path in tables} == tables
 
@@ -157,16 +240,20 @@ def test_tables_have_the_cost_and_the_target_of_each_run(tmp_path):
     for name, folder in found.folders.items():
         own = json.loads((folder / "summary.json").read_text())
         assert own["time_to_target"] is not None
-        assert runs.loc[name, ["simulated_time", "time_to_target"]].tolist() == pytest.approx(
-            [own["simulated_time"], own["time_to_target"]]
-        )
+        assert runs.loc[
+            name, ["simulated_time", "time_to_target"]
+        ].tolist() == pytest.approx([own["simulated_time"], own["time_to_target"]])
         assert rounds[rounds["run"] == name]["elapsed"].iloc[-1] == own["simulated_time"]
-    free, dear = found.summary(communication=7.0)["simulated_time"]  # what is given goes for all
+    free, dear = found.summary(communication=7.0)[
+        "simulated_time"
+    ]  # what is given goes for all
     assert free == dear
     assert found.summary(target=1.0)["time_to_target"].tolist() == [np.inf, np.inf]
 
 
-def test_a_batch_that_is_interrupted_ends_with_the_same_bytes(whole, tmp_path, monkeypatch):
+def test_a_batch_that_is_interrupted_ends_with_the_same_bytes(
+    whole, tmp_path, monkeypatch
+):
     """First in the middle of the rounds, then between the folders of its runs."""
     save, count = run_folder.save, 0
 
@@ -182,7 +269,7 @@ def test_a_batch_that_is_interrupted_ends_with_the_same_bytes(whole, tmp_path, m
 
     for name, value in (("_progress_callback", lambda tell: stop), ("save", save_one)):
         with monkeypatch.context() as patch:
-            patch.setattr(f"fedjax_srp.grids.work.{name}", value)
+            patch.setattr(f"fedjax_srp.lab.grids.work.{name}", value)
             with pytest.raises(KeyboardInterrupt):
                 grid(tmp_path)
     (begun,) = (tmp_path / units.SHARED).glob("*/checkpoint")
@@ -204,7 +291,9 @@ def test_a_grid_grows_and_its_runs_are_made_longer(whole, tmp_path):
     assert members_of(tmp_path) == [2]
     assert [history.num_rounds for history in longer.histories.values()] == [2, 2]
     first = "fedavg, learning_rate=0.05, seed=0"
-    np.testing.assert_allclose(longer.histories[first].accuracy, whole.histories[first].accuracy, atol=1e-5)
+    np.testing.assert_allclose(
+        longer.histories[first].accuracy, whole.histories[first].accuracy, atol=1e-5
+    )
     kept = tables(longer)
     more = grid(tmp_path, axes | {"seed": [0, 1, 2, 3]})
     assert sorted(members_of(tmp_path)) == [2, 2]
@@ -212,29 +301,47 @@ def test_a_grid_grows_and_its_runs_are_made_longer(whole, tmp_path):
 
 
 @pytest.mark.long
-def test_runs_of_a_batch_that_is_broken_up_are_made_longer_from_the_start(whole, tmp_path):
+def test_runs_of_a_batch_that_is_broken_up_are_made_longer_from_the_start(
+    whole, tmp_path
+):
     shutil.copytree(whole.folder, tmp_path, dirs_exist_ok=True)
     found = points(Spec(OPTIONS | {"num_rounds": 3}, AXES, {}, ()))
     units_of = plan(found, tmp_path, 1, workers=1, sharers=1, devices=1)
-    assert "4 to run, 4 of them from round 0, having no checkpoint of their own, 12 rounds" in describe_plan(
-        units_of, units_of, tmp_path
+    assert (
+        "4 to run, 4 of them from round 0, having no checkpoint of their own, 12 rounds"
+        in describe_plan(units_of, units_of, tmp_path)
     )
     longer = grid(tmp_path, options={"num_rounds": 3}, batch=1)
     assert not longer.failures
     for name, history in longer.histories.items():
         assert history.num_rounds == 3
-        np.testing.assert_array_equal(history.compute_time[:2], whole.histories[name].compute_time)
-        np.testing.assert_allclose(history.accuracy[:2], whole.histories[name].accuracy, atol=1e-5)
-    assert not any(unit.must_restart() for unit in planned(tmp_path, AXES, num_rounds=4))  # they have checkpoints now
+        np.testing.assert_array_equal(
+            history.compute_time[:2], whole.histories[name].compute_time
+        )
+        np.testing.assert_allclose(
+            history.accuracy[:2], whole.histories[name].accuracy, atol=1e-5
+        )
+    assert not any(
+        unit.must_restart() for unit in planned(tmp_path, AXES, num_rounds=4)
+    )  # they have checkpoints now
 
 
-def test_summaries_are_written_for_another_cost_and_nothing_is_simulated(whole, tmp_path, monkeypatch, capsys):
+def test_summaries_are_written_for_another_cost_and_nothing_is_simulated(
+    whole, tmp_path, monkeypatch, capsys
+):
     shutil.copytree(whole.folder, tmp_path, dirs_exist_ok=True)
     axes = AXES | {"learning_rate": [0.05, 0.4]}  # two of the batch are not asked for
     grid(tmp_path, axes)
-    monkeypatch.setattr("fedjax_srp.grids.work.simulate", lambda **_: pytest.fail("it is simulated"))
-    monkeypatch.setattr("fedjax_srp.grids.work.simulate_seeds", lambda **_: pytest.fail("it is simulated"))
-    monkeypatch.setattr(DatasetCache, "__call__", lambda *_: pytest.fail("data are loaded"))
+    monkeypatch.setattr(
+        "fedjax_srp.lab.grids.work.simulate", lambda **_: pytest.fail("it is simulated")
+    )
+    monkeypatch.setattr(
+        "fedjax_srp.lab.grids.work.simulate_seeds",
+        lambda **_: pytest.fail("it is simulated"),
+    )
+    monkeypatch.setattr(
+        DatasetCache, "__call__", lambda *_: pytest.fail("data are loaded")
+    )
     before = {folder.name for folder in tmp_path.glob("fedavg*")}
     grid(tmp_path, axes, options={"communication": 7.0}, dry_run=True)
     found = srp.grid(axes=axes, options=OPTIONS | {"communication": 7.0}, out=tmp_path)
@@ -245,7 +352,9 @@ def test_summaries_are_written_for_another_cost_and_nothing_is_simulated(whole, 
     for folder in found.folders.values():
         history = History.load(folder)
         summary = json.loads((folder / "summary.json").read_text())
-        assert summary["simulated_time"] == history.elapsed(7.0)[-1] > history.elapsed()[-1]
+        assert (
+            summary["simulated_time"] == history.elapsed(7.0)[-1] > history.elapsed()[-1]
+        )
         assert history.config["arguments"]["communication"] == 7.0
     monkeypatch.setattr(Worker, "run", lambda *_: pytest.fail("it is done"))
     assert len(grid(tmp_path, axes, options={"communication": 7.0}).folders) == 4
@@ -254,11 +363,19 @@ def test_summaries_are_written_for_another_cost_and_nothing_is_simulated(whole, 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"target": 0.9}, "seed=0 and 3 more runs: is finished with target=None, not 0.9, .*delete its"),
-        ({"num_rounds": 1}, "is finished with num_rounds=2, not 1, and has no checkpoint of its own"),
+        (
+            {"target": 0.9},
+            "seed=0 and 3 more runs: is finished with target=None, not 0.9, .*delete its",
+        ),
+        (
+            {"num_rounds": 1},
+            "is finished with num_rounds=2, not 1, and has no checkpoint of its own",
+        ),
     ],
 )
-def test_runs_without_checkpoint_that_would_lose_rounds_are_refused(whole, tmp_path, options, message):
+def test_runs_without_checkpoint_that_would_lose_rounds_are_refused(
+    whole, tmp_path, options, message
+):
     shutil.copytree(whole.folder, tmp_path, dirs_exist_ok=True)
     with pytest.raises(ValueError, match=message):
         grid(tmp_path, options=options, batch=1)
@@ -274,7 +391,11 @@ def test_a_column_of_several_types_is_text(whole, tmp_path):
         {"rounds_per_stage": (5, 10, 20), "mu": 2.5, "initial": 6},
         {"mu": None, "initial": 7},
     ]
-    found = Grid(tmp_path, {name: whole.folders[name] for name in names}, dict(zip(names, values, strict=True)))
+    found = Grid(
+        tmp_path,
+        {name: whole.folders[name] for name in names},
+        dict(zip(names, values, strict=True)),
+    )
     _, rounds = found.save()
     frame = pd.read_parquet(rounds).drop_duplicates("run")
     assert frame["rounds_per_stage"].tolist()[:2] == ["10", "5+10+20"]
@@ -290,12 +411,17 @@ def test_jobs_of_submitit_end_with_the_same_runs(whole, tmp_path):
     found = grid(tmp_path, AXES | {"seed": [0]}, launcher="slurm", slurm=slurm)
     assert not found.failures
     for name, history in found.histories.items():
-        np.testing.assert_allclose(history.accuracy, whole.histories[name].accuracy, atol=1e-5)
+        np.testing.assert_allclose(
+            history.accuracy, whole.histories[name].accuracy, atol=1e-5
+        )
 
 
 @pytest.mark.usefixtures("no_rounds")
 def test_tables_have_the_options_of_variants(tmp_path):
-    variants = {"plain": {"method": "fedavg", "learning_rate": 0.2}, "own": {"method": "fedavg"}}
+    variants = {
+        "plain": {"method": "fedavg", "learning_rate": 0.2},
+        "own": {"method": "fedavg"},
+    }
     found = grid(tmp_path, {"seed": [0, 1]}, variants=variants)
     rows = found.summary()
     assert list(rows)[:5] == ["run", "variant", "seed", "method", "learning_rate"]

@@ -8,13 +8,15 @@ from reference.small import refused
 from small_grid import AXES, OPTIONS, grid
 
 import fedjax_srp as srp
-from fedjax_srp.grids.execute import execute
-from fedjax_srp.grids.work import Worker
-from fedjax_srp.runs import folder as run_folder
+from fedjax_srp.lab.grids.execute import execute
+from fedjax_srp.lab.grids.work import Worker
+from fedjax_srp.lab.runs import folder as run_folder
 
 
 @pytest.mark.parametrize("batch", [1, 16])
-def test_checkpoints_with_more_rounds_than_requested_are_refused(batch, tmp_path, monkeypatch):
+def test_checkpoints_with_more_rounds_than_requested_are_refused(
+    batch, tmp_path, monkeypatch
+):
     """Runs of an interrupted batch, and finished single runs."""
 
     def kill(*_):
@@ -22,7 +24,9 @@ def test_checkpoints_with_more_rounds_than_requested_are_refused(batch, tmp_path
 
     axes = AXES | {"learning_rate": [0.05], "seed": [0, 1]}
     with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-        patch.setattr("fedjax_srp.grids.work.save", kill if batch > 1 else run_folder.save)
+        patch.setattr(
+            "fedjax_srp.lab.grids.work.save", kill if batch > 1 else run_folder.save
+        )
         grid(tmp_path, axes, batch=batch)
     monkeypatch.setattr(Worker, "run", lambda *_: pytest.fail("it runs"))
     where = r"'.*/.together/\w+', which its batch shares" if batch > 1 else "its folder"
@@ -32,15 +36,27 @@ def test_checkpoints_with_more_rounds_than_requested_are_refused(batch, tmp_path
 
 
 def test_a_cost_of_rounds_that_overlap_is_refused_before_anything_runs(tmp_path):
-    axes, options = {"method": ["fedbuff"], "seed": [0, 1]}, {"k": 2, "communication": 3.0}
-    with pytest.raises(ValueError, match=r"and 1 more runs: communication=3: rounds of 'fedbuff' overlap.*the clock"):
+    axes, options = (
+        {"method": ["fedbuff"], "seed": [0, 1]},
+        {"k": 2, "communication": 3.0},
+    )
+    with pytest.raises(
+        ValueError,
+        match=r"and 1 more runs: communication=3: rounds of 'fedbuff' overlap.*the clock",
+    ):
         grid(tmp_path, axes, options=options)
 
 
 def test_invalid_parts_are_refused_before_anything_runs(tmp_path):
     axes = {"method": ["fedavg", "fedrep"], "learning_rate": [0.1, -1.0], "seed": [0, 1]}
     with refused(r"2 problems: .*learning_rate=-1.*and 3 more runs.*clock"):
-        grid(tmp_path, axes, variants={"a": {}, "b": {"clock": "sundial"}}, options={"clock": "fixed"}, exclude=[])
+        grid(
+            tmp_path,
+            axes,
+            variants={"a": {}, "b": {"clock": "sundial"}},
+            options={"clock": "fixed"},
+            exclude=[],
+        )
     assert not list(tmp_path.glob("*/"))
 
 
@@ -55,9 +71,14 @@ def test_invalid_parts_are_refused_before_anything_runs(tmp_path):
         ({"target": 0.5, "evaluations": []}, "target=0.5: nothing is evaluated"),
     ],
 )
-def test_errors_found_without_compiling_are_raised_before_anything_runs(options, message, tmp_path, monkeypatch):
+def test_errors_found_without_compiling_are_raised_before_anything_runs(
+    options, message, tmp_path, monkeypatch
+):
     monkeypatch.setattr(Worker, "run", lambda *_: pytest.fail("it runs"))
-    with pytest.raises(ValueError, match=f"^grid: fedavg, learning_rate=0.05, seed=0 and 3 more runs: {message}"):
+    with pytest.raises(
+        ValueError,
+        match=f"^grid: fedavg, learning_rate=0.05, seed=0 and 3 more runs: {message}",
+    ):
         grid(tmp_path, options=options, batch=1)
 
 
@@ -74,11 +95,16 @@ def test_errors_found_without_compiling_are_raised_before_anything_runs(options,
 )
 def test_arguments_out_of_range_are_refused(given, message, tmp_path):
     with pytest.raises(ValueError, match=message):
-        srp.grid(**{"axes": AXES, "options": OPTIONS, "out": tmp_path, "progress": False} | given)
+        srp.grid(
+            **{"axes": AXES, "options": OPTIONS, "out": tmp_path, "progress": False}
+            | given
+        )
 
 
 def test_a_rerun_has_the_options_and_defaults_of_grid():
-    of_grid, of_execute = (inspect.signature(function).parameters for function in (srp.grid, execute))
+    of_grid, of_execute = (
+        inspect.signature(function).parameters for function in (srp.grid, execute)
+    )
     for name in [*of_execute][2:]:  # without points and folder
         assert of_execute[name].default == of_grid[name].default
         assert of_execute[name].annotation == of_grid[name].annotation

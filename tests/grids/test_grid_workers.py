@@ -13,13 +13,13 @@ from attacks import killed_grid
 from reference import histories
 from small_grid import AXES, OPTIONS, grid, planned, toml
 
-from fedjax_srp import storage
-from fedjax_srp.commands import cli
-from fedjax_srp.grids import launch, work
-from fedjax_srp.grids.execute import plan
-from fedjax_srp.grids.points import Spec, points
-from fedjax_srp.grids.work import TaskResult, Worker
-from fedjax_srp.history import History
+from fedjax_srp.lab.commands import cli
+from fedjax_srp.lab.grids import launch, work
+from fedjax_srp.lab.grids.execute import plan
+from fedjax_srp.lab.grids.points import Spec, points
+from fedjax_srp.lab.grids.work import TaskResult, Worker
+from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results.history import History
 
 
 @pytest.mark.usefixtures("no_rounds")
@@ -39,7 +39,9 @@ def test_a_grid_goes_on_past_a_failure(tmp_path, monkeypatch, capsys):
     (failure,) = found.failures
     assert failure.name == "fedavg, learning_rate=0.05, seed=0"
     assert failure.error.startswith("RuntimeError: a bug; see ")
-    assert f"failed: {failure.name}: {failure.error}\n" in capsys.readouterr().err  # tables lack this run
+    assert (
+        f"failed: {failure.name}: {failure.error}\n" in capsys.readouterr().err
+    )  # tables lack this run
     assert "RuntimeError: a\nbug" in Path(failure.error.partition("see ")[2]).read_text()
     assert list(found.folders) == ["fedavg, learning_rate=0.05, seed=1"]
     again = grid(tmp_path, axes, batch=1)
@@ -66,21 +68,34 @@ class Scripted(launch.Launcher):
         ended, self.running = self.running, []
         endings = [self.endings.pop(0) for _ in ended]
         return [
-            (unit, TaskResult(None if ending == "fine" else ending, ending == "elsewhere"))
+            (
+                unit,
+                TaskResult(None if ending == "fine" else ending, ending == "elsewhere"),
+            )
             for unit, ending in zip(ended, endings, strict=True)
         ]
 
 
-def test_failures_are_retried_last_and_units_of_other_processes_are_waited_for(tmp_path, monkeypatch):
+def test_failures_are_retried_last_and_units_of_other_processes_are_waited_for(
+    tmp_path, monkeypatch
+):
     left, seen = planned(tmp_path, {"method": ["fedavg"], "epochs": [1, 2, 3]}), []
     a, b, c = (unit.id for unit in left)
     bar = launch.GridBar(left, 3, silent=True)
     launcher = Scripted(bar, "broken", "elsewhere", "fine", "broken", "elsewhere", "fine")
     ended = launch.perform("run", left, launcher, retries=1)
-    monkeypatch.setattr(launch.time, "sleep", lambda seconds: seen.append(bar._description()))
-    assert [(unit.id, done.error) for unit, done in ended] == [(c, None), (a, "broken"), (b, None)]
+    monkeypatch.setattr(
+        launch.time, "sleep", lambda seconds: seen.append(bar._description())
+    )
+    assert [(unit.id, done.error) for unit, done in ended] == [
+        (c, None),
+        (a, "broken"),
+        (b, None),
+    ]
     assert launcher.seen == [a, b, c, a, b, b]
-    assert seen == ["1 of 3 runs, 1 failed"] * 2  # the one that another process runs is not compiling
+    assert (
+        seen == ["1 of 3 runs, 1 failed"] * 2
+    )  # the one that another process runs is not compiling
 
 
 def test_the_bar_counts_rounds_of_all_runs(tmp_path):
@@ -96,7 +111,11 @@ def test_the_bar_counts_rounds_of_all_runs(tmp_path):
     assert bar._description() == "4 of 5 runs, 1 failed"
     counts.clear()
     call = work._progress_callback(counts.append)
-    for seeds, round in ((range(2), 3), (range(2), 4), (range(2, 3), 1)):  # two programs, one after the other
+    for seeds, round in (
+        (range(2), 3),
+        (range(2), 4),
+        (range(2, 3), 1),
+    ):  # two programs, one after the other
         call(types.SimpleNamespace(seeds=seeds, round=round))
     assert counts == [6, 8, 9]
 
@@ -139,24 +158,48 @@ def test_a_link_in_the_place_of_a_log_or_an_error_is_not_followed(tmp_path, monk
 
 def test_a_killed_worker_costs_only_its_unit(tmp_path, monkeypatch, capsys):
     """The first of two worker processes is killed as soon as it has a unit; another one takes its place."""
-    file = toml(tmp_path / "grid.toml", OPTIONS | {"num_rounds": 1}, method=["fedavg"], seed=[0, 1, 2])
+    file = toml(
+        tmp_path / "grid.toml",
+        OPTIONS | {"num_rounds": 1},
+        method=["fedavg"],
+        seed=[0, 1, 2],
+    )
     processes, start = [], launch.ProcessLauncher.start
 
     def start_and_kill(self, task, unit):
         begun = start(self, task, unit)
-        processes.extend(slot.process for slot in self._slots if slot.process and slot.process not in processes)
+        processes.extend(
+            slot.process
+            for slot in self._slots
+            if slot.process and slot.process not in processes
+        )
         if unit.members[0].point.run.seed == 0 and len(processes) == 1:
             processes[0].kill()
         return begun
 
     monkeypatch.setattr(launch.ProcessLauncher, "start", start_and_kill)
-    words = ["grid", file, "--out", str(tmp_path / "out"), "--workers", "2", "--batch", "1", "--no-progress"]
+    words = [
+        "grid",
+        file,
+        "--out",
+        str(tmp_path / "out"),
+        "--workers",
+        "2",
+        "--batch",
+        "1",
+        "--no-progress",
+    ]
     assert cli.main(words, set_up_cores=False) == 2
     printed = capsys.readouterr()
-    assert "failed: fedavg, seed=0: its process ended with signal 9, as when memory is short; see" in printed.err
+    assert (
+        "failed: fedavg, seed=0: its process ended with signal 9, as when memory is short; see"
+        in printed.err
+    )
     assert "error: 1 runs failed; the same command tries them again" in printed.err
     histories.without_rounds(monkeypatch)  # of this process
-    assert cli.main([*words, "--workers", "0"], set_up_cores=False) == 0, capsys.readouterr().err
+    assert cli.main([*words, "--workers", "0"], set_up_cores=False) == 0, (
+        capsys.readouterr().err
+    )
     assert "3 of 3 runs finished" in capsys.readouterr().out
     assert not any(process.is_alive() for process in processes)  # nobody is left
     assert len(History.load(next((tmp_path / "out").glob("fedavg*"))).accuracy) == 1
@@ -171,23 +214,37 @@ def test_the_error_of_a_process_that_cannot_start_is_raised(tmp_path, monkeypatc
         grid(tmp_path, AXES, workers=1)
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs the affinity of processes")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="needs the affinity of processes"
+)
 def test_workers_have_disjoint_cores_and_their_gpu(tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "cores", lambda: [0, 2, 4, 6, 8])
     monkeypatch.setattr(launch, "gpus", lambda: ["3", "5"])
-    slots = launch.ProcessLauncher(2, tmp_path / "log", (), launch.GridBar([], 0, silent=True))._slots
+    slots = launch.ProcessLauncher(
+        2, tmp_path / "log", (), launch.GridBar([], 0, silent=True)
+    )._slots
     assert [(slot.cores, slot.gpu) for slot in slots] == [([0, 4, 8], "3"), ([2, 6], "5")]
     assert launch.devices_per_worker(2) == 1
     monkeypatch.setattr(launch, "gpus", list)
     assert [launch.devices_per_worker(number) for number in (1, 2, 9)] == [5, 2, 1]
     assert [share for (share,) in launch.core_shares(9)] == [0, 2, 4, 6, 8, 0, 2, 4, 6]
     monkeypatch.undo()
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if name == "jax_cuda12_plugin" else None)
+    monkeypatch.setattr(
+        "importlib.util.find_spec",
+        lambda name: object() if name == "jax_cuda12_plugin" else None,
+    )
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,GPU-7")
     for unset in (None, ""):
-        monkeypatch.setenv("JAX_PLATFORMS", "") if unset == "" else monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+        monkeypatch.setenv("JAX_PLATFORMS", "") if unset == "" else monkeypatch.delenv(
+            "JAX_PLATFORMS", raising=False
+        )
         assert launch.gpus() == ["1", "GPU-7"]
-    for visible, names in (("-1", []), ("0, 3", ["0", "3"]), ("0,-1,1", ["0"]), ("NoDevFiles", [])):
+    for visible, names in (
+        ("-1", []),
+        ("0, 3", ["0", "3"]),
+        ("0,-1,1", ["0"]),
+        ("NoDevFiles", []),
+    ):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         assert launch.gpus() == names
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
@@ -203,7 +260,9 @@ def test_a_grid_that_is_killed_ends_with_the_same_bytes(tmp_path):
     assert os.listdir(tmp_path)
 
 
-def test_the_bar_counts_compiling_units_and_excludes_compiling_from_the_rate(tmp_path, monkeypatch):
+def test_the_bar_counts_compiling_units_and_excludes_compiling_from_the_rate(
+    tmp_path, monkeypatch
+):
     left = plan(points(Spec(OPTIONS, AXES, {}, [])), tmp_path, 2, 1, 1, 1)
     now = [0.0]
     monkeypatch.setattr(launch.time, "monotonic", lambda: now[0])
@@ -213,7 +272,10 @@ def test_the_bar_counts_compiling_units_and_excludes_compiling_from_the_rate(tmp
     assert bar._description() == "0 of 4 runs, 2 compiling"
     now[0] = 30.0
     bar.update(left[0], 1)
-    assert (bar._description(), bar._bar.waited) == ("0 of 4 runs, 1 compiling", 15.0)  # of two that compile at once
+    assert (bar._description(), bar._bar.waited) == (
+        "0 of 4 runs, 1 compiling",
+        15.0,
+    )  # of two that compile at once
     bar.update(left[0], 2)
     bar.stop(left[0])
     bar.finish(left[0], has_failed=False)

@@ -17,13 +17,14 @@ import pytest
 from reference.small import refused
 
 import fedjax_srp as srp
-from fedjax_srp import description, storage
 from fedjax_srp.base import Examples
-from fedjax_srp.grids import units
-from fedjax_srp.grids.points import Spec, points
-from fedjax_srp.grids.work import Worker
-from fedjax_srp.report import repeats
-from fedjax_srp.runs.run import recorded_jax_settings
+from fedjax_srp.lab.grids import batches as units
+from fedjax_srp.lab.grids.points import Spec, points
+from fedjax_srp.lab.grids.work import Worker
+from fedjax_srp.lab.report import repeats
+from fedjax_srp.lab.runs.run import recorded_jax_settings
+from fedjax_srp.parts import description
+from fedjax_srp.results import sealed_folders as storage
 
 OPTIONS = {"num_rounds": 2, "eval_every": 1, "devices": 1}
 SMALL = {"num_clients": 6, "classes_per_client": 3, "max_examples": 8}
@@ -54,19 +55,38 @@ def test_objects_and_names_mix_on_every_axis():
     }
     found = points_of(axes)
     assert len(found) == len({point.id for point in found}) == 8
-    assert names(found)[0] == "fedrep, one, clock=random, participation=uniform, model=mlp"
-    assert found[-1].name == "fedavg, two, clock=fixed, participation=uniform"  # it has its model
+    assert (
+        names(found)[0] == "fedrep, one, clock=random, participation=uniform, model=mlp"
+    )
+    assert (
+        found[-1].name == "fedavg, two, clock=fixed, participation=uniform"
+    )  # it has its model
     assert found[0].run.record["clock"] == "random"
     assert found[1].run.record["clock"]["distribution"]["rate"] == 2.0
     checksums = [point.run.record["dataset"]["checksum"] for point in found]
-    assert checksums == [checksums[0]] * 2 + [checksums[2]] * 2 + [checksums[0]] * 2 + [checksums[2]] * 2
+    assert (
+        checksums
+        == [checksums[0]] * 2
+        + [checksums[2]] * 2
+        + [checksums[0]] * 2
+        + [checksums[2]] * 2
+    )
 
 
 def test_a_grid_of_objects_ends_with_the_runs_of_simulate(tmp_path):
-    policy, clock = srp.participation.Uniform(2), srp.clocks.Fixed(srp.clocks.Exponential(2.0))
+    policy, clock = (
+        srp.participation.Uniform(2),
+        srp.clocks.Fixed(srp.clocks.Exponential(2.0)),
+    )
     methods = {"slow": fedavg(0.05), "whole": srp.Method("mine", fedavg(0.2), policy)}
     options = OPTIONS | {"data": DATA, "clock": clock, "participation": policy}
-    found = srp.grid(axes={"method": methods, "seed": [0, 1]}, options=options, out=tmp_path, batch=4, progress=False)
+    found = srp.grid(
+        axes={"method": methods, "seed": [0, 1]},
+        options=options,
+        out=tmp_path,
+        batch=4,
+        progress=False,
+    )
     assert not found.failures
     (batch,) = storage.read_json(tmp_path / units.GRID_INDEX).values()
     assert len(batch) == 4  # rates are arguments of one program
@@ -115,18 +135,38 @@ class Mine(srp.participation.Full):
 
 
 def test_equal_objects_give_the_same_run_and_others_do_not():
-    ids = {made: points_of({"method": [fedavg(made)]}, data=DATA)[0].id for made in (0.1, 0.2)}
+    ids = {
+        made: points_of({"method": [fedavg(made)]}, data=DATA)[0].id
+        for made in (0.1, 0.2)
+    }
     assert ids[0.1] != ids[0.2]
     assert ids[0.1] == points_of({"method": {"named": fedavg(0.1)}}, data=DATA)[0].id
-    assert ids[0.1] == points_of({"seed": [0]}, method=fedavg(0.1), data=srp.data.load("digits", **SMALL))[0].id
+    assert (
+        ids[0.1]
+        == points_of(
+            {"seed": [0]}, method=fedavg(0.1), data=srp.data.load("digits", **SMALL)
+        )[0].id
+    )
     assert ids[0.1] != points_of({"seed": [0]}, method=fedavg(0.1), data=OTHER)[0].id
-    assert ids[0.1] != points_of({"seed": [0]}, method=fedavg(0.1), data=DATA, validation=0.2)[0].id
+    assert (
+        ids[0.1]
+        != points_of({"seed": [0]}, method=fedavg(0.1), data=DATA, validation=0.2)[0].id
+    )
 
 
 def test_a_module_of_another_width_is_another_run():
-    modules = {width: nn.Sequential([srp.models.Dense(width), nn.relu, nn.Dense(10)]) for width in (4, 5)}
-    model = {width: srp.models.from_module(module, (8, 8), 10, head="layers_2") for width, module in modules.items()}
-    for axes, options in [({}, {"model": model}), ({"model": model}, {})]:  # bare, and under a name that stays
+    modules = {
+        width: nn.Sequential([srp.models.Dense(width), nn.relu, nn.Dense(10)])
+        for width in (4, 5)
+    }
+    model = {
+        width: srp.models.from_module(module, (8, 8), 10, head="layers_2")
+        for width, module in modules.items()
+    }
+    for axes, options in [
+        ({}, {"model": model}),
+        ({"model": model}, {}),
+    ]:  # bare, and under a name that stays
         ids = [
             points_of({name: {"net": made[width]} for name, made in axes.items()}, method="fedavg", data=DATA,
                **{name: made[width] for name, made in options.items()})[0].id
@@ -138,12 +178,24 @@ def test_a_module_of_another_width_is_another_run():
 @pytest.mark.usefixtures("no_rounds")
 def test_modules_of_one_class_are_named_by_what_differs_in_grid_and_table(tmp_path):
     modules = [Net(), Net(width=5), Net(width=5, deep=True)]
-    models = [srp.models.from_module(module, (8, 8), 10, head="out") for module in modules]
+    models = [
+        srp.models.from_module(module, (8, 8), 10, head="out") for module in modules
+    ]
     options = {"method": "fedavg", "data": DATA, "num_rounds": 1}
-    found = srp.grid(axes={"model": models}, options=options, out=tmp_path, progress=False)
-    assert [*found.folders] == ["model=Net", "model=Net(width=5)", "model=Net(width=5, deep=True)"]
+    found = srp.grid(
+        axes={"model": models}, options=options, out=tmp_path, progress=False
+    )
+    assert [*found.folders] == [
+        "model=Net",
+        "model=Net(width=5)",
+        "model=Net(width=5, deep=True)",
+    ]
     rows = repeats.rows([repeats.read(folder) for folder in found.folders.values()])
-    assert {*rows.histories} == {"fedavg", "FedAvg, width=5", "FedAvg, width=5, deep=True"}
+    assert {*rows.histories} == {
+        "fedavg",
+        "FedAvg, width=5",
+        "FedAvg, width=5, deep=True",
+    }
 
 
 def test_edited_code_is_another_run(tmp_path, monkeypatch):
@@ -160,20 +212,26 @@ def test_edited_code_is_another_run(tmp_path, monkeypatch):
         model = srp.models.from_module(mine.Net(), (8, 8), 10, head="out")
         nnx_model = srp.models.from_module(mine.Nnx, (8, 8), 10, head="out")
         given = [{"model": model}, {"model": nnx_model}, {"participation": mine.Mine()}]
-        ids.append([points_of({}, method="fedavg", data=DATA, **each)[0].id for each in given])
+        ids.append(
+            [points_of({}, method="fedavg", data=DATA, **each)[0].id for each in given]
+        )
     assert ids[0] == ids[2]
     assert all(first != second for first, second in zip(ids[0], ids[1], strict=True))
     assert description.rebuild(description.describe(mine.Mine())) == mine.Mine()
 
 
 @pytest.mark.usefixtures("no_rounds")
-def test_classes_of_equal_names_are_named_with_their_module_in_grid_and_table(tmp_path, monkeypatch):
+def test_classes_of_equal_names_are_named_with_their_module_in_grid_and_table(
+    tmp_path, monkeypatch
+):
     monkeypatch.syspath_prepend(tmp_path)
     mine = []
     for file in ("first_parts_of_mine", "second_parts_of_mine"):
         (tmp_path / f"{file}.py").write_text(PARTS.replace("SLOPE", "1.0"))
         mine.append(importlib.import_module(file))
-    models = [srp.models.from_module(module.Net(), (8, 8), 10, head="out") for module in mine]
+    models = [
+        srp.models.from_module(module.Net(), (8, 8), 10, head="out") for module in mine
+    ]
     axes = {"model": models, "participation": [module.Mine() for module in mine]}
     options = {"method": "fedavg", "data": DATA, "num_rounds": 1}
     found = srp.grid(axes=axes, options=options, out=tmp_path / "out", progress=False)
@@ -222,13 +280,25 @@ def test_a_worker_runs_with_the_settings_of_the_process_that_planned(monkeypatch
 
 def test_unnamed_objects_get_distinct_names_or_need_one():
     clocks = [srp.clocks.Fixed(srp.clocks.Exponential(rate)) for rate in (1.0, 2.0)]
-    assert names(points_of({"clock": clocks}, method="fedavg", data=DATA))[1] == "clock=fixed(rate=2)"
-    with pytest.raises(ValueError, match=r"several objects called .*; give \{name: object, \.\.\.\}"):
+    assert (
+        names(points_of({"clock": clocks}, method="fedavg", data=DATA))[1]
+        == "clock=fixed(rate=2)"
+    )
+    with pytest.raises(
+        ValueError, match=r"several objects called .*; give \{name: object, \.\.\.\}"
+    ):
         points_of({"data": [DATA, DATA]}, method="fedavg")
-    assert names(points_of({"data": [DATA, OTHER]}, method="fedavg"))[0].startswith("digits(")
-    unsaid = srp.Training(srp.optimizer(lambda learning_rate: optax.sgd(learning_rate), learning_rate=0.1))
+    assert names(points_of({"data": [DATA, OTHER]}, method="fedavg"))[0].startswith(
+        "digits("
+    )
+    unsaid = srp.Training(
+        srp.optimizer(lambda learning_rate: optax.sgd(learning_rate), learning_rate=0.1)
+    )
     mine = srp.algorithms.FedAvg(MODEL, unsaid)
-    with pytest.raises(ValueError, match=r"has no description; name it, axes=\{'method': \{name: object\}\}"):
+    with pytest.raises(
+        ValueError,
+        match=r"has no description; name it, axes=\{'method': \{name: object\}\}",
+    ):
         points_of(method=mine, data=DATA)
     first, second = points_of({"method": {"a": mine, "b": mine}}, data=DATA)
     assert first.id != second.id
@@ -246,11 +316,20 @@ def test_unnamed_objects_get_distinct_names_or_need_one():
             {"learning_rate": 0.1},
             r"learning_rate: no method of the grid reads it \(one given as an object has its own value\); remove it",
         ),
-        ({"max_examples": 5}, "max_examples: has no effect on data given as an object; remove it"),
-        ({"partition_seed": 5}, "partition_seed: has no effect on data given as an object; remove it"),
+        (
+            {"max_examples": 5},
+            "max_examples: has no effect on data given as an object; remove it",
+        ),
+        (
+            {"partition_seed": 5},
+            "partition_seed: has no effect on data given as an object; remove it",
+        ),
         ({"participation": "uniform"}, "k is missing: 'uniform' needs it"),
         (
-            {"method": srp.Method("m", fedavg(0.1), srp.participation.Full()), "participation": "uniform"},
+            {
+                "method": srp.Method("m", fedavg(0.1), srp.participation.Full()),
+                "participation": "uniform",
+            },
             "participation: no method of the grid reads it",
         ),
     ],
@@ -261,9 +340,18 @@ def test_objects_in_the_wrong_place_are_refused(given, message):
 
 
 def test_options_of_named_data_have_no_effect_on_data_in_memory():
-    with pytest.raises(ValueError, match="grid: num_clients: has no effect on data given as an object"):
+    with pytest.raises(
+        ValueError, match="grid: num_clients: has no effect on data given as an object"
+    ):
         points_of({"num_clients": [2, 3]}, method=fedavg(0.1), data=DATA)
-    assert len(points_of({"partition_seed": [2, 3]}, method=fedavg(0.1), data=DATA, validation=0.2)) == 2
+    assert (
+        len(
+            points_of(
+                {"partition_seed": [2, 3]}, method=fedavg(0.1), data=DATA, validation=0.2
+            )
+        )
+        == 2
+    )
 
 
 def test_objects_that_cannot_be_pickled_are_refused_in_one_line(tmp_path):
@@ -272,15 +360,24 @@ def test_objects_that_cannot_be_pickled_are_refused_in_one_line(tmp_path):
         """Defined in a function."""
 
     with refused(r"cannot be sent to a process .*give workers=0, or define it in a"):
-        srp.grid(options=OPTIONS | {"method": Local(MODEL), "data": DATA}, out=tmp_path, workers=1, progress=False)
+        srp.grid(
+            options=OPTIONS | {"method": Local(MODEL), "data": DATA},
+            out=tmp_path,
+            workers=1,
+            progress=False,
+        )
 
 
 @pytest.mark.parametrize("kind", ["method", "participation"])
 def test_names_that_workers_do_not_know_are_refused(kind, tmp_path, monkeypatch):
     names = {"method": srp.methods.RECIPES, "participation": srp.methods.POLICIES}[kind]
-    monkeypatch.setitem(names, "own", names[{"method": "fedavg", "participation": "full"}[kind]])
+    monkeypatch.setitem(
+        names, "own", names[{"method": "fedavg", "participation": "full"}[kind]]
+    )
     options = OPTIONS | {"method": "fedavg", "data": DATA} | {kind: "own"}
-    with refused(f"workers: {kind}='own' is registered in this process only; register it in a Python file"):
+    with refused(
+        f"workers: {kind}='own' is registered in this process only; register it in a Python file"
+    ):
         srp.grid(options=options, out=tmp_path, workers=1, progress=False)
 
 
@@ -294,7 +391,9 @@ def test_data_of_the_same_arrays_are_told_apart_by_how_they_are_scored():
     fields = {field.name: getattr(DATA, field.name) for field in dataclasses.fields(DATA)}
     of_user = {"one": lambda out, y: 1.0 * y, "other": lambda out, y: 2.0 * y}
     losses = {name: srp.data.training_loss(DATA, loss) for name, loss in of_user.items()}
-    found = points_of({"data": {"plain": DATA, "recall": Recalled(**fields)} | losses}, method="fedavg")
+    found = points_of(
+        {"data": {"plain": DATA, "recall": Recalled(**fields)} | losses}, method="fedavg"
+    )
     assert names(found) == ["plain", "recall", "one", "other"]
     assert found[1].run.record["dataset"]["class"]["function"] == f"{__name__}.Recalled"
     with refused("data=TrainingLoss.* has no description; name it"):
@@ -315,12 +414,24 @@ class Arrays(NamedTuple):
     test_client = train_client
 
     def score(self, predict, test):
-        return jnp.sum(jnp.argmax(predict(test.x), -1) == test.y, dtype=float), test.count.astype(float)
+        return jnp.sum(
+            jnp.argmax(predict(test.x), -1) == test.y, dtype=float
+        ), test.count.astype(float)
 
 
 def test_data_of_the_user_may_be_tuples_of_arrays(tmp_path):
     y = jnp.array([[0, 1, 0, 1]] * 2)
-    scales = {"one": 1.0, "1": 1.0, "two": 2.0, "2": 2.0}  # equal data under two names are one run
+    scales = {
+        "one": 1.0,
+        "1": 1.0,
+        "two": 2.0,
+        "2": 2.0,
+    }  # equal data under two names are one run
     data = {name: Arrays(jnp.full((2, 4, 3), scale), y) for name, scale in scales.items()}
-    found = srp.grid(axes={"data": data}, options=OPTIONS | {"method": "fedavg"}, out=tmp_path, progress=False)
+    found = srp.grid(
+        axes={"data": data},
+        options=OPTIONS | {"method": "fedavg"},
+        out=tmp_path,
+        progress=False,
+    )
     assert list(found.folders) == found.summary()["data"].tolist() == ["one+1", "two+2"]

@@ -10,11 +10,11 @@ import pytest
 from reference.small import refused
 
 import fedjax_srp as srp
-from fedjax_srp.grids import units
-from fedjax_srp.grids.execute import plan
-from fedjax_srp.grids.points import Point, Spec, coerce, points, read, rerun_of
-from fedjax_srp.options import Option
-from fedjax_srp.runs import run
+from fedjax_srp.lab.grids import batches as units
+from fedjax_srp.lab.grids.execute import plan
+from fedjax_srp.lab.grids.points import Point, Spec, coerce, points, read, rerun_of
+from fedjax_srp.lab.runs import run
+from fedjax_srp.parts.options import Option
 
 EXAMPLES = Path(__file__).parents[2] / "experiments" / "grids"
 BASE = {"dataset": "digits", "num_clients": 10, "classes_per_client": 3, "hidden": [8]}
@@ -29,18 +29,24 @@ def names(found):
 
 
 def test_a_grid_is_the_product_of_its_axes_in_their_order():
-    found = points_of({"method": ["srpfl", "fedrep"], "learning_rate": [0.01, 1], "seed": range(2)})
+    found = points_of(
+        {"method": ["srpfl", "fedrep"], "learning_rate": [0.01, 1], "seed": range(2)}
+    )
     wanted = itertools.product(("srpfl", "fedrep"), (0.01, 1.0), (0, 1))
     assert [tuple(point.values.values()) for point in found] == list(wanted)
     assert found[2].name == "srpfl, learning_rate=1, seed=0"
     assert found[2].run.options["learning_rate"] == 1.0
     assert found[2].run.options["hidden"] == (8,)
-    assert len({point.id for point in found}) == len({point.folder for point in found}) == 8
+    assert (
+        len({point.id for point in found}) == len({point.folder for point in found}) == 8
+    )
 
 
 def test_a_point_is_the_run_of_the_command_line():
     (point,) = points_of({"seed": [3]}, method="fedprox", mu=0.2)
-    assert point.run == run.from_options(BASE | {"hidden": (8,), "seed": 3, "method": "fedprox", "mu": 0.2})
+    assert point.run == run.from_options(
+        BASE | {"hidden": (8,), "seed": 3, "method": "fedprox", "mu": 0.2}
+    )
     assert point.run.record["mu"] == 0.2
     assert point.run.record["learning_rate"] == 0.01  # a default
     assert point.run.floats["mu"] == 0.2
@@ -48,9 +54,22 @@ def test_a_point_is_the_run_of_the_command_line():
 
 def test_options_of_an_optimizer_within_have_dots(tmp_path):
     file = tmp_path / "grid.toml"
-    lines = ["[options]", 'dataset = "digits"', "num_clients = 10", 'method = "fedavg_ft"']
-    lines += ["fine_tune_optimizer.weight_decay = 0.5", "[axes]", '"fine_tune_optimizer.momentum" = [0.5, 0]']
-    lines += ["fine_tune_optimizer.learning_rate = [1, 0.5]", "[[exclude]]", "fine_tune_optimizer.learning_rate = 1"]
+    lines = [
+        "[options]",
+        'dataset = "digits"',
+        "num_clients = 10",
+        'method = "fedavg_ft"',
+    ]
+    lines += [
+        "fine_tune_optimizer.weight_decay = 0.5",
+        "[axes]",
+        '"fine_tune_optimizer.momentum" = [0.5, 0]',
+    ]
+    lines += [
+        "fine_tune_optimizer.learning_rate = [1, 0.5]",
+        "[[exclude]]",
+        "fine_tune_optimizer.learning_rate = 1",
+    ]
     file.write_text("\n".join([*lines, "fine_tune_optimizer.momentum = 0"]))
     found = points(read(file)[0])
     assert names(found)[:2] == [
@@ -59,9 +78,13 @@ def test_options_of_an_optimizer_within_have_dots(tmp_path):
     ]
     assert len(found) == 3
     of_optimizer = {"momentum": 0.5, "weight_decay": 0.5, "learning_rate": 1.0}
-    within = {f"fine_tune_optimizer.{name}": value for name, value in of_optimizer.items()}
+    within = {
+        f"fine_tune_optimizer.{name}": value for name, value in of_optimizer.items()
+    }
     assert found[0].run.floats == {"learning_rate": 0.01} | within
-    with pytest.raises(ValueError, match=r"fine_tune_optimizer\.momentum='a' must be a number"):
+    with pytest.raises(
+        ValueError, match=r"fine_tune_optimizer\.momentum='a' must be a number"
+    ):
         points_of(method="fedavg", **{"fine_tune_optimizer.momentum": "a"})
 
 
@@ -86,19 +109,42 @@ def mine():
 
 
 def test_an_option_whose_name_is_taken_is_written_with_its_part(mine):
-    axes = {"method.alpha": [0.1, 0.2], "alpha": [5.0, 6.0], "method": ["fedavg", mine], "seed": [0, 1]}
-    found = points_of(axes, partition="dirichlet", classes_per_client=None, **{"method.seed": 3})
+    axes = {
+        "method.alpha": [0.1, 0.2],
+        "alpha": [5.0, 6.0],
+        "method": ["fedavg", mine],
+        "seed": [0, 1],
+    }
+    found = points_of(
+        axes, partition="dirichlet", classes_per_client=None, **{"method.seed": 3}
+    )
     assert len(found) == 2 * 2 * (1 + 2)
     point = found[-1]
     assert point.name == "method.alpha=0.2, alpha=6, mine, seed=1"
-    assert {"method.alpha": 0.2, "alpha": 6.0, "method.seed": 3, "seed": 1}.items() <= point.run.record.items()
+    assert {
+        "method.alpha": 0.2,
+        "alpha": 6.0,
+        "method.seed": 3,
+        "seed": 1,
+    }.items() <= point.run.record.items()
     assert point.run.floats == {"learning_rate": 0.01, "method.alpha": 0.2}
-    together = [[point.name for point in alike] for alike in units.group_by_program(found)]
-    assert sorted(map(len, together)) == [2, 2, 4, 4]  # of fedavg, whose runs are one with another `method.alpha`
+    together = [
+        [point.name for point in alike] for alike in units.group_by_program(found)
+    ]
+    assert sorted(map(len, together)) == [
+        2,
+        2,
+        4,
+        4,
+    ]  # of fedavg, whose runs are one with another `method.alpha`
 
 
 def test_unread_options_are_left_out_and_equal_runs_are_merged():
-    found = points_of({"method": ["fedavg", "fedprox"], "mu": [0.1, 1.0]}, initial=5, participation="doubling")
+    found = points_of(
+        {"method": ["fedavg", "fedprox"], "mu": [0.1, 1.0]},
+        initial=5,
+        participation="doubling",
+    )
     assert names(found) == ["fedavg", "fedprox, mu=0.1", "fedprox, mu=1"]
     assert [point.run.record["initial"] for point in found] == [5, 5, 5]
 
@@ -113,7 +159,9 @@ def test_different_runs_of_one_id_are_refused(monkeypatch):
 
 def test_a_run_is_the_same_run_in_a_larger_grid_and_when_it_is_made_longer():
     (alone,) = points_of(method="fedrep", num_rounds=3)
-    larger = points_of({"learning_rate": [0.01, 0.1], "seed": [0, 1]}, method="fedrep", num_rounds=5)
+    larger = points_of(
+        {"learning_rate": [0.01, 0.1], "seed": [0, 1]}, method="fedrep", num_rounds=5
+    )
     assert [point.id == alone.id for point in larger] == [True, False, False, False]
     limits = points_of({"num_rounds": [3, 5]}, method="fedrep")
     assert len({point.id for point in limits}) == 2
@@ -124,16 +172,34 @@ def test_a_run_is_the_same_run_at_another_cost_and_with_its_data_elsewhere(chang
     (plain,), (other,) = points_of(method="fedrep"), points_of(method="fedrep", **changed)
     assert other.id == plain.id
     assert other.run.record != plain.run.record
-    axes = {name: [value, 0.0 if name == "communication" else "here"] for name, value in changed.items()}
+    axes = {
+        name: [value, 0.0 if name == "communication" else "here"]
+        for name, value in changed.items()
+    }
     assert len({point.id for point in points_of(axes, method="fedrep")}) == 2
-    assert len({point.id for point in points_of({}, {"a": changed, "b": {}}, method="fedrep")}) == 2
+    assert (
+        len(
+            {
+                point.id
+                for point in points_of({}, {"a": changed, "b": {}}, method="fedrep")
+            }
+        )
+        == 2
+    )
 
 
 def test_variants_may_differ_in_a_limit():
     variants = {"short": {"num_rounds": 2}, "long": {"num_rounds": 4}}
     found = points_of({}, variants, method="fedrep", validation=0.2)
-    assert [(point.name, point.run.num_rounds) for point in found] == [("short", 2), ("long", 4)]
-    assert len({point.id for point in found}) == len({rerun_of(point).id for point in found}) == 2
+    assert [(point.name, point.run.num_rounds) for point in found] == [
+        ("short", 2),
+        ("long", 4),
+    ]
+    assert (
+        len({point.id for point in found})
+        == len({rerun_of(point).id for point in found})
+        == 2
+    )
 
 
 @pytest.mark.parametrize("option", ["num_rounds", "communication"])
@@ -142,27 +208,47 @@ def test_a_rerun_is_the_same_run_unless_the_option_distinguishes_runs(option):
     (one,), (other,) = (points_of(**given, **{option: value}) for value in (3, 5))
     assert one.id == other.id
     assert rerun_of(one).id == rerun_of(other).id
-    assert len({rerun_of(point).id for point in points_of({option: [3, 5]}, **given)}) == 2
+    assert (
+        len({rerun_of(point).id for point in points_of({option: [3, 5]}, **given)}) == 2
+    )
 
 
 def test_a_run_judged_by_validation_data_is_another_run():
-    found = points_of({"validation": [0.1, 0.2], "learning_rate": [0.1, 1]}, method="fedavg")
+    found = points_of(
+        {"validation": [0.1, 0.2], "learning_rate": [0.1, 1]}, method="fedavg"
+    )
     (plain,) = points_of(method="fedavg", learning_rate=0.1)
     assert names(found)[0] == "validation=0.1, learning_rate=0.1"
     assert len({plain.id, *(point.id for point in found)}) == 5
     assert [point.run.record["validation"] for point in found] == [0.1, 0.1, 0.2, 0.2]
-    (of_variant,) = points_of(variants={"tuned": {"validation": 0.2, "learning_rate": 1}}, method="fedavg")
-    for point, shown in ((found[0], {"learning_rate": 0.1}), (of_variant, {"variant": "tuned", "learning_rate": 1})):
+    (of_variant,) = points_of(
+        variants={"tuned": {"validation": 0.2, "learning_rate": 1}}, method="fedavg"
+    )
+    for point, shown in (
+        (found[0], {"learning_rate": 0.1}),
+        (of_variant, {"variant": "tuned", "learning_rate": 1}),
+    ):
         again = rerun_of(point)
         assert again.run.record["validation"] is None
         assert again.values | again.of_variant == shown
 
 
 def test_variants_are_options_that_go_together():
-    variants = {"slow": {"clock": "random"}, "many": {"num_clients": 20, "learning_rate": 0.3}}
+    variants = {
+        "slow": {"clock": "random"},
+        "many": {"num_clients": 20, "learning_rate": 0.3},
+    }
     found = points_of({"seed": [0, 1]}, variants, method="fedavg", learning_rate=0.1)
-    assert names(found) == ["slow, seed=0", "slow, seed=1", "many, seed=0", "many, seed=1"]
-    of_both = [[p.run.clock, p.run.data["num_clients"], p.run.options["learning_rate"]] for p in found[::2]]
+    assert names(found) == [
+        "slow, seed=0",
+        "slow, seed=1",
+        "many, seed=0",
+        "many, seed=1",
+    ]
+    of_both = [
+        [p.run.clock, p.run.data["num_clients"], p.run.options["learning_rate"]]
+        for p in found[::2]
+    ]
     assert of_both == [["random", 10, 0.1], ["fixed", 20, 0.3]]
 
 
@@ -174,27 +260,65 @@ def test_a_variant_that_makes_no_difference_is_not_named():
 
 def test_different_runs_have_different_names():
     few, many = {"initial": 5}, {"initial": 10}
-    variants = {"a": few, "b": many, "c": few | {"momentum": 0.5}, "d": many | {"momentum": 0.5}}
+    variants = {
+        "a": few,
+        "b": many,
+        "c": few | {"momentum": 0.5},
+        "d": many | {"momentum": 0.5},
+    }
     found = points_of({"method": ["srpfl", "fedrep"]}, variants)
-    assert names(found) == ["a, srpfl", "a+b, fedrep", "b, srpfl", "c, srpfl", "c+d, fedrep", "d, srpfl"]
-    assert [point.values["variant"] for point in found] == ["a", ("a", "b"), "b", "c", ("c", "d"), "d"]
+    assert names(found) == [
+        "a, srpfl",
+        "a+b, fedrep",
+        "b, srpfl",
+        "c, srpfl",
+        "c+d, fedrep",
+        "d, srpfl",
+    ]
+    assert [point.values["variant"] for point in found] == [
+        "a",
+        ("a", "b"),
+        "b",
+        "c",
+        ("c", "d"),
+        "d",
+    ]
     written_alike = points_of({"rounds_per_stage": [10, [10]]}, method="srpfl")
-    assert names(written_alike) == [f"rounds_per_stage=10 ({point.id})" for point in written_alike]
+    assert names(written_alike) == [
+        f"rounds_per_stage=10 ({point.id})" for point in written_alike
+    ]
     assert len(set(names(written_alike))) == 2
 
 
 def test_rules_exclude_runs_with_all_of_their_values():
-    axes = {"method": ["fedavg", "fedrep", "fedsgd"], "hidden": [[8], [4, 4]], "seed": [0, 1]}
-    rules = [{"method": ["fedavg", "fedsgd"], "seed": 1}, {"hidden": [4, 4], "method": "fedrep"}]
+    axes = {
+        "method": ["fedavg", "fedrep", "fedsgd"],
+        "hidden": [[8], [4, 4]],
+        "seed": [0, 1],
+    }
+    rules = [
+        {"method": ["fedavg", "fedsgd"], "seed": 1},
+        {"hidden": [4, 4], "method": "fedrep"},
+    ]
     options = {name: value for name, value in BASE.items() if name != "hidden"}
     found = points(Spec(options, axes, {}, rules))
-    left = {(p.values["method"], p.run.options["hidden"], p.values["seed"]) for p in found}
+    left = {
+        (p.values["method"], p.run.options["hidden"], p.values["seed"]) for p in found
+    }
     whole = set(itertools.product(("fedavg", "fedrep", "fedsgd"), ((8,), (4, 4)), (0, 1)))
-    without = {(m, h, s) for m, h, s in whole if (m != "fedrep" and s == 1) or (m == "fedrep" and h == (4, 4))}
+    without = {
+        (m, h, s)
+        for m, h, s in whole
+        if (m != "fedrep" and s == 1) or (m == "fedrep" and h == (4, 4))
+    }
     assert left == whole - without
     variants = {"a": {"clock": "random"}, "b": {}}
     assert names(points_of({}, variants, [{"variant": "b"}], method="fedavg")) == ["a"]
-    assert names(points_of({}, variants, [{"clock": "random", "method": "fedavg"}], method="fedavg")) == ["b"]
+    assert names(
+        points_of(
+            {}, variants, [{"clock": "random", "method": "fedavg"}], method="fedavg"
+        )
+    ) == ["b"]
 
 
 @pytest.mark.parametrize(
@@ -207,13 +331,20 @@ def test_rules_exclude_runs_with_all_of_their_values():
     ],
 )
 def test_a_rule_without_a_match_is_refused(rule, words):
-    with refused(re.escape(f"grid: exclude: {words} matches no run; correct or remove the rule")):
-        points_of({"method": ["fedavg", "fedrep"], "seed": [0, 1]}, exclude=[{"seed": 1}, rule])
+    with refused(
+        re.escape(f"grid: exclude: {words} matches no run; correct or remove the rule")
+    ):
+        points_of(
+            {"method": ["fedavg", "fedrep"], "seed": [0, 1]}, exclude=[{"seed": 1}, rule]
+        )
 
 
 def test_rules_may_overlap():
     rules = [{"method": "fedavg"}, {"method": "fedavg", "seed": 1}]
-    assert len(points_of({"method": ["fedavg", "fedrep"], "seed": [0, 1]}, exclude=rules)) == 2
+    assert (
+        len(points_of({"method": ["fedavg", "fedrep"], "seed": [0, 1]}, exclude=rules))
+        == 2
+    )
 
 
 def test_a_file_equals_the_same_grid_in_python(tmp_path):
@@ -254,9 +385,22 @@ def test_invalid_files_are_refused(text, message, tmp_path):
 
 
 def test_all_errors_are_reported_at_once():
-    axes = {"method": ["srpfl"], "learning_rat": [1], "seed": [], "hidden": [8], "out": ["a"]}
+    axes = {
+        "method": ["srpfl"],
+        "learning_rat": [1],
+        "seed": [],
+        "hidden": [8],
+        "out": ["a"],
+    }
     with pytest.raises(ValueError, match=r"^grid: ") as caught:
-        points(Spec({"dataset": 3, "log": "x"}, axes, {"v": {"seed": "a", "method": "fedavg"}}, [{"variant": "w"}, {}]))
+        points(
+            Spec(
+                {"dataset": 3, "log": "x"},
+                axes,
+                {"v": {"seed": "a", "method": "fedavg"}},
+                [{"variant": "w"}, {}],
+            )
+        )
     text = str(caught.value)
     assert "\n" not in text
     for part in (
@@ -279,21 +423,61 @@ def test_all_errors_are_reported_at_once():
     ("axes", "options", "message"),
     [
         ({"seed": [0]}, {}, "method is missing"),
-        ({"method": ["fedreb", "fedrepp"]}, {}, "2 problems: fedreb: unknown method 'fedreb'.*did you mean"),
+        (
+            {"method": ["fedreb", "fedrepp"]},
+            {},
+            "2 problems: fedreb: unknown method 'fedreb'.*did you mean",
+        ),
         ({"method": ["fedavg"]}, {"mu": 0.1}, "mu: no method of the grid reads it"),
-        ({"method": ["fedavg"]}, {"method": "fedrep"}, "method is both an option and an axis"),
+        (
+            {"method": ["fedavg"]},
+            {"method": "fedrep"},
+            "method is both an option and an axis",
+        ),
         ({"method": ["fedavg", "fedsgd"]}, {"redraw": "round"}, "redraw: no method"),
-        ({"seed": range(1000), "partition_seed": range(1000)}, {"method": "fedavg"}, "1000000 combinations"),
+        (
+            {"seed": range(1000), "partition_seed": range(1000)},
+            {"method": "fedavg"},
+            "1000000 combinations",
+        ),
         ({"seed": range(10**30)}, {"method": "fedavg"}, "at least 100001 combinations"),
-        ({"seed": itertools.count()}, {"method": "fedavg"}, "at least 100001 combinations"),
-        ({"seed": [0]}, {"method": "fedavg", "exclude": [{"seed": 0}]}, "exclude leaves out all runs"),
-        ({"seed": [0]}, {"method": "fedavg", "exclude": [{"variant": {}}]}, "exclude: unknown variant {}"),
-        ({}, {"method": "fedavg", "variants": {"1": {}}, "exclude": [{"variant": 1}]}, "exclude: unknown variant 1"),
+        (
+            {"seed": itertools.count()},
+            {"method": "fedavg"},
+            "at least 100001 combinations",
+        ),
+        (
+            {"seed": [0]},
+            {"method": "fedavg", "exclude": [{"seed": 0}]},
+            "exclude leaves out all runs",
+        ),
+        (
+            {"seed": [0]},
+            {"method": "fedavg", "exclude": [{"variant": {}}]},
+            "exclude: unknown variant {}",
+        ),
+        (
+            {},
+            {"method": "fedavg", "variants": {"1": {}}, "exclude": [{"variant": 1}]},
+            "exclude: unknown variant 1",
+        ),
         ({"seed": [0]}, {"method": "fedavg", "load": 3}, "load=3 must be a sequence"),
         ({"load": [["a.py"]]}, {"method": "fedavg"}, "axes: load belongs under options"),
-        ({}, {"method": "fedavg", "variants": {"a": {"load": ["a.py"]}}}, "variant 'a': load belongs under options"),
-        ({"model": [srp.models.MLP, "lenet5"]}, {"method": "fedavg"}, "model=.*MLP must be a name or SplitModel"),
-        ({"participation": [srp.participation.Full(), {}]}, {"method": "fedavg"}, "participation={} must be a name or"),
+        (
+            {},
+            {"method": "fedavg", "variants": {"a": {"load": ["a.py"]}}},
+            "variant 'a': load belongs under options",
+        ),
+        (
+            {"model": [srp.models.MLP, "lenet5"]},
+            {"method": "fedavg"},
+            "model=.*MLP must be a name or SplitModel",
+        ),
+        (
+            {"participation": [srp.participation.Full(), {}]},
+            {"method": "fedavg"},
+            "participation={} must be a name or",
+        ),
         ({"method": ["a\nb"]}, {}, r"a b: unknown method 'a\\nb'"),
     ],
 )
@@ -304,7 +488,12 @@ def test_invalid_points_are_refused(axes, options, message):
 
 @pytest.mark.parametrize(
     ("kind", "value", "wanted"),
-    [(float, 1, 1.0), (tuple[str, ...] | None, "all", ("all",)), (int, np.int64(3), 3), (int, 2**32 - 1, 2**32 - 1)],
+    [
+        (float, 1, 1.0),
+        (tuple[str, ...] | None, "all", ("all",)),
+        (int, np.int64(3), 3),
+        (int, 2**32 - 1, 2**32 - 1),
+    ],
 )
 def test_values_are_converted_to_the_type_of_the_option(kind, value, wanted):
     found = coerce("x", Option("x", kind, None, ""), value)
@@ -326,8 +515,18 @@ def test_every_example_is_read():
 
 def test_a_thousand_points_are_planned_in_seconds(tmp_path):
     """Loading the data and tracing a program of each method take most of the time."""
-    axes = {"method": ["srpfl", "fedrep", "fedavg", "ditto"], "learning_rate": np.geomspace(0.01, 1, 10).tolist()}
-    plan(points_of(axes | {"seed": [0]}, num_rounds=2), tmp_path, None, workers=2, sharers=2, devices=1)
+    axes = {
+        "method": ["srpfl", "fedrep", "fedavg", "ditto"],
+        "learning_rate": np.geomspace(0.01, 1, 10).tolist(),
+    }
+    plan(
+        points_of(axes | {"seed": [0]}, num_rounds=2),
+        tmp_path,
+        None,
+        workers=2,
+        sharers=2,
+        devices=1,
+    )
     begin = time.process_time()
     found = points_of(axes | {"seed": range(25)}, num_rounds=2)
     planned = plan(found, tmp_path, None, workers=2, sharers=2, devices=1)

@@ -10,8 +10,8 @@ import pytest
 from reference.small import refused
 
 import fedjax_srp as srp
-from fedjax_srp.engine.outcome import data_checksum
-from fedjax_srp.grids.points import Spec, points
+from fedjax_srp.driver.outcome import data_checksum
+from fedjax_srp.lab.grids.points import Spec, points
 
 DATA = srp.data.load("digits", num_clients=3, max_examples=8)
 
@@ -33,7 +33,12 @@ class Source:
     """Members of data, and an attribute that arrays have too."""
 
     dtype = "float32"
-    num_clients, train_client, test_client, score = DATA.num_clients, DATA.train_client, DATA.test_client, DATA.score
+    num_clients, train_client, test_client, score = (
+        DATA.num_clients,
+        DATA.train_client,
+        DATA.test_client,
+        DATA.score,
+    )
 
 
 @jax.tree_util.register_dataclass
@@ -68,7 +73,10 @@ PAIRS = {
     "shapes": (Changed(ONE), Changed(ONE.reshape(2, 2))),
     "beside arrays": (Flagged(ONE, True), Flagged(ONE, False)),
     "complex numbers": (Flagged(ONE, np.complex64(1j)), Flagged(ONE, np.complex64(2j))),
-    "beside arrays inside": (Changed([Flagged(ONE, True)]), Changed([Flagged(ONE, False)])),
+    "beside arrays inside": (
+        Changed([Flagged(ONE, True)]),
+        Changed([Flagged(ONE, False)]),
+    ),
 }
 
 
@@ -89,7 +97,9 @@ def test_data_of_equal_arrays_that_differ_in_anything_else_are_different_runs(ca
 
 def test_data_of_the_package_are_recorded_by_their_checksum_and_what_is_static():
     recorded = {"name": "digits", "checksum": data_checksum(DATA), "num_classes": 10}
-    assert runs(DATA)[0].run.record["dataset"] == recorded  # another record is another run, and nothing is taken over
+    assert (
+        runs(DATA)[0].run.record["dataset"] == recorded
+    )  # another record is another run, and nothing is taken over
 
 
 def test_what_a_class_keeps_beside_its_arrays_needs_a_description():

@@ -52,17 +52,30 @@ def test_objects_reach_workers_from_a_script(defined, method, policy, call, tmp_
 
 @pytest.mark.short("-m")
 @pytest.mark.parametrize("how", ["-m", "-"])
-def test_objects_of_a_module_that_runs_reach_workers_and_those_of_stdin_are_refused(how, tmp_path):
+def test_objects_of_a_module_that_runs_reach_workers_and_those_of_stdin_are_refused(
+    how, tmp_path
+):
     (tmp_path / "own_package").mkdir()
     script, out = tmp_path / "own_package" / "script.py", str(tmp_path / "out")
     guarded = 'if __name__ == "__main__":\n    main()'
-    text = SCRIPT.format(defined=OWN, method="Mine(model)", policy="everybody", call=guarded, out=out)
+    text = SCRIPT.format(
+        defined=OWN, method="Mine(model)", policy="everybody", call=guarded, out=out
+    )
     script.write_text(f"from . import other\n{text}" if how == "-m" else text)
     (tmp_path / "own_package" / "other.py").touch()
     words = [sys.executable, *(["-m", "own_package.script"] if how == "-m" else ["-"])]
-    options = {"capture_output": True, "text": True, "timeout": 300, "check": False, "cwd": tmp_path}
+    options = {
+        "capture_output": True,
+        "text": True,
+        "timeout": 300,
+        "check": False,
+        "cwd": tmp_path,
+    }
     done = subprocess.run(words, input=script.read_text(), **options)
     if how == "-m":
         assert done.stdout == "[] 2\n", done.stderr
     else:
-        assert "cannot be sent to a process ('it is defined in a notebook, at a prompt or on stdin')" in done.stderr
+        assert (
+            "cannot be sent to a process ('it is defined in a notebook, at a prompt or on stdin')"
+            in done.stderr
+        )

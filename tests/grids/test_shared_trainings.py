@@ -9,7 +9,7 @@ from small_grid import OPTIONS, grid, members_of, planned
 
 import fedjax_srp as srp
 from fedjax_srp.base import ClientOutput, FederatedAlgorithm
-from fedjax_srp.engine import simulate
+from fedjax_srp.driver import simulate
 
 
 @pytest.fixture
@@ -24,13 +24,18 @@ def trained(monkeypatch):
 
         return call
 
-    monkeypatch.setattr("fedjax_srp.grids.work.simulate_seeds", counted(simulate.simulate_seeds))
+    monkeypatch.setattr(
+        "fedjax_srp.lab.grids.work.simulate_seeds", counted(simulate.simulate_seeds)
+    )
     for place in ("grids.work", "runs.folder"):
         monkeypatch.setattr(f"fedjax_srp.{place}.simulate", counted(simulate.simulate))
     return found
 
 
-JUDGED = {"method": ["fedavg", "fedavg_ft"], "evaluations": [["fine_tune_all", "global"], ["fine_tune"]]}
+JUDGED = {
+    "method": ["fedavg", "fedavg_ft"],
+    "evaluations": [["fine_tune_all", "global"], ["fine_tune"]],
+}
 
 
 @pytest.mark.long
@@ -38,12 +43,17 @@ JUDGED = {"method": ["fedavg", "fedavg_ft"], "evaluations": [["fine_tune_all", "
 def test_runs_that_differ_only_in_evaluation_share_a_training(tmp_path, trained, batch):
     """Their histories and records equal those of separate grids."""
     axes, seeds = {"method": ["fedavg", "fedavg_ft", "flanp_fedavg_ft"]}, [0, 1]
-    found = grid(tmp_path / "all", axes | {"seed": seeds}, options={"initial": 2}, batch=batch)
+    found = grid(
+        tmp_path / "all", axes | {"seed": seeds}, options={"initial": 2}, batch=batch
+    )
     assert sorted(trained) == ([1, 1, 1, 1] if batch == 1 else [2, 2])
     assert members_of(tmp_path / "all") == ([2, 2, 1, 1] if batch == 1 else [4, 2])
     trained.clear()
     for seed in seeds:
-        alone = [grid(tmp_path / name, {"method": [name]}, options={"seed": seed}) for name in ("fedavg", "fedavg_ft")]
+        alone = [
+            grid(tmp_path / name, {"method": [name]}, options={"seed": seed})
+            for name in ("fedavg", "fedavg_ft")
+        ]
         for name, of_one in zip(("fedavg", "fedavg_ft"), alone, strict=True):
             history = found.histories[f"{name}, seed={seed}"]
             (expected,) = of_one.histories.values()
@@ -53,24 +63,41 @@ def test_runs_that_differ_only_in_evaluation_share_a_training(tmp_path, trained,
             shared = {**expected.config, "num_seeds": history.config["num_seeds"]}
             assert history.config == shared
     assert trained == [1, 1, 1, 1]
-    scores = [found.histories[f"{name}, seed=0"].final_accuracy for name in ("fedavg", "fedavg_ft")]
+    scores = [
+        found.histories[f"{name}, seed=0"].final_accuracy
+        for name in ("fedavg", "fedavg_ft")
+    ]
     assert scores[0] != scores[1]
     trained.clear()
-    longer = grid(tmp_path / "all", axes | {"seed": seeds}, options={"initial": 2, "num_rounds": 3}, batch=batch)
+    longer = grid(
+        tmp_path / "all",
+        axes | {"seed": seeds},
+        options={"initial": 2, "num_rounds": 3},
+        batch=batch,
+    )
     assert {history.num_rounds for history in longer.histories.values()} == {3}
     assert sorted(trained) == ([1, 1, 1, 1] if batch == 1 else [2, 2])
 
 
 @pytest.mark.usefixtures("no_rounds")
-def test_several_evaluations_share_a_training_and_an_unknown_one_is_refused(tmp_path, trained, capsys):
+def test_several_evaluations_share_a_training_and_an_unknown_one_is_refused(
+    tmp_path, trained, capsys
+):
     found = srp.grid(axes=JUDGED, options=OPTIONS, out=tmp_path)
     assert trained == [1]
     assert "4 to run by 1 training, 2 rounds at most" in capsys.readouterr().err
     for name, history in found.histories.items():
-        assert [*history.accuracies] == (["fine_tune_all", "global"] if "global" in name else ["fine_tune"])
+        assert [*history.accuracies] == (
+            ["fine_tune_all", "global"] if "global" in name else ["fine_tune"]
+        )
         assert history.config["evaluations"] == [*history.accuracies]
-        assert history.config["options"]["evaluation"] == history.method.algorithm.evaluation
-    assert len({history.method.algorithm.evaluation for history in found.histories.values()}) == 2
+        assert (
+            history.config["options"]["evaluation"] == history.method.algorithm.evaluation
+        )
+    assert (
+        len({history.method.algorithm.evaluation for history in found.histories.values()})
+        == 2
+    )
     assert len({folder.name for folder in found.folders.values()}) == 4
     with pytest.raises(
         ValueError,
@@ -79,26 +106,41 @@ def test_several_evaluations_share_a_training_and_an_unknown_one_is_refused(tmp_
         grid(tmp_path, JUDGED | {"evaluations": [["global"], ["nope"]]})
 
 
-@pytest.mark.parametrize("options", [{"target": 0.01}, {"evaluations": []}, {"tensorboard": "logs"}])
+@pytest.mark.parametrize(
+    "options", [{"target": 0.01}, {"evaluations": []}, {"tensorboard": "logs"}]
+)
 def test_some_evaluations_prevent_a_shared_training(tmp_path, options):
     """Runs with a target, without evaluations, or with a log do not share a training."""
     axes = {"method": ["fedavg", "fedavg_ft"], "seed": [0, 1]}
     assert max(len(unit.members) for unit in planned(tmp_path, axes)) == 4
     for unit in planned(tmp_path, axes, **options):
         assert len(unit.trainings()) == len(unit.members) <= 2
-    (first, second) = planned(tmp_path / "time", axes, time_limit=5.0)  # which ends them together
+    (first, second) = planned(
+        tmp_path / "time", axes, time_limit=5.0
+    )  # which ends them together
     assert [len(first.members), len(first.trainings()), len(second.members)] == [2, 1, 2]
 
 
 @pytest.mark.usefixtures("no_rounds")
 def test_objects_that_differ_only_in_evaluation_share_a_training(tmp_path, trained):
     model = srp.models.MLP((8, 8), 10, (4,))
-    methods = {"as it is": srp.algorithms.FedAvg(model), "tuned": srp.algorithms.FedAvg(model, evaluation="fine_tune")}
+    methods = {
+        "as it is": srp.algorithms.FedAvg(model),
+        "tuned": srp.algorithms.FedAvg(model, evaluation="fine_tune"),
+    }
     options = {name: value for name, value in OPTIONS.items() if name != "hidden"}
-    found = srp.grid(axes={"method": methods}, options=options, out=tmp_path, progress=False)
+    found = srp.grid(
+        axes={"method": methods}, options=options, out=tmp_path, progress=False
+    )
     assert trained == [1]
-    assert [[*history.accuracies] for history in found.histories.values()] == [["global"], ["fine_tune"]]
-    described = [json.loads(json.dumps(h.config["arguments"]["algorithm"])) for h in found.histories.values()]
+    assert [[*history.accuracies] for history in found.histories.values()] == [
+        ["global"],
+        ["fine_tune"],
+    ]
+    described = [
+        json.loads(json.dumps(h.config["arguments"]["algorithm"]))
+        for h in found.histories.values()
+    ]
     assert described[0] != described[1]
 
 
@@ -128,15 +170,27 @@ class Counter(FederatedAlgorithm):
 
 
 @pytest.mark.parametrize("field", ["step", "evaluation"])
-def test_integers_and_a_users_field_called_evaluation_have_trainings_of_their_own(tmp_path, field):
+def test_integers_and_a_users_field_called_evaluation_have_trainings_of_their_own(
+    tmp_path, field
+):
     srp.methods.register("counter", Counter)
     model = srp.models.MLP((8, 8), 10, (4,))
     data = srp.data.load("digits", num_clients=6, classes_per_client=3)
-    objects = {"method": {str(value): Counter(model, **{field: value}) for value in (1, 2)}}
-    for name, axes in {"objects": objects, "texts": {"method": ["counter"], field: [1, 2]}}.items():
+    objects = {
+        "method": {str(value): Counter(model, **{field: value}) for value in (1, 2)}
+    }
+    for name, axes in {
+        "objects": objects,
+        "texts": {"method": ["counter"], field: [1, 2]},
+    }.items():
         options = {"data": data, "num_rounds": 3}
-        found = srp.grid(axes=axes, options=options, out=tmp_path / name, batch=16, progress=False)
-        assert [history.metrics["count"][-1] for history in found.histories.values()] == [3, 6]
+        found = srp.grid(
+            axes=axes, options=options, out=tmp_path / name, batch=16, progress=False
+        )
+        assert [history.metrics["count"][-1] for history in found.histories.values()] == [
+            3,
+            6,
+        ]
 
 
 @srp.part
@@ -158,11 +212,20 @@ class Scaled(Counter):
 
 def test_a_users_part_called_evaluation_is_recorded_as_a_part(tmp_path):
     model = srp.models.MLP((8, 8), 10, (4,))
-    objects = {str(value): Scaled(model, evaluation=Factor(value)) for value in (1.0, 2.0)}
-    options = {"data": srp.data.load("digits", num_clients=6, classes_per_client=3), "num_rounds": 3}
-    found = srp.grid(axes={"method": objects}, options=options, out=tmp_path, batch=16, progress=False)
+    objects = {
+        str(value): Scaled(model, evaluation=Factor(value)) for value in (1.0, 2.0)
+    }
+    options = {
+        "data": srp.data.load("digits", num_clients=6, classes_per_client=3),
+        "num_rounds": 3,
+    }
+    found = srp.grid(
+        axes={"method": objects}, options=options, out=tmp_path, batch=16, progress=False
+    )
     assert members_of(tmp_path) == [2]
-    for history, algorithm in zip(found.histories.values(), objects.values(), strict=True):
+    for history, algorithm in zip(
+        found.histories.values(), objects.values(), strict=True
+    ):
         assert history.metrics["count"][-1] == 3 * algorithm.evaluation.value
         assert history.method.algorithm == algorithm
         assert history.config["options"]["value"] == algorithm.evaluation.value

@@ -8,8 +8,9 @@ import pytest
 import small_grid
 from reference.small import refused
 
-from fedjax_srp.grids import launch, units
-from fedjax_srp.grids.work import Worker
+from fedjax_srp.lab.grids import batches as units
+from fedjax_srp.lab.grids import launch
+from fedjax_srp.lab.grids.work import Worker
 
 
 def grid(out, num_runs=2, **given):
@@ -48,8 +49,10 @@ class Cluster:
         )
         (folder / "room").write_text(str(room))
         monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-        monkeypatch.setattr("fedjax_srp.grids.slurm.time", self)
-        monkeypatch.setattr("fedjax_srp.grids.slurm.use_all_cores", lambda: None)  # this process has had them
+        monkeypatch.setattr("fedjax_srp.lab.grids.slurm.time", self)
+        monkeypatch.setattr(
+            "fedjax_srp.lab.grids.slurm.use_all_cores", lambda: None
+        )  # this process has had them
         self.ran, self.now = [], 1000.0
 
     def monotonic(self):
@@ -64,21 +67,30 @@ class Cluster:
         (self.folder / name).chmod(0o755)
 
     def states(self):
-        return {path.stem: path.read_text().strip() for path in sorted(self.folder.glob("*.state"))}
+        return {
+            path.stem: path.read_text().strip()
+            for path in sorted(self.folder.glob("*.state"))
+        }
 
     def step(self):
         """End the first running job; Slurm counts it as running until the next step."""
         import submitit
 
-        for name in (name for name, state in self.states().items() if state == "COMPLETING"):
+        for name in (
+            name for name, state in self.states().items() if state == "COMPLETING"
+        ):
             (self.folder / f"{name}.state").write_text("COMPLETED")
-        name = next((name for name, state in self.states().items() if state == "RUNNING"), None)
+        name = next(
+            (name for name, state in self.states().items() if state == "RUNNING"), None
+        )
         if name is None:
             return
         submitted = submitit.SlurmJob(self.jobs, name)
         task = submitted.submission()
         self.ran.append([member.point.run.seed for member in task.args[1].members])
-        submitit.core.utils.cloudpickle_dump(("success", task.result()), submitted.paths.result_pickle)
+        submitit.core.utils.cloudpickle_dump(
+            ("success", task.result()), submitted.paths.result_pickle
+        )
         (self.folder / f"{name}.state").write_text("COMPLETING")
 
     def grid(self, out, num_runs=3, **options):
@@ -93,7 +105,9 @@ class Cluster:
 
         with monkeypatch.context() as patch:
             patch.setattr(self, "step", interrupt)
-            patch.setattr("fedjax_srp.grids.slurm.SlurmLauncher.close", lambda self: None)
+            patch.setattr(
+                "fedjax_srp.lab.grids.slurm.SlurmLauncher.close", lambda self: None
+            )
             with pytest.raises(KeyboardInterrupt):
                 self.grid(out, num_runs)
 
@@ -124,7 +138,10 @@ def test_jobs_beyond_the_limit_are_submitted_later(cluster, tmp_path):
 
 def test_a_refused_first_job_is_an_error_of_one_line(cluster, tmp_path):
     (cluster.folder / "room").write_text("0")
-    with pytest.raises(ValueError, match=r"^launcher='slurm': .*QOSMaxSubmitJobPerUserLimit.*; correct \[slurm\], or"):
+    with pytest.raises(
+        ValueError,
+        match=r"^launcher='slurm': .*QOSMaxSubmitJobPerUserLimit.*; correct \[slurm\], or",
+    ):
         cluster.grid(tmp_path / "out")
     assert not cluster.states()
 
@@ -137,10 +154,17 @@ def test_jobs_of_an_earlier_call_are_waited_for(cluster, tmp_path, monkeypatch):
     found = cluster.grid(tmp_path / "out")
     assert len(found.folders) == 3
     assert sorted(cluster.ran) == [[0], [1], [2]]
-    assert cluster.states() == {"101": "FAILED", "102": "COMPLETED", "103": "COMPLETED", "104": "COMPLETING"}
+    assert cluster.states() == {
+        "101": "FAILED",
+        "102": "COMPLETED",
+        "103": "COMPLETED",
+        "104": "COMPLETING",
+    }
 
 
-def test_an_earlier_job_with_fewer_rounds_is_followed_by_another(cluster, tmp_path, monkeypatch):
+def test_an_earlier_job_with_fewer_rounds_is_followed_by_another(
+    cluster, tmp_path, monkeypatch
+):
     monkeypatch.setattr(launch, "_POLL_OTHERS", 0.0)
     cluster.interrupted_grid(tmp_path / "out", monkeypatch, num_runs=1)
     found = cluster.grid(tmp_path / "out", num_runs=1, num_rounds=3)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import fedjax_srp as srp
-from fedjax_srp.backend import traced_for
 from fedjax_srp.linear import orthonormalize, principal_angle_distance
 from fedjax_srp.linear.decompositions import MAX_COLUMNS, gram_schmidt, jacobi_eigh
+from fedjax_srp.xla.backend import traced_for
 
 SHAPES = [(1, 1), (6, 1), (7, 3), (5, 5), (40, 16), (3, 5)]
 
@@ -63,7 +63,9 @@ def test_nan_is_kept_and_nearly_dependent_columns_count():
     assert jnp.isnan(gram_schmidt(jnp.eye(4)[:, :2].at[0, 0].set(jnp.inf))).all()
     eye = jnp.eye(4)
     np.testing.assert_allclose(
-        gram_schmidt(jnp.stack([eye[0], eye[0] + 5e-6 * eye[2]], axis=1))[:, 1], eye[2], atol=0.1
+        gram_schmidt(jnp.stack([eye[0], eye[0] + 5e-6 * eye[2]], axis=1))[:, 1],
+        eye[2],
+        atol=0.1,
     )
 
 
@@ -79,25 +81,39 @@ def test_eigenvalues_and_vectors(n, kind):
         "zero": 0 * a,
     }[kind]
     with jax.enable_x64(True):
-        values, vectors = (np.asarray(part) for part in jax.jit(jacobi_eigh)(jnp.asarray(a)))
-    np.testing.assert_allclose(values, np.linalg.eigvalsh(a), atol=1e-14 * max(np.abs(a).max(), 1) * n)
+        values, vectors = (
+            np.asarray(part) for part in jax.jit(jacobi_eigh)(jnp.asarray(a))
+        )
+    np.testing.assert_allclose(
+        values, np.linalg.eigvalsh(a), atol=1e-14 * max(np.abs(a).max(), 1) * n
+    )
     np.testing.assert_allclose(vectors.T @ vectors, np.eye(n), atol=1e-13)
-    np.testing.assert_allclose(vectors * values @ vectors.T, a, atol=1e-13 * max(np.abs(a).max(), 1))
+    np.testing.assert_allclose(
+        vectors * values @ vectors.T, a, atol=1e-13 * max(np.abs(a).max(), 1)
+    )
 
 
 def test_the_largest_eigenvalue_is_exact_to_rounding_in_float32():
     for seed in range(20):
-        b = np.random.default_rng(seed).normal(size=(7, 5)).astype(np.float32) * 10.0 ** -np.arange(5, dtype=np.float32)
+        b = np.random.default_rng(seed).normal(size=(7, 5)).astype(
+            np.float32
+        ) * 10.0 ** -np.arange(5, dtype=np.float32)
         gram = b.T @ b
         largest = float(jacobi_eigh(jnp.asarray(gram))[0][-1])
-        assert largest == pytest.approx(np.linalg.eigvalsh(gram.astype(np.float64))[-1], rel=1e-6)
+        assert largest == pytest.approx(
+            np.linalg.eigvalsh(gram.astype(np.float64))[-1], rel=1e-6
+        )
 
 
 def test_accelerators_use_them_and_they_agree_with_lapack():
     rng = np.random.default_rng(0)
     b1, b2 = (jnp.asarray(rng.normal(size=(12, 3)), jnp.float32) for _ in range(2))
-    task = srp.data.linear_task(jax.random.key(0), num_clients=20, dim=12, rank=2, noise_std=0.1)
-    algorithm = srp.algorithms.LinearFedRep(task, step_size=0.1, samples_per_round=8, start="random")
+    task = srp.data.linear_task(
+        jax.random.key(0), num_clients=20, dim=12, rank=2, noise_std=0.1
+    )
+    algorithm = srp.algorithms.LinearFedRep(
+        task, step_size=0.1, samples_per_round=8, start="random"
+    )
 
     def values():
         server = algorithm.init(jax.random.key(0), task)

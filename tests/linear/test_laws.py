@@ -25,21 +25,31 @@ def mean_descents(sampler, samples, exact, noise_std=0.5, repeats=30_000):
         w = least_squares(batch.features, batch.y)
         if not exact:  # one gradient step from a stale head
             stale = jnp.array([0.5, -1.0])
-            w = stale + 0.4 / samples * ((batch.y - batch.features @ stale) @ batch.features)
+            w = stale + 0.4 / samples * (
+                (batch.y - batch.features @ stale) @ batch.features
+            )
         return sampler.descent(key_descent, batch, w)
 
     def once(key):
         key_server, key_clients = jax.random.split(key)
-        messages = jax.vmap(client)(jax.random.split(key_clients, CLIENTS), jnp.arange(CLIENTS))
+        messages = jax.vmap(client)(
+            jax.random.split(key_clients, CLIENTS), jnp.arange(CLIENTS)
+        )
         mean = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), messages)
-        return sampler.mean_descent(key_server, b, task.representation, mean, jnp.int32(CLIENTS))
+        return sampler.mean_descent(
+            key_server, b, task.representation, mean, jnp.int32(CLIENTS)
+        )
 
     keys = jax.random.split(jax.random.key(hash_of(sampler, samples)), repeats)
     return np.asarray(jax.jit(jax.vmap(once))(keys), np.float64).reshape(repeats, -1)
 
 
 def hash_of(sampler, samples):
-    return samples + (1000 if sampler.locate(jnp.eye(DIM)[:, :RANK], jnp.eye(DIM)[:, :RANK]) == () else 0)
+    return samples + (
+        1000
+        if sampler.locate(jnp.eye(DIM)[:, :RANK], jnp.eye(DIM)[:, :RANK]) == ()
+        else 0
+    )
 
 
 def deviations(one, two):
@@ -52,7 +62,9 @@ def moments(draws, centre, scale):
     """Return all entries, all products of two (for covariances), and third and fourth powers of entries."""
     z = (draws - centre) / scale
     i, j = np.triu_indices(z.shape[1])
-    return np.concatenate([z, z[:, i] * z[:, j], np.clip(z, -6, 6) ** 3, np.clip(z, -6, 6) ** 4], axis=1)
+    return np.concatenate(
+        [z, z[:, i] * z[:, j], np.clip(z, -6, 6) ** 3, np.clip(z, -6, 6) ** 4], axis=1
+    )
 
 
 def compare(one, two):
@@ -60,7 +72,13 @@ def compare(one, two):
     return deviations(moments(one, centre, scale), moments(two, centre, scale))
 
 
-CASES = [(12, True, 0.5), (12, False, 0.5), (4, True, 0.5), (3, False, 0.5), (12, True, 0.0)]
+CASES = [
+    (12, True, 0.5),
+    (12, False, 0.5),
+    (4, True, 0.5),
+    (3, False, 0.5),
+    (12, True, 0.0),
+]
 
 
 @pytest.mark.short("12-True-0.0")
@@ -86,11 +104,21 @@ def test_the_comparison_rejects_a_draw_that_is_not_projected(monkeypatch):
 
 
 def distances(sampling, num_seeds=300, rounds=10):
-    task = srp.data.linear_task(jax.random.key(2), num_clients=6, dim=12, rank=2, noise_std=0.5)
-    algorithm = srp.algorithms.LinearFedRep(task, step_size=0.2, samples_per_round=10, sampling=sampling)
+    task = srp.data.linear_task(
+        jax.random.key(2), num_clients=6, dim=12, rank=2, noise_std=0.5
+    )
+    algorithm = srp.algorithms.LinearFedRep(
+        task, step_size=0.2, samples_per_round=10, sampling=sampling
+    )
     keys = jax.random.split(jax.random.key(3 if sampling == "full" else 4), num_seeds)
     histories = srp.simulate_seeds(
-        algorithm, task, num_rounds=rounds, keys=keys, evaluations=(), progress=False, devices=1
+        algorithm,
+        task,
+        num_rounds=rounds,
+        keys=keys,
+        evaluations=(),
+        progress=False,
+        devices=1,
     )
     return np.array([history.metrics["distance"][-1] for history in histories])
 
@@ -106,7 +134,9 @@ def test_distance_after_ten_rounds_has_the_law_of_full_sampling():
 @pytest.mark.parametrize("dim", [3, 4, 50])
 def test_basis_of_the_rest_is_orthonormal_however_close_the_subspaces_are(dim, angle):
     truth = jnp.eye(dim)[:, :2]
-    b = srp.linear.orthonormalize(truth + angle * jax.random.normal(jax.random.key(0), (dim, 2)))
+    b = srp.linear.orthonormalize(
+        truth + angle * jax.random.normal(jax.random.key(0), (dim, 2))
+    )
     p = samplers._outside_basis(b, truth)
     basis = np.concatenate([b, p], axis=1)
     assert p.shape == (dim, min(2, dim - 2))

@@ -11,10 +11,10 @@ from reference.small import Run, refused, scripted, simulate
 
 import fedjax_srp as srp
 from fedjax_srp.base import RoundContext, named_key
-from fedjax_srp.engine.program import program
-from fedjax_srp.engine.round import stream
-from fedjax_srp.engine.sharding import lay_out
+from fedjax_srp.driver.programs import program
 from fedjax_srp.linear import draw_batch, samplers
+from fedjax_srp.rounds.round import stream
+from fedjax_srp.rounds.sharding import lay_out
 
 ROOT = jax.random.key(11)
 
@@ -31,16 +31,22 @@ def a_task(num_clients=5, dim=9, rank=3, noise_std=0.3, seed=0):
 
 
 def fedrep(task, samples_per_round=8, *, step_size=0.3, start="random", **options):
-    return srp.algorithms.LinearFedRep(task, step_size, samples_per_round=samples_per_round, start=start, **options)
+    return srp.algorithms.LinearFedRep(
+        task, step_size, samples_per_round=samples_per_round, start=start, **options
+    )
 
 
 def run(algorithm, task, rounds=1, participation=None, chunk_size=2, root=ROOT):
     """Return the states before and after some rounds on one device, and the records of the rounds."""
     policy = participation or srp.participation.Full()
     layout = lay_out(1, chunk_size, task.num_clients)
-    compiled = program(algorithm, policy, srp.clocks.Fixed(srp.clocks.Exponential(1.0)), (), layout)
+    compiled = program(
+        algorithm, policy, srp.clocks.Fixed(srp.clocks.Exponential(1.0)), (), layout
+    )
     start = jax.device_get(compiled.start(root, task).state)
-    state, segment = compiled.segment(rounds, jax.tree.map(jnp.asarray, start), root, task)
+    state, segment = compiled.segment(
+        rounds, jax.tree.map(jnp.asarray, start), root, task
+    )
     return start, state, segment.rounds
 
 
@@ -84,18 +90,25 @@ def test_rounds_with_gradient_heads_agree_with_numpy(steps):
     Clients 1 and 2 miss the second round, client 4 does two units of work. Every round of the reference starts from the
     package's Q, since its signs are arbitrary.
     """
-    cohorts, sizes = np.array([[0, 1, 2, 3, 4], [3, 0, 4, 2, 1], [2, 4, 1, 0, 3]]), (5, 3, 4)
+    cohorts, sizes = (
+        np.array([[0, 1, 2, 3, 4], [3, 0, 4, 2, 1], [2, 4, 1, 0, 3]]),
+        (5, 3, 4),
+    )
     work = 1 + (cohorts == 4)
     with float64():
         task = a_task()
         algorithm = fedrep(task, 6, head=steps, sampling="full", head_step_size=0.1)
-        rounds = Run(algorithm, task, scripted(cohorts, sizes, work), chunk_size=2, key=ROOT)
+        rounds = Run(
+            algorithm, task, scripted(cohorts, sizes, work), chunk_size=2, key=ROOT
+        )
         heads = np.zeros((task.num_clients, task.rank))
         for t, size in enumerate(sizes):
             cohort, b = cohorts[t, :size], rounds.host_state().server.representation
             batches = batches_of(task, 6, "full", t)
             number = [steps * units for units in work[t, :size]]
-            b, heads[cohort] = reference.fedrep_round(b, [batches[i] for i in cohort], 0.3, number, heads[cohort], 0.1)
+            b, heads[cohort] = reference.fedrep_round(
+                b, [batches[i] for i in cohort], 0.3, number, heads[cohort], 0.1
+            )
             rounds.rounds()
             state = rounds.host_state()
             assert np.abs(span(state.server.representation) - span(b)).max() < 1e-10
@@ -118,14 +131,22 @@ def test_signs_of_the_basis_do_not_matter():
         task = a_task()
         algorithm = fedrep(task, 6, sampling="full")
         flip = jnp.array([1.0, -1.0, -1.0])[None, :]
-        context = RoundContext(jnp.int32(0), jnp.int32(0), jnp.int32(1), task.num_clients, jnp.int32(1))
+        context = RoundContext(
+            jnp.int32(0), jnp.int32(0), jnp.int32(1), task.num_clients, jnp.int32(1)
+        )
         server = algorithm.init(ROOT, task)
 
         def one_round(server):
             out = algorithm.round.client(
-                ROOT, algorithm.round.broadcast(server, context), (), task.train_client(jnp.int32(0)), context
+                ROOT,
+                algorithm.round.broadcast(server, context),
+                (),
+                task.train_client(jnp.int32(0)),
+                context,
             )
-            return algorithm.round.server(ROOT, server, out.message, context).representation
+            return algorithm.round.server(
+                ROOT, server, out.message, context
+            ).representation
 
         flipped = one_round(server._replace(representation=server.representation * flip))
         assert np.abs(span(one_round(server)) - span(flipped)).max() < 1e-12
@@ -156,12 +177,17 @@ def test_evaluations_score_the_population_error():
     server = algorithm.init(ROOT, task)._replace(representation=task.representation)
     client = task.train_client(jnp.int32(2))
     error, count = task.score(
-        algorithm.evaluations["fit_head"](ROOT, server, (), client), task.test_client(jnp.int32(2))
+        algorithm.evaluations["fit_head"](ROOT, server, (), client),
+        task.test_client(jnp.int32(2)),
     )
     assert float(error) == pytest.approx(0, abs=1e-9)
     assert float(count) == 1
-    state = algorithm.init_client(ROOT, server, client)._replace(head=client.head + jnp.array([0.0, 3.0, 4.0]))
-    error, _ = task.score(algorithm.evaluations["own_head"](ROOT, server, state, client), client)
+    state = algorithm.init_client(ROOT, server, client)._replace(
+        head=client.head + jnp.array([0.0, 3.0, 4.0])
+    )
+    error, _ = task.score(
+        algorithm.evaluations["own_head"](ROOT, server, state, client), client
+    )
     assert float(error) == pytest.approx(25, rel=1e-5)
 
 
@@ -192,7 +218,9 @@ def test_traffic_is_that_of_the_paper(sampling):
 
 def test_moments_refuse_a_matrix_that_does_not_fit():
     task = srp.data.linear_task(jax.random.key(0), num_clients=2, dim=50_000, rank=2)
-    with refused(r"50000 x 50000 matrix .* \(9.3 GiB\); use start='random', or a dim of at most 8192"):
+    with refused(
+        r"50000 x 50000 matrix .* \(9.3 GiB\); use start='random', or a dim of at most 8192"
+    ):
         fedrep(task, start="moments")
 
 

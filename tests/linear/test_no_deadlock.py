@@ -22,5 +22,11 @@ print(len(runs), jax.device_count())
 @pytest.mark.long
 def test_vmapped_seeds_on_more_devices_than_cores_finish():
     code = f"import sys; sys.path.insert(0, {str(TESTS)!r})\n{JOB}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
     assert done.stdout.split() == ["4", "4"]

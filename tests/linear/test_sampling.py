@@ -27,24 +27,38 @@ def deficient():
     yield "fewer samples than the rank", few, y
     yield "every sample twice", np.repeat(few, 2, axis=0), np.repeat(y, 2)
     one = rng.normal(size=(6, 1))
-    yield "equal columns", np.concatenate([one, one, one, rng.normal(size=(6, 1))], axis=1), rng.normal(size=6)
+    yield (
+        "equal columns",
+        np.concatenate([one, one, one, rng.normal(size=(6, 1))], axis=1),
+        rng.normal(size=6),
+    )
     yield "no features at all", np.zeros((3, 4)), rng.normal(size=3)
 
 
-@pytest.mark.parametrize(("features", "y"), [case[1:] for case in deficient()], ids=[case[0] for case in deficient()])
+@pytest.mark.parametrize(
+    ("features", "y"),
+    [case[1:] for case in deficient()],
+    ids=[case[0] for case in deficient()],
+)
 def test_least_squares_of_smallest_norm(features, y):
     expected = np.linalg.lstsq(features, y)[0]
     with jax.enable_x64(True):
         w = least_squares(jnp.asarray(features), jnp.asarray(y))
     assert np.allclose(w, expected, atol=1e-6)
-    single = least_squares(jnp.asarray(features, jnp.float32), jnp.asarray(y, jnp.float32))
+    single = least_squares(
+        jnp.asarray(features, jnp.float32), jnp.asarray(y, jnp.float32)
+    )
     assert np.allclose(single, expected, atol=2e-2 * (1 + np.abs(expected).max()))
 
 
 @pytest.mark.parametrize("dof", [2.0, 3.0, 20.0, 1000.0])
 def test_chi_squared_has_its_law(dof):
-    draws = jax.vmap(lambda key: _chi_squared(key, jnp.full((4,), dof)))(jax.random.split(jax.random.key(0), 25_000))
-    assert stats.kstest(np.asarray(draws, float).ravel(), stats.chi2(dof).cdf).pvalue > 1e-3
+    draws = jax.vmap(lambda key: _chi_squared(key, jnp.full((4,), dof)))(
+        jax.random.split(jax.random.key(0), 25_000)
+    )
+    assert (
+        stats.kstest(np.asarray(draws, float).ravel(), stats.chi2(dof).cdf).pvalue > 1e-3
+    )
     assert np.abs(np.corrcoef(draws.T) - np.eye(4)).max() < 5 / np.sqrt(len(draws))
 
 
@@ -64,7 +78,9 @@ def test_gram_matrix_of_a_design_is_wishart(samples, rows):
     centred = entries - mean
     assert (np.abs(centred.mean(0)) < 5 * centred.std(0) / np.sqrt(repeats)).all()
     products = centred[:, :, None] * centred[:, None, :]
-    assert (np.abs(products.mean(0) - covariance) < 5 * products.std(0) / np.sqrt(repeats)).all()
+    assert (
+        np.abs(products.mean(0) - covariance) < 5 * products.std(0) / np.sqrt(repeats)
+    ).all()
     # det of a Wishart matrix is a product of chi-squared numbers: compare the mean of its logarithm
     log_det = np.linalg.slogdet(gram)[1]
     expected = sum(np.log(2) + digamma((samples - a) / 2) for a in range(columns))

@@ -11,10 +11,14 @@ from fedjax_srp.linear import orthonormalize, principal_angle_distance
 
 @pytest.mark.parametrize("seed", range(5))
 def test_distance_agrees_with_projectors(seed):
-    b1, b2 = np.random.default_rng(seed).normal(size=(2, 12, 3))  # bases that are not orthonormal
+    b1, b2 = np.random.default_rng(seed).normal(
+        size=(2, 12, 3)
+    )  # bases that are not orthonormal
     with jax.enable_x64(True):
         for one, other in ((b1, b2), (b2, b1)):
-            measured = float(principal_angle_distance(jnp.asarray(one), jnp.asarray(other)))
+            measured = float(
+                principal_angle_distance(jnp.asarray(one), jnp.asarray(other))
+            )
             assert measured == pytest.approx(reference.distance(b1, b2), abs=1e-12)
 
 
@@ -23,14 +27,18 @@ def test_small_distances_keep_their_digits(angle):
     """In float32 the cosine of these angles is 1 to rounding from 1e-4 on."""
     b1 = jnp.eye(6)[:, :2]
     b2 = b1.at[:, 1].set(jnp.cos(angle) * jnp.eye(6)[1] + jnp.sin(angle) * jnp.eye(6)[4])
-    assert float(principal_angle_distance(b1, b2)) == pytest.approx(np.sin(angle), rel=1e-5)
+    assert float(principal_angle_distance(b1, b2)) == pytest.approx(
+        np.sin(angle), rel=1e-5
+    )
 
 
 def test_extremes():
     eye = jnp.eye(6)
     assert float(principal_angle_distance(eye[:, :2], eye[:, 2:4])) == pytest.approx(1)
     assert float(principal_angle_distance(eye[:, :2], eye[:, :2])) == 0
-    half = principal_angle_distance(eye[:, :2], eye[:, 1:3])  # one direction shared, one perpendicular
+    half = principal_angle_distance(
+        eye[:, :2], eye[:, 1:3]
+    )  # one direction shared, one perpendicular
     assert float(half) == pytest.approx(1)
 
 
@@ -39,7 +47,9 @@ def test_orthonormalize_is_unique():
     q = orthonormalize(matrix)
     assert np.allclose(q.T @ q, np.eye(3), atol=1e-6)
     assert (np.diagonal(q.T @ matrix) > 0).all()
-    assert np.allclose(orthonormalize(q), q, atol=1e-6)  # a fixed point: nothing flips from round to round
+    assert np.allclose(
+        orthonormalize(q), q, atol=1e-6
+    )  # a fixed point: nothing flips from round to round
 
 
 def test_orthonormalize_survives_dependent_columns():

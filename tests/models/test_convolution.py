@@ -32,7 +32,9 @@ def numpy_network(params, x, pooled, padding):
 
     `pooled` is True for each convolution that is followed by 2 x 2 max pooling.
     """
-    params = jax.tree.map(lambda a: np.asarray(a, np.float64), params.representation | params.head)
+    params = jax.tree.map(
+        lambda a: np.asarray(a, np.float64), params.representation | params.head
+    )
     x = np.asarray(x, np.float64)
     x = x[..., None] if x.ndim == 3 else x
     for i, is_pooled in enumerate(pooled, 1):
@@ -41,7 +43,11 @@ def numpy_network(params, x, pooled, padding):
         x = np.maximum(numpy_convolution(x, layer["kernel"]) + layer["bias"], 0)
         if is_pooled:
             height, width = x.shape[1] // 2 * 2, x.shape[2] // 2 * 2
-            x = x[:, :height, :width].reshape(len(x), height // 2, 2, width // 2, 2, -1).max((2, 4))
+            x = (
+                x[:, :height, :width]
+                .reshape(len(x), height // 2, 2, width // 2, 2, -1)
+                .max((2, 4))
+            )
     x = x.reshape(len(x), -1)
     for name in ("fc1", "fc2"):
         x = np.maximum(x @ params[name]["kernel"] + params[name]["bias"], 0)
@@ -71,14 +77,20 @@ def test_output_and_gradients_agree_with_numpy_in_float64(image, kernel, strateg
     expected = numpy_convolution(x, w)
     (cotangent,) = draw(expected.shape, seed=1)
     with jax.enable_x64(True):
-        out, pull = jax.vjp(jax.jit(lambda x, w: convolve(x, w, strategy)), jnp.asarray(x), jnp.asarray(w))
+        out, pull = jax.vjp(
+            jax.jit(lambda x, w: convolve(x, w, strategy)), jnp.asarray(x), jnp.asarray(w)
+        )
         np.testing.assert_allclose(out, expected, rtol=0, atol=1e-12)
-        for mine, theirs in zip(pull(jnp.asarray(cotangent)), numpy_gradients(x, w, cotangent), strict=True):
+        for mine, theirs in zip(
+            pull(jnp.asarray(cotangent)), numpy_gradients(x, w, cotangent), strict=True
+        ):
             np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("size", [3, 5])
-@pytest.mark.parametrize(("strategy", "tolerance"), [("patches", 1e-6), ("winograd", 2e-5), ("xla", 1e-6)])
+@pytest.mark.parametrize(
+    ("strategy", "tolerance"), [("patches", 1e-6), ("winograd", 2e-5), ("xla", 1e-6)]
+)
 def test_single_precision_loses_little(strategy, tolerance, size):
     """Largest error over largest entry at the size of the paper's conv2; Winograd's matrices lose a decimal digit."""
     x, w = draw((2, 14, 14, 64), (size, size, 64, 8))
@@ -95,13 +107,19 @@ def test_images_and_kernels_may_differ_in_precision(strategy):
     with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
         out = convolve(jnp.asarray(x), jnp.asarray(w, jnp.float32), strategy)
         assert out.dtype == jnp.float64
-    np.testing.assert_allclose(out, numpy_convolution(x, w.astype(np.float32)), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        out, numpy_convolution(x, w.astype(np.float32)), rtol=0, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("strategy", ["patches", "winograd"])
 def test_the_gradient_has_no_scatter(strategy):
     x, w = (jnp.float32(a) for a in draw((2, 12, 12, 8), (5, 5, 8, 4)))
-    text = jax.jit(jax.grad(lambda x, w: jnp.sum(convolve(x, w, strategy)), (0, 1))).lower(x, w).as_text()
+    text = (
+        jax.jit(jax.grad(lambda x, w: jnp.sum(convolve(x, w, strategy)), (0, 1)))
+        .lower(x, w)
+        .as_text()
+    )
     assert "dot_general" in text
     for slow in ("scatter", "gather", "convolution"):
         assert f"stablehlo.{slow}" not in text
@@ -114,12 +132,16 @@ def test_auto_is_the_measured_choice_on_cpus_and_gpus_and_xla_elsewhere(monkeypa
     assert resolve("auto", (5, 1, 64, 64)) == "patches"  # tiles would be 6 wide
     assert resolve("auto", (7, 7, 64, 64)) == "patches"
     for backend, expected in {"gpu": "patches", "tpu": "xla"}.items():
-        monkeypatch.setattr(convolution.jax, "default_backend", lambda backend=backend: backend)
+        monkeypatch.setattr(
+            convolution.jax, "default_backend", lambda backend=backend: backend
+        )
         assert resolve("auto", (5, 5, 64, 64)) == expected
 
 
 def test_unknown_and_unfit_strategies_are_refused():
-    with refused("convolution='fft' is unknown; choose from auto, patches, winograd, xla"):
+    with refused(
+        "convolution='fft' is unknown; choose from auto, patches, winograd, xla"
+    ):
         resolve("fft")
     with refused("convolution='winograd' takes kernels up to 5, not 7 x 7"):
         resolve("winograd", (7, 7, 3, 4))

@@ -7,12 +7,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import ALGORITHMS, KEY, assert_close, assert_same_bits, clients_of, federation, refused
+from reference.small import (
+    ALGORITHMS,
+    KEY,
+    assert_close,
+    assert_same_bits,
+    clients_of,
+    federation,
+    refused,
+)
 from reference.small import model as small_mlp
 
 import fedjax_srp as srp
 from fedjax_srp.base import Examples
-from fedjax_srp.engine.contract import check_algorithm
+from fedjax_srp.contract.checks import check_algorithm
 
 LENGTH, VOCABULARY = 6, 9
 MODEL = srp.models.GPT((LENGTH,), VOCABULARY, embedding=8, blocks=2, heads=2)
@@ -21,8 +29,13 @@ MODEL = srp.models.GPT((LENGTH,), VOCABULARY, embedding=8, blocks=2, heads=2)
 def params_of(model, key=KEY):
     """Return random parameters, none of them 0 or 1."""
     leaves, structure = jax.tree.flatten(jax.jit(model.init)(key))
-    noise = [0.3 * jax.random.normal(jax.random.key(i), leaf.shape, leaf.dtype) for i, leaf in enumerate(leaves)]
-    return jax.tree.unflatten(structure, [leaf + more for leaf, more in zip(leaves, noise, strict=True)])
+    noise = [
+        0.3 * jax.random.normal(jax.random.key(i), leaf.shape, leaf.dtype)
+        for i, leaf in enumerate(leaves)
+    ]
+    return jax.tree.unflatten(
+        structure, [leaf + more for leaf, more in zip(leaves, noise, strict=True)]
+    )
 
 
 def normalised(x, layer):
@@ -56,13 +69,17 @@ def gpt(layers, tokens, heads=2):
                 scores = q[place, of] @ k[: place + 1, of].T / np.sqrt(width // heads)
                 mixed[place, of] = softmax(scores) @ v[: place + 1, of]
         x = x + dense(mixed, layer["mix"])
-        x = x + dense(gelu(dense(normalised(x, layer["norm2"]), layer["up"])), layer["down"])
+        x = x + dense(
+            gelu(dense(normalised(x, layer["norm2"]), layer["up"])), layer["down"]
+        )
     return dense(normalised(x, layers["norm"]), layers["out"])
 
 
 def test_it_agrees_with_numpy():
     params = params_of(MODEL)
-    tokens = np.random.default_rng(0).integers(0, VOCABULARY, (3, LENGTH)).astype(np.int32)
+    tokens = (
+        np.random.default_rng(0).integers(0, VOCABULARY, (3, LENGTH)).astype(np.int32)
+    )
     layers = jax.tree.map(np.asarray, {**params.representation, **params.head})
     expected = np.stack([gpt(layers, row) for row in tokens])
     logits = jax.jit(MODEL.logits)
@@ -81,7 +98,11 @@ def test_positions_do_not_depend_on_later_ones_and_padding_has_no_loss():
     assert np.abs(one[4:] - two[4:]).min() > 0
     labels = np.array([[2, 3, 4, 5, 0, 0]], np.int32)
     losses = -np.log(softmax(one)[np.arange(4), labels[0, :4]])
-    np.testing.assert_allclose(MODEL.loss(jnp.asarray(one)[None], jnp.asarray(labels))[0], losses.mean(), rtol=1e-5)
+    np.testing.assert_allclose(
+        MODEL.loss(jnp.asarray(one)[None], jnp.asarray(labels))[0],
+        losses.mean(),
+        rtol=1e-5,
+    )
     assert MODEL.loss(jnp.asarray(one)[None], jnp.zeros((1, LENGTH), jnp.int32))[0] == 0
 
 
@@ -95,7 +116,9 @@ def sequences(seed=0, counts=(5, 3, 8)):
     return found
 
 
-DATA = srp.data.next_tokens(sequences(), sequences(1), num_classes=VOCABULARY, name="counting")
+DATA = srp.data.next_tokens(
+    sequences(), sequences(1), num_classes=VOCABULARY, name="counting"
+)
 
 
 def test_next_tokens_are_inputs_and_labels():
@@ -104,12 +127,20 @@ def test_next_tokens_are_inputs_and_labels():
         np.testing.assert_array_equal(examples.x[: len(own)], own[:, :-1])
         np.testing.assert_array_equal(examples.y[: len(own)], own[:, 1:])
         assert int(examples.count) == len(own)
-    assert (DATA.example_shape, DATA.num_classes, DATA.num_clients) == ((LENGTH,), VOCABULARY, 3)
+    assert (DATA.example_shape, DATA.num_classes, DATA.num_clients) == (
+        (LENGTH,),
+        VOCABULARY,
+        3,
+    )
 
 
 def test_a_score_counts_tokens_and_no_padding():
     y = jnp.asarray([[1, 2, 0], [3, 4, 5], [5, 5, 5]], jnp.int32)
-    outputs = jax.nn.one_hot(jnp.asarray([[1, 3, 0], [3, 4, 5], [5, 5, 5]]), VOCABULARY).at[1, 2, 5].set(jnp.nan)
+    outputs = (
+        jax.nn.one_hot(jnp.asarray([[1, 3, 0], [3, 4, 5], [5, 5, 5]]), VOCABULARY)
+        .at[1, 2, 5]
+        .set(jnp.nan)
+    )
     right, asked = DATA.score(lambda x: outputs, Examples(y, y, jnp.int32(2)))
     assert (float(right), float(asked)) == (3, 5)
 
@@ -122,7 +153,12 @@ def test_refusals_of_data():
         (one, [np.ones((2, 5), int)], {}, r"test\[0\]: has shape \(2, 5\)"),
         ([np.ones((0, 4), int)], one, {}, r"train\[0\]: has shape \(0, 4\)"),
         ([-one[0]], one, {}, r"train\[0\]: has values that are not tokens"),
-        (one, one, {"num_classes": 1}, "num_classes=1: there is a token 1; give at least 2"),
+        (
+            one,
+            one,
+            {"num_classes": 1},
+            "num_classes=1: there is a token 1; give at least 2",
+        ),
     ):
         with refused(message):
             srp.data.next_tokens(train, test, **options)
@@ -134,14 +170,21 @@ def test_refusals_of_data():
 def test_lora_starts_as_its_base_and_adds_a_product():
     model = srp.models.lora(MODEL, rank=2, scaling=0.5, layers=("block1", "out"))
     params, tokens = model.init(KEY), DATA.x_train[:3]
-    assert set(params.head) == {"out/kernel"} | {f"block1/{name}/kernel" for name in ("qkv", "mix", "up", "down")}
+    assert set(params.head) == {"out/kernel"} | {
+        f"block1/{name}/kernel" for name in ("qkv", "mix", "up", "down")
+    }
     start = MODEL.init(KEY)
     assert_same_bits({**start.representation, **start.head}, params.representation)
     assert_close(model.logits(params, tokens), MODEL.logits(start, tokens), 1e-6)
-    drawn = np.concatenate([np.ravel(m["a"]) * np.sqrt(len(m["a"])) for m in params.head.values()])
+    drawn = np.concatenate(
+        [np.ravel(m["a"]) * np.sqrt(len(m["a"])) for m in params.head.values()]
+    )
     assert len(set(drawn.tolist())) == drawn.size
     assert abs(np.mean(drawn**2) - 1) < 4 * np.sqrt(2 / drawn.size)
-    a, b = np.random.default_rng(0).normal(size=(8, 2)), np.random.default_rng(1).normal(size=(2, VOCABULARY))
+    a, b = (
+        np.random.default_rng(0).normal(size=(8, 2)),
+        np.random.default_rng(1).normal(size=(2, VOCABULARY)),
+    )
     matrices = {"a": jnp.asarray(a, jnp.float32), "b": jnp.asarray(b, jnp.float32)}
     changed = params._replace(head=params.head | {"out/kernel": matrices})
     kernel = jnp.asarray(start.head["out"]["kernel"] + 0.5 * a @ b, jnp.float32)
@@ -151,27 +194,42 @@ def test_lora_starts_as_its_base_and_adds_a_product():
 
 def changes(tree, start):
     """Return the largest change of any entry."""
-    moved = jax.tree.map(lambda a, b: float(np.abs(np.asarray(a) - np.asarray(b)).max()), tree, start)
+    moved = jax.tree.map(
+        lambda a, b: float(np.abs(np.asarray(a) - np.asarray(b)).max()), tree, start
+    )
     return max(jax.tree.leaves(moved))
 
 
 @pytest.mark.parametrize(
     ("name", "is_frozen"),
-    [("fedrep", False), *(pytest.param(name, True, marks=pytest.mark.long) for name in ("fedper", "lg_fedavg"))],
+    [
+        ("fedrep", False),
+        *(
+            pytest.param(name, True, marks=pytest.mark.long)
+            for name in ("fedper", "lg_fedavg")
+        ),
+    ],
 )
 def test_either_part_may_be_personal_and_the_base_frozen(name, is_frozen):
     small = dataclasses.replace(MODEL, blocks=1)
     pretrained = params_of(small)
     model = srp.models.lora(small, rank=2, is_frozen=is_frozen, pretrained=pretrained)
-    method = srp.methods.get(name, dataset=DATA, model=model, learning_rate=0.3, batch_size=4)
-    simulation = srp.Simulation(method.algorithm, DATA, participation=method.participation)
+    method = srp.methods.get(
+        name, dataset=DATA, model=model, learning_rate=0.3, batch_size=4
+    )
+    simulation = srp.Simulation(
+        method.algorithm, DATA, participation=method.participation
+    )
     state, step = jax.jit(simulation.init)(KEY), jax.jit(simulation.step)
     for _ in range(2):
         state, _ = step(state)
     start = model.init(KEY)
     base = {**pretrained.representation, **pretrained.head}
     assert_same_bits(start.representation, base)
-    of_base, of_matrices = changes(state.server.representation, base), changes(state.server.head, start.head)
+    of_base, of_matrices = (
+        changes(state.server.representation, base),
+        changes(state.server.head, start.head),
+    )
     assert (of_base < 1e-6) == is_frozen  # a mean of equal numbers is rounded
     assert of_matrices > 1e-4
     own = state.clients.representation if name == "lg_fedavg" else state.clients.head
@@ -181,14 +239,20 @@ def test_either_part_may_be_personal_and_the_base_frozen(name, is_frozen):
 
 
 def test_pretrained_parameters_are_no_constants_of_the_program():
-    one, other = (srp.models.lora(MODEL, pretrained=params_of(MODEL, jax.random.key(i))) for i in (0, 1))
+    one, other = (
+        srp.models.lora(MODEL, pretrained=params_of(MODEL, jax.random.key(i)))
+        for i in (0, 1)
+    )
     assert one != other
     assert jax.tree.structure(one) == jax.tree.structure(other)
 
 
 def test_a_base_under_trained_lora_matrices_keeps_its_batch_norm():
     """Heads train on the function that is evaluated, as for a model whose representation has BatchNorm."""
-    layers = [srp.models.Layer("norm", nn.BatchNorm()), srp.models.Layer("out", nn.Dense(2))]
+    layers = [
+        srp.models.Layer("norm", nn.BatchNorm()),
+        srp.models.Layer("out", nn.Dense(2)),
+    ]
     model = srp.models.lora(srp.models.Split((3,), 2, layers), rank=1)
     params, key = model.init(jax.random.key(0)), jax.random.key(1)
     body, head = params
@@ -196,8 +260,12 @@ def test_a_base_under_trained_lora_matrices_keeps_its_batch_norm():
     evaluated = model.logits(params, x)
     trained = model.classify(head, model.rest(body, model.stem(body, x), key), key)
     np.testing.assert_array_equal(trained, evaluated)
-    assert not np.allclose(model.logits(params, x, key), evaluated)  # the base is trained too
-    np.testing.assert_array_equal(dataclasses.replace(model, is_frozen=True).logits(params, x, key), evaluated)
+    assert not np.allclose(
+        model.logits(params, x, key), evaluated
+    )  # the base is trained too
+    np.testing.assert_array_equal(
+        dataclasses.replace(model, is_frozen=True).logits(params, x, key), evaluated
+    )
 
 
 def test_fedsgd_takes_the_blocks_of_the_base():
@@ -205,10 +273,17 @@ def test_fedsgd_takes_the_blocks_of_the_base():
 
 
 def test_methods_that_need_features_refuse_lora():
-    model, data = srp.models.lora(small_mlp(), rank=1), federation(clients_of([3, 2], [1, 1]))
+    model, data = (
+        srp.models.lora(small_mlp(), rank=1),
+        federation(clients_of([3, 2], [1, 1])),
+    )
     for name in ("fedas", "fedpac", "fedproto", "knn_per", "moon"):
-        with refused(f"{name} needs features, but model 'lora' has none; choose another model"):
-            check_algorithm(ALGORITHMS[name](model), data, list(ALGORITHMS[name](model).evaluations))
+        with refused(
+            f"{name} needs features, but model 'lora' has none; choose another model"
+        ):
+            check_algorithm(
+                ALGORITHMS[name](model), data, list(ALGORITHMS[name](model).evaluations)
+            )
     check_algorithm(srp.algorithms.FedRoD(model), data, ["own_model"])
 
 
@@ -216,7 +291,10 @@ def test_refusals_of_lora():
     wider = jax.eval_shape(dataclasses.replace(MODEL, embedding=16).init, KEY)
     for options, message in (
         ({"layers": ("block7",)}, "layers='block7' is unknown.*block1"),
-        ({"layers": ("norm",)}, r"layers=\('norm',\): no dense kernel in model 'gpt'; choose other layers"),
+        (
+            {"layers": ("norm",)},
+            r"layers=\('norm',\): no dense kernel in model 'gpt'; choose other layers",
+        ),
         (
             {"pretrained": wider},
             "pretrained: no parameters of model 'gpt'; give those of model.init",

@@ -10,7 +10,7 @@ from reference.small import refused
 from scipy import stats
 
 import fedjax_srp as srp
-from fedjax_srp.engine.prepare import Request, prepare
+from fedjax_srp.driver.prepare import Request, prepare
 from fedjax_srp.models import LSTM, MLP, CropAndFlip, LeNet5
 
 KEY = jax.random.key(3)
@@ -18,7 +18,9 @@ KEY = jax.random.key(3)
 
 @pytest.fixture(scope="module")
 def model():
-    return dataclasses.replace(LeNet5((20, 20, 3), 10, channels=(6, 7), hidden=(20, 15)), initialization="torch")
+    return dataclasses.replace(
+        LeNet5((20, 20, 3), 10, channels=(6, 7), hidden=(20, 15)), initialization="torch"
+    )
 
 
 class Flat(nn.Module):
@@ -35,7 +37,13 @@ def by_layer(params):
 
 def test_weights_and_biases_are_uniform_within_one_over_the_root_of_the_inputs(model):
     # 20 x 20 -> 16 x 16 -> 8 x 8 -> 4 x 4 -> 2 x 2 with 7 channels
-    inputs = {"conv1": 5 * 5 * 3, "conv2": 5 * 5 * 6, "fc1": 2 * 2 * 7, "fc2": 20, "out": 15}
+    inputs = {
+        "conv1": 5 * 5 * 3,
+        "conv2": 5 * 5 * 6,
+        "fc1": 2 * 2 * 7,
+        "fc2": 20,
+        "out": 15,
+    }
     drawn = jax.jit(jax.vmap(model.init))(jax.random.split(KEY, 40))
     found = by_layer(drawn)
     assert set(found) == set(inputs)
@@ -46,7 +54,9 @@ def test_weights_and_biases_are_uniform_within_one_over_the_root_of_the_inputs(m
             assert stats.kstest(values, stats.uniform(-1, 2).cdf).pvalue > 1e-4
     # Every leaf has its own draws.
     firsts = [
-        float(leaf.ravel()[0]) * np.sqrt(inputs[name]) for name in inputs for leaf in by_layer(drawn)[name].values()
+        float(leaf.ravel()[0]) * np.sqrt(inputs[name])
+        for name in inputs
+        for leaf in by_layer(drawn)[name].values()
     ]
     assert len(set(np.round(firsts, 5))) == 10
 
@@ -58,7 +68,9 @@ def test_only_the_initial_parameters_change(model):
     assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), params) == jax.tree.map(
         lambda leaf: (leaf.shape, leaf.dtype), plain.init(KEY)
     )
-    assert not np.array_equal(params.head["out"]["kernel"], plain.init(KEY).head["out"]["kernel"])
+    assert not np.array_equal(
+        params.head["out"]["kernel"], plain.init(KEY).head["out"]["kernel"]
+    )
 
 
 def test_the_cut_and_augmentation_do_not_change_the_draws(model):
@@ -86,24 +98,31 @@ def test_a_method_and_its_record_have_the_initialization():
     starts = {}
     for model in ("mlp", MLP((8, 8), 10, hidden=(6,))):
         own = {"hidden": (6,)} if model == "mlp" else {}
-        method = srp.methods.get("fedavg", dataset=data, model=model, initialization="torch", **own)
+        method = srp.methods.get(
+            "fedavg", dataset=data, model=model, initialization="torch", **own
+        )
         assert method.algorithm.model.initialization == "torch"
         assert prepare(Request(method, data)).options()["initialization"] == "torch"
         state = method.algorithm.init(KEY, data)
-        starts[str(type(model))] = np.asarray(state.params.representation["fc1"]["kernel"])
+        starts[str(type(model))] = np.asarray(
+            state.params.representation["fc1"]["kernel"]
+        )
         assert np.abs(starts[str(type(model))]).max() <= 1 / 8
     first, second = starts.values()
     np.testing.assert_array_equal(first, second)
     plain = srp.methods.get("fedavg", dataset=data, hidden=(6,))
     assert prepare(Request(plain, data)).options()["initialization"] is None
-    assert dataclasses.replace(MLP((8, 8), 10), initialization="torch").recut("fc1").initialization == "torch"
+    assert (
+        dataclasses.replace(MLP((8, 8), 10), initialization="torch")
+        .recut("fc1")
+        .initialization
+        == "torch"
+    )
 
 
 def test_unknown_initializations_and_layers_are_refused():
     with refused(r"initialization='tork' is unknown \(did you mean torch\?\)"):
         dataclasses.replace(MLP((8, 8), 10), initialization="tork")
-    message = (
-        r"^initialization='torch' needs layers with a kernel and a bias, but embedding of model 'lstm' has \w+.*; leave"
-    )
+    message = r"^initialization='torch' needs layers with a kernel and a bias, but embedding of model 'lstm' has \w+.*; leave"
     with refused(message):
         dataclasses.replace(LSTM((7,), 2), initialization="torch")

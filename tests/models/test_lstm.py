@@ -18,12 +18,18 @@ LOGITS, PARAMS = jax.jit(MODEL.logits), jax.jit(MODEL.init)(KEY)
 
 def numpy_logits(params, text, linear=False):
     """Return the logits of one text, in float64: Gers, Schmidhuber and Cummins (2000) without peepholes."""
-    params = jax.tree.map(lambda a: np.asarray(a, np.float64), params.representation | params.head)
-    sigmoid = lambda x: 1 / (1 + np.exp(-x))  # noqa: E731
+    params = jax.tree.map(
+        lambda a: np.asarray(a, np.float64), params.representation | params.head
+    )
+    sigmoid = lambda x: 1 / (1 + np.exp(-x))
     layer = params["lstm"]
     hidden = cell = np.zeros(5)
     for token in text:
-        gates = params["embedding"]["embedding"][token] @ layer["kernel"] + hidden @ layer["recurrent"] + layer["bias"]
+        gates = (
+            params["embedding"]["embedding"][token] @ layer["kernel"]
+            + hidden @ layer["recurrent"]
+            + layer["bias"]
+        )
         i, f, g, o = gates.reshape(4, 5)
         cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(g)
         hidden = sigmoid(o) * np.tanh(cell)
@@ -49,16 +55,26 @@ def test_every_position_has_the_logits_of_the_text_up_to_it():
     model = TokenLSTM((7,), 11, embedding=4, features=5, dense=6)
     params = jax.tree.map(lambda p: 2 * p + 0.1, jax.jit(model.init)(KEY))
     texts = [[3, 1, 4, 1, 5, 9, 2], [6, 5, 3]]
-    found = jax.jit(model.logits)(params, np.array([text + [0] * (7 - len(text)) for text in texts], np.int32))
+    found = jax.jit(model.logits)(
+        params, np.array([text + [0] * (7 - len(text)) for text in texts], np.int32)
+    )
     assert found.shape == (2, 7, 11)
     for row, text in zip(found, texts, strict=True):
-        expected = [numpy_logits(params, text[: place + 1], linear=True) for place in range(len(text))]
+        expected = [
+            numpy_logits(params, text[: place + 1], linear=True)
+            for place in range(len(text))
+        ]
         np.testing.assert_allclose(row[: len(text)], expected, rtol=1e-5, atol=1e-5)
 
 
 def test_the_padding_vector_is_never_used_nor_trained():
-    params, tokens = some_params(), jnp.array([[2, 3, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 4, 12]], jnp.int32)
-    gradient = jax.jit(jax.grad(lambda p: jnp.sum(jnp.square(MODEL.logits(p, tokens)))))(params)
+    params, tokens = (
+        some_params(),
+        jnp.array([[2, 3, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 4, 12]], jnp.int32),
+    )
+    gradient = jax.jit(jax.grad(lambda p: jnp.sum(jnp.square(MODEL.logits(p, tokens)))))(
+        params
+    )
     rows = np.abs(gradient.representation["embedding"]["embedding"]).sum(1)
     assert set(np.flatnonzero(rows)) == {2, 3, 4}  # 12 is no token of this vocabulary
     without = tokens.at[1, 6].set(0)
@@ -66,24 +82,44 @@ def test_the_padding_vector_is_never_used_nor_trained():
 
 
 def test_the_biases_of_the_forget_gate_start_at_one():
-    np.testing.assert_array_equal(PARAMS.representation["lstm"]["bias"], [0] * 5 + [1] * 5 + [0] * 10)
+    np.testing.assert_array_equal(
+        PARAMS.representation["lstm"]["bias"], [0] * 5 + [1] * 5 + [0] * 10
+    )
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(PARAMS))
 
 
 def sequences(dtype):
     x, y = np.arange(28).reshape(4, 7).astype(dtype), np.array([0, 1, 2, 0])
-    return srp.data.from_arrays(x, y, x + 0, y, train_indices=[[0, 1], [2, 3]], test_indices=[[0, 1], [2, 3]])
+    return srp.data.from_arrays(
+        x, y, x + 0, y, train_indices=[[0, 1], [2, 3]], test_indices=[[0, 1], [2, 3]]
+    )
 
 
 @pytest.mark.parametrize(
     ("model", "dtype", "message"),
     [
-        (MODEL, np.float32, "model 'lstm' takes integer tokens, data set 'arrays' has float32 inputs; choose model='m"),
-        (MODEL, np.uint8, "model 'lstm' takes integer tokens, data set 'arrays' has float32 inputs"),  # pixels
-        (srp.models.MLP((7,), 3), np.int32, "model 'mlp' takes floats, data set 'arrays' has int32 inputs; choose mo"),
+        (
+            MODEL,
+            np.float32,
+            "model 'lstm' takes integer tokens, data set 'arrays' has float32 inputs; choose model='m",
+        ),
+        (
+            MODEL,
+            np.uint8,
+            "model 'lstm' takes integer tokens, data set 'arrays' has float32 inputs",
+        ),  # pixels
+        (
+            srp.models.MLP((7,), 3),
+            np.int32,
+            "model 'mlp' takes floats, data set 'arrays' has int32 inputs; choose mo",
+        ),
         (MODEL, np.int32, None),
         (srp.models.MLP((7,), 3), np.uint8, None),
-        (dataclasses.replace(srp.models.MLP((7,), 3), augment=lambda key, x: x), np.float32, None),
+        (
+            dataclasses.replace(srp.models.MLP((7,), 3), augment=lambda key, x: x),
+            np.float32,
+            None,
+        ),
     ],
 )
 def test_the_type_of_the_inputs_is_checked(model, dtype, message):
@@ -92,4 +128,6 @@ def test_the_type_of_the_inputs_is_checked(model, dtype, message):
         model.check_fits(data)
         return
     with refused(message):
-        srp.simulate(srp.algorithms.FedAvg(model), data, num_rounds=1, key=KEY, progress=False)
+        srp.simulate(
+            srp.algorithms.FedAvg(model), data, num_rounds=1, key=KEY, progress=False
+        )

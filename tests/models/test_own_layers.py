@@ -12,7 +12,7 @@ from flax import nnx
 from reference.small import assert_close, refused
 
 import fedjax_srp as srp
-from fedjax_srp.engine.contract import check_algorithm
+from fedjax_srp.contract.checks import check_algorithm
 
 KEY = jax.random.key(0)
 
@@ -35,7 +35,9 @@ def test_a_module_without_parameters_is_a_layer():
     params = model.init(KEY)
     assert not jax.tree.leaves(params.representation)
     kernel, bias = (np.asarray(params.head["out"][name]) for name in ("kernel", "bias"))
-    expected = 2 * np.asarray(x) @ kernel + bias  # products cancel: a sum near zero is rounded as its products are
+    expected = (
+        2 * np.asarray(x) @ kernel + bias
+    )  # products cancel: a sum near zero is rounded as its products are
     assert_close(model.logits(params, x), expected, rtol=1e-6)
 
 
@@ -43,15 +45,20 @@ def test_a_module_without_parameters_is_a_layer():
 def test_means_of_features_and_counts_of_classes_are_no_tokens(name):
     tokens, labels = np.arange(24, dtype=np.int32).reshape(12, 2) % 5, np.arange(12) % 3
     rows = np.arange(12).reshape(3, 4)
-    data = srp.data.from_arrays(tokens, labels, tokens + 1, labels, train_indices=rows, test_indices=rows)
-    layers = [srp.models.Layer("in", nn.Embed(6, 2)), srp.models.Layer("out", srp.models.Dense(3))]
+    data = srp.data.from_arrays(
+        tokens, labels, tokens + 1, labels, train_indices=rows, test_indices=rows
+    )
+    layers = [
+        srp.models.Layer("in", nn.Embed(6, 2)),
+        srp.models.Layer("out", srp.models.Dense(3)),
+    ]
     model = srp.models.Split((2,), 3, layers, dtype=jnp.int32)
     algorithm = getattr(srp.algorithms, name)(model)
     check_algorithm(algorithm, data)
 
 
 def test_every_layer_has_its_own_noise():
-    noise = lambda key, x: x + jax.random.normal(key, x.shape)  # noqa: E731
+    noise = lambda key, x: x + jax.random.normal(key, x.shape)
     layers = [srp.models.Layer(name, Doubled(), noise=noise) for name in "ab"]
     model, x = srp.models.Split((4,), 4, layers, cut="b"), jnp.zeros((5, 4))
     params = model.init(KEY)
@@ -61,11 +68,17 @@ def test_every_layer_has_its_own_noise():
 
 
 def test_modules_with_equal_lists_are_equal():
-    sequential = lambda: nn.Sequential([nn.Dense(5), nn.relu, nn.Dense(4)])  # noqa: E731
+    sequential = lambda: nn.Sequential([nn.Dense(5), nn.relu, nn.Dense(4)])
     model, x = model_of(sequential()), jax.random.normal(KEY, (5, 4))
-    assert model == model_of(sequential()) != model_of(nn.Sequential([nn.Dense(5), nn.tanh, nn.Dense(4)]))
+    assert (
+        model
+        == model_of(sequential())
+        != model_of(nn.Sequential([nn.Dense(5), nn.tanh, nn.Dense(4)]))
+    )
     assert hash(model) == hash(model_of(sequential()))
-    expected = sequential().apply({"params": (params := model.init(KEY)).representation["odd"]}, x)
+    expected = sequential().apply(
+        {"params": (params := model.init(KEY)).representation["odd"]}, x
+    )
     np.testing.assert_array_equal(model.represent(params.representation, x), expected)
 
 
@@ -78,7 +91,9 @@ class Tabled(nn.Module):
 
 
 def test_a_module_without_hash_is_refused():
-    with refused(r"^layers=.*: Failed to hash Flax Module.*; give a tuple, or a part$") as caught:
+    with refused(
+        r"^layers=.*: Failed to hash Flax Module.*; give a tuple, or a part$"
+    ) as caught:
         model_of(Tabled(np.ones(2)))
     assert len(str(caught.value)) < 300
 
@@ -125,7 +140,9 @@ def test_a_module_that_fails_is_named(name):
     module, words = FAILING[name]
     with refused(rf"layer 'odd', module\(x\) with x \(1, 4\): .*{words}") as caught:
         model_of(module).init(KEY)
-    assert str(caught.value).endswith("; a module takes only x, and dropout goes into noise")
+    assert str(caught.value).endswith(
+        "; a module takes only x, and dropout goes into noise"
+    )
 
 
 @pytest.mark.parametrize(
@@ -144,20 +161,36 @@ def test_layers_without_a_linen_module_are_refused(module, shown):
 
 def test_layers_need_distinct_names():
     layers = [srp.models.Layer(name, nn.Dense(4)) for name in ("fc", "out", "fc")]
-    with refused(r"layers have the names \['fc', 'out', 'fc'\]; give one or more layers with different names"):
+    with refused(
+        r"layers have the names \['fc', 'out', 'fc'\]; give one or more layers with different names"
+    ):
         srp.models.Split((4,), 4, layers, name="own")
 
 
 def test_a_model_needs_layers():
-    with refused(r"^layers have the names \[\]; give one or more layers with different names$"):
+    with refused(
+        r"^layers have the names \[\]; give one or more layers with different names$"
+    ):
         srp.models.Split((4,), 4, (), cut=None)
 
 
-@pytest.mark.parametrize(("stride", "strategy"), [(1, "auto"), (2, "auto"), (3, "auto"), (2, "xla")])
 @pytest.mark.parametrize(
-    ("padding", "size"), [("VALID", (2, 4)), ("SAME", (3, 3)), ("SAME", (5, 1)), (1, (3, 3)), ("SAME", (5,)), (1, (4,))]
+    ("stride", "strategy"), [(1, "auto"), (2, "auto"), (3, "auto"), (2, "xla")]
 )
-def test_convolutions_and_their_gradients_agree_with_flax(padding, size, stride, strategy):
+@pytest.mark.parametrize(
+    ("padding", "size"),
+    [
+        ("VALID", (2, 4)),
+        ("SAME", (3, 3)),
+        ("SAME", (5, 1)),
+        (1, (3, 3)),
+        ("SAME", (5,)),
+        (1, (4,)),
+    ],
+)
+def test_convolutions_and_their_gradients_agree_with_flax(
+    padding, size, stride, strategy
+):
     x = jax.random.normal(KEY, (2, 9, 8, 3) if len(size) == 2 else (2, 9, 3))
     ours = srp.models.Convolution(4, size, strategy, padding=padding, stride=stride)
     flaxs = nn.Conv(4, size, stride, padding=padding)
@@ -170,15 +203,24 @@ def test_convolutions_and_their_gradients_agree_with_flax(padding, size, stride,
     assert_close(both(params, ours), both(params, flaxs), rtol=1e-5)
 
 
-@pytest.mark.parametrize(("size", "shape"), [((5,), (9, 9, 3)), ((3, 3), (9,)), ((2, 2, 2), (9, 9, 9))])
+@pytest.mark.parametrize(
+    ("size", "shape"), [((5,), (9, 9, 3)), ((3, 3), (9,)), ((2, 2, 2), (9, 9, 9))]
+)
 def test_kernels_that_do_not_fit_the_examples_are_refused(size, shape):
-    with refused(rf"kernel_size=\({size[0]}.* does not fit examples of shape \({shape[0]}.*; give \(height, width\)"):
+    with refused(
+        rf"kernel_size=\({size[0]}.* does not fit examples of shape \({shape[0]}.*; give \(height, width\)"
+    ):
         srp.models.Convolution(4, size).init(KEY, jnp.zeros((2, *shape)))
 
 
-@pytest.mark.parametrize(("size", "shape"), [((5, 3), (4, 9, 3)), ((5, 5), (3, 3)), ((2, 6), (9, 3)), ((5,), (2, 3))])
+@pytest.mark.parametrize(
+    ("size", "shape"),
+    [((5, 3), (4, 9, 3)), ((5, 5), (3, 3)), ((2, 6), (9, 3)), ((5,), (2, 3))],
+)
 def test_kernels_larger_than_the_examples_are_refused(size, shape):
-    found = re.escape(f"kernel_size={size} is larger than padded examples of shape {shape[: len(size)]}; give a")
+    found = re.escape(
+        f"kernel_size={size} is larger than padded examples of shape {shape[: len(size)]}; give a"
+    )
     with refused(found):
         srp.models.Convolution(4, size).init(KEY, jnp.zeros((2, *shape)))
 
@@ -191,7 +233,15 @@ def test_strides_that_are_no_numbers_of_rows_are_refused(stride):
 
 def images(y):
     x = np.zeros((20, 8, 8), np.float32)
-    return srp.data.from_arrays(x, y, x + 1, y, train_indices=[range(20)], test_indices=[range(20)], num_classes=10)
+    return srp.data.from_arrays(
+        x,
+        y,
+        x + 1,
+        y,
+        train_indices=[range(20)],
+        test_indices=[range(20)],
+        num_classes=10,
+    )
 
 
 MISFITS = {  # case -> (options of the model, error)
@@ -200,7 +250,10 @@ MISFITS = {  # case -> (options of the model, error)
         r"model 'own' returns \(8, 10\) for an example, data set 'arrays' has labels of shape \(\), which need "
         r"outputs \(10,\); flatten before a dense layer, as srp.models.Dense does",
     ),
-    "another width": ({"layers": [srp.models.Layer("out", srp.models.Dense(9))]}, r"model 'own' returns \(9,\) for an"),
+    "another width": (
+        {"layers": [srp.models.Layer("out", srp.models.Dense(9))]},
+        r"model 'own' returns \(9,\) for an",
+    ),
     "a loss that fails": (
         {
             "layers": [srp.models.Layer("out", nn.Dense(10))],
@@ -209,7 +262,10 @@ MISFITS = {  # case -> (options of the model, error)
         r"model 'own' returns \(8, 10\) for an example, data set 'arrays' has labels .*, on which its loss fails: ",
     ),
     "a loss that is a mean": (
-        {"layers": [srp.models.Layer("out", srp.models.Dense(10))], "loss": lambda outputs, y: outputs.mean()},
+        {
+            "layers": [srp.models.Layer("out", srp.models.Dense(10))],
+            "loss": lambda outputs, y: outputs.mean(),
+        },
         r"model 'own' returns \(10,\) .* on which its loss fails: loss returned \(\) for 20 examples",
     ),
     "a loss in NumPy": (
@@ -222,9 +278,17 @@ MISFITS = {  # case -> (options of the model, error)
 }
 
 
-@pytest.mark.parametrize("loss", [lambda o, y: jnp.square(o - y).mean(-1), jax.jit(lambda o, y: jnp.abs(o - y).sum(1))])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda o, y: jnp.square(o - y).mean(-1),
+        jax.jit(lambda o, y: jnp.abs(o - y).sum(1)),
+    ],
+)
 def test_a_loss_that_broadcasts_outputs_and_labels_against_each_other_is_refused(loss):
-    model = srp.models.Split((8, 8), 1, [srp.models.Layer("out", srp.models.Dense(1))], loss=loss)
+    model = srp.models.Split(
+        (8, 8), 1, [srp.models.Layer("out", srp.models.Dense(1))], loss=loss
+    )
     message = r"labels of shape \(\), of which its loss pairs each with the outputs of all examples; take outputs"
     with jax.numpy_rank_promotion("allow"), refused(message):
         model.check_fits(images(np.arange(20) % 10))
@@ -239,26 +303,46 @@ def test_a_loss_that_broadcasts_outputs_and_labels_against_each_other_is_refused
         jax.vmap(lambda outputs, y: outputs[y]),
         lambda outputs, y: jnp.square(outputs - y[:, None]).mean(-1),
         jax.jit(lambda outputs, y: outputs.mean(-1)),
-        lambda outputs, y: jax.lax.map(lambda row: jnp.square(outputs[row, 0] - y[row]), jnp.arange(len(outputs))),
+        lambda outputs, y: jax.lax.map(
+            lambda row: jnp.square(outputs[row, 0] - y[row]), jnp.arange(len(outputs))
+        ),
     ],
 )
 def test_a_loss_of_each_example_is_taken(loss):
-    model = srp.models.Split((8, 8), 10, [srp.models.Layer("out", srp.models.Dense(10))], loss=loss)
+    model = srp.models.Split(
+        (8, 8), 10, [srp.models.Layer("out", srp.models.Dense(10))], loss=loss
+    )
     model.check_fits(images(np.arange(20) % 10))
 
 
 @pytest.mark.parametrize(
     ("dtype", "width", "words"),
     [
-        (float, 1, "has 1 classes, data set 'arrays' has num_classes=10; build it with num_classes=10"),
-        (int, 10, r"need outputs \(10, 10\); for several labels choose srp.models.Split with a loss of them"),
+        (
+            float,
+            1,
+            "has 1 classes, data set 'arrays' has num_classes=10; build it with num_classes=10",
+        ),
+        (
+            int,
+            10,
+            r"need outputs \(10, 10\); for several labels choose srp.models.Split with a loss of them",
+        ),
     ],
 )
 def test_several_targets_need_a_model_of_their_number_and_a_loss(dtype, width, words):
-    data = dataclasses.replace(images(np.arange(20) % 10), y_train=jnp.zeros((20, 10), dtype))
-    loss = {"loss": lambda outputs, y: jnp.square(outputs - y).mean(-1)} if dtype is float else {}
+    data = dataclasses.replace(
+        images(np.arange(20) % 10), y_train=jnp.zeros((20, 10), dtype)
+    )
+    loss = (
+        {"loss": lambda outputs, y: jnp.square(outputs - y).mean(-1)}
+        if dtype is float
+        else {}
+    )
     with refused(words):
-        srp.models.Split((8, 8), width, [srp.models.Layer("out", srp.models.Dense(width))], **loss).check_fits(data)
+        srp.models.Split(
+            (8, 8), width, [srp.models.Layer("out", srp.models.Dense(width))], **loss
+        ).check_fits(data)
 
 
 def test_one_target_for_each_example_needs_one_output():
@@ -268,7 +352,13 @@ def test_one_target_for_each_example_needs_one_output():
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("noise", 0.5), ("noise", nn.Dropout(0.5)), ("activation", "relu"), ("activation", None)]
+    ("field", "value"),
+    [
+        ("noise", 0.5),
+        ("noise", nn.Dropout(0.5)),
+        ("activation", "relu"),
+        ("activation", None),
+    ],
 )
 def test_activations_and_noises_that_are_no_functions_are_refused(field, value):
     layers = [srp.models.Layer("out", nn.Dense(3))._replace(**{field: value})]
@@ -282,4 +372,6 @@ def test_outputs_that_do_not_fit_the_labels_are_refused(case):
     model = srp.models.Split((8, 8), 10, name="own", **options)
     data = images(np.arange(20) % 10)
     with refused(message):
-        srp.simulate(srp.algorithms.FedAvg(model), data, num_rounds=1, key=KEY, progress=False)
+        srp.simulate(
+            srp.algorithms.FedAvg(model), data, num_rounds=1, key=KEY, progress=False
+        )

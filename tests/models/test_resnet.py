@@ -14,7 +14,9 @@ SMALL = {"channels": (4, 4, 8, 8)}
 def convolved(x, layer, stride=1):
     kernel = layer["conv"]["kernel"]
     around = [(kernel.shape[0] // 2,) * 2] * 2
-    return jax.lax.conv_general_dilated(x, kernel, (stride,) * 2, around, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    return jax.lax.conv_general_dilated(
+        x, kernel, (stride,) * 2, around, dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
 
 
 def by_batch(x, norm, is_real):
@@ -31,7 +33,9 @@ def by_running(x, norm, is_real):
 def by_group(x, norm, is_real, groups=2):
     parts = np.asarray(x).reshape(len(x), -1, groups, x.shape[-1] // groups)
     mean, var = parts.mean((1, 3), keepdims=True), parts.var((1, 3), keepdims=True)
-    return ((parts - mean) / np.sqrt(var + 1e-5)).reshape(x.shape) * norm["scale"] + norm["bias"]
+    return ((parts - mean) / np.sqrt(var + 1e-5)).reshape(x.shape) * norm["scale"] + norm[
+        "bias"
+    ]
 
 
 def resnet(params, x, normalised, is_real):
@@ -40,9 +44,15 @@ def resnet(params, x, normalised, is_real):
 
     def unit(x, layer, stride, held):
         """`held`: the statistics of the unit's layer, which flax nests as it nests modules."""
-        return normalised(np.asarray(convolved(x, layer, stride)), layer["norm"] | {"batch_stats": held}, is_real)
+        return normalised(
+            np.asarray(convolved(x, layer, stride)),
+            layer["norm"] | {"batch_stats": held},
+            is_real,
+        )
 
-    x = np.maximum(unit(x, layers["conv1"], 1, layers["conv1"].get("batch_stats", {}).get("norm")), 0)
+    x = np.maximum(
+        unit(x, layers["conv1"], 1, layers["conv1"].get("batch_stats", {}).get("norm")), 0
+    )
     for number in range(1, 9):
         block, stride = layers[f"block{number}"], 2 if number in (3, 5, 7) else 1
         held = {name: part["norm"] for name, part in block.get("batch_stats", {}).items()}
@@ -57,18 +67,25 @@ def resnet(params, x, normalised, is_real):
 def perturbed(params):
     """Return parameters whose scales, biases and statistics are neither 0 nor 1."""
     leaves, structure = jax.tree.flatten(params)
-    moved = [leaf + 0.1 * jnp.abs(jax.random.normal(jax.random.key(i), leaf.shape)) for i, leaf in enumerate(leaves)]
+    moved = [
+        leaf + 0.1 * jnp.abs(jax.random.normal(jax.random.key(i), leaf.shape))
+        for i, leaf in enumerate(leaves)
+    ]
     return jax.tree.unflatten(structure, moved)
 
 
 @pytest.mark.short("trained", "group")
 @pytest.mark.parametrize("case", ["judged", "trained", "group"])
 def test_layer_by_layer(case):
-    model = srp.models.ResNet18((9, 8, 3), 4, norm="group" if case == "group" else "batch", **SMALL)
+    model = srp.models.ResNet18(
+        (9, 8, 3), 4, norm="group" if case == "group" else "batch", **SMALL
+    )
     params, x = perturbed(model.init(KEY)), jax.random.normal(KEY, (5, 9, 8, 3))
     is_real = jnp.asarray([True, True, True, False, True])
     normalised = {"judged": by_running, "trained": by_batch, "group": by_group}[case]
     expected = resnet(params, x, normalised, is_real)
     with srp.models.normalization.example_weights(is_real.astype(float)):
         found = model.logits(params, x, KEY if case == "trained" else None)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+    np.testing.assert_allclose(
+        found, expected, rtol=0, atol=1e-4 * np.abs(expected).max()
+    )

@@ -13,7 +13,10 @@ def times_of(realised):
 
 def random_times(num_clients, seed=0):
     key_expected, key_realised = jax.random.split(jax.random.key(seed))
-    expected, realised = (jax.random.exponential(key, (num_clients,)) for key in (key_expected, key_realised))
+    expected, realised = (
+        jax.random.exponential(key, (num_clients,))
+        for key in (key_expected, key_realised)
+    )
     return ClientTimes(expected, realised)
 
 

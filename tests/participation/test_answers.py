@@ -18,66 +18,124 @@ def ids_of(cohort):
 
 def frequencies(policy, state, times, number=4000):
     """Frequency with which each client takes part, over keys."""
-    select = lambda key: policy.select(key, state, times)[0].client_ids  # noqa: E731
+    select = lambda key: policy.select(key, state, times)[0].client_ids
     ids = np.asarray(jax.jit(jax.vmap(select))(jax.random.split(KEY, number)))
     return np.bincount(ids.ravel(), minlength=times.expected.shape[0]) / number
 
 
 @pytest.mark.parametrize(
-    "policy", [participation.Tiered(2, tiers=2, by="loss"), participation.StatisticalAccuracy(2, max_work=3)], ids=str
+    "policy",
+    [
+        participation.Tiered(2, tiers=2, by="loss"),
+        participation.StatisticalAccuracy(2, max_work=3),
+    ],
+    ids=str,
 )
 def test_a_deadline_has_the_needs_and_the_metrics_of_its_policy(policy):
-    deadline, times = participation.Deadline(9.0, policy=policy), times_of([3.0, 1.0, 2.0, 4.0])
-    for name, default in (("needs", ()), ("needs_global_gradient", False), ("max_work", 1)):
+    deadline, times = (
+        participation.Deadline(9.0, policy=policy),
+        times_of([3.0, 1.0, 2.0, 4.0]),
+    )
+    for name, default in (
+        ("needs", ()),
+        ("needs_global_gradient", False),
+        ("max_work", 1),
+    ):
         assert getattr(deadline, name) == getattr(policy, name, default)
     cohort, state = deadline.select(KEY, deadline.init(KEY, 4), times)
-    info = info_of(0, cohort, {"training_loss": jnp.arange(4.0)})._replace(global_grad_norm=jnp.float32(0.5))
+    info = info_of(0, cohort, {"training_loss": jnp.arange(4.0)})._replace(
+        global_grad_norm=jnp.float32(0.5)
+    )
     state = deadline.update(state, info)
     jax.tree.map(
-        np.testing.assert_array_equal, state, policy.update(policy.select(KEY, policy.init(KEY, 4), times)[1], info)
+        np.testing.assert_array_equal,
+        state,
+        policy.update(policy.select(KEY, policy.init(KEY, 4), times)[1], info),
     )
     assert deadline.metrics(state) == policy.metrics(state) != {}
 
 
-@pytest.mark.parametrize("policy", [participation.Fastest(2, pool=4), participation.Deadline(quorum=2)], ids=str)
+@pytest.mark.parametrize(
+    "policy",
+    [participation.Fastest(2, pool=4), participation.Deadline(quorum=2)],
+    ids=str,
+)
 def test_ties_of_reports_do_not_enlarge_the_cohort(policy):
-    cohort, _ = policy.select(jax.random.key(0), policy.init(jax.random.key(1), 4), times_of([2.0, 1.0, 1.0, 1.0]))
+    cohort, _ = policy.select(
+        jax.random.key(0),
+        policy.init(jax.random.key(1), 4),
+        times_of([2.0, 1.0, 1.0, 1.0]),
+    )
     assert ids_of(cohort) == [1, 2]
     assert (float(cohort.duration), int(cohort.asked)) == (1.0, 4)
 
 
 @pytest.mark.parametrize("losses", [[], [1.0, 3.0], [1.0, 3.0, 4.0]])
 def test_tiers_are_drawn_uniformly_or_by_their_mean_loss_once_all_have_one(losses):
-    policy, times = participation.Tiered(2, tiers=3, by="loss" if losses else "uniform"), random_times(12)
+    policy, times = (
+        participation.Tiered(2, tiers=3, by="loss" if losses else "uniform"),
+        random_times(12),
+    )
     order = np.argsort(np.asarray(times.expected))
     last = np.full(12, np.nan)
     for tier, loss in enumerate(losses):
-        last[order[4 * tier : 4 * tier + 3]] = loss * np.array([0.5, 1.0, 1.5])  # the fourth was never seen
+        last[order[4 * tier : 4 * tier + 3]] = loss * np.array(
+            [0.5, 1.0, 1.5]
+        )  # the fourth was never seen
     share = np.full(3, 1 / 3) if len(losses) < 3 else np.array(losses) / sum(losses)
-    found = frequencies(policy, (jnp.asarray(last, dtype=float), jnp.int32(0)), times)[order].reshape(3, 4)
-    np.testing.assert_allclose(found, np.repeat(share[:, None] / 2, 4, 1), atol=5 * 0.5 / np.sqrt(4000))
-    cohort, state = policy.select(KEY, (jnp.asarray(last, dtype=float), jnp.int32(0)), times)
-    assert {int(np.flatnonzero(order == i)[0]) // 4 for i in ids_of(cohort)} == {int(policy.metrics(state)["tier"])}
+    found = frequencies(policy, (jnp.asarray(last, dtype=float), jnp.int32(0)), times)[
+        order
+    ].reshape(3, 4)
+    np.testing.assert_allclose(
+        found, np.repeat(share[:, None] / 2, 4, 1), atol=5 * 0.5 / np.sqrt(4000)
+    )
+    cohort, state = policy.select(
+        KEY, (jnp.asarray(last, dtype=float), jnp.int32(0)), times
+    )
+    assert {int(np.flatnonzero(order == i)[0]) // 4 for i in ids_of(cohort)} == {
+        int(policy.metrics(state)["tier"])
+    }
     reports = {"training_loss": jnp.full(12, jnp.nan).at[order[3]].set(9.0)}
     last[order[3]] = 9.0 if losses else np.nan
-    np.testing.assert_array_equal(policy.update(state, info_of(0, cohort, reports))[0], last)
+    np.testing.assert_array_equal(
+        policy.update(state, info_of(0, cohort, reports))[0], last
+    )
 
 
 def test_oort_draws_have_the_law_of_sequential_draws():
-    weight, allowed = jnp.array([1.0, 2.0, 5.0, 9.0]), jnp.array([True, True, True, False])
-    taken = jax.vmap(lambda key: _drawn(key, weight, allowed, jnp.int32(2)))(jax.random.split(KEY, 20_000))
+    weight, allowed = (
+        jnp.array([1.0, 2.0, 5.0, 9.0]),
+        jnp.array([True, True, True, False]),
+    )
+    taken = jax.vmap(lambda key: _drawn(key, weight, allowed, jnp.int32(2)))(
+        jax.random.split(KEY, 20_000)
+    )
     w = np.array([1.0, 2.0, 5.0]) / 8
-    law = [w[i] + sum(w[j] * w[i] / (1 - w[j]) for j in range(3) if j != i) for i in range(3)]
-    np.testing.assert_allclose(np.asarray(taken).mean(0), [*law, 0], atol=5 * 0.5 / np.sqrt(20_000))
+    law = [
+        w[i] + sum(w[j] * w[i] / (1 - w[j]) for j in range(3) if j != i) for i in range(3)
+    ]
+    np.testing.assert_allclose(
+        np.asarray(taken).mean(0), [*law, 0], atol=5 * 0.5 / np.sqrt(20_000)
+    )
 
 
 def test_oort_draws_new_clients_by_expected_speed_and_known_ones_by_utility():
-    policy, times = participation.Oort(1, explore=0.0, explore_least=0.0, cutoff=0.0), random_times(5)
+    policy, times = (
+        participation.Oort(1, explore=0.0, explore_least=0.0, cutoff=0.0),
+        random_times(5),
+    )
     new = policy.init(KEY, 5)
-    known = new._replace(utility=jnp.arange(1.0, 6.0), last=jnp.ones(5, jnp.int32), preferred=jnp.ones(()))
-    for state, weight in ((new, 1 / times.expected), (known, policy.utilities(known, known.preferred))):
+    known = new._replace(
+        utility=jnp.arange(1.0, 6.0), last=jnp.ones(5, jnp.int32), preferred=jnp.ones(())
+    )
+    for state, weight in (
+        (new, 1 / times.expected),
+        (known, policy.utilities(known, known.preferred)),
+    ):
         share = np.asarray(weight / weight.sum())
-        np.testing.assert_allclose(frequencies(policy, state, times), share, atol=5 * 0.5 / np.sqrt(4000))
+        np.testing.assert_allclose(
+            frequencies(policy, state, times), share, atol=5 * 0.5 / np.sqrt(4000)
+        )
 
 
 def oort_utilities(utility, last, duration, preferred, round, penalty):
@@ -95,10 +153,16 @@ def oort_utilities(utility, last, duration, preferred, round, penalty):
 def test_oort_equals_algorithm_1_in_numpy():
     num_clients, k, window = 30, 6, 3
     rates = {"explore": 0.5, "decay": 0.9, "explore_least": 0.2}
-    policy = participation.Oort(k, step=0.7, window=window, straggler_penalty=1.5, **rates)
+    policy = participation.Oort(
+        k, step=0.7, window=window, straggler_penalty=1.5, **rates
+    )
     select, update = jax.jit(policy.select), jax.jit(policy.update)
     state, rng = policy.init(KEY, num_clients), np.random.default_rng(0)
-    utility, last, duration = np.zeros(num_clients), np.zeros(num_clients, int), np.zeros(num_clients)
+    utility, last, duration = (
+        np.zeros(num_clients),
+        np.zeros(num_clients, int),
+        np.zeros(num_clients),
+    )
     gained, preferred, raised = [], 0.7, 0
     for round in range(1, 41):
         key = jax.random.fold_in(KEY, round)
@@ -117,17 +181,26 @@ def test_oort_equals_algorithm_1_in_numpy():
         taken = ids_of(cohort)
         assert len(set(taken)) == k
         assert sum(last[i] == 0 for i in taken) == new
-        np.testing.assert_allclose(policy.metrics(state)["preferred_duration"], preferred, rtol=1e-6)
+        np.testing.assert_allclose(
+            policy.metrics(state)["preferred_duration"], preferred, rtol=1e-6
+        )
         if len(known):
             expected = oort_utilities(utility, last, duration, preferred, round, 1.5)
             found = policy.utilities(before, jnp.asarray(preferred, dtype=float))
-            np.testing.assert_allclose(found[known], [expected[i] for i in known], rtol=1e-5)
+            np.testing.assert_allclose(
+                found[known], [expected[i] for i in known], rtol=1e-5
+            )
             if new < k:
                 least = 0.95 * sorted(expected.values(), reverse=True)[k - new - 1]
-                assert all(expected[i] >= least * (1 - 1e-5) for i in taken if last[i] > 0)
+                assert all(
+                    expected[i] >= least * (1 - 1e-5) for i in taken if last[i] > 0
+                )
         loss, examples = np.full(num_clients, np.nan), np.full(num_clients, np.nan)
         loss[taken], examples[taken] = rng.uniform(size=k) / round, rng.integers(1, 50, k)
-        reports = {"training_loss": jnp.asarray(loss, dtype=float), "num_examples": jnp.asarray(examples, dtype=float)}
+        reports = {
+            "training_loss": jnp.asarray(loss, dtype=float),
+            "num_examples": jnp.asarray(examples, dtype=float),
+        }
         state = update(state, info_of(round - 1, cohort, reports))
         utility[taken], last[taken] = (loss * examples)[taken], round
         duration[taken] = np.asarray(times.realised)[taken]
@@ -142,7 +215,10 @@ def round_half_even(value):
 
 
 def test_for_oort_a_client_that_misses_a_deadline_has_not_taken_part():
-    policy, times = participation.Deadline(2.0, policy=participation.Oort(4)), times_of([1.0, 9.0, 1.5, 9.0])
+    policy, times = (
+        participation.Deadline(2.0, policy=participation.Oort(4)),
+        times_of([1.0, 9.0, 1.5, 9.0]),
+    )
     state = policy.init(KEY, 4)
     for round in (0, 1):
         cohort, state = policy.select(KEY, state, times)
@@ -150,4 +226,6 @@ def test_for_oort_a_client_that_misses_a_deadline_has_not_taken_part():
         reports = {name: jnp.where(on_time, 3.0, jnp.nan) for name in policy.needs}
         state = policy.update(state, info_of(round, cohort, reports))
         np.testing.assert_array_equal(state.last, jnp.where(on_time, round + 1, 0))
-        np.testing.assert_array_equal(state.duration, jnp.where(on_time, times.realised, 0))
+        np.testing.assert_array_equal(
+            state.duration, jnp.where(on_time, times.realised, 0)
+        )

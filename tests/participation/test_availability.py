@@ -14,9 +14,9 @@ from reference.small import made_algorithm, numbers, refused
 import fedjax_srp as srp
 from fedjax_srp import clocks, participation
 from fedjax_srp.base import ClientOutput, RoundInfo, named_key
-from fedjax_srp.engine.cohort import cohort_fault, slowest, wasted_time
-from fedjax_srp.engine.round import stream
 from fedjax_srp.participation import cohorts
+from fedjax_srp.rounds.cohort import cohort_fault, slowest, wasted_time
+from fedjax_srp.rounds.round import stream
 
 N, ROUNDS, PERIOD, COST = 12, 25, 40.0, 0.25
 KEY = jax.random.key(3)
@@ -24,7 +24,9 @@ rng = np.random.default_rng(0)
 EDGES = np.sort(rng.uniform(0, PERIOD, (N, 8)), axis=1)
 EDGES[:, 6:] = 0.0  # three intervals a client, and padding
 EDGES[1] = 0.0  # one client never comes
-EDGES[:, :] = np.where((EDGES > 15) & (EDGES < 19), 15.0, EDGES)  # and for a while no client is available
+EDGES[:, :] = np.where(
+    (EDGES > 15) & (EDGES < 19), 15.0, EDGES
+)  # and for a while no client is available
 PHASES = rng.uniform(size=N)
 TIMES = clocks.Dynamic(clocks.Exponential(clocks.Uniform(0.3, 1.0)), communication=COST)
 INTERVALS = clocks.Intervals(EDGES[:, ::2], EDGES[:, 1::2], PERIOD)
@@ -42,7 +44,9 @@ WORLDS = {
 def intervals_of(world):
     """Intervals of every client and their period; None in worlds where these are random."""
     if world.startswith("intervals"):
-        return [list(zip(row[::2].tolist(), row[1::2].tolist(), strict=True)) for row in EDGES], PERIOD
+        return [
+            list(zip(row[::2].tolist(), row[1::2].tolist(), strict=True)) for row in EDGES
+        ], PERIOD
     if world == "day_and_night":
         starts = ((-PHASES) % 1 * 8.0).tolist()
         return [[(s, s + 1.6), (s - 8.0, s - 6.4)] for s in starts], 8.0
@@ -78,28 +82,44 @@ class Choice:
             return Asked(self.drawn(key, available, policy.k))
         if name == "fastest":
             pool = self.drawn(key, available, policy.pool or N)
-            return Asked(pool, policy.k) if policy.by == "realised" else Asked(fastest(expected, pool, policy.k))
+            return (
+                Asked(pool, policy.k)
+                if policy.by == "realised"
+                else Asked(fastest(expected, pool, policy.k))
+            )
         if name == "doubling":
             pool, self.stage = policy.pool or N, number // policy.rounds_per_stage
             size = min(policy.initial * 2**self.stage, pool)
             asked = self.drawn(key, available, pool)
-            return Asked(asked, size) if policy.by == "realised" else Asked(fastest(expected, asked, size))
+            return (
+                Asked(asked, size)
+                if policy.by == "realised"
+                else Asked(fastest(expected, asked, size))
+            )
         if name == "tiered":
             tier, ids = int(metrics["tier"]), fastest(expected, range(N))
             size = N // policy.tiers
-            of_tier = ids[tier * size : (tier + 1) * size if tier < policy.tiers - 1 else N]
+            of_tier = ids[
+                tier * size : (tier + 1) * size if tier < policy.tiers - 1 else N
+            ]
             assert set(of_tier) & set(available)
             key_clients = jax.random.split(key)[1]
-            return Asked(self.drawn(key_clients, [i for i in available if i in of_tier], policy.k))
+            return Asked(
+                self.drawn(key_clients, [i for i in available if i in of_tier], policy.k)
+            )
         if name == "power_of_choice":
             candidates = self.drawn(key, available, policy.candidates)
             return Asked(sorted(candidates, key=lambda i: -self.losses[i])[: policy.k])
         if name == "statistical_accuracy":
-            available = fastest(expected, available, min(policy.initial * 2**self.stage, N))
+            available = fastest(
+                expected, available, min(policy.initial * 2**self.stage, N)
+            )
         elif name != "partial_work":
             raise NotImplementedError(name)
         on_time = max(1, math.ceil(policy.on_time * len(available)))
-        fits = arena.units_that_fit(available, realised, stays, COST, policy.max_work, on_time)
+        fits = arena.units_that_fit(
+            available, realised, stays, COST, policy.max_work, on_time
+        )
         return Asked(available, work=fits)
 
     def learn(self, reported, losses):
@@ -121,14 +141,21 @@ POLICIES = {
     "power_of_choice": participation.PowerOfChoice(3, candidates=6),
     "partial_work": participation.PartialWork(4, on_time=0.4),
     "statistical_accuracy": participation.StatisticalAccuracy(
-        2, strong_convexity=1e9, accuracy_constant=1.0, samples_per_client=1, max_work=3, on_time=0.5
+        2,
+        strong_convexity=1e9,
+        accuracy_constant=1.0,
+        samples_per_client=1,
+        max_work=3,
+        on_time=0.5,
     ),
     "deadline": participation.Deadline(0.9),
     "deadline_uniform": participation.Deadline(1.2, policy=participation.Uniform(5)),
     "quorum": participation.Deadline(quorum=3, policy=participation.Uniform(6)),
     "both": participation.Deadline(1.5, 2, participation.PartialWork(4, on_time=0.4)),
     "deadline_doubling": participation.Deadline(0.8, policy=participation.Doubling(2, 4)),
-    "deadline_expected": participation.Deadline(0.8, 5, participation.Doubling(2, 4, by="expected")),
+    "deadline_expected": participation.Deadline(
+        0.8, 5, participation.Doubling(2, 4, by="expected")
+    ),
     "oort": participation.Oort(4),
     "oort_without_cutoff": participation.Oort(4, cutoff=0.0),
 }
@@ -156,32 +183,48 @@ def play(name, world):
     """Yield the rounds of a policy in a world: its cohorts, and the outcomes of the simulation in Python."""
     policy, clock = POLICIES[name], WORLDS[world]
     select, update = selector(name)
-    key_policy, key_clock = (named_key(named_key(KEY, name), "init") for name in ("participation", "clock"))
+    key_policy, key_clock = (
+        named_key(named_key(KEY, name), "init") for name in ("participation", "clock")
+    )
     state, clock_state = policy.init(key_policy, N), clock.init(key_clock, N)
     choice, now = Choice(policy), 0.0
     plain_intervals, period = intervals_of(world)
     for number in range(ROUNDS):
-        key, key_clock = (stream(KEY, stage, jnp.int32(number)) for stage in ("participation", "clock"))
+        key, key_clock = (
+            stream(KEY, stage, jnp.int32(number)) for stage in ("participation", "clock")
+        )
         times, clock_state = sampler(world)(key_clock, clock_state, jnp.asarray(now))
         expected, realised = (np.asarray(value).tolist() for value in times[:2])
         wait, stays, available = 0.0, [np.inf] * N, list(range(N))
         if times.available is not None:
-            available, stays, wait = np.flatnonzero(times.available).tolist(), times.stays.tolist(), float(times.wait)
+            available, stays, wait = (
+                np.flatnonzero(times.available).tolist(),
+                times.stays.tolist(),
+                float(times.wait),
+            )
         if plain_intervals is not None:  # computed without the clock
             visits = [arena.presence(row, period, now) for row in plain_intervals]
             wait = min(arrives for arrives, _ in visits)
             available = [i for i in range(N) if visits[i][0] <= wait]
             left = [visits[i][1] - wait for i in range(N)]
-            stays = np.minimum(left, stays).tolist() if world.endswith("failing") else left
+            stays = (
+                np.minimum(left, stays).tolist() if world.endswith("failing") else left
+            )
         cohort, state, duration, wasted, fault = select(key, state, times)
         assert fault.tolist() == [0, 0]
         metrics = policy.metrics(state)
         if name.startswith("oort"):  # test_answers.py compares its draws
-            asked = Asked(cohort.client_ids[: int(cohort.size if cohort.asked is None else cohort.asked)].tolist())
+            asked = Asked(
+                cohort.client_ids[
+                    : int(cohort.size if cohort.asked is None else cohort.asked)
+                ].tolist()
+            )
             assert set(asked.clients) <= set(available)
             assert len(asked.clients) == min(4, len(available))
         else:
-            asked = choice.of(policy, key, available, (expected, realised), stays, number, metrics)
+            asked = choice.of(
+                policy, key, available, (expected, realised), stays, number, metrics
+            )
         outcome = arena.play_round(asked, realised, stays, COST)
         yield cohort, float(duration), wasted, outcome, wait, times
         reported = sorted(outcome.reported)
@@ -193,7 +236,9 @@ def play(name, world):
         )  # fmt: skip
         state = update(state, info)
         if name.startswith("oort"):
-            assert np.flatnonzero(np.asarray(state.last) == number + 1).tolist() == reported
+            assert (
+                np.flatnonzero(np.asarray(state.last) == number + 1).tolist() == reported
+            )
         choice.learn(reported, losses)
         now += wait + outcome.duration
 
@@ -203,7 +248,11 @@ SHORT = [f"{name}-{list(WORLDS)[i % len(WORLDS)]}" for i, name in enumerate(POLI
 
 
 @pytest.mark.short(
-    *SHORT, "uniform-*", "tiered-day_and_night", "power_of_choice-day_and_night", "over_selection-always"
+    *SHORT,
+    "uniform-*",
+    "tiered-day_and_night",
+    "power_of_choice-day_and_night",
+    "over_selection-always",
 )
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("name", POLICIES)
@@ -221,7 +270,10 @@ def test_rounds_equal_an_event_simulation(name, world):
                 assert float(wasted) == pytest.approx(outcome.wasted, rel=1e-9, abs=1e-9)
             if times.wait is not None:
                 assert float(times.wait) == pytest.approx(wait, rel=1e-9, abs=1e-9)
-            empty_rounds, delayed_rounds = empty_rounds + (not outcome.reported), delayed_rounds + (wait > 0)
+            empty_rounds, delayed_rounds = (
+                empty_rounds + (not outcome.reported),
+                delayed_rounds + (wait > 0),
+            )
         assert delayed_rounds > 0 or world in ("always", "failing", "hardly", "markov")
         assert empty_rounds > 0 or world != "hardly"
 
@@ -239,22 +291,34 @@ SUMS = made_algorithm(  # the server sums the means, a client counts its rounds
 
 def run(name, world, num_rounds=ROUNDS, **options):
     parts = {"participation": POLICIES[name], "clock": WORLDS[world], "evaluations": ()}
-    given = parts | {"num_rounds": num_rounds, "eval_every": 5, "key": KEY, "progress": False} | options
+    given = (
+        parts
+        | {"num_rounds": num_rounds, "eval_every": 5, "key": KEY, "progress": False}
+        | options
+    )
     return srp.simulate(SUMS, numbers(*VALUES), keep_clients=True, **given)
 
 
 @pytest.mark.short("deadline_uniform-*")
 @pytest.mark.parametrize(
     ("name", "world"),
-    [("deadline_uniform", "intervals_failing"), ("doubling", "day_and_night"), ("full", "hardly")],
+    [
+        ("deadline_uniform", "intervals_failing"),
+        ("doubling", "day_and_night"),
+        ("full", "hardly"),
+    ],
 )
 def test_simulate_has_the_same_rounds(name, world):
     with jax.enable_x64(True):
         history, counts, total = run(name, world), np.zeros(N), 0.0
         for number, (_, _, _, outcome, wait, _) in enumerate(play(name, world)):
             assert history.cohort_size[number] == len(outcome.reported)
-            assert history.compute_time[number] == pytest.approx(wait + outcome.duration, rel=1e-6)
-            assert history.metrics["wasted_time"][number] == pytest.approx(outcome.wasted, rel=1e-6, abs=1e-6)
+            assert history.compute_time[number] == pytest.approx(
+                wait + outcome.duration, rel=1e-6
+            )
+            assert history.metrics["wasted_time"][number] == pytest.approx(
+                outcome.wasted, rel=1e-6, abs=1e-6
+            )
             counts[outcome.reported] += 1
             total += np.mean(VALUES[outcome.reported]) if outcome.reported else 0.0
         assert history.client_states.tolist() == counts.tolist()
@@ -268,14 +332,22 @@ def test_results_do_not_depend_on_chunks_devices_seeds_or_checkpoints(tmp_path):
     run(name, world, 10, devices=1, checkpoint_dir=tmp_path)
     others.append(run(name, world, devices=1, checkpoint_dir=tmp_path))
     parts = {"participation": POLICIES[name], "clock": WORLDS[world]}
-    seeds = {"keys": KEY[None], "num_rounds": ROUNDS, "evaluations": (), "progress": False, "devices": 1}
+    seeds = {
+        "keys": KEY[None],
+        "num_rounds": ROUNDS,
+        "evaluations": (),
+        "progress": False,
+        "devices": 1,
+    }
     others += srp.simulate_seeds(SUMS, numbers(*VALUES), **seeds, **parts)
     for other in others:
         assert other.compute_time.tolist() == one.compute_time.tolist()
         assert other.cohort_size.tolist() == one.cohort_size.tolist()
     assert np.array_equal(others[1].client_states, one.client_states)
     simulation = srp.Simulation(SUMS, numbers(*VALUES), **parts)
-    scan = lambda key: jax.lax.scan(lambda s, _: simulation.step(s), simulation.init(key), length=ROUNDS)  # noqa: E731
+    scan = lambda key: jax.lax.scan(
+        lambda s, _: simulation.step(s), simulation.init(key), length=ROUNDS
+    )
     _, info = jax.jit(scan)(KEY)
     assert info.compute_time.tolist() == one.compute_time.tolist()
 
@@ -292,7 +364,10 @@ def test_a_custom_policy_that_picks_unavailable_clients_is_refused():
         def select(self, key, state, times):
             return cohorts.make_cohort(jnp.arange(N, dtype=jnp.int32)), state
 
-    for world, words in (("intervals", "client .* is not available"), ("failing", "leaves before its work is done")):
+    for world, words in (
+        ("intervals", "client .* is not available"),
+        ("failing", "leaves before its work is done"),
+    ):
         with refused(words):
             srp.simulate(SUMS, numbers(*VALUES), participation=First(), clock=WORLDS[world], num_rounds=3, key=KEY,
                          evaluations=(), progress=False)  # fmt: skip
@@ -304,19 +379,34 @@ def test_markov_is_stationary_and_its_announced_intervals_hold():
     state, now, before = model.init(KEY, n), 0.0, None
     for number, step in enumerate([0.0, 0.1, 2.0, 0.5, 50.0, 0.01]):
         now += step
-        presence, state = model.sample(jax.random.fold_in(KEY, number), state, jnp.asarray(now))
-        arrives, leaves = np.asarray(presence.arrives, float), np.asarray(presence.leaves, float)
+        presence, state = model.sample(
+            jax.random.fold_in(KEY, number), state, jnp.asarray(now)
+        )
+        arrives, leaves = (
+            np.asarray(presence.arrives, float),
+            np.asarray(presence.leaves, float),
+        )
         available = arrives == 0
         assert abs(available.mean() - 0.75) < 4 * np.sqrt(0.75 * 0.25 / n)
         assert abs(leaves[available].mean() - 3.0) < 4 * 3.0 / np.sqrt(available.sum())
-        assert abs(arrives[~available].mean() - 1.0) < 4 * 1.0 / np.sqrt((~available).sum())
+        assert abs(arrives[~available].mean() - 1.0) < 4 * 1.0 / np.sqrt(
+            (~available).sum()
+        )
         if before is not None:
             came, left = before
-            stay = 0.75 + 0.25 * np.exp(-(1 / 3 + 1) * step)  # P(available at t + step | available at t)
-            assert abs(available[came == 0].mean() - stay) < 4 * np.sqrt(stay * (1 - stay) / (came == 0).sum()) + 1e-9
+            stay = 0.75 + 0.25 * np.exp(
+                -(1 / 3 + 1) * step
+            )  # P(available at t + step | available at t)
+            assert (
+                abs(available[came == 0].mean() - stay)
+                < 4 * np.sqrt(stay * (1 - stay) / (came == 0).sum()) + 1e-9
+            )
             certain = (came <= step - 1e-5) & (left > step + 1e-5)
             assert available[certain].all()
-            assert not available[(came > step + 1e-5) | ((came == 0) & (left < step - 1e-5) & (step < 0.02))].any()
+            assert not available[
+                (came > step + 1e-5)
+                | ((came == 0) & (left < step - 1e-5) & (step < 0.02))
+            ].any()
             np.testing.assert_allclose(leaves[certain], left[certain] - step, atol=1e-4)
         before = arrives, leaves
 
@@ -330,10 +420,17 @@ def test_a_client_fails_at_a_uniform_time_of_its_work():
     assert abs(fails.mean() - rate) < 4 * np.sqrt(rate * (1 - rate) / n)
     assert abs(when[fails].mean() - 1 / 2) < 4 / np.sqrt(12 * fails.sum())
     assert 0.99 < when[fails].max() <= 1
-    twice, _ = clocks.Failing(clock, rate).sample(KEY, clock.init(KEY, n), jnp.zeros(()))  # independently
-    assert abs(np.isfinite(twice.stays).mean() - (1 - (1 - rate) ** 2)) < 4 / np.sqrt(4 * n)
+    twice, _ = clocks.Failing(clock, rate).sample(
+        KEY, clock.init(KEY, n), jnp.zeros(())
+    )  # independently
+    assert abs(np.isfinite(twice.stays).mean() - (1 - (1 - rate) ** 2)) < 4 / np.sqrt(
+        4 * n
+    )
     day = clocks.DayNight(4.0, share=0.5)
-    both = clocks.Available(clock, day), clocks.Failing(clocks.Available(fixed, day), rate)
+    both = (
+        clocks.Available(clock, day),
+        clocks.Failing(clocks.Available(fixed, day), rate),
+    )
     one, other = (each.sample(KEY, each.init(KEY, 50), jnp.zeros(()))[0] for each in both)
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
@@ -341,7 +438,11 @@ def test_a_client_fails_at_a_uniform_time_of_its_work():
 def test_clients_with_whole_days_are_always_available():
     model = clocks.DayNight(24.0, share=1.0)
     phases = model.init(KEY, 10_000)
-    for now in (0.0, 7.0, 24e4):  # in float32 some clients are less than a rounding error before their next day
+    for now in (
+        0.0,
+        7.0,
+        24e4,
+    ):  # in float32 some clients are less than a rounding error before their next day
         presence, _ = model.sample(KEY, phases, jnp.asarray(now))
         assert (np.asarray(presence.arrives) == 0).all()
         assert np.isinf(presence.leaves).all()
@@ -349,14 +450,26 @@ def test_clients_with_whole_days_are_always_available():
 
 def test_bad_availability_is_refused():
     for make, words in {
-        lambda: clocks.Intervals([[2.0]], [[1.0]]): r"intervals: starts\[0, 0\] is after ends",
+        lambda: clocks.Intervals(
+            [[2.0]], [[1.0]]
+        ): r"intervals: starts\[0, 0\] is after ends",
         lambda: clocks.Intervals([[2.0]], [[2.0]]): "no client is ever available",
-        lambda: clocks.Intervals([2.0], [3.0]): r"starts and ends have the shapes \(1,\) and \(1,\)",
-        lambda: clocks.Intervals([[2.0]], [[3.0]], 2.5): "period=2.5 is before the last end",
+        lambda: clocks.Intervals(
+            [2.0], [3.0]
+        ): r"starts and ends have the shapes \(1,\) and \(1,\)",
+        lambda: clocks.Intervals(
+            [[2.0]], [[3.0]], 2.5
+        ): "period=2.5 is before the last end",
         lambda: clocks.Markov(0.0, 1.0): "on=0.0 must be positive",
-        lambda: clocks.Available(WORLDS["markov"], INTERVALS): "has an availability already",
-        lambda: clocks.Available(WORLDS["intervals_failing"], INTERVALS): "has an availability already",
-        lambda: INTERVALS.init(KEY, 3): "intervals: starts has 12 entries for num_clients=3",
+        lambda: clocks.Available(
+            WORLDS["markov"], INTERVALS
+        ): "has an availability already",
+        lambda: clocks.Available(
+            WORLDS["intervals_failing"], INTERVALS
+        ): "has an availability already",
+        lambda: INTERVALS.init(
+            KEY, 3
+        ): "intervals: starts has 12 entries for num_clients=3",
     }.items():
         with refused(words):
             make()
@@ -366,4 +479,7 @@ def test_a_client_that_arrives_in_two_intervals_stays_for_the_longer_one():
     model = clocks.Intervals([[2.0, 2.0]], [[3.0, 5.0]], 10.0)
     for now, arrives, leaves in ((1.0, 1.0, 4.0), (2.0, 0.0, 3.0), (6.0, 6.0, 9.0)):
         presence, _ = model.sample(jax.random.key(0), (), jnp.asarray(now))
-        assert (presence.arrives.tolist(), presence.leaves.tolist()) == ([arrives], [leaves])
+        assert (presence.arrives.tolist(), presence.leaves.tolist()) == (
+            [arrives],
+            [leaves],
+        )

@@ -24,13 +24,17 @@ def run(policy, table):
         cohort, state = policy.select(KEY, state, ClientTimes(table[0], row))
         return policy.update(state, info_of(0, cohort)), cohort
 
-    cohorts = jax.jit(lambda state, table: jax.lax.scan(step, state, table)[1])(policy.init(KEY, table.shape[1]), table)
+    cohorts = jax.jit(lambda state, table: jax.lax.scan(step, state, table)[1])(
+        policy.init(KEY, table.shape[1]), table
+    )
     return jax.device_get(cohorts)
 
 
 def server_steps(table, k, number):
     """Yield (time of the server step, clients in the order of arrival) from the queue."""
-    arrived = jobs(table.shape[1], lambda version, i: float(table[version % len(table), i]), k)
+    arrived = jobs(
+        table.shape[1], lambda version, i: float(table[version % len(table), i]), k
+    )
     for _ in range(number):
         step = list(itertools.islice(arrived, k))
         yield step[-1].end, [job.client for job in step]
@@ -41,7 +45,11 @@ def server_steps(table, k, number):
 def test_server_steps_equal_a_queue_of_jobs(k, ties):
     """Times differ in every round. With ties they are whole numbers, so that sums are exact in any order."""
     rng = np.random.default_rng(k)
-    table = rng.integers(0, 4, (40, 9)).astype(float) if ties else rng.exponential(size=(40, 9))
+    table = (
+        rng.integers(0, 4, (40, 9)).astype(float)
+        if ties
+        else rng.exponential(size=(40, 9))
+    )
     with jax.enable_x64(True):
         cohorts = run(participation.Buffered(k), table)
     for t, (time, arrivals) in enumerate(server_steps(table, k, 40)):
@@ -77,14 +85,18 @@ def test_concurrency_keeps_m_clients_busy_and_draws_them_about_equally():
         cohort, state = policy.select(key, state, ClientTimes(realised, realised))
         return state, (cohort, jnp.sum(state.busy))
 
-    _, (cohorts, busy) = jax.lax.scan(step, policy.init(KEY, 20), (keys, jnp.asarray(times, dtype=float)))
+    _, (cohorts, busy) = jax.lax.scan(
+        step, policy.init(KEY, 20), (keys, jnp.asarray(times, dtype=float))
+    )
     assert set(np.asarray(busy).tolist()) == {3}  # the fourth begins at the server step
     drawn = np.bincount(np.asarray(cohorts.next_ids).ravel(), minlength=20)
     jobs = drawn.sum()
     # Slow clients are busy longer and drawn less: a cycle is a job and an idle time, so 1 / (T_i + mean idle time).
     idle = np.asarray(cohorts.duration).sum() * (20 - 4) / jobs
     law = 1 / (times[0] + idle)
-    np.testing.assert_allclose(drawn / jobs, law / law.sum(), atol=5 * np.sqrt(0.05 / jobs))
+    np.testing.assert_allclose(
+        drawn / jobs, law / law.sum(), atol=5 * np.sqrt(0.05 / jobs)
+    )
     assert drawn.max() < 1.6 * drawn.min()
     free = run(participation.Buffered(2), times[:600])
     assert np.ptp(np.bincount(free.client_ids.ravel(), minlength=20)) > 100
@@ -104,14 +116,24 @@ def test_throughput_follows_renewal_theory():
             key_clock, key_policy = jax.random.split(key)
             times, _ = clock.sample(key_clock, clock_state, jnp.zeros(()))
             cohort, state = policy.select(key_policy, state, times)
-            duration = times.realised[cohort.client_ids].max() if cohort.duration is None else cohort.duration
+            duration = (
+                times.realised[cohort.client_ids].max()
+                if cohort.duration is None
+                else cohort.duration
+            )
             return state, (cohort.size, duration)
 
-        sizes, durations = jax.lax.scan(step, policy.init(key_init, num_clients), jnp.stack(keys))[1]
+        sizes, durations = jax.lax.scan(
+            step, policy.init(key_init, num_clients), jnp.stack(keys)
+        )[1]
         return int(sizes.sum()) / float(durations.sum())
 
-    asynchronous = updates_per_time(participation.Buffered(10, concurrency=concurrency), KEY)
+    asynchronous = updates_per_time(
+        participation.Buffered(10, concurrency=concurrency), KEY
+    )
     synchronous = updates_per_time(participation.Uniform(concurrency), KEY)
     harmonic = np.sum(1 / np.arange(1, concurrency + 1))  # 3.6
     assert asynchronous == pytest.approx(concurrency, rel=5 / np.sqrt(10 * rounds))
-    assert asynchronous / synchronous == pytest.approx(harmonic, rel=5 * 0.36 / np.sqrt(rounds))
+    assert asynchronous / synchronous == pytest.approx(
+        harmonic, rel=5 * 0.36 / np.sqrt(rounds)
+    )

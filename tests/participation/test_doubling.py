@@ -28,7 +28,9 @@ def run(policy, num_clients, num_rounds, times=None):
 
     state, cohorts = policy.init(KEY, num_clients), []
     for round in range(num_rounds):
-        cohort, state = step(jax.random.fold_in(KEY, round), state, jnp.asarray(round, jnp.int32))
+        cohort, state = step(
+            jax.random.fold_in(KEY, round), state, jnp.asarray(round, jnp.int32)
+        )
         cohorts.append(cohort)
     return jax.tree.map(lambda *leaves: np.stack(leaves), *cohorts)
 
@@ -40,7 +42,12 @@ def stages_by_hand(initial, pool, rounds_per_stage, num_rounds):
         last += 1
     if isinstance(rounds_per_stage, int):
         rounds_per_stage = [rounds_per_stage] * last
-    played = [r for r, n in enumerate(rounds_per_stage) if r < last for _ in range(min(n, num_rounds))]
+    played = [
+        r
+        for r, n in enumerate(rounds_per_stage)
+        if r < last
+        for _ in range(min(n, num_rounds))
+    ]
     return (played + [last] * num_rounds)[:num_rounds]
 
 
@@ -60,7 +67,9 @@ def test_pools_per_round_differ_and_equal_those_of_uniform():
     # Equal keys draw equal pools under every policy, so that comparisons have the same clients.
     uniform = participation.Uniform(8)
     for round, ids in enumerate(cohorts.client_ids):
-        np.testing.assert_array_equal(uniform.select(jax.random.fold_in(KEY, round), (), times)[0].client_ids, ids)
+        np.testing.assert_array_equal(
+            uniform.select(jax.random.fold_in(KEY, round), (), times)[0].client_ids, ids
+        )
 
 
 def test_pools_per_stage_are_constant_within_a_stage():
@@ -75,7 +84,10 @@ def test_pools_per_stage_are_constant_within_a_stage():
 def test_pools_per_stage_depend_on_the_run_key():
     policy = participation.Doubling(2, 3, pool=10, redraw="stage")
     times = random_times(100)
-    first, second = (policy.select(KEY, policy.init(jax.random.key(i), 100), times)[0].client_ids for i in (1, 2))
+    first, second = (
+        policy.select(KEY, policy.init(jax.random.key(i), 100), times)[0].client_ids
+        for i in (1, 2)
+    )
     assert set(first.tolist()) != set(second.tolist())
 
 
@@ -115,10 +127,14 @@ def test_random_schedules_follow_the_definition(schedule, redraw):
     times = random_times(num_clients)
     rounds_played = jnp.arange(30, dtype=jnp.int32)
     state = policy.init(KEY, num_clients)
-    cohorts = jax.vmap(lambda round: policy.select(KEY, state._replace(round=round), times)[0])(rounds_played)
+    cohorts = jax.vmap(
+        lambda round: policy.select(KEY, state._replace(round=round), times)[0]
+    )(rounds_played)
     stages = stages_by_hand(initial, size_of_pool, rounds, 30)
     assert cohorts.stage.tolist() == stages
-    assert cohorts.size.tolist() == [min(size_of_pool, initial * 2**stage) for stage in stages]
+    assert cohorts.size.tolist() == [
+        min(size_of_pool, initial * 2**stage) for stage in stages
+    ]
     assert cohorts.client_ids.shape == (30, size_of_pool)
     for ids in np.unique(cohorts.client_ids, axis=0):
         assert ids.tolist() == ranked(times.realised, set(ids.tolist()))

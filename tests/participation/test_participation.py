@@ -39,7 +39,9 @@ def by_name(policy):
 
 @functools.cache
 def selector(policy, num_clients):
-    return jax.jit(lambda key, times: policy.select(key, policy.init(KEY, num_clients), times)[0])
+    return jax.jit(
+        lambda key, times: policy.select(key, policy.init(KEY, num_clients), times)[0]
+    )
 
 
 def select_once(policy, times, key=KEY):
@@ -58,14 +60,25 @@ def test_protocol(policy, x64):
         times = random_times(20)
         state = jax.jit(policy.init, static_argnums=1)(KEY, 20)
         cohort, state = jax.jit(policy.select)(KEY, state, times)
-        assert cohort.client_ids.dtype == cohort.size.dtype == cohort.work.dtype == cohort.stage.dtype == jnp.int32
+        assert (
+            cohort.client_ids.dtype
+            == cohort.size.dtype
+            == cohort.work.dtype
+            == cohort.stage.dtype
+            == jnp.int32
+        )
         chex.assert_shape((cohort.size, cohort.stage), ())
         np.testing.assert_array_equal(cohort.work, np.ones(cohort.client_ids.shape))
         assert 1 <= int(cohort.size) <= cohort.client_ids.shape[0]
         assert len(np.unique(cohort.client_ids)) == cohort.client_ids.shape[0]
         assert cohort.client_ids.tolist() == ranked(times.realised, cohort.client_ids)
-        reports = {need: jnp.full(20, jnp.nan).at[cohort.client_ids].set(1.0) for need in policy.needs}
-        chex.assert_trees_all_equal_shapes_and_dtypes(jax.jit(policy.update)(state, info_of(0, cohort, reports)), state)
+        reports = {
+            need: jnp.full(20, jnp.nan).at[cohort.client_ids].set(1.0)
+            for need in policy.needs
+        }
+        chex.assert_trees_all_equal_shapes_and_dtypes(
+            jax.jit(policy.update)(state, info_of(0, cohort, reports)), state
+        )
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=by_name)
@@ -86,13 +99,17 @@ def test_vmap_equals_a_loop(policy):
         state, cohorts = policy.init(key_init, 20), []
         for number, key_round in enumerate(key_rounds):
             cohort, state = policy.select(key_round, state, random_times(20, number))
-            state = policy.update(state, info_of(number, cohort, dict.fromkeys(policy.needs, jnp.ones(20))))
+            state = policy.update(
+                state, info_of(number, cohort, dict.fromkeys(policy.needs, jnp.ones(20)))
+            )
             cohorts.append(cohort)
         return cohorts
 
     together, alone = jax.jit(jax.vmap(two_rounds))(keys), jax.jit(two_rounds)
     for i, key in enumerate(keys):
-        chex.assert_trees_all_equal(jax.tree.map(lambda x, i=i: x[i], together), alone(key))
+        chex.assert_trees_all_equal(
+            jax.tree.map(lambda x, i=i: x[i], together), alone(key)
+        )
 
 
 @pytest.mark.short("*-37")
@@ -107,7 +124,10 @@ def test_policies_with_all_clients_are_full(num_clients, ties):
         participation.Fastest(num_clients),
         participation.Fastest(num_clients, pool=num_clients),
         *(participation.Doubling(num_clients, pool=pool) for pool in (None, num_clients)),
-        *(participation.Doubling(num_clients, pool=pool, redraw="stage") for pool in (None, num_clients)),
+        *(
+            participation.Doubling(num_clients, pool=pool, redraw="stage")
+            for pool in (None, num_clients)
+        ),
         participation.PartialWork(1),
         participation.PowerOfChoice(num_clients, candidates=num_clients),
         participation.Tiered(num_clients, tiers=1),
@@ -116,19 +136,27 @@ def test_policies_with_all_clients_are_full(num_clients, ties):
         participation.Buffered(num_clients),
         participation.StatisticalAccuracy(num_clients, by="realised"),
     ):
-        chex.assert_trees_all_equal(full, select_once(policy, times)._replace(duration=None, asked=None))
+        chex.assert_trees_all_equal(
+            full, select_once(policy, times)._replace(duration=None, asked=None)
+        )
 
 
-@pytest.mark.parametrize(("by", "k"), [("realised", 1), ("realised", 12), ("expected", 12), ("expected", 100)])
+@pytest.mark.parametrize(
+    ("by", "k"), [("realised", 1), ("realised", 12), ("expected", 12), ("expected", 100)]
+)
 def test_fastest_takes_exactly_the_k_smallest(by, k):
     times = random_times(100)
     cohort = select_once(participation.Fastest(k, by=by), times)
-    np.testing.assert_array_equal(cohort.client_ids, np.argsort(np.asarray(getattr(times, by)), kind="stable")[:k])
+    np.testing.assert_array_equal(
+        cohort.client_ids, np.argsort(np.asarray(getattr(times, by)), kind="stable")[:k]
+    )
     assert int(cohort.size) == k
 
 
 def test_fastest_leaves_out_the_higher_id_of_equal_times():
-    assert select_once(participation.Fastest(2), times_of([1.0, 0.0, 1.0, 1.0])).client_ids.tolist() == [1, 0]
+    assert select_once(
+        participation.Fastest(2), times_of([1.0, 0.0, 1.0, 1.0])
+    ).client_ids.tolist() == [1, 0]
 
 
 def test_infinitely_slow_clients_come_last():
@@ -141,12 +169,16 @@ def test_uniform_draws_every_client_and_every_pair_equally_often():
     num_clients, k, num_rounds = 12, 4, 20_000
     times, policy = random_times(num_clients), participation.Uniform(k)
     keys = jax.random.split(KEY, num_rounds)
-    ids = np.asarray(jax.vmap(lambda key: policy.select(key, (), times)[0].client_ids)(keys))
+    ids = np.asarray(
+        jax.vmap(lambda key: policy.select(key, (), times)[0].client_ids)(keys)
+    )
     taken = np.zeros((num_rounds, num_clients))
     np.put_along_axis(taken, ids, 1.0, axis=1)
     assert np.all(taken.sum(1) == k)
     share = k / num_clients
-    assert np.max(np.abs(taken.mean(0) - share)) < 5 * np.sqrt(share * (1 - share) / num_rounds)
+    assert np.max(np.abs(taken.mean(0) - share)) < 5 * np.sqrt(
+        share * (1 - share) / num_rounds
+    )
     pair = share * (k - 1) / (num_clients - 1)
     pairs = (taken.T @ taken / num_rounds)[~np.eye(num_clients, dtype=bool)]
     assert np.max(np.abs(pairs - pair)) < 5 * np.sqrt(pair * (1 - pair) / num_rounds)
@@ -155,7 +187,9 @@ def test_uniform_draws_every_client_and_every_pair_equally_often():
 def test_ranking_floats_rarely_tie():
     floats = np.asarray(random_floats(KEY, 100_000))
     assert np.all(np.isfinite(floats))
-    assert np.min(np.abs(floats)) >= np.finfo(np.float32).tiny  # no subnormal, which some devices take for 0
+    assert (
+        np.min(np.abs(floats)) >= np.finfo(np.float32).tiny
+    )  # no subnormal, which some devices take for 0
     ties = 100_000**2 / 2 / 2**30  # expected; a uniform float32 has about 600
     assert 100_000 - len(np.unique(floats)) < ties + 5 * np.sqrt(ties)
 
@@ -167,7 +201,10 @@ REFUSED = {  # policy -> message for 10 clients -> options
     },
     participation.Fastest: {
         "k=-3 must be at least 1": {"k": -3},
-        "by='speed' is unknown (did you mean expected?); choose from realised, expected": {"k": 3, "by": "speed"},
+        "by='speed' is unknown (did you mean expected?); choose from realised, expected": {
+            "k": 3,
+            "by": "speed",
+        },
         "fastest: k=11 is larger than num_clients=10": {"k": 11},
         "fastest: k=9 is larger than pool=8": {"k": 9, "pool": 8},
         "fastest: pool=11 is larger than num_clients=10": {"k": 9, "pool": 11},
@@ -181,20 +218,36 @@ REFUSED = {  # policy -> message for 10 clients -> options
         "pool=0 must be at least 1": {"pool": 0},
         "redraw='never' is unknown; choose from round, stage": {"redraw": "never"},
         "by='luck' is unknown; choose from realised": {"by": "luck"},
-        "doubling: initial=30 is larger than pool=20; choose at most 20": {"initial": 30, "pool": 20},
-        "doubling: pool=11 is larger than num_clients=10; choose at most 10": {"initial": 1, "pool": 11},
+        "doubling: initial=30 is larger than pool=20; choose at most 20": {
+            "initial": 30,
+            "pool": 20,
+        },
+        "doubling: pool=11 is larger than num_clients=10; choose at most 10": {
+            "initial": 1,
+            "pool": 11,
+        },
         "doubling: initial=11 is larger than num_clients=10": {"initial": 11},
-        "doubling: length of rounds_per_stage=2 is larger than number of stages=1": {"rounds_per_stage": [1, 1]},
+        "doubling: length of rounds_per_stage=2 is larger than number of stages=1": {
+            "rounds_per_stage": [1, 1]
+        },
     },
     participation.StatisticalAccuracy: {
-        "accuracy_constant=None: the criterion 2 mu c / (n s) needs all of": {"strong_convexity": 1.0},
-        "samples_per_client=0.0 must be positive; give a number": {"samples_per_client": 0.0},
+        "accuracy_constant=None: the criterion 2 mu c / (n s) needs all of": {
+            "strong_convexity": 1.0
+        },
+        "samples_per_client=0.0 must be positive; give a number": {
+            "samples_per_client": 0.0
+        },
         "first_threshold=1.5 must be at most 1": {"first_threshold": 1.5},
-        "shrinkage=-0.5 must be at least 0; give a number from 0 to 1": {"shrinkage": -0.5},
+        "shrinkage=-0.5 must be at least 0; give a number from 0 to 1": {
+            "shrinkage": -0.5
+        },
         "on_time=2.0 must be": {"on_time": 2.0},
         "max_work=-1 must be at": {"max_work": -1},
         "by='fate' is unknown; choose from realised, expected": {"by": "fate"},
-        "statistical_accuracy: initial=11 is larger than num_clients=10; choose at most 10": {"initial": 11},
+        "statistical_accuracy: initial=11 is larger than num_clients=10; choose at most 10": {
+            "initial": 11
+        },
     },
     participation.PartialWork: {
         "max_work=0 must be at least 1": {"max_work": 0},
@@ -203,23 +256,38 @@ REFUSED = {  # policy -> message for 10 clients -> options
     participation.Buffered: {
         "k=-1 must be at least 1": {"k": -1},
         "concurrency=0 must be at least 1": {"concurrency": 0},
-        "buffered: concurrency=9 is larger than num_clients - k + 1=8; choose at most 8": {"k": 3, "concurrency": 9},
+        "buffered: concurrency=9 is larger than num_clients - k + 1=8; choose at most 8": {
+            "k": 3,
+            "concurrency": 9,
+        },
         "buffered: k=11 is larger than num_clients=10; choose at most 10": {"k": 11},
     },
     participation.AsynchronousTiers: {
-        "k=4 is larger than num_clients // tiers=3; choose at most 3": {"k": 4, "tiers": 3},
-        "asynchronous_tiers: tiers=11 is larger than num_clients=10": {"k": 1, "tiers": 11},
+        "k=4 is larger than num_clients // tiers=3; choose at most 3": {
+            "k": 4,
+            "tiers": 3,
+        },
+        "asynchronous_tiers: tiers=11 is larger than num_clients=10": {
+            "k": 1,
+            "tiers": 11,
+        },
     },
-    participation.Tiered: {"tiered: k=4 is larger than num_clients // tiers=3": {"k": 4, "tiers": 3}},
+    participation.Tiered: {
+        "tiered: k=4 is larger than num_clients // tiers=3": {"k": 4, "tiers": 3}
+    },
     participation.Deadline: {
-        "policy='buffered': its rounds overlap": {"limit": 1.0, "policy": participation.Buffered(2)},
+        "policy='buffered': its rounds overlap": {
+            "limit": 1.0,
+            "policy": participation.Buffered(2),
+        },
         "deadline: limit=None and quorum=None end no round": {},
     },
 }
 
 
 @pytest.mark.parametrize(
-    ("policy", "message"), [(policy, message) for policy in REFUSED for message in REFUSED[policy]]
+    ("policy", "message"),
+    [(policy, message) for policy in REFUSED for message in REFUSED[policy]],
 )
 def test_refusals_name_argument_value_and_remedy(policy, message):
     with refused(re.escape(message)):
@@ -233,7 +301,11 @@ def test_the_fastest_are_found_without_a_full_sort():
         def one(times, _):
             ids = k_fastest(times, 8)
             takes_part = jnp.arange(8, dtype=jnp.float32) < times[0]
-            counts = jnp.zeros(1000, jnp.int32).at[jnp.where(takes_part, ids, 1000)].add(1, mode="drop")
+            counts = (
+                jnp.zeros(1000, jnp.int32)
+                .at[jnp.where(takes_part, ids, 1000)]
+                .add(1, mode="drop")
+            )
             return times, (times[ids].max(), jnp.pad(ids, (0, 4)), counts, ids[0])
 
         return jax.lax.scan(one, times, length=2)[1]

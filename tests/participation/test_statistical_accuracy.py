@@ -14,12 +14,16 @@ import pytest
 from policy_helpers import info_of, random_times, ranked, times_of
 
 from fedjax_srp import clocks, participation
-from fedjax_srp.engine.cohort import slowest
 from fedjax_srp.participation.cohorts import make_cohort, with_partial_work
+from fedjax_srp.rounds.cohort import slowest
 
 KEY = jax.random.key(0)
 # 2 mu c / s = 4: the thresholds of 1, 4 and 16 clients are 2, 1 and 0.5, exactly.
-CONSTANTS = {"strong_convexity": 4.0, "accuracy_constant": 5.0, "samples_per_client": 10.0}
+CONSTANTS = {
+    "strong_convexity": 4.0,
+    "accuracy_constant": 5.0,
+    "samples_per_client": 10.0,
+}
 
 
 def run(policy, num_clients, norms, times=None):
@@ -31,7 +35,9 @@ def run(policy, num_clients, norms, times=None):
     @chex.assert_max_traces(n=1)
     def step(key, state, round, norm):
         cohort, state = policy.select(key, state, times)
-        state = policy.update(state, info_of(round, cohort)._replace(global_grad_norm=norm))
+        state = policy.update(
+            state, info_of(round, cohort)._replace(global_grad_norm=norm)
+        )
         return cohort, state, policy.metrics(state)
 
     state, records = policy.init(KEY, num_clients), []
@@ -56,22 +62,38 @@ def test_the_stage_ends_when_the_squared_norm_is_below_the_threshold():
     norms = [9.0, 2.1, 2.0, 2.0, 1.5, 1.0, 1.0, 0.75, 0.7, math.nan, 0.51, 0.5, 7.0, 0.1]
     cohorts, metrics = run(participation.StatisticalAccuracy(1, **CONSTANTS), 16, norms)
     # 1, 2, 4, 8, 16 clients: sqrt(4 / n)
-    stages, completed = by_hand(norms, [1, 2, 4, 8, 16], lambda stage, _: math.sqrt(4 / 2**stage))
+    stages, completed = by_hand(
+        norms, [1, 2, 4, 8, 16], lambda stage, _: math.sqrt(4 / 2**stage)
+    )
     assert stages == [0, 0, 0, 1, 1, 1, 2, 3, 3, 4, 4, 4, 4, 4]
     assert cohorts.stage.tolist() == stages
     assert cohorts.size.tolist() == [2**stage for stage in stages]
     assert metrics["stage_completed"].tolist() == completed
-    np.testing.assert_allclose(metrics["grad_norm_threshold"], [2 / math.sqrt(2**stage) for stage in stages], rtol=1e-6)
+    np.testing.assert_allclose(
+        metrics["grad_norm_threshold"],
+        [2 / math.sqrt(2**stage) for stage in stages],
+        rtol=1e-6,
+    )
 
 
-@pytest.mark.parametrize(("first_threshold", "shrinkage"), [(0.25, 0.5), (0.5, 0.75), (1.0, 1.0)])
+@pytest.mark.parametrize(
+    ("first_threshold", "shrinkage"), [(0.25, 0.5), (0.5, 0.75), (1.0, 1.0)]
+)
 @pytest.mark.parametrize(("initial", "sizes"), [(3, [3, 6, 12, 20]), (20, [20])])
-def test_the_heuristic_starts_at_a_share_of_the_first_norm_and_shrinks(first_threshold, shrinkage, initial, sizes):
+def test_the_heuristic_starts_at_a_share_of_the_first_norm_and_shrinks(
+    first_threshold, shrinkage, initial, sizes
+):
     norms = [8.0, 3.0, 2.0, 2.0, 1.0, 0.9, 0.6, 0.5, 0.5, 0.25, 0.2, 9.0]
-    policy = participation.StatisticalAccuracy(initial, first_threshold=first_threshold, shrinkage=shrinkage)
-    assert jax.tree.structure(policy) == jax.tree.structure(participation.StatisticalAccuracy(initial))  # one program
+    policy = participation.StatisticalAccuracy(
+        initial, first_threshold=first_threshold, shrinkage=shrinkage
+    )
+    assert jax.tree.structure(policy) == jax.tree.structure(
+        participation.StatisticalAccuracy(initial)
+    )  # one program
     cohorts, metrics = run(policy, 20, norms)
-    stages, completed = by_hand(norms, sizes, lambda stage, first: first_threshold * first * shrinkage**stage)
+    stages, completed = by_hand(
+        norms, sizes, lambda stage, first: first_threshold * first * shrinkage**stage
+    )
     assert cohorts.stage.tolist() == stages
     assert cohorts.size.tolist() == [sizes[stage] for stage in stages]
     assert metrics["stage_completed"].tolist() == completed
@@ -79,17 +101,28 @@ def test_the_heuristic_starts_at_a_share_of_the_first_norm_and_shrinks(first_thr
 
 def test_a_norm_that_is_not_finite_never_ends_a_stage():
     for options in ({}, CONSTANTS):
-        cohorts, metrics = run(participation.StatisticalAccuracy(2, **options), 8, [math.nan, math.inf, math.nan])
+        cohorts, metrics = run(
+            participation.StatisticalAccuracy(2, **options),
+            8,
+            [math.nan, math.inf, math.nan],
+        )
         assert cohorts.size.tolist() == [2, 2, 2]
         assert not metrics["stage_completed"][[0, 2]].any()
 
 
 @pytest.mark.parametrize(
-    ("chosen", "by"), [({"by": "realised"}, "realised"), ({"by": "expected"}, "expected"), ({}, "expected")]
+    ("chosen", "by"),
+    [
+        ({"by": "realised"}, "realised"),
+        ({"by": "expected"}, "expected"),
+        ({}, "expected"),
+    ],
 )
 def test_cohorts_are_nested_and_ranked_by_the_chosen_times(chosen, by):
     times = random_times(12)
-    cohorts, _ = run(participation.StatisticalAccuracy(3, **chosen, **CONSTANTS), 12, [0.0] * 4, times)
+    cohorts, _ = run(
+        participation.StatisticalAccuracy(3, **chosen, **CONSTANTS), 12, [0.0] * 4, times
+    )
     assert cohorts.size.tolist() == [3, 6, 12, 12]
     for ids in cohorts.client_ids:  # the first n of one order
         assert ids.tolist() == ranked(getattr(times, by), range(12))
@@ -117,7 +150,9 @@ def chosen(max_work, on_time):
     st.sampled_from([0.0, 0.3, 0.5, 0.9, 1.0]),
     st.sampled_from([1, 100, 7]),
 )
-@hypothesis.example([3] + [4] * 6, 4, 0.0, 7)  # three units take as long as four of the fastest, or longer in float32
+@hypothesis.example(
+    [3] + [4] * 6, 4, 0.0, 7
+)  # three units take as long as four of the fastest, or longer in float32
 @hypothesis.settings(max_examples=60, deadline=None, derandomize=True)
 def test_partial_work_equals_exact_arithmetic(times, max_work, on_time, parts):
     """Times are whole numbers, exact in float32, or hundredths or sevenths, which it rounds."""
@@ -133,7 +168,9 @@ def test_partial_work_equals_exact_arithmetic(times, max_work, on_time, parts):
 def test_a_client_on_time_does_all_work_despite_rounding():
     times = random_times(2000, seed=3)
     for k in (1, 700, 2000):
-        cohort = with_partial_work(make_cohort(jnp.argsort(times.realised).astype(jnp.int32)), times, 7, k / 2000)
+        cohort = with_partial_work(
+            make_cohort(jnp.argsort(times.realised).astype(jnp.int32)), times, 7, k / 2000
+        )
         assert cohort.work[:k].tolist() == [7] * k
         assert int(cohort.work.min()) >= 1
         assert np.all(np.diff(cohort.work) <= 0)
@@ -143,10 +180,17 @@ def test_a_client_on_time_does_all_work_despite_rounding():
 def test_communication_counts_once_for_any_work(clock):
     """Ten units of work in time 10 + 10 are five of the slower client; the round lasts until both are done."""
     each = [1.0, 2.0]
-    clock = clock(np.array([each]) if clock is clocks.Trace else clocks.Constant(each), communication=10.0)
-    times, _ = clock.sample(jax.random.key(0), clock.init(jax.random.key(1), 2), jnp.zeros(()))
+    clock = clock(
+        np.array([each]) if clock is clocks.Trace else clocks.Constant(each),
+        communication=10.0,
+    )
+    times, _ = clock.sample(
+        jax.random.key(0), clock.init(jax.random.key(1), 2), jnp.zeros(())
+    )
     np.testing.assert_array_equal(times.realised, [11.0, 12.0])
-    cohort = with_partial_work(make_cohort(jnp.arange(2, dtype=jnp.int32)), times, 10, 0.5)
+    cohort = with_partial_work(
+        make_cohort(jnp.arange(2, dtype=jnp.int32)), times, 10, 0.5
+    )
     assert cohort.work.tolist() == [10, 5]
     assert float(slowest(cohort, times)) == 20.0
     for work in (1, 3):
@@ -162,12 +206,23 @@ def test_each_client_has_its_own_communication():
     assert with_partial_work(cohort, times, 10, 0.5).work.tolist() == [10, 8]
     leaving = times._replace(available=jnp.ones(2, bool), stays=jnp.array([15.0, 100.0]))
     cohort = with_partial_work(cohort, leaving, 10, 0.5)
-    assert (int(cohort.size), int(cohort.client_ids[0]), int(cohort.work[0])) == (1, 1, 10)
+    assert (int(cohort.size), int(cohort.client_ids[0]), int(cohort.work[0])) == (
+        1,
+        1,
+        10,
+    )
 
 
 def test_a_share_of_clients_is_rounded_up():
     assert 0.28 * 25 > 7  # by rounding alone
-    for share, size, number in ((0.1, 1, 1), (0.1, 10, 1), (0.1, 11, 2), (0.0, 5, 1), (1.0, 5, 5), (0.28, 25, 7)):
+    for share, size, number in (
+        (0.1, 1, 1),
+        (0.1, 10, 1),
+        (0.1, 11, 2),
+        (0.0, 5, 1),
+        (1.0, 5, 5),
+        (0.28, 25, 7),
+    ):
         cohort = make_cohort(jnp.arange(size, dtype=jnp.int32))
         work = jax.jit(with_partial_work, static_argnums=(2, 3))(
             cohort, times_of(np.arange(1.0, size + 1)), 2, share

@@ -18,31 +18,52 @@ def local_steps(w, v, alpha, x, y, rows_of_steps, sgd, adaptive):
     buffer_w, buffer_v, buffer_alpha = zero, zero, 0.0
 
     def advance(params, buffer, gradient):
-        decay = {n: {"kernel": sgd.decay * layer["kernel"], "bias": 0.0} for n, layer in params.items()}
-        buffer = combine(lambda b, g, d: sgd.momentum * b + (g + d), buffer, gradient, decay)
+        decay = {
+            n: {"kernel": sgd.decay * layer["kernel"], "bias": 0.0}
+            for n, layer in params.items()
+        }
+        buffer = combine(
+            lambda b, g, d: sgd.momentum * b + (g + d), buffer, gradient, decay
+        )
         return combine(lambda p, b: p - sgd.step * b, params, buffer), buffer
 
     for rows in rows_of_steps:
         of_mixture = mlp.gradient(mixture(alpha, v, w), x[rows], y[rows])
         of_w = mlp.gradient(w, x[rows], y[rows])
         products = combine(lambda v, w, g: np.sum((v - w) * g), v, w, of_mixture)
-        of_alpha = sum(product for layer in products.values() for product in layer.values())
+        of_alpha = sum(
+            product for layer in products.values() for product in layer.values()
+        )
         w, buffer_w = advance(w, buffer_w, of_w)
-        v, buffer_v = advance(v, buffer_v, combine(lambda g, alpha=alpha: alpha * g, of_mixture))
+        v, buffer_v = advance(
+            v, buffer_v, combine(lambda g, alpha=alpha: alpha * g, of_mixture)
+        )
         if adaptive:
             buffer_alpha = sgd.momentum * buffer_alpha + of_alpha
             alpha = min(max(alpha - sgd.step * buffer_alpha, 0.0), 1.0)
     return w, v, alpha
 
 
-def run(params, clients, cohorts, steps, *, sgd, alpha, adaptive=False, client_weighting="uniform"):
+def run(
+    params,
+    clients,
+    cohorts,
+    steps,
+    *,
+    sgd,
+    alpha,
+    adaptive=False,
+    client_weighting="uniform",
+):
     """Yields the state after every round; `steps(t, i)` are the rows of the batches of client i in round t."""
     own, alphas = [params for _ in clients], [alpha for _ in clients]
     for t, cohort in enumerate(cohorts):
         messages, weights = [], []
         for i in cohort:
             c = clients[i]
-            w, own[i], alphas[i] = local_steps(params, own[i], alphas[i], c.x, c.y, steps(t, i), sgd, adaptive)
+            w, own[i], alphas[i] = local_steps(
+                params, own[i], alphas[i], c.x, c.y, steps(t, i), sgd, adaptive
+            )
             messages.append(w)
             weights.append(weight(client_weighting, c))
         params = mean(messages, weights)

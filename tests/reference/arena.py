@@ -28,9 +28,21 @@ class Outcome(NamedTuple):
 def presence(row, period, now):
     """Next arrival and departure of a client after `now`; `row` are its intervals, which repeat with the period."""
     time = now % period
-    plays = [(start + play, end + play) for start, end in row for play in (0.0, period) if start < end]
-    come = [(max(start - time, 0.0), end - time) for start, end in plays if end > time + ROUNDING]
-    return min(((start if start > ROUNDING else 0.0, end) for start, end in come), default=(math.inf, math.inf))
+    plays = [
+        (start + play, end + play)
+        for start, end in row
+        for play in (0.0, period)
+        if start < end
+    ]
+    come = [
+        (max(start - time, 0.0), end - time)
+        for start, end in plays
+        if end > time + ROUNDING
+    ]
+    return min(
+        ((start if start > ROUNDING else 0.0, end) for start, end in come),
+        default=(math.inf, math.inf),
+    )
 
 
 def units_that_fit(clients, times, stays, communication, most, on_time):
@@ -46,7 +58,9 @@ def units_that_fit(clients, times, stays, communication, most, on_time):
         done += kind == REPORTS
     work = {}
     for client in clients:
-        units = math.floor((now - communication) / (times[client] - communication) * (1 + 1e-6))
+        units = math.floor(
+            (now - communication) / (times[client] - communication) * (1 + 1e-6)
+        )
         work[client] = min(max(units, 1), most)
     return work
 
@@ -70,5 +84,7 @@ def play_round(asked, times, stays, communication=0.0):
             reported.append(client)
             if len(reported) == asked.quorum:
                 break
-    wasted = sum(min(ends[client], now) for client in asked.clients if client not in reported)
+    wasted = sum(
+        min(ends[client], now) for client in asked.clients if client not in reported
+    )
     return Outcome(reported, now, wasted)

@@ -7,14 +7,19 @@ from reference.local import combine, train
 
 def flat(params):
     """(d,): all of a model's parameters."""
-    return np.concatenate([w.ravel() for layer in params.values() for w in layer.values()])
+    return np.concatenate(
+        [w.ravel() for layer in params.values() for w in layer.values()]
+    )
 
 
 def unflat(vector, like):
     """Inverse of `flat`."""
     sizes = [w.size for layer in like.values() for w in layer.values()]
     pieces = iter(np.split(vector, np.cumsum(sizes)[:-1]))
-    return {name: {part: next(pieces).reshape(w.shape) for part, w in layer.items()} for name, layer in like.items()}
+    return {
+        name: {part: next(pieces).reshape(w.shape) for part, w in layer.items()}
+        for name, layer in like.items()
+    }
 
 
 def penalty(columns, relation, norm):
@@ -38,5 +43,13 @@ def run(params, clients, cohorts, steps, *, relation, norm, sgd):
                 own = unflat(penalty(columns, relation, norm)[1][:, i], local)
                 return combine(np.add, mlp.gradient(local, x, y), own)
 
-            models[i] = train(models[i], list(params), clients[i].x, clients[i].y, steps(t, i), sgd, gradient)
+            models[i] = train(
+                models[i],
+                list(params),
+                clients[i].x,
+                clients[i].y,
+                steps(t, i),
+                sgd,
+                gradient,
+            )
         yield list(models)

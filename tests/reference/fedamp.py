@@ -10,7 +10,11 @@ def mixtures(models, cohort, alpha, sigma):
     vectors = {i: flat(models[i]) for i in cohort}
     found = {}
     for i in cohort:
-        xi = {j: alpha * np.exp(-np.sum((vectors[i] - vectors[j]) ** 2) / sigma) / sigma for j in cohort if j != i}
+        xi = {
+            j: alpha * np.exp(-np.sum((vectors[i] - vectors[j]) ** 2) / sigma) / sigma
+            for j in cohort
+            if j != i
+        }
         xi[i] = 1 - sum(xi.values())
         found[i] = unflat(sum(xi[j] * vectors[j] for j in cohort), models[i])
     return found
@@ -23,5 +27,13 @@ def run(params, clients, cohorts, steps, *, alpha, sigma, penalty, sgd):
         u = mixtures(models, cohort, alpha, sigma)
         for i in cohort:
             near = towards(u[i], penalty / alpha)
-            models[i] = train(models[i], list(params), clients[i].x, clients[i].y, steps(t, i), sgd, near)
+            models[i] = train(
+                models[i],
+                list(params),
+                clients[i].x,
+                clients[i].y,
+                steps(t, i),
+                sgd,
+                near,
+            )
         yield list(models)

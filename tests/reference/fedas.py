@@ -32,7 +32,16 @@ def run(params, clients, cohorts, steps, *, align_steps, fisher_steps, align, sg
             start = params | {last: models[i][last]}
             start = train(start, body, x, y, align_steps(t, i), Sgd(align), distance)
             models[i] = train(start, list(params), x, y, steps(t, i), sgd)
-            slopes = [mlp.gradient(models[i], x[rows], y[rows]) for rows in fisher_steps(t, i)]
-            traces.append(sum(np.sum(a**2) for slope in slopes for layer in slope.values() for a in layer.values()))
+            slopes = [
+                mlp.gradient(models[i], x[rows], y[rows]) for rows in fisher_steps(t, i)
+            ]
+            traces.append(
+                sum(
+                    np.sum(a**2)
+                    for slope in slopes
+                    for layer in slope.values()
+                    for a in layer.values()
+                )
+            )
         params = mean([models[i] for i in cohort], traces)
         yield SimpleNamespace(params=params, models=list(models))

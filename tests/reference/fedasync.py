@@ -18,9 +18,19 @@ def run(params, clients, queue, steps, *, sgd, alpha, weight_of, rho=0.0):
     models = [params]
     for job in queue:
         i, version, start = job.client, len(models) - 1, models[job.version]
-        trained = train(start, list(start), clients[i].x, clients[i].y, steps(version, i), sgd, towards(start, rho))
+        trained = train(
+            start,
+            list(start),
+            clients[i].x,
+            clients[i].y,
+            steps(version, i),
+            sgd,
+            towards(start, rho),
+        )
         tau = version - job.version
         share = alpha * weight_of(tau)
-        mixed = combine(lambda w, new, share=share: (1 - share) * w + share * new, models[-1], trained)
+        mixed = combine(
+            lambda w, new, share=share: (1 - share) * w + share * new, models[-1], trained
+        )
         models.append(mixed)
         yield Step(job.end, [i], [tau], mixed)

@@ -23,7 +23,9 @@ def tier_rounds(draw, times, tiers):
 
     def begin(now, tier, version):
         clients = draw(version, tier)
-        return TierRound(now + max(times(version, i) for i in clients), tier, version, clients)
+        return TierRound(
+            now + max(times(version, i) for i in clients), tier, version, clients
+        )
 
     queue = [begin(0.0, tier, 0) for tier in range(tiers)]
     heapq.heapify(queue)
@@ -42,8 +44,13 @@ def run(params, clients, rounds, steps, *, tiers, sgd, penalty, client_weighting
     for t, ended in enumerate(rounds):
         start = models[ended.version]
         near = towards(start, penalty)
-        trained = [train(start, list(start), clients[i].x, clients[i].y, steps(t, i), sgd, near) for i in ended.clients]
-        last[ended.tier] = mean(trained, [weight(client_weighting, clients[i]) for i in ended.clients])
+        trained = [
+            train(start, list(start), clients[i].x, clients[i].y, steps(t, i), sgd, near)
+            for i in ended.clients
+        ]
+        last[ended.tier] = mean(
+            trained, [weight(client_weighting, clients[i]) for i in ended.clients]
+        )
         counts[ended.tier] += 1
         models.append(mean(last, [counts[tiers - 1 - m] for m in range(tiers)]))
         yield ended, models[-1]

@@ -11,7 +11,10 @@ def run(params, clients, cohorts, steps, *, sgd, client_weighting="uniform"):
     batches that client i takes in round t.
     """
     for t, cohort in enumerate(cohorts):
-        models = [train(params, list(params), clients[i].x, clients[i].y, steps(t, i), sgd) for i in cohort]
+        models = [
+            train(params, list(params), clients[i].x, clients[i].y, steps(t, i), sgd)
+            for i in cohort
+        ]
         params = mean(models, [weight(client_weighting, clients[i]) for i in cohort])
         yield params
 

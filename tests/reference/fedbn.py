@@ -12,7 +12,11 @@ from reference.local import mean, weight
 from reference.mlp import log_probabilities
 
 RATE, EPSILON = 0.9, 1e-5
-PERSONAL = {"normalisation": ("scale", "bias", "mean", "var"), "statistics": ("mean", "var"), "nothing": ()}
+PERSONAL = {
+    "normalisation": ("scale", "bias", "mean", "var"),
+    "statistics": ("mean", "var"),
+    "nothing": (),
+}
 
 
 def logits(params, x):
@@ -41,7 +45,9 @@ def gradient(params, x, y):
     out = {"kernel": h.T @ delta, "bias": delta.sum(axis=0)}
     da = (delta @ params["out"]["kernel"].T) * (a > 0)
     du = da * norm["scale"]
-    dz = (du - du.mean(axis=0) - unit * (du * unit).mean(axis=0)) / np.sqrt(var + EPSILON)  # Ioffe and Szegedy, 3
+    dz = (du - du.mean(axis=0) - unit * (du * unit).mean(axis=0)) / np.sqrt(
+        var + EPSILON
+    )  # Ioffe and Szegedy, 3
     of_norm = {"scale": (da * unit).sum(axis=0), "bias": da.sum(axis=0)}
     return {"fc": {"kernel": x.T @ dz}, "norm": of_norm, "out": out}, (mu, var)
 
@@ -56,10 +62,15 @@ def train(params, x, y, rows_of_steps, sgd):
             for part, g in layer.items():
                 w = params[name][part]
                 direction = g + (sgd.decay * w if part == "kernel" else 0.0)
-                buffers[name, part] = sgd.momentum * buffers.get((name, part), 0.0) + direction
+                buffers[name, part] = (
+                    sgd.momentum * buffers.get((name, part), 0.0) + direction
+                )
                 params[name][part] = w - sgd.step * buffers[name, part]
         norm = params["norm"]
-        norm["mean"], norm["var"] = RATE * norm["mean"] + (1 - RATE) * mu, RATE * norm["var"] + (1 - RATE) * var
+        norm["mean"], norm["var"] = (
+            RATE * norm["mean"] + (1 - RATE) * mu,
+            RATE * norm["var"] + (1 - RATE) * var,
+        )
     return params
 
 
@@ -76,9 +87,15 @@ class State(NamedTuple):
 
 def run(params, clients, cohorts, steps, *, sgd, client_weighting, personal):
     """Yields the state after every round; `personal` is a key of `PERSONAL`."""
-    state = State(params, [{part: params["norm"][part] for part in PERSONAL[personal]} for _ in clients])
+    state = State(
+        params,
+        [{part: params["norm"][part] for part in PERSONAL[personal]} for _ in clients],
+    )
     for t, cohort in enumerate(cohorts):
-        models = [train(state.model_of(i), clients[i].x, clients[i].y, steps(t, i), sgd) for i in cohort]
+        models = [
+            train(state.model_of(i), clients[i].x, clients[i].y, steps(t, i), sgd)
+            for i in cohort
+        ]
         weights = [weight(client_weighting, clients[i]) for i in cohort]
         own = list(state.own)
         for i, model in zip(cohort, models, strict=True):

@@ -62,7 +62,18 @@ class Step(NamedTuple):
     params: dict
 
 
-def run(params, clients, queue, steps, *, k, sgd, eta=1.0, exponent=0.5, client_weighting="uniform"):
+def run(
+    params,
+    clients,
+    queue,
+    steps,
+    *,
+    k,
+    sgd,
+    eta=1.0,
+    exponent=0.5,
+    client_weighting="uniform",
+):
     """Yields every `Step` of the server.
 
     `queue` are the jobs as they end; `steps(v, i)` are the rows of the batches of the job of client i that ends while
@@ -73,13 +84,21 @@ def run(params, clients, queue, steps, *, k, sgd, eta=1.0, exponent=0.5, client_
     for job in queue:
         i, version, start = job.client, len(models) - 1, models[job.version]
         tau = version - job.version
-        trained = train(start, list(start), clients[i].x, clients[i].y, steps(version, i), sgd)
+        trained = train(
+            start, list(start), clients[i].x, clients[i].y, steps(version, i), sgd
+        )
         scale = 1 / (1 + tau) ** exponent
-        updates.append(combine(lambda new, old, scale=scale: scale * (new - old), trained, start))
+        updates.append(
+            combine(lambda new, old, scale=scale: scale * (new - old), trained, start)
+        )
         weights.append(weight(client_weighting, clients[i]))
         arrivals.append(i)
         staleness.append(tau)
         if len(updates) == k:
-            models.append(combine(lambda w, delta: w + eta * delta, models[-1], mean(updates, weights)))
+            models.append(
+                combine(
+                    lambda w, delta: w + eta * delta, models[-1], mean(updates, weights)
+                )
+            )
             yield Step(job.end, arrivals, staleness, models[-1])
             updates, weights, arrivals, staleness = [], [], [], []

@@ -17,12 +17,30 @@ def run(params, clients, cohorts, steps, *, alpha, sgd):
 
             def dynamic(w_i, x, y, w=params, h_i=of_clients[i]):
                 gradient = mlp.gradient(w_i, x, y)
-                return combine(lambda g, h_i, w_i, w: g - h_i + alpha * (w_i - w), gradient, h_i, w_i, w)
+                return combine(
+                    lambda g, h_i, w_i, w: g - h_i + alpha * (w_i - w),
+                    gradient,
+                    h_i,
+                    w_i,
+                    w,
+                )
 
-            model = train(params, list(params), clients[i].x, clients[i].y, steps(t, i), sgd, dynamic)
-            of_clients[i] = combine(lambda h_i, w_i, w: h_i - alpha * (w_i - w), of_clients[i], model, params)
+            model = train(
+                params,
+                list(params),
+                clients[i].x,
+                clients[i].y,
+                steps(t, i),
+                sgd,
+                dynamic,
+            )
+            of_clients[i] = combine(
+                lambda h_i, w_i, w: h_i - alpha * (w_i - w), of_clients[i], model, params
+            )
             models.append(model)
         for model in models:
-            h = combine(lambda h, w_i, w: h - alpha / len(clients) * (w_i - w), h, model, params)
+            h = combine(
+                lambda h, w_i, w: h - alpha / len(clients) * (w_i - w), h, model, params
+            )
         params = combine(lambda m, h: m - h / alpha, mean(models, [1.0] * len(models)), h)
         yield SimpleNamespace(params=params, h=h, of_clients=list(of_clients))

@@ -7,7 +7,9 @@ from reference import mlp
 from reference.local import combine, mean, train, weight
 
 
-def run(params, clients, cohorts, steps, *, stages, sgd, gamma, client_weighting="uniform"):
+def run(
+    params, clients, cohorts, steps, *, stages, sgd, gamma, client_weighting="uniform"
+):
     """Yields the state after every round; Delta_i / tau_i is averaged, and the model moves by the mean tau.
 
     `stages[t]` is the stage of round t. Under momentum tau_i is what one gradient in every step would add up to.
@@ -24,12 +26,16 @@ def run(params, clients, cohorts, steps, *, stages, sgd, gamma, client_weighting
             def tracked(w, x, y, delta=tracking[i]):
                 return combine(np.subtract, mlp.gradient(w, x, y), delta)
 
-            w_i = train(params, list(params), clients[i].x, clients[i].y, rows, sgd, tracked)
+            w_i = train(
+                params, list(params), clients[i].x, clients[i].y, rows, sgd, tracked
+            )
             buffer, tau = 0.0, 0.0
             for _ in rows:
                 buffer = sgd.momentum * buffer + 1.0
                 tau += buffer
-            directions.append(combine(lambda w, own, far=sgd.step * tau: (w - own) / far, params, w_i))
+            directions.append(
+                combine(lambda w, own, far=sgd.step * tau: (w - own) / far, params, w_i)
+            )
             taus.append(tau)
             weights.append(weight(client_weighting, clients[i]))
         direction = mean(directions, weights)

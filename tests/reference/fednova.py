@@ -18,7 +18,11 @@ def run(params, clients, cohorts, steps, *, sgd, client_weighting="uniform"):
             w_i = train(params, list(params), clients[i].x, clients[i].y, rows, sgd)
             norm = weights_of_gradients(len(rows), sgd.momentum).sum()
             # d_i = G_i a_i / |a_i|
-            moves.append(combine(lambda w, own, norm=norm: (w - own) / (sgd.step * norm), params, w_i))
+            moves.append(
+                combine(
+                    lambda w, own, norm=norm: (w - own) / (sgd.step * norm), params, w_i
+                )
+            )
             norms.append(norm)
             weights.append(weight(client_weighting, clients[i]))
         # w <- w - tau_eff sum_i p_i eta d_i

@@ -15,9 +15,14 @@ def best_mixture(costs):
         for support in map(list, itertools.combinations(range(n), size)):
             # P a = mu 1 and 1^T a = 1 on the support
             system = np.block(
-                [[costs[np.ix_(support, support)], -np.ones((size, 1))], [np.ones((1, size)), np.zeros((1, 1))]]
+                [
+                    [costs[np.ix_(support, support)], -np.ones((size, 1))],
+                    [np.ones((1, size)), np.zeros((1, 1))],
+                ]
             )
-            a = np.linalg.lstsq(system, np.append(np.zeros(size), 1.0), rcond=None)[0][:size]
+            a = np.linalg.lstsq(system, np.append(np.zeros(size), 1.0), rcond=None)[0][
+                :size
+            ]
             if (a >= 0).all() and abs(a.sum() - 1) < 1e-9:
                 whole = np.zeros(n)
                 whole[support] = a
@@ -35,7 +40,9 @@ def statistics(params, client, num_classes):
         if len(of_class):
             p = len(of_class) / len(client.y)
             means[c] = p * of_class.mean(axis=0)
-            variance += p * np.trace(of_class.T @ of_class / len(of_class)) - p**2 * np.sum(of_class.mean(axis=0) ** 2)
+            variance += p * np.trace(
+                of_class.T @ of_class / len(of_class)
+            ) - p**2 * np.sum(of_class.mean(axis=0) ** 2)
     return means, variance / len(client.y)
 
 
@@ -50,7 +57,18 @@ def mixtures(means, variances):
     return found
 
 
-def run(params, clients, cohorts, steps, *, head_steps, num_classes, penalty, sgd, client_weighting="uniform"):
+def run(
+    params,
+    clients,
+    cohorts,
+    steps,
+    *,
+    head_steps,
+    num_classes,
+    penalty,
+    sgd,
+    client_weighting="uniform",
+):
     """Yields the state after every round; `head_steps(t, i)` and `steps(t, i)` are the rows of client i's batches."""
     *body, last = list(params)
     heads, centroids = [params[last] for _ in clients], {}
@@ -71,10 +89,18 @@ def run(params, clients, cohorts, steps, *, head_steps, num_classes, penalty, sg
             models.append(local)
             features = mlp.forward(local, x)[0][-1]
             for c in np.unique(y):
-                own.setdefault(int(c), []).append((features[y == c].mean(axis=0), float((y == c).sum())))
-        new = {c: sum(w * p for p, w in found) / sum(w for _, w in found) for c, found in own.items()}
+                own.setdefault(int(c), []).append(
+                    (features[y == c].mean(axis=0), float((y == c).sum()))
+                )
+        new = {
+            c: sum(w * p for p, w in found) / sum(w for _, w in found)
+            for c, found in own.items()
+        }
         centroids = centroids | new
         params = mean(models, [weight(client_weighting, clients[i]) for i in cohort])
         for i, a in zip(cohort, mixtures(means, variances), strict=True):
-            heads[i] = {part: sum(w * m[last][part] for w, m in zip(a, models, strict=True)) for part in params[last]}
+            heads[i] = {
+                part: sum(w * m[last][part] for w, m in zip(a, models, strict=True))
+                for part in params[last]
+            }
         yield SimpleNamespace(params=params, centroids=centroids, heads=list(heads))

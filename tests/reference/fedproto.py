@@ -11,7 +11,9 @@ def gradient(w, x, y, prototypes, penalty):
     """Gradient of the batch's mean cross-entropy + penalty * mean squared difference to the class's prototype."""
     inputs, logits = mlp.forward(w, x)
     z = inputs[-1]
-    to_prototype = np.array([z[k] - prototypes[c] if c in prototypes else 0 * z[k] for k, c in enumerate(y)])
+    to_prototype = np.array(
+        [z[k] - prototypes[c] if c in prototypes else 0 * z[k] for k, c in enumerate(y)]
+    )
     at_features = penalty * 2 * to_prototype / z.shape[1] / len(y)
     return mlp.backward(w, inputs, mlp.at_logits(logits, y), at_features)
 
@@ -27,12 +29,17 @@ def run(params, clients, cohorts, steps, *, penalty, sgd, client_weighting="unif
                 return gradient(w, x, y, prototypes, penalty)
 
             x, y = clients[i].x, clients[i].y
-            models[i] = train(models[i], list(params), x, y, steps(t, i), sgd, regularised)
+            models[i] = train(
+                models[i], list(params), x, y, steps(t, i), sgd, regularised
+            )
             features = mlp.forward(models[i], x)[0][-1]
             for c in np.unique(y):
                 weight = 1.0 if client_weighting == "uniform" else float((y == c).sum())
                 own.setdefault(int(c), []).append((features[y == c].mean(axis=0), weight))
-        new = {c: sum(w * p for p, w in found) / sum(w for _, w in found) for c, found in own.items()}
+        new = {
+            c: sum(w * p for p, w in found) / sum(w for _, w in found)
+            for c, found in own.items()
+        }
         prototypes = prototypes | new
         yield SimpleNamespace(prototypes=prototypes, models=list(models))
 
@@ -41,5 +48,7 @@ def nearest_accuracy(state, i, client):
     """Accuracy of predicting the class whose global prototype is nearest."""
     features = mlp.forward(state.models[i], client.x_test)[0][-1]
     classes = sorted(state.prototypes)
-    distances = np.array([np.linalg.norm(features - state.prototypes[c], axis=1) for c in classes])
+    distances = np.array(
+        [np.linalg.norm(features - state.prototypes[c], axis=1) for c in classes]
+    )
     return np.mean(np.array(classes)[distances.argmin(axis=0)] == client.y_test)

@@ -7,6 +7,17 @@ def run(params, clients, cohorts, steps, *, mu, sgd, client_weighting="uniform")
     """Yields the global model after every round; `steps(t, i)` are the rows of client i's batches."""
     for t, cohort in enumerate(cohorts):
         gradient = towards(params, mu)
-        models = [train(params, list(params), clients[i].x, clients[i].y, steps(t, i), sgd, gradient) for i in cohort]
+        models = [
+            train(
+                params,
+                list(params),
+                clients[i].x,
+                clients[i].y,
+                steps(t, i),
+                sgd,
+                gradient,
+            )
+            for i in cohort
+        ]
         params = mean(models, [weight(client_weighting, clients[i]) for i in cohort])
         yield params

@@ -20,7 +20,19 @@ class State(NamedTuple):
         return {name: (self.shared | own)[name] for name in self.layers}
 
 
-def run(params, clients, cohorts, steps, *, own, head_steps, sgd, head_sgd, alternations=1, client_weighting="uniform"):
+def run(
+    params,
+    clients,
+    cohorts,
+    steps,
+    *,
+    own,
+    head_steps,
+    sgd,
+    head_sgd,
+    alternations=1,
+    client_weighting="uniform",
+):
     """Yields the state after every round; `own` names the layers of the head.
 
     `head_steps(t, i, a)` are the rows of the batches that client i takes for its head in alternation a of round t, and
@@ -35,15 +47,25 @@ def run(params, clients, cohorts, steps, *, own, head_steps, sgd, head_sgd, alte
             local = phi | heads[i]
             for a in range(alternations):
                 # lines 7, 8: tau_h updates of h_i, phi frozen
-                local = train(local, own, clients[i].x, clients[i].y, head_steps(t, i, a), head_sgd)
+                local = train(
+                    local, own, clients[i].x, clients[i].y, head_steps(t, i, a), head_sgd
+                )
                 # lines 9 to 11: tau_phi updates of phi_i, the new h_i frozen
-                local = train(local, list(phi), clients[i].x, clients[i].y, steps(t, i, a), sgd)
+                local = train(
+                    local, list(phi), clients[i].x, clients[i].y, steps(t, i, a), sgd
+                )
             messages.append({name: local[name] for name in phi})
             heads[i] = {name: local[name] for name in own}
         # line 16: phi <- mean of the phi_i
         weights = [weight(client_weighting, clients[i]) for i in cohort]
         phi = mean(messages, weights)
-        yield State(phi, mean([heads[i] for i in cohort], weights), list(heads), trained, list(params))
+        yield State(
+            phi,
+            mean([heads[i] for i in cohort], weights),
+            list(heads),
+            trained,
+            list(params),
+        )
 
 
 def own_accuracy(state, i, client):
@@ -59,5 +81,12 @@ def own_or_mean_accuracy(state, i, client):
 
 def fine_tuned_accuracy(state, client, steps, sgd):
     """Accuracy of the mean personal layers after training on the client with frozen shared layers."""
-    tuned = train(state.model_with(state.mean_own), list(state.mean_own), client.x, client.y, steps, sgd)
+    tuned = train(
+        state.model_with(state.mean_own),
+        list(state.mean_own),
+        client.x,
+        client.y,
+        steps,
+        sgd,
+    )
     return mlp.accuracy(tuned, client.x_test, client.y_test)

@@ -24,10 +24,14 @@ def gradient(both, x, y, log_counts):
     inputs, generic, own = logits_of_both(both, x)
     delta = mlp.at_logits(generic + own, y)
     of_own = {"kernel": inputs[-1].T @ delta, "bias": delta.sum(axis=0)}
-    return mlp.backward(shared_of(both), inputs, mlp.at_logits(generic + log_counts, y)) | {OWN: of_own}
+    return mlp.backward(
+        shared_of(both), inputs, mlp.at_logits(generic + log_counts, y)
+    ) | {OWN: of_own}
 
 
-def run(params, clients, cohorts, steps, *, num_classes, sgd: Sgd, client_weighting="uniform"):
+def run(
+    params, clients, cohorts, steps, *, num_classes, sgd: Sgd, client_weighting="uniform"
+):
     """Yields the state after every round; `steps(t, i)` are the rows of client i's batches."""
     heads = [params[list(params)[-1]] for _ in clients]
     for t, cohort in enumerate(cohorts):
@@ -35,13 +39,17 @@ def run(params, clients, cohorts, steps, *, num_classes, sgd: Sgd, client_weight
         for i in cohort:
             counts = np.bincount(clients[i].y, minlength=num_classes)
             with np.errstate(divide="ignore"):
-                log_counts = np.log(counts)  # minus infinity for a class that the client lacks: no probability
+                log_counts = np.log(
+                    counts
+                )  # minus infinity for a class that the client lacks: no probability
 
             def of_both(both, x, y, log_counts=log_counts):
                 return gradient(both, x, y, log_counts)
 
             start = params | {OWN: heads[i]}
-            trained = train(start, list(start), clients[i].x, clients[i].y, steps(t, i), sgd, of_both)
+            trained = train(
+                start, list(start), clients[i].x, clients[i].y, steps(t, i), sgd, of_both
+            )
             heads[i] = trained.pop(OWN)
             models.append(trained)
         params = mean(models, [weight(client_weighting, clients[i]) for i in cohort])

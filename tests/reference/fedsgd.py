@@ -11,7 +11,12 @@ def run(params, clients, cohorts, steps, *, sgd, client_weighting="num_examples"
     for cohort in cohorts:
         gradients = [mlp.gradient(params, clients[i].x, clients[i].y) for i in cohort]
         gradient = mean(gradients, [weight(client_weighting, clients[i]) for i in cohort])
-        decay = {n: {"kernel": sgd.decay * layer["kernel"], "bias": 0.0} for n, layer in params.items()}
-        buffers = combine(lambda b, g, d: sgd.momentum * b + (g + d), buffers, gradient, decay)
+        decay = {
+            n: {"kernel": sgd.decay * layer["kernel"], "bias": 0.0}
+            for n, layer in params.items()
+        }
+        buffers = combine(
+            lambda b, g, d: sgd.momentum * b + (g + d), buffers, gradient, decay
+        )
         params = combine(lambda w, b: w - sgd.step * b, params, buffers)
         yield params

@@ -34,7 +34,18 @@ def run(params, clients, cohorts, steps, *, sgd, client_weighting="uniform", **m
         return meta_gradient(params, x, y, **meta)
 
     for t, cohort in enumerate(cohorts):
-        models = [train(params, list(params), clients[i].x, clients[i].y, steps(t, i), sgd, gradient) for i in cohort]
+        models = [
+            train(
+                params,
+                list(params),
+                clients[i].x,
+                clients[i].y,
+                steps(t, i),
+                sgd,
+                gradient,
+            )
+            for i in cohort
+        ]
         params = mean(models, [weight(client_weighting, clients[i]) for i in cohort])
         yield params
 

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from fedjax_srp.engine import outcome, simulate
-from fedjax_srp.engine.records import Records
-from fedjax_srp.history import History
+from fedjax_srp.driver import outcome, simulate
+from fedjax_srp.driver.round_log import Records
+from fedjax_srp.results.history import History
 
 
 def made_history(scores, compute_time, evaluation="fine_tune", clients=1, **fields):
@@ -32,7 +32,7 @@ def without_figures(monkeypatch):
     """Write runs and reports without their figures, which take most of the time."""
     figure = SimpleNamespace(savefig=lambda *_, **__: None)
     monkeypatch.setattr(History, "plot", lambda *_: figure)
-    monkeypatch.setattr("fedjax_srp.report.panels.figure", lambda *_: figure)
+    monkeypatch.setattr("fedjax_srp.lab.report.panels.figure", lambda *_: figure)
 
 
 def without_rounds(monkeypatch):
@@ -45,13 +45,29 @@ def without_rounds(monkeypatch):
             ends.append(limits.next_evaluation(ends[-1]))
         seeds, clients = run.num_seeds or 1, run.layout.num_clients
         ones = np.ones((seeds, limits.num_rounds), int)
-        records = dict.fromkeys(("cohort_size", "compute_time", "communicated", "finite"), ones)
-        records |= {"round": ones.cumsum(1) - 1, "stage": 0 * ones, "eval_round": np.tile(ends[1:], (seeds, 1))}
-        counts = np.broadcast_to(getattr(run.data, "test_counts", 1), (seeds, len(ends) - 1, clients))
+        records = dict.fromkeys(
+            ("cohort_size", "compute_time", "communicated", "finite"), ones
+        )
+        records |= {
+            "round": ones.cumsum(1) - 1,
+            "stage": 0 * ones,
+            "eval_round": np.tile(ends[1:], (seeds, 1)),
+        }
+        counts = np.broadcast_to(
+            getattr(run.data, "test_counts", 1), (seeds, len(ends) - 1, clients)
+        )
         for evaluation in run.evaluations:
             sums = rng.random(counts.shape) * counts
-            records |= {f"scores/{evaluation}/sum": sums, f"scores/{evaluation}/count": counts}
+            records |= {
+                f"scores/{evaluation}/sum": sums,
+                f"scores/{evaluation}/count": counts,
+            }
         times = np.ones((seeds, clients))
-        return outcome.histories(run, limits, root, outcome.Results(times, times, (), None, Records([records]), {}))
+        return outcome.histories(
+            run,
+            limits,
+            root,
+            outcome.Results(times, times, (), None, Records([records]), {}),
+        )
 
     monkeypatch.setattr(simulate, "_run", run)

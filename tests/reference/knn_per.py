@@ -8,7 +8,9 @@ def probabilities(params, client, x, num_classes, k, share):
     """Mixture of the global model's distribution over the classes and that of the k nearest neighbours."""
     known, found = mlp.forward(params, client.x)[0][-1], []
     inputs, logits = mlp.forward(params, x)
-    for features, shared in zip(inputs[-1], np.exp(mlp.log_probabilities(logits)), strict=True):
+    for features, shared in zip(
+        inputs[-1], np.exp(mlp.log_probabilities(logits)), strict=True
+    ):
         distances = np.linalg.norm(known - features, axis=1)
         nearest = np.argsort(distances, kind="stable")[:k]
         own = np.zeros(num_classes)

@@ -11,7 +11,9 @@ def orthonormal(matrix):
 def distance(b1, b2):
     """Largest sine of a principal angle, from the projectors."""
     p1, p2 = (q @ q.T for q in (orthonormal(b1), orthonormal(b2)))
-    return np.linalg.norm(p1 - p2, 2)  # = sin of the largest angle for subspaces of equal dimension
+    return np.linalg.norm(
+        p1 - p2, 2
+    )  # = sin of the largest angle for subspaces of equal dimension
 
 
 def fedrep_round(b, batches, step_size, head_steps=None, heads=None, head_step_size=None):
@@ -36,7 +38,10 @@ def fedrep_round(b, batches, step_size, head_steps=None, heads=None, head_step_s
 
 def moments(batches, rank):
     """Lines 1 to 5: top eigenvectors of the mean of P_i."""
-    p = sum(sum(yj**2 * np.outer(xj, xj) for xj, yj in zip(x, y, strict=True)) / len(y) for x, y in batches)
+    p = sum(
+        sum(yj**2 * np.outer(xj, xj) for xj, yj in zip(x, y, strict=True)) / len(y)
+        for x, y in batches
+    )
     return np.linalg.eigh(p / len(batches))[1][:, -rank:]
 
 
@@ -47,7 +52,10 @@ def fedavg_round(b, w, truth, heads, step_size, local_steps):
         bi, wi = b.copy(), w.copy()
         for _ in range(local_steps):
             residual = bi @ wi - truth @ head
-            bi, wi = bi - step_size * np.outer(residual, wi), wi - step_size * bi.T @ residual
+            bi, wi = (
+                bi - step_size * np.outer(residual, wi),
+                wi - step_size * bi.T @ residual,
+            )
         bs.append(bi)
         ws.append(wi)
     return np.mean(bs, axis=0), np.mean(ws, axis=0)

@@ -29,7 +29,9 @@ def train(params, trained, x, y, rows_of_steps, sgd, gradient_of=mlp.gradient):
         gradient = gradient_of(params, x[rows], y[rows])
         for name in trained:
             for part, w in params[name].items():
-                direction = gradient[name][part] + (sgd.decay * w if part == "kernel" else 0.0)
+                direction = gradient[name][part] + (
+                    sgd.decay * w if part == "kernel" else 0.0
+                )
                 buffers[name][part] = sgd.momentum * buffers[name][part] + direction
                 params[name][part] = w - sgd.step * buffers[name][part]
     return params
@@ -37,21 +39,33 @@ def train(params, trained, x, y, rows_of_steps, sgd, gradient_of=mlp.gradient):
 
 def combine(function, *models):
     """`function` of the arrays of several models, or of parts of models, layer by layer."""
-    return {name: {part: function(*(m[name][part] for m in models)) for part in models[0][name]} for name in models[0]}
+    return {
+        name: {
+            part: function(*(m[name][part] for m in models)) for part in models[0][name]
+        }
+        for name in models[0]
+    }
 
 
 def towards(centre, penalty):
     """The gradient of the loss + (penalty / 2) |w - centre|^2."""
 
     def gradient(w, x, y):
-        return combine(lambda g, w, c: g + penalty * (w - c), mlp.gradient(w, x, y), w, centre)
+        return combine(
+            lambda g, w, c: g + penalty * (w - c), mlp.gradient(w, x, y), w, centre
+        )
 
     return gradient
 
 
 def mean(models, weights):
     """Weighted mean of models or parts of models, layer by layer."""
-    return combine(lambda *arrays: sum(w * a for w, a in zip(weights, arrays, strict=True)) / sum(weights), *models)
+    return combine(
+        lambda *arrays: (
+            sum(w * a for w, a in zip(weights, arrays, strict=True)) / sum(weights)
+        ),
+        *models,
+    )
 
 
 def weight(client_weighting, client):

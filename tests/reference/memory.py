@@ -11,7 +11,9 @@ def mifa(params, clients, cohorts, steps, *, sgd):
     table = {}  # of clients that have taken part
     for t, cohort in enumerate(cohorts):
         for i in cohort:
-            model = train(params, list(params), clients[i].x, clients[i].y, steps(t, i), sgd)
+            model = train(
+                params, list(params), clients[i].x, clients[i].y, steps(t, i), sgd
+            )
             table[i] = combine(np.subtract, model, params)
         params = combine(np.add, params, mean(list(table.values()), [1.0] * len(table)))
         yield SimpleNamespace(params=params, table=filled(table, params, len(clients)))
@@ -24,10 +26,17 @@ def fedvarp(params, clients, cohorts, steps, *, sgd, server_step=1.0):
         everybody = mean(table, [1.0] * len(clients))
         remembered = mean([table[i] for i in cohort], [1.0] * len(cohort))
         for i in cohort:
-            model = train(params, list(params), clients[i].x, clients[i].y, steps(t, i), sgd)
+            model = train(
+                params, list(params), clients[i].x, clients[i].y, steps(t, i), sgd
+            )
             table[i] = combine(np.subtract, model, params)
         update = mean([table[i] for i in cohort], [1.0] * len(cohort))
-        step = combine(lambda new, old, y: server_step * (new - old + y), update, remembered, everybody)
+        step = combine(
+            lambda new, old, y: server_step * (new - old + y),
+            update,
+            remembered,
+            everybody,
+        )
         params = combine(np.add, params, step)
         yield SimpleNamespace(params=params, table=list(table))
 

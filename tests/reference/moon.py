@@ -19,7 +19,11 @@ def cosine(a, b):
 def gradient(w, x, y, w_glob, w_prev, mu, tau):
     """Gradient of the batch's mean cross-entropy + mu * contrastive loss."""
     inputs, logits = mlp.forward(w, x)
-    z, z_glob, z_prev = inputs[-1], mlp.forward(w_glob, x)[0][-1], mlp.forward(w_prev, x)[0][-1]
+    z, z_glob, z_prev = (
+        inputs[-1],
+        mlp.forward(w_glob, x)[0][-1],
+        mlp.forward(w_prev, x)[0][-1],
+    )
     (to_glob, d_glob), (to_prev, d_prev) = cosine(z, z_glob), cosine(z, z_prev)
     # -log(e^a / (e^a + e^b)): its derivative in b is e^b / (e^a + e^b), in a the negative of that
     share = 1 / (1 + np.exp((to_glob - to_prev) / tau))
@@ -37,7 +41,17 @@ def run(params, clients, cohorts, steps, *, mu, tau, sgd, client_weighting="unif
             def both(w, x, y, w_glob=params, w_prev=last[i]):
                 return gradient(w, x, y, w_glob, w_prev, mu, tau)
 
-            models.append(train(params, list(params), clients[i].x, clients[i].y, steps(t, i), sgd, both))
+            models.append(
+                train(
+                    params,
+                    list(params),
+                    clients[i].x,
+                    clients[i].y,
+                    steps(t, i),
+                    sgd,
+                    both,
+                )
+            )
         for i, model in zip(cohort, models, strict=True):
             last[i] = model
         params = mean(models, [weight(client_weighting, clients[i]) for i in cohort])

@@ -6,7 +6,19 @@ from reference import mlp
 from reference.local import combine, mean, weight
 
 
-def run(params, clients, cohorts, steps, *, sgd, penalty, inner_steps, inner_step, beta, client_weighting="uniform"):
+def run(
+    params,
+    clients,
+    cohorts,
+    steps,
+    *,
+    sgd,
+    penalty,
+    inner_steps,
+    inner_step,
+    beta,
+    client_weighting="uniform",
+):
     """Yields the state after every round; `steps(t, i)` are the rows of client i's batches."""
     own = [params for _ in clients]
     for t, cohort in enumerate(cohorts):
@@ -16,7 +28,12 @@ def run(params, clients, cohorts, steps, *, sgd, penalty, inner_steps, inner_ste
             for rows in steps(t, i):
                 for _ in range(inner_steps):
                     slope = mlp.gradient(theta, clients[i].x[rows], clients[i].y[rows])
-                    theta = combine(lambda th, g, w: th - inner_step * (g + penalty * (th - w)), theta, slope, w)
+                    theta = combine(
+                        lambda th, g, w: th - inner_step * (g + penalty * (th - w)),
+                        theta,
+                        slope,
+                        w,
+                    )
                 w = combine(lambda w, th: w - sgd.step * penalty * (w - th), w, theta)
             models.append(w)
             own[i] = theta

@@ -16,19 +16,38 @@ def run(params, clients, cohorts, steps, *, sgd, server_step=1.0, counts_momentu
         for i in cohort:
 
             def corrected(y, x_batch, y_batch, c_i=variates[i], c=variate):
-                return combine(lambda g, own, of_all: g - own + of_all, mlp.gradient(y, x_batch, y_batch), c_i, c)
+                return combine(
+                    lambda g, own, of_all: g - own + of_all,
+                    mlp.gradient(y, x_batch, y_batch),
+                    c_i,
+                    c,
+                )
 
             rows = list(steps(t, i))
-            y = train(params, list(params), clients[i].x, clients[i].y, rows, sgd, corrected)
+            y = train(
+                params, list(params), clients[i].x, clients[i].y, rows, sgd, corrected
+            )
             # x - y_i is eta times the sum of all momentum buffers: the weight of a gradient with k steps still to come,
             # its own included, is 1 + beta + ... + beta^(k - 1)
             length = sgd.step * len(rows)
             if counts_momentum:
-                length = sgd.step * sum(sgd.momentum**j for k in range(1, len(rows) + 1) for j in range(k))
-            new = combine(lambda own, c, x, y, far=length: own - c + (x - y) / far, variates[i], variate, params, y)
+                length = sgd.step * sum(
+                    sgd.momentum**j for k in range(1, len(rows) + 1) for j in range(k)
+                )
+            new = combine(
+                lambda own, c, x, y, far=length: own - c + (x - y) / far,
+                variates[i],
+                variate,
+                params,
+                y,
+            )
             moves.append(combine(np.subtract, y, params))
             changes.append(combine(np.subtract, new, variates[i]))
             variates[i] = new
-        params = combine(lambda x, *moved: x + server_step * sum(moved) / len(moved), params, *moves)
-        variate = combine(lambda c, *changed: c + sum(changed) / len(clients), variate, *changes)
+        params = combine(
+            lambda x, *moved: x + server_step * sum(moved) / len(moved), params, *moves
+        )
+        variate = combine(
+            lambda c, *changed: c + sum(changed) / len(clients), variate, *changes
+        )
         yield SimpleNamespace(params=params, variate=variate, variates=list(variates))

@@ -11,9 +11,9 @@ import pytest
 
 import fedjax_srp as srp
 from fedjax_srp.base import Clock, Cohort, FederatedAlgorithm, ParticipationPolicy, Phase
-from fedjax_srp.engine.program import program
-from fedjax_srp.engine.sharding import lay_out
-from fedjax_srp.options import build
+from fedjax_srp.driver.programs import program
+from fedjax_srp.parts.options import build
+from fedjax_srp.rounds.sharding import lay_out
 
 KEY = jax.random.key(7)
 NUM_FEATURES, NUM_CLASSES = 6, 4
@@ -39,7 +39,10 @@ def clients_of(counts, test_counts, seed=0, dtype=np.float32):
         return x.astype(dtype), ((kind + client % 2) % NUM_CLASSES).astype(np.int32)
 
     sizes = zip(counts, test_counts, strict=True)
-    return [Client(*examples(i, count), *examples(i, tests)) for i, (count, tests) in enumerate(sizes)]
+    return [
+        Client(*examples(i, count), *examples(i, tests))
+        for i, (count, tests) in enumerate(sizes)
+    ]
 
 
 def federation(clients):
@@ -49,14 +52,18 @@ def federation(clients):
         ends = np.cumsum([len(getattr(c, name)) for c in clients])
         return np.split(np.arange(ends[-1]), ends[:-1])
 
-    arrays = (np.concatenate([getattr(c, name) for c in clients]) for name in Client._fields)
+    arrays = (
+        np.concatenate([getattr(c, name) for c in clients]) for name in Client._fields
+    )
     indices = {"train_indices": deal("y"), "test_indices": deal("y_test")}
     return srp.data.from_arrays(*arrays, **indices, num_classes=NUM_CLASSES)
 
 
 def model(cut="out", hidden=(5, 4), dtype=jnp.float32):
     """An MLP with a handful of weights."""
-    return srp.models.MLP((NUM_FEATURES,), NUM_CLASSES, hidden=hidden, cut=cut, dtype=dtype)
+    return srp.models.MLP(
+        (NUM_FEATURES,), NUM_CLASSES, hidden=hidden, cut=cut, dtype=dtype
+    )
 
 
 @jax.tree_util.register_dataclass
@@ -94,8 +101,13 @@ def _made(base, name, given, fields=None):
     """Instance of a new subclass of `base`: functions become static methods, everything else class attributes."""
     for attribute in given:
         assert hasattr(base, attribute), f"{base.__name__} has no {attribute}"
-    in_class = {n: staticmethod(v) if callable(v) and not isinstance(v, type) else v for n, v in given.items()}
-    return srp.part(type(f"Made{base.__name__}", (base,), {"name": name} | in_class))(**fields or {})
+    in_class = {
+        n: staticmethod(v) if callable(v) and not isinstance(v, type) else v
+        for n, v in given.items()
+    }
+    return srp.part(type(f"Made{base.__name__}", (base,), {"name": name} | in_class))(
+        **fields or {}
+    )
 
 
 def made_algorithm(name="made", *, round=None, **functions):
@@ -113,10 +125,25 @@ def made_algorithm(name="made", *, round=None, **functions):
     return _made(FederatedAlgorithm, name, functions)
 
 
-def made_policy(name, init, select, update, needs_global_gradient=False, asynchronous=False, metrics=None):
+def made_policy(
+    name,
+    init,
+    select,
+    update,
+    needs_global_gradient=False,
+    asynchronous=False,
+    metrics=None,
+):
     """A policy of three functions, without a class."""
-    given = {"init": init, "select": select, "update": update, "asynchronous": asynchronous}
-    given |= {"needs_global_gradient": needs_global_gradient} | ({} if metrics is None else {"metrics": metrics})
+    given = {
+        "init": init,
+        "select": select,
+        "update": update,
+        "asynchronous": asynchronous,
+    }
+    given |= {"needs_global_gradient": needs_global_gradient} | (
+        {} if metrics is None else {"metrics": metrics}
+    )
     return _made(ParticipationPolicy, name, given)
 
 
@@ -130,7 +157,9 @@ def changed(part, **given):
 
     Functions come without `self`. What calls the methods of `part` has its floats as constants.
     """
-    of_fields = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
+    of_fields = {
+        field.name: getattr(part, field.name) for field in dataclasses.fields(part)
+    }
     in_class = {name: value for name, value in given.items() if name not in of_fields}
     new_fields = {name: given.get(name, value) for name, value in of_fields.items()}
     return _made(type(part), in_class.get("name", type(part).name), in_class, new_fields)
@@ -141,7 +170,10 @@ def built(cls, *args, **options):
     return build(cls, options, *args)
 
 
-ALGORITHMS = {cls.name: cls for cls in (getattr(srp.algorithms, name) for name in srp.algorithms.__all__)}
+ALGORITHMS = {
+    cls.name: cls
+    for cls in (getattr(srp.algorithms, name) for name in srp.algorithms.__all__)
+}
 
 
 def algorithm_of(client, **fields):
@@ -172,7 +204,11 @@ def script(ids, size=None, work=None, stage=None, round=0):
     """The state of `scripted`; sizes default to the pool, work to 1 and stages to 0."""
     ids = jnp.asarray(ids, jnp.int32)
     size = np.full(len(ids), ids.shape[1]) if size is None else size
-    work = np.ones(ids.shape) if work is None else jnp.broadcast_to(jnp.asarray(work), ids.shape)
+    work = (
+        np.ones(ids.shape)
+        if work is None
+        else jnp.broadcast_to(jnp.asarray(work), ids.shape)
+    )
     stage = np.zeros(len(ids)) if stage is None else stage
     return Script(*(jnp.asarray(a, jnp.int32) for a in (ids, size, work, stage, round)))
 
@@ -196,7 +232,9 @@ class Scripted(ParticipationPolicy):
 
     def select(self, key, state, times):
         row = jnp.minimum(state.round, state.size.shape[0] - 1)
-        return Cohort(state.ids[row], state.size[row], state.work[row], state.stage[row]), state
+        return Cohort(
+            state.ids[row], state.size[row], state.work[row], state.stage[row]
+        ), state
 
     def update(self, state, info):
         return state._replace(round=state.round + 1)
@@ -212,8 +250,10 @@ CLOCK = srp.clocks.Fixed(srp.clocks.Exponential(1.0))
 
 def to_host(tree):
     """A NumPy copy of every array; keys are copied as keys."""
-    is_key = lambda leaf: jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)  # noqa: E731
-    return jax.tree.map(lambda leaf: jnp.copy(leaf) if is_key(leaf) else np.array(leaf), tree)
+    is_key = lambda leaf: jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return jax.tree.map(
+        lambda leaf: jnp.copy(leaf) if is_key(leaf) else np.array(leaf), tree
+    )
 
 
 class Run:
@@ -232,7 +272,9 @@ class Run:
         state=None,
         large_chunk=0,
     ):
-        self.layout = lay_out(devices, chunk_size, data.num_clients)._replace(large_chunk=large_chunk)
+        self.layout = lay_out(devices, chunk_size, data.num_clients)._replace(
+            large_chunk=large_chunk
+        )
         names = tuple(algorithm.evaluations) if evaluations == "all" else evaluations
         self.program = program(algorithm, policy, clock, names, self.layout)
         self.root = jax.device_put(key, self.layout.sharding())
@@ -254,22 +296,30 @@ class Run:
 
         def by_client(leaf):
             leaf = np.asarray(leaf)[: self.layout.num_clients]
-            return self.layout.by_owner(np.concatenate([leaf, np.repeat(leaf[-1:], missing, axis=0)]))
+            return self.layout.by_owner(
+                np.concatenate([leaf, np.repeat(leaf[-1:], missing, axis=0)])
+            )
 
         clients = jax.tree.map(by_client, state.clients)
-        replicated = jax.device_put(to_host(state._replace(clients=())), self.layout.sharding())
-        self.state = replicated._replace(clients=jax.device_put(clients, self.layout.sharding(by_client=True)))
+        replicated = jax.device_put(
+            to_host(state._replace(clients=())), self.layout.sharding()
+        )
+        self.state = replicated._replace(
+            clients=jax.device_put(clients, self.layout.sharding(by_client=True))
+        )
         return self
 
     def host_state(self):
         """A copy of the state on the host; client states without the padding of the last device."""
         state = to_host(self.state)
-        in_order = lambda leaf: self.layout.by_id(leaf)[: self.layout.num_clients]  # noqa: E731
+        in_order = lambda leaf: self.layout.by_id(leaf)[: self.layout.num_clients]
         return state._replace(clients=jax.tree.map(in_order, state.clients))
 
     def rounds(self, length=1):
         """Run rounds and the evaluation after them; return their `Segment` on the host."""
-        self.state, segment = self.program.segment(length, self.state, self.root, self.data)
+        self.state, segment = self.program.segment(
+            length, self.state, self.root, self.data
+        )
         return jax.device_get(segment)
 
 
@@ -285,27 +335,38 @@ def steps(run, number):
 def assert_close(actual: Any, desired: Any, rtol: float):
     """Check every leaf, relative to its largest entry; dtypes and structures must be equal."""
     assert jax.tree.structure(actual) == jax.tree.structure(desired)
-    for (path, a), d in zip(jax.tree.leaves_with_path(actual), jax.tree.leaves(desired), strict=True):
+    for (path, a), d in zip(
+        jax.tree.leaves_with_path(actual), jax.tree.leaves(desired), strict=True
+    ):
         a, d = np.asarray(a), np.asarray(d)
         assert a.dtype == d.dtype, jax.tree_util.keystr(path)
         scale = np.abs(d).max(initial=0.0) if np.issubdtype(d.dtype, np.floating) else 0
-        np.testing.assert_allclose(a, d, rtol=0, atol=rtol * scale, err_msg=jax.tree_util.keystr(path))
+        np.testing.assert_allclose(
+            a, d, rtol=0, atol=rtol * scale, err_msg=jax.tree_util.keystr(path)
+        )
 
 
 def assert_same_bits(actual: Any, desired: Any):
     """Check every leaf bit for bit: -0.0 is not 0.0, and a nan equals itself only with its payload."""
     assert jax.tree.structure(actual) == jax.tree.structure(desired)
-    for (path, a), d in zip(jax.tree.leaves_with_path(actual), jax.tree.leaves(desired), strict=True):
+    for (path, a), d in zip(
+        jax.tree.leaves_with_path(actual), jax.tree.leaves(desired), strict=True
+    ):
         a, d = np.asarray(a), np.asarray(d)
         assert a.dtype == d.dtype, jax.tree_util.keystr(path)
         assert a.shape == d.shape, jax.tree_util.keystr(path)
-        assert a.tobytes() == d.tobytes(), f"bits differ in {jax.tree_util.keystr(path)}: {a} and {d}"
+        assert a.tobytes() == d.tobytes(), (
+            f"bits differ in {jax.tree_util.keystr(path)}: {a} and {d}"
+        )
 
 
 def simulate(algorithm, data, num_rounds=2, **options):
     """`srp.simulate` with the tests' key, without progress bar and on one device."""
     return srp.simulate(
-        algorithm, data, num_rounds=num_rounds, **{"key": KEY, "progress": False, "devices": 1} | options
+        algorithm,
+        data,
+        num_rounds=num_rounds,
+        **{"key": KEY, "progress": False, "devices": 1} | options,
     )
 
 

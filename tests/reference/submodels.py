@@ -14,7 +14,11 @@ def units_of(params, rate, first=0):
     for name in names:
         width = params[name]["kernel"].shape[1]
         number = width if name == names[-1] else math.ceil(round(rate * width, 6))
-        found[name] = [(first + place) % width for place in range(number)] if name != names[-1] else [*range(width)]
+        found[name] = (
+            [(first + place) % width for place in range(number)]
+            if name != names[-1]
+            else [*range(width)]
+        )
     return found
 
 
@@ -28,20 +32,26 @@ def indices_of(params, units):
 
 def cut(params, units):
     """The submodel of these units."""
-    return {name: {leaf: params[name][leaf][at] for leaf, at in of.items()} for name, of in indices_of(params, units)}
+    return {
+        name: {leaf: params[name][leaf][at] for leaf, at in of.items()}
+        for name, of in indices_of(params, units)
+    }
 
 
 def scaled(params, factor):
     """Kernels above the first layer times a factor, as if outputs of hidden units were."""
     first = next(iter(params))
     return {
-        n: {"kernel": la["kernel"] * (1.0 if n == first else factor), "bias": la["bias"]} for n, la in params.items()
+        n: {"kernel": la["kernel"] * (1.0 if n == first else factor), "bias": la["bias"]}
+        for n, la in params.items()
     }
 
 
 def scaler_gradient(rate):
     """Gradient of a narrow model whose hidden units are multiplied by 1 / rate."""
-    return lambda params, x, y: scaled(mlp.gradient(scaled(params, 1 / rate), x, y), 1 / rate)
+    return lambda params, x, y: scaled(
+        mlp.gradient(scaled(params, 1 / rate), x, y), 1 / rate
+    )
 
 
 def averaged(params, parts, weights):
@@ -52,14 +62,18 @@ def averaged(params, parts, weights):
             for leaf, at in of_layer.items():
                 sums[name][leaf][at] += weight * small[name][leaf]
                 counts[name][leaf][at] += weight
-    return combine(lambda w, s, n: np.divide(s, n, out=w.copy(), where=n > 0), params, sums, counts)
+    return combine(
+        lambda w, s, n: np.divide(s, n, out=w.copy(), where=n > 0), params, sums, counts
+    )
 
 
 def client(params, rate, first, x, y, rows_of_steps, sgd):
     """(units, submodel) after local training with the Scaler."""
     units = units_of(params, rate, first)
     small = cut(params, units)
-    return units, train(small, list(small), x, y, rows_of_steps, sgd, scaler_gradient(rate))
+    return units, train(
+        small, list(small), x, y, rows_of_steps, sgd, scaler_gradient(rate)
+    )
 
 
 def nested_gradient(whole, rates_of_steps):

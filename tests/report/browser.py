@@ -10,7 +10,10 @@ import sys
 import time
 from pathlib import Path
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
+    None,
+)
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -53,7 +56,9 @@ class Tab:
     def _receive(self, seconds=60.0):
         end = time.monotonic() + seconds
         while b"\0" not in self._buffer:
-            ready, _, _ = select.select([self._reading], [], [], max(0.0, end - time.monotonic()))
+            ready, _, _ = select.select(
+                [self._reading], [], [], max(0.0, end - time.monotonic())
+            )
             assert ready, "the browser does not answer"
             self._buffer += os.read(self._reading, 1 << 20)
         text, _, self._buffer = self._buffer.partition(b"\0")
@@ -64,24 +69,50 @@ class Tab:
     def _listen(self, event, params):
         if event == "Runtime.exceptionThrown":
             details = params["exceptionDetails"]
-            self.errors.append(details.get("exception", {}).get("description") or details["text"])
-        if event == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
-            self.errors.append(str([value.get("value") or value.get("description") for value in params["args"]]))
+            self.errors.append(
+                details.get("exception", {}).get("description") or details["text"]
+            )
+        if event == "Runtime.consoleAPICalled" and params["type"] in (
+            "error",
+            "warning",
+            "assert",
+        ):
+            self.errors.append(
+                str(
+                    [
+                        value.get("value") or value.get("description")
+                        for value in params["args"]
+                    ]
+                )
+            )
         if event == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
             self.errors.append(params["entry"]["text"])
-        if event == "Network.requestWillBeSent" and params["request"]["url"].startswith(("http", "ws")):
+        if event == "Network.requestWillBeSent" and params["request"]["url"].startswith(
+            ("http", "ws")
+        ):
             self.errors.append(f"asked the network: {params['request']['url'][:80]}")
 
     def ask(self, expression):
         """Evaluate a JavaScript expression; promises are awaited."""
-        result = self.send("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        result = self.send(
+            "Runtime.evaluate",
+            expression=expression,
+            awaitPromise=True,
+            returnByValue=True,
+        )
         assert "exceptionDetails" not in result, result["exceptionDetails"]
         return result["result"].get("value")
 
     def press(self, key: str, code: int):
         """Press and release a key in the focused element."""
         for kind in ("keyDown", "keyUp"):
-            self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+            self.send(
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                code=key,
+                windowsVirtualKeyCode=code,
+            )
 
     def wait(self, expression, seconds=30.0):
         """Wait until an expression is true."""
@@ -90,12 +121,21 @@ class Tab:
             assert time.monotonic() < end, f"never: {expression}; {self.errors}"
             time.sleep(0.02)
 
-    def open(self, path: Path, state: str = "", width: int = 1280, height: int = 900, phone: bool = False):
+    def open(
+        self,
+        path: Path,
+        state: str = "",
+        width: int = 1280,
+        height: int = 900,
+        phone: bool = False,
+    ):
         """Open the report page at a state of its address in a new tab, and wait until it is drawn."""
         if self._target is not None:
             self.send("Target.closeTarget", targetId=self._target)
         self._target = self.send("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.send("Target.attachToTarget", targetId=self._target, flatten=True)["sessionId"]
+        self._session = self.send(
+            "Target.attachToTarget", targetId=self._target, flatten=True
+        )["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.send(f"{domain}.enable")
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": phone}
@@ -109,7 +149,15 @@ def browser(profile: Path):
     """Run a browser with one tab during the block; `profile` is an empty folder for it."""
     to_browser, from_browser = os.pipe(), os.pipe()
     ends = to_browser[0], from_browser[1]
-    command = [sys.executable, "-c", REDIRECT, *map(str, ends), str(CHROMIUM), *FLAGS, f"--user-data-dir={profile}"]
+    command = [
+        sys.executable,
+        "-c",
+        REDIRECT,
+        *map(str, ends),
+        str(CHROMIUM),
+        *FLAGS,
+        f"--user-data-dir={profile}",
+    ]
     process = subprocess.Popen(command, pass_fds=ends, stderr=subprocess.DEVNULL)
     os.close(to_browser[0])
     os.close(from_browser[1])

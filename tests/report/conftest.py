@@ -5,7 +5,7 @@ from reference.histories import without_figures
 from report.browser import browser
 from report.page_reading import compared
 
-from fedjax_srp.report import page
+from fedjax_srp.lab.report import page
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +31,11 @@ def show(tab, tmp_path):
     """Return a function that opens the page of runs, or of several comparisons."""
 
     def shown(runs=(), target=0.6, comparisons=(), title="", **how):
-        tab.open(page.write(tmp_path / "report.html", comparisons or [compared(runs, target)], title), **how)
+        tab.open(
+            page.write(
+                tmp_path / "report.html", comparisons or [compared(runs, target)], title
+            ),
+            **how,
+        )
 
     return shown

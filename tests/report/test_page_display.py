@@ -20,7 +20,7 @@ from report.page_reading import (
     text_of,
 )
 
-from fedjax_srp.report import page
+from fedjax_srp.lab.report import page
 
 pytestmark = IN_BROWSER
 
@@ -28,9 +28,16 @@ pytestmark = IN_BROWSER
 def test_a_sweep_is_filtered_by_its_options(tab, show):
     def sweep(rate, seed):
         run = made("fedrep", seed, 6, 5)
-        return dataclasses.replace(run, config=run.config | {"options": {"learning_rate": rate}})
+        return dataclasses.replace(
+            run, config=run.config | {"options": {"learning_rate": rate}}
+        )
 
-    rates = compared([*(sweep(rate, seed) for rate in (0.1, 0.5) for seed in range(2)), made("fedavg", 0, 6, 5)])
+    rates = compared(
+        [
+            *(sweep(rate, seed) for rate in (0.1, 0.5) for seed in range(2)),
+            made("fedavg", 0, 6, 5),
+        ]
+    )
     other = compared([made("apfl", 0, 6, 5, cohort_size=[2] * 6)])
     show(comparisons=[rates, other], state="only.learning_rate=0.5")
     assert [row[0] for row in cells(tab)[1:]] == ["FedRep, learning_rate=0.5"]
@@ -62,7 +69,10 @@ def test_ten_thousand_clients_are_shown_as_quantiles(tmp_path, tab):
 @pytest.mark.short("500")
 @pytest.mark.parametrize("width", [1280, 500])
 def test_long_names_without_blanks_are_broken(tab, width, show):
-    runs = [made("long_name_" * 11 + str(place), 0, 6, 5, finite=np.arange(6) < 3) for place in range(3)]
+    runs = [
+        made("long_name_" * 11 + str(place), 0, 6, 5, finite=np.arange(6) < 3)
+        for place in range(3)
+    ]
     comparison = compared(runs)._replace(title="data_" * 60)
     show(comparisons=[comparison], title="title_" * 60, width=width)
     assert tab.ask("document.documentElement.scrollWidth") <= width
@@ -93,7 +103,10 @@ def test_long_names_leave_room_for_the_figures(tab, width, phone, show):
         drawn = source(tab, figure, "names")
         assert [text.replace("\n", " ") for text in drawn["text"]] == names
         room = tab.ask(f"document.getElementById('{figure}').clientWidth")
-        assert 6 * max(len(line) for text in drawn["text"] for line in text.split("\n")) < room
+        assert (
+            6 * max(len(line) for text in drawn["text"] for line in text.split("\n"))
+            < room
+        )
 
 
 def test_time_is_cut_after_the_target_with_a_note(tab, show):
@@ -146,9 +159,13 @@ def test_numbers_beyond_bounds_are_drawn_and_printed(tab, show):
     assert found[1][-1] == "-"
     assert bounds(tab, "time")[1] > 2e30
     choose(tab, "C=1e25")
-    assert re.fullmatch(r"\d{26} \(2\d{5}\.\dx\)", cells(tab)[1][header.index("time at C = 10") + 1])
+    assert re.fullmatch(
+        r"\d{26} \(2\d{5}\.\dx\)", cells(tab)[1][header.index("time at C = 10") + 1]
+    )
     tab.ask("document.activeElement.blur()")
-    tab.ask("(box => { box.value = '1e21'; box.dispatchEvent(new Event('input')); })(document.getElementById('cost'))")
+    tab.ask(
+        "(box => { box.value = '1e21'; box.dispatchEvent(new Event('input')); })(document.getElementById('cost'))"
+    )
     tab.wait("document.getElementById('state').textContent.startsWith('C = 1e+21')")
     choose(tab, "C=Infinity")
     assert text_of(tab, "state").startswith("C = 0")
@@ -163,14 +180,25 @@ def test_runs_with_one_evaluation_are_dots(tab, show):
 
     runs = [last(name, seed) for name in ("srpfl", "fedrep") for seed in range(2)]
     show(runs)
-    for figure, xs in (("time", [run.elapsed()[-1] for run in runs]), ("rounds", [6] * 4)):
+    for figure, xs in (
+        ("time", [run.elapsed()[-1] for run in runs]),
+        ("rounds", [6] * 4),
+    ):
         dots = source(tab, figure, "dots")
         np.testing.assert_allclose(dots["x"], xs)
         np.testing.assert_allclose(dots["y"], [100 * run.final_accuracy for run in runs])
-        assert dots["marker"] == ["circle", "circle", "square", "square"]  # twins have one colour
+        assert dots["marker"] == [
+            "circle",
+            "circle",
+            "square",
+            "square",
+        ]  # twins have one colour
         assert bounds(tab, figure)[1] > max(xs)
     note = text_of(tab, "curves-note")
-    assert "Dots, or squares for dashed lines: evaluations that are joined to no other." in note
+    assert (
+        "Dots, or squares for dashed lines: evaluations that are joined to no other."
+        in note
+    )
     assert "Thin lines" not in note
     assert "mean of" not in note
     scores = np.tile([[0.1], [0.2], [np.nan], [0.4], [np.nan], [0.6]], 5)
@@ -209,17 +237,23 @@ EVIL = (r"$$x^2$$", r"\[x\]", r"\(x\)", r"$\frac{1}{$", "$$")
 def test_labels_with_mathematics_load_nothing_from_the_network(text, tmp_path, tab):
     scores = np.full((6, 5), 0.5)
     run = made("fedrep", 0, 6, 5, accuracies={text: scores, "other": scores})
-    run = dataclasses.replace(run, name=text, config=run.config | {"name": text, "dataset": text})
+    run = dataclasses.replace(
+        run, name=text, config=run.config | {"name": text, "dataset": text}
+    )
     path = page.write(tmp_path / "report.html", [compared([run])], text)
     assert not re.search(r"https?://[^\"]*mathjax", path.read_text())
     tab.open(path)
     assert cells(tab)[1][0] == text
-    assert [name.replace("\u200b", "") for name in source(tab, "clients", "names")["text"]] == [text]
+    assert [
+        name.replace("\u200b", "") for name in source(tab, "clients", "names")["text"]
+    ] == [text]
 
 
 def test_the_page_names_the_data_of_the_scores(tab, show):
     run = made("fedrep", 0, 6, 5)
-    tuned = dataclasses.replace(run, config=run.config | {"dataset_options": {"validation": 0.2}})
+    tuned = dataclasses.replace(
+        run, config=run.config | {"dataset_options": {"validation": 0.2}}
+    )
     for history, judged in ((run, "test"), (tuned, "validation")):
         show([history])
         assert f"on {judged} data." in text_of(tab, "state")
@@ -244,7 +278,9 @@ def test_the_page_of_one_run_has_no_notes_about_several(tab, show):
 
 def test_runs_that_diverged(tab, show):
     scores = {"fine_tune": np.full((3, 5), math.nan)}
-    broken = made("fedrep", 0, 3, 5, accuracies=scores, finite=np.array([True, False, False]))
+    broken = made(
+        "fedrep", 0, 3, 5, accuracies=scores, finite=np.array([True, False, False])
+    )
     show([broken], target=math.nan)
     assert "Diverged: FedRep, seed 0, in round 2" in text_of(tab, "curves-note")
     assert "not reached" in cells(tab)[1]
@@ -260,9 +296,13 @@ def test_logarithmic_time_starts_at_the_first_evaluation(tab, show):
         "[drawing.model('time', 'x').start, drawing.model('time', 'x').document.roots()[0].x_scale.type]"
     )
     assert scale == "LogScale"
-    assert start == pytest.approx(min(time for run in runs for time in run.eval_elapsed() if time > 0))
+    assert start == pytest.approx(
+        min(time for run in runs for time in run.eval_elapsed() if time > 0)
+    )
     tab.ask("document.getElementById('log').click()")
-    tab.wait("drawing.model('time', 'x').document.roots()[0].x_scale.type === 'LinearScale'")
+    tab.wait(
+        "drawing.model('time', 'x').document.roots()[0].x_scale.type === 'LinearScale'"
+    )
     assert tab.ask("drawing.model('time', 'x').start") == 0
 
 
@@ -272,14 +312,19 @@ def test_clients_with_few_test_points_have_no_quartiles(tab, show):
     boxes = source(tab, "clients", "boxes")
     assert boxes["q25"] == [None]
     assert boxes["q50"] == [pytest.approx(100 * few.final_accuracy)]
-    assert "9 in the median, so that quartiles would say nothing" in tab.ask("document.body.textContent")
+    assert "9 in the median, so that quartiles would say nothing" in tab.ask(
+        "document.body.textContent"
+    )
 
 
 def test_dark_and_light_colour_schemes(tab, show):
     show([made("fedrep", 0, 6, 4)])
     found = {}
     for scheme in ("light", "dark"):
-        tab.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        tab.send(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": scheme}],
+        )
         found[scheme] = tab.ask("getComputedStyle(document.body).backgroundColor")
     tab.send("Emulation.setEmulatedMedia", features=[])
     assert found == {"light": "rgb(255, 255, 255)", "dark": "rgb(26, 26, 26)"}

@@ -13,12 +13,14 @@ import pytest
 from report.made_up import made
 
 import fedjax_srp as srp
-from fedjax_srp.commands.report import report
-from fedjax_srp.report import drawing, page
+from fedjax_srp.lab.commands.report import report
+from fedjax_srp.lab.report import drawing, page
 
 
 def test_the_page_of_histories_equals_that_of_their_folders(tmp_path):
-    histories = [made(name, seed, 6, 5) for name in ("srpfl", "fedrep") for seed in range(2)]
+    histories = [
+        made(name, seed, 6, 5) for name in ("srpfl", "fedrep") for seed in range(2)
+    ]
     for place, history in enumerate(histories):
         history.save(tmp_path / f"histories[{place}]")
     report(str(tmp_path), None, (0, 10), None)
@@ -35,13 +37,22 @@ def test_the_page_of_histories_equals_that_of_their_folders(tmp_path):
     with pytest.raises(ValueError, match=f"histories has {by_errors}"):
         srp.plots.report_page(linear, tmp_path / "own.html")
     linear.save(tmp_path / "linear" / "run")
-    with pytest.raises(ValueError, match="none of its runs was evaluated by accuracy, but by 'squared error'"):
+    with pytest.raises(
+        ValueError,
+        match="none of its runs was evaluated by accuracy, but by 'squared error'",
+    ):
         report(str(tmp_path / "linear"), None, (0, 10), None)
     never = made("fedrep", 0, 6, 5)
     never = dataclasses.replace(never, accuracies={}, eval_round=never.eval_round[:0])
-    with pytest.raises(ValueError, match=r"by accuracy; run with evaluations \(--evaluations, eval_every\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"by accuracy; run with evaluations \(--evaluations, eval_every\)",
+    ):
         srp.plots.report_page(never, tmp_path / "own.html")
-    with pytest.raises(ValueError, match=r"histories\[0\] and histories\[1\] hold the same run, fedrep with seed 0"):
+    with pytest.raises(
+        ValueError,
+        match=r"histories\[0\] and histories\[1\] hold the same run, fedrep with seed 0",
+    ):
         srp.plots.report_page([made("fedrep", 0, 6, 5)] * 2, tmp_path / "own.html")
 
 
@@ -71,26 +82,42 @@ def test_numbers_of_each_evaluation_exclude_clients_without_test_points(tmp_path
     made_up = made("fedrep", 0, 6, 5, own=True)
     counts = made_up.test_count.copy()
     counts[0] = 0
-    scores = {name: np.where(counts > 0, values, np.nan) for name, values in made_up.accuracies.items()}
+    scores = {
+        name: np.where(counts > 0, values, np.nan)
+        for name, values in made_up.accuracies.items()
+    }
     run = dataclasses.replace(made_up, accuracies=scores, test_count=counts)
     found = content(srp.plots.report_page(run, tmp_path / "own.html"))
     (row,) = found["comparisons"][0]["rows"]
     assert row["runs"][0]["test_points"] == np.median(counts[1:]) != np.median(counts)
     for name, values in scores.items():
         quantiles = row["distributions"][name]
-        np.testing.assert_array_equal(quantiles, np.quantile(values[-1, 1:], found["quantiles"]))
+        np.testing.assert_array_equal(
+            quantiles, np.quantile(values[-1, 1:], found["quantiles"])
+        )
         numbers = row["runs"][0]["evaluations"][name]
         np.testing.assert_array_equal(numbers["clients"], values[-1, 1:])
-        expected = run.mean_scores(name), run.worst_scores(name), run.slowest_scores(name), run.speed_quartiles(name)
-        for kind, of_run in zip(("mean", "worst", "slowest", "quartiles"), expected, strict=True):
+        expected = (
+            run.mean_scores(name),
+            run.worst_scores(name),
+            run.slowest_scores(name),
+            run.speed_quartiles(name),
+        )
+        for kind, of_run in zip(
+            ("mean", "worst", "slowest", "quartiles"), expected, strict=True
+        ):
             np.testing.assert_array_equal(np.array(numbers[kind], float), of_run)
 
 
 def test_texts_of_runs_are_not_parsed_as_html(tmp_path):
     evil = "</script><b>"
     run = made("fedrep", 0, 6, 5)
-    run = dataclasses.replace(run, name=evil, config=run.config | {"name": evil, "dataset": evil})
-    text = srp.plots.report_page({"a": run}, tmp_path / "own.html", title=evil).read_text()
+    run = dataclasses.replace(
+        run, name=evil, config=run.config | {"name": evil, "dataset": evil}
+    )
+    text = srp.plots.report_page(
+        {"a": run}, tmp_path / "own.html", title=evil
+    ).read_text()
     assert "<b>" not in text.replace(library(text), "")
     assert content(tmp_path / "own.html")["comparisons"][0]["rows"][0]["name"] == evil
 
@@ -102,7 +129,14 @@ def library(text):
 
 def test_the_only_row_of_a_method_has_its_colour():
     plain = drawing.styles(["srpfl", "fedrep", "flanp_fedavg"])
-    found = drawing.styles(["SRPFL, clock=fixed", "FLANP (FedAvg), clock=fixed", "FedRep, mu=0", "FedRep, mu=1"])
+    found = drawing.styles(
+        [
+            "SRPFL, clock=fixed",
+            "FLANP (FedAvg), clock=fixed",
+            "FedRep, mu=0",
+            "FedRep, mu=1",
+        ]
+    )
     looks = [*found.values()]
     assert looks[:2] == [plain[name] for name in ("srpfl", "flanp_fedavg")]
     assert len(set(looks)) == 4
@@ -111,12 +145,20 @@ def test_the_only_row_of_a_method_has_its_colour():
 
 def test_rows_of_a_sweep_are_solid_with_doubling_and_share_colours_with_their_twins():
     rates = (0.1, 0.2, 0.3)
-    found = drawing.styles([f"{name}, learning_rate={rate}" for name in ("SRPFL", "FedRep") for rate in rates])
+    found = drawing.styles(
+        [
+            f"{name}, learning_rate={rate}"
+            for name in ("SRPFL", "FedRep")
+            for rate in rates
+        ]
+    )
     assert [style.linestyle for style in found.values()] == ["-"] * 3 + ["--"] * 3
     colors = [style.color for style in found.values()]
     assert colors[:3] == colors[3:]
     assert len(set(colors)) == 3
-    many = drawing.styles(f"{name}, seed={seed}" for seed in range(20) for name in ("SRPFL", "FedRep"))
+    many = drawing.styles(
+        f"{name}, seed={seed}" for seed in range(20) for name in ("SRPFL", "FedRep")
+    )
     assert len(many) == 40
 
 

@@ -1,0 +1,1 @@
+"""The contract of a part, found by abstract evaluation: shapes, operations, bytes, peak memory."""

@@ -1,0 +1,167 @@
+"""`evaluate`: scores of new clients, or of the clients of a run, under a trained server state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_srp.base import (
+    ClientState,
+    FederatedAlgorithm,
+    FederatedSource,
+    Key,
+    Method,
+    PyTree,
+    ServerState,
+)
+from fedjax_srp.driver.outcome import ratio
+from fedjax_srp.driver.prepare import Request, prepare
+from fedjax_srp.parts.checks import check_choice, checked
+from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results.history import History
+from fedjax_srp.rounds.round import as_arrays
+from fedjax_srp.rounds.sharding import Devices, place, place_clients
+
+
+@checked
+def evaluate(
+    algorithm: FederatedAlgorithm | Method,
+    data: FederatedSource,
+    server_state: ServerState,
+    *,
+    key: Key,
+    client_states: ClientState | Literal["new"] = "new",
+    evaluations: str | Sequence[str] | None = None,
+    chunk_size: int | None = None,
+    devices: Devices = None,
+    shard_data: bool = False,
+) -> dict[str, np.ndarray]:
+    """Score clients under a server state: new clients, or the clients of a run with their states.
+
+    Every client starts from `algorithm.init_client`, or from its state in `client_states`, is personalised on its
+    training data by the evaluation, and is scored on its test data.
+
+    Args:
+        algorithm: the algorithm of the run, or its `Method`; other options (fine-tuning epochs, samples) may differ as
+            long as the server state has the same shapes.
+        data: of the clients to score.
+        server_state: `history.server_state`.
+        client_states: `history.client_states`, for the clients of the run itself; "new" for clients that have not
+            trained, whose own heads or models are then judged untrained.
+        key: of fine-tuning; the same key draws the same batches for every method.
+        evaluations: names of the algorithm's evaluations; None for the default one, "all" for every one.
+        chunk_size: clients at once on each device; None for a measured default.
+        devices: devices to spread the clients over, or how many; None for all, those of every process.
+        shard_data: keep every client's examples on one device, as in `simulate`.
+
+    Returns:
+        name of the evaluation -> (num_clients,) scores, nan for clients without test data.
+
+    Raises:
+        ValueError: an unknown evaluation, a missing server state, missing `client_states` of a history, states with
+            names, shapes or types that are not those of the algorithm, or anything but one key.
+
+    Example:
+        >>> import jax, fedjax_srp as srp
+        >>> options = {"dim": 20, "rank": 2, "noise_std": 0.1}
+        >>> task = srp.data.linear_task(jax.random.key(0), num_clients=64, **options)
+        >>> algorithm = srp.algorithms.LinearFedRep(task, step_size=0.1, samples_per_round=10)
+        >>> history = srp.simulate(algorithm, task, num_rounds=20, key=jax.random.key(1), progress=False)
+        >>> more = srp.data.linear_task(jax.random.key(0), num_clients=100, **options)  # 36 new clients, the same truth
+        >>> srp.evaluate(algorithm, more, history.server_state, key=jax.random.key(2))["fit_head"].shape
+        (100,)
+    """
+    check_kept(server_state)
+    if isinstance(algorithm, Method):
+        algorithm = algorithm.algorithm
+    run = prepare(
+        Request(
+            algorithm,
+            data,
+            evaluations=evaluations,
+            chunk_size=chunk_size,
+            devices=devices,
+            shard_data=shard_data,
+        )
+    )
+    num_clients = run.layout.num_clients
+    server, client = jax.eval_shape(
+        lambda key, data: _initial(run.algorithm, key, data), key, data
+    )
+    server_state = place(run.layout, fitted("server_state", server_state, server))
+    own = None
+    if not is_new(client_states):
+        of_all = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((num_clients, *leaf.shape), leaf.dtype),
+            client,
+        )
+        own = place_clients(run.layout, fitted("client_states", client_states, of_all))
+    root, placed = run.placed(key)
+    scores = jax.device_get(run.program().scores(server_state, root, placed, own))
+    return {
+        name: ratio(
+            np.asarray(total, np.float64)[:num_clients],
+            np.asarray(count, np.float64)[:num_clients],
+        )
+        for name, (total, count) in scores.items()
+    }
+
+
+def check_kept(server_state: ServerState) -> None:
+    """Raise a ValueError for a history, and if the history had no server state."""
+    if isinstance(server_state, History):
+        raise ValueError("server_state is a History; give history.server_state")
+    if server_state is None:
+        raise ValueError(
+            "server_state=None: this history was loaded from a folder without models; save with models=True, or keep "
+            "the history that simulate returns"
+        )
+
+
+def is_new(client_states: ClientState | Literal["new"]) -> bool:
+    """True for clients that have not trained; ValueError if the history had no client states."""
+    if client_states is None:
+        raise ValueError(
+            "client_states=None: this history kept none; run with keep_clients=True (and save with models=True), or "
+            'give "new" for clients that have not trained'
+        )
+    return (
+        isinstance(client_states, str)
+        and check_choice("client_states", client_states, ["new"]) == "new"
+    )
+
+
+def _initial(
+    algorithm: FederatedAlgorithm, key: Key, data: FederatedSource
+) -> tuple[PyTree, PyTree]:
+    server = as_arrays(algorithm.init(key, data))
+    return server, as_arrays(
+        algorithm.init_client(key, server, data.train_client(jnp.int32(0)))
+    )
+
+
+def fitted(argument: str, given: PyTree, expected: PyTree) -> PyTree:
+    """The given arrays in the expected containers; loaded states have dicts instead."""
+    remedy = "give the state of a run of the same algorithm with the same model"
+    found, wanted = storage.named(given), storage.named(expected)
+    for names, says in (
+        (wanted.keys() - found.keys(), "lacks"),
+        (found.keys() - wanted.keys(), "also has"),
+    ):
+        if names:
+            shown = min(names) or "an array that is not in a container"
+            raise ValueError(f"{argument} {says} {shown}, {len(names)} in all: {remedy}")
+    for name, like in wanted.items():
+        shape, dtype = jnp.shape(found[name]), jnp.result_type(found[name])
+        dtype = getattr(found[name], "dtype", dtype)  # NumPy's float64 is no float32
+        if shape != like.shape or dtype != like.dtype:
+            raise ValueError(
+                f"{argument}: {name or 'it'} is {dtype}{list(shape)}, expected {like.dtype}{list(like.shape)}: {remedy}"
+            )
+    return jax.tree.unflatten(
+        jax.tree.structure(expected), [found[name] for name in wanted]
+    )

@@ -1,0 +1,393 @@
+"""Preparation of a run: a request is checked and completed, so that it can be compiled."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from fedjax_srp.base import (
+    TRAINING_LOSS,
+    Array,
+    Clock,
+    Examples,
+    FederatedAlgorithm,
+    FederatedSource,
+    Key,
+    Method,
+    ParticipationPolicy,
+    WorkCosts,
+)
+from fedjax_srp.clocks import Exponential, Fixed
+from fedjax_srp.contract.checks import (
+    check_algorithm,
+    check_clock,
+    check_policy,
+    of_static_fields,
+)
+from fedjax_srp.contract.messages import Traffic, traffic
+from fedjax_srp.contract.operations import work_costs
+from fedjax_srp.driver.programs import Parts, Program, numerics, program
+from fedjax_srp.participation import Full
+from fedjax_srp.parts.checks import as_annotated, check_integer, check_known, short
+from fedjax_srp.parts.description import describe, option_values, unknowns
+from fedjax_srp.parts.options import full_names
+from fedjax_srp.parts.part import is_part, several, type_of, with_values
+from fedjax_srp.rounds.client_data import place_data
+from fedjax_srp.rounds.sharding import Layout, checked_devices, lay_out, place
+from fedjax_srp.xla.backend import platform, traced_for
+
+
+class Request(NamedTuple):
+    """A user's request; its defaults are those of `simulate` and `evaluate`."""
+
+    algorithm: FederatedAlgorithm | Method
+    data: FederatedSource
+    participation: ParticipationPolicy | None = None
+    clock: Clock | None = None
+    evaluations: str | Sequence[str] | None = None
+    chunk_size: int | None = None
+    devices: Sequence[Any] | int | None = None
+    shard_data: bool = False
+    name: str | None = None
+    num_seeds: int | None = None  # None: one run, without a seeds axis
+    values: Mapping[str, np.ndarray] | None = (
+        None  # (num_seeds,) each: floats of the algorithm, one for each seed
+    )
+    record_loss: bool = False
+
+
+class Prepared(NamedTuple):
+    """A checked and completed request."""
+
+    name: str
+    algorithm: FederatedAlgorithm
+    policy: ParticipationPolicy
+    clock: Clock
+    evaluations: tuple[str, ...]
+    layout: Layout
+    sizes: Traffic
+    costs: WorkCosts | None  # for clocks that need them
+    data: FederatedSource  # as the user gave it
+    shard_data: bool
+    record_loss: bool
+    num_seeds: int | None
+    values: dict[
+        str, np.ndarray
+    ]  # dotted name -> (num_seeds,): floats of the algorithm, as they were given
+
+    @property
+    def fitted_clock(self) -> Clock:
+        """The clock, fitted to the costs of a round if it needs them."""
+        return self.clock if self.costs is None else self.clock.fit(self.costs)
+
+    def program(self) -> Program:
+        """The program, compiled on demand; runs that differ only in key, data or values share it."""
+        parts = self.algorithm, self.policy, self.fitted_clock
+        return program(
+            *parts,
+            self.evaluations,
+            self.layout,
+            self.num_seeds,
+            tuple(self.values),
+            self.record_loss,
+        )
+
+    def placed(self, root: Key) -> tuple[Key, Any]:
+        """Key and data on the devices."""
+        if any(
+            isinstance(leaf, Tracer)
+            for leaf in jax.tree.leaves((root, self.algorithm, self.policy, self.clock))
+        ):
+            raise ValueError(
+                "key, or a part, is traced: this compiles and runs by itself, outside of jit, vmap and grad; "
+                "srp.Simulation does, simulate_seeds takes several keys and values"
+            )
+        if getattr(jax.config, "jax_disable_jit"):  # noqa: B009 (untyped in jax)
+            raise ValueError(
+                "jax_disable_jit is on: rounds are compiled here; srp.Simulation runs them step by step"
+            )
+        return place(self.layout, root), place_data(
+            self.layout, self.data, self.shard_data
+        )
+
+    def traced(self, trains: bool = True) -> jax.stages.Traced:
+        """Trace a segment of rounds, or its evaluation alone, for devices that need not exist.
+
+        Nothing runs. The data may be shapes (`jax.ShapeDtypeStruct`), and are on every device; `.lower().compile()` of
+        the result compiles for devices of `jax.experimental.topologies`.
+        """
+        seeds = () if self.num_seeds is None else (self.num_seeds,)
+        root = jax.eval_shape(lambda: jnp.broadcast_to(jax.random.key(0), seeds))
+        return self.program().traced(
+            trains, self.layout.shapes(root), self.layout.shapes(self.data)
+        )
+
+    def of_seed(self, seed: int) -> FederatedAlgorithm:
+        """The algorithm of one seed, with its own values."""
+        return with_values(
+            self.algorithm, {name: v[seed].item() for name, v in self.values.items()}
+        )
+
+    def options(self, seed: int = 0) -> dict[str, Any]:
+        """Options of algorithm, model and policy by short names, for tables and figures."""
+        algorithm = self.of_seed(seed)
+        model: Any = getattr(algorithm, "model", None)
+        own = option_values(algorithm, ("model",) if is_part(model) else ())
+        if is_part(model):  # not a method named `model`
+            own |= {"model": model.name} | option_values(
+                model, ("input_shape", "num_classes")
+            )
+        of_policy = {"participation": self.policy.name} | option_values(self.policy)
+        return {
+            f"{self.policy.name}.{o}" if o in own and own[o] != v else o: v
+            for o, v in of_policy.items()
+        } | own
+
+    def description(self, seed: int = 0) -> dict[str, Any]:
+        """Description of algorithm and policy, from which `History.method` rebuilds them."""
+        return {
+            "name": self.name,
+            "algorithm": describe(self.of_seed(seed)),
+            "participation": describe(self.policy),
+        }
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Names of the objects that have no description."""
+        return tuple(sorted({*unknowns([self.description(), describe(self.clock)])}))
+
+
+SOURCE = (
+    "num_clients",
+    "train_client",
+    "test_client",
+    "score",
+)  # members of a data source
+
+
+def prepare(request: Request) -> Prepared:
+    """Check and complete a request; the algorithm is traced, nothing runs."""
+    algorithm, policy, clock, data = (
+        request.algorithm,
+        request.participation,
+        request.clock,
+        request.data,
+    )
+    _check_parts(request)
+    name = request.name
+    if isinstance(algorithm, Method):
+        if policy is not None:
+            raise ValueError(
+                f"method {algorithm.name!r} brings its participation; pass method.algorithm to choose another"
+            )
+        name = algorithm.name if name is None else name
+        algorithm, policy = algorithm.algorithm, algorithm.participation
+    evaluations = check_evaluations(algorithm, request.evaluations)
+    policy = Full() if policy is None else policy
+    clock = Fixed(Exponential(1.0)) if clock is None else clock
+    names = {
+        "name": "" if name is None else name,
+        "algorithm.name": algorithm.name,
+        "participation.name": policy.name,
+    }
+    for argument, value in names.items():
+        as_annotated(argument, value, str)
+        if (
+            (not value and name is not None)
+            or "\0" in value
+            or any(0xD800 <= ord(letter) < 0xE000 for letter in value)
+        ):
+            raise ValueError(f"{argument}={short(value)} is no name; give one of letters")
+    record_loss = request.record_loss or TRAINING_LOSS in policy.needs
+    devices = checked_devices(request.devices)
+    with traced_for(devices[0].platform):  # on which the sizes of loops depend
+        sizes, costs_of = _check_contract(
+            Parts(algorithm, policy, clock), data, evaluations, record_loss
+        )
+    _check_counts(data)
+    # It may check its numbers, which are arguments above.
+    jax.eval_shape(lambda: policy.init(jax.random.key(0), data.num_clients))
+    seeds = request.num_seeds or 1
+    at_once = (size * seeds for size in sizes.at_once(devices[0].platform))
+    layout = lay_out(devices, request.chunk_size, data.num_clients, *at_once)
+    if name is None:
+        name = (
+            algorithm.name
+            if policy.name == "full"
+            else f"{algorithm.name} + {policy.name}"
+        )
+    values = full_names(algorithm, request.values or {})
+    algorithm = with_values(
+        algorithm, {name: _weakly_typed(value) for name, value in values.items()}
+    )
+    return Prepared(
+        name=name,
+        algorithm=algorithm,
+        policy=policy,
+        clock=clock,
+        evaluations=evaluations,
+        layout=layout,
+        sizes=sizes,
+        costs=None if costs_of is None else costs_of(data),
+        data=data,
+        shard_data=request.shard_data,
+        record_loss=record_loss,
+        num_seeds=request.num_seeds,
+        values=values,
+    )
+
+
+def _weakly_typed(value: np.ndarray) -> Array:
+    """Floats of the seeds, typed as the float of one run is: a model of another type trains in its own."""
+    return jnp.stack([jnp.asarray(float(of_seed)) for of_seed in value])
+
+
+def _check_counts(data: FederatedSource) -> None:
+    """Raise a ValueError if a client of your own data has more examples than rows: it would train on others' rows."""
+    is_known = not any(
+        isinstance(leaf, Tracer | jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(data)
+    )
+    if type(data).__module__.startswith(__name__.partition(".")[0] + ".") or not is_known:
+        return
+    for split in ("train", "test"):
+        of_client = lambda data, client, split=split: getattr(data, f"{split}_client")(
+            client
+        )
+        client: Any = jax.eval_shape(of_client, data, jax.ShapeDtypeStruct((), jnp.int32))
+        if not (
+            isinstance(client, Examples)
+            and client.count.shape == ()
+            and client.count.dtype.kind in "iu"
+        ):
+            continue
+        with jax.ensure_compile_time_eval():  # `Simulation` checks inside of jit too
+            counts = np.asarray(_counts(data, split))
+        rows = min(leaf.shape[0] for leaf in jax.tree.leaves(client[:2]))
+        for wrong in np.flatnonzero((counts < 0) | (counts > rows))[:1]:
+            raise ValueError(
+                f"data: {split}_client({wrong}) has count={counts[wrong]} and {rows} rows; count is how many of the "
+                "first rows are examples"
+            )
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _counts(data: FederatedSource, split: str) -> Array:
+    """(num_clients,) int: the number of examples of every client; some at once, since a count may need all rows."""
+    ids = jnp.arange(data.num_clients, dtype=jnp.int32)
+    return jax.lax.map(
+        lambda client: getattr(data, f"{split}_client")(client).count, ids, batch_size=64
+    )
+
+
+Counter = Callable[[FederatedSource], WorkCosts]
+_past_checks: dict[
+    Any, tuple[Traffic, Counter | None]
+] = {}  # by structure and shapes, oldest first
+MAX_PAST_CHECKS = 32
+
+
+def _check_contract(
+    parts: Parts, data: FederatedSource, evaluations: tuple[str, ...], records_loss: bool
+) -> tuple[Traffic, Counter | None]:
+    """Check the contract; results are cached for parts and data that differ only in values."""
+    algorithm, policy, clock = parts
+    for name, leaf in several(algorithm):
+        raise ValueError(
+            f"{name} has shape {jnp.shape(leaf)}, one run takes one number; simulate_seeds(values=...) takes several"
+        )
+    leaves, structure = jax.tree.flatten((parts, data))
+    cache_key = (
+        structure,
+        evaluations,
+        (*map(type_of, leaves),),
+        records_loss,
+        numerics(),
+        platform(),
+    )
+    if cache_key in _past_checks:
+        return _past_checks[cache_key]
+    checked = check_algorithm(algorithm, data, evaluations, policy, records_loss)
+    sizes, costs_of = traffic(checked, of_static_fields(algorithm, "sends")), None
+    if clock.needs_costs:
+        if algorithm.communicates is not None:
+            raise ValueError(
+                f"clock {clock.name!r} charges a message in every round and {algorithm.name!r} has silent ones; choose "
+                "another clock, such as srp.clocks.Fixed, and add communication afterwards"
+            )
+        costs_of = work_costs(algorithm, policy, data, checked, sizes)
+        clock = clock.fit(
+            jax.tree.map(lambda leaf: np.ones(leaf.shape), jax.eval_shape(costs_of, data))
+        )
+    times = check_clock(clock, data.num_clients)
+    check_policy(policy, times, checked.metrics, evaluations)
+    _past_checks[cache_key] = sizes, costs_of
+    while len(_past_checks) > MAX_PAST_CHECKS:
+        del _past_checks[next(iter(_past_checks))]
+    return _past_checks[cache_key]
+
+
+def check_evaluations(
+    algorithm: FederatedAlgorithm, evaluations: str | Sequence[str] | None
+) -> tuple[str, ...]:
+    """Return names of evaluations; None is the default one, "all" every one."""
+    for cls in type(algorithm).__mro__:
+        named = [
+            getattr(value, "evaluation", None)
+            for value in vars(cls).values()
+            if callable(value)
+        ]
+        if twice := sorted(
+            {name for name in named if name is not None and named.count(name) > 1}
+        ):
+            raise ValueError(
+                f"class {cls.__name__} has two evaluations {twice[0]!r}; rename one"
+            )
+    if evaluations is None:
+        return tuple(algorithm.evaluations)[:1]
+    if isinstance(evaluations, str):
+        evaluations = (
+            tuple(algorithm.evaluations) if evaluations == "all" else (evaluations,)
+        )
+    check_known(
+        "evaluation",
+        evaluations := tuple(evaluations),
+        algorithm.evaluations,
+        of=algorithm.name,
+    )
+    return tuple(dict.fromkeys(evaluations))
+
+
+def _check_parts(request: Request) -> None:
+    kinds = {
+        "algorithm": FederatedAlgorithm | Method,
+        "participation": ParticipationPolicy | None,
+        "clock": Clock | None,
+    }
+    for argument, kind in kinds.items():
+        given = as_annotated(argument, getattr(request, argument), kind)
+        cls = type(given.algorithm if isinstance(given, Method) else given)
+        if given is not None and "__is_part__" not in vars(
+            cls
+        ):  # its constructor ran no checks
+            raise ValueError(
+                f"class {cls.__name__} is no part: put @srp.part above it, and list its fields in place of __init__"
+            )
+    data = request.data
+    lacks = next((name for name in SOURCE if not hasattr(data, name)), None)
+    if lacks is not None or any(leaf is data for leaf in jax.tree.leaves(data)):
+        missing = (
+            "is no pytree (jax.tree_util.register_dataclass)"
+            if lacks is None
+            else f"has no {lacks}"
+        )
+        raise ValueError(
+            f"data={short(data)} is no federation, it {missing}; give srp.data.load(name, ...), "
+            "srp.data.from_arrays(...) or a class like base.FederatedSource"
+        )
+    check_integer("data.num_clients", data.num_clients, 1)

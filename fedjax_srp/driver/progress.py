@@ -1,0 +1,184 @@
+"""Progress of a run: the bar, and the `Progress` of a callback."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+import zlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_srp.base import Key
+from fedjax_srp.driver.outcome import (
+    Limits,
+    Results,
+    data_checksum,
+    histories,
+    on_host,
+    score_name,
+)
+from fedjax_srp.driver.prepare import Prepared
+from fedjax_srp.driver.round_log import Records
+from fedjax_srp.parts.columns import ROUND_COLUMNS, Metrics, accuracy_column
+from fedjax_srp.parts.description import describe
+from fedjax_srp.results.bars import tqdm
+from fedjax_srp.results.callbacks import Callback, Progress
+from fedjax_srp.results.sealed_folders import jsonable
+
+# The most important entries come first: a narrow terminal cuts off the end.
+BAR_FORMAT = "{desc}: {n_fmt}/{total_fmt}{postfix} |{bar}| {elapsed}<{remaining}"
+
+
+class Watch(NamedTuple):
+    """The bar and callback of a run, and whether it ends with an error when it diverges."""
+
+    progress: bool
+    callback: Callback | None
+    throw: bool
+    seeds: range | None = None  # indices of the keys that run together
+
+
+class Bar:
+    """The progress bar of a run, and its messages."""
+
+    def __init__(self, run: Prepared, num_rounds: int, silent: bool):
+        self._run = run
+        self._bar = tqdm(
+            total=num_rounds, desc=run.name, bar_format=BAR_FORMAT, disable=silent
+        )
+
+    @contextlib.contextmanager
+    def compiling(self, name: Any) -> Iterator[None]:
+        """Show the name of a function while it is compiled; that time does not count for the rate."""
+        begin = time.perf_counter()
+        shown = "" if self._bar.disable else self._bar.postfix
+        self._bar.set_postfix_str(
+            f"compiling the {name[0] if isinstance(name, tuple) else name} ..."
+        )
+        try:
+            yield
+        finally:
+            self._bar.waited += time.perf_counter() - begin
+            self._bar.set_postfix_str(shown or "", refresh=False)
+
+    def resume_after(self, completed: int) -> None:
+        """Show that a run resumes after `completed` rounds."""
+        if not self._bar.disable:
+            tqdm.write(
+                f"{self._run.name} continues after round {completed}", file=sys.stderr
+            )
+            self._bar.initial = self._bar.n = completed
+            self._bar.refresh()
+
+    def update(self, length: int, records: Records) -> None:
+        """Advance the bar, and show the last records."""
+        run, shown = self._run, {}
+        if run.evaluations:
+            shown[score_name(run.data)] = (
+                f"{records.last[f'means/{run.evaluations[0]}'].mean():.3g}"
+            )
+        shown |= {
+            "n": f"{records.last['cohort_size'][0, -1]}",
+            "time": f"{records['compute_time'].sum(1).mean():.4g}",
+        }
+        self._bar.set_postfix_str(
+            ", ".join(f"{name} {value}" for name, value in shown.items()), refresh=False
+        )
+        self._bar.update(length)
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+
+def identify_runs(run: Prepared, root: Key) -> list[dict[str, str]]:
+    """Return {"run": hash} for each seed: eight hexadecimal digits of parts, data, values and key.
+
+    The dicts are empty if a part has no description.
+    """
+    if run.unknown:
+        return [{}] * (run.num_seeds or 1)
+    keys, clock = (
+        np.asarray(jax.random.key_data(root)).reshape(run.num_seeds or 1, -1),
+        describe(run.clock),
+    )
+
+    def identify(s: int) -> dict[str, str]:
+        made = [run.description(s), clock, checksum, keys[s].tolist()]
+        return {"run": f"{zlib.crc32(json.dumps(jsonable(made)).encode()):08x}"}
+
+    checksum = data_checksum(run.data)
+    return [identify(s) for s in range(len(keys))]
+
+
+def progress_after(
+    run: Prepared,
+    limits: Limits,
+    root: Key,
+    results: Results,
+    length: int,
+    seeds: range | None,
+    run_ids: list[dict[str, str]],
+) -> Progress:
+    """Make the `Progress` for a callback after a segment of `length` rounds; `run_ids` come from `identify_runs`."""
+    records = results.records.last
+    elapsed = np.cumsum(results.records["compute_time"], 1, np.float64)
+    metrics = {
+        name.removeprefix("metrics/"): v
+        for name, v in records.items()
+        if name.startswith("metrics/")
+    }
+    scores = {name: records[f"means/{name}"][:, -1] for name in run.evaluations}
+    columns = (
+        {name: records[name] for name in ROUND_COLUMNS} | {"elapsed": elapsed} | metrics
+    )
+    columns["round"] = records["round"] + 1
+    columns["communicated"] = records["communicated"] & (
+        run.sizes.up + run.sizes.down > 0
+    )
+    rows = []
+    for s in range(run.num_seeds or 1):
+        of_seed = (
+            {"name": run.name}
+            | run_ids[s]
+            | ({} if seeds is None else {"seed": seeds[s]})
+        )
+        rows += [
+            of_seed | {name: v[s, r].item() for name, v in columns.items()}
+            for r in range(-length, 0)
+        ]
+        rows[-1] |= {
+            accuracy_column(name): value[s].item() for name, value in scores.items()
+        }
+    own = (
+        (lambda array: array)
+        if run.num_seeds is not None
+        else (lambda array: array[0].item())
+    )
+
+    def server_state() -> Any:
+        return on_host(results.server)
+
+    def history() -> Any:
+        runs = histories(run, limits, root, results)
+        return runs[0] if run.num_seeds is None else runs
+
+    return Progress(
+        name=run.name,
+        seeds=seeds,
+        round=elapsed.shape[1],
+        num_rounds=limits.num_rounds,
+        elapsed=own(elapsed[:, -1]),
+        scores=jax.tree.map(own, scores),
+        metrics=Metrics({name: own(values[:, -1]) for name, values in metrics.items()}),
+        rows=rows,
+        server_state=server_state,
+        history=history,
+    )

@@ -1,1 +1,0 @@
-"""The engine: compiled rounds, and what runs them."""

@@ -1,0 +1,300 @@
+"""The command line, `fedjax-srp`: arguments, one-line errors, and dispatch to `commands`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import itertools
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import tyro
+
+from fedjax_srp._version import __version__
+from fedjax_srp.data import archives
+from fedjax_srp.lab.commands import demo, interrupt, report
+from fedjax_srp.lab.commands import grid as grid_command
+from fedjax_srp.lab.commands import list as list_command
+from fedjax_srp.lab.commands import run as run_command
+from fedjax_srp.lab.runs.options import LOAD, groups, load
+from fedjax_srp.parts.checks import check_known, is_ours, nearest
+from fedjax_srp.parts.options import REQUIRED, Option, written
+from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.xla.cores import use_all_cores
+from fedjax_srp.xla.disk_cache import cache_programs
+
+PROG = "fedjax-srp"
+_ABOUT = "Straggler-resilient personalized federated learning, simulated on simulated wall-clock time."
+
+
+class Command(NamedTuple):
+    """A subcommand."""
+
+    about: str
+    groups: Callable[
+        [], dict[str, dict[str, Option]]
+    ]  # heading -> options; "" for those without
+    run: Callable[..., object]  # gets the options
+    positional: str | None = None
+    compiles: bool = False
+
+
+COMMANDS = {
+    "demo": Command(
+        "Eight methods of the SRPFL paper on scikit-learn's digits, in a few minutes.",
+        lambda: {"": written(demo.command)},
+        demo.command,
+        compiles=True,
+    ),
+    "run": Command(
+        "One method on one data set; the same command continues a run that was interrupted.",
+        groups,
+        run_command.run,
+        compiles=True,
+    ),
+    "grid": Command(
+        "Every combination of options of run, from a TOML file; the same command resumes it.",
+        lambda: {"": grid_command.OPTIONS},
+        grid_command.run,
+        positional="file",
+        compiles=True,
+    ),
+    "report": Command(
+        "Table, figure and page of finished runs.",
+        lambda: {"": {**written(report.report), "load": LOAD}},
+        lambda load, **arguments: print(
+            report.report(**arguments)
+        ),  # its files are loaded already
+        positional="folder",
+    ),
+    "list": Command(
+        "Methods, data sets, models, clocks and policies.",
+        lambda: {"": written(list_command.catalogue, leave_out=("width",))},
+        lambda **arguments: print(
+            list_command.catalogue(**arguments, width=list_command.width_of_stdout())
+        ),
+    ),
+    "data prepare": Command(
+        "Data sets from their original archives, downloaded or by hand, without TensorFlow.",
+        lambda: {"": written(archives.prepare)},
+        lambda **arguments: archives.prepare(**arguments),
+        positional="names",
+    ),
+}
+
+
+def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
+    """Run one command and return its exit code: 0, 2 after a usage error, 130 after Ctrl-C.
+
+    If nobody reads its output any more, a list ends with 0, as under `head`, and work with 141, as under SIGPIPE.
+
+    Args:
+        argv: arguments after `fedjax-srp`; None for those of this process.
+        set_up_cores: call `use_all_cores` and cache compiled programs; only in a process in which JAX has not run yet.
+    """
+    words, is_at_work = list(sys.argv[1:] if argv is None else argv), False
+    if argv is None:
+        warnings.formatwarning = lambda message, *_, **__: f"{PROG}: warning: {message}\n"
+        interrupt.watch(_interrupted(words))
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, as by >&-
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+    with contextlib.suppress(AttributeError, ValueError):
+        sys.stdout.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]  # for ± on any terminal
+    try:
+        if words[:1] in (["--version"], ["-V"]):
+            print(f"{PROG} {__version__}")
+            return 0
+        command, arguments = _parse(words)
+        if set_up_cores:
+            use_all_cores()
+            if command.compiles:
+                cache_programs()
+        is_at_work = command not in (
+            COMMANDS["list"],
+            COMMANDS["report"],
+        )  # these print when all is done
+        command.run(**arguments)
+        is_at_work = False
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        if (
+            argv is None
+        ):  # threads writing a checkpoint would end with tracebacks; their files are ignored
+            interrupt.end(_interrupted(words))
+        print(_interrupted(words), file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader has gone, as head does
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not is_at_work:
+            return 0
+        with contextlib.suppress(OSError):
+            print(_interrupted(words), file=sys.stderr, flush=True)
+        return 141  # 128 + SIGPIPE, as in shells
+    except (ValueError, OSError, FloatingPointError) as error:
+        named = getattr(error, "filename", None)
+        full = storage.as_full_disk(
+            error, named if named is None else Path(os.fsdecode(named))
+        )
+        is_of_a_path = named is not None or "embedded null" in str(
+            error
+        )  # too long, a folder, not readable, ...
+        if full is None and not is_of_a_path and not is_ours(error):
+            raise
+        text = str(error) if full is None else full.strerror
+        print(
+            f"{PROG}: error: {' '.join(str(text).split())}", file=sys.stderr, flush=True
+        )
+        if full is not None and argv is None:
+            os._exit(2)  # failed writer threads would end with tracebacks
+        return 2
+    except SystemExit as stop:  # tyro printed help
+        return stop.code if isinstance(stop.code, int) else 2
+    return 0
+
+
+def _interrupted(words: Sequence[str]) -> str:
+    hint = (
+        "; the same command continues from the last checkpoint"
+        if words[:1] in (["run"], ["grid"])
+        else ""
+    )
+    return f"{PROG}: interrupted{hint}"
+
+
+def _parse(words: Sequence[str]) -> tuple[Command, dict[str, Any]]:
+    """Return the command and its arguments; runs the files of --load first, since they may add options."""
+    if not words or words[0] in ("-h", "--help"):
+        print(
+            f"{_ABOUT} Version {__version__}.\n\nusage: {PROG} COMMAND ..., {PROG} COMMAND --help for its options\n"
+        )
+        print(
+            "\n".join(
+                f"  {name:<14}{command.about}" for name, command in COMMANDS.items()
+            )
+        )
+        raise SystemExit(0)
+    if " ".join(words[:2]) in COMMANDS:  # a command of two words
+        words = [" ".join(words[:2]), *words[2:]]
+    name, *words = words
+    check_known("command", [name], COMMANDS)
+    command = COMMANDS[name]
+    for i, word in enumerate(words):
+        if word.partition("=")[0] == "--load" and name in ("run", "report"):
+            values = itertools.takewhile(
+                lambda value: not value.startswith("-"), words[i + 1 :]
+            )
+            load([word.partition("=")[2]] if "=" in word else [*values])
+    of_heading = command.groups()
+    _check_flags(
+        name, words, [each for options in of_heading.values() for each in options]
+    )
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            parsed = tyro.cli(
+                _dataclass(command, of_heading),
+                prog=f"{PROG} {name}",
+                description=command.about,
+                args=words,
+                config=(tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone),
+            )
+    except SystemExit as stop:
+        if stop.code:
+            message = _one_line(printed.getvalue(), name)
+            raise ValueError(_comma_error(words, message) or message) from None
+        raise
+    values = {}
+    for field, value in vars(parsed).items():
+        values |= vars(value) if dataclasses.is_dataclass(value) else {field: value}
+    return command, {
+        each: values[_identifier(each)]
+        for options in of_heading.values()
+        for each in options
+    }
+
+
+def _check_flags(command: str, words: Sequence[str], options: Sequence[str]) -> None:
+    """Refuse unknown flags and suggest the nearest ones; tyro would read them as values of the flag before."""
+    flags = [f"--{name.replace('_', '-')}" for name in options]
+    switches = [
+        f"--{before}{dot}no-{last}"
+        for before, dot, last in (flag[2:].rpartition(".") for flag in flags)
+    ]
+    for word in words:
+        flag = word.partition("=")[0].replace("_", "-")
+        if flag.startswith("--") and flag not in (*flags, *switches, "--help"):
+            hint = nearest(flag, flags, cutoff=0.7)  # all begin with --
+            raise ValueError(
+                f"unknown argument {flag}{hint}; see {PROG} {command} --help"
+            )
+
+
+def _dataclass(command: Command, of_heading: dict[str, dict[str, Option]]) -> type:
+    """Make the dataclass that tyro reads, with a nested dataclass for each heading."""
+    fields: list[Any] = []
+    for heading, options in of_heading.items():
+        members = [
+            _field(name, each, name == command.positional)
+            for name, each in options.items()
+        ]
+        if heading:
+            group = dataclasses.make_dataclass(
+                heading.capitalize(), members, kw_only=True
+            )
+            group.__doc__ = None
+            fields.append((heading, group))
+        else:
+            fields += members
+    return dataclasses.make_dataclass("Arguments", fields, kw_only=True)
+
+
+def _identifier(name: str) -> str:
+    return name.replace(".", "__")
+
+
+def _field(name: str, option: Option, positional: bool) -> tuple[str, Any, Any]:
+    settings: dict[str, Any] = {"help": option.help.rstrip("."), "name": name}
+    if option.default is None:
+        settings["help_behavior_hint"] = ""
+    if positional:
+        settings["metavar"] = name.upper()
+    hint = Annotated[option.type, tyro.conf.arg(**settings)]
+    if positional:
+        hint = tyro.conf.Positional[hint]
+    default = dataclasses.MISSING if option.default is REQUIRED else option.default
+    return _identifier(name), hint, dataclasses.field(default=default)
+
+
+def _comma_error(words: Sequence[str], message: str) -> str | None:
+    """Return the error for comma-separated values of a flag in tyro's message, if there are some."""
+    for flag, value in itertools.pairwise(words):
+        if (
+            flag.startswith("--")
+            and flag in message
+            and "," in value
+            and not value.startswith("--")
+        ):
+            return f"{flag} {value}: values are separated by spaces, {flag} {' '.join(value.replace(',', ' ').split())}"
+    return None
+
+
+def _one_line(box: str, command: str) -> str:
+    """Return the text of tyro's error box in one line; without Unicode, dashes draw the box."""
+    heading = r"╭─[^╮]*╮|\A[^-]*\n\s*-{3,}\s*\n"
+    text = re.split(
+        r"─{3,}|\n\s*-{3,}\s*\n|Got errors:",
+        re.sub(rf"{heading}|[│╰╯]|Error parsing", " ", box),
+    )[0]
+    return f"{' '.join(text.split())} (see {PROG} {command} --help)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,184 @@
+"""The demo: the SRPFL paper's methods except HF-MAML on scikit-learn's digits, in a few minutes."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+from collections.abc import Sequence
+from concurrent import futures
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_srp import clocks, data, methods
+from fedjax_srp.base import Method
+from fedjax_srp.driver.simulate import simulate_seeds
+from fedjax_srp.lab.commands.report import COMMUNICATIONS
+from fedjax_srp.lab.report import page, panels, repeats, table
+from fedjax_srp.lab.runs import shared_training as judged
+from fedjax_srp.parts.checks import check_integer
+from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results.history import History
+from fedjax_srp.results.sealed_folders import writable
+
+PARALLEL_TRAININGS = 2  # since compiling one leaves a core idle
+OWN_PARTS = ("own_head", "own_representation")  # cheap evaluations, without training
+
+
+class Plan(NamedTuple):
+    """Plan of the simulations of a demo."""
+
+    methods: Sequence[str]
+    num_rounds: int
+    eval_every: int
+    federation: dict[str, Any]  # of `data.load`
+    hyperparameters: dict[str, Any]  # of `methods.get`, the same for every method
+
+
+FULL = Plan(
+    methods=(
+        *("srpfl", "fedrep", "lg_srpfl", "lg_fedavg"),
+        *("flanp_fedavg", "fedavg", "flanp_fedavg_ft", "fedavg_ft"),
+    ),
+    num_rounds=100,
+    eval_every=2,
+    federation={"num_clients": 50, "classes_per_client": 3},
+    hyperparameters={
+        "hidden": (64, 32),
+        "learning_rate": 0.05,
+        "epochs": 5,
+        "initial": 5,
+        "rounds_per_stage": 10,
+    },
+)
+QUICK = FULL._replace(methods=("srpfl", "fedrep"), num_rounds=50)
+
+
+class Demo(NamedTuple):
+    """Results of a demo, all of them also in its folder."""
+
+    histories: dict[str, list[History]]  # method -> one per seed
+    target: table.Target
+    text: str
+
+
+def command(
+    out: str = "runs/demo", seeds: int = 3, quick: bool = False, progress: bool = True
+) -> None:
+    """Run the demo and print its table and folder.
+
+    Args:
+        out: folder for table, figure, page and runs.
+        seeds: number of repeats, simulated together.
+        quick: only SRPFL and FedRep, half the rounds.
+        progress: show a progress bar.
+    """
+    plan, folder = QUICK if quick else FULL, Path(out)
+    size = f"{plan.federation['num_clients']} clients with {plan.federation['classes_per_client']} classes each"
+    print(
+        f"{len(plan.methods)} methods, {seeds} seeds, {plan.num_rounds} rounds: digits, {size},"
+    )
+    print(
+        "whose local work takes 1 time unit on average: exponential, drawn once for each client and seed\n"
+    )
+    print(f"\n{run(out, seeds, plan, progress).text}\n")
+    print(
+        f"table   {folder / 'table.txt'}, {folder / 'table.csv'}\nfigure  {folder / 'accuracy.png'}"
+    )
+    print(
+        f"page    {folder / page.FILE}, for a browser: any communication cost, any target"
+    )
+    print(f"runs    {folder / '<method>' / 'seed_<seed>'}")
+
+
+def run(
+    out: str | os.PathLike, seeds: int = 3, plan: Plan = FULL, progress: bool = True
+) -> Demo:
+    """Simulate every method of the plan, all seeds at once, and write table, figure, page and run folders.
+
+    Clients' times are Exp(1), drawn once per seed; all methods have the same clients, times and batches. The partition
+    of the digits among clients is the same for all seeds.
+
+    Seed s is `jax.random.key(s)`, as in `fedjax-srp run --seed s`; its runs are in `<method>/seed_<s>`.
+    """
+    check_integer("seeds", seeds, 1)
+    folder = writable(out)
+    dataset = data.load("digits", **plan.federation)
+    keys = jax.vmap(jax.random.key)(jnp.arange(seeds))
+    made = {
+        name: methods.get(name, dataset=dataset, shared=plan.hyperparameters)
+        for name in plan.methods
+    }
+    histories: dict[str, list[History]] = {name: [] for name in made}
+    trainings = judged.trainings(made.values())
+    algorithms = [together[0].algorithm for together in trainings]
+    # first one of each algorithm, so that the others find its programs compiled
+    trainings = [
+        trainings[i]
+        for i in sorted(
+            range(len(trainings)), key=lambda i: algorithms[:i].count(algorithms[i])
+        )
+    ]
+    stopped = threading.Event()
+
+    def train(number: int, together: Sequence[Method]) -> None:
+        evaluations = {method.name: _evaluations(method) for method in together}
+        runs = simulate_seeds(
+            together[0],
+            dataset,
+            evaluations=[
+                *dict.fromkeys(name for names in evaluations.values() for name in names)
+            ],
+            clock=clocks.Fixed(clocks.Exponential(1.0)),
+            num_rounds=plan.num_rounds,
+            eval_every=plan.eval_every,
+            keys=keys,
+            progress=progress,
+            callback=lambda _: stopped.is_set(),
+            name=f"{number} of {len(trainings)}, {' and '.join(map(methods.label, evaluations))}",
+        )
+        for method in together:
+            histories[method.name] = [
+                judged.as_method(run, method, evaluations[method.name]) for run in runs
+            ]
+
+    with futures.ThreadPoolExecutor(PARALLEL_TRAININGS) as threads:
+        begun = [
+            threads.submit(train, i, together) for i, together in enumerate(trainings, 1)
+        ]
+        try:
+            for done in futures.as_completed(begun):
+                done.result()
+        finally:  # after an error or Ctrl-C, the other training ends with its next evaluation
+            stopped.set()
+            for waiting in begun:
+                waiting.cancel()
+    target = table.common_target(histories)
+    arguments = {"command": "demo", "seeds": seeds, **plan._asdict()}
+    saved = []
+    for name, runs in histories.items():
+        for seed, history in enumerate(runs):
+            config = {**history.config, "seed": seed, "arguments": arguments}
+            history = dataclasses.replace(history, config=config)
+            saved.append(
+                repeats.read(
+                    history.save(folder / name / f"seed_{seed}", target=target.accuracy)
+                )
+            )
+    title, rows = f"digits, {dataset.num_clients} clients", repeats.rows(saved)
+    if len(trainings) > 1:
+        rows.notes.append(
+            f"{PARALLEL_TRAININGS} trainings at a time, so that their seconds overlap"
+        )
+    compared = page.Comparison(title, rows, target, COMMUNICATIONS)
+    text, files = panels.files(compared, folder)
+    storage.replace(files | {folder / page.FILE: page.writer([compared])})
+    return Demo(histories, target, text)
+
+
+def _evaluations(method: Method) -> list[str]:
+    default, *others = method.algorithm.evaluations
+    return [default, *(other for other in others if other in OWN_PARTS)]

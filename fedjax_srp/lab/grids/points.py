@@ -1,0 +1,534 @@
+"""Points of a grid: one run for each combination of values, checked before anything is simulated."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import math
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from flax.traverse_util import flatten_dict
+
+from fedjax_srp.base import Clock, FederatedAlgorithm, Method, ParticipationPolicy
+from fedjax_srp.driver.prepare import SOURCE
+from fedjax_srp.lab.report.repeats import distinguishing_suffix
+from fedjax_srp.lab.runs import options as run_options
+from fedjax_srp.lab.runs.run import (
+    LIMITS,
+    NOT_SIMULATED,
+    OPTIONS_OF_DATA_OBJECTS,
+    Run,
+    from_options,
+)
+from fedjax_srp.models import SplitModel
+from fedjax_srp.parts.checks import nearest, short
+from fedjax_srp.parts.options import Option
+from fedjax_srp.parts.part import as_annotated, types_of
+
+VARIANT = "variant"
+_VALUE_ONLY = (
+    VARIANT,
+    "method",
+    "algorithm",
+    "dataset",
+    "data",
+)  # named by their values without the option
+_OBJECTS: dict[str, tuple[type, ...]] = {  # options whose values may be objects
+    "method": (FederatedAlgorithm, Method),
+    "participation": (ParticipationPolicy,),
+    "model": (SplitModel,),
+    "clock": (Clock,),
+    "data": (),
+}
+_SET_BY_GRID = {  # options of `run` that are refused here
+    "out": "the grid names the folders of its runs",
+    "overwrite": "delete the folder of a run to have it run again",
+    "progress": "it is an option of the grid",
+    "log": "runs would write to one file; their numbers are in the tables of the grid",
+}
+_MAX_NAME_LENGTH = 100  # characters of a point's name in the name of its folder
+_MAX_COMBINATIONS = 100_000
+
+
+class Spec(NamedTuple):
+    """Specification of a grid, with the options of `fedjax-srp run`."""
+
+    options: Mapping[str, Any]  # of every run
+    axes: Mapping[str, Any]  # option -> its values, or name -> value
+    variants: Mapping[str, Mapping[str, Any]]  # name -> options, one more axis
+    exclude: Sequence[
+        Mapping[str, Any]
+    ]  # leaves out runs with all values of a rule; a list matches any of its values
+
+
+class NamedObject(NamedTuple):
+    """An object as a value of an option."""
+
+    name: str
+    value: Any
+    is_user_named: bool
+
+    def __eq__(self, other: object) -> bool:  # also with a name, as in rules of `exclude`
+        return self.name == (other.name if isinstance(other, NamedObject) else other)
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+class Point(NamedTuple):
+    """One run of a grid."""
+
+    name: str  # the values by which it differs from the others
+    values: dict[str, Any]  # option -> such a value, including `variant`
+    of_variant: dict[
+        str, Any
+    ]  # option that variants set -> its value, None if this run has none
+    run: Run
+    digest: str  # hexadecimal, equal for equal simulations
+
+    @property
+    def id(self) -> str:
+        """The first eight digits, which name the run in the files of the grid."""
+        return self.digest[:8]
+
+    @property
+    def folder(self) -> str:
+        """Name of a new run folder."""
+        return f"{re.sub(r'[^A-Za-z0-9.=+-]+', '_', self.name)[:_MAX_NAME_LENGTH].strip('_')}-{self.id}"
+
+
+def read(path: str | Path) -> tuple[Spec, dict[str, Any]]:
+    """Return the grid of a TOML file, and its other entries: `out` and the table `slurm`.
+
+    Raises:
+        ValueError: no such file, invalid TOML, or an unknown table.
+    """
+    try:
+        found = tomllib.loads(Path(path).read_text("utf-8"))
+    except OSError as error:
+        raise ValueError(
+            f"file={str(path)!r}: {error.strerror}; give a TOML file with [options] and [axes]"
+        ) from None
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # UnicodeDecodeError and TOMLDecodeError
+        raise ValueError(f"file={str(path)!r}: invalid TOML ({error})") from None
+    known = (*Spec._fields, "out", "slurm")
+    for name, value in found.items():
+        if name not in known:
+            raise ValueError(
+                f"file={str(path)!r}: unknown entry {name!r}{nearest(name, known)}; options belong under [options]"
+            )
+        wanted = {"exclude": list, "out": str}.get(name, dict)
+        if not isinstance(value, wanted):
+            shape = {"exclude": "a list of tables, [[exclude]]", "out": "a string"}.get(
+                name, f"a table, [{name}]"
+            )
+            raise ValueError(f"file={str(path)!r}: {name}={short(value)} must be {shape}")
+    options, axes, variants, exclude = (
+        found.pop(name, [] if name == "exclude" else {}) for name in Spec._fields
+    )
+    variants = {name: _flat(given) for name, given in variants.items()}
+    return Spec(
+        _flat(options), _flat(axes), variants, [_flat(rule) for rule in exclude]
+    ), found
+
+
+def _flat(table: Any) -> Any:
+    """Join the keys of nested tables with dots, since TOML reads unquoted dotted keys as tables."""
+    return flatten_dict(table, sep=".") if isinstance(table, dict) else table
+
+
+class Problems:
+    """Collection of the errors of a grid."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, list[str]] = {}
+
+    def add(self, problem: object, run: str = "") -> None:
+        """Add an error, of a run or of the whole grid."""
+        self._runs.setdefault(str(problem), []).extend([run] if run else [])
+
+    def __bool__(self) -> bool:
+        return bool(self._runs)
+
+    def raise_if_any(self) -> None:
+        """Raise a ValueError of one line with all errors, each once with its first run and the number of others."""
+        lines = []
+        for problem, runs in self._runs.items():
+            more = f" and {len(runs) - 1} more runs" if len(runs) > 1 else ""
+            lines.append(f"{runs[0]}{more}: {problem}" if runs else problem)
+        if lines:
+            count = f"{len(lines)} problems: " if len(lines) > 1 else ""
+            raise ValueError(" ".join(f"grid: {count}{'; '.join(lines)}".split()))
+
+
+def points(spec: Spec) -> list[Point]:
+    """Return the runs of a grid, in the order of its axes.
+
+    Options that a method does not read are left out of its runs, and runs that are then equal are merged.
+    """
+    spec = spec._replace(axes={name: _as_list(each) for name, each in spec.axes.items()})
+    count = math.prod(
+        len(each) for each in spec.axes.values() if isinstance(each, Sized)
+    ) * max(len(spec.variants), 1)
+    if count > _MAX_COMBINATIONS:
+        raise ValueError(
+            f"grid: at least {count} combinations, the limit is {_MAX_COMBINATIONS}; make several grids"
+        )
+    run_options.load(coerce("load", run_options.LOAD, spec.options.get("load", ())))
+    problems = Problems()
+    spec = _Coercer(problems).spec(spec)
+    problems.raise_if_any()
+    of_every_run = (run_options.FIXED | {"data"}) - {
+        "model",
+        "participation",
+        *run_options.DATA,
+    }
+    unread = {*spec.options, *spec.axes} - of_every_run
+    distinguishing = dict.fromkeys(
+        [*spec.axes, *itertools.chain.from_iterable(spec.variants.values())]
+    )
+    found: dict[str, list[Point]] = {}
+    hits = [0] * len(spec.exclude)
+    for values, given in _products(spec, hits):
+        try:
+            kept = _options_read(given)
+            unread -= kept.keys()
+            point = _point(
+                {n: v for n, v in values.items() if n in kept or n == VARIANT},
+                kept,
+                distinguishing,
+            )
+            found.setdefault(point.digest, []).append(point)
+        except ValueError as error:
+            problems.add(error, _name(values))
+    if not found and not problems:
+        problems.add("exclude leaves out all runs; remove a rule")
+    for rule, hit in zip(spec.exclude, hits, strict=True):
+        if not hit:
+            text = ", ".join(
+                f"{name}={' or '.join(map(_text, wanted))}"
+                for name, wanted in rule.items()
+            )
+            problems.add(
+                f"exclude: {text} matches no run; correct or remove the rule (it sees values of options, axes and "
+                "variants, not defaults)"
+            )
+    ids = Counter(same[0].id for same in found.values())
+    for point, *_ in found.values():
+        if ids[point.id] > 1:
+            problems.add(
+                f"two runs have the id {point.id}, by chance; put them into two grids",
+                point.name,
+            )
+    for option in sorted(unread) if not problems else ():
+        is_of_data = option in run_options.DATA
+        of_methods = (
+            "no method of the grid reads it (one given as an object has its own value)"
+        )
+        reason = "has no effect on data given as an object" if is_of_data else of_methods
+        problems.add(f"{option}: {reason}; remove it")
+    problems.raise_if_any()
+    return _with_unique_names(found.values())
+
+
+def _as_list(values: Any) -> Any:
+    """Return the values of an axis as a list, cut just above the limit; other types are refused later."""
+    if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
+        return values
+    return list(itertools.islice(values, _MAX_COMBINATIONS + 1))
+
+
+class _Coercer:
+    """Converts the values of a grid to the types of the options; collects errors."""
+
+    def __init__(self, problems: Problems):
+        self._options = {
+            name: each
+            for group in run_options.groups().values()
+            for name, each in group.items()
+        }
+        self._note = problems.add
+
+    def spec(self, spec: Spec) -> Spec:
+        """Return the grid with its values coerced."""
+        axes = {
+            name: axis
+            for name, given in spec.axes.items()
+            if (axis := self._axis(name, given))
+        }
+        variants = {
+            name: self._table(given, f"variant {name!r}: ")
+            for name, given in spec.variants.items()
+        }
+        for name, given in variants.items():
+            for option in {*given} & {*axes}:
+                self._note(
+                    f"variant {name!r}: {option} is also an axis; remove one of the two"
+                )
+        for option in sorted({*spec.options} & {*axes}):
+            self._note(f"{option} is both an option and an axis; remove one of the two")
+        rules = [rule for given in spec.exclude if (rule := self._rule(given, variants))]
+        return Spec(self._table(spec.options, ""), axes, variants, rules)
+
+    def _axis(self, name: str, given: Any) -> list[Any]:
+        named = given.values() if isinstance(given, Mapping) and name in _OBJECTS else ()
+        listed = given if isinstance(given, list) else list(named)
+        if not listed:
+            self._note(
+                f"axes: {name}={short(given)} must be a list with at least one value"
+            )
+        values = [self._value(name, value, "axes: ") for value in listed]
+        if isinstance(given, Mapping):
+            objects = [
+                each.value if isinstance(each, NamedObject) else each for each in values
+            ]
+            return [
+                NamedObject(str(key), each, True)
+                for key, each in zip(given, objects, strict=bool(values))
+            ]
+        unnamed = [each for each in values if isinstance(each, NamedObject)]
+        for i, each in enumerate(values):
+            if isinstance(each, NamedObject):
+                same_name = [other.value for other in unnamed if other.name == each.name]
+                values[i] = each._replace(
+                    name=each.name + distinguishing_suffix(each.value, same_name)
+                )
+        if unnamed and len({*map(_text, values)}) < len(values):
+            self._note(
+                f"axes: {name} has several objects called {short(unnamed[0].value)}; give {{name: object, ...}}"
+            )
+        return values
+
+    def _table(self, given: Mapping[str, Any], where: str) -> dict[str, Any]:
+        if not isinstance(given, Mapping):
+            self._note(f"{where}{short(given)} must be a table of options")
+            return {}
+        return {
+            name: self._value(name, of_name, where) for name, of_name in given.items()
+        }
+
+    def _value(self, name: str, given: Any, where: str) -> Any:
+        if name in _SET_BY_GRID:
+            self._note(f"{where}{name} is not an option of a grid: {_SET_BY_GRID[name]}")
+        elif name == "load" and where:
+            self._note(f"{where}load belongs under options")
+        elif name in _OBJECTS and (name == "data" or not isinstance(given, str)):
+            fits = (
+                all(hasattr(given, each) for each in SOURCE)
+                if name == "data"
+                else isinstance(given, _OBJECTS[name])
+            )
+            if fits and not isinstance(given, type):
+                return NamedObject(
+                    str(getattr(given, "name", type(given).__name__)), given, False
+                )
+            kinds = " or ".join(
+                ["a name"] * (name != "data") + [kind.__name__ for kind in _OBJECTS[name]]
+            )
+            self._note(
+                f"{where}{name}={short(given)} must be {kinds or 'data from srp.data.load or the like'}"
+            )
+        elif name not in self._options:
+            self._note(
+                f"{where}{name!r} is not an option of fedjax-srp run{nearest(name, self._options)}"
+            )
+        else:
+            try:
+                return coerce(name, self._options[name], given)
+            except ValueError as error:
+                self._note(f"{where}{error}")
+        return given
+
+    def _rule(self, given: Any, variants: Mapping[str, Any]) -> dict[str, list[Any]]:
+        """Return a rule of `exclude` as option -> its values."""
+        if not isinstance(given, Mapping) or not given:
+            self._note(f"exclude: {short(given)} must be a table of options")
+            return {}
+        rule: dict[str, list[Any]] = {}
+        for name, wanted in given.items():
+            several = rule[name] = (
+                list(wanted) if isinstance(wanted, list | tuple) else [wanted]
+            )
+            if name == VARIANT:
+                for unknown in (value for value in several if value not in [*variants]):
+                    self._note(
+                        f"exclude: unknown variant {short(unknown)}{nearest(str(unknown), variants)}"
+                    )
+            elif name != "data":
+                try:
+                    rule[name] = [coerce(name, self._options[name], wanted)]
+                except (ValueError, KeyError):
+                    rule[name] = [
+                        self._value(name, value, "exclude: ") for value in several
+                    ]
+        return rule
+
+
+def coerce(name: str, option: Option, value: Any) -> Any:
+    """Convert a value to the type of its option: integers to floats, lists to tuples, a text to a tuple of one."""
+    kinds = [kind for kind, _ in types_of(option.type)]
+    if (
+        int in kinds
+        and isinstance(value, int | np.integer)
+        and not isinstance(value, bool)
+    ):
+        return int(value)  # without the limit of int32, which seeds exceed
+    if tuple[str, ...] in kinds and isinstance(value, str):
+        return (value,)
+    return as_annotated(name, value, option.type)
+
+
+def _products(
+    spec: Spec, hits: list[int]
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield the axis values and all options of each run that is not excluded; `hits` counts matches per rule."""
+    axes = ({VARIANT: list(spec.variants)} if spec.variants else {}) | dict(spec.axes)
+    for chosen in itertools.product(*axes.values()):
+        values = dict(zip(axes, chosen, strict=True))
+        of_variant = spec.variants[values[VARIANT]] if VARIANT in values else {}
+        given = {
+            **spec.options,
+            **of_variant,
+            **{n: v for n, v in values.items() if n != VARIANT},
+        }
+        all_values = {**given, **values}
+        applies = [
+            all(all_values.get(name) in wanted for name, wanted in rule.items())
+            for rule in spec.exclude
+        ]
+        for i, is_hit in enumerate(applies):
+            hits[i] += is_hit
+        if not any(applies):
+            yield values, given
+
+
+def _options_read(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the given options without those that the run's method, policy, model and data do not read."""
+    if "method" not in given and "algorithm" not in given:
+        raise ValueError("method is missing; fedjax-srp list shows the methods")
+    unwrapped = _unwrapped(given)
+    read, method = (
+        run_options.options_read(unwrapped).keys() | run_options.FIXED | {"data"},
+        unwrapped.get("method"),
+    )
+    if not isinstance(method, str | None):
+        read -= {"model", "participation"} if isinstance(method, Method) else {"model"}
+    if "data" in given and "dataset" not in given:
+        read -= run_options.DATA.keys() - (
+            {*OPTIONS_OF_DATA_OBJECTS} if given.get("validation") else {"validation"}
+        )
+    return {option: value for option, value in given.items() if option in read}
+
+
+def _unwrapped(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value.value if isinstance(value, NamedObject) else value
+        for name, value in given.items()
+    }
+
+
+def _point(
+    values: dict[str, Any], given: Mapping[str, Any], distinguishing: Collection[str]
+) -> Point:
+    """Make a point. Its id ignores limits and options that change no simulation, unless they distinguish runs.
+
+    Args:
+        values: of the axes that the run reads.
+        given: the options that the run reads.
+        distinguishing: options that are axes or are set by variants.
+    """
+    objects = {
+        name: value for name, value in given.items() if isinstance(value, NamedObject)
+    }
+    names = {name: each.name for name, each in objects.items() if each.is_user_named}
+    run = from_options(_unwrapped(given), names)
+    of_variant = {
+        option: given.get(option) for option in distinguishing if option not in values
+    }
+    digest = _digest(run, {*LIMITS, *NOT_SIMULATED}.difference(distinguishing))
+    return Point(
+        _name(values) or str(run.record["method"]), values, of_variant, run, digest
+    )
+
+
+def _digest(run: Run, ignored: Collection[str]) -> str:
+    fixed = {name: value for name, value in run.record.items() if name not in ignored}
+    return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
+
+
+def rerun_of(point: Point) -> Point:
+    """Return the point without validation: trained on all training data and evaluated on test data.
+
+    Its id ignores limits and the like unless they distinguish runs, see `_point`, so that it can be made longer.
+    """
+    if point.run.data["validation"] is None:
+        raise ValueError(
+            f"{point.name}: already judged by test data; tune with validation=0.2 under options"
+        )
+    run = dataclasses.replace(point.run, data={**point.run.data, "validation": None})
+    values, of_variant = (
+        {name: value for name, value in given.items() if name != "validation"}
+        for given in (point.values, point.of_variant)
+    )
+    digest = _digest(run, {*LIMITS, *NOT_SIMULATED}.difference(values, of_variant))
+    return point._replace(run=run, values=values, of_variant=of_variant, digest=digest)
+
+
+def _with_unique_names(found: Collection[Sequence[Point]]) -> list[Point]:
+    """Merge equal points and give each a unique name, from shared values first, then from all values, then the id."""
+    runs = [_merge(same, join_values=False) for same in found]
+    count = Counter(run.name for run in runs)
+    runs = [
+        _merge(same, join_values=count[run.name] > 1)
+        for run, same in zip(runs, found, strict=True)
+    ]
+    count = Counter(run.name for run in runs)
+    return [
+        run._replace(name=f"{run.name} ({run.id})") if count[run.name] > 1 else run
+        for run in runs
+    ]
+
+
+def _merge(same: Sequence[Point], join_values: bool) -> Point:
+    """Merge equal points: values in which they differ are joined, or left out."""
+    values = {}
+    for name in same[0].values:
+        different = [*dict.fromkeys(point.values.get(name) for point in same)]
+        if len(different) == 1:
+            values[name] = different[0]
+        elif join_values:
+            values[name] = tuple(different)
+    return same[0]._replace(
+        values=values, name=_name(values) or str(same[0].run.record["method"])
+    )
+
+
+def _name(values: Mapping[str, Any]) -> str:
+    words = [
+        _text(value) if option in _VALUE_ONLY else f"{option}={_text(value)}"
+        for option, value in values.items()
+    ]
+    return ", ".join(words)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, NamedObject):
+        return value.name
+    if isinstance(value, tuple):
+        return "+".join(map(_text, value))
+    return (
+        f"{value:g}"
+        if isinstance(value, float) and float(f"{value:g}") == value
+        else str(value)
+    )

@@ -1,0 +1,143 @@
+"""Launcher of units as Slurm jobs with submitit, or as processes of its local executor."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedjax_srp.lab.grids.batches import Unit
+from fedjax_srp.lab.grids.launch import GridBar, Launcher
+from fedjax_srp.lab.grids.work import TaskResult, Worker
+from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.xla.cores import use_all_cores
+
+_POLL = 1.0  # seconds
+_GRACE = 60.0  # seconds for which a finished job may still count towards the user's limit
+_RETRY_AFTER = 10.0  # seconds after a refused submission
+_MAX_ERROR_LENGTH = 300
+_JOB = "job.json"  # in `Unit.shared`, the id of the unit's last job
+
+
+class _Job(NamedTuple):
+    unit: Unit
+    submitted: Any  # `submitit.Job`
+    is_earlier: bool  # of an earlier call
+
+
+class SlurmLauncher(Launcher):
+    """Submits a job for each unit, as many at once as the scheduler accepts.
+
+    Jobs of an earlier call that are still queued or running are waited for, not submitted again.
+
+    Args:
+        folder: for the files of submitit, on a file system that the nodes share.
+        parameters: of `submitit.AutoExecutor.update_parameters`, and `cluster`: "slurm" (the default) or "local".
+        bar: progress bar.
+
+    Raises:
+        ValueError: submitit is not installed, or refuses a parameter.
+    """
+
+    def __init__(self, folder: Path, parameters: Mapping[str, Any], bar: GridBar):
+        try:
+            submitit = importlib.import_module("submitit")
+        except ImportError:
+            raise ValueError(
+                "launcher='slurm': submitit is not installed; pip install submitit"
+            ) from None
+        others = dict(parameters)
+        try:
+            cluster = others.pop("cluster", "slurm")
+            self._executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
+            self._executor.update_parameters(**{"name": "fedjax-srp", **others})
+        except (RuntimeError, NameError, TypeError, AssertionError, ValueError) as error:
+            raise ValueError(
+                f"launcher='slurm': {_one_line(error)}; correct [slurm]"
+            ) from None
+        errors = importlib.import_module("submitit.core.utils")
+        self._refusals = (errors.FailedJobError, errors.FailedSubmissionError)
+        self._job_of_id = (
+            functools.partial(submitit.SlurmJob, folder) if cluster == "slurm" else None
+        )
+        self.bar, self._jobs = bar, dict[str, _Job]()  # by unit id
+        self._next_try, self._grace_end = 0.0, 0.0  # by `time.monotonic`
+        self._has_announced_limit = False
+
+    def earlier_jobs(self, units: Sequence[Unit]) -> set[str]:
+        """See `Launcher`."""
+        if self._job_of_id is None:
+            return set()
+        for unit in units:
+            with contextlib.suppress(storage.DamagedError):
+                job = self._job_of_id(storage.read_json(unit.shared / _JOB)["id"])
+                if not (job.done() or job.state.upper() == "UNKNOWN"):
+                    self._jobs[unit.id] = _Job(unit, job, is_earlier=True)
+        if self._jobs:
+            names = ", ".join(job.submitted.job_id for job in self._jobs.values())
+            self.bar.write(f"waiting for jobs of an earlier call: {names}")
+        return {*self._jobs}
+
+    def start(self, task: str, unit: Unit) -> bool:
+        """See `Launcher`."""
+        if time.monotonic() < self._next_try:
+            return False
+        try:
+            submitted = self._executor.submit(perform_on_node, task, unit)
+        except self._refusals as error:
+            if time.monotonic() >= self._grace_end and not self._jobs:
+                raise ValueError(
+                    f"launcher='slurm': {_one_line(error)}; correct [slurm], or try again later"
+                ) from None
+            self._next_try = time.monotonic() + _RETRY_AFTER
+            if not self._has_announced_limit:
+                self._has_announced_limit = True
+                self.bar.write(
+                    "the job limit is reached; more jobs will be submitted as others end"
+                )
+            return False
+        unit.shared.mkdir(parents=True, exist_ok=True)
+        storage.write_json(unit.shared / _JOB, {"id": submitted.job_id})
+        self._jobs[unit.id] = _Job(unit, submitted, is_earlier=False)
+        return True
+
+    def results(self) -> list[tuple[Unit, TaskResult]]:
+        """See `Launcher`."""
+        ended = [name for name, job in self._jobs.items() if job.submitted.done()]
+        if ended:
+            self._next_try, self._grace_end = 0.0, time.monotonic() + _GRACE
+        else:
+            time.sleep(_POLL)
+        return [(job.unit, _result(job)) for job in map(self._jobs.pop, ended)]
+
+    def close(self) -> None:
+        """Cancel the jobs of this call that are not done."""
+        for job in self._jobs.values():
+            if not job.is_earlier:
+                job.submitted.cancel()
+
+
+def _result(job: _Job) -> TaskResult:
+    if job.is_earlier:  # it may have had fewer rounds, or have failed
+        is_done = job.unit.is_finished() and job.unit.has_current_summary()
+        return TaskResult(
+            None if is_done else "its job of an earlier call has ended", not is_done
+        )
+    error = job.submitted.exception()
+    if error is not None:
+        return TaskResult(f"{_one_line(error)}; see {job.submitted.paths.stderr}")
+    return job.submitted.result()
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:_MAX_ERROR_LENGTH]
+
+
+def perform_on_node(task: str, unit: Unit) -> TaskResult:
+    """Perform a task on a node of the cluster, with all its cores."""
+    use_all_cores()
+    return Worker().perform(task, unit, lambda rounds: None)

@@ -1,0 +1,301 @@
+"""Execution of a run into its folder: an interrupted run is resumed, a finished one is not changed."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_srp import methods
+from fedjax_srp.base import GRADIENT_NORM, FederatedSource
+from fedjax_srp.driver.checkpoint import snapshots
+from fedjax_srp.driver.simulate import simulate
+from fedjax_srp.lab.runs.run import LIMITS, NOT_SIMULATED, SUMMARY_OPTION, Run, load_data
+from fedjax_srp.results import callbacks as watch
+from fedjax_srp.results import folder as run_folder
+from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results.folder import MODELS
+from fedjax_srp.results.history import History
+from fedjax_srp.results.sealed_folders import is_foreign, jsonable
+
+_ARGUMENTS = "arguments.json"  # in the folder of checkpoints
+_OVERWRITING = (
+    "overwriting_"  # begins the names of such folders while a run overwrites another
+)
+
+
+def execute(
+    run: Run,
+    folder: Path,
+    *,
+    overwrite: bool = False,
+    progress: bool = False,
+    say: Callable[[str], None] = print,
+    load: Callable[[Mapping[str, Any]], FederatedSource] | None = None,
+    callback: watch.Callback | None = None,
+) -> None:
+    """Simulate a run into a folder, or resume it; a finished one is not changed.
+
+    With `overwrite` it runs again, and the folder keeps its content until the new run is finished. `load` loads the
+    data of an unfinished run; None for `load_data`.
+
+    Raises:
+        ValueError: an argument is out of range, or the folder holds another run, is not writable, or is in use by
+            another process.
+        OSError: the disk is full.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def lock() -> _FolderState:
+            """Lock the folder and inspect it again, since another process may have used it."""
+            stack.enter_context(storage.held(storage.writable(folder), "out"))
+            return _inspect(folder, run, overwrite)
+
+        state = _inspect(folder, run, overwrite)
+        is_locked = (state.needs_new_summary or not state.finished) and folder.is_dir()
+        if is_locked:
+            state = lock()
+        given: dict[str, Any] = {}
+        if not state.finished:
+            given = run.simulation((load or load_data)(run.data))
+            if not is_locked:  # only now, so that a failed start creates no folder
+                state = lock()
+        if state.finished:
+            return _report_finished(folder, run, state.needs_new_summary, say)
+        if run.checkpoint:
+            if state.has_checkpoint:
+                say(f"continuing the run in {folder}")
+            storage.writable(state.checkpoints)
+            if not state.has_checkpoint:  # else `simulate` may still refuse to go on
+                storage.write_json(state.checkpoints / _ARGUMENTS, run.record)
+        has_models = (folder / MODELS).is_dir() and not is_foreign(folder / MODELS)
+        with_models = run.models or (state.has_checkpoint and has_models)
+        try:
+            history = simulate(
+                **given,
+                progress=progress,
+                checkpoint_dir=state.checkpoints if run.checkpoint else None,
+                keep_clients=with_models,
+                callback=callback,
+            )
+        except ValueError:
+            if run.checkpoint and not snapshots(
+                state.checkpoints
+            ):  # refused, so there is nothing to resume
+                (state.checkpoints / _ARGUMENTS).unlink(missing_ok=True)
+            raise
+        if run.checkpoint:
+            storage.write_json(state.checkpoints / _ARGUMENTS, run.record)
+        save(history, folder, run, with_models)
+        _clean_up(folder, state.checkpoints if run.checkpoint else None)
+    say(outcome(history, run.target, run.communication))
+    kept = (
+        f", {_size(folder / 'checkpoint')} of it a checkpoint, to make the run longer"
+        if run.checkpoint
+        else ""
+    )
+    say(f"written to {folder}: {_size(folder)}{kept}")
+    return None
+
+
+def _report_finished(
+    folder: Path, run: Run, needs_new_summary: bool, say: Callable[[str], None]
+) -> None:
+    """Print the result of a finished run; rewrite its summary for another communication cost."""
+    history, cost = History.load(folder), run.communication
+    text = outcome(history, run.target, cost)
+    if (
+        needs_new_summary
+    ):  # on the loaded history itself, so that models stay in the folder
+        object.__setattr__(history, "config", jsonable(_config(history, run)))
+        history.save(folder, target=run.target, communication=cost)
+    new, hint = (
+        f"its summary and figure are now those of communication={cost:g}",
+        "--overwrite runs it again",
+    )
+    say(
+        f"{folder} holds this run already, finished; {new if needs_new_summary else hint}"
+    )
+    say(text)
+
+
+def save(history: History, folder: Path, run: Run, models: bool) -> None:
+    """Write the folder of a run with its record."""
+    history = dataclasses.replace(history, config=_config(history, run))
+    run_folder.write(history, folder, run.target, run.communication, models)
+
+
+def _config(history: History, run: Run) -> dict[str, Any]:
+    return {**history.config, "seed": run.seed, "arguments": run.record}
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """Return the record of the finished run in a folder."""
+    try:
+        return dict(
+            json.loads((folder / "config.json").read_text("utf-8"))["config"].get(
+                "arguments", {}
+            )
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise storage.DamagedError("config.json is not that of a run") from None
+
+
+def _is_checkpoint_folder(folder: Path) -> bool:
+    """Return True if a folder is missing, empty, or has checkpoints of a run, even damaged ones."""
+    record = folder / _ARGUMENTS
+    is_of_run = storage.has_checksum(record) or any(
+        not is_foreign(folder / str(n)) for n in snapshots(folder)
+    )
+    if is_of_run or not folder.is_dir():
+        return is_of_run or not folder.exists()
+    return all(
+        path.name.startswith(".")
+        and (path.is_file() or path.suffix in (".writing", ".gone"))  # of a killed run
+        for path in folder.iterdir()
+    )
+
+
+class _FolderState(NamedTuple):
+    checkpoints: Path
+    finished: bool = False
+    has_checkpoint: bool = False
+    needs_new_summary: bool = (
+        False  # it is finished, with a summary for another communication cost
+    )
+
+
+def overwriting(folder: Path, run: Run) -> Path:
+    """The folder of a run's checkpoints while it overwrites another run in `folder`."""
+    return folder / f"{_OVERWRITING}{zlib.crc32(json.dumps(run.record).encode()):08x}"
+
+
+def _inspect(folder: Path, run: Run, overwrite: bool) -> _FolderState:
+    """Return the state of this run in a folder; refuse folders of other runs, and losses of results."""
+    record = run.record
+    others = [] if _is_checkpoint_folder(folder / "checkpoint") else ["checkpoint"]
+    if run.models and is_foreign(folder / MODELS):
+        others.append(MODELS)
+    if others:
+        raise ValueError(
+            f"out={str(folder)!r}: its {others[0]} was not written by fedjax_srp; give another --out"
+        )
+    if overwrite:
+        checkpoints = overwriting(folder, run)
+        return _FolderState(checkpoints, has_checkpoint=bool(snapshots(checkpoints)))
+    checkpoints = folder / "checkpoint"
+    finished, has_checkpoint = (
+        (folder / "summary.json").is_file(),
+        bool(snapshots(checkpoints)),
+    )
+    other, out = "give another --out, or --overwrite", f"out={str(folder)!r}"
+    try:
+        if finished or (not has_checkpoint and (folder / "config.json").exists()):
+            known = read_record(folder)
+        else:
+            known = (
+                storage.read_json(checkpoints / _ARGUMENTS) if has_checkpoint else record
+            )
+    except storage.DamagedError as error:
+        if has_checkpoint:
+            return _FolderState(
+                checkpoints, has_checkpoint=True
+            )  # checkpoints have a fingerprint of their run
+        raise ValueError(f"{out}: {error}; {other}") from None
+    if not (finished or has_checkpoint) and (name := run_folder.foreign(folder)):
+        raise ValueError(f"{out}: its {name} was not written by fedjax_srp; {other}")
+    for name in {**record, **known}:
+        if name not in (*LIMITS, *NOT_SIMULATED) and known.get(name) != record.get(name):
+            differs = (
+                f"{name}={known.get(name)!r} where this one has {record.get(name)!r}"
+            )
+            raise ValueError(f"{out}: holds another run, with {differs}; {other}")
+    if not finished:
+        return _FolderState(checkpoints, has_checkpoint=has_checkpoint)
+    limits = {
+        name: known.get(name) for name in LIMITS if known.get(name) != record.get(name)
+    }
+    lacks_models = run.models and not (folder / MODELS).is_dir()
+    if not limits and not lacks_models:
+        is_other_cost = (
+            known.get(SUMMARY_OPTION) != record.get(SUMMARY_OPTION)
+            and jax.process_count() == 1
+        )
+        return _FolderState(checkpoints, finished=True, needs_new_summary=is_other_cost)
+    if not (has_checkpoint and run.checkpoint):
+        has = (
+            ", ".join(f"{name}={value}" for name, value in limits.items()) or "no models"
+        )
+        raise ValueError(
+            f"{out}: holds this run with {has}, and no checkpoint to resume from; {other}"
+        )
+    return _FolderState(checkpoints, has_checkpoint=True)
+
+
+def _clean_up(folder: Path, kept: Path | None) -> None:
+    """Remove all checkpoints except those of the finished run."""
+    checkpoints = folder / "checkpoint"
+    if kept != checkpoints:
+        storage.remove(checkpoints)
+        if kept is not None:
+            kept.rename(checkpoints)
+    for leftover in folder.glob(f"{_OVERWRITING}*"):
+        if _is_checkpoint_folder(leftover):
+            storage.remove(leftover)
+    storage.clear(folder)
+
+
+def _size(folder: Path) -> str:
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return f"{size / 1e6:.1f} MB" if size < 1e9 else f"{size / 1e9:.1f} GB"
+
+
+def outcome(history: History, target: float | None, communication: float) -> str:
+    """Describe a finished run in one line."""
+    summary = history.summary(target, communication)
+    words = [f"{methods.label(history.name)}: {history.num_rounds} rounds"]
+    words.append(
+        f"simulated time {summary['simulated_time']:.4g} at communication cost {communication:g}"
+    )
+    if summary["final_accuracy"] is not None:
+        words.append(
+            f"final accuracy {100 * summary['final_accuracy']:.2f} % ({history.evaluation})"
+        )
+        words.append(f"worst tenth of the clients {100 * summary['worst_decile']:.2f} %")
+    if target is not None:
+        time = summary["time_to_target"]
+        words.append(
+            f"{100 * target:g} % {'not reached' if time == float('inf') else f'reached at time {time:.4g}'}"
+        )
+    if summary["stages"] and summary["stages"][-1]["completed"] is False:
+        last = summary["stages"][-1]
+        words.append(
+            f"stage {last['stage']} ({last['cohort_size']} clients) NOT COMPLETED in {last['num_rounds']} rounds"
+        )
+        if "grad_norm_threshold" in history.metrics:
+            of_stage = np.stack(
+                [history.metrics[name] for name in (GRADIENT_NORM, "grad_norm_threshold")]
+            )
+            of_stage = of_stage[:, last["first_round"] - 1 :]
+            known = of_stage[
+                :, ~np.isnan(of_stage).any(axis=0)
+            ]  # empty rounds have no gradient
+            words += [
+                f"gradient norm {norm:.3g} above {threshold:.3g}"
+                for norm, threshold in known.T[-1:]
+            ]
+    if history.diverged is not None:
+        words.append(
+            f"DIVERGED in round {history.diverged}, try a smaller --learning-rate"
+        )
+    words[-1] += (
+        f" ({history.host_seconds:.1f} s on this machine, {history.compile_seconds:.1f} of them compiling)"
+    )
+    return ", ".join(words)

@@ -1,0 +1,279 @@
+"""Options of `fedjax-srp run` and of grids, read from the signatures of functions and the fields of parts."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from fedjax_srp import data, methods, models
+from fedjax_srp.driver.simulate import simulate
+from fedjax_srp.lab.runs import clocks
+from fedjax_srp.parts.options import REQUIRED, Option, written
+
+OWNERS = ("method", "participation", "model")  # parts of a run whose fields are options
+_TAKEN_BY_GET = (
+    "name",
+    "dataset",
+    "model",
+    "participation",
+    "shared",
+)  # arguments of `methods.get` itself
+
+
+def by_name(*options: Option) -> dict[str, Option]:
+    """Return name -> option."""
+    return {each.path: each for each in options}
+
+
+_OF_GET, _OF_LOAD = written(methods.get), written(data.load)
+METHOD = by_name(
+    Option("method", str | None, None, "one of the methods that fedjax-srp list shows"),
+    Option(
+        "algorithm",
+        str | None,
+        None,
+        "instead of a method: one of the algorithms that fedjax-srp list shows",
+    ),
+    Option(
+        "participation",
+        str | None,
+        None,
+        "participation policy; default that of the method",
+    ),
+)
+MODEL = {"model": _OF_GET["model"]}
+LOAD = Option(
+    "load",
+    tuple[str, ...],
+    (),
+    "Python files that are run first, to register your own methods, policies, models and clocks "
+    "(srp.methods.register and register_participation, srp.models.register, srp.clocks.register)",
+)
+_DATASET = Option(
+    "dataset",
+    str,
+    REQUIRED,
+    "a data set that fedjax-srp list shows, the path of an .npz file, or a LEAF folder",
+)
+_DIVISION = {
+    name: each for name, each in _OF_LOAD.items() if name not in ("name", "seed")
+}
+DATA = {"dataset": _DATASET, **_DIVISION, "partition_seed": _OF_LOAD["seed"]}
+SIMULATION = written(
+    simulate,
+    leave_out=("checkpoint_dir", "keep_clients", "throw", "name"),
+    num_rounds=150,  # as in the SRPFL authors' code
+)
+REST = by_name(
+    Option("clock", str, "fixed", clocks.HELP),
+    Option("seed", int, 0, "of everything random but the partition of the data"),
+    Option(
+        "communication",
+        float,
+        0.0,
+        "cost of a communicating round in time units, for the summary and the figure",
+    ),
+    Option(
+        "out",
+        str | None,
+        None,
+        "folder of the run (default runs/<method>_<dataset>_seed<seed>)",
+    ),
+    Option(
+        "checkpoint",
+        bool,
+        True,
+        "save the state after every evaluation; the same command then continues from there, and with more --num-rounds "
+        "or another --time-limit or --target the finished run too. Two or three copies of the states of server and "
+        "clients while it runs, one or two when it is finished",
+    ),
+    Option(
+        "models",
+        bool,
+        False,
+        "put the final states of the server and of all clients into the folder",
+    ),
+    Option(
+        "log",
+        str | None,
+        None,
+        "file that gets a line of JSON for each round, appended while the run goes on",
+    ),
+    Option(
+        "tensorboard",
+        str | None,
+        None,
+        "folder for TensorBoard, which gets the numbers of each round",
+    ),
+    Option(
+        "wandb",
+        str | None,
+        None,
+        "project of Weights & Biases, which gets the numbers of each round",
+    ),
+    Option("overwrite", bool, False, "run again, and replace the result in the folder"),
+)
+FIXED = frozenset(
+    (*DATA, *METHOD, *MODEL, "load", *SIMULATION, *REST)
+)  # all others belong to an owner
+
+
+def option_name(owner: str, name: str) -> str:
+    """Return the command-line name of an owner's option: with the owner, "method.alpha", if the name is taken.
+
+    Args:
+        owner: one of `OWNERS`.
+        name: in `srp.methods.get`.
+    """
+    return f"{owner}.{name}" if name in FIXED else name
+
+
+def options_read(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return the options that the method of a run reads: command-line name -> name in `srp.methods.get`.
+
+    Args:
+        given: the run's method or algorithm, participation and model, each a name or an object, among other options.
+    """
+    method, participation = (
+        given.get("method", given.get("algorithm")),
+        given.get("participation"),
+    )
+    if isinstance(method, str):
+        route = methods.routes(method, participation, given.get("model") or "mlp")
+        of_owner = zip(OWNERS, (route.algorithm, route.policy, route.model), strict=True)
+    else:  # an object has no options other than those of its policy
+        of_owner = (
+            [("participation", methods.routes("fedavg", participation).policy)]
+            if participation
+            else []
+        )
+    return {option_name(owner, name): name for owner, names in of_owner for name in names}
+
+
+def groups() -> dict[str, dict[str, Option]]:
+    """Return heading -> its options, including those of registered methods, policies and models."""
+    of_owner = _by_owner()
+    return {
+        "data": DATA,
+        "method": {
+            **METHOD,
+            **of_owner["method"],
+            **of_owner["participation"],
+            "load": LOAD,
+        },
+        "model": {**MODEL, **of_owner["model"]},
+        "simulation": {**SIMULATION, **REST},
+    }
+
+
+def _by_owner() -> dict[str, dict[str, Option]]:
+    """Return owner -> its options, with None for the part's default; shared options belong to their first owner."""
+    makers = {owner: _makers(owner) for owner in OWNERS}
+    found: dict[str, dict[str, list[tuple[str, Option]]]] = {}
+    for owner, of_owner in makers.items():
+        for name, maker in of_owner.items():
+            for inner, each in written(maker, leave_out=_TAKEN_BY_GET).items():
+                if owner != "model" or not name or inner in models.options(name):
+                    found.setdefault(option_name(owner, inner), {}).setdefault(
+                        owner, []
+                    ).append((name, each))
+    options: dict[str, dict[str, Option]] = {owner: {} for owner in OWNERS}
+    for called, same in found.items():
+        kind = _union([each.type for readers in same.values() for _, each in readers])
+        text = "; ".join(
+            _help(readers, len(makers[owner])) for owner, readers in same.items()
+        )
+        options[next(iter(same))][called] = Option(called, kind | None, None, text)
+    return options
+
+
+def _union(kinds: Sequence[Any]) -> Any:
+    """Return the union of types, with each choice of a `Literal` once."""
+    choices = dict.fromkeys(
+        choice
+        for kind in kinds
+        if get_origin(kind) is Literal
+        for choice in get_args(kind)
+    )
+    others = [kind for kind in kinds if get_origin(kind) is not Literal]
+    return functools.reduce(
+        operator.or_, [*others, *([Literal[*choices]] if choices else [])]
+    )
+
+
+def _makers(owner: str) -> dict[str, Callable[..., Any]]:
+    """Return name -> maker of such a part; "" for the maker of common options."""
+    if owner == "method":
+        factories = [
+            methods.recipe(name).factory
+            for name in (*methods.names(), *methods.algorithm_names())
+        ]
+        return {methods.name_of(factory): factory for factory in factories}
+    return (
+        methods.POLICIES
+        if owner == "participation"
+        else {"": models.get, **models.FACTORIES}
+    )
+
+
+def _help(same: list[tuple[str, Option]], num_makers: int) -> str:
+    """Join the help texts of an option; a text that most makers share stands without their names."""
+    texts: dict[str, list[str]] = {}
+    for name, each in same:
+        default = (
+            "that of training" if each.is_optional else each.default
+        )  # of a second optimizer
+        words = [each.help.rstrip(".").replace("`", "")]
+        if default not in (None, REQUIRED):
+            words.append(
+                f"default {' '.join(map(str, default)) if isinstance(default, tuple) else default}"
+            )
+        readers = texts.setdefault("; ".join(filter(None, words)), [])
+        if name and name not in readers:
+            readers.append(name)
+    is_named = {
+        text: 0 < len(readers) <= num_makers / 2 for text, readers in texts.items()
+    }
+    return "; ".join(
+        f"{', '.join(readers)}: {text}" if is_named[text] else text
+        for text, readers in texts.items()
+    )
+
+
+def load(files: Sequence[str]) -> None:
+    """Run Python files that register methods and the like; they can import modules in their folder."""
+    for file in files:
+        if not os.path.isfile(file):  # unlike `Path.is_file` it never raises
+            raise ValueError(
+                f"load={file!r}: no such file; give a Python file that registers methods"
+            )
+        if (folder := str(Path(file).resolve().parent)) not in sys.path:
+            sys.path.append(folder)
+        try:
+            runpy.run_path(file, run_name=Path(file).stem)  # the module name in records
+        except (Exception, SystemExit) as error:
+            lines = [
+                frame.lineno
+                for frame in traceback.extract_tb(error.__traceback__)
+                if frame.filename == file
+            ]
+            line = (
+                error.lineno
+                if isinstance(error, SyntaxError)
+                else lines[-1]
+                if lines
+                else None
+            )
+            message = " ".join([f"{type(error).__name__}:", *str(error).split()]).rstrip(
+                ":"
+            )
+            raise ValueError(
+                f"load={file!r}: line {line}: {message}; python {file} shows the traceback"
+            ) from error

@@ -1,0 +1,1 @@
+"""Parts: frozen dataclasses that are pytrees, checked by their annotations and rebuilt from descriptions."""

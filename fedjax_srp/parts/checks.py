@@ -1,0 +1,533 @@
+"""Input checks: each raises a ValueError of one line with the argument, its value and the remedy."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import functools
+import inspect
+import numbers
+import os
+import re
+import traceback
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from operator import index
+from pathlib import Path
+from typing import Annotated, Any, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+INT32_MAX = 2**31 - 1  # integers in programs are int32
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def short(value: Any) -> str:
+    """Return `repr` in one line of at most 60 characters; for a function or a class, its name."""
+    named = inspect.isroutine(value) or inspect.isclass(value)
+    try:
+        text = (
+            f"{value.__module__}.{value.__qualname__}"
+            if named
+            else " ".join(repr(value).split())
+        )
+    except ValueError:  # an integer with more digits than Python prints
+        text = f"{type(value).__name__} of very many digits"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def check_known(
+    kind: str, names: Iterable[object], known: Iterable[str], more: str = "", of: str = ""
+) -> None:
+    """Raise a ValueError of one line for the first unknown name, with the nearest known names and all of them."""
+    known, owner = list(known), f" of {of}" if of else ""
+    for name in names:
+        if not isinstance(name, str) or name not in known:
+            hint = nearest(name, known)
+            raise ValueError(
+                f"unknown {kind} {short(name)}{owner}{hint}; choose from {', '.join(known) or 'none'}{more}"
+            )
+
+
+def nearest(name: object, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return a hint in brackets with similar known names, or ""."""
+    others = {*known} - {str(name)}  # a name is no hint for itself
+    close = difflib.get_close_matches(str(name), sorted(others), n=3, cutoff=cutoff)
+    return f" (did you mean {' or '.join(close)}?)" if close else ""
+
+
+def check_choice(argument: str, value: Any, choices: Iterable[Any]) -> Any:
+    """Return `value`, or raise a ValueError of one line, with the nearest choices, unless it is one of them."""
+    choices = list(choices)
+    if not any(type(value) is type(choice) and value == choice for choice in choices):
+        names = list(map(str, choices))
+        raise ValueError(
+            f"{argument}={short(value)} is unknown{nearest(value, names)}; choose from {', '.join(names)}"
+        )
+    return value
+
+
+def check_integer(
+    argument: str,
+    value: Any,
+    minimum: int | None,
+    maximum: int | None = INT32_MAX,
+    otherwise: str = "",
+) -> int:
+    """Return `value` as an int, or raise a ValueError of one line unless it is an integer in minimum..maximum.
+
+    None means no bound. `otherwise` names what else the caller accepts.
+    """
+    try:
+        number = index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        or_else = f", or {otherwise}" if otherwise else ""
+        traced = ", known before tracing" if isinstance(value, Tracer) else ""
+        least = "" if minimum is None else f", at least {minimum}"
+        raise ValueError(
+            f"{argument}={short(value)} must be an integer{traced}{least}{or_else}"
+        )
+    if minimum is not None and number < minimum:
+        raise ValueError(f"{argument}={short(number)} must be at least {minimum}")
+    if maximum is not None and number > maximum:
+        raise ValueError(f"{argument}={short(number)} must be at most {maximum}")
+    return number
+
+
+def is_key(value: Any) -> bool:
+    """Return True for a typed key or an array of them."""
+    return isinstance(value, jax.Array) and jnp.issubdtype(
+        value.dtype, jax.dtypes.prng_key
+    )
+
+
+def check_key(argument: str, value: Any) -> None:
+    """Raise a ValueError of one line unless `value` is a typed key; arrays of keys pass unless it is called key."""
+    if not is_key(value):
+        kind = f"of type {value.dtype}" if isinstance(value, jax.Array) else short(value)
+        remedy = (
+            "jax.random.split(jax.random.key(seed), num_seeds)"
+            if argument == "keys"
+            else "jax.random.key(seed)"
+        )
+        raise ValueError(f"{argument} is {kind}, not a typed key; use {remedy}")
+    if argument == "key" and value.shape:
+        raise ValueError(
+            f"key has shape {value.shape}, give one key; simulate_seeds takes several"
+        )
+
+
+def is_number(value: Any) -> bool:
+    """Return True for a real number of known value: a Python or NumPy number, or an array without axes."""
+    if isinstance(value, np.ndarray | jax.Array) and not isinstance(value, Tracer):
+        return value.ndim == 0 and is_real(value.dtype)
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        return False
+    try:
+        float(value)
+    except OverflowError:  # an integer too large for any float
+        return False
+    return True
+
+
+def is_real(dtype: Any) -> bool:
+    """Return True for integer and float types."""
+    return jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)
+
+
+def check_numbers(argument: str, value: Any, remedy: str, *, max_ndim: int = 1) -> None:
+    """Raise a ValueError of one line unless `value` holds finite numbers >= 0, also after conversion to JAX's floats.
+
+    Tracers pass, since their values are unknown.
+    """
+    numbers = None if isinstance(value, Tracer) or is_key(value) else np.asarray(value)
+    if not is_real(value.dtype if numbers is None else numbers.dtype):
+        raise ValueError(
+            f"{argument} must be of real numbers, got {short(value)}; {remedy}"
+        )
+    if np.ndim(value) > max_ndim:
+        raise ValueError(
+            f"{argument} must have at most {max_ndim} axes, got shape {np.shape(value)}; {remedy}"
+        )
+    if numbers is None:
+        return
+    with np.errstate(over="ignore", under="ignore"):
+        in_program = numbers.astype(jnp.result_type(float))
+    bad = ~np.isfinite(in_program) | (numbers < 0)
+    if np.any(bad):
+        index = tuple(int(i) for i in np.argwhere(bad)[0])
+        place = f" at index {index[0] if len(index) == 1 else index}" if index else ""
+        lost = np.isfinite(numbers[index]) and numbers[index] >= 0
+        as_float = f", which is {in_program[index]} as {in_program.dtype}" if lost else ""
+        raise ValueError(
+            f"{argument} must be finite and >= 0, got {numbers[index]}{as_float}{place}; {remedy}"
+        )
+
+
+def per_example(losses: Any, num_examples: int) -> Any:
+    """Return the losses, or raise a ValueError of one line unless there is one number per example of a batch.
+
+    Other shapes would broadcast against the weights of the examples and give a wrong gradient.
+    """
+    shape = getattr(losses, "shape", type(losses).__name__)
+    if shape != (num_examples,):
+        raise ValueError(
+            f"loss returned {shape} for {num_examples} examples, it must return ({num_examples},): one number for "
+            "each; leave out the mean over them, and take outputs[:, 0] where a model has one output"
+        )
+    return losses
+
+
+REMEDIES = {  # class of parts -> remedy if something else is given
+    "Clock": "give e.g. srp.clocks.Fixed(srp.clocks.Exponential(1.0)) or your times: Fixed(srp.clocks.Constant(times))",
+    "Distribution": "give one of srp.clocks, e.g. Exponential(rate=1.0), or Constant(times) for times of your own",
+    "FederatedData": "give srp.data.load(name, ...), or srp.data.from_arrays(...)",
+    "Method": "give srp.methods.get(name, dataset=data) or one of srp.algorithms, called with a model",
+    "LinearTask": "give srp.data.linear_task(key, num_clients, dim, rank)",
+    "Optimizer": "give e.g. srp.SGD(0.01)",
+    "ParticipationPolicy": "give srp.participation.Full() or another of srp.participation",
+    "SplitModel": "give one of srp.models, called: srp.models.MLP(input_shape, num_classes), or from_module(...)",
+    "Training": "give srp.Training(optimizer=srp.SGD(0.01), batch_size=10, epochs=1)",
+}
+
+
+STATIC, LEAF = (
+    "static",
+    "leaf",
+)  # marks in annotations of parts, see `parts`; other texts there are remedies
+
+
+def is_part(value: Any) -> bool:
+    """Return True for a part or a class of parts."""
+    return getattr(
+        value if isinstance(value, type) else type(value), "__is_part__", False
+    )
+
+
+def types_of(
+    hint: Any, metadata: tuple[Any, ...] = ()
+) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """Yield the types that an annotation allows, each with its `Annotated` metadata."""
+    if typing.get_origin(hint) is Annotated:
+        inner, *more = typing.get_args(hint)
+        yield from types_of(inner, (*metadata, *more))
+    elif typing.get_origin(hint) in (typing.Union, types.UnionType):
+        for kind in typing.get_args(hint):
+            yield from types_of(kind, metadata)
+    else:
+        yield hint, metadata
+
+
+def evaluate(hints: Mapping[str, Any], scope: Mapping[str, Any]) -> dict[str, Any]:
+    """Evaluate annotations that are strings, except those that fail, such as names for type checkers only."""
+    found = dict(hints)
+    for name, hint in hints.items():
+        with contextlib.suppress(Exception):
+            found[name] = eval(hint, dict(scope)) if isinstance(hint, str) else hint
+    return found
+
+
+def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the annotations of a function that can be evaluated."""
+    inner = inspect.unwrap(function)
+    if isinstance(inner, functools.partial):
+        return hints_of(inner.func)
+    annotations = inspect.get_annotations(inner) if inspect.isroutine(inner) else {}
+    found = evaluate(annotations, getattr(inner, "__globals__", {}))
+    return {name: hint for name, hint in found.items() if not isinstance(hint, str)}
+
+
+def is_array_type(kind: Any) -> bool:
+    """Return True for array types."""
+    origin = typing.get_origin(kind) or kind
+    return inspect.isclass(origin) and issubclass(origin, np.ndarray | jax.Array)
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """Make a function check its arguments by its annotations; errors are one line.
+
+    Types, bounds and choices are checked as for fields of parts (`as_annotated`), and so are paths, keys, mappings and
+    classes; but entries of sequences are not checked, and floats may be infinite. NumPy's numbers are accepted.
+    """
+    signature = inspect.signature(function)
+    named = [
+        name
+        for name, p in signature.parameters.items()
+        if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+    ]
+    hints = functools.cache(
+        lambda: hints_of(function)
+    )  # at the first call, when types defined below it exist
+
+    @functools.wraps(function)
+    def make(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            bound = signature.bind_partial(
+                *args, **kwargs
+            )  # if some are missing, the call below raises the error
+        except TypeError as error:
+            hint = nearest(
+                next((name for name in kwargs if name not in named), ""), named
+            )
+            raise TypeError(f"{function.__qualname__}(): {error}{hint}") from None
+        for name, value in bound.arguments.items():
+            if signature.parameters[name].annotation == "Key":
+                check_key(name, value)
+            elif name in named:
+                bound.arguments[name] = as_annotated(
+                    name, value, hints().get(name, Any), is_field=False
+                )
+        return function(*bound.args, **bound.kwargs)
+
+    return make
+
+
+def as_annotated(argument: str, value: Any, hint: Any, is_field: bool = True) -> Any:
+    """Convert a value to its annotated type, or raise a ValueError of one line.
+
+    NumPy's numbers become Python's; for a field of a part, also integers become floats, and lists tuples or arrays.
+    """
+    kinds = [
+        (kind, metadata)
+        for kind, metadata in types_of(hint)
+        if kind not in (None, type(None))
+    ]
+    if value is None and len(kinds) < len(list(types_of(hint))):
+        return None
+    if (
+        isinstance(value, np.generic | np.ndarray)
+        and value.ndim == 0
+        and value.dtype.kind in "biuf"
+    ):
+        value = value.item()
+    if isinstance(value, jax.Array) and not isinstance(value, Tracer) and value.ndim == 0:
+        value = value.item() if jnp.issubdtype(value.dtype, jnp.integer) else value
+    if is_field and any(is_array_type(kind) for kind, _ in kinds):
+        value = _as_array(value)
+        if any(kind is float for kind, _ in kinds):  # its checks also apply to arrays
+            kinds = [
+                (kind, metadata) for kind, metadata in kinds if not is_array_type(kind)
+            ]
+    errors = []
+    for kind, metadata in kinds:
+        try:
+            return _as(argument, value, kind, metadata, is_field)
+        except ValueError as error:
+            errors.append(error)
+    # if several types are allowed, a violated bound is more informative than a wrong type
+    wrong_type = re.compile(rf"{re.escape(argument)}=.* must be an?\b")
+    if out_of_bounds := [error for error in errors if not wrong_type.match(str(error))]:
+        raise out_of_bounds[0]
+    start = f"{argument}={short(value)} must be "
+    words, _, remedies = zip(
+        *(str(error).removeprefix(start).partition("; ") for error in errors), strict=True
+    )
+    raise ValueError(
+        start
+        + "; ".join(
+            [" or ".join(dict.fromkeys(words)), *dict.fromkeys(filter(None, remedies))]
+        )
+    )
+
+
+def _as(
+    argument: str, value: Any, kind: Any, metadata: tuple[Any, ...], is_field: bool
+) -> Any:
+    bounds = [bound for bound in metadata if hasattr(bound, "holds")]
+    remedy = next(
+        (
+            f"; {text}"
+            for text in metadata
+            if isinstance(text, str) and text not in (STATIC, LEAF)
+        ),
+        "",
+    )
+    origin = typing.get_origin(kind) or kind
+    if origin is typing.Literal:
+        return check_choice(argument, value, typing.get_args(kind))
+    if kind is int:
+        low = next((int(bound.low) for bound in bounds if hasattr(bound, "low")), None)
+        value = check_integer(
+            argument, value, low, INT32_MAX if bounds or is_field else None
+        )
+        if is_field:
+            check_integer(argument, value, -INT32_MAX - 1)
+        _check_bounds(argument, value, bounds, remedy)
+        return value
+    if kind is float and is_field:
+        return _as_float(argument, value, bounds, remedy, metadata)
+    if origin in _SEQUENCES and is_field:
+        return _as_tuple(argument, value, typing.get_args(kind), bounds)
+    if (check := _type_check(kind, origin, is_field)) is not None:
+        words, fits = check
+        if not fits(value):
+            known = (
+                "call it"
+                if isinstance(value, type) and is_part(kind)
+                else REMEDIES.get(words.split()[-1])
+            )
+            remedy = remedy if known is None else f"; {known}"
+            raise ValueError(f"{argument}={short(value)} must be {words}{remedy}")
+        if kind is float or (
+            bounds and is_array_type(kind) and not isinstance(value, Tracer)
+        ):
+            _check_bounds(argument, value, bounds, remedy)
+    return value
+
+
+def _type_check(
+    kind: Any, origin: Any, is_field: bool
+) -> tuple[str, Callable[[Any], bool]] | None:
+    """Return the description and the test of a type; None for types that are not checked."""
+    if kind in _KINDS or origin in _KINDS:
+        return _KINDS.get(kind, _KINDS.get(origin))
+    if (
+        not inspect.isclass(origin)
+        or getattr(origin, "_is_protocol", False)
+        or origin in (Any, complex, object)
+    ):
+        return None
+    if (
+        not is_part(origin) if is_field else origin.__module__ == f"{__package__}.base"
+    ):  # `prepare` checks these
+        return None
+    return (
+        f"a{'n' * (origin.__name__[0] in 'AEIOU')} {origin.__name__}",
+        lambda value: isinstance(value, origin),
+    )
+
+
+def _as_float(
+    argument: str, value: Any, bounds: Sequence[Any], remedy: str, metadata: Sequence[Any]
+) -> Any:
+    is_static = STATIC in metadata
+    if isinstance(value, Tracer) and not is_static:
+        return value
+    is_array = (
+        isinstance(value, np.ndarray | jax.Array)
+        and is_real(value.dtype)
+        and not is_static
+    )  # has no hash
+    if not (is_array or is_number(value)):
+        raise ValueError(f"{argument}={short(value)} must be a number{remedy}")
+    number = value if is_array else float(value)
+    if isinstance(number, np.ndarray) and number.dtype.kind in "iu":
+        number = number.astype(float)
+    most = next((axes.most for axes in metadata if hasattr(axes, "most")), 1)
+    check_numbers(
+        argument, np.abs(number), remedy[2:] or "give a finite number", max_ndim=most
+    )
+    dtype = None if is_static else jnp.result_type(float)
+    _check_bounds(argument, number if is_array else value, bounds, remedy, dtype)
+    return number
+
+
+def _check_bounds(
+    argument: str, value: Any, bounds: Sequence[Any], remedy: str, dtype: Any = None
+) -> None:
+    for bound in bounds:
+        as_given, in_program = np.asarray(value), np.asarray(value, dtype)
+        for where in np.argwhere(~np.asarray(bound.holds(in_program))).tolist()[:1]:
+            shown = as_given[tuple(where)] if where else short(value)
+            place = f"[{', '.join(map(str, where))}]" if where else ""
+            lost = (
+                f", it is {in_program[tuple(where)]} as {dtype}"
+                if bound.holds(as_given[tuple(where)])
+                else ""
+            )
+            raise ValueError(f"{argument}{place}={shown} must be {bound}{lost}{remedy}")
+
+
+def _as_array(value: Any) -> Any:
+    """Convert lists of plain numbers to an array, return anything else unchanged."""
+    is_list = isinstance(value, list | tuple)
+    if not is_list or not all(
+        isinstance(leaf, numbers.Number | np.generic) for leaf in jax.tree.leaves(value)
+    ):
+        return value
+    try:
+        return np.asarray(value)
+    except ValueError:  # rows of unequal length
+        return value
+
+
+def _as_tuple(
+    argument: str, value: Any, inside: tuple[Any, ...], bounds: Sequence[Any]
+) -> Any:
+    if isinstance(value, str | bytes | Mapping) or not np.iterable(value):
+        raise ValueError(
+            f"{argument}={short(value)} must be a sequence, e.g. ({short(value)},)"
+        )
+    entries = value.tolist() if isinstance(value, np.ndarray) else list(value)
+    kinds = [inside[0] if inside else Any] * len(entries)
+    if len(inside) > 1 and inside[-1] is not Ellipsis:  # one type for each place
+        kinds = list(inside)
+    if len(kinds) != len(entries):
+        raise ValueError(
+            f"{argument}={short(value)} must be {len(kinds)} values, not {len(entries)}"
+        )
+    kinds = [Annotated[kind, *bounds] if bounds else kind for kind in kinds]  # pyright: ignore[reportInvalidTypeForm]
+    of_each = enumerate(zip(entries, kinds, strict=True))
+    return tuple(
+        as_annotated(f"{argument}[{i}]", entry, kind) for i, (entry, kind) in of_each
+    )
+
+
+def _is_sequence(value: Any) -> bool:
+    return (
+        np.iterable(value)
+        and not isinstance(value, str | bytes | Mapping)
+        and not is_key(value)
+    )
+
+
+def _is_array(value: Any) -> bool:
+    """Return True if a value converts to a NumPy array with axes, of numbers, booleans or strings."""
+    if is_key(value) or np.ma.isMaskedArray(value):  # its mask would be lost
+        return False
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        return False
+    return array.ndim > 0 and (
+        array.dtype != object or all(isinstance(entry, str) for entry in array.flat)
+    )
+
+
+_SEQUENCES = (tuple, list, Sequence)
+_KINDS: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    bool: ("a flag, True or False", lambda value: isinstance(value, bool)),
+    float: ("a number", is_number),
+    str: ("a string", lambda value: isinstance(value, str)),
+    Callable: ("a function", callable),
+    np.ndarray: ("an array without a mask", _is_array),
+    jax.Array: (
+        "an array",
+        lambda value: isinstance(value, jax.Array | np.ndarray | np.generic),
+    ),
+}
+_KINDS |= dict.fromkeys(
+    (Path, os.PathLike), ("a path", lambda value: isinstance(value, str | os.PathLike))
+)
+_KINDS |= dict.fromkeys(
+    (Mapping, dict), ("a mapping", lambda value: isinstance(value, Mapping))
+)
+_KINDS |= dict.fromkeys(
+    (*_SEQUENCES, Iterable, Collection), ("a sequence, e.g. a list", _is_sequence)
+)
+
+
+def is_ours(error: BaseException) -> bool:
+    """Return True if this package raised the error on purpose; errors of other code are bugs that keep a traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and Path(frames[-1].filename).is_relative_to(
+        Path(__file__).parent
+    )

@@ -1,0 +1,1 @@
+"""Results of runs: histories, their measures and their folders."""

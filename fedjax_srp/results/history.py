@@ -1,0 +1,529 @@
+"""Records of a run: a table of its rounds and the score of every client at every evaluation.
+
+Simulated time is in time units. Methods add a cost per communicating round on request, so one run covers every cost.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from fedjax_srp.base import MESSAGE_SHARE, STAGE_COMPLETED, Method
+from fedjax_srp.parts.checks import check_known, check_numbers, checked
+from fedjax_srp.parts.columns import ROUND_COLUMNS, Metrics, check_metric_names
+from fedjax_srp.parts.description import rebuild
+from fedjax_srp.results import folder as run_folder
+from fedjax_srp.results import measures
+from fedjax_srp.results.sealed_folders import jsonable
+from fedjax_srp.results.stages import Stage, stages_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+X = Literal["time", "rounds"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class History:
+    """The record of one run.
+
+    R rounds, E evaluations, M clients. Arrays are NumPy's, read-only copies of the arguments; floats are float64.
+
+    Attributes:
+        name: of the method.
+        round: (R,) completed rounds, 1 to R.
+        stage: (R,) stage of the participation policy, from 0.
+        cohort_size: (R,) number of clients that took part.
+        compute_time: (R,) simulated duration of the round, without an added communication cost, in time units.
+        communicated: (R,) True if the round is charged a communication.
+        finite: (R,) True if the server's state was free of nan and inf after the round.
+        client_time: (M,) expected time of each client per unit of local work in the first round, in time units.
+        metrics: name -> (R,) scalars of algorithm and policy.
+        eval_round: (E,) rounds completed at each evaluation, 0 before training; empty if `accuracies` is empty.
+        accuracies: name of the evaluation -> (E, M) score of each client (fraction correct), the default one first.
+        test_count: (M,) test points of each client; clients without test points are left out of means.
+        rounds_taken: (M,) rounds that each client took part in; zeros if not counted.
+        bytes_up: sent by one participant in one round. If `metrics` has `message_share` (submodels), the mean
+            participant sends and receives this share.
+        bytes_down: received by one participant in one round.
+        seconds_per_round: of the simulator, without compilation.
+        compile_seconds: of the simulator, for tracing and compiling.
+        host_seconds: of the simulator, in all.
+        asynchronous: rounds overlapped (`participation.Buffered`), so no communication cost can be added.
+        communication_included: `compute_time` includes the time of messages (`clocks.Devices`): none can be added.
+        score_name: kind of the scores in `accuracies`: "accuracy", or "squared error" for linear tasks.
+        smaller_is_better: scores are errors; the worst clients have the largest.
+        server_state: at the end of the run, NumPy arrays, for `srp.evaluate`. After `load`, dicts of them, read from
+            the folder on first access; None if not saved.
+        client_states: states of all clients, as `server_state`, leaves (M, ...); None unless the run kept them.
+        config: all settings of the run, as JSON: inf is "inf", a function its name.
+        environment: versions, git hash and device, as read by `load`; None: `save` determines them.
+    """
+
+    name: str
+    round: np.ndarray
+    stage: np.ndarray
+    cohort_size: np.ndarray
+    compute_time: np.ndarray
+    communicated: np.ndarray
+    finite: np.ndarray
+    client_time: np.ndarray
+    metrics: Mapping[str, np.ndarray] = field(default_factory=dict)
+    eval_round: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    accuracies: Mapping[str, np.ndarray] = field(default_factory=dict)
+    test_count: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    rounds_taken: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    bytes_up: int = 0
+    bytes_down: int = 0
+    seconds_per_round: float = math.nan
+    compile_seconds: float = math.nan
+    host_seconds: float = math.nan
+    asynchronous: bool = False
+    communication_included: bool = False
+    score_name: str = "accuracy"
+    smaller_is_better: bool = False
+    server_state: Any = field(
+        default_factory=lambda: None
+    )  # no class attribute, so that `__getattr__` works
+    client_states: Any = field(default_factory=lambda: None)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        num_rounds, num_clients = len(self.round), len(self.client_time)
+        evaluated = self.eval_round if self.accuracies else []
+        store, by_client = (
+            functools.partial(object.__setattr__, self),
+            (len(evaluated), num_clients),
+        )
+        for name, dtype in ROUND_COLUMNS.items():
+            store(name, _read_only(name, getattr(self, name), dtype, (num_rounds,)))
+        store(
+            "client_time",
+            _read_only("client_time", self.client_time, np.float64, (num_clients,)),
+        )
+        for counts in ("test_count", "rounds_taken"):
+            given = getattr(self, counts)
+            store(
+                counts,
+                _read_only(
+                    counts,
+                    given if len(given) else np.zeros(num_clients),
+                    np.int64,
+                    (num_clients,),
+                ),
+            )
+        store(
+            "eval_round", _read_only("eval_round", evaluated, np.int64, (len(evaluated),))
+        )
+        for field_name, shape, convert in (
+            ("metrics", (num_rounds,), Metrics),
+            ("accuracies", by_client, dict),
+        ):
+            arrays = getattr(self, field_name).items()
+            store(
+                field_name,
+                convert(
+                    {
+                        k: _read_only(f"{field_name}[{k!r}]", v, np.float64, shape)
+                        for k, v in arrays
+                    }
+                ),
+            )
+        store("config", jsonable(self.config))
+        if not np.array_equal(self.round, np.arange(1, num_rounds + 1)):
+            raise ValueError(
+                f"round must count the completed rounds 1..{num_rounds}, got {self.round}"
+            )
+        if (np.diff(self.eval_round, prepend=-1, append=num_rounds + 1) <= 0).any():
+            raise ValueError(
+                f"eval_round must increase within 0..{num_rounds}, got {self.eval_round}"
+            )
+        check_metric_names("metrics", self.metrics, self.accuracies)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Read the states on first access after `load`."""
+            if name not in run_folder.STATES or run_folder.MODELS not in vars(self):
+                raise AttributeError(
+                    f"History has no attribute {name!r}", name=name, obj=self
+                )
+            vars(self).update(run_folder.load_models(vars(self)[run_folder.MODELS]))
+            return vars(self)[name]
+
+    def __repr__(self) -> str:
+        size = f"{self.num_rounds} rounds, {self.num_clients} clients, {len(self.eval_round)} evaluations"
+        final = (
+            f", final {self.evaluation} {self.score_name} {self.final_accuracy:.4g}"
+            if len(self.eval_round)
+            else ""
+        )
+        return f"History({self.name!r}: {size}{final})"
+
+    @property
+    def num_rounds(self) -> int:
+        """Number of completed rounds."""
+        return len(self.round)
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients of the federation."""
+        return len(self.client_time)
+
+    @property
+    def evaluation(self) -> str | None:
+        """Name of the default evaluation, None without evaluations."""
+        return next(iter(self.accuracies), None)
+
+    @property
+    def judged_on(self) -> Literal["test", "validation"]:
+        """Data of the scores: the clients' test data, or held-out training data (`srp.data.holdout`)."""
+        options = self.config.get("dataset_options")
+        while isinstance(
+            options, Mapping
+        ):  # data made from other data record those as `data`
+            if options.get("validation") is not None or (
+                "fraction" in options and "part" not in options
+            ):
+                return "validation"
+            options = options.get("data")
+        return "test"
+
+    @property
+    def final_accuracy(self) -> float:
+        """Mean accuracy at the last default evaluation; nan without evaluations."""
+        return measures.last(self.mean_accuracy)
+
+    @property
+    def diverged(self) -> int | None:
+        """The first round (from 1) after which the server's state was not finite; None when there is none."""
+        return None if self.finite.all() else int(self.round[np.argmin(self.finite)])
+
+    @property
+    def takes_communication(self) -> bool:
+        """True if a communication cost can be added to the times."""
+        return not (self.asynchronous or self.communication_included)
+
+    @property
+    def method(self) -> Method:
+        """Method of this run, rebuilt from its record; ValueError if it has functions of your own."""
+        record = self.config.get("method")
+        if record is None:
+            raise ValueError(
+                f"history {self.name!r} has no record of its method; simulate writes one"
+            )
+        return Method(
+            record["name"], rebuild(record["algorithm"]), rebuild(record["participation"])
+        )
+
+    def elapsed(self, communication: float = 0.0) -> np.ndarray:
+        """(R,) simulated time at the end of each round, in time units, at a cost per communicating round."""
+        check_numbers(
+            "communication",
+            communication,
+            "give a cost in time units, e.g. 10.0",
+            max_ndim=0,
+        )
+        if communication and not self.takes_communication:
+            reason = f"times of {self.name!r} include its messages; leave it out, or choose a clock without links"
+            if self.asynchronous:
+                reason = f"rounds of {self.name!r} overlap, so a cost changes who arrives when; give it to the clock"
+            raise ValueError(f"communication={communication:g}: {reason}")
+        return np.cumsum(self.compute_time + communication * self.communicated)
+
+    def eval_elapsed(self, communication: float = 0.0) -> np.ndarray:
+        """(E,) simulated time at each evaluation, in time units."""
+        return np.concatenate([[0.0], self.elapsed(communication)])[self.eval_round]
+
+    def scores(self, evaluation: str | None = None) -> np.ndarray:
+        """(E, M) score of each client in the evaluation of that name, the default one when None."""
+        name = self.evaluation if evaluation is None else evaluation
+        if name is None:
+            return np.empty((0, self.num_clients))
+        more = "; a run with evaluations='all' records every one"
+        check_known(
+            "evaluation", [name], self.accuracies, more, of=f"this run of {self.name!r}"
+        )
+        return self.accuracies[name]
+
+    def mean_scores(self, evaluation: str | None = None) -> np.ndarray:
+        """(E,) mean over clients weighted by test points; nan as soon as a client with test points scores nan."""
+        return measures.weighted_mean(self.scores(evaluation), self.test_count)
+
+    def worst_scores(self, evaluation: str | None = None) -> np.ndarray:
+        """(E,) plain mean over the worst tenth of the clients with test points, rounded down, at least one."""
+        return measures.worst_tenth(
+            self.scores(evaluation), self.test_count, self.smaller_is_better
+        )
+
+    def slowest_scores(self, evaluation: str | None = None) -> np.ndarray:
+        """(E,) mean over the floor(M/10) clients, at least one, with the longest expected times, by test points."""
+        return measures.slowest_tenth(
+            self.scores(evaluation), self.test_count, self.client_time
+        )
+
+    accuracy = property(scores, doc="(E, M) scores of the default evaluation.")
+    mean_accuracy = property(
+        mean_scores,
+        doc="(E,) mean over clients of the default evaluation, by test points.",
+    )
+    worst_decile = property(
+        worst_scores,
+        doc="(E,) mean of the worst tenth of the clients in the default evaluation.",
+    )
+
+    @checked
+    def time_to(
+        self,
+        target: float,
+        communication: float = 0.0,
+        evaluation: str | None = None,
+        metric: str | None = None,
+    ) -> float:
+        """Return the simulated time at which a target is reached for the first time.
+
+        Args:
+            target: mean score of the evaluation; reached from below, or from above where `smaller_is_better`.
+            communication: cost per communicating round, in time units.
+            evaluation: name of the evaluation, the default one when None.
+            metric: instead of an evaluation, a per-round metric that falls to the target (linear tasks: "distance").
+
+        Returns:
+            Time units, at the end of a round, without interpolation; inf if the target was not reached. nan does not
+            reach a target.
+        """
+        if metric is None:
+            place, times = (
+                self.reached(target, evaluation),
+                self.eval_elapsed(communication),
+            )
+        else:
+            check_known("metric", [metric], self.metrics, of=f"this run of {self.name!r}")
+            place, times = (
+                measures.first(self.metrics[metric] <= target),
+                self.elapsed(communication),
+            )
+        return math.inf if place is None else float(times[place])
+
+    def reached(self, target: float, evaluation: str | None = None) -> int | None:
+        """Return the index of the first evaluation whose mean score reaches the target; None if there is none."""
+        if self.score_name == "accuracy" and not target <= 1:
+            raise ValueError(
+                f"target={target}: no accuracy can reach it; give 0.9 for 90 %"
+            )
+        scores = self.mean_scores(evaluation)
+        return measures.first(
+            scores <= target if self.smaller_is_better else scores >= target
+        )
+
+    def score_at(
+        self, time: float, communication: float = 0.0, evaluation: str | None = None
+    ) -> float:
+        """Return the mean score at a simulated time, to compare methods at equal time; arguments as in `time_to`.
+
+        It is the score of the last evaluation up to that time; nan before the first one and after the end of the run.
+        """
+        check_numbers(
+            "time", time, "give a simulated time in time units, e.g. 200.0", max_ndim=0
+        )
+        scores, times = self.mean_scores(evaluation), self.eval_elapsed(communication)
+        past = int((times <= time).sum())
+        end = self.elapsed(communication)[-1] if self.num_rounds else 0.0
+        return float(scores[past - 1]) if past and time <= end else math.nan
+
+    def speed_quartiles(self, evaluation: str | None = None) -> np.ndarray:
+        """(4,) mean accuracy at the last evaluation of each quarter of the clients, the fastest quarter first."""
+        return measures.last_by_speed(
+            self.scores(evaluation), self.test_count, self.client_time
+        )
+
+    @property
+    def participation(self) -> measures.Participation:
+        """Measures of how evenly rounds are spread over the clients."""
+        is_counted = self.rounds_taken.any() or not self.cohort_size.any()
+        return (
+            measures.participation(self.rounds_taken)
+            if is_counted
+            else measures.Participation(math.nan, math.nan)
+        )
+
+    @property
+    def _messages(self) -> np.ndarray:
+        """(R,) number of messages to the server, with parts of a message for submodels."""
+        whole = self.cohort_size * self.communicated
+        return whole * np.where(
+            whole > 0, self.metrics.get(MESSAGE_SHARE, 1), 0
+        )  # the mean over no client is nan
+
+    def bytes_to(self, target: float, evaluation: str | None = None) -> float:
+        """Return the bytes that all participants sent and received until the target was reached; inf if it was not."""
+        sent = np.rint(np.cumsum(self._messages) * float(self.bytes_up + self.bytes_down))
+        reached = self.reached(target, evaluation)
+        return (
+            math.inf
+            if reached is None
+            else float(np.concatenate([[0.0], sent])[self.eval_round[reached]])
+        )
+
+    def stages(self, communication: float = 0.0) -> list[Stage]:
+        """Return the stages of the participation policy with their cohorts, times and criteria."""
+        return stages_of(
+            self.stage,
+            self.cohort_size,
+            self.elapsed(communication),
+            self.metrics.get(STAGE_COMPLETED),
+        )
+
+    def to_frame(self, communication: float = 0.0) -> pd.DataFrame:
+        """Return a pandas table with one row per round.
+
+        Mean accuracies are in columns `accuracy_<evaluation>`, nan at rounds without evaluation. An evaluation before
+        training (round 0) is only in `clients_frame`.
+        """
+        return run_folder.rounds_frame(self, communication)
+
+    def clients_frame(self) -> pd.DataFrame:
+        """Return a pandas table with one row per evaluation, round and client.
+
+        Without evaluations it has one row per client, with an empty `evaluation`, round 0 and accuracy nan.
+        """
+        return run_folder.clients_frame(self)
+
+    def summary(
+        self, target: float | None = None, communication: float = 0.0
+    ) -> dict[str, Any]:
+        """Return a summary of the run as a dict.
+
+        Values that were not requested or not evaluated are None; `time_to_target` is inf if the target was not reached.
+
+        Args:
+            target: mean accuracy of the default evaluation, for `time_to_target` and `bytes_to_target`.
+            communication: cost per communicating round, in time units, for `simulated_time` and `time_to_target`.
+        """
+        evaluated = len(self.eval_round) > 0
+        sent = self._messages.sum().item()
+        own = (
+            "num_rounds",
+            "num_clients",
+            "bytes_up",
+            "bytes_down",
+            "diverged",
+            *run_folder.SECONDS,
+        )
+        return {
+            "name": self.name,
+            "evaluation": self.evaluation,
+            "judged_on": self.judged_on,
+            "score": self.score_name,
+            "final_accuracy": self.final_accuracy if evaluated else None,
+            "worst_decile": measures.last(self.worst_decile) if evaluated else None,
+            "final_accuracies": {
+                k: measures.last(self.mean_scores(k)) if evaluated else None
+                for k in self.accuracies
+            },
+            "slowest_tenth": measures.last(self.slowest_scores()) if evaluated else None,
+            "speed_quartiles": self.speed_quartiles().tolist() if evaluated else None,
+            "participation": self.participation._asdict(),
+            "final_metrics": {k: measures.last(v) for k, v in self.metrics.items()},
+            "target": target,
+            "communication": communication,
+            "time_to_target": None
+            if target is None
+            else self.time_to(target, communication),
+            "bytes_to_target": None if target is None else self.bytes_to(target),
+            "simulated_time": float(self.elapsed(communication)[-1])
+            if self.num_rounds
+            else 0.0,
+            "stages": [stage._asdict() for stage in self.stages(communication)],
+            "num_evaluations": len(self.eval_round),
+            "total_bytes_up": round(self.bytes_up * sent),
+            "total_bytes_down": round(self.bytes_down * sent),
+            **{name: getattr(self, name) for name in own},
+        }
+
+    def plot(
+        self,
+        communication: float = 0.0,
+        evaluation: str | None = None,
+        ax: Axes | None = None,
+        x: X = "time",
+    ) -> Figure:
+        """Draw mean accuracy over simulated time or rounds, or the first metric if there are no evaluations.
+
+        Arguments as in `srp.plots.accuracy_over_time`.
+        """
+        return sys.modules["fedjax_srp"].plots.of_run(
+            self, communication, evaluation, ax, x
+        )
+
+    @checked
+    def save(
+        self,
+        directory: str | os.PathLike,
+        target: float | None = None,
+        communication: float = 0.0,
+        models: bool = False,
+    ) -> Path:
+        """Write the folder of the run and return its path.
+
+        The files are `config.json` (with versions, git hash and device), `history.csv` (one row per round, times
+        without communication), `clients.csv`, `accuracy.png` (`plot()`, if there is anything to draw) and, last,
+        `summary.json` with the checksums of the tables: a folder with a summary is complete. Files are written
+        atomically. The JSON is strict: a number that is not finite is the string "inf", "-inf" or "nan"; values that
+        were not requested or not evaluated are null.
+
+        Args:
+            directory: created if missing; files of an earlier run are replaced.
+            target: mean accuracy, for the summary.
+            communication: cost per communicating round, for the summary and the figure.
+            models: also write `server_state` and `client_states`, if present, into a folder `models`.
+
+        Raises:
+            ValueError: the directory cannot be written to, or has tables or models that were not written by `save`.
+        """
+        folder = Path(directory)
+        if name := run_folder.foreign(folder):
+            raise ValueError(
+                f"directory={str(folder)!r}: its {name} was not written by fedjax_srp; give another one"
+            )
+        return run_folder.write(self, folder, target, communication, models)
+
+    @classmethod
+    @checked
+    def load(cls, directory: str | os.PathLike) -> History:
+        """Read a saved run; floats are restored bit for bit.
+
+        Raises:
+            FileNotFoundError: a file of the run is missing.
+            ValueError: a file is damaged.
+        """
+        history, models = (
+            cls(**run_folder.load(Path(directory))),
+            Path(directory, run_folder.MODELS),
+        )
+        if models.is_dir():  # `__getattr__` reads them
+            for name in run_folder.STATES:
+                del vars(history)[name]
+            vars(history)[run_folder.MODELS] = models.absolute()
+        return history
+
+
+def _read_only(name: str, value: Any, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
+    array = np.array(value, dtype)
+    array.setflags(write=False)
+    if array.shape != shape:
+        raise ValueError(
+            f"{name} has shape {array.shape}, it needs {shape}: every array of a history is complete"
+        )
+    return array

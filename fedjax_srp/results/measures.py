@@ -1,0 +1,82 @@
+"""Measures of a run, from arrays: means over clients, and the distribution of rounds over clients."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Participation(NamedTuple):
+    """Measures of how evenly rounds are spread over clients."""
+
+    gini: float  # 0: all clients took part equally often; close to 1: one client did all rounds; nan: none did any
+    never: float  # share of the clients that never took part; both are nan if rounds were not counted
+
+
+def participation(rounds: np.ndarray) -> Participation:
+    """Return Gini's coefficient, sum_ij |r_i - r_j| / (2 M sum_i r_i), and the share of zeros, of (M,) counts."""
+    total, num_clients = int(rounds.sum()), len(rounds)
+    if not total:
+        return Participation(math.nan, 1.0)
+    # sum_ij |r_i - r_j| = 2 sum_k (2 k - M - 1) r_(k), with r_(1) <= ... <= r_(M)
+    ranks = 2 * np.arange(1, num_clients + 1) - num_clients - 1
+    return Participation(
+        float(ranks @ np.sort(rounds) / (num_clients * total)),
+        float((rounds == 0).mean()),
+    )
+
+
+def weighted_mean(scores: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """(E,) means of (E, M) scores weighted by (M,) counts; scores of clients without test points are ignored."""
+    is_tested = counts > 0
+    if not is_tested.any():
+        return np.full(len(scores), np.nan)
+    sums = scores[:, is_tested] * counts[is_tested]
+    correct = np.rint(
+        sums
+    )  # k / n * n is not always k, and a sum just below its number misses a target of that mean
+    sums = np.where(np.isclose(sums, correct, rtol=1e-15, atol=0), correct, sums)
+    return sums.sum(axis=1) / counts[is_tested].sum()
+
+
+def worst_tenth(
+    scores: np.ndarray, counts: np.ndarray, smaller_is_better: bool
+) -> np.ndarray:
+    """(E,) plain mean over the worst tenth of the clients with test points, rounded down, at least one."""
+    scores = scores[:, counts > 0]
+    if not scores.shape[1]:
+        return np.full(len(scores), np.nan)
+    sign = -1.0 if smaller_is_better else 1.0
+    ranked = sign * np.sort(sign * scores, axis=1)  # worst first, nan last
+    worst = ranked[:, : max(1, ranked.shape[1] // 10)].mean(axis=1)
+    return np.where(np.isnan(ranked[:, -1]), np.nan, worst)
+
+
+def slowest_tenth(
+    scores: np.ndarray, counts: np.ndarray, times: np.ndarray
+) -> np.ndarray:
+    """(E,) mean over the floor(M/10) clients, at least one, with the longest expected `times`, (M,)."""
+    slowest = np.argsort(times, kind="stable")[-max(1, len(times) // 10) :]
+    return weighted_mean(scores[:, slowest], counts[slowest])
+
+
+def last_by_speed(
+    scores: np.ndarray, counts: np.ndarray, times: np.ndarray
+) -> np.ndarray:
+    """(4,) mean in the last evaluation of each quarter of the clients, by expected `times`, the fastest first."""
+    quarters = np.array_split(np.argsort(times, kind="stable"), 4)
+    return np.array(
+        [last(weighted_mean(scores[:, ids], counts[ids])) for ids in quarters]
+    )
+
+
+def first(holds: np.ndarray) -> int | None:
+    """Return the index of the first True; None if there is none."""
+    return int(np.argmax(holds)) if holds.any() else None
+
+
+def last(values: np.ndarray) -> float:
+    """Return the last entry; nan if there is none."""
+    return float(values[-1]) if len(values) else math.nan

@@ -1,0 +1,1 @@
+"""Rounds as pure functions: cohorts, chunks, devices, scores, the first state."""

@@ -1,0 +1,96 @@
+"""Scores of clients during adaptation: before the first epoch of training and after every epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_srp.base import Array, ClientData, FederatedSource, Key, PyTree
+from fedjax_srp.contract.checks import score
+from fedjax_srp.rounds.scoring import judge_clients
+from fedjax_srp.rounds.sharding import Layout, gather
+
+
+class ClientAdaptation(NamedTuple):
+    """The adaptation of one client, epoch by epoch."""
+
+    start: tuple[
+        PyTree, PyTree
+    ]  # what predictions need, and what training needs besides, before the first epoch
+    epoch: Callable[
+        [tuple[PyTree, PyTree], Array], tuple[PyTree, PyTree]
+    ]  # (both, number of the epoch from 0) -> both
+    predict: Callable[
+        [PyTree, Array], Array
+    ]  # (what predictions need, inputs) -> outputs
+
+
+class AdaptationPlan(Protocol):
+    """A hashable description of an adaptation."""
+
+    @property
+    def num_epochs(self) -> int:
+        """Number of calls of `ClientAdaptation.epoch`."""
+        ...
+
+    @property
+    def together(self) -> bool:
+        """True: keep the models of all epochs and score them together, to share common computations; False: score epoch
+        by epoch and keep one model per client."""
+        ...
+
+    def begin(
+        self, key: Key, server: PyTree, data: ClientData, count: Array, /
+    ) -> ClientAdaptation:
+        """Return the steps of one client; `data` is its TRAINING data, `count` a number of samples, () int32."""
+        ...
+
+
+def score_epochs(
+    plan: AdaptationPlan,
+    data: FederatedSource,
+    server: PyTree,
+    counts: Array,
+    root: Key,
+    layout: Layout,
+) -> tuple[Array, Array]:
+    """Score every client: sums of scores, (counts, clients, num_epochs + 1), and numbers of scores, (counts, clients).
+
+    Clients are in order of their id, (owned * num_devices) of them on every device; `root` and a client's id make the
+    key that `begin` gets, as in an evaluation before the first round.
+    """
+
+    def with_samples(samples: Array) -> tuple[Array, Array]:
+        def judge(
+            key: Key, state: Any, train: ClientData, test: ClientData
+        ) -> dict[str, Array]:
+            steps = plan.begin(key, server, train, samples)
+
+            def scored(judged: PyTree) -> tuple[Array, Array]:
+                return score("adapt", data, lambda x: steps.predict(judged, x), test)
+
+            def epoch(
+                carry: tuple[PyTree, PyTree], e: Array
+            ) -> tuple[tuple[PyTree, PyTree], PyTree]:
+                carry = steps.epoch(carry, e)
+                return carry, carry[0] if plan.together else scored(carry[0])[0]
+
+            first, count = scored(steps.start[0])
+            _, later = jax.lax.scan(
+                epoch, steps.start, jnp.arange(plan.num_epochs, dtype=jnp.int32)
+            )
+            if plan.together and plan.num_epochs:
+                later = jax.vmap(
+                    lambda judged: scored(judged)[0], axis_size=plan.num_epochs
+                )(later)
+            totals = [first, *(later[e] for e in range(plan.num_epochs))]
+            return {"count": count} | {str(e): total for e, total in enumerate(totals)}
+
+        records = judge_clients(judge, data, (), jnp.int32(0), root, layout)
+        totals = jnp.stack([records[str(e)] for e in range(plan.num_epochs + 1)], axis=1)
+        return gather(layout, (totals, records["count"]))
+
+    return jax.lax.map(with_samples, counts)

@@ -1,0 +1,458 @@
+"""Clients over devices: owners of clients' states, and the transfer of states to the devices that train.
+
+The whole simulation runs inside one `shard_map` over a mesh axis named `clients`. Client states are sharded by owner
+(client i is on device i mod D); everything else is replicated, and every device computes the same. The work of a round
+is spread by POSITION in the cohort, position p on device p mod D, so that a small cohort keeps every device busy.
+Positions are assigned so that each device serves its own clients first (`owners_first`); `take` and `put` move the
+states of the others. The devices may belong to several processes: the same program runs in each, and `place`
+distributes arrays that every process holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from fedjax_srp.base import Array, PyTree
+from fedjax_srp.parts.checks import check_integer, is_key, short
+
+AXIS = "clients"
+Devices = Annotated[
+    Sequence[Any] | int | None,
+    "give some of jax.devices(), how many of them, or None for all",
+]
+CPU_CHUNK_BYTES = 2 * 2**20  # of a chunk: a core's cache
+CHUNK_BYTES, CHUNK_SHARE = (
+    8 * 2**30,
+    1 / 8,
+)  # of a chunk on an accelerator, and of its memory at most
+
+
+class Layout(NamedTuple):
+    """Placement of clients on devices, and the chunks of each."""
+
+    devices: tuple[Any, ...]  # of jax.Device
+    chunk_size: int  # clients that train at once per device
+    num_clients: int
+    evaluation_chunk: int  # clients per device that are evaluated at once
+    large_chunk: int = 0  # multiple of chunk_size, used while half as many clients of a cohort are left; 0: none
+
+    @property
+    def num_devices(self) -> int:
+        """D, the length of the mesh axis."""
+        return len(self.devices)
+
+    @property
+    def platform(self) -> str:
+        """Platform of the devices: "cpu", "gpu" or "tpu"."""
+        return self.devices[0].platform
+
+    @property
+    def owned(self) -> int:
+        """Number of clients per device (the last of some devices may be padding)."""
+        return -(-self.num_clients // self.num_devices)
+
+    def owner(self, client_ids: Array) -> Array:
+        """The devices that keep the states of clients. Clients with neighbouring ids are on different devices, and so
+        are the fastest clients of a clock that numbers clients by speed."""
+        return client_ids % self.num_devices
+
+    def row(self, client_ids: Array) -> Array:
+        """Rows of clients among those of their owners."""
+        return client_ids // self.num_devices
+
+    def by_id(self, by_owner: Any) -> Any:
+        """An array (owned * num_devices, ...) in order of client id, padding last."""
+        return self._swapped(by_owner, self.num_devices, self.owned)
+
+    def by_owner(self, by_id: Any) -> Any:
+        """Undo `by_id`."""
+        return self._swapped(by_id, self.owned, self.num_devices)
+
+    @staticmethod
+    def _swapped(array: Any, *shape: int) -> Any:
+        return array.reshape(*shape, *array.shape[1:]).swapaxes(0, 1).reshape(array.shape)
+
+    @property
+    def window(self) -> int:
+        """Number of cohort positions that all devices serve at once, a chunk each."""
+        return self.num_devices * self.chunk_size
+
+    @property
+    def mesh(self) -> Mesh:
+        """One axis, `clients`."""
+        return Mesh(np.array(self.devices), (AXIS,), axis_types=(AxisType.Auto,))
+
+    @property
+    def by_chunk_size(self) -> tuple[Layout, ...]:
+        """A layout for each chunk size, the large one first."""
+        small = self._replace(large_chunk=0)
+        return (
+            (small._replace(chunk_size=self.large_chunk), small)
+            if self.large_chunk
+            else (small,)
+        )
+
+    def for_evaluation(self) -> Layout:
+        """The same devices with the evaluation's chunk."""
+        return self._replace(chunk_size=self.evaluation_chunk, large_chunk=0)
+
+    def sharding(self, by_client: bool = False, leading_axes: int = 0) -> NamedSharding:
+        """Sharding by client after `leading_axes` unsharded axes, or replication."""
+        return NamedSharding(
+            self.mesh, P(*(None,) * leading_axes, AXIS) if by_client else P()
+        )
+
+    def shapes(
+        self, tree: PyTree, by_client: bool = False, leading_axes: int = 0
+    ) -> PyTree:
+        """Shapes and placement of arrays on these devices, to compile for them; the devices need not exist."""
+        sharding = self.sharding(by_client, leading_axes)
+
+        def shape(leaf: Any) -> jax.ShapeDtypeStruct:
+            weak = getattr(leaf, "weak_type", False)
+            return jax.ShapeDtypeStruct(
+                leaf.shape, leaf.dtype, sharding=sharding, weak_type=weak
+            )
+
+        return jax.tree.map(shape, tree)
+
+    @property
+    def shows_progress(self) -> bool:
+        """True in the one process that shows progress."""
+        return jax.process_index() == min(device.process_index for device in self.devices)
+
+
+def lay_out(
+    devices: Devices,
+    chunk_size: int | None,
+    num_clients: int,
+    client_bytes: int = 0,  # of a client while it trains, for the default chunk
+    judged_bytes: int = 0,  # of a client while it is evaluated
+) -> Layout:
+    """Check and complete the user's choice of devices and chunks."""
+    devices = checked_devices(devices)
+    each = -(-num_clients // len(devices))
+    if chunk_size is None:
+        budget = chunk_budget(devices)
+        chunk, large, judged = default_chunks(
+            devices[0].platform, budget, client_bytes, judged_bytes, each
+        )
+    else:
+        chunk, large = min(check_integer("chunk_size", chunk_size, 1), each), 0
+        judged = chunk
+    return Layout(devices, chunk, num_clients, judged, large)
+
+
+def checked_devices(devices: Devices) -> tuple[Any, ...]:
+    """Check and complete the user's choice of devices."""
+    if devices is None or not isinstance(devices, Sequence | np.ndarray):
+        available = jax.devices()
+        wanted = (
+            len(available) if devices is None else check_integer("devices", devices, 1)
+        )
+        if wanted > len(available):
+            raise ValueError(
+                f"devices={wanted} but {len(available)} are available; srp.use_all_cores() adds CPU cores"
+            )
+        devices = available[:wanted]
+    if not all(isinstance(device, jax.Device) for device in devices) or not 0 < len(
+        {*devices}
+    ) == len(devices):
+        raise ValueError(
+            f"devices={short(devices)}: give some of jax.devices(), each once, how many of them, or None for all"
+        )
+    processes = {device.process_index for device in devices}
+    if processes != {jax.process_index()} and len(processes) < jax.process_count():
+        raise ValueError(
+            f"devices belong to {len(processes)} of {jax.process_count()} processes: give None for the devices of all "
+            "processes, or jax.local_devices() for a run of this process alone"
+        )
+    return tuple(devices)
+
+
+def chunk_budget(devices: Sequence[Any]) -> int:
+    """Bytes that the clients of a default chunk may take on a device; processes must have devices of equal memory.
+
+    On an H200 a FedRep round of 1,000 clients was 1.3 times as fast in one chunk, of 4 to 8 GiB by this estimate, as in
+    chunks of 384 and 128 (docs/performance.md).
+    """
+    if devices[0].platform == "cpu":
+        return CPU_CHUNK_BYTES
+    own = next(
+        device for device in devices if device.process_index == jax.process_index()
+    )
+    try:
+        memory = (own.memory_stats() or {}).get("bytes_limit")
+    except jax.errors.JaxRuntimeError:  # a device that is only compiled for
+        memory = None
+    return CHUNK_BYTES if memory is None else min(CHUNK_BYTES, int(CHUNK_SHARE * memory))
+
+
+def default_chunks(
+    platform: str, budget: int, client_bytes: int, judged_bytes: int, each: int
+) -> tuple[int, int, int]:
+    """Clients at once per device: in training, in training while many are left (0: no large chunk), in evaluation.
+
+    A chunk is always computed whole, so it is small compared with the federation: a cohort of 10 must not cost as much
+    as 1,000. It hides the overhead of small operations (16 clients on a CPU, 128 elsewhere), if the budget allows.
+    Large chunks are for accelerators. Chunks divide the federation evenly there, and evaluations, which judge every
+    client, use as few as the budget allows.
+    """
+
+    def at_once(of_client: int, at_most: int) -> int:
+        return max(1, min(budget // max(of_client, 1), at_most, each))
+
+    if platform == "cpu":
+        few = max(16, each // 64)
+        return at_once(client_bytes, few), 0, at_once(judged_bytes, few)
+    chunk = _equal_chunk(each, at_once(client_bytes, max(128, each // 64)))
+    large = at_once(client_bytes, chunk * -(-each // chunk)) // chunk * chunk
+    judged = _equal_chunk(each, at_once(judged_bytes, each))
+    return chunk, large if large > chunk else 0, judged
+
+
+def _equal_chunk(clients: int, chunk: int) -> int:
+    """The smallest chunk that serves all clients in as many steps as `chunk`."""
+    return -(-clients // -(-clients // chunk))
+
+
+def device_index(layout: Layout) -> Array:
+    """() int32: this device's position on the mesh axis."""
+    return jax.lax.axis_index(AXIS) if layout.num_devices > 1 else jnp.int32(0)
+
+
+def total(layout: Layout, tree: PyTree) -> PyTree:
+    """Sum over the devices."""
+    return jax.lax.psum(tree, AXIS) if layout.num_devices > 1 else tree
+
+
+def as_bits(leaf: Array) -> Array:
+    """A leaf as unsigned integers, so that -0.0 and the payload of a nan survive a sum."""
+    if is_key(leaf):
+        return as_bits(jax.random.key_data(leaf))
+    if leaf.dtype == jnp.bool_:
+        return leaf.astype(jnp.uint8)
+    return jax.lax.bitcast_convert_type(leaf, jnp.dtype(f"uint{8 * leaf.dtype.itemsize}"))
+
+
+def _map_bits(function: Callable[[Array], Array], leaf: Array) -> Array:
+    """Apply a function to the bits of a leaf."""
+    bits = function(as_bits(leaf))
+    if is_key(leaf):
+        return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(leaf))
+    return (
+        bits.astype(jnp.bool_)
+        if leaf.dtype == jnp.bool_
+        else jax.lax.bitcast_convert_type(bits, leaf.dtype)
+    )
+
+
+class Window(NamedTuple):
+    """Cohort positions that all devices together serve at once; the same on every device."""
+
+    client_ids: Array  # (window,) int32, position-major by device (`window_positions`)
+    active: Array  # (window,) bool: not padding
+    away: Array  # () bool: True if some clients are not served by their owner
+
+
+def owners_first(
+    layout: Layout, client_ids: Array, size: Array, *more: Array
+) -> tuple[Array, ...]:
+    """Order a cohort so that devices serve their own clients first, as long as each device has one.
+
+    Returns:
+        () int32, the number of leading positions that are served by their client's owner; `client_ids` and `more`,
+        (pool,) each, reordered, with participants in front.
+    """
+    if layout.num_devices == 1:
+        return size, client_ids, *more
+    takes_part = jnp.arange(client_ids.shape[0], dtype=jnp.int32) < size
+    owner = layout.owner(client_ids)
+    of_device = jax.nn.one_hot(
+        jnp.where(takes_part, owner, layout.num_devices), layout.num_devices, dtype=bool
+    )
+    so_far = jnp.cumsum(of_device, 0, dtype=jnp.int32)
+    rank = jnp.sum(
+        jnp.where(of_device, so_far - 1, 0), 1, dtype=jnp.int32
+    )  # among those of its owner
+    each = so_far[-1].min()
+    at_home = of_device.any(1) & (rank < each)
+    others = layout.num_devices * each + jnp.cumsum(~at_home, dtype=jnp.int32) - 1
+    place = jnp.where(at_home, layout.num_devices * rank + owner, others)
+    return layout.num_devices * each, *(
+        jnp.zeros_like(a).at[place].set(a) for a in (client_ids, *more)
+    )
+
+
+def take(layout: Layout, states: PyTree, window: Window) -> PyTree:
+    """Fetch states: rows (chunk_size, ...) for this device's positions, from shards with leaves (owned, ...)."""
+    return collect(
+        layout, lambda rows: jax.tree.map(lambda leaf: leaf[rows], states), window
+    )
+
+
+def collect(layout: Layout, read: Callable[[Array], PyTree], window: Window) -> PyTree:
+    """Like `take`, for the result of `read` on rows of this device, whose leaves have one entry per row."""
+    if layout.num_devices == 1:
+        return read(window.client_ids)
+    mine = layout.owner(window.client_ids) == device_index(layout)
+    exchange = lambda bits: jax.lax.psum_scatter(bits, AXIS, tiled=True)
+    return jax.lax.cond(
+        window.away,
+        lambda rows: _from_owners(mine, exchange, read(rows)),
+        lambda rows: read(my_chunk(layout, rows)),
+        jnp.where(mine, layout.row(window.client_ids), 0),
+    )
+
+
+def _from_owners(mine: Array, exchange: Callable[[Array], Array], rows: PyTree) -> PyTree:
+    """Rows of clients from the devices that own them: each device adds its own rows and zeros, in bits."""
+
+    def add(bits: Array) -> Array:
+        keep = jnp.expand_dims(mine, tuple(range(1, bits.ndim)))
+        return exchange(jnp.where(keep, bits, bits.dtype.type(0)))
+
+    return jax.tree.map(lambda leaf: _map_bits(add, leaf), rows)
+
+
+def everywhere(layout: Layout, states: PyTree, client_ids: Array) -> PyTree:
+    """Rows (len(client_ids), ...) of clients on every device, from shards with leaves (owned, ...)."""
+    if layout.num_devices == 1:
+        return jax.tree.map(lambda leaf: leaf[client_ids], states)
+    mine = layout.owner(client_ids) == device_index(layout)
+    rows = jnp.where(mine, layout.row(client_ids), 0)
+    return _from_owners(
+        mine,
+        lambda bits: jax.lax.psum(bits, AXIS),
+        jax.tree.map(lambda leaf: leaf[rows], states),
+    )
+
+
+def put(layout: Layout, states: PyTree, window: Window, rows: PyTree) -> PyTree:
+    """Write back the rows (chunk_size, ...) of this device's active positions; other states stay unchanged."""
+    mine = (layout.owner(window.client_ids) == device_index(layout)) & window.active
+    target = jnp.where(
+        mine, layout.row(window.client_ids), layout.owned
+    )  # out of range is dropped
+
+    def exchange(bits: Array) -> Array:
+        return jax.lax.all_gather(bits, AXIS, tiled=True)
+
+    def in_window(bits: Array) -> Array:
+        others = jnp.zeros((layout.window, *bits.shape[1:]), bits.dtype)
+        return jax.lax.dynamic_update_slice_in_dim(
+            others, bits, device_index(layout) * layout.chunk_size, 0
+        )
+
+    def moved_by(move: Callable[[Array], Array]) -> Callable[[PyTree], PyTree]:
+        return lambda rows: jax.tree.map(lambda leaf: _map_bits(move, leaf), rows)
+
+    if layout.num_devices > 1:
+        rows = jax.lax.cond(window.away, moved_by(exchange), moved_by(in_window), rows)
+    return jax.tree.map(
+        lambda leaf, new: leaf.at[target].set(new, mode="drop"), states, rows
+    )
+
+
+def gather(layout: Layout, tree: PyTree) -> PyTree:
+    """Leaves (owned * num_devices, ...) in order of client id on every device, from the (owned, ...) of each."""
+    if layout.num_devices == 1:
+        return tree
+    return jax.tree.map(
+        lambda leaf: layout.by_id(jax.lax.all_gather(leaf, AXIS, tiled=True)), tree
+    )
+
+
+def window_positions(layout: Layout) -> Array:
+    """(window,) int32 offsets into the cohort: device 0's chunk first, and device d serves d, d + D, d + 2D, ..."""
+    return (
+        jnp.arange(layout.window, dtype=jnp.int32)
+        .reshape(layout.chunk_size, layout.num_devices)
+        .T.reshape(-1)
+    )
+
+
+def my_chunk(layout: Layout, window: Array) -> Array:
+    """This device's (chunk_size, ...) part of an array over the window."""
+    return jax.lax.dynamic_slice_in_dim(
+        window, device_index(layout) * layout.chunk_size, layout.chunk_size
+    )
+
+
+def spread(
+    function: Callable[..., Any],
+    layout: Layout,
+    in_by_client: PyTree,
+    out_by_client: PyTree,
+) -> Callable[..., Any]:
+    """`shard_map` over the clients axis, nothing on a single device; True marks arguments sharded by client."""
+    if layout.num_devices == 1:
+        return function
+    specs = lambda flags: jax.tree.map(
+        lambda by_client: P(AXIS) if by_client else P(), flags
+    )
+    return jax.shard_map(
+        function,
+        mesh=layout.mesh,
+        in_specs=specs(in_by_client),
+        out_specs=specs(out_by_client),
+        check_vma=False,
+    )
+
+
+def place(layout: Layout, tree: PyTree) -> PyTree:
+    """Put arrays on every device of the layout; several processes must all call it, with the same arrays."""
+    sharding = layout.sharding()
+    if sharding.is_fully_addressable:
+        return jax.device_put(tree, sharding)
+
+    def put_globally(leaf: Any) -> Array:
+        if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+            return leaf  # made by an earlier run
+        if is_key(leaf):
+            bits = np.asarray(jax.random.key_data(leaf))
+            if (multihost_utils.process_allgather(bits) != bits).any():
+                raise ValueError(
+                    "key differs between the processes; give each the same jax.random.key(seed)"
+                )
+            return jax.random.wrap_key_data(
+                put_globally(bits), impl=jax.random.key_impl(leaf)
+            )
+        host = np.asarray(leaf)
+        return jax.make_array_from_callback(
+            host.shape, sharding, lambda index: host[index]
+        )
+
+    return jax.tree.map(put_globally, tree)
+
+
+def place_clients(layout: Layout, tree: PyTree) -> PyTree:
+    """Put the host's arrays (num_clients, ...) on the owners of the clients, as leaves (owned * num_devices, ...).
+
+    Padding repeats the last client.
+    """
+
+    def put_sharded(leaf: Any) -> Array:
+        if is_key(leaf):
+            return jax.random.wrap_key_data(
+                put_sharded(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf)
+            )
+        host = np.asarray(leaf)
+        padding = layout.owned * layout.num_devices - len(host)
+        padded = layout.by_owner(
+            np.concatenate([host, np.repeat(host[-1:], padding, 0)]) if padding else host
+        )
+        sharding = layout.sharding(by_client=True)
+        return jax.make_array_from_callback(
+            padded.shape, sharding, lambda index: padded[index]
+        )
+
+    return jax.tree.map(put_sharded, tree)

@@ -1,0 +1,1 @@
+"""XLA: loops, platforms, cores, and the cache of compiled programs on disk."""
