@@ -30,6 +30,7 @@ check: .venv/.dev ## lint, format and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/pyright
+	@$(BIN)/lint-imports --no-cache --no-logo
 
 format: .venv/.dev ## mend lint and format
 	@$(BIN)/ruff check --fix .

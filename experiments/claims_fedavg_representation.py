@@ -52,7 +52,10 @@ def diversity() -> str:
         span(found[title][LINEAR[0]])
         for title in ("delta_0 = 0.5", "heads a tenth as far from their mean")
     )
-    return f"FedAvg's distance over its first after 250 rounds: {wide}; with heads a tenth as far from their mean {narrow}"
+    return (
+        f"FedAvg's distance over its first after 250 rounds: {wide}; "
+        f"with heads a tenth as far from their mean {narrow}"
+    )
 
 
 LINEAR = ("FedAvg, 2 local updates", "D-GD, 1 local update")

@@ -72,7 +72,10 @@ def equal_speeds_by_equation_4() -> str:
         np.mean(row["propositions_equal"])
         for row in load_results("flanp/results/fixed_target.json").values()
     ]
-    return f"by equation 4 FLANP takes {min(values):.2f} to {max(values):.2f} times as long at equal speeds; the row above"
+    return (
+        f"by equation 4 FLANP takes {min(values):.2f} to {max(values):.2f} times as long "
+        "at equal speeds; the row above"
+    )
 
 
 def initial_rounds() -> str:

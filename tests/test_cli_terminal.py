@@ -150,7 +150,10 @@ def test_closed_streams_are_no_error(words):
 def test_files_do_not_take_the_place_of_closed_streams():
     """Else what libraries print would end in them, and workers would lose their pipes."""
     code = "import os, sys; from fedjax_srp.__main__ import main; from fedjax_srp.lab.commands import list; "
-    code += "is_null = lambda file: os.path.samestat(os.fstat(file), os.stat(os.devnull)) and os.get_inheritable(file); "
+    code += (
+        "is_null = lambda file: os.path.samestat(os.fstat(file), os.stat(os.devnull)) "
+    )
+    code += "and os.get_inheritable(file); "
     code += "list.catalogue = lambda **_: sys.exit(7 if all(map(is_null, range(3))) else 8); sys.argv[1:] = ['list']; "
     command = f"{shlex.quote(sys.executable)} -c {shlex.quote(code + 'sys.exit(main())')} <&- >&- 2>&-"
     assert subprocess.run(["bash", "-c", command], check=False).returncode == 7

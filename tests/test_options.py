@@ -155,7 +155,7 @@ def test_options_of_functions_are_their_arguments():
         model,
         k: int = 3,
         *rest,
-        share: "Unknown" = 0.5,
+        share: "Unknown" = 0.5,  # noqa: F821
         pace: "float",
         names: Sequence = (),
         **more,

@@ -158,9 +158,7 @@ def test_repeats_may_be_drawn_one_by_one(draw):
     assert drawing.SINGLE in (ax.get_legend() or figure.legends[0]).get_title().get_text()
 
 
-@pytest.mark.parametrize(
-    "draw", [plots.accuracy_over_time, plots.metric_over_time, lambda h, x: h.plot(x=x)]
-)
+@pytest.mark.parametrize("draw", [plots.accuracy_over_time, plots.metric_over_time])
 def test_curves_over_rounds(draw):
     (ax,) = draw(run(), x="rounds").axes
     line = drawn(ax)["FedRep"]
@@ -174,6 +172,18 @@ def test_curves_over_rounds(draw):
         ValueError, match=r"x='round' is unknown.*; choose from time, rounds"
     ):
         plots.accuracy_over_time(run(), x="round")  # pyright: ignore[reportArgumentType]
+
+
+def test_one_run_is_drawn_without_the_lab():
+    (ax,) = run().plot(x="rounds").axes
+    line, marks = ax.get_lines()
+    assert list(line.get_xdata()) == [2, 4]
+    assert list(marks.get_xdata()) == [2]
+    assert ax.get_xlabel() == "round"
+    assert "fine_tune" in ax.get_ylabel()
+    (ax,) = run(accuracies={}, eval_round=[]).plot().axes
+    assert ax.get_ylabel() == "distance"
+    assert ax.get_yscale() == "log"
 
 
 def test_the_axis_names_the_split_of_the_evaluation():
@@ -408,7 +418,7 @@ def test_axes_of_the_caller_are_used():
     assert plots.accuracy_over_time(run(), ax=right) is figure
     assert run().plot(ax=right) is figure
     assert not left.lines
-    assert len(drawn(right)) == 1
+    assert len(right.get_legend().get_texts()) == 2  # the run and its stages
 
 
 def test_positive_metrics_have_a_logarithmic_axis():
@@ -417,7 +427,7 @@ def test_positive_metrics_have_a_logarithmic_axis():
         metrics={"distance": [1.0, 0.5, np.nan, np.inf], "other": [1.0] * 4},
     )
     (ax,) = history.plot(communication=1.0).axes
-    line = drawn(ax)["FedRep"]
+    line = ax.get_lines()[0]
     np.testing.assert_array_equal(line.get_xdata(), history.elapsed(1.0))
     np.testing.assert_array_equal(line.get_ydata(), [1.0, 0.5, np.nan, np.nan])
     assert (ax.get_yscale(), ax.get_ylabel()) == ("log", "distance")
@@ -533,7 +543,8 @@ def test_figures_leave_settings_unchanged():
 def test_matplotlib_is_imported_for_a_figure_and_pyplot_never():
     code = """
 import sys
-from fedjax_srp import history, plots
+from fedjax_srp import plots
+from fedjax_srp.results import history
 assert "matplotlib" not in sys.modules and "pandas" not in sys.modules
 one = [1.0]
 plots.accuracy_over_time(history.History("a", [1], [0], [1], one, [True], [True], one, {}, [1], {"global": [one]}, [1]))

@@ -23,7 +23,10 @@ import pages
 HERE = Path(__file__).parent
 CLEAR = 3  # points, three standard errors of an accuracy
 FILE = HERE / "results/table.csv"
-SIZE = "not PFLlib's size: 100 of 2,250 training images a client in the mean, 20 of 2,000 rounds, 10 times its step size"
+SIZE = (
+    "not PFLlib's size: 100 of 2,250 training images a client in the mean, "
+    "20 of 2,000 rounds, 10 times its step size"
+)
 
 
 class Result(NamedTuple):

@@ -38,9 +38,9 @@ class KNNPer(FedAvg):
     name: ClassVar[str] = "knn_per"
     num_neighbours: Count = 10
     own_share: Share = 0.5
-    evaluation: Literal["neighbours", "global", "fine_tune", "fine_tune_all"] = (
-        "neighbours"  # type: ignore[assignment]
-    )
+    evaluation: Literal[  # pyright: ignore[reportIncompatibleVariableOverride]
+        "neighbours", "global", "fine_tune", "fine_tune_all"
+    ] = "neighbours"
 
     @base.evaluation
     def neighbours(

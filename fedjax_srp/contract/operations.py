@@ -216,11 +216,9 @@ def _count(
 
     def read(variable: Any) -> Any:
         if isinstance(variable, Literal):
-            return (
-                None
-                if jnp.shape(variable.val)
-                else jnp.asarray(variable.val, variable.aval.dtype)
-            )  # type: ignore[attr-defined]
+            if jnp.shape(variable.val):
+                return None
+            return jnp.asarray(variable.val, variable.aval.dtype)  # type: ignore[attr-defined]
         return env.get(variable)
 
     total: Total = 0.0

@@ -12,18 +12,9 @@ import numpy as np
 from jax.core import Tracer
 
 from fedjax_srp.base import Array, Examples, Predict
+from fedjax_srp.parts.pytrees import register, take
 
 STATIC = ("name", "num_classes")
-
-
-def register(cls: type[Any], *static: str) -> None:
-    """Register a dataclass of data as a pytree: `static` fields are not leaves, transformations drop `options`."""
-    leaves = [
-        field.name
-        for field in dataclasses.fields(cls)
-        if field.name not in (*static, "options")
-    ]
-    jax.tree_util.register_dataclass(cls, leaves, list(static), drop_fields=["options"])
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -157,11 +148,6 @@ class FederatedData:
 
 
 register(FederatedData, *STATIC)
-
-
-def take(array: Array, ids: Array) -> Array:
-    """Gather rows by ids that are not negative; an id past the end (padding of a chunk) reads the last row."""
-    return array.at[ids].get(mode="clip", wrap_negative_indices=False)
 
 
 def _summary(counts: Array) -> str:

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_srp.base import Array, Examples, Key, Predict, named_key
-from fedjax_srp.data.federated import register, take
 from fedjax_srp.parts.description import records_arguments
 from fedjax_srp.parts.part import AtLeast, Below, Count
+from fedjax_srp.parts.pytrees import register, take
 
 
 class Curvature(NamedTuple):

@@ -1,7 +1,7 @@
 """A simulation as compiled programs: one for the start, one for a segment of rounds and its final evaluation.
 
-Algorithm, policy and clock are arguments of the programs (`fedjax_srp.parts.part`): simulations that differ only in floats,
-keys or data share compiled programs.
+Algorithm, policy and clock are arguments of the programs (`fedjax_srp.parts.part`): simulations that differ only
+in floats, keys or data share compiled programs.
 """
 
 from __future__ import annotations

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp.base import Array, Key, Predict, named_key
-from fedjax_srp.data.federated import register, take
 from fedjax_srp.linear import LinearClient, orthonormalize
 from fedjax_srp.parts.checks import check_numbers
 from fedjax_srp.parts.description import records_arguments
 from fedjax_srp.parts.part import Count
+from fedjax_srp.parts.pytrees import register, take
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

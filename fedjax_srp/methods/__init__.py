@@ -1,8 +1,8 @@
 """Methods by name: an algorithm with its participation and the papers' hyper-parameters.
 
 The table has a row per method. Options are fields of dataclasses, defined once: of the algorithm, of its `Training` and
-optimizer, of the policy and of the model (`fedjax_srp.parts.options`). Python, the command line, records of runs and the
-manual read them there.
+optimizer, of the policy and of the model (`fedjax_srp.parts.options`). Python, the command line, records of
+runs and the manual read them there.
 """
 
 from fedjax_srp.methods.build import get

@@ -1,4 +1,4 @@
-"""Options of a method by the part that reads them: fields of algorithm, policy and model, see `fedjax_srp.parts.options`."""
+"""Options of a method by the part that reads them: fields of algorithm, policy and model."""
 
 from __future__ import annotations
 

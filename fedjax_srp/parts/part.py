@@ -220,9 +220,8 @@ def path_of(cls: type) -> str:
 def undefined(method: Callable[..., Any]) -> NoReturn:
     """Raise a NotImplementedError of one line for a method of a base class."""
     given = ", ".join(["self", *inspect.signature(method).parameters])
-    raise NotImplementedError(
-        f"{type(method.__self__).__name__} defines no {method.__name__}({given})"
-    )  # type: ignore[attr-defined]
+    owner = type(method.__self__).__name__  # type: ignore[attr-defined]
+    raise NotImplementedError(f"{owner} defines no {method.__name__}({given})")
 
 
 @functools.cache
@@ -412,11 +411,8 @@ def rebuilt(given: T) -> T:
     """Rebuild a part and its inner parts to run their checks, which JAX skips."""
     if not is_part(given):
         return given
-    inner = {
-        field.name: rebuilt(getattr(given, field.name))
-        for field in dataclasses.fields(given)
-    }  # type: ignore[arg-type]
-    return type(given)(**inner)
+    names = [field.name for field in dataclasses.fields(given)]  # type: ignore[arg-type]
+    return type(given)(**{name: rebuilt(getattr(given, name)) for name in names})
 
 
 def several(given: Any) -> Iterator[tuple[str, Any]]:

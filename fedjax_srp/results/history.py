@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import math
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,8 +19,9 @@ from fedjax_srp.base import MESSAGE_SHARE, STAGE_COMPLETED, Method
 from fedjax_srp.parts.checks import check_known, check_numbers, checked
 from fedjax_srp.parts.columns import ROUND_COLUMNS, Metrics, check_metric_names
 from fedjax_srp.parts.description import rebuild
+from fedjax_srp.results import figure, measures
 from fedjax_srp.results import folder as run_folder
-from fedjax_srp.results import measures
+from fedjax_srp.results.figure import X
 from fedjax_srp.results.sealed_folders import jsonable
 from fedjax_srp.results.stages import Stage, stages_of
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-X = Literal["time", "rounds"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -461,11 +459,18 @@ class History:
     ) -> Figure:
         """Draw mean accuracy over simulated time or rounds, or the first metric if there are no evaluations.
 
-        Arguments as in `srp.plots.accuracy_over_time`.
+        `srp.plots` draws several runs in one figure.
+
+        Args:
+            communication: cost per communicating round, in time units.
+            evaluation: name of the evaluation; None takes the default one.
+            ax: axes to draw in; None makes a figure.
+            x: "time" for simulated time, "rounds" for completed rounds.
+
+        Raises:
+            ValueError: there is nothing to draw, or the run lacks the evaluation.
         """
-        return sys.modules["fedjax_srp"].plots.of_run(
-            self, communication, evaluation, ax, x
-        )
+        return figure.draw(self, communication, evaluation, ax, x)
 
     @checked
     def save(

@@ -197,7 +197,7 @@ def _is_not_of_orbax(record: logging.LogRecord) -> bool:
 
 def _wait(alone: bool) -> None:
     if not alone and jax.process_count() > 1:
-        multihost_utils.sync_global_devices("fedjax_srp.results.sealed_folders")
+        multihost_utils.sync_global_devices("held folder")
 
 
 def named(tree: PyTree) -> dict[str, Any]:

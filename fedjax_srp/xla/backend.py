@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 # All commands of a round, including loops with a trip count known only on the device.
-_INTO_GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION,CONVOLUTION,CONDITIONAL,WHILE"  # XLA's names
+_INTO_GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION,CONVOLUTION,CONDITIONAL,WHILE"
 _graphs = False
 
 _platform: ContextVar[str | None] = ContextVar("platform", default=None)

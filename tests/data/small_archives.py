@@ -13,7 +13,10 @@ from tensorflow_datasets.core.download import checksums
 from fedjax_srp.data import _builders
 
 NUM_TRAIN, NUM_TEST = 60, 20
-TWEETS = '"0","11","Mon Apr 06","NO_QUERY","anna","caf\xe9, closed ""again"""\r\n"4","11","Mon Apr 06","q","ben","fine"\r\n'
+TWEETS = (
+    '"0","11","Mon Apr 06","NO_QUERY","anna","caf\xe9, closed ""again"""\r\n'
+    '"4","11","Mon Apr 06","q","ben","fine"\r\n'
+)
 
 
 def arrays(shape, num_classes, first_label=0, seed=0):

@@ -123,6 +123,9 @@ def test_a_method_and_its_record_have_the_initialization():
 def test_unknown_initializations_and_layers_are_refused():
     with refused(r"initialization='tork' is unknown \(did you mean torch\?\)"):
         dataclasses.replace(MLP((8, 8), 10), initialization="tork")
-    message = r"^initialization='torch' needs layers with a kernel and a bias, but embedding of model 'lstm' has \w+.*; leave"
+    message = (
+        r"^initialization='torch' needs layers with a kernel and a bias, "
+        r"but embedding of model 'lstm' has \w+.*; leave"
+    )
     with refused(message):
         dataclasses.replace(LSTM((7,), 2), initialization="torch")

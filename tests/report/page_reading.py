@@ -37,7 +37,8 @@ def choose(tab, state):
 
 def cells(tab, name="table"):
     """The texts of a table of the page, one list per row."""
-    rows = f"[...document.querySelectorAll('#{name} tr')].map((row) => [...row.children].map((cell) => cell.textContent))"
+    texts = "[...row.children].map((cell) => cell.textContent)"
+    rows = f"[...document.querySelectorAll('#{name} tr')].map((row) => {texts})"
     return [[text.strip() for text in row] for row in tab.ask(rows)]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import textwrap
 from collections import Counter
@@ -16,7 +15,8 @@ from fedjax_srp import methods
 from fedjax_srp.lab.report import repeats
 from fedjax_srp.methods import RECIPES
 from fedjax_srp.parts.checks import short
-from fedjax_srp.results.history import History, X
+from fedjax_srp.results.figure import X, plain
+from fedjax_srp.results.history import History
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -315,11 +315,6 @@ def score_label(groups: Mapping[str, Sequence[History]], names: Sequence[str]) -
     )
 
 
-def plain(text: str) -> str:
-    """Escape dollars, which would begin mathematics in matplotlib."""
-    return text.replace("$", r"\$")
-
-
 def styles(labels: Iterable[str]) -> dict[str, Style]:
     """Return a style per label: that of its method, solid for growing cohorts, else the next of the cycle.
 
@@ -469,16 +464,3 @@ def legend_below(
 def _wrapped(texts: Iterable[str], width: float) -> list[str]:
     letters = max(10, int((width - HANDLE) / LETTER))
     return [textwrap.fill(text, letters, break_on_hyphens=False) for text in texts]
-
-
-def new_figure(size: tuple[float, float]) -> Figure:
-    """Return a figure without pyplot's global state, which notebooks can display."""
-    import matplotlib.figure
-
-    class NotebookFigure(matplotlib.figure.Figure):
-        def _repr_png_(self) -> bytes:
-            image = io.BytesIO()
-            self.savefig(image, dpi=self.dpi, format="png")
-            return image.getvalue()
-
-    return NotebookFigure(figsize=size, dpi=110, layout="constrained")

@@ -12,6 +12,7 @@ from fedjax_srp.lab.report import drawing, table
 from fedjax_srp.lab.report.page.data import Comparison
 from fedjax_srp.results import folder as run_folder
 from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results.figure import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,7 +53,7 @@ def figure(
     )
     with mpl.rc_context(drawing.RC):
         width = max(4.4, 3.6 * len(communications))
-        drawn = drawing.new_figure((width, HEIGHT))
+        drawn = new_figure((width, HEIGHT))
         panels = drawn.subplots(1, len(communications), sharey=True, squeeze=False)[0]
         handles: dict[str, Any] = {}
         notes = [drawing.plain(title)] if title else []

@@ -19,6 +19,7 @@ from fedjax_srp.lab.report import drawing, table
 from fedjax_srp.lab.report.drawing import Curve, Histories, Spread, X
 from fedjax_srp.lab.report.page import report_page
 from fedjax_srp.parts.checks import check_known, checked
+from fedjax_srp.results.figure import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -131,15 +132,6 @@ def metric_over_time(
     return figure
 
 
-def of_run(
-    history: History, communication: float, evaluation: str | None, ax: Axes | None, x: X
-) -> Figure:
-    """Draw one run; see `History.plot`."""
-    if len(history.eval_round) or evaluation is not None or not history.metrics:
-        return accuracy_over_time(history, communication, evaluation, ax, x=x)
-    return metric_over_time(history, communication=communication, ax=ax, x=x)
-
-
 def contraction_over_run(
     histories: History | Sequence[History],
     a: float,
@@ -196,7 +188,7 @@ def contraction_over_run(
     floors = np.array([theory.fixed_point(a, float(ratio)) for ratio in ratios])
     with mpl.rc_context(drawing.RC):
         if ax is None:
-            ax = drawing.new_figure((6.4, 4.0)).subplots()
+            ax = new_figure((6.4, 4.0)).subplots()
         ax.plot(
             rounds,
             middle,
@@ -283,7 +275,7 @@ def figure3(
             panel_size[0] * len(columns) + 0.4,
             panel_size[1] * len(communications) + 0.9,
         )
-        figure = drawing.new_figure(size)
+        figure = new_figure(size)
         panels = figure.subplots(
             len(communications), len(columns), squeeze=False, sharey="col"
         )
@@ -351,7 +343,7 @@ def _one_panel(
     import matplotlib as mpl
 
     with mpl.rc_context(drawing.RC):
-        panel: Any = drawing.new_figure((6.4, 4.0)).subplots() if ax is None else ax
+        panel: Any = new_figure((6.4, 4.0)).subplots() if ax is None else ax
         handles, notes = drawing.draw(
             panel, groups, curve, drawing.styles(groups), labels, spread
         )

@@ -1,0 +1,33 @@
+"""Dataclasses of data as pytrees, and rows of arrays by client id."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+
+
+def register(cls: type[Any], *static: str) -> None:
+    """Register a dataclass of data as a pytree.
+
+    Args:
+        cls: the dataclass. Transformations drop its field `options`.
+        *static: names of the fields that are not leaves.
+    """
+    leaves = [
+        field.name
+        for field in dataclasses.fields(cls)
+        if field.name not in (*static, "options")
+    ]
+    jax.tree_util.register_dataclass(cls, leaves, list(static), drop_fields=["options"])
+
+
+def take(array: jax.Array, ids: jax.Array) -> jax.Array:
+    """Gather rows by ids that are not negative; an id past the end reads the last row.
+
+    Args:
+        array: (rows, ...).
+        ids: (...) int32, those of a chunk's padding past the end.
+    """
+    return array.at[ids].get(mode="clip", wrap_negative_indices=False)
