@@ -13,7 +13,6 @@ import functools
 import importlib.util
 import io
 import math
-import sys
 import tempfile
 import time
 import traceback
@@ -466,8 +465,7 @@ def figure(
     *, folder: Path, name: str, number: int, scale: str, data_dir: str | None, out: str
 ) -> dict[str, Any]:
     """A figure of SRPFL with all its runs; finished runs are not repeated."""
-    sys.path.append(str(Path(__file__).parents[1] / "experiments" / "srpfl"))
-    import paper  # pyright: ignore[reportMissingImports]
+    from experiments.srpfl import paper
 
     where = [] if data_dir is None else ["--data-dir", data_dir]
     if data_dir is not None and data_dir.endswith(".npz"):

@@ -6,7 +6,6 @@ A page has `<!-- begin NAME -->` and `<!-- end NAME -->` around what is made her
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -15,10 +14,8 @@ from typing import Any
 import numpy as np
 
 import fedjax_srp as srp
-
-sys.path.append(str(Path(__file__).parents[1] / "experiments"))
-from claims_srpfl import figure
-from pages import csv, ends, markdown, wrapped, write
+from experiments.claims_srpfl import figure
+from experiments.pages import csv, ends, markdown, wrapped, write
 
 ROOT = Path(__file__).parents[1]
 LABELS = {"flanp_fedavg": "FLANP (FedAvg)", "flanp_fedavg_ft": "FLANP-FT"}

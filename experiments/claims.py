@@ -14,14 +14,15 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-from claim import FAILS, HOLDS, IN_PART, NOT_RUN, VERDICTS, Claim
-from claims_fedavg_representation import REPRESENTATION
-from claims_fedrep import FEDREP
-from claims_flanp import FLANP
-from claims_srpfl import SRPFL
-from curves import save_picture
 from matplotlib.figure import Figure
-from pages import markdown
+
+from experiments.claim import FAILS, HOLDS, IN_PART, NOT_RUN, VERDICTS, Claim
+from experiments.claims_fedavg_representation import REPRESENTATION
+from experiments.claims_fedrep import FEDREP
+from experiments.claims_flanp import FLANP
+from experiments.claims_srpfl import SRPFL
+from experiments.curves import save_picture
+from experiments.pages import markdown
 
 HERE = Path(__file__).parent
 PAPERS = {

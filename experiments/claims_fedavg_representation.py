@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from claim import FAILS, HOLDS, IN_PART, NOT_RUN, OTHER, PAPER, Claim
-from pages import chosen_steps, csv, load_results, pm, span
+from experiments.claim import FAILS, HOLDS, IN_PART, NOT_RUN, OTHER, PAPER, Claim
+from experiments.pages import chosen_steps, csv, load_results, pm, span
 
 
 def final_values(name: str) -> str:

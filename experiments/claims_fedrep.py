@@ -6,8 +6,9 @@ import json
 from collections.abc import Sequence
 
 import numpy as np
-from claim import FAILS, HOLDS, IN_PART, NOT_RUN, OTHER, PAPER, Claim
-from pages import HERE, load_results, pm, span
+
+from experiments.claim import FAILS, HOLDS, IN_PART, NOT_RUN, OTHER, PAPER, Claim
+from experiments.pages import HERE, load_results, pm, span
 
 CIFAR = ("cifar10_100x2", "cifar10_100x5")
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-from claim import FAILS, HOLDS, IN_PART, OTHER, PAPER, Claim
-from pages import load_results, pm
+
+from experiments.claim import FAILS, HOLDS, IN_PART, OTHER, PAPER, Claim
+from experiments.pages import load_results, pm
 
 
 def ratios_at(

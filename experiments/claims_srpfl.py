@@ -7,8 +7,9 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
-from claim import FAILS, HOLDS, IN_PART, NOT_RUN, OTHER, PAPER, Claim, plural
-from pages import csv, load_results, pm, span
+
+from experiments.claim import FAILS, HOLDS, IN_PART, NOT_RUN, OTHER, PAPER, Claim, plural
+from experiments.pages import csv, load_results, pm, span
 
 
 def figure(

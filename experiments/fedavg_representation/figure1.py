@@ -15,17 +15,11 @@ the mean of the trials, here with a band.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import jax
 import numpy as np
 
-sys.path.append(str(Path(__file__).parents[1]))
-import curves
-import scripts
-
 import fedjax_srp as srp
+from experiments import curves, scripts
 
 CLIENTS, DIM, RANK, STEP = 40, 100, 5, 0.4
 METHODS = {

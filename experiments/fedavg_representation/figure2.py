@@ -17,17 +17,12 @@ after fine-tuning.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import jax
 import numpy as np
 
-sys.path.append(str(Path(__file__).parents[1]))
-import curves
-import neural
-from similarity import activations, linear_cka
-
+from experiments import curves
+from experiments.fedavg_representation import neural
+from experiments.fedavg_representation.similarity import activations, linear_cka
 from fedjax_srp.data import FederatedData
 from fedjax_srp.models import SplitModel, SplitParams
 

@@ -19,19 +19,21 @@ lowest and the highest trial.
 from __future__ import annotations
 
 import dataclasses
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-sys.path.append(str(Path(__file__).parents[1]))
-import curves
-import scripts
-from figure1 import CLIENTS, DIM, METHODS, RANK, STEP, runs
-
 import fedjax_srp as srp
+from experiments import curves, scripts
+from experiments.fedavg_representation.figure1 import (
+    CLIENTS,
+    DIM,
+    METHODS,
+    RANK,
+    STEP,
+    runs,
+)
 from fedjax_srp.base import named_key
 from fedjax_srp.linear import draw_batch
 

@@ -16,16 +16,11 @@ Results have means over the diagonal, over the other entries, their difference, 
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 
-sys.path.append(str(Path(__file__).parents[1]))
-import curves
-import neural
-from similarity import activations, mean_cosines
-
+from experiments import curves
+from experiments.fedavg_representation import neural
+from experiments.fedavg_representation.similarity import activations, mean_cosines
 from fedjax_srp.data import FederatedData
 from fedjax_srp.driver.adapt import params_of
 from fedjax_srp.models import SplitModel, SplitParams

@@ -17,19 +17,15 @@ each trained model itself on its own federation.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-sys.path.append(str(Path(__file__).parents[1]))
-import curves
-import neural
-from neural import FINE_TUNE_EPOCHS, RANDOM, Scale
-
 import fedjax_srp as srp
+from experiments import curves
+from experiments.fedavg_representation import neural
+from experiments.fedavg_representation.neural import FINE_TUNE_EPOCHS, RANDOM, Scale
 
 PANELS = ("new classes", "new data set")
 

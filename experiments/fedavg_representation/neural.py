@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,11 +35,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-sys.path.append(str(Path(__file__).parents[1]))
-import curves
-import scripts
-
 import fedjax_srp as srp
+from experiments import curves, scripts
 from fedjax_srp.algorithms.local import example_loss, local_sgd
 from fedjax_srp.base import named_key
 from fedjax_srp.data import FederatedData, partition

@@ -15,18 +15,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-sys.path.append(str(Path(__file__).parents[1]))
-import curves
-from figure1 import METHODS, SCALES, STEP, runs, scripts, tasks
-
 import fedjax_srp as srp
+from experiments import curves
+from experiments.fedavg_representation.figure1 import (
+    METHODS,
+    SCALES,
+    STEP,
+    runs,
+    scripts,
+    tasks,
+)
 from fedjax_srp.linear import orthonormalize
 
 SETTINGS = {  # title: delta_0, step size, spread of the heads around their mean, mean model in the span of B0

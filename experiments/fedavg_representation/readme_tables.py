@@ -5,16 +5,13 @@ python experiments/fedavg_representation/readme_tables.py
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import steps
-
-sys.path.append(str(Path(__file__).parents[1]))
-from pages import csv, load_results, markdown, span, write
+from experiments.fedavg_representation import steps
+from experiments.pages import csv, load_results, markdown, span, write
 
 HERE = Path(__file__).parent
 LINEAR = {"FedAvg": "FedAvg, 2 local updates", "D-GD": "D-GD, 1 local update"}

@@ -13,20 +13,16 @@ federation, and the mean accuracy of the new clients.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import neural
 import pandas as pd
-from figure5 import PANELS, adapted_accuracies
 
+from experiments import pages
+from experiments.fedavg_representation import neural
+from experiments.fedavg_representation.figure5 import PANELS, adapted_accuracies
 from fedjax_srp.driver.adapt import params_of
-
-sys.path.append(str(Path(__file__).parents[1]))
-import pages
 
 STEPS = {
     1: (0.1, 0.2, 0.4, 0.8),

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -30,13 +29,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedjax_srp as srp
+from experiments import curves, pages, scripts
 from fedjax_srp.results import sealed_folders as storage
 from fedjax_srp.results.history import History
-
-sys.path.append(str(Path(__file__).parents[1]))
-import curves
-import pages
-import scripts
 
 COSTS = (0.0, 10.0, 100.0)
 FRACTIONS = (0.95, 0.99)

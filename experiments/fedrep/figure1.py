@@ -21,17 +21,11 @@ fits; here it is 1.0, chosen on other seeds.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 
-sys.path.append(str(Path(__file__).parents[1]))
-import curves
-import scripts
-import synthetic
-
 import fedjax_srp as srp
+from experiments import curves, scripts
+from experiments.fedrep import synthetic
 
 DIM, RANK, CLIENTS, FEDREP_STEP, FEDSGD_STEP = 20, 2, 100, 1.0, 0.5
 SCALES = {  # samples, rounds, eval_every, trials

@@ -20,17 +20,12 @@ n, chosen on other seeds.
 from __future__ import annotations
 
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 
-sys.path.append(str(Path(__file__).parents[1]))
-import curves
-import scripts
-import synthetic
-
 import fedjax_srp as srp
+from experiments import curves, scripts
+from experiments.fedrep import synthetic
 
 DIM, RANK, SAMPLES, ROUNDS, LAST = 10, 2, 5, 200, 20
 PARTICIPATION = 10  # one client in 10

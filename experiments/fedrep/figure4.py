@@ -16,19 +16,20 @@ solved (with k samples, or d without a representation). New samples have the tra
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import jax
 import numpy as np
 
-sys.path.append(str(Path(__file__).parents[1]))
-import curves
-import scripts
-import synthetic
-from figure1 import CLIENTS, COLORS, DIM, FEDREP_STEP, FEDSGD_STEP, RANK
-
 import fedjax_srp as srp
+from experiments import curves, scripts
+from experiments.fedrep import synthetic
+from experiments.fedrep.figure1 import (
+    CLIENTS,
+    COLORS,
+    DIM,
+    FEDREP_STEP,
+    FEDSGD_STEP,
+    RANK,
+)
 
 NEW, SAMPLES = 100, 10
 SCALES = {  # samples of new clients, rounds, trials

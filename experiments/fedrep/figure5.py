@@ -13,7 +13,6 @@ FedAvg, which take half an hour of a core); `cpu` is scikit-learn's digits, 50 c
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,12 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-sys.path.append(str(Path(__file__).parents[1]))
-import curves
-import pages
-import scripts
-
 import fedjax_srp as srp
+from experiments import curves, pages, scripts
 
 
 class Scale(NamedTuple):

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import functools
 import json
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,12 +28,8 @@ import jax
 import numpy as np
 from matplotlib.figure import Figure
 
-sys.path.append(str(Path(__file__).parents[1]))
-import curves
-import pages
-import scripts
-
 import fedjax_srp as srp
+from experiments import curves, pages, scripts
 from fedjax_srp.driver.adapt import params_of
 
 ALL = 10**9  # more samples than any client has

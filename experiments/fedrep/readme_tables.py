@@ -6,18 +6,15 @@ python experiments/fedrep/readme_tables.py
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import doubling_table
 import numpy as np
-import rivals_table
-from rivals import COLUMNS
 
-sys.path.append(str(Path(__file__).parents[1]))
-from pages import load_results, markdown, span, wrapped, write
+from experiments.fedrep import doubling_table, rivals_table
+from experiments.fedrep.rivals import COLUMNS
+from experiments.pages import load_results, markdown, span, wrapped, write
 
 HERE = Path(__file__).parent
 

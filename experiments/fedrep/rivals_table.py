@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from rivals import AVERAGED, COLUMNS, INFERRED, PAPER, ROWS, Column, Row
 
+from experiments.fedrep.rivals import (
+    AVERAGED,
+    COLUMNS,
+    INFERRED,
+    PAPER,
+    ROWS,
+    Column,
+    Row,
+)
+from experiments.pages import markdown
 from fedjax_srp.results.history import History
-
-sys.path.append(str(Path(__file__).parents[1]))
-from pages import markdown
 
 AFTER_TRAINING = (
     "after_training.json"  # in a run's folder: evaluation -> accuracy of every client

@@ -18,18 +18,12 @@ m T that bring the median trial to a distance of 0.01, for the best m: at this s
 from __future__ import annotations
 
 import functools
-import sys
-from pathlib import Path
 
 import jax
 import numpy as np
 
-sys.path.append(str(Path(__file__).parents[1]))
-import batches
-import curves
-import scripts
-
 import fedjax_srp as srp
+from experiments import batches, curves, scripts
 
 STEPS, TARGET, ROUNDING = (
     (0.25, 1.0),

@@ -16,21 +16,17 @@ PerFedAvg, are evaluated once, after training. `--summarize` adds the finished r
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import jax
-import rivals
-import rivals_table
-from rivals import AVERAGED, COLUMNS, ROWS, TRAININGS, Column
 
 import fedjax_srp as srp
+from experiments import scripts
+from experiments.fedrep import rivals, rivals_table
+from experiments.fedrep.rivals import AVERAGED, COLUMNS, ROWS, TRAININGS, Column
 from fedjax_srp.results.history import jsonable
-
-sys.path.append(str(Path(__file__).parents[1]))
-import scripts
 
 HERE = Path(__file__).parent
 

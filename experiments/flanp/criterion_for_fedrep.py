@@ -11,8 +11,6 @@ c / (n s) would). Targets are 95 and 99 % of FedRep's final accuracy with the sa
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,11 +18,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-sys.path.append(str(Path(__file__).parents[1]))
-import curves
-import scripts
-
 import fedjax_srp as srp
+from experiments import curves, scripts
 
 SCALES = {"smoke": (2, 6), "cpu": (3, 100), "full": (10, 150)}  # seeds, rounds
 SHARED = {"hidden": (64, 32), "learning_rate": 0.05, "epochs": 5}

@@ -1,6 +1,7 @@
-"""Figure 2 of the FLANP paper; see `panels.py`."""
+"""Figure 2 of the FLANP paper; see `figures.py`."""
 
-from panels import main
+from experiments.flanp.figures import FIGURES
+from experiments.flanp.panels import main
 
 if __name__ == "__main__":
-    main("figure2")
+    main("figure2", *FIGURES["figure2"])

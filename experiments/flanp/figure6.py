@@ -1,6 +1,7 @@
-"""Figure 6 of the FLANP paper; see `panels.py`."""
+"""Figure 6 of the FLANP paper; see `figures.py`."""
 
-from panels import main
+from experiments.flanp.figures import FIGURES
+from experiments.flanp.panels import main
 
 if __name__ == "__main__":
-    main("figure6")
+    main("figure6", *FIGURES["figure6"])

@@ -1,6 +1,7 @@
-"""Figure 8 of the FLANP paper; see `panels.py`."""
+"""Figure 8 of the FLANP paper; see `figures.py`."""
 
-from panels import main
+from experiments.flanp.figures import FIGURES
+from experiments.flanp.panels import main
 
 if __name__ == "__main__":
-    main("figure8")
+    main("figure8", *FIGURES["figure8"])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from panels import Panel
+from experiments.flanp.panels import Panel
 
 
 class Figure(NamedTuple):

@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from panels import curves, mean_std, parser, scripts, write_results
-from time_ratios import TABLES, gap_at_start, initial_weights
-from worlds import World, linear
 
 import fedjax_srp as srp
+from experiments.flanp.panels import curves, mean_std, parser, scripts, write_results
+from experiments.flanp.time_ratios import TABLES, gap_at_start, initial_weights
+from experiments.flanp.worlds import World, linear
 from fedjax_srp import theory
 
 TARGETS = (0.02, 0.0116)

@@ -14,7 +14,6 @@ import argparse
 import json
 import math
 import re
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,14 +22,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator
-from worlds import BATCH, CURVES, ON_TIME, PENALTY, WORLDS, World, test_accuracy
 
 import fedjax_srp as srp
+from experiments import curves, scripts
+from experiments.flanp.worlds import (
+    BATCH,
+    CURVES,
+    ON_TIME,
+    PENALTY,
+    WORLDS,
+    World,
+    test_accuracy,
+)
 from fedjax_srp.results.history import jsonable
-
-sys.path.append(str(Path(__file__).parents[1]))
-import curves
-import scripts
 
 ALPHA, VALUES, POINTS = 0.15, 40, 60
 
@@ -502,15 +506,18 @@ def run_panels(
         return [run(panel, args.out / args.scale, args.data_dir) for panel in panels]
 
 
-def main(name: str, arguments: list[str] | None = None) -> None:
-    from figures import FIGURES
-
-    figure = FIGURES[name]
-    result = parser(f"{name} of the FLANP paper: {figure.title}.")
+def main(
+    name: str,
+    title: str,
+    panels: Mapping[str, list[Panel]],
+    arguments: list[str] | None = None,
+) -> None:
+    """Run the panels of a figure at a scale; write its picture and its results."""
+    result = parser(f"{name} of the FLANP paper: {title}.")
     args = result.parse_args(arguments)
-    runs = run_panels(args, result, figure.panels[args.scale])
+    runs = run_panels(args, result, panels[args.scale])
     found = [panel_results(of_panel) for of_panel in runs]
     name = f"{name}_full" if args.scale == "full" else name
-    draw(runs, figure.title, scripts.results_folder(args) / f"{name}.png")
+    draw(runs, title, scripts.results_folder(args) / f"{name}.png")
     print(report(found))
     write_results(args, name, found)

@@ -6,17 +6,15 @@ python experiments/flanp/readme_tables.py
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from worlds import CURVES
 
-sys.path.append(str(Path(__file__).parents[1]))
-from pages import ends, joined, load_results, markdown, pm, wrapped, write
+from experiments.flanp.worlds import CURVES
+from experiments.pages import ends, joined, load_results, markdown, pm, wrapped, write
 
 HERE = Path(__file__).parent
 SIX = [

@@ -1,6 +1,6 @@
 """Table 2 of the FLANP paper; see `time_ratios.py`."""
 
-from time_ratios import main
+from experiments.flanp.time_ratios import main
 
 if __name__ == "__main__":
     main("table2")

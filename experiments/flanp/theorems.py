@@ -19,9 +19,9 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from panels import curves, mean_std, parser, write_results
 
 import fedjax_srp as srp
+from experiments.flanp.panels import curves, mean_std, parser, write_results
 from fedjax_srp import theory
 
 SIZE = {

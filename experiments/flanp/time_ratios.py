@@ -14,10 +14,18 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from panels import Panel, Runs, curves, mean_std, parser, run_panels, write_results
-from worlds import World
 
 import fedjax_srp as srp
+from experiments.flanp.panels import (
+    Panel,
+    Runs,
+    curves,
+    mean_std,
+    parser,
+    run_panels,
+    write_results,
+)
+from experiments.flanp.worlds import World
 from fedjax_srp import theory
 
 VARIATIONS: dict[str, dict[str, Any]] = {

@@ -6,19 +6,16 @@ python experiments/personalization/readme_tables.py
 from __future__ import annotations
 
 import csv
-import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from rows import ROWS
 
 import fedjax_srp as srp
-
-sys.path.append(str(Path(__file__).parents[1]))
-import pages
+from experiments import pages
+from experiments.personalization.rows import ROWS
 
 HERE = Path(__file__).parent
 CLEAR = 3  # points, three standard errors of an accuracy

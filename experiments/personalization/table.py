@@ -12,7 +12,6 @@ tables of the README beside this file from `results/table.csv` there. To train a
 from __future__ import annotations
 
 import shutil
-import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,17 +20,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import pandas as pd
-import readme_tables
-from readme_tables import COLUMNS, Result
-from rows import ROWS, TRAININGS
 
 import fedjax_srp as srp
+from experiments import pages, scripts
+from experiments.personalization import readme_tables
+from experiments.personalization.readme_tables import COLUMNS, Result
+from experiments.personalization.rows import ROWS, TRAININGS
 from fedjax_srp.models.lenet import BLOCK, pooled_relu
 from fedjax_srp.results import sealed_folders as storage
-
-sys.path.append(str(Path(__file__).parents[1]))
-import pages
-import scripts
 
 HERE = Path(__file__).parent
 

@@ -16,19 +16,14 @@ from __future__ import annotations
 
 import json
 import math
-import sys
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-sys.path.append(str(Path(__file__).parents[1]))
-import curves
-import scripts
-
 import fedjax_srp as srp
+from experiments import curves, scripts
 from fedjax_srp.results.history import History
 
 COSTS = (0.0, 10.0)

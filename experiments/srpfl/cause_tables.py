@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pandas as pd
 
-sys.path.append(str(Path(__file__).parents[1]))
-import pages
+from experiments import pages
 
 SCORES = {  # heading -> method, evaluation
     "SRPFL": ("srpfl", "fine_tune"),

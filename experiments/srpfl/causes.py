@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import pandas as pd
-from cause_tables import causes
-from paper import CODE_MLP, CODE_OWN, FIGURES, Setting, Study, scripts
 
 import fedjax_srp as srp
+from experiments.srpfl.cause_tables import causes
+from experiments.srpfl.paper import CODE_MLP, CODE_OWN, FIGURES, Setting, Study, scripts
 from fedjax_srp.results import sealed_folders as storage
 from fedjax_srp.results.history import History
 

@@ -12,18 +12,12 @@ geometric mean down to the last of the three distances that every trial reaches.
 from __future__ import annotations
 
 import functools
-import sys
-from pathlib import Path
 
 import jax
 import numpy as np
 
-sys.path.append(str(Path(__file__).parents[1]))
-import batches
-import curves
-import scripts
-
 import fedjax_srp as srp
+from experiments import batches, curves, scripts
 from fedjax_srp import theory
 
 DIM, RANK, STEP, LAST = 100, 2, 0.125, 20

@@ -1,6 +1,6 @@
 """Figure 3 of the SRPFL paper: full participation, fixed speeds."""
 
-from paper import main
+from experiments.srpfl.paper import main
 
 if __name__ == "__main__":
     main(figure=3)

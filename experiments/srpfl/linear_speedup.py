@@ -25,7 +25,6 @@ shapes, not heights. They are nan where n0 clients suffice for the target. Numbe
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -33,11 +32,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
-sys.path.append(str(Path(__file__).parents[1]))
-import curves
-import scripts
-
 import fedjax_srp as srp
+from experiments import curves, scripts
 from fedjax_srp import theory
 
 DIM, RANK, SAMPLES, NOISE, STEP, INITIAL, STAGE = 100, 5, 25, 1.0, 0.1, 16, 30

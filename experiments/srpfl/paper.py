@@ -22,14 +22,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from paper_tables import OWN_PARTS, report
 
 import fedjax_srp as srp
+from experiments import scripts
+from experiments.srpfl.paper_tables import OWN_PARTS, report
 from fedjax_srp import methods
 from fedjax_srp.results.history import History, jsonable
-
-sys.path.append(str(Path(__file__).parents[1]))
-import scripts
 
 
 class Figure(NamedTuple):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,11 +19,9 @@ import numpy as np
 import pandas as pd
 
 import fedjax_srp as srp
+from experiments.curves import save_picture
 from fedjax_srp.lab.report import drawing, table
 from fedjax_srp.results.history import History
-
-sys.path.append(str(Path(__file__).parents[1]))
-from curves import save_picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,21 +5,18 @@ python experiments/srpfl/readme_tables.py
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import cause_tables
 import numpy as np
 import pandas as pd
 
-sys.path.append(str(Path(__file__).parents[1]))
-from claims_srpfl import figure
-from pages import joined, load_results, markdown, pm, span, wrapped, write
-
 import fedjax_srp as srp
+from experiments.claims_srpfl import figure
+from experiments.pages import joined, load_results, markdown, pm, span, wrapped, write
+from experiments.srpfl import cause_tables
 
 HERE = Path(__file__).parent
 QUARTERS = ("fastest_quarter", "second_quarter", "third_quarter", "slowest_quarter")

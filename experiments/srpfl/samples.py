@@ -14,18 +14,12 @@ m, and the number of trials in which every round keeps inequality (9), with n0 =
 from __future__ import annotations
 
 import functools
-import sys
-from pathlib import Path
 
 import jax
 import numpy as np
 
-sys.path.append(str(Path(__file__).parents[1]))
-import batches
-import curves
-import scripts
-
 import fedjax_srp as srp
+from experiments import batches, curves, scripts
 from fedjax_srp import theory
 
 RANK, NOISE, STEP, INITIAL, LAST = 2, 1.0, 0.125, 16, 20

@@ -10,7 +10,9 @@ of clients, length, task, repeat and target; a time is inf if a run never reache
 from __future__ import annotations
 
 import pandas as pd
-from linear_speedup import (
+
+import fedjax_srp as srp
+from experiments.srpfl.linear_speedup import (
     EXTRA_ROUNDS,
     FACTORS,
     FEDREP_ROUNDS,
@@ -19,8 +21,6 @@ from linear_speedup import (
     floors_of,
     scripts,
 )
-
-import fedjax_srp as srp
 
 LENGTHS = (1, 3, 10, 30, 100)
 SCALES = {

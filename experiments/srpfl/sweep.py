@@ -14,11 +14,11 @@ import argparse
 import functools
 
 import pandas as pd
-from cause_tables import sweep
-from causes import FEDERATION, METHODS, read_rows, score_rows, setting
-from paper import FIGURES, Study, scripts
 
 import fedjax_srp as srp
+from experiments.srpfl.cause_tables import sweep
+from experiments.srpfl.causes import FEDERATION, METHODS, read_rows, score_rows, setting
+from experiments.srpfl.paper import FIGURES, Study, scripts
 from fedjax_srp.results import sealed_folders as storage
 
 CLASSES, IMAGES = (2, 3, 5, 10), (20, 60, 200)

@@ -13,9 +13,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import NullFormatter
 
-sys.path.append(str(Path(__file__).parents[1]))
-import curves
-from answer_rows import ANSWERS, SHOWN
+from experiments import curves
+from experiments.stragglers.answer_rows import ANSWERS, SHOWN
 
 COLORS = dict(
     zip(

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from answer_rows import MAIN_EVALUATION
+
+from experiments.stragglers.answer_rows import MAIN_EVALUATION
 
 SHOWN = [
     ("exponential", 0.0),

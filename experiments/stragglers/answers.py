@@ -16,26 +16,23 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import answer_rows
 import jax
 import jax.numpy as jnp
 import numpy as np
-from answer_rows import COSTS, PHONE_SLOWDOWN, Point
-from phone_traces import phones, sessions
 
 import fedjax_srp as srp
+from experiments import scripts
+from experiments.stragglers import answer_rows
+from experiments.stragglers.answer_rows import COSTS, PHONE_SLOWDOWN, Point
+from experiments.stragglers.phone_traces import phones, sessions
 from fedjax_srp import algorithms, participation
 from fedjax_srp.models.split import SplitModel
 from fedjax_srp.parts.part import Leaf
-
-sys.path.append(str(Path(__file__).parents[1]))
-import scripts
 
 EPOCHS = 4  # of a client that does all of its work in a round
 QUANTILES = 512

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,14 +21,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from answers import Group, load_or_run, make_stackable, run_group
 
 import fedjax_srp as srp
+from experiments import curves, scripts
+from experiments.stragglers.answers import Group, load_or_run, make_stackable, run_group
 from fedjax_srp import participation
-
-sys.path.append(str(Path(__file__).parents[1]))
-import curves
-import scripts
 
 COSTS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)  # in mean times of a client
 SIGMAS = (0.0, 0.25, 0.5, 1.0, 1.5)  # of log-normal times, mean 1

@@ -5,7 +5,6 @@ python experiments/stragglers/readme_tables.py
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-sys.path.append(str(Path(__file__).parents[1]))
-import answer_tables
-from answer_rows import MAIN_EVALUATION, PHONE_SLOWDOWN
-from pages import ends, markdown, write
+from experiments.pages import ends, markdown, write
+from experiments.stragglers import answer_tables
+from experiments.stragglers.answer_rows import MAIN_EVALUATION, PHONE_SLOWDOWN
 
 HERE = Path(__file__).parent
 MOST = "full, doubling, fastest, over-selection, deadline, TiFL, Oort, partial work"

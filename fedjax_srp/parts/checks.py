@@ -186,6 +186,8 @@ def per_example(losses: Any, num_examples: int) -> Any:
     return losses
 
 
+PACKAGE = Path(__file__).parents[1]
+BASE = "fedjax_srp.base"  # whose classes `driver.prepare` checks
 REMEDIES = {  # class of parts -> remedy if something else is given
     "Clock": "give e.g. srp.clocks.Fixed(srp.clocks.Exponential(1.0)) or your times: Fixed(srp.clocks.Constant(times))",
     "Distribution": "give one of srp.clocks, e.g. Exponential(rate=1.0), or Constant(times) for times of your own",
@@ -396,7 +398,7 @@ def _type_check(
     ):
         return None
     if (
-        not is_part(origin) if is_field else origin.__module__ == f"{__package__}.base"
+        not is_part(origin) if is_field else origin.__module__ == BASE
     ):  # `prepare` checks these
         return None
     return (
@@ -528,6 +530,4 @@ _KINDS |= dict.fromkeys(
 def is_ours(error: BaseException) -> bool:
     """Return True if this package raised the error on purpose; errors of other code are bugs that keep a traceback."""
     frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and Path(frames[-1].filename).is_relative_to(
-        Path(__file__).parent
-    )
+    return bool(frames) and Path(frames[-1].filename).is_relative_to(PACKAGE)

@@ -1,14 +1,10 @@
-"""Fixture that imports scripts of experiments, whose folders have modules of the same name."""
+"""Fixture that imports scripts of experiments, whose devices are those of the tests."""
 
 import importlib
-import sys
-from pathlib import Path
 
 import pytest
 
 import fedjax_srp as srp
-
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 
 
 @pytest.fixture(autouse=True)
@@ -17,22 +13,12 @@ def without_setting_devices(monkeypatch):
     monkeypatch.setattr(srp, "use_all_cores", lambda: None)
 
 
-def unload_experiments():
-    for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", "")).startswith(str(EXPERIMENTS)):
-            del sys.modules[name]
-
-
 @pytest.fixture(scope="module")
 def import_from():
-    """`import_from(folder)` puts a folder on the path, as `python FILE` does, and returns `importlib.import_module`."""
-    path = list(sys.path)
+    """Return `import_from(folder)`, which returns a function that imports a script of this folder by name."""
 
     def enter(folder):
-        unload_experiments()
-        sys.path[:] = [str(EXPERIMENTS / folder), str(EXPERIMENTS), *path]
-        return importlib.import_module
+        package = f"experiments.{folder}" if folder else "experiments"
+        return lambda name: importlib.import_module(f"{package}.{name}")
 
-    yield enter
-    sys.path[:] = path
-    unload_experiments()
+    return enter

@@ -11,14 +11,13 @@ import pytest
 from reference.histories import made_history
 
 import fedjax_srp as srp
-
-sys.path.append(str(Path(__file__).parents[2] / "experiments"))
-sys.path.append(str(Path(__file__).parents[2] / "experiments" / "flanp"))
-import criterion_for_fedrep
-import fixed_target
-import panels
-import time_ratios
-import worlds
+from experiments.flanp import (
+    criterion_for_fedrep,
+    fixed_target,
+    panels,
+    time_ratios,
+    worlds,
+)
 
 
 def history(name, distance, time, stages=None, sizes=None, held=None):

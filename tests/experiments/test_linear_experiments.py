@@ -46,9 +46,8 @@ def not_json(constant):
 
 @pytest.mark.short("fedavg_representation/figure1")
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_scripts_run(script, import_from, monkeypatch, tmp_path, capsys):
+def test_scripts_run(script, monkeypatch, tmp_path, capsys):
     path = (EXPERIMENTS / script).with_suffix(".py")
-    import_from(path.parent)
     seeded = path.stem not in FLANP or path.parent.name != "flanp"
     command = [
         str(path),

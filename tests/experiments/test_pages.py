@@ -19,7 +19,7 @@ SCRIPTS = [
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.parent.name)
 def test_readmes_are_up_to_date(script, import_from):
-    pages = import_from(script.parent)("pages")
+    pages = import_from("")("pages")
     for path, parts in runpy.run_path(str(script))["PAGES"].items():
         text = path.read_text("utf-8")
         assert pages.fill_page(text, parts) == text, "run make tables"

@@ -1,7 +1,6 @@
 """Figures 3 to 6 of the SRPFL paper: runs are reused, and timed under another clock."""
 
 import inspect
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,14 +12,8 @@ from reference.histories import made_history
 from reference.small import simulate
 
 import fedjax_srp as srp
+from experiments.srpfl import cause_tables, causes, paper, paper_tables, sweep
 from fedjax_srp.driver.checkpoint import Checkpoints
-
-sys.path.append(str(Path(__file__).parents[2] / "experiments" / "srpfl"))
-import cause_tables
-import causes
-import paper
-import paper_tables
-import sweep
 
 SETTING = paper.SETTINGS["smoke"]["digits"]._replace(num_rounds=2, eval_every=1, seeds=1)
 

@@ -1,7 +1,6 @@
 """Arithmetic of `experiments/stragglers` on made-up runs, without training."""
 
 import math
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,11 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-sys.path.append(str(Path(__file__).parents[2] / "experiments" / "stragglers"))
-import answer_rows
-import answer_tables
-import answers
-import doubling_map
+from experiments.stragglers import answer_rows, answer_tables, answers, doubling_map
 
 RESULTS = Path(__file__).parents[2] / "experiments" / "stragglers" / "results"
 
