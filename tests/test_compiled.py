@@ -3,6 +3,7 @@
 import os
 import stat
 import time
+import zlib
 
 import jax
 import pytest
@@ -60,6 +61,92 @@ def test_a_folder_that_others_can_write_to_is_not_used(place):
     assert jax.config.jax_compilation_cache_dir is None
 
 
+def test_a_folder_within_one_that_others_can_write_to_is_not_used(
+    place, tmp_path, capsys
+):
+    compiled.cache_programs()
+    jax.config.update("jax_compilation_cache_dir", None)
+    place.parent.chmod(0o770)
+    capsys.readouterr()
+    compiled.cache_programs()
+    assert jax.config.jax_compilation_cache_dir is None
+    assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert f"chmod go-w {place.parent})" in said
+
+
+def test_a_folder_is_checked_again_where_it_is_used_already(place):
+    """Workers of a grid get it by the environment."""
+    compiled.cache_programs()
+    place.rmdir()
+    place.mkdir()
+    place.chmod(0o777)
+    compiled.cache_programs()
+    assert jax.config.jax_compilation_cache_dir is None
+
+
+def test_a_link_in_a_folder_that_others_can_write_to_is_not_followed(
+    place, tmp_path, monkeypatch
+):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    (tmp_path / "mine").mkdir(mode=0o700)
+    (shared / "link").symlink_to(tmp_path / "mine")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(shared / "link"))
+    compiled.cache_programs()
+    assert jax.config.jax_compilation_cache_dir is None
+
+
+def test_folders_above_the_home_are_not_checked(place, tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    tmp_path.chmod(0o777)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
+    compiled.cache_programs()
+    assert jax.config.jax_compilation_cache_dir is None
+    monkeypatch.setenv("HOME", str(home))
+    compiled.cache_programs()
+    assert jax.config.jax_compilation_cache_dir == str(compiled.folder())
+
+
+def test_all_new_folders_are_private_under_any_mask(place, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a" / "b"))
+    before = os.umask(0)
+    try:
+        compiled.cache_programs()
+    finally:
+        os.umask(before)
+    made = [compiled.folder(), *compiled.folder().parents][:4]
+    assert [stat.S_IMODE(each.stat().st_mode) for each in made] == [0o700] * 4
+
+
+def test_programs_that_cannot_be_read_are_removed_and_others_are_read_once(
+    place, monkeypatch
+):
+    compiled._make(place)
+    whole = zlib.compress(bytes(range(256)) * 100)
+    flipped = whole[:-1] + bytes([whole[-1] ^ 1])
+    written = time.time() - 2 * compiled.WRITING
+    for name, content in (
+        ("whole", whole),
+        ("cut", whole[:-5]),
+        ("flipped", flipped),
+        ("empty", b""),
+    ):
+        path = place / f"{name}-cache"
+        path.write_bytes(content)
+        os.utime(path, (written, written))
+    (place / "new-cache").write_bytes(whole[:-5])  # another process may be writing it
+    compiled.cache_programs()
+    assert sorted(path.name for path in place.iterdir()) == ["new-cache", "whole-cache"]
+    assert stat.S_IMODE((place / "whole-cache").stat().st_mode) == 0o400
+    monkeypatch.setattr(zlib, "decompress", lambda content: pytest.fail("read again"))
+    compiled.cache_programs()
+    assert (place / "whole-cache").stat().st_atime == pytest.approx(written)
+
+
 def test_an_unwritable_home_is_no_error(place, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -68,7 +155,7 @@ def test_an_unwritable_home_is_no_error(place, tmp_path, monkeypatch):
 
 
 def test_unused_files_are_removed_and_the_oldest_beyond_the_limit(place, monkeypatch):
-    place.mkdir(parents=True, mode=0o700)
+    compiled._make(place)
     now = time.time()
     for name, age in (("forgotten", compiled.UNUSED + 60), ("old", 20), ("new", 10)):
         path = place / f"{name}-cache"

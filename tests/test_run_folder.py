@@ -5,6 +5,7 @@ import json
 import math
 import random
 from collections.abc import Mapping
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from reference.small import refused
 from test_history import small
 
+from fedjax_srp.results import commits
 from fedjax_srp.results import folder as run_folder
 from fedjax_srp.results.history import History, jsonable
 
@@ -92,7 +94,7 @@ def test_history_csv_does_not_depend_on_the_host(tmp_path):
         host_seconds=1e9,
         compile_seconds=math.inf,
         seconds_per_round=7.0,
-        environment={"git_hash": "other"},
+        environment={"workdir_commit": "other"},
     )
     small().save(tmp_path / "fast", target=0.5, communication=0.0)
     slow.save(tmp_path / "slow", target=0.9, communication=10.0)
@@ -183,11 +185,15 @@ def test_jsonable_keeps_json_values_and_converts_the_rest(tmp_path):
     assert jsonable(jsonable) == "fedjax_srp.results.sealed_folders.jsonable"
 
 
-def test_git_hash_is_that_of_the_working_directory(tmp_path, monkeypatch):
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+def test_commits_of_the_package_and_of_the_working_directory_are_recorded(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     found = History.load(small().save(tmp_path / "run")).environment
-    assert found["git_hash"] is found["git_dirty"] is None
+    assert found["workdir_commit"] is None
+    assert found["package_commit"] == commits.commit_of_package(
+        Path(run_folder.__file__).parent
+    )
 
 
 def test_a_save_that_dies_leaves_the_earlier_run_or_no_summary(tmp_path, monkeypatch):

@@ -5,9 +5,10 @@ Neither library is imported; objects with the same methods work too. Nothing is 
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -143,8 +144,28 @@ def _columns(dataset: Any, argument: str, x: str, y: str, user: str | None) -> l
             raise ValueError(
                 f"{role}={short(column)} is not a column of {argument}; choose from {', '.join(map(str, names))}"
             )
-    stacked = [_stack(column, dataset[column]) for column in (x, y)]
+    with _without_ghostscript():
+        stacked = [_stack(column, dataset[column]) for column in (x, y)]
     return [*stacked, None if user is None else _check_users(user, list(dataset[user]))]
+
+
+@contextlib.contextmanager
+def _without_ghostscript() -> Iterator[None]:
+    """Keep Pillow from starting Ghostscript, a program, for an image in EPS; it then raises an OSError."""
+    from PIL import EpsImagePlugin
+
+    plugin: Any = EpsImagePlugin
+    found = plugin.gs_binary
+    plugin.gs_binary = False
+    try:
+        yield
+    except OSError as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"dataset has an image that cannot be read ({reason}); write images as PNG or JPEG"
+        ) from None
+    finally:
+        plugin.gs_binary = found
 
 
 def _check_users(column: str, values: list[Any]) -> np.ndarray:

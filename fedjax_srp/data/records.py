@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, cast
 
@@ -16,9 +16,18 @@ import numpy as np
 
 from fedjax_srp.data.cache import cached
 from fedjax_srp.data.raw import RawArrays
-from fedjax_srp.parts.checks import checked
+from fedjax_srp.parts.checks import checked, short
 
 _INFO = "dataset_info.json"  # written last, so a folder without it is incomplete
+_FEATURES = "features.json"
+_CLASS_KEYS = ("pythonClassName", "python_class_name")  # both are read
+_CLASSES = (  # that features of `IMAGES` have; tensorflow-datasets imports the module of any other that is named
+    "tensorflow_datasets.core.features.features_dict.FeaturesDict",
+    "tensorflow_datasets.core.features.image_feature.Image",
+    "tensorflow_datasets.core.features.class_label_feature.ClassLabel",
+    "tensorflow_datasets.core.features.text_feature.Text",
+)
+_FORMATS = ("PNG",)  # of images in records; Pillow's readers of others may start programs
 
 
 class Images(NamedTuple):
@@ -182,6 +191,46 @@ def check(name: str, folder: Path) -> None:
         _raise_damaged(name, folder, "lacks train or test records")
 
 
+def _check_features(name: str, folder: Path) -> None:
+    """Raise a ValueError of one line if tensorflow-datasets would import a class that no image data set has."""
+    for file in (_INFO, _FEATURES):  # the first may have features too
+        try:
+            content = json.loads((folder / file).read_bytes())
+            foreign = next(
+                (each for each in _class_names(content) if each not in _CLASSES), None
+            )
+            is_old = file == _FEATURES and "type" in content
+        except FileNotFoundError:
+            _raise_damaged(name, folder, f"lacks {file}, because a copy did not finish")
+        except (
+            OSError,
+            UnicodeDecodeError,
+            json.JSONDecodeError,
+            TypeError,
+            RecursionError,
+        ) as error:
+            _raise_damaged(name, folder, f"has a damaged {file} ({error})")
+        if foreign is not None:
+            problem = f"has a {file} that names the Python class {short(foreign)}, which is not imported"
+            _raise_damaged(name, folder, problem)
+        if is_old:
+            _raise_damaged(
+                name, folder, f"has a {file} of an old version of tensorflow-datasets"
+            )
+
+
+def _class_names(features: Any) -> Iterator[Any]:
+    """Yield what the features in a JSON value, at any depth, name as their Python classes."""
+    if isinstance(features, list):
+        for inner in features:
+            yield from _class_names(inner)
+    elif isinstance(features, dict):
+        for key, inner in features.items():
+            if key in _CLASS_KEYS:
+                yield inner
+            yield from _class_names(inner)
+
+
 def _version_numbers(version: str) -> tuple[int, ...]:
     """Parse a version such as 3.0.1; () for other text."""
     parts = version.split(".")
@@ -204,6 +253,7 @@ def _decode(name: str, folder: Path, images: Images) -> dict[str, np.ndarray]:
     """Decode all records of a folder; a record that fails its checksum raises a ValueError."""
     import tensorflow_datasets as tfds  # takes a third of a second, and is not needed if there is a cache
 
+    _check_features(name, folder)
     try:
         arrays = {}
         builder = cast(Any, tfds.builder_from_directory)(
@@ -242,7 +292,9 @@ def _decode_split(
         for begin in range(0, len(source), batch):
             rows = list(range(begin, min(begin + batch, len(source))))
             for row, example in zip(rows, source.__getitems__(rows), strict=True):
-                images[row] = np.asarray(Image.open(io.BytesIO(example["image"])))
+                images[row] = np.asarray(
+                    Image.open(io.BytesIO(example["image"]), formats=_FORMATS)
+                )
                 labels[row] = example["label"]
             bar.update(len(rows))
     return images, labels

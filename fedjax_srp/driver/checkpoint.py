@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 
 from fedjax_srp.driver.round_log import Arrays, Log, Records
-from fedjax_srp.parts.checks import short
+from fedjax_srp.parts.checks import printable, short
 from fedjax_srp.parts.description import CODE
 from fedjax_srp.results import sealed_folders as storage
 from fedjax_srp.rounds.round import SimulationState
@@ -126,9 +126,8 @@ class Checkpoints:
             if "eval_round" in records and records["eval_round"][0].tolist() != planned:
                 continue  # the last rounds of a run of another length with `eval_last`
             if damages and jax.process_index() == 0:
-                print(
-                    f"{'; '.join(damages)}: going on from round {step}", file=sys.stderr
-                )
+                line = f"{'; '.join(damages)}: going on from round {step}"
+                print(printable(line), file=sys.stderr)
             self._log, self._completed = log, step
             leaves = [arrays[name] for name in like]
             return Snapshot(

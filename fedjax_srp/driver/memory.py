@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from fedjax_srp.base import Clock, Key, ParticipationPolicy, PyTree
 from fedjax_srp.contract.messages import num_bytes
 from fedjax_srp.driver.prepare import Prepared
+from fedjax_srp.parts.checks import printable
 from fedjax_srp.results.bars import tqdm
 from fedjax_srp.rounds.client_data import moved_bytes
 from fedjax_srp.rounds.round import as_arrays
@@ -137,7 +138,7 @@ def check(run: Prepared, say: bool) -> None:
     if say and needed.total > min(REPORT_FROM, free / 2):
         left = "" if free == math.inf else f", {free / GIB:.1f} GiB free"
         line = f"{run.name}: about {_list(needed)} on each of {run.layout.num_devices} devices{left}"
-        tqdm.write(line, file=sys.stderr)
+        tqdm.write(printable(line), file=sys.stderr)
 
 
 def check_working(run: Prepared, working: int) -> None:

@@ -24,6 +24,7 @@ from fedjax_srp.driver.outcome import (
 )
 from fedjax_srp.driver.prepare import Prepared
 from fedjax_srp.driver.round_log import Records
+from fedjax_srp.parts.checks import printable
 from fedjax_srp.parts.columns import ROUND_COLUMNS, Metrics, accuracy_column
 from fedjax_srp.parts.description import describe
 from fedjax_srp.results.bars import tqdm
@@ -49,7 +50,10 @@ class Bar:
     def __init__(self, run: Prepared, num_rounds: int, silent: bool):
         self._run = run
         self._bar = tqdm(
-            total=num_rounds, desc=run.name, bar_format=BAR_FORMAT, disable=silent
+            total=num_rounds,
+            desc=printable(run.name),
+            bar_format=BAR_FORMAT,
+            disable=silent,
         )
 
     @contextlib.contextmanager
@@ -70,7 +74,8 @@ class Bar:
         """Show that a run resumes after `completed` rounds."""
         if not self._bar.disable:
             tqdm.write(
-                f"{self._run.name} continues after round {completed}", file=sys.stderr
+                f"{printable(self._run.name)} continues after round {completed}",
+                file=sys.stderr,
             )
             self._bar.initial = self._bar.n = completed
             self._bar.refresh()

@@ -42,6 +42,18 @@ def short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def printable(
+    text: str, kept: str = "", instead: str = "\N{REPLACEMENT CHARACTER}"
+) -> str:
+    """Replace control characters, which terminals obey and tables and file names carry on, except for those in `kept`.
+
+    Names in files of others may have them. Characters that hide or reorder text are replaced too.
+    """
+    return "".join(
+        letter if letter.isprintable() or letter in kept else instead for letter in text
+    )
+
+
 def check_known(
     kind: str, names: Iterable[object], known: Iterable[str], more: str = "", of: str = ""
 ) -> None:

@@ -1,8 +1,8 @@
 """Descriptions of parts for the record of a run, and parts rebuilt from them.
 
 `describe` converts a part to a dict of numbers, strings, lists and dicts with the name of its class; `rebuild` inverts
-it. `rebuild` only builds parts of imported modules and looks functions up in a few known libraries: a record is data
-and is never executed.
+it. A record is data and is never executed: `rebuild` builds parts of this package and of modules that are imported
+already, calls no function, and finds only those in the lists below. It imports nothing that a record names.
 """
 
 from __future__ import annotations
@@ -65,11 +65,113 @@ _NUMBERS = (
 _MAX_ENTRIES = (
     16  # of an array that is recorded in full; of longer ones, shape and checksum
 )
-_LIBRARIES = (
-    "optax",
-    "jax.nn",
-    "fedjax_srp.models",
-)  # their public functions can be rebuilt
+_ROOMS = (
+    "algorithms",
+    "clocks",
+    "models",
+    "participation",
+)  # importing these makes their parts known
+_MODELS = f"{_PACKAGE}.models"
+# What a record may name. Optimizers are called when a rebuilt method runs, so other functions are not in the list.
+_FUNCTIONS: dict[str, tuple[str, ...]] = {
+    "optax": (
+        # optimizers
+        *(
+            "adabelief",
+            "adadelta",
+            "adafactor",
+            "adagrad",
+            "adam",
+            "adamax",
+            "adamaxw",
+            "adamw",
+            "adan",
+            "amsgrad",
+        ),
+        *(
+            "fromage",
+            "lamb",
+            "lars",
+            "lbfgs",
+            "lion",
+            "noisy_sgd",
+            "novograd",
+            "optimistic_adam",
+        ),
+        *(
+            "optimistic_adam_v2",
+            "optimistic_gradient_descent",
+            "polyak_sgd",
+            "radam",
+            "rmsprop",
+            "rprop",
+            "sgd",
+        ),
+        *("sign_sgd", "signum", "sm3", "yogi"),
+        # schedules
+        *(
+            "constant_schedule",
+            "cosine_decay_schedule",
+            "cosine_onecycle_schedule",
+            "exponential_decay",
+        ),
+        *("linear_onecycle_schedule", "linear_schedule", "piecewise_constant_schedule"),
+        *(
+            "piecewise_interpolate_schedule",
+            "polynomial_schedule",
+            "sgdr_schedule",
+            "warmup_constant_schedule",
+        ),
+        *("warmup_cosine_decay_schedule", "warmup_exponential_decay_schedule"),
+        # losses
+        *(
+            "cosine_distance",
+            "hinge_loss",
+            "huber_loss",
+            "kl_divergence",
+            "l2_loss",
+            "log_cosh",
+        ),
+        *("sigmoid_binary_cross_entropy", "sigmoid_focal_loss", "softmax_cross_entropy"),
+        *("softmax_cross_entropy_with_integer_labels", "squared_error"),
+    ),
+    "jax.nn": (
+        *(
+            "celu",
+            "elu",
+            "gelu",
+            "glu",
+            "hard_sigmoid",
+            "hard_silu",
+            "hard_swish",
+            "hard_tanh",
+            "identity",
+        ),
+        *(
+            "leaky_relu",
+            "log_sigmoid",
+            "log_softmax",
+            "mish",
+            "relu",
+            "relu6",
+            "selu",
+            "sigmoid",
+            "silu",
+            "soft_sign",
+        ),
+        *(
+            "softmax",
+            "softplus",
+            "sparse_plus",
+            "sparse_sigmoid",
+            "squareplus",
+            "standardize",
+            "swish",
+            "tanh",
+        ),
+    ),
+    _MODELS: ("cross_entropy", "half_square"),
+}
 _KNOWN_PACKAGES = {
     _PACKAGE,
     "builtins",
@@ -172,7 +274,7 @@ def describe(value: Any) -> Any:
 
 def _unwrapped(value: Any) -> Any:
     """Return the function that jit or a library wraps; other wrappers, such as that of `jax.grad`, do more."""
-    if not hasattr(value, "__wrapped__") or _public(_name(value)) is value:
+    if not hasattr(value, "__wrapped__") or _public(_name(value))[1] is value:
         return inspect.unwrap(value) if callable(value) else value
     return inspect.unwrap(
         value,
@@ -400,26 +502,34 @@ def option_values(given: Any, leave_out: tuple[str, ...] = ()) -> dict[str, Any]
 
 
 def rebuild(description: Any) -> Any:
-    """Rebuild a part from its description."""
+    """Rebuild a part from its description.
+
+    Raises:
+        ValueError: of one line, if a part or a function in it is not known, or a value does not fit its part.
+    """
+    try:
+        return _rebuilt(description)
+    except RecursionError:
+        raise ValueError(
+            "a part of the record is nested too deeply to be rebuilt; build it in Python"
+        ) from None
+
+
+def _rebuilt(description: Any) -> Any:
     if isinstance(description, list):
-        return tuple(rebuild(entry) for entry in description)
+        return tuple(_rebuilt(entry) for entry in description)
     if not isinstance(description, Mapping):
         return description
     if PART in description and UNKNOWN not in description:
-        name = str(description[PART])
-        if name not in parts.KNOWN and name.startswith(f"{_PACKAGE}."):
-            with contextlib.suppress(ImportError):
-                importlib.import_module(name.rpartition(".")[0])
-        if name not in parts.KNOWN:
-            raise ValueError(f"no part {short(name)} is known; import its module first")
+        part = _known_part(str(description[PART]))
         fields = {
-            key: rebuild(value)
+            key: _rebuilt(value)
             for key, value in description.items()
             if key not in (PART, CODE)
         }
         required = {
             field.name: field.default is dataclasses.MISSING
-            for field in dataclasses.fields(parts.KNOWN[name])
+            for field in dataclasses.fields(part)
         }
         missing = [
             field
@@ -427,15 +537,18 @@ def rebuild(description: Any) -> Any:
             if is_required and field not in fields
         ]
         if wrong := [*sorted(fields.keys() - required.keys()), *missing]:
-            raise ValueError(
-                f"{name}: record and class differ in field {wrong[0]!r}; another version wrote the record"
-            )
-        return parts.KNOWN[name](**fields)
+            name = parts.path_of(part)
+            different = f"record and class differ in field {short(wrong[0])}"
+            raise ValueError(f"{name}: {different}; another version wrote the record")
+        return part(**fields)
     if FUNCTION in description:
         name = str(description[FUNCTION])
-        if (found := _public(name)) is None:
+        library, found = _public(name)
+        if found is None or name.rpartition(".")[2] not in _FUNCTIONS[library]:
+            libraries = ", ".join(_FUNCTIONS)
+            known = f"the functions of {libraries} that a record may name"
             raise ValueError(
-                f"function {name!r} is not in {', '.join(_LIBRARIES)}; build the part in Python"
+                f"function {short(name)} is not in {known}; build the part in Python"
             )
         return found
     for key in (UNKNOWN, DATACLASS, "checksum", "key", "partial"):
@@ -443,16 +556,26 @@ def rebuild(description: Any) -> Any:
             raise ValueError(
                 f"{short(description[key])} cannot be rebuilt from its record; build it in Python, as for the first run"
             )
-    return {key: rebuild(value) for key, value in description.items()}
+    return {key: _rebuilt(value) for key, value in description.items()}
 
 
-def _public(name: str) -> Any:
-    """Return a library's public function; None if there is none of this name."""
-    found = (
-        getattr(importlib.import_module(library), name.rpartition(".")[2], None)
-        for library in _LIBRARIES
-    )
-    return next((each for each in found if callable(each) and _name(each) == name), None)
+def _known_part(name: str) -> Any:
+    """Return a class of parts by its name in records."""
+    if name not in parts.KNOWN:
+        for room in _ROOMS:
+            importlib.import_module(f"{_PACKAGE}.{room}")
+    if name not in parts.KNOWN:
+        raise ValueError(f"no part {short(name)} is known; import its module first")
+    return parts.KNOWN[name]
+
+
+def _public(name: str) -> tuple[str, Any]:
+    """Return the library that has a public function of this name, and the function; "" and None if none has."""
+    for library in _FUNCTIONS:
+        found = getattr(importlib.import_module(library), name.rpartition(".")[2], None)
+        if callable(found) and _name(found) == name:
+            return library, found
+    return "", None
 
 
 def records_arguments(function: Callable[P, T]) -> Callable[P, T]:

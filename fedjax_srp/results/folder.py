@@ -11,7 +11,6 @@ import contextlib
 import csv
 import io
 import platform
-import subprocess
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ import numpy as np
 from fedjax_srp._version import __version__
 from fedjax_srp.parts.columns import ROUND_COLUMNS, accuracy_column
 from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results.commits import commits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -335,19 +335,8 @@ def unfinished(folder: Path) -> list[Path]:
     return sorted(run for run in found if not (run / SUMMARY).is_file())
 
 
-def _git(*arguments: str) -> str | None:
-    try:
-        command = ["git", "--no-optional-locks", *arguments]
-        return subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=10
-        ).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
 def _environment() -> dict[str, Any]:
-    """Return versions, git hash of the working directory (None outside git) and devices of this process."""
-    changes = _git("status", "--porcelain", "--untracked-files=no")
+    """Return versions, commits of the package and of the working directory, and devices of this process."""
     devices = jax.devices()
     versions = {
         "python": platform.python_version(),
@@ -360,8 +349,7 @@ def _environment() -> dict[str, Any]:
             "jaxlib": jaxlib.version.__version__,
             "numpy": np.__version__,
         },
-        "git_hash": _git("rev-parse", "HEAD"),
-        "git_dirty": None if changes is None else bool(changes),
+        **commits(),
         "device": {
             "platform": devices[0].platform,
             "kind": devices[0].device_kind,

@@ -65,7 +65,7 @@ class History:
             the folder on first access; None if not saved.
         client_states: states of all clients, as `server_state`, leaves (M, ...); None unless the run kept them.
         config: all settings of the run, as JSON: inf is "inf", a function its name.
-        environment: versions, git hash and device, as read by `load`; None: `save` determines them.
+        environment: versions, commits and device, as read by `load`; None: `save` determines them.
     """
 
     name: str
@@ -482,7 +482,7 @@ class History:
     ) -> Path:
         """Write the folder of the run and return its path.
 
-        The files are `config.json` (with versions, git hash and device), `history.csv` (one row per round, times
+        The files are `config.json` (with versions, commits and device), `history.csv` (one row per round, times
         without communication), `clients.csv`, `accuracy.png` (`plot()`, if there is anything to draw) and, last,
         `summary.json` with the checksums of the tables: a folder with a summary is complete. Files are written
         atomically. The JSON is strict: a number that is not finite is the string "inf", "-inf" or "nan"; values that

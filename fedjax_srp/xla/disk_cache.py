@@ -10,15 +10,21 @@ import contextlib
 import hashlib
 import os
 import platform
+import stat
 import sys
 import time
 import warnings
+import zlib
 from pathlib import Path
 
 import jax
 
 MOST = 10**9  # bytes; beyond that, the least recently read programs are removed
 UNUSED = 30 * 24 * 3600.0  # seconds after which an unread program is removed
+WRITING = 60.0  # seconds for which another process may still write a program
+_ZSTD = b"\x28\xb5\x2f\xfd"  # the first bytes of programs that are not compressed by zlib
+WRITING = 60.0  # seconds for which another process may still write a program
+_ZSTD = b"\x28\xb5\x2f\xfd"  # the first bytes of programs that are not compressed by zlib
 
 
 def folder() -> Path:
@@ -39,28 +45,30 @@ def cache_programs() -> None:
 
     The command line does this by itself. The folder is `~/.cache/fedjax_srp/compiled-...` (or below
     `$XDG_CACHE_HOME`), one for each kind of processor, at most 1 GB. Does nothing if JAX's own settings name a cache or
-    turn it off, or if others could write to the folder: programs are code.
+    turn it off. Programs are code: if others could write to the folder, or replace it or one that it lies in, it is
+    not used, and a line says so.
     """
-    given = {
-        name: getattr(jax.config, f"jax_{name}")
-        for name in ("compilation_cache_dir", "enable_compilation_cache")
-    }
-    if given["compilation_cache_dir"] or not given["enable_compilation_cache"]:
+    names = ("compilation_cache_dir", "enable_compilation_cache")
+    given, is_enabled = (getattr(jax.config, f"jax_{name}") for name in names)
+    if not is_enabled:
         return
     with contextlib.suppress(OSError, RuntimeError):  # a full disk, a missing home
         cache = folder()
+        if given and given != os.fspath(cache):
+            return
         is_new = not cache.is_dir()
-        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = cache.stat()
-        if hasattr(os, "getuid") and (
-            found.st_uid != os.getuid() or found.st_mode & 0o022
-        ):
+        _make(cache)
+        shared = _shared_with_others(cache)
+        if shared is not None:
+            _use(None)
+            print(
+                f"compiled programs are not kept, because others could replace them: give {shared} to yourself alone "
+                f"(chmod go-w {shared}), or choose another folder with XDG_CACHE_HOME",
+                file=sys.stderr,
+            )
             return
         _clear(cache)
-        os.environ["JAX_COMPILATION_CACHE_DIR"] = os.fspath(
-            cache
-        )  # for the workers of a grid
-        jax.config.update("jax_compilation_cache_dir", os.fspath(cache))
+        _use(os.fspath(cache))
         # a truncated program, or one that another process is writing, is compiled again
         warnings.filterwarnings(
             "ignore", "Error (reading|writing) persistent compilation cache"
@@ -73,15 +81,79 @@ def cache_programs() -> None:
             )
 
 
+def _use(cache: str | None) -> None:
+    """Use a cache in this process and, by the environment, in the workers of a grid."""
+    if cache is None:
+        os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
+    else:
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = cache
+    jax.config.update("jax_compilation_cache_dir", cache)
+
+
+def _make(cache: Path) -> None:
+    """Make a folder and those that it lies in, each for this user alone."""
+    for missing in reversed(
+        [each for each in (cache, *cache.parents) if not each.exists()]
+    ):
+        missing.mkdir(mode=0o700, exist_ok=True)
+
+
+def _shared_with_others(cache: Path) -> Path | None:
+    """Return the first folder, from the cache up to the home, that others can write to; None if there is none.
+
+    Without a home above it, up to the root. In a sticky folder, such as /tmp, others cannot replace what is not theirs.
+    """
+    if not hasattr(os, "getuid"):  # Windows
+        return None
+    home = Path(os.path.expanduser("~"))  # unlike Path.home it never raises
+    homes = (home, home.resolve())
+    for path in (cache.absolute(), cache.resolve()):  # a link can be replaced too
+        for each in (path, *path.parents):
+            found = each.stat()
+            is_sticky = found.st_mode & stat.S_ISVTX and each != path
+            if found.st_uid not in (os.getuid(), 0) or (
+                found.st_mode & 0o022 and not is_sticky
+            ):
+                return each
+            if each in homes:
+                break
+    return None
+
+
 def _clear(cache: Path) -> None:
-    """Remove programs unread for `UNUSED` seconds, and the least recently read ones beyond `MOST` bytes."""
+    """Remove programs that cannot be read, those unread for `UNUSED` seconds, and the oldest beyond `MOST` bytes."""
     files, room = [], MOST
     for path in cache.glob("*-cache"):
         with contextlib.suppress(
-            FileNotFoundError
-        ):  # another process has just removed it
-            files.append((path.stat(), path))
+            OSError
+        ):  # another process has just removed it, or it is another user's
+            found = path.stat()
+            if _is_readable(path, found):
+                files.append((found, path))
+            else:
+                path.unlink()
     for found, path in sorted(files, key=lambda each: -each[0].st_atime):
         room -= found.st_size
         if room < 0 or time.time() - found.st_atime > UNUSED:
             path.unlink(missing_ok=True)
+
+
+def _is_readable(path: Path, found: os.stat_result) -> bool:
+    """Return False for a program that was not written to its end: JAX would compile it in every process.
+
+    It is read once: a program that can be read becomes a file that is read only.
+    """
+    is_checked = not found.st_mode & stat.S_IWUSR
+    if is_checked or time.time() - found.st_mtime < WRITING:
+        return True
+    content = path.read_bytes()
+    if content.startswith(_ZSTD):  # by a library that is not a dependency
+        return True
+    try:
+        zlib.decompress(content)
+    except zlib.error:
+        return False
+    if hasattr(os, "getuid"):  # Windows does not remove such files
+        path.chmod(0o400)
+        os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))  # it was not used
+    return True

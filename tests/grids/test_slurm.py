@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import sys
 
 import pytest
@@ -11,6 +12,7 @@ from reference.small import refused
 from fedjax_srp.lab.grids import batches as units
 from fedjax_srp.lab.grids import launch
 from fedjax_srp.lab.grids.work import Worker
+from fedjax_srp.results import sealed_folders as storage
 
 
 def grid(out, num_runs=2, **given):
@@ -85,7 +87,8 @@ class Cluster:
         )
         if name is None:
             return
-        submitted = submitit.SlurmJob(self.jobs, name)
+        (written,) = self.jobs.glob(f"*/{name}_submitted.pkl")
+        submitted = submitit.SlurmJob(written.parent, name)
         task = submitted.submission()
         self.ran.append([member.point.run.seed for member in task.args[1].members])
         submitit.core.utils.cloudpickle_dump(
@@ -170,3 +173,61 @@ def test_an_earlier_job_with_fewer_rounds_is_followed_by_another(
     found = cluster.grid(tmp_path / "out", num_runs=1, num_rounds=3)
     assert len(found.folders) == 1
     assert cluster.ran == [[0], [0]]
+
+
+def test_a_folder_of_jobs_that_others_can_write_to_is_refused(cluster, tmp_path):
+    """Jobs and their results are pickles."""
+    jobs = tmp_path / "out" / units.SHARED / "slurm"
+    jobs.mkdir(parents=True)
+    jobs.chmod(0o775)
+    with refused("launcher='slurm': others can write to .*; remove it"):
+        cluster.grid(tmp_path / "out")
+    jobs.rmdir()
+    (tmp_path / "elsewhere").mkdir()
+    jobs.symlink_to(tmp_path / "elsewhere")
+    with refused("launcher='slurm': others can write to .*; remove it"):
+        cluster.grid(tmp_path / "out")
+    assert not cluster.states()
+
+
+class Planted:
+    """A pickle that writes a file when it is read."""
+
+    def __init__(self, trace):
+        self.trace = trace
+
+    def __reduce__(self):
+        return open, (self.trace, "w")
+
+
+def test_planted_results_are_not_read(cluster, tmp_path, monkeypatch):
+    """The folder of a stranger, with results of jobs that are still to come."""
+    trace = tmp_path / "executed"
+    jobs = tmp_path / "out" / units.SHARED / "slurm"
+    for folder in (jobs, jobs / "planted"):
+        folder.mkdir(mode=0o700, parents=True)
+        for job in range(101, 105):
+            (folder / f"{job}_0_result.pkl").write_bytes(
+                pickle.dumps(Planted(str(trace)))
+            )
+    (cluster.folder / "room").write_text("4")
+    cluster.interrupted_grid(tmp_path / "out", monkeypatch, num_runs=2)
+    for path in (tmp_path / "out" / units.SHARED).glob("*/job.json"):
+        storage.write_json(path, {"id": "101", "folder": "planted"})
+    found = cluster.grid(tmp_path / "out", num_runs=2)
+    assert len(found.folders) == 2
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize(
+    "written", [{}, {"id": "../1", "folder": "a"}, {"id": "1", "folder": ".."}, {"id": 7}]
+)
+def test_a_job_of_an_earlier_call_with_another_name_is_none(
+    cluster, tmp_path, monkeypatch, written
+):
+    cluster.interrupted_grid(tmp_path / "out", monkeypatch, num_runs=1)
+    (path,) = (tmp_path / "out" / units.SHARED).glob("*/job.json")
+    storage.write_json(path, written)
+    (cluster.folder / "101.state").write_text("FAILED")
+    assert len(cluster.grid(tmp_path / "out", num_runs=1).folders) == 1
+    assert [*cluster.states()] == ["101", "102"]

@@ -23,7 +23,7 @@ from fedjax_srp.lab.commands import grid as grid_command
 from fedjax_srp.lab.commands import list as list_command
 from fedjax_srp.lab.commands import run as run_command
 from fedjax_srp.lab.runs.options import LOAD, groups, load
-from fedjax_srp.parts.checks import check_known, is_ours, nearest
+from fedjax_srp.parts.checks import check_known, is_ours, nearest, printable
 from fedjax_srp.parts.options import REQUIRED, Option, written
 from fedjax_srp.results import sealed_folders as storage
 from fedjax_srp.xla.cores import use_all_cores
@@ -100,7 +100,9 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
     """
     words, is_at_work = list(sys.argv[1:] if argv is None else argv), False
     if argv is None:
-        warnings.formatwarning = lambda message, *_, **__: f"{PROG}: warning: {message}\n"
+        warnings.formatwarning = lambda message, *_, **__: (
+            f"{PROG}: warning: {printable(str(message))}\n"
+        )
         interrupt.watch(_interrupted(words))
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed, as by >&-
@@ -150,7 +152,9 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
             raise
         text = str(error) if full is None else full.strerror
         print(
-            f"{PROG}: error: {' '.join(str(text).split())}", file=sys.stderr, flush=True
+            f"{PROG}: error: {printable(' '.join(str(text).split()))}",
+            file=sys.stderr,
+            flush=True,
         )
         if full is not None and argv is None:
             os._exit(2)  # failed writer threads would end with tracebacks

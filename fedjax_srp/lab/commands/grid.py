@@ -8,6 +8,7 @@ import jax
 
 from fedjax_srp.lab.grids.grid import grid
 from fedjax_srp.lab.grids.launch import cores, gpus
+from fedjax_srp.parts.checks import printable
 from fedjax_srp.parts.options import REQUIRED, Option, written
 
 OPTIONS = {
@@ -48,11 +49,11 @@ def run(workers: int | None, **arguments: Any) -> None:
         )
         return
     tables = found.save()
-    print(f"{len(found.folders)} of {len(found.values)} runs finished in {found.folder}")
+    folder = printable(str(found.folder))
+    print(f"{len(found.folders)} of {len(found.values)} runs finished in {folder}")
     if tables:
-        print(
-            f"tables {', '.join(map(str, tables))}; fedjax-srp report {found.folder} compares the runs"
-        )
+        paths = printable(", ".join(map(str, tables)))
+        print(f"tables {paths}; fedjax-srp report {folder} compares the runs")
     if found.failures:
         raise ValueError(
             f"{len(found.failures)} runs failed; the same command tries them again"

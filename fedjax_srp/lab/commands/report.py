@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedjax_srp.lab.report import page, panels, repeats, table
+from fedjax_srp.parts.checks import printable
 from fedjax_srp.results import sealed_folders as storage
 from fedjax_srp.results.folder import finished, unfinished
 
@@ -119,9 +120,9 @@ def report(
             else ""
         )
         texts.append(f"left out, not finished: {', '.join(left_out[:_MAX_NAMED])}{more}")
-    return "\n\n".join(texts)
+    return printable("\n\n".join(texts), kept="\n")
 
 
 def _suffixes(tasks: Iterable[str]) -> list[str]:
-    words = [f"_{task.replace('/', '_')}" for task in tasks]
+    words = [f"_{printable(task, instead='_').replace('/', '_')}" for task in tasks]
     return [f"{word}_{i}" if word in words[:i] else word for i, word in enumerate(words)]

@@ -8,13 +8,15 @@ from typing import Any
 from fedjax_srp.lab.runs import folder
 from fedjax_srp.lab.runs.loggers import loggers
 from fedjax_srp.lab.runs.run import from_options
+from fedjax_srp.parts.checks import printable
 from fedjax_srp.results import callbacks as watch
 
 
 def run(**arguments: Any) -> None:
     """Simulate, or resume, a run with these values for every option of `fedjax_srp.lab.runs.options.groups`."""
     made = from_options(arguments)
-    default = f"runs/{made.name.replace(' + ', '_')}_{Path(arguments['dataset']).stem}_seed{made.seed}"
+    words = f"{made.name.replace(' + ', '_')}_{Path(arguments['dataset']).stem}"
+    default = f"runs/{printable(words, instead='_')}_seed{made.seed}"
     out = Path(arguments["out"] or default)
     of_rows = [] if arguments["log"] is None else [watch.json_lines(arguments["log"])]
     with loggers(made, out, overwrite=arguments["overwrite"]) as others:

@@ -11,8 +11,8 @@ import hashlib
 import itertools
 import sys
 import time
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 import jax
@@ -23,6 +23,7 @@ from fedjax_srp.driver.checkpoint import snapshots
 from fedjax_srp.lab.grids.points import Point, Problems
 from fedjax_srp.lab.runs.folder import read_record
 from fedjax_srp.lab.runs.run import SUMMARY_OPTION, simulation_options
+from fedjax_srp.parts.checks import printable, short
 from fedjax_srp.results import sealed_folders as storage
 from fedjax_srp.results.folder import GRID_INDEX, MODELS
 
@@ -318,13 +319,32 @@ def _read_index(out: Path) -> dict[str, dict[str, str]]:
             f"out={str(out)!r}: its {GRID_INDEX} was not written by fedjax_srp; give another out"
         )
     try:
-        return dict(storage.read_json(out / GRID_INDEX))
+        index = dict(storage.read_json(out / GRID_INDEX))
     except storage.DamagedError as error:
-        print(
-            f"{out}: {error}; batches will be formed again, finished runs are kept",
-            file=sys.stderr,
-        )
+        line = f"{out}: {error}; batches will be formed again, finished runs are kept"
+        print(printable(line), file=sys.stderr)
         return {}
+    foreign = next((name for name in _names_in(index) if not _is_plain_name(name)), None)
+    if foreign is not None:
+        problem = f"its {GRID_INDEX} names {short(foreign)}, which is no folder within it"
+        raise ValueError(f"out={str(out)!r}: {problem}; give another out")
+    return index
+
+
+def _names_in(index: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the names in an index that become folders."""
+    for unit_id, folders in index.items():
+        yield unit_id
+        yield from folders.values() if isinstance(folders, Mapping) else [None]
+
+
+def _is_plain_name(name: Any) -> bool:
+    return (
+        isinstance(name, str)
+        and name not in ("", ".", "..")
+        and PurePath(name).name == name
+        and "\0" not in name
+    )
 
 
 @contextlib.contextmanager

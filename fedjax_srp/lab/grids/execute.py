@@ -25,7 +25,7 @@ from fedjax_srp.lab.grids.points import Point, Problems
 from fedjax_srp.lab.grids.slurm import SlurmLauncher
 from fedjax_srp.lab.grids.work import Cost, DatasetCache
 from fedjax_srp.lab.runs.run import LIMITS
-from fedjax_srp.parts.checks import checked
+from fedjax_srp.parts.checks import checked, printable
 from fedjax_srp.parts.part import AtLeast, Count
 
 Number = Annotated[int, AtLeast(0)]
@@ -73,7 +73,10 @@ def execute(
     unfinished = [unit for unit in planned if not unit.is_finished()]
     members = [member for unit in planned for member in unit.members]
     if progress:
-        print(describe_plan(planned, unfinished, folder), file=sys.stderr)
+        print(
+            printable(describe_plan(planned, unfinished, folder), kept="\n"),
+            file=sys.stderr,
+        )
     bar = GridBar(
         [] if dry_run else unfinished,
         len(members),
@@ -127,7 +130,7 @@ def execute(
         runner.close()
         bar.close()
     for failure in failures:
-        print(f"failed: {failure.name}: {failure.error}", file=sys.stderr)
+        print(printable(f"failed: {failure.name}: {failure.error}"), file=sys.stderr)
     return GridOutcome(members, failures, seconds)
 
 

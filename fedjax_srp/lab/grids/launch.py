@@ -28,10 +28,11 @@ from typing import Any
 from fedjax_srp.lab.grids.batches import Unit
 from fedjax_srp.lab.grids.work import TaskResult, Worker
 from fedjax_srp.methods.table import BUILT_IN, BUILT_IN_POLICIES, POLICIES, RECIPES
-from fedjax_srp.parts.checks import short
+from fedjax_srp.parts.checks import printable, short
 from fedjax_srp.parts.options import without_partial
 from fedjax_srp.results.bars import tqdm
 from fedjax_srp.xla.cores import use_all_cores
+from fedjax_srp.xla.disk_cache import cache_programs
 
 _BAR_FORMAT = "{desc}: {n_fmt} of {total_fmt} rounds |{bar}| {elapsed}<{remaining}"
 _POLL_WORKERS = 0.5  # seconds between updates of the bar
@@ -93,7 +94,7 @@ class GridBar:
     def write(self, line: str) -> None:
         """Print a line above the bar."""
         if not self._bar.disable:
-            tqdm.write(line, file=sys.stderr)
+            tqdm.write(printable(line), file=sys.stderr)
 
     def _description(self) -> str:
         failed = f", {self._failed} failed" if self._failed else ""
@@ -403,6 +404,8 @@ def _work(
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)
     use_all_cores(len(cores))
+    if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        cache_programs()  # checks once more who can write to the folder
     if script is not None:
         main = types.ModuleType("__mp_main__")
         sys.modules["__main__"] = sys.modules["__mp_main__"] = main

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fedjax_srp.lab.grids.execute import Failure, execute
 from fedjax_srp.lab.grids.points import NamedObject, Point, rerun_of
+from fedjax_srp.lab.report import table
 from fedjax_srp.parts.checks import check_choice, check_known, checked
 from fedjax_srp.results import sealed_folders as storage
 from fedjax_srp.results.history import History
@@ -126,19 +127,16 @@ class Grid:
         if not self.folders:
             return []
         runs = self.folder / "runs.csv"
-        rounds, frame = self.folder / "rounds.csv", self.to_frame(communication)
+        rounds = self.folder / "rounds.csv"
+        frame = table.printable_cells(self.to_frame(communication))
+        summary = table.printable_cells(self.summary(communication=communication))
         write_rounds = storage.as_csv(frame)
         if importlib.util.find_spec("pyarrow") is not None:
             rounds, write_rounds = (
                 rounds.with_suffix(".parquet"),
                 functools.partial(frame.to_parquet, index=False),
             )
-        storage.replace(
-            {
-                runs: storage.as_csv(self.summary(communication=communication)),
-                rounds: write_rounds,
-            }
-        )
+        storage.replace({runs: storage.as_csv(summary), rounds: write_rounds})
         return [runs, rounds]
 
     @checked

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
+import os
+import re
+import stat
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +23,9 @@ _POLL = 1.0  # seconds
 _GRACE = 60.0  # seconds for which a finished job may still count towards the user's limit
 _RETRY_AFTER = 10.0  # seconds after a refused submission
 _MAX_ERROR_LENGTH = 300
-_JOB = "job.json"  # in `Unit.shared`, the id of the unit's last job
+_JOB = "job.json"  # in `Unit.shared`, id and folder of the unit's last job
+_JOB_ID = re.compile(r"\d+(_\d+)?")
+_FOLDER = re.compile(r"\w+")
 
 
 class _Job(NamedTuple):
@@ -34,13 +39,16 @@ class SlurmLauncher(Launcher):
 
     Jobs of an earlier call that are still queued or running are waited for, not submitted again.
 
+    Jobs and their results are pickles, and reading one executes its code. So each call has a new folder, in which only
+    this user can write, and reads no result of another call.
+
     Args:
-        folder: for the files of submitit, on a file system that the nodes share.
+        folder: for the files of submitit, a folder for each call, on a file system that the nodes share.
         parameters: of `submitit.AutoExecutor.update_parameters`, and `cluster`: "slurm" (the default) or "local".
         bar: progress bar.
 
     Raises:
-        ValueError: submitit is not installed, or refuses a parameter.
+        ValueError: submitit is not installed, or refuses a parameter, or others can write to the folder.
     """
 
     def __init__(self, folder: Path, parameters: Mapping[str, Any], bar: GridBar):
@@ -51,30 +59,39 @@ class SlurmLauncher(Launcher):
                 "launcher='slurm': submitit is not installed; pip install submitit"
             ) from None
         others = dict(parameters)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_private(folder)
+        self._folder = Path(
+            tempfile.mkdtemp(dir=folder, prefix="")
+        )  # for this user alone
         try:
             cluster = others.pop("cluster", "slurm")
-            self._executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
+            self._executor = submitit.AutoExecutor(folder=self._folder, cluster=cluster)
             self._executor.update_parameters(**{"name": "fedjax-srp", **others})
         except (RuntimeError, NameError, TypeError, AssertionError, ValueError) as error:
+            self._folder.rmdir()
             raise ValueError(
                 f"launcher='slurm': {_one_line(error)}; correct [slurm]"
             ) from None
         errors = importlib.import_module("submitit.core.utils")
         self._refusals = (errors.FailedJobError, errors.FailedSubmissionError)
-        self._job_of_id = (
-            functools.partial(submitit.SlurmJob, folder) if cluster == "slurm" else None
-        )
+        self._job_class = submitit.SlurmJob if cluster == "slurm" else None
         self.bar, self._jobs = bar, dict[str, _Job]()  # by unit id
         self._next_try, self._grace_end = 0.0, 0.0  # by `time.monotonic`
         self._has_announced_limit = False
 
     def earlier_jobs(self, units: Sequence[Unit]) -> set[str]:
         """See `Launcher`."""
-        if self._job_of_id is None:
+        if self._job_class is None:
             return set()
         for unit in units:
             with contextlib.suppress(storage.DamagedError):
-                job = self._job_of_id(storage.read_json(unit.shared / _JOB)["id"])
+                written = storage.read_json(unit.shared / _JOB)
+                job_id = str(written.get("id"))
+                name = str(written.get("folder"))
+                if not (_JOB_ID.fullmatch(job_id) and _FOLDER.fullmatch(name)):
+                    continue
+                job = self._job_class(self._folder.with_name(name), job_id)
                 if not (job.done() or job.state.upper() == "UNKNOWN"):
                     self._jobs[unit.id] = _Job(unit, job, is_earlier=True)
         if self._jobs:
@@ -101,7 +118,9 @@ class SlurmLauncher(Launcher):
                 )
             return False
         unit.shared.mkdir(parents=True, exist_ok=True)
-        storage.write_json(unit.shared / _JOB, {"id": submitted.job_id})
+        storage.write_json(
+            unit.shared / _JOB, {"id": submitted.job_id, "folder": self._folder.name}
+        )
         self._jobs[unit.id] = _Job(unit, submitted, is_earlier=False)
         return True
 
@@ -109,6 +128,7 @@ class SlurmLauncher(Launcher):
         """See `Launcher`."""
         ended = [name for name, job in self._jobs.items() if job.submitted.done()]
         if ended:
+            _check_private(self._folder)
             self._next_try, self._grace_end = 0.0, time.monotonic() + _GRACE
         else:
             time.sleep(_POLL)
@@ -119,6 +139,21 @@ class SlurmLauncher(Launcher):
         for job in self._jobs.values():
             if not job.is_earlier:
                 job.submitted.cancel()
+        with contextlib.suppress(OSError):  # it has files
+            self._folder.rmdir()
+
+
+def _check_private(folder: Path) -> None:
+    """Raise a ValueError of one line if others can write to a folder, or have put one of theirs there."""
+    found = folder.lstat()
+    is_own = not hasattr(os, "getuid") or (
+        found.st_uid == os.getuid() and not found.st_mode & 0o022
+    )
+    if not (stat.S_ISDIR(found.st_mode) and is_own):
+        raise ValueError(
+            f"launcher='slurm': others can write to {str(folder)!r}, and its files are executed; remove it, or give "
+            "another out"
+        )
 
 
 def _result(job: _Job) -> TaskResult:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedjax_srp.lab.report import drawing, table
 from fedjax_srp.lab.report.page.data import Comparison
+from fedjax_srp.parts.checks import printable
 from fedjax_srp.results import folder as run_folder
 from fedjax_srp.results import sealed_folders as storage
 from fedjax_srp.results.figure import new_figure
@@ -111,11 +112,14 @@ def files(
     frame = table.comparison(
         histories, target.accuracy, compared.communications, compared.rows.twins
     )
-    text = "\n".join([table.render(frame, target), *compared.rows.notes])
+    text = printable(
+        "\n".join([table.render(frame, target), *compared.rows.notes]), kept="\n"
+    )
+    cells = table.printable_cells(frame)
     names = [name.format(suffix) for name in FILES]
     written = {
         names[0]: lambda path: path.write_text(text + "\n", "utf-8"),
-        names[1]: storage.as_csv(frame),
+        names[1]: storage.as_csv(cells),
     }
     draw = functools.cache(
         lambda: figure(histories, target, compared.communications, compared.title)

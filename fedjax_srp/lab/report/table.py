@@ -10,7 +10,7 @@ import numpy as np
 
 from fedjax_srp.lab.report.fairness import shares
 from fedjax_srp.methods import RECIPES, label
-from fedjax_srp.parts.checks import as_annotated
+from fedjax_srp.parts.checks import as_annotated, printable
 from fedjax_srp.parts.part import AtLeast
 from fedjax_srp.results.history import History
 from fedjax_srp.results.measures import last
@@ -192,6 +192,7 @@ def render(frame: pd.DataFrame, target: Target) -> str:
     judged = names.groupby(frame["evaluation"], sort=False).agg(
         lambda of_one: ", ".join(dict.fromkeys(of_one))
     )
+    judged.index = judged.index.map(printable)
     by = "; ".join(f"{evaluation} ({names})" for evaluation, names in judged.items())
     notes = [
         f"judged by: {by if len(judged) > 1 else judged.index[0]}",
@@ -232,10 +233,17 @@ def render(frame: pd.DataFrame, target: Target) -> str:
 
 def named(method: str) -> str:
     """Return the label of a method for a terminal, without control characters."""
-    return "".join(
-        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}"
-        for letter in label(method)
-    )
+    return printable(label(method))
+
+
+def printable_cells(frame: pd.DataFrame) -> pd.DataFrame:
+    """Replace the control characters in the names and strings of a table, see `printable`."""
+    frame = frame.rename(columns=printable)
+    for name in frame.select_dtypes(exclude=["number", "bool"]):
+        frame[name] = frame[name].map(
+            lambda value: printable(value) if isinstance(value, str) else value
+        )
+    return frame
 
 
 def _clock_communication(runs: Sequence[History]) -> float:
