@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from rivals import AVERAGED, COLUMNS, INFERRED, PAPER, ROWS, Column, Row
 
+from fedjax_srp.results.folder import is_finished
 from fedjax_srp.results.history import History
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -77,7 +78,7 @@ def collect(columns: Mapping[str, Column], out: Path) -> dict[str, Any]:
     for name in columns:
         for label, row in ROWS.items():
             for folder in sorted((out / name / row.training).glob("seed_*")):
-                if (folder / "summary.json").is_file():
+                if is_finished(folder):
                     seed = folder.name.removeprefix("seed_")
                     found.setdefault(name, {}).setdefault(label, {})[seed] = measure(
                         folder, row

@@ -52,7 +52,7 @@ def cached(
     ]
     fingerprint = json.dumps([_FORMAT, *known])
     for file in files:
-        with contextlib.suppress(OSError), file.open("rb") as stored:
+        with contextlib.suppress(OSError), storage.open_file(file) as stored:
             try:
                 found = dict(
                     np.load(stored, allow_pickle=False)

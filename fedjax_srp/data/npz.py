@@ -33,7 +33,10 @@ def files(folder: Path) -> list[Path]:
 def read(path: Path) -> RawArrays:
     """Return the arrays of an .npz file; nothing in it is executed."""
     try:
-        with path.open("rb") as stored, np.load(stored, allow_pickle=False) as file:
+        with (
+            storage.open_file(path) as stored,
+            np.load(stored, allow_pickle=False) as file,
+        ):
             arrays = {key: file[key] for key in file.files if key in _KNOWN}
     except Exception as error:  # any error of zip files, their compression and arrays
         hint = nearest(path.name, [file.name for file in files(path.parent)])

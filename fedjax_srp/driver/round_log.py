@@ -98,7 +98,7 @@ class Log:
         found: dict[Path, bytes] = {}
         for copy in self._copies:
             try:
-                with copy.open("rb") as file:
+                with storage.open_file(copy) as file:
                     content = file.read(mark["bytes"])
             except OSError:
                 continue
