@@ -17,6 +17,7 @@ import numpy as np
 
 import fedjax_srp as srp
 from fedjax_srp.parts.checks import is_ours
+from fedjax_srp.results import folder as run_folder
 from fedjax_srp.results import sealed_folders as storage
 from fedjax_srp.results.history import History
 
@@ -91,12 +92,9 @@ def is_finished(folder: Path, facts: Mapping[str, Any]) -> bool:
     Raises:
         ValueError: the folder holds another run.
     """
-    if not (folder / "summary.json").is_file():
+    if not run_folder.is_finished(folder):
         return False
-    known = (
-        json.loads((folder / "config.json").read_text("utf-8"))["config"].get("arguments")
-        or {}
-    )
+    known = run_folder.read_config(folder).get("arguments") or {}
     if changed := [name for name, value in facts.items() if known.get(name) != value]:
         raise ValueError(
             f"{folder} holds a run with other {', '.join(changed)}; give another folder, or delete it"

@@ -1,10 +1,13 @@
 """Saving a history to its folder and loading it."""
 
 import dataclasses
+import functools
 import json
 import math
+import os
 import random
 from collections.abc import Mapping
+from concurrent import futures
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -15,6 +18,7 @@ from test_history import small
 
 from fedjax_srp.results import commits
 from fedjax_srp.results import folder as run_folder
+from fedjax_srp.results import sealed_folders as storage
 from fedjax_srp.results.history import History, jsonable
 
 
@@ -196,7 +200,7 @@ def test_commits_of_the_package_and_of_the_working_directory_are_recorded(
     )
 
 
-def test_a_save_that_dies_leaves_the_earlier_run_or_no_summary(tmp_path, monkeypatch):
+def test_a_save_that_dies_leaves_the_earlier_run(tmp_path, monkeypatch):
     small().save(tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
@@ -204,23 +208,120 @@ def test_a_save_that_dies_leaves_the_earlier_run_or_no_summary(tmp_path, monkeyp
         path.write_text("evaluation,rou")
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr("pandas.DataFrame.to_csv", die)
-        with pytest.raises(KeyboardInterrupt):
-            small(name="other").save(tmp_path)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-    monkeypatch.setattr(
-        "pathlib.Path.replace", lambda *_: die(None, tmp_path / "clients.csv")
-    )  # all are written
+    monkeypatch.setattr("pandas.DataFrame.to_csv", die)
     with pytest.raises(KeyboardInterrupt):
-        small(name="other").save(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
-        {*before} - {"summary.json"}
+        small(name="other").save(tmp_path, overwrite=True)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_another_run_is_replaced_only_on_request(tmp_path):
+    one = small(config={"num_rounds": 4, "method": {"algorithm": {"learning_rate": 0.1}}})
+    one.save(tmp_path)
+    longer = dataclasses.replace(one, config={**one.config, "num_rounds": 9})
+    longer.save(tmp_path)
+    other = dataclasses.replace(
+        one, config={"num_rounds": 4, "method": {"algorithm": {"learning_rate": 0.5}}}
     )
-    with pytest.raises(
-        FileNotFoundError, match=r"summary\.json is missing; run it again"
-    ):
+    for different in (other, small(name="fedavg", config=one.config)):
+        with refused(
+            r"^directory='.*': holds another run, with .* where this one has .*; .* overwrite=True$"
+        ):
+            different.save(tmp_path)
+        assert History.load(tmp_path).config == longer.config
+    other.save(tmp_path, overwrite=True)
+    assert History.load(tmp_path).config == other.config
+
+
+def test_threads_that_save_to_one_folder_leave_the_result_of_one_of_them(tmp_path):
+    histories = [small(name=f"run{number}") for number in range(6)]
+
+    def save(history):
+        try:
+            history.save(tmp_path, overwrite=True)
+        except ValueError as error:
+            assert "is running here" in str(error)  # noqa: PT017
+            return None
+        return history.name
+
+    with futures.ThreadPoolExecutor(6) as threads:
+        saved = set(threads.map(save, histories)) - {None}
+    assert saved
+    assert History.load(tmp_path).name in saved
+
+
+def hostile(change):
+    """A run folder whose seal is changed by someone who knows how to compute its checksum."""
+
+    def save(folder):
+        small().save(folder)
+        seal = storage.read_json(folder / "summary.json")
+        storage.write_json(folder / "summary.json", change(seal) or seal)
+
+    return save
+
+
+SEALS = {
+    "device": lambda seal: seal["files"].update({"/dev/zero": [0, ""]}),
+    "above": lambda seal: seal["files"].update({"../config.json": [0, ""]}),
+    "no tables": lambda seal: seal.update(files={}),
+    "list": lambda seal: seal.update(files=["config.json"]),
+    "number": lambda seal: seal["files"].update({"history.csv": 3}),
+    "huge": lambda seal: seal.update(num_clients=10**12),
+    "text": lambda seal: seal.update(num_evaluations="2"),
+    "empty": lambda seal: {"name": "fedrep"},
+    "deep": lambda seal: seal.update(
+        stages=functools.reduce(lambda inner, _: [inner], range(400), [])
+    ),
+}
+
+
+@pytest.mark.parametrize("change", SEALS.values(), ids=SEALS)
+def test_a_seal_with_other_contents_is_refused_or_changes_nothing(change, tmp_path):
+    hostile(change)(tmp_path)
+    try:
+        loaded = History.load(tmp_path)
+    except ValueError as error:
+        assert "is damaged" in str(error)  # noqa: PT017
+    else:
+        assert_equal(loaded, small())
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "history.csv", "clients.csv", "summary.json"]
+)
+def test_pipes_in_the_place_of_tables_are_not_waited_for(name, tmp_path):
+    small().save(tmp_path)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    with pytest.raises((FileNotFoundError, ValueError), match=name):
         History.load(tmp_path)
+
+
+def test_a_newer_result_is_read_and_reported_before_it_is_in_its_place(tmp_path):
+    """As after a process that was killed between two files."""
+    small().save(tmp_path / "run")
+    newer = dataclasses.replace(small(), name="newer")
+    newer.save(tmp_path / "other")
+    (tmp_path / "other").rename(tmp_path / "run" / storage.NEXT)
+    assert run_folder.finished(tmp_path) == [tmp_path / "run"]
+    assert_equal(History.load(tmp_path / "run"), newer)
+    (tmp_path / "run" / storage.NEXT / "history.csv").replace(
+        tmp_path / "run" / "history.csv"
+    )
+    assert_equal(History.load(tmp_path / "run"), newer)
+    run_folder.settle(tmp_path / "run")
+    assert_equal(History.load(tmp_path / "run"), newer)
+    assert not (tmp_path / "run" / storage.NEXT).exists()
+
+
+def test_models_of_another_run_are_not_taken_for_those_of_a_loaded_one(tmp_path):
+    one = dataclasses.replace(small(), server_state={"weights": np.zeros(3)})
+    loaded = History.load(one.save(tmp_path, models=True))
+    dataclasses.replace(small(), server_state={"weights": np.ones(3)}).save(
+        tmp_path, models=True
+    )
+    with refused("damaged"):
+        loaded.server_state  # noqa: B018
 
 
 def test_errors_name_the_value_and_the_remedy(tmp_path):

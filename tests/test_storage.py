@@ -182,3 +182,69 @@ def test_a_folder_in_the_place_of_a_file_leaves_the_others_unchanged(tmp_path):
         storage.replace(new)
     assert (tmp_path / "history.csv").read_text() == "old"
     assert sorted(os.listdir(tmp_path)) == ["accuracy.png", "history.csv"]
+
+
+@pytest.mark.parametrize("call", ["unlink", "ftruncate", "write"])
+def test_a_lock_is_released_although_its_file_cannot_be_changed(
+    call, tmp_path, monkeypatch
+):
+    def fails(*_, **__):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fails)
+        with storage.held(tmp_path, "out"):
+            pass
+    with (
+        storage.held(tmp_path, "out"),
+        refused("is running here") as error,
+        storage.held(tmp_path, "out"),
+    ):
+        pass
+    assert error.value.by_this_process
+
+
+@pytest.mark.parametrize(
+    "name", ["../secret", "/dev/zero", "a/../../secret", "pipe", "a\0b"]
+)
+def test_names_in_a_seal_are_plain_files_of_its_folder(name, tmp_path):
+    storage.write(tmp_path / "arrays", {"a": np.ones(3)}, {})
+    os.mkfifo(tmp_path / "arrays" / "pipe")
+    (tmp_path / "secret").write_text("secret")
+    seal = storage.read_json(tmp_path / "arrays" / storage.SEAL)
+    for digest in ([6, ""], [0, ""], 3):
+        storage.write_json(
+            tmp_path / "arrays" / storage.SEAL, {**seal, "files": {name: digest}}
+        )
+        with pytest.raises(storage.DamagedError):
+            storage.read(tmp_path / "arrays")
+
+
+@pytest.mark.parametrize(
+    "change", [{"shapes": {"a": [[10**12], "float32"]}}, {"shapes": []}, {"files": 3}]
+)
+def test_a_seal_of_impossible_arrays_is_refused(change, tmp_path):
+    storage.write(tmp_path / "arrays", {"a": np.ones(3)}, {})
+    seal = storage.read_json(tmp_path / "arrays" / storage.SEAL)
+    storage.write_json(tmp_path / "arrays" / storage.SEAL, seal | change)
+    with pytest.raises(storage.DamagedError, match=storage.SEAL):
+        storage.read(tmp_path / "arrays")
+
+
+def test_arrays_are_kept_in_a_folder_whose_name_is_not_utf_8(tmp_path):
+    folder = tmp_path / os.fsdecode(b"a\xff")
+    storage.write(folder, {"a": np.arange(3)}, {})
+    assert storage.read(folder)["a"].tolist() == [0, 1, 2]
+
+
+def test_errors_of_the_system_are_one_line_with_the_folder(tmp_path, monkeypatch):
+    def fails(*_, **__):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(
+        storage.StorageError,
+        match=f"Input/output error: '{tmp_path}'.* is intact; try it again",
+    ):
+        storage.write_json(tmp_path / "grid.json", {})
+    assert not os.listdir(tmp_path)

@@ -20,6 +20,7 @@ from experiments.fedrep.rivals import (
     Row,
 )
 from experiments.pages import markdown
+from fedjax_srp.results.folder import is_finished
 from fedjax_srp.results.history import History
 
 AFTER_TRAINING = (
@@ -82,7 +83,7 @@ def collect(columns: Mapping[str, Column], out: Path) -> dict[str, Any]:
     for name in columns:
         for label, row in ROWS.items():
             for folder in sorted((out / name / row.training).glob("seed_*")):
-                if (folder / "summary.json").is_file():
+                if is_finished(folder):
                     seed = folder.name.removeprefix("seed_")
                     found.setdefault(name, {}).setdefault(label, {})[seed] = measure(
                         folder, row

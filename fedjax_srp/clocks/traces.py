@@ -20,6 +20,7 @@ import numpy as np
 
 from fedjax_srp.clocks.availability import Intervals
 from fedjax_srp.parts.checks import check_integer, checked, short
+from fedjax_srp.parts.files import open_file
 
 _FLASH = {"downlink": "down_u", "uplink": "up_u"}
 _CONVERT = "import json, pickle; json.dump({str(k): v for k, v in pickle.load(open(IN, 'rb')).items()}, open(OUT, 'w'))"
@@ -253,7 +254,8 @@ def _require(holds: Any, message: str) -> None:
 
 def _content(file: Path) -> tuple[Any, bool]:
     try:
-        raw = file.read_bytes()
+        with open_file(file) as opened:
+            raw = opened.read()
         raw = lzma.decompress(raw) if file.suffix == ".xz" else raw
     except (OSError, lzma.LZMAError) as error:
         raise ValueError(

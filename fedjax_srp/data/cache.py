@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from fedjax_srp.parts.files import open_file
 from fedjax_srp.results import sealed_folders as storage
 
 FOLDER = ".fedjax_srp"
@@ -52,7 +53,7 @@ def cached(
     ]
     fingerprint = json.dumps([_FORMAT, *known])
     for file in files:
-        with contextlib.suppress(OSError), file.open("rb") as stored:
+        with contextlib.suppress(OSError), open_file(file) as stored:
             try:
                 found = dict(
                     np.load(stored, allow_pickle=False)

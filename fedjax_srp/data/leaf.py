@@ -18,6 +18,7 @@ import numpy as np
 from fedjax_srp.data import text
 from fedjax_srp.data.cache import cached
 from fedjax_srp.data.raw import RawArrays
+from fedjax_srp.parts.files import open_file
 
 _IMAGE_FILE = re.compile(r"\S+\.(jpe?g|png)", re.IGNORECASE)
 _TEXT = 4  # index of the text in an input of Sent140: id, date, query, user, text, and training or test
@@ -147,7 +148,8 @@ def _as_floats(x: np.ndarray) -> np.ndarray:
 def _read_file(path: Path, is_labelled: bool) -> dict[str, np.ndarray]:
     """Return the columns x, users and, if `is_labelled`, y of one file."""
     try:
-        content = json.loads(path.read_bytes(), object_pairs_hook=_dict_of_unique_keys)
+        with open_file(path) as file:
+            content = json.loads(file.read(), object_pairs_hook=_dict_of_unique_keys)
         data = {user: content["user_data"][user] for user in content["users"]}
         users = {
             user: (given["x"], given["y"] if is_labelled else given["x"])

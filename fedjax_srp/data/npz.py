@@ -15,6 +15,7 @@ from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.raw import RawArrays
 from fedjax_srp.data.records import expand_user
 from fedjax_srp.parts.checks import checked, nearest
+from fedjax_srp.parts.files import open_file
 from fedjax_srp.results import sealed_folders as storage
 
 _METADATA = ("scale", "offset", "num_classes")
@@ -33,7 +34,10 @@ def files(folder: Path) -> list[Path]:
 def read(path: Path) -> RawArrays:
     """Return the arrays of an .npz file; nothing in it is executed."""
     try:
-        with path.open("rb") as stored, np.load(stored, allow_pickle=False) as file:
+        with (
+            open_file(path) as stored,
+            np.load(stored, allow_pickle=False) as file,
+        ):
             arrays = {key: file[key] for key in file.files if key in _KNOWN}
     except Exception as error:  # any error of zip files, their compression and arrays
         hint = nearest(path.name, [file.name for file in files(path.parent)])

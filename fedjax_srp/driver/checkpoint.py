@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,7 +66,7 @@ class Checkpoints:
             try:
                 mark = self._log.append(segment)
             except OSError as error:
-                raise storage.as_full_disk(error, snapshot) or error from None
+                raise storage.as_system_error(error, snapshot) or error from None
         storage.write(
             snapshot, _arrays(state), {"fingerprint": self._fingerprint, "records": mark}
         )
@@ -140,7 +140,11 @@ class Checkpoints:
         return None
 
     def _check_facts(self, known: Mapping[str, Any]) -> None:
-        for name, ours, theirs in _differences(self._fingerprint, known):
+        for name, ours, theirs in storage.differences(self._fingerprint, known):
+            if (
+                name.rpartition(".")[2] == CODE
+            ):  # changes of code count only if they change the programs
+                continue
             remedy = "choose another folder or delete that one"
             if name == "num_devices":
                 remedy = (
@@ -168,23 +172,6 @@ class Checkpoints:
     def _remove(self, steps: Collection[int]) -> None:
         for step in steps:
             storage.remove(self._path / str(step))
-
-
-def _differences(
-    ours: Mapping[str, Any], theirs: Mapping[str, Any]
-) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (name, our value, their value) of the facts that differ."""
-    for name in {**theirs, **ours}:
-        value, other = ours.get(name), theirs.get(name)
-        if isinstance(value, Mapping) and isinstance(other, Mapping):
-            yield from (
-                (f"{name}.{inner}", *values)
-                for inner, *values in _differences(value, other)
-            )
-        elif (
-            value != other and name != CODE
-        ):  # changes of code count only if they change the programs
-            yield name, value, other
 
 
 def _arrays(state: SimulationState) -> dict[str, Any]:

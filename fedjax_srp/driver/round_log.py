@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fedjax_srp.parts.files import open_file
 from fedjax_srp.results import sealed_folders as storage
 
 Arrays = Mapping[
@@ -98,7 +99,7 @@ class Log:
         found: dict[Path, bytes] = {}
         for copy in self._copies:
             try:
-                with copy.open("rb") as file:
+                with open_file(copy) as file:
                     content = file.read(mark["bytes"])
             except OSError:
                 continue

@@ -1,20 +1,24 @@
 """Folder of a run, for `History.save` and `History.load`.
 
 Files are CSV and strict JSON, with every bit of the floats. `history.csv` of a resumed run equals that of an
-uninterrupted one, so host timings are in `summary.json`. That file is the seal of the folder: it is written last, with
-the checksums of the others.
+uninterrupted one, so host timings are in `summary.json`. That file is the seal of the folder: it replaces its
+predecessor last, with the checksums of the others. Every reader goes through `storage.current`, which finds the old
+result or the new one while the files of the new one replace those of the old one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import csv
+import errno
 import io
+import json
+import os
 import platform
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +26,9 @@ import jaxlib
 import numpy as np
 
 from fedjax_srp._version import __version__
+from fedjax_srp.parts.checks import short
 from fedjax_srp.parts.columns import ROUND_COLUMNS, accuracy_column
+from fedjax_srp.parts.files import open_file, read_text
 from fedjax_srp.results import sealed_folders as storage
 from fedjax_srp.results.commits import commits
 
@@ -33,6 +39,7 @@ TABLES = ("config.json", "history.csv", "clients.csv")
 FIGURE = "accuracy.png"
 SUMMARY = "summary.json"
 MODELS = "models"  # subfolder
+_SEAL_OF_MODELS = f"{MODELS}/{storage.SEAL}"
 STATES = ("server_state", "client_states")
 SECONDS = (
     "seconds_per_round",
@@ -42,6 +49,11 @@ SECONDS = (
 GRID_INDEX = (
     "grid.json"  # in the folder of a grid: unit id -> point id -> name of the run folder
 )
+_NOT_OF_A_RUN = (  # settings that do not tell runs apart: limits, placement, and a place (data have a checksum)
+    *("num_rounds", "time_limit", "target", "arguments", "dataset_options"),
+    *("device", "num_devices", "chunk_size", "large_chunk", "shard_data"),
+)
+_TRIES = 100  # to read a folder whose result is replaced again and again
 _WORDS: dict[type, Callable[[str], Any]] = {
     np.int64: int,
     np.float64: lambda word: float(word or "nan"),
@@ -49,14 +61,17 @@ _WORDS: dict[type, Callable[[str], Any]] = {
 }
 
 
+class SavedModels(NamedTuple):
+    """The states of a run in its folder."""
+
+    folder: Path
+    digest: Any  # of their seal
+
+
 def write(
     history: Any, folder: Path, target: float | None, communication: float, models: bool
 ) -> Path:
-    """Write the folder of a run and replace existing tables, see `History.save`."""
-    if models and history.server_state is None:
-        raise ValueError(
-            "models=True: this history has no server_state; simulate again, or load a run saved with it"
-        )
+    """Write the folder of a run in the place of an earlier one, see `History.save`; the caller holds it."""
     config = {
         "name": history.name,
         "config": history.config,
@@ -77,48 +92,102 @@ def write(
         figure = image(
             lambda: history.plot(communication), f"{FIGURE} of {history.name!r}"
         )
-    writers = [
-        storage.as_json(config),
-        storage.as_csv(history.to_frame()),
-        storage.as_csv(history.clients_frame()),
-    ]
-    write_to: dict[str, Any] = dict(zip(TABLES, writers, strict=True))
-    digests: dict[str, Any] = {}
-
-    def recorded(path: Path) -> None:
-        write_to[path.name](path)
-        digests.update(storage.digests(path.parent, [path]))
-
-    files: dict[str, Callable[[Path], object]] = dict.fromkeys(TABLES, recorded)
-    if figure is not None:
-        files[FIGURE] = lambda path: path.write_bytes(figure)
-    models_folder = storage.writable(folder, "directory") / MODELS
+    storage.writable(folder, "directory")
     if models:
-        storage.check_not_foreign(models_folder)
-    source = vars(history).get(MODELS)  # the folder from which they were loaded
-    is_source = (
-        source is not None
-        and source.exists()
-        and models_folder.exists()
-        and source.samefile(models_folder)
-    )
-
-    def seal(
-        path: Path,
-    ) -> None:  # the last file: the others are written, but none has replaced another
-        storage.as_json({**summary, "files": digests})(path)
-        (folder / SUMMARY).unlink(missing_ok=True)  # exists only in a complete folder
-        if figure is None:
-            (folder / FIGURE).unlink(missing_ok=True)
+        storage.check_not_foreign(folder / MODELS)
+    for name in (*TABLES, FIGURE, SUMMARY):
+        if (folder / name).is_dir() and not (folder / name).is_symlink():
+            raise IsADirectoryError(
+                errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(folder / name)
+            )
+    storage.clear(folder)
+    settle(folder)
+    kept = _kept_models(history, folder)
+    with storage.staged(folder) as staging:
+        storage.as_json(config)(staging / TABLES[0])
+        storage.as_csv(history.to_frame())(staging / TABLES[1])
+        storage.as_csv(history.clients_frame())(staging / TABLES[2])
+        if figure is not None:
+            (staging / FIGURE).write_bytes(figure)
         if models:
-            _save_models(history, models_folder)
-        elif not is_source and not storage.is_foreign(models_folder):
-            storage.remove(models_folder)
-
-    storage.replace(
-        {folder / name: writer for name, writer in {**files, SUMMARY: seal}.items()}
-    )
+            _save_models(history, staging / MODELS)
+        files = [path for path in staging.iterdir() if path.is_file()]
+        if models:
+            files.append(staging / _SEAL_OF_MODELS)
+        digests = storage.digests(staging, files)
+        if not models and kept is not None:
+            digests[_SEAL_OF_MODELS] = kept
+        storage.as_json({**summary, "files": digests})(staging / SUMMARY)
+    settle(folder)
     return folder
+
+
+def settle(folder: Path) -> None:
+    """Finish the replacement of an earlier result, also that of a killed process; the caller holds the folder."""
+    newer = folder / storage.NEXT
+    if newer.is_symlink() or not newer.is_dir():
+        return
+    with contextlib.suppress(storage.DamagedError):
+        files = storage.read_json(newer / SUMMARY)["files"]
+        if FIGURE not in files:
+            (folder / FIGURE).unlink(missing_ok=True)
+        if _SEAL_OF_MODELS not in files and not storage.is_foreign(folder / MODELS):
+            storage.remove(folder / MODELS)
+    storage.settle(folder, (*TABLES, FIGURE, MODELS, SUMMARY))
+
+
+def _kept_models(history: Any, folder: Path) -> Any:
+    """Return the digest of the models in a folder if the history was loaded from there with them; else None."""
+    source = vars(history).get(MODELS)
+    if source is None or not source.folder.exists() or not source.folder.samefile(folder):
+        return None
+    try:
+        storage.read_sealed(folder / _SEAL_OF_MODELS, source.digest)
+    except storage.DamagedError:  # meanwhile another run has replaced them
+        return None
+    return source.digest
+
+
+def is_finished(folder: Path) -> bool:
+    """Return True if a folder has the result of a run."""
+    return storage.current(folder, SUMMARY).is_file()
+
+
+def has_models(folder: Path) -> bool:
+    """Return True if a folder has the states of a run."""
+    models = storage.current(folder, MODELS)
+    return models.is_dir() and not storage.is_foreign(models)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return `History.config` of the run in a folder, without a look at the checksum.
+
+    Raises:
+        DamagedError: it cannot be read.
+    """
+    try:
+        return dict(json.loads(read_text(storage.current(folder, TABLES[0])))["config"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        raise storage.DamagedError(f"{TABLES[0]} is not that of a run") from None
+
+
+def difference(history: Any, folder: Path) -> str:
+    """Describe how the finished run in a folder differs from that of a history; "" for none, or no finished run.
+
+    Longer runs of the same settings are the same run.
+    """
+    if not is_finished(folder):
+        return ""
+    try:
+        known = read_config(folder)
+        name = json.loads(read_text(storage.current(folder, TABLES[0])))["name"]
+    except (storage.DamagedError, LookupError):
+        return ""
+    ours, theirs = {"name": history.name, **history.config}, {"name": name, **known}
+    for option, value, other in storage.differences(ours, theirs):
+        if option.partition(".")[0] not in _NOT_OF_A_RUN:
+            return f"{option}={short(other)} where this one has {short(value)}"
+    return ""
 
 
 def rounds_frame(history: Any, communication: float = 0.0) -> pd.DataFrame:
@@ -162,7 +231,8 @@ def foreign(folder: Path) -> str:
     """
     for name in (TABLES[0], SUMMARY):
         if (folder / name).is_file():
-            content = (folder / name).read_bytes()
+            with open_file(folder / name) as file:
+                content = file.read()
             is_cut = (
                 not content or b'"environment": {' in content
             )  # its end, with the checksum, may be missing
@@ -187,30 +257,61 @@ def image(draw: Callable[[], Any], name: str) -> bytes | None:
         return None
 
 
-def load(folder: Path) -> dict[str, Any]:
-    """Return the fields of the saved `History` without its states, after verifying every byte.
+def load(folder: Path) -> tuple[dict[str, Any], SavedModels | None]:
+    """Return the fields of the saved `History` without its states, after verifying every byte, and the states' place.
 
     Raises:
         FileNotFoundError: a file of the run is missing.
         DamagedError: a file is damaged.
     """
+    try:
+        return _unless_replaced(folder, lambda: _load(folder))
+    except storage.DamagedError as error:
+        raise storage.DamagedError(
+            f"{str(folder)!r} is damaged ({error}): run it again, or give a copy"
+        ) from None
+
+
+def _load(folder: Path) -> tuple[dict[str, Any], SavedModels | None]:
     for name in (*TABLES, SUMMARY):
-        if not (folder / name).is_file():
+        if not storage.current(folder, name).is_file():
             hint = "run it again, it was killed while saving"
             if name == TABLES[0]:
                 hint = "give the folder that History.save or a command with --out wrote"
             raise FileNotFoundError(
                 f"{str(folder)!r} holds no complete run: {name} is missing; {hint}"
             )
+    summary = storage.read_json(storage.current(folder, SUMMARY))
     try:
-        summary = storage.read_json(folder / SUMMARY)
-        storage.check(folder, summary["files"])
-        config = storage.read_json(folder / TABLES[0])
-    except storage.DamagedError as error:
+        files = dict(summary["files"])
+        tables = {
+            name: storage.read_sealed(storage.current(folder, name), files[name])
+            for name in TABLES
+        }
+        fields, models = _fields(summary, tables), storage.current(folder, MODELS)
+    except storage.DamagedError:
+        raise
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        MemoryError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ):
         raise storage.DamagedError(
-            f"{str(folder)!r} is damaged ({error}): run it again, or give a copy"
-        ) from None
-    rounds, clients = _read_csv(folder / "history.csv"), _read_csv(folder / "clients.csv")
+            "its tables are not those of a run"
+        ) from None  # a checksum is no secret
+    has_states = _SEAL_OF_MODELS in files and models.is_dir()
+    return fields, SavedModels(
+        folder.absolute(), files[_SEAL_OF_MODELS]
+    ) if has_states else None
+
+
+def _fields(summary: dict[str, Any], tables: dict[str, bytes]) -> dict[str, Any]:
+    config = json.loads(tables["config.json"])
+    rounds, clients = _read_csv(tables["history.csv"]), _read_csv(tables["clients.csv"])
     num_clients, num_evaluations = summary["num_clients"], summary["num_evaluations"]
     per_evaluation = num_clients * num_evaluations
     scores = _floats(clients["accuracy"]) if per_evaluation else np.zeros(0)
@@ -222,15 +323,8 @@ def load(folder: Path) -> dict[str, Any]:
     return {
         **columns,
         **{name: float(summary[name]) for name in SECONDS},
-        **{
-            name: config[name]
-            for name in (
-                "config",
-                "environment",
-                "asynchronous",
-                "communication_included",
-            )
-        },
+        **{name: config[name] for name in ("asynchronous", "communication_included")},
+        **{name: dict(config[name]) for name in ("config", "environment")},
         "name": config["name"]
         .encode(errors="replace")
         .decode(),  # replaces lone surrogates
@@ -251,10 +345,42 @@ def load(folder: Path) -> dict[str, Any]:
     }
 
 
-def _read_csv(path: Path) -> dict[str, Sequence[str]]:
+def _unless_replaced(folder: Path, read: Callable[[], Any]) -> Any:
+    """Read a folder, again if its files were replaced meanwhile."""
+    for _ in range(_TRIES):
+        before = _state(folder)
+        try:
+            found = read()
+        except (OSError, ValueError):
+            if _state(folder) == before:
+                raise
+        else:
+            if _seal(folder) == before[0]:
+                return found
+    return read()
+
+
+def _state(folder: Path) -> tuple[bytes, list[str]]:
+    """Return the seal of the result in a folder, and the names of files that do not yet replace others."""
+    names = []
+    with contextlib.suppress(OSError):
+        names = sorted(os.listdir(folder / storage.NEXT))
+    return _seal(folder), names
+
+
+def _seal(folder: Path) -> bytes:
+    for _ in range(_TRIES):  # moved between the two system calls
+        with (
+            contextlib.suppress(OSError),
+            open_file(storage.current(folder, SUMMARY)) as file,
+        ):
+            return file.read()
+    return b""
+
+
+def _read_csv(content: bytes) -> dict[str, Sequence[str]]:
     """Return column -> cells as strings. Python's float() restores every bit, unlike some versions of pandas."""
-    with path.open(encoding="utf-8", newline="") as file:
-        header, *rows = csv.reader(file)
+    header, *rows = csv.reader(io.StringIO(content.decode("utf-8"), newline=""))
     return dict(
         zip(header, zip(*rows, strict=True) if rows else [()] * len(header), strict=True)
     )
@@ -287,33 +413,47 @@ def _save_models(history: Any, folder: Path) -> None:
     storage.write(folder, arrays, facts, alone=True)
 
 
-def load_models(folder: Path) -> dict[str, Any]:
+def load_models(saved: SavedModels) -> dict[str, Any]:
     """Return the saved states, as dicts of NumPy arrays."""
+    try:
+        return _unless_replaced(saved.folder, lambda: _load_models(saved))
+    except storage.DamagedError as error:
+        folder = str(saved.folder / MODELS)
+        raise ValueError(
+            f"{folder!r} is damaged ({error}): save the run again with models=True"
+        ) from None
+
+
+def _load_models(saved: SavedModels) -> dict[str, Any]:
     from flax.traverse_util import unflatten_dict
 
+    folder = storage.current(saved.folder, MODELS)
+    arrays, facts = (
+        storage.read(folder, alone=True),
+        storage.read_json(folder / storage.SEAL)["facts"],
+    )
+    storage.read_sealed(
+        folder / storage.SEAL, saved.digest
+    )  # last, in case another run has replaced them
     try:
-        arrays, facts = (
-            storage.read(folder, alone=True),
-            storage.read_json(folder / storage.SEAL)["facts"],
-        )
-    except storage.DamagedError as error:
-        raise ValueError(
-            f"{str(folder)!r} is damaged ({error}): save the run again with models=True"
-        ) from None
-    for name, kind in facts["keys"].items():
-        arrays[name] = jax.random.wrap_key_data(arrays[name], impl=kind)
-    states = dict.fromkeys(STATES) | {
-        state: {} for state in facts["states"]
-    }  # also states without arrays
-    return states | unflatten_dict(arrays, sep="/")
+        for name, kind in facts["keys"].items():
+            arrays[name] = jax.random.wrap_key_data(arrays[name], impl=kind)
+        states = dict.fromkeys(STATES) | {
+            state: {} for state in facts["states"]
+        }  # also states without arrays
+        return states | unflatten_dict(arrays, sep="/")
+    except (AttributeError, LookupError, TypeError, ValueError):
+        raise storage.DamagedError(f"{storage.SEAL} is not that of a run") from None
 
 
 def finished(folder: Path) -> list[Path]:
-    """Return the finished run folders in a folder, without temporary ones of `storage.replace`, perhaps killed."""
+    """Return the finished run folders in a folder, without those of killed writers."""
+    found = {path.parent for path in _within(folder, SUMMARY)}
+    found = {path.parent if path.name == storage.NEXT else path for path in found}
     return sorted(
-        path.parent
-        for path in _within(folder, SUMMARY)
-        if path.parent.suffix != ".writing"
+        path
+        for path in found
+        if not any(part.endswith(".writing") for part in path.parts[-2:])
     )
 
 
@@ -326,13 +466,15 @@ def unfinished(folder: Path) -> list[Path]:
     """Return the unfinished run folders in a folder, started ones and those in the index of a grid."""
     found = {path.parents[1] for path in _within(folder, "checkpoint/arguments.json")}
     for index in _within(folder, GRID_INDEX):
-        with contextlib.suppress(storage.DamagedError):
+        with contextlib.suppress(
+            storage.DamagedError, AttributeError, TypeError
+        ):  # a checksum is no secret
             found |= {
                 index.parent / name
                 for points in storage.read_json(index).values()
                 for name in points.values()
             }
-    return sorted(run for run in found if not (run / SUMMARY).is_file())
+    return sorted(run for run in found if not is_finished(run))
 
 
 def _environment() -> dict[str, Any]:

@@ -22,7 +22,7 @@ from fedjax_srp.parts.description import rebuild
 from fedjax_srp.results import figure, measures
 from fedjax_srp.results import folder as run_folder
 from fedjax_srp.results.figure import X
-from fedjax_srp.results.sealed_folders import jsonable
+from fedjax_srp.results.sealed_folders import DamagedError, held, jsonable
 from fedjax_srp.results.stages import Stage, stages_of
 
 if TYPE_CHECKING:
@@ -479,30 +479,47 @@ class History:
         target: float | None = None,
         communication: float = 0.0,
         models: bool = False,
+        overwrite: bool = False,
     ) -> Path:
         """Write the folder of the run and return its path.
 
         The files are `config.json` (with versions, commits and device), `history.csv` (one row per round, times
         without communication), `clients.csv`, `accuracy.png` (`plot()`, if there is anything to draw) and, last,
-        `summary.json` with the checksums of the tables: a folder with a summary is complete. Files are written
-        atomically. The JSON is strict: a number that is not finite is the string "inf", "-inf" or "nan"; values that
-        were not requested or not evaluated are null.
+        `summary.json` with the checksums of the tables: a folder with a summary is complete. A save that fails, or is
+        killed, leaves the earlier result or the new one. The JSON is strict: a number that is not finite is the string
+        "inf", "-inf" or "nan"; values that were not requested or not evaluated are null.
 
         Args:
-            directory: created if missing; files of an earlier run are replaced.
+            directory: created if missing; the result of the same run, shorter or longer, is replaced.
             target: mean accuracy, for the summary.
             communication: cost per communicating round, for the summary and the figure.
             models: also write `server_state` and `client_states`, if present, into a folder `models`.
+            overwrite: replace the result of another run, too.
 
         Raises:
-            ValueError: the directory cannot be written to, or has tables or models that were not written by `save`.
+            ValueError: the directory cannot be written to, is in use by another process or thread, holds another run,
+                or has tables or models that were not written by `save`.
+            OSError: the disk is full or has failed; the earlier result is intact.
         """
-        folder = Path(directory)
-        if name := run_folder.foreign(folder):
+        if models and self.server_state is None:
             raise ValueError(
-                f"directory={str(folder)!r}: its {name} was not written by fedjax_srp; give another one"
+                "models=True: this history has no server_state; simulate again, or load a run saved with it"
             )
-        return run_folder.write(self, folder, target, communication, models)
+        self.summary(
+            target, communication
+        )  # refuses wrong values, before the folder is created
+        folder = Path(directory)
+        with held(folder, "directory", alone=True):
+            if name := run_folder.foreign(folder):
+                raise ValueError(
+                    f"directory={str(folder)!r}: its {name} was not written by fedjax_srp; give another one"
+                )
+            if not overwrite and (differs := run_folder.difference(self, folder)):
+                raise ValueError(
+                    f"directory={str(folder)!r}: holds another run, with {differs}; give another directory, or "
+                    "overwrite=True"
+                )
+            return run_folder.write(self, folder, target, communication, models)
 
     @classmethod
     @checked
@@ -513,14 +530,24 @@ class History:
             FileNotFoundError: a file of the run is missing.
             ValueError: a file is damaged.
         """
-        history, models = (
-            cls(**run_folder.load(Path(directory))),
-            Path(directory, run_folder.MODELS),
-        )
-        if models.is_dir():  # `__getattr__` reads them
+        fields, models = run_folder.load(Path(directory))
+        try:
+            history = cls(**fields)
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            TypeError,
+            ValueError,
+        ) as error:
+            reason = " ".join(str(error).split())
+            raise DamagedError(
+                f"{str(directory)!r} is damaged ({reason}): run it again, or give a copy"
+            ) from None
+        if models is not None:  # `__getattr__` reads them
             for name in run_folder.STATES:
                 del vars(history)[name]
-            vars(history)[run_folder.MODELS] = models.absolute()
+            vars(history)[run_folder.MODELS] = models
         return history
 
 

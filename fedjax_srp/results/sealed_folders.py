@@ -5,6 +5,10 @@ SHA-256 of the sealed files, and a checksum of itself. A folder without a seal i
 
 Orbax writes the arrays, also those of several processes. It does not detect flipped bits or truncated files, and has
 its own errors for a full disk: hence the seals, the atomic replacement and the errors of one line.
+
+The files of a result belong together, and no system replaces several files at once. So a new result is complete in a
+subfolder `NEXT` before its files replace the others one by one, and readers look there first (`current`): at every
+moment they find the old result or the new one.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import io
 import json
 import logging
 import math
@@ -24,7 +29,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -33,6 +38,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from fedjax_srp.base import PyTree
+from fedjax_srp.parts.files import NO_WAIT, open_file, read_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,16 +58,36 @@ _FORMULA = re.compile(r"'*(?![+-]?[\d.]+(e[+-]?\d+)?$)[=+@\t\r-]")  # but no num
 _PATTERN = re.compile(
     r"[*?[\\]" if os.sep == "/" else r"\["
 )  # in a path, to orbax, which then drops the arrays
-_MAKE_ROOM = "what was written before is intact; make room and run it again"
-_NO_LINK = os.O_NOFOLLOW | os.O_NONBLOCK if hasattr(os, "O_NOFOLLOW") else 0
+_INTACT = "what was written before is intact"
+_TENSORSTORE = re.compile(
+    r"os_error_code='(\d+)'"
+)  # in its errors, which are ValueErrors
+_NO_LINK = os.O_NOFOLLOW | NO_WAIT if hasattr(os, "O_NOFOLLOW") else 0
+# subfolder of a result that is complete, until all its files have replaced those of the folder
+NEXT = ".fedjax_srp.next"
+_held_here: set[tuple[int, int]] = (
+    set()
+)  # device and inode of the locks that this process holds
 
 
 class DamagedError(ValueError):
     """Damaged file; the message names it and the damage."""
 
 
+class StorageError(OSError):
+    """Error of the system; `strerror` is one line with the folder, and says what is intact."""
+
+
 class FolderLockedError(ValueError):
-    """Another process holds a folder."""
+    """A folder is held.
+
+    Attributes:
+        by_this_process: waiting for another process is of no use.
+    """
+
+    def __init__(self, message: str, by_this_process: bool = False):
+        super().__init__(message)
+        self.by_this_process = by_this_process
 
 
 def write(
@@ -102,12 +128,14 @@ def write(
                 staging, (path for path in staging.rglob("*") if path.is_file())
             )
             as_json({"files": files, "shapes": shapes, "facts": facts})(staging / SEAL)
+            to_disk(staging)
             remove(folder)
             staging.rename(folder)
+            sync(folder.parent)
         _wait(alone)
     except Exception as error:  # tensorstore has its own types of system errors
         shutil.rmtree(staging, ignore_errors=True)
-        raise as_full_disk(error, folder) or error from None
+        raise as_system_error(error, folder) or error from None
 
 
 def read(
@@ -124,11 +152,29 @@ def read(
         DamagedError: a file is missing or damaged.
     """
     sealed, like = read_json(folder / SEAL), dict(like or {})
-    check(folder, sealed["files"])
-    others = {name: of for name, of in sealed["shapes"].items() if name not in like}
-    found = {
-        name: np.zeros(shape, jnp.dtype(kind)) for name, (shape, kind) in others.items()
-    } | like
+    try:
+        check(folder, sealed["files"])
+        others = {name: of for name, of in sealed["shapes"].items() if name not in like}
+        needed = sum(
+            math.prod(shape) * jnp.dtype(kind).itemsize for shape, kind in others.values()
+        )
+        if needed > _memory():
+            raise DamagedError(
+                f"{SEAL} lists arrays of {needed} bytes, more than this machine's memory"
+            )
+        found = {
+            name: np.zeros(shape, jnp.dtype(kind))
+            for name, (shape, kind) in others.items()
+        } | like
+    except DamagedError:
+        raise
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+    ):  # a checksum is no secret
+        raise DamagedError(f"{SEAL} is not that of arrays") from None
     real = {name: leaf for name, leaf in found.items() if np.size(leaf)}
     if not real:
         return found
@@ -144,28 +190,62 @@ def read(
 
 def digests(folder: Path, files: Iterable[Path]) -> dict[str, Any]:
     """Return file name within a folder -> size and SHA-256, for a seal."""
-    return {path.relative_to(folder).as_posix(): _digest(path) for path in sorted(files)}
+    found = {}
+    for path in sorted(files):
+        with path.open("rb") as file:
+            found[path.relative_to(folder).as_posix()] = _digest(file)
+    return found
 
 
 def check(folder: Path, expected: Mapping[str, Any]) -> None:
     """Check the files of a folder against the `digests` in its seal."""
     for name, digest in expected.items():
+        shown = name if name.isprintable() else repr(name)
+        if (
+            ".." in PurePosixPath(name).parts
+            or PurePosixPath(name).is_absolute()
+            or "\0" in name
+        ):
+            raise DamagedError(f"{shown} is not a file of this folder")
         try:
-            found = _digest(folder / name)
+            with open_file(folder / name) as file:
+                is_intact = (
+                    os.fstat(file.fileno()).st_size == digest[0]
+                    and _digest(file) == digest
+                )
         except OSError as error:
-            raise DamagedError(f"{name}: {error.strerror}") from None
-        if found != digest:
-            raise DamagedError(f"{name} is not what was written")
+            raise DamagedError(f"{shown}: {error.strerror}") from None
+        if not is_intact:
+            raise DamagedError(f"{shown} is not what was written")
 
 
-def _digest(path: Path) -> list[Any]:
-    with path.open("rb") as file:
-        return [path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()]
+def read_sealed(path: Path, digest: Any) -> bytes:
+    """Return the content of a file, after comparing it with its entry in `digests`.
+
+    Raises:
+        DamagedError: the file is missing or damaged.
+    """
+    try:
+        with open_file(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            content = file.read(size) if size == digest[0] else b""
+    except OSError as error:
+        raise DamagedError(f"{path.name}: {error.strerror}") from None
+    if [len(content), hashlib.sha256(content).hexdigest()] != digest:
+        raise DamagedError(f"{path.name} is not what was written")
+    return content
+
+
+def _digest(file: io.BufferedReader) -> list[Any]:
+    return [
+        os.fstat(file.fileno()).st_size,
+        hashlib.file_digest(file, "sha256").hexdigest(),
+    ]
 
 
 @contextlib.contextmanager
 def _checkpointer(folder: Path, alone: bool) -> Iterator[tuple[Any, Path]]:
-    """Give a checkpointer, and its path in a folder; by a link if orbax would take the folder's for a pattern."""
+    """Give a checkpointer, and its path in a folder; by a link if orbax would not find the folder."""
     import orbax.checkpoint as ocp
 
     index = jax.process_index() if alone else 0
@@ -176,7 +256,7 @@ def _checkpointer(folder: Path, alone: bool) -> Iterator[tuple[Any, Path]]:
     handler = ocp.StandardCheckpointHandler(multiprocessing_options=options)
     logging.getLogger("absl").addFilter(_is_not_of_orbax)
     with contextlib.ExitStack() as stack:
-        if _PATTERN.search(os.fspath(path := folder.absolute())):
+        if not _is_for_orbax(path := folder.absolute()):
             temporary = tempfile.TemporaryDirectory(
                 dir="/tmp" if _PATTERN.search(tempfile.gettempdir()) else None
             )
@@ -188,6 +268,16 @@ def _checkpointer(folder: Path, alone: bool) -> Iterator[tuple[Any, Path]]:
             ),
             path / _ARRAYS,
         )
+
+
+def _is_for_orbax(path: Path) -> bool:
+    """Return False for paths that orbax takes for patterns, or that are not UTF-8."""
+    try:
+        return _PATTERN.search(os.fspath(path)) is None and bool(
+            os.fspath(path).encode("utf-8")
+        )
+    except UnicodeEncodeError:
+        return False
 
 
 def _is_not_of_orbax(record: logging.LogRecord) -> bool:
@@ -230,7 +320,7 @@ def as_json(value: Mapping[str, Any]) -> Callable[[Path], object]:
 def read_json(path: Path) -> dict[str, Any]:
     """Read a file of `write_json`; `SEAL` of a folder of arrays has its `files`, `shapes` and `facts`."""
     try:
-        text = path.read_bytes().decode()
+        text = read_text(path)
         found = json.loads(text)
         del found[_CHECKSUM]
         if _sealed(found) == text:
@@ -244,7 +334,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def has_checksum(path: Path) -> bool:
     """Return True if a file, even a damaged one, looks like one of `write_json`."""
-    return path.is_file() and f'"{_CHECKSUM}"'.encode() in path.read_bytes()
+    if not path.is_file():
+        return False
+    with open_file(path) as file:
+        return f'"{_CHECKSUM}"'.encode() in file.read()
 
 
 def _sealed(value: Mapping[str, Any]) -> str:
@@ -275,10 +368,101 @@ def replace(files: Mapping[Path, Callable[[Path], object]]) -> None:
                 )
                 temporaries[path] = Path(stack.enter_context(folder), path.name)
                 write_to(temporaries[path])
+                sync(temporaries[path])
             for path, temporary in temporaries.items():
                 temporary.replace(path)
+            for folder in {path.parent for path in files}:
+                sync(folder)
         except Exception as error:
-            raise as_full_disk(error, next(iter(files)).parent) or error from None
+            raise as_system_error(error, next(iter(files)).parent) or error from None
+
+
+def current(folder: Path, name: str) -> Path:
+    """Return the path of a file or subfolder of the result in a folder."""
+    newer = folder / NEXT
+    return (
+        newer / name
+        if (newer / name).exists() and not newer.is_symlink()
+        else folder / name
+    )
+
+
+@contextlib.contextmanager
+def staged(folder: Path) -> Iterator[Path]:
+    """Give an empty folder for the files of a new result, complete at the end of the block; then call `settle`.
+
+    The caller holds the folder, and has called `settle`, since another process may have been killed before it did.
+
+    Raises:
+        OSError: a file cannot be written; the result in the folder is intact.
+    """
+    staging = folder
+    try:
+        folder = folder.resolve(strict=True)
+        with tempfile.TemporaryDirectory(
+            ".writing", ".", folder, ignore_cleanup_errors=True
+        ) as temporary:
+            staging = Path(temporary, "result")
+            staging.mkdir()
+            yield staging
+            to_disk(staging)
+            staging.rename(folder / NEXT)
+            sync(folder)
+    except StorageError as error:  # names a folder that is gone
+        raise StorageError(
+            error.errno, str(error.strerror).replace(str(staging), str(folder))
+        ) from None
+    except Exception as error:
+        raise as_system_error(error, folder) or error from None
+
+
+def settle(folder: Path, names: Iterable[str]) -> None:
+    """Let the files and subfolders of the result in `NEXT` replace those of the folder, in this order.
+
+    Raises:
+        OSError: a file cannot be replaced; `current` finds all files of the new result.
+    """
+    staging = folder / NEXT
+    if (
+        staging.is_symlink() or not staging.is_dir()
+    ):  # a link is of a stranger, who may want the files it leads to
+        return
+    try:
+        for name in names:
+            if (staging / name).exists():
+                if (staging / name).is_dir():
+                    remove(folder / name)
+                (staging / name).replace(folder / name)
+        sync(folder)
+        staging.rmdir()
+    except OSError as error:
+        reason = f"{error.strerror}; the new result is complete in {str(staging)!r}, and is the one that is read"
+        raise StorageError(
+            error.errno, f"{str(folder)!r}: {reason}; save it again"
+        ) from None
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the entries of a folder, would survive a loss of power."""
+    if os.name == "nt" and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (
+            errno.EINVAL,
+            errno.ENOTSUP,
+        ):  # of file systems that cannot
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def to_disk(folder: Path) -> None:
+    """Call `sync` on a folder and all that is in it."""
+    for path in (*folder.rglob("*"), folder):
+        sync(path)
 
 
 def as_csv(frame: pd.DataFrame) -> Callable[[Path], object]:
@@ -303,6 +487,8 @@ def append(path: Path, after: int, data: bytes | memoryview) -> None:
     with os.fdopen(_open(path), "r+b") as file:
         file.seek(file.truncate(after))
         file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _open(path: Path) -> int:
@@ -319,6 +505,21 @@ def _open(path: Path) -> int:
     raise ValueError(
         f"{str(path)!r} is a link or no plain file: remove it, or give another folder"
     )
+
+
+def differences(
+    ours: Mapping[str, Any], theirs: Mapping[str, Any]
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (name, our value, their value) of the settings that differ in two records; a name is a dotted path."""
+    for name in {**theirs, **ours}:
+        value, other = ours.get(name), theirs.get(name)
+        if isinstance(value, Mapping) and isinstance(other, Mapping):
+            yield from (
+                (f"{name}.{inner}", *values)
+                for inner, *values in differences(value, other)
+            )
+        elif value != other:
+            yield name, value, other
 
 
 def jsonable(value: Any) -> Any:
@@ -380,22 +581,25 @@ def clear(folder: Path) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def as_full_disk(error: BaseException, path: Path | None) -> OSError | None:
-    """Return an error of one line if `error`, of any library, means a full disk; else None."""
-    if isinstance(error, OSError) and _MAKE_ROOM in str(error):
+def as_system_error(error: BaseException, path: Path | None) -> StorageError | None:
+    """Return an error of one line if `error`, of any library, is one of the system that names no file; else None."""
+    if isinstance(error, StorageError):
         return error
-    known = next(
-        (
-            no
-            for no, text in _FULL.items()
-            if getattr(error, "errno", 0) == no or text in str(error)
-        ),
-        None,
-    )
     where = "" if path is None else f": {str(path)!r}"
-    return (
-        None if known is None else OSError(known, f"{_FULL[known]}{where}; {_MAKE_ROOM}")
-    )
+    for number, text in _FULL.items():
+        if getattr(error, "errno", 0) == number or text in str(error):
+            return StorageError(
+                number, f"{text}{where}; {_INTACT}; make room and run it again"
+            )
+    if found := _TENSORSTORE.search(str(error)):
+        number = int(found[1])
+    elif (
+        isinstance(error, OSError) and error.errno is not None and error.filename is None
+    ):
+        number = error.errno
+    else:
+        return None
+    return StorageError(number, f"{os.strerror(number)}{where}; {_INTACT}; try it again")
 
 
 def writable(path: str | os.PathLike, argument: str = "out") -> Path:
@@ -417,37 +621,41 @@ def writable(path: str | os.PathLike, argument: str = "out") -> Path:
 
 
 @contextlib.contextmanager
-def held(folder: Path, argument: str) -> Iterator[None]:
+def held(folder: Path, argument: str, alone: bool = False) -> Iterator[None]:
     """Lock a folder against other processes; the system releases the lock when this process ends.
 
     Args:
         folder: created if missing.
         argument: name of the caller's argument for the folder.
+        alone: only this process of several calls it.
 
     Raises:
-        ValueError: the folder cannot be created, or another process holds it (`FolderLockedError`).
+        ValueError: the folder cannot be created, or is held (`FolderLockedError`).
     """
-    refusal, lock = "", None
-    if jax.process_index() == 0:
+    refusal: FolderLockedError | None = None
+    lock = None
+    if alone or jax.process_index() == 0:
         writable(folder, argument)
         try:
             lock = _lock(folder / LOCK)
         except ValueError as error:
-            refusal = f"{argument}={str(folder)!r}: {error}"
+            is_own = isinstance(error, FolderLockedError) and error.by_this_process
+            refusal = FolderLockedError(f"{argument}={str(folder)!r}: {error}", is_own)
     try:
-        if jax.process_count() > 1 and multihost_utils.broadcast_one_to_all(
-            np.int32(bool(refusal))
-        ):
-            refusal = (
-                refusal or f"{argument}={str(folder)!r}: another process is running here"
+        if not alone and jax.process_count() > 1:
+            is_refused = multihost_utils.broadcast_one_to_all(
+                np.int32(refusal is not None)
             )
-        if refusal:
-            raise FolderLockedError(refusal)
+            if is_refused and refusal is None:
+                refusal = FolderLockedError(
+                    f"{argument}={str(folder)!r}: another process is running here"
+                )
+        if refusal is not None:
+            raise refusal
         yield
     finally:
         if lock is not None:
-            (folder / LOCK).unlink(missing_ok=True)  # still locked
-            os.close(lock)
+            _unlock(lock, folder / LOCK)
 
 
 def _lock(path: Path) -> int | None:
@@ -459,31 +667,52 @@ def _lock(path: Path) -> int | None:
         )
         return None
     while True:
-        file = _open(path)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = (
-                os.read(file, 200).decode(errors="replace").strip() or "another process"
-            )
-            os.close(file)
-            raise FolderLockedError(
-                f"{holder} is running here; wait for it, or give another folder"
-            ) from None
-        except OSError as error:
-            os.close(file)
-            print(
-                f"{path.parent}: no locks here ({error.strerror}); run one process at a time in it",
-                file=sys.stderr,
-            )
-            return None
-        if path.exists() and os.path.samestat(os.fstat(file), path.stat()):
-            os.ftruncate(file, 0)
-            with contextlib.suppress(
-                OSError
-            ):  # on a full disk the lock has no name, but works
-                os.write(
-                    file, f"process {os.getpid()} on {socket.gethostname()}".encode()
+        with contextlib.ExitStack() as stack:
+            file = _open(path)
+            stack.callback(os.close, file)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = (
+                    os.read(file, 200).decode(errors="replace").strip()
+                    or "another process"
                 )
-            return file
-        os.close(file)  # the last holder has removed this file meanwhile
+                problem = f"{holder} is running here; wait for it, or give another folder"
+                raise FolderLockedError(problem, _identity(file) in _held_here) from None
+            except OSError as error:
+                print(
+                    f"{path.parent}: no locks here ({error.strerror}); run one process at a time in it",
+                    file=sys.stderr,
+                )
+                return None
+            try:
+                is_current = os.path.samestat(os.fstat(file), path.stat())
+            except FileNotFoundError:
+                is_current = False
+            if is_current:  # else the last holder has removed this file meanwhile
+                with contextlib.suppress(
+                    OSError
+                ):  # on a full disk the lock has no name, but works
+                    os.ftruncate(file, 0)
+                    os.write(
+                        file, f"process {os.getpid()} on {socket.gethostname()}".encode()
+                    )
+                _held_here.add(_identity(file))
+                stack.pop_all()
+                return file
+
+
+def _unlock(file: int, path: Path) -> None:
+    _held_here.discard(_identity(file))
+    try:
+        with contextlib.suppress(
+            OSError
+        ):  # the file may stay: it is the lock that counts
+            path.unlink(missing_ok=True)  # still locked
+    finally:
+        os.close(file)
+
+
+def _identity(file: int) -> tuple[int, int]:
+    found = os.fstat(file)
+    return found.st_dev, found.st_ino

@@ -83,7 +83,7 @@ def test_saving_again_keeps_the_models_and_another_run_replaces_them(
     History.load(place).save(place)
     assert History.load(place).client_states is not None
     srp_history = History.load(folder)
-    srp_history.save(place)
+    srp_history.save(place)  # without its models, which are elsewhere
     assert History.load(place).server_state is None
     with pytest.raises(ValueError, match="models=True: this history has no server_state"):
         History.load(place).save(place, models=True)

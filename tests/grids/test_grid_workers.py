@@ -1,5 +1,6 @@
 """Workers of a grid: failures, retries and kills; their cores and their bar."""
 
+import fcntl
 import multiprocessing
 import os
 import random
@@ -134,9 +135,19 @@ def test_the_bar_shows_the_time_while_a_worker_compiles(tmp_path):
 
 def test_a_unit_that_another_process_runs_is_held_elsewhere(tmp_path):
     (unit, *_) = planned(tmp_path, {"method": ["fedavg"], "seed": [0, 1]})
-    with storage.held(unit.shared, "out"):
+    unit.shared.mkdir(parents=True)
+    with (unit.shared / storage.LOCK).open("w") as lock:  # as by another process
+        fcntl.flock(lock, fcntl.LOCK_EX)
         done = Worker().perform("run", unit, lambda count: None)
     assert done.is_held_elsewhere
+    assert "is running here" in str(done.error)
+
+
+def test_a_unit_that_this_process_holds_is_not_waited_for(tmp_path):
+    (unit, *_) = planned(tmp_path, {"method": ["fedavg"], "seed": [0, 1]})
+    with storage.held(unit.shared, "out"):
+        done = Worker().perform("run", unit, lambda count: None)
+    assert not done.is_held_elsewhere
     assert "is running here" in str(done.error)
 
 

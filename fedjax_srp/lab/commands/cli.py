@@ -142,22 +142,26 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
         return 141  # 128 + SIGPIPE, as in shells
     except (ValueError, OSError, FloatingPointError) as error:
         named = getattr(error, "filename", None)
-        full = storage.as_full_disk(
+        of_system = storage.as_system_error(
             error, named if named is None else Path(os.fsdecode(named))
         )
         is_of_a_path = named is not None or "embedded null" in str(
             error
         )  # too long, a folder, not readable, ...
-        if full is None and not is_of_a_path and not is_ours(error):
+        if of_system is None and not is_of_a_path and not is_ours(error):
             raise
-        text = str(error) if full is None else full.strerror
+        text = str(error) if of_system is None else of_system.strerror
         print(
             f"{PROG}: error: {printable(' '.join(str(text).split()))}",
             file=sys.stderr,
             flush=True,
         )
-        if full is not None and argv is None:
+        if of_system is not None and argv is None:
             os._exit(2)  # failed writer threads would end with tracebacks
+        return 2
+    except MemoryError as error:
+        reason = " ".join(str(error).split()) or "the data or the run are too large"
+        print(f"{PROG}: error: out of memory: {reason}", file=sys.stderr, flush=True)
         return 2
     except SystemExit as stop:  # tyro printed help
         return stop.code if isinstance(stop.code, int) else 2

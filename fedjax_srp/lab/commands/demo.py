@@ -163,10 +163,9 @@ def run(
         for seed, history in enumerate(runs):
             config = {**history.config, "seed": seed, "arguments": arguments}
             history = dataclasses.replace(history, config=config)
+            place = folder / name / f"seed_{seed}"
             saved.append(
-                repeats.read(
-                    history.save(folder / name / f"seed_{seed}", target=target.accuracy)
-                )
+                repeats.read(history.save(place, target=target.accuracy, overwrite=True))
             )
     title, rows = f"digits, {dataset.num_clients} clients", repeats.rows(saved)
     if len(trainings) > 1:

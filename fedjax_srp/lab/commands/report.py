@@ -8,7 +8,7 @@ from pathlib import Path
 from fedjax_srp.lab.report import page, panels, repeats, table
 from fedjax_srp.parts.checks import printable
 from fedjax_srp.results import sealed_folders as storage
-from fedjax_srp.results.folder import finished, unfinished
+from fedjax_srp.results.folder import finished, is_finished, unfinished
 
 COMMUNICATIONS = (
     0,
@@ -80,9 +80,9 @@ def report(
         texts.append(
             f"{each.title}\n\n{text}\n\nwritten to {out_folder}: {', '.join(path.name for path in of_task)}"
         )
-    is_again = (out_folder / page.FILE).exists() and not (
-        out_folder / "summary.json"
-    ).exists()  # no run's own figure
+    is_again = (out_folder / page.FILE).exists() and not is_finished(
+        out_folder
+    )  # no run's own figure
     sets = [
         [out_folder / name.format(suffix) for name in panels.FILES]
         for suffix in others

@@ -24,8 +24,9 @@ from fedjax_srp.lab.grids.points import Point, Problems
 from fedjax_srp.lab.runs.folder import read_record
 from fedjax_srp.lab.runs.run import SUMMARY_OPTION, simulation_options
 from fedjax_srp.parts.checks import printable, short
+from fedjax_srp.parts.files import open_file
 from fedjax_srp.results import sealed_folders as storage
-from fedjax_srp.results.folder import GRID_INDEX, MODELS
+from fedjax_srp.results.folder import GRID_INDEX, has_models, is_finished
 
 SHARED = ".together"  # folder of files that several points share
 _LOCK_TIMEOUT = 60.0  # seconds; the index is locked for milliseconds
@@ -39,9 +40,9 @@ class Member(NamedTuple):
 
     def is_finished(self) -> bool:
         """Return True if its folder holds the run with all its rounds, with any communication cost in its summary."""
-        if not (self.folder / "summary.json").is_file():
+        if not is_finished(self.folder):
             return False
-        if self.point.run.models and not (self.folder / MODELS).is_dir():
+        if self.point.run.models and not has_models(self.folder):
             return False
         return simulation_options(self._recorded_options()) == simulation_options(
             self.point.run.record
@@ -62,11 +63,7 @@ class Member(NamedTuple):
         has_checkpoint = self.point.run.checkpoint and snapshots(
             self.folder / "checkpoint"
         )
-        if (
-            has_checkpoint
-            or self.is_finished()
-            or not (self.folder / "summary.json").is_file()
-        ):
+        if has_checkpoint or self.is_finished() or not is_finished(self.folder):
             return False
         recorded, requested = map(
             simulation_options, (self._recorded_options(), self.point.run.record)
@@ -258,7 +255,7 @@ def _check_checkpoints(units: Iterable[Unit]) -> None:
                         if len(unit.members) == 1
                         else [f"{str(unit.shared)!r}, which its batch shares"]
                     )
-                    if not places or (member.folder / "summary.json").is_file():
+                    if not places or is_finished(member.folder):
                         places.append("its folder")
                     raise ValueError(
                         f"num_rounds={requested}, but its checkpoint has {kept} rounds; give at least {kept}, another "
@@ -312,9 +309,9 @@ def _read_index(out: Path) -> dict[str, dict[str, str]]:
     """
     if not (out / GRID_INDEX).is_file():
         return {}
-    if (out / GRID_INDEX).read_bytes().strip(b"{}\n ") and not storage.has_checksum(
-        out / GRID_INDEX
-    ):
+    with open_file(out / GRID_INDEX) as file:
+        is_empty = not file.read().strip(b"{}\n ")
+    if not is_empty and not storage.has_checksum(out / GRID_INDEX):
         raise ValueError(
             f"out={str(out)!r}: its {GRID_INDEX} was not written by fedjax_srp; give another out"
         )

@@ -30,6 +30,7 @@ from fedjax_srp.lab.runs.run import (
 )
 from fedjax_srp.models import SplitModel
 from fedjax_srp.parts.checks import nearest, short
+from fedjax_srp.parts.files import read_text
 from fedjax_srp.parts.options import Option
 from fedjax_srp.parts.part import as_annotated, types_of
 
@@ -112,7 +113,7 @@ def read(path: str | Path) -> tuple[Spec, dict[str, Any]]:
         ValueError: no such file, invalid TOML, or an unknown table.
     """
     try:
-        found = tomllib.loads(Path(path).read_text("utf-8"))
+        found = tomllib.loads(read_text(Path(path)))
     except OSError as error:
         raise ValueError(
             f"file={str(path)!r}: {error.strerror}; give a TOML file with [options] and [axes]"

@@ -89,9 +89,11 @@ class Worker:
                     else self.measure(unit),
                 )
         except Exception as error:
-            full = storage.as_full_disk(error, unit.shared)
-            line = " ".join(str(error if full is None else full.strerror).split())
-            if full is None and not is_ours(error):
+            of_system = storage.as_system_error(error, unit.shared)
+            line = " ".join(
+                str(error if of_system is None else of_system.strerror).split()
+            )
+            if of_system is None and not is_ours(error):
                 line = f"{type(error).__name__}: {line}"
                 with contextlib.suppress(OSError):
                     unit.shared.mkdir(parents=True, exist_ok=True)
@@ -100,7 +102,10 @@ class Worker:
                         {unit.shared / ERROR: lambda path: path.write_text(text, "utf-8")}
                     )
                     line = f"{line[:_MAX_ERROR_LENGTH]}; see {unit.shared / ERROR}"
-            return TaskResult(line, isinstance(error, storage.FolderLockedError))
+            is_held_elsewhere = (
+                isinstance(error, storage.FolderLockedError) and not error.by_this_process
+            )
+            return TaskResult(line, is_held_elsewhere)
 
     def run(self, unit: Unit, on_rounds: RoundsCallback) -> None:
         """Run or resume the unfinished points of a unit, and update the summaries of another communication cost."""

@@ -16,8 +16,10 @@ import numpy as np
 from fedjax_srp import methods
 from fedjax_srp.base import GRADIENT_NORM, FederatedSource
 from fedjax_srp.driver.checkpoint import snapshots
+from fedjax_srp.driver.round_log import COPIES
 from fedjax_srp.driver.simulate import simulate
 from fedjax_srp.lab.runs.run import LIMITS, NOT_SIMULATED, SUMMARY_OPTION, Run, load_data
+from fedjax_srp.parts.checks import is_ours
 from fedjax_srp.results import callbacks as watch
 from fedjax_srp.results import folder as run_folder
 from fedjax_srp.results import sealed_folders as storage
@@ -56,6 +58,7 @@ def execute(
         def lock() -> _FolderState:
             """Lock the folder and inspect it again, since another process may have used it."""
             stack.enter_context(storage.held(storage.writable(folder), "out"))
+            run_folder.settle(folder)
             return _inspect(folder, run, overwrite)
 
         state = _inspect(folder, run, overwrite)
@@ -75,8 +78,9 @@ def execute(
             storage.writable(state.checkpoints)
             if not state.has_checkpoint:  # else `simulate` may still refuse to go on
                 storage.write_json(state.checkpoints / _ARGUMENTS, run.record)
-        has_models = (folder / MODELS).is_dir() and not is_foreign(folder / MODELS)
-        with_models = run.models or (state.has_checkpoint and has_models)
+        with_models = run.models or (
+            state.has_checkpoint and run_folder.has_models(folder)
+        )
         try:
             history = simulate(
                 **given,
@@ -85,10 +89,11 @@ def execute(
                 keep_clients=with_models,
                 callback=callback,
             )
-        except ValueError:
-            if run.checkpoint and not snapshots(
-                state.checkpoints
-            ):  # refused, so there is nothing to resume
+        except ValueError as error:
+            is_refused = is_ours(error) and not isinstance(error, storage.DamagedError)
+            if (
+                run.checkpoint and is_refused and not snapshots(state.checkpoints)
+            ):  # there is nothing to resume
                 (state.checkpoints / _ARGUMENTS).unlink(missing_ok=True)
             raise
         if run.checkpoint:
@@ -115,7 +120,7 @@ def _report_finished(
         needs_new_summary
     ):  # on the loaded history itself, so that models stay in the folder
         object.__setattr__(history, "config", jsonable(_config(history, run)))
-        history.save(folder, target=run.target, communication=cost)
+        run_folder.write(history, folder, run.target, cost, models=False)
     new, hint = (
         f"its summary and figure are now those of communication={cost:g}",
         "--overwrite runs it again",
@@ -139,12 +144,8 @@ def _config(history: History, run: Run) -> dict[str, Any]:
 def read_record(folder: Path) -> dict[str, Any]:
     """Return the record of the finished run in a folder."""
     try:
-        return dict(
-            json.loads((folder / "config.json").read_text("utf-8"))["config"].get(
-                "arguments", {}
-            )
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return dict(run_folder.read_config(folder).get("arguments", {}))
+    except (TypeError, ValueError):
         raise storage.DamagedError("config.json is not that of a run") from None
 
 
@@ -156,11 +157,17 @@ def _is_checkpoint_folder(folder: Path) -> bool:
     )
     if is_of_run or not folder.is_dir():
         return is_of_run or not folder.exists()
-    return all(
-        path.name.startswith(".")
-        and (path.is_file() or path.suffix in (".writing", ".gone"))  # of a killed run
-        for path in folder.iterdir()
-    )
+    return all(map(_is_of_killed_run, folder.iterdir()))
+
+
+def _is_of_killed_run(path: Path) -> bool:
+    """Return True for what a run that was killed before its first snapshot leaves in a folder of checkpoints."""
+    if path.name.startswith("."):
+        return path.is_file() or path.suffix in (".writing", ".gone")
+    is_emptied = (
+        path.name == _ARGUMENTS and path.is_file() and not path.stat().st_size
+    )  # by a loss of power
+    return is_emptied or path.name in COPIES
 
 
 class _FolderState(NamedTuple):
@@ -192,7 +199,7 @@ def _inspect(folder: Path, run: Run, overwrite: bool) -> _FolderState:
         return _FolderState(checkpoints, has_checkpoint=bool(snapshots(checkpoints)))
     checkpoints = folder / "checkpoint"
     finished, has_checkpoint = (
-        (folder / "summary.json").is_file(),
+        run_folder.is_finished(folder),
         bool(snapshots(checkpoints)),
     )
     other, out = "give another --out, or --overwrite", f"out={str(folder)!r}"
@@ -222,7 +229,7 @@ def _inspect(folder: Path, run: Run, overwrite: bool) -> _FolderState:
     limits = {
         name: known.get(name) for name in LIMITS if known.get(name) != record.get(name)
     }
-    lacks_models = run.models and not (folder / MODELS).is_dir()
+    lacks_models = run.models and not run_folder.has_models(folder)
     if not limits and not lacks_models:
         is_other_cost = (
             known.get(SUMMARY_OPTION) != record.get(SUMMARY_OPTION)

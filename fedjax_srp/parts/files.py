@@ -1,0 +1,58 @@
+"""Files of whoever wrote them: plain ones that fit the memory."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+import sys
+from pathlib import Path
+
+NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # of pipes
+LARGEST_TEXT = 1 << 28  # bytes, of JSON and TOML
+
+
+def open_file(path: Path, largest: int | None = None) -> io.BufferedReader:
+    """Open a file for reading, of whoever wrote it: a plain one that fits the memory; pipes and devices never end.
+
+    Args:
+        path: of the file; links are followed.
+        largest: size in bytes; None for that of this machine's memory.
+
+    Raises:
+        OSError: in one line, with the path.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | NO_WAIT)
+    try:
+        found = os.fstat(descriptor)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(
+                errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path)
+            )
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "not a plain file", os.fspath(path))
+        if found.st_size > (_memory() if largest is None else largest):
+            raise OSError(
+                errno.ENOMEM,
+                f"{found.st_size} bytes are too many to read",
+                os.fspath(path),
+            )
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a small file, see `open_file`."""
+    with open_file(path, LARGEST_TEXT) as file:
+        return file.read().decode("utf-8")
+
+
+def _memory() -> int:
+    """Return the bytes of this machine's memory."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # Windows
+        return sys.maxsize
