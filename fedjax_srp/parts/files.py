@@ -32,7 +32,7 @@ def open_file(path: Path, largest: int | None = None) -> io.BufferedReader:
             )
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "not a plain file", os.fspath(path))
-        if found.st_size > (_memory() if largest is None else largest):
+        if found.st_size > (machine_memory() if largest is None else largest):
             raise OSError(
                 errno.ENOMEM,
                 f"{found.st_size} bytes are too many to read",
@@ -50,7 +50,7 @@ def read_text(path: Path) -> str:
         return file.read().decode("utf-8")
 
 
-def _memory() -> int:
+def machine_memory() -> int:
     """Return the bytes of this machine's memory."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

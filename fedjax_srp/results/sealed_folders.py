@@ -158,7 +158,7 @@ def read(
         needed = sum(
             math.prod(shape) * jnp.dtype(kind).itemsize for shape, kind in others.values()
         )
-        if needed > _memory():
+        if needed > machine_memory():
             raise DamagedError(
                 f"{SEAL} lists arrays of {needed} bytes, more than this machine's memory"
             )
