@@ -14,16 +14,15 @@ from jax.core import Tracer
 from fedjax_srp.base import Array, Examples, Predict
 
 STATIC = ("name", "num_classes")
+_DROPPED = ("options", "client_names")  # transformations drop them
 
 
 def register(cls: type[Any], *static: str) -> None:
-    """Register a dataclass of data as a pytree: `static` fields are not leaves, transformations drop `options`."""
-    leaves = [
-        field.name
-        for field in dataclasses.fields(cls)
-        if field.name not in (*static, "options")
-    ]
-    jax.tree_util.register_dataclass(cls, leaves, list(static), drop_fields=["options"])
+    """Register a dataclass of data as a pytree: `static` fields are not leaves, transformations drop `_DROPPED`."""
+    names = [field.name for field in dataclasses.fields(cls)]
+    dropped = [name for name in names if name in _DROPPED]
+    leaves = [name for name in names if name not in (*static, *dropped)]
+    jax.tree_util.register_dataclass(cls, leaves, list(static), drop_fields=dropped)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -52,6 +51,8 @@ class FederatedData:
         name: of the data set in results.
         num_classes: labels are 0..num_classes-1.
         options: arguments of `load`, for the record of a run; None if unknown. Transformations drop them.
+        client_names: the user of each client, as text, where the clients are users of the data set; else None.
+            Transformations drop them.
     """
 
     x_train: Array
@@ -67,6 +68,7 @@ class FederatedData:
     name: str
     num_classes: int
     options: Mapping[str, Any] | None = None
+    client_names: tuple[str, ...] | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
