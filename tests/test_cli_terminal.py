@@ -8,9 +8,11 @@ import subprocess
 import sys
 import time
 
+import jax
 import numpy as np
 import pytest
 from command_line import RUN, main
+from reference.small import refused
 
 import fedjax_srp as srp
 from fedjax_srp.lab.commands import cli
@@ -42,6 +44,7 @@ def test_work_that_ends_with_its_reader_is_not_finished(monkeypatch, capsys):
     def print_progress(**arguments):
         raise BrokenPipeError
 
+    monkeypatch.setattr(cli, "_reader_has_gone", lambda: True)
     monkeypatch.setitem(
         cli.COMMANDS, "run", cli.COMMANDS["run"]._replace(run=print_progress)
     )
@@ -226,3 +229,27 @@ def test_the_installed_program_uses_every_core_and_stops_at_ctrl_c(tmp_path):
     )
     fingerprint = storage.read_json(snapshot / storage.SEAL)["facts"]["fingerprint"]
     assert fingerprint["num_devices"] == min(len(os.sched_getaffinity(0)), 10)
+
+
+def test_a_connection_that_breaks_is_not_a_closed_terminal(monkeypatch, capfd):
+    """As that of W&B: the output is still read."""
+
+    def fail(**_):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setitem(cli.COMMANDS, "run", cli.COMMANDS["run"]._replace(run=fail))
+    assert main(*RUN.split(), "--method", "fedavg") == 2
+    error = capfd.readouterr().err
+    assert "interrupted" not in error
+    assert "a connection broke" in error
+    assert "the same command continues" in error
+
+
+def test_a_missing_accelerator_is_said_in_one_line(monkeypatch, capfd):
+    def none(*_):
+        raise AssertionError
+
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    monkeypatch.setattr(jax, "devices", none)
+    with refused("JAX_PLATFORMS='cuda': JAX finds no such device; unset it.*jax.cuda12"):
+        cli._check_devices()

@@ -95,6 +95,7 @@ CALLS = {
     srp.data.from_arrays: {
         "x_train": X, "y_train": Y, "x_test": X + 1, "y_test": Y, "train_indices": [[0], [1]],
         "test_indices": [[2], [3]], "num_classes": 4, "scale": 1.0, "offset": 0.0, "name": "a",
+        "client_names": ["ann", "bob"],
     },
     srp.data.linear_task: defaults(srp.data.linear_task, key=KEY, num_clients=3, dim=6, rank=2),
     srp.data.linear_regression: defaults(srp.data.linear_regression, key=KEY, num_clients=3, samples=4, dim=2),
@@ -111,6 +112,7 @@ CALLS = {
     ),
     srp.data.next_words: defaults(srp.data.next_words, folder="forum", num_clients=1, vocabulary=3, length=2),
     srp.data.save: {"data": DATA, "path": "saved.npz"},
+    clocks.read_times: {"path": "times.csv", "client_names": ["ann", "bob"]},
     clocks.read_devices: {"path": "devices.csv", "compute": "speed", "downlink": "down", "uplink": "up"},
     clocks.read_availability: {"path": "there.csv", "trace": "t"},
     srp.data.names: {"data_dir": None},
@@ -288,6 +290,7 @@ def test_fields_hold_plain_numbers_whatever_they_were_given(cls):
 def quick_digits(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)  # where `save` writes
     (tmp_path / "devices.csv").write_text("speed,down,up\n3,4,5\n")
+    (tmp_path / "times.csv").write_text("bob,ann\n3,4\n")
     for kind in ("train", "test"):
         (tmp_path / "forum" / kind).mkdir(parents=True)
         (tmp_path / "forum" / kind / "a.json").write_text(

@@ -28,6 +28,7 @@ from fedjax_srp.clocks.traces import (
     DeviceTraces,
     read_availability,
     read_devices,
+    read_times,
 )
 from fedjax_srp.parts.options import checked_maker
 
@@ -53,6 +54,7 @@ __all__ = [
     "Uniform",
     "read_availability",
     "read_devices",
+    "read_times",
     "register",
 ]
 

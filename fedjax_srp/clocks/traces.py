@@ -12,6 +12,8 @@ import json
 import lzma
 import math
 import os
+import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,6 +79,108 @@ class AvailabilityTraces(NamedTuple):
         width = max(1, *map(len, rows))
         filled = np.array([row + [(0.0, 0.0)] * (width - len(row)) for row in rows])
         return Intervals(filled[..., 0], filled[..., 1], longest)
+
+
+@checked
+def read_times(
+    path: str | os.PathLike, client_names: Sequence[str] | None = None
+) -> np.ndarray:
+    """Read a table of times for `Trace`, (rounds, num_clients), from a .csv or .npy.
+
+    The first line of a .csv may have the clients' names, also after a #, as `numpy.savetxt(header=)` writes it. Columns
+    are then matched by name, and other columns left out; without a header column i is client i's.
+
+    Args:
+        path: of the file, with a row per round and a column per client.
+        client_names: of the data, `data.client_names`; None if they have none.
+
+    Raises:
+        ValueError: no table of numbers; a client without a column; names of columns, and data without names.
+    """
+    if client_names is not None and not all(
+        isinstance(name, str) for name in client_names
+    ):
+        raise ValueError(
+            f"client_names={short(client_names)}: are not all texts; give data.client_names"
+        )
+    file = os.fspath(path)
+    if not os.path.isfile(file):  # unlike `Path.is_file` it never raises
+        raise ValueError(
+            f"path={file!r}: no such file; give a .csv or .npy with a row per round, a column per client"
+        )
+    try:
+        if file.endswith(".npy"):
+            names: list[str] = []
+            table = np.load(file, allow_pickle=False)
+        else:
+            text = Path(file).read_text(encoding="utf-8-sig")
+            names, lines = _header(text.splitlines())
+            with warnings.catch_warnings(
+                action="error", category=UserWarning
+            ):  # of an empty file
+                table = np.loadtxt(lines, delimiter=",", ndmin=2)
+    except (
+        Exception
+    ) as error:  # of many types, also tokenize.TokenError for a damaged header
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"path={file!r}: not a table of numbers ({reason}); write it with numpy.savetxt"
+        ) from None
+    if not names or len(names) != table.shape[-1]:
+        _warn_of_order(file, client_names)
+        return table
+    if client_names is None:
+        raise ValueError(
+            f"path={file!r}: the columns have names ({names[0]!r}, ...) and the data have none; give the data "
+            "client_names, or take the first line away, so that column i is client i's"
+        )
+    column = {name: i for i, name in enumerate(names)}
+    missing = [name for name in client_names if name not in column]
+    if missing or len(column) < len(names):
+        problem = (
+            f"client {missing[0]!r} has no column"
+            if missing
+            else "two columns have the same name"
+        )
+        raise ValueError(
+            f"path={file!r}: {problem}; give each client a column with its name, or take the first line away, so that "
+            "column i is client i's, in the order of data.client_names"
+        )
+    return table[:, [column[name] for name in client_names]]
+
+
+def _header(lines: list[str]) -> tuple[list[str], list[str]]:
+    """Return the names of the columns, none if the first line is no header, and the other lines."""
+    if not lines:
+        return [], lines
+    entries = [
+        entry.strip().strip('"') for entry in lines[0].removeprefix("#").split(",")
+    ]
+    is_header = all(entries) and any(
+        math.isnan(_number(entry)) and entry.lower() != "nan" for entry in entries
+    )
+    if not is_header:
+        return [], lines
+    is_width = len(lines) > 1 and len(lines[1].split(",")) == len(entries)
+    if lines[0].startswith("#") and not is_width:  # a remark
+        return [], lines[1:]
+    return (entries, lines[1:]) if is_width else ([], lines)
+
+
+def _warn_of_order(file: str, client_names: Sequence[str] | None) -> None:
+    """Warn if clients are not in the order that people count in, f0, f1, f10, f2, and columns have no names."""
+    if client_names is None:
+        return
+    counted = sorted(
+        client_names,
+        key=lambda name: re.sub(r"\d+", lambda number: number[0].zfill(20), name),
+    )
+    if counted != list(client_names):
+        warnings.warn(
+            f"path={file!r}: the columns have no names, so they are the times of {', '.join(client_names[:4])}, ... in "
+            "this order (data.client_names); write the names into the first line to match them",
+            stacklevel=3,
+        )
 
 
 @checked

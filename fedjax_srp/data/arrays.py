@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from typing import Annotated
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedjax_srp.data import overlap
 from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.parts.checks import checked, is_real, short
 from fedjax_srp.parts.part import AtLeast, AtMost
 
 MAX_CLASSES = 2**20
+MIN_PIXELS = 64  # of the smallest images, 8 x 8
+MAX_DARK = 64  # pixels below are no bytes, or an image is dark
 
 
 @checked
@@ -25,12 +29,13 @@ def from_arrays(
     x_test: ArrayLike,
     y_test: ArrayLike,
     *,
-    train_indices: Sequence[ArrayLike],
-    test_indices: Sequence[ArrayLike],
+    train_indices: Sequence[ArrayLike] | Mapping[str, ArrayLike],
+    test_indices: Sequence[ArrayLike] | Mapping[str, ArrayLike],
     num_classes: Annotated[int, AtLeast(1), AtMost(MAX_CLASSES)] | None = None,
     scale: ArrayLike | None = None,
     offset: ArrayLike | None = None,
     name: str = "arrays",
+    client_names: Sequence[str] | None = None,
 ) -> FederatedData:
     """Build federated data from arrays of examples and each client's indices into them.
 
@@ -40,19 +45,25 @@ def from_arrays(
     Args:
         x_train: (n_train, ...) inputs.
         y_train: (n_train,) integer class numbers from 0.
-        x_test: (n_test, ...) inputs of the same shape and dtype. It may be `x_train` itself; then `train_indices` and
-            `test_indices` must be disjoint.
+        x_test: (n_test, ...) inputs of the same shape and dtype. It may be `x_train` itself or a view of it; then
+            `train_indices` and `test_indices` must be disjoint.
         y_test: (n_test,) class numbers.
-        train_indices: each client's rows of `x_train`, at least one.
-        test_indices: each client's rows of `x_test`, at least one.
+        train_indices: each client's rows of `x_train`, at least one; a list, or a dict by client names.
+        test_indices: each client's rows of `x_test`, at least one; a dict of the same names for a dict.
         num_classes: default: the largest label + 1.
         scale: number or array that broadcasts over an example (per channel), not 0; the model gets x * scale + offset.
-            Default 1/255 for uint8 and 1 for others.
+            Default 1/255 for uint8 and 1 for others, with a warning where they look like pixels of another scale.
         offset: like `scale`. Default 0.
         name: of the data set in results.
+        client_names: a text for each client, each once, in the order of `train_indices`; for traces with named columns.
 
     Returns:
         The data, on the default device; the arguments are copied.
+
+    Raises:
+        ValueError: among others, a test example that is a training example in memory, or test examples that all equal
+            training examples. A warning counts those that equal one more often than training examples equal each
+            other, and training examples that clients share.
 
     Example:
         >>> x, y = np.arange(12.0).reshape(6, 2), np.array([0, 1, 0, 1, 0, 1])
@@ -60,8 +71,13 @@ def from_arrays(
         FederatedData('arrays', 2 clients, 2 classes, inputs (2,) float32, train examples per client 1/1.5/2 \
 (min/median/max), test examples per client 1/1.5/2 (min/median/max))
     """
-    is_one_pool = x_train is x_test
-    inputs_train, inputs_test = _inputs("x_train", x_train), _inputs("x_test", x_test)
+    given_train = as_array("x_train", x_train)
+    given_test = given_train if x_test is x_train else as_array("x_test", x_test)
+    inputs_train = _inputs("x_train", given_train)
+    inputs_test = (
+        inputs_train if given_test is given_train else _inputs("x_test", given_test)
+    )
+    is_one_pool = inputs_test is inputs_train
     if (
         inputs_train.shape[1:] != inputs_test.shape[1:]
         or inputs_train.dtype != inputs_test.dtype
@@ -90,6 +106,10 @@ def from_arrays(
             f"num_classes={num_classes}: there is a label {largest}, but labels must be 0..num_classes-1; "
             f"use num_classes={largest + 1}, or renumber the labels"
         )
+    if isinstance(train_indices, Mapping) or isinstance(test_indices, Mapping):
+        client_names, train_indices, test_indices = _by_name(
+            train_indices, test_indices, client_names
+        )
     train_indices, test_indices = (
         list(train_indices),
         list(test_indices),
@@ -101,16 +121,15 @@ def from_arrays(
         )
     rows_train = _check_clients("train_indices", train_indices, len(inputs_train))
     rows_test = _check_clients("test_indices", test_indices, len(inputs_test))
-    if is_one_pool and len(
-        shared := np.intersect1d(np.concatenate(rows_train), np.concatenate(rows_test))
-    ):
-        raise ValueError(
-            f"test_indices: example {shared[0]} is in train_indices too, and x_test is x_train; "
-            "leave out of test_indices what a client trains on"
-        )
+    overlap.check_memory(
+        given_train, given_test, np.concatenate(rows_train), np.concatenate(rows_test)
+    )
+    if scale is None and offset is None:
+        _warn_of_pixels(inputs_train)
     if scale is None and inputs_train.dtype == np.uint8:
         scale = 1 / 255
     device_scale, device_offset = _scale_and_offset(scale, offset, inputs_train)
+    overlap.check_values(inputs_train, inputs_test, rows_train, np.concatenate(rows_test))
     padded_train, counts_train = pad(rows_train)
     padded_test, counts_test = pad(rows_test)
     device_train = jnp.array(inputs_train)
@@ -127,12 +146,59 @@ def from_arrays(
         offset=device_offset,
         name=name,
         num_classes=num_classes,
+        client_names=None
+        if client_names is None
+        else _check_names(client_names, len(rows_train)),
     )
 
 
-def _inputs(name: str, value: ArrayLike) -> np.ndarray:
+def _by_name(
+    train_indices: Any, test_indices: Any, client_names: Sequence[str] | None
+) -> tuple[list[str], list[ArrayLike], list[ArrayLike]]:
+    """Return the names of dicts of clients, and the rows of both in the order of the training clients."""
+    if not isinstance(train_indices, Mapping) or not isinstance(test_indices, Mapping):
+        found = "test_indices" if isinstance(test_indices, Mapping) else "train_indices"
+        raise ValueError(
+            f"{found}: only this is a dict of clients; give dicts of the same names for train_indices and test_indices"
+        )
+    if client_names is not None:
+        raise ValueError(
+            "client_names: are the keys of train_indices already; leave client_names out"
+        )
+    different = sorted(map(str, set(train_indices) ^ set(test_indices)))
+    if different:
+        raise ValueError(
+            f"test_indices: {short(different)} are in one of train_indices and test_indices only; give both the same "
+            "clients"
+        )
+    names = list(train_indices)
+    train = [train_indices[name] for name in names]
+    return [str(name) for name in names], train, [test_indices[name] for name in names]
+
+
+def _check_names(client_names: Sequence[str], num_clients: int) -> tuple[str, ...]:
+    """Return the names of all clients, or raise a ValueError of one line."""
+    names = tuple(client_names)
+    for name in names:
+        if not isinstance(name, str):
+            raise ValueError(
+                f"client_names: {short(name)} is not a text; give list(map(str, names))"
+            )
+    twice = [name for name, number in Counter(names).items() if number > 1]
+    if twice or len(names) != num_clients:
+        problem = (
+            f"{twice[0]!r} is there twice"
+            if twice
+            else f"has {len(names)} names for {num_clients} clients"
+        )
+        raise ValueError(
+            f"client_names: {problem}; give one for each client of train_indices, each once"
+        )
+    return names
+
+
+def _inputs(name: str, given: np.ndarray) -> np.ndarray:
     """Convert examples to their dtype on the device, and check that all numbers survive and are finite."""
-    given = as_array(name, value)
     if not is_real(given.dtype) or given.ndim == 0 or 0 in given.shape[1:]:
         raise ValueError(
             f"{name}: is {given.dtype} of shape {given.shape}; give floats or integers, one example per row, with at "
@@ -152,15 +218,22 @@ def _inputs(name: str, value: ArrayLike) -> np.ndarray:
             if jnp.issubdtype(array.dtype, jnp.floating)
             else "too large for"
         )
+        remedy = "repair the example, or leave it out"
+        if np.isfinite(given[where]):
+            remedy = "repair the example, or turn on jax_enable_x64"
         raise ValueError(
-            f"{name}[{', '.join(map(str, where))}]: {given[where]} is {problem} {array.dtype}; repair the example, or "
-            "turn on jax_enable_x64"
+            f"{name}[{', '.join(map(str, where))}]: {given[where]} is {problem} {array.dtype}; {remedy}"
         )
     return array
 
 
 def as_array(name: str, value: ArrayLike) -> np.ndarray:
     """Return `value` as a NumPy array in this machine's byte order, or raise a ValueError of one line."""
+    if isinstance(value, Mapping):
+        raise ValueError(
+            f"{name}: is a dict of {short(list(value))}; put its arrays end to end, np.concatenate(list(d.values())), "
+            "and give each client the numbers of its rows"
+        )
     rows = value if isinstance(value, list | tuple) else []
     is_masked = np.ma.isMaskedArray(value) or any(
         np.ma.isMaskedArray(row) or row is np.ma.masked for row in rows
@@ -173,12 +246,26 @@ def as_array(name: str, value: ArrayLike) -> np.ndarray:
     try:
         array = np.asarray([] if is_masked else value)
     except (TypeError, ValueError) as error:  # keys, rows of unequal length
-        array, reason = np.empty(0), " ".join(str(error).split())
+        array = np.empty(0)
+        reason = _ragged(rows) or " ".join(str(error).split())
     if reason:
         raise ValueError(
             f"{name}: is not a plain array ({reason}); give one with an example per row"
         )
     return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _ragged(rows: Sequence[Any]) -> str:
+    """Name the first row whose length differs from that of row 0, or return ""."""
+    lengths = [len(row) if hasattr(row, "__len__") else None for row in rows]
+    for i, length in enumerate(lengths):
+        if length != lengths[0]:
+            return f"row {i} has {_numbers(length)} and row 0 {_numbers(lengths[0])}: pad or cut them to one length"
+    return ""
+
+
+def _numbers(length: int | None) -> str:
+    return "a single value" if length is None else f"length {length}"
 
 
 def check_labels(
@@ -247,6 +334,40 @@ def _check_clients(
             f"{name}: example {example} {fault}; give each example to one client, once"
         )
     return clients
+
+
+def _warn_of_pixels(x: np.ndarray) -> None:
+    """Warn of images whose scale depends on their type: floats of 0..255, and uint8 that are no bytes.
+
+    An image has 64 numbers or more; integers other than uint8 count as pixels if an example has two axes or more.
+    Tables of fewer columns and tokens pass.
+    """
+    is_float = jnp.issubdtype(x.dtype, jnp.floating)
+    is_image = x[:1].size >= MIN_PIXELS and (
+        is_float or x.dtype == np.uint8 or x.ndim > 2
+    )
+    if not is_image or not 1 < x.max() < 256 or x.min() < 0:
+        return
+    largest = int(x.max())
+    if x.dtype == np.uint8:
+        if largest < MAX_DARK:
+            warnings.warn(
+                f"x_train: uint8 inputs are divided by 255, but the largest is {largest}, so models get at most "
+                f"{largest / 255:.2g}; give scale=1/{largest}, or scale=1/255 if the images are dark (an .npz "
+                "file has it as an entry)",
+                stacklevel=5,
+            )
+        return
+    if all(
+        (block == np.rint(block)).all()
+        for block in np.array_split(x, range(4096, len(x), 4096))
+    ):
+        warnings.warn(
+            f"x_train: {x.dtype} inputs are whole numbers 0..{largest} and reach models unchanged, while "
+            f"uint8 pixels are divided by 255; give scale=1/{largest if largest < MAX_DARK else 255} for 0..1, or "
+            "scale=1.0 to keep them (an .npz file has it as an entry)",
+            stacklevel=5,
+        )
 
 
 def _scale_and_offset(

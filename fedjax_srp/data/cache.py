@@ -19,7 +19,7 @@ from fedjax_srp.parts.files import open_file
 from fedjax_srp.results import sealed_folders as storage
 
 FOLDER = ".fedjax_srp"
-_FORMAT = 2  # to be incremented when a `decode` returns other arrays for the same files
+_FORMAT = 3  # to be incremented when a `decode` returns other arrays for the same files
 _DAY = 86_400.0  # seconds
 
 
@@ -48,7 +48,7 @@ def cached(
         for folder in (data_folder / FOLDER, user_cache / "fedjax_srp" / digest)
     ]
     known = [
-        [path.name, path.stat().st_size, path.stat().st_mtime_ns]
+        [f"{path.parent.name}/{path.name}", path.stat().st_size, path.stat().st_mtime_ns]
         for path in sorted(origin)
     ]
     fingerprint = json.dumps([_FORMAT, *known])
@@ -60,6 +60,7 @@ def cached(
                 )  # zip files have a CRC-32 of each array
                 written_of, *names = found.pop("origin").tolist()
                 if written_of == fingerprint and names == list(found):
+                    _check_lengths(found)
                     return found
             except Exception as error:  # any error of zip files and their arrays
                 reason = " ".join(str(error).split())
@@ -83,6 +84,18 @@ def cached(
         stacklevel=2,
     )
     return arrays
+
+
+def _check_lengths(arrays: Mapping[str, np.ndarray]) -> None:
+    """Raise a ValueError unless the columns of a kind (x_train, y_train, ...) have a row for each example."""
+    for kind in ("train", "test"):
+        lengths = {
+            name: len(array)
+            for name, array in arrays.items()
+            if name.endswith(f"_{kind}")
+        }
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"its columns have {lengths} rows")
 
 
 def _remove_abandoned(folder: Path) -> None:

@@ -43,6 +43,8 @@ class FederatedData:
         name: of the data set in results.
         num_classes: labels are 0..num_classes-1.
         options: arguments of `load`, for the record of a run; None if unknown. Transformations drop them.
+        client_names: the user of each client, as text, where the clients are users of the data set; else None.
+            Transformations drop them.
     """
 
     x_train: Array
@@ -58,6 +60,7 @@ class FederatedData:
     name: str
     num_classes: int
     options: Mapping[str, Any] | None = None
+    client_names: tuple[str, ...] | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 import zlib
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -110,6 +110,7 @@ def holdout_clients(
     held, kept = np.split(rng.permutation(data.num_clients), [size])
     clients = np.sort(held if part == "held_out" else kept)
     fields = ("train_indices", "train_counts", "test_indices", "test_counts")
-    return dataclasses.replace(
-        data, **{name: getattr(data, name)[clients] for name in fields}
-    )
+    parts: dict[str, Any] = {name: getattr(data, name)[clients] for name in fields}
+    if data.client_names is not None:
+        parts["client_names"] = tuple(data.client_names[client] for client in clients)
+    return dataclasses.replace(data, **parts)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedjax_srp.data import text
 from fedjax_srp.data._counts import share_of
@@ -19,7 +20,7 @@ from fedjax_srp.data.arrays import as_array, check_labels, from_arrays
 from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.partition import Fraction
 from fedjax_srp.data.raw import RawArrays
-from fedjax_srp.data.sources import PARTITIONS, make_partition
+from fedjax_srp.data.sources import PARTITIONS, make_partition, names_of_users
 from fedjax_srp.parts.checks import check_integer, check_known, checked, short
 from fedjax_srp.parts.part import Count
 
@@ -37,6 +38,8 @@ def from_huggingface(
     partition: str | None = None,
     seed: int = 0,
     name: str = "huggingface",
+    scale: ArrayLike | None = None,
+    offset: ArrayLike | None = None,
     **division: Any,
 ) -> FederatedData:
     """Build federated data from a data set of Hugging Face, or from a partitioner of flwr-datasets.
@@ -44,9 +47,10 @@ def from_huggingface(
     Args:
         dataset: a `datasets.Dataset`, from memory or `datasets.load_from_disk`; a `DatasetDict` with a split "train"
             and optionally "test"; or a partitioner with its data set (`load_partition(i)`, `num_partitions`), whose
-            partitions become clients.
+            partitions become clients, named by its `partition_id_to_natural_id` if it has one.
         num_clients: as in `load`; optional with `user` or a partitioner.
-        test: the test split, of the same kind as `dataset`; for a partitioner, one with the same number of partitions.
+        test: the test split, of the same kind as `dataset`; for a partitioner, another one with the same partitions,
+            paired by `partition_id_to_natural_id`, or by number where neither has it.
         x: column of inputs: images, numbers in rows of equal length, or texts, which become tokens as in `load`.
         y: column of labels, integers from 0.
         user: column of users, numbers or texts, for the natural partition; not for a partitioner.
@@ -55,6 +59,8 @@ def from_huggingface(
         partition: as in `load`.
         seed: of partition and test split.
         name: of the data set in results.
+        scale: as in `from_arrays`.
+        offset: likewise.
         **division: arguments of the partition as in `load`: `classes_per_client`, `alpha`, `shards_per_client`, ...
 
     Returns:
@@ -66,7 +72,7 @@ def from_huggingface(
     Example:
         >>> import numpy as np, fedjax_srp as srp
         >>> rows = {"image": np.zeros((40, 8, 8), np.uint8), "label": np.arange(40) % 4}  # Dataset.from_dict(...)
-        >>> srp.data.from_huggingface({"train": rows, "test": rows}, 4, alpha=1.0).num_clients
+        >>> srp.data.from_huggingface({"train": rows}, 4, alpha=1.0).num_clients
         4
     """
     check_integer("seed", seed, 0, maximum=None)
@@ -77,6 +83,11 @@ def from_huggingface(
     if test is not None and _is_partitioner(test) != _is_partitioner(dataset):
         raise ValueError(
             "test: dataset and test must be of one kind; give a partitioner for both or for neither"
+        )
+    if test is not None and test is dataset:
+        raise ValueError(
+            "test: is the same object as dataset, so clients would be tested on what they train on; leave test out to "
+            "hold out a test_fraction, or give the test split"
         )
     if user is not None and _is_partitioner(dataset):
         raise ValueError(
@@ -93,15 +104,27 @@ def from_huggingface(
             for c in train_columns
         ]
     else:
-        pairs = list(zip(train_columns, _columns(test, "test", x, y, user), strict=True))
+        test_columns = _columns(test, "test", x, y, user)
+        if _is_partitioner(dataset):
+            test_columns[2] = _owners_in_training(dataset, test, test_columns[2])
+        pairs = list(zip(train_columns, test_columns, strict=True))
     (x_train, x_test), (y_train, y_test), (users_train, users_test) = pairs
     if x_train.dtype.kind == x_test.dtype.kind == "U":
         words = text.vocabulary(x_train)
         x_train, x_test = text.tokens(x_train, words), text.tokens(x_test, words)
-    raw = RawArrays(x_train, y_train, x_test, y_test, users_train, users_test)
-    _, parts = make_partition(raw, partition, num_clients, seed, division)
+    names = _natural_ids(dataset, "dataset") if _is_partitioner(dataset) else None
+    raw = RawArrays(
+        x_train, y_train, x_test, y_test, users_train, users_test, user_names=names
+    )
+    kind, parts = make_partition(raw, partition, num_clients, seed, division)
     return from_arrays(
-        *raw[:4], train_indices=parts.train, test_indices=parts.test, name=name
+        *raw[:4],
+        train_indices=parts.train,
+        test_indices=parts.test,
+        name=name,
+        scale=scale,
+        offset=offset,
+        client_names=names_of_users(raw, parts) if kind == "natural" else None,
     )
 
 
@@ -109,11 +132,64 @@ def _is_partitioner(dataset: Any) -> bool:
     return hasattr(dataset, "load_partition") and hasattr(dataset, "num_partitions")
 
 
+def _natural_ids(partitioner: Any, argument: str) -> np.ndarray | None:
+    """Return the name of each partition, (n,) texts, or None; the partitions are loaded, which makes the names."""
+    names = getattr(partitioner, "partition_id_to_natural_id", None)
+    if not names:
+        return None
+    if not isinstance(names, Mapping) or set(names) != set(
+        range(partitioner.num_partitions)
+    ):
+        raise ValueError(
+            f"{argument}: partition_id_to_natural_id={short(names)} does not name partitions "
+            f"0..{partitioner.num_partitions - 1}; give a partitioner that does"
+        )
+    return np.array([str(names[i]) for i in range(partitioner.num_partitions)])
+
+
+def _owners_in_training(dataset: Any, test: Any, owners: np.ndarray) -> np.ndarray:
+    """Return the partition of `dataset` of each test row, from that of `test`: the one of equal natural id."""
+    names = _natural_ids(dataset, "dataset")
+    names_test = _natural_ids(test, "test")
+    if names is None and names_test is None:
+        if dataset.num_partitions != test.num_partitions:
+            raise ValueError(
+                f"test: has {test.num_partitions} partitions and dataset {dataset.num_partitions}, which cannot be "
+                "paired by number; give partitioners with the same partitions"
+            )
+        return owners
+    if names is None or names_test is None:
+        named = "dataset" if names_test is None else "test"
+        raise ValueError(
+            f"test: only {named} has partition_id_to_natural_id, so partitions cannot be paired by name; give a "
+            "partitioner by natural ids for both, e.g. flwr-datasets' NaturalIdPartitioner"
+        )
+    number = {name: i for i, name in enumerate(names.tolist())}
+    unknown = [name for name in names_test.tolist() if name not in number]
+    if unknown or len(number) != len(names_test):
+        missing = unknown or sorted(set(number).difference(names_test.tolist()))
+        raise ValueError(
+            f"test: {len(missing)} natural ids ({short(missing)}) are in one of dataset and test only; give both "
+            "partitioners the same people"
+        )
+    return np.array([number[name] for name in names_test.tolist()])[owners]
+
+
+def _num_rows(dataset: Any) -> int:
+    """Return the number of rows; a dict of columns has the length of a column."""
+    if isinstance(dataset, Mapping):
+        return max(
+            (len(column) for column in dataset.values() if hasattr(column, "__len__")),
+            default=0,
+        )
+    return len(dataset)
+
+
 def _columns(dataset: Any, argument: str, x: str, y: str, user: str | None) -> list[Any]:
     """Return inputs, labels and users (None if unknown) of a data set, or of all partitions of a partitioner."""
     if _is_partitioner(dataset):
         partitions = [dataset.load_partition(i) for i in range(dataset.num_partitions)]
-        empty = [i for i, part in enumerate(partitions) if not len(part)]
+        empty = [i for i, part in enumerate(partitions) if not _num_rows(part)]
         if len(empty) == len(partitions):
             raise ValueError(
                 f"{argument}: all {len(partitions)} partitions are empty; give a partitioner with rows"
@@ -123,9 +199,13 @@ def _columns(dataset: Any, argument: str, x: str, y: str, user: str | None) -> l
                 f"{argument}: partitions {short(empty)} are empty and left out; the clients are the others",
                 stacklevel=4,
             )
-        owners = np.repeat(np.arange(len(partitions)), [len(part) for part in partitions])
+        owners = np.repeat(
+            np.arange(len(partitions)), [_num_rows(part) for part in partitions]
+        )
         columns = [
-            _columns(part, argument, x, y, None)[:2] for part in partitions if len(part)
+            _columns(part, argument, x, y, None)[:2]
+            for part in partitions
+            if _num_rows(part)
         ]
         return [
             *(np.concatenate(column) for column in zip(*columns, strict=True)),
@@ -134,7 +214,7 @@ def _columns(dataset: Any, argument: str, x: str, y: str, user: str | None) -> l
     names = getattr(dataset, "column_names", None) or (
         list(dataset) if isinstance(dataset, Mapping) else []
     )
-    if isinstance(names, Mapping) or not names or len(dataset) == 0:
+    if isinstance(names, Mapping) or not names or _num_rows(dataset) == 0:
         raise ValueError(
             f"{argument}={short(type(dataset))} is not a data set, or has no rows; give a datasets.Dataset, a "
             "DatasetDict with a split 'train', or a partitioner of flwr-datasets"

@@ -22,6 +22,19 @@ from fedjax_srp.parts.files import open_file
 
 _IMAGE_FILE = re.compile(r"\S+\.(jpe?g|png)", re.IGNORECASE)
 _TEXT = 4  # index of the text in an input of Sent140: id, date, query, user, text, and training or test
+_DAY = re.compile(r"(Mon|Tue|Wed|Thu|Fri|Sat|Sun)\b.*")  # its date begins so
+_CHARACTERS = (
+    "labels are characters, as in LEAF's Shakespeare, which load does not read; give each user's text as sequences of "
+    "numbers to srp.data.next_tokens"
+)
+_SEQUENCES = (
+    "inputs are lists of token lists, as in LEAF's Reddit, which load does not read; give the joined texts to "
+    "srp.data.next_words, or numbers to srp.data.next_tokens"
+)
+
+
+class _OtherLayoutError(Exception):
+    """A sound file of a data set that is not read, with the reason and the remedy."""
 
 
 def folders(data_dir: Path) -> list[Path]:
@@ -167,10 +180,19 @@ def _read_file(path: Path, is_labelled: bool) -> dict[str, np.ndarray]:
             ),
         }
         return columns | (
-            {"y": _labels([y for _, all_y in users.values() for y in all_y])}
+            {
+                "y": _labels(
+                    [y for _, all_y in users.values() for y in all_y],
+                    columns["x"].dtype == object,
+                )
+            }
             if is_labelled
             else {}
         )
+    except _OtherLayoutError as error:
+        raise ValueError(
+            f"name={str(path.parents[1])!r}: {path.parent.name}/{path.name}: {error}"
+        ) from None
     except (
         OSError,
         ValueError,
@@ -202,15 +224,23 @@ def _dict_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _inputs(x: list[Any]) -> np.ndarray:
-    """Convert inputs to (n, ...) float32, (n, 28, 28) uint8 if lossless, or (n,) texts as objects."""
+    """Convert inputs to (n, ...) float32, (n, 28, 28) uint8 if lossless, or (n,) texts as objects.
+
+    A list of texts is a tweet of Sent140, if all inputs are, or a list of words, which are joined.
+    """
     first: Any = x
     while isinstance(first, list) and first:
         first = first[0]
     if isinstance(first, str):
-        texts: list[Any] = [
-            given[_TEXT] if isinstance(given, list) and len(given) > _TEXT else given
+        if any(
+            isinstance(given, list) and any(isinstance(word, list) for word in given)
             for given in x
-        ]
+        ):
+            raise _OtherLayoutError(_SEQUENCES)
+        if all(map(_is_tweet, x)):
+            texts = [given[_TEXT] for given in x]
+        else:
+            texts = [" ".join(given) if isinstance(given, list) else given for given in x]
         "".join(texts)  # raises a TypeError unless all are strings
         if all(map(_IMAGE_FILE.fullmatch, texts)):
             raise ValueError(
@@ -231,8 +261,22 @@ def _inputs(x: list[Any]) -> np.ndarray:
     )
 
 
-def _labels(y: list[Any]) -> np.ndarray:
+def _is_tweet(given: Any) -> bool:
+    """Return True for id, date, query, user and text, and perhaps training or test."""
+    if not isinstance(given, list) or len(given) not in (_TEXT + 1, _TEXT + 2):
+        return False
+    if not all(isinstance(entry, str) for entry in given):
+        return False
+    return given[0].isdecimal() and _DAY.fullmatch(given[1]) is not None
+
+
+def _labels(y: list[Any], is_of_text: bool) -> np.ndarray:
     """Convert integers, which may be strings ("4") or floats (4.0), to (n,) int64."""
+    are_characters = is_of_text and all(
+        isinstance(given, str) and len(given) == 1 for given in y
+    )
+    if are_characters and not all(map(str.isdecimal, y)):
+        raise _OtherLayoutError(_CHARACTERS)
     labels = np.array([int(given) for given in y], np.int64)
     invalid = [
         given for given, label in zip(y, labels, strict=True) if float(given) != label

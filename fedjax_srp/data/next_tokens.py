@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedjax_srp.base import Array, Examples
+from fedjax_srp.data import overlap
 from fedjax_srp.data.arrays import as_array, pad
 from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.parts.checks import checked
@@ -42,11 +43,13 @@ def next_tokens(
         name: of the data set in results.
 
     Raises:
-        ValueError: invalid sequences or unequal lengths; a client without sequences.
+        ValueError: invalid sequences or unequal lengths; a client without sequences; test sequences that all equal
+            training sequences, where training sequences rarely equal each other.
 
     Example:
-        >>> sequences = [np.arange(1, 13).reshape(2, 6), np.arange(1, 7).reshape(1, 6)]
-        >>> next_tokens(sequences, sequences).example_shape
+        >>> train = [np.arange(1, 13).reshape(2, 6), np.arange(1, 7).reshape(1, 6)]
+        >>> test = [np.arange(2, 8).reshape(1, 6), np.arange(7, 13).reshape(1, 6)]
+        >>> next_tokens(train, test).example_shape
         (5,)
     """
     if len(train) != len(test) or not len(train):
@@ -84,8 +87,10 @@ def next_tokens(
             f"num_classes={num_classes}: there is a token {largest}; give at least {largest + 1}"
         )
     parts = {}
+    joined = {}
     for kind, arrays in clients.items():
         together = np.concatenate(arrays).astype(np.int32)
+        joined[kind] = together
         parts[f"x_{kind}"], parts[f"y_{kind}"] = (
             jnp.asarray(together[:, :-1]),
             jnp.asarray(together[:, 1:]),
@@ -94,6 +99,15 @@ def next_tokens(
         parts[f"{kind}_indices"], parts[f"{kind}_counts"] = pad(
             np.split(np.arange(ends[-1]), ends[:-1])
         )
+    ends = np.cumsum([len(array) for array in clients["train"]])
+    owned = np.split(np.arange(ends[-1]), ends[:-1])
+    overlap.check_values(
+        joined["train"],
+        joined["test"],
+        owned,
+        np.arange(len(joined["test"])),
+        ("train", "test"),
+    )
     return NextTokens(
         **parts, scale=None, offset=None, name=name, num_classes=num_classes
     )

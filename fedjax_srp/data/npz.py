@@ -1,7 +1,7 @@
 """Data sets in .npz files: x_train, y_train, x_test, y_test.
 
-Optional entries are the user of each example (`user_train` and `user_test`, or `writer_...`), the scaling of inputs
-(`scale`, `offset`) and the number of classes (`num_classes`).
+Optional entries are the user of each example (`user_train` and `user_test`, or `writer_...`), the names of users
+0, 1, ... (`user_names`), the scaling of inputs (`scale`, `offset`) and the number of classes (`num_classes`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fedjax_srp.parts.checks import checked, nearest
 from fedjax_srp.parts.files import open_file
 from fedjax_srp.results import sealed_folders as storage
 
-_METADATA = ("scale", "offset", "num_classes")
+_METADATA = ("scale", "offset", "num_classes", "user_names")
 _KNOWN = {
     f"{column}_{kind}"
     for column in ("x", "y", "writer", "user")
@@ -34,11 +34,12 @@ def files(folder: Path) -> list[Path]:
 def read(path: Path) -> RawArrays:
     """Return the arrays of an .npz file; nothing in it is executed."""
     try:
-        with (
-            open_file(path) as stored,
-            np.load(stored, allow_pickle=False) as file,
-        ):
-            arrays = {key: file[key] for key in file.files if key in _KNOWN}
+        with open_file(path) as stored:
+            file = np.load(stored, allow_pickle=False)
+            if isinstance(file, np.ndarray):
+                raise ValueError(f"it is an .npy file of one array of shape {file.shape}")
+            entries = list(file.files)
+            arrays = {key: file[key] for key in entries if key in _KNOWN}
     except Exception as error:  # any error of zip files, their compression and arrays
         hint = nearest(path.name, [file.name for file in files(path.parent)])
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -61,7 +62,8 @@ def read(path: Path) -> RawArrays:
     }
     if missing := [name for name in names.values() if name not in arrays]:
         raise ValueError(
-            f"name={str(path)!r}: lacks {', '.join(missing)}; found {', '.join(arrays) or 'none of them'}"
+            f"name={str(path)!r}: lacks {', '.join(missing)}; found {', '.join(entries[:12]) or 'no arrays'}; rename "
+            "them, e.g. np.savez(path, x_train=old['train_images'], y_train=old['train_labels'].ravel(), ...)"
         )
     metadata = {name: arrays[name] for name in _METADATA if name in arrays}
     return RawArrays(**{field: arrays[name] for field, name in names.items()}, **metadata)
@@ -108,6 +110,8 @@ def save(data: FederatedData, path: str | Path) -> None:
             f"data: inputs are {data.x_train.dtype}, which load would not read unchanged (it divides uint8 without a "
             "scale by 255); convert them to float32, or save the data before stored()"
         )
+    if data.client_names is not None:
+        arrays["user_names"] = np.array(data.client_names)
     for kind in ("train", "test"):
         x, y, indices, counts = (
             np.asarray(getattr(data, name))

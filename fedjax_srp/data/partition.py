@@ -266,6 +266,12 @@ def natural(
         raise ValueError(
             f"users_test: are {users_test.dtype}, users_train {users_train.dtype}; give both as numbers or as strings"
         )
+    kinds = {_kind_of_text(users) for users in (users_train, users_test) if len(users)}
+    if len(kinds) > 1 and "bytes" in kinds:
+        raise ValueError(
+            f"users_test: are {_kind_of_text(users_test)}, users_train {_kind_of_text(users_train)}, which are never "
+            "equal; convert bytes to text, e.g. with np.char.decode"
+        )
     is_rounded = (
         np.result_type(users_train, users_test).kind == "f"
         and users_train.dtype != users_test.dtype
@@ -275,10 +281,16 @@ def natural(
     ):
         users_train, users_test = users_train.astype(object), users_test.astype(object)
     users = np.intersect1d(users_train, users_test)
+    if not len(users) and len(users_train) and len(users_test):
+        raise ValueError(
+            f"users_test: no user of {users_test[0]!s:.40}, ... is among those of training, {users_train[0]!s:.40}, "
+            "...: the data are split by user, as by LEAF's preprocess.sh -t user; split each user's examples (LEAF's "
+            "-t sample), or take other clients for tests: srp.data.holdout_clients and srp.adapt"
+        )
     if len(users) < (num_clients or 1):
         raise ValueError(
             f"num_clients={num_clients}: {len(users)} users have both train and test examples; use at most that many, "
-            "or None for all, and use the same user ids for train and test examples"
+            "or None for all"
         )
     _warn_of_left_out(users, users_train, users_test)
     if num_clients is not None:
@@ -338,6 +350,16 @@ def check_tested_classes(
                 f"max_examples={max_examples}: removes all training examples of a class that client {client} is tested "
                 f"on; use {max(map(len, owned))} or more, one for each class of a client"
             )
+
+
+def _kind_of_text(users: np.ndarray) -> str:
+    """Return "bytes", "text" or "" for other users."""
+    is_bytes = users.dtype.kind == "S" or (
+        users.dtype.kind == "O" and any(isinstance(user, bytes) for user in users)
+    )
+    if is_bytes:
+        return "bytes"
+    return "text" if users.dtype.kind in "OU" else ""
 
 
 def _warn_of_left_out(

@@ -27,6 +27,9 @@ class RawArrays(NamedTuple):
         None  # None: from NORMALISATION, or 1/255 for other uint8 inputs
     )
     offset: np.ndarray | float | None = None
+    user_names: np.ndarray | None = (
+        None  # texts: the name of user i, where users are 0, 1, ...
+    )
 
 
 def keep_classes(raw: RawArrays, classes: Sequence[int]) -> RawArrays:

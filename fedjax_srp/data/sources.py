@@ -209,6 +209,7 @@ def load(
     data = from_arrays(
         raw.x_train, raw.y_train, raw.x_test, raw.y_test, train_indices=train, test_indices=parts.test,
         num_classes=raw.num_classes, scale=scale, offset=offset, name=name,
+        client_names=names_of_users(raw, parts) if kind == "natural" else None,
     )  # fmt: skip
     return data if validation is None else holdout(data, validation, seed)
 
@@ -236,6 +237,21 @@ def make_partition(
     return kind, PARTITIONS[kind].function(*columns, num_clients, seed=seed, **given)
 
 
+def names_of_users(raw: RawArrays, parts: Partition) -> tuple[str, ...] | None:
+    """Return the user of each client of the natural partition."""
+    if raw.users_train is None:
+        return None
+    names = []
+    for rows in parts.train:
+        user = raw.users_train[rows[0]]
+        if raw.user_names is not None:
+            user = raw.user_names[user]
+        names.append(
+            user.decode(errors="replace") if isinstance(user, bytes) else str(user)
+        )
+    return tuple(names)
+
+
 def _check_columns(raw: RawArrays) -> None:
     for kind in ("train", "test"):
         x, y, users = (
@@ -243,10 +259,20 @@ def _check_columns(raw: RawArrays) -> None:
             for name in ("x", "y", "users")
         )
         check_labels(f"y_{kind}", y, f"x_{kind}", len(np.atleast_1d(x)))
+        if raw.user_names is not None and not _are_numbered(
+            users, len(as_array("user_names", raw.user_names))
+        ):
+            raise ValueError(
+                f"user_names: users_{kind} are not 0..{len(raw.user_names) - 1}; give the name of each user"
+            )
         if getattr(raw, f"users_{kind}") is not None and users.shape != y.shape:
             raise ValueError(
                 f"users_{kind}: has shape {users.shape}, y_{kind} {y.shape}; give one user per example"
             )
+
+
+def _are_numbered(users: np.ndarray, num_users: int) -> bool:
+    return users.dtype.kind in "iu" and bool(np.all((users >= 0) & (users < num_users)))
 
 
 def _read(name: str, data_dir: Path) -> tuple[str, RawArrays]:

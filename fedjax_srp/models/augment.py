@@ -56,6 +56,11 @@ class CropAndFlip:
             raise ValueError(
                 f"CropAndFlip takes images (batch, h, w) or (batch, h, w, c), not inputs of {x.shape}"
             )
+        if x.ndim == 4 and x.shape[1] in (1, 3) and x.shape[1] < min(x.shape[2:]):
+            raise ValueError(
+                f"CropAndFlip takes images (batch, h, w, c), and inputs of {x.shape} have their channels first; move "
+                "them with np.moveaxis(x, 1, -1) before from_arrays"
+            )
         batch, height, width = x.shape[:3]
         key_shift, key_flip = jax.random.split(key)
         shift = jax.random.randint(

@@ -7,20 +7,20 @@ from typing import Any
 
 import jax
 
+DROPPED = ("options", "client_names")  # fields that transformations drop
+
 
 def register(cls: type[Any], *static: str) -> None:
     """Register a dataclass of data as a pytree.
 
     Args:
-        cls: the dataclass. Transformations drop its field `options`.
+        cls: the dataclass. Transformations drop its fields `DROPPED`.
         *static: names of the fields that are not leaves.
     """
-    leaves = [
-        field.name
-        for field in dataclasses.fields(cls)
-        if field.name not in (*static, "options")
-    ]
-    jax.tree_util.register_dataclass(cls, leaves, list(static), drop_fields=["options"])
+    names = [field.name for field in dataclasses.fields(cls)]
+    dropped = [name for name in names if name in DROPPED]
+    leaves = [name for name in names if name not in (*static, *dropped)]
+    jax.tree_util.register_dataclass(cls, leaves, list(static), drop_fields=dropped)
 
 
 def take(array: jax.Array, ids: jax.Array) -> jax.Array:

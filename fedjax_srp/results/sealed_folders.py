@@ -38,7 +38,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from fedjax_srp.base import PyTree
-from fedjax_srp.parts.files import NO_WAIT, open_file, read_text
+from fedjax_srp.parts.files import NO_WAIT, machine_memory, open_file, read_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,8 +18,10 @@ COUNTS = (1, 3, 200)
 def unequal(dtype=np.float32, **kwargs):
     """Return three clients with 1, 3 and 200 training and 1, 1 and 2 test examples; others belong to no client."""
     rng = np.random.default_rng(0)
-    x, y = rng.integers(0, 256, (210, 4, 3)).astype(dtype), rng.integers(0, 5, 210)
-    rows = np.split(rng.permutation(210)[:204], np.cumsum(COUNTS)[:-1])
+    x, y = rng.integers(0, 256, (220, 4, 3)).astype(dtype), rng.integers(0, 5, 220)
+    rows = np.split(
+        8 + rng.permutation(210)[:204], np.cumsum(COUNTS)[:-1]
+    )  # the first 8 are for testing
     tests = [[7], [0], [3, 2]]
     data = from_arrays(
         x,

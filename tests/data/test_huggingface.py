@@ -63,6 +63,27 @@ PICTURES = Dataset(
 )
 
 
+NEGATIVES = Dataset(
+    image=[255 - pixels for pixels in IMAGES],
+    label=LABELS.tolist(),
+    writer=WRITERS.tolist(),
+)
+
+
+class People(Partitioner):
+    """A fake of `NaturalIdPartitioner`: partitions are numbered in the order in which people occur."""
+
+    def __init__(self, dataset, order=("ann", "bob", "cy")):
+        super().__init__(dataset)
+        self.order = order
+        self.partition_id_to_natural_id = {}
+
+    def load_partition(self, partition_id):
+        self.partition_id_to_natural_id = dict(enumerate(self.order))
+        number = sorted(self.order).index(self.order[partition_id])
+        return super().load_partition(number)
+
+
 def rows_of(data, client, kind="train"):
     """Return the rows of IMAGES that a client has."""
     own = getattr(data, f"{kind}_indices")[client][
@@ -129,20 +150,18 @@ def test_without_a_test_split_a_share_is_held_out(given):
 
 
 def test_partitions_are_clients():
-    data = srp.data.from_huggingface(
-        Partitioner(PICTURES), test=Partitioner(PICTURES.rows([*range(30)] * 2))
-    )
+    data = srp.data.from_huggingface(Partitioner(PICTURES), test=Partitioner(NEGATIVES))
     assert [rows_of(data, i) for i in range(3)] == [
         list(range(i, 60, 3)) for i in range(3)
     ]
-    assert [set(rows_of(data, i, "test")) for i in range(3)] == [
-        set(range(i, 30, 3)) for i in range(3)
-    ]
+    for i in range(3):
+        tests = 255 - np.asarray(data.x_test)[np.asarray(data.test_indices[i])]
+        np.testing.assert_array_equal(tests, IMAGES[i::3])
     split = srp.data.from_huggingface(Partitioner(PICTURES))
     assert all_rows(split) == list(range(60))
     assert [len(rows_of(split, i, "test")) for i in range(3)] == [4, 4, 4]
     some = Partitioner(PICTURES)
-    some.load_partition = lambda i: PICTURES.rows(range(i % 2, 60 * (i != 1), 3))
+    some.load_partition = lambda i: PICTURES.rows(range(i, 60 * (i != 1), 3))
     with pytest.warns(
         UserWarning,
         match=r"dataset: partitions \[1\] are empty and left out; the clients are the others",
@@ -150,9 +169,65 @@ def test_partitions_are_clients():
         assert srp.data.from_huggingface(some).num_clients == 2
 
 
+def test_partitions_are_paired_by_natural_id():
+    tests = People(NEGATIVES, ("cy", "ann", "bob"))
+    data = srp.data.from_huggingface(People(PICTURES), test=tests)
+    assert data.client_names == ("ann", "bob", "cy")
+    for i in range(3):
+        negatives = 255 - np.asarray(data.x_test)[np.asarray(data.test_indices[i])]
+        assert rows_of(data, i) == list(range(i, 60, 3))
+        assert {image.tobytes() for image in negatives} == {
+            image.tobytes() for image in IMAGES[i::3]
+        }
+
+
+@pytest.mark.parametrize(
+    ("test", "message"),
+    [
+        (
+            People(NEGATIVES, ("ann", "bob", "dan")),
+            r"test: 1 natural ids \(\['dan'\]\) are in one of .*the same people",
+        ),
+        (
+            Partitioner(NEGATIVES),
+            "test: only dataset has partition_id_to_natural_id.* for both",
+        ),
+    ],
+)
+def test_partitions_that_cannot_be_paired_are_refused(test, message):
+    with refused(message):
+        srp.data.from_huggingface(People(PICTURES), test=test)
+
+
+def test_partitions_by_number_must_be_as_many():
+    two = Partitioner(NEGATIVES)
+    two.num_partitions = 2
+    with refused("test: has 2 partitions and dataset 3.* give partitioners"):
+        srp.data.from_huggingface(Partitioner(PICTURES), test=two)
+
+
+@pytest.mark.parametrize("dataset", [Partitioner(PICTURES), PICTURES])
+def test_an_object_is_not_both_for_training_and_test(dataset):
+    with refused("test: is the same object as dataset.* leave test out"):
+        srp.data.from_huggingface(dataset, test=dataset)
+    with refused("x_test: all 60 test examples equal training"):
+        srp.data.from_huggingface(Partitioner(PICTURES), test=Partitioner(PICTURES))
+
+
+def test_partitions_may_be_dicts_of_columns():
+    partitioner = Partitioner(PICTURES)
+    partitioner.load_partition = lambda i: PICTURES.rows(range(i, 60, 3)).columns
+    data = srp.data.from_huggingface(partitioner)
+    assert all_rows(data) == list(range(60))
+    assert data.num_clients == 3
+
+
 def test_texts_become_tokens():
     texts = Dataset(text=["a b b", "b c", "b a"] * 4, label=[0, 1, 0] * 4)
-    data = srp.data.from_huggingface({"train": texts, "test": texts}, 2, x="text")
+    other = Dataset(
+        text=["a b b", "b c", "b a"] * 4, label=[0, 1, 0] * 4
+    )  # short texts may be equal
+    data = srp.data.from_huggingface({"train": texts, "test": other}, 2, x="text")
     assert data.example_shape == (25,)
     np.testing.assert_array_equal(data.x_train[0, :4], [3, 2, 2, 0])
     data.train_client(0)

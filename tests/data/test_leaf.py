@@ -41,6 +41,7 @@ def femnist(tmp_path):
     y = {user: [10, 36, 61, 0, 36, 10] for user in x}
     half = {user: values[:3] for user, values in x.items()}
     rest = {user: values[3:] for user, values in x.items()}
+    tests = {"f01": rest["f01"], "f02": (1 - pixels["f02"][3:] / 255).tolist()}
     labels, other = (
         {user: values[cut] for user, values in y.items()}
         for cut in (slice(3), slice(3, 6))
@@ -51,7 +52,7 @@ def femnist(tmp_path):
     write(
         folder / "train" / "all_data_1_keep_0_train_9.json", ["f10", "f02"], rest, other
     )
-    write(folder / "test" / "all_data_0_keep_0_test_9.json", ["f01", "f02"], rest, other)
+    write(folder / "test" / "all_data_0_keep_0_test_9.json", ["f01", "f02"], tests, other)
     return folder, pixels
 
 
@@ -99,8 +100,13 @@ def test_numbers_are_read_once(femnist, monkeypatch):
 def test_other_numbers_keep_their_values(tmp_path):
     x = {"a": [[0.5, -1.0], [2.0, 3.0]], "b": [[1e-3, 7.0]]}
     y = {"a": [0, 1], "b": [1]}
-    for kind in ("train", "test"):
-        write(tmp_path / "synthetic" / kind / "data.json", ["a", "b"], x, y)
+    write(tmp_path / "synthetic" / "train" / "data.json", ["a", "b"], x, y)
+    write(
+        tmp_path / "synthetic" / "test" / "data.json",
+        ["a", "b"],
+        {"a": [[0.25, -1.0]], "b": [[0.0, 7.0]]},
+        {"a": [0], "b": [1]},
+    )
     data = load(tmp_path / "synthetic")
     assert data.scale is None
     np.testing.assert_array_equal(data.x_train, np.array([*x["a"], *x["b"]], np.float32))
@@ -230,7 +236,7 @@ BROKEN = {
         user_data={"a": {"x": [[0.5]], "y": [0.5]}}
     ),
     "invalid literal for int() with base 10: 'e'": broken(
-        user_data={"a": {"x": ["to b"], "y": ["e"]}}
+        user_data={"a": {"x": [[0.5]], "y": ["e"]}}
     ),
     "expected str instance, int found": broken(
         num_samples=[2], user_data={"a": {"x": ["good", 2], "y": [1, 0]}}

@@ -424,7 +424,7 @@ ERRORS = {
     "alpha=0 must be positive": lambda: partition.dirichlet(y, y, 5, 0),
     "sigma=-1 must be at least 0": lambda: partition.lognormal_sizes(y, y, 5, -1),
     "seed=-1 must be at least 0": lambda: partition.iid(y, y, 5, -1),
-    "num_clients=None: 0 users have both": lambda: partition.natural(
+    "users_test: no user of 3, ... is among those of training": lambda: partition.natural(
         np.array([1, 2]), np.array([3])
     ),
     "users_test: are <U1, users_train int64; give both as": lambda: partition.natural(

@@ -30,7 +30,7 @@ def unequal(x, **options):
         rng.permutation(len(x))[: sum(counts)], np.cumsum(counts)[:-1]
     )
     indices = {"train_indices": deal(COUNTS), "test_indices": deal(TESTS)}
-    return from_arrays(x, y, x.copy(), y, **indices, num_classes=6, **options)
+    return from_arrays(x, y, x + 100, y, **indices, num_classes=6, **options)
 
 
 def numbers(dtype, shape=(50, 4, 3)):
@@ -108,7 +108,7 @@ def test_a_saved_federation_is_loaded(name, tmp_path):
 
 def test_a_scale_in_a_file_applies_to_every_partition(tmp_path):
     x, y = numbers(np.uint8, (40, 2)), np.arange(40) % 4
-    arrays = {"x_train": x, "y_train": y, "x_test": x, "y_test": y}
+    arrays = {"x_train": x, "y_train": y, "x_test": 255 - x, "y_test": y}
     np.savez(
         tmp_path / "mnist.npz", **arrays, scale=0.5, offset=[1.0, 2.0], num_classes=9
     )
@@ -140,7 +140,9 @@ def test_invalid_scale_offset_or_num_classes_in_a_file_are_refused(
     facts, message, tmp_path
 ):
     x, y = numbers(np.uint8, (40, 2)), np.arange(40) % 4
-    np.savez(tmp_path / "odd.npz", x_train=x, y_train=y, x_test=x, y_test=y, **facts)
+    np.savez(
+        tmp_path / "odd.npz", x_train=x, y_train=y, x_test=255 - x, y_test=y, **facts
+    )
     with refused(re.escape(message)):
         load(tmp_path / "odd.npz", 4)
 

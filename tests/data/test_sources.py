@@ -212,7 +212,7 @@ def test_normalisation_per_channel(tmp_path, name, mean, std):
         np.random.default_rng(0).integers(0, 256, (8, 2, 2, 3), dtype=np.uint8),
         np.arange(8) % 2,
     )
-    np.savez(tmp_path / f"{name}.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    np.savez(tmp_path / f"{name}.npz", x_train=x, y_train=y, x_test=255 - x, y_test=y)
     data = load(name, 2, data_dir=tmp_path)
     rows = np.asarray(data.train_indices)[0]
     np.testing.assert_allclose(
@@ -222,7 +222,7 @@ def test_normalisation_per_channel(tmp_path, name, mean, std):
 
 def test_floats_are_not_normalised(tmp_path):
     x, y = np.random.default_rng(0).random((8, 2), np.float32), np.arange(8) % 2
-    np.savez(tmp_path / "mnist.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    np.savez(tmp_path / "mnist.npz", x_train=x, y_train=y, x_test=-x, y_test=y)
     assert load("mnist", 2, data_dir=tmp_path).scale is None
 
 

@@ -41,7 +41,7 @@ X, Y = (
 )
 DEALT = np.split(np.arange(8 * ROWS), 8)
 IMAGES = srp.data.from_arrays(
-    X, Y, X[:8], Y[:8], train_indices=DEALT, test_indices=np.arange(8)[:, None]
+    X, Y, 255 - X[:8], Y[:8], train_indices=DEALT, test_indices=np.arange(8)[:, None]
 )
 MLP = srp.models.MLP((28, 28), 10, (128, 64))
 ALGORITHMS = {
@@ -441,7 +441,12 @@ def test_sharded_examples_that_move_are_counted():
     x = np.zeros((clients * tests, 28, 28), np.uint8)
     dealt = [np.split(np.arange(clients * of_each), clients) for of_each in (2, tests)]
     data = srp.data.from_arrays(
-        *(x[: 2 * clients], np.arange(2 * clients) % 10, x, np.arange(len(x)) % 10),
+        *(
+            x[: 2 * clients].copy(),
+            np.arange(2 * clients) % 10,
+            x,
+            np.arange(len(x)) % 10,
+        ),
         train_indices=dealt[0],
         test_indices=dealt[1],
     )

@@ -47,7 +47,7 @@ def test_a_first_layer_that_accelerators_train_in_the_span_of_the_examples_costs
         "test_indices": rows[:3, None],
     }
     x, y = np.ones((len(rows), 100), np.float32), rows % 4
-    data = srp.data.from_arrays(x, y, x[:3], y[:3], **dealt)
+    data = srp.data.from_arrays(x, y, x[:3].copy(), y[:3], **dealt)
     net = srp.models.MLP((100,), 4, hidden=(8,))
     found = costs(
         srp.algorithms.FedAvg(net, srp.Training(batch_size=BATCH, epochs=5)), data

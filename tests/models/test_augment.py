@@ -110,10 +110,12 @@ def test_an_augmented_model_differs_in_training_only():
 def images(dtype=np.uint8, shape=(16, 16, 3), **options):
     rng = np.random.default_rng(0)
     x = rng.integers(0, 256, (8, *shape)).astype(dtype)
+    if dtype is not np.uint8:
+        x /= 7  # else whole numbers that look like bytes
     rows = [[0, 1, 2, 3], [4, 5, 6, 7]]
     y = np.arange(8) % 4
     return srp.data.from_arrays(
-        x, y, x.copy(), y, train_indices=rows, test_indices=rows, **options
+        x, y, x[:, ::-1].copy(), y, train_indices=rows, test_indices=rows, **options
     )
 
 

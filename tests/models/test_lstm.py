@@ -91,7 +91,12 @@ def test_the_biases_of_the_forget_gate_start_at_one():
 def sequences(dtype):
     x, y = np.arange(28).reshape(4, 7).astype(dtype), np.array([0, 1, 2, 0])
     return srp.data.from_arrays(
-        x, y, x + 0, y, train_indices=[[0, 1], [2, 3]], test_indices=[[0, 1], [2, 3]]
+        x,
+        y,
+        x[:, ::-1].copy(),
+        y,
+        train_indices=[[0, 1], [2, 3]],
+        test_indices=[[0, 1], [2, 3]],
     )
 
 

@@ -8,12 +8,14 @@ import io
 import itertools
 import os
 import re
+import select
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+import jax
 import tyro
 
 from fedjax_srp._version import __version__
@@ -23,7 +25,7 @@ from fedjax_srp.lab.commands import grid as grid_command
 from fedjax_srp.lab.commands import list as list_command
 from fedjax_srp.lab.commands import run as run_command
 from fedjax_srp.lab.runs.options import LOAD, groups, load
-from fedjax_srp.parts.checks import check_known, is_ours, nearest, printable
+from fedjax_srp.parts.checks import check_known, is_ours, nearest, printable, short
 from fedjax_srp.parts.options import REQUIRED, Option, written
 from fedjax_srp.results import sealed_folders as storage
 from fedjax_srp.xla.cores import use_all_cores
@@ -118,6 +120,8 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
             use_all_cores()
             if command.compiles:
                 cache_programs()
+                if os.environ.get("JAX_PLATFORMS"):
+                    _check_devices()
         is_at_work = command not in (
             COMMANDS["list"],
             COMMANDS["report"],
@@ -132,7 +136,15 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
             interrupt.end(_interrupted(words))
         print(_interrupted(words), file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader has gone, as head does
+    except BrokenPipeError as error:
+        if not _reader_has_gone():  # a connection of a logger broke
+            print(
+                f"{PROG}: error: a connection broke ({error}), not that of this terminal; without --wandb nothing but "
+                f"the folder is written{_continues(words)}",
+                file=sys.stderr,
+                flush=True,
+            )
+            return 2
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not is_at_work:
@@ -168,13 +180,46 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
     return 0
 
 
+def _reader_has_gone() -> bool:
+    """Return True if nobody reads the output or the errors any more, as after `head`."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            readers = select.poll()
+            readers.register(stream.fileno(), select.POLLERR)
+            if readers.poll(0):
+                return True
+        except (
+            AttributeError,
+            OSError,
+            ValueError,
+        ):  # no poll on this system, or no file: replaced or closed
+            return True
+    return False
+
+
+def _check_devices() -> None:
+    """Raise a ValueError of one line if JAX finds no device of the platforms that it is told to use."""
+    platforms = os.environ.get("JAX_PLATFORMS", "")
+    try:
+        jax.devices()
+    except (AssertionError, RuntimeError) as error:
+        reason = f" ({short(str(error))})" if str(error) else ""
+        raise ValueError(
+            f"JAX_PLATFORMS={platforms!r}: JAX finds no such device{reason}; unset it, set it to cpu, or install JAX "
+            "for the accelerator, e.g. jax[cuda12]"
+        ) from None
+
+
 def _interrupted(words: Sequence[str]) -> str:
-    hint = (
+    return f"{PROG}: interrupted{_continues(words)}"
+
+
+def _continues(words: Sequence[str]) -> str:
+    return (
         "; the same command continues from the last checkpoint"
         if words[:1] in (["run"], ["grid"])
         else ""
     )
-    return f"{PROG}: interrupted{hint}"
 
 
 def _parse(words: Sequence[str]) -> tuple[Command, dict[str, Any]]:

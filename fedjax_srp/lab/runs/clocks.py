@@ -7,12 +7,8 @@ import contextlib
 import functools
 import inspect
 import operator
-import os
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from fedjax_srp import clocks
 from fedjax_srp.base import Clock
@@ -43,7 +39,8 @@ HELP = (
     "(T_i ~ Exp(lambda_i) in every round, lambda_i ~ U[1/N, 1] once), fixed:DISTRIBUTION or dynamic:DISTRIBUTION with "
     "exponential(rate), uniform(low, high), lognormal(median, sigma) or constant(value), where a distribution may "
     "replace a number, N is the number of clients, and a final + COST adds a communication cost to every time (for "
-    "rounds that overlap), or trace:FILE, a .csv or .npy with a row per round and a column per client; ordered: before "
+    "rounds that overlap), or trace:FILE, a .csv or .npy with a row per round and a column per client, "
+    "whose names may be the first line; ordered: before "
     "any but a trace (ordered:fixed) numbers clients by speed, the fastest first; devices(compute, downlink, uplink) "
     "with a number or a distribution for each, available(CLOCK, markov(on, off)), available(CLOCK, daynight(period)) "
     "and failing(CLOCK, rate), where CLOCK is devices(...), fixed(DISTRIBUTION) or dynamic(DISTRIBUTION); or NAME or "
@@ -66,8 +63,10 @@ _PARSE_ERRORS = (
 )
 
 
-def parse(text: str, num_clients: int) -> Clock:
-    """Return the clock of a text, see `HELP`."""
+def parse(
+    text: str, num_clients: int, client_names: Sequence[str] | None = None
+) -> Clock:
+    """Return the clock of a text, see `HELP`; `client_names` are matched with a trace's header."""
     called = PARAMETRIZED | clocks.OWN
     if (name := text.partition("(")[0].strip()) in called:
         remedy = (
@@ -87,7 +86,12 @@ def parse(text: str, num_clients: int) -> Clock:
             raise ValueError(
                 f"clock={text!r}: a trace says who is slow; sort its columns, or leave out ordered:"
             )
-        return clocks.Trace(_read_trace(rest))
+        try:
+            return clocks.Trace(clocks.read_times(rest, client_names))
+        except ValueError as error:
+            raise ValueError(
+                str(error).replace(f"path={rest!r}", f"clock='trace:{rest}'", 1)
+            ) from None
     if kind in ALIASES and kind not in CLOCKS:
         raise ValueError(
             f"clock={text!r}: {kind!r} means {ALIASES[kind]} and takes no distribution; {_REMEDY}"
@@ -158,24 +162,3 @@ def _reason(error: Exception) -> str:
     if isinstance(error, KeyError):
         return f"{short(error.args[0])} is unknown"
     return str(error).partition(";")[0][:100] or type(error).__name__
-
-
-def _read_trace(name: str) -> np.ndarray:
-    if not os.path.isfile(name):  # unlike `Path.is_file` it never raises
-        raise ValueError(
-            f"clock='trace:{name}': no such file; give a .csv or .npy with a row per round, a column per client"
-        )
-    try:
-        if name.endswith(".npy"):
-            return np.load(name, allow_pickle=False)
-        with warnings.catch_warnings(
-            action="error", category=UserWarning
-        ):  # of an empty file
-            return np.loadtxt(name, delimiter=",", ndmin=2)
-    except (
-        Exception
-    ) as error:  # of many types, also tokenize.TokenError for a damaged header
-        reason = " ".join(str(error).split())
-        raise ValueError(
-            f"clock='trace:{name}': not a table of numbers ({reason}); write it with numpy.savetxt"
-        ) from None

@@ -318,9 +318,7 @@ class Run:
                 "of arrivals; give it to the clock, e.g. --clock 'fixed:exponential(1) + 10'"
             )
         clock = (
-            self.clock
-            if isinstance(self.clock, Clock)
-            else clocks.parse(self.clock, dataset.num_clients)
+            self.clock if isinstance(self.clock, Clock) else self._parsed_clock(dataset)
         )
         found = self._simulation_options() | {
             "algorithm": method,
@@ -330,6 +328,12 @@ class Run:
         if self.evaluations == ("all",):
             found["evaluations"] = "all"
         return found | {"key": jax.random.key(self.seed)}
+
+    def _parsed_clock(self, dataset: FederatedSource) -> Clock:
+        """Return the clock of a text for the clients of a data set, by name where a trace has names."""
+        return clocks.parse(
+            str(self.clock), dataset.num_clients, getattr(dataset, "client_names", None)
+        )
 
 
 def _jax_settings() -> dict[str, Any]:
