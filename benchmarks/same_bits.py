@@ -102,7 +102,11 @@ MORE: dict[str, tuple[str, str | None, dict[str, Any]]] = {
         None,
         {"pool": 8, "redraw": "stage", "by": "expected"},
     ),
-    "fedrep, the criterion": ("fedrep", "statistical_accuracy", {"by": "realised"}),
+    "fedrep, the criterion": (
+        "fedrep",
+        "statistical_accuracy",
+        {"by": "realised", "first_threshold": 0.5},
+    ),
     "fedavg, the fastest": ("fedavg", "fastest", {"by": "expected"}),
     "fedrep, partial work": ("fedrep", "partial_work", {"max_work": 3}),
     "fedavg, fine-tuned": ("fedavg", "uniform", {"evaluation": "fine_tune"}),

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-HOLDS, IN_PART, FAILS, NOT_RUN = VERDICTS = "holds", "in part", "fails", "not run"
+HOLDS, IN_PART, FAILS, NOT_RUN = "holds", "in part", "fails", "not run"
+NOT_FOUND = (
+    "not found at this scale"  # a no with networks or data smaller than the paper's
+)
+VERDICTS = (HOLDS, IN_PART, FAILS, NOT_FOUND, NOT_RUN)
 PAPER, OTHER = "the paper's", "not the paper's"  # first words of `Claim.size`
 
 

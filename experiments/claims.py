@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.claim import FAILS, HOLDS, IN_PART, NOT_RUN, VERDICTS, Claim
+from experiments.claim import FAILS, HOLDS, IN_PART, NOT_FOUND, NOT_RUN, VERDICTS, Claim
 from experiments.claims_fedavg_representation import REPRESENTATION
 from experiments.claims_fedrep import FEDREP
 from experiments.claims_flanp import FLANP
@@ -37,6 +37,8 @@ Written by `python experiments/claims.py` from the files in `experiments/*/resul
 quotation marks enclose the paper's own words. Verdicts:
 
 - *holds*, *fails*: at the size and in the setting of the row, which says whether they are the paper's;
+- *not found at this scale*: a no of networks, data or numbers of steps smaller than the paper's, which says little
+  about the paper's own;
 - *in part*: for some of the data, targets or readings, see the folder's README;
 - *not run*: there is no result; the last column names the script that would make one, where there is one.
 
@@ -81,7 +83,13 @@ def claim_row(claim: Claim, folder: str) -> list[str]:
     return [quote, claim.place, claim.verdict, found, claim.size, files, command]
 
 
-COLORS = {HOLDS: "#0072B2", IN_PART: "#56B4E9", FAILS: "#D55E00", NOT_RUN: "#CCCCCC"}
+COLORS = {
+    HOLDS: "#0072B2",
+    IN_PART: "#56B4E9",
+    FAILS: "#D55E00",
+    NOT_FOUND: "#F0B98D",
+    NOT_RUN: "#CCCCCC",
+}
 
 
 def draw(path: Path) -> None:

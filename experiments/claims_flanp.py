@@ -27,6 +27,59 @@ def over_fedgate(name: str) -> str:
     return f"{pm(found['at_most'])} at most, {pm(found['at_end'])} at the end"
 
 
+def by_the_heuristic() -> str:
+    """Time of FLANP by the heuristic over that of FLANP, by the first threshold."""
+    starts = (("tuned", "0.25"), ("heuristic", "0.5"), ("whole", "1"))
+    over = (
+        f"{pm(flanp_speed_ups('figure9', method)['at_end'])} from {start}"
+        for method, start in starts
+    )
+    fedgate = pm(flanp_speed_ups("figure9", "fedgate")["at_end"])
+    return (
+        "time by the heuristic over FLANP's, at the end, by the share of the first norm at which it starts: "
+        f"{', '.join(over)}; FedGATE {fedgate}"
+    )
+
+
+def over_fednova_on_mnist() -> str:
+    """Speed-ups of figure 3 over FedNova, as in figures 1 and 2 and at losses."""
+    found = flanp_speed_ups("figure3_full", "fednova")
+    return (
+        f"{pm(found['at_most'])} at most, {pm(found['at_end'])} at the end; to losses "
+        f"{ratios_at('figure3_full', 'flanp', 'fednova', ('0.5', '0.4', '0.3', '0.2'))}; with the threshold by which "
+        f"all 20 clients take part in the end {ratios_at('figure3_full', 'gentle', 'fednova', ('0.5', '0.2'))}"
+    )
+
+
+def theorem_2() -> str:
+    """Ratio and bound of six rows, and the ratio times log(N s)."""
+    ratios = [np.mean(row) for row in table_columns("ratio")]
+    bounds = [np.mean(row) for row in table_columns("theorem2_bound")]
+    cells = (
+        f"{ratio:.2f} and {bound:.2f}"
+        for ratio, bound in zip(ratios, bounds, strict=True)
+    )
+    products = (
+        f"{ratio * np.log(n * s):.2f}"
+        for ratio, (n, s) in zip(ratios, TABLE_SIZES, strict=True)
+    )
+    empty = sum(bound > 1 for bound in bounds)
+    return (
+        f"ratio and bound of six rows: {', '.join(cells)}, so {empty} bounds say nothing; ratio times log(N s), which "
+        f"would stay or fall: {', '.join(products)}"
+    )
+
+
+TABLE_SIZES = [
+    (50, 20),
+    (50, 200),
+    (50, 2000),
+    (10, 100),
+    (100, 100),
+    (1000, 100),
+]  # N, s of the rows of both tables
+
+
 def theorem_maximum(column: str) -> float:
     rows = load_results("flanp/results/theorems.json")["float64"].values()
     return max(value for row in rows for value in row[column] if value is not None)
@@ -181,13 +234,9 @@ FLANP = [
         f"{OTHER}: N = 64, s = 100 (the paper gives none)", ("theorems.json",), "theorems.py",
     ),
     Claim(
-        "(E[T_FLANP] / E[T_FedGATE] is at most O(1 / log(Ns)))", "Theorem 2", HOLDS,
-        lambda: "ratio and bound of six rows: "
-        + ", ".join(
-            f"{np.mean(a):.2f} and {np.mean(b):.2f}"
-            for a, b in zip(table_columns("ratio"), table_columns("theorem2_bound"), strict=True)
-        ),
-        SIX_ROWS, ("table1.json", "table2.json"), "table1.py",
+        "(E[T_FLANP] / E[T_FedGATE] is at most O(1 / log(Ns)))", "Theorem 2", HOLDS, theorem_2,
+        f"{SIX_ROWS}; as a bound, proven for powers of two, which no N here is; three points a table cannot tell the "
+        "rate", ("table1.json", "table2.json"), "table1.py",
     ),
     Claim(
         "provable speedups even for homogeneous federated clients with identical speeds", "section 4.2", FAILS,
@@ -205,7 +254,8 @@ FLANP = [
     Claim(
         "speedup gains of up to 2.1x compared to FedGATE", "section 5.1; figure 1", HOLDS,
         partial(over_fedgate, "figure1_full"),
-        f"{PAPER} N and s, 500 rounds; 2 seeds", ("figure1_full.json",), "figure1.py --scale full --seeds 2",
+        f"{PAPER} N and s, 500 rounds; 2 seeds; more by the yardstick of figures 2 and 3, \"at most\"",
+        ("figure1_full.json",), "figure1.py --scale full --seeds 2",
     ),
     Claim(
         "FLANP is slightly outperformed by FedGATE at the initial rounds", "section 5.1; figure 1", HOLDS,
@@ -222,11 +272,9 @@ FLANP = [
         f"{PAPER} N and s; dimension and noise ours, 5 seeds", ("figure2.json",), "figure2.py",
     ),
     Claim(
-        "accelerates the training by up to 3x [...] compared to FedNova", "section 5.1; figure 3, MNIST", HOLDS,
-        lambda: f"{ratios_at('figure3_full', 'flanp', 'fednova', ('0.5', '0.4', '0.3', '0.2'))}, so early in training; "
-        "with the threshold by which all 20 clients take part in the end "
-        f"{ratios_at('figure3_full', 'gentle', 'fednova', ('0.5', '0.2'))}",
-        f"{PAPER} N, s and steps; tau, batches and FedNova's tau_i ours, 3 seeds",
+        "accelerates the training by up to 3x [...] compared to FedNova", "section 5.1; figure 3, MNIST", IN_PART,
+        over_fednova_on_mnist,
+        f"{PAPER} N, s and steps; tau, batches and FedNova's tau_i ours, 3 seeds; early in training only",
         ("figure3_full.json",), "figure3.py --scale full",
     ),
     Claim(
@@ -273,8 +321,9 @@ FLANP = [
         ("table1.json", "table2.json", "fixed_target.json"), "fixed_target.py",
     ),
     Claim(
-        "the performance of such heuristic methods is indeed close to FLANP", "section 5.4; figure 9", FAILS,
-        lambda: f"FLANP is {pm(flanp_speed_ups('figure9', 'heuristic')['at_end'])} times as fast at the end",
-        f"{PAPER} kind of data; N = 50, s = 200 and constants ours, 5 seeds", ("figure9.json",), "figure9.py",
+        "the performance of such heuristic methods is indeed close to FLANP", "section 5.4; figure 9", HOLDS,
+        by_the_heuristic,
+        f"{PAPER} kind of data; N = 50, s = 200 and constants ours, 5 seeds; with a start tuned on these runs, as the "
+        "paper tunes it, and not without", ("figure9.json",), "figure9.py",
     ),
 ]  # fmt: skip

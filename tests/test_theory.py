@@ -64,6 +64,34 @@ def test_order_statistics(i, n):
     )
 
 
+# The first cohort
+
+
+@pytest.mark.parametrize(
+    ("dim", "num_clients", "sigma_max", "expected"),
+    [
+        (100, 256, 1.0, 37),  # 200 / 5.5452 = 36.07
+        (100, 4096, 1.25, 20),  # 200 / (8.3178 * 1.25) = 19.24
+        (400, 1024, 2.0, 58),  # 800 / (6.9315 * 2) = 57.71
+        (5, 10**6, 1.0, 1),  # 10 / 13.8155
+        (20, 17, 1.0, 15),  # 40 / 2.8332 = 14.12
+    ],
+)
+def test_initial_clients_by_hand(dim, num_clients, sigma_max, expected):
+    assert theory.initial_clients(dim, num_clients, sigma_max) == expected
+
+
+@pytest.mark.parametrize("exponent", [9, 12, 15, 18])
+@pytest.mark.parametrize("dim", [100, 400])
+def test_with_initial_clients_the_samples_of_a_client_do_not_depend_on_the_dimension(
+    dim, exponent
+):
+    """The paper's consequence: d / n0 = log(N) sigma_max / 2, up to the rounding of n0."""
+    num_clients, sigma_max = 2**exponent, 1.1
+    initial = theory.initial_clients(dim, num_clients, sigma_max)
+    assert dim / initial <= exponent * math.log(2) * sigma_max / 2 < dim / (initial - 1)
+
+
 # The recursion
 
 
@@ -275,6 +303,13 @@ def test_warm_start_of_flanp():
 @pytest.mark.parametrize(
     ("function", "arguments", "message"),
     [
+        (
+            "initial_clients",
+            (100, 32, 1.1),
+            "num_clients=32 must be at least n0 = .* = 53: give more clients",
+        ),
+        ("initial_clients", (100, 1, 1.1), "num_clients=1 must be at least 2"),
+        ("initial_clients", (100, 256, 0.0), "sigma_max=0.0 must be positive"),
         ("order_statistic_mean", (0, 3), "i=0 must be at least 1"),
         ("order_statistic_mean", (4, 3), "i=4 must be at most n=3"),
         ("contraction_rate", (1.0, 0.0, 1.0), "a=0.5 must be at most 0.25"),

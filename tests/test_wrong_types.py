@@ -84,9 +84,9 @@ def defaults(function, **values):
 
 
 OF_THEORY = {
-    "n": 5, "i": 2, "rate": 1.0, "sigma_max": 1.0, "step_size": 0.1, "initial_distance": 0.9, "sigma_min": 1.0,
-    "distance": 0.5, "a": 0.02, "ratio": 2.0, "ratios": np.ones(3), "num_clients": 8, "initial": 1, "chat": 1.1,
-    "communication": 0.0, "start": 3.0, "end": 2.9, "c": 0.1, "times": np.arange(1.0, 9.0), "kappa": 2.0,
+    "n": 5, "dim": 5, "i": 2, "rate": 1.0, "sigma_max": 1.0, "step_size": 0.1, "initial_distance": 0.9,
+    "sigma_min": 1.0, "distance": 0.5, "a": 0.02, "ratio": 2.0, "ratios": np.ones(3), "num_clients": 8, "initial": 1,
+    "chat": 1.1, "communication": 0.0, "start": 3.0, "end": 2.9, "c": 0.1, "times": np.arange(1.0, 9.0), "kappa": 2.0,
     "samples": 10.0, "noise": 0.1, "initial_gap": 1.0, "mu": 0.5, "smoothness": 2.0, "local_steps": 10.0, "before": 2,
 }  # fmt: skip
 

@@ -23,6 +23,11 @@ from experiments import curves, scripts
 
 SCALES = {"smoke": (2, 6), "cpu": (3, 100), "full": (10, 150)}  # seeds, rounds
 SHARED = {"hidden": (64, 32), "learning_rate": 0.05, "epochs": 5}
+CRITERION = {
+    "participation": "statistical_accuracy",
+    "initial": 5,
+    "first_threshold": 0.5,
+}
 STAGES: dict[str, dict[str, Any]] = {
     "FedRep, no stages": {"participation": "full"},
     "5 rounds a stage": {
@@ -40,12 +45,8 @@ STAGES: dict[str, dict[str, Any]] = {
         "initial": 5,
         "rounds_per_stage": 20,
     },
-    "criterion, shrinks by 1/2": {"participation": "statistical_accuracy", "initial": 5},
-    "criterion, by 1/sqrt(2)": {
-        "participation": "statistical_accuracy",
-        "initial": 5,
-        "shrinkage": 0.5**0.5,
-    },
+    "criterion, shrinks by 1/2": CRITERION,
+    "criterion, by 1/sqrt(2)": CRITERION | {"shrinkage": 0.5**0.5},
 }
 COLORS = (
     curves.ORANGE,

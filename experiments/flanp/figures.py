@@ -208,7 +208,7 @@ FIGURES = {
         "stages by the criterion and by the heuristic: linear regression, exponential speeds",
         _linears(
             "N = {num_clients}, s = {samples}",
-            ("flanp", "heuristic", "fedgate"),
+            ("flanp", "heuristic", "tuned", "whole", "fedgate"),
             [{"num_clients": 50, "samples": 200}],
             120,
             5,

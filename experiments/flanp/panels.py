@@ -409,7 +409,7 @@ def panel_results(runs: Runs) -> dict[str, Any]:
             row["accuracy"] = [curves.rounded(share) for share in runs.tests[method]]
         if metric is None and method in FLANP_VARIANTS:
             row["norms"] = [stage_norms(history) for history in histories]
-        if method in ("heuristic", *FLANP_VARIANTS):
+        if method in ("heuristic", "tuned", "whole", *FLANP_VARIANTS):
             row["stages"] = [
                 [
                     [s.cohort_size, s.num_rounds, curves.rounded(s.begins), s.completed]

@@ -230,8 +230,13 @@ class Curve(NamedTuple):
 
 
 def _stages(world: World, **options: Any) -> srp.ParticipationPolicy:
-    """FLANP's stages, which end by the heuristic unless the options are the constants of the criterion."""
-    return srp.participation.StatisticalAccuracy(**{"initial": world.initial} | options)
+    """FLANP's stages, which end by the heuristic unless the options are the constants of the criterion.
+
+    The heuristic's first threshold is half of the first norm, unless the options say otherwise.
+    """
+    return srp.participation.StatisticalAccuracy(
+        **{"initial": world.initial, "first_threshold": 0.5} | options
+    )
 
 
 def _all_clients(world: World) -> srp.ParticipationPolicy:
@@ -265,6 +270,12 @@ SHRINKAGE = 0.5**0.5  # of a threshold proportional to c / (n s); the heuristic'
 CURVES = {
     "flanp": Curve("FLANP", "#0072B2", "fedgate", lambda world: _stages(world, **world.constants)),
     "heuristic": Curve("FLANP, heuristic", "#56B4E9", "fedgate", _stages),
+    "tuned": Curve(
+        "FLANP, tuned heuristic", "#009E73", "fedgate", lambda world: _stages(world, first_threshold=0.25)
+    ),
+    "whole": Curve(
+        "FLANP, heuristic from the first norm", "#CC79A7", "fedgate", lambda world: _stages(world, first_threshold=1.0)
+    ),
     "gentle": Curve("FLANP by 1/sqrt(2)", "#56B4E9", "fedgate", lambda world: _stages(world, shrinkage=SHRINKAGE)),
     "half": Curve(
         "FLANP, n0 = N / 2", "#56B4E9", "fedgate",

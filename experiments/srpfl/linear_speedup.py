@@ -4,10 +4,12 @@
         [--clients N ...] [--out DIR]
 
 Linear tasks with d=100, k=5, m=25, sigma=1, step 0.1, Exp(1) times redrawn every round, C=0, all N clients in the pool.
-SRPFL starts with 16 clients and doubles every 30 rounds (`--stages plain`), or by Lemma B.1 (`lemma`): the
-stages of `srp.theory.schedule` for a = eta (1 - dist^2) sigma_min^2 / 2, with the distance after the first round and
-the smallest singular value of the heads of all clients. Theorem 4.5 takes the smallest over every set of 16 clients or
-more, and a step size for the largest, so its a is smaller. A random start has a = 0, and so no such stages.
+SRPFL starts with n0 = 2 d / (log(N) sigma_max) clients (appendix A, `srp.theory.initial_clients`), with sigma_max of
+the heads of all clients, and doubles every 30 rounds (`--stages plain`), or by Lemma B.1 (`lemma`): the stages of
+`srp.theory.schedule` for a = eta (1 - dist^2) sigma_min^2 / 2, with the distance after the first round and the smallest
+singular value of the heads of all clients. Theorem 4.5 takes the smallest over every set of n0 clients or more, and a
+step size for the largest, so its a is smaller. A random start has a = 0, and so no such stages. With fewer than 64
+clients n0 would be more than all.
 
 A target is a multiple of the noise floor of FedRep: the mean distance of its last 20 of 330 rounds, per repeat. A
 repeat that never reaches its target counts as infinite; a point with such a repeat is drawn as an open triangle at the
@@ -19,7 +21,8 @@ distance hardly falls; there the speed-up grows with log N.
 
 The curves of theory (`srp.theory`) come from its own recursion, whose noise term is not that of the runs: compare
 shapes, not heights. They are nan where n0 clients suffice for the target. Numbers of clients already in the results in
---out, with this seed and these repeats, are drawn without measuring them again.
+--out, with this seed and these repeats, are drawn without measuring them again. Of results with another n0 the half of
+FedRep is kept, and SRPFL measured anew.
 """
 
 from __future__ import annotations
@@ -33,38 +36,57 @@ import jax
 import numpy as np
 
 import fedjax_srp as srp
-from experiments import curves, scripts
+from experiments import batches, curves, scripts
 from fedjax_srp import theory
 
-DIM, RANK, SAMPLES, NOISE, STEP, INITIAL, STAGE = 100, 5, 25, 1.0, 0.1, 16, 30
+DIM, RANK, SAMPLES, NOISE, STEP, STAGE = 100, 5, 25, 1.0, 0.1, 30
 FACTORS = (2.0, 1.3, 1.1)
 FEDREP_ROUNDS, FLOOR_ROUNDS, LAST_STAGE = 330, 20, 150
 EXTRA_ROUNDS = {"moments": 0, "random": 60}
 THEORY_A, THEORY_CHAT = 0.02, 1.3
 SCALES = {
-    "smoke": (range(5, 6), 2),
-    "cpu": (range(5, 14), 5),
-    "full": (range(5, 21), 10),
+    "smoke": (range(6, 7), 2),
+    "cpu": (range(6, 14), 5),
+    "full": (range(6, 21), 10),
 }  # log2 N, repeats
 
 
 Contest = Callable[[srp.ParticipationPolicy, int], list[srp.History]]
 
 
-def lemma_stages(num_clients: int, heads: jax.Array, first_distance: float) -> list[int]:
+def draw_task(num_clients: int, seed: int) -> srp.data.LinearTask:
+    """Draw the task of a number of clients."""
+    return srp.data.linear_task(jax.random.key(seed), num_clients, DIM, RANK, NOISE)
+
+
+def first_cohort(task: srp.data.LinearTask) -> int:
+    """Return n0 for the heads of all clients."""
+    sigma_max = batches.head_values(task)[1]
+    return theory.initial_clients(DIM, task.num_clients, sigma_max)
+
+
+def plain_stages(num_clients: int, initial: int, init: str) -> list[int]:
+    """Rounds of every stage but the last, all equal but for the first."""
+    stages = int(np.ceil(np.log2(num_clients / initial)))
+    return [STAGE + EXTRA_ROUNDS[init], *[STAGE] * (stages - 1)][:stages]
+
+
+def lemma_stages(
+    task: srp.data.LinearTask, initial: int, first_distance: float
+) -> list[int]:
     """Rounds of every stage but the last, by Lemma B.1; chat matters for the last stage only, and a is optimistic."""
-    sigma_min = float(np.linalg.svd(np.asarray(heads), compute_uv=False)[-1]) / np.sqrt(
-        num_clients
-    )
+    sigma_min = batches.head_values(task)[0]
     a = theory.contraction_rate(STEP, first_distance, sigma_min)
-    return theory.schedule(a, num_clients, INITIAL, THEORY_CHAT).rounds_per_stage[:-1]
+    return theory.schedule(a, task.num_clients, initial, THEORY_CHAT).rounds_per_stage[
+        :-1
+    ]
 
 
 def contest(
     num_clients: int, repeats: int, seed: int, init: str
 ) -> tuple[srp.data.LinearTask, Contest]:
     """Draw a task; return it with a function that simulates all repeats of a policy for some rounds."""
-    task = srp.data.linear_task(jax.random.key(seed), num_clients, DIM, RANK, NOISE)
+    task = draw_task(num_clients, seed)
     algorithm = srp.algorithms.LinearFedRep(
         task, step_size=STEP, samples_per_round=SAMPLES, start=init
     )
@@ -89,42 +111,73 @@ def floors_of(fedrep: list[srp.History]) -> list[float]:
     return [history.metrics["distance"][-FLOOR_ROUNDS:].mean() for history in fedrep]
 
 
-def measure(num_clients: int, repeats: int, seed: int, init: str, stages: str) -> dict:
-    """Measure times of both methods to each target, (repeats,) each; inf if a run never reached it."""
+def measure(
+    num_clients: int,
+    repeats: int,
+    seed: int,
+    init: str,
+    stages: str,
+    known: dict | None = None,
+) -> dict:
+    """Measure times of both methods to each target, (repeats,) each; inf if a run never reached it.
+
+    `known` is a result for another n0, whose half of FedRep is kept.
+    """
     task, run = contest(num_clients, repeats, seed, init)
-    runs = {"fedrep": run(srp.participation.Full(), FEDREP_ROUNDS + EXTRA_ROUNDS[init])}
-    first = float(np.mean([history.metrics["distance"][0] for history in runs["fedrep"]]))
-    plain = [
-        STAGE + EXTRA_ROUNDS[init],
-        *[STAGE] * (int(np.ceil(np.log2(num_clients / INITIAL))) - 1),
-    ]
-    lengths = plain if stages == "plain" else lemma_stages(num_clients, task.heads, first)
-    runs["srpfl"] = run(
-        srp.participation.Doubling(INITIAL, lengths), sum(lengths) + LAST_STAGE
-    )
-    floors = floors_of(runs["fedrep"])
-    times = {
-        name: [
-            [
-                curves.rounded(h.time_to(f * floor, metric="distance"))
-                for h, floor in zip(of, floors, strict=True)
-            ]
-            for f in FACTORS
-        ]
-        for name, of in runs.items()
-    }
-    longest = {
-        name: float(max(history.elapsed()[-1] for history in histories))
-        for name, histories in runs.items()
-    }
+    found = fedrep_half(run, init) if known is None else known
+    initial = first_cohort(task)
+    if stages == "plain":
+        lengths = plain_stages(num_clients, initial, init)
+    else:
+        lengths = lemma_stages(task, initial, found["first_distance"])
+    srpfl = run(srp.participation.Doubling(initial, lengths), sum(lengths) + LAST_STAGE)
     return {
         "num_clients": num_clients,
+        "initial": initial,
         "rounds_per_stage": lengths,
-        "floors": [curves.rounded(floor) for floor in floors],
-        "first_distance": first,
-        "times": times,
-        "longest": longest,
+        "floors": found["floors"],
+        "first_distance": found["first_distance"],
+        "times": {
+            "fedrep": found["times"]["fedrep"],
+            "srpfl": times_to_targets(srpfl, found["floors"]),
+        },
+        "longest": {"fedrep": found["longest"]["fedrep"], "srpfl": longest_time(srpfl)},
     }
+
+
+def fedrep_half(run: Contest, init: str) -> dict:
+    """Measure FedRep, which does not depend on n0."""
+    histories = run(srp.participation.Full(), FEDREP_ROUNDS + EXTRA_ROUNDS[init])
+    floors = [curves.rounded(floor) for floor in floors_of(histories)]
+    return {
+        "floors": floors,
+        "first_distance": float(
+            np.mean([history.metrics["distance"][0] for history in histories])
+        ),
+        "times": {"fedrep": times_to_targets(histories, floors)},
+        "longest": {"fedrep": longest_time(histories)},
+    }
+
+
+def times_to_targets(
+    histories: list[srp.History], floors: list[float]
+) -> list[list[float | str]]:
+    """Return the times to each multiple of the floor, (targets, repeats)."""
+    times = []
+    for factor in FACTORS:
+        pairs = zip(histories, floors, strict=True)
+        times.append(
+            [
+                curves.rounded(run.time_to(factor * floor, metric="distance"))
+                for run, floor in pairs
+            ]
+        )
+    return times
+
+
+def longest_time(histories: list[srp.History]) -> float:
+    """Return the simulated time of the longest run."""
+    return float(max(history.elapsed()[-1] for history in histories))
 
 
 def time_ratios(result: dict, factor: int) -> np.ndarray:
@@ -188,8 +241,11 @@ def draw(results: list[dict], init: str, args) -> None:
     )
 
     a, chat = THEORY_A, THEORY_CHAT
-    plans = [theory.schedule(a, int(n), INITIAL, chat) for n in clients]
-    fedrep = np.array([theory.fedrep_time(a, int(n), INITIAL, chat) for n in clients])
+    cohorts = [
+        (int(n), result["initial"]) for n, result in zip(clients, results, strict=True)
+    ]
+    plans = [theory.schedule(a, n, initial, chat) for n, initial in cohorts]
+    fedrep = np.array([theory.fedrep_time(a, n, initial, chat) for n, initial in cohorts])
     srpfl = np.array([plan.time for plan in plans])
     srpfl[fedrep == 0] = fedrep[fedrep == 0] = np.nan
     kind = theory.KIND
@@ -212,7 +268,7 @@ def draw(results: list[dict], init: str, args) -> None:
         clients, printed, ":", color=curves.BLUE, label="SRPFL: printed upper bound"
     )
     axes[1].set(
-        title=f"theory: a={a}, $\\hat c$={chat}, n0={INITIAL}",
+        title=f"theory: a={a}, $\\hat c$={chat}, n0 as measured",
         ylabel="expected time (time units)",
     )
 
@@ -280,10 +336,13 @@ def main() -> None:
         args.out / f"{file_name(args.init, args.stages)}.json", repeats, args.seed
     )
     for num_clients in args.clients or [2**exponent for exponent in exponents]:
-        if num_clients not in results:
+        known = results.get(num_clients)
+        if known is None or known["initial"] != first_cohort(
+            draw_task(num_clients, args.seed)
+        ):
             begin = time.perf_counter()
             results[num_clients] = measure(
-                num_clients, repeats, args.seed, args.init, args.stages
+                num_clients, repeats, args.seed, args.init, args.stages, known
             )
             ratios = [time_ratios(results[num_clients], i) for i in range(len(FACTORS))]
             ratios = [

@@ -328,7 +328,7 @@ def with_errors(found: np.ndarray) -> list[str]:
 
 
 def linear(start: str) -> str:
-    rows = [["N", "distance after round 1", "FedRep's floor", "time to 1.3 x floor: FedRep", "SRPFL",
+    rows = [["N", "n0", "distance after round 1", "FedRep's floor", "time to 1.3 x floor: FedRep", "SRPFL",
              "FedRep's rounds", *(f"{'ratio ' * (f == 2)}to {f} x" for f in FACTORS),
              *(f"{'times log N: ' * (f == 2)}to {f} x" for f in FACTORS)]]  # fmt: skip
     for result in load_results(f"srpfl/results/linear_speedup_{start}.json"):
@@ -337,8 +337,8 @@ def linear(start: str) -> str:
             np.mean(result["times"][method][1]) for method in ("fedrep", "srpfl")
         )
         rows.append([
-            n, f"{result['first_distance']:.3f}", f"{np.mean(result['floors']):.4f}", f"{fedrep:.0f}", f"{ours:.0f}",
-            f"{fedrep / (1 / np.arange(1, n + 1)).sum():.0f}",
+            n, result["initial"], f"{result['first_distance']:.3f}", f"{np.mean(result['floors']):.4f}",
+            f"{fedrep:.0f}", f"{ours:.0f}", f"{fedrep / (1 / np.arange(1, n + 1)).sum():.0f}",
             *with_errors(found),
             *(f"{mean:.2f}" for mean in found.mean(axis=1) * np.log(n)),
         ])  # fmt: skip
@@ -346,7 +346,7 @@ def linear(start: str) -> str:
 
 
 def lemma() -> str:
-    rows = [["N", "stages", *(f"to {f} x" for f in FACTORS)]]
+    rows = [["N", "n0", "stages", *(f"to {f} x" for f in FACTORS)]]
     plain = {
         result["num_clients"]: result
         for result in load_results("srpfl/results/linear_speedup_moments.json")
@@ -357,7 +357,14 @@ def lemma() -> str:
             ("30 rounds each", plain[by_lemma["num_clients"]]),
             (planned, by_lemma),
         ):
-            rows.append([result["num_clients"], stages, *with_errors(ratios(result))])
+            rows.append(
+                [
+                    result["num_clients"],
+                    result["initial"],
+                    stages,
+                    *with_errors(ratios(result)),
+                ]
+            )
     return markdown(rows)
 
 
@@ -378,7 +385,7 @@ def stage_lengths() -> str:
 
 
 def samples() -> str:
-    """Smallest batches by d and n, and the floor with six samples a client."""
+    """Smallest batches by d, N and n, and the floor with six samples a client."""
     words = {
         "floor below 0.5": "to contract",
         "floor below 0.15": "for a floor below 0.15",
@@ -387,27 +394,21 @@ def samples() -> str:
     rows = [
         [
             "d",
+            "N",
             "n",
             "d / n",
-            "log n",
+            "log N",
             *(f"smallest m {word}" for word in words.values()),
             "floor at m = 6",
         ]
     ]
-    for row in sorted(
-        load_results("srpfl/results/samples.json"), key=lambda row: (row["d"], row["n"])
-    ):
+    for row in load_results("srpfl/results/samples.json"):
         d, n = row["d"], row["n"]
+        title = f"n0 = {n}" if n == row["n0"] else "all"
         found = (row["smallest m"][name] or f"over {row['m'][-1]}" for name in words)
+        floor = span(row["floor"], row["m"].index(6))
         rows.append(
-            [
-                d,
-                n,
-                f"{d / n:.2g}",
-                f"{np.log(n):.1f}",
-                *found,
-                span(row["floor"], row["m"].index(6)),
-            ]
+            [d, row["N"], title, f"{d / n:.2g}", f"{np.log(row['N']):.1f}", *found, floor]
         )
     return markdown(rows)
 

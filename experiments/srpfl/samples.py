@@ -2,13 +2,15 @@
 
     python experiments/srpfl/samples.py --scale smoke|cpu|full [--out DIR] [--seed N]
 
-The introduction says that m = O(d / N + log N) samples a client suffice; Theorem 4.5 has max(log N, d / n0) for the n0
-clients of the first stage. k=2, noise 1, fresh samples in every round, step size 1 / (8 sigma_max^2), as the theorem
-has it, for the n clients that take part: n = 16 is the first stage of `linear_speedup.py`, n = N the last. B starts at
-a distance of 1/2, which costs no samples here; Algorithm 2 starts with the method of moments.
+The introduction says that m = O(d / N + log N) samples a client suffice; Theorem 4.5 has max(log N, d / n0) for the
+n0 clients of the first stage, and appendix A n0 = 2 d / (log(N) sigma_max), with which d / n0 is log(N) sigma_max / 2.
+k=2, noise 1, fresh samples in every round, step size 1 / (8 sigma_max^2), as the theorem has it, for the n clients that
+take part. For every d and N there is the first stage, with n = n0 (of the smallest sigma_max of the trials, so that it
+is enough for all), the same clients in every round, and for some the last stage, with n = N. B starts at a distance of
+1/2, which costs no samples here; Algorithm 2 starts with the method of moments.
 
-With noise the distance falls to a floor: the mean of the last 20 rounds. For every d and n the table has the floors by
-m, and the number of trials in which every round keeps inequality (9), with n0 = 16.
+With noise the distance falls to a floor: the mean of the last 20 rounds. For every d, N and n the table has the floors
+by m, and the number of trials in which every round keeps inequality (9).
 """
 
 from __future__ import annotations
@@ -22,27 +24,35 @@ import fedjax_srp as srp
 from experiments import batches, curves, scripts
 from fedjax_srp import theory
 
-RANK, NOISE, STEP, INITIAL, LAST = 2, 1.0, 0.125, 16, 20
+RANK, NOISE, STEP, LAST = 2, 1.0, 0.125, 20
 LEVELS = (0.5, 0.15)  # floors; the first is where the runs start
-MORE = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # samples beyond k
-GRID = (
-    (25, 16),
-    *((d, n) for d in (100, 400) for n in (16, 64, 256)),
-    (100, 1024),
-    (25, 1024),
+MORE = (*range(1, 9), 10, 12, 14, 16, 18, 20, 24, 32, 48, 64, 96, 128)  # samples beyond k
+FIRST = (
+    *((25, n) for n in (256, 4096)),
+    *((d, n) for d in (100, 400) for n in (256, 4096, 65536, 2**20)),
 )
-SCALES = {  # (d, n), rounds, trials
-    "smoke": (((25, 16),), 40, 2),
+ALL = ((25, 256), (100, 256), (400, 256))
+GRID = (*((d, n, True) for d, n in FIRST), *((d, n, False) for d, n in ALL))
+SCALES = {  # (d, N, True for the first stage or False for the last), rounds, trials
+    "smoke": (((25, 64, True), (25, 64, False)), 40, 2),
     "cpu": (GRID, 200, 5),
-    "full": ((*GRID, (25, 64), (25, 256), (400, 1024), (100, 4096)), 500, 20),
+    "full": (
+        (*GRID, *((d, 4096, False) for d in (25, 100, 400)), (100, 16384, False)),
+        500,
+        20,
+    ),
 }
 
 
-def measure(dim: int, clients: int, rounds: int, trials: int, seed: int) -> dict:
+def measure(
+    dim: int, num_clients: int, first_stage: bool, rounds: int, trials: int, seed: int
+) -> dict:
     """Return floors by m, and in how many trials every round keeps (9)."""
     keys = [jax.random.fold_in(jax.random.key(seed), trial) for trial in range(trials)]
-    tasks = [srp.data.linear_task(key, clients, dim, RANK, NOISE) for key in keys]
-    counts = [RANK + more for more in MORE if more <= max(8, 7.5 * dim / clients)]
+    initial = first_cohort(keys, dim, num_clients)
+    taking_part = initial if first_stage else num_clients
+    tasks = [srp.data.linear_task(key, taking_part, dim, RANK, NOISE) for key in keys]
+    counts = [RANK + more for more in MORE if more <= max(8, 7.5 * dim / taking_part)]
     distance = batches.distances(tasks, counts, STEP, rounds)
     kept = np.zeros(len(counts), int)
     for task, runs in zip(tasks, distance, strict=True):
@@ -52,7 +62,7 @@ def measure(dim: int, clients: int, rounds: int, trials: int, seed: int) -> dict
             [np.full((len(counts), 1), batches.START), runs[:, :-1]], axis=1
         )
         kept += (
-            runs <= np.vectorize(theory.contraction)(before, a, clients / INITIAL)
+            runs <= np.vectorize(theory.contraction)(before, a, taking_part / initial)
         ).all(axis=1)
     floors = distance[:, :, -LAST:].mean(axis=2)
     spread = {
@@ -66,14 +76,24 @@ def measure(dim: int, clients: int, rounds: int, trials: int, seed: int) -> dict
         for level in LEVELS
     }
     lowest["within (9)"] = batches.smallest(counts, kept == trials)
-    found = {
-        "d": dim,
-        "n": clients,
+    sizes = {"d": dim, "N": num_clients, "n0": initial, "n": taking_part}
+    return sizes | {
         "m": counts,
         "trials within (9)": kept.tolist(),
         "floor": rows,
+        "smallest m": lowest,
     }
-    return found | {"smallest m": lowest}
+
+
+def first_cohort(keys: list[jax.Array], dim: int, num_clients: int) -> int:
+    """Return n0 of appendix A for the heads of all clients, the largest of the trials."""
+    cohorts = []
+    for key in keys:
+        task = srp.data.linear_task(key, num_clients, dim, RANK, NOISE)
+        cohorts.append(
+            theory.initial_clients(dim, num_clients, batches.head_values(task)[1])
+        )
+    return max(cohorts)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Lengths of SRPFL's stages: linear tasks as in `linear_speedup.py`, all stages but the last equally long.
+"""Lengths of SRPFL's stages: linear tasks as in `linear_speedup.py`, from 16 clients, all stages but the last equal.
 
     python experiments/srpfl/stage_lengths.py --scale smoke|cpu [--init moments|random] [--out DIR]
 
@@ -16,12 +16,12 @@ from experiments.srpfl.linear_speedup import (
     EXTRA_ROUNDS,
     FACTORS,
     FEDREP_ROUNDS,
-    INITIAL,
     contest,
     floors_of,
     scripts,
 )
 
+INITIAL = 16  # fewer than the n0 of SRPFL's appendix A
 LENGTHS = (1, 3, 10, 30, 100)
 SCALES = {
     "smoke": ((32,), 1, 1, (1, 3)),

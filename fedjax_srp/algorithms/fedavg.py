@@ -34,8 +34,9 @@ class FedAvg(GlobalModel):
     its layers trained.
 
     Args:
-        training: of the clients; weighting is "uniform" in the papers' pseudo-code and "num_examples" in their code and
-            in McMahan et al.
+        training: of the clients; weighting is "uniform" in the pseudo-code of SRPFL, FedRep and FLANP, and
+            "num_examples" in their code, in McMahan et al., and in eq. (3) of the paper on FedAvg as a representation
+            learner.
         fine_tune_optimizer: of both kinds of fine-tuning; default that of training. SRPFL's code has momentum 0.5 there
             and none in training.
         evaluation: the default one.

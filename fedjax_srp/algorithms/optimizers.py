@@ -55,6 +55,9 @@ class Optimizer:
 class SGD(Optimizer):
     """SGD as in the papers' experiments: weight decay acts on arrays of rank 2 and more, not on biases.
 
+    So it is in the code of SRPFL's authors. The paper on FedAvg as a representation learner does not say, and PyTorch's
+    SGD decays biases too.
+
     Args:
         learning_rate: step size; a schedule of optax would count the client's local steps.
         momentum: heavy-ball coefficient, in [0, 1); the buffer starts at zero in every round. None: no buffer.

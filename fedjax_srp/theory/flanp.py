@@ -16,6 +16,9 @@ from fedjax_srp.theory._formula import NonNegative, Positive, formula
 def flanp_alpha(n: Count, mu: Positive, smoothness: Positive, c: Positive) -> float:
     """Return the largest alpha_n of FLANP's Theorem 1, as printed; for small L its proof allows only less (eq. 22).
 
+    The proof's own list, eq. 24, has sqrt(kappa L) in two bounds, the first and the fourth, where the theorem has
+    sqrt(kappa) L: for L < 1 that is less.
+
     Args:
         n: participants of the stage.
         mu: strong convexity.

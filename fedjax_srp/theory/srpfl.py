@@ -3,15 +3,53 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from fedjax_srp.participation.cohorts import stage_sizes
 from fedjax_srp.parts.checks import as_annotated, check_numbers
-from fedjax_srp.parts.part import Count
+from fedjax_srp.parts.part import AtLeast, Count
 from fedjax_srp.theory._formula import Chat, Contraction, NonNegative, Positive, formula
 from fedjax_srp.theory.times import order_statistic_mean
+
+# The first cohort
+
+
+@formula("printed bound")
+def initial_clients(
+    dim: Count, num_clients: Annotated[int, AtLeast(2)], sigma_max: Positive
+) -> int:
+    """Return n0, the fewest clients of a round (appendix A): 2 d / (log(N) sigma_max), rounded up; log is natural.
+
+    With it d / n0 is at most log(N) sigma_max / 2, so that the max(log N, d / n0) samples a client and round of Theorem
+    4.5 are O(log N), whatever d. The paper does not state the base of the logarithm: log2 would give a smaller n0.
+
+    Args:
+        dim: d, the dimension of the inputs.
+        num_clients: N, from which the fastest are chosen.
+        sigma_max: as in `max_step_size`, in units of a head. Its value for all N heads together is smaller than the
+            paper's, and gives an n0 that is at least the paper's.
+
+    Returns:
+        A number of clients, `initial` of the other functions and of `participation.Doubling`.
+
+    Raises:
+        ValueError: n0 is above N, so that the analysis covers no round at all.
+
+    Example:
+        >>> from fedjax_srp import theory
+        >>> [theory.initial_clients(100, n, sigma_max=1.1) for n in (256, 1024, 4096, 32768)]
+        [33, 27, 22, 18]
+    """
+    initial = math.ceil(2 * dim / (math.log(num_clients) * sigma_max))
+    if initial > num_clients:
+        raise ValueError(
+            f"num_clients={num_clients} must be at least n0 = 2 d / (log(N) sigma_max) = {initial}: give more clients "
+            "or a smaller dim"
+        )
+    return initial
+
 
 # Contraction
 

@@ -315,7 +315,7 @@ def test_a_stage_ends_with_the_round_after_which_the_criterion_holds(constants):
         else:
             threshold = (
                 first
-                * constants.get("first_threshold", 0.5)
+                * constants.get("first_threshold", 1.0)
                 * constants.get("shrinkage", 0.5) ** stage
             )
         np.testing.assert_allclose(
