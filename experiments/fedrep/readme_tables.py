@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,13 @@ def errors() -> str:
     curves["FedRep, random start"] = results("figure1_random")["FedRep"][
         "final by samples"
     ]
-    rows = [["samples m", *curves]]
+    with_ridge = results("figure1_ridge")
+    rows = [["samples m", *curves, "Local only, ridge 1e-5"]]
     for place, samples in enumerate(curves["FedRep"]["x"]):
-        rows.append(
-            [f"{samples:.0f}", *(span(curve, place, "#.3g") for curve in curves.values())]
-        )
+        cells = [span(curve, place, "#.3g") for curve in curves.values()]
+        alone = np.array(with_ridge[f"{samples:.0f}"])
+        of_ridge = {"mean": alone.mean(), "lowest": alone.min(), "highest": alone.max()}
+        rows.append([f"{samples:.0f}", *cells, span(of_ridge, form="#.3g")])
     return markdown(rows)
 
 
@@ -59,15 +62,15 @@ def first_round(curve: Mapping[str, Any], level: float) -> str:
     return f"{next(reached, np.nan):.0f}".replace("nan", "-")
 
 
-def distances() -> str:
+def distances(name: str = "figure3") -> str:
     """Figure 3: final distances, the order of the methods trial by trial, and rounds to levels of the mean."""
     rows = [["start", "n", "FedRep", "10GD-GD", "GD-GD", "trials with FedRep < 10GD-GD", "10GD-GD < GD-GD",
              "FedRep at 0.1, 0.03, 0.01 by round", "GD-GD at 0.1"]]  # fmt: skip
     for start in ("descent", "random"):
         for n in (10, 100, 1000):
+            methods = ("FedRep", "10GD-GD", "GD-GD")
             curves = [
-                results("figure3")[f"n={n}, {name}, {start} start"]
-                for name in ("FedRep", "10GD-GD", "GD-GD")
+                results(name)[f"n={n}, {method}, {start} start"] for method in methods
             ]
             final = [np.array(curve["final"]) for curve in curves]
             ends = [
@@ -212,6 +215,7 @@ def new_clients(panels: Mapping[str, Any]) -> str:
 PARTS: Mapping[str, Callable[[], str]] = {
     "figure1": errors,
     "figure3": distances,
+    "figure3_notebook": partial(distances, "figure3_notebook"),
     "figure4": new_clients_linear,
     "samples": samples,
     "table1": lambda: rivals_table.tables(runs("table1")),

@@ -47,7 +47,8 @@ def causes(results: Path) -> str:
     columns = dict(accuracy)
     columns |= {f"worst tenth: {name}": worst[name] for name in ("SRPFL", "FLANP-FT")}
     by_setting = pd.DataFrame(columns).groupby("setting", sort=False)
-    frame = by_setting.agg(mean_std).reindex(rows["setting"].unique())
+    ran = rows.loc[rows["method"] == "srpfl", "setting"].unique()
+    frame = by_setting.agg(mean_std).reindex(ran)
     frame["first gradient"] = gradients.groupby("setting")["below"].agg(
         lambda of: mean_std(of, 3)
     )

@@ -3,10 +3,11 @@
     python experiments/srpfl/causes.py --data-dir DIR --results experiments/srpfl/results
 
 MNIST, 50 clients with 3 classes and 60 images each, 50 rounds, the rest as in figure 3. For these two methods the
-text's setting and the code's differ in four options: the network ends in a softmax that the cross-entropy applies
-again, PyTorch's initial weights, momentum, and weight decay. All settings run with one seed before the next, and
-`causes.csv` is written after each setting: a row for each setting, seed, evaluation and evaluated round. Settings and
-seeds already in the file do not run again. `cause_tables.py` makes the README's table from it.
+text's setting and the code's differ in six options: the network ends in a softmax that the cross-entropy applies
+again, PyTorch's initial weights, momentum, weight decay, SRPFL's optimizer lasts for all repetitions of a round, and
+its newcomers start from the last cohort's mean head. All settings run with one seed before the next, and
+`causes.csv` is written after each setting: a row for each setting, seed, method, evaluation and evaluated round. What
+is already in the file does not run again. `cause_tables.py` makes the README's table from it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,16 @@ import pandas as pd
 
 import fedjax_srp as srp
 from experiments.srpfl.cause_tables import causes
-from experiments.srpfl.paper import CODE_MLP, CODE_OWN, FIGURES, Setting, Study, scripts
+from experiments.srpfl.paper import (
+    CODE_MLP,
+    CODE_OWN,
+    FIGURES,
+    MEAN_HEADS,
+    ONE_OPTIMIZER,
+    Setting,
+    Study,
+    scripts,
+)
 from fedjax_srp.results import sealed_folders as storage
 from fedjax_srp.results.history import History
 
@@ -40,24 +50,38 @@ class Variant(NamedTuple):
     methods: tuple[str, ...] = METHODS
 
 
-MOMENTUM = {name: CODE_OWN[name] for name in METHODS}
+ONLY_SRPFL = ("srpfl",)
+FLANP = {"flanp_fedavg": CODE_OWN["flanp_fedavg"]}
+OF_CODE = FLANP | {"srpfl": CODE_OWN["srpfl"]}
+MOMENTUM = FLANP | {"srpfl": {"momentum": 0.5}}
+MOMENTUM_MEAN_HEADS = FLANP | {"srpfl": {"momentum": 0.5} | MEAN_HEADS}
+MOMENTUM_ONE_OPTIMIZER = FLANP | {"srpfl": {"momentum": 0.5} | ONE_OPTIMIZER}
 ONE_HEAD_EPOCH = {
     "srpfl": {"head_epochs": 1}
 }  # instead of 10, before each epoch of the representation
+# FLANP (FedAvg) has no own head and one optimizer a round anyway: the last two of the six options change SRPFL alone,
+# and `causes.csv` has the same runs of FLANP with and without them ("both").
 VARIANTS = {
     "text": Variant(),
-    "code": Variant(CODE_MLP, MOMENTUM),
+    "code": Variant(CODE_MLP, OF_CODE),
     "double softmax": Variant(SOFTMAX),
     "PyTorch's start": Variant(START),
     "momentum": Variant(own=MOMENTUM),
     "double softmax and start": Variant(SOFTMAX | START),
-    "double softmax, heads of 1 epoch": Variant(SOFTMAX, ONE_HEAD_EPOCH, ("srpfl",)),
+    "double softmax, heads of 1 epoch": Variant(SOFTMAX, ONE_HEAD_EPOCH, ONLY_SRPFL),
     "double softmax and start, heads of 1 epoch": Variant(
-        SOFTMAX | START, ONE_HEAD_EPOCH, ("srpfl",)
+        SOFTMAX | START, ONE_HEAD_EPOCH, ONLY_SRPFL
     ),
-    "code without double softmax": Variant(START | DECAY, MOMENTUM),
-    "code without PyTorch's start": Variant(SOFTMAX | DECAY, MOMENTUM),
+    "code without double softmax": Variant(START | DECAY, OF_CODE),
+    "code without PyTorch's start": Variant(SOFTMAX | DECAY, OF_CODE),
     "weight decay": Variant(DECAY),
+    "newcomers with mean heads": Variant(own={"srpfl": MEAN_HEADS}, methods=ONLY_SRPFL),
+    "momentum, one optimizer": Variant(own=MOMENTUM_ONE_OPTIMIZER, methods=ONLY_SRPFL),
+    "code without mean heads": Variant(CODE_MLP, MOMENTUM_ONE_OPTIMIZER, ONLY_SRPFL),
+    "code without one optimizer": Variant(CODE_MLP, MOMENTUM_MEAN_HEADS, ONLY_SRPFL),
+    "code without both": Variant(CODE_MLP, MOMENTUM),
+    "code without both and double softmax": Variant(START | DECAY, MOMENTUM),
+    "code without both and PyTorch's start": Variant(SOFTMAX | DECAY, MOMENTUM),
 }
 FEDERATION = {
     "name": "mnist",
@@ -156,15 +180,22 @@ def main(arguments: list[str] | None = None) -> None:
     rows, gradients = (
         read_rows(results / name) for name in ("causes.csv", "causes_gradients.csv")
     )
-    done = {(row["setting"], row["seed"]) for row in rows}
+    done = {(row["setting"], row["seed"], row["method"]) for row in rows}
+    with_gradient = {(row["setting"], row["seed"]) for row in gradients}
     for seed in range(args.seeds):
         for name, study in studies.items():
-            if (name, seed) in done:
+            missing = [
+                training
+                for training in VARIANTS[name].methods
+                if (name, seed, training) not in done
+            ]
+            if not missing:
                 continue
-            gradients.append(
-                {"setting": name, "seed": seed} | first_gradients(study, seed)
-            )
-            for training in VARIANTS[name].methods:
+            if (name, seed) not in with_gradient:
+                gradients.append(
+                    {"setting": name, "seed": seed} | first_gradients(study, seed)
+                )
+            for training in missing:
                 study.train(training, [seed], together=False)
                 rows += score_rows(study, training, seed)
             write_rows(results, rows, gradients)

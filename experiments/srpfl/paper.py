@@ -182,8 +182,10 @@ SETTINGS: dict[str, dict[str, Setting]] = {
 # because it diverges with the code's.
 CODE = {"initialization": "torch", "weight_decay": 1e-4}
 CODE_MLP = CODE | {"output": "softmax"}
+ONE_OPTIMIZER = {"keeps_optimizer": True}
+MEAN_HEADS = {"newcomers_take_mean_head": True}
 CODE_OWN = (
-    {name: {"momentum": 0.5} for name in ("fedrep", "srpfl")}
+    {name: {"momentum": 0.5} | ONE_OPTIMIZER | MEAN_HEADS for name in ("fedrep", "srpfl")}
     | {
         n: {"fine_tune_optimizer.momentum": 0.5}
         for n in ("lg_fedavg", "lg_srpfl", "fedavg", "flanp_fedavg")
@@ -203,6 +205,7 @@ def with_code_options(setting: Setting) -> Setting:
 SETTINGS["code"] |= {
     name: with_code_options(SETTINGS["full"][name]) for name in SETTINGS["full"]
 }
+SETTINGS["code"]["digits"] = with_code_options(SETTINGS["cpu"]["digits"])
 SETTINGS["code"]["mnist"] = with_code_options(SETTINGS["cpu"]["mnist"])
 SETTINGS["code"]["mnist480"] = with_code_options(SETTINGS["gpu"]["mnist"])
 SETTINGS["code"]["mnist150"] = with_code_options(SETTINGS["gpu"]["mnist150"])

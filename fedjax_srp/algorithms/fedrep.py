@@ -67,18 +67,27 @@ class PersonalHead(ExampleAlgorithm):
         # phi <- (1/n) sum_i phi_i
         return SplitParams(mean.representation, mean.head.value)
 
+    def head_of(self, server: SplitParams, state: FedRepClientState) -> PyTree:
+        """The head that a client holds, given the server's state."""
+        return state.head
+
+    def start_of(self, broadcast: PyTree, state: FedRepClientState) -> SplitParams:
+        """The representation and the head from which a participant starts."""
+        return SplitParams(broadcast, state.head)
+
     def gradient(
         self,
         key: Key,
-        representation: PyTree,
+        broadcast: PyTree,
         state: FedRepClientState,
         examples: Examples,
         context: RoundContext,
     ) -> ClientOutput:
         """Gradient of the client's loss in the representation, under its own head."""
         loss = ModelLoss(self.model, trains="representation")
+        start = self.start_of(broadcast, state)
         return gradient_message(
-            loss, representation, state.head, examples, self.training, context
+            loss, start.representation, start.head, examples, self.training, context
         )
 
     @evaluation
@@ -93,8 +102,9 @@ class PersonalHead(ExampleAlgorithm):
         self, key: Key, server: SplitParams, state: FedRepClientState, examples: Examples
     ):
         """The client's own head, as it last left it, under the current representation."""
+        head = self.head_of(server, state)
         return lambda x: self.model.classify(
-            state.head, self.model.represent(server.representation, x)
+            head, self.model.represent(server.representation, x)
         )
 
     @evaluation
@@ -102,14 +112,27 @@ class PersonalHead(ExampleAlgorithm):
         self, key: Key, server: SplitParams, state: FedRepClientState, examples: Examples
     ):
         """The client's own head, or the last round's mean head for clients that have never taken part."""
-        head = jax.tree.map(
-            lambda own, mean: jnp.where(state.has_trained, own, mean),
-            state.head,
-            server.head,
-        )
+        head = own_or_mean(state, server.head)
         return lambda x: self.model.classify(
             head, self.model.represent(server.representation, x)
         )
+
+
+def own_or_mean(state: FedRepClientState, mean_head: PyTree) -> PyTree:
+    """The head of a client that has trained one; the mean head for any other client."""
+    return jax.tree.map(
+        lambda own, mean: jnp.where(state.has_trained, own, mean), state.head, mean_head
+    )
+
+
+class _Repetition(NamedTuple):
+    """The state of a client's local work between two repetitions."""
+
+    representation: PyTree
+    head: PyTree
+    loss: TrainingLoss | None
+    of_representation: PyTree = None  # the optimizers' states; None: new ones
+    of_head: PyTree = None
 
 
 @part
@@ -129,12 +152,17 @@ class FedRep(PersonalHead):
 
     Args:
         model: cut at the first personal layer.
-        training: of the representation, with the optimizer reset in every repetition; `epochs` is the number of
-            repetitions in a round. Weighting is "uniform" in the paper, "num_examples" in the authors' code.
+        training: of the representation; `epochs` is the number of repetitions in a round. Weighting is "uniform" in
+            the paper, "num_examples" in the authors' code.
         fine_tune_optimizer: of the head in `fine_tune`; default `head_optimizer`.
         head_epochs: tau_h, in epochs.
         representation_epochs: tau_phi, in epochs.
         head_optimizer: of the head; default that of training.
+        keeps_optimizer: the optimizers of head and representation keep their states through all repetitions of a
+            round, as in the code of SRPFL's authors. By default they are reset in every repetition.
+        newcomers_take_mean_head: a client that takes part for the first time starts from the mean head of the last
+            cohort, as in the code of SRPFL's authors, instead of the initial head; that head is also its `own_head`
+            until then. The bytes received do not count it, since later rounds do not need it.
 
     Example:
         >>> import fedjax_srp as srp
@@ -146,6 +174,8 @@ class FedRep(PersonalHead):
     head_epochs: Annotated[int, AtLeast(0)] = 10
     representation_epochs: Annotated[int, AtLeast(0)] = 1
     head_optimizer: Given | None = None
+    keeps_optimizer: bool = False
+    newcomers_take_mean_head: bool = False
 
     def __post_init__(self) -> None:
         if self.head_optimizer is not None:
@@ -170,10 +200,32 @@ class FedRep(PersonalHead):
         )
         return self.training.alone(chosen, self.fine_tune_epochs, "fine_tune_optimizer")
 
+    def broadcast(self, server: SplitParams, context: RoundContext) -> PyTree:
+        """The representation, with the mean head if newcomers take it."""
+        if self.newcomers_take_mean_head:
+            return SplitParams(server.representation, Uncharged(server.head))
+        return super().broadcast(server, context)
+
+    def head_of(self, server: SplitParams, state: FedRepClientState) -> PyTree:
+        """The client's own head; if newcomers take the mean head, that one until the client takes part."""
+        return (
+            own_or_mean(state, server.head)
+            if self.newcomers_take_mean_head
+            else state.head
+        )
+
+    def start_of(self, broadcast: PyTree, state: FedRepClientState) -> SplitParams:
+        """The representation and the head from which a participant starts."""
+        if self.newcomers_take_mean_head:
+            return SplitParams(
+                broadcast.representation, own_or_mean(state, broadcast.head.value)
+            )
+        return super().start_of(broadcast, state)
+
     def client(
         self,
         key: Key,
-        representation: PyTree,
+        broadcast: PyTree,
         state: FedRepClientState,
         examples: Examples,
         context: RoundContext,
@@ -185,34 +237,48 @@ class FedRep(PersonalHead):
             training = dataclasses.replace(self.training, optimizer=self.head_optimizer)
             of_head = training.in_round(context)._replace(epochs=self.head_epochs)
 
-        def alternate(r: Array | int, carry: tuple[PyTree, PyTree, TrainingLoss | None]):
-            representation, head, loss = carry
+        def alternate(r: Array | int, last: _Repetition) -> _Repetition:
             done = r * context.work  # in earlier repetitions
             # h_i <- tau_h steps on f_i(h_i, phi), phi frozen                                       (eq. 3)
+            first = done * self.head_epochs
             fit = fit_head(
                 key,
                 self.model,
-                representation,
-                head,
+                last.representation,
+                last.head,
                 examples,
                 of_head,
-                done * self.head_epochs,
+                first,
+                last.of_head,
             )
             # phi_i <- tau_phi steps on f_i(h_i, phi_i), the new h_i frozen                         (eq. 4)
             first = done * self.representation_epochs
             body = fit_representation(
-                key, self.model, representation, fit.params, examples, now, first
+                key,
+                self.model,
+                last.representation,
+                fit.params,
+                examples,
+                now,
+                first,
+                last.of_representation,
             )
-            new = total_loss(fit.loss, body.loss)
-            return body.params, fit.params, new if loss is None else total_loss(loss, new)
+            loss = total_loss(fit.loss, body.loss)
+            if last.loss is not None:
+                loss = total_loss(last.loss, loss)
+            new = _Repetition(body.params, fit.params, loss)
+            if self.keeps_optimizer:
+                new = new._replace(
+                    of_representation=body.optimizer, of_head=fit.optimizer
+                )
+            return new
 
         # The first repetition is outside the loop: it starts from a representation that all clients share.
-        carry = alternate(0, (representation, state.head, None))
+        carry = alternate(0, _Repetition(*self.start_of(broadcast, state), None))
         if (self.training.epochs or 1) > 1:
             carry = jax.lax.fori_loop(1, self.training.epochs, alternate, carry)
-        representation, head, loss = carry
         message = SplitParams(
-            representation, Uncharged(head)
+            carry.representation, Uncharged(carry.head)
         )  # phi_i is sent; the head is for evaluations
-        new = FedRepClientState(head, jnp.bool_(True))
-        return ClientOutput(message, new, self.training.weight(examples), loss=loss)
+        new = FedRepClientState(carry.head, jnp.bool_(True))
+        return ClientOutput(message, new, self.training.weight(examples), loss=carry.loss)

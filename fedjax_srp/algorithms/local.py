@@ -483,11 +483,20 @@ def fit_head(
     examples: Examples,
     training: LocalTraining,
     first_epoch: Array | int = 0,
+    optimizer_state: PyTree = None,
 ) -> Trained:
     """Train a head on a frozen representation, whose deterministic first layers are computed once."""
     loss, frozen, examples = head_problem(model, representation, examples)
+    key_head = named_key(key, "head")
     return local_sgd(
-        named_key(key, "head"), loss, head, frozen, examples, training, first_epoch
+        key_head,
+        loss,
+        head,
+        frozen,
+        examples,
+        training,
+        first_epoch,
+        optimizer_state=optimizer_state,
     )
 
 
@@ -529,15 +538,18 @@ def fit_representation(
     examples: Examples,
     training: LocalTraining,
     first_epoch: Array | int = 0,
+    optimizer_state: PyTree = None,
 ) -> Trained:
     """Train a representation under a frozen head."""
     loss = ModelLoss(model, trains="representation")
+    key_local = named_key(key, "local")
     return local_sgd(
-        named_key(key, "local"),
+        key_local,
         loss,
         representation,
         head,
         examples,
         training,
         first_epoch,
+        optimizer_state=optimizer_state,
     )

@@ -180,7 +180,7 @@ TABLE = {
     "fedsgd": small(algorithms.FedSGD),
     "fedrep": small(
         algorithms.FedRep, {"head_epochs": -1}, {"representation_epochs": -1}, {"epochs": 0}, head_epochs=2, epochs=2,
-        **SIZED,
+        keeps_optimizer=True, newcomers_take_mean_head=True, **SIZED,
     ),
     "hf_maml": small(
         algorithms.HFMAML, {"inner_steps": 0}, {"support_fraction": 1.0}, {"inner_step_size": -0.1},

@@ -35,7 +35,7 @@ from reference import (
     pfedme,
     scaffold,
 )
-from reference.local import Sgd, batches, mean
+from reference.local import Sgd, batches, combine, mean
 from reference.small import KEY, NUM_CLASSES
 from setting import BATCH, COUNTS, PLAIN, SPREAD, UNEQUAL, Rounds, Setting, optimizer
 
@@ -190,6 +190,21 @@ def one_epoch(setting, purpose):
     return lambda t, i: batches(setting.orders.epochs(t, i, purpose, 1), BATCH)
 
 
+def heads_that_trained(clients):
+    """Return the heads of clients that have taken part, and zeros for the others."""
+    has_trained = clients.has_trained
+    return jax.tree.map(
+        lambda leaf: leaf * has_trained.reshape(-1, *[1] * (leaf.ndim - 1)), clients.head
+    )
+
+
+def reference_heads_that_trained(state):
+    heads = []
+    for i, head in enumerate(state.own):
+        heads.append(head if i in state.trained else combine(np.zeros_like, head))
+    return heads
+
+
 GLOBAL, OWN, MODELS = (
     {"global": accuracy("params")},
     {"own_model": accuracy("own")},
@@ -290,6 +305,16 @@ CASES = {
     "fedrep": Case(
         fedrep.run, {"epochs": 2, "head_epochs": 3, "representation_epochs": 2, "head_optimizer": optimizer(HEADS)},
         {"own": ["out"], "head_sgd": HEADS, "alternations": 2}, heads_of(3), **KEPT_HEAD,
+        judged=partly_own("head", tuner=HEADS), shapes=("heavy",), rtol=1e-6,
+    ),
+    "fedrep-as_in_the_code_of_srpfl": Case(
+        fedrep.run,
+        {
+            "epochs": 2, "head_epochs": 3, "representation_epochs": 2, "head_optimizer": optimizer(HEADS),
+            "keeps_optimizer": True, "newcomers_take_mean_head": True,
+        },
+        {"own": ["out"], "head_sgd": HEADS, "alternations": 2, "as_in_the_code_of_srpfl": True}, heads_of(3),
+        server=KEPT_HEAD["server"], clients={heads_that_trained: reference_heads_that_trained},
         judged=partly_own("head", tuner=HEADS), shapes=("heavy",), rtol=1e-6,
     ),
     "fedrep-very_unequal_clients": Case(

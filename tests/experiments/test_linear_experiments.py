@@ -31,6 +31,7 @@ LONG += [
     "flanp/criterion_for_fedrep",
     *(f"flanp/{name}" for name in FLANP),
 ]
+LONG += ["fedrep/figure1_ridge", "fedrep/figure6_controls"]
 LONG += [
     "fedrep/samples",
     "srpfl/samples",
@@ -65,7 +66,9 @@ def test_scripts_run(script, monkeypatch, tmp_path, capsys):
     assert (facts["scale"], facts.get("seed", 3)) == ("smoke", 3)
     assert facts["results"]
     drawn = not script.startswith(("flanp/table", "flanp/fixed", "flanp/theorems"))
-    drawn = drawn and not script.endswith(("samples", "contraction", "proposition1"))
+    drawn = drawn and not script.endswith(
+        ("samples", "contraction", "proposition1", "ridge", "controls")
+    )
     assert result.with_suffix(".png").exists() == drawn
     assert f"wrote {result.with_suffix('')}" in capsys.readouterr().out
     if (

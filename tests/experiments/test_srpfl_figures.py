@@ -304,6 +304,27 @@ def test_options_of_the_authors_code_reach_the_methods():
         assert algorithm.model.output == ("softmax" if code else "logits")
         assert algorithm.model.initialization == ("torch" if code else None)
         assert optimizer.weight_decay == (1e-4 if code else None)
+        if training == "srpfl":
+            assert algorithm.keeps_optimizer == algorithm.newcomers_take_mean_head == code
+
+
+@pytest.mark.parametrize(
+    ("name", "keeps_optimizer", "takes_mean_head"),
+    [
+        ("code without mean heads", True, False),
+        ("code without one optimizer", False, True),
+    ],
+)
+def test_each_of_the_codes_options_of_heads_can_be_left_out(
+    name, keeps_optimizer, takes_mean_head
+):
+    one = paper.Study(
+        paper.FIGURES[3], causes.setting(name, smoke=True), Path("nowhere"), None, print
+    )
+    algorithm = one.method("srpfl").algorithm
+    assert algorithm.training.optimizer.momentum == 0.5
+    assert algorithm.keeps_optimizer == keeps_optimizer
+    assert algorithm.newcomers_take_mean_head == takes_mean_head
 
 
 @pytest.mark.long

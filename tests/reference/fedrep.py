@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from reference import mlp
-from reference.local import mean, train, weight
+from reference.local import mean, no_momentum, train, weight
 
 
 class State(NamedTuple):
@@ -32,11 +32,16 @@ def run(
     head_sgd,
     alternations=1,
     client_weighting="uniform",
+    as_in_the_code_of_srpfl=False,
 ):
     """Yields the state after every round; `own` names the layers of the head.
 
     `head_steps(t, i, a)` are the rows of the batches that client i takes for its head in alternation a of round t, and
     `steps(t, i, a)` those for the representation.
+
+    The code of SRPFL's authors has one optimizer for a client's round, whose momentum goes on from alternation to
+    alternation, and the heads of all clients that have not trained yet are one dict, that of the global network: the
+    server loads the mean head of every cohort into it.
     """
     phi = {name: layer for name, layer in params.items() if name not in own}
     heads, trained = [{name: params[name] for name in own} for _ in clients], frozenset()
@@ -45,27 +50,41 @@ def run(
         messages = []
         for i in cohort:
             local = phi | heads[i]
+            examples = clients[i].x, clients[i].y
+            momentum = {}
+            if as_in_the_code_of_srpfl:
+                momentum = {
+                    "own": no_momentum(local, own),
+                    "phi": no_momentum(local, list(phi)),
+                }
             for a in range(alternations):
                 # lines 7, 8: tau_h updates of h_i, phi frozen
                 local = train(
-                    local, own, clients[i].x, clients[i].y, head_steps(t, i, a), head_sgd
+                    local,
+                    own,
+                    *examples,
+                    head_steps(t, i, a),
+                    head_sgd,
+                    buffers=momentum.get("own"),
                 )
                 # lines 9 to 11: tau_phi updates of phi_i, the new h_i frozen
                 local = train(
-                    local, list(phi), clients[i].x, clients[i].y, steps(t, i, a), sgd
+                    local,
+                    list(phi),
+                    *examples,
+                    steps(t, i, a),
+                    sgd,
+                    buffers=momentum.get("phi"),
                 )
             messages.append({name: local[name] for name in phi})
             heads[i] = {name: local[name] for name in own}
         # line 16: phi <- mean of the phi_i
         weights = [weight(client_weighting, clients[i]) for i in cohort]
         phi = mean(messages, weights)
-        yield State(
-            phi,
-            mean([heads[i] for i in cohort], weights),
-            list(heads),
-            trained,
-            list(params),
-        )
+        mean_head = mean([heads[i] for i in cohort], weights)
+        if as_in_the_code_of_srpfl:
+            heads = [heads[i] if i in trained else mean_head for i in range(len(clients))]
+        yield State(phi, mean_head, list(heads), trained, list(params))
 
 
 def own_accuracy(state, i, client):

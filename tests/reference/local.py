@@ -21,10 +21,20 @@ def batches(orders, batch_size):
             yield order[begin : begin + batch_size]
 
 
-def train(params, trained, x, y, rows_of_steps, sgd, gradient_of=mlp.gradient):
-    """One step per entry of `rows_of_steps` on the layers named `trained`; the others are frozen."""
+def no_momentum(params, trained):
+    """Momentum before the first step, of the layers named `trained`."""
+    return combine(np.zeros_like, {name: params[name] for name in trained})
+
+
+def train(
+    params, trained, x, y, rows_of_steps, sgd, gradient_of=mlp.gradient, buffers=None
+):
+    """One step per entry of `rows_of_steps` on the layers named `trained`; the others are frozen.
+
+    `buffers` is the momentum of earlier steps, which the new steps change in place; None: there were none.
+    """
     params = combine(np.copy, params)
-    buffers = combine(np.zeros_like, {name: params[name] for name in trained})
+    buffers = no_momentum(params, trained) if buffers is None else buffers
     for rows in rows_of_steps:
         gradient = gradient_of(params, x[rows], y[rows])
         for name in trained:
