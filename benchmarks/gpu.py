@@ -5,9 +5,9 @@
 
 | part | question |
 |---|---|
-| 1 | Are results those of the CPU, with and without CUDA graphs? FedAvg and FedRep, N = 1,000: which chunk, graphs? |
+| 1 | Are results those of the CPU? FedAvg and FedRep, N = 1,000: which chunk? |
 | 2 | N = 10,000 and 100: chunks of training and evaluation, memory, cost of products in full precision |
-| 3 | LeNet-5: XLA's convolutions or patches, with and without graphs |
+| 3 | LeNet-5: XLA's convolutions or patches |
 | 4 | SRPFL's growing cohorts; a loop compiled with JAX and one in PyTorch on the same GPU; linear rounds |
 | 5 | Without Triton's products, without autotuning; which kernels take longest |
 | 6 | Every method of the registry, in small: are results those of the CPU? |
@@ -15,9 +15,9 @@
 
 Every case is first compared with the same rounds on the CPU. It is `wrong` if the difference exceeds
 `gpu_compare.BOUNDS`, and not timed if it is ten times as large. Seconds are medians with quartiles, from the fourth
-call on, without compile time, which is short if the program was cached. "graphs" puts loops into CUDA graphs; XLA puts
-code without loops into them in any case. The file is written after every case, and cases run in child processes, so
-that a crash costs one case. The same command again runs the missing cases, if package and benchmarks are unchanged.
+call on, without compile time, which is short if the program was cached. The file is written after every case, and cases
+run in child processes, so that a crash costs one case. The same command again runs the missing cases, if package and
+benchmarks are unchanged.
 `--cases REGEX` selects cases. Cases that need PyTorch are skipped if it is missing. `--quick` runs the same code at toy
 sizes on any device: it shows that the code runs, not how fast.
 """

@@ -69,7 +69,6 @@ def measure(case: children.Case, folder: Path) -> children.Result:
         settings |= {"world": Workload(**world), "how": Options(**settings["how"])}
     how = settings.get("how", Options())
     try:
-        srp.use_cuda_graphs(how.graphs)
         with jax.default_matmul_precision(how.precision):
             result = KINDS[case.kind](folder=folder, name=case.name, **settings)
         wrong = result.pop("wrong", [])
@@ -97,8 +96,6 @@ def measure(case: children.Case, folder: Path) -> children.Result:
             found[children.ENDS] = (
                 True  # a device that failed once may fail again in its process
             )
-    finally:
-        srp.use_cuda_graphs(False)
     return found | {"wall_seconds": time.perf_counter() - begin}
 
 
@@ -310,33 +307,10 @@ def least_bytes(world: Workload) -> float | None:
 
 
 def rounds(
-    *,
-    folder: Path,
-    name: str,
-    world: Workload,
-    how: Options,
-    repeats: int,
-    keep: bool = False,
-    equal_to: str | None = None,
+    *, folder: Path, name: str, world: Workload, how: Options, repeats: int
 ) -> dict[str, Any]:
-    """Seconds a round.
-
-    `keep` stores the compared state, for a case that names this one in `equal_to` and is compared with it too.
-    """
+    """Seconds a round."""
     run, found = _warm(folder, world, how)
-    state = _state_arrays(run, run.state)
-    if keep:
-        store(folder, name, state)
-    if equal_to is not None:
-        other = stored(folder, equal_to, "")
-        distance, where = difference(
-            state, other, stored(folder, world.reference, "begin ")
-        )
-        check = functools.partial(
-            check_difference, distance, where, BOUNDS["highest"], repr(equal_to)
-        )
-        _add_check(found, check, apart_from_that="apart")
-        found["equal_bits"] = max(distance) == 0
     times = [seconds(run) / world.length for _ in range(repeats)]
     return found | {
         "seconds": summary(times),

@@ -17,9 +17,8 @@ from harness.measure import synthetic
 import fedjax_srp as srp
 
 
-def on_both(method_name: str, graphs: bool) -> dict[str, Any]:
+def on_both(method_name: str) -> dict[str, Any]:
     """Three rounds of a method on the CPU and on the default device, with products in full precision."""
-    srp.use_cuda_graphs(graphs)
     begin = time.perf_counter()
     data = synthetic(
         12, 40, 10, (16, 16)
@@ -69,7 +68,7 @@ def on_both(method_name: str, graphs: bool) -> dict[str, Any]:
     return facts | {"seconds": time.perf_counter() - begin}
 
 
-def methods(*, folder: Path, name: str, graphs: bool, processes: int) -> dict[str, Any]:
+def methods(*, folder: Path, name: str, processes: int) -> dict[str, Any]:
     """Every algorithm of the registry on the CPU and on the default device (`on_both`), several at once."""
     names = list(
         {
@@ -77,8 +76,6 @@ def methods(*, folder: Path, name: str, graphs: bool, processes: int) -> dict[st
         }.values()
     )
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        found = dict(
-            zip(names, pool.map(on_both, names, [graphs] * len(names)), strict=True)
-        )
+        found = dict(zip(names, pool.map(on_both, names), strict=True))
     wrong = [f"{of}: {facts['wrong']}" for of, facts in found.items() if "wrong" in facts]
     return {"methods": found, "wrong": wrong}

@@ -60,7 +60,6 @@ class Options(NamedTuple):
 
     chunk: int | None = None  # clients that train at once; None for the engine's choice
     judged_at_once: int | None = None  # clients that are evaluated at once
-    graphs: bool = False  # loops inside CUDA graphs
     precision: str = (
         "default"  # of products of models: "default" (TF32 on a GPU), "highest"
     )
@@ -152,7 +151,7 @@ def _case(name: str, kind: str, world: Workload, how: Options, **fields: Any) ->
 
 
 def rounds() -> list[Case]:
-    """FedAvg and FedRep with 1,000 clients: precision, chunks, CUDA graphs."""
+    """FedAvg and FedRep with 1,000 clients: precision, chunks, the span."""
 
     def timed(chunks: Iterable[int | None], title: str, **how: Any) -> list[Case]:
         return [
@@ -174,14 +173,8 @@ def rounds() -> list[Case]:
         *timed([512], ", highest", precision="highest", span=False),
         *timed(chunks, "", span=False),
         *timed([512, 1000], ", span", span=True),
-        _case(name, "rounds", segments, how, keep=True, child="segments", **fields),
-        _case(
-            f"{name}, graphs", "rounds", segments, how._replace(graphs=True), equal_to=name, child="segments, graphs",
-            needs=(name,), **fields,
-        ),
-        *timed(chunks, ", graphs", graphs=True, span=False),  # last: graphs have been compared by then
-        *timed([512], ", span, graphs", graphs=True, span=True),
-    ]  # fmt: skip
+        _case(name, "rounds", segments, how, child="segments", **fields),
+    ]
 
 
 def scale() -> list[Case]:
@@ -203,6 +196,7 @@ def scale() -> list[Case]:
             child=child,
         )
 
+    exact = Options(1000, precision="highest")
     return [
         *(
             trained(
@@ -227,11 +221,12 @@ def scale() -> list[Case]:
         judged(100, 100, 100, "", "few"),
         *(
             trained(
-                name, 10_000, how, f", chunk 1000, {label}", repeats=FEWER, child=label
-            )
-            for label, how in (
-                ("highest", Options(1000, precision="highest")),
-                ("graphs", Options(1000, graphs=True)),
+                name,
+                10_000,
+                exact,
+                ", chunk 1000, highest",
+                repeats=FEWER,
+                child="highest",
             )
             for name in METHODS
         ),
@@ -239,14 +234,13 @@ def scale() -> list[Case]:
 
 
 def convolutions() -> list[Case]:
-    """LeNet-5: XLA's grouped convolutions against patches, with and without CUDA graphs."""
+    """LeNet-5: XLA's grouped convolutions against patches."""
     return [
         _case(
-            f"LeNet {name}, {convolution}{label}", "rounds",
+            f"LeNet {name}, {convolution}", "rounds",
             Workload(name, "lenet5", 128, 100, shape=(32, 32, 3), widths=(64, 64)),
-            Options(128, graphs=bool(label), convolution=convolution), repeats=REPEATS, child=f"{convolution}{label}",
+            Options(128, convolution=convolution), repeats=REPEATS, child=convolution,
         )
-        for label in ("", ", graphs")
         for convolution in ("xla", "patches")
         for name in METHODS
     ]  # fmt: skip
@@ -309,7 +303,7 @@ def rivals() -> list[Case]:
 
 
 def compilers() -> list[Case]:
-    """Flags of XLA for matrix products, and one profile of each method (without CUDA graphs)."""
+    """Flags of XLA for matrix products, and one profile of each method."""
     flags = {
         "default flags": {},
         "triton gemm off": {"XLA_FLAGS": "--xla_gpu_enable_triton_gemm=false"},
@@ -335,17 +329,9 @@ def compilers() -> list[Case]:
 
 
 def methods() -> list[Case]:
-    """Every method of the registry on a GPU and on the CPU, in small, with and without CUDA graphs."""
+    """Every method of the registry on a GPU and on the CPU, in small."""
     environment = {"JAX_PLATFORMS": "cuda,cpu"} | SHARED_MEMORY
-    return [
-        Case(
-            f"methods{', graphs' * graphs}",
-            "methods",
-            {"graphs": graphs, "processes": 12},
-            environment,
-        )
-        for graphs in (False, True)
-    ]
+    return [Case("methods", "methods", {"processes": 12}, environment)]
 
 
 PARTS: dict[str, Callable[[], list[Case]]] = {

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from fedjax_srp.parts.part import Above, AtLeast, AtMost, Below, Static, part
     from fedjax_srp.results import callbacks as watch
     from fedjax_srp.results.history import History
-    from fedjax_srp.xla.backend import use_cuda_graphs
     from fedjax_srp.xla.cores import use_all_cores
     from fedjax_srp.xla.disk_cache import cache_programs
 
@@ -95,7 +94,6 @@ __all__ = [
     "simulate_seeds",
     "theory",
     "use_all_cores",
-    "use_cuda_graphs",
     "watch",
 ]
 
@@ -137,7 +135,6 @@ _HOME = {
     "simulate": "driver.simulate",
     "simulate_seeds": "driver.simulate",
     "use_all_cores": "xla.cores",
-    "use_cuda_graphs": "xla.backend",
 }
 _MODULES = {"plots": "lab.report.plots", "watch": "results.callbacks"}
 

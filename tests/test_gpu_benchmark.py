@@ -163,16 +163,10 @@ def test_results_of_one_file_come_from_one_version(tmp_path, monkeypatch):
 def test_chosen_cases_include_their_needs():
     cases, asked = gpu_parts.cases("1", quick=True), []
     start = lambda cases, tell, limits: asked.extend(case.name for case in cases)
-    gpu.measure(
-        cases, {}, None, LIMITS, start, only="fedavg.*512.*graphs|segments, graphs"
-    )
-    chosen = [name for name in asked if "graphs" in name]
-    assert chosen == [
-        "four segments, graphs",
-        "fedavg, chunk 512, graphs",
-        "fedavg, chunk 512, span, graphs",
-    ]
-    assert set(asked) - set(chosen) == {"machine", "four segments"} | {
+    gpu.measure(cases, {}, None, LIMITS, start, only="fedavg.*512.*span|segments")
+    chosen = [name for name in asked if "span" in name or "segments" in name]
+    assert chosen == ["fedavg, chunk 512, span", "four segments"]
+    assert set(asked) - set(chosen) == {"machine"} | {
         name for case in cases if case.name in chosen for name in case.needs
     }
     references = [
@@ -212,7 +206,7 @@ def test_every_case_is_compared_with_the_cpu_before_it_is_timed(part, quick):
         for case in cases
         if case.kind not in ("about", "bandwidth", "reference", "methods")
     ]
-    assert len(timed) >= 5 or part == "6"  # which compares without timing
+    assert len(timed) >= 4 or part == "6"  # which compares without timing
     for case in cases:
         assert case.kind in gpu_cases.KINDS
     for case in timed:
@@ -229,7 +223,7 @@ def test_every_case_is_compared_with_the_cpu_before_it_is_timed(part, quick):
 
 
 def test_a_method_is_compared_on_both_devices(monkeypatch):
-    found = gpu_methods.on_both("fedavg", graphs=False)
+    found = gpu_methods.on_both("fedavg")
     assert found["apart"] == 0
     assert "wrong" not in found
     monkeypatch.setattr(
@@ -237,7 +231,7 @@ def test_a_method_is_compared_on_both_devices(monkeypatch):
         "trained_arrays",
         lambda server, *_: {"['server']": np.random.default_rng().random(3)},
     )
-    assert "from the CPU" in gpu_methods.on_both("fedavg", graphs=False)["wrong"]
+    assert "from the CPU" in gpu_methods.on_both("fedavg")["wrong"]
 
 
 def in_process(cases, folder):
@@ -258,7 +252,7 @@ def some_cases(cases, wanted):
 def dry(tmp_path_factory):
     """Run some cases of part 1 and those that they need; return cases, results and the folder of arrays."""
     folder = tmp_path_factory.mktemp("arrays")
-    wanted = "machine", "limits", "fedavg, chunk 512", "fedavg, chunk 512, graphs"
+    wanted = "machine", "limits", "fedavg, chunk 512"
     cases = some_cases(gpu_parts.cases("1", quick=True), wanted)
     return cases, in_process(cases, folder), folder
 

@@ -347,7 +347,7 @@ class Listed(srp.ParticipationPolicy):
     order: jax.Array
 
     def select(self, key, state, times):
-        return cohorts.ask(times, self.order[jax.random.permutation(key, 2)]), state
+        return cohorts.request(times, self.order[jax.random.permutation(key, 2)]), state
 
 
 @srp.part

@@ -1,4 +1,4 @@
-"""Clocks: the simulated time of a unit of local work of each client, and the clients' availability."""
+"""Clocks: the simulated time of each client's local work, and the clients' availability."""
 
 from collections.abc import Callable
 
@@ -59,6 +59,7 @@ __all__ = [
 ]
 
 OWN: dict[str, Callable[..., Clock]] = {}  # clocks added by `register`
+# words of the command line
 WORDS = (
     "fixed",
     "random",
@@ -68,7 +69,7 @@ WORDS = (
     "available",
     "failing",
     "devices",
-)  # of the command line
+)
 
 
 def register(name: str, maker: Callable[..., Clock]) -> None:
@@ -76,17 +77,18 @@ def register(name: str, maker: Callable[..., Clock]) -> None:
 
     Args:
         name: of the clock, a Python identifier.
-        maker: a class of clocks, or a function that returns a clock. The text in brackets has its arguments: numbers,
-            distributions, quoted texts, N for the number of clients, positional or by name.
+        maker: a class of clocks, or a function that returns a clock. The text in brackets has its
+            arguments: numbers, distributions, quoted texts, N for the number of clients, positional
+            or by name.
 
     Example:
         >>> import fedjax_srp as srp
         >>> def two_speeds(slow: float = 5.0):
         ...     return srp.clocks.Fixed(srp.clocks.Uniform(1.0, slow))
-        >>> srp.clocks.register("two_speeds", two_speeds)  # fedjax-srp run --load FILE --clock "two_speeds(9)"
+        >>> srp.clocks.register("two_speeds", two_speeds)  # fedjax-srp run --clock "two_speeds(9)"
         >>> del srp.clocks.OWN["two_speeds"]
     """
-    made = checked_maker("clock", name, maker, Clock, WORDS)
+    clock_maker = checked_maker("clock", name, maker, Clock, WORDS)
     if not name.isidentifier():
         raise ValueError(f"name={name!r} is no word; give a name such as rush_hour")
-    OWN[name] = made
+    OWN[name] = clock_maker

@@ -1,4 +1,7 @@
-"""Models of clients that come and go, for `clocks.Available`; (num_clients, ...) arrays are indexed by client id."""
+"""Models of clients that come and go, for `clocks.Available`.
+
+(num_clients, ...) arrays are indexed by client id.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from typing_extensions import override
 
 from fedjax_srp.base import Array, Key, PyTree, named_key
 from fedjax_srp.clocks.distributions import Parameter, Uniform, check_length, per_client
@@ -37,11 +41,10 @@ class Availability:
 
     def init(self, key: Key, num_clients: int, /) -> PyTree:
         """The state at time 0."""
-        del key, num_clients
         return ()
 
     def sample(self, key: Key, state: PyTree, now: Array, /) -> tuple[Presence, PyTree]:
-        """The presence of clients at time `now`, at least that of the last call, with the key of this round."""
+        """The presence of clients at time `now`, which never decreases, with the round's key."""
         undefined(self.sample)
 
 
@@ -63,18 +66,20 @@ class MarkovState(NamedTuple):
 
 @part
 class Markov(Availability):
-    """Each client is available and away in turn, for exponential times, independently of the others.
+    """Each client is available and away in turn, for independent exponential times.
 
     Clients start in the stationary distribution: available with probability on / (on + off).
 
     Args:
-        on: mean time that a client is available: a number, one per client, or a distribution drawn once per client.
+        on: mean time that a client is available: a number, one per client, or a distribution drawn
+            once per client.
         off: mean time that it is away, likewise.
 
     Example:
         >>> import jax, jax.numpy as jnp, fedjax_srp as srp
         >>> model = srp.clocks.Markov(on=30.0, off=10.0)
-        >>> presence, _ = model.sample(jax.random.key(1), model.init(jax.random.key(0), 1000), jnp.asarray(5.0))
+        >>> state = model.init(jax.random.key(0), 1000)
+        >>> presence, _ = model.sample(jax.random.key(1), state, jnp.asarray(5.0))
         >>> 700 < int((presence.arrives == 0).sum()) < 800
         True
     """
@@ -90,59 +95,51 @@ class Markov(Availability):
         "give the mean time that a client is away, e.g. Markov(10.0, 5.0)",
     ]
 
+    @override
     def init(self, key: Key, num_clients: int) -> MarkovState:
         """A draw from the stationary distribution."""
-        on, off = (
-            per_client(self, name, named_key(key, name), num_clients)
-            for name in ("on", "off")
-        )
+        on = per_client(self, "on", named_key(key, "on"), num_clients)
+        off = per_client(self, "off", named_key(key, "off"), num_clients)
         is_on = jax.random.uniform(named_key(key, "begin"), on.shape, on.dtype) < on / (
             on + off
         )
-        return MarkovState(
-            on, off, is_on, *_intervals(key, is_on, on, off), jnp.zeros(())
-        )
+        remaining, following = _intervals(key, is_on, on, off)
+        return MarkovState(on, off, is_on, remaining, following, time=jnp.zeros(()))
 
+    @override
     def sample(
         self, key: Key, state: MarkovState, now: Array
     ) -> tuple[Presence, MarkovState]:
-        """The current intervals, and drawn next ones."""
-        on, off = state.on, state.off
-        first, tolerance = state.remaining - (now - state.time), _rounding_error(now)
+        on = state.on
+        off = state.off
+        tolerance = _rounding_error(now)
+        first = state.remaining - (now - state.time)
         second = first + state.following
+        is_in_first = first > tolerance
+        is_in_second = second > tolerance
         # P(on at t) = p + (1[on at 0] - p) exp(-(1/on + 1/off) t), with p = on / (on + off)
-        share, late = on / (on + off), jnp.maximum(-second, 0)
-        probability = share + (state.is_on.astype(share.dtype) - share) * jnp.exp(
-            -(1 / on + 1 / off) * late
-        )
-        drawn = (
-            jax.random.uniform(named_key(key, "begin"), share.shape, share.dtype)
-            < probability
-        )
-        is_on = jnp.where(
-            first > tolerance,
-            state.is_on,
-            jnp.where(second > tolerance, ~state.is_on, drawn),
-        )
+        share = on / (on + off)
+        late = jnp.maximum(-second, 0)
+        decay = jnp.exp(-(1 / on + 1 / off) * late)
+        probability = share + (state.is_on.astype(share.dtype) - share) * decay
+        uniform = jax.random.uniform(named_key(key, "begin"), share.shape, share.dtype)
+        is_on = jnp.where(is_in_second, ~state.is_on, uniform < probability)
+        is_on = jnp.where(is_in_first, state.is_on, is_on)
         remaining, following = _intervals(key, is_on, on, off)
-        remaining = jnp.where(
-            first > tolerance, first, jnp.where(second > tolerance, second, remaining)
-        )
-        following = jnp.where(first > tolerance, state.following, following)
-        presence = Presence(
-            jnp.where(is_on, 0, remaining),
-            jnp.where(is_on, remaining, remaining + following),
-        )
-        return presence, MarkovState(on, off, is_on, remaining, following, now)
+        remaining = jnp.where(is_in_second, second, remaining)
+        remaining = jnp.where(is_in_first, first, remaining)
+        following = jnp.where(is_in_first, state.following, following)
+        arrives = jnp.where(is_on, 0, remaining)
+        leaves = jnp.where(is_on, remaining, remaining + following)
+        state = MarkovState(on, off, is_on, remaining, following, time=now)
+        return Presence(arrives, leaves), state
 
 
 def _intervals(key: Key, is_on: Array, on: Array, off: Array) -> tuple[Array, Array]:
     """The rest of an interval, which is exponential too, and the next interval."""
-    rest, next_one = (
-        jax.random.exponential(named_key(key, name), on.shape, on.dtype)
-        for name in ("rest", "next")
-    )
-    return rest * jnp.where(is_on, on, off), next_one * jnp.where(is_on, off, on)
+    rest = jax.random.exponential(named_key(key, "rest"), on.shape, on.dtype)
+    following = jax.random.exponential(named_key(key, "next"), on.shape, on.dtype)
+    return rest * jnp.where(is_on, on, off), following * jnp.where(is_on, off, on)
 
 
 @part
@@ -152,13 +149,14 @@ class DayNight(Availability):
     Args:
         period: length of a day, in time units.
         share: share of the day for which a client is available.
-        phase: time since the client last arrived, at time 0, as a share of a day in 0..1: a number, one per client, or
-            a distribution drawn once per client.
+        phase: time since the client last arrived, at time 0, as a share of a day in 0..1: a number,
+            one per client, or a distribution drawn once per client.
 
     Example:
         >>> import jax, jax.numpy as jnp, fedjax_srp as srp
         >>> model = srp.clocks.DayNight(24.0, share=0.5, phase=[0.0, 0.75])
-        >>> presence, _ = model.sample(jax.random.key(1), model.init(jax.random.key(0), 2), jnp.asarray(3.0))
+        >>> state = model.init(jax.random.key(0), 2)
+        >>> presence, _ = model.sample(jax.random.key(1), state, jnp.asarray(3.0))
         >>> presence.arrives.tolist(), presence.leaves.tolist()
         ([0.0, 3.0], [9.0, 15.0])
     """
@@ -169,10 +167,12 @@ class DayNight(Availability):
         Uniform(0.0, 1.0)
     )
 
+    @override
     def init(self, key: Key, num_clients: int) -> Array:
         """(num_clients,) float, the phases."""
         return per_client(self, "phase", named_key(key, "phase"), num_clients)
 
+    @override
     def sample(self, key: Key, phase: Array, now: Array) -> tuple[Presence, Array]:
         """The presence at the hour of `now`."""
         passed = (
@@ -193,14 +193,19 @@ class Intervals(Availability):
     A client leaves at the end of each interval, and therefore at the end of the recording.
 
     Args:
-        starts: (num_clients, most) float, beginnings of each client's intervals, in time units from 0.
-        ends: ends of the intervals, of the same shape. Fill rows with fewer intervals with starts = ends = 0.
+        starts: (num_clients, most) float, beginnings of each client's intervals, in time units from
+            0.
+        ends: ends of the intervals, of the same shape. Fill rows with fewer intervals with starts =
+            ends = 0.
         period: length of the recording; None for the last end.
 
     Example:
         >>> import jax, jax.numpy as jnp, fedjax_srp as srp
-        >>> model = srp.clocks.Intervals(starts=[[0.0, 6.0], [2.0, 0.0]], ends=[[1.0, 8.0], [3.0, 0.0]])
-        >>> presence, _ = model.sample(jax.random.key(1), model.init(jax.random.key(0), 2), jnp.asarray(6.5))
+        >>> starts = [[0.0, 6.0], [2.0, 0.0]]
+        >>> ends = [[1.0, 8.0], [3.0, 0.0]]
+        >>> model = srp.clocks.Intervals(starts, ends)
+        >>> state = model.init(jax.random.key(0), 2)
+        >>> presence, _ = model.sample(jax.random.key(1), state, jnp.asarray(6.5))
         >>> presence.arrives.tolist(), presence.leaves.tolist()
         ([0.0, 3.5], [1.5, 4.5])
     """
@@ -210,49 +215,47 @@ class Intervals(Availability):
     period: Annotated[float, Above(0)] | None = None
 
     def __post_init__(self) -> None:
-        shapes = np.shape(self.starts), np.shape(self.ends)
-        if shapes[0] != shapes[1] or len(shapes[0]) != 2 or 0 in shapes[0]:
+        shape = np.shape(self.starts)
+        if shape != np.shape(self.ends) or len(shape) != 2 or 0 in shape:
             raise ValueError(
-                f"intervals: starts and ends have the shapes {shapes[0]} and {shapes[1]}; {_SHAPE} twice"
+                f"intervals: starts and ends have the shapes {shape} and {np.shape(self.ends)}; "
+                f"{_SHAPE} twice"
             )
-        if (
-            isinstance(self.starts, Tracer)
-            or isinstance(self.ends, Tracer)
-            or isinstance(self.period, Tracer)
+        if any(
+            isinstance(value, Tracer) for value in (self.starts, self.ends, self.period)
         ):
             return
-        starts, ends = np.asarray(self.starts), np.asarray(self.ends)
+        starts = np.asarray(self.starts)
+        ends = np.asarray(self.ends)
         if (starts > ends).any():
-            row, place = np.argwhere(starts > ends)[0].tolist()
+            row, column = np.argwhere(starts > ends)[0].tolist()
             raise ValueError(
-                f"intervals: starts[{row}, {place}] is after ends[{row}, {place}]; swap them"
+                f"intervals: starts[{row}, {column}] is after ends[{row}, {column}]; swap them"
             )
         if not (starts < ends).any():
             raise ValueError(
-                "intervals: starts equal ends, so no client is ever available; give longer intervals"
+                "intervals: starts equal ends, so no client is ever available; "
+                "give longer intervals"
             )
         if self.period is not None and np.min(self.period) < ends.max():
             raise ValueError(
-                f"intervals: period={self.period} is before the last end, {ends.max()}; give at least that"
+                f"intervals: period={self.period} is before the last end, {ends.max()}; "
+                "give at least that"
             )
 
+    @override
     def init(self, key: Key, num_clients: int) -> tuple[()]:
-        """No state."""
-        check_length(
-            "intervals: starts",
-            np.shape(self.starts)[0],
-            num_clients,
-            "give one row per client",
-        )
+        rows = np.shape(self.starts)[0]
+        check_length("intervals: starts", rows, num_clients, "give one row per client")
         return ()
 
+    @override
     def sample(
         self, key: Key, state: tuple[()], now: Array
     ) -> tuple[Presence, tuple[()]]:
         """The presence at the time since the recording last began."""
-        starts, ends = (
-            jnp.asarray(value, dtype=float) for value in (self.starts, self.ends)
-        )
+        starts = jnp.asarray(self.starts, dtype=float)
+        ends = jnp.asarray(self.ends, dtype=float)
         period = jnp.max(ends) if self.period is None else self.period
         time = now % period
         is_real = starts < ends
@@ -260,14 +263,11 @@ class Intervals(Availability):
             is_real & (starts <= time) & (time < ends - _rounding_error(now + period))
         )
         leaves = jnp.max(jnp.where(goes_on, ends - time, 0), axis=1)
-        until = jnp.where(
-            is_real, jnp.where(starts > time, starts, starts + period) - time, jnp.inf
-        )
-        arrives = jnp.min(until, axis=1)
-        following = jnp.max(
-            jnp.where(until == arrives[:, None], ends - starts, 0), axis=1
-        )
+        next_starts = jnp.where(starts > time, starts, starts + period)
+        time_to_start = jnp.where(is_real, next_starts - time, jnp.inf)
+        arrives = jnp.min(time_to_start, axis=1)
+        is_next = time_to_start == arrives[:, None]
+        next_length = jnp.max(jnp.where(is_next, ends - starts, 0), axis=1)
         is_on = goes_on.any(axis=1)
-        return Presence(
-            jnp.where(is_on, 0, arrives), jnp.where(is_on, leaves, arrives + following)
-        ), state
+        leaves = jnp.where(is_on, leaves, arrives + next_length)
+        return Presence(jnp.where(is_on, 0, arrives), leaves), state

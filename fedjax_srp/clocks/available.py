@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
 from fedjax_srp.base import (
     Array,
@@ -38,12 +39,12 @@ class Wrapped(Clock):
     clock: Clock
 
     @property
+    @override
     def needs_costs(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """True if the other clock needs them."""
         return self.clock.needs_costs
 
+    @override
     def fit(self, costs: WorkCosts) -> Clock:
-        """The same with the fitted clock."""
         return dataclasses.replace(self, clock=self.clock.fit(costs))
 
 
@@ -51,8 +52,8 @@ class Wrapped(Clock):
 class Available(Wrapped):
     """Clients of another clock come and go; a client that leaves before its work is done fails.
 
-    Policies select clients that are available when the round begins. If none is, time passes until the first one
-    arrives. The times of work are those of the other clock under the same key.
+    Policies select clients that are available when the round begins. If none is, time passes until
+    the first one arrives. The times of work are those of the other clock under the same key.
 
     Args:
         clock: gives the time of a unit of local work of each client.
@@ -62,9 +63,12 @@ class Available(Wrapped):
         >>> import jax, jax.numpy as jnp, fedjax_srp as srp
         >>> fixed = srp.clocks.Fixed(srp.clocks.Constant(1.0))
         >>> clock = srp.clocks.Available(fixed, srp.clocks.DayNight(24.0, share=0.25))
-        >>> times, _ = clock.sample(jax.random.key(1), clock.init(jax.random.key(0), 100), jnp.asarray(3.0))
-        >>> 10 < int(times.available.sum()) < 40, bool((times.stays[times.available] <= 6).all())
-        (True, True)
+        >>> state = clock.init(jax.random.key(0), 100)
+        >>> times, _ = clock.sample(jax.random.key(1), state, jnp.asarray(3.0))
+        >>> 10 < int(times.available.sum()) < 40
+        True
+        >>> bool((times.stays[times.available] <= 6).all())
+        True
     """
 
     availability: Availability
@@ -74,40 +78,43 @@ class Available(Wrapped):
         while isinstance(clock, Wrapped):
             if isinstance(clock, Available):
                 raise ValueError(
-                    "available: clock has an availability already; give a clock without Available(...)"
+                    "available: clock has an availability already; "
+                    "give a clock without Available(...)"
                 )
             clock = clock.clock
 
+    @override
     def init(self, key: Key, num_clients: int) -> AvailableState:
-        """The states of clock and availability."""
-        model = self.availability.init(named_key(key, "availability"), num_clients)
-        return AvailableState(self.clock.init(key, num_clients), model)
+        return AvailableState(
+            clock=self.clock.init(key, num_clients),
+            availability=self.availability.init(
+                named_key(key, "availability"), num_clients
+            ),
+        )
 
+    @override
     def sample(
         self, key: Key, state: AvailableState, now: Array
     ) -> tuple[ClientTimes, AvailableState]:
-        """The times of the other clock, with the clients' availability."""
-        times, clock = self.clock.sample(key, state.clock, now)
-        (arrives, leaves), model = self.availability.sample(
+        times, clock_state = self.clock.sample(key, state.clock, now)
+        presence, model_state = self.availability.sample(
             named_key(key, "availability"), state.availability, now
         )
-        wait = jnp.min(arrives)
-        stays = (
-            leaves - wait
-            if times.stays is None
-            else jnp.minimum(leaves - wait, times.stays)
-        )
-        return times._replace(
-            available=arrives <= wait, stays=stays, wait=wait
-        ), AvailableState(clock, model)
+        # the round begins when the first client arrives
+        wait = jnp.min(presence.arrives)
+        stays = presence.leaves - wait
+        if times.stays is not None:
+            stays = jnp.minimum(stays, times.stays)
+        times = times._replace(available=presence.arrives <= wait, stays=stays, wait=wait)
+        return times, AvailableState(clock_state, model_state)
 
 
 @part
 class Failing(Wrapped):
-    """Every participant of a round fails with a given probability, at a time drawn uniformly within its unit of work.
+    """Every participant of a round fails with a given probability.
 
-    Under a policy with several units of work, failures happen within the first unit. A client whose time is 0 never
-    fails.
+    The time of the failure is uniform within its unit of work. Under a policy with several units of
+    work, failures happen within the first unit. A client whose time is 0 never fails.
 
     Args:
         clock: gives the time of a unit of local work of each client.
@@ -116,35 +123,36 @@ class Failing(Wrapped):
     Example:
         >>> import jax, jax.numpy as jnp, fedjax_srp as srp
         >>> clock = srp.clocks.Failing(srp.clocks.Fixed(srp.clocks.Constant(1.0)), rate=0.1)
-        >>> times, _ = clock.sample(jax.random.key(1), clock.init(jax.random.key(0), 1000), jnp.zeros(()))
+        >>> state = clock.init(jax.random.key(0), 1000)
+        >>> times, _ = clock.sample(jax.random.key(1), state, jnp.zeros(()))
         >>> 50 < int((times.stays < times.realised).sum()) < 150
         True
     """
 
     rate: Share
 
+    @override
     def init(self, key: Key, num_clients: int) -> ClockState:
-        """The state of the other clock."""
         return self.clock.init(key, num_clients)
 
+    @override
     def sample(
         self, key: Key, state: ClockState, now: Array
     ) -> tuple[ClientTimes, ClockState]:
-        """The times of the other clock, with the times of failures."""
         times, state = self.clock.sample(key, state, now)
-        key, clock = named_key(key, "failure"), self.clock
+        clock: Clock = self
         while isinstance(clock, Wrapped):
-            if isinstance(clock, Failing):  # it has failures of its own
+            if isinstance(clock, Failing):  # each one has failures of its own
                 key = named_key(key, "failure")
             clock = clock.clock
         key_who, key_when = jax.random.split(key)
-        shape, dtype = times.realised.shape, times.realised.dtype
+        shape = times.realised.shape
+        dtype = times.realised.dtype
         fails = jax.random.uniform(key_who, shape, dtype) < self.rate
-        stays = jnp.where(
-            fails, times.realised * jax.random.uniform(key_when, shape, dtype), jnp.inf
-        )
-        if times.available is not None and times.stays is not None:
+        time_of_failure = times.realised * jax.random.uniform(key_when, shape, dtype)
+        stays = jnp.where(fails, time_of_failure, jnp.inf)
+        if times.stays is not None:
             return times._replace(stays=jnp.minimum(stays, times.stays)), state
-        return times._replace(
-            available=jnp.ones(shape, bool), stays=stays, wait=jnp.zeros((), dtype)
-        ), state
+        everyone = jnp.ones(shape, bool)
+        times = times._replace(available=everyone, stays=stays, wait=jnp.zeros((), dtype))
+        return times, state

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Annotated, ClassVar, NamedTuple
 
+import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
 from fedjax_srp.base import Array, ClientTimes, Clock, Key, PyTree, WorkCosts, named_key
 from fedjax_srp.clocks.distributions import Distribution, Parameter, per_client
@@ -18,37 +20,42 @@ Bandwidth = Annotated[Parameter, Above(0), "give bytes per second, e.g. 1e6"]
 class DevicesState(NamedTuple):
     """Seconds that a round takes each client, without jitter."""
 
-    unit: Array  # (num_clients,) float, of a unit of local work; (num_clients, units) of 1, 2, ... units
+    # (num_clients,) float, of a unit of local work; (num_clients, units) of 1, 2, ... units
+    unit: Array
     once: Array  # of the same shape, of messages and one-off work
     jitter: PyTree  # parameters of its distribution, (num_clients,) arrays; () for none
 
 
 @part
 class Devices(Clock):
-    """Time from work: seconds = operations / compute + bytes down / downlink + bytes up / uplink, times the jitter.
+    """Seconds = (operations / compute + bytes down / downlink + bytes up / uplink) * jitter.
 
-    Operations are those of the client's local work, in matrix products and convolutions, as the engine counts them in
-    the traced program: a larger model takes longer, and so does a client with more examples. Bytes are
-    `history.bytes_down` and `history.bytes_up`. With more units of work (`PartialWork`) the work takes longer and the
-    messages do not; submodels (`HeteroFL`) have their own operations and bytes for each number of units.
-    `history.elapsed` takes no communication cost, since the times include it.
+    Operations are those of the client's local work, in matrix products and convolutions, as the
+    engine counts them in the traced program: a larger model takes longer, and so does a client with
+    more examples. Bytes are `history.bytes_down` and `history.bytes_up`. With more units of work
+    (`PartialWork`) the work takes longer and the messages do not; submodels (`HeteroFL`) have their
+    own operations and bytes for each number of units. `history.elapsed` takes no communication
+    cost, since the times include it.
 
-    A speed is a number, one per client, or a distribution drawn once per client. Phones train at a small part of their
-    peak speed: give measured speeds (operations of a known round divided by its seconds).
+    A speed is a number, one per client, or a distribution drawn once per client. Phones train at a
+    small part of their peak speed: give measured speeds (operations of a known round divided by its
+    seconds).
 
     Args:
         compute: operations per second; a multiplication and an addition are two operations.
         downlink: bytes per second from the server.
         uplink: bytes per second to the server.
-        jitter: factor of a client's time, drawn in every round; its mean should be 1. None: every round takes the same
-            time.
+        jitter: factor of a client's time, drawn in every round; its mean should be 1. None: every
+            round takes the same time.
         costs: costs of a round, if known; None: the engine counts them.
 
     Example:
         >>> import jax, numpy as np, fedjax_srp as srp
-        >>> costs = srp.WorkCosts(np.array([2e9, 4e9]), np.zeros(2), np.float64(1e6), np.float64(1e6))
+        >>> operations = np.array([2e9, 4e9])
+        >>> costs = srp.WorkCosts(operations, np.zeros(2), np.float64(1e6), np.float64(1e6))
         >>> clock = srp.clocks.Devices(compute=1e9, downlink=1e6, uplink=[5e5, 1e6], costs=costs)
-        >>> clock.init(jax.random.key(0), 2).unit.tolist(), clock.init(jax.random.key(0), 2).once.tolist()
+        >>> state = clock.init(jax.random.key(0), 2)
+        >>> state.unit.tolist(), state.once.tolist()
         ([2.0, 4.0], [3.0, 2.0])
     """
 
@@ -65,47 +72,50 @@ class Devices(Clock):
                 f"costs={short(self.costs)} must be a srp.WorkCosts, or None to have them counted"
             )
 
+    @override
     def fit(self, costs: WorkCosts) -> Devices:
         """The clock with these costs, unless it already has costs."""
-        return self if self.costs is not None else dataclasses.replace(self, costs=costs)
+        if self.costs is not None:
+            return self
+        return dataclasses.replace(self, costs=costs)
 
+    @override
     def init(self, key: Key, num_clients: int) -> DevicesState:
-        """The times of the run's devices."""
         if self.costs is None:
             raise ValueError(
                 "devices: costs are not known; fit(costs) sets them, as the engine does"
             )
-        speeds = "compute", "downlink", "uplink"
-        compute, downlink, uplink = (
-            per_client(self, name, named_key(key, name), num_clients) for name in speeds
-        )
-        unit, once, down, up = (jnp.asarray(cost, dtype=float) for cost in self.costs)
-        if unit.ndim > 1:  # a column for each number of units of work
-            compute, downlink, uplink, once = (
-                each[:, None] for each in (compute, downlink, uplink, once)
-            )
-            down, up = (cost.reshape(1, -1) for cost in (down, up))
-        messages = down / downlink + up / uplink
-        jitter = (
-            ()
-            if self.jitter is None
-            else self.jitter.parameters(named_key(key, "jitter"), num_clients)
-        )
-        return DevicesState(unit / compute, once / compute + messages, jitter)
 
+        def speed(name: str) -> Array:
+            return per_client(self, name, named_key(key, name), num_clients)
+
+        speeds = (speed("compute"), speed("downlink"), speed("uplink"))
+        costs = jax.tree.map(lambda cost: jnp.asarray(cost, dtype=float), self.costs)
+        if costs.operations.ndim > 1:  # a column for each number of units of work
+            speeds = jax.tree.map(lambda values: values[:, None], speeds)
+            costs = costs._replace(once=costs.once[:, None])
+        compute, downlink, uplink = speeds
+        messages = costs.bytes_down / downlink + costs.bytes_up / uplink
+        jitter = ()
+        if self.jitter is not None:
+            jitter = self.jitter.parameters(named_key(key, "jitter"), num_clients)
+        return DevicesState(
+            costs.operations / compute, costs.once / compute + messages, jitter
+        )
+
+    @override
     def sample(
         self, key: Key, state: DevicesState, now: Array
     ) -> tuple[ClientTimes, DevicesState]:
-        """The times of a round."""
-        total, once, by_work = state.unit + state.once, state.once, None
+        total = state.unit + state.once
         if total.ndim > 1:
-            total, once, by_work = total[:, 0], None, total
+            times = ClientTimes(total[:, 0], total[:, 0], by_work=total)
+        else:
+            times = ClientTimes(total, total, communication=state.once)
         if self.jitter is None:
-            return ClientTimes(total, total, once, by_work=by_work), state
+            return times, state
         factor = self.jitter.sample(key, state.jitter)
-        expected, realised = total * self.jitter.mean(state.jitter), total * factor
-        if by_work is not None:
-            return ClientTimes(
-                expected, realised, by_work=by_work * factor[:, None]
-            ), state
-        return ClientTimes(expected, realised, state.once * factor), state
+        # by client, the first axis of every array
+        jittered = jax.tree.map(lambda leaf: (leaf.T * factor).T, times)
+        expected = times.expected * self.jitter.mean(state.jitter)
+        return jittered._replace(expected=expected), state

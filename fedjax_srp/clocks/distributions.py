@@ -1,7 +1,7 @@
 """Distributions of clients' times, with parameters that may differ between clients.
 
-(num_clients,) arrays are indexed by client id. `parameters` draws the permanent values of a client, such as its rate,
-once; `sample` draws its times in each round.
+(num_clients,) arrays are indexed by client id. `parameters` draws the permanent values of a client,
+such as its rate, once; `sample` draws its times in each round.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from typing_extensions import override
 
 from fedjax_srp.base import Array, Key, PyTree, named_key
 from fedjax_srp.parts.part import Above, AtLeast, part, undefined
@@ -42,11 +43,8 @@ class Distribution:
         undefined(self.mean)
 
 
-Parameter = (
-    float | jax.Array | np.ndarray | Distribution
-)  # a number, one per client, or drawn once per client
-
-
+# a number, one per client, or drawn once per client
+Parameter = float | jax.Array | np.ndarray | Distribution
 Work = Annotated[float, AtLeast(0), "give the local work of a round, e.g. work=1.0"]
 Cost = Annotated[float, AtLeast(0), "give a time, e.g. communication=10.0"]
 
@@ -79,12 +77,8 @@ def per_client(of: Any, field: str, key: Key, num_clients: int) -> Array:
         return draw(key, value, num_clients)
     values = jnp.asarray(value, dtype=float)
     if values.ndim:
-        check_length(
-            f"{of.name}: {field}",
-            values.shape[0],
-            num_clients,
-            "give one number, or one entry per client",
-        )
+        remedy = "give one number, or one entry per client"
+        check_length(f"{of.name}: {field}", values.shape[0], num_clients, remedy)
     return jnp.broadcast_to(values, (num_clients,))
 
 
@@ -92,15 +86,16 @@ def per_client(of: Any, field: str, key: Key, num_clients: int) -> Array:
 class Exponential(Distribution):
     """Exponential times of mean 1 / rate: the clock of SRPFL's analysis.
 
-    Drawn in float32 from 23 random bits, a time is at most 15.9 / rate. The slowest of N clients takes H_N / rate on
-    average; drawn times are 0.1 % too short at most up to N = 10^5, 1 % at 10^6 and 6 % at 10^7.
+    Drawn in float32 from 23 random bits, a time is at most 15.9 / rate. The slowest of N clients
+    takes H_N / rate on average; drawn times are 0.1 % too short at most up to N = 10^5, 1 % at 10^6
+    and 6 % at 10^7.
 
-    With rates drawn from U[1/N, 1] for N clients, `Exponential(Uniform(1 / N, 1))` under `Dynamic` is the random clock
-    of SRPFL's experiments (section 5).
+    With rates drawn from U[1/N, 1] for N clients, `Exponential(Uniform(1 / N, 1))` under `Dynamic`
+    is the random clock of SRPFL's experiments (section 5).
 
     Args:
-        rate: lambda, units of local work per time unit: a number, one per client, or a distribution drawn once per
-            client.
+        rate: lambda, units of local work per time unit: a number, one per client, or a distribution
+            drawn once per client.
 
     Example:
         >>> import jax, fedjax_srp as srp
@@ -116,18 +111,18 @@ class Exponential(Distribution):
         "give units of work per time unit, e.g. Exponential(rate=1.0)",
     ] = 1.0
 
+    @override
     def parameters(self, key: Key, num_clients: int) -> Array:
-        """The rates."""
         return per_client(self, "rate", key, num_clients)
 
+    @override
     def sample(self, key: Key, parameters: Array) -> Array:
-        """Exponential times."""
         return (
             jax.random.exponential(key, parameters.shape, parameters.dtype) / parameters
         )
 
+    @override
     def mean(self, parameters: Array) -> Array:
-        """One over the rates."""
         return 1 / parameters
 
 
@@ -147,16 +142,16 @@ class Constant(Distribution):
 
     value: Annotated[Parameter, AtLeast(0), "give a time, e.g. Constant(1.0)"]
 
+    @override
     def parameters(self, key: Key, num_clients: int) -> Array:
-        """The times."""
         return per_client(self, "value", key, num_clients)
 
+    @override
     def sample(self, key: Key, parameters: Array) -> Array:
-        """The times."""
         return parameters
 
+    @override
     def mean(self, parameters: Array) -> Array:
-        """The times."""
         return parameters
 
 
@@ -165,8 +160,10 @@ class Uniform(Distribution):
     """Times uniform between `low` and `high`, such as those of FLANP on [50, 500].
 
     Args:
-        low: smallest time, in time units: a number, one per client, or a distribution drawn once per client.
-        high: largest time, likewise. If the bounds are drawn, `low` may be above `high`: times lie between the two.
+        low: smallest time, in time units: a number, one per client, or a distribution drawn once
+            per client.
+        high: largest time, likewise. If the bounds are drawn, `low` may be above `high`: times lie
+            between the two.
 
     Example:
         >>> import jax, fedjax_srp as srp
@@ -183,34 +180,33 @@ class Uniform(Distribution):
             self.high, Distribution | Tracer
         ):
             return
-        shapes = {np.shape(bound) for bound in (self.low, self.high) if np.ndim(bound)}
-        if len(shapes) > 1:  # checked with num_clients
+        try:
+            lows, highs = np.broadcast_arrays(self.low, self.high)
+        except ValueError:  # other lengths, which are checked with num_clients
             return
-        lows, highs = np.broadcast_arrays(np.asarray(self.low), np.asarray(self.high))
-        for i in np.flatnonzero(lows > highs)[:1]:
-            pair = f"low={lows.flat[i]} and high={highs.flat[i]}" + (
-                f" at index {i}" if lows.ndim else ""
-            )
+        wrong = np.flatnonzero(lows > highs)
+        if wrong.size:
+            i = wrong[0]
+            place = f" at index {i}" if lows.ndim else ""
             raise ValueError(
-                f"uniform: low must not exceed high, got {pair}; swap them or widen the interval"
+                f"uniform: low must not exceed high, got low={lows.flat[i]} and "
+                f"high={highs.flat[i]}{place}; swap them or widen the interval"
             )
 
+    @override
     def parameters(self, key: Key, num_clients: int) -> UniformParameters:
-        """The intervals."""
         return UniformParameters(
-            *(
-                per_client(self, end, named_key(key, end), num_clients)
-                for end in ("low", "high")
-            )
+            low=per_client(self, "low", named_key(key, "low"), num_clients),
+            high=per_client(self, "high", named_key(key, "high"), num_clients),
         )
 
+    @override
     def sample(self, key: Key, parameters: UniformParameters) -> Array:
-        """Uniform times."""
         low, high = parameters
         return low + (high - low) * jax.random.uniform(key, low.shape, low.dtype)
 
+    @override
     def mean(self, parameters: UniformParameters) -> Array:
-        """The midpoints."""
         return (parameters.low + parameters.high) / 2
 
 
@@ -225,7 +221,8 @@ class LogNormalParameters(NamedTuple):
 class LogNormal(Distribution):
     """Times median * exp(sigma * z), z standard normal, for devices whose speeds differ by factors.
 
-    The mean is median * exp(sigma ** 2 / 2). sigma = 0.7 is close to the speeds of phones; sigma = 0 is `Constant`.
+    The mean is median * exp(sigma ** 2 / 2). sigma = 0.7 is close to the speeds of phones; sigma =
+    0 is `Constant`.
 
     Args:
         median: in time units: a number, one per client, or a distribution drawn once per client.
@@ -245,23 +242,22 @@ class LogNormal(Distribution):
         "give the standard deviation of the logarithm, e.g. LogNormal(1.0, 0.5)",
     ] = 0.5
 
+    @override
     def parameters(self, key: Key, num_clients: int) -> LogNormalParameters:
-        """Medians and spreads."""
-        drawn = (
-            per_client(self, name, named_key(key, name), num_clients)
-            for name in LogNormalParameters._fields
+        return LogNormalParameters(
+            median=per_client(self, "median", named_key(key, "median"), num_clients),
+            sigma=per_client(self, "sigma", named_key(key, "sigma"), num_clients),
         )
-        return LogNormalParameters(*drawn)
 
+    @override
     def sample(self, key: Key, parameters: LogNormalParameters) -> Array:
-        """Log-normal times."""
         median, sigma = parameters
         return median * jnp.exp(
             sigma * jax.random.normal(key, median.shape, median.dtype)
         )
 
+    @override
     def mean(self, parameters: LogNormalParameters) -> Array:
-        """median * exp(sigma ** 2 / 2)."""
         return parameters.median * jnp.exp(parameters.sigma**2 / 2)
 
 
@@ -269,7 +265,8 @@ class LogNormal(Distribution):
 class Empirical(Distribution):
     """Measured times, drawn uniformly: one for each client, or one in every round.
 
-    `Fixed(Empirical(times))` draws a measured device for every client, with replacement, for the whole run.
+    `Fixed(Empirical(times))` draws a measured device for every client, with replacement, for the
+    whole run.
 
     Args:
         values: (n,) in time units, or speeds for clocks of speeds.
@@ -290,20 +287,22 @@ class Empirical(Distribution):
     def __post_init__(self) -> None:
         if np.ndim(self.values) != 1 or not np.size(self.values):
             raise ValueError(
-                f"values has shape {np.shape(self.values)}; give measured times, e.g. Empirical([1.0, 2.5])"
+                f"values has shape {np.shape(self.values)}; "
+                "give measured times, e.g. Empirical([1.0, 2.5])"
             )
 
+    @override
     def parameters(self, key: Key, num_clients: int) -> Array:
         """The mean of all values, for each client."""
         return jnp.broadcast_to(
             jnp.mean(jnp.asarray(self.values, dtype=float)), (num_clients,)
         )
 
+    @override
     def sample(self, key: Key, parameters: Array) -> Array:
-        """One of the values for each client."""
         values = jnp.asarray(self.values, dtype=float)
         return values[jax.random.randint(key, parameters.shape, 0, values.shape[0])]
 
+    @override
     def mean(self, parameters: Array) -> Array:
-        """The mean of all values."""
         return parameters

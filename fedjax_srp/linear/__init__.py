@@ -1,4 +1,4 @@
-"""The papers' linear model, y = w_i*^T B*^T x + z: subspaces, and samplers that draw only what a round needs."""
+"""The papers' linear model, y = w_i*^T B*^T x + z: subspaces, samples, start."""
 
 from fedjax_srp.linear import samplers
 from fedjax_srp.linear.moments import method_of_moments

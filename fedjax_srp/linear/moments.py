@@ -1,7 +1,8 @@
-"""The method of moments: an initial estimate of the shared subspace from one batch of every client."""
+"""The method of moments: a first estimate of the shared subspace from a batch of every client."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from fedjax_srp.base import Array, ClientOutput, Key, Phase, RoundContext, nothing
@@ -14,10 +15,10 @@ MAX_BYTES = 256 * 2**20  # of the d x d matrix of every client in a chunk
 def method_of_moments(
     dim: int, rank: int, samples: int, itemsize: int = 4, fixed: bool = False
 ) -> Phase:
-    """Estimate the subspace by U (d, k), the top eigenvectors of the mean of P_i = (1/m) sum_j y_j^2 x_j x_j^T.
+    """Estimate the subspace by the top eigenvectors U (d, k) of the mean of P_i.
 
-    These are lines 1 to 5 of SRPFL's Algorithm 2. E P_i = (||w_i*||^2 + sigma^2) I + 2 B* w_i* w_i*^T B*^T for Gaussian
-    inputs, so U spans B* for any noise.
+    P_i = (1/m) sum_j y_j^2 x_j x_j^T: lines 1 to 5 of SRPFL's Algorithm 2. E P_i = (||w_i*||^2 +
+    sigma^2) I + 2 B* w_i* w_i*^T B*^T for Gaussian inputs, so U spans B* for any noise.
 
     Args:
         dim: d.
@@ -27,12 +28,16 @@ def method_of_moments(
         fixed: use the clients' fixed samples instead of new ones.
 
     Returns:
-        A phase for `FederatedAlgorithm.prepare`; the server state must have a field `representation`.
+        A phase for `FederatedAlgorithm.prepare`; the server state must have a field
+        `representation`.
     """
-    if dim**2 * itemsize > MAX_BYTES:
+    bytes_per_client = dim**2 * itemsize
+    if bytes_per_client > MAX_BYTES:
+        largest_dim = math.isqrt(MAX_BYTES // itemsize)
         raise ValueError(
-            f"start='moments' needs a {dim} x {dim} matrix per client ({dim**2 * itemsize / 2**30:.2g} GiB); "
-            f"use start='random', or a dim of at most {int((MAX_BYTES / itemsize) ** 0.5)}"
+            f"start='moments' needs a {dim} x {dim} matrix per client "
+            f"({bytes_per_client / 2**30:.2g} GiB); use start='random', or a dim of at most "
+            f"{largest_dim}"
         )
 
     @exact_matmul
@@ -44,8 +49,7 @@ def method_of_moments(
         return ClientOutput(scaled.T @ scaled / samples)
 
     def server(key: Key, state: Any, mean: Array, context: RoundContext) -> Any:
-        return state._replace(
-            representation=eigh(mean)[1][:, -rank:]
-        )  # eigenvalues ascend
+        _, vectors = eigh(mean)  # eigenvalues ascend
+        return state._replace(representation=vectors[:, -rank:])
 
     return Phase(nothing, client, server)

@@ -1,17 +1,18 @@
 """Samples of a round of Algorithm 2: in full, or only the statistics on which the round depends.
 
-A round uses a new batch X (m, d), y only through F = X B and y (any head is computed from these), and then through
-X^T r with r = y - F w. For x ~ N(0, I_d) and B with orthonormal columns, B* w* = B a + P b, where [B, P] is an
-orthonormal basis of span[B, B*], and
+A round uses a new batch X (m, d), y only through F = X B and y (any head is computed from these),
+and then through X^T r with r = y - F w. For x ~ N(0, I_d) and B with orthonormal columns, B* w* = B
+a + P b, where [B, P] is an orthonormal basis of span[B, B*], and
 
-* y = F a + tau e with (F, e) a standard normal (m, k+1) matrix and tau^2 = ||b||^2 + sigma^2: for the head, the part of
-  x along b is noise;
-* given (F, e), and so r, X^T r is F^T r along B, v rho e^T r + ||r|| (g - (1 - sqrt(1 - rho^2)) v v^T g) along P, with
-  v = b / ||b||, rho = ||b|| / tau and g ~ N(0, I), and ||r|| N(0, 1) in every direction perpendicular to both.
+* y = F a + tau e with (F, e) a standard normal (m, k+1) matrix and tau^2 = ||b||^2 + sigma^2: for
+  the head, the part of x along b is noise;
+* given (F, e), and so r, X^T r is F^T r along B, v rho e^T r + ||r|| (g - (1 - sqrt(1 - rho^2)) v
+  v^T g) along P, with v = b / ||b||, rho = ||b|| / tau and g ~ N(0, I), and ||r|| N(0, 1) in every
+  direction perpendicular to both.
 
-Only the last part depends on d, and one draw serves the mean of (X_i^T r_i) w_i^T over clients: its rows there are
-independent N(0, S) with S = sum_i p_i^2 ||r_i||^2 w_i w_i^T. All else depends on (F, e) only through its Gram matrix,
-so a triangular root of a Wishart matrix can replace (F, e).
+Only the last part depends on d, and one draw serves the mean of (X_i^T r_i) w_i^T over clients: its
+rows there are independent N(0, S) with S = sum_i p_i^2 ||r_i||^2 w_i w_i^T. All else depends on (F,
+e) only through its Gram matrix, so a triangular root of a Wishart matrix can replace (F, e).
 """
 
 from __future__ import annotations
@@ -23,8 +24,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp.base import Array, Key, named_key
-from fedjax_srp.linear.decompositions import nonzero, norm
-from fedjax_srp.linear.sampling import LinearClient, draw_batch, draw_design
+from fedjax_srp.linear.sampling import LinearClient, draw_batch, draw_design, nonzero
 from fedjax_srp.linear.subspace import eigh, exact_matmul, orthonormalize
 
 
@@ -33,9 +33,12 @@ class Sampler(NamedTuple):
 
     Attributes:
         locate: `(B, B*) -> position`, the position of B* relative to B, which `draw` uses.
-        draw: `(key, B, position, client) -> batch`, with the fields `features`, F (rows, k), and `y` (rows,).
-        descent: `(key, batch, w) -> message`, a linear image of -grad_B f = (1/m) X^T r w^T with r = y - F w.
-        mean_descent: `(key, B, B*, mean message, cohort_size) -> (d, k)`, the mean of -grad_B f over the cohort.
+        draw: `(key, B, position, client) -> batch`, with the fields `features`, F (rows, k), and
+            `y` (rows,).
+        descent: `(key, batch, w) -> message`, a linear image of -grad_B f = (1/m) X^T r w^T with r
+            = y - F w.
+        mean_descent: `(key, B, B*, mean message, cohort_size) -> (d, k)`, the mean of -grad_B f
+            over the cohort.
     """
 
     locate: Callable[[Array, Array], Any]
@@ -53,7 +56,7 @@ class FullBatch(NamedTuple):
 
 
 def full(samples: int, fixed: bool = False) -> Sampler:
-    """Draw X (m, d) and y: new samples in every call or, if `fixed`, the same ones from the client's key."""
+    """Draw X (m, d) and y: new samples in every call, or the client's own if `fixed`."""
 
     @exact_matmul
     def draw(key: Key, b: Array, position: tuple, client: LinearClient) -> FullBatch:
@@ -65,9 +68,15 @@ def full(samples: int, fixed: bool = False) -> Sampler:
         residual = batch.y - batch.features @ w
         return (residual @ batch.x)[:, None] * (w / samples)[None, :]
 
-    return Sampler(
-        lambda b, truth: (), draw, descent, lambda key, b, truth, mean, cohort_size: mean
-    )
+    def locate(b: Array, truth: Array) -> tuple[()]:
+        return ()
+
+    def mean_descent(
+        key: Key, b: Array, truth: Array, mean: Array, cohort_size: Array
+    ) -> Array:
+        return mean
+
+    return Sampler(locate, draw, descent, mean_descent)
 
 
 class Position(NamedTuple):
@@ -78,7 +87,7 @@ class Position(NamedTuple):
 
 
 class SubspaceBatch(NamedTuple):
-    """Statistics of a batch on which a round depends, up to an orthogonal transformation of the samples."""
+    """Statistics of a batch on which a round depends, up to a rotation of the samples."""
 
     features: Array  # (rows, k) F
     y: Array  # (rows,)
@@ -96,9 +105,10 @@ class SubspaceMessage(NamedTuple):
 
 
 def subspace(samples: int) -> Sampler:
-    """Draw a round's mean, with its exact distribution, from O(k^2) numbers per client and one (d, k) matrix.
+    """Draw a round's mean with its exact distribution, and little else.
 
-    Messages differ from a client's real upload, and the mean has equal weights.
+    It takes O(k^2) numbers per client and one (d, k) matrix. Messages differ from a client's real
+    upload, and the mean has equal weights.
     """
 
     @exact_matmul
@@ -110,29 +120,33 @@ def subspace(samples: int) -> Sampler:
         key: Key, b: Array, position: Position, client: LinearClient
     ) -> SubspaceBatch:
         design = draw_design(key, samples, b.shape[1] + 1)
-        features, noise = design[:, :-1], design[:, -1]
+        features = design[:, :-1]
+        noise = design[:, -1]
         outside = position.outside @ client.head
-        length = norm(outside)
+        length = jnp.linalg.norm(outside)
         tau = jnp.sqrt(length**2 + client.noise_std**2)
         y = features @ (position.inside @ client.head) + tau * noise
-        return SubspaceBatch(
-            features, y, noise, outside / nonzero(length), length / nonzero(tau)
-        )
+        direction = outside / nonzero(length)
+        correlation = length / nonzero(tau)
+        return SubspaceBatch(features, y, noise, direction, correlation)
 
     @exact_matmul
     def descent(key: Key, batch: SubspaceBatch, w: Array) -> SubspaceMessage:
         residual = batch.y - batch.features @ w
-        length, v, rho = norm(residual), batch.direction, batch.correlation
+        length = jnp.linalg.norm(residual)
+        v = batch.direction
+        rho = batch.correlation
         g = jax.random.normal(named_key(key, "outside"), v.shape)
         shrink = 1 - jnp.sqrt(jnp.maximum(1 - rho**2, 0))
         outside = v * (rho * jnp.sum(batch.noise * residual)) + length * (
             g - shrink * jnp.sum(v * g) * v
         )
-        row, scaled = (w / samples)[None, :], (length / samples * w)[None, :]
+        row = (w / samples)[None, :]
+        scaled = (length / samples * w)[None, :]
         return SubspaceMessage(
-            (residual @ batch.features)[:, None] * row,
-            outside[:, None] * row,
-            scaled.T * scaled,
+            inside=(residual @ batch.features)[:, None] * row,
+            outside=outside[:, None] * row,
+            spread=scaled.T * scaled,
         )
 
     @exact_matmul
@@ -151,10 +165,10 @@ def subspace(samples: int) -> Sampler:
 
 @exact_matmul
 def _outside_basis(b: Array, truth: Array) -> Array:
-    """Return P (d, min(k, d - k)) such that [B, P] is orthonormal and its span contains that of [B, B*].
+    """Return P (d, min(k, d - k)) such that [B, P] is orthonormal and spans [B, B*].
 
-    P starts with components outside of B even if B = B*, and is orthogonalised against B twice. (On a CPU one QR of
-    (d, 2k) costs a hundred times as much as these of (d, k).)
+    P starts with components outside of B even if B = B*, and is orthogonalised against B twice. (On
+    a CPU one QR of (d, 2k) costs a hundred times as much as these of (d, k).)
     """
     dim, rank = b.shape
     if dim < 2 * rank:
@@ -169,7 +183,7 @@ def _outside_basis(b: Array, truth: Array) -> Array:
 
 @exact_matmul
 def draw_perpendicular(key: Key, basis: Array, covariance: Array) -> Array:
-    """Draw a (d, k) matrix with rows N(0, covariance), and project its columns to the complement of `basis`.
+    """Draw a (d, k) matrix with rows N(0, covariance), its columns perpendicular to `basis`.
 
     Args:
         key: of this draw.
@@ -178,5 +192,5 @@ def draw_perpendicular(key: Key, basis: Array, covariance: Array) -> Array:
     """
     values, vectors = eigh(covariance)
     root = (vectors * jnp.sqrt(jnp.maximum(values, 0))[None, :]) @ vectors.T
-    draw = jax.random.normal(key, (basis.shape[0], covariance.shape[0]))
-    return (draw - basis @ (basis.T @ draw)) @ root
+    normal = jax.random.normal(key, (basis.shape[0], covariance.shape[0]))
+    return (normal - basis @ (basis.T @ normal)) @ root

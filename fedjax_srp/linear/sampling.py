@@ -1,4 +1,4 @@
-"""Samples of a client of a linear task, designs with the same distribution of the Gram matrix, and least squares."""
+"""Samples of a client of a linear task, shorter designs for them, and least squares."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp.base import Array, Key, named_key
-from fedjax_srp.linear.decompositions import nonzero, norm
 from fedjax_srp.linear.subspace import exact_matmul
 
 
@@ -31,10 +30,11 @@ def draw_batch(key: Key, client: LinearClient, samples: int) -> tuple[Array, Arr
 
 
 def draw_design(key: Key, samples: int, columns: int) -> Array:
-    """Draw a (rows, columns) matrix, whose Gram matrix is distributed like that of (samples, columns) standard normals.
+    """Draw a matrix with the Gram matrix, in distribution, of (samples, columns) standard normals.
 
-    With at least 2 * columns samples it is Bartlett's triangular root of a Wishart matrix, with rows = columns and
-    columns^2 / 2 draws instead of samples * columns; otherwise it is a standard normal matrix with rows = samples.
+    With at least 2 * columns samples it is Bartlett's triangular root of a Wishart matrix, with
+    rows = columns and columns^2 / 2 draws instead of samples * columns; otherwise it is a standard
+    normal matrix with rows = samples.
     """
     if samples < 2 * columns:
         return jax.random.normal(key, (samples, columns))
@@ -48,7 +48,7 @@ def draw_design(key: Key, samples: int, columns: int) -> Array:
 
 
 def _chi_squared(key: Key, dof: Array) -> Array:
-    """Draw chi-squared numbers for degrees of freedom (n,) of at least 2, by Marsaglia and Tsang (2000).
+    """Draw chi-squared numbers for degrees of freedom (n,) >= 2, by Marsaglia and Tsang (2000).
 
     `jax.random.gamma` is five times slower under vmap: here one key and one loop serve all entries.
     """
@@ -69,16 +69,25 @@ def _chi_squared(key: Key, dof: Array) -> Array:
         accept = (v > 0) & (log_u < x**2 / 2 + d * (1 - v + log_v))
         return iteration + 1, accepted | accept, jnp.where(accepted, value, d * v)
 
-    start = jnp.int32(0), jnp.zeros(dof.shape, jnp.bool_), jnp.zeros_like(dof)
-    return 2 * jax.lax.while_loop(lambda state: ~jnp.all(state[1]), attempt, start)[2]
+    def is_missing_one(state: tuple[Array, Array, Array]) -> Array:
+        return ~jnp.all(state[1])
+
+    start = (jnp.int32(0), jnp.zeros(dof.shape, jnp.bool_), jnp.zeros_like(dof))
+    _, _, half = jax.lax.while_loop(is_missing_one, attempt, start)
+    return 2 * half
+
+
+def nonzero(x: Array) -> Array:
+    """Replace zeros by 1, for divisions."""
+    return jnp.where(x == 0, 1, x)
 
 
 def least_squares(features: Array, y: Array) -> Array:
-    """Return the w of smallest norm among the minimisers of ||y - F w||; it is never nan, for any rank of F.
+    """Return the smallest w that minimises ||y - F w||; it is never nan, for any rank of F.
 
-    The method is modified Gram-Schmidt on the columns of F and then on the rows of R. Its short loops vmap into vector
-    operations, while LAPACK is called for each client. A column counts as dependent on earlier ones if its residual is
-    less than 32 k eps of its length.
+    The method is modified Gram-Schmidt on the columns of F and then on the rows of R. Its short
+    loops vmap into vector operations, while LAPACK is called for each client. A column counts as
+    dependent on earlier ones if its residual is less than 32 k eps of its length.
 
     Args:
         features: (m, k) F; fewer samples than columns, duplicates and zeros are fine.
@@ -91,33 +100,33 @@ def least_squares(features: Array, y: Array) -> Array:
     tolerance = 32 * k * jnp.finfo(features.dtype).eps
     zero = jnp.zeros((), features.dtype)
     columns = [features[:, j] for j in range(k)]
-    rows, targets = [], []
-    for j in range(k):  # F = Q R, R w = Q^T y, a column of Q and a row of R at a time
-        q = _unit(columns[j], tolerance * norm(features[:, j]))
+    rows = []
+    targets = []
+    # F = Q R, R w = Q^T y, a column of Q and a row of R at a time
+    for j in range(k):
+        q = _unit(columns[j], tolerance * jnp.linalg.norm(features[:, j]))
         coefficients = [jnp.sum(q * column) for column in columns[j:]]
-        columns[j:] = [
-            column - q * r for column, r in zip(columns[j:], coefficients, strict=True)
-        ]
-        rows.append(jnp.stack([*[zero] * j, *coefficients]))
+        for i, coefficient in enumerate(coefficients, start=j):
+            columns[i] = columns[i] - q * coefficient
+        rows.append(jnp.stack([zero] * j + coefficients))
         targets.append(jnp.sum(q * y))
         y = y - q * targets[j]
     w = jnp.zeros_like(rows[0])
     basis: list[Array] = []
-    for row, target in zip(
-        rows, targets, strict=True
-    ):  # each row determines w along its new direction
+    # each row determines w along its new direction
+    for row, target in zip(rows, targets, strict=True):
         residual = row
         for u in basis:
             residual = residual - u * jnp.sum(u * residual)
         basis.append(_unit(residual, zero))
-        length = norm(residual)
-        w = w + basis[-1] * jnp.where(
-            length > 0, (target - jnp.sum(row * w)) / nonzero(length), 0
-        )
+        length = jnp.linalg.norm(residual)
+        step = (target - jnp.sum(row * w)) / nonzero(length)
+        w = w + basis[-1] * jnp.where(length > 0, step, 0)
     return w
 
 
 def _unit(x: Array, threshold: Array) -> Array:
     """Return x / ||x||, or zero unless ||x|| exceeds the threshold."""
-    length = norm(x)
-    return jnp.where(length > threshold, x / jnp.where(length > threshold, length, 1), 0)
+    length = jnp.linalg.norm(x)
+    is_long = length > threshold
+    return jnp.where(is_long, x / jnp.where(is_long, length, 1), 0)

@@ -6,36 +6,26 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp.base import Array
-from fedjax_srp.linear.decompositions import MAX_COLUMNS, gram_schmidt, jacobi_eigh
-from fedjax_srp.xla.backend import platform
 from fedjax_srp.xla.loops import sequential
 
-exact_matmul = jax.default_matmul_precision(
-    "highest"
-)  # otherwise accelerators round products to three digits
+# otherwise accelerators round products to three digits
+exact_matmul = jax.default_matmul_precision("highest")
 
 
 @exact_matmul
 def eigh(matrix: Array) -> tuple[Array, Array]:
-    """Return eigenvalues, ascending, and eigenvectors of a symmetric matrix (n, n); vmap runs one matrix at a time.
+    """Return eigenvalues, ascending, and eigenvectors of a symmetric matrix (n, n).
 
-    On accelerators, `decompositions` handles small matrices. The batched decomposition of jaxlib 0.10 waits for the
-    thread pool in which it runs; if all CPU devices wait at once (seeds vmapped over several devices), the program
-    deadlocks.
+    Under vmap it runs one matrix at a time: the batched decomposition of jaxlib 0.10 waits for the
+    thread pool in which it runs; if all CPU devices wait at once (seeds vmapped over several
+    devices), the program deadlocks.
     """
-    if _uses_small_decompositions(matrix.shape[1]):
-        return jacobi_eigh(matrix)
-    values, vectors = sequential(lambda m: tuple(jnp.linalg.eigh(m)))(matrix)
-    return values, vectors
-
-
-def _uses_small_decompositions(columns: int) -> bool:
-    return platform() != "cpu" and columns <= MAX_COLUMNS
+    return sequential(jnp.linalg.eigh)(matrix)
 
 
 @exact_matmul
 def orthonormalize(matrix: Array) -> Array:
-    """Return the Q factor of a QR decomposition, with signs chosen so that the diagonal of R is not negative.
+    """Return the Q factor of the QR decomposition whose R has no negative diagonal entry.
 
     For independent columns Q is unique, and continuous in `matrix`.
 
@@ -45,8 +35,6 @@ def orthonormalize(matrix: Array) -> Array:
     Returns:
         (d, min(d, k)) with orthonormal columns, even if those of `matrix` are dependent.
     """
-    if _uses_small_decompositions(matrix.shape[1]):
-        return gram_schmidt(matrix)
     q, r = jnp.linalg.qr(matrix)
     sign = jnp.where(jnp.diagonal(r) < 0, -1, 1).astype(q.dtype)
     return q * sign[None, :]
@@ -54,16 +42,18 @@ def orthonormalize(matrix: Array) -> Array:
 
 @exact_matmul
 def principal_angle_distance(b1: Array, b2: Array) -> Array:
-    """Return the sine of the largest principal angle, dist = ||(I - Q1 Q1^T) Q2||_2 (SRPFL, section 4).
+    """Return the sine of the largest principal angle, dist = ||(I - Q1 Q1^T) Q2||_2.
 
-    It is not computed from the cosine, which loses every distance below the square root of the machine precision.
+    The distance of SRPFL, section 4. It is not computed from the cosine, which loses every distance
+    below the square root of the machine precision.
 
     Args:
         b1: (d, k), of full column rank, not necessarily orthonormal.
         b2: (d, k), likewise.
 
     Returns:
-        () between 0 (equal column spaces) and 1 (some direction of one is perpendicular to the other).
+        () between 0 (equal column spaces) and 1 (some direction of one is perpendicular to the
+        other).
 
     Example:
         >>> import jax.numpy as jnp
@@ -73,9 +63,9 @@ def principal_angle_distance(b1: Array, b2: Array) -> Array:
         >>> f"{srp.linear.principal_angle_distance(plane, tilted):.1e}"
         '1.0e-06'
     """
-    q1, q2 = orthonormalize(b1), orthonormalize(b2)
+    q1 = orthonormalize(b1)
+    q2 = orthonormalize(b2)
     outside = q2 - q1 @ (q1.T @ q2)
-    largest = eigh(outside.T @ outside)[0][
-        -1
-    ]  # the largest eigenvalue is exact up to a relative eps
+    eigenvalues, _ = eigh(outside.T @ outside)
+    largest = eigenvalues[-1]  # exact up to a relative eps
     return jnp.clip(jnp.sqrt(jnp.maximum(largest, 0)), 0, 1)

@@ -75,9 +75,9 @@ def register(name: str, factory: Factory) -> None:
 
     Args:
         name: of the model.
-        factory: a class of models, or a function `(input_shape, num_classes, ...) -> SplitModel`, called with the shape
-            of one example and the number of classes of a data set. Its other arguments have defaults and are options,
-            on the command line those with a type.
+        factory: a class of models, or a function `(input_shape, num_classes, ...) -> SplitModel`,
+            called with the shape of one example and the number of classes of a data set. Its other
+            arguments have defaults and are options, on the command line those with a type.
 
     Example:
         >>> import fedjax_srp as srp
@@ -112,28 +112,30 @@ def get(
     head_layers: int = 1,
     augment: Literal["crop_flip"] | None = None,
     initialization: Literal["torch"] | None = None,
-    **given: Any,
+    **settings: Any,
 ) -> SplitModel:
-    """A model by name, shaped for a data set.
+    """Make a model by name, shaped for a data set.
 
     Args:
         name: one of `names()`.
         dataset: gives `example_shape` and `num_classes`.
-        head_layers: number of last layers above the cut: 1 for FedRep's head, 2 for the layers that LG-FedAvg shares.
-        augment: augmentation in training: "crop_flip" shifts images by up to 4 pixels and mirrors half of them, as in
-            the authors' code on CIFAR; None for none.
-        initialization: "torch" for PyTorch's defaults, used in FedRep's experiments; None for Flax's.
-        **given: options of that model, see `options`.
+        head_layers: number of last layers above the cut: 1 for FedRep's head, 2 for the layers that
+            LG-FedAvg shares.
+        augment: augmentation in training: "crop_flip" shifts images by up to 4 pixels and mirrors
+            half of them, as in the authors' code on CIFAR; None for none.
+        initialization: "torch" for PyTorch's defaults, used in FedRep's experiments; None for
+            Flax's.
+        **settings: options of that model, see `options`.
     """
     check_dataset(dataset)
-    if "cut" in given:
+    if "cut" in settings:
         raise ValueError(
             "cut: it follows from head_layers; give head_layers, or call model.recut(layer)"
         )
-    check_known("option", given, options(name), of=f"model {name!r}")
+    check_known("option", settings, options(name), of=f"model {name!r}")
     try:
         model = FACTORIES[name](
-            tuple(dataset.example_shape), dataset.num_classes, **given
+            tuple(dataset.example_shape), dataset.num_classes, **settings
         )
     except ValueError as error:
         data_name = getattr(dataset, "name", type(dataset).__name__)
@@ -144,29 +146,24 @@ def get(
 def adjusted(
     model: SplitModel, dataset: Any, augment: str | None, initialization: Any
 ) -> SplitModel:
-    """A model with augmentation and initialization by name; None keeps the model's own."""
+    """Set augmentation and initialization by name; None keeps the model's own."""
     if initialization is not None:
         model = dataclasses.replace(model, initialization=initialization)
-    return (
-        model
-        if augment is None
-        else dataclasses.replace(model, augment=augmentation(augment, dataset))
-    )
+    if augment is not None:
+        model = dataclasses.replace(model, augment=augmentation(augment, dataset))
+    return model
 
 
 @checked
 def options(name: str) -> dict[str, Any]:
     """Return {option: default} of a model by name; its cut follows from `head_layers`."""
-    check_known(
-        "model",
-        [name],
-        FACTORIES,
-        "; srp.models.register, in a file for --load, adds one of your own",
-    )
-    known = options_of(FACTORIES[name])
-    names = (
-        [*known][2:]
-        if not is_part(FACTORIES[name])
-        else [n for n in known if n not in _COMMON_FIELDS]
-    )
-    return {option: known[option].default for option in names if option != "cut"}
+    remedy = "; srp.models.register, in a file for --load, adds one of your own"
+    check_known("model", [name], FACTORIES, remedy)
+    factory = FACTORIES[name]
+    arguments = options_of(factory)
+    common = _COMMON_FIELDS
+    if not is_part(factory):
+        common = (*list(arguments)[:2], "cut")
+    return {
+        option: arguments[option].default for option in arguments if option not in common
+    }

@@ -15,15 +15,17 @@ from fedjax_srp.parts.part import AtLeast, part
 
 @part
 class CropAndFlip:
-    """A random crop of each padded image, mirrored with probability 1/2, as in the SRPFL authors' code.
+    """A random crop of each padded image, mirrored with probability 1/2, as in SRPFL's code.
 
-    Each image is shifted by -padding, ..., padding rows and as many columns, all (2 * padding + 1) ** 2 equally likely.
-    Called with a key and images (batch, h, w, c) or (batch, h, w) of floats, it returns images.
+    Each image is shifted by -padding, ..., padding rows and as many columns, all (2 * padding + 1)
+    ** 2 equally likely. Called with a key and images (batch, h, w, c) or (batch, h, w) of floats,
+    it returns images.
 
     Args:
         padding: pixels added on each side before cropping to the old size.
-        fill: value of the added pixels in the model's input: a scalar, one per channel, or anything that broadcasts
-            over an image. Black is 0 only before normalisation; afterwards it is -mean / std, `FederatedData.offset`.
+        fill: value of the added pixels in the model's input: a scalar, one per channel, or anything
+            that broadcasts over an image. Black is 0 only before normalisation; afterwards it is
+            -mean / std, `FederatedData.offset`.
 
     Example:
         >>> import dataclasses, jax, fedjax_srp as srp
@@ -54,7 +56,8 @@ class CropAndFlip:
         """(key, images) -> images."""
         if x.ndim not in (3, 4):
             raise ValueError(
-                f"CropAndFlip takes images (batch, h, w) or (batch, h, w, c), not inputs of {x.shape}"
+                "CropAndFlip takes images (batch, h, w) or (batch, h, w, c), "
+                f"not inputs of {x.shape}"
             )
         if x.ndim == 4 and x.shape[1] in (1, 3) and x.shape[1] < min(x.shape[2:]):
             raise ValueError(
@@ -73,25 +76,25 @@ class CropAndFlip:
         columns = (
             jnp.where(flips, width - 1 - columns, columns) + shift[1]
         )  # (batch, width)
-        inside = (
-            _within(rows, height)[:, :, None] & _within(columns, width)[:, None, :]
-        )  # (batch, height, width)
-        image = jnp.arange(batch, dtype=jnp.int32)[:, None, None]
+        images = jnp.arange(batch, dtype=jnp.int32)[:, None, None]
+        rows = rows[:, :, None]
+        columns = columns[:, None, :]
+        # (batch, height, width), with an axis of length 1 for channels
+        is_inside = _within(rows, height) & _within(columns, width)
+        is_inside = is_inside.reshape(is_inside.shape + (1,) * (x.ndim - 3))
         shifted = x[
-            image,
-            jnp.clip(rows, 0, height - 1)[:, :, None],
-            jnp.clip(columns, 0, width - 1)[:, None, :],
+            images, jnp.clip(rows, 0, height - 1), jnp.clip(columns, 0, width - 1)
         ]
         fill = jnp.broadcast_to(jnp.asarray(self.fill, x.dtype), x.shape)
-        return jnp.where(
-            inside.reshape(*inside.shape, *(1,) * (x.ndim - 3)), shifted, fill
-        )
+        return jnp.where(is_inside, shifted, fill)
 
 
 def _as_tuples(values: Any) -> Any:
     """An array as nested tuples, which are hashable and so static."""
     array = np.asarray(values)
-    return array.item() if array.ndim == 0 else tuple(map(_as_tuples, array))
+    if array.ndim == 0:
+        return array.item()
+    return tuple(map(_as_tuples, array))
 
 
 def _within(index: Array, size: int) -> Array:
@@ -103,8 +106,8 @@ def check_dataset(dataset: Any) -> None:
     for name in ("example_shape", "num_classes"):
         if not hasattr(dataset, name):
             raise ValueError(
-                f"dataset={short(dataset)} has no {name}; give srp.data.load(name, ...), srp.data.from_arrays(...), "
-                "or add the attribute to your own class"
+                f"dataset={short(dataset)} has no {name}; give srp.data.load(name, ...), "
+                "srp.data.from_arrays(...), or add the attribute to your own class"
             )
 
 
@@ -120,5 +123,7 @@ def augmentation(name: str, dataset: Any) -> CropAndFlip:
     """
     check_choice("augment", name, AUGMENTATIONS)
     check_dataset(dataset)
-    offset = getattr(dataset, "offset", None)
-    return CropAndFlip(padding=4, fill=0.0 if offset is None else offset)
+    black = getattr(dataset, "offset", None)
+    if black is None:
+        black = 0.0
+    return CropAndFlip(padding=4, fill=black)

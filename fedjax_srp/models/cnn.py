@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import jax
+from typing_extensions import override
 
 from fedjax_srp.models.convolution import Convolution, Strategy, check_images
 from fedjax_srp.models.lenet import BLOCK, pooled_relu
@@ -15,14 +16,15 @@ from fedjax_srp.parts.part import Count, part
 
 @part
 class CNN(SplitModel):
-    """Three times (3 x 3 convolution, ReLU, 3 x 3 convolution, ReLU, 2 x 2 max pooling), fc1, fc2 with ReLU, `out`.
+    """Three blocks of two 3 x 3 convolutions with ReLU and 2 x 2 max pooling, fc1, fc2, `out`.
 
-    The network of Collins et al., "FedAvg with fine tuning" (section 5.2, appendix C.2). Convolutions keep the size of
-    the image by zero padding. The paper has 512 features before `out`; the size of the kernels and the other widths are
-    our choice.
+    The network of Collins et al., "FedAvg with fine tuning" (section 5.2, appendix C.2).
+    Convolutions keep the size of the image by zero padding. The paper has 512 features before
+    `out`; the size of the kernels and the other widths are our choice.
 
     Args:
-        input_shape: (h, w, c) or (h, w) of one image, at least 8 x 8; pooling drops an odd last row.
+        input_shape: (h, w, c) or (h, w) of one image, at least 8 x 8; pooling drops an odd last
+            row.
         num_classes: width of `out`.
         channels: of the convolutions conv1 to conv6, two a block.
         hidden: widths of the dense layers fc1 and fc2; the last is the number of features.
@@ -49,15 +51,13 @@ class CNN(SplitModel):
         check_images(self.name, self.input_shape, 8)  # three poolings leave 1 x 1
         super().__post_init__()
 
+    @override
     def stack(self) -> Sequence[Layer]:
-        """The convolutions and dense layers."""
-        convolutions = [
-            Layer(
-                f"conv{i}",
-                Convolution(width, (3, 3), self.convolution, self.dtype, padding="SAME"),
-                pooled_relu if i % 2 == 0 else jax.nn.relu,
-                block=BLOCK,
+        layers = []
+        for i, width in enumerate(self.channels, 1):
+            module = Convolution(
+                width, (3, 3), self.convolution, self.dtype, padding="SAME"
             )
-            for i, width in enumerate(self.channels, 1)
-        ]
-        return [*convolutions, *dense_layers(self, self.hidden)]
+            activation = pooled_relu if i % 2 == 0 else jax.nn.relu
+            layers.append(Layer(f"conv{i}", module, activation, block=BLOCK))
+        return layers + dense_layers(self, self.hidden)

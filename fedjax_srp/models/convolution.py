@@ -1,8 +1,9 @@
 """Convolutions that stay fast when every client has its own weights.
 
-A vmap over clients with their own kernels turns XLA's convolution into a grouped one, and on a CPU even the gradient of
-a plain convolution runs at a few GFLOP/s. The two other strategies use matrix products, forwards and backwards, batched
-or not: windows times matrix (im2col), and Winograd's minimal filtering.
+A vmap over clients with their own kernels turns XLA's convolution into a grouped one, and on a CPU
+even the gradient of a plain convolution runs at a few GFLOP/s. The two other strategies use matrix
+products, forwards and backwards, batched or not: windows times matrix (im2col), and Winograd's
+minimal filtering.
 """
 
 from __future__ import annotations
@@ -26,30 +27,32 @@ WINOGRAD_CHANNELS = 8  # with fewer, its transforms cost more than they save
 
 
 def resolve(strategy: str, kernel_shape: Sequence[int] = (5, 5, 64, 64)) -> str:
-    """Return the strategy of "auto" on this backend for a kernel (height, width, c, n); others unchanged."""
+    """Return the strategy of "auto" for a kernel (height, width, c, n); others unchanged."""
     check_choice("convolution", strategy, get_args(Strategy))
     height, width, channels, _ = kernel_shape
     fits = max(height, width) <= len(POINTS)
-    pays = (
-        fits and channels >= WINOGRAD_CHANNELS and min(height, width) > 1
-    )  # tiles have 6 rows and 6 columns
     if strategy == "winograd" and not fits:
         raise ValueError(
-            f"convolution='winograd' takes kernels up to {len(POINTS)}, not {height} x {width}; use 'auto'"
+            f"convolution='winograd' takes kernels up to {len(POINTS)}, "
+            f"not {height} x {width}; use 'auto'"
         )
     if strategy != "auto":
         return strategy
-    return {"cpu": "winograd" if pays else "patches", "gpu": "patches"}.get(
-        platform(), "xla"
-    )
+    if platform() not in ("cpu", "gpu"):
+        return "xla"
+    # tiles have 6 rows and 6 columns
+    winograd_pays = fits and channels >= WINOGRAD_CHANNELS and min(height, width) > 1
+    if platform() == "cpu" and winograd_pays:
+        return "winograd"
+    return "patches"
 
 
 def check_images(model: str, shape: Sequence[int], smallest: int) -> None:
     """Raise a `ValueError` unless examples are images of at least the smallest size."""
     if len(shape) not in (2, 3) or min(shape[:2]) < smallest:
         raise ValueError(
-            f"input_shape={shape}: {model} takes images (h, w) or (h, w, c) of at least {smallest} x {smallest}; "
-            "choose mlp, which takes any shape"
+            f"input_shape={shape}: {model} takes images (h, w) or (h, w, c) of at least "
+            f"{smallest} x {smallest}; choose mlp, which takes any shape"
         )
 
 
@@ -59,7 +62,8 @@ def convolve(x: Array, kernel: Array, strategy: str = "auto", stride: int = 1) -
     Args:
         x: (batch, h, w, c).
         kernel: (kernel height, kernel width, c, n).
-        strategy: "patches", "winograd", "xla", or "auto": the measured choice on CPUs and GPUs, "xla" elsewhere.
+        strategy: "patches", "winograd", "xla", or "auto": the measured choice on CPUs and GPUs,
+            "xla" elsewhere.
         stride: of the windows, in both directions; above 1, patches replace winograd.
 
     Returns:
@@ -68,12 +72,11 @@ def convolve(x: Array, kernel: Array, strategy: str = "auto", stride: int = 1) -
     strategy = resolve(strategy, kernel.shape)
     if strategy == "xla":
         dtype = jnp.result_type(x, kernel)  # as matrix products promote their operands
-        x, kernel = x.astype(dtype), kernel.astype(dtype)
         return jax.lax.conv_general_dilated(
-            x,
-            kernel,
-            (stride, stride),
-            "VALID",
+            x.astype(dtype),
+            kernel.astype(dtype),
+            window_strides=(stride, stride),
+            padding="VALID",
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
         )
     if strategy == "winograd" and stride == 1:
@@ -86,13 +89,15 @@ def convolve(x: Array, kernel: Array, strategy: str = "auto", stride: int = 1) -
 
 
 def patches(x: Array, height: int, width: int, stride: int = 1) -> Array:
-    """All windows of a batch of images, (batch, h, w, c) -> (batch, h - height + 1, w - width + 1, height * width * c).
+    """Return all windows of a batch of images.
 
-    The last axis has the order of a flattened kernel (height, width, c). Columns are gathered first, then rows, so that
-    the gradient adds height + width slices instead of height * width and needs no scatter. A stride keeps every
-    stride-th window of each row and column.
+    (batch, h, w, c) -> (batch, h - height + 1, w - width + 1, height * width * c). The last axis
+    has the order of a flattened kernel (height, width, c). Columns are gathered first, then rows,
+    so that the gradient adds height + width slices instead of height * width and needs no scatter.
+    A stride keeps every stride-th window of each row and column.
     """
-    out_height, out_width = x.shape[1] - height + 1, x.shape[2] - width + 1
+    out_height = x.shape[1] - height + 1
+    out_width = x.shape[2] - width + 1
     x = jnp.concatenate(
         [x[:, :, j : j + out_width : stride] for j in range(width)], axis=-1
     )
@@ -103,66 +108,63 @@ def patches(x: Array, height: int, width: int, stride: int = 1) -> Array:
 
 @functools.cache
 def winograd_matrices(taps: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The three matrices of F(7 - taps, taps): m = 7 - taps outputs of a filter from 6 products instead of m * taps.
+    """Return the matrices of F(m, taps), m = 7 - taps outputs of a filter from 6 products.
 
-    y = out ((filter g) * (inputs d)), with the elementwise product *, is y_j = sum_k d_(j+k) g_k for j < m: Toom-Cook's
-    multiplication of polynomials, transposed (Lavin and Gray 2016, section 3; Blahut 2010, chapter 5).
+    Plain filtering takes m * taps. y = out ((filter g) * (inputs d)), with the elementwise product
+    *, is y_j = sum_k d_(j+k) g_k for j < m: Toom-Cook's multiplication of polynomials, transposed
+    (Lavin and Gray 2016, section 3; Blahut 2010, chapter 5).
 
     Returns:
         inputs (6, 6), filter (6, taps), out (m, 6), float64 and exact.
     """
-    points, size = np.array(POINTS), len(POINTS) + 1
+    points = np.array(POINTS)
+    size = len(POINTS) + 1
     outputs = size + 1 - taps
-    inputs, filters, out = (
-        np.zeros((size, size)),
-        np.zeros((size, taps)),
-        np.zeros((outputs, size)),
-    )
+    inputs = np.zeros((size, size))
+    filters = np.zeros((size, taps))
+    out = np.zeros((outputs, size))
     for i, point in enumerate(points):
         others = np.delete(points, i)
         inputs[i, :-1] = np.atleast_1d(np.poly(others))[::-1]
         filters[i] = point ** np.arange(taps) / np.prod(point - others)
         out[:, i] = point ** np.arange(outputs)
     inputs[-1] = np.poly(points)[::-1]  # the point at infinity
-    filters[-1, -1] = out[-1, -1] = 1.0
+    filters[-1, -1] = 1.0
+    out[-1, -1] = 1.0
     return inputs, filters, out
 
 
 def _winograd(x: Array, kernel: Array) -> Array:
-    """`convolve` in tiles of 6 x 6 inputs: matrix products with 2.8 (5 x 5) or 4 (3 x 3) times less work."""
+    """Convolve in tiles of 6 x 6 inputs, with 2.8 (5 x 5) or 4 (3 x 3) times fewer products."""
     kernel_height, kernel_width, channels, width = kernel.shape
     rows_in, rows_filter, rows_out = winograd_matrices(kernel_height)
     cols_in, cols_filter, cols_out = winograd_matrices(kernel_width)
-    (tile_height, size), (tile_width, _) = (
-        rows_out.shape,
-        cols_out.shape,
-    )  # outputs and inputs of a tile
-    batch, out_height, out_width = (
-        x.shape[0],
-        x.shape[1] - kernel_height + 1,
-        x.shape[2] - kernel_width + 1,
-    )
-    down, across = (
-        -(-out_height // tile_height),
-        -(-out_width // tile_width),
-    )  # numbers of tiles
+    # outputs and inputs of a tile
+    tile_height, size = rows_out.shape
+    tile_width, _ = cols_out.shape
+    batch = x.shape[0]
+    out_height = x.shape[1] - kernel_height + 1
+    out_width = x.shape[2] - kernel_width + 1
+    # numbers of tiles
+    down = -(-out_height // tile_height)
+    across = -(-out_width // tile_width)
     bottom = tile_height * (down + (size - 1) // tile_height) - x.shape[1]
     right = tile_width * (across + (size - 1) // tile_width) - x.shape[2]
     x = jnp.pad(x, ((0, 0), (0, bottom), (0, right), (0, 0)))
 
     def combine(matrix: np.ndarray, parts: Sequence[Array]) -> Array:
-        """`matrix` times the vector of `parts`, along a new leading axis."""
-        return jnp.stack(
-            [
-                sum(part * c for part, c in zip(parts, row.tolist(), strict=True) if c)
-                for row in matrix
-            ]
-        )
+        """Return `matrix` times the vector of `parts`, along a new leading axis."""
+
+        def product(row: Sequence[float]) -> Any:
+            return sum(part * c for part, c in zip(parts, row, strict=True) if c)
+
+        return jnp.stack([product(row) for row in matrix.tolist()])
 
     def matrix(a: np.ndarray, b: np.ndarray) -> Array:
         return jnp.asarray(np.kron(a, b), x.dtype)
 
-    # Columns and rows are grouped by tile_width and tile_height; tile t reads groups t, t + 1, ... without a stride.
+    # Columns and rows are grouped by tile_width and tile_height; tile t reads groups t, t + 1, ...
+    # without a stride.
     tiles = x.reshape(batch, x.shape[1], -1, tile_width, channels)
     starts = [divmod(i, tile_width) for i in range(size)]
     tiles = combine(
@@ -179,28 +181,20 @@ def _winograd(x: Array, kernel: Array) -> Array:
     )
     products = tiles @ filters.reshape(size * size, channels, width)
     out = matrix(rows_out, cols_out) @ products.reshape(size * size, -1)
-    out = out.reshape(tile_height, tile_width, batch, down, across, width).transpose(
-        2, 3, 0, 4, 1, 5
-    )
-    return out.reshape(batch, tile_height * down, tile_width * across, width)[
-        :, :out_height, :out_width
-    ]
+    out = out.reshape(tile_height, tile_width, batch, down, across, width)
+    out = out.transpose(2, 3, 0, 4, 1, 5)
+    out = out.reshape(batch, tile_height * down, tile_width * across, width)
+    return out[:, :out_height, :out_width]
 
 
 def max_pool(x: Array) -> Array:
-    """The largest of each 2 x 2 block, (batch, h, w, c) -> (batch, h // 2, w // 2, c); an odd last row is dropped.
+    """Return the largest of each 2 x 2 block, (batch, h, w, c) -> (batch, h // 2, w // 2, c).
 
-    Equal largest entries of a block share the gradient.
+    An odd last row is dropped. Equal largest entries of a block share the gradient.
     """
     batch, height, width, channels = x.shape
     x = x[:, : height // 2 * 2, : width // 2 * 2]
     return x.reshape(batch, height // 2, 2, width // 2, 2, channels).max(axis=(2, 4))
-
-
-def _same_padding(length: int, size: int, stride: int) -> tuple[int, int]:
-    """Zeros before and after a row of an image for "SAME", as in flax."""
-    zeros = max((-(-length // stride) - 1) * stride + size - length, 0)
-    return zeros // 2, zeros - zeros // 2
 
 
 class Convolution(nn.Module):
@@ -211,8 +205,9 @@ class Convolution(nn.Module):
         kernel_size: (height, width) for images, (length,) for series.
         strategy: of `convolve`.
         param_dtype: of kernel and bias.
-        padding: "VALID" for none, unlike flax's `nn.Conv`, whose default is "SAME": zeros around the example, so that
-            it keeps its size; or the number of rows and columns of zeros on each side.
+        padding: "VALID" for none, unlike flax's `nn.Conv`, whose default is "SAME": zeros around
+            the example, so that it keeps its size; or the number of rows and columns of zeros on
+            each side.
         stride: of the windows, in all directions.
         use_bias: add a bias.
     """
@@ -229,31 +224,22 @@ class Convolution(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """(batch, h, w) or (batch, h, w, c) -> (batch, h', w', channels); series have no w."""
-        axes, stride = len(self.kernel_size), check_integer("stride", self.stride, 1)
+        axes = len(self.kernel_size)
+        stride = check_integer("stride", self.stride, 1)
         if x.ndim - 1 not in (axes, axes + 1) or axes not in (1, 2):
             raise ValueError(
                 f"kernel_size={self.kernel_size} does not fit examples of shape {x.shape[1:]}; "
                 "give (height, width) for images, (length,) for series"
             )
-        x = x[..., None] if x.ndim - 1 == axes else x
-        zeros = [
-            _same_padding(n, size, stride)
-            for n, size in zip(x.shape[1:-1], self.kernel_size, strict=True)
-        ]
-        if self.padding != "SAME":
-            zeros = [
-                (
-                    check_integer(
-                        "padding", 0 if self.padding == "VALID" else self.padding, 0
-                    ),
-                )
-                * 2
-            ] * axes
-        x = jnp.pad(x, ((0, 0), *zeros, (0, 0))) if any(map(any, zeros)) else x
-        if any(n < size for n, size in zip(x.shape[1:-1], self.kernel_size, strict=True)):
+        if x.ndim - 1 == axes:
+            x = x[..., None]
+        zeros = self._zeros(x.shape[1:-1])
+        if any(map(any, zeros)):
+            x = jnp.pad(x, ((0, 0), *zeros, (0, 0)))
+        if (np.array(x.shape[1:-1]) < self.kernel_size).any():
             raise ValueError(
-                f"kernel_size={self.kernel_size} is larger than padded examples of shape {x.shape[1:-1]}; give a "
-                "smaller one, or padding='SAME'"
+                f"kernel_size={self.kernel_size} is larger than padded examples of shape "
+                f"{x.shape[1:-1]}; give a smaller one, or padding='SAME'"
             )
         shape = (*self.kernel_size, x.shape[-1], self.channels)
         kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
@@ -267,3 +253,13 @@ class Convolution(nn.Module):
             "bias", nn.initializers.zeros, (self.channels,), self.param_dtype
         )
         return out + jnp.broadcast_to(bias, out.shape)
+
+    def _zeros(self, shape: Sequence[int]) -> list[tuple[int, int]]:
+        """Zeros before and after each axis of an example; "SAME" as in flax."""
+        if self.padding == "VALID":
+            return [(0, 0)] * len(shape)
+        if self.padding != "SAME":
+            zeros = check_integer("padding", self.padding, 0)
+            return [(zeros, zeros)] * len(shape)
+        strides = (self.stride,) * len(shape)
+        return list(jax.lax.padtype_to_pads(shape, self.kernel_size, strides, "SAME"))

@@ -1,10 +1,10 @@
-"""A dense layer, and the training of a model's first dense layer in the span of a client's examples.
+"""A dense layer, and training of a model's first dense layer in the span of a client's examples.
 
-SGD moves the kernel W of a first dense layer by X^T S: X (examples, inputs) are the client's examples, S (examples,
-outputs) the gradient of the loss at the layer's outputs. Starting from W0, W is therefore c W0 + X^T R with a number c
-and R (examples, outputs); momentum and weight decay are linear and change only c and R. The layer's outputs are
-c X W0 + (X X^T) R, so once X W0 and X X^T are known no step touches an array as large as W. This is exact up to
-rounding.
+SGD moves the kernel W of a first dense layer by X^T S: X (examples, inputs) are the client's
+examples, S (examples, outputs) the gradient of the loss at the layer's outputs. Starting from W0, W
+is therefore c W0 + X^T R with a number c and R (examples, outputs); momentum and weight decay are
+linear and change only c and R. The layer's outputs are c X W0 + (X X^T) R, so once X W0 and X X^T
+are known no step touches an array as large as W. This is exact up to rounding.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ class Kernel:
 
     Attributes:
         scale: (1, 1) c; of rank 2 like any kernel, since weight decay skips arrays of rank 1.
-        rows: (examples, outputs) R; in gradients and updates (batch, outputs), the rows of the batch's examples.
-        moved: (batch, outputs) zeros that are added to the outputs, the variable of `gradient_in_span`; None elsewhere.
+        rows: (examples, outputs) R; in gradients and updates (batch, outputs), the rows of the
+            batch's examples.
+        moved: (batch, outputs) zeros that are added to the outputs, the variable of
+            `gradient_in_span`; None elsewhere.
     """
 
     scale: Array
@@ -66,7 +68,9 @@ class Dense(nn.Dense):
         out = kernel.scale * inputs.start + inputs.gram @ kernel.rows
         if kernel.moved is not None:  # its gradient is that of the outputs
             out += kernel.moved
-        return out + params["bias"][None] if self.use_bias else out
+        if not self.use_bias:
+            return out
+        return out + params["bias"][None]
 
     @property
     def is_plain(self) -> bool:
@@ -81,20 +85,16 @@ def _is_kernel(node: Any) -> bool:
 
 
 def _is_kernel_path(layer: str, path: Any) -> bool:
-    return tuple(key for key in path if isinstance(key, DictKey)) == (
-        DictKey(layer),
-        DictKey("kernel"),
-    )
+    names = [key.key for key in path if isinstance(key, DictKey)]
+    return names == [layer, "kernel"]
 
 
 def kernel_of(layer: str, params: PyTree) -> Array | None:
-    """The kernel of the named layer, (inputs, outputs); None if it is not among the parameters."""
-    found = [
-        leaf
-        for path, leaf in jax.tree.leaves_with_path(params)
-        if _is_kernel_path(layer, path)
-    ]
-    return found[0] if found else None
+    """Return the kernel of a layer, (inputs, outputs); None if it is not among the parameters."""
+    for path, leaf in jax.tree.leaves_with_path(params):
+        if _is_kernel_path(layer, path):
+            return leaf
+    return None
 
 
 def _rows(examples: Examples) -> Array:
@@ -109,71 +109,78 @@ def into_span(
     """Return the parameters with a `Kernel` in the named layer, and the examples with `Inputs`."""
     x = _rows(examples)
     in_span = Kernel(
-        jnp.ones((1, 1), kernel.dtype),
-        jnp.zeros((x.shape[0], kernel.shape[1]), kernel.dtype),
+        scale=jnp.ones((1, 1), kernel.dtype),
+        rows=jnp.zeros((x.shape[0], kernel.shape[1]), kernel.dtype),
     )
-    # Nothing reads the padding in X W0, so it is not zeroed: XLA computes X W0 once for this and for FedRep's features.
+    # Nothing reads the padding in X W0, so it is not zeroed: XLA computes X W0 once for this and
+    # for FedRep's features.
     start = examples.x.reshape(x.shape[0], -1) @ kernel
-    inputs: Any = Inputs(start, x @ x.T)
-    params = jax.tree.map_with_path(
-        lambda path, leaf: in_span if _is_kernel_path(layer, path) else leaf, params
-    )
+    inputs: Any = Inputs(start, gram=x @ x.T)
+
+    def replaced(path: Any, leaf: Array) -> Any:
+        return in_span if _is_kernel_path(layer, path) else leaf
+
+    params = jax.tree.map_with_path(replaced, params)
     return params, examples._replace(x=inputs)
 
 
 def out_of_span(tree: PyTree, kernel: Array, examples: Examples) -> PyTree:
     """Return parameters, or an optimizer's state, with an array for each `Kernel`."""
     x = _rows(examples)
-    as_array = lambda node: (
-        node.scale * kernel + x.T @ node.rows if _is_kernel(node) else node
-    )
+
+    def as_array(node: Any) -> Array:
+        if not _is_kernel(node):
+            return node
+        return node.scale * kernel + x.T @ node.rows
+
     return jax.tree.map(as_array, tree, is_leaf=_is_kernel)
 
 
 def gradient_in_span(
     objective: Callable[[PyTree, Array], Array], params: PyTree, weights: Array
 ) -> PyTree:
-    """The direction of ascent that equals the gradient in W: zero for c, the gradient at the outputs for R.
+    """Return the direction in c and R that moves W along its gradient.
 
-    A `Kernel` of it has the rows of the batch alone; `of_all_rows` and `apply_updates` know the others.
+    It is zero for c, and the gradient at the outputs for R.
+
+    A `Kernel` of it has the rows of the batch alone; `of_all_rows` and `apply_updates` know the
+    others.
     """
 
     def at_rest(node: Any) -> Any:
+        if not _is_kernel(node):
+            return node
         return node.replace(
             rows=jnp.zeros((*weights.shape, node.rows.shape[1]), node.rows.dtype)
         )
 
+    def with_moved(new: Any, old: Any) -> Any:
+        if not _is_kernel(old):
+            return new
+        return old.replace(moved=new.rows)
+
     def objective_of_moved(moved: PyTree) -> Array:
-        with_moved = lambda new, old: (
-            old.replace(moved=new.rows) if _is_kernel(old) else new
-        )
         return objective(
             jax.tree.map(with_moved, moved, params, is_leaf=_is_kernel), weights
         )
 
-    variables = jax.tree.map(
-        lambda node: at_rest(node) if _is_kernel(node) else node,
-        params,
-        is_leaf=_is_kernel,
-    )
+    variables = jax.tree.map(at_rest, params, is_leaf=_is_kernel)
     return jax.grad(objective_of_moved)(variables)
 
 
 def of_all_rows(direction: PyTree, params: PyTree, index: Array) -> PyTree:
-    """A direction with all rows of R, from that of `gradient_in_span` for the examples at `index` (batch,)."""
+    """Add the other rows of R, zeros, to the direction for the examples at `index` (batch,)."""
 
     def of_kernel(new: Any, old: Any) -> Any:
-        return (
-            new.replace(rows=jnp.zeros_like(old.rows).at[index].add(new.rows))
-            if _is_kernel(old)
-            else new
-        )
+        if not _is_kernel(old):
+            return new
+        return new.replace(rows=jnp.zeros_like(old.rows).at[index].add(new.rows))
 
     return jax.tree.map(of_kernel, direction, params, is_leaf=_is_kernel)
 
 
 def apply_updates(params: PyTree, updates: PyTree, index: Array) -> PyTree:
-    """`optax.apply_updates` for updates with the rows at `index` (batch,): no other row of R is read or written."""
+    """Apply updates with the rows at `index` (batch,); no other row of R is read or written."""
 
     def of_kernel(old: Any, new: Any) -> Any:
         if not _is_kernel(old):

@@ -33,7 +33,8 @@ class _Recorded:
     """A layer with another call; its attributes can be read as before."""
 
     def __init__(self, layer: Any, call: Callable[..., Any]) -> None:
-        self.layer, self.call = layer, call
+        self.layer = layer
+        self.call = call
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.call(*args, **kwargs)
@@ -55,7 +56,7 @@ class _Linen:
     def run(
         self, params: Params, x: Array, head: str, features: Array | None = None
     ) -> tuple[Array, Inputs]:
-        """Return the output and the layers' inputs; `features`, if given, replace the input of the layer `head`."""
+        """Return the output and the layers' inputs; `features` replace the input of `head`."""
         inputs: Inputs = {}
 
         def intercept(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
@@ -65,11 +66,8 @@ class _Linen:
                 and context.method_name == "__call__"
                 and path[0] not in inputs
             ):
-                args = (
-                    (features, *args[1:])
-                    if path[0] == head and features is not None
-                    else args
-                )
+                if path[0] == head and features is not None:
+                    args = (features, *args[1:])
                 inputs[path[0]] = args[0]
             return call(*args, **kwargs)
 
@@ -85,11 +83,9 @@ class _NNX:
         """As `_Linen.init`."""
         from flax import nnx  # importing it takes as long as all of linen
 
-        del x
         _, params, others = nnx.split(self.make(nnx.Rngs(key)), nnx.Param, ...)
-        return nnx.to_pure_dict(params), {
-            type(leaf).__name__ for _, leaf in nnx.to_flat_state(others)
-        }
+        kinds = {type(leaf).__name__ for _, leaf in nnx.to_flat_state(others)}
+        return nnx.to_pure_dict(params), kinds
 
     def run(
         self, params: Params, x: Array, head: str, features: Array | None = None
@@ -99,24 +95,22 @@ class _NNX:
 
         graph, state = nnx.split(nnx.eval_shape(lambda: self.make(nnx.Rngs(0))))
         nnx.replace_by_pure_dict(state, params)
-        module, inputs = nnx.merge(graph, state), {}
+        module = nnx.merge(graph, state)
+        inputs: Inputs = {}
 
         def recording(name: str, layer: Any) -> _Recorded:
             def call(layer_input: Array, *args: Any, **kwargs: Any) -> Any:
-                layer_input = (
-                    features
-                    if name == head and features is not None and name not in inputs
-                    else layer_input
-                )
-                inputs.setdefault(name, layer_input)
+                if name not in inputs:
+                    if name == head and features is not None:
+                        layer_input = features
+                    inputs[name] = layer_input
                 return layer(layer_input, *args, **kwargs)
 
             return _Recorded(layer, call)
 
         for name, layer in list(vars(module).items()):
-            if isinstance(layer, nnx.Module) and callable(
-                layer
-            ):  # not a list of modules, which is a module too
+            # a list of modules is a module too, but not callable
+            if isinstance(layer, nnx.Module) and callable(layer):
                 object.__setattr__(module, name, recording(name, layer))
         return module(x), inputs
 
@@ -127,24 +121,24 @@ class _Equinox:
 
     def init(self, key: Key, x: Array) -> tuple[Params, set[str]]:
         """As `_Linen.init`."""
-        del x
+        eqx = importlib.import_module("equinox")
         module = self.make(key)
         params: Params = {}
         for layer, name, leaf in self._arrays(module):
             params.setdefault(layer, {})[name] = leaf
-        eqx = importlib.import_module("equinox")
-        others = jax.tree.leaves(
-            module, is_leaf=lambda leaf: isinstance(leaf, eqx.nn.StateIndex)
-        )
-        return params, {
-            type(leaf).__name__ for leaf in others if isinstance(leaf, eqx.nn.StateIndex)
-        }
+
+        def is_state(leaf: Any) -> bool:
+            return isinstance(leaf, eqx.nn.StateIndex)
+
+        leaves = jax.tree.leaves(module, is_leaf=is_state)
+        return params, {type(leaf).__name__ for leaf in leaves if is_state(leaf)}
 
     def run(
         self, params: Params, x: Array, head: str, features: Array | None = None
     ) -> tuple[Array, Inputs]:
         """As `_Linen.run`; the module takes one example."""
-        eqx, module = importlib.import_module("equinox"), self.make(jax.random.key(0))
+        eqx = importlib.import_module("equinox")
+        module = self.make(jax.random.key(0))
         leaves = [params[layer][name] for layer, name, _ in self._arrays(module)]
         static = eqx.filter(module, eqx.is_inexact_array, inverse=True)
         structure = jax.tree.structure(eqx.filter(module, eqx.is_inexact_array))
@@ -155,77 +149,78 @@ class _Equinox:
             inputs: list[Array] = []
 
             def recording(name: str, layer: Any) -> Any:
+                if not isinstance(layer, eqx.Module):
+                    return layer
+
                 def call(layer_input: Array, *args: Any, **kwargs: Any) -> Any:
                     if name not in called:
-                        layer_input = (
-                            features
-                            if name == head and features is not None
-                            else layer_input
-                        )
+                        if name == head and features is not None:
+                            layer_input = features
                         called.append(name)
                         inputs.append(layer_input)
                     return layer(layer_input, *args, **kwargs)
 
-                return _Recorded(layer, call) if isinstance(layer, eqx.Module) else layer
+                return _Recorded(layer, call)
 
             module = eqx.combine(jax.tree.unflatten(structure, leaves), static)
             for name, value in list(vars(module).items()):
                 if isinstance(value, list | tuple):
-                    layers = type(value)(
-                        recording(f"{name}_{index}", layer)
-                        for index, layer in enumerate(value)
-                    )
-                    object.__setattr__(module, name, layers)
+                    layers = [
+                        recording(f"{name}_{i}", layer) for i, layer in enumerate(value)
+                    ]
+                    recorded = type(value)(layers)
                 else:
-                    object.__setattr__(module, name, recording(name, value))
+                    recorded = recording(name, value)
+                object.__setattr__(module, name, recorded)
             return module(x), inputs
 
         outputs, inputs = jax.vmap(run_example)(x, features)
         return outputs, dict(zip(called, inputs, strict=True))
 
     def _arrays(self, module: Any) -> list[tuple[str, str, Array]]:
-        """(layer, name in the layer, array) of each parameter; every element of a list is a layer."""
+        """Return (layer, name in it, array) of each parameter; a list's elements are layers."""
         eqx = importlib.import_module("equinox")
-        found = []
+
+        def joined(path: Any) -> str:
+            return jax.tree_util.keystr(path, simple=True, separator="_")
+
+        arrays = []
         for path, leaf in jax.tree.leaves_with_path(
             eqx.filter(module, eqx.is_inexact_array)
         ):
             depth = 2 if isinstance(getattr(module, path[0].name), list | tuple) else 1
-            layer, name = (
-                jax.tree_util.keystr(part, simple=True, separator="_")
-                for part in (path[:depth], path[depth:])
-            )
-            found.append((layer, name, leaf))
-        return found
+            arrays.append((joined(path[:depth]), joined(path[depth:]), leaf))
+        return arrays
 
 
 def _source(module: Any) -> Any:
     if isinstance(module, nn.Module):
         return _Linen(without_lists(module))
-    if (
-        eqx := sys.modules.get("equinox")
-    ) is not None:  # not imported: no module can be of Equinox
-        if isinstance(module, type):
-            return (_Equinox if issubclass(module, eqx.Module) else _NNX)(module)
+    eqx = sys.modules.get("equinox")
+    if eqx is None:  # not imported: no module can be of Equinox
+        return _NNX(module)
+    if isinstance(module, type):
+        is_equinox = issubclass(module, eqx.Module)
+    else:
+        is_equinox = False
         with contextlib.suppress(
             Exception
         ):  # modules of nnx may raise any error when given a key
-            if isinstance(eqx.filter_eval_shape(module, jax.random.key(0)), eqx.Module):
-                return _Equinox(module)
+            made = eqx.filter_eval_shape(module, jax.random.key(0))
+            is_equinox = isinstance(made, eqx.Module)
+    if is_equinox:
+        return _Equinox(module)
     return _NNX(module)
 
 
 def _moved(params: Params) -> Params:
-    """The parameters plus small positive numbers, so that none is zero as biases initially are."""
+    """Add small positive numbers to parameters, so that none is zero as biases are at first."""
     leaves, structure = jax.tree.flatten(params)
     keys = jax.random.split(jax.random.key(1), len(leaves))
-    moves = [
-        jax.random.uniform(key, w.shape, w.dtype, 0.05, 0.1)
-        for key, w in zip(keys, leaves, strict=True)
-    ]
-    return jax.tree.unflatten(
-        structure, [w + move for w, move in zip(leaves, moves, strict=True)]
-    )
+    moved = []
+    for key, leaf in zip(keys, leaves, strict=True):
+        moved.append(leaf + jax.random.uniform(key, leaf.shape, leaf.dtype, 0.05, 0.1))
+    return jax.tree.unflatten(structure, moved)
 
 
 class _Half(nn.Module):
@@ -253,14 +248,19 @@ class _Half(nn.Module):
         ] = []  # in the order of calls, unlike a dict that `eval_shape` returns
         jax.eval_shape(lambda: names.extend(self.source.run(zeros, inputs, self.head)[1]))
         above = names[names.index(self.head) :]
-        own = [name for name in zeros if (name in above) == self.is_above]
-        params: Any = self.param(
-            "layers", lambda key: {n: self.source.init(key, inputs)[0][n] for n in own}
-        )
-        output, layer_inputs = self.source.run(
-            {**zeros, **params}, inputs, self.head, x if self.is_above else None
-        )
-        return output if self.is_above else layer_inputs[self.head]
+
+        def init_half(key: Key) -> Params:
+            params, _ = self.source.init(key, inputs)
+            return {
+                name: params[name] for name in zeros if (name in above) == self.is_above
+            }
+
+        params: Any = {**zeros, **self.param("layers", init_half)}
+        if self.is_above:
+            output, _ = self.source.run(params, inputs, self.head, features=x)
+            return output
+        _, layer_inputs = self.source.run(params, inputs, self.head)
+        return layer_inputs[self.head]
 
 
 @checked
@@ -275,12 +275,14 @@ def from_module(
 ) -> Split:
     """Make a model of any module of linen, nnx or Equinox, cut in front of one of its layers.
 
-    Layers are the modules that the outermost one calls, by their names in its parameters. The head is computed from the
-    input of `head` alone, so no connection may bypass it. The module is called as `module(x)` (a module of Equinox with
-    one example at a time), has no state but parameters, and is initialized by its library.
+    Layers are the modules that the outermost one calls, by their names in its parameters. The head
+    is computed from the input of `head` alone, so no connection may bypass it. The module is called
+    as `module(x)` (a module of Equinox with one example at a time), has no state but parameters,
+    and is initialized by its library.
 
     Args:
-        module: a linen module; a function of rngs that builds one of nnx, or of a key that builds one of Equinox.
+        module: a linen module; a function of rngs that builds one of nnx, or of a key that builds
+            one of Equinox.
         input_shape: of one example.
         num_classes: width of the output.
         head: name of the first layer of the head; `layers_2` for the third of a list.
@@ -300,49 +302,44 @@ def from_module(
         raise ValueError(f"module={short(module)} is a class of linen; call it")
     source = _source(module)
     x = jnp.ones((2, *input_shape), dtype)
-    if jnp.issubdtype(
-        dtype, jnp.floating
-    ):  # not constant, or a module that normalises its input sees zeros
+    if jnp.issubdtype(dtype, jnp.floating):
+        # not constant, or a module that normalises its input sees zeros
         x = jax.random.uniform(jax.random.key(2), x.shape, dtype)
     try:
         params, others = source.init(jax.random.key(0), x)
         if others:
             raise ValueError(
-                f"it keeps {', '.join(sorted(others))}, but only parameters are trained and averaged"
+                f"it keeps {', '.join(sorted(others))}, "
+                "but only parameters are trained and averaged"
             )
         params = _moved(params)
         outputs, inputs = source.run(params, x, head)
     except Exception as error:  # of any type: the library and the module are not ours
-        reason, kinds = (
-            " ".join(str(error).split()),
-            "rngs -> a module of nnx, or key -> a module of Equinox",
+        reason = " ".join(str(error).split())
+        remedy = (
+            "give a linen module, rngs -> a module of nnx, or key -> a module of Equinox"
         )
-        remedy = f"give a linen module, {kinds}"
         if isinstance(module, nn.Module):
-            remedy = "for dropout and BatchNorm take srp.models.Split: the noise of a layer, and a layer of its own"
+            remedy = (
+                "for dropout and BatchNorm take srp.models.Split: the noise of a layer, "
+                "and a layer of its own"
+            )
         raise ValueError(f"module={short(module)}: {reason}; {remedy}") from error
     if head not in inputs:
-        remedy = (
-            f"choose from {', '.join(inputs)}"
-            if inputs
-            else "the module has none; make each layer an attribute"
-        )
+        remedy = "the module has none; make each layer an attribute"
+        if inputs:
+            remedy = f"choose from {', '.join(inputs)}"
         raise ValueError(f"head={head!r} is no layer; {remedy}")
-    above = list(inputs)[list(inputs).index(head) :]
-    params = {
-        name: p if name in above else jax.tree.map(jnp.zeros_like, p)
-        for name, p in params.items()
-    }
-    from_features = source.run(params, jnp.zeros_like(x), head, inputs[head])[0]
+    names = list(inputs)
+    for name_below in set(params) - set(names[names.index(head) :]):
+        params[name_below] = jax.tree.map(jnp.zeros_like, params[name_below])
+    from_features, _ = source.run(params, jnp.zeros_like(x), head, inputs[head])
     if not jnp.allclose(from_features, outputs, rtol=1e-3, atol=1e-5):
         raise ValueError(
             f"head={head!r} is bypassed: the outputs depend on more than its input; cut elsewhere"
         )
-    halves = (
-        _Half(source, head, input_shape, jnp.dtype(dtype), is_above)
-        for is_above in (False, True)
-    )
-    layers = tuple(map(Layer, ("representation", "head"), halves))
+    below = _Half(source, head, input_shape, jnp.dtype(dtype), is_above=False)
+    layers = (Layer("representation", below), Layer("head", below.clone(is_above=True)))
     factory = module.func if isinstance(module, functools.partial) else module
     factory_name = getattr(factory, "__name__", type(factory).__name__)
     model_name = name or (factory_name if factory_name.isidentifier() else "module")

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
 from fedjax_srp.base import Array
 from fedjax_srp.models.split import Layer, SplitModel, cross_entropy
@@ -23,20 +24,20 @@ class TokensAndPositions(nn.Module):
 
     @nn.compact
     def __call__(self, tokens: Array) -> Array:
-        """(batch, length) int -> (batch, length, width); a token outside the vocabulary is read as padding, 0."""
+        """(batch, length) int -> (batch, length, width); an unknown token is read as padding, 0."""
         initializer = nn.initializers.normal(0.02)
-        table = self.param(
-            "embedding", initializer, (self.vocabulary, self.width), self.param_dtype
-        )
+        dtype = self.param_dtype
+        table = self.param("embedding", initializer, (self.vocabulary, self.width), dtype)
         positions = self.param(
-            "positions", initializer, (tokens.shape[1], self.width), self.param_dtype
+            "positions", initializer, (tokens.shape[1], self.width), dtype
         )
-        vectors = table[jnp.where((tokens > 0) & (tokens < self.vocabulary), tokens, 0)]
+        is_known = (tokens > 0) & (tokens < self.vocabulary)
+        vectors = table[jnp.where(is_known, tokens, 0)]
         return vectors + jnp.broadcast_to(positions, vectors.shape)
 
 
 class Block(nn.Module):
-    """Pre-norm transformer block: causal self-attention, then two dense layers, each with a residual connection."""
+    """Pre-norm transformer block: causal self-attention and two dense layers, both residual."""
 
     heads: int
     param_dtype: Any
@@ -51,10 +52,9 @@ class Block(nn.Module):
         h = nn.Dense(3 * width, name="qkv", **dtype)(h).reshape(
             batch, length, 3, self.heads, -1
         )
-        query, key, value = (h[:, :, i] for i in range(3))
-        scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) / jnp.sqrt(
-            jnp.asarray(query.shape[-1], x.dtype)
-        )
+        query, key, value = jnp.unstack(h, axis=2)
+        scale = jnp.sqrt(jnp.asarray(query.shape[-1], x.dtype))
+        scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) / scale
         is_past = jnp.broadcast_to(
             jnp.tril(jnp.ones((length, length), bool)), scores.shape
         )
@@ -76,24 +76,26 @@ class TokenModel(SplitModel):
     def __post_init__(self) -> None:
         if len(self.input_shape) != 1:
             raise ValueError(
-                f"input_shape={self.input_shape}: {self.name} takes token sequences (length,); choose mlp"
+                f"input_shape={self.input_shape}: {self.name} takes token sequences (length,); "
+                "choose mlp"
             )
         super().__post_init__()
 
     @property
+    @override
     def input_dtype(self) -> Any:
-        """Type of the inputs: tokens."""
         return jnp.int32
 
 
 @part
 class GPT(TokenModel):
-    """A transformer for next tokens, a small GPT-2 (Radford et al., 2019): layers embedding (tokens and
-    positions), block1, block2, ..., norm, out.
+    """A transformer for next tokens, a small GPT-2 (Radford et al., 2019).
 
-    An example is a row of tokens, its labels are the next tokens, as in `srp.data.next_tokens`. The loss is the mean
-    cross-entropy over the positions whose label is not padding (0). Attention is causal, so padding after a text does
-    not matter.
+    Its layers are embedding (tokens and positions), block1, block2, ..., norm, out.
+
+    An example is a row of tokens, its labels are the next tokens, as in `srp.data.next_tokens`. The
+    loss is the mean cross-entropy over the positions whose label is not padding (0). Attention is
+    causal, so padding after a text does not matter.
 
     Args:
         input_shape: (length,) tokens of one example.
@@ -117,30 +119,30 @@ class GPT(TokenModel):
     def __post_init__(self) -> None:
         if self.embedding % self.heads:
             raise ValueError(
-                f"heads={self.heads} does not divide embedding={self.embedding}; choose one that does"
+                f"heads={self.heads} does not divide embedding={self.embedding}; "
+                "choose one that does"
             )
         super().__post_init__()
 
+    @override
     def stack(self) -> Sequence[Layer]:
-        """Embedding, blocks, normalisation and a dense layer."""
         dtype = {"param_dtype": self.dtype}
+        embedding = TokensAndPositions(self.num_classes, self.embedding, self.dtype)
+        block = Block(self.heads, self.dtype)
         return [
-            Layer(
-                "embedding",
-                TokensAndPositions(self.num_classes, self.embedding, self.dtype),
-            ),
-            *(
-                Layer(f"block{i}", Block(self.heads, self.dtype))
-                for i in range(1, self.blocks + 1)
-            ),
+            Layer("embedding", embedding),
+            *(Layer(f"block{i}", block) for i in range(1, self.blocks + 1)),
             Layer("norm", nn.LayerNorm(force_float32_reductions=False, **dtype)),
             Layer("out", nn.Dense(self.num_classes, **dtype)),
         ]
 
+    @override
     def loss(self, logits: Array, y: Array) -> Array:
-        """Mean loss of each example's tokens: (batch, length, num_classes), (batch, length) -> (batch,)."""
+        """The mean over the tokens of each example.
+
+        (batch, length, num_classes), (batch, length) -> (batch,).
+        """
         losses = cross_entropy(logits, y)
         is_token = (y > 0).astype(losses.dtype)
-        return jnp.sum(losses * is_token, axis=-1) / jnp.maximum(
-            jnp.sum(is_token, axis=-1), 1
-        )
+        num_tokens = jnp.sum(is_token, axis=-1)
+        return jnp.sum(losses * is_token, axis=-1) / jnp.maximum(num_tokens, 1)

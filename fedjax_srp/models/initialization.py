@@ -1,7 +1,8 @@
 """PyTorch's initial parameters, for comparisons with experiments that used them.
 
-Flax draws weights from a (truncated) normal distribution with variance 1 / fan_in and starts biases at 0. PyTorch, used
-in FedRep's experiments, draws both uniformly from +-1 / sqrt(fan_in): weights with a third of the variance.
+Flax draws weights from a (truncated) normal distribution with variance 1 / fan_in and starts biases
+at 0. PyTorch, used in FedRep's experiments, draws both uniformly from +-1 / sqrt(fan_in): weights
+with a third of the variance.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ def check_torch(model: str, params: Any) -> None:
     for name, layer in {**params.representation, **params.head}.items():
         if layer and set(layer) != {"kernel", "bias"}:
             raise ValueError(
-                f"initialization='torch' needs layers with a kernel and a bias, but {name} of model {model!r} has "
-                f"{', '.join(layer)}; leave initialization out"
+                f"initialization='torch' needs layers with a kernel and a bias, but {name} of "
+                f"model {model!r} has {', '.join(layer)}; leave initialization out"
             )
 
 
 def torch_params(key: Key, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Initialize parameters as `torch.nn.Linear` and `torch.nn.Conv2d` do; they do not depend on the model's cut.
+    """Initialize parameters as `torch.nn.Linear` and `torch.nn.Conv2d` do, whatever the cut.
 
     Args:
         key: of the model's initialization.
@@ -44,10 +45,10 @@ def torch_params(key: Key, params: Mapping[str, Any]) -> dict[str, Any]:
 def _uniform(key: Key, layer: dict[str, jax.ShapeDtypeStruct]) -> dict[str, Array]:
     if not layer:
         return {}
-    bound = 1 / math.sqrt(math.prod(layer["kernel"].shape[:-1]))  # (..., inputs, outputs)
-    return {
-        name: jax.random.uniform(
-            named_key(key, name), leaf.shape, leaf.dtype, -bound, bound
-        )
-        for name, leaf in layer.items()
-    }
+    *inputs, _ = layer["kernel"].shape
+    bound = 1 / math.sqrt(math.prod(inputs))
+    params = {}
+    for name, leaf in layer.items():
+        key_leaf = named_key(key, name)
+        params[name] = jax.random.uniform(key_leaf, leaf.shape, leaf.dtype, -bound, bound)
+    return params

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
 from fedjax_srp.base import Array, Key
 from fedjax_srp.models.convolution import Convolution, Strategy, check_images, max_pool
@@ -27,7 +28,10 @@ def pooled_relu(x: Array) -> Array:
 
 @part
 class Dropout:
-    """Dropout, as `noise` of a `Layer`: each value is 0 with probability `rate`, else scaled by 1 / (1 - rate)."""
+    """Dropout, for `noise` of a `Layer`.
+
+    Each value is 0 with probability `rate`, else scaled by 1 / (1 - rate).
+    """
 
     rate: Rate
 
@@ -41,9 +45,10 @@ class Dropout:
 
 @part
 class LeNet5(SplitModel):
-    """LeNet-5: twice (5 x 5 convolution without padding, ReLU, 2 x 2 max pooling), then fc1, fc2 with ReLU, then `out`.
+    """LeNet-5: two 5 x 5 convolutions, each with ReLU and 2 x 2 max pooling, then fc1, fc2, `out`.
 
-    The defaults are the paper's for CIFAR-10 (SRPFL, appendix C); `LeNet5CIFAR100` has those for CIFAR-100.
+    The convolutions have no padding; fc1 and fc2 have ReLU. The defaults are the paper's for
+    CIFAR-10 (SRPFL, appendix C); `LeNet5CIFAR100` has those for CIFAR-100.
 
     Args:
         input_shape: (h, w, c) or (h, w) of one image, at least 16 x 16.
@@ -51,9 +56,9 @@ class LeNet5(SplitModel):
         channels: of the convolutions conv1 and conv2.
         hidden: widths of the dense layers fc1 and fc2.
         dropout_rate: probability with which training drops an output of fc2.
-        convolution: "winograd" or "patches", which are matrix products, or "xla". "auto" is the measured choice on a
-            CPU (patches for conv1, winograd for conv2; xla's gradient is about thirty times slower in a loop) and a
-            GPU (patches), and xla elsewhere (unmeasured).
+        convolution: "winograd" or "patches", which are matrix products, or "xla". "auto" is the
+            measured choice on a CPU (patches for conv1, winograd for conv2; xla's gradient is about
+            thirty times slower in a loop) and a GPU (patches), and xla elsewhere (unmeasured).
     """
 
     channels: tuple[Count, Count] = (64, 64)
@@ -65,25 +70,20 @@ class LeNet5(SplitModel):
         check_images(self.name, self.input_shape, 16)
         super().__post_init__()
 
+    @override
     def stack(self) -> Sequence[Layer]:
-        """The convolutions and dense layers."""
         noise = Dropout(self.dropout_rate) if self.dropout_rate else None
-        convolutions = [
-            Layer(
-                f"conv{i}",
-                Convolution(width, (5, 5), self.convolution, self.dtype),
-                pooled_relu,
-                block=BLOCK,
-            )
-            for i, width in enumerate(self.channels, 1)
-        ]
+        layers = []
+        for i, width in enumerate(self.channels, 1):
+            module = Convolution(width, (5, 5), self.convolution, self.dtype)
+            layers.append(Layer(f"conv{i}", module, pooled_relu, block=BLOCK))
         fc1, fc2, out = dense_layers(self, self.hidden)
-        return [*convolutions, fc1, fc2._replace(noise=noise), out]
+        return [*layers, fc1, fc2._replace(noise=noise), out]
 
 
 @part
 class LeNet5CIFAR100(LeNet5):
-    """`LeNet5` at the paper's sizes for CIFAR-100, with dropout after the second dense layer (SRPFL, appendix C)."""
+    """`LeNet5` for CIFAR-100, with dropout after the second dense layer (SRPFL, appendix C)."""
 
     name: ClassVar[str] = "lenet5_cifar100"
 

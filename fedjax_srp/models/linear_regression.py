@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
+from typing_extensions import override
+
 from fedjax_srp.base import Array
 from fedjax_srp.models.dense import Dense
 from fedjax_srp.models.split import Layer, SplitModel
@@ -40,10 +42,11 @@ class LinearRegression(SplitModel):
         Count, AtMost(1), "linear_regression has one output; leave it out"
     ] = 1
 
+    @override
     def stack(self) -> Sequence[Layer]:
-        """One dense layer without a bias."""
         return [Layer("out", Dense(1, use_bias=False, param_dtype=self.dtype))]
 
+    @override
     def loss(self, logits: Array, y: Array) -> Array:
         """Half the squared error of each example."""
         return half_square(logits, y)

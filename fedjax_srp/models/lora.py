@@ -1,4 +1,4 @@
-"""LoRA: a model with low-rank matrices beside its dense kernels, cut between kernels and matrices."""
+"""LoRA: low-rank matrices beside a model's dense kernels, with the cut between the two."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
 from fedjax_srp.base import Array, Key, PyTree, named_key
 from fedjax_srp.models.split import Layer, SplitModel, SplitParams, _apply
@@ -22,9 +23,8 @@ class LoRAFeatures:
 
     x: Array
     base: PyTree
-    is_fixed: bool = dataclasses.field(
-        metadata={"static": True}
-    )  # BatchNorm keeps its running statistics
+    # BatchNorm keeps its running statistics
+    is_fixed: bool = dataclasses.field(metadata={"static": True})
 
 
 @part
@@ -52,87 +52,80 @@ class LoRA(SplitModel):
         shapes = jax.eval_shape(self.model.init, jax.random.key(0))
         if not self._kernels(_layers(shapes)):
             raise ValueError(
-                f"layers={self.layers}: no dense kernel in model {self.model.name!r}; choose other layers"
+                f"layers={self.layers}: no dense kernel in model {self.model.name!r}; "
+                "choose other layers"
             )
-        if self.pretrained is not None:
-            same = jax.tree.structure(self.pretrained) == jax.tree.structure(shapes)
-            pairs = zip(
-                jax.tree.leaves(self.pretrained), jax.tree.leaves(shapes), strict=False
+        if self.pretrained is not None and not _have_shapes(self.pretrained, shapes):
+            raise ValueError(
+                f"pretrained: no parameters of model {self.model.name!r}; give those of model.init"
             )
-            if not same or any(
-                (jnp.shape(a), jnp.result_type(a)) != (b.shape, b.dtype) for a, b in pairs
-            ):
-                raise ValueError(
-                    f"pretrained: no parameters of model {self.model.name!r}; give those of model.init"
-                )
         super().__post_init__()
 
+    @override
     def stack(self) -> Sequence[Layer]:
-        """The layers of the base."""
         return self.model.stack()
 
     @property
+    @override
     def layer_names(self) -> tuple[str, ...]:
         """The parts below and above the cut."""
         return ("base", "lora")
 
     @property
+    @override
     def input_dtype(self) -> Any:
-        """Type of the inputs."""
         return self.model.input_dtype
 
     @property
+    @override
     def takes_classes(self) -> bool:  # type: ignore[override]
-        """True if the loss takes integer labels."""
         return self.model.takes_classes
 
     @property
+    @override
     def _stem_layers(self) -> list[Any]:
         return []
 
     def _kernels(self, base: PyTree) -> dict[str, Any]:
-        chosen = {
-            name: params
-            for name, params in base.items()
-            if self.layers is None or name in self.layers
-        }
-        leaves = {_path_name(path): w for path, w in jax.tree.leaves_with_path(chosen)}
-        return {
-            name: w
-            for name, w in leaves.items()
-            if name.endswith("/kernel") and w.ndim == 2
-        }
+        kernels = {}
+        for path, leaf in jax.tree.leaves_with_path(base):
+            layer = path[0].key
+            name = _path_name(path)
+            is_chosen = self.layers is None or layer in self.layers
+            if is_chosen and name.endswith("/kernel") and leaf.ndim == 2:
+                kernels[name] = leaf
+        return kernels
 
+    @override
     def init(self, key: Key) -> SplitParams:
-        """The initial parameters: A is normal with variance 1 / inputs, B is 0, so the model equals the base."""
-        base = _layers(
-            self.model.init(key) if self.pretrained is None else self.pretrained
-        )
+        """The initial parameters: A is normal with variance 1 / inputs, B is 0, as in the base."""
+        params = self.pretrained
+        if params is None:
+            params = self.model.init(key)
+        base = _layers(params)
+        matrices = {}
+        for name, kernel in self._kernels(base).items():
+            inputs, outputs = kernel.shape
+            a = jax.random.normal(named_key(key, name), (inputs, self.rank), kernel.dtype)
+            matrices[name] = {
+                "a": a / jnp.sqrt(jnp.asarray(inputs, a.dtype)),
+                "b": jnp.zeros((self.rank, outputs), kernel.dtype),
+            }
+        return SplitParams(base, matrices)
 
-        def matrices(path: str, kernel: Array) -> dict[str, Array]:
-            a = jax.random.normal(
-                named_key(key, path), (kernel.shape[0], self.rank), kernel.dtype
-            )
-            b = jnp.zeros((self.rank, kernel.shape[1]), kernel.dtype)
-            return {"a": a / jnp.sqrt(jnp.asarray(kernel.shape[0], a.dtype)), "b": b}
-
-        return SplitParams(
-            base,
-            {
-                path: matrices(path, kernel)
-                for path, kernel in self._kernels(base).items()
-            },
-        )
-
+    @override
     def represent(self, representation: PyTree, x: Array, key: Key | None = None) -> Any:
         """The inputs and the base: every layer needs the low-rank matrices."""
-        base = jax.lax.stop_gradient(representation) if self.is_frozen else representation
-        return LoRAFeatures(self._augmented(x, key), base, self.is_frozen)
+        if self.is_frozen:
+            representation = jax.lax.stop_gradient(representation)
+        return LoRAFeatures(self._augmented(x, key), representation, self.is_frozen)
 
+    @override
     def rest(self, representation: PyTree, x: Array, key: Key | None = None) -> Any:
         """As `represent`, with frozen BatchNorm."""
         return dataclasses.replace(self.represent(representation, x, key), is_fixed=True)
 
+    @override
     def classify(self, head: PyTree, features: Any, key: Key | None = None) -> Array:
         """The whole model with W + scaling A B in place of each kernel W."""
 
@@ -147,17 +140,22 @@ class LoRA(SplitModel):
 
         params = jax.tree.map_with_path(adapted, features.base)
         model = self.model.recut(None)  # its representation is the whole model
-        return _apply(
-            model._sides[0],
-            params,
-            model._augmented(features.x, key),
-            key,
-            features.is_fixed,
-        )
+        layers, _ = model._sides
+        x = model._augmented(features.x, key)
+        return _apply(layers, params, x, key, features.is_fixed)
 
+    @override
     def loss(self, logits: Array, y: Array) -> Array:
-        """The loss of the base."""
         return self.model.loss(logits, y)
+
+
+def _have_shapes(params: PyTree, shapes: PyTree) -> bool:
+    if jax.tree.structure(params) != jax.tree.structure(shapes):
+        return False
+    for leaf, shape in zip(jax.tree.leaves(params), jax.tree.leaves(shapes), strict=True):
+        if jnp.shape(leaf) != shape.shape or jnp.result_type(leaf) != shape.dtype:
+            return False
+    return True
 
 
 def _layers(params: SplitParams) -> PyTree:
@@ -177,19 +175,20 @@ def lora(
     is_frozen: bool = False,
     pretrained: Any = None,
 ) -> LoRA:
-    """A model whose dense kernels are W + scaling A B (LoRA, Hu et al., 2022), cut between W and the matrices A and B.
+    """Make a model with dense kernels W + scaling A B, cut between W and the matrices A and B.
 
-    As for every cut, the algorithm decides which part is personal: FedPer and FedRep share the base, LG-FedAvg shares
-    the matrices. With `is_frozen` the base has no gradient: LG-FedAvg then trains and sends only the matrices (FedIT,
-    Zhang et al., 2024), FedPer trains only personal matrices; use no weight decay, which would move the base. Methods
-    that need features (FedAS, FedPAC, FedProto, kNN-Per, MOON) do not work with LoRA.
+    LoRA (Hu et al., 2022). As for every cut, the algorithm decides which part is personal: FedPer
+    and FedRep share the base, LG-FedAvg shares the matrices. With `is_frozen` the base has no
+    gradient: LG-FedAvg then trains and sends only the matrices (FedIT, Zhang et al., 2024), FedPer
+    trains only personal matrices; use no weight decay, which would move the base. Methods that need
+    features (FedAS, FedPAC, FedProto, kNN-Per, MOON) do not work with LoRA.
 
     Args:
         model: the base; its cut does not matter.
         rank: r, of A (inputs, r) and B (r, outputs).
         scaling: alpha / r.
-        layers: names of the layers of the base whose dense kernels get matrices; None for all. Convolutions and
-            embeddings get none.
+        layers: names of the layers of the base whose dense kernels get matrices; None for all.
+            Convolutions and embeddings get none.
         is_frozen: keep the base constant, with the running statistics of its BatchNorm.
         pretrained: initial parameters of the base, as returned by `model.init`; None draws them.
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
 from fedjax_srp.base import Array
 from fedjax_srp.models.gpt import GPT, TokenModel
@@ -17,7 +18,7 @@ from fedjax_srp.parts.part import AtLeast, Count, part
 
 
 class Embedding(nn.Module):
-    """Vectors of tokens, with one more channel that is 1 for a token and 0 for padding (token 0)."""
+    """Vectors of tokens, with one more channel: 1 for a token, 0 for padding (token 0)."""
 
     vocabulary: int
     features: int
@@ -25,14 +26,10 @@ class Embedding(nn.Module):
 
     @nn.compact
     def __call__(self, tokens: Array) -> Array:
-        """(batch, length) int -> (batch, length, features + 1); a token outside the vocabulary is read as padding."""
+        """(batch, length) int -> (batch, length, features + 1); an unknown token is padding."""
         shape = (self.vocabulary, self.features)
-        table = self.param(
-            "embedding",
-            nn.initializers.normal(self.features**-0.5),
-            shape,
-            self.param_dtype,
-        )
+        initializer = nn.initializers.normal(self.features**-0.5)
+        table = self.param("embedding", initializer, shape, self.param_dtype)
         is_token = (tokens > 0) & (tokens < self.vocabulary)
         vectors = table[jnp.where(is_token, tokens, 0)]
         mask = is_token[..., None].astype(table.dtype)
@@ -44,8 +41,9 @@ class Embedding(nn.Module):
 class Recurrence(nn.Module):
     """One LSTM layer without peepholes (Gers, Schmidhuber and Cummins 2000).
 
-    It returns the last output, or the outputs at all positions. Padding, at any position, does not change state and
-    output. The columns of the kernels are the gates i, f, g, o; the bias of f starts at 1, the others at 0.
+    It returns the last output, or the outputs at all positions. Padding, at any position, does not
+    change state and output. The columns of the kernels are the gates i, f, g, o; the bias of f
+    starts at 1, the others at 0.
     """
 
     features: int
@@ -54,21 +52,19 @@ class Recurrence(nn.Module):
 
     @nn.compact
     def __call__(self, inputs: Array) -> Array:
-        """(batch, length, channels + 1), the last channel a mask -> (batch, features), or (batch, length, features)."""
-        x, mask, width = inputs[..., :-1], inputs[..., -1:], 4 * self.features
-        kernel = self.param(
-            "kernel",
-            nn.initializers.lecun_normal(),
-            (x.shape[-1], width),
-            self.param_dtype,
-        )
-        recurrent = self.param(
-            "recurrent",
-            nn.initializers.orthogonal(),
-            (self.features, width),
-            self.param_dtype,
-        )
-        bias = self.param("bias", _forget_bias, (width,), self.param_dtype)
+        """(batch, length, channels + 1) -> (batch, features), or (batch, length, features).
+
+        The last channel of the inputs is the mask.
+        """
+        x = inputs[..., :-1]
+        mask = inputs[..., -1:]
+        width = 4 * self.features
+        dtype = self.param_dtype
+        normal = nn.initializers.lecun_normal()
+        orthogonal = nn.initializers.orthogonal()
+        kernel = self.param("kernel", normal, (x.shape[-1], width), dtype)
+        recurrent = self.param("recurrent", orthogonal, (self.features, width), dtype)
+        bias = self.param("bias", _forget_bias, (width,), dtype)
         from_inputs = x @ kernel  # at all positions at once
         from_inputs = jnp.swapaxes(
             from_inputs + jnp.broadcast_to(bias, from_inputs.shape), 0, 1
@@ -83,17 +79,17 @@ class Recurrence(nn.Module):
             new_cell = jax.nn.sigmoid(f) * cell + jax.nn.sigmoid(i) * jnp.tanh(g)
             new_hidden = jax.nn.sigmoid(o) * jnp.tanh(new_cell)
             is_token = jnp.broadcast_to(mask > 0, cell.shape)
-            cell, hidden = (
-                jnp.where(is_token, new_cell, cell),
-                jnp.where(is_token, new_hidden, hidden),
-            )
-            return (cell, hidden), hidden if self.return_sequence else None
+            cell = jnp.where(is_token, new_cell, cell)
+            hidden = jnp.where(is_token, new_hidden, hidden)
+            output = hidden if self.return_sequence else None
+            return (cell, hidden), output
 
         start = jnp.zeros((x.shape[0], self.features), from_inputs.dtype)
-        (_, hidden), sequence = jax.lax.scan(
-            step, (start, start), (from_inputs, jnp.swapaxes(mask, 0, 1))
-        )
-        return hidden if sequence is None else jnp.swapaxes(sequence, 0, 1)
+        over_time = (from_inputs, jnp.swapaxes(mask, 0, 1))
+        (_, hidden), sequence = jax.lax.scan(step, (start, start), over_time)
+        if sequence is None:
+            return hidden
+        return jnp.swapaxes(sequence, 0, 1)
 
 
 def _forget_bias(key: Array, shape: tuple[int], dtype: Any) -> Array:
@@ -109,7 +105,8 @@ class LSTM(TokenModel):
     Between embedding and lstm the features have one more channel, 1 for a token and 0 for padding.
 
     Args:
-        input_shape: (length,) tokens of one example, integers from 1 on; token 0 is padding, before or after the text.
+        input_shape: (length,) tokens of one example, integers from 1 on; token 0 is padding, before
+            or after the text.
         num_classes: width of `out`.
         vocabulary: number of tokens, including padding; a larger token is read as padding.
         embedding: channels of a token.
@@ -122,8 +119,8 @@ class LSTM(TokenModel):
     features: Count = 64
     dense: Count = 64
 
+    @override
     def stack(self) -> Sequence[Layer]:
-        """Embedding, recurrence and dense layers."""
         return [
             Layer("embedding", Embedding(self.vocabulary, self.embedding, self.dtype)),
             Layer("lstm", Recurrence(self.features, self.dtype)),
@@ -135,9 +132,9 @@ class LSTM(TokenModel):
 class TokenLSTM(TokenModel):
     """A predictor of next tokens: layers embedding, lstm (its output at every position), fc1, out.
 
-    The model of StackOverflow's next words in Reddi et al. (2021, appendix C), with 4,050,748 parameters for 10,004
-    tokens. Inputs, labels and loss are those of `GPT`. An output depends on earlier tokens only through the state of
-    the LSTM, which padding does not change.
+    The model of StackOverflow's next words in Reddi et al. (2021, appendix C), with 4,050,748
+    parameters for 10,004 tokens. Inputs, labels and loss are those of `GPT`. An output depends on
+    earlier tokens only through the state of the LSTM, which padding does not change.
 
     Args:
         input_shape: (length,) tokens of one example.
@@ -159,8 +156,8 @@ class TokenLSTM(TokenModel):
     dense: Count = 96
     loss = GPT.loss
 
+    @override
     def stack(self) -> Sequence[Layer]:
-        """Embedding, recurrence and dense layers."""
         return [
             Layer("embedding", Embedding(self.num_classes, self.embedding, self.dtype)),
             Layer("lstm", Recurrence(self.features, self.dtype, return_sequence=True)),

@@ -1,9 +1,10 @@
 """BatchNorm, with its running statistics among the parameters.
 
-A layer whose module has a `flax.linen.BatchNorm` keeps the statistics under `STATISTICS` in its parameters, so they are
-averaged, personalized and checkpointed like any leaf. Optimizers do not change them. In training a batch is normalised
-by the mean and variance of its real examples, and the cotangent of a statistic is its difference from the new value,
-which local training subtracts. Evaluation uses the statistics unchanged.
+A layer whose module has a `flax.linen.BatchNorm` keeps the statistics under `STATISTICS` in its
+parameters, so they are averaged, personalized and checkpointed like any leaf. Optimizers do not
+change them. In training a batch is normalised by the mean and variance of its real examples, and
+the cotangent of a statistic is its difference from the new value, which local training subtracts.
+Evaluation uses the statistics unchanged.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ _weights: ContextVar[Array | None] = ContextVar("weights", default=None)
 
 @contextlib.contextmanager
 def example_weights(weights: Array) -> Iterator[None]:
-    """Set the weights (batch,) of a batch's rows for models that are applied in this context; padding has weight 0.
+    """Set the weights (batch,) of a batch's rows for models applied in this context.
 
-    A batch of padding alone is normalised by all its rows: its loss has no weight, but must not be nan.
+    Padding has weight 0. A batch of padding alone is normalised by all its rows: its loss has no
+    weight, but must not be nan.
     """
     token = _weights.set(weights)
     try:
@@ -41,13 +43,14 @@ def _batch_norm_mode(in_training: bool) -> Callable[..., Any]:
     """An interceptor of flax that sets the mode and the mask of every BatchNorm in a module."""
 
     def intercept(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        module, weights = context.module, _weights.get()
+        module = context.module
+        weights = _weights.get()
         if not isinstance(module, nn.BatchNorm) or context.method_name != "__call__":
             return call(*args, **kwargs)
         if module.use_running_average is not None:
             raise ValueError(
-                f"BatchNorm(use_running_average={module.use_running_average}): local training and evaluations set it; "
-                "leave it out"
+                f"BatchNorm(use_running_average={module.use_running_average}): "
+                "local training and evaluations set it; leave it out"
             )
         mask = None
         if in_training and weights is not None:
@@ -59,23 +62,19 @@ def _batch_norm_mode(in_training: bool) -> Callable[..., Any]:
 
 
 def init_module(module: nn.Module, key: Key, x: Array) -> tuple[PyTree, set[str]]:
-    """Return the parameters of a module, including its statistics, and the names of its other collections."""
+    """Return a module's parameters with its statistics, and names of its other collections."""
     with nn.intercept_methods(_batch_norm_mode(in_training=False)):
         variables: Any = module.init(key, x)
     params = variables.get("params", {})
     if STATISTICS in variables:
         dtype = jnp.result_type(*jax.tree.leaves(params)) if params else x.dtype
-        params = {
-            **params,
-            STATISTICS: jax.tree.map(
-                lambda leaf: leaf.astype(dtype), variables[STATISTICS]
-            ),
-        }
+        statistics = jax.tree.map(lambda leaf: leaf.astype(dtype), variables[STATISTICS])
+        params = {**params, STATISTICS: statistics}
     return params, {*variables} - {"params", STATISTICS}
 
 
 def apply_module(module: nn.Module, params: PyTree, x: Array, in_training: bool) -> Array:
-    """Return `module(x)`; in training with the statistics of `x`, and cotangents for the running ones."""
+    """Return `module(x)`; in training, with the statistics of `x` and cotangents for others."""
     if STATISTICS not in params:
         return module.apply({"params": params}, x)  # type: ignore[return-value]
     statistics = params[STATISTICS]
@@ -90,8 +89,7 @@ def apply_module(module: nn.Module, params: PyTree, x: Array, in_training: bool)
 
 @jax.custom_vjp
 def _with_cotangent(out: Array, old: PyTree, new: PyTree) -> Array:
-    """Return `out`; the cotangent of the statistics `old` is their difference from the `new` ones."""
-    del old, new
+    """Return `out`; the cotangent of the statistics `old` is their difference from the `new`."""
     return out
 
 
@@ -117,7 +115,7 @@ def has_statistics(params: PyTree) -> bool:
 
 
 def is_batch_norm(params: PyTree) -> PyTree:
-    """A flag for each leaf: True for running statistics, and for the scale and bias of the same modules."""
+    """Return flags of leaves: running statistics, and scale and bias of the same modules."""
 
     def owner(path: Any) -> tuple[Any, ...]:
         return tuple(key for key in path[:-1] if key != DictKey(STATISTICS))
@@ -130,23 +128,27 @@ def is_batch_norm(params: PyTree) -> PyTree:
     return jax.tree.map_with_path(lambda path, leaf: owner(path) in owners, params)
 
 
+def _map_statistics(
+    function: Callable[..., Array], params: PyTree, *others: PyTree
+) -> PyTree:
+    """Apply a function to the running statistics, and keep all other leaves of `params`."""
+
+    def mapped(path: Any, leaf: Array, *rest: Array) -> Array:
+        if DictKey(STATISTICS) not in path:
+            return leaf
+        return function(leaf, *rest)
+
+    return jax.tree.map_with_path(mapped, params, *others)
+
+
 def without_statistics(gradient: PyTree) -> PyTree:
     """Return a gradient with zeros for statistics, so that no optimizer changes them."""
-    if not has_statistics(gradient):
-        return gradient
-    return jax.tree.map(
-        lambda g, zero: jnp.zeros_like(g) if zero else g, gradient, is_statistic(gradient)
-    )
+    return _map_statistics(jnp.zeros_like, gradient)
 
 
 def with_statistics_of(params: PyTree, others: PyTree) -> PyTree:
     """Return parameters with the statistics of others."""
-    return jax.tree.map(
-        lambda leaf, other, own: other if own else leaf,
-        params,
-        others,
-        is_statistic(params),
-    )
+    return _map_statistics(lambda _, other: other, params, others)
 
 
 def with_statistics(
@@ -155,17 +157,16 @@ def with_statistics(
     objective: Callable[[PyTree, Array], Array],
     weights: Array,
 ) -> PyTree:
-    """Return parameters after a step, with the statistics of `old` updated by the batch of `objective`.
+    """Return parameters after a step, with the statistics of `old` updated by the batch.
 
-    The compiler reuses the gradient of the step; a batch without examples leaves the statistics unchanged.
+    The compiler reuses the gradient of the step; a batch without examples leaves the statistics
+    unchanged.
     """
     if not has_statistics(params):
         return params
     difference = jax.grad(objective)(old, weights)
 
-    def updated(new: Array, old: Array, difference: Array, statistic: bool) -> Array:
-        return (
-            jnp.where(jnp.any(weights > 0), old - difference, old) if statistic else new
-        )
+    def updated(new: Array, old: Array, difference: Array) -> Array:
+        return jnp.where(jnp.any(weights > 0), old - difference, old)
 
-    return jax.tree.map(updated, params, old, difference, is_statistic(params))
+    return _map_statistics(updated, params, old, difference)

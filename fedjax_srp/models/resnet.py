@@ -8,6 +8,7 @@ from typing import Any, Literal
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
 from fedjax_srp.base import Array
 from fedjax_srp.models.convolution import Convolution, Strategy, check_images
@@ -23,7 +24,7 @@ def mean_pool(x: Array) -> Array:
 
 
 class ConvNorm(nn.Module):
-    """A convolution without bias, padded to keep the size of the image up to its stride, then a normalisation."""
+    """A convolution without bias, padded to keep the image's size, then a normalisation."""
 
     channels: int
     kernel_size: tuple[int, int]
@@ -58,7 +59,7 @@ class ConvNorm(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """Two 3 x 3 convolutions with a residual connection, a 1 x 1 convolution where shapes differ."""
+    """Two 3 x 3 convolutions beside a residual connection, or a 1 x 1 one where shapes differ."""
 
     channels: int
     stride: int
@@ -81,18 +82,21 @@ class ResidualBlock(nn.Module):
 
 @part
 class ResNet18(SplitModel):
-    """ResNet-18 (He et al., 2016) for CIFAR: a 3 x 3 convolution and no pooling at the start, then four stages of two
-    residual blocks, the mean over the image, and `out`. 11,173,962 parameters for ten classes.
+    """ResNet-18 (He et al., 2016) for CIFAR, with 11,173,962 parameters for ten classes.
+
+    A 3 x 3 convolution without pooling, then four stages of two residual blocks, the mean over the
+    image, and `out`.
 
     Args:
         input_shape: (h, w, c) or (h, w) of one image, at least 8 x 8.
         num_classes: width of `out`.
         channels: of the four stages; the last three halve the image.
-        norm: "batch" for BatchNorm, whose statistics are averaged, or personal in `FedBN`; "group" for GroupNorm, which
-            has none.
+        norm: "batch" for BatchNorm, whose statistics are averaged, or personal in `FedBN`; "group"
+            for GroupNorm, which has none.
         groups: of GroupNorm; 2 in "Adaptive Federated Optimization" (Reddi et al., 2021).
         convolution: as for `LeNet5`.
-        cut: first layer of the head, of conv1, block1 to block8, out; None for a model without a head.
+        cut: first layer of the head, of conv1, block1 to block8, out; None for a model without a
+            head.
 
     Raises:
         ValueError: images are too small, or channels are not multiples of groups.
@@ -112,36 +116,21 @@ class ResNet18(SplitModel):
         check_images(self.name, self.input_shape, 8)
         if self.norm == "group" and any(width % self.groups for width in self.channels):
             raise ValueError(
-                f"groups={self.groups} does not divide channels={self.channels}; choose one that does"
+                f"groups={self.groups} does not divide channels={self.channels}; "
+                "choose one that does"
             )
         super().__post_init__()
 
+    @override
     def stack(self) -> Sequence[Layer]:
-        """The first convolution, eight blocks and a dense layer."""
-        same = (
-            None if self.norm == "batch" else self.groups,
-            self.convolution,
-            self.dtype,
-        )
-        blocks = []
+        groups = None if self.norm == "batch" else self.groups
+        same = (groups, self.convolution, self.dtype)
+        first = ConvNorm(self.channels[0], (3, 3), 1, *same)
+        layers = [Layer("conv1", first, jax.nn.relu, block=BLOCK)]
         for number in range(1, 9):
             stride = 2 if number in (3, 5, 7) else 1
             module = ResidualBlock(self.channels[(number - 1) // 2], stride, *same)
-            blocks.append(
-                Layer(
-                    f"block{number}",
-                    module,
-                    mean_pool if number == 8 else identity,
-                    block=BLOCK,
-                )
-            )
-        return [
-            Layer(
-                "conv1",
-                ConvNorm(self.channels[0], (3, 3), 1, *same),
-                jax.nn.relu,
-                block=BLOCK,
-            ),
-            *blocks,
-            Layer("out", Dense(self.num_classes, param_dtype=self.dtype)),
-        ]
+            activation = mean_pool if number == 8 else identity
+            layers.append(Layer(f"block{number}", module, activation, block=BLOCK))
+        layers.append(Layer("out", Dense(self.num_classes, param_dtype=self.dtype)))
+        return layers

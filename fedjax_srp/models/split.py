@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.errors import FlaxError
+from typing_extensions import override
 
 from fedjax_srp.base import Array, Key, PyTree, named_key
 from fedjax_srp.models.augment import CropAndFlip
@@ -27,11 +28,10 @@ from fedjax_srp.xla.loops import sequential
 
 def cross_entropy(logits: Array, y: Array) -> Array:
     """Cross-entropy of each example: (batch, num_classes), (batch,) int -> (batch,)."""
-    is_label = jax.nn.one_hot(
-        y, logits.shape[-1], dtype=bool
-    )  # the gradient of a gather would be a slow scatter
-    picked = jnp.sum(jnp.where(is_label, logits, jnp.zeros((), logits.dtype)), axis=-1)
-    return jax.nn.logsumexp(logits, axis=-1) - picked
+    # the gradient of a gather would be a slow scatter
+    is_label = jax.nn.one_hot(y, logits.shape[-1], dtype=bool)
+    of_label = jnp.sum(jnp.where(is_label, logits, jnp.zeros((), logits.dtype)), axis=-1)
+    return jax.nn.logsumexp(logits, axis=-1) - of_label
 
 
 class SplitParams(NamedTuple):
@@ -54,8 +54,9 @@ class Layer(NamedTuple):
         module: a flax module.
         activation: applied to the module's output.
         noise: `(key, x) -> x`, applied after the activation in training (dropout).
-        block: number of a client's examples that evaluations process at once on a CPU or GPU; None for no limit. For
-            layers with large intermediate results, which should stay in a CPU's cache and fit a GPU for a whole chunk.
+        block: number of a client's examples that evaluations process at once on a CPU or GPU; None
+            for no limit. For layers with large intermediate results, which should stay in a CPU's
+            cache and fit a GPU for a whole chunk.
     """
 
     name: str
@@ -81,20 +82,22 @@ def check_dtype(dtype: Any, kind: Any) -> None:
 
 @part
 class SplitModel:
-    """A model in two parts, a stack of layers cut in front of the layer named `cut`. The algorithm decides which part
-    is personal.
+    """A stack of layers, cut in front of the layer named `cut`.
 
-    With a key a model is in training mode, with augmentation and dropout; without, in evaluation mode. A subclass
-    defines `stack`, the layers; equal fields make equal models.
+    The algorithm decides which of the two parts is personal. With a key a model is in training
+    mode, with augmentation and dropout; without, in evaluation mode. A subclass defines `stack`,
+    the layers; equal fields make equal models.
 
     Args:
         input_shape: shape of one example.
         num_classes: width of the output.
-        cut: first layer of the head; None leaves the head empty, so that the whole model is representation.
+        cut: first layer of the head; None leaves the head empty, so that the whole model is
+            representation.
         dtype: of the parameters.
-        augment: augmentation in every training step: `CropAndFlip()`, or a function `(key, x) -> x`. Features then
-            cannot be reused between epochs, so head epochs cost more.
-        initialization: "torch" for PyTorch's defaults, used in FedRep's experiments; None for Flax's.
+        augment: augmentation in every training step: `CropAndFlip()`, or a function `(key, x) ->
+            x`. Features then cannot be reused between epochs, so head epochs cost more.
+        initialization: "torch" for PyTorch's defaults, used in FedRep's experiments; None for
+            Flax's.
 
     Attributes:
         takes_classes: True if the loss takes integer labels.
@@ -156,25 +159,22 @@ class SplitModel:
     @property
     def _sides(self) -> tuple[list[Layer], list[Layer]]:
         layers = list(self.stack())
-        position = (
-            len(layers)
-            if self.cut is None
-            else [layer.name for layer in layers].index(self.cut)
-        )
+        position = len(layers)
+        if self.cut is not None:
+            position = [layer.name for layer in layers].index(self.cut)
         return layers[:position], layers[position:]
 
     @property
     def _stem_layers(self) -> list[Layer]:
-        """The first layers of the representation, up to the first noise; none if inputs are augmented."""
-        below = self._sides[0]
+        """The first layers of the representation, up to a noise; none if inputs are augmented."""
         if self.augment is not None:
             return []
-        return below[
-            : next(
-                (i for i, layer in enumerate(below, 1) if layer.noise is not None),
-                len(below),
-            )
-        ]
+        stem = []
+        for layer in self._sides[0]:
+            stem.append(layer)
+            if layer.noise is not None:
+                break
+        return stem
 
     @property
     def stem_layer_names(self) -> tuple[str, ...]:
@@ -183,18 +183,15 @@ class SplitModel:
 
     @property
     def first_dense(self) -> str | None:
-        """The name of the first layer if it is a plain dense layer applied to unchanged examples; else None."""
+        """The name of the first layer if it is a plain dense layer of plain examples; else None."""
         cls = type(self)
-        if any(
-            getattr(cls, name) is not getattr(SplitModel, name)
-            for name in ("represent", "classify", "logits")
-        ):
-            return None
+        for name in ("represent", "classify", "logits"):
+            if getattr(cls, name) is not getattr(SplitModel, name):
+                return None
         first = self.stack()[0]
-        is_plain = (
-            type(first.module) is Dense and first.module.is_plain and self.augment is None
-        )
-        return first.name if is_plain else None
+        if self.augment is None and type(first.module) is Dense and first.module.is_plain:
+            return first.name
+        return None
 
     def recut(self, cut: str | None) -> Any:
         """The same model, cut elsewhere."""
@@ -209,29 +206,30 @@ class SplitModel:
 
     def init(self, key: Key) -> SplitParams:
         """The initial parameters."""
-        params, x = {}, jnp.zeros((1, *self.input_shape), self.input_dtype)
+        params = {}
+        x = jnp.zeros((1, *self.input_shape), self.input_dtype)
         below, above = self._sides
-        for layer in (*below, *above):
+        for layer in below + above:
+            key_layer = named_key(key, layer.name)
             with _layer_errors(layer, x):
-                params[layer.name], others = init_module(
-                    layer.module, named_key(key, layer.name), x
-                )
+                params[layer.name], others = init_module(layer.module, key_layer, x)
             if others:
                 raise ValueError(
-                    f"layer {layer.name!r} keeps {', '.join(sorted(others))}, but only parameters and BatchNorm's "
-                    "statistics are trained and averaged; give a module without other state"
+                    f"layer {layer.name!r} keeps {', '.join(sorted(others))}, but only parameters "
+                    "and BatchNorm's statistics are trained and averaged; give a module without "
+                    "other state"
                 )
             with _layer_errors(layer, x):
                 x = _forward(layer, params, x)
         if self.initialization is not None:
             params = torch_params(key, params)
         return SplitParams(
-            {la.name: params[la.name] for la in below},
-            {la.name: params[la.name] for la in above},
+            representation={layer.name: params[layer.name] for layer in below},
+            head={layer.name: params[layer.name] for layer in above},
         )
 
     def is_normalisation(self, params: PyTree) -> PyTree:
-        """A flag for each leaf that FedBN personalizes: BatchNorm's scales, biases and statistics."""
+        """Flags of the leaves that FedBN personalizes: BatchNorm's scales, biases, statistics."""
         return is_batch_norm(params)
 
     def represent(
@@ -241,24 +239,22 @@ class SplitModel:
         return _apply(self._sides[0], representation, self._augmented(x, key), key)
 
     def _augmented(self, x: Array, key: Key | None) -> Array:
-        return (
-            x
-            if self.augment is None or key is None
-            else self.augment(named_key(key, "augment"), x)
-        )
+        if self.augment is None or key is None:
+            return x
+        return self.augment(named_key(key, "augment"), x)
 
     def classify(self, head: PyTree, features: Array, key: Key | None = None) -> Array:
         """(head, features) -> logits (batch, num_classes)."""
         return _apply(self._sides[1], head, features, key)
 
     def logits(self, params: SplitParams, x: Array, key: Key | None = None) -> Array:
-        """The whole model: `(batch, *input_shape)` -> (batch, num_classes); with a key, in training."""
+        """The whole model, `(batch, *input_shape)` -> (batch, num_classes); a key: in training."""
         return self.classify(
             params.head, self.represent(params.representation, x, key), key
         )
 
     def stem(self, representation: PyTree, x: Array) -> Array:
-        """The deterministic first part of `represent`, the same in every epoch while the representation is frozen.
+        """The first part of `represent`, the same in every epoch with a frozen representation.
 
         Fast for many inputs; take no gradient through it.
         """
@@ -267,40 +263,35 @@ class SplitModel:
         def run(representation: PyTree, x: Array) -> Array:
             return _apply(layers, representation, x)
 
-        is_sequential = platform() == "cpu" and any(layer.block for layer in layers)
-        return (
-            sequential(run)(representation, x)
-            if is_sequential
-            else run(representation, x)
-        )
+        if platform() == "cpu" and smallest_block(layers) is not None:
+            return sequential(run)(representation, x)
+        return run(representation, x)
 
     def rest(self, representation: PyTree, x: Array, key: Key | None = None) -> Array:
-        """(representation, output of `stem`) -> features: `rest(stem(x))` is `represent(x)` with frozen BatchNorm."""
-        stem_layers, x = self._stem_layers, self._augmented(x, key)
-        if stem_layers:
-            x = _add_noise(stem_layers[-1], x, key)
-        return _apply(
-            self._sides[0][len(stem_layers) :], representation, x, key, is_frozen=True
-        )
+        """(representation, output of `stem`) -> features, as `represent` with frozen BatchNorm."""
+        stem = self._stem_layers
+        x = self._augmented(x, key)
+        if stem:
+            x = _add_noise(stem[-1], x, key)
+        return _apply(self._sides[0][len(stem) :], representation, x, key, is_frozen=True)
 
     def check_fits(self, data: Any) -> None:
-        """Raise a `ValueError` if the examples or labels of `data`, as far as known, do not fit the model."""
+        """Raise a `ValueError` if the data, as far as known, do not fit the model."""
         check_fits(self, data)
 
 
 def check_functions(layer: Layer) -> None:
     """Raise a `ValueError` unless activation and noise of a layer are functions."""
-    for name, remedy in {
-        "activation": "flax.linen.relu",
-        "noise": "srp.models.Dropout(0.5), or None",
-    }.items():
-        value = getattr(layer, name)
-        if (value is not None or name == "activation") and (
-            not callable(value) or isinstance(value, nn.Module)
-        ):
-            raise ValueError(
-                f"layer {layer.name!r}: {name}={short(value)} is no function; give e.g. {remedy}"
-            )
+    _check_function(layer, "activation", layer.activation, "flax.linen.relu")
+    if layer.noise is not None:
+        _check_function(layer, "noise", layer.noise, "srp.models.Dropout(0.5), or None")
+
+
+def _check_function(layer: Layer, field: str, value: Any, remedy: str) -> None:
+    if not callable(value) or isinstance(value, nn.Module):
+        raise ValueError(
+            f"layer {layer.name!r}: {field}={short(value)} is no function; give e.g. {remedy}"
+        )
 
 
 def _forward(layer: Layer, params: PyTree, x: Array, in_training: bool = False) -> Array:
@@ -310,11 +301,9 @@ def _forward(layer: Layer, params: PyTree, x: Array, in_training: bool = False) 
 
 
 def _add_noise(layer: Layer, x: Array, key: Key | None) -> Array:
-    return (
-        x
-        if layer.noise is None or key is None
-        else layer.noise(named_key(key, layer.name), x)
-    )
+    if layer.noise is None or key is None:
+        return x
+    return layer.noise(named_key(key, layer.name), x)
 
 
 def _apply(
@@ -324,28 +313,22 @@ def _apply(
     key: Key | None = None,
     is_frozen: bool = False,
 ) -> Array:
+    in_training = key is not None and not is_frozen
+
+    def apply(x: Array) -> Array:
+        for layer in layers:
+            x = _forward(layer, params, x, in_training)
+            x = _add_noise(layer, x, key)
+        return x
+
     if key is None:
-        return _in_blocks(
-            lambda x: _apply_in_turn(layers, params, x, None), x, smallest_block(layers)
-        )
-    return _apply_in_turn(layers, params, x, key, not is_frozen)
+        return _in_blocks(apply, x, smallest_block(layers))
+    return apply(x)
 
 
 def smallest_block(layers: Sequence[Layer]) -> int | None:
     """The least `block` of the layers, None if no layer has one."""
     return min((layer.block for layer in layers if layer.block), default=None)
-
-
-def _apply_in_turn(
-    layers: Sequence[Layer],
-    params: PyTree,
-    x: Array,
-    key: Key | None,
-    in_training: bool = False,
-) -> Array:
-    for layer in layers:
-        x = _add_noise(layer, _forward(layer, params, x, in_training), key)
-    return x
 
 
 @contextlib.contextmanager
@@ -355,9 +338,10 @@ def _layer_errors(layer: Layer, x: Array) -> Iterator[None]:
         yield
     except (TypeError, ValueError, FlaxError) as error:
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        shape = getattr(x, "shape", type(x).__name__)
         raise ValueError(
-            f"layer {layer.name!r}, module(x) with x {getattr(x, 'shape', type(x).__name__)}: {reason}; a module takes "
-            "only x, and dropout goes into noise"
+            f"layer {layer.name!r}, module(x) with x {shape}: {reason}; a module takes only x, "
+            "and dropout goes into noise"
         ) from error
 
 
@@ -367,10 +351,11 @@ def _in_blocks(function: Callable[[Array], Array], x: Array, block: int | None) 
         return function(x)
     num_blocks = -(-x.shape[0] // block)
     rows = -(-x.shape[0] // num_blocks)
-    padded = jnp.pad(x, ((0, num_blocks * rows - x.shape[0]), *((0, 0),) * (x.ndim - 1)))
-    if (
-        platform() == "gpu"
-    ):  # a gradient keeps only the inputs of all blocks, and computes one block again at a time
+    padding = [(0, 0)] * x.ndim
+    padding[0] = (0, num_blocks * rows - x.shape[0])
+    padded = jnp.pad(x, padding)
+    if platform() == "gpu":
+        # a gradient keeps only the inputs of all blocks, and computes one block again at a time
         function = jax.checkpoint(function)
     out = jax.lax.map(function, padded.reshape(num_blocks, rows, *x.shape[1:]))
     return out.reshape(num_blocks * rows, *out.shape[2:])[: x.shape[0]]
@@ -378,13 +363,14 @@ def _in_blocks(function: Callable[[Array], Array], x: Array, block: int | None) 
 
 def without_lists(module: nn.Module) -> nn.Module:
     """Replace a module's lists by tuples, which can be hashed: `nn.Sequential([...])`."""
-    fields = {
-        field.name: getattr(module, field.name) for field in dataclasses.fields(module)
-    }
-    lists: dict[str, Any] = {
-        name: tuple(value) for name, value in fields.items() if isinstance(value, list)
-    }
-    return module.clone(**lists) if lists else module
+    tuples: dict[str, Any] = {}
+    for field in dataclasses.fields(module):
+        value = getattr(module, field.name)
+        if isinstance(value, list):
+            tuples[field.name] = tuple(value)
+    if not tuples:
+        return module
+    return module.clone(**tuples)
 
 
 @part
@@ -402,8 +388,9 @@ class Split(SplitModel):
 
     Example:
         >>> import flax.linen as nn, fedjax_srp as srp
-        >>> layers = [srp.models.Layer("fc", nn.Dense(8), nn.relu), srp.models.Layer("out", nn.Dense(2))]
-        >>> srp.models.Split((30,), 2, layers, name="small").layer_names
+        >>> hidden = srp.models.Layer("fc", nn.Dense(8), nn.relu)
+        >>> out = srp.models.Layer("out", nn.Dense(2))
+        >>> srp.models.Split((30,), 2, [hidden, out], name="small").layer_names
         ('fc', 'out')
     """
 
@@ -418,7 +405,8 @@ class Split(SplitModel):
             if not isinstance(layer, Layer) or not isinstance(module, nn.Module):
                 raise ValueError(
                     f"layers[{index}]={short(module)} is no layer with a flax.linen module; give "
-                    "srp.models.Layer(name, module) with an instance, e.g. nn.Dense(10); functions are activations"
+                    "srp.models.Layer(name, module) with an instance, e.g. nn.Dense(10); functions "
+                    "are activations"
                 )
             check_functions(layer)
         names = [layer.name for layer in self.layers]
@@ -433,10 +421,10 @@ class Split(SplitModel):
         super().__post_init__()
 
     @property
+    @override
     def takes_classes(self) -> bool:  # type: ignore[override]
-        """True if the loss takes integer labels."""
         return self.loss is cross_entropy
 
+    @override
     def stack(self) -> Sequence[Layer]:
-        """The layers."""
         return self.layers

@@ -1,7 +1,7 @@
 """Participation policies: selection of a round's participants by the clients' times and reports.
 
-Cohorts are ordered by the times that rank the clients: realised times, unless the policy has a choice of times; for
-`Buffered` the ends of the jobs. Ties are ordered by client id.
+Cohorts are ordered by the times that rank the clients: realised times, unless the policy has a
+choice of times; for `Buffered` the ends of the jobs. Ties are ordered by client id.
 """
 
 from fedjax_srp.participation.asynchronous_tiers import AsynchronousTiers

@@ -2,6 +2,8 @@
 
 from typing import Annotated
 
+from typing_extensions import override
+
 from fedjax_srp.base import (
     Array,
     ClientTimes,
@@ -11,7 +13,7 @@ from fedjax_srp.base import (
     PolicyState,
     RoundInfo,
 )
-from fedjax_srp.participation.cohorts import until
+from fedjax_srp.participation.cohorts import closed_after
 from fedjax_srp.participation.full import Full
 from fedjax_srp.parts.part import Above, Count, part
 
@@ -20,17 +22,19 @@ from fedjax_srp.parts.part import Above, Count, part
 class Deadline(ParticipationPolicy):
     """Rounds of another policy that end at a deadline or at a quorum; later reports are discarded.
 
-    A round ends at `limit`, at the `quorum`-th report, or when the other policy ends it, whichever is first; if no
-    client is done at `limit`, it ends at the first report. `Deadline(limit=60.0, quorum=100, policy=Uniform(130))` is
-    the reporting window of production systems (Bonawitz et al., 2019, section 2.2).
+    A round ends at `limit`, at the `quorum`-th report, or when the other policy ends it, whichever
+    is first; if no client is done at `limit`, it ends at the first report. `Deadline(limit=60.0,
+    quorum=100, policy=Uniform(130))` is the reporting window of production systems (Bonawitz et
+    al., 2019, section 2.2).
 
-    The metric `wasted_time` is the total time, in time units, that selected clients work which are too late: until the
-    round ends.
+    The metric `wasted_time` is the total time, in time units, that selected clients work which are
+    too late: until the round ends.
 
     Args:
         limit: the deadline, in time units; None: no deadline.
         quorum: number of reports that ends the round; None: all.
-        policy: selects the clients; its stages, reports and metrics are the same as without a deadline.
+        policy: selects the clients; its stages, reports and metrics are the same as without a
+            deadline.
 
     Example:
         >>> import jax, jax.numpy as jnp, fedjax_srp as srp
@@ -49,21 +53,23 @@ class Deadline(ParticipationPolicy):
     def __post_init__(self) -> None:
         if self.limit is None and self.quorum is None:
             raise ValueError(
-                "deadline: limit=None and quorum=None end no round; give one of them, e.g. limit=60.0"
+                "deadline: limit=None and quorum=None end no round; give one of them, "
+                "e.g. limit=60.0"
             )
         if self.policy.asynchronous:
             raise ValueError(
-                f"deadline: policy={self.policy.name!r}: its rounds overlap; give one whose rounds wait"
+                f"deadline: policy={self.policy.name!r}: its rounds overlap; "
+                "give one whose rounds wait"
             )
 
     @property
+    @override
     def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The reports of the other policy."""
         return self.policy.needs
 
     @property
+    @override
     def needs_global_gradient(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """True if the other policy needs it."""
         return self.policy.needs_global_gradient
 
     @property
@@ -71,21 +77,21 @@ class Deadline(ParticipationPolicy):
         """Most units of work of a client."""
         return getattr(self.policy, "max_work", 1)
 
+    @override
     def init(self, key: Key, num_clients: int) -> PolicyState:
-        """The state of the other policy."""
         return self.policy.init(key, num_clients)
 
+    @override
     def select(
         self, key: Key, state: PolicyState, times: ClientTimes
     ) -> tuple[Cohort, PolicyState]:
-        """The clients that report in time."""
         cohort, state = self.policy.select(key, state, times)
-        return until(cohort, times, self.quorum, self.limit), state
+        return closed_after(cohort, times, self.quorum, self.limit), state
 
+    @override
     def update(self, state: PolicyState, info: RoundInfo) -> PolicyState:
-        """The update of the other policy."""
         return self.policy.update(state, info)
 
+    @override
     def metrics(self, state: PolicyState) -> dict[str, Array]:
-        """The metrics of the other policy."""
         return dict(self.policy.metrics(state))

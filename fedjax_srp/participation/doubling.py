@@ -15,9 +15,9 @@ from fedjax_srp.base import (
     RoundInfo,
 )
 from fedjax_srp.participation.cohorts import (
-    ask,
     check_at_most,
     draw_pool,
+    request,
     stage_sizes,
     stages_ended,
 )
@@ -108,7 +108,7 @@ class Doubling(ParticipationPolicy):
         key_pool = jax.random.fold_in(state.key, stage) if self.redraw == "stage" else key
         drawn = draw_pool(key_pool, num_clients, pool, times.available)
         # n = min(N, n0 * 2**r)
-        return ask(
+        return request(
             times, drawn, jnp.minimum(initial << stage, pool), stage, self.by
         ), state
 

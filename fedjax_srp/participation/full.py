@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 
 from fedjax_srp.base import ClientTimes, Cohort, Key, ParticipationPolicy
-from fedjax_srp.participation.cohorts import ask
+from fedjax_srp.participation.cohorts import request
 from fedjax_srp.participation.doubling import Doubling
 from fedjax_srp.parts.part import part
 
@@ -28,7 +28,7 @@ class Full(ParticipationPolicy):
     ) -> tuple[Cohort, tuple[()]]:
         """All available clients."""
         all_clients = jnp.arange(times.realised.shape[0], dtype=jnp.int32)
-        return ask(times, all_clients), state
+        return request(times, all_clients), state
 
     def runs_as(self, num_clients: int) -> Doubling:
         """`Doubling` with one stage, of all clients."""

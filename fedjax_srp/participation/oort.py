@@ -4,6 +4,7 @@ from typing import Annotated, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
 from fedjax_srp.base import (
     NUM_EXAMPLES,
@@ -15,7 +16,12 @@ from fedjax_srp.base import (
     ParticipationPolicy,
     RoundInfo,
 )
-from fedjax_srp.participation.cohorts import ask, check_at_most, only, there
+from fedjax_srp.participation.cohorts import (
+    available_among,
+    check_at_most,
+    request,
+    restricted_to,
+)
 from fedjax_srp.parts.part import Above, AtLeast, Count, Share, part
 
 
@@ -25,7 +31,7 @@ class OortState(NamedTuple):
     utility: (
         Array  # (num_clients,) float, U: statistical utility as last reported; 0 before
     )
-    last: Array  # (num_clients,) int32, L: the round in which a client last reported, from 1; 0 for never
+    last: Array  # (num_clients,) int32, L: round of a client's last report, from 1; 0 for never
     duration: Array  # (num_clients,) float, D: the client's time in that round
     times: Array  # (num_clients,) float: the clients' times in the round in progress
     preferred: Array  # () float, T: the preferred duration of a round; 0 before the first
@@ -35,22 +41,25 @@ class OortState(NamedTuple):
 
 @part
 class Oort(ParticipationPolicy):
-    """Clients are drawn by a utility of loss, number of examples and speed; a share of them have not taken part yet.
+    """Clients are drawn by loss, number of examples and speed, some for the first time.
 
     Oort (Lai et al., 2021, Algorithm 1). The utility of a client that has taken part is
 
         (U + sqrt(0.1 log R / L)) (T / D)^alpha where D > T,   U = examples * loss,
 
-    with R the round, L the one in which it last took part, D its time then, T the preferred duration. Clients are drawn
-    in proportion to their utility among those above `cutoff` times the lowest that would be selected; a share of the
-    cohort are clients that have never taken part, drawn in proportion to their expected speed, 1 / time. That share is
-    `explore` at first and is multiplied by `decay` round by round down to `explore_least`. The pacer raises T by `step`
-    when the participants of the last `window` rounds had less total utility than those of the `window` rounds before.
+    with R the round, L the one in which it last took part, D its time then, T the preferred
+    duration. Clients are drawn in proportion to their utility among those above `cutoff` times the
+    lowest that would be selected; a share of the cohort are clients that have never taken part,
+    drawn in proportion to their expected speed, 1 / time. That share is `explore` at first and is
+    multiplied by `decay` round by round down to `explore_least`. The pacer raises T by `step` when
+    the participants of the last `window` rounds had less total utility than those of the `window`
+    rounds before.
 
-    Choices that differ from the paper, or that it leaves open: U has the mean loss of the last local training instead
-    of the root mean square of the examples' losses; utilities are capped at their 95 % quantile; the pacer compares at
-    the end of every `window` rounds; T begins at one step. Clients are never excluded for frequent selection. A client
-    that fails, or reports too late for a `Deadline`, has not taken part in the round.
+    Choices that differ from the paper, or that it leaves open: U has the mean loss of the last
+    local training instead of the root mean square of the examples' losses; utilities are capped at
+    their 95 % quantile; the pacer compares at the end of every `window` rounds; T begins at one
+    step. Clients are never excluded for frequent selection. A client that fails, or reports too
+    late for a `Deadline`, has not taken part in the round.
 
     The metric `preferred_duration` is T.
 
@@ -80,38 +89,39 @@ class Oort(ParticipationPolicy):
     explore_least: Share = 0.2
     cutoff: Share = 0.95
 
+    @override
     def init(self, key: Key, num_clients: int) -> OortState:
-        """No client has taken part."""
         check_at_most("oort: k", self.k, "num_clients", num_clients)
         unknown = jnp.zeros(num_clients)
-        pacer = jnp.zeros(()), jnp.zeros(2 * self.window)
         return OortState(
-            unknown,
-            jnp.zeros(num_clients, jnp.int32),
-            unknown,
-            unknown,
-            *pacer,
-            jnp.int32(1),
+            utility=unknown,
+            last=jnp.zeros(num_clients, jnp.int32),
+            duration=unknown,
+            times=unknown,
+            preferred=jnp.zeros(()),
+            gained=jnp.zeros(2 * self.window),
+            round=jnp.int32(1),
         )
 
+    @override
     def select(
         self, key: Key, state: OortState, times: ClientTimes
     ) -> tuple[Cohort, OortState]:
         """Draw known clients by utility and new ones by speed."""
         key_known, key_new = jax.random.split(key)
-        known, new = (there(times, those) for those in (state.last > 0, state.last == 0))
+        known = available_among(times, state.last > 0)
+        new = available_among(times, state.last == 0)
         round = state.round.astype(float)
         num_known = jnp.sum(known, dtype=jnp.int32)
         # epsilon_R <- max(explore decay^(R - 1), least); at most as many new clients as there are
         share = jnp.maximum(self.explore * self.decay ** (round - 1), self.explore_least)
-        num_new = jnp.clip(
-            jnp.round(share * self.k).astype(jnp.int32),
-            self.k - num_known,
-            jnp.sum(new, dtype=jnp.int32),
-        )
+        most_new = jnp.sum(new, dtype=jnp.int32)
+        num_new = jnp.round(share * self.k).astype(jnp.int32)
+        num_new = jnp.clip(num_new, self.k - num_known, most_new)
         num_new = jnp.minimum(num_new, self.k)
         # T <- T + Delta
-        now, before = state.gained[self.window :].sum(), state.gained[: self.window].sum()
+        now = state.gained[self.window :].sum()
+        before = state.gained[: self.window].sum()
         ends = (state.round > 2 * self.window) & ((state.round - 1) % self.window == 0)
         raised = (ends & (before > now)) | (state.preferred == 0)
         preferred = state.preferred + jnp.where(raised, self.step, 0.0)
@@ -119,21 +129,19 @@ class Oort(ParticipationPolicy):
         utility = self.utilities(state, preferred)
         # c * Util((1 - epsilon) K)
         num_old = self.k - num_new
-        least = jnp.sort(jnp.where(known, utility, -jnp.inf), descending=True)[
-            jnp.maximum(num_old - 1, 0)
-        ]
+        descending = jnp.sort(jnp.where(known, utility, -jnp.inf), descending=True)
+        least = descending[jnp.maximum(num_old - 1, 0)]
         admitted = known & ~(
             utility < self.cutoff * least
         )  # 0 * inf is nan, which admits all
         old = _drawn(key_known, jnp.where(admitted, utility, 0), admitted, num_old)
         picked = old | _drawn(key_new, 1 / times.expected, new, num_new)
         ids = jax.lax.top_k(picked.astype(float), self.k)[1].astype(jnp.int32)
-        return ask(only(times, picked), ids), state._replace(
-            times=times.realised, preferred=preferred
-        )
+        cohort = request(restricted_to(times, picked), ids)
+        return cohort, state._replace(times=times.realised, preferred=preferred)
 
     def utilities(self, state: OortState, preferred: Array) -> Array:
-        """Util of all clients, (num_clients,) float; meaningless for clients that have not taken part."""
+        """Return Util of all clients, (num_clients,) float; ignore it for new clients."""
         known = state.last > 0
         most = jnp.nanquantile(jnp.where(known, state.utility, jnp.nan), 0.95)
         clipped = jnp.minimum(state.utility, jnp.where(jnp.isnan(most), jnp.inf, most))
@@ -142,13 +150,11 @@ class Oort(ParticipationPolicy):
             * jnp.log(state.round.astype(float))
             / jnp.maximum(state.last, 1).astype(float)
         )
-        slow = jnp.where(
-            state.duration > preferred,
-            preferred / jnp.maximum(state.duration, preferred),
-            1.0,
-        )
+        speed = preferred / jnp.maximum(state.duration, preferred)
+        slow = jnp.where(state.duration > preferred, speed, 1.0)
         return (clipped + jnp.sqrt(since)) * slow**self.straggler_penalty
 
+    @override
     def update(self, state: OortState, info: RoundInfo) -> OortState:
         """Statistics of the participants, utilities from their reports."""
         took_part = ~jnp.isnan(
@@ -163,13 +169,13 @@ class Oort(ParticipationPolicy):
             round=state.round + 1,
         )
 
+    @override
     def metrics(self, state: OortState) -> dict[str, Array]:
-        """The preferred duration."""
         return {"preferred_duration": state.preferred}
 
 
 def _drawn(key: Key, weight: Array, allowed: Array, size: Array) -> Array:
-    """(num_clients,) bool: `size` allowed clients, drawn one by one without replacement in proportion to weights."""
+    """Draw `size` allowed clients one by one, in proportion to weights: (num_clients,) bool."""
     # The largest of log weight + Gumbel noise; clients of weight 0 come last.
     score = jnp.log(jnp.maximum(weight, 1e-30)) + jax.random.gumbel(key, weight.shape)
     score = jnp.where(allowed, score, -jnp.inf)

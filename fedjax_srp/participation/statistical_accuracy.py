@@ -16,7 +16,7 @@ from fedjax_srp.base import (
 )
 from fedjax_srp.participation.cohorts import (
     check_at_most,
-    pick,
+    fastest_available,
     stage_sizes,
     with_partial_work,
 )
@@ -124,7 +124,7 @@ class StatisticalAccuracy(ParticipationPolicy):
         sizes = stage_sizes(self.initial, num_clients)
         stage = jnp.minimum(state.stage, len(sizes) - 1)
         all_clients = jnp.arange(num_clients, dtype=jnp.int32)
-        cohort = pick(
+        cohort = fastest_available(
             times, all_clients, jnp.asarray(sizes, jnp.int32)[stage], stage, self.by
         )
         return with_partial_work(cohort, times, self.max_work, self.on_time), state

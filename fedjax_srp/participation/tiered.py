@@ -4,6 +4,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
 from fedjax_srp.base import (
     TRAINING_LOSS,
@@ -15,12 +16,12 @@ from fedjax_srp.base import (
     RoundInfo,
 )
 from fedjax_srp.participation.cohorts import (
-    ask,
+    available_among,
     check_at_most,
     draw,
-    only,
+    request,
+    restricted_to,
     speed_tiers,
-    there,
 )
 from fedjax_srp.parts.part import Count, part
 
@@ -29,11 +30,12 @@ from fedjax_srp.parts.part import Count, part
 class Tiered(ParticipationPolicy):
     """In every round `k` clients of one tier take part; the clients of a tier have similar speeds.
 
-    TiFL (Chai et al., 2020): clients are sorted by their expected times into `tiers` of equal size (the last one takes
-    the remainder), one tier is drawn, and then `k` of its clients, uniformly without replacement, so that no client
-    waits for a slower tier. TiFL's adaptive choice prefers tiers of low test accuracy and limits each tier by credits.
-    Policies see no test data here: `by="loss"` draws tiers in proportion to the mean of their clients' last training
-    losses, without credits; all are equally likely until each tier has reported.
+    TiFL (Chai et al., 2020): clients are sorted by their expected times into `tiers` of equal size
+    (the last one takes the remainder), one tier is drawn, and then `k` of its clients, uniformly
+    without replacement, so that no client waits for a slower tier. TiFL's adaptive choice prefers
+    tiers of low test accuracy and limits each tier by credits. Policies see no test data here:
+    `by="loss"` draws tiers in proportion to the mean of their clients' last training losses,
+    without credits; all are equally likely until each tier has reported.
 
     The metric `tier` is the tier of the round, 0 the fastest.
 
@@ -57,50 +59,48 @@ class Tiered(ParticipationPolicy):
     by: Literal["uniform", "loss"] = "uniform"
 
     @property
+    @override
     def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The loss, with `by="loss"`."""
         return (TRAINING_LOSS,) if self.by == "loss" else ()
 
+    @override
     def init(self, key: Key, num_clients: int) -> tuple[Array, Array]:
-        """(num_clients,) float, the last loss of each client, nan before its first; () int32, the tier of the round."""
+        """(num_clients,) float, each client's last loss, nan at first; () int32, the tier."""
         check_at_most("tiered: tiers", self.tiers, "num_clients", num_clients)
         check_at_most(
             "tiered: k", self.k, "num_clients // tiers", num_clients // self.tiers
         )
         return jnp.full(num_clients, jnp.nan), jnp.int32(0)
 
+    @override
     def select(
         self, key: Key, state: tuple[Array, Array], times: ClientTimes
     ) -> tuple[Cohort, tuple[Array, Array]]:
-        """Clients of one tier."""
         losses = state[0]
         tier_of = speed_tiers(times.expected, self.tiers)
         # P(tier) is the mean loss of its clients over the sum of these means
         seen = jnp.isfinite(losses)
         count = jnp.zeros(self.tiers).at[tier_of].add(seen.astype(float))
-        mean = jnp.zeros(self.tiers).at[tier_of].add(
-            jnp.where(seen, losses, 0)
-        ) / jnp.maximum(count, 1)
+        total = jnp.zeros(self.tiers).at[tier_of].add(jnp.where(seen, losses, 0))
+        mean = total / jnp.maximum(count, 1)
         weight = jnp.where(jnp.all((count > 0) & (mean > 0)), mean, 1.0)
         if times.available is not None:
-            weight = weight * jnp.zeros(self.tiers, bool).at[tier_of].max(
-                times.available
-            ).astype(float)
+            can_work = jnp.zeros(self.tiers, bool).at[tier_of].max(times.available)
+            weight = weight * can_work.astype(float)
         key_tier, key_clients = jax.random.split(key)
         tier = jax.random.categorical(key_tier, jnp.log(weight)).astype(jnp.int32)
-        wanted = there(times, tier_of == tier)
-        return ask(
-            only(times, wanted), draw(key_clients, wanted.shape[0], self.k, wanted)
-        ), (losses, tier)
+        wanted = available_among(times, tier_of == tier)
+        client_ids = draw(key_clients, wanted.shape[0], self.k, wanted)
+        return request(restricted_to(times, wanted), client_ids), (losses, tier)
 
+    @override
     def update(self, state: tuple[Array, Array], info: RoundInfo) -> tuple[Array, Array]:
-        """Last losses, with those that participants reported."""
         losses, tier = state
         if self.by == "loss":
             reported = info.reports[TRAINING_LOSS]
             losses = jnp.where(jnp.isnan(reported), losses, reported)
         return losses, tier
 
+    @override
     def metrics(self, state: tuple[Array, Array]) -> dict[str, Array]:
-        """The tier of the round."""
         return {"tier": state[1]}

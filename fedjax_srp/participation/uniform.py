@@ -1,7 +1,7 @@
 """Random clients."""
 
 from fedjax_srp.base import ClientTimes, Cohort, Key, ParticipationPolicy
-from fedjax_srp.participation.cohorts import ask, check_at_most, draw_pool
+from fedjax_srp.participation.cohorts import check_at_most, draw_pool, request
 from fedjax_srp.participation.doubling import Doubling
 from fedjax_srp.parts.part import Count, part
 
@@ -35,7 +35,7 @@ class Uniform(ParticipationPolicy):
         self, key: Key, state: tuple[()], times: ClientTimes
     ) -> tuple[Cohort, tuple[()]]:
         """A new draw in every round."""
-        return ask(
+        return request(
             times, draw_pool(key, times.realised.shape[0], self.k, times.available)
         ), state
 

@@ -5,12 +5,14 @@ Every function cites its equation, and `KIND` classifies its value:
 * "exact": an identity under the stated model of times;
 * "exact recursion": exact if inequality (9) holds as an equality in every round;
 * "valid bound": proven and checked;
-* "printed bound": as printed in the paper. It may fail; `fedrep_time_bound` and `flanp_ratio_bound` do.
+* "printed bound": as printed in the paper. It may fail; `fedrep_time_bound` and `flanp_ratio_bound`
+  do.
 
-Equation numbers are SRPFL's unless FLANP is named (Tziotis et al., "Straggler-resilient personalized federated
-learning"; Reisizadeh et al., "Straggler-resilient federated learning"). Training starts with n0 participants and ends
-with N: stage r has n_r = min(N, n0 2^r). E_r = E[T_(n_r)] is the expected time of the n_r-th fastest of N clients; C is
-the communication cost of a round, in time units. log is the natural logarithm.
+Equation numbers are SRPFL's unless FLANP is named (Tziotis et al., "Straggler-resilient
+personalized federated learning"; Reisizadeh et al., "Straggler-resilient federated learning").
+Training starts with n0 participants and ends with N: stage r has n_r = min(N, n0 2^r). E_r =
+E[T_(n_r)] is the expected time of the n_r-th fastest of N clients; C is the communication cost of a
+round, in time units. log is the natural logarithm.
 
     >>> from fedjax_srp import theory
     >>> plan = theory.schedule(a=0.02, num_clients=256, initial=1, chat=1.1)

@@ -32,10 +32,12 @@ KIND: dict[str, str] = {}  # name of a formula -> kind of its value, see `theory
 
 
 def formula(kind: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Record the kind of a formula, and raise a ValueError of one line for invalid arguments or undefined values."""
+    """Record the kind of a formula, and check its arguments and that its value is defined."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        KIND[function.__name__], checked_function = kind, checked(function)
+        name = function.__name__
+        KIND[name] = kind
+        checked_function = checked(function)
 
         @functools.wraps(function)
         def defined(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -43,7 +45,7 @@ def formula(kind: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 return checked_function(*args, **kwargs)
             except ArithmeticError as error:
                 raise ValueError(
-                    f"{function.__name__} is undefined for these arguments: {error}"
+                    f"{name} is undefined for these arguments: {error}"
                 ) from error
 
         return defined

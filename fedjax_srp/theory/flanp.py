@@ -1,4 +1,7 @@
-"""Rounds and times of FLANP and FedGATE (Reisizadeh et al., "Straggler-resilient federated learning")."""
+"""Rounds and times of FLANP and FedGATE.
+
+From Reisizadeh et al., "Straggler-resilient federated learning".
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ from fedjax_srp.theory._formula import NonNegative, Positive, formula
 
 @formula("printed bound")
 def flanp_alpha(n: Count, mu: Positive, smoothness: Positive, c: Positive) -> float:
-    """Return the largest alpha_n of FLANP's Theorem 1, as printed; for small L its proof allows only less (eq. 22).
+    """Return the largest alpha_n of FLANP's Theorem 1, as printed.
+
+    For small L its proof allows only less (eq. 22).
 
     The proof's own list, eq. 24, has sqrt(kappa L) in two bounds, the first and the fourth, where the theorem has
     sqrt(kappa) L: for L < 1 that is less.
@@ -25,7 +30,8 @@ def flanp_alpha(n: Count, mu: Positive, smoothness: Positive, c: Positive) -> fl
         smoothness: L, Lipschitz constant of the gradients; kappa = L / mu.
         c: of the statistical accuracy V_ns = c / (n s).
     """
-    kappa, root = smoothness / mu, math.sqrt(n)
+    kappa = smoothness / mu
+    root = math.sqrt(n)
     return min(
         1 / (12 * math.sqrt(3) * kappa**1.5 * smoothness),
         root
@@ -40,31 +46,38 @@ def flanp_alpha(n: Count, mu: Positive, smoothness: Positive, c: Positive) -> fl
 def flanp_step_sizes(
     n: Count, mu: Positive, smoothness: Positive, c: Positive, local_steps: Positive
 ) -> tuple[float, float]:
-    """FLANP, Theorem 1: eta_n = alpha_n / (tau sqrt n) and gamma_n = sqrt n / (2 alpha_n L), with the largest alpha_n.
+    """FLANP, Theorem 1: eta_n = alpha_n / (tau sqrt n) and gamma_n = sqrt n / (2 alpha_n L).
 
-    For every n, a round moves the model by eta gamma tau = 1 / (2L) times the mean direction.
+    alpha_n is the largest one. For every n, a round moves the model by eta gamma tau = 1 / (2L)
+    times the mean direction.
     """
-    alpha, root = flanp_alpha(n, mu, smoothness, c), math.sqrt(n)
+    alpha = flanp_alpha(n, mu, smoothness, c)
+    root = math.sqrt(n)
     return alpha / (local_steps * root), root / (2 * alpha * smoothness)
 
 
 @formula("printed bound")
 def flanp_local_steps(samples: Positive, noise: NonNegative, c: Positive) -> float:
-    """FLANP, Theorem 1: tau = 1.5 s sigma^2 / c local steps, not rounded, sigma^2 the variance of their gradients."""
+    """FLANP, Theorem 1: tau = 1.5 s sigma^2 / c local steps, not rounded.
+
+    sigma^2 is the variance of their gradients.
+    """
     return 1.5 * samples * noise / c
 
 
 @formula("printed bound")
 def flanp_stage_rounds(kappa: Positive) -> float:
-    """FLANP, Theorem 1: R = 12 kappa log 6 rounds suffice for a stage that starts where the previous one ended."""
+    """FLANP, Theorem 1: R = 12 kappa log 6 rounds suffice for a stage after the first one."""
     return 12 * kappa * math.log(6)
 
 
 @formula("printed bound")
 def flanp_warm_gap(n: Count, before: Count, samples: Positive, c: Positive) -> float:
-    """FLANP, Proposition 1: L_n(w) - L_n(w_n*) <= 2 (n-m)/n (V_(n-m)s + V_ms) + V_ms for the last w of the stage of m.
+    """FLANP, Proposition 1: L_n(w) - L_n(w_n*) <= 2 (n-m)/n (V_(n-m)s + V_ms) + V_ms.
 
-    `before` is m, the participants of the previous stage, `samples` is s, per client, and V_ns = c / (n s).
+    It holds for the last w of the stage of m.
+    `before` is m, the participants of the previous stage, `samples` is s, per client, and V_ns = c
+    / (n s).
     """
     if before >= n:
         raise ValueError(f"before={before} must be below n={n}: stages grow")
@@ -117,9 +130,10 @@ def fedgate_time(
     c: Positive,
     initial_gap: NonNegative,
 ) -> float:
-    """FLANP, Proposition 3 and eq. 35: R tau T_(N), R = 6 kappa log(5 Delta0 N s / c), tau = 1.25 s sigma^2 / c.
+    """FLANP, Proposition 3 and eq. 35: R tau T_(N).
 
-    `times` are as in `flanp_time`; `initial_gap` is Delta0, above c / (5 N s).
+    R = 6 kappa log(5 Delta0 N s / c), and tau = 1.25 s sigma^2 / c. `times` are as in `flanp_time`;
+    `initial_gap` is Delta0, above c / (5 N s).
     """
     gap = _log_gap(initial_gap, len(times), samples, c)
     return 6 * kappa * gap * (1.25 * samples * noise / c) * float(_ascending(times)[-1])
@@ -133,14 +147,15 @@ def flanp_ratio(
     initial_gap: NonNegative,
     initial: Count = 1,
 ) -> float:
-    """Return E[T_FLANP] / E[T_FedGATE] for exponential times (FLANP, eq. 36 and the equality of eq. 45).
+    """Return E[T_FLANP] / E[T_FedGATE] for exponential times.
 
-    It compares numbers of rounds that suffice, not of rounds that are necessary.
+    FLANP, eq. 36 and the equality of eq. 45. It compares numbers of rounds that suffice, not of
+    rounds that are necessary.
     """
-    times = np.cumsum(1 / np.arange(num_clients, 0, -1.0))  # E[T_(i)] = H_N - H_(N-i)
-    return flanp_time(times, initial, 1, samples, 1, c) / fedgate_time(
-        times, 1, samples, 1, c, initial_gap
-    )
+    # E[T_(i)] = H_N - H_(N-i)
+    times = np.cumsum(1 / np.arange(num_clients, 0, -1.0))
+    flanp = flanp_time(times, initial, 1, samples, 1, c)
+    return flanp / fedgate_time(times, 1, samples, 1, c, initial_gap)
 
 
 @formula("printed bound")
@@ -149,7 +164,8 @@ def flanp_ratio_bound(
 ) -> float:
     """FLANP, Theorem 2, eq. 45: ratio <= (12 log 6 / (5 log(5 Delta0 N s / c))) (2 + 1/N).
 
-    Proven for n0 = 1 and N a power of 2. For other N it may fail: at N = 33 the ratio is 1.002 times the "bound".
+    Proven for n0 = 1 and N a power of 2. For other N it may fail: at N = 33 the ratio is 1.002
+    times the "bound".
     """
     gap = _log_gap(initial_gap, num_clients, samples, c)
     return 12 * math.log(6) / (5 * gap) * (2 + 1 / num_clients)
@@ -165,6 +181,7 @@ def _log_gap(initial_gap: float, num_clients: int, samples: float, c: float) -> 
     final_gap = c / (5 * num_clients * samples)
     if initial_gap <= final_gap:
         raise ValueError(
-            f"initial_gap={initial_gap} must be above c / (5 N s) = {final_gap:.6g}, the gap at the end of training"
+            f"initial_gap={initial_gap} must be above c / (5 N s) = {final_gap:.6g}, "
+            "the gap at the end of training"
         )
     return math.log(initial_gap / final_gap)

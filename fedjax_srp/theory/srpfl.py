@@ -1,4 +1,7 @@
-"""Rounds and times of SRPFL and FedRep (Tziotis et al., "Straggler-resilient personalized federated learning")."""
+"""Rounds and times of SRPFL and FedRep.
+
+From Tziotis et al., "Straggler-resilient personalized federated learning".
+"""
 
 from __future__ import annotations
 
@@ -58,8 +61,9 @@ def initial_clients(
 def max_step_size(sigma_max: Positive) -> float:
     """Return the largest eta of Theorem 4.5: 1 / (8 sigma_max^2).
 
-    Eq. 8: sigma_max is the largest singular value of W*_I / sqrt(n) over ALL sets I of n clients, n0 <= n <= N. The
-    value for all N heads together is smaller, and gives a larger step than the theorem allows.
+    Eq. 8: sigma_max is the largest singular value of W*_I / sqrt(n) over ALL sets I of n clients,
+    n0 <= n <= N. The value for all N heads together is smaller, and gives a larger step than the
+    theorem allows.
     """
     return 1 / (8 * sigma_max**2)
 
@@ -68,27 +72,30 @@ def max_step_size(sigma_max: Positive) -> float:
 def contraction_rate(
     step_size: Positive, initial_distance: NonNegative, sigma_min: Positive
 ) -> float:
-    """Return the a of Theorem 4.5, in (0, 1/4]: eta E0 sigma_min^2 / 2 with E0 = 1 - dist(B0, B*)^2.
+    """Return the a of Theorem 4.5: eta E0 sigma_min^2 / 2 with E0 = 1 - dist(B0, B*)^2.
 
-    Eq. 8: sigma_min is the smallest singular value of W*_I / sqrt(n) over ALL sets I of n clients, n0 <= n <= N. The
-    value for all N heads together is larger, and gives an a that is too large.
+    Eq. 8: sigma_min is the smallest singular value of W*_I / sqrt(n) over ALL sets I of n clients,
+    n0 <= n <= N. The value for all N heads together is larger, and gives an a that is too large.
     """
-    return as_annotated(
-        "a", step_size * (1 - initial_distance**2) * sigma_min**2 / 2, Contraction
-    )
+    a = step_size * (1 - initial_distance**2) * sigma_min**2 / 2
+    return as_annotated("a", a, Contraction)
 
 
 @formula("exact recursion")
 def contraction(distance: NonNegative, a: Contraction, ratio: Positive) -> float:
-    """Theorem 4.5, eq. 9, as an equality: dist+ = dist sqrt(1-a) + a / sqrt((n/n0)(1-a)), with ratio = n/n0."""
+    """Theorem 4.5, eq. 9, as an equality: dist+ = dist sqrt(1-a) + a / sqrt(ratio (1-a)).
+
+    ratio = n / n0.
+    """
     return distance * math.sqrt(1 - a) + a / math.sqrt(ratio * (1 - a))
 
 
 @formula("exact recursion")
 def fixed_point(a: Contraction, ratio: Positive) -> float:
-    """Return the limit of eq. 9 for n = ratio * n0 participants (eq. 10): a / (sqrt(ratio (1-a)) (1 - sqrt(1-a))).
+    """Return the limit of eq. 9 for n = ratio * n0 participants (eq. 10).
 
-    With s = sqrt(1-a) it is (1+s) / (s sqrt(ratio)), above 2 / sqrt(ratio): a trivial bound up to ratio = 4.
+    It is a / (sqrt(ratio (1-a)) (1 - sqrt(1-a))). With s = sqrt(1-a) it is (1+s) / (s sqrt(ratio)),
+    above 2 / sqrt(ratio): a trivial bound up to ratio = 4.
     """
     s = math.sqrt(1 - a)
     return (1 + s) / (s * math.sqrt(ratio))
@@ -98,12 +105,14 @@ def fixed_point(a: Contraction, ratio: Positive) -> float:
 def distances(
     a: Contraction, ratios: np.ndarray, initial_distance: NonNegative = 1.0
 ) -> np.ndarray:
-    """Iterate eq. 9 over rounds with n/n0 = ratios[t]; return the (R,) distances after each round."""
+    """Iterate eq. 9 over rounds with n/n0 = ratios[t]; return the (R,) distances."""
     check_numbers("ratios", ratios, "give n/n0 of every round")
-    out, distance = np.empty(len(ratios)), initial_distance
-    for t, ratio in enumerate(ratios):
-        out[t] = distance = contraction(distance, a, float(ratio))
-    return out
+    distance = initial_distance
+    after_rounds = []
+    for ratio in ratios:
+        distance = contraction(distance, a, float(ratio))
+        after_rounds.append(distance)
+    return np.array(after_rounds, float)
 
 
 @formula("exact recursion")
@@ -113,7 +122,7 @@ def target_distance(
     """Eq. 11: eps = chat times the fixed point with all N clients, 1 < chat < sqrt(2)."""
     if initial > num_clients:
         raise ValueError(
-            f"initial={initial} must be at most num_clients={num_clients}: stages grow to all of them"
+            f"initial={initial} must be at most num_clients={num_clients}: stages grow to all"
         )
     return chat * fixed_point(a, num_clients / initial)
 
@@ -126,11 +135,12 @@ def switching_distances(
     communication: NonNegative = 0.0,
     rate: Positive = 1.0,
 ) -> np.ndarray:
-    """Return X_r, the largest distance at which n_r participants are best per unit of time (Lemma B.1, eq. 196 to 198).
+    """Return X_r, the largest distance at which n_r participants are best per unit of time.
 
-    X_0 = infinity, and at X_(r+1) stages r and r + 1 progress equally fast:
-    X_(r+1) (1-s) = (A_r (E_(r+1) + C) - A_(r+1) (E_r + C)) / (E_(r+1) - E_r), A_r = a / sqrt((n_r/n0)(1-a)). If n
-    doubles, this is A_r (1 + (E_r + C)(1 - 1/sqrt 2) / (E_(r+1) - E_r)), eq. 198 (the printed 194 has a wrong index).
+    Lemma B.1, eq. 196 to 198: X_0 = infinity, and at X_(r+1) stages r and r + 1 progress equally
+    fast: X_(r+1) (1-s) = (A_r (E_(r+1) + C) - A_(r+1) (E_r + C)) / (E_(r+1) - E_r), A_r = a /
+    sqrt((n_r/n0)(1-a)). If n doubles, this is A_r (1 + (E_r + C)(1 - 1/sqrt 2) / (E_(r+1) - E_r)),
+    eq. 198 (the printed 194 has a wrong index).
 
     Returns:
         (number of stages,) distances.
@@ -151,7 +161,7 @@ def switching_distances(
 def rounds_between(
     start: NonNegative, end: NonNegative, a: Contraction, ratio: Positive
 ) -> int:
-    """Return the smallest t with dist_t <= end for dist_0 = start, dist_t = x + (start - x) sqrt(1-a)^t (eq. 199)."""
+    """Return the smallest t with dist_t <= end, dist_t = x + (start - x) sqrt(1-a)^t (eq. 199)."""
     if start <= end:
         return 0
     x = fixed_point(a, ratio)
@@ -166,10 +176,11 @@ def rounds_between(
 def stage_rounds(
     a: Contraction, num_clients: Count, initial: Count, rate: Positive = 1.0
 ) -> np.ndarray:
-    """Eq. 206: rounds t_r from X_r to X_(r+1), not rounded up, for 1 <= r < last; nan in the first stage and the last.
+    """Eq. 206: rounds t_r from X_r to X_(r+1), not rounded up; nan in the first stage and the last.
 
-    2 log(sqrt 2 (E_(r+1) - E_r) / (E_r - E_(r-1))) / log(1/(1-a)): the communication cost cancels. `num_clients` is
-    `initial` times a power of 2. For the first stage that gets rounds, and for the last, see `schedule`.
+    2 log(sqrt 2 (E_(r+1) - E_r) / (E_r - E_(r-1))) / log(1/(1-a)): the communication cost cancels.
+    `num_clients` is `initial` times a power of 2. For the first stage that gets rounds, and for the
+    last, see `schedule`.
     """
     sizes = stage_sizes(initial, num_clients)
     if sizes[-1] != initial * 2 ** (len(sizes) - 1):
@@ -213,9 +224,10 @@ def schedule(
     rate: Positive = 1.0,
     initial_distance: NonNegative = 1.0,
 ) -> Schedule:
-    """Compute the rounds of every stage by iterating eq. 9: stage r ends at distance X_(r+1), the last one at eps.
+    """Compute the rounds of every stage by iterating eq. 9.
 
-    A stage whose X_(r+1) is at least its initial distance gets no rounds.
+    Stage r ends at distance X_(r+1), the last one at eps. A stage whose X_(r+1) is at least its
+    initial distance gets no rounds.
 
     Args:
         a: as in `contraction_rate`.
@@ -229,14 +241,17 @@ def schedule(
     eps = target_distance(a, num_clients, initial, chat)
     sizes = stage_sizes(initial, num_clients)
     ends = [*switching_distances(a, num_clients, initial, communication, rate)[1:], eps]
-    distance, rounds = initial_distance, []
+    distance = initial_distance
+    rounds_per_stage = []
+    stage_times = []
     for n, end in zip(sizes, ends, strict=True):
-        rounds.append(rounds_between(distance, max(float(end), eps), a, n / initial))
-        if rounds[-1]:
+        rounds = rounds_between(distance, max(float(end), eps), a, n / initial)
+        rounds_per_stage.append(rounds)
+        stage_times.append(order_statistic_mean(n, num_clients, rate) + communication)
+        if rounds:
             x = fixed_point(a, n / initial)
-            distance = x + (distance - x) * (1 - a) ** (rounds[-1] / 2)
-    times = [order_statistic_mean(n, num_clients, rate) + communication for n in sizes]
-    return Schedule(rounds, sizes, times, eps)
+            distance = x + (distance - x) * (1 - a) ** (rounds / 2)
+    return Schedule(rounds_per_stage, sizes, stage_times, eps)
 
 
 @formula("exact recursion")
@@ -249,8 +264,8 @@ def fedrep_rounds(
 ) -> int:
     """Return the number of rounds of FedRep, with all N clients, to eps (eq. 244).
 
-    From distance 1 it is ceil(2 log((1-x) / ((chat-1) x)) / log(1/(1-a))) with the fixed point x if chat x < 1, else 0;
-    `initial` only scales the noise.
+    From distance 1 it is ceil(2 log((1-x) / ((chat-1) x)) / log(1/(1-a))) with the fixed point x if
+    chat x < 1, else 0; `initial` only scales the noise.
     """
     eps = target_distance(a, num_clients, initial, chat)
     return rounds_between(initial_distance, eps, a, num_clients / initial)
@@ -284,8 +299,8 @@ def srpfl_time_bound(
 ) -> float:
     """Lemma B.2, eq. 209: E[T_SRPFL] <= log N (6(c+1) + 4 log(1/(chat-1))) / log(1/(1-a)) / lambda.
 
-    Here C = c / lambda. The derivation skips stage 0, misplaces (c+1) in eq. 221 and drops 1 + c in eq. 235. The bound
-    holds over wide ranges, and fails if c is large and chat close to 1.
+    Here C = c / lambda. The derivation skips stage 0, misplaces (c+1) in eq. 221 and drops 1 + c in
+    eq. 235. The bound holds over wide ranges, and fails if c is large and chat close to 1.
 
     Example:
         >>> from fedjax_srp import theory
@@ -300,7 +315,10 @@ def srpfl_time_bound(
 
 @formula("printed bound")
 def fedrep_rounds_bound(a: Contraction, num_clients: Count, chat: Chat) -> float:
-    """Eq. 245: rounds of FedRep, (2 log(1/(chat-1)) + log N) / log(1/(1-a)). Printed as a lower bound; it is none."""
+    """Eq. 245: rounds of FedRep, (2 log(1/(chat-1)) + log N) / log(1/(1-a)).
+
+    It is printed as a lower bound, and is none.
+    """
     return (2 * math.log(1 / (chat - 1)) + math.log(num_clients)) / -math.log1p(-a)
 
 
@@ -308,18 +326,25 @@ def fedrep_rounds_bound(a: Contraction, num_clients: Count, chat: Chat) -> float
 def fedrep_time_bound(
     a: Contraction, num_clients: Count, chat: Chat, rate: Positive = 1.0
 ) -> float:
-    """Lemma B.3, eq. 240: E[T_FedRep] >= log N (log N + 2 log(1/(chat-1))) / log(1/(1-a)) / lambda. NOT a lower bound.
+    """Lemma B.3, eq. 240: E[T_FedRep] >= log N (log N + 2 log(1/(chat-1))) / log(1/(1-a)) / lambda.
+
+    It is NOT a lower bound.
 
     Example:
         >>> from fedjax_srp import theory
-        >>> round(theory.fedrep_time_bound(0.02, 256, 1.1)), round(theory.fedrep_time(0.02, 256, 1, 1.1))
-        (2786, 2578)
+        >>> round(theory.fedrep_time_bound(0.02, 256, 1.1))
+        2786
+        >>> round(theory.fedrep_time(0.02, 256, 1, 1.1))
+        2578
     """
     return math.log(num_clients) * fedrep_rounds_bound(a, num_clients, chat) / rate
 
 
 @formula("printed bound")
 def speedup_bound(num_clients: Count, chat: Chat, c: NonNegative = 0.0) -> float:
-    """Theorem 4.6, eq. 248: E[T_SRPFL] / E[T_FedRep] <= (6(c+1) + 4 log(1/(chat-1))) / (log N + 2 log(1/(chat-1)))."""
+    """Theorem 4.6, eq. 248: E[T_SRPFL] / E[T_FedRep] <= (6(c+1) + 4 g) / (log N + 2 g).
+
+    g = log(1 / (chat - 1)).
+    """
     gap = math.log(1 / (chat - 1))
     return (6 * (c + 1) + 4 * gap) / (math.log(num_clients) + 2 * gap)

@@ -25,9 +25,10 @@ def _above_log(n: int) -> float:
 
 @formula("exact")
 def order_statistic_mean(i: Count, n: Count, rate: Positive = 1.0) -> float:
-    """E[T_(i)] = (H_n - H_(n-i)) / rate, of the i-th fastest of n clients with times Exp(rate) (FLANP, eq. 40)."""
+    """E[T_(i)] = (H_n - H_(n-i)) / rate, the i-th fastest of n times Exp(rate) (FLANP, eq. 40)."""
     if i > n:
         raise ValueError(f"i={i} must be at most n={n}, the number of clients")
     if n - i >= 256:  # not as a difference of harmonic numbers, which are nearly equal
         return (-math.log1p(-i / n) + _above_log(n) - _above_log(n - i)) / rate
-    return (harmonic(n) - (harmonic(n - i) if i < n else 0.0)) / rate
+    slower = harmonic(n - i) if i < n else 0.0
+    return (harmonic(n) - slower) / rate

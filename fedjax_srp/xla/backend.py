@@ -10,10 +10,6 @@ from typing import Any
 
 import jax
 
-# All commands of a round, including loops with a trip count known only on the device.
-_INTO_GRAPHS = "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION,CONVOLUTION,CONDITIONAL,WHILE"
-_graphs = False
-
 _platform: ContextVar[str | None] = ContextVar("platform", default=None)
 
 
@@ -32,33 +28,13 @@ def traced_for(name: str) -> Iterator[None]:
         _platform.reset(token)
 
 
-def use_cuda_graphs(on: bool = True) -> None:
-    """Put the loops of simulations compiled from now on into CUDA graphs, which is off by default.
-
-    Only the device knows the trip counts of a round's training loops; without graphs the host reads them back in every
-    iteration. On an H200 rounds of 1,000 clients were 1.01 to 1.15 times as fast with graphs. All methods have run with
-    them there, but no convolution, linear task, batch of seeds or second GPU, and some graphs crash
-    (openxla/xla#35760). CPUs are not affected, and a run may be resumed with the other setting.
-
-    Args:
-        on: False goes back to XLA's own choice.
-    """
-    global _graphs
-    _graphs = bool(on)
-
-
 def compiler_options(platform: str) -> dict[str, Any]:
     """Return XLA's options for programs on a kind of device, beside `XLA_FLAGS`."""
     if (
         platform == "cpu"
     ):  # else XLA copies a client's weights in every step, and in some rounds all clients' states
         return {"xla_cpu_copy_insertion_use_region_analysis": True}
-    if platform != "gpu" or not _graphs:
-        return {}
-    return {
-        "xla_gpu_enable_command_buffer": _INTO_GRAPHS,
-        "xla_gpu_graph_min_graph_size": 1,
-    }
+    return {}
 
 
 def options_for_one_run(platform: str) -> dict[str, Any]:

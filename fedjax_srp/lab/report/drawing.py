@@ -52,7 +52,8 @@ class Band(NamedTuple):
     running: np.ndarray  # number of curves that reach x
 
 
-# For methods without their own colour, from the palettes of Tol and of Okabe and Ito for the colour-blind.
+# For methods without their own colour, from the palettes of Tol and of Okabe and Ito for the
+# colour-blind.
 CYCLE_COLORS = ("#E69F00", "#56B4E9", "#882255", "#117733", "#999933", "#332288")
 LINESTYLES: tuple[Literal["-", "--", ":"], ...] = ("-", "--", ":")
 CYCLE = tuple(
@@ -74,37 +75,40 @@ RC: dict[Any, Any] = {
     "lines.linewidth": WIDTH,
 }
 THIN = {"linewidth": 0.9, "marker": ".", "markersize": 4}
+STAGE_MARK: dict[str, Any] = {
+    "linestyle": "",
+    "marker": "o",
+    "markersize": 6,
+    "mfc": "white",
+}
 SINGLE = "thin lines: single runs"
 HELD = "thinner: some runs have ended and keep their last value"
 TIME_LABEL = "simulated time (time units)"
 MAX_MARKED = 40  # a line with more evaluations has no dots
-MAX_ENTRIES, MAX_LETTERS = (
-    5,
-    35,
-)  # of a legend and of its longest entry; larger legends are below the axes
-LETTER, HANDLE = (
-    0.067,
-    0.75,
-)  # mean width in a legend of a letter and of a line sample with its margins, in inches
-ROW, AXIS = (
-    0.2,
-    0.5,
-)  # height of a line of a legend and of an axis with its label, in inches
+# of a legend and of its longest entry; larger legends are below the axes
+MAX_ENTRIES = 5
+MAX_LETTERS = 35
+# mean width in a legend of a letter and of a line sample with its margins, in inches
+LETTER = 0.067
+HANDLE = 0.75
+# height of a line of a legend and of an axis with its label, in inches
+ROW = 0.2
+AXIS = 0.5
 
 
 def accuracy_curve(
     communication: float, evaluation: str | None, x: X = "time"
 ) -> Callable[[History], Curve]:
-    """Return a function from a history to its curve of mean scores, over simulated time or rounds."""
-    if x == "rounds":
-        return lambda history: Curve(
-            history.eval_round, history.mean_scores(evaluation), history.round
-        )
-    return lambda history: Curve(
-        history.eval_elapsed(communication),
-        history.mean_scores(evaluation),
-        history.elapsed(communication),
-    )
+    """Return a function from a history to its curve of mean scores, over time or rounds."""
+
+    def curve(history: History) -> Curve:
+        scores = history.mean_scores(evaluation)
+        if x == "rounds":
+            return Curve(history.eval_round, scores, history.round)
+        ends = history.elapsed(communication)
+        return Curve(history.eval_elapsed(communication), scores, ends)
+
+    return curve
 
 
 def draw(
@@ -117,98 +121,96 @@ def draw(
 ) -> tuple[dict[str, Any], list[str]]:
     """Draw one line per group; return legend label -> artist, and notes that explain the lines.
 
-    Repeats are drawn as their mean with a band, or as a thin line each if `spread` says so or they do not overlap.
+    Repeats are drawn as their mean with a band, or as a thin line each if `spread` says so or they
+    do not overlap.
     """
     from matplotlib.lines import Line2D
 
     handles: dict[str, Any] = {}
-    counts, has_stages, is_held, is_single = set(), False, False, False
+    counts: set[int] = set()  # numbers of runs behind the bands
+    has_stages = False
+    is_held = False
+    is_single = False
     for label, runs in groups.items():
-        text, curves = labels[label], [curve(run) for run in runs]
+        text = labels[label]
+        curves = [curve(run) for run in runs]
         look: dict[str, Any] = {
             "color": styles[label].color,
             "linestyle": styles[label].linestyle,
         }
         handles[text] = Line2D([], [], **look)  # no dots, which would hide the dashes
-        if len(runs) > 1 and (spread == "seeds" or do_not_overlap(curves)):
+        if len(runs) == 1:
+            has_stages |= _draw_run(ax, runs[0], curves[0], text, look)
+        elif spread == "seeds" or do_not_overlap(curves):
             is_single = True
             handles[text].set_linewidth(THIN["linewidth"])
             for place, (x, y, _) in enumerate(curves):
                 ax.plot(x, y, label="_single" if place else text, **look, **THIN)
-        elif len(runs) > 1:
-            found = band(curves, spread)
-            counts.add(len(runs))
-            ax.fill_between(
-                found.x,
-                found.low,
-                found.high,
-                color=look["color"],
-                alpha=0.14,
-                linewidth=0,
-            )
-            for running, place in pieces(found.running):
-                is_held |= running < len(runs)
-                name = text if place.start == 0 else "_held"
-                width = WIDTH * (1 + 2 * running / len(runs)) / 3
-                ax.plot(
-                    found.x[place], found.mean[place], linewidth=width, label=name, **look
-                )
         else:
-            (x, y, ends), (run,) = curves[0], runs
-            ax.plot(
-                x,
-                y,
-                marker="." if len(x) <= MAX_MARKED else "",
-                markersize=5,
-                label=text,
-                **look,
-            )
-            starts = ends[np.flatnonzero(np.diff(run.stage))]
-            starts = starts[(starts >= x[0]) & (starts <= x[-1])]
-            has_stages |= len(starts) > 0
-            mark = {
-                "linestyle": "",
-                "marker": "o",
-                "markersize": 6,
-                "mfc": "white",
-                "mec": look["color"],
-                "mew": 1.4,
-            }
-            ax.plot(starts, np.interp(starts, x, y), label="_stages", **mark)
+            counts.add(len(runs))
+            is_held |= _draw_band(ax, band(curves, spread), len(runs), text, look)
     if has_stages:
-        handles["a stage begins"] = Line2D(
-            [], [], linestyle="", marker="o", markersize=6, mfc="white", mec="#555555"
-        )
+        handles["a stage begins"] = Line2D([], [], mec="#555555", **STAGE_MARK)
     ax.set_xlim(left=0)
     ax.grid(visible=True)
     ax.set_axisbelow(True)
-    notes = (
-        [
-            f"line: mean of {'/'.join(map(str, sorted(counts)))} runs, band: {BANDS[spread]}"
-        ]
-        if counts
-        else []
+    notes = []
+    if counts:
+        numbers = "/".join(map(str, sorted(counts)))
+        notes.append(f"line: mean of {numbers} runs, band: {BANDS[spread]}")
+    if is_held:
+        notes.append(HELD)
+    if is_single:
+        notes.append(SINGLE)
+    return handles, notes
+
+
+def _draw_run(
+    ax: Axes, run: History, curve: Curve, text: str, look: dict[str, Any]
+) -> bool:
+    """Draw one run; return True if a stage begins within it."""
+    x, y, ends = curve
+    marker = "." if len(x) <= MAX_MARKED else ""
+    ax.plot(x, y, marker=marker, markersize=5, label=text, **look)
+    starts = ends[np.flatnonzero(np.diff(run.stage))]
+    starts = starts[(starts >= x[0]) & (starts <= x[-1])]
+    mark = {"mec": look["color"], "mew": 1.4, **STAGE_MARK}
+    ax.plot(starts, np.interp(starts, x, y), label="_stages", **mark)
+    return len(starts) > 0
+
+
+def _draw_band(
+    ax: Axes, band: Band, num_runs: int, text: str, look: dict[str, Any]
+) -> bool:
+    """Draw the mean of repeats with its band; return True if some of them end before others."""
+    ax.fill_between(
+        band.x, band.low, band.high, color=look["color"], alpha=0.14, linewidth=0
     )
-    return handles, notes + [HELD] * is_held + [SINGLE] * is_single
+    for running, place in pieces(band.running):
+        name = text if place.start == 0 else "_held"
+        width = WIDTH * (1 + 2 * running / num_runs) / 3
+        ax.plot(band.x[place], band.mean[place], linewidth=width, label=name, **look)
+    return bool((band.running < num_runs).any())
 
 
 def do_not_overlap(curves: Sequence[Curve]) -> bool:
     """Return True if some curves begin after others have ended, so that they have no mean."""
-    return len(curves) > 1 and bool(
-        max(curve.x[0] for curve in curves) >= min(curve.x[-1] for curve in curves)
-    )
+    if len(curves) < 2:
+        return False
+    last_begin = max(curve.x[0] for curve in curves)
+    first_end = min(curve.x[-1] for curve in curves)
+    return bool(last_begin >= first_end)
 
 
 def band(curves: Sequence[Curve], spread: Spread = "range") -> Band:
-    """Interpolate curves at the points of all of them and average, from the last beginning to the last end.
+    """Average curves, interpolated at the points of all of them from the last beginning on.
 
     A curve that has ended keeps its last value, so the mean ends with the mean of the last values.
     """
     x = np.unique(np.concatenate([curve.x for curve in curves]))
     x = x[x >= max(curve.x[0] for curve in curves)]
-    values = np.array(
-        [np.interp(x, curve.x, curve.y) for curve in curves]
-    )  # nan spreads to its neighbours
+    # nan spreads to its neighbours
+    values = np.array([np.interp(x, curve.x, curve.y) for curve in curves])
     running = np.sum([x <= curve.x[-1] for curve in curves], axis=0)
     mean = values.mean(axis=0)
     if spread == "range":
@@ -218,12 +220,16 @@ def band(curves: Sequence[Curve], spread: Spread = "range") -> Band:
 
 
 def pieces(running: np.ndarray) -> list[tuple[int, slice]]:
-    """Split a band where a curve ends: (number of running curves, slice), each slice joined to the one before."""
-    ends = [*(np.flatnonzero(np.diff(running)) + 1).tolist(), len(running)]
-    return [
-        (int(running[end - 1]), slice(max(0, begin - 1), end))
-        for begin, end in itertools.pairwise([0, *ends])
-    ]
+    """Split a band where a curve ends: (number of running curves, slice).
+
+    Each slice begins with the last point of the one before.
+    """
+    begin = 0
+    parts = []
+    for end in [*(np.flatnonzero(np.diff(running)) + 1).tolist(), len(running)]:
+        parts.append((int(running[end - 1]), slice(max(0, begin - 1), end)))
+        begin = end
+    return parts
 
 
 def log_ticks(ax: Axes) -> None:
@@ -231,9 +237,8 @@ def log_ticks(ax: Axes) -> None:
     from matplotlib import ticker
 
     low, high = ax.get_xlim()
-    ax.xaxis.set_major_locator(
-        ticker.LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,))
-    )
+    multiples = (1, 2, 5) if high < 100 * low else (1,)
+    ax.xaxis.set_major_locator(ticker.LogLocator(subs=multiples))
     ax.xaxis.set_major_formatter("{x:g}")
     ax.xaxis.set_minor_formatter(ticker.NullFormatter())
 
@@ -254,38 +259,38 @@ def groups(histories: Histories) -> dict[str, list[History]]:
     return groups
 
 
-def _listed(where: str, given: Any) -> list[History]:
+def _listed(where: str, value: Any) -> list[History]:
     """Return one or several histories as a list; ValueError if there is none, or something else."""
-    histories = list(given) if isinstance(given, Sequence | Mapping) else [given]
+    histories = list(value) if isinstance(value, Sequence | Mapping) else [value]
     if not histories:
         raise ValueError(f"{where} is empty: give at least one History")
     for place, history in enumerate(histories):
         if not isinstance(history, History):
             raise ValueError(
-                f"{where}[{place}]={short(history)} is no History; srp.History.load(folder) reads a run folder"
+                f"{where}[{place}]={short(history)} is no History; "
+                "srp.History.load(folder) reads a run folder"
             )
     return histories
 
 
 def checked_groups(histories: Histories) -> dict[str, list[History]]:
     """Return `groups`, after checking that runs of one name in a list differ only in the seed."""
-    found = groups(histories)
+    by_label = groups(histories)
     if isinstance(histories, Mapping):
-        return found
-    runs = [
-        repeats.of(run, Path(f"histories[{place}]"))
-        for place, run in enumerate(_listed("histories", histories))
-    ]
-    for name in found:
-        one, *others = repeats.rows(
-            [run for run in runs if run.history.name == name]
-        ).runs
+        return by_label
+    runs_of: dict[str, list[repeats.Run]] = {}
+    for place, history in enumerate(_listed("histories", histories)):
+        run = repeats.of(history, Path(f"histories[{place}]"))
+        runs_of.setdefault(history.name, []).append(run)
+    for name, runs in runs_of.items():
+        one, *others = repeats.rows(runs).runs
         if others:
             raise ValueError(
-                f"histories has runs of {name!r} that are not repeats: give a dict from label to runs, e.g. "
-                f"{{{one!r}: [...], {others[0]!r}: [...]}}, or {{{name!r}: [...]}} to average them all the same"
+                f"histories has runs of {name!r} that are not repeats: give a dict from label to "
+                f"runs, e.g. {{{one!r}: [...], {others[0]!r}: [...]}}, or {{{name!r}: [...]}} to "
+                "average them all the same"
             )
-    return found
+    return by_label
 
 
 def evaluation_names(
@@ -296,80 +301,79 @@ def evaluation_names(
     for run in itertools.chain.from_iterable(groups.values()):
         if not len(run.scores(evaluation)):
             raise ValueError(
-                f"the run of {run.name!r} has no evaluations: give simulate an eval_every, or plot one of its "
-                f"metrics ({', '.join(run.metrics) or 'it has none'}) with metric_over_time"
+                f"the run of {run.name!r} has no evaluations: give simulate an eval_every, or plot "
+                f"one of its metrics ({', '.join(run.metrics) or 'it has none'}) with "
+                "metric_over_time"
             )
         names[evaluation or str(run.evaluation)] = None
     return list(names)
 
 
 def score_label(groups: Mapping[str, Sequence[History]], names: Sequence[str]) -> str:
-    """Return the label of an axis of scores: data, kind of score, and the evaluation if it is the same for all."""
+    """Return the label of an axis of scores: data, score, and the evaluation if all have it."""
     runs = [run for repeats in groups.values() for run in repeats]
-    judged, score = (
-        "/".join(dict.fromkeys(getattr(run, name) for run in runs))
-        for name in ("judged_on", "score_name")
-    )
-    return plain(
-        f"mean {judged} {score}" + (f"\n({names[0]})" if len(names) == 1 else "")
-    )
+    judged = "/".join(dict.fromkeys(run.judged_on for run in runs))
+    score = "/".join(dict.fromkeys(run.score_name for run in runs))
+    label = f"mean {judged} {score}"
+    if len(names) == 1:
+        label += f"\n({names[0]})"
+    return plain(label)
 
 
 def styles(labels: Iterable[str]) -> dict[str, Style]:
-    """Return a style per label: that of its method, solid for growing cohorts, else the next of the cycle.
+    """Return a style per label: that of its method, or else the next of the cycle.
 
-    Next to methods with their own style, the cycle uses solid lines last, since solid means growing cohorts. For the
-    name of a table's row, "SRPFL, clock=fixed", the method before the comma decides; if several rows have this method,
-    each gets a colour of the cycle, solid if the method doubles its cohorts.
+    Methods with growing cohorts have solid lines. Next to methods with their own style, the cycle
+    uses solid lines last, since solid means growing cohorts. For the name of a table's row, "SRPFL,
+    clock=fixed", the method before the comma decides; if several rows have this method, each gets a
+    colour of the cycle, solid if the method doubles its cohorts.
     """
-    known = {
-        recipe.label: recipe for recipe in RECIPES.values() if recipe.label
+    recipe_of: dict[str, Any] = {
+        r.label: r for r in RECIPES.values() if r.label
     } | RECIPES
-    # the label of a method may contain commas, "FLANP (FedAvg, criterion)"
-    prefixes = {
-        label: [name for name in known if f"{label},".startswith(f"{name},")]
-        for label in labels
-    }
-    names = {
-        label: max(found, key=len, default=label.partition(",")[0])
-        for label, found in prefixes.items()
-    }
+    names = {label: _method_name(label, recipe_of) for label in labels}
     num_rows = Counter(names.values())
-    recipes = {
-        label: known.get(name)
-        or RECIPES.get(name.lower().replace("-", "_").replace(" ", "_"))
-        for label, name in names.items()
-    }
-    colored = {
-        label: recipe
-        for label, recipe in recipes.items()
-        if recipe is not None and recipe.color is not None
-    }
-    own: dict[str, Style] = {}
-    for label, recipe in colored.items():
-        style = Style(str(recipe.color), "-" if recipe.doubling else "--")
-        if (
-            num_rows[names[label]] == 1 or label == names[label]
-        ) and style not in own.values():
-            own[label] = style
-    looks = (
-        (*CYCLE[len(CYCLE_COLORS) :], *CYCLE[: len(CYCLE_COLORS)]) if colored else CYCLE
-    )
-    cycle, used = itertools.cycle(looks), {*own.values()}
+    colored: dict[str, Any] = {}  # label -> recipe of a method with a colour
+    method_styles: dict[str, Style] = {}
+    for label, name in names.items():
+        key = name.lower().replace("-", "_").replace(" ", "_")
+        recipe = recipe_of.get(name) or RECIPES.get(key)
+        if recipe is None or recipe.color is None:
+            continue
+        colored[label] = recipe
+        style = Style(recipe.color, "-" if recipe.doubling else "--")
+        is_first = num_rows[name] == 1 or label == name
+        if is_first and style not in method_styles.values():
+            method_styles[label] = style
+    looks = CYCLE
+    if colored:  # solid lines last
+        looks = (*CYCLE[len(CYCLE_COLORS) :], *CYCLE[: len(CYCLE_COLORS)])
+    cycle = itertools.cycle(looks)
+    used = set(method_styles.values())
     styles: dict[str, Style] = {}
     for label in names:
-        fits = (
-            look
-            for look in looks
-            if label not in colored or (look.linestyle == "-") == colored[label].doubling
-        )
-        styles[label] = (
-            own.get(label)
-            or next((look for look in fits if look not in used), None)
-            or next(cycle)
-        )
-        used.add(styles[label])
+        unused = [look for look in looks if look not in used]
+        if label in colored:
+            is_solid = colored[label].doubling
+            unused = [look for look in unused if (look.linestyle == "-") == is_solid]
+        if label in method_styles:
+            style = method_styles[label]
+        elif unused:
+            style = unused[0]
+        else:
+            style = next(cycle)
+        styles[label] = style
+        used.add(style)
     return styles
+
+
+def _method_name(label: str, known: Iterable[str]) -> str:
+    """Return the longest known name before a comma of a label, or else the text before the first.
+
+    The name of a method may contain commas, as "FLANP (FedAvg, criterion)" does.
+    """
+    prefixes = [name for name in known if f"{label},".startswith(f"{name},")]
+    return max(prefixes, key=len, default=label.partition(",")[0])
 
 
 def labels(
@@ -378,30 +382,35 @@ def labels(
     names: Sequence[str] = (),
     count: bool = True,
 ) -> dict[str, str]:
-    """Return the legend text of each group: number of runs, the evaluation if lines differ in it, and divergence."""
+    """Return the legend text of each group, with remarks in brackets.
+
+    These are the number of runs, the evaluation if lines differ in it, and divergence.
+    """
     labels: dict[str, str] = {}
-    shown = {label: methods.label(label) for label in groups}
-    num_shown = Counter(shown.values())
-    for label, name in shown.items():
-        runs = groups[label]
-        remarks = [f"{len(runs)} runs"] if count and len(runs) > 1 else []
+    num_labels = Counter(methods.label(label) for label in groups)
+    for label, runs in groups.items():
+        remarks = []
+        if count and len(runs) > 1:
+            remarks.append(f"{len(runs)} runs")
         if len(names) > 1:
-            remarks.append(
-                "/".join(dict.fromkeys(evaluation or str(run.evaluation) for run in runs))
-            )
-        if diverged := [run.diverged for run in runs if run.diverged is not None]:
-            remarks.append(
-                f"diverged in round {diverged[0]}"
-                if len(runs) == 1
-                else f"{len(diverged)} diverged"
-            )
-        name = label if num_shown[name] > 1 else name  # "fedavg" beside "FedAvg"
-        labels[label] = plain(f"{name} ({', '.join(remarks)})" if remarks else name)
+            evaluations = dict.fromkeys(evaluation or str(run.evaluation) for run in runs)
+            remarks.append("/".join(evaluations))
+        diverged = [run.diverged for run in runs if run.diverged is not None]
+        if diverged and len(runs) == 1:
+            remarks.append(f"diverged in round {diverged[0]}")
+        elif diverged:
+            remarks.append(f"{len(diverged)} diverged")
+        text = methods.label(label)
+        if num_labels[text] > 1:  # "fedavg" beside "FedAvg"
+            text = label
+        if remarks:
+            text += f" ({', '.join(remarks)})"
+        labels[label] = plain(text)
     return labels
 
 
 def legend(ax: Axes, handles: Mapping[str, Any], notes: Sequence[str]) -> float:
-    """Add a legend inside the axes, or below them if it is large; return the height needed below, in inches."""
+    """Add a legend in the axes, or below if it is large; return the height below, in inches."""
     from matplotlib.transforms import ScaledTranslation
 
     width = ax.get_window_extent().width / ax.figure.dpi
@@ -454,11 +463,9 @@ def legend_below(
         **place,
     )
     legend.get_title().set_multialignment("center")
-    return ROW * (
-        title.count("\n")
-        + bool(title)
-        + max(len("\n".join(of).splitlines()) for of in columns)
-    )
+    num_title_lines = len(title.splitlines())
+    num_entry_lines = max(len("\n".join(column).splitlines()) for column in columns)
+    return ROW * (num_title_lines + num_entry_lines)
 
 
 def _wrapped(texts: Iterable[str], width: float) -> list[str]:

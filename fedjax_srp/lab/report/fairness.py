@@ -1,4 +1,4 @@
-"""Shares of the work: accuracy of the slowest tenth, rounds by client, wasted time, staleness, bytes to a target."""
+"""Shares of the work: the slowest clients' accuracy, rounds by client, wasted time, bytes."""
 
 from __future__ import annotations
 
@@ -25,58 +25,51 @@ HEADER = (
 def shares(runs: Sequence[History], target: float) -> dict[str, float]:
     """Return means over the runs of a method, nan for values that a run lacks.
 
-    `slowest_tenth`: final accuracy of the tenth of the clients with the longest expected times; `gini` of the rounds
-    that clients took part in, and `never`, the share of clients without a round; `wasted_time`: sum over the run;
-    `staleness`: mean over the rounds with participants; `bytes_to_target`: of all participants, inf unless every run
-    reached the target.
+    `slowest_tenth`: final accuracy of the tenth of the clients with the longest expected times;
+    `gini` of the rounds that clients took part in, and `never`, the share of clients without a
+    round; `wasted_time`: sum over the run; `staleness`: mean over the rounds with participants;
+    `bytes_to_target`: of all participants, inf unless every run reached the target.
     """
-    found = {
-        "slowest_tenth": [last(run.slowest_scores()) for run in runs],
-        "gini": [run.participation.gini for run in runs],
-        "never": [run.participation.never for run in runs],
-        "wasted_time": [_metric(run, WASTED_TIME, np.sum, run.round > 0) for run in runs],
-        "staleness": [
-            _metric(run, "staleness", np.mean, run.cohort_size > 0) for run in runs
-        ],
-        "bytes_to_target": [
-            math.inf if math.isnan(target) else run.bytes_to(target) for run in runs
-        ],
-    }
+    of_runs = [_shares_of_run(run, target) for run in runs]
     return {
-        name: float(np.mean(values)) if values else math.nan
-        for name, values in found.items()
+        name: float(np.mean([of_run[name] for of_run in of_runs])) for name in of_runs[0]
+    }
+
+
+def _shares_of_run(run: History, target: float) -> dict[str, float]:
+    return {
+        "slowest_tenth": last(run.slowest_scores()),
+        "gini": run.participation.gini,
+        "never": run.participation.never,
+        "wasted_time": _metric(run, WASTED_TIME, np.sum, run.round > 0),
+        "staleness": _metric(run, "staleness", np.mean, run.cohort_size > 0),
+        "bytes_to_target": math.inf if math.isnan(target) else run.bytes_to(target),
     }
 
 
 def _metric(
     run: History, name: str, reduce: Callable[[np.ndarray], Any], counted: np.ndarray
 ) -> float:
-    return (
-        float(reduce(run.metrics[name][counted]))
-        if name in run.metrics and counted.any()
-        else math.nan
-    )
+    if name not in run.metrics or not counted.any():
+        return math.nan
+    return float(reduce(run.metrics[name][counted]))
 
 
-def texts(found: dict[str, float]) -> list[str]:
+def texts(means: dict[str, float]) -> list[str]:
     """Format the result of `shares` for the columns of `HEADER`."""
-    percent, plain = (
-        (lambda value: _text(100 * value, 1)),
-        (lambda value: _text(value, 2)),
-    )
-    shown = {
-        "slowest_tenth": percent,
-        "never": percent,
-        "bytes_to_target": lambda value: _text(value / 1e6, 2),
-    }
-    return [shown.get(name, plain)(value) for name, value in found.items()]
+    return [
+        _text(100 * means["slowest_tenth"], 1),
+        _text(means["gini"], 2),
+        _text(100 * means["never"], 1),
+        _text(means["wasted_time"], 2),
+        _text(means["staleness"], 2),
+        _text(means["bytes_to_target"] / 1e6, 2),
+    ]
 
 
 def _text(value: float, digits: int) -> str:
-    return (
-        "-"
-        if math.isnan(value)
-        else "not reached"
-        if math.isinf(value)
-        else f"{value:.{digits}f}"
-    )
+    if math.isnan(value):
+        return "-"
+    if math.isinf(value):
+        return "not reached"
+    return f"{value:.{digits}f}"

@@ -1,10 +1,11 @@
-"""Figures over simulated time. Matplotlib is imported when a figure is drawn; pyplot is never imported.
+"""Figures over simulated time. Matplotlib is imported when one is drawn; pyplot never is.
 
-All functions take `histories` as one `History`, a list of them, or a dict from label to `History` or to a list of
-repeats. Histories of one name in a list are repeats too, so they may differ only in the seed: use a dict to separate
-runs of the same method. A method of the paper has the same colour in every figure, solid with doubling and dashed for
-its twin without doubling. A large legend is below the axes; in your own axes, it is inside them unless their figure has
-a layout that makes room (`layout="constrained"`).
+All functions take `histories` as one `History`, a list of them, or a dict from label to `History`
+or to a list of repeats. Histories of one name in a list are repeats too, so they may differ only in
+the seed: use a dict to separate runs of the same method. A method of the paper has the same colour
+in every figure, solid with doubling and dashed for its twin without doubling. A large legend is
+below the axes; in your own axes, it is inside them unless their figure has a layout that makes room
+(`layout="constrained"`).
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ __all__ = [
     "report_page",
 ]
 
+# colours of `contraction_over_run`
+MEASURED = "#0072B2"
+PREDICTED = "#D55E00"
+
 
 @checked
 def accuracy_over_time(
@@ -47,40 +52,38 @@ def accuracy_over_time(
 ) -> Figure:
     """Draw the mean accuracy of every method over simulated time.
 
-    Lines join the evaluations; a hollow circle marks the beginning of a stage of participation. Repeats are drawn as
-    their mean with a band, interpolated between evaluations, from the last first evaluation to the end of the longest
-    run: a run that has ended keeps its last value, and the line gets thinner. So a line ends with the final accuracy of
-    the table. If some repeats begin after others end, each is drawn as a thin line.
+    Lines join the evaluations; a hollow circle marks the beginning of a stage of participation.
+    Repeats are drawn as their mean with a band, interpolated between evaluations, from the last
+    first evaluation to the end of the longest run: a run that has ended keeps its last value, and
+    the line gets thinner. So a line ends with the final accuracy of the table. If some repeats
+    begin after others end, each is drawn as a thin line.
 
     Args:
         histories: label -> a history, or a list of repeats; or one history, or a list of them.
         communication: cost per communicating round, in time units.
         evaluation: name of the evaluation; None takes the default one of every history.
         ax: axes to draw in; None makes a figure.
-        spread: of repeats: "range", a band from the lowest to the highest run; "std", a band of a sample standard
-            deviation on both sides of their mean; "seeds", a thin line for each run and no mean.
+        spread: of repeats: "range", a band from the lowest to the highest run; "std", a band of a
+            sample standard deviation on both sides of their mean; "seeds", a thin line for each run
+            and no mean.
         x: "time" for simulated time, "rounds" for completed rounds.
 
     Returns:
         The figure; display it in a notebook or call `savefig`.
 
     Raises:
-        ValueError: there is nothing to draw, a history lacks the evaluation, or a list has runs of one name that are
-            not repeats; an unknown spread or x.
+        ValueError: there is nothing to draw, a history lacks the evaluation, or a list has runs of
+            one name that are not repeats; an unknown spread or x.
     """
     groups = drawing.checked_groups(histories)
     names = drawing.evaluation_names(groups, evaluation)
     curve = drawing.accuracy_curve(communication, evaluation, x)
     labels = drawing.labels(groups, evaluation, names)
-    return _one_panel(
-        groups,
-        curve,
-        labels,
-        _x_label(communication, x),
-        drawing.score_label(groups, names),
-        ax,
-        spread,
-    )
+    axis_labels = {
+        "xlabel": _x_label(communication, x),
+        "ylabel": drawing.score_label(groups, names),
+    }
+    return _one_panel(groups, curve, labels, axis_labels, ax, spread)
 
 
 @checked
@@ -92,23 +95,26 @@ def metric_over_time(
     spread: Spread = "range",
     x: X = "time",
 ) -> Figure:
-    """Draw a per-round metric over simulated time, on a logarithmic axis if all values are positive.
+    """Draw a per-round metric over simulated time, logarithmic if all values are positive.
 
     Args:
         histories: as described at the top of this module.
-        metric: name, e.g. "distance" for linear tasks; None takes the first one of the first history.
+        metric: name, e.g. "distance" for linear tasks; None takes the first one of the first
+            history.
         communication: cost per communicating round, in time units.
         ax: axes to draw in; None makes a figure.
         spread: of repeats, as in `accuracy_over_time`.
         x: as in `accuracy_over_time`.
 
     Raises:
-        ValueError: there is nothing to draw, a history lacks the metric, or a list has runs of one name that are not
-            repeats; an unknown spread or x.
+        ValueError: there is nothing to draw, a history lacks the metric, or a list has runs of one
+            name that are not repeats; an unknown spread or x.
     """
     groups = drawing.checked_groups(histories)
     runs = [run for repeats in groups.values() for run in repeats]
-    name = next(iter(runs[0].metrics), None) if metric is None else metric
+    name = metric
+    if name is None:
+        name = next(iter(runs[0].metrics), None)
     for run in runs:
         if not run.num_rounds:
             raise ValueError(
@@ -121,13 +127,9 @@ def metric_over_time(
         ends = history.round if x == "rounds" else history.elapsed(communication)
         return Curve(ends, np.where(np.isfinite(values), values, np.nan), ends)
 
-    x_label, y_label = (
-        _x_label(communication, x),
-        drawing.plain(str(name).replace("_", " ")),
-    )
-    figure = _one_panel(
-        groups, curve, drawing.labels(groups), x_label, y_label, ax, spread
-    )
+    y_label = drawing.plain(str(name).replace("_", " "))
+    axis_labels = {"xlabel": _x_label(communication, x), "ylabel": y_label}
+    figure = _one_panel(groups, curve, drawing.labels(groups), axis_labels, ax, spread)
     _logarithmic(ax or figure.axes[0])
     return figure
 
@@ -138,29 +140,33 @@ def contraction_over_run(
     initial: float | None = None,
     ax: Axes | None = None,
 ) -> Figure:
-    """Draw the distance of a run on a linear task over its rounds, and the prediction of SRPFL's theory.
+    """Draw the distance of a run on a linear task over its rounds, and SRPFL's prediction.
 
-    The prediction iterates eq. 9 as an equality, dist+ = dist sqrt(1-a) + a / sqrt((n/n0)(1-a)), with the run's own
-    number n of participants, from the distance measured after round 1. The dotted line is the fixed point of each
-    stage. Values above 1 are meaningless and cut off. Vertical lines mark the beginning of each stage, with its n.
+    The prediction iterates eq. 9 as an equality, dist+ = dist sqrt(1-a) + a / sqrt((n/n0)(1-a)),
+    with the run's own number n of participants, from the distance measured after round 1. The
+    dotted line is the fixed point of each stage. Values above 1 are meaningless and cut off.
+    Vertical lines mark the beginning of each stage, with its n.
 
     Args:
-        histories: one run, or repeats with equal numbers of participants, drawn as their mean with a band from the
-            lowest to the highest.
+        histories: one run, or repeats with equal numbers of participants, drawn as their mean with
+            a band from the lowest to the highest.
         a: `theory.contraction_rate`.
-        initial: n0, which only scales the noise of the prediction; None takes the participants of round 1.
+        initial: n0, which only scales the noise of the prediction; None takes the participants of
+            round 1.
         ax: axes to draw in; None makes a figure.
 
     Raises:
-        ValueError: no run or no round, a round without participants, a run without the metric "distance" or one that
-            diverged in round 1, repeats that differ in participants; `a` out of range.
+        ValueError: no run or no round, a round without participants, a run without the metric
+            "distance" or one that diverged in round 1, repeats that differ in participants; `a` out
+            of range.
     """
     import matplotlib as mpl
 
     runs = list(histories) if isinstance(histories, Sequence) else [histories]
     if not runs or not runs[0].num_rounds:
+        missing = "rounds" if runs else "runs"
         raise ValueError(
-            f"histories has no {'rounds' if runs else 'runs'}: give a run on a linear task, or repeats"
+            f"histories has no {missing}: give a run on a linear task, or repeats"
         )
     for run in runs:
         if "distance" not in run.metrics or not np.array_equal(
@@ -169,19 +175,25 @@ def contraction_over_run(
             raise ValueError(
                 "histories must have the metric 'distance' and the same participants in every round"
             )
-    rounds, sizes = runs[0].round, runs[0].cohort_size
+    rounds = runs[0].round
+    sizes = runs[0].cohort_size
     if not sizes.all():
         raise ValueError(
-            f"round {rounds[np.argmin(sizes)]} has no participants, so there is no prediction: give runs with "
-            "participants in every round"
+            f"round {rounds[np.argmin(sizes)]} has no participants, so there is no prediction: "
+            "give runs with participants in every round"
         )
     measured = np.array([run.metrics["distance"] for run in runs])
-    low, middle, high = measured.min(axis=0), measured.mean(axis=0), measured.max(axis=0)
+    low = measured.min(axis=0)
+    middle = measured.mean(axis=0)
+    high = measured.max(axis=0)
     if not np.isfinite(middle[0]):
         raise ValueError(
-            f"the distance after round 1 is {middle[0]}, so there is no prediction: give runs that learn"
+            f"the distance after round 1 is {middle[0]}, so there is no prediction: "
+            "give runs that learn"
         )
-    ratios = sizes / (sizes[0] if initial is None else initial)
+    if initial is None:
+        initial = sizes[0]
+    ratios = sizes / initial
     predicted = np.concatenate(
         [middle[:1], theory.distances(a, ratios[1:], float(middle[0]))]
     )
@@ -189,39 +201,22 @@ def contraction_over_run(
     with mpl.rc_context(drawing.RC):
         if ax is None:
             ax = new_figure((6.4, 4.0)).subplots()
-        ax.plot(
-            rounds,
-            middle,
-            color="#0072B2",
-            label="measured" + (f" ({len(runs)} runs)" if len(runs) > 1 else ""),
-        )
-        ax.fill_between(rounds, low, high, color="#0072B2", alpha=0.14, linewidth=0)
-        ax.plot(
-            rounds,
-            np.minimum(predicted, 1),
-            "--",
-            color="#D55E00",
-            label=f"eq. 9, a = {a:.3g}",
-        )
+        label = "measured"
+        if len(runs) > 1:
+            label += f" ({len(runs)} runs)"
+        ax.plot(rounds, middle, color=MEASURED, label=label)
+        ax.fill_between(rounds, low, high, color=MEASURED, alpha=0.14, linewidth=0)
+        label = f"eq. 9, a = {a:.3g}"
+        ax.plot(rounds, np.minimum(predicted, 1), "--", color=PREDICTED, label=label)
         floors = np.where(floors < 1, floors, np.nan)
-        ax.plot(
-            rounds,
-            floors,
-            ":",
-            drawstyle="steps-mid",
-            color="#D55E00",
-            label="its fixed point",
-        )
+        label = "its fixed point"
+        ax.plot(rounds, floors, ":", drawstyle="steps-mid", color=PREDICTED, label=label)
         for start in [0, *np.flatnonzero(np.diff(sizes)) + 1]:
             ax.axvline(
                 float(start), color="#666666", linewidth=0.8
             )  # after `start` rounds
-            ax.annotate(
-                f" n = {sizes[start]}",
-                (start, 1),
-                xycoords=("data", "axes fraction"),
-                fontsize=8,
-            )
+            at_top = ("data", "axes fraction")
+            ax.annotate(f" n = {sizes[start]}", (start, 1), xycoords=at_top, fontsize=8)
         ax.set(xlabel="round", ylabel="distance", xlim=(0, rounds[-1]))
         _logarithmic(ax)
         ax.legend(framealpha=0.9, edgecolor="none")
@@ -237,10 +232,11 @@ def figure3(
     logarithmic: bool = False,
     spread: Spread = "range",
 ) -> Figure:
-    """Draw accuracy over simulated time, data sets in columns and costs in rows, as in figure 3 of SRPFL's paper.
+    """Draw accuracy over simulated time as SRPFL's figure 3, data sets in columns, costs in rows.
 
     Args:
-        histories_by_dataset: title of the column -> histories, as described at the top of this module.
+        histories_by_dataset: title of the column -> histories, as described at the top of this
+            module.
         communications: costs per communicating round, in time units.
         evaluation: name of the evaluation; None takes the default one of every history.
         panel_size: width and height of one panel, in inches; None fits the legend.
@@ -248,15 +244,15 @@ def figure3(
         spread: of repeats, as in `accuracy_over_time`.
 
     Raises:
-        ValueError: there is nothing to draw, a history lacks the evaluation, a list has runs of one name that are not
-            repeats, or the data sets have no titles; an unknown spread, an invalid cost.
+        ValueError: there is nothing to draw, a history lacks the evaluation, a list has runs of one
+            name that are not repeats, or the data sets have no titles; an unknown spread, an
+            invalid cost.
     """
     import matplotlib as mpl
 
-    columns = {
-        title: drawing.checked_groups(histories)
-        for title, histories in histories_by_dataset.items()
-    }
+    columns: dict[str, dict[str, list[History]]] = {}
+    for title, histories in histories_by_dataset.items():
+        columns[title] = drawing.checked_groups(histories)
     table.check_communications(communications)
     if not columns:
         raise ValueError("histories_by_dataset is empty: give at least one data set")
@@ -265,32 +261,26 @@ def figure3(
         for label, repeats in groups.items():
             merged.setdefault(label, []).extend(repeats)
     names = drawing.evaluation_names(merged, evaluation)
-    styles, labels = (
-        drawing.styles(merged),
-        drawing.labels(merged, evaluation, names, count=False),
-    )
-    panel_size = panel_size or (max(3.4, 7.2 / len(columns)), 2.5)
+    styles = drawing.styles(merged)
+    labels = drawing.labels(merged, evaluation, names, count=False)
+    panel_width, panel_height = panel_size or (max(3.4, 7.2 / len(columns)), 2.5)
+    width = panel_width * len(columns) + 0.4
+    height = panel_height * len(communications) + 0.9
     with mpl.rc_context(drawing.RC):
-        size = (
-            panel_size[0] * len(columns) + 0.4,
-            panel_size[1] * len(communications) + 0.9,
-        )
-        figure = new_figure(size)
+        figure = new_figure((width, height))
         panels = figure.subplots(
             len(communications), len(columns), squeeze=False, sharey="col"
         )
         handles: dict[str, Any] = {}
-        notes: list[str] = []
+        notes: dict[str, None] = {}
         for row, communication in zip(panels, communications, strict=True):
             curve = drawing.accuracy_curve(communication, evaluation)
             for ax, (title, groups) in zip(row, columns.items(), strict=True):
                 new_handles, new_notes = drawing.draw(
                     ax, groups, curve, styles, labels, spread
                 )
-                handles, notes = (
-                    handles | new_handles,
-                    [*dict.fromkeys([*notes, *new_notes])],
-                )
+                handles |= new_handles
+                notes |= dict.fromkeys(new_notes)
                 ax.set_title(drawing.plain(f"{title}, C = {table.exact(communication)}"))
                 if logarithmic:
                     ax.set_xscale("log")
@@ -303,26 +293,23 @@ def figure3(
         for ax in panels[:, 0]:
             ax.set_ylabel(drawing.score_label(merged, names))
         ordered = {
-            label: handles[label]
-            for label in [*labels.values(), *handles]
-            if label in handles
+            text: handles[text]
+            for text in [*labels.values(), *handles]
+            if text in handles
         }
-        notes.append("C: cost of a communicating round")
-        height = drawing.legend_below(
-            figure, ordered, size[0], notes, loc="outside lower center"
-        )
-        figure.set_figheight(
-            max(size[1], panel_size[1] * len(communications) + 0.3 + height)
-        )
+        notes["C: cost of a communicating round"] = None
+        loc = "outside lower center"
+        legend_height = drawing.legend_below(figure, ordered, width, list(notes), loc=loc)
+        figure.set_figheight(max(height, height - 0.6 + legend_height))
     return figure
 
 
 def _x_label(communication: float, x: X) -> str:
     if x == "rounds":
         return "round"
-    return drawing.TIME_LABEL + (
-        f", {table.exact(communication)} per communication" if communication else ""
-    )
+    if not communication:
+        return drawing.TIME_LABEL
+    return f"{drawing.TIME_LABEL}, {table.exact(communication)} per communication"
 
 
 def _logarithmic(ax: Axes) -> None:
@@ -335,8 +322,7 @@ def _one_panel(
     groups: dict[str, list[History]],
     curve: Callable[[History], Curve],
     labels: dict[str, str],
-    x_label: str,
-    y_label: str,
+    axis_labels: Mapping[str, str],
     ax: Axes | None,
     spread: Spread,
 ) -> Figure:
@@ -347,7 +333,7 @@ def _one_panel(
         handles, notes = drawing.draw(
             panel, groups, curve, drawing.styles(groups), labels, spread
         )
-        panel.set(xlabel=x_label, ylabel=y_label)
+        panel.set(**axis_labels)
         height = drawing.legend(panel, handles, notes)
         if ax is None:
             panel.figure.set_figheight(4.0 + height)

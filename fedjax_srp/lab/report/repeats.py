@@ -1,12 +1,14 @@
-"""Rows of a table: runs that differ only in the seed are repeats of one row, all others have their own rows.
+"""Rows of a table: runs that differ only in the seed are repeats of one row.
 
 `History.config` has the settings of a run, saved by Python or by the command line.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,28 +27,36 @@ Settings = Mapping[
 ]  # option -> text of its value; equal values have equal texts
 
 _LEFT_OUT = {
-    *("key", "seed", "seeds", "num_seeds"),
-    *(
-        "chunk_size",
-        "large_chunk",
-        "num_devices",
-        "device",
-        "shard_data",
-        "unknown",
-        "record_loss",
-    ),  # have no effect
-    "evaluations",  # except for the default one, which is compared
-    *(
-        "name",
-        "method",
-        "arguments",
-        "dataset_options",
-    ),  # repeat other options, or the checksum of the data
-    *("dataset", "num_clients"),  # runs of different tasks are in different tables
+    "key",
+    "seed",
+    "seeds",
+    "num_seeds",
+    # have no effect
+    "chunk_size",
+    "large_chunk",
+    "num_devices",
+    "device",
+    "shard_data",
+    "unknown",
+    "record_loss",
+    # except for the default one, which is compared
+    "evaluations",
+    # repeat other options, or the checksum of the data
+    "name",
+    "method",
+    "arguments",
+    "dataset_options",
+    # runs of different tasks are in different tables
+    "dataset",
+    "num_clients",
 }
-_METHOD_SPECIFIC = (  # compared only between runs of one method
-    *(("algorithm",), ("participation",), ("evaluation",)),
-    *(("options", "cut"), ("options", "evaluation")),
+# compared only between runs of one method
+_METHOD_SPECIFIC = (
+    ("algorithm",),
+    ("participation",),
+    ("evaluation",),
+    ("options", "cut"),
+    ("options", "evaluation"),
 )
 _CUSTOM_CLASSES = (
     ("options", "algorithm"),
@@ -69,17 +79,23 @@ class Run(NamedTuple):
 
     @property
     def seed(self) -> str:
-        """The recorded key, equal for Python and the command line; else the seed, else the folder."""
-        known = (self.history.config.get(name) for name in ("key", "seed"))
-        return str(next((seed for seed in known if seed is not None), self.folder))
+        """The recorded key, as Python and the command line store it; or the seed, or the folder."""
+        for name in ("key", "seed"):
+            value = self.history.config.get(name)
+            if value is not None:
+                return str(value)
+        return str(self.folder)
 
     @property
     def called(self) -> str:
         """Label of the seed: "seed n" for `jax.random.key(n)`, the whole key otherwise."""
-        seed, key = (self.history.config.get(name) for name in ("seed", "key"))
-        if seed is None and key:
-            seed = key[-1] if list(key) == [0, key[-1]] * (len(key) // 2) else None
-        return f"seed {seed}" if seed is not None else f"key {self.seed}"
+        seed = self.history.config.get("seed")
+        key = self.history.config.get("key")
+        if seed is None and key and list(key) == [0, key[-1]] * (len(key) // 2):
+            seed = key[-1]
+        if seed is None:
+            return f"key {self.seed}"
+        return f"seed {seed}"
 
     @property
     def unknown(self) -> tuple[str, ...]:
@@ -114,26 +130,20 @@ def read(folder: Path) -> Run:
 
 def with_evaluation(run: Run, evaluation: str | None) -> Run:
     """Return the run with this evaluation as its default one; None keeps the default."""
-    known = run.history.accuracies
-    if evaluation is None or next(iter(known), None) == evaluation:
+    accuracies = run.history.accuracies
+    if evaluation is None or next(iter(accuracies), None) == evaluation:
         return run
-    if evaluation not in known:
+    if evaluation not in accuracies:
         raise ValueError(
-            f"evaluation={evaluation!r}: {run.folder} has {', '.join(known) or 'none'}; choose one that all runs have, "
-            "or run it with --evaluations"
+            f"evaluation={evaluation!r}: {run.folder} has {', '.join(accuracies) or 'none'}; "
+            "choose one that all runs have, or run it with --evaluations"
         )
+    reordered = {evaluation: accuracies[evaluation], **accuracies}
     without_models = {
         "server_state": None,
         "client_states": None,
     }  # else `replace` would read them
-    return of(
-        replace(
-            run.history,
-            accuracies={evaluation: known[evaluation], **known},
-            **without_models,
-        ),
-        run.folder,
-    )
+    return of(replace(run.history, accuracies=reordered, **without_models), run.folder)
 
 
 def of(history: History, folder: Path) -> Run:
@@ -143,17 +153,20 @@ def of(history: History, folder: Path) -> Run:
 
 def why_no_accuracies(histories: Iterable[History]) -> str:
     """Return the end of an error message for runs without accuracies: the reason and the remedy."""
-    evaluated = [
-        history for history in histories if history.accuracies and len(history.eval_round)
-    ]
-    if names := sorted({history.score_name for history in evaluated}):
-        drawn = "draw them with srp.plots.accuracy_over_time, or use History.to_frame"
-        return f", but by {' and '.join(map(repr, names))}, where less is better; {drawn}"
-    return "; run with evaluations (--evaluations, eval_every)"
+    scores = set()
+    for history in histories:
+        if history.accuracies and len(history.eval_round):
+            scores.add(repr(history.score_name))
+    if not scores:
+        return "; run with evaluations (--evaluations, eval_every)"
+    return (
+        f", but by {' and '.join(sorted(scores))}, where less is better; "
+        "draw them with srp.plots.accuracy_over_time, or use History.to_frame"
+    )
 
 
 def by_task(runs: Iterable[Run]) -> tuple[dict[str, list[Run]], list[Run]]:
-    """Group runs by data set, number of clients and score, a table each; return also runs whose scores are errors."""
+    """Group runs by data set, number of clients and score; return also runs judged by errors."""
     tasks: dict[str, list[Run]] = {}
     errors = []
     for run in runs:
@@ -168,97 +181,88 @@ def by_task(runs: Iterable[Run]) -> tuple[dict[str, list[Run]], list[Run]]:
 
 
 def without_copies(runs: Iterable[Run]) -> tuple[list[Run], list[tuple[Run, Run]]]:
-    """Return the runs without bit-identical copies, and the copies, each with the run that it equals."""
+    """Return the runs without bit-identical copies, and pairs of a copy and the run it equals."""
     kept: dict[Any, list[Run]] = {}
     copies = []
     for run in runs:
-        same_settings = kept.setdefault(
-            (run.history.name, frozenset(run.settings.items()), run.seed), []
-        )
-        same = next(
-            (
-                other
-                for other in same_settings
-                if _same_results(run.history, other.history)
-            ),
-            None,
-        )
-        if same is None:
-            same_settings.append(run)
+        same_settings = kept.setdefault((*_identity(run), run.seed), [])
+        for other in same_settings:
+            if _same_results(run.history, other.history):
+                copies.append((run, other))
+                break
         else:
-            copies.append((run, same))
+            same_settings.append(run)
     return [run for of_seed in kept.values() for run in of_seed], copies
+
+
+def _identity(run: Run) -> tuple[str, frozenset[tuple[OptionPath, str]]]:
+    return run.history.name, frozenset(run.settings.items())
 
 
 def rows(runs: Sequence[Run]) -> Rows:
     """Return the rows of a table, in the order of the methods, then of the values that differ."""
-    found, notes = _group(runs)
-    differing = _differing_options(found)
+    groups, notes = _group(runs)
+    differing = _differing_options(groups)
     position_of = {name: position for position, name in enumerate(methods.names())}
-    found.sort(
-        key=lambda row: (
-            position_of.get(row.method, len(position_of)),
-            row.method,
-            _sort_key(row, differing),
-        )
-    )
-    shown, paths = (
-        _named_options(found, differing),
-        {path for row in found for path in row.settings},
-    )
+
+    def order(row: _Row) -> tuple[int, str, list[tuple[int, float, str]]]:
+        position = position_of.get(row.method, len(position_of))
+        return position, row.method, _sort_key(row, differing)
+
+    groups.sort(key=order)
+    paths = {path for row in groups for path in row.settings}
+    naming = _named_options(groups, differing)
     names = [
-        _row_name(row, of_row, paths) for row, of_row in zip(found, shown, strict=True)
+        _row_name(row, options, paths)
+        for row, options in zip(groups, naming, strict=True)
     ]
-    for i in [
-        i for i, name in enumerate(names) if names.count(name) > 1
-    ]:  # they differ in the place in a list
-        names[i] += (
-            f" ({', '.join('.'.join(path[1:]) for path in shown[i] if path != _without_indices(path))})"
-        )
-    named = [*zip(names, found, strict=True)]
-    if held_out := [
-        name for name, row in named if row.runs[0].history.judged_on == "validation"
-    ]:
-        which = (
-            "all rows"
-            if len(held_out) == len(found)
-            else "; ".join(map(table.named, held_out))
-        )
-        notes.append(
-            f"judged by training data that were held out, not by test data: {which}"
-        )
+    repeated = {name for name, count in Counter(names).items() if count > 1}
+    for i, name in enumerate(names):
+        if name in repeated:  # they differ in the place in a list
+            places = [
+                ".".join(path[1:]) for path in naming[i] if path != _without_indices(path)
+            ]
+            names[i] += f" ({', '.join(places)})"
+    row_of = dict(zip(names, groups, strict=True))
+    twins = {}
+    options = {}
+    for (name, row), of_row in zip(row_of.items(), naming, strict=True):
+        twin = _find_twin(row, row_of)
+        if twin is not None:
+            twins[name] = twin
+        options[name] = {}
+        for path in of_row:
+            options[name][_option_prefix(path, paths).rstrip("= ")] = row.settings[path]
+    notes += _notes_on_validation(row_of)
+    notes += _notes_on_shared_trainings(row_of)
+    return Rows({name: row.runs for name, row in row_of.items()}, twins, options, notes)
+
+
+def _notes_on_validation(row_of: Mapping[str, _Row]) -> list[str]:
+    held_out = []
+    for name, row in row_of.items():
+        if row.runs[0].history.judged_on == "validation":
+            held_out.append(table.named(name))
+    if not held_out:
+        return []
+    which = "all rows" if len(held_out) == len(row_of) else "; ".join(held_out)
+    return [f"judged by training data that were held out, not by test data: {which}"]
+
+
+def _notes_on_shared_trainings(row_of: Mapping[str, _Row]) -> list[str]:
     trainings: dict[Any, list[str]] = {}
-    for name, row in named:
-        trained = frozenset(
-            (path, text)
-            for path, text in row.settings.items()
-            if path[-1] != "evaluation"
-        )
-        trainings.setdefault((row.runs[0].history.host_seconds, trained), []).append(
-            table.named(name)
-        )
-    known = (
-        judged for (seconds, _), judged in trainings.items() if seconds == seconds
-    )  # not nan
-    if shared := [" and ".join(judged) for judged in known if len(judged) > 1]:
-        notes.append(
-            f"rows of one training, each with all of its seconds: {'; '.join(shared)}"
-        )
-    twins = {name: _find_twin(row, found, names) for name, row in named}
-    options = {
-        name: {
-            _option_prefix(path, paths).rstrip("= "): row.settings[path]
-            for path in of_row
-        }
-        for (name, row), of_row in zip(named, shown, strict=True)
-    }
-    runs_of = {name: row.runs for name, row in named}
-    return Rows(
-        runs_of,
-        {name: twin for name, twin in twins.items() if twin is not None},
-        options,
-        notes,
-    )
+    for name, row in row_of.items():
+        seconds = row.runs[0].history.host_seconds
+        if not math.isnan(seconds):
+            settings = {
+                p: text for p, text in row.settings.items() if p[-1] != "evaluation"
+            }
+            training = (seconds, frozenset(settings.items()))
+            trainings.setdefault(training, []).append(table.named(name))
+    shared = [" and ".join(names) for names in trainings.values() if len(names) > 1]
+    if not shared:
+        return []
+    return [f"rows of one training, each with all of its seconds: {'; '.join(shared)}"]
 
 
 def _settings(history: History) -> dict[OptionPath, str]:
@@ -273,45 +277,41 @@ def _settings(history: History) -> dict[OptionPath, str]:
     ):
         settings.pop(path, None)
     for path in [*settings]:
-        section, option = path[0], path[-1].rpartition(".")[2]
-        if option != path[-1] and settings[path] == settings.get((section, option)):
-            del settings[
-                path
-            ]  # an option of a second optimizer, equal to that of the training optimizer
+        option = path[-1].rpartition(".")[2]
+        if option != path[-1] and settings[path] == settings.get((path[0], option)):
+            # an option of a second optimizer, equal to that of the training optimizer
+            del settings[path]
+    method = history.config.get("method") or {}
     for part in ("algorithm", "participation"):
-        for (*within, last), text in _flatten(
-            (history.config.get("method") or {}).get(part, {})
-        ):
-            is_own = last == PART and not within and "." in text
-            if (
-                last == CODE
-                or is_own
-                or (last == PART and within and within != ["model"])
-            ):
-                settings["options", ".".join(within) or part, last] = (
-                    text  # e.g. the class of an optimizer
-                )
-    return settings | {("evaluation",): str(history.evaluation)}
+        for (*within, last), text in _flatten(method.get(part, {})):
+            is_users_class = last == PART and not within and "." in text
+            is_class_within = last == PART and within and within != ["model"]
+            if last == CODE or is_users_class or is_class_within:
+                # e.g. the class of an optimizer
+                settings["options", ".".join(within) or part, last] = text
+    settings["evaluation",] = str(history.evaluation)
+    return settings
 
 
 def _flatten(
     options: Mapping[str, Any], before: OptionPath = ()
 ) -> Iterator[tuple[OptionPath, str]]:
     for name, value in options.items():
+        path = (*before, name)
         if isinstance(value, list) and any(isinstance(entry, Mapping) for entry in value):
-            yield from _flatten(
-                {str(index): entry for index, entry in enumerate(value)}, (*before, name)
-            )
-        elif isinstance(value, Mapping):
-            yield from _flatten(value, (*before, name))
+            value = {str(index): entry for index, entry in enumerate(value)}
+        if isinstance(value, Mapping):
+            yield from _flatten(value, path)
+        elif name == PART and str(value).startswith(
+            _PACKAGE
+        ):  # users' parts keep their module
+            yield path, _without_module(str(value))
         else:
-            is_ours = name == PART and str(value).startswith(
-                _PACKAGE
-            )  # the user's parts keep their module
-            yield (
-                (*before, name),
-                str(value).rpartition(".")[2] if is_ours else _as_text(value),
-            )
+            yield path, _as_text(value)
+
+
+def _without_module(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 def _as_text(value: Any) -> str:
@@ -324,83 +324,81 @@ def _as_text(value: Any) -> str:
         return str(int(value))
     with np.errstate(over="ignore"):
         single = np.float32(value)
-    return str(single) if float(single) == value else str(value)
+    if float(single) == value:
+        return str(single)
+    return str(value)
 
 
 def _group(runs: Sequence[Run]) -> tuple[list[_Row], list[str]]:
-    """Group runs of equal settings into rows, with notes; a row per folder if equal seeds gave unequal results."""
+    """Group runs of equal settings into rows, with notes.
+
+    If equal seeds gave unequal results, each run has a row of its own.
+    """
+
+    def order(run: Run) -> Any:
+        return run.history.name, sorted(run.settings.items()), run.seed, run.folder
+
     groups: dict[Any, list[Run]] = {}
-    for run in sorted(
-        runs,
-        key=lambda run: (
-            run.history.name,
-            sorted(run.settings.items()),
-            run.seed,
-            run.folder,
-        ),
-    ):
-        groups.setdefault((run.history.name, frozenset(run.settings.items())), []).append(
-            run
-        )
+    for run in sorted(runs, key=order):
+        groups.setdefault(_identity(run), []).append(run)
     of_data: dict[
         str, Settings
     ] = {}  # checksum of data -> options of the first run on them
-    found: list[_Row] = []
-    doubtful: dict[str, list[str]] = {"averaged": [], "separate": []}
+    table_rows: list[_Row] = []
+    unknown_if_averaged: set[str] = set()
+    unknown_if_separate: set[str] = set()
     for group in groups.values():
-        method, settings = group[0].history.name, group[0].settings
+        method = group[0].history.name
+        settings = group[0].settings
         if _DATA in settings:
-            data = dict(
-                _flatten(
-                    {
-                        "dataset_options": group[0].history.config.get("dataset_options")
-                        or {}
-                    }
-                )
-            )
+            data_options = group[0].history.config.get("dataset_options") or {}
+            data = dict(_flatten({"dataset_options": data_options}))
             settings = {**settings, **of_data.setdefault(settings[_DATA], data)}
-        parts = list(dict.fromkeys(part for run in group for part in run.unknown))
+        unknown = {part for run in group for part in run.unknown}
         if _are_repeats(group):
-            found.append(_Row(method, settings, group))
-            doubtful["averaged"] += parts if len(group) > 1 else []
+            table_rows.append(_Row(method, settings, group))
+            if len(group) > 1:
+                unknown_if_averaged |= unknown
             continue
-        doubtful["separate"] += parts
+        unknown_if_separate |= unknown
         common = os.path.commonpath([run.folder for run in group])
-        names = [os.path.relpath(run.folder, common) for run in group]
-        found += [
-            _Row(method, {**settings, ("folder",): name}, [run])
-            for name, run in zip(names, group, strict=True)
-        ]
-    remedy = "make it of numbers, texts, named functions and parts (srp.part)"
-    why = {
-        "averaged": "repeats may differ in more than the seed:",
-        "separate": "one row per folder: runs with equal seeds differ, and",
-    }
-    parts = {
-        how: ", ".join(sorted({*of_rows})) for how, of_rows in doubtful.items() if of_rows
-    }
-    return found, [
-        f"{why[how]} the definition of {names} is not recorded; {remedy}"
-        for how, names in parts.items()
-    ]
+        for run in group:
+            folder = os.path.relpath(run.folder, common)
+            table_rows.append(_Row(method, {**settings, ("folder",): folder}, [run]))
+    notes = []
+    for parts, doubt in (
+        (unknown_if_averaged, "repeats may differ in more than the seed:"),
+        (unknown_if_separate, "one row per folder: runs with equal seeds differ, and"),
+    ):
+        if parts:
+            notes.append(
+                f"{doubt} the definition of {', '.join(sorted(parts))} is not recorded; "
+                "make it of numbers, texts, named functions and parts (srp.part)"
+            )
+    return table_rows, notes
 
 
 def _are_repeats(group: Sequence[Run]) -> bool:
-    """True if all seeds differ, False if equal seeds gave unequal results; ValueError for the same run twice."""
+    """Return True if all seeds differ, False if equal seeds gave unequal results.
+
+    The same run twice is an error.
+    """
     of_seed: dict[str, list[Run]] = {}
     for run in group:
         for other in of_seed.setdefault(run.seed, []):
-            is_copy = _same_results(run.history, other.history)
-            if not run.unknown or is_copy:
-                both = (
-                    ""
-                    if is_copy
-                    else ", or draw both: srp.plots.accuracy_over_time({'old': ..., 'new': ...})"
+            if _same_results(run.history, other.history):
+                end = "equal results; remove one of them"
+            elif not run.unknown:
+                end = (
+                    "other results; remove one of them, or draw both: "
+                    "srp.plots.accuracy_over_time({'old': ..., 'new': ...})"
                 )
-                raise ValueError(
-                    f"{other.folder} and {run.folder} hold the same run, {run.history.name} with {run.called}, with "
-                    f"{'equal' if is_copy else 'other'} results; remove one of them{both}"
-                )
+            else:
+                continue
+            raise ValueError(
+                f"{other.folder} and {run.folder} hold the same run, {run.history.name} with "
+                f"{run.called}, with {end}"
+            )
         of_seed[run.seed].append(run)
     return len(of_seed) == len(group)
 
@@ -411,28 +409,29 @@ def _same_results(one: History, other: History) -> bool:
     )
 
 
-def _differing_options(found: Sequence[_Row]) -> list[OptionPath]:
-    """Return the options that differ between rows; method-specific ones only if they differ within a method."""
-    differing: dict[OptionPath, None] = {}
-    for path in dict.fromkeys(path for row in found for path in row.settings):
-        having = [row for row in found if path in row.settings]
-        lacking = {row.method for row in found if path not in row.settings}
-        if "." in path[-1] and not lacking.isdisjoint(
-            row.method for row in having
-        ):  # an option of an optional part
-            differing[path] = None
-        values = {
-            (row.method if path in _METHOD_SPECIFIC else "", row.settings[path])
-            for row in having
-        }
-        groups = {row.method if path in _METHOD_SPECIFIC else "" for row in having}
-        is_code = _is_code(path) or path[:2] in _CUSTOM_CLASSES
-        is_last_resort = (
-            path == _DATA or is_code or path != _without_indices(path)
-        )  # see `_named_options`
-        if len(values) > len(groups) and not is_last_resort:
-            differing[path] = None
-    return list(differing)
+def _differing_options(table_rows: Sequence[_Row]) -> list[OptionPath]:
+    """Return the options that differ between rows, method-specific ones within a method."""
+    return [
+        path
+        for path in dict.fromkeys(path for row in table_rows for path in row.settings)
+        if _differs(path, table_rows)
+    ]
+
+
+def _differs(path: OptionPath, table_rows: Sequence[_Row]) -> bool:
+    having = [row for row in table_rows if path in row.settings]
+    if "." in path[-1]:  # an option of an optional part
+        lacking = {row.method for row in table_rows if path not in row.settings}
+        if not lacking.isdisjoint(row.method for row in having):
+            return True
+    is_code = _is_code(path) or path[:2] in _CUSTOM_CLASSES
+    if path == _DATA or is_code or path != _without_indices(path):
+        return False  # a last resort of `_named_options`
+    values = {row.settings[path] for row in having}
+    if path not in _METHOD_SPECIFIC:
+        return len(values) > 1
+    of_methods = {(row.method, row.settings[path]) for row in having}
+    return len(of_methods) > len({method for method, _ in of_methods})
 
 
 def _sort_key(row: _Row, differing: Sequence[OptionPath]) -> list[tuple[int, float, str]]:
@@ -450,23 +449,21 @@ def _sort_key(row: _Row, differing: Sequence[OptionPath]) -> list[tuple[int, flo
 
 
 def _named_options(
-    found: Sequence[_Row], differing: Sequence[OptionPath]
+    table_rows: Sequence[_Row], differing: Sequence[OptionPath]
 ) -> list[list[OptionPath]]:
-    """Return the options that name each row: the differing ones, and as many more as make its name unique."""
-    paths = {path for row in found for path in row.settings}
-    shown = [
-        [path for path in differing if row.settings.get(path, "None") != "None"]
-        for row in found
-    ]
-    names = [
-        _row_name(row, of_row, paths) for row, of_row in zip(found, shown, strict=True)
-    ]
-    result = []
-    for row, of_row, name in zip(found, shown, names, strict=True):
-        namesakes, more = (
-            [other for other, same in zip(found, names, strict=True) if same == name],
-            [],
-        )
+    """Return the options that name each row.
+
+    They are the differing ones, and as many more as make its name unique.
+    """
+    paths = {path for row in table_rows for path in row.settings}
+    naming = []
+    of_name: dict[str, list[_Row]] = {}
+    for row in table_rows:
+        options = [path for path in differing if row.settings.get(path, "None") != "None"]
+        naming.append(options)
+        of_name.setdefault(_row_name(row, options, paths), []).append(row)
+    for row, options in zip(table_rows, naming, strict=True):
+        namesakes = of_name[_row_name(row, options, paths)]
         for path in sorted(row.settings, key=_is_code):
             left = [
                 other
@@ -474,23 +471,21 @@ def _named_options(
                 if other.settings.get(path) == row.settings[path]
             ]
             if len(left) < len(namesakes):
-                more.append(path)
+                options.append(path)
                 namesakes = left
-        result.append([*of_row, *more])
-    return result
+    return naming
 
 
-def _row_name(row: _Row, shown: Sequence[OptionPath], paths: set[OptionPath]) -> str:
-    words = []
-    for path in shown:
+def _row_name(row: _Row, options: Sequence[OptionPath], paths: set[OptionPath]) -> str:
+    if not options:
+        return row.method
+    words = [methods.label(row.method)]
+    for path in options:
         text = row.settings[path]
-        short = (
-            text
-            if len(text) <= _MAX_LETTERS
-            else f"{text[: _MAX_LETTERS - 12]}...{zlib.crc32(text.encode()):08x}"
-        )
-        words.append(_option_prefix(path, paths) + short)
-    return ", ".join([methods.label(row.method), *words]) if words else row.method
+        if len(text) > _MAX_LETTERS:
+            text = f"{text[: _MAX_LETTERS - 12]}...{zlib.crc32(text.encode()):08x}"
+        words.append(_option_prefix(path, paths) + text)
+    return ", ".join(words)
 
 
 def _option_prefix(path: OptionPath, paths: set[OptionPath]) -> str:
@@ -499,25 +494,23 @@ def _option_prefix(path: OptionPath, paths: set[OptionPath]) -> str:
         return "data "
     if path == ("dataset_options", "seed"):
         return "partition_seed="
-    words, plain = (
-        _without_class_key(path),
-        {_without_class_key(other) for other in paths},
-    )
-    namesakes = [
-        sum(other[-n:] == words[-n:] for other in plain) for n in range(1, len(words))
-    ]
-    fewest = namesakes.index(1) + 1 if 1 in namesakes else len(words)
-    if fewest == len(words):  # method.alpha, as on the command line, and data.alpha
-        return f"{'.'.join((_SECTIONS.get(words[0], words[0]), *words[1:]))}="
-    return (
-        f"{'clock.' if words[0] == 'clock_options' else ''}{'.'.join(words[-fewest:])}="
-    )
+    words = _without_class_key(path)
+    others = {_without_class_key(other) for other in paths}
+    for fewest in range(1, len(words)):
+        if sum(other[-fewest:] == words[-fewest:] for other in others) == 1:
+            name = ".".join(words[-fewest:])
+            return f"clock.{name}=" if words[0] == "clock_options" else f"{name}="
+    # method.alpha, as on the command line, and data.alpha
+    section = _SECTIONS.get(words[0], words[0])
+    return f"{'.'.join((section, *words[1:]))}="
 
 
 def _without_class_key(path: OptionPath) -> OptionPath:
     """Return the path of a part from that of its class name, without indices of lists."""
     path = _without_indices(path)
-    return path[:-1] if path[-1] in ("name", *_CLASS_KEYS) and len(path) > 2 else path
+    if len(path) > 2 and path[-1] in ("name", *_CLASS_KEYS):
+        return path[:-1]
+    return path
 
 
 def _without_indices(path: OptionPath) -> OptionPath:
@@ -529,59 +522,71 @@ def _is_code(path: OptionPath) -> bool:
 
 
 def distinguishing_suffix(value: Any, others: Sequence[Any]) -> str:
-    """Return the fields, in brackets, that distinguish an object from others of its name; None values are left out.
+    """Return the fields, in brackets, that distinguish an object from others of its name.
 
-    A class has its module in front if the others have a class of that name; its code is named last, and only if needed.
+    Fields that are None are left out. A class has its module in front if the others have a class of
+    that name; its code is named last, and only if needed.
     """
-    own, *rest = [dict(_flatten({"": {"": describe(each)}})) for each in (value, *others)]
-    fields: dict[str, dict[str, None]] = {}
-    distinguished: set[int] = (
-        set()
-    )  # indices of the others that differ in a field found so far
-    for path, text in sorted(own.items(), key=lambda entry: _is_code(entry[0])):
+    fields = _fields(value)
+    fields_of_others = [_fields(other) for other in others]
+    named: dict[str, list[str]] = {}  # field -> its texts
+    distinguished: set[int] = set()  # indices of the others that differ in a named field
+    for path in sorted(fields, key=_is_code):
+        text = fields[path]
         is_class = path[-1] in _CLASS_KEYS
-        differs = [
-            text not in each.values() if is_class else each.get(path) != text
-            for each in rest
-        ]
+        differing = set()
+        for index, other in enumerate(fields_of_others):
+            is_same = text in other.values() if is_class else other.get(path) == text
+            if not is_same:
+                differing.add(index)
         if (
             text == "None"
-            or not any(differs)
-            or (_is_code(path) and distinguished.issuperset(np.flatnonzero(differs)))
+            or not differing
+            or (_is_code(path) and differing <= distinguished)
         ):
             continue
-        short = text.rpartition(".")[2]
-        is_unique = not any(
-            short == str(each.get(path)).rpartition(".")[2] for each in rest
-        )
-        word = short if is_class and is_unique else text
-        fields.setdefault(_without_class_key(path)[-1], {})[word] = None
-        distinguished |= {*np.flatnonzero(differs).tolist()}
-    words = ", ".join(
-        f"{name}={'+'.join(texts)}" if name else "+".join(texts)
-        for name, texts in fields.items()
-    )
-    return f"({words})" if words else ""
+        distinguished |= differing
+        short = _without_module(text)
+        namesakes = [_without_module(str(other.get(path))) for other in fields_of_others]
+        texts = named.setdefault(_without_class_key(path)[-1], [])
+        word = short if is_class and short not in namesakes else text
+        if word not in texts:
+            texts.append(word)
+    words = []
+    for name, texts in named.items():
+        word = "+".join(texts)
+        words.append(f"{name}={word}" if name else word)
+    return f"({', '.join(words)})" if words else ""
 
 
-def _find_twin(row: _Row, found: Sequence[_Row], names: Sequence[str]) -> str | None:
-    """Return the row of the same algorithm without doubling and with equal options; its length may differ.
+def _fields(value: Any) -> dict[OptionPath, str]:
+    return dict(_flatten({"": {"": describe(value)}}))
 
-    The time to a target does not depend on rounds after it. A row of equal length is preferred, then the longest.
+
+def _find_twin(row: _Row, row_of: Mapping[str, _Row]) -> str | None:
+    """Return the row of the same algorithm without doubling and with equal options.
+
+    The time to a target does not depend on rounds after it, so lengths may differ: a row of equal
+    length is preferred, then the longest.
     """
     recipe = methods.RECIPES.get(row.method)
     base, _, policy = row.method.partition(" + ")
-    wanted = recipe.twin if recipe is not None else base if policy == "doubling" else None
-    for left_out, order in ((_METHOD_SPECIFIC, 1), ((*_METHOD_SPECIFIC, *_LIMITS), -1)):
-        for other, name in [*zip(found, names, strict=True)][::order]:
-            # an option that is None for the twin may be missing here, such as the pool of a policy
-            shared = {
-                path: text
-                for path, text in other.settings.items()
-                if path not in left_out
-            }
-            if other.method == wanted and all(
-                row.settings.get(path, "None") == shared[path] for path in shared
-            ):
-                return name
+    twin = base if policy == "doubling" else None
+    if recipe is not None:
+        twin = recipe.twin
+    candidates = [name for name, other in row_of.items() if other.method == twin]
+    for name in candidates:
+        if _agree(row, row_of[name], _METHOD_SPECIFIC):
+            return name
+    for name in reversed(candidates):
+        if _agree(row, row_of[name], (*_METHOD_SPECIFIC, *_LIMITS)):
+            return name
     return None
+
+
+def _agree(row: _Row, twin: _Row, left_out: Sequence[OptionPath]) -> bool:
+    """Return True if a row has the twin's options; one that is None for the twin may be missing."""
+    for path, text in twin.settings.items():
+        if path not in left_out and row.settings.get(path, "None") != text:
+            return False
+    return True

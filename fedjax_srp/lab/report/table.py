@@ -1,4 +1,4 @@
-"""Methods compared in one table: final accuracy, its worst tenth, simulated time to a common target, host time."""
+"""Methods compared in one table: accuracies, simulated time to a common target, host time."""
 
 from __future__ import annotations
 
@@ -46,26 +46,25 @@ def check_communications(costs: Sequence[float]) -> None:
 
 
 def common_target(histories: Repeats, fraction: float = 0.95) -> Target:
-    """Return a fraction of FedRep's final accuracy, mean over its runs; without FedRep, of the best method's.
+    """Return a fraction of FedRep's mean final accuracy; without FedRep, of the best method's.
 
-    It is rounded to 0.1 %, as accuracies are shown. With several rows of FedRep, the best is taken; of rows equal at
-    0.1 %, the first.
+    It is rounded to 0.1 %, as accuracies are shown. With several rows of FedRep, the best is taken;
+    of rows equal at 0.1 %, the first.
     """
-    final = {
-        name: float(np.mean([run.final_accuracy for run in runs]))
-        for name, runs in histories.items()
-    }
-    references = [
-        name for name, runs in histories.items() if "fedrep" in (name, runs[0].name)
-    ] or list(final)
-    best = max(
-        references,
-        key=lambda name: (
-            round(final[name], 3) if math.isfinite(final[name]) else -math.inf
-        ),
-    )
-    percent = f"{100 * fraction:g} % of the final accuracy of {named(best)}"
-    reason = percent if len(histories[best]) == 1 else f"{percent} (mean over runs)"
+    final = {}
+    references = []
+    for name, runs in histories.items():
+        final[name] = float(np.mean([run.final_accuracy for run in runs]))
+        if "fedrep" in (name, runs[0].name):
+            references.append(name)
+
+    def rank(name: str) -> float:
+        return round(final[name], 3) if math.isfinite(final[name]) else -math.inf
+
+    best = max(references or histories, key=rank)
+    reason = f"{100 * fraction:g} % of the final accuracy of {named(best)}"
+    if len(histories[best]) > 1:
+        reason += " (mean over runs)"
     return Target(round(fraction * final[best], 3), reason)
 
 
@@ -77,17 +76,20 @@ def comparison(
 ) -> pd.DataFrame:
     """Return a table with one row per method.
 
-    Columns: `method`; `evaluation` of its runs; `judged_on`, "test" or "validation" data; `twin`, the same algorithm
-    without doubling; `runs` and `diverged`, numbers of runs; `clock_communication`, the clock's own communication time
-    per round, besides a cost C (nan if unknown); `final_accuracy`, `worst_decile` and, by expected speed of the
-    clients, `fastest_quarter`, `second_quarter`, `third_quarter`, `slowest_quarter`, means over the runs, and their
-    sample standard deviations `..._std` (nan for one run); `target`; `reached`, the number of runs that reached it;
-    `reached_at_once`, the number that reached it by their first evaluation, so that their time is an upper bound;
-    `slowest_tenth`, `gini`, `never`, `wasted_time`, `staleness` and `bytes_to_target` of `shares.shares`; for every
-    communication cost C `time_C` (mean; inf unless every run reached the target), `time_C_std` and `speed_up_C`, the
-    twin's mean time over the method's (nan if either is missing, infinite or a bound); `compile_seconds` and
-    `host_seconds`, which include them, of the simulator for all runs together. Methods that share one training, as
-    FedAvg and FedAvg-FT may, each have all of its seconds.
+    Columns: `method`; `evaluation` of its runs; `judged_on`, "test" or "validation" data; `twin`,
+    the same algorithm without doubling; `runs` and `diverged`, numbers of runs;
+    `clock_communication`, the clock's own communication time per round, besides a cost C (nan if
+    unknown); `final_accuracy`, `worst_decile` and, by expected speed of the clients,
+    `fastest_quarter`, `second_quarter`, `third_quarter`, `slowest_quarter`, means over the runs,
+    and their sample standard deviations `..._std` (nan for one run); `target`; `reached`, the
+    number of runs that reached it; `reached_at_once`, the number that reached it by their first
+    evaluation, so that their time is an upper bound; `slowest_tenth`, `gini`, `never`,
+    `wasted_time`, `staleness` and `bytes_to_target` of `shares.shares`; for every communication
+    cost C `time_C` (mean; inf unless every run reached the target), `time_C_std` and `speed_up_C`,
+    the twin's mean time over the method's (nan if either is missing, infinite or a bound);
+    `compile_seconds` and `host_seconds`, which include them, of the simulator for all runs
+    together. Methods that share one training, as FedAvg and FedAvg-FT may, each have all of its
+    seconds.
 
     Args:
         histories: method -> its runs.
@@ -106,41 +108,41 @@ def comparison(
         }
     rows: dict[str, dict[str, Any]] = {}
     for name, runs in histories.items():
-        row: dict[str, Any] = {"method": name}
-        for column in ("evaluation", "judged_on"):
-            row[column] = "/".join(
-                dict.fromkeys(getattr(run, column) or "" for run in runs)
-            )
-        row |= {"twin": twins.get(name, ""), "runs": len(runs)}
-        row["diverged"] = sum(run.diverged is not None for run in runs)
-        row["clock_communication"] = _clock_communication(runs)
-        row["final_accuracy"], row["final_accuracy_std"] = _spread(
-            [run.final_accuracy for run in runs]
-        )
-        row["worst_decile"], row["worst_decile_std"] = _spread(
-            [last(run.worst_decile) for run in runs]
-        )
+        row: dict[str, Any] = {
+            "method": name,
+            "evaluation": "/".join(dict.fromkeys(run.evaluation or "" for run in runs)),
+            "judged_on": "/".join(dict.fromkeys(run.judged_on or "" for run in runs)),
+            "twin": twins.get(name, ""),
+            "runs": len(runs),
+            "diverged": sum(run.diverged is not None for run in runs),
+            "clock_communication": _clock_communication(runs),
+        }
+        row |= _mean_and_std("final_accuracy", [run.final_accuracy for run in runs])
+        row |= _mean_and_std("worst_decile", [last(run.worst_decile) for run in runs])
         quarters = np.array([run.speed_quartiles() for run in runs])
         for quarter, values in zip(QUARTERS, quarters.T, strict=True):
-            row[quarter], row[f"{quarter}_std"] = _spread(values.tolist())
+            row |= _mean_and_std(quarter, values.tolist())
         row["target"] = target
         row["reached"] = sum(math.isfinite(time_to(run, target)) for run in runs)
         row["reached_at_once"] = sum(_reaches_at_once(run, target) for run in runs)
         row |= shares(runs, target)
         for column, cost in costs.items():
-            row[f"time_{column}"], row[f"time_{column}_std"] = _spread(
-                [time_to(run, target, cost) for run in runs]
+            row |= _mean_and_std(
+                f"time_{column}", [time_to(run, target, cost) for run in runs]
             )
             row[f"speed_up_{column}"] = math.nan
-        row |= {f"{what}_seconds": seconds(runs, what) for what in ("compile", "host")}
+        row["compile_seconds"] = seconds(runs, "compile")
+        row["host_seconds"] = seconds(runs, "host")
         rows[name] = row
     for row in rows.values():
-        twin_row = rows.get(row["twin"], {"reached_at_once": 0})
+        twin = rows.get(row["twin"])
+        if twin is None or row["reached_at_once"] or twin["reached_at_once"]:
+            continue
         for column in costs:
-            own, twin = row[f"time_{column}"], twin_row.get(f"time_{column}", math.inf)
-            known = not (row["reached_at_once"] or twin_row["reached_at_once"])
-            if known and math.isfinite(own) and math.isfinite(twin) and own > 0:
-                row[f"speed_up_{column}"] = twin / own
+            time = row[f"time_{column}"]
+            twins_time = twin[f"time_{column}"]
+            if math.isfinite(time) and math.isfinite(twins_time) and time > 0:
+                row[f"speed_up_{column}"] = twins_time / time
     return pd.DataFrame(list(rows.values()))
 
 
@@ -151,84 +153,93 @@ def render(frame: pd.DataFrame, target: Target) -> str:
         for name in frame.columns
         if name.startswith("speed_up_")
     ]
-    runs = sorted(set(frame["runs"]))
-    times = [f"time at C = {cost}" for cost in costs]
-    lines = [
-        [
-            "method",
-            "accuracy %",
-            "worst tenth %",
-            "quarters %, fastest first",
-            *times,
-            "compiling s",
-            "running s",
-        ]
-    ]
+    header = ["method", "accuracy %", "worst tenth %", "quarters %, fastest first"]
+    header += [f"time at C = {cost}" for cost in costs]
+    header += ["compiling s", "running s"]
     rows = frame.to_dict("records")
-    for row in rows:
-        accuracy = [
-            _percent(row[name], row[f"{name}_std"])
-            for name in ("final_accuracy", "worst_decile")
-        ]
-        quarters = "/".join(_percent(row[name]) for name in QUARTERS)
-        times = [_time(row, cost) for cost in costs]
-        compiling, everything = row["compile_seconds"], row["host_seconds"]
-        host = [
-            f"{each:.1f}" if math.isfinite(each) else "-"
-            for each in (compiling, everything - compiling)
-        ]
-        lines.append([named(row["method"]), *accuracy, quarters, *times, *host])
-    spread = (
-        f"mean ± sample standard deviation over {'/'.join(map(str, runs))} seeds"
-        if runs[-1] > 1
-        else "one seed"
-    )
-    names = frame["method"].map(named)
-    without_options = names.str.partition(", ")[0]
-    if len({*zip(without_options, frame["evaluation"], strict=True)}) == len(
-        {*without_options}
-    ):
-        names = without_options
-    judged = names.groupby(frame["evaluation"], sort=False).agg(
-        lambda of_one: ", ".join(dict.fromkeys(of_one))
-    )
-    judged.index = judged.index.map(printable)
-    by = "; ".join(f"{evaluation} ({names})" for evaluation, names in judged.items())
+    lines = [header, *(_cells(row, costs) for row in rows)]
+    return "\n".join([*_aligned(lines), "", *_notes(frame, rows, target, costs)])
+
+
+def _cells(row: Mapping[str, Any], costs: Sequence[str]) -> list[str]:
+    compiling = row["compile_seconds"]
+    return [
+        named(row["method"]),
+        _percent(row["final_accuracy"], row["final_accuracy_std"]),
+        _percent(row["worst_decile"], row["worst_decile_std"]),
+        "/".join(_percent(row[name]) for name in QUARTERS),
+        *(_time(row, cost) for cost in costs),
+        _seconds(compiling),
+        _seconds(row["host_seconds"] - compiling),
+    ]
+
+
+def _notes(
+    frame: pd.DataFrame,
+    rows: Sequence[Mapping[str, Any]],
+    target: Target,
+    costs: Sequence[str],
+) -> list[str]:
+    runs = sorted(set(frame["runs"]))
+    spread = "one seed"
+    if runs[-1] > 1:
+        spread = f"mean ± sample standard deviation over {'/'.join(map(str, runs))} seeds"
+    judged_on = "/".join(dict.fromkeys(frame["judged_on"]))
     notes = [
-        f"judged by: {by if len(judged) > 1 else judged.index[0]}",
-        f"accuracy: of every client on its own {'/'.join(dict.fromkeys(frame['judged_on']))} data, after the last "
-        f"round; {spread}",
-        "worst tenth: of the tenth of the clients that fare worst; quarters: of the clients by expected speed",
+        f"judged by: {_evaluations(frame)}",
+        f"accuracy: of every client on its own {judged_on} data, after the last round; {spread}",
+        "worst tenth: of the tenth of the clients that fare worst; "
+        "quarters: of the clients by expected speed",
         f"time: simulated time until the mean accuracy reaches {shown(target)}, {target.reason};",
         "      C is the cost of a round's communication; both in time units",
         "compiling s, running s: seconds that the simulator took, all seeds together",
     ]
-    if any("-" in line[-2 - len(costs) : -2] for line in lines[1:]):
+    if frame[[f"time_{cost}" for cost in costs]].isna().to_numpy().any():
         notes.append(
-            "-: rounds overlap, and a cost belongs in the clock (srp.clocks.Fixed(..., communication=C)), or times "
-            "include communication already (srp.clocks.Devices)"
+            "-: rounds overlap, and a cost belongs in the clock "
+            "(srp.clocks.Fixed(..., communication=C)), or times include communication already "
+            "(srp.clocks.Devices)"
         )
-    if clocked := [row for row in rows if row["clock_communication"] > 0]:
-        each = ", ".join(
+    clocked = [row for row in rows if row["clock_communication"] > 0]
+    if clocked:
+        costs_of = [
             f"{named(row['method'])} {row['clock_communication']:g}" for row in clocked
-        )
+        ]
         notes.append(
-            f"C comes on top of the communication that a clock has already: {each}"
+            f"C comes on top of the communication that a clock has already: {', '.join(costs_of)}"
         )
-    notes += [
-        f"{named(r['method'])}: {r['diverged']} of {r['runs']} runs diverged"
-        for r in rows
-        if r["diverged"]
-    ]
+    for row in rows:
+        if row["diverged"]:
+            name = named(row["method"])
+            notes.append(f"{name}: {row['diverged']} of {row['runs']} runs diverged")
     if sum(frame["reached_at_once"]):
         notes.append(
-            "≤: reached by the first evaluation, maybe sooner; evaluate more often to compare such times"
+            "≤: reached by the first evaluation, maybe sooner; "
+            "evaluate more often to compare such times"
         )
     if frame[[f"speed_up_{cost}" for cost in costs]].notna().to_numpy().any():
         notes.append(
-            "(4.0x): reached in a quarter of the time of the same algorithm without doubling; below 1x is slower"
+            "(4.0x): reached in a quarter of the time of the same algorithm without doubling; "
+            "below 1x is slower"
         )
-    return "\n".join([*_aligned(lines), "", *notes])
+    return notes
+
+
+def _evaluations(frame: pd.DataFrame) -> str:
+    """Name the evaluation of all methods, or each with its methods."""
+    names = frame["method"].map(named)
+    without_options = names.str.partition(", ")[0]
+    pairs = set(zip(without_options, frame["evaluation"], strict=True))
+    if len(pairs) == len(set(without_options)):  # options change no evaluation
+        names = without_options
+    methods_of: dict[str, dict[str, None]] = {}
+    for evaluation, name in zip(frame["evaluation"], names, strict=True):
+        methods_of.setdefault(evaluation, {})[name] = None
+    if len(methods_of) == 1:
+        return next(iter(methods_of))
+    return "; ".join(
+        f"{name} ({', '.join(methods)})" for name, methods in methods_of.items()
+    )
 
 
 def named(method: str) -> str:
@@ -247,38 +258,48 @@ def printable_cells(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _clock_communication(runs: Sequence[History]) -> float:
-    """Return the communication time that the clock adds to a round; nan unless it is a known number."""
+    """Return the communication time that the clock adds to a round; nan unless it is known."""
     options = runs[0].config.get("clock_options")
     while (
         options and "clock" in options
     ):  # a clock within another, as in `clocks.Failing`
         options = options["clock"]
-    cost = math.nan if options is None else options.get("communication", 0.0)
-    return float(cost) if isinstance(cost, int | float) else math.nan
+    if options is None:
+        return math.nan
+    cost = options.get("communication", 0.0)
+    if not isinstance(cost, int | float):
+        return math.nan
+    return float(cost)
 
 
 def seconds(runs: Sequence[History], what: str) -> float:
-    """Return "compile" or "host" seconds of the simulator for all runs; each run of a batch has those of the batch."""
+    """Return "compile" or "host" seconds of the simulator for all runs.
+
+    Each run of a batch has recorded those of the whole batch.
+    """
     return sum(
         getattr(run, f"{what}_seconds") / (run.config.get("num_seeds") or 1)
         for run in runs
     )
 
 
-def _spread(values: Sequence[float]) -> tuple[float, float]:
-    """Return mean and sample standard deviation, which is nan for one value or a mean that is not finite."""
+def _mean_and_std(column: str, values: Sequence[float]) -> dict[str, float]:
+    """Return mean and sample standard deviation; nan for one value or a mean that is not finite."""
     array = np.asarray(values, np.float64)
-    mean = float(array.mean()) if len(array) else math.nan
-    return mean, float(array.std(ddof=1)) if len(array) > 1 and math.isfinite(
-        mean
-    ) else math.nan
+    mean = float(array.mean())
+    std = math.nan
+    if len(array) > 1 and math.isfinite(mean):
+        std = float(array.std(ddof=1))
+    return {column: mean, f"{column}_std": std}
 
 
 def time_to(run: History, target: float, cost: float = 0.0) -> float:
-    """Return the simulated time to a target; nan if the cost cannot be added, inf if the target is nan."""
+    """Return the time to a target; nan if the cost cannot be added, inf if the target is nan."""
     if cost and not run.takes_communication:
         return math.nan
-    return math.inf if math.isnan(target) else run.time_to(target, cost)
+    if math.isnan(target):
+        return math.inf
+    return run.time_to(target, cost)
 
 
 def shown(target: Target) -> str:
@@ -286,64 +307,71 @@ def shown(target: Target) -> str:
     percent = 100 * target.accuracy
     if math.isnan(percent):
         return "an unknown target"
-    return (
-        f"{percent:.1f} %"
-        if math.isclose(percent, round(percent, 1))
-        else f"{percent:g} %"
-    )
+    if math.isclose(percent, round(percent, 1)):
+        return f"{percent:.1f} %"
+    return f"{percent:g} %"
 
 
 def exact(cost: float) -> str:
     """Return a cost in its shortest exact form."""
-    return f"{cost:g}" if float(f"{cost:g}") == cost else repr(float(cost))
+    text = f"{cost:g}"
+    if float(text) == cost:
+        return text
+    return repr(float(cost))
 
 
 def _reaches_at_once(run: History, target: float) -> bool:
-    return len(run.eval_round) > 0 and bool(
-        time_to(run, target) <= run.eval_elapsed()[0] < math.inf
-    )
+    if not len(run.eval_round):
+        return False
+    return bool(time_to(run, target) <= run.eval_elapsed()[0] < math.inf)
 
 
 def _percent(mean: float, std: float = math.nan) -> str:
     if not math.isfinite(mean):
         return "-"
-    return f"{100 * mean:.1f}" + (f" ± {100 * std:.1f}" if math.isfinite(std) else "")
+    text = f"{100 * mean:.1f}"
+    if math.isfinite(std):
+        text += f" ± {100 * std:.1f}"
+    return text
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.1f}" if math.isfinite(value) else "-"
 
 
 def _time(row: Mapping[str, Any], cost: str) -> str:
-    mean, std, speed_up = (
-        row[f"time_{cost}"],
-        row[f"time_{cost}_std"],
-        row[f"speed_up_{cost}"],
-    )
+    mean = row[f"time_{cost}"]
+    std = row[f"time_{cost}_std"]
+    speed_up = row[f"speed_up_{cost}"]
     if math.isnan(mean):
         return "-"
     if not math.isfinite(mean):
-        return (
-            f"{row['reached']} of {row['runs']} seeds"
-            if row["reached"]
-            else "not reached"
-        )
-    digits = (
-        0
-        if mean >= 100
-        else 1
-        if mean >= 1 or not mean
-        else 1 - math.floor(math.log10(mean))
-    )  # two digits
-    text = "≤ " * bool(row["reached_at_once"]) + f"{mean:.{digits}f}"
-    text += f" ± {std:.{digits}f}" if math.isfinite(std) else ""
-    if not math.isfinite(speed_up):
-        return text
-    return f"{text} ({speed_up:.1f}x)" if speed_up >= 0.1 else f"{text} ({speed_up:.2f}x)"
+        if not row["reached"]:
+            return "not reached"
+        return f"{row['reached']} of {row['runs']} seeds"
+    digits = 1
+    if mean >= 100:
+        digits = 0
+    elif 0 < mean < 1:  # two digits after zeros
+        digits -= math.floor(math.log10(mean))
+    text = f"{mean:.{digits}f}"
+    if row["reached_at_once"]:
+        text = f"≤ {text}"
+    if math.isfinite(std):
+        text += f" ± {std:.{digits}f}"
+    if math.isfinite(speed_up):
+        digits = 1 if speed_up >= 0.1 else 2
+        text += f" ({speed_up:.{digits}f}x)"
+    return text
 
 
 def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Format rows of cells as lines: the last two columns, seconds, right-aligned, all others left-aligned."""
+    """Format rows of cells as lines, with the last two columns, seconds, right-aligned."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    sides = [str.ljust] * (len(widths) - 2) + [str.rjust] * 2
-    texts = [
-        "  ".join(map(lambda side, word, width: side(word, width), sides, row, widths))
-        for row in lines
-    ]
+    texts = []
+    for cells in lines:
+        padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
+        for i in (-2, -1):
+            padded[i] = cells[i].rjust(widths[i])
+        texts.append("  ".join(padded))
     return [texts[0], "-" * len(texts[0]), *texts[1:]]

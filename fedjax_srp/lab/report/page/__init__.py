@@ -1,7 +1,8 @@
-"""HTML page about runs: figures and tables for a communication cost and a target that the reader chooses.
+"""HTML page about runs: figures and tables for a cost and a target that the reader chooses.
 
-The page is one file with Bokeh, the plotting library, and the numbers of all runs; it needs no network. The numbers are
-those of `report.table` and of the files; the page itself computes times for any cost.
+The page is one file with Bokeh, the plotting library, and the numbers of all runs; it needs no
+network. The numbers are those of `report.table` and of the files; the page itself computes times
+for any cost.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import string
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedjax_srp.lab.report import drawing, repeats, table
 from fedjax_srp.lab.report.page import data, plots
@@ -35,15 +36,18 @@ def report_page(
     communications: Sequence[float] = (0, 1, 10),
     title: str = "fedjax_srp report",
 ) -> Path:
-    """Write one HTML page about runs, as `fedjax-srp report` does for folders: see the page `report` of the manual.
+    """Write one HTML page about runs, as `fedjax-srp report` does for folders.
 
-    Runs are repeats if their configurations differ only in the seed, whatever the labels of a dict. The page shows one
-    data set and number of clients at a time. Runs without accuracies are left out.
+    The page `report` of the manual describes it. Runs are repeats if their configurations differ
+    only in the seed, whatever the labels of a dict. The page shows one data set and number of
+    clients at a time. Runs without accuracies are left out.
 
     Args:
-        histories: one `History`, a list of them, or a dict of those; of any methods, seeds and options.
+        histories: one `History`, a list of them, or a dict of those; of any methods, seeds and
+            options.
         path: file to write, of about 1.3 MB plus the data of the runs.
-        target: initial target accuracy; None for 95 % of the final accuracy of FedRep, or else of the best method.
+        target: initial target accuracy; None for 95 % of the final accuracy of FedRep, or else of
+            the best method.
         communications: costs per communicating round that the table always shows, in time units.
         title: heading of the page.
 
@@ -73,17 +77,17 @@ def compared(
     target: float | None,
     communications: Sequence[float],
 ) -> list[Comparison]:
-    """Return the comparisons of a page, from the tasks of `repeats.by_task`; other arguments as in `report_page`."""
-    found = []
+    """Return the comparisons of a page, from the tasks of `repeats.by_task`."""
+    comparisons = []
     for task, runs in tasks.items():
         rows = repeats.rows(runs)
-        aim = (
-            table.common_target(rows.histories)
-            if target is None
-            else table.Target(target, "as asked")
-        )
-        found.append(Comparison(task.replace("_", " "), rows, aim, communications))
-    return found
+        if target is None:
+            task_target = table.common_target(rows.histories)
+        else:
+            task_target = table.Target(target, "as asked")
+        title = task.replace("_", " ")
+        comparisons.append(Comparison(title, rows, task_target, communications))
+    return comparisons
 
 
 def writer(
@@ -113,7 +117,7 @@ def writer(
 def write(
     path: Path, comparisons: Sequence[Comparison], title: str = "fedjax_srp report"
 ) -> Path:
-    """Write the page to a file, a device or the target of a link, and return the path; see `writer`."""
+    """Write the page to a file, a device or the target of a link, and return the path."""
     write_to = writer(comparisons, title)
     if path.exists() and not path.is_file():
         write_to(path)
@@ -128,11 +132,13 @@ def _bokeh() -> tuple[str, str]:
     from bokeh.embed import json_item
     from bokeh.resources import Resources
 
-    items = [json_item(drawn, name) for name, drawn in plots.figures().items()]  # pyright: ignore[reportArgumentType]
+    items = []
+    for name, figure in plots.figures().items():
+        element: Any = name  # bokeh declares a type of its own
+        items.append(json_item(figure, element))
     library = "\n".join(Resources(mode="inline", components=["bokeh"]).js_raw)
-    return re.sub(r'"https?://[^"]*mathjax[^"]*"', '""', library), json.dumps(
-        items
-    ).replace("</", "<\\/")
+    library = re.sub(r'"https?://[^"]*mathjax[^"]*"', '""', library)
+    return library, json.dumps(items).replace("</", "<\\/")
 
 
 def _resource(name: str) -> str:

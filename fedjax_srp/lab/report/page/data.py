@@ -1,8 +1,9 @@
 """Data of the report page: rounds and scores of every run.
 
-The page recomputes curves and times, bit for bit, from `compute_time` and `communicated` of each round and from the
-scores of each evaluation: the mean, the worst tenth and the slowest tenth. For single clients it has the quantiles of
-the last evaluation, and every score if there are at most `MAX_POINTS` clients.
+The page recomputes curves and times, bit for bit, from `compute_time` and `communicated` of each
+round and from the scores of each evaluation: the mean, the worst tenth and the slowest tenth. For
+single clients it has the quantiles of the last evaluation, and every score if there are at most
+`MAX_POINTS` clients.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Comparison(NamedTuple):
 
 
 def packed(comparisons: Sequence[Comparison]) -> str:
-    """Return the data of the page as deflated JSON in base64; numbers that are not finite are strings."""
+    """Return the page's data as deflated JSON in base64; nan and infinities are strings."""
     content = {
         "comparisons": [_comparison(each) for each in comparisons],
         "quantiles": QUANTILES,
@@ -59,33 +60,39 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "notes": [f"{note[0].upper()}{note[1:]}." for note in rows.notes],
         "shares": list(shares.HEADER),
         "num_clients": rows.histories[names[0]][0].num_clients,
-        "rows": [
-            {
-                "name": label(name),
-                "color": styles[name].color,
-                "dash": _DASHES[styles[name].linestyle],
-                "twin": names.index(rows.twins[name]) if name in rows.twins else None,
-                "options": {"method": label(runs[0].name)} | rows.options[name],
-                "takes_cost": runs[0].takes_communication,
-                "judged_on": runs[0].judged_on,
-                "shares": shares.texts(shares.shares(runs, comparison.target.accuracy)),
-                **{
-                    f"{what}_seconds": table.seconds(runs, what)
-                    for what in ("compile", "host")
-                },
-                "distributions": _distributions(runs),
-                "runs": [_run(run) for run in rows.runs[name]],
-            }
-            for name, runs in rows.histories.items()
-        ],
+        "rows": [_row(name, comparison, styles[name]) for name in names],
+    }
+
+
+def _row(name: str, comparison: Comparison, style: drawing.Style) -> dict[str, Any]:
+    rows = comparison.rows
+    runs = rows.histories[name]
+    twin = None
+    if name in rows.twins:
+        twin = list(rows.histories).index(rows.twins[name])
+    return {
+        "name": label(name),
+        "color": style.color,
+        "dash": _DASHES[style.linestyle],
+        "twin": twin,
+        "options": {"method": label(runs[0].name)} | rows.options[name],
+        "takes_cost": runs[0].takes_communication,
+        "judged_on": runs[0].judged_on,
+        "shares": shares.texts(shares.shares(runs, comparison.target.accuracy)),
+        "compile_seconds": table.seconds(runs, "compile"),
+        "host_seconds": table.seconds(runs, "host"),
+        "distributions": _distributions(runs),
+        "runs": [_run(run) for run in rows.runs[name]],
     }
 
 
 def _run(run: repeats.Run) -> dict[str, Any]:
     history = run.history
-    has_dots = history.num_clients <= MAX_POINTS
-    is_tested = history.test_count > 0
-    shares = stage_map.shares(history)
+    test_counts = history.test_count[history.test_count > 0]
+    participation = stage_map.shares(history)
+    image = None
+    if participation is not None:
+        image = {"shape": participation.shape, "shares": participation.ravel()}
     return {
         "folder": str(run.folder),
         "seed": run.called,
@@ -94,36 +101,37 @@ def _run(run: repeats.Run) -> dict[str, Any]:
         "diverged": history.diverged,
         "default": history.evaluation,
         **{name: getattr(history, name) for name in _ARRAYS},
-        "map": None
-        if shares is None
-        else {"shape": shares.shape, "shares": shares.ravel()},
-        "test_points": float(np.median(history.test_count[is_tested]))
-        if is_tested.any()
-        else 0.0,
-        "evaluations": {
-            name: {
-                "mean": history.mean_scores(name),
-                "worst": history.worst_scores(name),
-                "slowest": history.slowest_scores(name),
-                "quartiles": history.speed_quartiles(name),
-                "clients": history.scores(name)[-1][is_tested] if has_dots else None,
-            }
-            for name in history.accuracies
-        },
+        "map": image,
+        "test_points": float(np.median(test_counts)) if test_counts.size else 0.0,
+        "evaluations": {name: _evaluation(history, name) for name in history.accuracies},
     }
 
 
+def _evaluation(history: History, name: str) -> dict[str, Any]:
+    clients = None
+    if history.num_clients <= MAX_POINTS:
+        clients = _last_scores(history, name)
+    return {
+        "mean": history.mean_scores(name),
+        "worst": history.worst_scores(name),
+        "slowest": history.slowest_scores(name),
+        "quartiles": history.speed_quartiles(name),
+        "clients": clients,
+    }
+
+
+def _last_scores(history: History, name: str) -> np.ndarray:
+    """Return the scores of the last evaluation, of clients with test points."""
+    return history.scores(name)[-1][history.test_count > 0]
+
+
 def _distributions(runs: Sequence[History]) -> dict[str, Any]:
-    """Return evaluation -> quantiles of the last scores over the clients with test points of all runs."""
-    found = {}
+    """Return evaluation -> quantiles of the last scores over the clients of all runs."""
+    distributions = {}
     for name in runs[0].accuracies:
         if all(name in run.accuracies for run in runs):
-            scores = np.concatenate(
-                [run.scores(name)[-1][run.test_count > 0] for run in runs]
-            )
-            found[name] = (
-                np.quantile(scores, QUANTILES)
-                if scores.size
-                else np.full(len(QUANTILES), np.nan)
-            )
-    return found
+            scores = np.concatenate([_last_scores(run, name) for run in runs])
+            distributions[name] = np.full(len(QUANTILES), np.nan)
+            if scores.size:
+                distributions[name] = np.quantile(scores, QUANTILES)
+    return distributions

@@ -1,4 +1,7 @@
-"""Empty figures of the report page, which its scripts fill with data. Bokeh is imported when they are built."""
+"""Empty figures of the report page, which its scripts fill with data.
+
+Bokeh is imported when they are built.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,19 @@ from fedjax_srp.lab.report import drawing
 if TYPE_CHECKING:
     from bokeh.plotting import figure as Figure  # noqa: N812
 
-TEXT, MUTED, GRID = "#222222", "#555555", drawing.RC["grid.color"]
+TEXT = "#222222"
+MUTED = "#555555"
+GRID = drawing.RC["grid.color"]
 HEIGHT = 380  # pixels
 SHADE = 0.14  # opacity of bands, as in the other figures
 BLUES = ("#FFFFFF", "#0072B2")  # for no participant, and for all
 
 
 def figures() -> dict[str, Figure]:
-    """Return every figure of the page by its element's id; scripts find sources, ranges and axes by their names."""
+    """Return every figure of the page by its element's id.
+
+    Scripts find sources, ranges and axes by their names.
+    """
     return {
         "time": _curves("simulated time (time units)"),
         "rounds": _curves("round"),
@@ -47,9 +55,11 @@ def _new(x: str, y: str, **options: Any) -> Figure:
     drawn.toolbar.logo = None
     drawn.outline_line_color = None
     for axis in drawn.axis:
-        axis.axis_label_text_color = axis.major_label_text_color = TEXT
+        axis.axis_label_text_color = TEXT
+        axis.major_label_text_color = TEXT
         axis.axis_label_text_font_style = "normal"
-        axis.axis_line_color = axis.major_tick_line_color = MUTED
+        axis.axis_line_color = MUTED
+        axis.major_tick_line_color = MUTED
         axis.minor_tick_line_color = None
     drawn.grid.grid_line_color = GRID
     return drawn
@@ -179,7 +189,7 @@ def _quarters() -> Figure:
 
 
 def _named_rows(x: str) -> Figure:
-    """Return a figure with one horizontal strip per row, and the name of the row above its marks."""
+    """Return a figure of quantiles of the accuracies of clients; large dots are many clients."""
     drawn = _new(x, "", **_ranges())
     drawn.min_border_left = 8
     drawn.yaxis.visible = False
@@ -198,7 +208,7 @@ def _named_rows(x: str) -> Figure:
 
 
 def _boxes() -> Figure:
-    """Return a figure of quantiles of the clients' accuracy, with a dot for each accuracy, larger for more clients."""
+    """Return a figure of quantiles of the clients' accuracy; a dot is larger for more clients."""
     drawn = _named_rows("accuracy of a client (%)")
     dots = _source("dots", "x", "y", "color", "size", "count")
     drawn.scatter(
@@ -210,21 +220,8 @@ def _boxes() -> Figure:
         line_color=None,
         source=dots,
     )
-    boxes = _source(
-        "boxes",
-        "y",
-        "low",
-        "high",
-        "name",
-        "color",
-        "q0",
-        "q10",
-        "q25",
-        "q50",
-        "q75",
-        "q90",
-        "q100",
-    )
+    quantiles = ("q0", "q10", "q25", "q50", "q75", "q90", "q100")
+    boxes = _source("boxes", "y", "low", "high", "name", "color", *quantiles)
     drawn.segment("q10", "y", "q90", "y", line_color="color", line_width=2, source=boxes)
     box = drawn.hbar(
         "y",
@@ -239,11 +236,11 @@ def _boxes() -> Figure:
     drawn.segment(
         "q50", "low", "q50", "high", line_color=TEXT, line_width=4, source=boxes
     )
-    quantiles = [
+    tips = [
         (f"{name} of the clients below", f"@{column}{{0.0}} %")
         for name, column in QUANTILES
     ]
-    _hover(drawn, box, ("", "@name"), *quantiles)
+    _hover(drawn, box, ("", "@name"), *tips)
     return drawn
 
 
