@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from fedjax_srp.algorithms.optimizers import SGD, optimizer
     from fedjax_srp.algorithms.training import Training
     from fedjax_srp.base import (
+        Charges,
         ClientOutput,
         ClientTimes,
         Clock,
         Cohort,
         Examples,
+        Exchange,
         FederatedAlgorithm,
         Method,
         ParticipationPolicy,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
         evaluation,
         named_key,
         nothing,
+        unchanged,
     )
     from fedjax_srp.driver.adapt import adapt
     from fedjax_srp.driver.evaluate import evaluate
@@ -56,11 +59,13 @@ __all__ = [
     "AtLeast",
     "AtMost",
     "Below",
+    "Charges",
     "ClientOutput",
     "ClientTimes",
     "Clock",
     "Cohort",
     "Examples",
+    "Exchange",
     "FederatedAlgorithm",
     "History",
     "Method",
@@ -94,6 +99,7 @@ __all__ = [
     "simulate",
     "simulate_seeds",
     "theory",
+    "unchanged",
     "use_all_cores",
     "use_cuda_graphs",
     "watch",
@@ -103,24 +109,24 @@ __all__ = [
 _PARTS = ("Above", "AtLeast", "AtMost", "Below", "Static", "part")
 _BASE = (
     *(
+        "Charges",
         "ClientOutput",
         "ClientTimes",
         "Clock",
         "Cohort",
         "Examples",
+        "Exchange",
         "FederatedAlgorithm",
-        "Method",
     ),
     *(
+        "Method",
         "ParticipationPolicy",
         "Phase",
         "RoundContext",
         "RoundInfo",
         "TrainingLoss",
-        "Uncharged",
-        "WorkCosts",
     ),
-    *("evaluation", "named_key", "nothing"),
+    *("Uncharged", "WorkCosts", "evaluation", "named_key", "nothing", "unchanged"),
 )
 _HOME = {
     **dict.fromkeys(_BASE, "base"),
@@ -149,7 +155,7 @@ def __getattr__(name: str) -> Any:
         )
     elif name in __all__:
         globals()[name] = importlib.import_module(
-            f"{__name__}.{'report.plots' if name == 'plots' else name}"
+            f"{__name__}.{_MODULES.get(name, name)}"
         )
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -27,7 +27,7 @@ def method_of_moments(
         fixed: use the clients' fixed samples instead of new ones.
 
     Returns:
-        A phase for `FederatedAlgorithm.prepare`; the server state must have a field `representation`.
+        A phase for `FederatedAlgorithm.start_phases`; the server state must have a field `representation`.
     """
     if dim**2 * itemsize > MAX_BYTES:
         raise ValueError(
@@ -48,4 +48,4 @@ def method_of_moments(
             representation=eigh(mean)[1][:, -rank:]
         )  # eigenvalues ascend
 
-    return Phase(nothing, client, server)
+    return Phase("prepare", nothing, client, server)

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.base import Array, Examples
+from fedjax_srp.base import Array, Examples, member_of, name_of_data
 from fedjax_srp.parts.checks import per_example
 from fedjax_srp.parts.part import remedy_of
 
@@ -18,15 +18,15 @@ ROWS = 499, 503  # numbers of outputs and of labels that have no other meaning
 def check_fits(model: Any, data: Any) -> None:
     """Raise a `ValueError` if the examples or labels of `data`, as far as known, do not fit the model."""
     client = None
-    if hasattr(data, "train_client") and not getattr(
-        data, "is_sharded", False
+    if hasattr(data, "train_client") and not member_of(
+        data, "is_sharded"
     ):  # checked before sharding
         client = jax.eval_shape(lambda: data.train_client(jnp.int32(0)))
     examples = client if isinstance(client, Examples) else None
-    shape = getattr(data, "example_shape", None) or (
+    shape = member_of(data, "example_shape") or (
         examples.x.shape[1:] if examples is not None else None
     )
-    num_classes = getattr(data, "num_classes", None) or 0
+    num_classes = member_of(data, "num_classes") or 0
     has_classes = examples is None or jnp.issubdtype(examples.y.dtype, jnp.integer)
     has_numbers = (
         examples is None or has_classes or examples.y.ndim == 1
@@ -60,9 +60,8 @@ def check_fits(model: Any, data: Any) -> None:
     elif examples is not None:
         misfit = _misfit(model, *examples[:2])
     if misfit is not None:
-        name = getattr(data, "name", type(data).__name__)
         raise ValueError(
-            f"model {model.name!r} {misfit[0]}, data set {name!r} has {misfit[1]}"
+            f"model {model.name!r} {misfit[0]}, data set {name_of_data(data)!r} has {misfit[1]}"
         )
 
 
