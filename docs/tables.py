@@ -68,9 +68,9 @@ def parts(algorithm: FederatedAlgorithm) -> tuple[tuple[str, ...], tuple[str, ..
     def exchange(key: Any) -> Any:
         server = algorithm.init(key, SHAPES)
         state = algorithm.init_client(key, server, examples)
-        down = algorithm.round.download(server, state, context)
+        down = algorithm.phases[0].download(server, state, context)
         return charged(
-            algorithm.round.client(key, down, state, examples, context).message
+            algorithm.phases[0].client(key, down, state, examples, context).message
         ), state
 
     sent, kept = jax.eval_shape(exchange, jax.random.key(0))
@@ -143,9 +143,9 @@ def passes(algorithm: FederatedAlgorithm) -> str:
         for seed in range(40):  # L2GD tosses a coin whether the round trains
             server = algorithm.init(jax.random.key(seed), SHAPES)
             state = algorithm.init_client(jax.random.key(1), server, examples)
-            down = algorithm.round.download(server, state, context)
+            down = algorithm.phases[0].download(server, state, context)
             COUNT.clear()
-            algorithm.round.client(jax.random.key(2), down, state, examples, context)
+            algorithm.phases[0].client(jax.random.key(2), down, state, examples, context)
             if COUNT:
                 break
     whole = min(COUNT["represent"], COUNT["classify"])

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from fedjax_srp.algorithms.optimizers import SGD, optimizer
     from fedjax_srp.algorithms.training import Training
     from fedjax_srp.base import (
+        Charges,
         ClientOutput,
         ClientTimes,
         Clock,
         Cohort,
         Examples,
+        Exchange,
         FederatedAlgorithm,
         Method,
         ParticipationPolicy,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
         evaluation,
         named_key,
         nothing,
+        unchanged,
     )
     from fedjax_srp.driver.adapt import adapt
     from fedjax_srp.driver.evaluate import evaluate
@@ -55,11 +58,13 @@ __all__ = [
     "AtLeast",
     "AtMost",
     "Below",
+    "Charges",
     "ClientOutput",
     "ClientTimes",
     "Clock",
     "Cohort",
     "Examples",
+    "Exchange",
     "FederatedAlgorithm",
     "History",
     "Method",
@@ -93,6 +98,7 @@ __all__ = [
     "simulate",
     "simulate_seeds",
     "theory",
+    "unchanged",
     "use_all_cores",
     "watch",
 ]
@@ -101,24 +107,24 @@ __all__ = [
 _PARTS = ("Above", "AtLeast", "AtMost", "Below", "Static", "part")
 _BASE = (
     *(
+        "Charges",
         "ClientOutput",
         "ClientTimes",
         "Clock",
         "Cohort",
         "Examples",
+        "Exchange",
         "FederatedAlgorithm",
-        "Method",
     ),
     *(
+        "Method",
         "ParticipationPolicy",
         "Phase",
         "RoundContext",
         "RoundInfo",
         "TrainingLoss",
-        "Uncharged",
-        "WorkCosts",
     ),
-    *("evaluation", "named_key", "nothing"),
+    *("Uncharged", "WorkCosts", "evaluation", "named_key", "nothing", "unchanged"),
 )
 _HOME = {
     **dict.fromkeys(_BASE, "base"),

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple, Protocol, cast
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -27,15 +27,19 @@ from fedjax_srp.parts.part import part, undefined
 
 Array = jax.Array
 Key = jax.Array
-PyTree = Any
+PyTree = Any  # containers of arrays, nested at will
 
-ServerState = Any
-ClientState = Any
-Broadcast = Any
-ClientData = Any
+# An algorithm chooses the structure of these; the engine only carries them from one function to the next.
+ServerState = Any  # kept by the server from round to round
+ClientState = Any  # kept for one client, from one of its participations to the next
+Broadcast = Any  # what a participant downloads
+ClientData = Any  # one client's data; `Examples` for labelled ones
 PolicyState = Any
 ClockState = Any
+
+# A model for one client, as an evaluation returns it: inputs (batch, ...) -> outputs.
 Predict = Callable[[Array], Array]
+# An evaluation: the client's TRAINING data -> the model by which it is judged, see `evaluation`.
 Personalize = Callable[[Key, ServerState, ClientState, ClientData], Predict]
 
 GRADIENT_NORM, STAGE_COMPLETED = (
@@ -92,57 +96,100 @@ class Uncharged(NamedTuple):
 
 
 class Participants(NamedTuple):
-    """The server's view of all participants of a round, see `FederatedAlgorithm.mix`."""
+    """The server's view of all participants of a round, see `Exchange`."""
 
     shown: PyTree  # leaves (pool, ...): the shown state of each
     takes_part: Array  # (pool,) bool; ignore the other rows
 
 
+# ---- the functions of a round -------------------------------------------------------------------------------------
+
+# The download of every participant, computed once per phase from the server's state.
+BroadcastFunction = Callable[[ServerState, RoundContext], Broadcast]
+# The work of ONE client: key, download, its state, its data -> message and new state. Only the engine vmaps it.
+ClientFunction = Callable[
+    [Key, Broadcast, ClientState, ClientData, RoundContext], ClientOutput
+]
+# The server's update: key, its state, the weighted mean of the messages -> its new state, of the same structure.
+ServerFunction = Callable[[Key, ServerState, PyTree, RoundContext], ServerState]
+# The part of a client's state that the server knows, from an earlier message.
+ShownFunction = Callable[[ClientState], PyTree]
+# The download of ONE participant: the phase's broadcast, its own shown state, those of all -> its download.
+MixFunction = Callable[[Broadcast, PyTree, Participants, RoundContext], Broadcast]
+# () bool, True if clients and server exchange messages in a round; from the server's state before it.
+CommunicatesFunction = Callable[[ServerState, RoundContext], Array]
+
+
+class Exchange(NamedTuple):
+    """Downloads that depend on the states of the other participants.
+
+    FedAMP's clients download a mixture of similar clients' models. What the server knows costs no bytes, since an
+    earlier message had it, but memory for all participants on every device.
+    """
+
+    shown: ShownFunction
+    mix: MixFunction
+
+
 class Phase(NamedTuple):
-    """One pass over clients, in order: download, local work, the server's update from the mean."""
+    """One pass over clients: download, local work, the server's update from the mean.
 
-    broadcast: Callable[
-        [ServerState, RoundContext], Broadcast
-    ]  # to every participant; `nothing`: no download
-    client: Callable[
-        [Key, Broadcast, ClientState, ClientData, RoundContext], ClientOutput
-    ]
-    server: Callable[
-        [Key, ServerState, PyTree, RoundContext], ServerState
-    ]  # from the mean message
-    mix: Callable[[Broadcast, PyTree, Participants, RoundContext], Broadcast] | None = (
-        None  # to ONE participant
-    )
-    shown: Callable[[ClientState], PyTree] | None = (
-        None  # what the server knows of a client's state, for `mix`
-    )
+    The passes of a round are those of `FederatedAlgorithm.phases`, one after the other.
+    """
 
-    def answer(
-        self,
-        broadcast: Broadcast,
-        state: ClientState,
-        participants: Any,
-        context: RoundContext,
-    ) -> Broadcast:
-        """The download of one participant, given all of them."""
-        if self.mix is None or self.shown is None:
-            return broadcast
-        return self.mix(broadcast, self.shown(state), participants, context)
+    name: str  # enters the keys of its clients and of the server, so another name draws other batches
+    broadcast: BroadcastFunction  # `nothing` for a phase without a download
+    client: ClientFunction
+    server: ServerFunction  # `unchanged` for a phase that changes clients only
+    exchange: Exchange | None = None  # None: every participant gets the broadcast
+    over: Literal["participants", "next"] = (
+        "participants"  # "next": those that begin a job, see `Cohort.next_ids`
+    )
 
     def download(
         self, server: ServerState, state: ClientState, context: RoundContext
     ) -> Broadcast:
-        """The download of the only participant of a round."""
-        shown = None if self.shown is None else self.shown(state)
+        """The download of the only participant of a round, for its shape."""
+        broadcast = self.broadcast(server, context)
+        if self.exchange is None:
+            return broadcast
+        own = self.exchange.shown(state)
         alone = Participants(
-            jax.tree.map(lambda leaf: leaf[None], shown), jnp.ones(1, jnp.bool_)
+            jax.tree.map(lambda leaf: leaf[None], own), jnp.ones(1, jnp.bool_)
         )
-        return self.answer(self.broadcast(server, context), state, alone, context)
+        return self.exchange.mix(broadcast, own, alone, context)
 
 
 def nothing(server: ServerState, context: RoundContext) -> tuple[()]:
     """The broadcast of a phase without a download."""
     return ()
+
+
+def unchanged(
+    key: Key, server: ServerState, mean: PyTree, context: RoundContext
+) -> ServerState:
+    """The server's update in a phase that changes clients only."""
+    return server
+
+
+class Charges(NamedTuple):
+    """What a round costs, where it is not what the phases show. Shapes and algorithms follow from static fields.
+
+    Bytes are those of broadcasts and messages, and operations those of the client functions, in every round; a method
+    names here what differs for a real client.
+    """
+
+    communicates: CommunicatesFunction | None = (
+        None  # None: in every round, unless nothing is charged (local training)
+    )
+    # Shapes (`jax.ShapeDtypeStruct`) of a client's real upload in the first phase, where the message is an exact short
+    # cut to the mean; None: the message.
+    sends: PyTree = None
+    # The cheaper algorithms that a real client runs, for methods that compute more (submodels under a mask). Entry
+    # w - 1 stands for w units of work, the last one for more. It is a tuple of algorithms with one unit each: their
+    # mean operations are charged, and the messages of the last. HeteroFL has its narrow models here, a client with two
+    # units trains the second one: ((narrow,), (wide,)). None: the algorithm itself.
+    costs_as: tuple[tuple[FederatedAlgorithm, ...], ...] | None = None
 
 
 def evaluation(name: str | Callable[..., Any]) -> Any:
@@ -166,42 +213,22 @@ def evaluation(name: str | Callable[..., Any]) -> Any:
 class FederatedAlgorithm:
     """A federated method without its participation: pure functions, the client functions for one client.
 
-    A subclass is a part (`@srp.part`) whose fields are the hyper-parameters. It defines `init`, `client` and `server`,
-    `init_client` if clients have a state, `broadcast` if they download something other than the server's state, and
-    evaluations (`@srp.evaluation`): those of the class itself come first, in their order, then those of its bases; the
-    first one is the default. The rest is optional.
+    A subclass is a part (`@srp.part`) whose fields are the hyper-parameters. The usual method defines
+
+    * `init`, `client` and `server`,
+    * `init_client` if clients have a state, `broadcast` if they download something other than the server's state,
+    * evaluations (`@srp.evaluation`).
+
+    The rest is for methods with more than one pass in a round (`phases`) or one before the first (`start_phases`), with
+    a gradient for policies that ask for it (`gradient`), or with costs that the messages do not show (`charges`).
+
+    The engine asks the instance, never its class: an algorithm around another one forwards what it does not change.
 
     Attributes:
         name: in the registry and the results; by default the class name in lower case.
-        finish: a second pass over the same cohort after aggregation, with a broadcast of the new server state
-            (FedGATE's tracking variables, FedBuff's download).
-        begins_jobs: `finish` begins jobs, so it runs for `Cohort.next_ids` if the policy has them (FedBuff).
-        prepare: one pass over ALL clients before the first round; its time is not charged (method of moments).
-        gradient: a client function whose message is the local gradient at the model of `broadcast`, for policies that
-            need the norm of the mean gradient. The next round starts from this model, so its download is not charged
-            twice.
-        communicates: `(server state before the round, context) -> () bool`, for methods with rounds without
-            communication (L2GD); None means always, except where nothing is charged (local training alone).
-        mix: `(broadcast, the client's shown state, Participants, context) -> broadcast`, the download of ONE
-            participant where it depends on the states of the others (FedAMP). `shown` takes the part of a client's
-            state before the phase that the server knows: by default all of it. It costs no bytes, since an earlier
-            message had it, but memory for all participants on every device.
-        sends: shapes (`jax.ShapeDtypeStruct`) of a client's real upload in a round, from static fields, for algorithms
-            whose message is an exact short cut to the mean; None: the message.
-        costs_as: for algorithms that compute more than a real client (submodels under a mask): what a client really
-            runs, for 1, 2, ... units of work a tuple of algorithms with one unit each, from static fields. Their mean
-            operations and the messages of the last are charged; more units cost as much as the most listed; None: self.
     """
 
     name: ClassVar[str] = "algorithm"
-    begins_jobs: ClassVar[bool] = False
-    finish = cast(Any, None)  # a property that returns a `Phase`
-    prepare = cast(Any, None)  # likewise
-    gradient = cast(Any, None)  # a method like `client`
-    communicates = cast(Any, None)  # a method
-    mix = cast(Any, None)  # a method
-    sends = cast(Any, None)  # a property
-    costs_as = cast(Any, None)  # a property: a tuple of tuples
 
     def init(self, key: Key, data: Any, /) -> ServerState:
         """The server's state before the first round."""
@@ -235,34 +262,72 @@ class FederatedAlgorithm:
         """The new state of the server, from the weighted mean of the messages."""
         undefined(self.server)
 
-    def shown(self, state: ClientState, /) -> PyTree:
-        """The part of a client's state that the server knows, for `mix`."""
-        return state
-
     def metrics(self, server: ServerState, data: Any, /) -> Mapping[str, Array]:
         """Cheap scalars of the server's state, recorded in every round."""
         return {}
 
+    def with_params(self, server: ServerState, params: PyTree, /) -> ServerState:
+        """The server's state that begins with given parameters, from that of `init`: its field `params` is replaced.
+
+        `simulate(start=)` asks for it. Override it where more of the state follows from the parameters.
+        """
+        return server._replace(params=params)
+
     @property
-    def round(self) -> Phase:
-        """Download, local work, aggregation."""
-        return Phase(
-            self.broadcast,
-            self.client,
-            self.server,
-            self.mix,
-            None if self.mix is None else self.shown,
-        )
+    def phases(self) -> tuple[Phase, ...]:
+        """The passes of a round, in order; their names and number follow from static fields.
+
+        A second pass is appended, `(*super().phases, Phase("finish", ...))`: FedGATE sends the mean direction to the
+        clients whose mean it is. The first pass is local training: its loss and reports are recorded.
+        """
+        return (Phase("round", self.broadcast, self.client, self.server),)
+
+    @property
+    def start_phases(self) -> tuple[Phase, ...]:
+        """Passes over ALL clients before the first round, whose time is not charged: the method of moments.
+
+        A run that begins from a given state (`simulate(start=)`) leaves them out.
+        """
+        return ()
+
+    @property
+    def gradient(self) -> ClientFunction | None:
+        """A client function whose message is the local gradient at the model of `broadcast`; None if there is none.
+
+        Policies that need the norm of the mean gradient ask for it. The next round starts from the same model, so its
+        download is not charged twice.
+        """
+        return None
+
+    @property
+    def charges(self) -> Charges:
+        """The costs of a round, where they are not those of its phases."""
+        return Charges()
 
     @property
     def evaluations(self) -> dict[str, Personalize]:
-        """Named ways to judge a client, the default one first."""
+        """Named ways to judge a client, the default one first.
+
+        Methods under `@evaluation` are found here, those of the class itself first, in their order, then those of its
+        bases.
+        """
         found: dict[str, Personalize] = {}
         for cls in type(self).__mro__:
+            of_class: list[str] = []
             for attribute, value in vars(cls).items():
-                if callable(value) and (name := getattr(value, "evaluation", None)):
-                    found.setdefault(name, getattr(self, attribute))
+                name = getattr(value, "evaluation", None) if callable(value) else None
+                if name is None:
+                    continue
+                if name in of_class:
+                    raise ValueError(
+                        f"class {cls.__name__} has two evaluations {name!r}; rename one"
+                    )
+                of_class.append(name)
+                found.setdefault(name, getattr(self, attribute))
         return found
+
+
+# ---- time and participation ---------------------------------------------------------------------------------------
 
 
 class ClientTimes(NamedTuple):
@@ -346,6 +411,11 @@ class ParticipationPolicy:
     needs_global_gradient: ClassVar[bool] = False
     asynchronous: ClassVar[bool] = False
 
+    @property
+    def max_work(self) -> int:
+        """The most units of work of a client in a round, a bound for loops that must be static."""
+        return 1
+
     def init(self, key: Key, num_clients: int, /) -> PolicyState:
         """The policy's state before the first round."""
         return ()
@@ -357,7 +427,11 @@ class ParticipationPolicy:
         undefined(self.select)
 
     def runs_as(self, num_clients: int, /) -> ParticipationPolicy:
-        """A policy with the same cohorts and metrics, to share its programs (subclasses do not); by default itself."""
+        """A policy with the same cohorts and metrics, whose compiled programs a run uses; by default itself.
+
+        So FedRep and SRPFL are one program: `Full`, `Uniform` and `Doubling` run as one policy. A class that says so
+        returns itself for its subclasses, which may have other cohorts.
+        """
         return self
 
     def update(self, state: PolicyState, info: RoundInfo, /) -> PolicyState:
@@ -372,7 +446,7 @@ class ParticipationPolicy:
 class WorkCosts(NamedTuple):
     """Costs of a round for the clients, as the engine counts them for `Clock.fit`.
 
-    If units of work do not add up (`FederatedAlgorithm.costs_as`), `operations` is (num_clients, units) and bytes are
+    If units of work do not add up (`Charges.costs_as`), `operations` is (num_clients, units) and bytes are
     (units,), for all work of a client with 1, 2, ... units.
     """
 
@@ -423,9 +497,7 @@ class Method:
 class FederatedSource(Protocol):
     """The engine's interface to data: `FederatedData`, a `LinearTask`, or your own class, a pytree of arrays.
 
-    Ids are traced, () int32. Scores are accuracies; a source of errors has the attributes `score_name = "squared
-    error"`, `smaller_is_better = True`. `srp.methods.get` shapes models by `example_shape` and `num_classes` (outputs
-    of a model); results have its `name`.
+    Ids are traced, () int32. These four members are required; `SourceDefaults` has the optional ones.
     """
 
     @property
@@ -444,6 +516,41 @@ class FederatedSource(Protocol):
     def score(self, predict: Predict, test: ClientData) -> tuple[Array, Array]:
         """Sum of a client's scores, and their number."""
         ...
+
+
+class SourceDefaults:
+    """The optional members of data, and what holds for a class without them, see `member_of`.
+
+    Attributes:
+        name: of the data in results; None: the name of the class.
+        options: arguments from which the data were made, for the record of a run; None if unknown.
+        score_name: kind of the scores.
+        smaller_is_better: scores are errors.
+        example_shape: shape of one input, for `srp.methods.get`; None: that of the training examples.
+        num_classes: outputs of a model, for `srp.methods.get`; None if unknown.
+        offset: value of a black pixel, with which augmentation fills; None: 0.
+        is_sharded: `train_client` has the clients of one device only.
+    """
+
+    name: str | None = None
+    options: Mapping[str, Any] | None = None
+    score_name: str = "accuracy"
+    smaller_is_better: bool = False
+    example_shape: tuple[int, ...] | None = None
+    num_classes: int | None = None
+    offset: Any = None
+    is_sharded: bool = False
+
+
+def member_of(data: Any, name: str) -> Any:
+    """An optional member of data, else its default: a user's class need not inherit anything."""
+    return getattr(data, name, getattr(SourceDefaults, name))
+
+
+def name_of_data(data: Any) -> str:
+    """The name of data in results and errors."""
+    name = member_of(data, "name")
+    return type(data).__name__ if name is None else name
 
 
 class Examples(NamedTuple):

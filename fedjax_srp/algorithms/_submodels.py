@@ -14,6 +14,7 @@ from fedjax_srp.algorithms.local import local_sgd
 from fedjax_srp.base import (
     MESSAGE_SHARE,
     Array,
+    Charges,
     ClientOutput,
     Examples,
     FederatedAlgorithm,
@@ -71,12 +72,14 @@ class SubmodelAlgorithm(GlobalModel):
         return narrow(self.model.layer_names, params, rate, first, 1 / rate)
 
     @property
-    def costs_as(self) -> tuple[tuple[FederatedAlgorithm, ...], ...]:  # type: ignore[override]
-        """The algorithm with the narrow model of each rate, by units of work."""
+    def charges(self) -> Charges:
+        """A client with w units of work costs what a narrow model of rate `rates[w - 1]` costs."""
+        return Charges(costs_as=tuple((narrow,) for narrow in self.narrow_algorithms()))
+
+    def narrow_algorithms(self) -> list[FederatedAlgorithm]:
+        """The algorithm with the narrow model of each rate."""
         models = [narrow_model(self.model, rate) for rate in self.rates]
-        return tuple(
-            (dataclasses.replace(self, model=model, rates=(1.0,)),) for model in models
-        )
+        return [dataclasses.replace(self, model=model, rates=(1.0,)) for model in models]
 
     init = FedAvg.init
     broadcast = FedAvg.broadcast

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
@@ -15,7 +16,7 @@ from fedjax_srp.algorithms.local import (
     local_sgd,
     with_tuned_head,
 )
-from fedjax_srp.algorithms.optimizers import SGD, Given, as_optimizer
+from fedjax_srp.algorithms.optimizers import SGD, Given, optional_optimizer
 from fedjax_srp.algorithms.training import LocalTraining, Training
 from fedjax_srp.base import (
     Array,
@@ -30,7 +31,7 @@ from fedjax_srp.base import (
 )
 from fedjax_srp.models.normalization import has_statistics
 from fedjax_srp.models.split import SplitModel, SplitParams
-from fedjax_srp.parts.part import AtLeast, part
+from fedjax_srp.parts.part import AtLeast, field, part
 from fedjax_srp.xla.backend import platform
 from fedjax_srp.xla.loops import sequential
 
@@ -61,12 +62,11 @@ class ExampleAlgorithm(FederatedAlgorithm):
     training: Training = Training()
     _: dataclasses.KW_ONLY
     fine_tune_epochs: Annotated[int, AtLeast(0)] = 10
-    fine_tune_optimizer: Given | None = None
+    fine_tune_optimizer: Given | None = field(
+        converter=partial(optional_optimizer, "fine_tune_optimizer"), default=None
+    )
 
     def __post_init__(self) -> None:
-        if self.fine_tune_optimizer is not None:
-            chosen = as_optimizer("fine_tune_optimizer", self.fine_tune_optimizer)
-            object.__setattr__(self, "fine_tune_optimizer", chosen)
         _ = self.tuning  # refuses an optimizer that depends on the round
         if self.requires_uniform_weighting and self.training.weighting != "uniform":
             raise ValueError(
@@ -203,7 +203,7 @@ def gradient_message(
     training: Training,
     context: RoundContext,
 ) -> ClientOutput:
-    """Result of `FederatedAlgorithm.gradient`: grad L_i(w), over all of the client's examples.
+    """Result of a `gradient`: grad L_i(w), over all of the client's examples.
 
     L_i is the objective of local SGD and includes the penalty of its weight decay; for optimizers other than `SGD` it
     is the mean loss. The model is in evaluation mode, without dropout and augmentation.

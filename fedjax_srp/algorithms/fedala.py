@@ -15,6 +15,7 @@ from fedjax_srp.algorithms.optimizers import optimizer
 from fedjax_srp.algorithms.training import LocalTraining
 from fedjax_srp.base import (
     Array,
+    ClientFunction,
     ClientOutput,
     Examples,
     Key,
@@ -78,12 +79,13 @@ class FedALA(GlobalModel):
     weight_share: Share = 0.8
     start_epochs: Count = 11
 
-    init, broadcast, server, gradient = (
-        FedAvg.init,
-        FedAvg.broadcast,
-        FedAvg.server,
-        FedAvg.gradient,
-    )
+    init, broadcast, server = FedAvg.init, FedAvg.broadcast, FedAvg.server
+    loss_gradient = FedAvg.loss_gradient
+
+    @property
+    def gradient(self) -> ClientFunction:
+        """The gradient of the loss, see `FedAvg.loss_gradient`."""
+        return self.loss_gradient
 
     def init_client(
         self, key: Key, server: FedAvgServerState, examples: Examples

@@ -8,17 +8,20 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp.algorithms.examples import OwnModel, OwnModelState
-from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
+from fedjax_srp.algorithms.fedavg import FedAvg
 from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
 from fedjax_srp.base import (
     Array,
     ClientOutput,
     Examples,
+    Exchange,
     Key,
     Participants,
+    Phase,
     PyTree,
     RoundContext,
     named_key,
+    nothing,
 )
 from fedjax_srp.models.normalization import without_statistics
 from fedjax_srp.models.split import SplitParams
@@ -65,13 +68,11 @@ class FedAMP(OwnModel):
         FedAvg.server,
     )  # of the mean of the last participants' models
 
-    def broadcast(self, server: FedAvgServerState, context: RoundContext) -> tuple[()]:
-        """Nothing: every participant downloads its own mixture."""
-        return ()
-
-    def shown(self, state: OwnModelState) -> SplitParams:
-        """The client's model, as it last sent it."""
-        return state.params
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """A round in which every participant downloads its own mixture of the models that they last sent."""
+        mixtures = Exchange(lambda state: state.params, self.mix)
+        return (Phase("round", nothing, self.client, self.server, mixtures),)
 
     def mix(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -54,13 +54,25 @@ class FedAT(FedProx):
     mu: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 0.4"] = 0.4
     num_tiers: Count = 5
 
-    gradient = cast(Any, None)  # tiers are no stages of a growing cohort
+    @property
+    def gradient(self) -> None:
+        """None: tiers are no stages of a growing cohort."""
+        return None
 
     def init(self, key: Key, data: Any) -> FedATServerState:
         """The initial model, for every tier."""
-        params = self.init_params(key, data)
+        return self.of_params(self.init_params(key, data))
+
+    def of_params(self, params: SplitParams) -> FedATServerState:
+        """The state in which every tier has these parameters."""
         each = jax.tree.map(lambda w: jnp.repeat(w[None], self.num_tiers, axis=0), params)
         return FedATServerState(params, each, each, jnp.zeros(self.num_tiers, jnp.int32))
+
+    def with_params(
+        self, server: FedATServerState, params: SplitParams
+    ) -> FedATServerState:
+        """Every tier begins with the given parameters."""
+        return self.of_params(params)
 
     def broadcast(self, server: FedATServerState, context: RoundContext) -> SplitParams:
         """The model with which the tier began its round."""

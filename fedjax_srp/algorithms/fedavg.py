@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 from fedjax_srp.algorithms.examples import GlobalModel, gradient_message
 from fedjax_srp.algorithms.local import local_sgd
 from fedjax_srp.base import (
+    ClientFunction,
     ClientOutput,
     Examples,
     Key,
@@ -81,8 +82,13 @@ class FedAvg(GlobalModel):
         # w <- sum_i p_i w_i
         return FedAvgServerState(mean)
 
-    def gradient(
+    @property
+    def gradient(self) -> ClientFunction | None:
+        """The gradient of the loss, see `loss_gradient`."""
+        return self.loss_gradient
+
+    def loss_gradient(
         self, key: Key, params: Any, state: Any, examples: Examples, context: RoundContext
-    ) -> ClientOutput:
+    ):
         """Gradient of the client's loss at the global model."""
         return gradient_message(self.loss, params, (), examples, self.training, context)

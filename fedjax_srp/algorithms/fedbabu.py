@@ -5,7 +5,15 @@ from __future__ import annotations
 from fedjax_srp.algorithms.examples import GlobalModel, gradient_message
 from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.algorithms.local import ModelLoss, fit_representation
-from fedjax_srp.base import ClientOutput, Examples, Key, PyTree, RoundContext, Uncharged
+from fedjax_srp.base import (
+    ClientFunction,
+    ClientOutput,
+    Examples,
+    Key,
+    PyTree,
+    RoundContext,
+    Uncharged,
+)
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts.part import part
 
@@ -65,7 +73,12 @@ class FedBABU(GlobalModel):
         # theta <- sum_i p_i theta_i
         return FedAvgServerState(SplitParams(mean, server.params.head))
 
-    def gradient(
+    @property
+    def gradient(self) -> ClientFunction:
+        """The gradient of the loss, see `loss_gradient`."""
+        return self.loss_gradient
+
+    def loss_gradient(
         self,
         key: Key,
         down: SplitParams,

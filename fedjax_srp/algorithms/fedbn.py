@@ -11,6 +11,7 @@ from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.algorithms.local import local_sgd
 from fedjax_srp.base import (
     Array,
+    ClientFunction,
     ClientOutput,
     Examples,
     Key,
@@ -139,7 +140,12 @@ class FedBN(GlobalModel):
         # w_l <- sum_i p_i w_(i,l), l not BatchNorm
         return FedAvgServerState(joined(mean.shared, mean.own.value))
 
-    def gradient(
+    @property
+    def gradient(self) -> ClientFunction:
+        """The gradient of the loss, see `loss_gradient`."""
+        return self.loss_gradient
+
+    def loss_gradient(
         self,
         key: Key,
         shared: SplitParams,

@@ -18,6 +18,7 @@ from fedjax_srp.base import (
     Phase,
     RoundContext,
     named_key,
+    unchanged,
 )
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts.part import AtLeast, StepSize, part
@@ -62,7 +63,6 @@ class FedBuff(GlobalModel):
     """
 
     supports_batch_norm: ClassVar[bool] = False
-    begins_jobs: ClassVar[bool] = True
 
     server_step_size: StepSize = 1.0
     staleness_exponent: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 0.5"] = 0.5
@@ -123,13 +123,18 @@ class FedBuff(GlobalModel):
         )
 
     @property
-    def finish(self) -> Phase:  # type: ignore[override]
-        """Send the new model to the clients that begin a job: those whose updates were used, or as the policy says."""
-        return Phase(
+    def phases(self) -> tuple[Phase, ...]:
+        """The server's step, then the download of clients that begin a job: those whose updates were used, or others,
+        as the policy says.
+        """
+        download = Phase(
+            "finish",
             lambda server, context: server.params,
             self.begin_job,
-            lambda key, server, mean, context: server,
+            unchanged,
+            over="next",
         )
+        return (*super().phases, download)
 
     def begin_job(
         self,

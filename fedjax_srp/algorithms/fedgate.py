@@ -27,6 +27,7 @@ from fedjax_srp.base import (
     PyTree,
     RoundContext,
     named_key,
+    unchanged,
 )
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts.part import StepSize, part
@@ -158,12 +159,16 @@ class FedGATE(FedAvg):
         )
 
     @property
-    def finish(self) -> Phase:  # type: ignore[override]
-        """Send the mean direction to the cohort."""
-        return Phase(
-            lambda server, context: server.direction,
-            self.correct,
-            lambda key, server, mean, context: server,
+    def phases(self) -> tuple[Phase, ...]:
+        """FedAvg's round, then the mean direction for its cohort."""
+        return (
+            *super().phases,
+            Phase(
+                "finish",
+                lambda server, context: server.direction,
+                self.correct,
+                unchanged,
+            ),
         )
 
     def correct(

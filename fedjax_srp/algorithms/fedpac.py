@@ -15,6 +15,7 @@ from fedjax_srp.base import (
     Array,
     ClientOutput,
     Examples,
+    Exchange,
     Key,
     Participants,
     Phase,
@@ -23,6 +24,7 @@ from fedjax_srp.base import (
     evaluation,
     named_key,
     nothing,
+    unchanged,
 )
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts.part import AtLeast, Count, part
@@ -178,15 +180,10 @@ class FedPAC(GlobalModel):
         return new._replace(params=mean.params)
 
     @property
-    def finish(self) -> Phase:
-        """Send every participant its mixture of heads."""
-        return Phase(
-            nothing,
-            self.take,
-            lambda key, server, mean, context: server,
-            self.mix_heads,
-            self.shown,
-        )
+    def phases(self) -> tuple[Phase, ...]:
+        """Local training, then every participant's mixture of heads."""
+        mixtures = Exchange(lambda state: state, self.mix_heads)
+        return (*super().phases, Phase("finish", nothing, self.take, unchanged, mixtures))
 
     def take(
         self,

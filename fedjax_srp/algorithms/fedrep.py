@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -16,9 +17,10 @@ from fedjax_srp.algorithms.local import (
     total_loss,
     with_tuned_head,
 )
-from fedjax_srp.algorithms.optimizers import Given, as_optimizer
+from fedjax_srp.algorithms.optimizers import Given, optional_optimizer
 from fedjax_srp.base import (
     Array,
+    ClientFunction,
     ClientOutput,
     Examples,
     Key,
@@ -29,7 +31,7 @@ from fedjax_srp.base import (
     evaluation,
 )
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts.part import AtLeast, part
+from fedjax_srp.parts.part import AtLeast, field, part
 
 
 class FedRepClientState(NamedTuple):
@@ -75,7 +77,12 @@ class PersonalHead(ExampleAlgorithm):
         """The representation and the head from which a participant starts."""
         return SplitParams(broadcast, state.head)
 
-    def gradient(
+    @property
+    def gradient(self) -> ClientFunction:
+        """The gradient of the loss, see `loss_gradient`."""
+        return self.loss_gradient
+
+    def loss_gradient(
         self,
         key: Key,
         broadcast: PyTree,
@@ -173,17 +180,13 @@ class FedRep(PersonalHead):
 
     head_epochs: Annotated[int, AtLeast(0)] = 10
     representation_epochs: Annotated[int, AtLeast(0)] = 1
-    head_optimizer: Given | None = None
+    head_optimizer: Given | None = field(
+        converter=partial(optional_optimizer, "head_optimizer"), default=None
+    )
     keeps_optimizer: bool = False
     newcomers_take_mean_head: bool = False
 
     def __post_init__(self) -> None:
-        if self.head_optimizer is not None:
-            object.__setattr__(
-                self,
-                "head_optimizer",
-                as_optimizer("head_optimizer", self.head_optimizer),
-            )
         super().__post_init__()
         if not self.training.epochs:
             raise ValueError(

@@ -75,6 +75,14 @@ class FedSGD(FedAvg):
         )
         return FedSGDServerState(params, first.init(params))
 
+    def with_params(
+        self, server: FedSGDServerState, params: SplitParams
+    ) -> FedSGDServerState:
+        """The given parameters, and the optimizer's state at them."""
+        one = jnp.int32(0)
+        first = self.server_optimizer(RoundContext(one, one, one, 1, one))
+        return FedSGDServerState(params, first.init(params))
+
     def client(
         self,
         key: Key,

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_srp.algorithms._submodels import Rate, SubmodelAlgorithm
-from fedjax_srp.base import Array, FederatedAlgorithm, Key, named_key
+from fedjax_srp.base import Array, Charges, Key, named_key
 from fedjax_srp.models.narrow import narrow
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts.part import part
@@ -35,10 +35,12 @@ class FjORD(SubmodelAlgorithm):
     rates: tuple[Rate, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
 
     @property
-    def costs_as(self) -> tuple[tuple[FederatedAlgorithm, ...], ...]:  # type: ignore[override]
-        """The narrow models from which a client draws, by units of work; it sends the widest."""
-        models = [model for (model,) in super().costs_as]
-        return tuple(tuple(models[:units]) for units in range(1, len(models) + 1))
+    def charges(self) -> Charges:
+        """A client with w units of work draws from the first w narrow models, and sends the widest."""
+        narrow = self.narrow_algorithms()
+        return Charges(
+            costs_as=tuple(tuple(narrow[:units]) for units in range(1, len(narrow) + 1))
+        )
 
     def narrowed(
         self, params: SplitParams, level: Array, first: Array, key: Key | None

@@ -11,6 +11,7 @@ from fedjax_srp.algorithms.examples import GlobalAndPersonalModel, PersonalState
 from fedjax_srp.algorithms.local import local_sgd
 from fedjax_srp.base import (
     Array,
+    Charges,
     ClientOutput,
     Examples,
     Key,
@@ -121,9 +122,12 @@ class L2GD(GlobalAndPersonalModel):
         return server._replace(params=jax.tree.map(pick, mean, server.params))
 
     @property
-    def finish(self) -> Phase:  # type: ignore[override]
-        """The step towards the mean, and the next coin."""
-        return Phase(self.broadcast_mean, self.step_to_mean, self.toss_again)
+    def phases(self) -> tuple[Phase, ...]:
+        """Local rounds and means, then the step towards the mean and the next coin."""
+        return (
+            *super().phases,
+            Phase("finish", self.broadcast_mean, self.step_to_mean, self.toss_again),
+        )
 
     def broadcast_mean(self, server: L2GDServerState, context: RoundContext) -> L2GDMean:
         """The mean, and the coin."""
@@ -152,7 +156,12 @@ class L2GD(GlobalAndPersonalModel):
         has_mean = server.aggregates & (context.cohort_size == context.num_clients)
         return L2GDServerState(server.params, self.toss(key), has_mean)
 
-    def communicates(self, server: L2GDServerState, context: RoundContext) -> Array:  # type: ignore[override]
+    @property
+    def charges(self) -> Charges:
+        """Rounds without messages, see `communicates`."""
+        return Charges(communicates=self.communicates)
+
+    def communicates(self, server: L2GDServerState, context: RoundContext) -> Array:
         """True in rounds that aggregate, unless all clients already have the mean of all models."""
         return server.aggregates & ~(
             server.has_mean & (context.cohort_size == context.num_clients)

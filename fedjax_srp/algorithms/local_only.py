@@ -66,6 +66,12 @@ class LocalOnly(OwnModel):
         params = self.init_params(key, data)
         return LocalOnlyServerState(params, square_norm(params))
 
+    def with_params(
+        self, server: LocalOnlyServerState, params: SplitParams
+    ) -> LocalOnlyServerState:
+        """The given parameters, and their norm."""
+        return LocalOnlyServerState(params, square_norm(params))
+
     def broadcast(self, server: LocalOnlyServerState, context: RoundContext) -> tuple[()]:
         """Nothing."""
         return ()

@@ -190,6 +190,11 @@ def as_optimizer(argument: str, value: Any) -> Any:
     return value
 
 
+def optional_optimizer(argument: str, value: Any) -> Any:
+    """Return `as_optimizer` of an argument that may be None."""
+    return None if value is None else as_optimizer(argument, value)
+
+
 def _parameters(function: Any) -> Any:
     try:
         return inspect.signature(function).parameters

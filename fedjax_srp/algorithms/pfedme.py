@@ -13,6 +13,7 @@ from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
 from fedjax_srp.algorithms.optimizers import Optimizer
 from fedjax_srp.base import (
     Array,
+    ClientFunction,
     ClientOutput,
     Examples,
     Key,
@@ -84,11 +85,14 @@ class PFedMe(GlobalAndPersonalModel):
     inner_step_size: Annotated[float, Above(0), "give a step size, e.g. 0.05"] = 0.09
     server_step_size: StepSize = 1.0
 
-    init, broadcast, gradient = (
-        FedAvg.init,
-        FedAvg.broadcast,
-        FedAvg.gradient,
-    )  # of the global model
+    # of the global model
+    init, broadcast = FedAvg.init, FedAvg.broadcast
+    loss_gradient = FedAvg.loss_gradient
+
+    @property
+    def gradient(self) -> ClientFunction:
+        """The gradient of the loss, see `FedAvg.loss_gradient`."""
+        return self.loss_gradient
 
     def loss_of_theta(
         self, both: Both, frozen: PyTree, x: Array, y: Array, key: Key | None

@@ -161,7 +161,7 @@ class SCAFFOLD(FedAvg):
         )
         return ScaffoldServerState(params, variate)
 
-    def gradient(
+    def loss_gradient(
         self,
         key: Key,
         params: ScaffoldServerState,
@@ -170,4 +170,4 @@ class SCAFFOLD(FedAvg):
         context: RoundContext,
     ):
         """Gradient of the client's loss at the global model."""
-        return super().gradient(key, params.params, state, examples, context)
+        return super().loss_gradient(key, params.params, state, examples, context)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, NamedTuple, cast
 
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ from fedjax_srp.algorithms.optimizers import (
     as_optimizer,
 )
 from fedjax_srp.base import Array, Examples, RoundContext
-from fedjax_srp.parts.part import AtLeast, Count, Weighting, part
+from fedjax_srp.parts.part import AtLeast, Count, Weighting, field, part
 
 
 class LocalTraining(NamedTuple):
@@ -52,14 +53,15 @@ class Training:
         10
     """
 
-    optimizer: Given | OptimizerOfRound = SGD(0.01)
+    optimizer: Given | OptimizerOfRound = field(
+        converter=partial(as_optimizer, "optimizer"), default=SGD(0.01)
+    )
     batch_size: Count = 10
     epochs: Annotated[int, AtLeast(0)] | None = 1
     steps: Annotated[int, AtLeast(0)] | None = None
     weighting: Weighting = "uniform"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "optimizer", as_optimizer("optimizer", self.optimizer))
         if (self.epochs is None) == (self.steps is None):
             raise ValueError(
                 f"give either epochs or steps, got {self.epochs} and {self.steps}; set the other to None"

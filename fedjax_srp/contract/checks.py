@@ -24,7 +24,9 @@ from fedjax_srp.base import (
     TRAINING_LOSS,
     WASTED_TIME,
     Array,
+    Charges,
     ClientData,
+    ClientFunction,
     ClientOutput,
     ClientTimes,
     Clock,
@@ -33,15 +35,20 @@ from fedjax_srp.base import (
     FederatedAlgorithm,
     FederatedSource,
     ParticipationPolicy,
+    Phase,
     PyTree,
     RoundContext,
     RoundInfo,
     TrainingLoss,
 )
 from fedjax_srp.contract.peak_memory import bytes_of, peak_bytes
+from fedjax_srp.parts.checks import short
 from fedjax_srp.parts.columns import check_metric_names
 from fedjax_srp.parts.part import remedy_of
 
+GRADIENT = (
+    "gradient"  # name of the pass for policies that need the norm of the mean gradient
+)
 LIKE_INIT = "it must be like what init makes"
 SHOWN = 160  # characters of a structure, or of an error of JAX, in a message
 PACKAGE = str(Path(__file__).parents[1])
@@ -68,15 +75,16 @@ class Shapes(NamedTuple):
     test: PyTree
     up: tuple[
         PyTree, ...
-    ]  # messages of `round`, and of `finish` and the criterion's gradient if present
-    down: tuple[PyTree, ...]  # broadcasts of `round` and `finish`
+    ]  # messages of the phases of a round, and of the criterion's gradient if it is needed
+    down: tuple[PyTree, ...]  # downloads of the phases of a round
     metrics: dict[str, Any]  # of a round: those of the algorithm and the means of `info`
     working: (
         int  # bytes that a client's training needs at most besides its data and its state
     )
     working_evaluated: int  # the same of an evaluation
-    shown: PyTree  # the part of a client's state that the server knows, for `mix`
+    shown: PyTree  # the parts of a client's state that the server knows, for exchanges
     common: int  # bytes of `train` that are the same array for every client
+    charges: Charges
 
 
 def _shape(dtype: Any, *shape: int) -> Any:
@@ -267,59 +275,67 @@ def check_algorithm(
         return _traced(f"{name}: {where}", with_context, algorithm, (one,) * 4, *args)
 
     def client(
-        where: str, function: Callable[[Any], Any], broadcast: PyTree
+        where: str, function: Callable[[Any], ClientFunction], broadcast: PyTree
     ) -> ClientOutput:
         output, traced = in_round(where, function, key, broadcast, state, train)
         working.append(peak_bytes(traced))
         _check_output(f"{name}: {where}", output, state)
         return output
 
-    def phase(field: str) -> tuple[PyTree, PyTree, dict[str, Any]]:
-        down = in_round(
-            f"{field}.broadcast", lambda a: getattr(a, field).broadcast, server
-        )[0]
-        found: Any = getattr(algorithm, field)
-        if found.mix is not None:
+    def check_phase(
+        title: str, phase_of: Callable[[Any], Phase]
+    ) -> tuple[ClientOutput, PyTree]:
+        """Trace a phase: its output and its download."""
+        down = in_round(f"{title}.broadcast", lambda a: phase_of(a).broadcast, server)[0]
+        exchange = phase_of(algorithm).exchange
+        if exchange is not None:
             down = in_round(
-                f"{field}.mix", lambda a: getattr(a, field).download, server, state
+                f"{title}.exchange", lambda a: phase_of(a).download, server, state
             )[0]
-            shown.append(jax.eval_shape(found.shown, state))
-        output = client(f"{field}.client", lambda a: getattr(a, field).client, down)
-        if field == "round" and records_loss and output.loss is None:
-            raise ValueError(
-                f"record_loss: {name} reports no loss of its local training; return ClientOutput(..., "
-                "loss=trained.loss) with what local_sgd returned, or leave out record_loss or the policy that needs it"
-            )
-        if field == "round" and policy is not None:
-            _check_reports(policy, name, output, train)
+            shown.append(jax.eval_shape(exchange.shown, state))
+        output = client(f"{title}.client", lambda a: phase_of(a).client, down)
         mean = _averaged(output.message)
         new = in_round(
-            f"{field}.server", lambda a: getattr(a, field).server, key, server, mean
+            f"{title}.server", lambda a: phase_of(a).server, key, server, mean
         )[0]
-        check_like(f"{name}: {field}.server returned", new, server, LIKE_INIT)
-        return output.message, down, _averaged(dict(output.info))
+        check_like(f"{name}: {title}.server returned", new, server, LIKE_INIT)
+        return output, down
 
-    fields = ("round",) if algorithm.finish is None else ("round", "finish")
-    up, down, infos = zip(*map(phase, fields), strict=True)
-    if algorithm.prepare is not None:
-        phase("prepare")
+    _check_phases(name, algorithm)
+    outputs, down = [], []
+    for index, phase in enumerate(algorithm.phases):
+        output, download = check_phase(phase.name, lambda a, index=index: a.phases[index])
+        outputs.append(output)
+        down.append(download)
+    if records_loss and outputs[0].loss is None:
+        raise ValueError(
+            f"record_loss: {name} reports no loss of its local training; return ClientOutput(..., "
+            "loss=trained.loss) with what local_sgd returned, or leave out record_loss or the policy that needs it"
+        )
+    if policy is not None:
+        _check_reports(policy, name, outputs[0], train)
+    for index, phase in enumerate(algorithm.start_phases):
+        check_phase(phase.name, lambda a, index=index: a.start_phases[index])
+    up = [output.message for output in outputs]
     if policy is not None and policy.needs_global_gradient:
         if algorithm.gradient is None:
             raise ValueError(
                 f"the participation policy needs the global gradient but {name} has no `gradient`; use a policy "
                 "without a gradient criterion, such as participation.Doubling"
             )
-        up = (*up, client("gradient", lambda a: a.gradient, down[0]).message)
+        up.append(client(GRADIENT, lambda a: a.gradient, down[0]).message)
     metrics = _traced(
         f"{name}: metrics", lambda a, *args: a.metrics(*args), algorithm, server, data
     )[0]
     _check_scalars(f"{name}: metrics returned", metrics)
-    metrics = _joined(
-        name, metrics, *infos, *([{TRAINING_LOSS: _float()}] if records_loss else [])
-    )
+    infos = [_averaged(dict(output.info)) for output in outputs]
+    if records_loss:
+        infos.append({TRAINING_LOSS: _float()})
+    metrics = _joined(name, metrics, *infos)
     check_metric_names(f"{name}: metrics or info", metrics, evaluations)
-    if algorithm.communicates is not None:
-        says = in_round("communicates", lambda a: a.communicates, server)[0]
+    charges = _static_charges(algorithm)
+    if charges.communicates is not None:
+        says = in_round("communicates", lambda a: a.charges.communicates, server)[0]
         check_like(
             f"{name}: communicates returned",
             says,
@@ -345,18 +361,51 @@ def check_algorithm(
         ]
         judged.append(peak_bytes(traced))
     return Shapes(
-        server,
-        state,
-        train,
-        test,
-        up,
-        down,
-        metrics,
-        max(working),
-        max(judged),
-        shown,
-        common,
+        server=server,
+        state=state,
+        train=train,
+        test=test,
+        up=tuple(up),
+        down=tuple(down),
+        metrics=metrics,
+        working=max(working),
+        working_evaluated=max(judged),
+        shown=shown,
+        common=common,
+        charges=charges,
     )
+
+
+def _check_phases(name: str, algorithm: FederatedAlgorithm) -> None:
+    """Raise a ValueError for phases that are none, or whose names cannot tell their keys apart."""
+    for field in ("phases", "start_phases"):
+        phases = getattr(algorithm, field)
+        if not isinstance(phases, tuple) or not all(
+            isinstance(phase, Phase) for phase in phases
+        ):
+            raise ValueError(
+                f"{name}: {field}={short(phases)} must be a tuple of srp.Phase(name, ...)"
+            )
+    if not algorithm.phases:
+        raise ValueError(
+            f"{name}: phases=() has no pass over clients; give at least one srp.Phase"
+        )
+    names = [GRADIENT]
+    for phase in (*algorithm.phases, *algorithm.start_phases):
+        if not isinstance(phase.name, str) or phase.name in names:
+            raise ValueError(
+                f"{name}: the name {short(phase.name)} of a phase is no text, or taken; choose another"
+            )
+        names.append(phase.name)
+        if phase.over not in ("participants", "next"):
+            raise ValueError(
+                f"{name}: {phase.name}.over={short(phase.over)}: give 'participants' or 'next'"
+            )
+    for phase in algorithm.start_phases:
+        if phase.over != "participants":
+            raise ValueError(
+                f"{name}: {phase.name}.over={phase.over!r}: a start has all clients; leave it out"
+            )
 
 
 def _check_reports(
@@ -392,14 +441,19 @@ def _client_data(method: str, data: FederatedSource) -> tuple[PyTree, int]:
     )
 
 
-def of_static_fields(algorithm: FederatedAlgorithm, name: str) -> Any:
-    """Return `sends` or `costs_as`; ValueError if it reads a float, since runs of other floats share the check."""
-    _traced(
-        f"algorithm {algorithm.name!r}: {name}",
-        lambda a: (getattr(a, name), ())[1],
-        algorithm,
-    )
-    return getattr(algorithm, name)
+def _static_charges(algorithm: FederatedAlgorithm) -> Charges:
+    """Return the charges; ValueError if they read a float, since runs of other floats share the check."""
+    name = f"algorithm {algorithm.name!r}"
+
+    def read(algorithm: FederatedAlgorithm) -> tuple[()]:
+        _ = algorithm.charges
+        return ()
+
+    _traced(f"{name}: charges", read, algorithm)
+    charges = algorithm.charges
+    if not isinstance(charges, Charges):
+        raise ValueError(f"{name}: charges={short(charges)} must be srp.Charges(...)")
+    return charges
 
 
 def _joined(name: str, *scalars: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class Traffic(NamedTuple):
     examples: int  # data of a client, as the model's input, without arrays that all clients share
     client_state: int
     server_state: int
-    shown: int  # the part of a client's state that the server knows, for `mix`
+    shown: int  # the part of a client's state that the server knows, for exchanges
 
     def at_once(self, platform: str) -> tuple[int, int]:
         """Bytes of each client of a chunk, in training and in evaluation.
@@ -38,8 +38,9 @@ class Traffic(NamedTuple):
         )
 
 
-def traffic(shapes: Shapes, sends: PyTree = None) -> Traffic:
+def traffic(shapes: Shapes) -> Traffic:
     """Count the bytes of a participant."""
+    sends = shapes.charges.sends
     sent = shapes.up if sends is None else (sends, shapes.up[1:])
     examples, state = num_bytes(shapes.train) - shapes.common, num_bytes(shapes.state)
     return Traffic(

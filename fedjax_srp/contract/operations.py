@@ -27,7 +27,7 @@ from fedjax_srp.base import (
     RoundContext,
     WorkCosts,
 )
-from fedjax_srp.contract.checks import Shapes, check_algorithm, of_static_fields
+from fedjax_srp.contract.checks import GRADIENT, Shapes, check_algorithm
 from fedjax_srp.contract.messages import Traffic, traffic
 from fedjax_srp.contract.peak_memory import inner_jaxprs, opened, unstacked
 from fedjax_srp.xla.backend import traced_for
@@ -46,13 +46,13 @@ def work_costs(
     """Return a compiled function of the data that counts the costs of a round for each client.
 
     Each client is charged for its own number of examples; the last batch of an epoch counts as a full one. An algorithm
-    with `costs_as` costs what those algorithms cost.
+    with `Charges.costs_as` costs what those algorithms cost.
 
     Raises:
         ValueError: the length of a loop does not follow from the scalars of a client's data and its units of work.
     """
-    if algorithm.costs_as is not None:
-        return _costs_by_work(of_static_fields(algorithm, "costs_as"), policy, data)
+    if shapes.charges.costs_as is not None:
+        return _costs_by_work(shapes.charges.costs_as, policy, data)
     return _own_costs(algorithm, policy, data, shapes, sizes)
 
 
@@ -111,9 +111,7 @@ def _costs_by_work(
     distinct = list(dict.fromkeys(itertools.chain(*levels)))
     shapes = [check_algorithm(one, data, (), policy) for one in distinct]
     counters = [
-        _own_costs(
-            one, policy, data, of_one, traffic(of_one, of_static_fields(one, "sends"))
-        )
+        _own_costs(one, policy, data, of_one, traffic(of_one))
         for one, of_one in zip(distinct, shapes, strict=True)
     ]
     places = [[distinct.index(one) for one in level] for level in levels]
@@ -142,13 +140,12 @@ def _client_operations(
     train: PyTree,
 ) -> Callable[[Array, Sequence[Array]], Total]:
     """Return (units of work, scalars of a client's data) -> operations of a participant in a round."""
-    functions = [
-        ("round", lambda a: a.round.client),
-        ("finish", lambda a: a.finish.client),
-    ][: len(shapes.down)]
+    functions: list[tuple[str, Callable[[Any], Any]]] = []
+    for index, phase in enumerate(algorithm.phases):
+        functions.append((phase.name, lambda a, index=index: a.phases[index].client))
     broadcasts = [*shapes.down]
     if policy.needs_global_gradient:
-        functions.append(("gradient", lambda a: a.gradient))
+        functions.append((GRADIENT, lambda a: a.gradient))
         broadcasts.append(shapes.down[0])
     key, integer = (
         jax.eval_shape(lambda: jax.random.key(0)),

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.base import Array, Examples, FederatedSource, Predict
+from fedjax_srp.base import Array, Examples, FederatedSource, Predict, member_of
 from fedjax_srp.parts.checks import checked, per_example, short
 
 
@@ -39,8 +39,8 @@ class TrainingLoss:
     name = property(attrgetter("data.name"))
     num_classes = property(attrgetter("data.num_classes"))
     example_shape = property(attrgetter("data.example_shape"))
-    offset = property(lambda self: getattr(self.data, "offset", None))
-    options = property(lambda self: getattr(self.data, "options", None))
+    offset = property(lambda self: member_of(self.data, "offset"))
+    options = property(lambda self: member_of(self.data, "options"))
 
     def train_client(self, client_id: Array) -> Examples:
         """Return the training examples of a client."""

@@ -26,7 +26,7 @@ from fedjax_srp.base import (
     ServerState,
     named_key,
 )
-from fedjax_srp.driver.evaluate import check_kept, fitted
+from fedjax_srp.driver.given import check_kept, fitted
 from fedjax_srp.driver.outcome import ratio
 from fedjax_srp.driver.prepare import Request, prepare
 from fedjax_srp.linear import LinearClient, samplers

@@ -18,11 +18,10 @@ from fedjax_srp.base import (
     PyTree,
     ServerState,
 )
+from fedjax_srp.driver.given import check_kept, fitted, is_new
 from fedjax_srp.driver.outcome import ratio
 from fedjax_srp.driver.prepare import Request, prepare
-from fedjax_srp.parts.checks import check_choice, checked
-from fedjax_srp.results import sealed_folders as storage
-from fedjax_srp.results.history import History
+from fedjax_srp.parts.checks import checked
 from fedjax_srp.rounds.round import as_arrays
 from fedjax_srp.rounds.sharding import Devices, place, place_clients
 
@@ -111,57 +110,10 @@ def evaluate(
     }
 
 
-def check_kept(server_state: ServerState) -> None:
-    """Raise a ValueError for a history, and if the history had no server state."""
-    if isinstance(server_state, History):
-        raise ValueError("server_state is a History; give history.server_state")
-    if server_state is None:
-        raise ValueError(
-            "server_state=None: this history was loaded from a folder without models; save with models=True, or keep "
-            "the history that simulate returns"
-        )
-
-
-def is_new(client_states: ClientState | Literal["new"]) -> bool:
-    """True for clients that have not trained; ValueError if the history had no client states."""
-    if client_states is None:
-        raise ValueError(
-            "client_states=None: this history kept none; run with keep_clients=True (and save with models=True), or "
-            'give "new" for clients that have not trained'
-        )
-    return (
-        isinstance(client_states, str)
-        and check_choice("client_states", client_states, ["new"]) == "new"
-    )
-
-
 def _initial(
     algorithm: FederatedAlgorithm, key: Key, data: FederatedSource
 ) -> tuple[PyTree, PyTree]:
     server = as_arrays(algorithm.init(key, data))
     return server, as_arrays(
         algorithm.init_client(key, server, data.train_client(jnp.int32(0)))
-    )
-
-
-def fitted(argument: str, given: PyTree, expected: PyTree) -> PyTree:
-    """The given arrays in the expected containers; loaded states have dicts instead."""
-    remedy = "give the state of a run of the same algorithm with the same model"
-    found, wanted = storage.named(given), storage.named(expected)
-    for names, says in (
-        (wanted.keys() - found.keys(), "lacks"),
-        (found.keys() - wanted.keys(), "also has"),
-    ):
-        if names:
-            shown = min(names) or "an array that is not in a container"
-            raise ValueError(f"{argument} {says} {shown}, {len(names)} in all: {remedy}")
-    for name, like in wanted.items():
-        shape, dtype = jnp.shape(found[name]), jnp.result_type(found[name])
-        dtype = getattr(found[name], "dtype", dtype)  # NumPy's float64 is no float32
-        if shape != like.shape or dtype != like.dtype:
-            raise ValueError(
-                f"{argument}: {name or 'it'} is {dtype}{list(shape)}, expected {like.dtype}{list(like.shape)}: {remedy}"
-            )
-    return jax.tree.unflatten(
-        jax.tree.structure(expected), [found[name] for name in wanted]
     )

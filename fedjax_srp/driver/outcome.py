@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_srp.base import Array, FederatedSource, Key, PyTree
+from fedjax_srp.base import Array, FederatedSource, Key, PyTree, member_of, name_of_data
+from fedjax_srp.driver.given import checksum
 from fedjax_srp.driver.prepare import Prepared
 from fedjax_srp.driver.programs import Segment, as_numbers
 from fedjax_srp.driver.round_log import Arrays, Records
@@ -138,12 +139,12 @@ def ratio(total: np.ndarray, count: np.ndarray) -> np.ndarray:
 
 def smaller_is_better(data: Any) -> bool:
     """True if the scores of the data are errors; by default they are accuracies."""
-    return bool(getattr(data, "smaller_is_better", False))
+    return bool(member_of(data, "smaller_is_better"))
 
 
 def score_name(data: Any) -> str:
     """Name of the data's scores."""
-    return str(getattr(data, "score_name", "accuracy"))
+    return str(member_of(data, "score_name"))
 
 
 def ended_after(records: Records, run: Prepared, limits: Limits) -> int | None:
@@ -185,17 +186,18 @@ def check_limits(
 
 def facts(run: Prepared, limits: Limits) -> dict[str, Any]:
     """Facts about a run, for `History.config`."""
-    return {
+    start = {} if run.start is None else {"start_checksum": checksum(run.start)}
+    return start | {
         "name": run.name,
         "algorithm": run.algorithm.name,
         "participation": run.policy.name,
         "clock": run.clock.name,
-        "dataset": getattr(run.data, "name", type(run.data).__name__),
+        "dataset": name_of_data(run.data),
         "num_clients": run.layout.num_clients,
         "options": jsonable(run.options()),
         "method": jsonable(run.description()),
         "clock_options": jsonable({"name": run.clock.name} | describe(run.clock)),
-        "dataset_options": jsonable(getattr(run.data, "options", None)),
+        "dataset_options": jsonable(member_of(run.data, "options")),
         "data_checksum": data_checksum(run.data),
         "unknown": list(run.unknown),
         "eval_every": limits.eval_every,
@@ -231,7 +233,7 @@ def data_checksum(data: FederatedSource) -> str:
 
 def _checksum_of_arrays(data: FederatedSource) -> str:
     """Checksum of the data's arrays, or of this process's shards of them."""
-    checksum, leaves = 0, jax.tree.leaves(data)
+    total, leaves = 0, jax.tree.leaves(data)
     with contextlib.suppress(TypeError):  # not hashable, or no weak references
         known, found = _checksums.get(
             data, ([], "")
@@ -244,11 +246,11 @@ def _checksum_of_arrays(data: FederatedSource) -> str:
             if getattr(leaf, "is_fully_addressable", True)
             else [s.data for s in leaf.addressable_shards]
         ):
-            checksum = zlib.crc32(_bits(part).reshape(-1).view(np.uint8).data, checksum)
+            total = zlib.crc32(_bits(part).reshape(-1).view(np.uint8).data, total)
     if all(isinstance(leaf, jax.Array) for leaf in leaves):
         with contextlib.suppress(TypeError):
-            _checksums[data] = leaves, f"{checksum:08x}"
-    return f"{checksum:08x}"
+            _checksums[data] = leaves, f"{total:08x}"
+    return f"{total:08x}"
 
 
 def _bits(leaf: Array) -> np.ndarray:

@@ -21,18 +21,15 @@ from fedjax_srp.base import (
     Key,
     Method,
     ParticipationPolicy,
+    PyTree,
     WorkCosts,
 )
 from fedjax_srp.clocks import Exponential, Fixed
-from fedjax_srp.contract.checks import (
-    check_algorithm,
-    check_clock,
-    check_policy,
-    of_static_fields,
-)
+from fedjax_srp.contract.checks import check_algorithm, check_clock, check_policy
 from fedjax_srp.contract.messages import Traffic, traffic
 from fedjax_srp.contract.operations import work_costs
-from fedjax_srp.driver.programs import Parts, Program, numerics, program
+from fedjax_srp.driver.given import Start, fitted_start
+from fedjax_srp.driver.programs import Parts, Program, current_mode, numerics, program
 from fedjax_srp.participation import Full
 from fedjax_srp.parts.checks import as_annotated, check_integer, check_known, short
 from fedjax_srp.parts.description import describe, option_values, unknowns
@@ -40,7 +37,7 @@ from fedjax_srp.parts.options import full_names
 from fedjax_srp.parts.part import is_part, several, type_of, with_values
 from fedjax_srp.rounds.client_data import place_data
 from fedjax_srp.rounds.sharding import Layout, checked_devices, lay_out, place
-from fedjax_srp.xla.backend import platform, traced_for
+from fedjax_srp.xla.backend import traced_for
 
 
 class Request(NamedTuple):
@@ -60,6 +57,7 @@ class Request(NamedTuple):
         None  # (num_seeds,) each: floats of the algorithm, one for each seed
     )
     record_loss: bool = False
+    start: Start = "init"  # a server state or parameters to begin from
 
 
 class Prepared(NamedTuple):
@@ -80,6 +78,7 @@ class Prepared(NamedTuple):
     values: dict[
         str, np.ndarray
     ]  # dotted name -> (num_seeds,): floats of the algorithm, as they were given
+    start: PyTree | None  # see `given.fitted_start`
 
     @property
     def fitted_clock(self) -> Clock:
@@ -115,6 +114,16 @@ class Prepared(NamedTuple):
         return place(self.layout, root), place_data(
             self.layout, self.data, self.shard_data
         )
+
+    def placed_start(self) -> PyTree | None:
+        """The given start on the devices, with an axis of seeds if there is one."""
+        start = self.start
+        if start is not None and self.num_seeds is not None:
+            seeds = (self.num_seeds,)
+            start = jax.tree.map(
+                lambda leaf: jnp.broadcast_to(leaf, (*seeds, *jnp.shape(leaf))), start
+            )
+        return None if start is None else place(self.layout, start)
 
     def traced(self, trains: bool = True) -> jax.stages.Traced:
         """Trace a segment of rounds, or its evaluation alone, for devices that need not exist.
@@ -222,6 +231,7 @@ def prepare(request: Request) -> Prepared:
             if policy.name == "full"
             else f"{algorithm.name} + {policy.name}"
         )
+    start = fitted_start(request.start, algorithm, data)
     values = full_names(algorithm, request.values or {})
     algorithm = with_values(
         algorithm, {name: _weakly_typed(value) for name, value in values.items()}
@@ -240,6 +250,7 @@ def prepare(request: Request) -> Prepared:
         record_loss=record_loss,
         num_seeds=request.num_seeds,
         values=values,
+        start=start,
     )
 
 
@@ -308,14 +319,15 @@ def _check_contract(
         (*map(type_of, leaves),),
         records_loss,
         numerics(),
-        platform(),
+        current_mode(),
     )
     if cache_key in _past_checks:
         return _past_checks[cache_key]
     checked = check_algorithm(algorithm, data, evaluations, policy, records_loss)
-    sizes, costs_of = traffic(checked, of_static_fields(algorithm, "sends")), None
+    sizes = traffic(checked)
+    costs_of = None
     if clock.needs_costs:
-        if algorithm.communicates is not None:
+        if checked.charges.communicates is not None:
             raise ValueError(
                 f"clock {clock.name!r} charges a message in every round and {algorithm.name!r} has silent ones; choose "
                 "another clock, such as srp.clocks.Fixed, and add communication afterwards"
@@ -336,18 +348,6 @@ def check_evaluations(
     algorithm: FederatedAlgorithm, evaluations: str | Sequence[str] | None
 ) -> tuple[str, ...]:
     """Return names of evaluations; None is the default one, "all" every one."""
-    for cls in type(algorithm).__mro__:
-        named = [
-            getattr(value, "evaluation", None)
-            for value in vars(cls).values()
-            if callable(value)
-        ]
-        if twice := sorted(
-            {name for name in named if name is not None and named.count(name) > 1}
-        ):
-            raise ValueError(
-                f"class {cls.__name__} has two evaluations {twice[0]!r}; rename one"
-            )
     if evaluations is None:
         return tuple(algorithm.evaluations)[:1]
     if isinstance(evaluations, str):

@@ -37,8 +37,13 @@ from fedjax_srp.rounds.first_state import Start, first_state, init_clients
 from fedjax_srp.rounds.round import SimulationState, one_round
 from fedjax_srp.rounds.scoring import score_clients
 from fedjax_srp.rounds.sharding import Layout, place, spread
-from fedjax_srp.xla.backend import compiler_options, options_for_one_run, traced_for
-from fedjax_srp.xla.loops import batch_max, fori_loop
+from fedjax_srp.xla.backend import (
+    compiler_options,
+    options_for_one_run,
+    platform,
+    traced_for,
+)
+from fedjax_srp.xla.loops import batch_max, fori_loop, reversible, reversible_work
 
 ROUNDS = 128  # of a segment, at most, in the program that most runs share
 WRITTEN_OUT = (
@@ -57,6 +62,18 @@ class Parts(NamedTuple):
     clock: Clock
 
 
+class Mode(NamedTuple):
+    """What functions of the package ask for while they are traced; both change the operations of a program."""
+
+    platform: str  # see `backend.platform`
+    reversible: int  # most units of work in loops with static bounds, 0 for others, see `loops.reversible`
+
+
+def current_mode() -> Mode:
+    """The mode outside of a program, for results that are shared by shapes."""
+    return Mode(platform(), reversible_work())
+
+
 class Spec(NamedTuple):
     """The static part of a program; equal specs share compiled functions."""
 
@@ -67,6 +84,7 @@ class Spec(NamedTuple):
     num_seeds: int | None  # None: one run, without a seeds axis
     records_loss: bool
     numerics: tuple[Any, ...]  # settings of JAX that change what is computed
+    mode: Mode
     compiler: tuple[tuple[str, Any], ...]  # options beside XLA's own
 
 
@@ -154,12 +172,19 @@ class Program:
     def _placed(self) -> Parts:
         return place(self.spec.layout, self.parts)
 
-    def start(self, root: Key, data: FederatedSource, trains: bool = False) -> Start:
-        """The state before the first round; with seeds, `root` has a leading axis.
+    def start(
+        self,
+        root: Key,
+        data: FederatedSource,
+        trains: bool = False,
+        begin: PyTree | None = None,
+    ) -> Start:
+        """The state before the first round; with seeds, `root` and `begin` have a leading axis.
 
-        If it `trains`, a segment is traced while another thread compiles the start.
+        `begin` is as in `first_state`. If it `trains`, a segment is traced while another thread compiles the start.
         """
-        start, args = self._start(), (root, self._placed, data)
+        start = self._start(begin)
+        args = (begin, root, self._placed, data)
         signature, shared = _signature(start.name, args), self.shared
         with self._lock(start):
             if trains and signature not in shared.compiled:
@@ -170,11 +195,11 @@ class Program:
                     )
                     self._lower(
                         self._segment(),
-                        (self._shapes(lowered.out_info.state), self._given(1), *args),
+                        (self._shapes(lowered.out_info.state), self._given(1), *args[1:]),
                     )
                     with self._timed(start):
                         self._keep(signature, compiling.result())
-        return self._run(start, root, data=data)
+        return self._run(start, begin, root, data=data)
 
     def _shapes(self, state: SimulationState) -> SimulationState:
         layout, leading = self.spec.layout, int(self.spec.num_seeds is not None)
@@ -182,17 +207,14 @@ class Program:
             clients=layout.shapes(state.clients, True, leading)
         )
 
-    def _start(self) -> Function:
-        def start(root: Key, parts: Parts, data: FederatedSource) -> Start:
-            return first_state(*parts, root, data, self.spec.layout)
+    def _start(self, begin: PyTree | None) -> Function:
+        def start(
+            begin: PyTree | None, root: Key, parts: Parts, data: FederatedSource
+        ) -> Start:
+            return first_state(*parts, root, data, self.spec.layout, begin)
 
-        return Function(
-            "start",
-            start,
-            (),
-            START_BY_CLIENT,
-            quick=self.parts.algorithm.prepare is None,
-        )
+        trains = begin is None and bool(self.parts.algorithm.start_phases)
+        return Function("start", start, (_NO,), START_BY_CLIENT, quick=not trains)
 
     def scores(
         self,
@@ -326,10 +348,14 @@ class Program:
         )
         return getattr(compiled.memory_analysis(), "temp_size_in_bytes", 0)
 
-    def start_fingerprint(self, root: Key, data: FederatedSource) -> str:
+    def start_fingerprint(
+        self, root: Key, data: FederatedSource, begin: PyTree | None = None
+    ) -> str:
         """A hash of the program of `start`, which initializes all states. Call it before `start`."""
         return _hash(
-            self._lower(self._start(), (root, self._placed, data)).as_text().encode()
+            self._lower(self._start(begin), (begin, root, self._placed, data))
+            .as_text()
+            .encode()
         )
 
     def segment_fingerprint(
@@ -342,8 +368,8 @@ class Program:
     def traced(self, trains: bool, root: Key, data: FederatedSource) -> jax.stages.Traced:
         """Trace a segment, or its evaluation alone, for shapes (`Layout.shapes`), on devices that need not exist."""
         args = root, self.spec.layout.shapes(self.parts), data
-        with traced_for(self.spec.layout.platform):
-            start = self._jitted(self._start(), args).trace(*args)
+        with self._traced():
+            start = self._jitted(self._start(None), (None, *args)).trace(None, *args)
             length = self.spec.layout.shapes(jax.ShapeDtypeStruct(root.shape, jnp.int32))
             args = self._shapes(start.out_info.state), length, *args
             return self._jitted(self._segment(trains), args).trace(*args)
@@ -367,6 +393,12 @@ class Program:
             jax.debug_infs(False),
         ):  # records have nan for unknown values
             return compiled(*arguments)
+
+    @contextlib.contextmanager
+    def _traced(self) -> Iterator[None]:
+        """Trace in the mode of the spec, whenever and in whatever thread that is."""
+        with traced_for(self.spec.mode.platform), reversible(self.spec.mode.reversible):
+            yield
 
     @contextlib.contextmanager
     def _timed(self, function: Function) -> Iterator[None]:
@@ -395,7 +427,7 @@ class Program:
                     function.donates
                 ):  # by shapes, so that a trace before the start has the same text
                     args = (self._shapes(args[0]), *args[1:])
-                with traced_for(self.spec.layout.platform), self._timed(function):
+                with self._traced(), self._timed(function):
                     shared.lowered[signature] = self._jitted(function, args).lower(*args)
             return shared.lowered[signature]
 
@@ -488,15 +520,12 @@ def program(
 
     The algorithm's leaves named in `by_seed`, dotted, have a leading axis of seeds, see `parts.with_values`.
     """
-    if "runs_as" in vars(
-        type(policy)
-    ):  # not inherited: a subclass may have other cohorts
-        policy = policy.runs_as(layout.num_clients)
-    parts = Parts(algorithm, policy, clock)
+    parts = Parts(algorithm, policy.runs_as(layout.num_clients), clock)
     of_algorithm = {f"algorithm.{name}" for name in by_seed}
     with_axis = tuple(name in of_algorithm for name in values_of(parts))
     compiler = tuple(compiler_options(layout.platform).items())
     structure = jax.tree.structure(parts)
+    mode = Mode(layout.platform, reversible_work())
     spec = Spec(
         structure,
         with_axis,
@@ -505,6 +534,7 @@ def program(
         num_seeds,
         records_loss,
         numerics(),
+        mode,
         compiler,
     )
     return Program(spec, _shared(spec), parts)

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from fedjax_srp.base import Key
+from fedjax_srp.driver.given import checksum
 from fedjax_srp.driver.outcome import (
     Limits,
     Results,
@@ -116,10 +117,11 @@ def identify_runs(run: Prepared, root: Key) -> list[dict[str, str]]:
     )
 
     def identify(s: int) -> dict[str, str]:
-        made = [run.description(s), clock, checksum, keys[s].tolist()]
+        made = [run.description(s), clock, checksum_of_data, keys[s].tolist(), *start]
         return {"run": f"{zlib.crc32(json.dumps(jsonable(made)).encode()):08x}"}
 
-    checksum = data_checksum(run.data)
+    checksum_of_data = data_checksum(run.data)
+    start = [] if run.start is None else [checksum(run.start)]
     return [identify(s) for s in range(len(keys))]
 
 

@@ -26,6 +26,7 @@ from fedjax_srp.base import (
 from fedjax_srp.contract.checks import check_cohorts, check_times
 from fedjax_srp.driver import memory
 from fedjax_srp.driver.checkpoint import Checkpoints, folder_of_seeds, seeds_together
+from fedjax_srp.driver.given import Start
 from fedjax_srp.driver.outcome import (
     Limits,
     Results,
@@ -70,6 +71,7 @@ def simulate(
     devices: Devices = None,
     shard_data: bool = False,
     record_loss: bool = False,
+    start: Start = "init",
     callback: Callback | None = None,
     throw: bool = False,
     name: str | None = None,
@@ -108,6 +110,9 @@ def simulate(
             `FederatedData` that do not fit every device. Results are the same, bit for bit.
         record_loss: record the training loss of each round as `history.metrics["training_loss"]`: the loss of the batch
             before each local step, averaged over a client's steps and then over the cohort.
+        start: a server state to begin from, such as `history.server_state` of an earlier run; or, where that has a
+            field `params`, these alone (a pretrained model). Clients' states are made from it, and phases of the start,
+            such as the method of moments, are left out. "init": what the algorithm's `init` makes.
         callback: called with a `srp.watch.Progress` after every new evaluation; returning True ends the run.
             `srp.watch` has callbacks that log.
         throw: raise `FloatingPointError` at the next evaluation if the run diverges; otherwise it goes on, and
@@ -140,7 +145,7 @@ def simulate(
         shard_data,
         name,
     )
-    request = request._replace(record_loss=record_loss)
+    request = request._replace(record_loss=record_loss, start=start)
     limits = Limits(num_rounds, eval_every, time_limit, target, eval_first, eval_last)
     watch = Watch(progress, callback, throw)
     return _simulate(request, key, limits, watch, checkpoint_dir, keep_clients)[0]
@@ -169,6 +174,7 @@ def simulate_seeds(
     devices: Devices = None,
     shard_data: bool = False,
     record_loss: bool = False,
+    start: Start = "init",
     callback: Callback | None = None,
     throw: bool = False,
     name: str | None = None,
@@ -227,7 +233,7 @@ def simulate_seeds(
         name,
     )
     request = request._replace(
-        num_seeds=keys.size, values=arrays, record_loss=record_loss
+        num_seeds=keys.size, values=arrays, record_loss=record_loss, start=start
     )
     at_once = seeds_at_once(request, keys.size)
     _check_values(algorithm, arrays)
@@ -350,10 +356,11 @@ def _run(
         min(limits.eval_every, limits.num_rounds),
     )
     root, data = run.placed(root)
+    start = run.placed_start()
     hash_of_start = (
-        None if checkpoint_dir is None else compiled.start_fingerprint(root, data)
+        None if checkpoint_dir is None else compiled.start_fingerprint(root, data, start)
     )
-    state, client_time = compiled.start(root, data, trains=True)
+    state, client_time = compiled.start(root, data, trains=True, begin=start)
     check_times(run.clock, "client", client_time)
     records, completed = Records(), 0
 

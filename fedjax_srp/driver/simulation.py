@@ -19,6 +19,7 @@ from fedjax_srp.base import (
     PyTree,
     RoundInfo,
 )
+from fedjax_srp.driver.given import Start, fitted_start
 from fedjax_srp.driver.prepare import Prepared, Request, prepare
 from fedjax_srp.parts.checks import as_annotated
 from fedjax_srp.parts.part import Leaf, part
@@ -102,20 +103,31 @@ class Simulation:
         )
 
     def _most_work(self, run: Prepared) -> int:
-        return getattr(run.policy, "max_work", 1) if self.reverse_mode else 0
+        return run.policy.max_work if self.reverse_mode else 0
 
-    def init(self, key: Key) -> State:
+    def init(self, key: Key, start: Start = "init") -> State:
         """The state before the first round.
 
         Args:
             key: root of all randomness, `jax.random.key(seed)`.
+            start: a server state, or parameters, to begin from, as for `simulate`.
+
+        Raises:
+            ValueError: the start has other names, shapes or types than the algorithm's state.
         """
         run = self._prepared()
+        begin = fitted_start(start, run.algorithm, self.data)
         with reversible(self._most_work(run)):
-            start = first_state(
-                run.algorithm, run.policy, run.fitted_clock, key, self.data, run.layout
+            first = first_state(
+                run.algorithm,
+                run.policy,
+                run.fitted_clock,
+                key,
+                self.data,
+                run.layout,
+                begin,
             )
-        return State(key, *start.state)
+        return State(key, *first.state)
 
     def select(self, state: State) -> tuple[ClientTimes, Cohort]:
         """The clients' times in the next round and its cohort, as in `step`, without training anyone."""

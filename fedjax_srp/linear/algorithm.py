@@ -11,7 +11,7 @@ from fedjax_srp.base import Array, FederatedAlgorithm, Key
 from fedjax_srp.linear import orthonormalize
 from fedjax_srp.linear.task import LinearTask
 from fedjax_srp.parts.checks import REMEDIES, short
-from fedjax_srp.parts.part import StepSize, part
+from fedjax_srp.parts.part import StepSize, field, part
 
 
 @part
@@ -21,6 +21,17 @@ class TaskShape:
     dim: int  # d, inputs of a sample
     rank: int  # k, dimension of the shared subspace
     dtype: str
+
+
+def _as_shape(task: Any) -> TaskShape:
+    """The shapes of a task."""
+    if isinstance(task, LinearTask):
+        return TaskShape(task.dim, task.rank, jnp.dtype(task.representation.dtype).name)
+    if not isinstance(task, TaskShape):
+        raise ValueError(
+            f"task={short(task)} must be a LinearTask; {REMEDIES['LinearTask']}"
+        )
+    return task
 
 
 @part
@@ -35,21 +46,8 @@ class LinearAlgorithm(FederatedAlgorithm):
         ValueError: a field is out of range.
     """
 
-    task: Any
+    task: Any = field(converter=_as_shape)
     step_size: StepSize
-
-    def __post_init__(self) -> None:
-        if isinstance(self.task, LinearTask):
-            shape = TaskShape(
-                self.task.dim,
-                self.task.rank,
-                jnp.dtype(self.task.representation.dtype).name,
-            )
-            object.__setattr__(self, "task", shape)
-        if not isinstance(self.task, TaskShape):
-            raise ValueError(
-                f"task={short(self.task)} must be a LinearTask; {REMEDIES['LinearTask']}"
-            )
 
     def random_subspace(self, key: Key, data: LinearTask) -> Array:
         """An orthonormal matrix (d, k), uniformly distributed; data of other shapes raise a `ValueError`."""

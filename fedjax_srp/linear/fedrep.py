@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from fedjax_srp.base import (
     Array,
+    Charges,
     ClientOutput,
     Key,
     Personalize,
@@ -29,7 +30,7 @@ from fedjax_srp.linear.algorithm import LinearAlgorithm
 from fedjax_srp.linear.subspace import exact_matmul
 from fedjax_srp.linear.task import LinearTask
 from fedjax_srp.parts.checks import check_integer
-from fedjax_srp.parts.part import Count, StepSize, part
+from fedjax_srp.parts.part import Count, StepSize, field, part
 from fedjax_srp.xla.loops import fori_loop, most_work
 
 
@@ -51,6 +52,12 @@ class LinearFedRepBroadcast(NamedTuple):
 
     representation: Array  # (d, k) B
     position: Uncharged
+
+
+def _as_head(head: Any) -> Any:
+    if isinstance(head, str) and head == "exact":
+        return head
+    return check_integer("head", head, 1, otherwise="'exact'")
 
 
 @part
@@ -99,19 +106,16 @@ class LinearFedRep(LinearAlgorithm):
     name: ClassVar[str] = "linear_fedrep"
 
     samples_per_round: Count
-    head: Literal["exact"] | Any = "exact"  # or an integer
+    head: Literal["exact"] | Any = field(
+        converter=_as_head, default="exact"
+    )  # or an integer
     sampling: Literal["subspace", "full", "fixed"] = "subspace"
     start: Literal["moments", "random"] = "moments"
     head_step_size: StepSize | None = None
     evaluation_samples: Count | None = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (isinstance(self.head, str) and self.head == "exact"):
-            object.__setattr__(
-                self, "head", check_integer("head", self.head, 1, otherwise="'exact'")
-            )
-        _ = self.prepare  # refuses matrices that are too large
+        _ = self.start_phases  # refuses matrices that are too large
 
     def sampler(self, m: int) -> samplers.Sampler:
         """The sampler of batches of m samples."""
@@ -122,20 +126,24 @@ class LinearFedRep(LinearAlgorithm):
         )
 
     @property
-    def prepare(self) -> Phase | None:  # type: ignore[override]
+    def start_phases(self) -> tuple[Phase, ...]:
         """The method of moments."""
-        dim, rank, dtype = self.task.dim, self.task.rank, self.task.dtype
-        m, fixed = self.samples_per_round, self.sampling == "fixed"
+        if self.start == "random":
+            return ()
+        itemsize = jnp.dtype(self.task.dtype).itemsize
+        fixed = self.sampling == "fixed"
         return (
-            None
-            if self.start == "random"
-            else method_of_moments(dim, rank, m, jnp.dtype(dtype).itemsize, fixed)
+            method_of_moments(
+                self.task.dim, self.task.rank, self.samples_per_round, itemsize, fixed
+            ),
         )
 
     @property
-    def sends(self) -> Any:  # type: ignore[override]
-        """B_i, with any sampler."""
-        return jax.ShapeDtypeStruct((self.task.dim, self.task.rank), self.task.dtype)
+    def charges(self) -> Charges:
+        """The upload is B_i, with any sampler."""
+        return Charges(
+            sends=jax.ShapeDtypeStruct((self.task.dim, self.task.rank), self.task.dtype)
+        )
 
     def init(self, key: Key, data: LinearTask) -> LinearFedRepServerState:
         """A random subspace, which the method of moments replaces."""

@@ -28,7 +28,7 @@ def method_of_moments(
         fixed: use the clients' fixed samples instead of new ones.
 
     Returns:
-        A phase for `FederatedAlgorithm.prepare`; the server state must have a field
+        A phase for `FederatedAlgorithm.start_phases`; the server state must have a field
         `representation`.
     """
     bytes_per_client = dim**2 * itemsize
@@ -52,4 +52,4 @@ def method_of_moments(
         _, vectors = eigh(mean)  # eigenvalues ascend
         return state._replace(representation=vectors[:, -rank:])
 
-    return Phase(nothing, client, server)
+    return Phase("prepare", nothing, client, server)

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal
 
+from fedjax_srp.base import name_of_data
 from fedjax_srp.models.augment import CropAndFlip, augmentation, check_dataset
 from fedjax_srp.models.cnn import CNN
 from fedjax_srp.models.convolution import Convolution
@@ -138,7 +139,7 @@ def get(
             tuple(dataset.example_shape), dataset.num_classes, **settings
         )
     except ValueError as error:
-        data_name = getattr(dataset, "name", type(dataset).__name__)
+        data_name = name_of_data(dataset)
         raise ValueError(f"model={name!r} for data set {data_name!r}: {error}") from None
     return adjusted(model.cut_above(head_layers), dataset, augment, initialization)
 

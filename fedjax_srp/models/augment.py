@@ -8,9 +8,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_srp.base import Array, Key
+from fedjax_srp.base import Array, Key, member_of
 from fedjax_srp.parts.checks import check_choice, is_key, short
-from fedjax_srp.parts.part import AtLeast, part
+from fedjax_srp.parts.part import AtLeast, field, part
+
+
+def _as_fill(fill: Any) -> Any:
+    """Finite numbers as nested tuples."""
+    if (
+        is_key(fill)
+        or np.asarray(fill).dtype.kind not in "iuf"
+        or not np.isfinite(fill).all()
+    ):
+        raise ValueError(
+            f"fill={short(fill)} must be finite numbers; give one value, or one per channel"
+        )
+    return _as_tuples(fill)
+
+
+def _as_tuples(values: Any) -> Any:
+    """An array as nested tuples, which are hashable and so static."""
+    array = np.asarray(values)
+    return array.item() if array.ndim == 0 else tuple(map(_as_tuples, array))
 
 
 @part
@@ -38,19 +57,7 @@ class CropAndFlip:
     """
 
     padding: Annotated[int, AtLeast(0)] = 4
-    fill: Any = 0.0
-
-    def __post_init__(self) -> None:
-        fill = self.fill
-        if (
-            is_key(fill)
-            or np.asarray(fill).dtype.kind not in "iuf"
-            or not np.isfinite(fill).all()
-        ):
-            raise ValueError(
-                f"fill={short(fill)} must be finite numbers; give one value, or one per channel"
-            )
-        object.__setattr__(self, "fill", _as_tuples(fill))
+    fill: Any = field(converter=_as_fill, default=0.0)
 
     def __call__(self, key: Key, x: Array) -> Array:
         """(key, images) -> images."""
@@ -89,14 +96,6 @@ class CropAndFlip:
         return jnp.where(is_inside, shifted, fill)
 
 
-def _as_tuples(values: Any) -> Any:
-    """An array as nested tuples, which are hashable and so static."""
-    array = np.asarray(values)
-    if array.ndim == 0:
-        return array.item()
-    return tuple(map(_as_tuples, array))
-
-
 def _within(index: Array, size: int) -> Array:
     return (index >= 0) & (index < size)
 
@@ -123,7 +122,5 @@ def augmentation(name: str, dataset: Any) -> CropAndFlip:
     """
     check_choice("augment", name, AUGMENTATIONS)
     check_dataset(dataset)
-    black = getattr(dataset, "offset", None)
-    if black is None:
-        black = 0.0
-    return CropAndFlip(padding=4, fill=black)
+    offset = member_of(dataset, "offset")
+    return CropAndFlip(padding=4, fill=0.0 if offset is None else offset)

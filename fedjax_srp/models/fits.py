@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.base import Array, Examples, Key
+from fedjax_srp.base import Array, Examples, Key, member_of, name_of_data
 from fedjax_srp.parts.checks import per_example
 from fedjax_srp.parts.part import remedy_of
 
@@ -26,7 +26,7 @@ def check_fits(model: Any, data: Any) -> None:
     """Raise a `ValueError` if the data, as far as known, do not fit the model."""
     misfit = _misfit(model, data)
     if misfit is not None:
-        name = getattr(data, "name", type(data).__name__)
+        name = name_of_data(data)
         raise ValueError(
             f"model {model.name!r} {misfit.model}, data set {name!r} has {misfit.data}"
         )
@@ -34,15 +34,15 @@ def check_fits(model: Any, data: Any) -> None:
 
 def _misfit(model: Any, data: Any) -> _Misfit | None:
     examples = None
-    is_sharded = getattr(data, "is_sharded", False)  # then checked before sharding
+    is_sharded = member_of(data, "is_sharded")  # then checked before sharding
     if hasattr(data, "train_client") and not is_sharded:
         client = jax.eval_shape(lambda: data.train_client(jnp.int32(0)))
         if isinstance(client, Examples):
             examples = client
-    shape = getattr(data, "example_shape", None)
+    shape = member_of(data, "example_shape")
     if not shape and examples is not None:
         shape = examples.x.shape[1:]
-    num_classes = getattr(data, "num_classes", None) or 0
+    num_classes = member_of(data, "num_classes") or 0
     has_classes = examples is None or jnp.issubdtype(examples.y.dtype, jnp.integer)
     has_numbers = (
         examples is None or has_classes or examples.y.ndim == 1

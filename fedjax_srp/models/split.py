@@ -21,7 +21,7 @@ from fedjax_srp.models.fits import check_fits
 from fedjax_srp.models.initialization import check_torch, torch_params
 from fedjax_srp.models.normalization import apply_module, init_module, is_batch_norm
 from fedjax_srp.parts.checks import check_integer, nearest, short
-from fedjax_srp.parts.part import Count, part, undefined
+from fedjax_srp.parts.part import Count, field, part, undefined
 from fedjax_srp.xla.backend import platform
 from fedjax_srp.xla.loops import sequential
 
@@ -80,6 +80,11 @@ def check_dtype(dtype: Any, kind: Any) -> None:
         )
 
 
+def _as_dtype(dtype: Any) -> Any:
+    check_dtype(dtype, jnp.number)
+    return jnp.dtype(dtype)
+
+
 @part
 class SplitModel:
     """A stack of layers, cut in front of the layer named `cut`.
@@ -111,13 +116,12 @@ class SplitModel:
     num_classes: Count
     _: dataclasses.KW_ONLY
     cut: str | None = "out"
-    dtype: Any = jnp.dtype(jnp.float32)
+    dtype: Any = field(converter=_as_dtype, default=jnp.dtype(jnp.float32))
     augment: CropAndFlip | Callable[[Key, Array], Array] | None = None
     initialization: Literal["torch"] | None = None
 
     def __post_init__(self) -> None:
         check_dtype(self.dtype, self.dtypes)
-        object.__setattr__(self, "dtype", jnp.dtype(self.dtype))
         names = self.layer_names
         if self.cut is not None and self.cut not in names:
             hints = f"{nearest(self.cut, names)}; choose from {', '.join(names)}, or None"
@@ -364,13 +368,31 @@ def _in_blocks(function: Callable[[Array], Array], x: Array, block: int | None) 
 def without_lists(module: nn.Module) -> nn.Module:
     """Replace a module's lists by tuples, which can be hashed: `nn.Sequential([...])`."""
     tuples: dict[str, Any] = {}
-    for field in dataclasses.fields(module):
-        value = getattr(module, field.name)
+    for member in dataclasses.fields(module):
+        value = getattr(module, member.name)
         if isinstance(value, list):
-            tuples[field.name] = tuple(value)
+            tuples[member.name] = tuple(value)
     if not tuples:
         return module
     return module.clone(**tuples)
+
+
+def _as_layers(layers: Sequence[Any]) -> tuple[Layer, ...]:
+    """Layers with different names, whose modules can be hashed."""
+    for index, layer in enumerate(layers):
+        module = getattr(layer, "module", layer)
+        if not isinstance(layer, Layer) or not isinstance(module, nn.Module):
+            raise ValueError(
+                f"layers[{index}]={short(module)} is no layer with a flax.linen module; give "
+                "srp.models.Layer(name, module) with an instance, e.g. nn.Dense(10); functions are activations"
+            )
+        check_functions(layer)
+    names = [layer.name for layer in layers]
+    if len(set(names)) < len(names) or not names:
+        raise ValueError(
+            f"layers have the names {names}; give one or more layers with different names"
+        )
+    return tuple(layer._replace(module=without_lists(layer.module)) for layer in layers)
 
 
 @part
@@ -395,30 +417,9 @@ class Split(SplitModel):
     """
 
     dtypes: ClassVar[Any] = jnp.number
-    layers: tuple[Any, ...]
+    layers: tuple[Any, ...] = field(converter=_as_layers)
     name: str = "split"  # type: ignore[misc]
     loss: Callable[[Array, Array], Array] = cross_entropy  # type: ignore[assignment]
-
-    def __post_init__(self) -> None:
-        for index, layer in enumerate(self.layers):
-            module = getattr(layer, "module", layer)
-            if not isinstance(layer, Layer) or not isinstance(module, nn.Module):
-                raise ValueError(
-                    f"layers[{index}]={short(module)} is no layer with a flax.linen module; give "
-                    "srp.models.Layer(name, module) with an instance, e.g. nn.Dense(10); functions "
-                    "are activations"
-                )
-            check_functions(layer)
-        names = [layer.name for layer in self.layers]
-        if len(set(names)) < len(names) or not names:
-            raise ValueError(
-                f"layers have the names {names}; give one or more layers with different names"
-            )
-        layers = tuple(
-            layer._replace(module=without_lists(layer.module)) for layer in self.layers
-        )
-        object.__setattr__(self, "layers", layers)
-        super().__post_init__()
 
     @property
     @override

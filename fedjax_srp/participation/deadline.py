@@ -74,8 +74,8 @@ class Deadline(ParticipationPolicy):
 
     @property
     def max_work(self) -> int:
-        """Most units of work of a client."""
-        return getattr(self.policy, "max_work", 1)
+        """The most units of work of a client."""
+        return self.policy.max_work
 
     @override
     def init(self, key: Key, num_clients: int) -> PolicyState:

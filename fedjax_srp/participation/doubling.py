@@ -1,38 +1,15 @@
 """SRPFL's participation: the fastest clients, doubled in every stage."""
 
-from typing import Annotated, Literal, NamedTuple
-
-import jax
-import jax.numpy as jnp
 from jax.core import Tracer
 
-from fedjax_srp.base import (
-    Array,
-    ClientTimes,
-    Cohort,
-    Key,
-    ParticipationPolicy,
-    RoundInfo,
-)
-from fedjax_srp.participation.cohorts import (
-    check_at_most,
-    draw_pool,
-    request,
-    stage_sizes,
-    stages_ended,
-)
-from fedjax_srp.parts.part import AtLeast, Count, Leaf, part
-
-
-class DoublingState(NamedTuple):
-    """The next round, and the key of the stages' pools."""
-
-    round: Array  # () int32, the next round
-    key: Key
+from fedjax_srp.base import Key, ParticipationPolicy
+from fedjax_srp.participation.cohorts import check_at_most, stage_sizes
+from fedjax_srp.participation.staged import Staged, StagedState
+from fedjax_srp.parts.part import part
 
 
 @part
-class Doubling(ParticipationPolicy):
+class Doubling(Staged):
     """The n fastest of a pool take part; n = `initial` at first, and doubles with each stage up to the whole pool.
 
     SRPFL, Algorithm 1: stage r has n_r = min(N, n0 * 2**r) participants, r = 0, ..., ceil(log2(N / n0)), with N the
@@ -66,17 +43,11 @@ class Doubling(ParticipationPolicy):
         [10, 20, 40, 80, 100]
     """
 
-    initial: Leaf[Count] = 10
-    rounds_per_stage: Leaf[Count | tuple[Annotated[int, AtLeast(0)], ...]] = 10
-    pool: Count | None = None
-    redraw: Literal["round", "stage"] = "round"
-    by: Literal["realised", "expected"] = "realised"
-
     def __post_init__(self) -> None:
         if self.pool is not None:
             check_at_most("doubling: initial", self.initial, "pool", self.pool)
 
-    def init(self, key: Key, num_clients: int) -> DoublingState:
+    def init(self, key: Key, num_clients: int) -> StagedState:
         """The state before round 0, with the key of the pools."""
         if self.pool is not None:
             check_at_most("doubling: pool", self.pool, "num_clients", num_clients)
@@ -91,27 +62,12 @@ class Doubling(ParticipationPolicy):
             check_at_most(
                 "doubling: length of rounds_per_stage", listed, "number of stages", stages
             )
-        return DoublingState(jnp.zeros((), jnp.int32), key)
+        return super().init(key, num_clients)
 
-    def select(
-        self, key: Key, state: DoublingState, times: ClientTimes
-    ) -> tuple[Cohort, DoublingState]:
-        """The n fastest clients of the pool, with n of the stage."""
-        num_clients = times.realised.shape[0]
-        pool, initial = self.pool or num_clients, jnp.asarray(self.initial, jnp.int32)
-        # n0 * 2**r < N, as n0 < ceil(N / 2**r), which does not overflow
-        smaller = initial < jnp.asarray(
-            [-(-pool // 2**r) for r in range(pool.bit_length())], jnp.int32
+    def runs_as(self, num_clients: int) -> ParticipationPolicy:
+        """The same selection, in the program that `Full` and `Uniform` run too."""
+        if type(self) is not Doubling:  # a subclass may have other cohorts
+            return self
+        return Staged(
+            self.initial, self.rounds_per_stage, self.pool, self.redraw, self.by
         )
-        last = jnp.sum(smaller, dtype=jnp.int32)
-        stage = jnp.minimum(stages_ended(state.round, self.rounds_per_stage), last)
-        key_pool = jax.random.fold_in(state.key, stage) if self.redraw == "stage" else key
-        drawn = draw_pool(key_pool, num_clients, pool, times.available)
-        # n = min(N, n0 * 2**r)
-        return request(
-            times, drawn, jnp.minimum(initial << stage, pool), stage, self.by
-        ), state
-
-    def update(self, state: DoublingState, info: RoundInfo) -> DoublingState:
-        """Advance the round."""
-        return state._replace(round=info.round + 1)

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 
 from fedjax_srp.base import ClientTimes, Cohort, Key, ParticipationPolicy
 from fedjax_srp.participation.cohorts import request
-from fedjax_srp.participation.doubling import Doubling
+from fedjax_srp.participation.staged import Staged
 from fedjax_srp.parts.part import part
 
 
@@ -30,6 +30,8 @@ class Full(ParticipationPolicy):
         all_clients = jnp.arange(times.realised.shape[0], dtype=jnp.int32)
         return request(times, all_clients), state
 
-    def runs_as(self, num_clients: int) -> Doubling:
-        """`Doubling` with one stage, of all clients."""
-        return Doubling(initial=num_clients)
+    def runs_as(self, num_clients: int) -> ParticipationPolicy:
+        """One stage, of all clients."""
+        if type(self) is not Full:  # a subclass may have other cohorts
+            return self
+        return Staged(initial=num_clients)

@@ -38,7 +38,7 @@ class PartialWork(ParticipationPolicy):
     """
 
     name: ClassVar[str] = "partial_work"
-    max_work: Count = 10
+    max_work: Count = 10  # pyright: ignore[reportIncompatibleMethodOverride]
     on_time: Static[Share] = 0.5
 
     @override

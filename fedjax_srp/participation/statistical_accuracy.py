@@ -86,7 +86,7 @@ class StatisticalAccuracy(ParticipationPolicy):
     first_threshold: Share = 1.0
     shrinkage: Share = 0.5
     by: Literal["realised", "expected"] = "expected"
-    max_work: Count = 1
+    max_work: Count = 1  # pyright: ignore[reportIncompatibleMethodOverride]
     on_time: Static[Share] = 1.0
 
     def __post_init__(self) -> None:

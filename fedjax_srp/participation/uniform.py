@@ -2,7 +2,7 @@
 
 from fedjax_srp.base import ClientTimes, Cohort, Key, ParticipationPolicy
 from fedjax_srp.participation.cohorts import check_at_most, draw_pool, request
-from fedjax_srp.participation.doubling import Doubling
+from fedjax_srp.participation.staged import Staged
 from fedjax_srp.parts.part import Count, part
 
 
@@ -39,7 +39,8 @@ class Uniform(ParticipationPolicy):
             times, draw_pool(key, times.realised.shape[0], self.k, times.available)
         ), state
 
-    def runs_as(self, num_clients: int) -> Doubling:
-        """`Doubling` with one stage, of the whole pool."""
-        del num_clients
-        return Doubling(initial=self.k, pool=self.k)
+    def runs_as(self, num_clients: int) -> ParticipationPolicy:
+        """One stage, of the whole pool."""
+        if type(self) is not Uniform:  # a subclass may have other cohorts
+            return self
+        return Staged(initial=self.k, pool=self.k)

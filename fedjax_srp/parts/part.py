@@ -135,6 +135,17 @@ jax.tree_util.register_pytree_node(
 )
 
 
+_CONVERTER = "converter"  # in the metadata of a field
+
+
+def field(*, converter: Callable[[Any], Any], default: Any = dataclasses.MISSING) -> Any:
+    """Return a field of a part whose value is converted when the part is built, after the check of its annotation.
+
+    The converter raises a ValueError for a value that it cannot convert, and returns a converted one unchanged.
+    """
+    return dataclasses.field(default=default, metadata={_CONVERTER: converter})
+
+
 class Fields(NamedTuple):
     """Fields of a class of parts."""
 
@@ -143,15 +154,17 @@ class Fields(NamedTuple):
     hints: dict[str, Any]  # every field -> its annotation
 
 
-@typing.dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+@typing.dataclass_transform(
+    frozen_default=True, field_specifiers=(dataclasses.field, field)
+)
 def part(cls: type[T]) -> type[T]:
     """Make a class a part: a frozen dataclass that is a pytree, see the module.
 
     Its `name` is by default the class name in lower case.
 
-    Fields are checked when a part is built: types, bounds (`AtLeast` and the like), choices (`Literal`). A
-    `__post_init__` of the class runs after that, to check combinations of fields. `dataclasses.replace` copies a part
-    with other values.
+    Fields are checked when a part is built: types, bounds (`AtLeast` and the like), choices (`Literal`); those with a
+    `field(converter=...)` are then converted. A `__post_init__` of the class runs after that, to check combinations of
+    fields. `dataclasses.replace` copies a part with other values.
 
     Raises:
         ValueError: a part is built with a value out of range; one line.
@@ -373,9 +386,14 @@ def is_plain(value: Any) -> bool:
 
 # ---- checks -------------------------------------------------------------------------------------------------------
 def _check(self: Any) -> None:
-    """Check and convert every field, see `as_annotated`."""
-    for name, hint in fields(type(self)).hints.items():
-        object.__setattr__(self, name, as_annotated(name, getattr(self, name), hint))
+    """Check and convert every field, see `as_annotated` and `field`."""
+    hints = fields(type(self)).hints
+    for each in dataclasses.fields(self):
+        value = as_annotated(each.name, getattr(self, each.name), hints[each.name])
+        converter = each.metadata.get(_CONVERTER)
+        if converter is not None:
+            value = converter(value)
+        object.__setattr__(self, each.name, value)
 
 
 def _check_hashable(self: Any) -> None:

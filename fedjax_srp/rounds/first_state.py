@@ -15,6 +15,7 @@ from fedjax_srp.base import (
     Key,
     ParticipationPolicy,
     PyTree,
+    ServerState,
     named_key,
 )
 from fedjax_srp.rounds.client_data import owned_client
@@ -36,9 +37,14 @@ def first_state(
     root: Key,
     data: FederatedSource,
     layout: Layout,
+    begin: PyTree | None = None,
 ) -> Start:
-    """The state before the first round, after the pass of algorithms with `prepare`."""
+    """The state before the first round, after the phases of the start; these are left out if `begin` is given.
+
+    `begin` is a server state, or its parameters, see `driver.given`. Clients, policy and clock begin as ever.
+    """
     server = as_arrays(algorithm.init(named_key(named_key(root, "server"), "init"), data))
+    server = begun(algorithm, server, begin)
     clients = init_clients(algorithm, server, root, data, layout)
     key_policy, key_clock = (
         named_key(named_key(root, name), "init") for name in ("participation", "clock")
@@ -52,7 +58,21 @@ def first_state(
     state = SimulationState(
         server, clients, policy_state, clock_state, jnp.int32(0), now, rounds_taken
     )
-    return Start(prepare_server(algorithm, data, state, root, layout), times.expected)
+    if begin is None:
+        state = prepare_server(algorithm, data, state, root, layout)
+    return Start(state, times.expected)
+
+
+def begun(
+    algorithm: FederatedAlgorithm, server: ServerState, start: PyTree | None
+) -> ServerState:
+    """The server's state of a run that begins from given parameters or a given state, given that of `init`."""
+    if start is None:
+        return server
+    start = as_arrays(start)
+    if jax.tree.structure(start) == jax.tree.structure(server):
+        return start
+    return as_arrays(algorithm.with_params(server, start))
 
 
 def init_clients(

@@ -29,9 +29,11 @@ from fedjax_srp.base import (
     PyTree,
     RoundContext,
     RoundInfo,
+    ShownFunction,
     TrainingLoss,
     named_key,
 )
+from fedjax_srp.contract.checks import GRADIENT
 from fedjax_srp.rounds.client_data import DataAccess, data_access
 from fedjax_srp.rounds.cohort import cohort_fault, slowest, takes_part, wasted_time
 from fedjax_srp.rounds.sharding import (
@@ -309,7 +311,6 @@ def all_finite(tree: PyTree) -> Array:
 
 def run_phase(
     phase: Phase,
-    name: str,
     server: PyTree,
     states: PyTree,
     cohort: Cohort,
@@ -320,24 +321,27 @@ def run_phase(
     needs: tuple[str, ...] = (),
 ) -> tuple[PyTree, PassResult]:
     """One pass of a `Phase`, and the server's update."""
+    exchange = phase.exchange
+    if phase.over == "next" and cohort.next_ids is not None:
+        cohort = cohort._replace(client_ids=cohort.next_ids)
     broadcast = as_arrays(phase.broadcast(server, context))
     participants = (
         None
-        if phase.shown is None
-        else _participants(phase.shown, states, cohort, layout)
+        if exchange is None
+        else _participants(exchange.shown, states, cohort, layout)
     )
 
     def client(
         key: Key, state: Any, client_data: Any, context: RoundContext
     ) -> ClientOutput:
-        down = (
-            broadcast
-            if participants is None
-            else as_arrays(phase.answer(broadcast, state, participants, context))
-        )
+        down = broadcast
+        if exchange is not None and participants is not None:
+            down = as_arrays(
+                exchange.mix(broadcast, exchange.shown(state), participants, context)
+            )
         return phase.client(key, down, state, client_data, context)
 
-    key = named_key(stream(root, "training", context.round), name)
+    key = named_key(stream(root, "training", context.round), phase.name)
     result = cohort_pass(
         client,
         data_access(layout, data, "train"),
@@ -348,12 +352,12 @@ def run_phase(
         layout,
         needs=needs,
     )
-    key_server = named_key(stream(root, "server", context.round), name)
+    key_server = named_key(stream(root, "server", context.round), phase.name)
     return as_arrays(phase.server(key_server, server, result.mean, context)), result
 
 
 def _participants(
-    shown: Callable[[PyTree], PyTree], states: PyTree, cohort: Cohort, layout: Layout
+    shown: ShownFunction, states: PyTree, cohort: Cohort, layout: Layout
 ) -> Participants:
     """The shown states of all participants, on every device; rows of non-participants repeat the first."""
     real = takes_part(cohort)
@@ -368,16 +372,17 @@ def prepare_server(
     root: Key,
     layout: Layout,
 ) -> SimulationState:
-    """The pass over all clients before the first round, for algorithms with `prepare`."""
-    if algorithm.prepare is None:
-        return state
+    """The passes over all clients before the first round, see `FederatedAlgorithm.start_phases`."""
     cohort = all_clients(layout.num_clients)
     context = RoundContext(
         jnp.int32(0), cohort.stage, cohort.size, layout.num_clients, jnp.int32(1)
     )
-    args = state.server, state.clients, cohort, context, data, root, layout
-    server, result = run_phase(algorithm.prepare, "prepare", *args)
-    return state._replace(server=server, clients=result.states)
+    for phase in algorithm.start_phases:
+        server, result = run_phase(
+            phase, state.server, state.clients, cohort, context, data, root, layout
+        )
+        state = state._replace(server=server, clients=result.states)
+    return state
 
 
 def select_cohort(
@@ -403,7 +408,7 @@ def one_round(
     layout: Layout,
     records_loss: bool = False,
 ) -> tuple[SimulationState, tuple[RoundInfo, Array]]:
-    """Run a round: clock, cohort, local work, mean, server, second pass, criterion, time; also return cohort faults."""
+    """Run a round: clock, cohort, the algorithm's phases, criterion, time; also return cohort faults."""
     (times, clock_state), (cohort, policy_state) = select_cohort(
         policy, clock, state, root
     )
@@ -417,17 +422,16 @@ def one_round(
     )
     args = cohort, context, data, root, layout
 
-    server, result = run_phase(
-        algorithm.round, "round", state.server, state.clients, *args, policy.needs
+    training, *more = algorithm.phases
+    server, trained = run_phase(
+        training, state.server, state.clients, *args, policy.needs
     )
-    clients, info = result.states, result.info
-    if algorithm.finish is not None:
-        begins = algorithm.begins_jobs and cohort.next_ids is not None
-        finishing = cohort._replace(client_ids=cohort.next_ids) if begins else cohort
-        server, finished = run_phase(
-            algorithm.finish, "finish", server, clients, finishing, *args[1:]
-        )
-        clients, info = finished.states, {**info, **finished.info}
+    clients = trained.states
+    info = dict(trained.info)
+    for phase in more:
+        server, result = run_phase(phase, server, clients, *args)
+        clients = result.states
+        info |= result.info
     if times.available is not None:  # without participants the means are nan
         server = jax.tree.map(
             lambda new, old: jnp.where(cohort.size > 0, new, old), server, state.server
@@ -435,18 +439,15 @@ def one_round(
 
     metrics = {**as_arrays(algorithm.metrics(server, data)), **info}
     if records_loss:
-        metrics[TRAINING_LOSS] = result.loss
+        metrics[TRAINING_LOSS] = trained.loss
     global_grad_norm = jnp.full((), jnp.nan)
     if policy.needs_global_gradient:
-        metrics[GRADIENT_NORM] = global_grad_norm = _global_gradient_norm(
-            algorithm, server, clients, *args
-        )
+        mean_gradient, _ = run_phase(_gradient_phase(algorithm), server, clients, *args)
+        global_grad_norm = _norm(mean_gradient)
+        metrics[GRADIENT_NORM] = global_grad_norm
 
-    communicated = (
-        True
-        if algorithm.communicates is None
-        else algorithm.communicates(state.server, context)
-    )
+    communicates = algorithm.charges.communicates
+    communicated = True if communicates is None else communicates(state.server, context)
     duration = slowest(cohort, times) if cohort.duration is None else cohort.duration
     if cohort.asked is not None:
         metrics[WASTED_TIME] = wasted_time(cohort, times, duration)
@@ -459,7 +460,7 @@ def one_round(
         global_grad_norm=global_grad_norm,
         finite=all_finite(server),
         metrics=metrics,
-        reports=result.reports,
+        reports=trained.reports,
     )
     policy_state = policy.update(policy_state, round_info)
     policy_metrics = jax.tree.map(_as_float, as_arrays(policy.metrics(policy_state)))
@@ -480,21 +481,25 @@ def one_round(
     return new, (round_info, cohort_fault(cohort, times))
 
 
-def _global_gradient_norm(
-    algorithm: FederatedAlgorithm,
-    server: PyTree,
-    clients: PyTree,
-    cohort: Cohort,
-    context: RoundContext,
-    data: FederatedSource,
-    root: Key,
-    layout: Layout,
-) -> Array:
-    """Norm of the cohort's mean gradient at the new model, which clients upload in FLANP's Algorithm 2."""
-    gradient = lambda *given: algorithm.gradient(*given)._replace(state=None)
-    phase = Phase(algorithm.broadcast, gradient, lambda key, server, mean, context: mean)
-    mean, _ = run_phase(
-        phase, "gradient", server, clients, cohort, context, data, root, layout
+def _gradient_phase(algorithm: FederatedAlgorithm) -> Phase:
+    """The pass in which the cohort uploads its gradients at the new model (FLANP, Algorithm 2)."""
+    gradient = algorithm.gradient
+    assert gradient is not None  # `contract` refuses the policy otherwise
+
+    def client(
+        key: Key, broadcast: Any, state: Any, client_data: Any, context: RoundContext
+    ) -> ClientOutput:
+        return gradient(key, broadcast, state, client_data, context)._replace(state=None)
+
+    return Phase(
+        GRADIENT,
+        algorithm.phases[0].broadcast,
+        client,
+        lambda key, server, mean, context: mean,
     )
-    leaves = [leaf.astype(_sum_type(leaf)) for leaf in jax.tree.leaves(mean)]
+
+
+def _norm(gradient: PyTree) -> Array:
+    """() float: the Euclidean norm."""
+    leaves = [leaf.astype(_sum_type(leaf)) for leaf in jax.tree.leaves(gradient)]
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in leaves)).astype(float)

@@ -33,6 +33,11 @@ def reversible(most_work: int) -> Iterator[None]:
         _reversible.reset(token)
 
 
+def reversible_work() -> int:
+    """The most units of work of a client inside `reversible`; else 0."""
+    return _reversible.get()
+
+
 def most_work() -> int:
     """The most units of work of a client inside `reversible`; else 1."""
     return _reversible.get() or 1

@@ -166,8 +166,8 @@ def turn_of(cls, **options):
         server = algorithm.init(KEY, data) if server is None else server
         state = algorithm.init_client(KEY, server, examples) if state is None else state
         context = srp.RoundContext(one, one, jnp.int32(num_clients), num_clients, one)
-        broadcast = algorithm.round.broadcast(server, context)
-        return server, algorithm.round.client(
+        broadcast = algorithm.phases[0].broadcast(server, context)
+        return server, algorithm.client(
             jax.random.fold_in(KEY, i), broadcast, state, examples, context
         )
 

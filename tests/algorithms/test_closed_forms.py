@@ -309,7 +309,7 @@ def test_the_coin_of_l2gd_has_its_probability():
     context = srp.RoundContext(*[jnp.int32(1)] * 3, 7, jnp.int32(1))
     keys = jax.random.split(KEY, 4000)
     coins = jax.vmap(
-        lambda key: algorithm.finish.server(key, server, (), context).aggregates
+        lambda key: algorithm.toss_again(key, server, (), context).aggregates
     )(keys)
     assert abs(float(coins.mean()) - 0.9) < 4 * np.sqrt(0.9 * 0.1 / 4000)
     # a cohort has another mean than all clients

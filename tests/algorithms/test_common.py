@@ -96,23 +96,22 @@ def methods_of(algorithm):
     yield algorithm.init, ("key", "data")
     yield algorithm.init_client, ("key", None, None)
     yield algorithm.metrics, (None, "data")
-    for phase in (algorithm.round, algorithm.finish, algorithm.prepare):
-        if phase is not None:
-            assert isinstance(phase, Phase)
+    for phase in (*algorithm.phases, *algorithm.start_phases):
+        assert isinstance(phase, Phase)
+        yield from (
+            (phase.broadcast, (None, "context")),
+            (phase.client, client),
+            (phase.server, server),
+        )
+        if phase.exchange is not None:
             yield from (
-                (phase.broadcast, (None, "context")),
-                (phase.client, client),
-                (phase.server, server),
+                (phase.exchange.mix, (None, None, None, "context")),
+                (phase.exchange.shown, (None,)),
             )
-            if phase.mix is not None:
-                yield from (
-                    (phase.mix, (None, None, None, "context")),
-                    (phase.shown, (None,)),
-                )
     if algorithm.gradient is not None:
         yield algorithm.gradient, client
-    if algorithm.communicates is not None:
-        yield algorithm.communicates, (None, "context")
+    if algorithm.charges.communicates is not None:
+        yield algorithm.charges.communicates, (None, "context")
     for personalize in algorithm.evaluations.values():
         yield personalize, ("key", None, None, None)
 
@@ -194,9 +193,9 @@ def test_fine_tuning_may_have_its_own_optimizer(name):
         server = algorithm.init(KEY, data)
         state = algorithm.init_client(KEY, server, examples)
         broadcast = algorithm.round.download(server, state, context)
-        output = algorithm.round.client(KEY, broadcast, state, examples, context)
+        output = algorithm.client(KEY, broadcast, state, examples, context)
         trained = (
-            algorithm.round.server(KEY, server, output.message, context),
+            algorithm.server(KEY, server, output.message, context),
             output.message,
             output.state,
         )

@@ -72,7 +72,7 @@ def test_the_global_gradient_is_that_of_the_clients_objective(name):
             examples = data.train_client(i)
             state, broadcast = (
                 algorithm.init_client(KEY, server, examples),
-                algorithm.round.broadcast(server, context),
+                algorithm.broadcast(server, context),
             )
             return algorithm.gradient(KEY, broadcast, state, examples, context)
 

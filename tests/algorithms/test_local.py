@@ -327,7 +327,7 @@ def test_a_loss_that_is_nan_on_zeros_is_safe_with_clients_that_have_finished(
 def test_a_client_without_examples_has_no_gradient(function):
     """Neither FedSGD's message nor the gradient of a criterion reads its rows."""
     algorithm = srp.algorithms.FedSGD(MODEL)
-    gradient = algorithm.round.client if function == "round" else algorithm.gradient
+    gradient = algorithm.client if function == "round" else algorithm.gradient
     one, context = (
         DATA.train_client(jnp.int32(0)),
         RoundContext(*[jnp.int32(1)] * 3, 2, jnp.int32(1)),
@@ -376,7 +376,7 @@ def trained_by(function, model):
         "fit_head": lambda: fit_head(
             KEY, model, PARAMS.representation, PARAMS.head, client, how
         ),
-        "fedsgd": lambda: algorithm.round.client(KEY, PARAMS, (), client, context),
+        "fedsgd": lambda: algorithm.client(KEY, PARAMS, (), client, context),
     }
     return jax.eval_shape(ways[function])
 

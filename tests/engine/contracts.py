@@ -8,7 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 from reference.small import made_clock, made_policy, numbers, whole_server
 
-from fedjax_srp.base import ClientOutput, ClientTimes, Cohort, Phase, Uncharged, nothing
+from fedjax_srp.base import (
+    ClientOutput,
+    ClientTimes,
+    Cohort,
+    Exchange,
+    Phase,
+    Uncharged,
+    nothing,
+)
 
 VALUES = np.array([3.0, -1.0, 4.0, 1.5], np.float32)
 DATA = numbers(*VALUES)
@@ -32,7 +40,14 @@ def returning(value):
 def in_round(
     broadcast=whole_server, client=None, server=lambda key, state, mean, context: state
 ):
-    return {"round": Phase(broadcast, client_of() if client is None else client, server)}
+    return {
+        "broadcast": broadcast,
+        "client": client_of() if client is None else client,
+        "server": server,
+    }
+
+
+PHASE = Phase("pass", whole_server, client_of(), KEEP)
 
 
 def with_state(state):
@@ -135,7 +150,7 @@ BROKEN_ALGORITHMS = {
     "info_twice": (
         {
             **in_round(client=client_of(info={"a": 1.0})),
-            "finish": Phase(nothing, client_of(info={"a": 1.0}), KEEP),
+            "finish": (nothing, client_of(info={"a": 1.0}), KEEP),
         },
         "'a' is recorded twice in a round; rename one, of metrics or of info",
     ),
@@ -175,19 +190,19 @@ BROKEN_ALGORITHMS = {
         "round.server returned float32[], it must be like what init makes: int32[]",
     ),
     "finish_state": (
-        {"finish": Phase(nothing, client_of(state=EACH), lambda *a: a[1])},
+        {"finish": (nothing, client_of(state=EACH), lambda *a: a[1])},
         "finish.client returned",
     ),
     "finish_server": (
-        {"finish": Phase(nothing, client_of(), lambda *a: EACH)},
+        {"finish": (nothing, client_of(), lambda *a: EACH)},
         "finish.server returned",
     ),
     "prepare_server": (
-        {"prepare": Phase(nothing, client_of(), lambda *a: EACH)},
+        {"prepare": (nothing, client_of(), lambda *a: EACH)},
         "prepare.server returned",
     ),
     "prepare_client": (
-        {"prepare": Phase(nothing, returning(EACH), lambda *a: a[1])},
+        {"prepare": (nothing, returning(EACH), lambda *a: a[1])},
         "prepare.client returned",
     ),
     "evaluation_array": (
@@ -244,13 +259,47 @@ BROKEN_ALGORITHMS = {
         in_round(broadcast=None),
         "round.broadcast: 'NoneType' object is not callable",
     ),
-    "round_function": (
-        {"round": FEW},
-        "round.broadcast: 'function' object has no attribute 'broadcast'",
+    # Phases.
+    "phases_tuple": (
+        {"phases": ((nothing, FEW, FEW),)},
+        "must be a tuple of srp.Phase(name, ...)",
     ),
-    "finish_tuple": (
-        {"finish": (nothing, FEW, FEW)},
-        "finish.broadcast: 'tuple' object has no attribute 'broadcast'",
+    "phases_alone": ({"phases": PHASE}, "must be a tuple of srp.Phase(name, ...)"),
+    "phases_none": (
+        {"phases": ()},
+        "phases=() has no pass over clients; give at least one srp.Phase",
+    ),
+    "phases_twice": (
+        {"phases": (PHASE, PHASE)},
+        "the name 'pass' of a phase is no text, or taken; choose another",
+    ),
+    "start_as_round": (
+        {"start_phases": (PHASE._replace(name="round"),)},
+        "the name 'round' of a phase is no text, or",
+    ),
+    "phase_gradient": (
+        {"phases": (PHASE._replace(name="gradient"),)},
+        "the name 'gradient' of a phase is no text, or",
+    ),
+    "phase_number": (
+        {"phases": (PHASE._replace(name=3),)},
+        "the name 3 of a phase is no text, or taken; choose an",
+    ),
+    "phase_over": (
+        {"phases": (PHASE._replace(over="all"),)},
+        "pass.over='all': give 'participants' or 'next'",
+    ),
+    "start_over": (
+        {"start_phases": (PHASE._replace(over="next"),)},
+        "pass.over='next': a start has all clients; le",
+    ),
+    "exchange_few": (
+        {"phases": (PHASE._replace(exchange=Exchange(FEW, FEW)),)},
+        "pass.exchange: <lambda>() takes 1",
+    ),
+    "charges_tuple": (
+        {"charges": (None, None)},
+        "charges=(None, None) must be srp.Charges(...)",
     ),
     "evaluation_number": (judged(3), "evaluation 'mine': 'int' object is not callable"),
     "shapes": (

@@ -25,7 +25,7 @@ from reference import small
 from reference.small import KEY, algorithm_of, changed, model, numbers, scripted
 
 import fedjax_srp as srp
-from fedjax_srp.base import ClientOutput, ClientTimes, Cohort, Examples, Phase, nothing
+from fedjax_srp.base import ClientOutput, ClientTimes, Cohort, Examples, nothing
 from fedjax_srp.contract.checks import check_algorithm
 from fedjax_srp.models import cross_entropy
 
@@ -129,13 +129,16 @@ def test_a_class_without_part_and_with_a_constructor_of_its_own_is_refused():
     )
 
 
-@pytest.mark.parametrize("name", ["sends", "costs_as"])
-def test_static_properties_read_no_float_since_runs_of_other_floats_share_them(name):
-    reads = property(lambda self: ((Scaled() if self.rate > 0.5 else Scaled(0.1),),))
-    part = srp.part(type("Thin", (Scaled,), {name: reads}))(0.25)
+def test_charges_read_no_float_since_runs_of_other_floats_share_them():
+    reads = property(
+        lambda self: srp.Charges(
+            costs_as=((Scaled() if self.rate > 0.5 else Scaled(0.1),),)
+        )
+    )
+    part = srp.part(type("Thin", (Scaled,), {"charges": reads}))(0.25)
     message = refusal(part, clock=srp.clocks.Devices(1e9, 1e6, 1e6))
     assert message.startswith(
-        f"algorithm 'thin': {name}: Attempted boolean conversion of traced array"
+        "algorithm 'thin': charges: Attempted boolean conversion of traced array"
     )
 
 
@@ -245,9 +248,7 @@ def test_long_structures_are_cut_and_the_difference_is_named():
     fewer = {name: layer for name, layer in layers.items() if name != "layer_37"}
     message = refusal(
         algorithm_of(
-            client_of(),
-            init=lambda key, data: layers,
-            **in_round(server=lambda *args: fewer),
+            **in_round(server=lambda *args: fewer), init=lambda key, data: layers
         )
     )
     assert message.endswith("... (they differ in ['layer_37'])")
@@ -463,9 +464,7 @@ def test_a_policy_sees_the_metrics_of_its_algorithm():
 
     algorithm = algorithm_of(
         client_of(info={"loss": 1.0}),
-        finish=Phase(
-            nothing, client_of(info={"steps": jnp.int32(2)}), lambda *args: args[1]
-        ),
+        finish=(nothing, client_of(info={"steps": jnp.int32(2)}), lambda *args: args[1]),
         metrics=lambda server, data: {"w": server},
     )
     simulate(algorithm, participation=policy_of(update=update))

@@ -30,11 +30,8 @@ ALGORITHM = algorithm_of(
     client,
     init=lambda key, data: {"mean": jnp.zeros(()), "key": key},
     init_client=lambda key, server, value: {"sums": [jnp.zeros(())], "key": key},
-    round=srp.Phase(
-        lambda server, context: server["mean"],
-        client,
-        lambda key, server, mean, context: server | {"mean": mean["mean"]},
-    ),
+    broadcast=lambda server, context: server["mean"],
+    server=lambda key, server, mean, context: server | {"mean": mean["mean"]},
     evaluations={"sum": predict},
 )
 

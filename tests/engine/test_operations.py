@@ -105,7 +105,7 @@ def test_record_loss_is_not_charged():
 @pytest.mark.parametrize("name", srp.methods.algorithm_names())
 def test_every_algorithm_can_be_charged(name):
     algorithm = srp.methods.get(name, dataset=DATA, hidden=(4,)).algorithm
-    if algorithm.communicates is not None:
+    if algorithm.charges.communicates is not None:
         with pytest.raises(
             ValueError,
             match=rf"clock 'devices' charges a message .* and '{name}' has silent ones",

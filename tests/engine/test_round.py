@@ -18,7 +18,7 @@ from reference.small import (
 )
 
 import fedjax_srp as srp
-from fedjax_srp.base import ClientOutput, Phase, Uncharged, named_key, nothing
+from fedjax_srp.base import ClientOutput, Uncharged, named_key, nothing
 from fedjax_srp.rounds.round import stream
 
 VALUES = np.array([3.0, -1.0, 4.0, 1.5, -5.0, 9.0, 2.0], np.float32)
@@ -205,15 +205,14 @@ def all_phases() -> Any:
         client,
         init=lambda key, data: Server(*(jnp.zeros(()),) * 3),
         init_client=lambda key, server, value: value,
-        round=Phase(
-            model_of, client, lambda key, server, mean, context: server._replace(w=mean)
-        ),
-        finish=Phase(
+        broadcast=model_of,
+        server=lambda key, server, mean, context: server._replace(w=mean),
+        finish=(
             model_of,
             finish,
             lambda key, server, mean, context: server._replace(finished=mean),
         ),
-        prepare=Phase(
+        prepare=(
             model_of,
             prepare,
             lambda key, server, mean, context: server._replace(prepared=mean),
@@ -286,10 +285,9 @@ def test_keys_come_from_stream_round_client_and_phase():
         client,
         init=lambda key, data: jnp.zeros((3, 2)),
         init_client=lambda key, server, value: draw(key),
-        round=Phase(nothing, client, server),
-        finish=Phase(
-            nothing, finish, lambda key, state, mean, context: state.at[1].set(mean)
-        ),
+        broadcast=nothing,
+        server=server,
+        finish=(nothing, finish, lambda key, state, mean, context: state.at[1].set(mean)),
         evaluations={"draw": personalize},
     )
     run = run_of(algorithm, evaluations="all")
@@ -432,12 +430,9 @@ def test_bytes_are_those_of_charged_messages():
         return history.bytes_up, history.bytes_down
 
     assert bytes_of() == (65, 32)
-    both = {"finish": Phase(download, finish, keep), "gradient": gradient}
+    both = {"finish": (download, finish, keep), "gradient": gradient}
     assert bytes_of(**both) == (65 + 8, 2 * 32)
-    assert bytes_of(finish=Phase(nothing, finish, keep)) == (
-        65 + 8,
-        32,
-    )  # a pass, no download
+    assert bytes_of(finish=(nothing, finish, keep)) == (65 + 8, 32)  # a pass, no download
     assert (
         bytes_of(scripted(IDS, SIZES, needs_global_gradient=True), **both)[0]
         == 65 + 8 + 16

@@ -26,11 +26,13 @@ from reference.small import (
 
 import fedjax_srp as srp
 from fedjax_srp.base import ClientOutput
+from fedjax_srp.contract import checks as contract
 from fedjax_srp.driver import programs as program
 from fedjax_srp.driver.adapt import Fit
 from fedjax_srp.driver.prepare import Request, prepare
 from fedjax_srp.parts.part import values_of
 from fedjax_srp.rounds.sharding import lay_out
+from fedjax_srp.xla.loops import reversible
 
 DATA = federation(clients_of((4, 6, 3, 8, 5, 7), (3,) * 6))
 FEW = numbers(*range(6))
@@ -418,17 +420,56 @@ def test_the_loss_and_evaluations_have_their_own_programs():
     assert shared_of(fedprox(), evaluations="global") is shared
 
 
+def test_platform_and_reverse_mode_are_part_of_every_key(monkeypatch):
+    """Both change what is traced: static bounds of loops, and code for a kind of device."""
+    algorithm = counting()
+    made = prepare(Request(algorithm, FEW, devices=1))
+    plain = made.program()
+    assert plain.spec.mode == ("cpu", 0)
+    with reversible(2):
+        other = made.program()
+    assert other.spec.mode == ("cpu", 2)
+    assert other.shared is not plain.shared
+    root, data = made.placed(KEY)
+    shapes = made.layout.shapes(root), made.layout.shapes(data)
+    # traced here, outside of the mode in which the program was made
+    assert "while" in str(plain.traced(True, *shapes).jaxpr)
+    assert "while" not in str(other.traced(True, *shapes).jaxpr)
+    elsewhere = program.Mode("gpu", 0)
+    monkeypatch.setattr(program, "Mode", lambda platform, reversible: elsewhere)
+    assert made.program().shared is not plain.shared
+
+
+def test_checks_are_repeated_for_another_platform_and_in_reverse_mode(monkeypatch):
+    algorithm = counting()
+    calls = []
+
+    def counted(*args):
+        calls.append(args)
+        return check(*args)
+
+    check = contract.check_algorithm
+    monkeypatch.setattr("fedjax_srp.driver.prepare.check_algorithm", counted)
+    for _ in range(2):
+        prepare(Request(algorithm, FEW, devices=1))
+        with reversible(2):
+            prepare(Request(algorithm, FEW, devices=1))
+    assert len(calls) == 2
+    monkeypatch.setattr(
+        "fedjax_srp.driver.prepare.current_mode", lambda: program.Mode("gpu", 0)
+    )
+    prepare(Request(algorithm, FEW, devices=1))
+    assert len(calls) == 3
+
+
 # The same numbers.
 
 
 def closed_over(algorithm):
     """Return the same algorithm with its floats as constants of the program."""
-    functions = {
-        name: getattr(algorithm, name)
-        for name in ("init", "init_client", "broadcast", "client", "server")
-    }
+    functions = {name: getattr(algorithm, name) for name in ("init", "init_client")}
     return changed(
-        algorithm, **functions, evaluations=algorithm.evaluations, finish=algorithm.finish
+        algorithm, **functions, evaluations=algorithm.evaluations, phases=algorithm.phases
     )
 
 

@@ -182,9 +182,9 @@ def test_it_is_that_of_all_trainings_of_a_client():
         server = algorithm.init(KEY, DATA)
         state, broadcast = (
             algorithm.init_client(KEY, server, examples),
-            algorithm.round.broadcast(server, context),
+            algorithm.broadcast(server, context),
         )
-        return algorithm.round.client(KEY, broadcast, state, examples, context).loss.steps
+        return algorithm.client(KEY, broadcast, state, examples, context).loss.steps
 
     for name, epochs in {"apfl": 3, "ditto": 6, "fedpac": 4, "fedrep": 33}.items():
         algorithm = methods.get(

@@ -35,7 +35,7 @@ def test_a_round_agrees_with_numpy(local_steps):
     model = algorithm.init(ROOT, task)._replace(head=jnp.asarray(w))
     context = srp.RoundContext(jnp.int32(0), jnp.int32(0), jnp.int32(6), 6, jnp.int32(1))
     messages = [
-        algorithm.round.client(ROOT, model, (), task.train_client(i), context).message
+        algorithm.client(ROOT, model, (), task.train_client(i), context).message
         for i in jnp.arange(6)
     ]
     expected_b, expected_w = reference.fedavg_round(b, w, truth, heads, 0.3, local_steps)
@@ -127,7 +127,7 @@ def test_work_multiplies_the_steps():
         context = srp.RoundContext(
             jnp.int32(0), jnp.int32(0), jnp.int32(1), 2, jnp.int32(work)
         )
-        return algorithm.round.client(
+        return algorithm.client(
             ROOT, model, (), task.train_client(jnp.int32(0)), context
         ).message
 

@@ -137,16 +137,14 @@ def test_signs_of_the_basis_do_not_matter():
         server = algorithm.init(ROOT, task)
 
         def one_round(server):
-            out = algorithm.round.client(
+            out = algorithm.client(
                 ROOT,
-                algorithm.round.broadcast(server, context),
+                algorithm.broadcast(server, context),
                 (),
                 task.train_client(jnp.int32(0)),
                 context,
             )
-            return algorithm.round.server(
-                ROOT, server, out.message, context
-            ).representation
+            return algorithm.server(ROOT, server, out.message, context).representation
 
         flipped = one_round(server._replace(representation=server.representation * flip))
         assert np.abs(span(one_round(server)) - span(flipped)).max() < 1e-12

@@ -113,7 +113,7 @@ def test_fedsgd_takes_a_few_images_at_a_time():
     params, x = jax.jit(model.init)(KEY), jax.random.normal(KEY, (count, 16, 16, 3))
     examples = Examples(x, jnp.arange(count) % model.num_classes, jnp.int32(count))
     context = RoundContext(*[jnp.int32(1)] * 3, 1, jnp.int32(1))
-    client = srp.algorithms.FedSGD(model).round.client
+    client = srp.algorithms.FedSGD(model).client
     traced = jax.jit(client).trace(KEY, params, (), examples, context)
     assert f"[{count},12,12," not in str(traced.jaxpr)
     found, expected = (

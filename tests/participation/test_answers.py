@@ -36,12 +36,8 @@ def test_a_deadline_has_the_needs_and_the_metrics_of_its_policy(policy):
         participation.Deadline(9.0, policy=policy),
         times_of([3.0, 1.0, 2.0, 4.0]),
     )
-    for name, default in (
-        ("needs", ()),
-        ("needs_global_gradient", False),
-        ("max_work", 1),
-    ):
-        assert getattr(deadline, name) == getattr(policy, name, default)
+    for name in ("needs", "needs_global_gradient", "max_work"):
+        assert getattr(deadline, name) == getattr(policy, name)
     cohort, state = deadline.select(KEY, deadline.init(KEY, 4), times)
     info = info_of(0, cohort, {"training_loss": jnp.arange(4.0)})._replace(
         global_grad_norm=jnp.float32(0.5)

@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 
 import fedjax_srp as srp
-from fedjax_srp.base import Clock, Cohort, FederatedAlgorithm, ParticipationPolicy, Phase
+from fedjax_srp.base import (
+    Charges,
+    Clock,
+    Cohort,
+    FederatedAlgorithm,
+    ParticipationPolicy,
+    Phase,
+)
 from fedjax_srp.driver.programs import program
 from fedjax_srp.parts.options import build
 from fedjax_srp.rounds.sharding import lay_out
@@ -110,19 +117,30 @@ def _made(base, name, given, fields=None):
     )
 
 
-def made_algorithm(name="made", *, round=None, **functions):
-    """An algorithm of a few functions, or of a `Phase` as its round, without a class.
+def made_algorithm(name="made", *, finish=None, prepare=None, **functions):
+    """An algorithm of a few functions, without a class.
 
     Args:
         name: of the algorithm.
-        round: instead of broadcast, client and server.
-        **functions: without `self`; phases, evaluations by name and the like are attributes.
+        finish: broadcast, client and server of a second phase of the round.
+        prepare: those of a phase of the start.
+        **functions: without `self`; evaluations by name and the like are attributes.
     """
-    if isinstance(round, Phase):
-        functions |= round._asdict()
-    elif round is not None:
-        functions["round"] = round
-    return _made(FederatedAlgorithm, name, functions)
+    if finish is not None:
+        first = Phase(
+            "round", *(functions[name] for name in ("broadcast", "client", "server"))
+        )
+        functions["phases"] = (first, Phase("finish", *finish))
+    if prepare is not None:
+        functions["start_phases"] = (Phase("prepare", *prepare),)
+    return _made(FederatedAlgorithm, name, _with_charges(functions))
+
+
+def _with_charges(given):
+    """Put the members of `Charges` among given attributes together."""
+    charges = {name: given[name] for name in Charges._fields if name in given}
+    others = {name: value for name, value in given.items() if name not in charges}
+    return others | ({"charges": Charges(**charges)} if charges else {})
 
 
 def made_policy(
@@ -157,6 +175,7 @@ def changed(part, **given):
 
     Functions come without `self`. What calls the methods of `part` has its floats as constants.
     """
+    given = _with_charges(given)
     of_fields = {
         field.name: getattr(part, field.name) for field in dataclasses.fields(part)
     }

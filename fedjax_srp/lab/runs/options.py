@@ -68,7 +68,7 @@ _DIVISION = {
 DATA = {"dataset": _DATASET, **_DIVISION, "partition_seed": _OF_LOAD["seed"]}
 SIMULATION = written(
     simulate,
-    leave_out=("checkpoint_dir", "keep_clients", "throw", "name"),
+    leave_out=("checkpoint_dir", "keep_clients", "throw", "name", "start"),
     num_rounds=150,  # as in the SRPFL authors' code
 )
 REST = by_name(

@@ -1,0 +1,103 @@
+"""States that a user gives: of the server, to begin from or to judge, and of clients."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_srp.base import (
+    ClientState,
+    FederatedAlgorithm,
+    FederatedSource,
+    PyTree,
+    ServerState,
+)
+from fedjax_srp.parts.checks import check_choice, is_key
+from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results.history import History
+from fedjax_srp.rounds.round import as_arrays
+
+Start = ServerState | Literal["init"]
+
+
+def check_kept(server_state: ServerState, argument: str = "server_state") -> None:
+    """Raise a ValueError for a history, and if the history had no server state."""
+    if isinstance(server_state, History):
+        raise ValueError(f"{argument} is a History; give history.server_state")
+    if server_state is None:
+        raise ValueError(
+            f"{argument}=None: this history was loaded from a folder without models; save with models=True, or keep "
+            "the history that simulate returns"
+        )
+
+
+def is_new(client_states: ClientState | Literal["new"]) -> bool:
+    """True for clients that have not trained; ValueError if the history had no client states."""
+    if client_states is None:
+        raise ValueError(
+            "client_states=None: this history kept none; run with keep_clients=True (and save with models=True), or "
+            'give "new" for clients that have not trained'
+        )
+    return (
+        isinstance(client_states, str)
+        and check_choice("client_states", client_states, ["new"]) == "new"
+    )
+
+
+def fitted(argument: str, given: PyTree, expected: PyTree) -> PyTree:
+    """The given arrays in the expected containers; loaded states have dicts instead."""
+    remedy = "give the state of a run of the same algorithm with the same model"
+    found, wanted = storage.named(given), storage.named(expected)
+    for names, says in (
+        (wanted.keys() - found.keys(), "lacks"),
+        (found.keys() - wanted.keys(), "also has"),
+    ):
+        if names:
+            shown = min(names) or "an array that is not in a container"
+            raise ValueError(f"{argument} {says} {shown}, {len(names)} in all: {remedy}")
+    for name, like in wanted.items():
+        shape, dtype = jnp.shape(found[name]), jnp.result_type(found[name])
+        dtype = getattr(found[name], "dtype", dtype)  # NumPy's float64 is no float32
+        if shape != like.shape or dtype != like.dtype:
+            raise ValueError(
+                f"{argument}: {name or 'it'} is {dtype}{list(shape)}, expected {like.dtype}{list(like.shape)}: {remedy}"
+            )
+    return jax.tree.unflatten(
+        jax.tree.structure(expected), [found[name] for name in wanted]
+    )
+
+
+def fitted_start(
+    start: Start, algorithm: FederatedAlgorithm, data: FederatedSource
+) -> PyTree | None:
+    """The given start in the containers of the server's state, or of its field `params`; None for "init"."""
+    check_kept(start, "start")
+    if isinstance(start, str):
+        check_choice("start", start, ["init"])
+        return None
+    server = jax.eval_shape(
+        lambda data: as_arrays(algorithm.init(jax.random.key(0), data)), data
+    )
+    has_params = (
+        "params" in start if isinstance(start, Mapping) else hasattr(start, "params")
+    )
+    if hasattr(server, "params") and not has_params:
+        return fitted("start", start, server.params)
+    return fitted("start", start, server)
+
+
+def checksum(start: PyTree) -> str:
+    """Checksum of a start, eight hexadecimal digits: of its names and arrays."""
+    found = 0
+    for name, leaf in storage.named(start).items():
+        array = np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
+        found = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), found)
+        found = zlib.crc32(
+            np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, found
+        )
+    return f"{found:08x}"
