@@ -149,7 +149,7 @@ def __getattr__(name: str) -> Any:
         )
     elif name in __all__:
         globals()[name] = importlib.import_module(
-            f"{__name__}.{'report.plots' if name == 'plots' else name}"
+            f"{__name__}.{_MODULES.get(name, name)}"
         )
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
