@@ -50,3 +50,10 @@ def contents(folder):
         for path in folder.rglob("*")
         if path.is_file()
     }
+
+
+def assert_refusal(error, words):
+    """Check that an error of the command line is one line with these words."""
+    assert error.startswith("fedjax-srp: error: ")
+    assert words in error
+    assert error.count("\n") == 1

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from reference.small import refused
 
 import fedjax_srp as srp
 from fedjax_srp.base import Examples
@@ -220,71 +219,6 @@ def test_linear_heads_are_least_squares():
     np.testing.assert_allclose(
         found.scores[1, 0, 0], np.sum((theta - truth) ** 2), rtol=1e-4
     )
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"epochs": 0}, "^epochs=0 must be at least 1"),
-        ({"part": "body"}, "^part='body' .* head"),
-        ({"num_samples": [0]}, "^num_samples.* at least 1"),
-        ({"num_samples": []}, "^num_samples is empty; .* None for all"),
-        ({"server_state": None}, "^server_state=None.* models=True"),
-        (
-            {"server_state": (1, 2)},
-            "^server_state=.* representation .* or srp.models.SplitParams",
-        ),
-        (
-            {"server_state": {"params": {"representation": {}, "head": {}}}},
-            "^server_state lacks .* same model",
-        ),
-        ({"model": "mlp"}, "^model='mlp' .* srp.models.MLP"),
-        (
-            {"model": LINEAR},
-            "^model=LinearFedRep.* must be a SplitModel; .* srp.models.MLP",
-        ),
-        (
-            {"model": OWN},
-            "^model=Own.*: adapt cannot tell how this algorithm fine-tunes; give algorithm.model, with",
-        ),
-        ({"server_state": MODEL}, "^server_state=MLP.* give history.server_state"),
-        ({"key": jax.random.split(KEY)}, r"^key has shape \(2,\).* one key"),
-        (
-            {"optimizer": lambda round: SGD},
-            r"^optimizer=.* must be an Optimizer or a GradientTransformation; .* srp.SGD\(0.01\)",
-        ),
-    ],
-)
-def test_bad_input_is_refused(data, params, change, words):
-    with refused(words):
-        srp.adapt(
-            **{"model": MODEL, "data": data, "server_state": params, "key": KEY} | change
-        )
-
-
-def test_a_linear_task_needs_numbers_of_samples_and_a_representation_and_takes_no_options_of_training():
-    task = srp.data.linear_task(jax.random.key(0), num_clients=6, dim=5, rank=2)
-    with pytest.raises(ValueError, match="num_samples=None"):
-        srp.adapt(task, task, {"representation": task.representation}, key=KEY)
-    with pytest.raises(ValueError, match="has no representation"):
-        srp.adapt(task, task, {"w": task.representation}, key=KEY, num_samples=[2])
-    for name, value in {
-        "part": "all",
-        "epochs": 3,
-        "optimizer": SGD,
-        "batch_size": 2,
-    }.items():
-        with pytest.raises(
-            ValueError, match=f"^{name}=.*: no effect on a linear task, .* leave it out$"
-        ):
-            srp.adapt(
-                task,
-                task,
-                {"representation": task.representation},
-                key=KEY,
-                num_samples=[2],
-                **{name: value},
-            )
 
 
 def test_whole_models_are_found_in_every_state(params):

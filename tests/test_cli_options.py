@@ -7,7 +7,7 @@ from typing import get_args
 import jax
 import numpy as np
 import pytest
-from command_line import CLIENTS, DATA, RUN, TINY, main, simulated
+from command_line import CLIENTS, DATA, RUN, TINY, assert_refusal, main, simulated
 
 import fedjax_srp as srp
 from fedjax_srp.lab.runs import options as run_options
@@ -217,9 +217,7 @@ def test_an_option_of_a_policy_whose_name_is_taken(clash, tmp_path, capsys):
 )
 def test_errors_of_such_options_are_one_line(words, message, clash, tmp_path, capsys):
     assert main(*clash, "--method", *words.split(), "--out", tmp_path / "run") == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+    assert_refusal(capsys.readouterr().err, message)
 
 
 def write_npz(path, x, num_classes=3):
@@ -248,24 +246,8 @@ def files(tmp_path_factory):
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "model", "message"),
-    [
-        (
-            "numbers",
-            "lstm",
-            "model 'lstm' takes integer tokens, data set 'numbers' has float32 inputs; choose model=",
-        ),
-        (
-            "tokens",
-            "mlp",
-            "model 'mlp' takes floats, data set 'tokens' has int32 inputs; choose model='lstm'",
-        ),
-    ],
-)
-def test_a_model_for_other_inputs_is_a_usage_error(
-    name, model, message, files, tmp_path, capsys
-):
+@pytest.mark.parametrize(("name", "model"), [("numbers", "lstm"), ("tokens", "mlp")])
+def test_a_model_for_other_inputs_is_a_usage_error(name, model, files, tmp_path, capsys):
     words = (
         "run",
         "--method",
@@ -278,7 +260,7 @@ def test_a_model_for_other_inputs_is_a_usage_error(
         model,
     )
     assert main(*words, "--out", tmp_path, "--no-progress") == 2
-    assert message in capsys.readouterr().err
+    assert_refusal(capsys.readouterr().err, f"model '{model}'")
 
 
 @pytest.mark.short("lg_srpfl-*")

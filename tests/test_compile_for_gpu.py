@@ -62,15 +62,6 @@ def test_bytes_of_kernels_by_loop():
     assert head.startswith("\nloop step, depth 1, one iteration: 2 kernels, 0.0 MB\n")
 
 
-@pytest.mark.skipif(HAS_PLUGIN, reason="there is a compiler for CUDA")
-def test_without_a_compiler_the_command_names_the_packages_to_install():
-    with pytest.raises(
-        SystemExit,
-        match=r"^no compiler for CUDA .*; pip install --no-deps jax-cuda\d+-plugin==0",
-    ):
-        compile_for_gpu.main(["--clients", "10"])
-
-
 @pytest.mark.skipif(
     not HAS_PLUGIN,
     reason="there is no compiler for CUDA: jax-cuda12-plugin and -pjrt, or cuda13",

@@ -16,7 +16,8 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from reference.small import KEY, refused
+from public_calls import PARTS, fields_of
+from reference.small import refused
 
 import fedjax_srp as srp
 from fedjax_srp import models, participation
@@ -26,68 +27,24 @@ from fedjax_srp.parts.description import describe, option_values, rebuild, unkno
 from fedjax_srp.results.sealed_folders import jsonable
 
 MODEL = models.MLP((8, 8), num_classes=10, hidden=(4,))
-ALGORITHMS = {
-    getattr(srp.algorithms, name).name: getattr(srp.algorithms, name)
-    for name in srp.algorithms.__all__
-}
-TASK = srp.data.linear_task(KEY, num_clients=4, dim=3, rank=1)
 ADAM = srp.optimizer(optax.adam, learning_rate=0.001, nesterov=True)
+NO_RECORD = (
+    models.Split,
+    srp.algorithms.LinearFedAvg,
+    srp.algorithms.LinearFedRep,
+)  # of modules, of tasks
 MADE = {
-    **{
-        name: ALGORITHMS[name](MODEL, srp.Training(srp.SGD(0.3, 0.5)))
-        for name in srp.methods.algorithm_names()
-    },
-    "steps": srp.algorithms.FedAvg(
-        MODEL, srp.Training(epochs=None, steps=3), fine_tune_optimizer=srp.SGD(0.125)
+    **{cls.__name__: cls(**fields_of(cls)) for cls in PARTS if cls not in NO_RECORD},
+    "optax": srp.algorithms.FedProx(
+        MODEL, srp.Training(ADAM), fine_tune_optimizer=srp.SGD(0.125, 0.5)
     ),
-    "adam": srp.algorithms.FedProx(MODEL, srp.Training(ADAM), mu=0.25),
-    "fixed": srp.clocks.Fixed(srp.clocks.Exponential(2.0), communication=3),
-    "dynamic": srp.clocks.Dynamic(
-        srp.clocks.Exponential(srp.clocks.Uniform(0.1, 1)), ordered=True
+    "nested": srp.clocks.Dynamic(
+        srp.clocks.Exponential(srp.clocks.Uniform(0.1, [1, 2])), ordered=True
     ),
-    "per client": srp.clocks.Fixed(srp.clocks.Constant([3.0, 1.0, 2.0])),
-    "lognormal": srp.clocks.Fixed(srp.clocks.LogNormal(2.0, 0.25)),
-    "empirical": srp.clocks.Fixed(srp.clocks.Empirical([2.0, 0.25])),
-    "devices": srp.clocks.Devices(
-        1e9, [2e6, 1e6], srp.clocks.LogNormal(1e6), jitter=srp.clocks.LogNormal(1.0)
-    ),
-    "trace": srp.clocks.Trace(np.ones((3, 4))),
-    "full": participation.Full(),
-    "uniform": participation.Uniform(3),
-    "fastest": participation.Fastest(2),
-    "doubling": participation.Doubling(initial=5, rounds_per_stage=[1, 2]),
-    "work": participation.PartialWork(3, on_time=0.5),
-    "criterion": participation.StatisticalAccuracy(
-        5, strong_convexity=0.1, accuracy_constant=2.0, samples_per_client=100
-    ),
-    "buffered": participation.Buffered(3, concurrency=5),
-    "deadline": participation.Deadline(1.5, 3, participation.Uniform(4)),
-    "markov": srp.clocks.Available(
-        srp.clocks.Fixed(srp.clocks.Exponential(2.0)), srp.clocks.Markov(3.0, [1.0, 2.0])
-    ),
-    "day and night": srp.clocks.Available(
-        srp.clocks.Trace(np.ones((3, 4))), srp.clocks.DayNight(24.0, 0.25)
-    ),
-    "intervals": srp.clocks.Available(
-        srp.clocks.Trace(np.ones((3, 2))),
-        srp.clocks.Intervals([[0.0], [2.0]], [[1.0], [3.0]]),
-    ),
-    "failing": srp.clocks.Failing(srp.clocks.Fixed(srp.clocks.Exponential(2.0)), 0.1),
-    "oort": participation.Oort(5, step=0.5),
-    "power": participation.PowerOfChoice(3, candidates=6),
-    "tiered": participation.Tiered(2, tiers=2),
-    "asynchronous tiers": participation.AsynchronousTiers(2, tiers=2),
-    "mlp": MODEL.recut(None),
-    "lenet": models.LeNet5(
-        (28, 28), 10, channels=(2, 3), hidden=(5, 4), initialization="torch"
-    ),
-    "lenet_cifar100": models.LeNet5CIFAR100((32, 32, 3), 100),
-    "cnn": models.CNN((16, 16), 4, dtype=jnp.bfloat16),
-    "resnet": models.ResNet18((8, 8), 4, channels=(2, 2, 4, 4), norm="group"),
-    "lstm": models.LSTM((7,), 2),
-    "token_lstm": models.TokenLSTM((7,), 9, embedding=8),
-    "gpt": models.GPT((7,), 9, embedding=8, heads=2),
-    "linear": models.LinearRegression((3,)),
+    "of several": participation.Doubling(initial=5, rounds_per_stage=[1, 2]),
+    "within": participation.Deadline(1.5, 3, participation.Uniform(4)),
+    "without a cut": MODEL.recut(None),
+    "of another type": models.CNN((16, 16), 4, dtype=jnp.bfloat16),
     "augmented": models.MLP(
         (8, 8), 10, augment=models.CropAndFlip(1, fill=[0.0, 0.5, 1.0]), cut="fc2"
     ),
@@ -110,35 +67,8 @@ def test_every_part_is_described_and_rebuilt(name):
     assert all(map(np.array_equal, jax.tree.leaves(again), jax.tree.leaves(made)))
 
 
-def test_all_public_parts_are_in_the_table():
-    rooms = (srp.participation, srp.models, srp.clocks, srp.algorithms)
-    public = {
-        value
-        for room in rooms
-        for value in map(vars(room).get, room.__all__)
-        if parts.is_part(value)
-    }
-    tried = {type(made) for made in MADE.values()}
-    for inner in ("distribution", "availability"):
-        tried |= {
-            type(getattr(made, inner)) for made in MADE.values() if hasattr(made, inner)
-        }
-    abstract = {models.SplitModel, srp.clocks.Distribution, srp.clocks.Availability}
-    within = {
-        models.CropAndFlip,
-        models.Dropout,
-        srp.clocks.Uniform,
-    }  # parts of others above
-    arrays = {
-        models.Split,
-        srp.algorithms.LinearFedAvg,
-        srp.algorithms.LinearFedRep,
-    }  # modules and tasks: not in full
-    assert public - tried == (abstract | within | arrays) & public
-
-
 def test_values_are_those_given_and_the_defaults():
-    assert describe(MADE["fixed"]) == {
+    assert describe(srp.clocks.Fixed(srp.clocks.Exponential(2.0), communication=3)) == {
         "part": "fedjax_srp.clocks.fixed.Fixed",
         "distribution": {
             "part": "fedjax_srp.clocks.distributions.Exponential",

@@ -151,16 +151,8 @@ def test_what_only_other_methods_read_is_refused_unless_it_is_shared():
             o: shared[o] for o in known
         }
         for option in shared.keys() - known:
-            with pytest.raises(
-                ValueError,
-                match=f"{option}: has no effect on method '{name}', only on .*; leave",
-            ):
+            with pytest.raises(ValueError, match=f"^{option}: .*; leave"):
                 srp.methods.get(name, dataset=SHAPES, **{option: shared[option]})
-    with pytest.raises(
-        ValueError,
-        match=r"shared: 'inital' is an option of no method \(did you mean initial or ",
-    ):
-        srp.methods.get("fedavg", dataset=SHAPES, shared={"inital": 5})
 
 
 def test_every_field_of_every_algorithm_is_an_option(name):

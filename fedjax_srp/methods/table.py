@@ -185,8 +185,8 @@ def check_factory(factory: Any) -> None:
     if not _is_factory(factory):
         name = getattr(factory, "__name__", repr(factory))
         raise ValueError(
-            f"{name} makes no algorithm on examples: its first field, or argument, must be called model; algorithms on "
-            "linear tasks are called in Python"
+            f"factory={name} makes no algorithm on examples: its first field, or argument, must be called model; "
+            "algorithms on linear tasks are called in Python"
         )
 
 

@@ -328,9 +328,8 @@ def checked_maker(
         try:
             inspect.signature(maker).bind(*[None] * given)
         except TypeError as error:
-            raise ValueError(
-                f"{called}: {error}; it gets {given} arguments, its options must have defaults"
-            ) from None
+            expected = f"it gets {given} arguments, its options must have defaults"
+            raise ValueError(f"{kind}={called}: {error}; {expected}") from None
     if isinstance(without_partial(maker), type):
         return maker
 

@@ -166,9 +166,8 @@ def rounds_between(
         return 0
     x = fixed_point(a, ratio)
     if end <= x:
-        raise ValueError(
-            f"end={end:.6g} cannot be reached: with n/n0={ratio:g} distances stay above {x:.6g}"
-        )
+        reason = f"with n/n0={ratio:g} distances stay above {x:.6g}; give more"
+        raise ValueError(f"end={end:.6g} cannot be reached: {reason}")
     return math.ceil(2 * math.log((start - x) / (end - x)) / -math.log1p(-a) - 1e-9)
 
 

@@ -466,22 +466,6 @@ def test_step_sizes_follow_the_round_or_the_local_steps_of_a_round(case):
     assert_close(run.host_state().server.params, jax.device_get(params), 1e-5)
 
 
-def test_an_evaluation_refuses_an_optimizer_that_depends_on_the_round():
-    with pytest.raises(ValueError, match="fine_tune_optimizer"):
-        srp.algorithms.FedAvg(MODEL, srp.Training(FOLLOWING["formula"][0]))
-
-
-@pytest.mark.parametrize(
-    "numbers", [{"momentum": -0.5}, {"momentum": 1}, {"weight_decay": -0.1}]
-)
-def test_numbers_out_of_range_are_refused(numbers):
-    ((name, value),) = numbers.items()
-    with pytest.raises(
-        ValueError, match=f"{name}={value} must be .*; give None for none"
-    ):
-        SGD(**numbers)
-
-
 def test_batches_drawn_with_replacement_do_not_depend_on_padding():
     x, y = np.arange(6.0, dtype=np.float32).reshape(3, 2), np.array([0, 1, 1], np.int32)
 

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_distributions import assert_refused
 
 from fedjax_srp import clocks
 from fedjax_srp.base import Clock
@@ -116,52 +115,3 @@ def test_work_multiplies_times_and_communication_is_added_once(make, work):
     expected, realised = run(make(work=work, communication=3.0), 2, 3)
     np.testing.assert_allclose(expected, work * expected_once + 3, rtol=1e-6)
     np.testing.assert_allclose(realised, work * realised_once + 3, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (
-            lambda: clocks.Fixed(1.0),
-            ["distribution=1.0 must be a Distribution", "Exponential(rate=1.0)"],
-        ),  # pyright: ignore
-        (
-            lambda: clocks.Dynamic([1.0]),
-            ["distribution=[1.0] must be", "Constant(times)"],
-        ),  # pyright: ignore
-        (
-            lambda: clocks.Fixed(clocks.Exponential(), work=-1),
-            ["work=-1 must be at least 0;", "work=1.0"],
-        ),
-        (
-            lambda: clocks.Trace([[1.0, 2.0], [float("inf"), 1.0]]),
-            ["times", "got inf at index (1, 0)"],
-        ),
-        (
-            lambda: clocks.Trace([[1.0, 2.0], [-2.0, 1.0]]),
-            ["times[1, 0]=-2.0 must be at least 0;"],
-        ),
-        (
-            lambda: clocks.Trace(np.ones((1, 2, 3))),
-            ["times", "at most 2 axes", "(rounds, num_clients)"],
-        ),
-        (lambda: clocks.Trace(1.0), ["times", "shape ()", "(num_clients,)"]),
-        (lambda: clocks.Trace(np.ones((0, 4))), ["times", "shape (0, 4)"]),
-        (
-            lambda: clocks.Fixed(clocks.Exponential(), communication=-1),
-            ["communication=-1 must be at least 0;"],
-        ),
-        (
-            lambda: clocks.Trace([1.0, 2.0]).init(jax.random.key(0), 3),
-            ["has 2 entries for num_clients=3", "one column"],
-        ),
-        (
-            lambda: clocks.Fixed(clocks.Exponential([1.0, 2.0])).init(
-                jax.random.key(0), 3
-            ),
-            ["exponential: rate has 2 entries for num_clients=3"],
-        ),
-    ],
-)
-def test_refusals_name_argument_value_and_remedy(make, words):
-    assert_refused(make, words)

@@ -14,7 +14,7 @@ from fedjax_srp.lab.commands import cli
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:natural", "ignore:labels"
-)  # few users and classes, see test_bad_input
+)  # few users and classes
 
 
 def write(path, users, x, y):

@@ -201,11 +201,6 @@ def test_states_that_do_not_fit_are_refused(change, message, history):
         )
 
 
-def test_a_history_is_no_server_state(history):
-    with refused("server_state is a History; give history.server_state"):
-        srp.evaluate(ALGORITHM, DATA, history, key=jax.random.key(0))
-
-
 def test_names_that_collide_are_refused():
     with pytest.raises(ValueError, match="two arrays of a state are called 'a/b'"):
         storage.named({"a": {"b": 1}, "a/b": 2})

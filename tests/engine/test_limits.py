@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 from reference import small
-from reference.small import refused
 from test_simulate import ALGORITHM, CLOCK, CLOSE, DATA, DOUBLING, simulate
 
 import fedjax_srp as srp
@@ -70,15 +69,6 @@ def test_seeds_have_the_limits_of_one_run():
         given = options | {"num_rounds": 20, "eval_every": 2, "devices": 1} | limits
         for history in srp.simulate_seeds(ALGORITHM, DATA, **given):
             assert history.eval_round.tolist() == grid
-
-
-def test_an_unreachable_target_is_refused():
-    data = srp.data.load("digits", num_clients=4, classes_per_client=3, max_examples=5)
-    method = srp.methods.get("fedavg", dataset=data, hidden=(3,))
-    with refused(r"target=90: accuracies lie between 0 and 1; give 0\.9 for 90 %"):
-        small.simulate(method, data, target=90)
-    with refused(r"target=0\.5: nothing is evaluated, so no score reaches it"):
-        small.simulate(method, data, target=0.5, evaluations=())
 
 
 @pytest.mark.parametrize(

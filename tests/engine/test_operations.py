@@ -329,17 +329,3 @@ def test_speeds_of_a_device_are_drawn_independently():
     down, up = state(1.0, 0.0), state(0.0, 1.0)
     correlation = np.corrcoef([down.unit, down.once, up.once]) - np.eye(3)
     assert np.abs(correlation).max() < 5 / np.sqrt(n)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"compute": 0.0}, "compute="),
-        ({"uplink": -1.0}, "uplink="),
-        ({"costs": 3.0}, "costs=3.0 must be a srp.WorkCosts"),
-        ({"jitter": 1.0}, "jitter=1.0 must be a Distribution"),
-    ],
-)
-def test_bad_devices_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        srp.clocks.Devices(**{"compute": 1.0, "downlink": 1.0, "uplink": 1.0} | options)

@@ -138,25 +138,6 @@ def test_strategies_end_with_the_same_parameters():
     assert_close(states["one_after_the_other"].clients, states["batched"].clients, 1e-5)
 
 
-def test_wrong_numbers_of_keys_are_refused():
-    options = {"num_rounds": 1, "progress": False}
-    with pytest.raises(ValueError, match=r"keys has shape \(\), expected \(num_seeds,\)"):
-        srp.simulate_seeds(ALGORITHMS["batched"], DATA, keys=KEYS[0], **options)
-    with pytest.raises(
-        ValueError,
-        match=r"keys is .*; use jax.random.split\(jax.random.key\(seed\), num_seeds\)",
-    ):
-        srp.simulate_seeds(ALGORITHMS["batched"], DATA, keys=[0, 1], **options)
-    with pytest.raises(ValueError, match=r"keys has shape \(0,\)"):
-        srp.simulate_seeds(ALGORITHMS["batched"], DATA, keys=KEYS[:0], **options)
-    with pytest.raises(ValueError, match=r"record_loss='no' must be a flag"):
-        srp.simulate_seeds(
-            ALGORITHMS["batched"], DATA, keys=KEYS, record_loss="no", **options
-        )
-    with pytest.raises(ValueError, match=r"key has shape \(3,\).*simulate_seeds"):
-        srp.simulate(ALGORITHMS["batched"], DATA, key=KEYS, **options)
-
-
 def test_every_round_of_a_client_is_counted_for_each_seed():
     data = federation(clients_of((3, 5, 4, 2), (2, 3, 2, 1)))
     times = srp.clocks.Fixed(srp.clocks.Constant([4.0, 1.0, 3.0, 2.0]))

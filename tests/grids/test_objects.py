@@ -304,56 +304,6 @@ def test_unnamed_objects_get_distinct_names_or_need_one():
     assert first.id != second.id
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"method": 3}, "method=3 must be a name or FederatedAlgorithm or Method"),
-        ({"method": srp.algorithms.FedAvg}, "method=.*FedAvg must be a name or"),
-        ({"clock": MODEL}, "clock=.* must be a name or Clock"),
-        ({"data": "digits"}, "data='digits' must be data"),
-        ({"dataset": "digits"}, "give only one of the two"),
-        (
-            {"learning_rate": 0.1},
-            r"learning_rate: no method of the grid reads it \(one given as an object has its own value\); remove it",
-        ),
-        (
-            {"max_examples": 5},
-            "max_examples: has no effect on data given as an object; remove it",
-        ),
-        (
-            {"partition_seed": 5},
-            "partition_seed: has no effect on data given as an object; remove it",
-        ),
-        ({"participation": "uniform"}, "k is missing: 'uniform' needs it"),
-        (
-            {
-                "method": srp.Method("m", fedavg(0.1), srp.participation.Full()),
-                "participation": "uniform",
-            },
-            "participation: no method of the grid reads it",
-        ),
-    ],
-)
-def test_objects_in_the_wrong_place_are_refused(given, message):
-    with pytest.raises(ValueError, match=f"^grid: .*{message}"):
-        points_of(**{"method": fedavg(0.1), "data": DATA} | given)
-
-
-def test_options_of_named_data_have_no_effect_on_data_in_memory():
-    with pytest.raises(
-        ValueError, match="grid: num_clients: has no effect on data given as an object"
-    ):
-        points_of({"num_clients": [2, 3]}, method=fedavg(0.1), data=DATA)
-    assert (
-        len(
-            points_of(
-                {"partition_seed": [2, 3]}, method=fedavg(0.1), data=DATA, validation=0.2
-            )
-        )
-        == 2
-    )
-
-
 def test_objects_that_cannot_be_pickled_are_refused_in_one_line(tmp_path):
     @srp.part
     class Local(srp.algorithms.FedAvg):

@@ -1,7 +1,6 @@
 """Points of a grid: combinations, exclusions, names, and errors, which are reported all at once."""
 
 import itertools
-import re
 import time
 from pathlib import Path
 
@@ -321,24 +320,6 @@ def test_rules_exclude_runs_with_all_of_their_values():
     ) == ["b"]
 
 
-@pytest.mark.parametrize(
-    ("rule", "words"),
-    [
-        ({"method": "fedrap", "seed": [0, 1]}, "method=fedrap, seed=0 or 1"),
-        ({"clock": "fixed"}, "clock=fixed"),  # its default, which nothing says
-        ({"participation": "full"}, "participation=full"),  # the method's own
-        ({"hidden": [4, 4]}, "hidden=4+4"),
-    ],
-)
-def test_a_rule_without_a_match_is_refused(rule, words):
-    with refused(
-        re.escape(f"grid: exclude: {words} matches no run; correct or remove the rule")
-    ):
-        points_of(
-            {"method": ["fedavg", "fedrep"], "seed": [0, 1]}, exclude=[{"seed": 1}, rule]
-        )
-
-
 def test_rules_may_overlap():
     rules = [{"method": "fedavg"}, {"method": "fedavg", "seed": 1}]
     assert (
@@ -417,73 +398,6 @@ def test_all_errors_are_reported_at_once():
         "exclude: {} must be a table",
     ):
         assert part in text, (part, text)
-
-
-@pytest.mark.parametrize(
-    ("axes", "options", "message"),
-    [
-        ({"seed": [0]}, {}, "method is missing"),
-        (
-            {"method": ["fedreb", "fedrepp"]},
-            {},
-            "2 problems: fedreb: unknown method 'fedreb'.*did you mean",
-        ),
-        ({"method": ["fedavg"]}, {"mu": 0.1}, "mu: no method of the grid reads it"),
-        (
-            {"method": ["fedavg"]},
-            {"method": "fedrep"},
-            "method is both an option and an axis",
-        ),
-        ({"method": ["fedavg", "fedsgd"]}, {"redraw": "round"}, "redraw: no method"),
-        (
-            {"seed": range(1000), "partition_seed": range(1000)},
-            {"method": "fedavg"},
-            "1000000 combinations",
-        ),
-        ({"seed": range(10**30)}, {"method": "fedavg"}, "at least 100001 combinations"),
-        (
-            {"seed": itertools.count()},
-            {"method": "fedavg"},
-            "at least 100001 combinations",
-        ),
-        (
-            {"seed": [0]},
-            {"method": "fedavg", "exclude": [{"seed": 0}]},
-            "exclude leaves out all runs",
-        ),
-        (
-            {"seed": [0]},
-            {"method": "fedavg", "exclude": [{"variant": {}}]},
-            "exclude: unknown variant {}",
-        ),
-        (
-            {},
-            {"method": "fedavg", "variants": {"1": {}}, "exclude": [{"variant": 1}]},
-            "exclude: unknown variant 1",
-        ),
-        ({"seed": [0]}, {"method": "fedavg", "load": 3}, "load=3 must be a sequence"),
-        ({"load": [["a.py"]]}, {"method": "fedavg"}, "axes: load belongs under options"),
-        (
-            {},
-            {"method": "fedavg", "variants": {"a": {"load": ["a.py"]}}},
-            "variant 'a': load belongs under options",
-        ),
-        (
-            {"model": [srp.models.MLP, "lenet5"]},
-            {"method": "fedavg"},
-            "model=.*MLP must be a name or SplitModel",
-        ),
-        (
-            {"participation": [srp.participation.Full(), {}]},
-            {"method": "fedavg"},
-            "participation={} must be a name or",
-        ),
-        ({"method": ["a\nb"]}, {}, r"a b: unknown method 'a\\nb'"),
-    ],
-)
-def test_invalid_points_are_refused(axes, options, message):
-    with refused(message):
-        points_of(axes, **options)
 
 
 @pytest.mark.parametrize(

@@ -285,24 +285,3 @@ def test_methods_that_need_features_refuse_lora():
                 ALGORITHMS[name](model), data, list(ALGORITHMS[name](model).evaluations)
             )
     check_algorithm(srp.algorithms.FedRoD(model), data, ["own_model"])
-
-
-def test_refusals_of_lora():
-    wider = jax.eval_shape(dataclasses.replace(MODEL, embedding=16).init, KEY)
-    for options, message in (
-        ({"layers": ("block7",)}, "layers='block7' is unknown.*block1"),
-        (
-            {"layers": ("norm",)},
-            r"layers=\('norm',\): no dense kernel in model 'gpt'; choose other layers",
-        ),
-        (
-            {"pretrained": wider},
-            "pretrained: no parameters of model 'gpt'; give those of model.init",
-        ),
-        ({"rank": 0}, "rank=0 must be at least 1"),
-        ({"scaling": 0.0}, r"scaling=0.0 must be"),
-    ):
-        with refused(message):
-            srp.models.lora(MODEL, **options)
-    with refused("cut=None: LoRA is cut between"):
-        srp.models.lora(MODEL).recut(None)

@@ -6,12 +6,11 @@ import flax.linen as nn
 import jax
 import numpy as np
 import pytest
-from reference.small import refused
 from scipy import stats
 
 import fedjax_srp as srp
 from fedjax_srp.driver.prepare import Request, prepare
-from fedjax_srp.models import LSTM, MLP, CropAndFlip, LeNet5
+from fedjax_srp.models import MLP, CropAndFlip, LeNet5
 
 KEY = jax.random.key(3)
 
@@ -118,14 +117,3 @@ def test_a_method_and_its_record_have_the_initialization():
         .initialization
         == "torch"
     )
-
-
-def test_unknown_initializations_and_layers_are_refused():
-    with refused(r"initialization='tork' is unknown \(did you mean torch\?\)"):
-        dataclasses.replace(MLP((8, 8), 10), initialization="tork")
-    message = (
-        r"^initialization='torch' needs layers with a kernel and a bias, "
-        r"but embedding of model 'lstm' has \w+.*; leave"
-    )
-    with refused(message):
-        dataclasses.replace(LSTM((7,), 2), initialization="torch")

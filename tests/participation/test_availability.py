@@ -448,33 +448,6 @@ def test_clients_with_whole_days_are_always_available():
         assert np.isinf(presence.leaves).all()
 
 
-def test_bad_availability_is_refused():
-    for make, words in {
-        lambda: clocks.Intervals(
-            [[2.0]], [[1.0]]
-        ): r"intervals: starts\[0, 0\] is after ends",
-        lambda: clocks.Intervals([[2.0]], [[2.0]]): "no client is ever available",
-        lambda: clocks.Intervals(
-            [2.0], [3.0]
-        ): r"starts and ends have the shapes \(1,\) and \(1,\)",
-        lambda: clocks.Intervals(
-            [[2.0]], [[3.0]], 2.5
-        ): "period=2.5 is before the last end",
-        lambda: clocks.Markov(0.0, 1.0): "on=0.0 must be positive",
-        lambda: clocks.Available(
-            WORLDS["markov"], INTERVALS
-        ): "has an availability already",
-        lambda: clocks.Available(
-            WORLDS["intervals_failing"], INTERVALS
-        ): "has an availability already",
-        lambda: INTERVALS.init(
-            KEY, 3
-        ): "intervals: starts has 12 entries for num_clients=3",
-    }.items():
-        with refused(words):
-            make()
-
-
 def test_a_client_that_arrives_in_two_intervals_stays_for_the_longer_one():
     model = clocks.Intervals([[2.0, 2.0]], [[3.0, 5.0]], 10.0)
     for now, arrives, leaves in ((1.0, 1.0, 4.0), (2.0, 0.0, 3.0), (6.0, 6.0, 9.0)):

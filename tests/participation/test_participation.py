@@ -1,7 +1,6 @@
 """Policies without stages, and properties of all policies: fastest first, ties by id, no recompilation."""
 
 import functools
-import re
 
 import chex
 import jax
@@ -9,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from policy_helpers import info_of, random_times, ranked, times_of
-from reference.small import refused
 
 from fedjax_srp import participation
 from fedjax_srp.base import ParticipationPolicy
@@ -192,106 +190,6 @@ def test_ranking_floats_rarely_tie():
     )  # no subnormal, which some devices take for 0
     ties = 100_000**2 / 2 / 2**30  # expected; a uniform float32 has about 600
     assert 100_000 - len(np.unique(floats)) < ties + 5 * np.sqrt(ties)
-
-
-REFUSED = {  # policy -> message for 10 clients -> options
-    participation.Uniform: {
-        "k=0 must be at least 1": {"k": 0},
-        "uniform: k=11 is larger than num_clients=10; choose at most 10": {"k": 11},
-    },
-    participation.Fastest: {
-        "k=-3 must be at least 1": {"k": -3},
-        "by='speed' is unknown (did you mean expected?); choose from realised, expected": {
-            "k": 3,
-            "by": "speed",
-        },
-        "fastest: k=11 is larger than num_clients=10": {"k": 11},
-        "fastest: k=9 is larger than pool=8": {"k": 9, "pool": 8},
-        "fastest: pool=11 is larger than num_clients=10": {"k": 9, "pool": 11},
-    },
-    participation.Doubling: {
-        "initial=0 must be at least 1": {"initial": 0},
-        "rounds_per_stage=0 must be at least 1": {"rounds_per_stage": 0},
-        "rounds_per_stage=2.5 must": {"rounds_per_stage": 2.5},
-        "rounds_per_stage[1]=-1 must be at least 0": {"rounds_per_stage": [1, -1]},
-        "rounds_per_stage[0]=0.5 must": {"rounds_per_stage": [0.5]},
-        "pool=0 must be at least 1": {"pool": 0},
-        "redraw='never' is unknown; choose from round, stage": {"redraw": "never"},
-        "by='luck' is unknown; choose from realised": {"by": "luck"},
-        "doubling: initial=30 is larger than pool=20; choose at most 20": {
-            "initial": 30,
-            "pool": 20,
-        },
-        "doubling: pool=11 is larger than num_clients=10; choose at most 10": {
-            "initial": 1,
-            "pool": 11,
-        },
-        "doubling: initial=11 is larger than num_clients=10": {"initial": 11},
-        "doubling: length of rounds_per_stage=2 is larger than number of stages=1": {
-            "rounds_per_stage": [1, 1]
-        },
-    },
-    participation.StatisticalAccuracy: {
-        "accuracy_constant=None: the criterion 2 mu c / (n s) needs all of": {
-            "strong_convexity": 1.0
-        },
-        "samples_per_client=0.0 must be positive; give a number": {
-            "samples_per_client": 0.0
-        },
-        "first_threshold=1.5 must be at most 1": {"first_threshold": 1.5},
-        "shrinkage=-0.5 must be at least 0; give a number from 0 to 1": {
-            "shrinkage": -0.5
-        },
-        "on_time=2.0 must be": {"on_time": 2.0},
-        "max_work=-1 must be at": {"max_work": -1},
-        "by='fate' is unknown; choose from realised, expected": {"by": "fate"},
-        "statistical_accuracy: initial=11 is larger than num_clients=10; choose at most 10": {
-            "initial": 11
-        },
-    },
-    participation.PartialWork: {
-        "max_work=0 must be at least 1": {"max_work": 0},
-        "on_time=1.1 must be at most 1": {"on_time": 1.1},
-    },
-    participation.Buffered: {
-        "k=-1 must be at least 1": {"k": -1},
-        "concurrency=0 must be at least 1": {"concurrency": 0},
-        "buffered: concurrency=9 is larger than num_clients - k + 1=8; choose at most 8": {
-            "k": 3,
-            "concurrency": 9,
-        },
-        "buffered: k=11 is larger than num_clients=10; choose at most 10": {"k": 11},
-    },
-    participation.AsynchronousTiers: {
-        "k=4 is larger than num_clients // tiers=3; choose at most 3": {
-            "k": 4,
-            "tiers": 3,
-        },
-        "asynchronous_tiers: tiers=11 is larger than num_clients=10": {
-            "k": 1,
-            "tiers": 11,
-        },
-    },
-    participation.Tiered: {
-        "tiered: k=4 is larger than num_clients // tiers=3": {"k": 4, "tiers": 3}
-    },
-    participation.Deadline: {
-        "policy='buffered': its rounds overlap": {
-            "limit": 1.0,
-            "policy": participation.Buffered(2),
-        },
-        "deadline: limit=None and quorum=None end no round": {},
-    },
-}
-
-
-@pytest.mark.parametrize(
-    ("policy", "message"),
-    [(policy, message) for policy in REFUSED for message in REFUSED[policy]],
-)
-def test_refusals_name_argument_value_and_remedy(policy, message):
-    with refused(re.escape(message)):
-        policy(**REFUSED[policy][message]).init(KEY, 10)
 
 
 def test_the_fastest_are_found_without_a_full_sort():

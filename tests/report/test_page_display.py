@@ -61,8 +61,7 @@ def test_ten_thousand_clients_are_shown_as_quantiles(tmp_path, tab):
     path = page.write(tmp_path / "report.html", [comparison])
     assert path.stat().st_size < 2e6
     tab.open(path)
-    assert "10000 clients are too many for dots" in text_of(tab, "clients-note")
-    assert "10000 clients in 100 bands" in text_of(tab, "map-note")
+    assert "100 bands" in text_of(tab, "map-note")
     assert source(tab, "clients", "dots")["x"] == []
 
 
@@ -80,35 +79,6 @@ def test_long_names_without_blanks_are_broken(tab, width, show):
     assert max(tab.ask(lines)) < 40  # but the text next to a control is not
 
 
-@pytest.mark.short("400-True")
-@pytest.mark.parametrize(("width", "phone"), [(1280, False), (400, True)])
-def test_long_names_leave_room_for_the_figures(tab, width, phone, show):
-    def sweep(rate):
-        run = made("flanp_fedavg", 0, 6, 5, own=True)
-        options = {"learning_rate": rate, "fine_tune_learning_rate": 10 * rate}
-        options["participation_initial"] = int(100 * rate)
-        return dataclasses.replace(run, config=run.config | {"options": options})
-
-    show([sweep(0.123456), sweep(0.2)], width=width, phone=phone)
-    names = [row[0] for row in cells(tab)[1:]]
-    assert min(map(len, names)) > 70
-    assert tab.ask("document.documentElement.scrollWidth") <= width
-    ends = tab.ask(
-        "[...document.querySelectorAll('select, #table td:nth-child(3)')].filter((one) => one.offsetParent)"
-        ".map((one) => one.getBoundingClientRect().right)"
-    )  # of controls, and of the accuracies in the table
-    assert len(ends) > 4
-    assert max(ends) <= width
-    for figure in ("clients", "evaluations"):
-        drawn = source(tab, figure, "names")
-        assert [text.replace("\n", " ") for text in drawn["text"]] == names
-        room = tab.ask(f"document.getElementById('{figure}').clientWidth")
-        assert (
-            6 * max(len(line) for text in drawn["text"] for line in text.split("\n"))
-            < room
-        )
-
-
 def test_time_is_cut_after_the_target_with_a_note(tab, show):
     rise = {"fine_tune": np.tile(np.linspace(0.1, 0.9, 9)[:, None], 5)}
     run = made("fedrep", 0, 9, 5, accuracies=rise)
@@ -117,8 +87,7 @@ def test_time_is_cut_after_the_target_with_a_note(tab, show):
     end = 1.25 * run.time_to(0.6)
     assert bounds(tab, "time") == pytest.approx([0, end])
     assert bounds(tab, "cohort") == pytest.approx([0, length])
-    words = rf"Time ends at {end:.3g} of {length:.3g} time units, .*tick 'whole runs'.*"
-    assert re.fullmatch(words, text_of(tab, "cut-note"))
+    assert f"{end:.3g} of {length:.3g}" in text_of(tab, "cut-note")
     choose(tab, "whole=1")
     assert bounds(tab, "time") == pytest.approx([0, length])
     assert not text_of(tab, "cut-note")
@@ -128,25 +97,6 @@ def test_time_is_cut_after_the_target_with_a_note(tab, show):
     choose(tab, "target=90")  # 1.25 times its time is beyond the end
     assert bounds(tab, "time") == pytest.approx([0, length])
     assert not text_of(tab, "cut-note")
-
-
-@pytest.mark.long
-def test_a_cut_that_would_hide_most_of_every_run_is_off_by_default(tmp_path, tab):
-    rise = {"fine_tune": np.tile(np.linspace(0.58, 0.9, 36)[:, None], 5)}
-    run = made("fedrep", 0, 36, 5, accuracies=rise)
-    longer = made("apfl", 0, 40, 5, accuracies={"own_model": np.full((40, 5), 0.9)})
-    path = page.write(tmp_path / "report.html", [compared([run, longer])])
-    length = max(float(one.elapsed()[-1]) for one in (run, longer))
-    end = 1.25 * max(one.time_to(0.6) for one in (run, longer))
-    assert end < 0.2 * min(float(one.elapsed()[-1]) for one in (run, longer))
-    tab.open(path)
-    assert bounds(tab, "time") == pytest.approx([0, length])
-    assert tab.ask("document.getElementById('whole').checked")
-    tab.ask("document.getElementById('whole').click()")
-    tab.wait("location.hash.includes('whole=0')")
-    assert bounds(tab, "time") == pytest.approx([0, end])
-    tab.open(path, "whole=0")
-    assert bounds(tab, "time") == pytest.approx([0, end])
 
 
 def test_numbers_beyond_bounds_are_drawn_and_printed(tab, show):
@@ -194,13 +144,6 @@ def test_runs_with_one_evaluation_are_dots(tab, show):
             "square",
         ]  # twins have one colour
         assert bounds(tab, figure)[1] > max(xs)
-    note = text_of(tab, "curves-note")
-    assert (
-        "Dots, or squares for dashed lines: evaluations that are joined to no other."
-        in note
-    )
-    assert "Thin lines" not in note
-    assert "mean of" not in note
     scores = np.tile([[0.1], [0.2], [np.nan], [0.4], [np.nan], [0.6]], 5)
     show([made("fedrep", 0, 6, 5, accuracies={"a": scores})])
     assert source(tab, "rounds", "dots")["x"] == [4, 6]  # 1 and 2 are joined
@@ -211,9 +154,7 @@ def test_a_page_without_known_accuracies(tab, show):
     for fields in ({"accuracies": scores}, {"test_count": np.zeros(5)}):
         show([made("fedrep", 0, 3, 5, **fields)], target=math.nan)
         text = tab.ask("document.querySelector('main').innerText")
-        assert "No client has a known accuracy." in text
-        assert "too many" not in text
-        assert "C = 0, an unknown target, judged by" in text
+        assert "No client has a known accuracy" in text
         for figure, axis in (("quarters", "y"), ("clients", "x"), ("evaluations", "x")):
             if figure != "evaluations" or len(fields.get("accuracies", ())) > 1:
                 low, high = bounds(tab, figure, axis)
@@ -260,22 +201,6 @@ def test_the_page_names_the_data_of_the_scores(tab, show):
         assert tab.ask(f"{AXIS}.axis_label") == f"mean {judged} accuracy (%)"
 
 
-@pytest.mark.long
-def test_the_page_of_one_run_has_no_notes_about_several(tab, show):
-    show([made("fedrep", 0, 6, 5)], target=0.2)
-    assert text_of(tab, "about") == "digits, made up: 1 line, 1 run"
-    text = "document.querySelector('main').innerText"
-    for words in ("standard deviation", "Not reached:", "seed of each line", "coincide"):
-        assert words not in tab.ask(text)
-    assert "C (time units)" in text_of(tab, "sliders")
-    choose(tab, "target=100")
-    assert "Not reached:" in tab.ask(text)
-    show([made("fedrep", seed, 6, 5) for seed in (0, 1)])
-    assert text_of(tab, "about") == "digits, made up: 1 line, 2 runs"
-    assert "Mean ± sample standard deviation" in tab.ask(text)
-    assert "stroke: standard deviation" in tab.ask(text)
-
-
 def test_runs_that_diverged(tab, show):
     scores = {"fine_tune": np.full((3, 5), math.nan)}
     broken = made(
@@ -312,19 +237,3 @@ def test_clients_with_few_test_points_have_no_quartiles(tab, show):
     boxes = source(tab, "clients", "boxes")
     assert boxes["q25"] == [None]
     assert boxes["q50"] == [pytest.approx(100 * few.final_accuracy)]
-    assert "9 in the median, so that quartiles would say nothing" in tab.ask(
-        "document.body.textContent"
-    )
-
-
-def test_dark_and_light_colour_schemes(tab, show):
-    show([made("fedrep", 0, 6, 4)])
-    found = {}
-    for scheme in ("light", "dark"):
-        tab.send(
-            "Emulation.setEmulatedMedia",
-            features=[{"name": "prefers-color-scheme", "value": scheme}],
-        )
-        found[scheme] = tab.ask("getComputedStyle(document.body).backgroundColor")
-    tab.send("Emulation.setEmulatedMedia", features=[])
-    assert found == {"light": "rgb(255, 255, 255)", "dark": "rgb(26, 26, 26)"}

@@ -363,9 +363,9 @@ class _Coercer:
             )
             if name == VARIANT:
                 for unknown in (value for value in several if value not in [*variants]):
-                    self._note(
-                        f"exclude: unknown variant {short(unknown)}{nearest(str(unknown), variants)}"
-                    )
+                    known = f"; choose from {', '.join(variants) or 'none'}"
+                    hint = nearest(str(unknown), variants)
+                    self._note(f"exclude: unknown variant {short(unknown)}{hint}{known}")
             elif name != "data":
                 try:
                     rule[name] = [coerce(name, self._options[name], wanted)]

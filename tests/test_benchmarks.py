@@ -1,0 +1,235 @@
+"""Benchmarks: a crash affects one case, results are compared before they are timed, and rivals compute the same."""
+
+import json
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from harness import files
+from harness.loop import JitLoop
+from harness.measure import Rounds, paired, synthetic
+from reference.small import assert_close
+
+import fedjax_srp as srp
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+import children
+import gpu
+import gpu_cases
+import gpu_compare
+import gpu_parts
+from children import Case, Limits
+
+CHILD = """
+import json, os, sys, time
+case_file, result_file, folder = sys.argv[1:]
+for case in json.load(open(case_file)):
+    if case["kind"] == "abort":
+        os.abort()
+    if case["kind"] == "exit":
+        sys.exit(3)
+    if case["kind"] == "hang":
+        time.sleep(60)
+    with open(result_file, "a") as file:
+        found = {"colour": os.environ.get("COLOUR"), "child": os.getpid()}
+        file.write(json.dumps({"status": "failed" if case["kind"] == "lost" else "done", "result": found}) + "\\n")
+    if case["kind"] == "lost":
+        sys.exit(75)
+"""
+
+
+def run(kinds, folder, seconds=30, case_seconds=30, **environments):
+    """Return the results of cases called a, b, ... of these kinds."""
+    (folder / "child.py").write_text(CHILD)
+    cases = [
+        Case(name, kind, {}, environments.get(name, {}))
+        for name, kind in zip("abcdef", kinds, strict=False)
+    ]
+    results = {}
+    command = [sys.executable, str(folder / "child.py")]
+    children.run(cases, command, results.__setitem__, Limits(seconds, case_seconds))
+    return results
+
+
+def statuses(results):
+    return [found["status"] for found in results.values()]
+
+
+def test_a_crash_a_hang_and_a_lost_device_affect_one_case_each(tmp_path):
+    results = run(["ok", "abort", "ok", "exit", "lost", "ok"], tmp_path)
+    assert statuses(results) == ["done", "crashed", "done", "crashed", "failed", "done"]
+    assert results["e"]["result"]["child"] != results["f"]["result"]["child"]
+    assert statuses(run(["ok", "hang", "ok"], tmp_path, case_seconds=0.5)) == [
+        "done",
+        "timed out",
+        "done",
+    ]
+    assert statuses(run(["hang", "ok"], tmp_path, seconds=0.5)) == [
+        "timed out",
+        "left out",
+    ]
+
+
+def test_cases_with_equal_environments_share_a_process(tmp_path):
+    blue = {"COLOUR": "blue"}
+    found = [
+        result["result"] for result in run(["ok"] * 3, tmp_path, a=blue, b=blue).values()
+    ]
+    assert [result["colour"] for result in found] == ["blue", "blue", None]
+    assert found[0]["child"] == found[1]["child"] != found[2]["child"]
+
+
+def test_a_killed_part_is_continued(tmp_path):
+    out = tmp_path / "part.json"
+    started = []
+    machine = dict.fromkeys(("device", "platform", "driver", "jax", "python"), "x")
+    cases = [
+        Case("machine", "about", {}),
+        *(Case(name, "rounds", {"size": 1}) for name in "abc"),
+    ]
+    cases += [Case("d", "rounds", {"size": 1}, needs=("a",))]
+
+    def measure(cases=cases, stop=None, device="x"):
+        started.clear()
+
+        def begin(asked, tell, limits):
+            for case in asked:
+                if case.name == stop:
+                    raise KeyboardInterrupt
+                started.append(case.name)
+                result = (
+                    machine | {"device": device} if case.kind == "about" else {"x": 1}
+                )
+                tell(case.name, {"status": "done", "result": result})
+
+        return gpu.measure(
+            cases, {"part": "1"}, out, Limits(1, 1), begin, lambda line: None
+        )
+
+    with pytest.raises(KeyboardInterrupt):
+        measure(stop="c")
+    measure()
+    assert started == ["machine", "a", "c", "d"]  # d needs the arrays of a
+    measure([*cases[:3], cases[3]._replace(settings={"size": 2}), cases[4]])
+    assert started == ["machine", "c"]
+    with pytest.raises(ValueError, match=r"device .*; give another --out"):
+        measure(device="other")
+
+
+@pytest.mark.parametrize("part", gpu_parts.PARTS)
+@pytest.mark.parametrize("quick", [False, True])
+def test_every_case_is_compared_with_the_cpu_before_it_is_timed(part, quick):
+    cases = gpu_parts.cases(part, quick)
+    names = [case.name for case in cases]
+    assert len(set(names)) == len(names)
+    assert {case.kind for case in cases} <= gpu_cases.KINDS.keys()
+    for case in cases:
+        if case.kind in ("about", "bandwidth", "reference", "methods"):
+            continue
+        references = [
+            other
+            for other in cases
+            if other.name in case.needs and other.kind == "reference"
+        ]
+        assert [other.settings["world"] for other in references] == [
+            case.settings["world"]
+        ]
+        assert all(names.index(name) < names.index(case.name) for name in case.needs)
+        assert references[0].environment["JAX_PLATFORMS"] == "cpu"
+
+
+def test_a_wrong_result_is_reported_and_a_hopeless_one_is_not_timed(tmp_path):
+    def measure(case):
+        return gpu_cases.measure(Case(**case.as_json()), tmp_path)
+
+    cases = {case.name: case for case in gpu_parts.cases("1", quick=True)}
+    case = cases["fedavg, chunk 512"]
+    for needed in case.needs:
+        assert measure(cases[needed])["status"] == "done"
+    assert measure(case)["status"] == "done"
+    arrays = gpu_compare.stored(tmp_path, case.needs[0], "")
+    name = "end ['server'].params.head['out']['bias']"
+    bound = gpu_compare.BOUNDS["default"]
+    moved = float(np.linalg.norm(arrays[name] - arrays[name.replace("end", "begin")]))
+    for factor, is_timed in ((3, True), (30, False)):
+        shift = factor * bound.of_move * moved
+        shifted = arrays[name] + np.float32(shift) * (np.arange(arrays[name].size) == 0)
+        gpu_compare.store(
+            tmp_path, case.needs[0], arrays | {name: shifted.astype(np.float32)}
+        )
+        found = measure(case)
+        assert found["status"] == "wrong"
+        assert found["result"]["apart"] == pytest.approx(shift, rel=0.01)
+        assert ("seconds" in found["result"]) == is_timed
+
+
+def test_differences_by_hand():
+    begin = {
+        "['server'].w": np.zeros(2),
+        "['clients'].v": np.zeros(1),
+        "['server'].fixed": np.array([2.0]),
+    }
+    cpu = begin | {"['server'].w": np.array([3.0, 4.0]), "['clients'].v": np.array([1.0])}
+    gpu_ = cpu | {"['server'].w": np.array([3.0, 4.5]), "['clients'].v": np.array([1.9])}
+    distance, where = gpu_compare.difference(gpu_, cpu, begin)
+    assert distance == pytest.approx(
+        (0.5, 0.9)
+    )  # largest number of the server's, 0.5 / 5 and 0.9 / 1 of the moves
+    assert where == "['clients'].v"
+    assert gpu_compare.difference(cpu, cpu, begin)[0] == (0, 0)
+    broken = gpu_compare.difference(
+        cpu | {"['server'].w": np.array([np.nan, 4.0])}, cpu, begin
+    )
+    with pytest.raises(gpu_compare.WrongError):
+        gpu_compare.check_difference(*broken, gpu_compare.Distance(1, 1), "the CPU")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", [*gpu_parts.PARTS, "figures"])
+def test_a_dry_run_of_every_part(part, tmp_path, monkeypatch, capsys):
+    """Run the cases in child processes, as on a GPU."""
+    for name in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    figures = gpu_parts.figures
+    monkeypatch.setattr(
+        gpu_parts, "figures", lambda *arguments: figures(*arguments)[:2]
+    )  # the first of four
+    words = f"--part {part} --quick --out {tmp_path}/part.json --seconds 1e6 --case-seconds 1e6 --runs {tmp_path}/runs"
+    assert gpu.main(words.split()) == 0, capsys.readouterr().out
+    results = json.loads((tmp_path / "part.json").read_text())
+    assert results["machine"]["platform"] == jax.default_backend()
+    assert {found["status"] for found in results["cases"].values()} <= {"done", "skipped"}
+
+
+def test_pairs_are_measured_alternately():
+    values = iter([1.0, 4.0, 2.0, 2.0, 1.0, 3.0])
+    found = paired(lambda: next(values), lambda: next(values), 3)
+    assert found == {"ours": 1.0, "rival": 3.0, "rival_over_ours": 3.0}
+
+
+def test_bars_begin_at_the_ratio_1():
+    results = json.loads(
+        (Path(__file__).parents[1] / "benchmarks/results/cpu-2-cores.json").read_text()
+    )
+    ratios = [pair["rival_over_ours"] for pair in results["pairs"][::-1]]
+    for bar, ratio in zip(files.figure(results).axes[0].patches, ratios, strict=True):
+        assert (bar.get_x(), bar.get_x() + bar.get_width()) == pytest.approx((1.0, ratio))
+
+
+@pytest.mark.short("FedRep")
+@pytest.mark.parametrize("cls", [srp.algorithms.FedAvg, srp.algorithms.FedRep])
+def test_the_jitted_loop_computes_what_the_engine_computes(cls):
+    data = synthetic(3, examples=12, tests=1)  # fewer clients than devices
+    algorithm = cls(srp.models.MLP(data.example_shape, 10, (8,)))
+    loop = JitLoop(algorithm, data)
+    engine = Rounds(algorithm, data, devices=2)
+    while engine.state.round < loop.round:
+        engine()
+    assert_close(loop.server, engine.state.server, 1e-5)
+    for i in range(3):
+        states = jax.tree.map(
+            lambda leaf, i=i: engine.layout.by_id(leaf)[i], engine.state.clients
+        )
+        assert_close(loop.states[i], states, 1e-5)
