@@ -50,7 +50,12 @@ DEFAULTS = {  # of a method, or of its algorithm, beside the common ones
     "fedamp": {"penalty": 1.0, "attention_step_size": 1.0, "attention_width": 1.0},
     "fedpac": {"penalty": 1.0, "head_epochs": 1},
     "fedas": {"alignment_step_size": 0.01},
-    "fedrep": {"head_epochs": 10, "representation_epochs": 1},
+    "fedrep": {
+        "head_epochs": 10,
+        "representation_epochs": 1,
+        "keeps_optimizer": False,
+        "newcomers_take_mean_head": False,
+    },
     "fedbuff": {"server_step_size": 1.0, "staleness_exponent": 0.5},
     "fedasync": {
         "server_step_size": 0.6,

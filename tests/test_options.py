@@ -72,6 +72,8 @@ def test_fields_of_nested_parts_have_short_names():
             "head_epochs",
             "representation_epochs",
             "fine_tune_epochs",
+            "keeps_optimizer",
+            "newcomers_take_mean_head",
         ),
         *("head_optimizer", "fine_tune_optimizer"),
         *(
@@ -331,6 +333,8 @@ def test_values_of_a_part():
         "fine_tune_optimizer": None,
         "head_epochs": 10,
         "representation_epochs": 1,
+        "keeps_optimizer": False,
+        "newcomers_take_mean_head": False,
         "head_optimizer.learning_rate": 0.7,
         "head_optimizer.momentum": None,
         "head_optimizer.weight_decay": None,

@@ -40,7 +40,7 @@ class JitLoop:
         self.participants = range(
             data.num_clients if num_participants is None else num_participants
         )
-        phase, size = algorithm.round, jnp.int32(len(self.participants))
+        phase, size = algorithm.phases[0], jnp.int32(len(self.participants))
         self.devices = jax.local_devices()
         self.data = [jax.device_put(data, device) for device in self.devices]
 

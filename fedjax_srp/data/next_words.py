@@ -44,11 +44,12 @@ def next_words(
 
     Example:
         >>> import json, pathlib, tempfile
-        >>> texts = {"users": ["ann"], "user_data": {"ann": {"x": ["how do i sort", "sort a list"]}}}
+        >>> texts = {"train": ["how do i sort", "sort a list"], "test": ["sort it"]}
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     for kind in ("train", "test"):
+        ...     for kind, sentences in texts.items():
         ...         (pathlib.Path(folder) / kind).mkdir()
-        ...         _ = (pathlib.Path(folder) / kind / "all.json").write_text(json.dumps(texts))
+        ...         users = {"users": ["ann"], "user_data": {"ann": {"x": sentences}}}
+        ...         _ = (pathlib.Path(folder) / kind / "all.json").write_text(json.dumps(users))
         ...     data = next_words(folder, vocabulary=6, length=5)
         >>> data.num_classes, data.x_train.tolist()
         (10, [[8, 4, 3, 5, 1], [8, 1, 2, 6, 9]])

@@ -33,9 +33,8 @@ def columns(rng):
     x = rng.normal(size=(len(y), 4, 4)).astype(np.float32)
     users = np.repeat(["f1", "f2"], len(y) // 2)
     train = {"x_train": x, "y_train": y, "user_train": users}
-    return train | {
-        name.replace("train", "test"): value.copy() for name, value in train.items()
-    }
+    test = {"x_test": x + np.float32(0.5), "y_test": y.copy(), "user_test": users.copy()}
+    return train | test
 
 
 def damaged_bytes(rng, data):

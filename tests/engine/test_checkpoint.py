@@ -46,7 +46,7 @@ def assert_same_history(actual, expected, folder):
         assert_same_bits(getattr(actual, field), getattr(expected, field))
     assert_same_bits(dict(actual.accuracies), dict(expected.accuracies))
     for name, history in (("actual", actual), ("expected", expected)):
-        history.save(folder / name)
+        history.save(folder / name, overwrite=True)
     for file in ("history.csv", "clients.csv"):
         assert (folder / "actual" / file).read_bytes() == (
             folder / "expected" / file

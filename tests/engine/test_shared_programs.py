@@ -30,7 +30,7 @@ from fedjax_srp.contract import checks as contract
 from fedjax_srp.driver import programs as program
 from fedjax_srp.driver.adapt import Fit
 from fedjax_srp.driver.prepare import Request, prepare
-from fedjax_srp.parts.part import values_of
+from fedjax_srp.parts.part import rebuilt, values_of, with_values
 from fedjax_srp.rounds.sharding import lay_out
 from fedjax_srp.xla.loops import reversible
 
@@ -377,9 +377,9 @@ def test_every_float_of_every_method_is_an_argument():
             for n in ("learning_rate", "momentum", "weight_decay")
         }
         half = {path: value / 2 for path, value in values.items()}
-        assert shared_of(
-            srp.parts.rebuilt(srp.parts.with_values(algorithm, half))
-        ) is shared_of(algorithm), name
+        assert shared_of(rebuilt(with_values(algorithm, half))) is shared_of(algorithm), (
+            name
+        )
 
 
 APART = {
