@@ -28,8 +28,11 @@ def gradient_weights(
     Optimizers other than `SGD` count as having no momentum.
     """
     check_equal_steps(training.optimizer)
-    momentum = getattr(training.optimizer, "momentum", None) if counts_momentum else None
-    beta = 0.0 if momentum is None else momentum
+    beta = None
+    if counts_momentum:
+        beta = getattr(training.optimizer, "momentum", None)
+    if beta is None:
+        beta = 0.0
     steps = num_steps(training, examples).astype(float)
     # sum over k = 1 .. tau of (1 - beta^k) / (1 - beta)
     return (steps - beta * (1 - beta**steps) / (1 - beta)) / (1 - beta)
@@ -48,28 +51,28 @@ def total_step(
     training: LocalTraining, examples: Examples, counts_momentum: bool = True
 ) -> Array:
     """Sum of a client's step sizes in a round, () float: eta tau_i, and more with momentum."""
-    return step_size(training.optimizer) * gradient_weights(
-        training, examples, counts_momentum
-    )
+    weights = gradient_weights(training, examples, counts_momentum)
+    return step_size(training.optimizer) * weights
 
 
 def divided(tree: PyTree, length: Array) -> PyTree:
     """Divide a tree by a length; zeros where the length is zero."""
     safe = jnp.where(length > 0, length, 1)
-    return jax.tree.map(
-        lambda leaf: jnp.where(length > 0, leaf / safe.astype(leaf.dtype), 0), tree
-    )
+    divide = lambda leaf: jnp.where(length > 0, leaf / safe.astype(leaf.dtype), 0)
+    return jax.tree.map(divide, tree)
 
 
 def normalised_output(
     before: PyTree, after: Trained, length: Array, weight: Array
 ) -> ClientOutput:
-    """Output of a client; without steps it has no weight in the mean direction, but in the mean length."""
+    """Output of a client.
+
+    A client without steps has no weight in the mean direction, but in the mean length.
+    """
     direction = divided(jax.tree.map(jnp.subtract, before, after.params), length)
     weights = NormalisedMessage(jnp.where(length > 0, weight, 0), weight)  # pyright: ignore[reportArgumentType]
-    return ClientOutput(
-        NormalisedMessage(direction, length), weight=weights, loss=after.loss
-    )
+    message = NormalisedMessage(direction, length)
+    return ClientOutput(message, weight=weights, loss=after.loss)
 
 
 def mean_direction(mean: NormalisedMessage) -> PyTree:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
 from fedjax_srp.algorithms import local
 from fedjax_srp.algorithms.examples import ExampleAlgorithm
@@ -97,27 +98,28 @@ class Template(ExampleAlgorithm):
         """The same loss in all trained parameters."""
         return self.loss_of_bias(parts.bias, parts.params, x, y, key)
 
+    @override
     def init(self, key: Key, data: Any) -> TemplateServerState:
-        """The initial parameters, and a bias of zero."""
         params = self.init_params(key, data)  # checks that the data fit the model
         # The dtype of the parameters instead of the default one keeps runs in float64.
         return TemplateServerState(
             params, jnp.zeros(self.model.num_classes, jax.tree.leaves(params)[0].dtype)
         )
 
+    @override
     def init_client(
         self, key: Key, server: TemplateServerState, examples: Examples
     ) -> TemplateClientState:
-        """A bias of zero. Omit this function if nothing is personal."""
         return TemplateClientState(server.bias)
 
+    @override
     def broadcast(
         self, server: TemplateServerState, context: RoundContext
     ) -> SplitParams:
-        """The shared model."""
         # All of it is charged: return only what a client downloads.
         return server.params
 
+    @override
     def client(
         self,
         key: Key,
@@ -126,7 +128,6 @@ class Template(ExampleAlgorithm):
         examples: Examples,
         context: RoundContext,
     ) -> ClientOutput:
-        """Local SGD on model and bias."""
         # Written for one client. `params` is the result of `broadcast`; arrays come as arguments or fields, never from
         # globals. Keys are named by purpose and used once: "local" draws the same batches as in every other method.
         # (w_i, b_i) <- local SGD from (w, b_i)
@@ -149,6 +150,7 @@ class Template(ExampleAlgorithm):
             loss=trained.loss,
         )
 
+    @override
     def server(
         self,
         key: Key,
@@ -156,7 +158,6 @@ class Template(ExampleAlgorithm):
         mean: TemplateParts,
         context: RoundContext,
     ) -> TemplateServerState:
-        """The mean model, and the mean bias for evaluations."""
         # w <- sum_i p_i w_i; `mean` has the structure of the message, wrappers included
         return TemplateServerState(mean.params, mean.bias.value)
 

@@ -6,10 +6,11 @@ from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
 from fedjax_srp.algorithms.examples import GlobalModel
-from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
-from fedjax_srp.algorithms.local import local_sgd
+from fedjax_srp.algorithms.fedavg import FedAvgServerState
+from fedjax_srp.algorithms.local import dtype_of
 from fedjax_srp.base import (
     Array,
     ClientOutput,
@@ -17,7 +18,6 @@ from fedjax_srp.base import (
     Key,
     RoundContext,
     evaluation,
-    named_key,
 )
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts.part import Share, part
@@ -49,11 +49,9 @@ def mixture(alpha: Array, own: SplitParams, shared: SplitParams) -> SplitParams:
 
 def clip_alpha(parts: APFLParts) -> APFLParts:
     """Clip alpha_i to [0, 1]."""
-    return (
-        parts
-        if parts.alpha is None
-        else parts._replace(alpha=jnp.clip(parts.alpha, 0, 1))
-    )
+    if parts.alpha is None:
+        return parts
+    return parts._replace(alpha=jnp.clip(parts.alpha, 0, 1))
 
 
 @part
@@ -91,30 +89,26 @@ class APFL(GlobalModel):
     own_share: Share = 0.75
     adaptive: bool = False
 
-    init, broadcast, server = (
-        FedAvg.init,
-        FedAvg.broadcast,
-        FedAvg.server,
-    )  # of the global model
-
+    @override
     def init_client(
         self, key: Key, server: FedAvgServerState, examples: Examples
     ) -> APFLClientState:
-        """The initial model and share."""
-        return APFLClientState(
-            server.params,
-            jnp.asarray(self.own_share, jax.tree.leaves(server.params)[0].dtype),
-        )
+        alpha = jnp.asarray(self.own_share, dtype_of(server.params))
+        return APFLClientState(server.params, alpha)
 
     def both_losses(
         self, parts: APFLParts, fixed: Array, x: Array, y: Array, key: Key | None
     ) -> Array:
         """The sum of the losses of the global model's copy and of the mixture, for each example."""
-        # grad_w f_i(w_i), alpha grad f_i(mixture) for v_i and <v_i - w_i, grad f_i(mixture)> for alpha_i
-        alpha = fixed if parts.alpha is None else parts.alpha
+        # Their gradients: grad f_i(w_i) for w_i, alpha grad f_i(mixture) for v_i, and
+        # <v_i - w_i, grad f_i(mixture)> for alpha_i
+        alpha = parts.alpha
+        if alpha is None:
+            alpha = fixed
         mixed = mixture(alpha, parts.own, jax.lax.stop_gradient(parts.shared))
         return self.loss(parts.shared, (), x, y, key) + self.loss(mixed, (), x, y, key)
 
+    @override
     def client(
         self,
         key: Key,
@@ -123,26 +117,28 @@ class APFL(GlobalModel):
         examples: Examples,
         context: RoundContext,
     ):
-        """Local SGD on both losses."""
         # (w_i, v_i, alpha_i) <- local SGD from (w, v_i, alpha_i), all three from the same point
-        start = APFLParts(params, state.own, state.alpha if self.adaptive else None)
-        local = local_sgd(
-            named_key(key, "local"),
-            self.both_losses,
+        start = APFLParts(params, state.own, None)
+        if self.adaptive:
+            start = start._replace(alpha=state.alpha)
+        local = self.local_sgd(
+            key,
             start,
-            state.alpha,
             examples,
-            self.training.in_round(context),
+            context,
+            loss=self.both_losses,
+            frozen=state.alpha,
             after_step=clip_alpha,
         )
         shared, own, alpha = local.params
-        new = APFLClientState(own, state.alpha if alpha is None else alpha)
+        if alpha is None:
+            alpha = state.alpha
         return ClientOutput(
-            shared,
-            new,
-            self.training.weight(examples),
-            {"own_share": new.alpha},
-            local.loss,
+            message=shared,
+            state=APFLClientState(own, alpha),
+            weight=self.training.weight(examples),
+            info={"own_share": alpha},
+            loss=local.loss,
         )
 
     @evaluation

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
 from fedjax_srp.algorithms.local import (
+    Gradient,
     Loss,
+    Trained,
+    as_stepped,
     example_loss,
     full_gradient,
     local_sgd,
+    plain_gradient,
     with_tuned_head,
 )
 from fedjax_srp.algorithms.optimizers import SGD, Given, optional_optimizer
@@ -35,6 +41,8 @@ from fedjax_srp.parts.part import AtLeast, field, part
 from fedjax_srp.xla.backend import platform
 from fedjax_srp.xla.loops import sequential
 
+Penalty = Annotated[float, AtLeast(0), "give 0 for none, or e.g. 0.1"]
+
 
 @part
 class ExampleAlgorithm(FederatedAlgorithm):
@@ -51,12 +59,10 @@ class ExampleAlgorithm(FederatedAlgorithm):
         ValueError: a field is out of range; in `init`, labels or examples do not fit the model.
     """
 
-    requires_uniform_weighting: ClassVar[bool] = (
-        False  # True: `training.weighting` must be "uniform"
-    )
-    supports_batch_norm: ClassVar[bool] = (
-        True  # False: BatchNorm is refused, since its variances could become negative
-    )
+    # True: `training.weighting` must be "uniform"
+    requires_uniform_weighting: ClassVar[bool] = False
+    # False: BatchNorm is refused, since its variances could become negative
+    supports_batch_norm: ClassVar[bool] = True
 
     model: SplitModel
     training: Training = Training()
@@ -96,6 +102,43 @@ class ExampleAlgorithm(FederatedAlgorithm):
         """The loss of each example under the whole model, `(params, frozen, x, y, key) -> (batch,)`."""
         return example_loss(self.model)
 
+    def local_sgd(
+        self,
+        key: Key,
+        params: PyTree,
+        examples: Examples,
+        context: RoundContext,
+        *,
+        loss: Loss | None = None,
+        frozen: PyTree = (),
+        gradient: Gradient = plain_gradient,
+        after_step: Callable[[PyTree], PyTree] = as_stepped,
+    ) -> Trained:
+        """Local SGD of one client in a round, from `params`: `local.local_sgd` with `training`.
+
+        The key has the purpose "local", so all methods draw the same batches.
+
+        Args:
+            key: of the client.
+            params: the parameters to train.
+            examples: of the client.
+            context: of the round.
+            loss: `(params, frozen, x, y, key) -> (batch,)`; None: that of the model.
+            frozen: passed to the loss.
+            gradient: replaces the gradient of the loss in each step.
+            after_step: a projection after each step.
+        """
+        return local_sgd(
+            named_key(key, "local"),
+            self.loss if loss is None else loss,
+            params,
+            frozen,
+            examples,
+            self.training.in_round(context),
+            gradient=gradient,
+            after_step=after_step,
+        )
+
     def features(self, representation: PyTree, x: Array, key: Key | None = None) -> Array:
         """The features at the model's cut, (batch, num_features); raise a ValueError for LoRA, which has none."""
         features = self.model.represent(representation, x, key)
@@ -107,29 +150,53 @@ class ExampleAlgorithm(FederatedAlgorithm):
 
     def one_hot(self, y: Array, dtype: Any) -> Array:
         """Return (batch, num_classes) flags of classes y; raise a ValueError for labels that are no classes."""
-        if (
-            self.model.is_regression
-            or y.ndim != 1
-            or not jnp.issubdtype(y.dtype, jnp.integer)
-        ):
-            found = f"the labels are {y.dtype}" + (
-                f" of shape {y.shape[1:]} each" if y.ndim > 1 else ""
-            )
-            found = (
-                f"model {self.model.name!r} takes numbers"
-                if self.model.is_regression
-                else found
-            )
+        reason = None
+        if self.model.is_regression:
+            reason = f"model {self.model.name!r} takes numbers"
+        elif y.ndim != 1:
+            reason = f"the labels are {y.dtype} of shape {y.shape[1:]} each"
+        elif not jnp.issubdtype(y.dtype, jnp.integer):
+            reason = f"the labels are {y.dtype}"
+        if reason is not None:
             raise ValueError(
-                f"{self.name} needs class labels, but {found}; give a classifier integers, one for each example, "
-                "or choose e.g. fedavg"
+                f"{self.name} needs class labels, but {reason}; give a classifier "
+                "integers, one for each example, or choose e.g. fedavg"
             )
         return jax.nn.one_hot(y, self.model.num_classes, dtype=dtype)
+
+    def members(self, examples: Examples, dtype: Any) -> Array:
+        """Return (max_examples, num_classes) flags of the examples' classes; padding has none."""
+        rows = jnp.arange(examples.y.shape[0], dtype=jnp.int32)
+        valid = rows < examples.count
+        return jnp.where(valid[:, None], self.one_hot(examples.y, dtype), 0)
+
+
+class FedAvgServerState(NamedTuple):
+    """The global model w."""
+
+    params: SplitParams
 
 
 @part
 class GlobalModel(ExampleAlgorithm):
-    """An algorithm whose server keeps a whole model, the field `params` of its state."""
+    """An algorithm whose server keeps a whole model, the field `params` of its state.
+
+    By default clients download that model, and the mean message is the new one, as in
+    `FedAvg`.
+    """
+
+    @override
+    def init(self, key: Key, data: Any) -> Any:
+        return FedAvgServerState(self.init_params(key, data))
+
+    @override
+    def broadcast(self, server: Any, context: RoundContext) -> Any:
+        return server.params
+
+    @override
+    def server(self, key: Key, server: Any, mean: Any, context: RoundContext) -> Any:
+        # w <- sum_i p_i w_i
+        return FedAvgServerState(mean)
 
     @evaluation("global")
     def global_model(self, key: Key, server: Any, state: Any, examples: Examples):
@@ -160,8 +227,8 @@ class PersonalState(NamedTuple):
 class GlobalAndPersonalModel(GlobalModel):
     """An algorithm with a global model, and a personal one of every client, which starts as the global one."""
 
+    @override
     def init_client(self, key: Key, server: Any, examples: Examples) -> PersonalState:
-        """The initial model."""
         return PersonalState(server.params)
 
     @evaluation
@@ -180,8 +247,8 @@ class OwnModelState(NamedTuple):
 class OwnModel(ExampleAlgorithm):
     """An algorithm whose clients keep a whole model each, at first `params` of the server's state."""
 
+    @override
     def init_client(self, key: Key, server: Any, examples: Examples) -> OwnModelState:
-        """The initial model."""
         return OwnModelState(server.params)
 
     @evaluation
@@ -193,6 +260,19 @@ class OwnModel(ExampleAlgorithm):
     def fine_tune(self, key: Key, server: Any, state: Any, examples: Examples):
         """The client's own model, its head trained further on the client."""
         return with_tuned_head(key, self.model, state.params, examples, self.tuning)
+
+
+def mean_of_all(last: PyTree, change: PyTree, context: RoundContext) -> PyTree:
+    """The mean over ALL clients of a value that each keeps, after a round.
+
+    Args:
+        last: the mean before the round.
+        change: the mean change of the participants' values.
+        context: of the round.
+    """
+    # c <- c + (1 / N) sum over the participants of the change of c_i
+    share = context.cohort_size.astype(float) / context.num_clients
+    return jax.tree.map(lambda c, d: c + share.astype(c.dtype) * d, last, change)
 
 
 def gradient_message(
@@ -212,16 +292,18 @@ def gradient_message(
     def compute(params: PyTree, personal: PyTree, examples: Examples) -> PyTree:
         return full_gradient(loss, params, personal, examples)
 
-    # One client after the other on a CPU: all of its examples then stay in the cache.
-    gradient = (sequential(compute) if platform() == "cpu" else compute)(
-        params, personal, examples
-    )
+    if platform() == "cpu":
+        # One client after the other: all of its examples then stay in the cache.
+        compute = sequential(compute)
+    gradient = compute(params, personal, examples)
     optimizer = training.in_round(context).optimizer
-    decay = optimizer.weight_decay if isinstance(optimizer, SGD) else None
-    if decay is not None:
-        gradient = jax.tree.map(
-            lambda g, w: g + (decay * w).astype(g.dtype) if w.ndim > 1 else g,
-            gradient,
-            params,
-        )
+    if isinstance(optimizer, SGD) and optimizer.weight_decay is not None:
+        decay = optimizer.weight_decay
+
+        def decayed(g: Array, w: Array) -> Array:
+            if w.ndim <= 1:
+                return g
+            return g + (decay * w).astype(g.dtype)
+
+        gradient = jax.tree.map(decayed, gradient, params)
     return ClientOutput(gradient, weight=training.weight(examples))

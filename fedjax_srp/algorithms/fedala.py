@@ -7,6 +7,7 @@ from typing import Annotated, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from typing_extensions import override
 
 from fedjax_srp.algorithms.examples import GlobalModel
 from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
@@ -79,22 +80,20 @@ class FedALA(GlobalModel):
     weight_share: Share = 0.8
     start_epochs: Count = 11
 
-    init, broadcast, server = FedAvg.init, FedAvg.broadcast, FedAvg.server
     loss_gradient = FedAvg.loss_gradient
 
     @property
+    @override
     def gradient(self) -> ClientFunction:
-        """The gradient of the loss, see `FedAvg.loss_gradient`."""
         return self.loss_gradient
 
+    @override
     def init_client(
         self, key: Key, server: FedAvgServerState, examples: Examples
     ) -> FedALAClientState:
-        """The initial head, and weights of 1."""
         head = server.params.head
-        return FedALAClientState(
-            head, jax.tree.map(jnp.ones_like, head), jnp.bool_(False)
-        )
+        weights = jax.tree.map(jnp.ones_like, head)
+        return FedALAClientState(head, weights, jnp.bool_(False))
 
     def aggregation(
         self,
@@ -105,24 +104,7 @@ class FedALA(GlobalModel):
         work: Array,
     ) -> FedALAClientState:
         """The client's mixture of heads, and its weights, which are not trained if there is no work."""
-        num = jnp.maximum(
-            jnp.round(self.weight_share * examples.count.astype(float)).astype(jnp.int32),
-            1,
-        )
-        first = jax.random.randint(
-            named_key(key, "segment"),
-            (),
-            0,
-            jnp.maximum(examples.count - num, 0) + 1,
-            jnp.int32,
-        )
-        rows = jnp.minimum(
-            first + jnp.arange(examples.y.shape[0], dtype=jnp.int32),
-            examples.y.shape[0] - 1,
-        )
-        segment = Examples(
-            examples.x[rows], examples.y[rows], jnp.minimum(num, examples.count)
-        )
+        segment = self.segment(key, examples)
         head_loss, frozen, segment = head_problem(
             self.model, params.representation, segment
         )
@@ -136,9 +118,8 @@ class FedALA(GlobalModel):
         ) -> Array:
             own, shared, frozen = fixed
             head = mixed(own, shared, weights)
-            head = with_statistics_of(
-                head, jax.lax.stop_gradient(head)
-            )  # global ones: their weights stay 1
+            # Statistics are the global ones: their weights stay 1.
+            head = with_statistics_of(head, jax.lax.stop_gradient(head))
             return head_loss(head, frozen, x, y, key)
 
         def clipped(weights: PyTree) -> PyTree:
@@ -148,27 +129,37 @@ class FedALA(GlobalModel):
             lambda own, shared: jnp.any(own != shared), state.head, params.head
         )
         differs = jnp.any(jnp.stack([jnp.bool_(False), *jax.tree.leaves(unequal)]))
-        epochs = jnp.where(
-            differs, jnp.where(state.is_learnt, 1, self.start_epochs), 0
-        ) * jnp.minimum(work, 1)
+        epochs = jnp.where(state.is_learnt, 1, self.start_epochs)
+        epochs = jnp.where(differs, epochs, 0) * jnp.minimum(work, 1)
         # W_i <- clip(W_i - eta grad_W f_i(theta_i + (theta - theta_i) * W_i), 0, 1)
         steps = optimizer(optax.sgd, learning_rate=self.weight_step_size)
-        now = LocalTraining(steps, self.training.batch_size, epochs=1, work=epochs)
-        fixed = state.head, params.head, frozen
-        learnt = local_sgd(
+        weights = local_sgd(
             named_key(key, "weights"),
             loss,
             state.weights,
-            fixed,
+            (state.head, params.head, frozen),
             segment,
-            now,
+            LocalTraining(steps, self.training.batch_size, epochs=1, work=epochs),
             after_step=clipped,
-        )
-        head = mixed(state.head, params.head, learnt.params)
-        return FedALAClientState(
-            head, learnt.params, state.is_learnt | (differs & (epochs > 0))
-        )
+        ).params
+        head = mixed(state.head, params.head, weights)
+        is_learnt = state.is_learnt | (differs & (epochs > 0))
+        return FedALAClientState(head, weights, is_learnt)
 
+    def segment(self, key: Key, examples: Examples) -> Examples:
+        """The consecutive examples, from a random start, that train the weights."""
+        size = jnp.round(self.weight_share * examples.count.astype(float))
+        size = jnp.maximum(size.astype(jnp.int32), 1)
+        num_starts = jnp.maximum(examples.count - size, 0) + 1
+        key_segment = named_key(key, "segment")
+        first = jax.random.randint(key_segment, (), 0, num_starts, jnp.int32)
+        capacity = examples.y.shape[0]
+        rows = first + jnp.arange(capacity, dtype=jnp.int32)
+        rows = jnp.minimum(rows, capacity - 1)
+        count = jnp.minimum(size, examples.count)
+        return Examples(examples.x[rows], examples.y[rows], count)
+
+    @override
     def client(
         self,
         key: Key,
@@ -177,11 +168,10 @@ class FedALA(GlobalModel):
         examples: Examples,
         context: RoundContext,
     ) -> ClientOutput:
-        """Train the weights, then local SGD from the mixture."""
         start = self.aggregation(key, params, state, examples, context.work)
         # theta_i <- local SGD from the global layers below the cut and the mixture above
-        now, params = self.training.in_round(context), params._replace(head=start.head)
-        local = local_sgd(named_key(key, "local"), self.loss, params, (), examples, now)
+        params = params._replace(head=start.head)
+        local = self.local_sgd(key, params, examples, context)
         new = start._replace(head=local.params.head)
         return ClientOutput(
             local.params, new, self.training.weight(examples), loss=local.loss

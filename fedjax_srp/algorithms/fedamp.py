@@ -6,10 +6,15 @@ from typing import Annotated
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
-from fedjax_srp.algorithms.examples import OwnModel, OwnModelState
-from fedjax_srp.algorithms.fedavg import FedAvg
-from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
+from fedjax_srp.algorithms.examples import (
+    GlobalModel,
+    OwnModel,
+    OwnModelState,
+    Penalty,
+)
+from fedjax_srp.algorithms.fedprox import proximal_gradient
 from fedjax_srp.base import (
     Array,
     ClientOutput,
@@ -18,14 +23,12 @@ from fedjax_srp.base import (
     Key,
     Participants,
     Phase,
-    PyTree,
     RoundContext,
-    named_key,
     nothing,
 )
 from fedjax_srp.models.normalization import without_statistics
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts.part import Above, AtLeast, part
+from fedjax_srp.parts.part import Above, part
 
 
 @part
@@ -59,18 +62,18 @@ class FedAMP(OwnModel):
         ['own_model', 'fine_tune']
     """
 
-    penalty: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 1.0"] = 1.0
+    penalty: Penalty = 1.0
     attention_step_size: Annotated[float, Above(0), "give e.g. 0.1"] = 1.0
     attention_width: Annotated[float, Above(0), "give e.g. 1.0"] = 1.0
 
-    init, server = (
-        FedAvg.init,
-        FedAvg.server,
-    )  # of the mean of the last participants' models
+    # The server keeps the mean of the last participants' models.
+    init = GlobalModel.init
+    server = GlobalModel.server
 
     @property
+    @override
     def phases(self) -> tuple[Phase, ...]:
-        """A round in which every participant downloads its own mixture of the models that they last sent."""
+        # Every participant downloads its own mixture of the last models.
         mixtures = Exchange(lambda state: state.params, self.mix)
         return (Phase("round", nothing, self.client, self.server, mixtures),)
 
@@ -92,11 +95,8 @@ class FedAMP(OwnModel):
                 jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(difference)
             )
             # xi_ij = alpha A'(|w_i - w_j|^2) = (alpha / sigma) exp(-|w_i - w_j|^2 / sigma)
-            attention = (
-                self.attention_step_size
-                / self.attention_width
-                * jnp.exp(-square / self.attention_width)
-            )
+            height = self.attention_step_size / self.attention_width
+            attention = height * jnp.exp(-square / self.attention_width)
             # u_i <- u_i + xi_ij (w_j - w_i)
             new = jax.tree.map(
                 lambda u, d: u + jnp.where(takes_part, attention * d, 0),
@@ -107,6 +107,7 @@ class FedAMP(OwnModel):
 
         return jax.lax.scan(add, own, (others.shown, others.takes_part))[0]
 
+    @override
     def client(
         self,
         key: Key,
@@ -114,33 +115,13 @@ class FedAMP(OwnModel):
         state: OwnModelState,
         examples: Examples,
         context: RoundContext,
-    ):
-        """Local SGD on the own model, drawn towards the mixture."""
-
-        def regularised(objective: Objective, own: SplitParams, weights: Array) -> PyTree:
-            # grad f_i(w_i) + (lambda / alpha) (w_i - u_i)
-            gradient, strength = (
-                plain_gradient(objective, own, weights),
-                self.penalty / self.attention_step_size,
-            )
-            return jax.tree.map(
-                lambda g, w, u: g + strength * (w - u), gradient, own, mixture
-            )
-
-        # w_i <- local SGD along it, from w_i
-        now = self.training.in_round(context)
-        local = local_sgd(
-            named_key(key, "local"),
-            self.loss,
-            state.params,
-            (),
-            examples,
-            now,
-            gradient=regularised,
-        )
+    ):  # w_i <- local SGD along grad f_i(w_i) + (lambda / alpha) (w_i - u_i), from w_i
+        strength = self.penalty / self.attention_step_size
+        regularised = proximal_gradient(strength, mixture)
+        local = self.local_sgd(key, state.params, examples, context, gradient=regularised)
         return ClientOutput(
-            local.params,
-            OwnModelState(local.params),
-            self.training.weight(examples),
+            message=local.params,
+            state=OwnModelState(local.params),
+            weight=self.training.weight(examples),
             loss=local.loss,
         )

@@ -6,10 +6,9 @@ from typing import Annotated, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
-from fedjax_srp.algorithms.examples import GlobalModel
-from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
-from fedjax_srp.algorithms.local import local_sgd
+from fedjax_srp.algorithms.examples import FedAvgServerState, GlobalModel
 from fedjax_srp.base import (
     Array,
     ClientOutput,
@@ -17,7 +16,6 @@ from fedjax_srp.base import (
     Key,
     Phase,
     RoundContext,
-    named_key,
     unchanged,
 )
 from fedjax_srp.models.split import SplitParams
@@ -67,18 +65,17 @@ class FedBuff(GlobalModel):
     server_step_size: StepSize = 1.0
     staleness_exponent: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 0.5"] = 0.5
 
-    init = FedAvg.init
-
+    @override
     def init_client(
         self, key: Key, server: FedAvgServerState, examples: Examples
     ) -> FedBuffClientState:
-        """The initial model."""
         return FedBuffClientState(server.params, jnp.int32(0))
 
+    @override
     def broadcast(self, server: FedAvgServerState, context: RoundContext) -> tuple[()]:
-        """Nothing: the client already has its model."""
-        return ()
+        return ()  # the client already has its model
 
+    @override
     def client(
         self,
         key: Key,
@@ -87,26 +84,22 @@ class FedBuff(GlobalModel):
         examples: Examples,
         context: RoundContext,
     ):
-        """Local SGD from the client's model; the update is discounted by the model's age."""
         # w_i <- local SGD from w_stale
-        now = self.training.in_round(context)
-        local = local_sgd(
-            named_key(key, "local"), self.loss, state.params, (), examples, now
-        )
+        local = self.local_sgd(key, state.params, examples, context)
         # s(tau) = (1 + tau)^-a
         staleness = (context.round - state.version).astype(float)
         discount = (1.0 + staleness) ** -self.staleness_exponent
         # Delta_i = s(tau) (w_i - w_stale)
-        update = jax.tree.map(
-            lambda new, old: discount.astype(new.dtype) * (new - old),
-            local.params,
-            state.params,
-        )
-        weight = self.training.weight(examples)
+        discounted = lambda w, old: discount.astype(w.dtype) * (w - old)
+        update = jax.tree.map(discounted, local.params, state.params)
         return ClientOutput(
-            update, weight=weight, info={"staleness": staleness}, loss=local.loss
+            message=update,
+            weight=self.training.weight(examples),
+            info={"staleness": staleness},
+            loss=local.loss,
         )
 
+    @override
     def server(
         self,
         key: Key,
@@ -114,19 +107,15 @@ class FedBuff(GlobalModel):
         mean: SplitParams,
         context: RoundContext,
     ):
-        """A step along the mean update."""
         # w <- w + eta_g (1/k) sum_i Delta_i
-        return FedAvgServerState(
-            jax.tree.map(
-                lambda w, delta: w + self.server_step_size * delta, server.params, mean
-            )
-        )
+        step = lambda w, delta: w + self.server_step_size * delta
+        return FedAvgServerState(jax.tree.map(step, server.params, mean))
 
     @property
+    @override
     def phases(self) -> tuple[Phase, ...]:
-        """The server's step, then the download of clients that begin a job: those whose updates were used, or others,
-        as the policy says.
-        """
+        # Clients that begin a job download the new model: those whose updates were used,
+        # or others, as the policy says.
         download = Phase(
             "finish",
             lambda server, context: server.params,

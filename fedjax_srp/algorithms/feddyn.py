@@ -6,9 +6,10 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
 from fedjax_srp.algorithms.fedavg import FedAvg
-from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
+from fedjax_srp.algorithms.local import Objective, plain_gradient
 from fedjax_srp.base import (
     Array,
     ClientOutput,
@@ -16,7 +17,6 @@ from fedjax_srp.base import (
     Key,
     PyTree,
     RoundContext,
-    named_key,
 )
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts.part import Above, part
@@ -64,17 +64,18 @@ class FedDyn(FedAvg):
 
     penalty: Annotated[float, Above(0), "give a small number, e.g. 0.01"] = 0.01
 
+    @override
     def init(self, key: Key, data: Any) -> FedDynServerState:
-        """The initial parameters, and h = 0."""
         params = self.init_params(key, data)
         return FedDynServerState(params, jax.tree.map(jnp.zeros_like, params))
 
+    @override
     def init_client(
         self, key: Key, server: FedDynServerState, examples: Examples
     ) -> FedDynClientState:
-        """h_i = 0."""
         return FedDynClientState(jax.tree.map(jnp.zeros_like, server.params))
 
+    @override
     def client(
         self,
         key: Key,
@@ -83,36 +84,20 @@ class FedDyn(FedAvg):
         examples: Examples,
         context: RoundContext,
     ):
-        """Local SGD on the regularized loss."""
-
         def dynamic(objective: Objective, local: PyTree, weights: Array) -> PyTree:
             # grad f_i(w_i) - h_i + alpha (w_i - w)
             gradient = plain_gradient(objective, local, weights)
-            return jax.tree.map(
-                lambda g, h, w_i, w: g - h + self.penalty * (w_i - w),
-                gradient,
-                state.h,
-                local,
-                params,
-            )
+            correct = lambda g, h, w_i, w: g - h + self.penalty * (w_i - w)
+            return jax.tree.map(correct, gradient, state.h, local, params)
 
-        # w_i <- local SGD along it, from w
-        now = self.training.in_round(context)
-        local = local_sgd(
-            named_key(key, "local"),
-            self.loss,
-            params,
-            (),
-            examples,
-            now,
-            gradient=dynamic,
-        )
+        # w_i <- local SGD along that, from w
+        local = self.local_sgd(key, params, examples, context, gradient=dynamic)
         # h_i <- h_i - alpha (w_i - w)
-        h = jax.tree.map(
-            lambda h, w_i, w: h - self.penalty * (w_i - w), state.h, local.params, params
-        )
+        move = lambda h, w_i, w: h - self.penalty * (w_i - w)
+        h = jax.tree.map(move, state.h, local.params, params)
         return ClientOutput(local.params, FedDynClientState(h), loss=local.loss)
 
+    @override
     def server(
         self,
         key: Key,
@@ -120,16 +105,10 @@ class FedDyn(FedAvg):
         mean: SplitParams,
         context: RoundContext,
     ):
-        """The mean model corrected by h."""
         # h <- h - (alpha / N) sum_i (w_i - w), over the participants
         share = self.penalty * context.cohort_size.astype(float) / context.num_clients
-        h = jax.tree.map(
-            lambda h, w_i, w: h - share.astype(w.dtype) * (w_i - w),
-            server.h,
-            mean,
-            server.params,
-        )
+        correct = lambda h, w_i, w: h - share.astype(w.dtype) * (w_i - w)
+        h = jax.tree.map(correct, server.h, mean, server.params)
         # w <- mean w_i - h / alpha
-        return FedDynServerState(
-            jax.tree.map(lambda w_i, h: w_i - h / self.penalty, mean, h), h
-        )
+        params = jax.tree.map(lambda w_i, h: w_i - h / self.penalty, mean, h)
+        return FedDynServerState(params, h)

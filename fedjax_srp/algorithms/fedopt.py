@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
 from fedjax_srp.algorithms.fedavg import FedAvg
 from fedjax_srp.base import Array, Key, RoundContext
@@ -54,18 +55,17 @@ class FedOpt(FedAvg):
     beta2: Annotated[float, AtLeast(0), Below(1)] = 0.99
     adaptivity: Annotated[float, Above(0)] = 1e-3
 
+    @override
     def init(self, key: Key, data: Any) -> FedOptServerState:
-        """The initial parameters, without momentum."""
         params = self.init_params(key, data)
         zeros = jax.tree.map(jnp.zeros_like, params)
         if self.rule == "momentum":
             return FedOptServerState(params, zeros, zeros)
-        return FedOptServerState(
-            params,
-            zeros,
-            jax.tree.map(lambda w: jnp.full_like(w, self.adaptivity**2), params),
-        )
+        # v = tau^2
+        squares = jax.tree.map(lambda w: jnp.full_like(w, self.adaptivity**2), params)
+        return FedOptServerState(params, zeros, squares)
 
+    @override
     def server(
         self,
         key: Key,
@@ -73,16 +73,15 @@ class FedOpt(FedAvg):
         mean: SplitParams,
         context: RoundContext,
     ):
-        """A step of the server's optimizer along the mean update."""
         delta = jax.tree.map(jnp.subtract, mean, server.params)
         if self.rule == "momentum":
             # m <- beta_1 m + Delta;  x <- x + eta m
-            m = jax.tree.map(lambda m, d: self.beta1 * m + d, server.m, delta)
+            accumulate = lambda m, d: self.beta1 * m + d
+            m = jax.tree.map(accumulate, server.m, delta)
             return FedOptServerState(self._moved(server.params, m), m, server.v)
         # m <- beta_1 m + (1 - beta_1) Delta
-        m = jax.tree.map(
-            lambda m, d: self.beta1 * m + (1 - self.beta1) * d, server.m, delta
-        )
+        average = lambda m, d: self.beta1 * m + (1 - self.beta1) * d
+        m = jax.tree.map(average, server.m, delta)
         v = jax.tree.map(self._squares, server.v, delta)
         # x <- x + eta m / (sqrt(v) + tau)
         direction = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + self.adaptivity), m, v)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
 from fedjax_srp.algorithms._mixture import best_mixture
-from fedjax_srp.algorithms.examples import GlobalModel
+from fedjax_srp.algorithms.examples import GlobalModel, Penalty
 from fedjax_srp.algorithms.fedproto import FedProto, FedProtoServerState, Prototypes
-from fedjax_srp.algorithms.local import fit_head, local_sgd, total_loss
+from fedjax_srp.algorithms.local import fit_head, total_loss, without_padding
 from fedjax_srp.base import (
     Array,
     ClientOutput,
@@ -22,12 +23,11 @@ from fedjax_srp.base import (
     PyTree,
     RoundContext,
     evaluation,
-    named_key,
     nothing,
     unchanged,
 )
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts.part import AtLeast, Count, part
+from fedjax_srp.parts.part import Count, part
 
 
 class FedPACBroadcast(NamedTuple):
@@ -82,27 +82,25 @@ class FedPAC(GlobalModel):
         ['own_head', 'global', 'fine_tune', 'fine_tune_all']
     """
 
-    penalty: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 1.0"] = 1.0
+    penalty: Penalty = 1.0
     head_epochs: Count = 1
 
     # The server keeps the representation with the mean head, and the global centroids.
-    init, prototypes, regularised = (
-        FedProto.init,
-        FedProto.prototypes,
-        FedProto.regularised,
-    )
+    init = FedProto.init  # pyright: ignore[reportAssignmentType]
+    prototypes = FedProto.prototypes
+    regularised = FedProto.regularised
 
+    @override
     def init_client(
         self, key: Key, server: FedProtoServerState, examples: Examples
     ) -> FedPACClientState:
-        """The initial head."""
         features = server.prototypes.features
         return FedPACClientState(server.params.head, features, features[0, 0])
 
+    @override
     def broadcast(
         self, server: FedProtoServerState, context: RoundContext
     ) -> FedPACBroadcast:
-        """The representation and the centroids."""
         return FedPACBroadcast(server.params.representation, server.prototypes)
 
     def aligned(
@@ -114,8 +112,10 @@ class FedPAC(GlobalModel):
         key: Key | None,
     ) -> Array:
         """Cross-entropy plus penalized distance to the class's centroid of each example, (batch,)."""
-        return self.regularised(SplitParams(body, fixed[0]), fixed[1], x, y, key)
+        head, shared = fixed
+        return self.regularised(SplitParams(body, head), shared, x, y, key)
 
+    @override
     def client(
         self,
         key: Key,
@@ -124,50 +124,47 @@ class FedPAC(GlobalModel):
         examples: Examples,
         context: RoundContext,
     ) -> ClientOutput:
-        """Compute statistics, train the head, then the representation, and compute centroids."""
         body, shared = down
         means, variance = self.statistics(SplitParams(body, state.head), examples)
         # phi_i <- local SGD on f_i under the downloaded representation
         now = self.training.in_round(context)
-        head = fit_head(
-            key,
-            self.model,
-            body,
-            state.head,
-            examples,
-            now._replace(epochs=self.head_epochs, steps=None),
-        )
+        now = now._replace(epochs=self.head_epochs, steps=None)
+        head = fit_head(key, self.model, body, state.head, examples, now)
         # theta_i <- local SGD on f_i + lambda R_i under the new head
-        key_local = named_key(key, "local")
-        trained = local_sgd(
-            key_local, self.aligned, body, (head.params, shared), examples, now
+        trained = self.local_sgd(
+            key,
+            body,
+            examples,
+            context,
+            loss=self.aligned,
+            frozen=(head.params, shared),
         )
         params = SplitParams(trained.params, head.params)
+        # The client's centroid of each class, times its number of examples of the class.
         own = self.prototypes(params, examples)
         centroids = own._replace(features=own.features * own.weight[:, None])
-        message = FedPACMessage(params, centroids, (means, variance))
-        weight = FedPACMessage(self.training.weight(examples), 1.0, 1.0)  # type: ignore[arg-type]
-        new = FedPACClientState(head.params, means, variance)
         return ClientOutput(
-            message, new, weight, loss=total_loss(head.loss, trained.loss)
+            message=FedPACMessage(params, centroids, (means, variance)),
+            state=FedPACClientState(head.params, means, variance),
+            weight=FedPACMessage(self.training.weight(examples), 1.0, 1.0),  # type: ignore[arg-type]
+            loss=total_loss(head.loss, trained.loss),
         )
 
     def statistics(self, params: SplitParams, examples: Examples) -> tuple[Array, Array]:
-        """Class shares times the classes' mean features, and `V_i = (mean |f|^2 - sum_y |p_y mean_y|^2) / n_i`."""
-        found = self.prototypes(params, examples)
-        count = jnp.maximum(examples.count, 1).astype(found.features.dtype)
-        means = found.features * found.weight[:, None] / count
-        rows = jnp.arange(examples.y.shape[0], dtype=jnp.int32)
-        is_real = rows < examples.count
-        features = self.features(
-            params.representation, examples.x[jnp.where(is_real, rows, 0)]
-        )
-        square = (
-            jnp.sum(jnp.where(is_real, jnp.sum(jnp.square(features), axis=1), 0)) / count
-        )
+        """Class shares times the classes' mean features, and the variance V_i."""
+        own = self.prototypes(params, examples)
+        count = jnp.maximum(examples.count, 1).astype(own.features.dtype)
+        # h_i[y] = p_y mean_y
+        means = own.features * own.weight[:, None] / count
+        # V_i = (mean |f|^2 - sum_y |p_y mean_y|^2) / n_i
+        x, _, valid = without_padding(examples)
+        features = self.features(params.representation, x)
+        squares = jnp.sum(jnp.square(features), axis=1)
+        square = jnp.sum(jnp.where(valid, squares, 0)) / count
         variance = (square - jnp.sum(jnp.square(means))) / count
         return means, jnp.where(examples.count > 0, variance, jnp.inf)
 
+    @override
     def server(
         self,
         key: Key,
@@ -175,15 +172,16 @@ class FedPAC(GlobalModel):
         mean: FedPACMessage,
         context: RoundContext,
     ):
-        """The mean model, and the mean centroid of each class that a participant has."""
         new = FedProto.server(self, key, server, mean.prototypes, context)  # type: ignore[arg-type]
         return new._replace(params=mean.params)
 
     @property
+    @override
     def phases(self) -> tuple[Phase, ...]:
-        """Local training, then every participant's mixture of heads."""
+        # After training every participant downloads its mixture of heads.
         mixtures = Exchange(lambda state: state, self.mix_heads)
-        return (*super().phases, Phase("finish", nothing, self.take, unchanged, mixtures))
+        finish = Phase("finish", nothing, self.take, unchanged, mixtures)
+        return (*super().phases, finish)
 
     def take(
         self,
@@ -204,23 +202,19 @@ class FedPAC(GlobalModel):
         context: RoundContext,
     ):
         """The new head of one client: the best mixture of all heads."""
-        differences = (own.means[None] - others.shown.means).reshape(
-            others.takes_part.shape[0], -1
-        )
-        is_known = others.takes_part & (others.shown.variance < jnp.inf)
-        variance = jnp.where(is_known, others.shown.variance, 0)
+        heads: FedPACClientState = others.shown
+        has_examples = others.takes_part & (heads.variance < jnp.inf)
+        variance = jnp.where(has_examples, heads.variance, 0)
         # P_jk = <h_i - h_j, h_i - h_k> + V_j [j = k]
-        costs = jnp.matmul(differences, differences.T, precision="highest") + jnp.diag(
-            variance
-        )
-        weights = best_mixture(
-            costs, jnp.where(jnp.any(is_known), is_known, others.takes_part)
-        )
+        differences = own.means[None] - heads.means
+        differences = differences.reshape(others.takes_part.shape[0], -1)
+        products = jnp.matmul(differences, differences.T, precision="highest")
+        costs = products + jnp.diag(variance)
+        allowed = jnp.where(jnp.any(has_examples), has_examples, others.takes_part)
+        weights = best_mixture(costs, allowed)
         # phi_i <- sum_j a_j phi_j
-        return jax.tree.map(
-            lambda heads: jnp.tensordot(weights, heads, 1, precision="highest"),
-            others.shown.head,
-        )
+        mix = lambda leaf: jnp.tensordot(weights, leaf, 1, precision="highest")
+        return jax.tree.map(mix, heads.head)
 
     @evaluation
     def own_head(
@@ -231,6 +225,5 @@ class FedPAC(GlobalModel):
         examples: Examples,
     ):
         """The client's own mixture of heads under the shared representation."""
-        return lambda x: self.model.classify(
-            state.head, self.model.represent(server.params.representation, x)
-        )
+        params = server.params._replace(head=state.head)
+        return lambda x: self.model.logits(params, x)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
+from typing_extensions import override
 
 from fedjax_srp.algorithms.fedrep import FedRepClientState, PersonalHead
-from fedjax_srp.algorithms.local import local_sgd
 from fedjax_srp.base import (
     ClientOutput,
     Examples,
@@ -13,7 +13,6 @@ from fedjax_srp.base import (
     PyTree,
     RoundContext,
     Uncharged,
-    named_key,
 )
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts.part import part
@@ -41,6 +40,7 @@ class FedPer(PersonalHead):
         ['fine_tune', 'own_head', 'own_or_mean_head']
     """
 
+    @override
     def client(
         self,
         key: Key,
@@ -49,14 +49,13 @@ class FedPer(PersonalHead):
         examples: Examples,
         context: RoundContext,
     ) -> ClientOutput:
-        """Local SGD on both parts."""
         # (phi_i, h_i) <- local SGD on f_i(h_i, phi_i), from (phi, h_i)
-        start, now = (
-            SplitParams(representation, state.head),
-            self.training.in_round(context),
-        )
-        local = local_sgd(named_key(key, "local"), self.loss, start, (), examples, now)
+        start = SplitParams(representation, state.head)
+        local = self.local_sgd(key, start, examples, context)
         representation, head = local.params
-        message = SplitParams(representation, Uncharged(head))
-        new = FedRepClientState(head, jnp.bool_(True))
-        return ClientOutput(message, new, self.training.weight(examples), loss=local.loss)
+        return ClientOutput(
+            message=SplitParams(representation, Uncharged(head)),
+            state=FedRepClientState(head, jnp.bool_(True)),
+            weight=self.training.weight(examples),
+            loss=local.loss,
+        )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated
-
 import jax
+from typing_extensions import override
 
+from fedjax_srp.algorithms.examples import Penalty
 from fedjax_srp.algorithms.fedavg import FedAvg
-from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
+from fedjax_srp.algorithms.local import Gradient, Objective, plain_gradient
 from fedjax_srp.base import (
     Array,
     ClientOutput,
@@ -16,15 +15,12 @@ from fedjax_srp.base import (
     Key,
     PyTree,
     RoundContext,
-    named_key,
 )
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts.part import AtLeast, part
+from fedjax_srp.parts.part import part
 
 
-def proximal_gradient(
-    mu: Array | float, center: PyTree
-) -> Callable[[Objective, PyTree, Array], PyTree]:
+def proximal_gradient(mu: Array | float, center: PyTree) -> Gradient:
     """Gradient of an objective plus (mu / 2) |w_i - w|^2, for `local_sgd`; `center` is w."""
 
     def proximal(objective: Objective, local: PyTree, weights: Array) -> PyTree:
@@ -57,8 +53,9 @@ class FedProx(FedAvg):
         ['global', 'fine_tune', 'fine_tune_all']
     """
 
-    mu: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 0.1"] = 0.1
+    mu: Penalty = 0.1
 
+    @override
     def client(
         self,
         key: Key,
@@ -67,21 +64,9 @@ class FedProx(FedAvg):
         examples: Examples,
         context: RoundContext,
     ):
-        """Local SGD on the loss with the proximal term."""
         # w_i <- local SGD on h_i, from w
-        now, gradient = (
-            self.training.in_round(context),
-            proximal_gradient(self.mu, params),
-        )
-        local = local_sgd(
-            named_key(key, "local"),
-            self.loss,
-            params,
-            (),
-            examples,
-            now,
-            gradient=gradient,
-        )
+        gradient = proximal_gradient(self.mu, params)
+        local = self.local_sgd(key, params, examples, context, gradient=gradient)
         return ClientOutput(
             local.params, weight=self.training.weight(examples), loss=local.loss
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing_extensions import override
+
 from fedjax_srp.algorithms._submodels import SubmodelAlgorithm
 from fedjax_srp.base import Array, RoundContext
 from fedjax_srp.parts.part import part
@@ -27,7 +29,7 @@ class FedRolex(SubmodelAlgorithm):
         'fedrolex'
     """
 
+    @override
     def first_unit(self, context: RoundContext) -> Array:
-        """The number of the round."""
         # S_t = {t, t + 1, ..., t + ceil(r K) - 1} mod K
         return context.round

@@ -7,9 +7,9 @@ from typing import Annotated, ClassVar
 import jax
 import jax.numpy as jnp
 import optax
+from typing_extensions import override
 
-from fedjax_srp.algorithms.examples import GlobalModel
-from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
+from fedjax_srp.algorithms.examples import FedAvgServerState, GlobalModel
 from fedjax_srp.algorithms.local import Objective, local_sgd
 from fedjax_srp.algorithms.optimizers import optimizer
 from fedjax_srp.algorithms.training import LocalTraining
@@ -76,33 +76,26 @@ class HFMAML(GlobalModel):
         self, key: Key, server: FedAvgServerState, state: tuple, examples: Examples
     ):
         """The global model after the inner full-batch steps on the client's data."""
-        step = optimizer(optax.sgd, learning_rate=self.inner_step_size)  # which may be 0
-        training = LocalTraining(
-            step, batch_size=2**30, epochs=self.inner_steps
-        )  # full batches
+        # Not `SGD`: the step size may be 0. The batch is all examples.
+        step = optimizer(optax.sgd, learning_rate=self.inner_step_size)
+        training = LocalTraining(step, batch_size=2**30, epochs=self.inner_steps)
         adapted = local_sgd(
             named_key(key, "local"), self.loss, server.params, (), examples, training
         )
         return lambda x: self.model.logits(adapted.params, x)
-
-    init, broadcast, server = (
-        FedAvg.init,
-        FedAvg.broadcast,
-        FedAvg.server,
-    )  # of the global model
 
     def halves(self, weights: Array) -> tuple[Array, Array]:
         """Weights of a batch's support (its first samples) and target; without a target, all samples are both."""
         if self.support_fraction is None:
             return weights, weights
         real = (weights > 0).astype(weights.dtype)
-        count, position = jnp.sum(real), jnp.cumsum(real)
+        count = jnp.sum(real)
+        position = jnp.cumsum(real)
         size = jnp.maximum(jnp.round(self.support_fraction * count), 1)
         support = jnp.where(position <= size, real, jnp.zeros_like(real))
         target = jnp.where(count > jnp.sum(support), real - support, support)
-        return support / jnp.maximum(jnp.sum(support), 1), target / jnp.maximum(
-            jnp.sum(target), 1
-        )
+        mean = lambda flags: flags / jnp.maximum(jnp.sum(flags), 1)
+        return mean(support), mean(target)
 
     def meta_gradient(self, objective: Objective, w: PyTree, weights: Array) -> PyTree:
         """grad F_i(w), by central differences."""
@@ -112,14 +105,13 @@ class HFMAML(GlobalModel):
         # v = grad f(w - alpha grad f(w))
         v = gradient(move(-self.inner_step_size, gradient(w, support)), target)
         # H(w) v = (grad f(w + delta v) - grad f(w - delta v)) / (2 delta)
-        forward, backward = (
-            gradient(move(self.difference, v), support),
-            gradient(move(-self.difference, v), support),
-        )
+        forward = gradient(move(self.difference, v), support)
+        backward = gradient(move(-self.difference, v), support)
         # (I - alpha H(w)) v
         factor = self.inner_step_size / (2 * self.difference)
         return jax.tree.map(lambda v, f, b: v - factor * (f - b), v, forward, backward)
 
+    @override
     def client(
         self,
         key: Key,
@@ -128,17 +120,9 @@ class HFMAML(GlobalModel):
         examples: Examples,
         context: RoundContext,
     ):
-        """Local meta-steps."""
         # w_i <- steps of size beta on F_i from w
-        now = self.training.in_round(context)
-        local = local_sgd(
-            named_key(key, "local"),
-            self.loss,
-            params,
-            (),
-            examples,
-            now,
-            gradient=self.meta_gradient,
+        local = self.local_sgd(
+            key, params, examples, context, gradient=self.meta_gradient
         )
         return ClientOutput(
             local.params, weight=self.training.weight(examples), loss=local.loss

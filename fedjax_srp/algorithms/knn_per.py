@@ -48,30 +48,28 @@ class KNNPer(FedAvg):
     ):
         """The global model mixed with the client's nearest training examples."""
         representation, head = server.params
-        known = self.features(representation, examples.x)
-        is_real = jnp.arange(known.shape[0], dtype=jnp.int32) < examples.count
-        one_hot = self.one_hot(examples.y, known.dtype)
+        keys = self.features(representation, examples.x)
+        capacity = keys.shape[0]
+        is_real = jnp.arange(capacity, dtype=jnp.int32) < examples.count
+        one_hot = self.one_hot(examples.y, keys.dtype)
 
         def predict(x: Array) -> Array:
             features = self.model.represent(representation, x)
             shared = jax.nn.softmax(self.model.classify(head, features), axis=-1)
             features = features.reshape(x.shape[0], -1)
             # |a - b|^2 = |a|^2 - 2 a b + |b|^2, without an array of all differences
-            products = jnp.matmul(features, known.T, precision="highest")
-            squares = (
-                jnp.sum(features**2, axis=1)[:, None]
-                - 2 * products
-                + jnp.sum(known**2, axis=1)[None]
-            )
+            products = jnp.matmul(features, keys.T, precision="highest")
+            squares = jnp.sum(features**2, axis=1)[:, None] - 2 * products
+            squares = squares + jnp.sum(keys**2, axis=1)[None]
             distances = jnp.sqrt(jnp.maximum(squares, 0))
             # w_j = exp(-d_j) / sum of these over the k nearest
             scores = jnp.where(is_real[None], -distances, -jnp.inf)
-            score, nearest = jax.lax.top_k(
-                scores, min(self.num_neighbours, known.shape[0])
-            )
+            k = min(self.num_neighbours, capacity)
+            score, nearest = jax.lax.top_k(scores, k)
             weights = jax.nn.softmax(jnp.where(examples.count > 0, score, 0.0), axis=-1)
             own = jnp.einsum("bk,bkc->bc", weights, one_hot[nearest])
             share = jnp.where(examples.count > 0, self.own_share, 0.0).astype(own.dtype)
+            # lambda h_kNN + (1 - lambda) h_global
             return jnp.log(share * own + (1 - share) * shared)
 
         return predict

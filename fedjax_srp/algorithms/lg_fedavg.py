@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, NamedTuple
 
-import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
 from fedjax_srp.algorithms.examples import ExampleAlgorithm
-from fedjax_srp.algorithms.local import fit_representation, local_sgd
+from fedjax_srp.algorithms.fedrep import own_or_mean
+from fedjax_srp.algorithms.local import fit_representation
 from fedjax_srp.base import (
     Array,
     ClientOutput,
@@ -18,7 +19,6 @@ from fedjax_srp.base import (
     RoundContext,
     Uncharged,
     evaluation,
-    named_key,
 )
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts.part import part
@@ -59,20 +59,22 @@ class LGFedAvg(ExampleAlgorithm):
 
     name: ClassVar[str] = "lg_fedavg"
 
+    @override
     def init(self, key: Key, data: Any) -> SplitParams:
-        """The initial parameters: the global head, and a representation from which only `fine_tune` starts."""
+        # The global head, and a representation from which only `fine_tune` starts.
         return self.init_params(key, data)
 
+    @override
     def init_client(
         self, key: Key, server: SplitParams, examples: Examples
     ) -> LGFedAvgClientState:
-        """The initial representation."""
         return LGFedAvgClientState(server.representation, jnp.bool_(False))
 
+    @override
     def broadcast(self, server: SplitParams, context: RoundContext) -> PyTree:
-        """The global head."""
         return server.head
 
+    @override
     def client(
         self,
         key: Key,
@@ -81,24 +83,22 @@ class LGFedAvg(ExampleAlgorithm):
         examples: Examples,
         context: RoundContext,
     ):
-        """Local SGD on both parts."""
         # (local_i, global_i) <- local SGD from (local_i, global)
-        start, now = (
-            SplitParams(state.representation, head),
-            self.training.in_round(context),
-        )
-        local = local_sgd(named_key(key, "local"), self.loss, start, (), examples, now)
+        start = SplitParams(state.representation, head)
+        local = self.local_sgd(key, start, examples, context)
         representation, head = local.params
-        message = SplitParams(
-            Uncharged(representation), head
-        )  # the head is sent; the rest is for evaluations
-        new = LGFedAvgClientState(representation, jnp.bool_(True))
-        return ClientOutput(message, new, self.training.weight(examples), loss=local.loss)
+        return ClientOutput(
+            # The head is sent; the rest is for evaluations.
+            message=SplitParams(Uncharged(representation), head),
+            state=LGFedAvgClientState(representation, jnp.bool_(True)),
+            weight=self.training.weight(examples),
+            loss=local.loss,
+        )
 
+    @override
     def server(
         self, key: Key, server: SplitParams, mean: SplitParams, context: RoundContext
     ):
-        """The mean head, and the mean representation for evaluations."""
         # global <- (1/n) sum_i global_i
         return SplitParams(mean.representation.value, mean.head)
 
@@ -114,9 +114,8 @@ class LGFedAvg(ExampleAlgorithm):
         tuned = fit_representation(
             key, self.model, server.representation, server.head, examples, self.tuning
         )
-        return lambda x: self.model.classify(
-            server.head, self.model.represent(tuned.params, x)
-        )
+        params = server._replace(representation=tuned.params)
+        return lambda x: self.model.logits(params, x)
 
     @evaluation
     def own_representation(
@@ -127,9 +126,8 @@ class LGFedAvg(ExampleAlgorithm):
         examples: Examples,
     ):
         """The client's own local layers, as it last left them, under the global ones."""
-        return lambda x: self.model.classify(
-            server.head, self.model.represent(state.representation, x)
-        )
+        params = server._replace(representation=state.representation)
+        return lambda x: self.model.logits(params, x)
 
     @evaluation
     def own_or_mean_representation(
@@ -140,11 +138,8 @@ class LGFedAvg(ExampleAlgorithm):
         examples: Examples,
     ):
         """The client's own local layers, or the last round's mean ones for clients that have never taken part."""
-        representation = jax.tree.map(
-            lambda own, mean: jnp.where(state.has_trained, own, mean),
-            state.representation,
-            server.representation,
+        representation = own_or_mean(
+            state.has_trained, state.representation, server.representation
         )
-        return lambda x: self.model.classify(
-            server.head, self.model.represent(representation, x)
-        )
+        params = server._replace(representation=representation)
+        return lambda x: self.model.logits(params, x)

@@ -6,9 +6,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
 from fedjax_srp.algorithms.examples import OwnModel, OwnModelState
-from fedjax_srp.algorithms.local import local_sgd
 from fedjax_srp.base import (
     Array,
     ClientOutput,
@@ -16,7 +16,6 @@ from fedjax_srp.base import (
     Key,
     RoundContext,
     Uncharged,
-    named_key,
 )
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts.part import part
@@ -31,9 +30,8 @@ class LocalOnlyServerState(NamedTuple):
 
 def square_norm(params: SplitParams) -> Array:
     """|w|^2."""
-    return jnp.sum(
-        jnp.stack([jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params)])
-    )
+    squares = [jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params)]
+    return jnp.sum(jnp.stack(squares))
 
 
 @part
@@ -61,21 +59,22 @@ class LocalOnly(OwnModel):
     name: ClassVar[str] = "local_only"
     requires_uniform_weighting: ClassVar[bool] = True
 
+    @override
     def init(self, key: Key, data: Any) -> LocalOnlyServerState:
-        """The initial parameters."""
         params = self.init_params(key, data)
         return LocalOnlyServerState(params, square_norm(params))
 
+    @override
     def with_params(
         self, server: LocalOnlyServerState, params: SplitParams
     ) -> LocalOnlyServerState:
-        """The given parameters, and their norm."""
         return LocalOnlyServerState(params, square_norm(params))
 
+    @override
     def broadcast(self, server: LocalOnlyServerState, context: RoundContext) -> tuple[()]:
-        """Nothing."""
         return ()
 
+    @override
     def client(
         self,
         key: Key,
@@ -84,15 +83,12 @@ class LocalOnly(OwnModel):
         examples: Examples,
         context: RoundContext,
     ):
-        """Local SGD from the client's own model."""
         # w_i <- local SGD from w_i
-        now = self.training.in_round(context)
-        local = local_sgd(
-            named_key(key, "local"), self.loss, state.params, (), examples, now
-        )
+        local = self.local_sgd(key, state.params, examples, context)
         message = Uncharged(square_norm(local.params))
         return ClientOutput(message, OwnModelState(local.params), loss=local.loss)
 
+    @override
     def server(
         self,
         key: Key,
@@ -100,5 +96,4 @@ class LocalOnly(OwnModel):
         mean: Uncharged,
         context: RoundContext,
     ):
-        """Record the mean square norm of the models."""
         return server._replace(square_norm=mean.value)

@@ -6,7 +6,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
+from fedjax_srp.algorithms.examples import mean_of_all
 from fedjax_srp.algorithms.fedavg import FedAvg
 from fedjax_srp.base import (
     Array,
@@ -70,21 +72,20 @@ class MIFA(FedAvg):
     requires_uniform_weighting: ClassVar[bool] = True
     supports_batch_norm: ClassVar[bool] = False
 
+    @override
     def init(self, key: Key, data: Any) -> MIFAServerState:
-        """The initial parameters, and no updates."""
         params = self.init_params(key, data)
-        return MIFAServerState(
-            params, jax.tree.map(jnp.zeros_like, params), jnp.zeros(())
-        )
+        update = jax.tree.map(jnp.zeros_like, params)
+        return MIFAServerState(params, update, jnp.zeros(()))
 
+    @override
     def init_client(
         self, key: Key, server: MIFAServerState, examples: Examples
     ) -> MIFAClientState:
-        """G_i = 0."""
-        return MIFAClientState(
-            jax.tree.map(jnp.zeros_like, server.params), jnp.bool_(False)
-        )
+        update = jax.tree.map(jnp.zeros_like, server.params)
+        return MIFAClientState(update, jnp.bool_(False))
 
+    @override
     def client(
         self,
         key: Key,
@@ -93,29 +94,24 @@ class MIFA(FedAvg):
         examples: Examples,
         context: RoundContext,
     ) -> ClientOutput:
-        """Local SGD; the message is the change of the client's update."""
         local = super().client(key, params, (), examples, context)  # w_i
         # G_i <- w_i - w; in the paper divided by -eta, by which the server multiplies
         update = jax.tree.map(jnp.subtract, local.message, params)
         change = jax.tree.map(jnp.subtract, update, state.update)
-        message = MIFAMessage(change, Uncharged((~state.reported).astype(float)))
+        is_first = (~state.reported).astype(float)
         return local._replace(
-            message=message, state=MIFAClientState(update, jnp.bool_(True))
+            message=MIFAMessage(change, Uncharged(is_first)),
+            state=MIFAClientState(update, jnp.bool_(True)),
         )
 
+    @override
     def server(
         self, key: Key, server: MIFAServerState, mean: MIFAMessage, context: RoundContext
     ) -> MIFAServerState:
-        """A step along the mean of the last updates."""
-        share = context.cohort_size.astype(float) / context.num_clients
-        reported = server.reported + share * mean.is_first.value
-        update = jax.tree.map(
-            lambda g, change: g + share.astype(g.dtype) * change,
-            server.update,
-            mean.change,
-        )
+        # Means over all clients: of G_i, and of whether they have reported.
+        update = mean_of_all(server.update, mean.change, context)
+        reported = mean_of_all(server.reported, mean.is_first.value, context)
         # w <- w + mean of G_i over the clients that have reported
-        params = jax.tree.map(
-            lambda w, g: w + g / reported.astype(g.dtype), server.params, update
-        )
+        step = lambda w, g: w + g / reported.astype(g.dtype)
+        params = jax.tree.map(step, server.params, update)
         return MIFAServerState(params, update, reported)

@@ -6,9 +6,10 @@ from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
-from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
-from fedjax_srp.algorithms.local import local_sgd
+from fedjax_srp.algorithms.examples import FedAvgServerState, Penalty
+from fedjax_srp.algorithms.fedavg import FedAvg
 from fedjax_srp.base import (
     Array,
     ClientOutput,
@@ -16,10 +17,9 @@ from fedjax_srp.base import (
     Key,
     PyTree,
     RoundContext,
-    named_key,
 )
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts.part import Above, AtLeast, part
+from fedjax_srp.parts.part import Above, part
 
 EPSILON = 1e-8  # lower bound of a product of norms, so that the cosine with zero features is zero
 
@@ -64,13 +64,13 @@ class MOON(FedAvg):
         0.5
     """
 
-    mu: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 1.0"] = 1.0
+    mu: Penalty = 1.0
     temperature: Annotated[float, Above(0)] = 0.5
 
+    @override
     def init_client(
         self, key: Key, server: FedAvgServerState, examples: Examples
     ) -> MOONClientState:
-        """The initial representation."""
         return MOONClientState(server.params.representation)
 
     def contrasted(
@@ -78,15 +78,15 @@ class MOON(FedAvg):
     ) -> Array:
         """Cross-entropy plus mu times the contrastive loss of each example, (batch,)."""
         z = self.model.represent(params.representation, x, key)
-        z_glob, z_prev = (
-            self.features(representation, x, key) for representation in frozen
-        )
+        shared, own = frozen
+        z_glob = self.features(shared, x, key)
+        z_prev = self.features(own, x, key)
         # -log(e^a / (e^a + e^b)) = log(1 + e^(b - a)), a and b the similarities over tau
         difference = (cosine(z, z_prev) - cosine(z, z_glob)) / self.temperature
-        return self.model.loss(
-            self.model.classify(params.head, z, key), y
-        ) + self.mu * jax.nn.softplus(difference)
+        losses = self.model.loss(self.model.classify(params.head, z, key), y)
+        return losses + self.mu * jax.nn.softplus(difference)
 
+    @override
     def client(
         self,
         key: Key,
@@ -95,16 +95,14 @@ class MOON(FedAvg):
         examples: Examples,
         context: RoundContext,
     ):
-        """Local SGD on both losses."""
         # w_i <- local SGD on the sum of both losses, from w
-        frozen, now = (
-            (params.representation, state.representation),
-            self.training.in_round(context),
+        frozen = params.representation, state.representation
+        local = self.local_sgd(
+            key, params, examples, context, loss=self.contrasted, frozen=frozen
         )
-        local = local_sgd(
-            named_key(key, "local"), self.contrasted, params, frozen, examples, now
-        )
-        new = MOONClientState(local.params.representation)
         return ClientOutput(
-            local.params, new, self.training.weight(examples), loss=local.loss
+            message=local.params,
+            state=MOONClientState(local.params.representation),
+            weight=self.training.weight(examples),
+            loss=local.loss,
         )

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import optax
 from jax.core import Tracer
+from typing_extensions import override
 
 from fedjax_srp.base import Array, PyTree
 from fedjax_srp.parts.checks import short
@@ -82,24 +83,21 @@ class SGD(Optimizer):
     ) = None
 
     @property
+    @override
     def is_plain(self) -> bool:
-        """True if a step is -learning_rate times the gradient; False for a subclass, which may take other steps."""
-        has_terms = (
-            self.momentum is not None
-            or self.weight_decay is not None
-            or callable(self.learning_rate)
-        )
-        return type(self) is SGD and not has_terms
+        if type(self) is not SGD:
+            return False  # a subclass may take other steps
+        has_terms = self.momentum is not None or self.weight_decay is not None
+        return not has_terms and not callable(self.learning_rate)
 
+    @override
     def transformation(self) -> optax.GradientTransformation:
-        """Return the transformation of optax."""
         step = optax.sgd(self.learning_rate, self.momentum)  # type: ignore[arg-type]
         if self.weight_decay is None:
             return step
         on_weights = lambda params: jax.tree.map(lambda w: w.ndim > 1, params)
-        return optax.chain(
-            optax.add_decayed_weights(self.weight_decay, mask=on_weights), step
-        )
+        decay = optax.add_decayed_weights(self.weight_decay, mask=on_weights)
+        return optax.chain(decay, step)
 
 
 Optimizer.default_class = SGD
@@ -113,8 +111,8 @@ class OptaxOptimizer(Optimizer):
     floats: dict[str, float]
     others: tuple[tuple[str, Any], ...] = ()
 
+    @override
     def transformation(self) -> optax.GradientTransformation:
-        """Return the transformation of optax."""
         return self.factory(**self.floats, **dict(self.others))
 
 
@@ -142,17 +140,22 @@ def optimizer(
     try:
         inspect.signature(factory).bind(**arguments)
     except TypeError as error:
-        reason = error if callable(factory) else "no function"
+        reason = str(error)
+        if not callable(factory):
+            reason = "no function"
         raise ValueError(
             f"optimizer: {short(factory)}: {reason}; give a factory such as optax.adam"
         ) from None
-    floats = {
-        n: float(v) if isinstance(v, numbers.Real) else v
-        for n, v in arguments.items()
-        if _is_float(v)
-    }
-    others = tuple(sorted((n, v) for n, v in arguments.items() if n not in floats))
-    return OptaxOptimizer(factory, floats, others)
+    floats = {}
+    others = []
+    for name, value in arguments.items():
+        if not _is_float(value):
+            others.append((name, value))
+        elif isinstance(value, numbers.Real):
+            floats[name] = float(value)
+        else:
+            floats[name] = value
+    return OptaxOptimizer(factory, floats, tuple(sorted(others)))
 
 
 def _is_float(value: Any) -> bool:
@@ -181,9 +184,8 @@ def as_optimizer(argument: str, value: Any) -> Any:
     if isinstance(value, optax.GradientTransformation):
         return OptaxOptimizer(_ConstantFactory(value), {})
     is_function = callable(value) and not isinstance(value, type) and not is_part(value)
-    if not is_function or "learning_rate" in _parameters(
-        value
-    ):  # optax.sgd, say, instead of its result
+    # A function with a learning rate is optax.sgd, say, instead of its result.
+    if not is_function or "learning_rate" in _parameters(value):
         raise ValueError(
             f"{argument}={short(value)} must be an optimizer; give e.g. srp.SGD(0.01), not srp.SGD"
         )
@@ -192,7 +194,9 @@ def as_optimizer(argument: str, value: Any) -> Any:
 
 def optional_optimizer(argument: str, value: Any) -> Any:
     """Return `as_optimizer` of an argument that may be None."""
-    return None if value is None else as_optimizer(argument, value)
+    if value is None:
+        return None
+    return as_optimizer(argument, value)
 
 
 def _parameters(function: Any) -> Any:

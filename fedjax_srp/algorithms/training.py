@@ -31,6 +31,15 @@ class LocalTraining(NamedTuple):
     work: Array | int = 1  # () int32: factor of epochs or steps; 0 for no training
     records_loss: bool = False  # compute `Trained.mean_loss`
 
+    def batch_of(self, capacity: int) -> int:
+        """Examples in a batch, for clients of this capacity.
+
+        It bounds a batch of an epoch; batches drawn with replacement may be larger.
+        """
+        if self.epochs is None:
+            return self.batch_size
+        return min(self.batch_size, capacity)
+
 
 @part
 class Training:
@@ -71,10 +80,8 @@ class Training:
         """Training of a client in this round: with its work, and the round's optimizer."""
         optimizer = self.optimizer
         if not isinstance(optimizer, Optimizer):
-            optimizer = as_optimizer(
-                "optimizer",
-                cast(OptimizerOfRound, optimizer)(context.round.astype(float)),
-            )
+            of_round = cast(OptimizerOfRound, optimizer)
+            optimizer = as_optimizer("optimizer", of_round(context.round.astype(float)))
         return LocalTraining(
             optimizer,
             self.batch_size,
@@ -91,24 +98,25 @@ class Training:
         argument: str = "optimizer",
     ):
         """Training of a client outside of rounds, in an evaluation."""
-        chosen = self.optimizer if optimizer is None else optimizer
-        if not isinstance(chosen, Optimizer):
+        of_evaluation = optimizer
+        if of_evaluation is None:
+            of_evaluation = self.optimizer
+        if not isinstance(of_evaluation, Optimizer):
             raise ValueError(
-                f"{argument}={optimizer!r}: an evaluation has no round number; give {argument} an optimizer that does "
-                "not depend on the round, e.g. srp.SGD(0.01)"
+                f"{argument}={optimizer!r}: an evaluation has no round number; give "
+                f"{argument} an optimizer that does not depend on the round, e.g. "
+                "srp.SGD(0.01)"
             )
         if epochs is not None:
-            return LocalTraining(chosen, self.batch_size, epochs)
-        return LocalTraining(chosen, self.batch_size, self.epochs, self.steps)
+            return LocalTraining(of_evaluation, self.batch_size, epochs)
+        return LocalTraining(of_evaluation, self.batch_size, self.epochs, self.steps)
 
     def weight(self, examples: Examples) -> Array:
         """Weight of a client in the server's mean, () float: 1, or its number of examples."""
         dtype = jnp.zeros(()).dtype
-        return (
-            jnp.ones((), dtype)
-            if self.weighting == "uniform"
-            else examples.count.astype(dtype)
-        )
+        if self.weighting == "uniform":
+            return jnp.ones((), dtype)
+        return examples.count.astype(dtype)
 
 
 def step_size(optimizer: Any) -> float | Array:
@@ -117,13 +125,18 @@ def step_size(optimizer: Any) -> float | Array:
     Raises:
         ValueError: the optimizer is not `SGD`, or its step size is a schedule.
     """
-    found = getattr(optimizer, "learning_rate", None)
-    if not isinstance(optimizer, SGD) or callable(found):
+    if not isinstance(optimizer, SGD) or callable(optimizer.learning_rate):
         raise ValueError(
-            f"optimizer={optimizer!r}: this method divides by the step size, which must be constant; give "
-            "srp.SGD(learning_rate) with a number"
+            f"optimizer={optimizer!r}: this method divides by the step size, which must "
+            "be constant; give srp.SGD(learning_rate) with a number"
         )
-    return found  # type: ignore[return-value]
+    return optimizer.learning_rate
+
+
+def check_step_size(training: Training) -> None:
+    """Raise the error of `step_size`; an optimizer of the round is checked in the round."""
+    if isinstance(training.optimizer, Optimizer):
+        step_size(training.optimizer)
 
 
 def num_steps(training: LocalTraining, examples: Examples) -> Array:
@@ -131,11 +144,8 @@ def num_steps(training: LocalTraining, examples: Examples) -> Array:
     work = jnp.asarray(training.work, jnp.int32)
     if training.steps is not None:
         return jnp.where(examples.count > 0, jnp.int32(training.steps) * work, 0)
-    return (
-        jnp.int32(training.epochs or 0)
-        * work
-        * steps_per_epoch(training.batch_size, examples)
-    )
+    num_epochs = jnp.int32(training.epochs or 0) * work
+    return num_epochs * steps_per_epoch(training.batch_size, examples)
 
 
 def steps_per_epoch(batch_size: int, examples: Examples) -> Array:
