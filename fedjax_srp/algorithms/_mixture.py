@@ -13,10 +13,12 @@ NUM_STEPS = 1000
 
 
 def best_mixture(costs: Array, allowed: Array) -> Array:
-    """The minimizer of a^T P a over the simplex: P (n, n), allowed (n,) bool -> weights (n,), 0 where not allowed.
+    """The minimizer of a^T P a over the simplex.
 
-    Accelerated projected gradient steps (Beck and Teboulle, 2009), restarted as by O'Donoghue and Candes (2015), with
-    the projection of Duchi et al. (2008).
+    P is (n, n), allowed (n,) bool, the weights (n,): 0 where not allowed.
+
+    Accelerated projected gradient steps (Beck and Teboulle, 2009), restarted as by
+    O'Donoghue and Candes (2015), with the projection of Duchi et al. (2008).
     """
     # Other costs would not change the minimum, but they would shorten the steps.
     costs = jnp.where(allowed[:, None] & allowed[None], costs, jnp.zeros((), costs.dtype))

@@ -1,4 +1,4 @@
-"""Updates normalised by the length of local training, for unequal numbers of local steps."""
+"""Updates divided by the length of local training, for unequal numbers of steps."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class NormalisedMessage(NamedTuple):
 def gradient_weights(
     training: LocalTraining, examples: Examples, counts_momentum: bool = True
 ) -> Array:
-    """||a_i||_1 of FedNova, () float: the sum of the weights of a client's gradients in its update.
+    """||a_i||_1 of FedNova, (): sum of the weights of the gradients in an update.
 
-    It is tau_i without momentum, and more with momentum, since a gradient then moves the model in later steps too.
-    Optimizers other than `SGD` count as having no momentum.
+    It is tau_i without momentum, and more with momentum, since a gradient then moves the
+    model in later steps too. Optimizers other than `SGD` count as having no momentum.
     """
     check_equal_steps(training.optimizer)
     beta = None
@@ -42,15 +42,16 @@ def check_equal_steps(optimizer: Any) -> None:
     """Raise a `ValueError` if step sizes differ within a round."""
     if callable(getattr(optimizer, "learning_rate", None)):
         raise ValueError(
-            f"optimizer={optimizer!r}: its step size is a schedule over local steps, but this method gives all steps "
-            "the same weight; give srp.SGD(learning_rate) with a number, or a function of the round that returns one"
+            f"optimizer={optimizer!r}: its step size is a schedule over local steps, but "
+            "this method gives all steps the same weight; give srp.SGD(learning_rate) "
+            "with a number, or a function of the round that returns one"
         )
 
 
 def total_step(
     training: LocalTraining, examples: Examples, counts_momentum: bool = True
 ) -> Array:
-    """Sum of a client's step sizes in a round, () float: eta tau_i, and more with momentum."""
+    """Sum of a client's step sizes in a round, (): eta tau_i, more with momentum."""
     weights = gradient_weights(training, examples, counts_momentum)
     return step_size(training.optimizer) * weights
 
@@ -76,7 +77,7 @@ def normalised_output(
 
 
 def mean_direction(mean: NormalisedMessage) -> PyTree:
-    """The mean direction of the clients that took steps; zeros if none did, instead of 0 / 0."""
+    """The mean direction of the clients that took steps; zeros if there are none."""
     return jax.tree.map(lambda leaf: jnp.where(mean.length > 0, leaf, 0), mean.direction)
 
 

@@ -1,4 +1,4 @@
-"""Base of algorithms with submodels: clients train some units of each hidden layer, the server averages these."""
+"""Base of algorithms with submodels: clients train a share of each hidden layer."""
 
 from __future__ import annotations
 
@@ -33,18 +33,20 @@ Rate = Annotated[
 
 @part
 class SubmodelAlgorithm(GlobalModel):
-    """A global model of which each client trains a share of the units of every hidden layer.
+    """A global model of which each client trains a share of every hidden layer.
 
-    The policy sets each client's capacity: with w units of work it trains a submodel of rate r = `rates[w - 1]`, for as
-    many steps as the other clients. The simulator computes the whole model under a mask, but `clocks.Devices` charges
-    the operations and bytes of a model of this width, between r^2 and r of those of the whole model. Other clocks
-    charge w units.
+    The policy sets each client's capacity: with w units of work it trains a submodel of
+    rate r = `rates[w - 1]`, for as many steps as the other clients. The simulator
+    computes the whole model under a mask, but `clocks.Devices` charges the operations and
+    bytes of a model of this width, between r^2 and r of those of the whole model. Other
+    clocks charge w units.
 
-    A model is a stack of dense layers and convolutions, whose channels are the units; GroupNorm may be between them,
-    and then sees the left-out units as zeros.
+    A model is a stack of dense layers and convolutions, whose channels are the units;
+    GroupNorm may be between them, and then sees the left-out units as zeros.
 
     Args:
-        rates: of a client with 1, 2, ... units of work; the last one for more units. `rates=(1.0,)` is `FedAvg`.
+        rates: of a client with 1, 2, ... units of work; the last one for more units.
+            `rates=(1.0,)` is `FedAvg`.
     """
 
     supports_batch_norm: ClassVar[bool] = False
@@ -64,7 +66,10 @@ class SubmodelAlgorithm(GlobalModel):
     def narrowed(
         self, params: SplitParams, level: Array, first: Array, key: Key | None
     ) -> SplitParams:
-        """The submodel of a training step: its units' outputs are scaled by 1 / r (Scaler), all others are 0."""
+        """The submodel of a training step.
+
+        Outputs of its units are scaled by 1 / r (Scaler), those of others are 0.
+        """
         del key
         rate = jnp.asarray(self.rates)[level]
         return narrow(self.model.layer_names, params, rate, first, 1 / rate)
@@ -87,8 +92,8 @@ class SubmodelAlgorithm(GlobalModel):
         for name, layer in layers.items():
             if not layer.keys() <= {"kernel", "bias", "scale"}:
                 raise ValueError(
-                    f"model {self.model.name!r}: layer {name!r} has {', '.join(layer)}, but {self.name} narrows only "
-                    "dense layers and convolutions; choose e.g. mlp or lenet5"
+                    f"model {self.model.name!r}: layer {name!r} has {', '.join(layer)}, "
+                    f"but {self.name} narrows only dense layers and convolutions; choose e.g. mlp or lenet5"
                 )
         return params
 

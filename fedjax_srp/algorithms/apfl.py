@@ -31,7 +31,7 @@ class APFLClientState(NamedTuple):
 
 
 class APFLParts(NamedTuple):
-    """A client's trained parameters: its copy w_i of the global model, its own model v_i, and alpha_i if adaptive."""
+    """Trained parameters: the copy w_i of the global model, v_i, alpha_i if adaptive."""
 
     shared: SplitParams
     own: SplitParams
@@ -56,25 +56,29 @@ def clip_alpha(parts: APFLParts) -> APFLParts:
 
 @part
 class APFL(GlobalModel):
-    """APFL (Deng et al., 2020, Algorithm 1): a global model by FedAvg, and personal mixtures with it.
+    """APFL (Deng et al., 2020, Algorithm 1): a global model by FedAvg, and personal
+    mixtures with it.
 
-    The global model is that of `FedAvg`, whatever the share alpha. In addition every client keeps a model v_i, trained
-    step by step on the loss of the mixture alpha_i v_i + (1 - alpha_i) w_i, where w_i is its copy of the global model;
-    alpha = 1 trains v_i on the client alone. Only w_i is sent. A participant takes two gradients a step.
+    The global model is that of `FedAvg`, whatever the share alpha. In addition every
+    client keeps a model v_i, trained step by step on the loss of the mixture alpha_i v_i
+    + (1 - alpha_i) w_i, where w_i is its copy of the global model; alpha = 1 trains v_i
+    on the client alone. Only w_i is sent. A participant takes two gradients a step.
 
-    FedRep's authors fix alpha, as is the default here. If adaptive, alpha_i descends the same loss, in every step and
-    with the same optimizer (the code of APFL's authors: in the first batch of a round), and is clipped to [0, 1]; its
-    mean over the participants is recorded as `own_share`. It may end at 1, where every client trains alone. FedRep's
-    code mixes alpha v_i + alpha w_i in training, and shares one momentum between the steps of both models; this
-    implementation does neither.
+    FedRep's authors fix alpha, as is the default here. If adaptive, alpha_i descends the
+    same loss, in every step and with the same optimizer (the code of APFL's authors: in
+    the first batch of a round), and is clipped to [0, 1]; its mean over the participants
+    is recorded as `own_share`. It may end at 1, where every client trains alone. FedRep's
+    code mixes alpha v_i + alpha w_i in training, and shares one momentum between the
+    steps of both models; this implementation does neither.
 
-    Evaluations: `own_model` (the default), the mixture of the client's v_i, as it last left it, with the global model;
-    `global`, `fine_tune` (its head) and `fine_tune_all`, as in `FedAvg`.
+    Evaluations: `own_model` (the default), the mixture of the client's v_i, as it last
+    left it, with the global model; `global`, `fine_tune` (its head) and `fine_tune_all`,
+    as in `FedAvg`.
 
     Args:
         training: of both models and the share.
-        own_share: alpha, share of the client's own model, in [0, 1], or its initial value if adaptive; 0.75 in the code
-            of FedRep's authors.
+        own_share: alpha, share of the client's own model, in [0, 1], or its initial value
+            if adaptive; 0.75 in the code of FedRep's authors.
         adaptive: every client learns its share.
 
     Example:
@@ -99,7 +103,7 @@ class APFL(GlobalModel):
     def both_losses(
         self, parts: APFLParts, fixed: Array, x: Array, y: Array, key: Key | None
     ) -> Array:
-        """The sum of the losses of the global model's copy and of the mixture, for each example."""
+        """The losses of w_i and of the mixture, summed for each example, (batch,)."""
         # Their gradients: grad f_i(w_i) for w_i, alpha grad f_i(mixture) for v_i, and
         # <v_i - w_i, grad f_i(mixture)> for alpha_i
         alpha = parts.alpha
@@ -117,7 +121,7 @@ class APFL(GlobalModel):
         examples: Examples,
         context: RoundContext,
     ):
-        # (w_i, v_i, alpha_i) <- local SGD from (w, v_i, alpha_i), all three from the same point
+        # (w_i, v_i, alpha_i) <- local SGD on both losses, from (w, v_i, alpha_i)
         start = APFLParts(params, state.own, None)
         if self.adaptive:
             start = start._replace(alpha=state.alpha)
@@ -149,6 +153,8 @@ class APFL(GlobalModel):
         state: APFLClientState,
         examples: Examples,
     ):
-        """The mixture of the client's own model, as it last left it, and the global one with the client's share."""
+        """The mixture of the client's own model, as it last left it, and the global one
+        with the client's share.
+        """
         params = mixture(state.alpha, state.own, server.params)
         return lambda x: self.model.logits(params, x)

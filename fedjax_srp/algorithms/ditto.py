@@ -16,14 +16,16 @@ from fedjax_srp.parts.part import part
 class Ditto(GlobalAndPersonalModel):
     """Ditto (Li et al., 2021, Algorithm 1 with FedAvg as its solver of the global model).
 
-    The global model is that of `FedAvg`, whatever the penalty. In addition every client keeps its own model, trained on
-    the same batches and drawn towards the downloaded global model; without a penalty it is trained on the client alone.
-    Only the global model is sent. A participant takes twice as many steps as in `FedAvg`.
+    The global model is that of `FedAvg`, whatever the penalty. In addition every client
+    keeps its own model, trained on the same batches and drawn towards the downloaded
+    global model; without a penalty it is trained on the client alone. Only the global
+    model is sent. A participant takes twice as many steps as in `FedAvg`.
 
-    Momentum includes the penalty's gradient; the code of FedRep's authors adds it after momentum.
+    Momentum includes the penalty's gradient; the code of FedRep's authors adds it after
+    momentum.
 
-    Evaluations: `own_model` (the default), the personal model; `global`, `fine_tune` (its head) and `fine_tune_all`, as
-    in `FedAvg`.
+    Evaluations: `own_model` (the default), the personal model; `global`, `fine_tune` (its
+    head) and `fine_tune_all`, as in `FedAvg`.
 
     Args:
         training: of each model.

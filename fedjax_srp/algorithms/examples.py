@@ -1,4 +1,4 @@
-"""Bases of algorithms on labelled examples: fields, the loss, and evaluations of a global or personal model."""
+"""Bases of algorithms on labelled examples: fields, losses, evaluations."""
 
 from __future__ import annotations
 
@@ -49,14 +49,15 @@ class ExampleAlgorithm(FederatedAlgorithm):
     """An algorithm on labelled examples.
 
     Args:
-        model: the model to train, cut into a representation and a head; if no part is personal, the cut only matters to
-            `fine_tune`.
+        model: the model to train, cut into a representation and a head; if no part is
+            personal, the cut only matters to `fine_tune`.
         training: local training in a round.
         fine_tune_epochs: epochs of fine-tuning before a client is evaluated.
         fine_tune_optimizer: of fine-tuning; None: that of training.
 
     Raises:
-        ValueError: a field is out of range; in `init`, labels or examples do not fit the model.
+        ValueError: a field is out of range; in `init`, labels or examples do not fit the
+            model.
     """
 
     # True: `training.weighting` must be "uniform"
@@ -76,7 +77,8 @@ class ExampleAlgorithm(FederatedAlgorithm):
         _ = self.tuning  # refuses an optimizer that depends on the round
         if self.requires_uniform_weighting and self.training.weighting != "uniform":
             raise ValueError(
-                f"training.weighting={self.training.weighting!r}: {self.name} needs weighting='uniform'"
+                f"training.weighting={self.training.weighting!r}: {self.name} needs "
+                "weighting='uniform'"
             )
 
     @property
@@ -92,14 +94,14 @@ class ExampleAlgorithm(FederatedAlgorithm):
         params = self.model.init(key)
         if not self.supports_batch_norm and has_statistics(params):
             raise ValueError(
-                f"model {self.model.name!r} has BatchNorm, whose variances {self.name} could make negative; use "
-                "GroupNorm, e.g. norm='group' of a resnet18"
+                f"model {self.model.name!r} has BatchNorm, whose variances {self.name} "
+                "could make negative; use GroupNorm, e.g. norm='group' of a resnet18"
             )
         return params
 
     @property
     def loss(self) -> Loss:
-        """The loss of each example under the whole model, `(params, frozen, x, y, key) -> (batch,)`."""
+        """The loss of each example, `(params, frozen, x, y, key) -> (batch,)`."""
         return example_loss(self.model)
 
     def local_sgd(
@@ -114,7 +116,7 @@ class ExampleAlgorithm(FederatedAlgorithm):
         gradient: Gradient = plain_gradient,
         after_step: Callable[[PyTree], PyTree] = as_stepped,
     ) -> Trained:
-        """Local SGD of one client in a round, from `params`: `local.local_sgd` with `training`.
+        """Local SGD of one client in a round, by `training`, see `local.local_sgd`.
 
         The key has the purpose "local", so all methods draw the same batches.
 
@@ -140,16 +142,23 @@ class ExampleAlgorithm(FederatedAlgorithm):
         )
 
     def features(self, representation: PyTree, x: Array, key: Key | None = None) -> Array:
-        """The features at the model's cut, (batch, num_features); raise a ValueError for LoRA, which has none."""
+        """The features at the model's cut, (batch, num_features).
+
+        Raises a ValueError for LoRA, which has none.
+        """
         features = self.model.represent(representation, x, key)
         if not isinstance(features, Array):
             raise ValueError(
-                f"{self.name} needs features, but model {self.model.name!r} has none; choose another model"
+                f"{self.name} needs features, but model {self.model.name!r} has none; "
+                "choose another model"
             )
         return features.reshape(x.shape[0], -1)
 
     def one_hot(self, y: Array, dtype: Any) -> Array:
-        """Return (batch, num_classes) flags of classes y; raise a ValueError for labels that are no classes."""
+        """Return (batch, num_classes) flags of classes y.
+
+        Raises a ValueError for labels that are no classes.
+        """
         reason = None
         if self.model.is_regression:
             reason = f"model {self.model.name!r} takes numbers"
@@ -165,7 +174,7 @@ class ExampleAlgorithm(FederatedAlgorithm):
         return jax.nn.one_hot(y, self.model.num_classes, dtype=dtype)
 
     def members(self, examples: Examples, dtype: Any) -> Array:
-        """Return (max_examples, num_classes) flags of the examples' classes; padding has none."""
+        """Return (max_examples, num_classes) flags of classes; none for padding."""
         rows = jnp.arange(examples.y.shape[0], dtype=jnp.int32)
         valid = rows < examples.count
         return jnp.where(valid[:, None], self.one_hot(examples.y, dtype), 0)
@@ -225,7 +234,10 @@ class PersonalState(NamedTuple):
 
 @part
 class GlobalAndPersonalModel(GlobalModel):
-    """An algorithm with a global model, and a personal one of every client, which starts as the global one."""
+    """An algorithm with a global model, and a personal one for every client.
+
+    Personal models start as the global one.
+    """
 
     @override
     def init_client(self, key: Key, server: Any, examples: Examples) -> PersonalState:
@@ -245,7 +257,10 @@ class OwnModelState(NamedTuple):
 
 @part
 class OwnModel(ExampleAlgorithm):
-    """An algorithm whose clients keep a whole model each, at first `params` of the server's state."""
+    """An algorithm whose clients keep a whole model each.
+
+    They start as `params` of the server's state.
+    """
 
     @override
     def init_client(self, key: Key, server: Any, examples: Examples) -> OwnModelState:
@@ -285,8 +300,9 @@ def gradient_message(
 ) -> ClientOutput:
     """Result of a `gradient`: grad L_i(w), over all of the client's examples.
 
-    L_i is the objective of local SGD and includes the penalty of its weight decay; for optimizers other than `SGD` it
-    is the mean loss. The model is in evaluation mode, without dropout and augmentation.
+    L_i is the objective of local SGD and includes the penalty of its weight decay; for
+    optimizers other than `SGD` it is the mean loss. The model is in evaluation mode,
+    without dropout and augmentation.
     """
 
     def compute(params: PyTree, personal: PyTree, examples: Examples) -> PyTree:

@@ -32,28 +32,35 @@ from fedjax_srp.parts.part import part
 
 @part
 class FedMTL(OwnModel):
-    """Fed-MTL (Smith et al., 2017) with CONSTANT task relations, as the code of LG-FedAvg and FedRep has it: every part
-    of the model is personal, and only the mean of all models is shared.
+    """Fed-MTL (Smith et al., 2017) with CONSTANT task relations, as the code of LG-FedAvg
+    and FedRep has it: every part of the model is personal, and only the mean of all
+    models is shared.
 
-    The N models are the columns of W; clients descend `sum_i f_i(w_i) + l1 tr(W Omega W^T) + l2 |W|_F^2` with a
-    constant Omega = (I - 11^T / N)^2, so the trace is `sum_i |w_i - w_bar|^2`: mean-regularized multi-task learning.
-    MOCHA, the algorithm of the paper, also learns Omega and solves a dual problem for linear models; for networks
-    neither the authors' code nor this does. A participant trains its own column by local SGD; the other columns are
-    those of the beginning of the round.
+    The N models are the columns of W; clients descend `sum_i f_i(w_i) + l1 tr(W Omega
+    W^T) + l2 |W|_F^2` with a constant Omega = (I - 11^T / N)^2, so the trace is `sum_i
+    |w_i - w_bar|^2`: mean-regularized multi-task learning. MOCHA, the algorithm of the
+    paper, also learns Omega and solves a dual problem for linear models; for networks
+    neither the authors' code nor this does. A participant trains its own column by local
+    SGD; the other columns are those of the beginning of the round.
 
-    The code relates only the sampled clients, here all clients are related; it also has a matrix of ones instead of I,
-    which makes the term a multiple of `|sum_i w_i|^2`. At its strengths, 1e-7 for networks of 10^5 to 10^6 parameters,
-    neither has a visible effect.
+    The code relates only the sampled clients, here all clients are related; it also has a
+    matrix of ones instead of I, which makes the term a multiple of `|sum_i w_i|^2`. At
+    its strengths, 1e-7 for networks of 10^5 to 10^6 parameters, neither has a visible
+    effect.
 
-    With both strengths 0, or for one client and l2 = 0, this is `LocalOnly` (except for the bytes). Under full
-    participation one full-batch step of plain SGD moves w_bar as if there were no relations.
+    With both strengths 0, or for one client and l2 = 0, this is `LocalOnly` (except for
+    the bytes). Under full participation one full-batch step of plain SGD moves w_bar as
+    if there were no relations.
 
-    Evaluations: `own_model` (the default), the client's model as it last left it; `fine_tune`, the same with its head
-    trained further on the client for `fine_tune_epochs`.
+    Evaluations: `own_model` (the default), the client's model as it last left it;
+    `fine_tune`, the same with its head trained further on the client for
+    `fine_tune_epochs`.
 
     Args:
-        training: of the clients; weighting must be "uniform", w_bar being the mean of all models.
-        relation_strength: l1; None for the code's 10^-(floor(log10 d) + 2) with d parameters.
+        training: of the clients; weighting must be "uniform", w_bar being the mean of all
+            models.
+        relation_strength: l1; None for the code's 10^-(floor(log10 d) + 2) with d
+            parameters.
         norm_strength: l2, on weights and biases alike; None as for l1, 0 for none.
 
     Example:

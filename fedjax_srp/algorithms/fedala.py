@@ -1,4 +1,4 @@
-"""FedALA: clients learn, for each parameter of their top layers, how much of the global value replaces their own."""
+"""FedALA: clients learn how much of the global head replaces their own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from fedjax_srp.parts.part import AtLeast, Count, Share, part
 
 
 class FedALAClientState(NamedTuple):
-    """The client's top layers after its last training, and its weights W_i of the global ones."""
+    """The client's top layers after its last training, and its weights W_i."""
 
     head: PyTree
     weights: PyTree  # like the head, in [0, 1]
@@ -39,7 +39,7 @@ class FedALAClientState(NamedTuple):
 
 
 def mixed(own: PyTree, shared: PyTree, weights: PyTree) -> PyTree:
-    """The own parameters, moved towards the shared ones by a weight for each parameter."""
+    """The own parameters, moved towards the shared ones by a weight for each."""
     # theta_i + (theta - theta_i) * W_i
     return jax.tree.map(
         lambda own, shared, w: own + (shared - own) * w, own, shared, weights
@@ -48,25 +48,32 @@ def mixed(own: PyTree, shared: PyTree, weights: PyTree) -> PyTree:
 
 @part
 class FedALA(GlobalModel):
-    """FedALA (Zhang et al., 2023, Algorithm 1): FedAvg whose clients start local training from their own mixture.
+    """FedALA (Zhang et al., 2023, Algorithm 1): FedAvg whose clients start local training
+    from their own mixture.
 
-    All layers are sent. Below the model's cut a participant uses the global layers. Its head, the paper's p top layers,
-    is a mixture of its own last head and the global one with weights W_i, one for each parameter, which start at 1 and
-    are trained by plain gradient steps, clipped to [0, 1], on a part of its examples: consecutive ones from a random
-    start, as in the authors' code. If the global head equals the client's, as in the first round, the weights are not
-    trained. The first training has `start_epochs`, later ones one epoch; the paper first trains "until convergence", in
-    the authors' code until the losses of ten epochs are nearly equal, at least eleven epochs. With a step size of 0
-    this is `FedAvg`. The length of the training depends on the client's state, so `clocks.Devices` cannot count its
-    operations and needs `costs`.
+    All layers are sent. Below the model's cut a participant uses the global layers. Its
+    head, the paper's p top layers, is a mixture of its own last head and the global one
+    with weights W_i, one for each parameter, which start at 1 and are trained by plain
+    gradient steps, clipped to [0, 1], on a part of its examples: consecutive ones from a
+    random start, as in the authors' code. If the global head equals the client's, as in
+    the first round, the weights are not trained. The first training has `start_epochs`,
+    later ones one epoch; the paper first trains "until convergence", in the authors' code
+    until the losses of ten epochs are nearly equal, at least eleven epochs. With a step
+    size of 0 this is `FedAvg`. The length of the training depends on the client's state,
+    so `clocks.Devices` cannot count its operations and needs `costs`.
 
-    Evaluations: `aggregated` (the default), the model from which the client's next round would start, its weights
-    trained for one more epoch, as in the authors' code; `global`, `fine_tune` and `fine_tune_all`, as in `FedAvg`.
+    Evaluations: `aggregated` (the default), the model from which the client's next round
+    would start, its weights trained for one more epoch, as in the authors' code;
+    `global`, `fine_tune` and `fine_tune_all`, as in `FedAvg`.
 
     Args:
-        model: cut at the first of the p top layers; p = 1 in most of the paper's experiments.
-        training: of the clients; its batch size is that of the weights too. The paper weighs clients by their examples.
+        model: cut at the first of the p top layers; p = 1 in most of the paper's
+            experiments.
+        training: of the clients; its batch size is that of the weights too. The paper
+            weighs clients by their examples.
         weight_step_size: eta, 1 in the paper.
-        weight_share: s, the share of the examples on which the weights are trained, 0.8 in the paper.
+        weight_share: s, the share of the examples on which the weights are trained, 0.8
+            in the paper.
         start_epochs: epochs of the first training of the weights.
 
     Example:
@@ -103,7 +110,7 @@ class FedALA(GlobalModel):
         examples: Examples,
         work: Array,
     ) -> FedALAClientState:
-        """The client's mixture of heads, and its weights, which are not trained if there is no work."""
+        """The client's mixture of heads, and its weights; trained if there is work."""
         segment = self.segment(key, examples)
         head_loss, frozen, segment = head_problem(
             self.model, params.representation, segment
@@ -185,6 +192,8 @@ class FedALA(GlobalModel):
         state: FedALAClientState,
         examples: Examples,
     ):
-        """The global model with the client's own mixture of heads, from which its next round would start."""
+        """The global model with the client's own mixture of heads, from which its next
+        round would start.
+        """
         head = self.aggregation(key, server.params, state, examples, jnp.int32(1)).head
         return lambda x: self.model.logits(server.params._replace(head=head), x)

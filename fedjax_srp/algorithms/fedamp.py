@@ -33,26 +33,32 @@ from fedjax_srp.parts.part import Above, part
 
 @part
 class FedAMP(OwnModel):
-    """FedAMP (Huang et al., 2021, Algorithm 1), with the attention A(x) = 1 - exp(-x / sigma) of the paper: every part
-    of the model is personal, and a client downloads a mixture u_i of the participants' models.
+    """FedAMP (Huang et al., 2021, Algorithm 1), with the attention A(x) = 1 - exp(-x /
+    sigma) of the paper: every part of the model is personal, and a client downloads a
+    mixture u_i of the participants' models.
 
-    u_i = w_i + sum_j xi_ij (w_j - w_i) with `xi_ij = alpha A'(|w_i - w_j|^2)`: near models count more. Statistics of
-    BatchNorm have no part in the distances, as in PFLlib. A participant descends
-    `f_i(w_i) + lambda / (2 alpha) |w_i - u_i|^2`, from its own w_i as in PFLlib, whose penalty is a distance without
-    the square. Under full participation the mixture is the paper's; otherwise it has only the last models of the
+    u_i = w_i + sum_j xi_ij (w_j - w_i) with `xi_ij = alpha A'(|w_i - w_j|^2)`: near
+    models count more. Statistics of BatchNorm have no part in the distances, as in
+    PFLlib. A participant descends `f_i(w_i) + lambda / (2 alpha) |w_i - u_i|^2`, from its
+    own w_i as in PFLlib, whose penalty is a distance without the square. Under full
+    participation the mixture is the paper's; otherwise it has only the last models of the
     participants. HeurFedAMP of the same paper has another attention.
 
-    A mixture adds one model after the other; every device holds the models of all participants. Without a penalty this
-    is `LocalOnly` (except for the bytes); a lone participant stays near its own last model.
+    A mixture adds one model after the other; every device holds the models of all
+    participants. Without a penalty this is `LocalOnly` (except for the bytes); a lone
+    participant stays near its own last model.
 
-    Evaluations: `own_model` (the default), the client's model as it last left it; `fine_tune`, its head trained
-    further. The server's state is the mean of the last participants' models, which no client downloads.
+    Evaluations: `own_model` (the default), the client's model as it last left it;
+    `fine_tune`, its head trained further. The server's state is the mean of the last
+    participants' models, which no client downloads.
 
     Args:
-        training: of the clients; its weighting is that of the mean, which has no effect on the clients.
+        training: of the clients; its weighting is that of the mean, which has no effect
+            on the clients.
         penalty: lambda; 1 in PFLlib.
-        attention_step_size: alpha; 1 in PFLlib. For a mixture that is an average, the weights xi_ij of the others must
-            not sum to more than 1: alpha <= sigma / (participants - 1) is small enough.
+        attention_step_size: alpha; 1 in PFLlib. For a mixture that is an average, the
+            weights xi_ij of the others must not sum to more than 1: alpha <= sigma /
+            (participants - 1) is small enough.
         attention_width: sigma, in squared distances between models; 1 in PFLlib.
 
     Example:
@@ -94,7 +100,8 @@ class FedAMP(OwnModel):
             square = sum(
                 jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(difference)
             )
-            # xi_ij = alpha A'(|w_i - w_j|^2) = (alpha / sigma) exp(-|w_i - w_j|^2 / sigma)
+            # xi_ij = alpha A'(|w_i - w_j|^2)
+            #       = (alpha / sigma) exp(-|w_i - w_j|^2 / sigma)
             height = self.attention_step_size / self.attention_width
             attention = height * jnp.exp(-square / self.attention_width)
             # u_i <- u_i + xi_ij (w_j - w_i)

@@ -1,4 +1,4 @@
-"""FedAS: clients align the shared representation with their own features; their weights are Fisher information."""
+"""FedAS: clients align the shared representation, weighted by Fisher information."""
 
 from __future__ import annotations
 
@@ -50,22 +50,25 @@ class Measured(NamedTuple):
 
 @part
 class FedAS(OwnModel):
-    """FedAS (Yang, Huang and Ye, 2024, Algorithm 1): the representation below the model's cut is shared, heads are
-    personal, and clients are weighted by Fisher information.
+    """FedAS (Yang, Huang and Ye, 2024, Algorithm 1): the representation below the model's
+    cut is shared, heads are personal, and clients are weighted by Fisher information.
 
-    A participant first trains the shared representation for an epoch, so that its features approach the mean features
-    that the client's last model has for each class, then this representation and its own head on its loss. Its weight
-    in the mean is the trace of its Fisher information as in the authors' code: the squared norms of the gradients of
-    batches at the trained model, summed over an epoch. The distance to mean features is an average over the examples of
-    a batch; the authors' code sums the averages of each class.
+    A participant first trains the shared representation for an epoch, so that its
+    features approach the mean features that the client's last model has for each class,
+    then this representation and its own head on its loss. Its weight in the mean is the
+    trace of its Fisher information as in the authors' code: the squared norms of the
+    gradients of batches at the trained model, summed over an epoch. The distance to mean
+    features is an average over the examples of a batch; the authors' code sums the
+    averages of each class.
 
-    Evaluations: `own_model` (the default), the client's model as it last left it; `fine_tune`, its head trained
-    further.
+    Evaluations: `own_model` (the default), the client's model as it last left it;
+    `fine_tune`, its head trained further.
 
     Args:
         model: cut at its head; its labels are classes.
         training: of the clients; its weighting has no effect.
-        alignment_step_size: of the plain steps that align the representation; 0.01 in the authors' code.
+        alignment_step_size: of the plain steps that align the representation; 0.01 in the
+            authors' code.
 
     Example:
         >>> import fedjax_srp as srp
@@ -86,7 +89,7 @@ class FedAS(OwnModel):
     def distance(
         self, body: PyTree, own: Prototypes, x: Array, y: Array, key: Key | None
     ) -> Array:
-        """Mean squared difference of each example's features from the client's class means, (batch,)."""
+        """Mean squared distance of features from the client's class mean, (batch,)."""
         is_label = self.one_hot(y, own.features.dtype)
         difference = self.features(body, x, key) - is_label @ own.features
         return jnp.mean(jnp.square(difference), axis=1)
@@ -106,7 +109,7 @@ class FedAS(OwnModel):
         examples: Examples,
         context: RoundContext,
     ):
-        # theta <- SGD on mean |f(x; theta) - mean f(. ; theta_i) of the class|^2, from the shared theta
+        # theta <- SGD on mean |f(x; theta) - class mean of f(. ; theta_i)|^2, from theta
         aligning = LocalTraining(
             SGD(self.alignment_step_size),
             self.training.batch_size,

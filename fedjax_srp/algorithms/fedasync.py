@@ -18,13 +18,15 @@ from fedjax_srp.parts.part import Above, AtLeast, AtMost, part
 
 @part
 class FedAsync(FedBuff):
-    """FedAsync (Xie, Koyejo and Gupta, 2019, Algorithm 1): every part of the model is shared, models may be stale.
+    """FedAsync (Xie, Koyejo and Gupta, 2019, Algorithm 1): every part of the model is
+    shared, models may be stale.
 
-    For `participation.Buffered(1)`, where a round is the arrival of one model. A client trains from the model that it
-    downloaded when its job began, with a proximal term to it, and the server moves towards the result, less for older
-    models. The staleness tau is counted as in `FedBuff`, 0 for a model that is still the server's. With a larger buffer
-    the server moves towards the mean of the models, each weighted by s(tau). With `Full`, alpha = 1 and mu = 0, this is
-    `FedAvg`. A client sends s(tau) with the model.
+    For `participation.Buffered(1)`, where a round is the arrival of one model. A client
+    trains from the model that it downloaded when its job began, with a proximal term to
+    it, and the server moves towards the result, less for older models. The staleness tau
+    is counted as in `FedBuff`, 0 for a model that is still the server's. With a larger
+    buffer the server moves towards the mean of the models, each weighted by s(tau). With
+    `Full`, alpha = 1 and mu = 0, this is `FedAvg`. A client sends s(tau) with the model.
 
     Evaluations: those of `FedBuff`.
 

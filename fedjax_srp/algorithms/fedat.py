@@ -1,4 +1,4 @@
-"""FedAT: tiers of clients update the server asynchronously, and the server gives slow tiers more weight."""
+"""FedAT: tiers of clients update the server; slow tiers get more weight."""
 
 from __future__ import annotations
 
@@ -27,20 +27,24 @@ class FedATServerState(NamedTuple):
 
 @part
 class FedAT(FedProx):
-    """FedAT (Chai et al., 2021, Algorithm 2): every part of the model is shared, tiers may be stale.
+    """FedAT (Chai et al., 2021, Algorithm 2): every part of the model is shared, tiers
+    may be stale.
 
-    For `participation.AsynchronousTiers(k, tiers)`, where a round is one of the tier `context.stage`. Its clients train
-    from the model with which the tier began, as in `FedProx`, and their mean becomes the model of the tier. The server
-    averages the models of the M tiers, tier m weighted by the number of updates of tier M + 1 - m: the slowest tier by
-    that of the fastest one. So, as in the paper, the model of a finished tier m has no weight before tier M + 1 - m
-    has finished too. With one tier this is `FedProx`. The paper's compression is left out.
+    For `participation.AsynchronousTiers(k, tiers)`, where a round is one of the tier
+    `context.stage`. Its clients train from the model with which the tier began, as in
+    `FedProx`, and their mean becomes the model of the tier. The server averages the
+    models of the M tiers, tier m weighted by the number of updates of tier M + 1 - m: the
+    slowest tier by that of the fastest one. So, as in the paper, the model of a finished
+    tier m has no weight before tier M + 1 - m has finished too. With one tier this is
+    `FedProx`. The paper's compression is left out.
 
     Evaluations: those of `FedAvg`.
 
     Args:
         training: of the clients; weighting is "num_examples" in the paper.
         mu: lambda of the proximal term, 0.4 in the paper.
-        num_tiers: as in the policy; with fewer the model becomes nan and the run counts as diverged.
+        num_tiers: as in the policy; with fewer the model becomes nan and the run counts
+            as diverged.
 
     Example:
         >>> import jax, fedjax_srp as srp

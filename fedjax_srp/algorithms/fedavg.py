@@ -27,18 +27,19 @@ __all__ = ["FedAvg", "FedAvgServerState"]
 
 @part
 class FedAvg(GlobalModel):
-    """FedAvg (McMahan et al., 2017): every part of the model is shared, nothing is personal.
+    """FedAvg (McMahan et al., 2017): every part of the model is shared, nothing is
+    personal.
 
-    Evaluations: `global`, the model as it is; `fine_tune`, its head (the last layer, for a model cut at "out") trained
-    on the client for `fine_tune_epochs`, as in FedAvg-FT and FLANP-FT of the SRPFL paper's code; `fine_tune_all`, all
-    its layers trained.
+    Evaluations: `global`, the model as it is; `fine_tune`, its head (the last layer, for
+    a model cut at "out") trained on the client for `fine_tune_epochs`, as in FedAvg-FT
+    and FLANP-FT of the SRPFL paper's code; `fine_tune_all`, all its layers trained.
 
     Args:
-        training: of the clients; weighting is "uniform" in the pseudo-code of SRPFL, FedRep and FLANP, and
-            "num_examples" in their code, in McMahan et al., and in eq. (3) of the paper on FedAvg as a representation
-            learner.
-        fine_tune_optimizer: of both kinds of fine-tuning; default that of training. SRPFL's code has momentum 0.5 there
-            and none in training.
+        training: of the clients; weighting is "uniform" in the pseudo-code of SRPFL,
+            FedRep and FLANP, and "num_examples" in their code, in McMahan et al., and in
+            eq. (3) of the paper on FedAvg as a representation learner.
+        fine_tune_optimizer: of both kinds of fine-tuning; default that of training.
+            SRPFL's code has momentum 0.5 there and none in training.
         evaluation: the default one.
 
     Example:

@@ -25,17 +25,21 @@ from fedjax_srp.parts.part import part
 
 @part
 class FedBABU(GlobalModel):
-    """FedBABU (Oh, Kim and Yun, 2022, Algorithm 1): the representation below the model's cut is shared and trained
-    under the initial head; heads are only trained in evaluations.
+    """FedBABU (Oh, Kim and Yun, 2022, Algorithm 1): the representation below the model's
+    cut is shared and trained under the initial head; heads are only trained in
+    evaluations.
 
-    Evaluations: `fine_tune_all` (the default), all layers trained on the client, as in the paper, which takes 5 epochs;
-    `fine_tune`, only the head trained; `global`, the shared body under the initial head.
+    Evaluations: `fine_tune_all` (the default), all layers trained on the client, as in
+    the paper, which takes 5 epochs; `fine_tune`, only the head trained; `global`, the
+    shared body under the initial head.
 
     Args:
-        model: cut at the first layer of the head, the last layer in the paper. Put BatchNorm below the cut: in a head
-            it normalises by the batch while the body is trained, but its running statistics, which evaluations use,
-            keep their initial values until they are fine-tuned.
-        training: of the body; the paper weighs clients by their examples and has momentum 0.9.
+        model: cut at the first layer of the head, the last layer in the paper. Put
+            BatchNorm below the cut: in a head it normalises by the batch while the body
+            is trained, but its running statistics, which evaluations use, keep their
+            initial values until they are fine-tuned.
+        training: of the body; the paper weighs clients by their examples and has momentum
+            0.9.
 
     Example:
         >>> import fedjax_srp as srp

@@ -35,7 +35,7 @@ class FedBNClientState(NamedTuple):
 
 
 class FedBNMessage(NamedTuple):
-    """The model of a client or of the server: shared leaves are sent; own ones are for evaluations."""
+    """A model: shared leaves are sent, own ones are for evaluations."""
 
     shared: SplitParams
     own: Uncharged
@@ -53,15 +53,17 @@ def joined(shared: PyTree, own: PyTree) -> PyTree:
 
 @part
 class FedBN(GlobalModel):
-    """FedBN (Li et al., 2021, Algorithm 1): BatchNorm is personal, its scales, biases and statistics; all other layers
-    are shared. All layers are trained together.
+    """FedBN (Li et al., 2021, Algorithm 1): BatchNorm is personal, its scales, biases and
+    statistics; all other layers are shared. All layers are trained together.
 
-    With `own="statistics"` scales and biases are shared too and only the statistics are personal (SiloBN, Andreux et
-    al., 2020). For a model without BatchNorm (with GroupNorm instead, say) this is `FedAvg`.
+    With `own="statistics"` scales and biases are shared too and only the statistics are
+    personal (SiloBN, Andreux et al., 2020). For a model without BatchNorm (with GroupNorm
+    instead, say) this is `FedAvg`.
 
-    Evaluations: `own_model` (the default), the shared layers with the client's own normalisation, as it last left it;
-    `global`, with the mean normalisation of the last round, which no real server has; `fine_tune` (its head) and
-    `fine_tune_all`, the `global` model trained on the client.
+    Evaluations: `own_model` (the default), the shared layers with the client's own
+    normalisation, as it last left it; `global`, with the mean normalisation of the last
+    round, which no real server has; `fine_tune` (its head) and `fine_tune_all`, the
+    `global` model trained on the client.
 
     Args:
         model: with BatchNorm; its cut only matters to `fine_tune`.
@@ -139,7 +141,7 @@ class FedBN(GlobalModel):
         examples: Examples,
         context: RoundContext,
     ) -> ClientOutput:
-        """Gradient of the client's loss in the shared leaves, under its own normalisation."""
+        """Gradient of the client's loss in the shared leaves."""
 
         def loss(
             shared: PyTree, own: PyTree, x: Array, y: Array, key: Key | None

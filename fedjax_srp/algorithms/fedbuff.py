@@ -23,7 +23,7 @@ from fedjax_srp.parts.part import AtLeast, StepSize, part
 
 
 class FedBuffClientState(NamedTuple):
-    """The model w_stale that the client downloaded when its job began, and the number of server steps in it."""
+    """The model w_stale of the client's job, and the number of server steps in it."""
 
     params: SplitParams
     version: Array  # () int32
@@ -31,24 +31,28 @@ class FedBuffClientState(NamedTuple):
 
 @part
 class FedBuff(GlobalModel):
-    """FedBuff (Nguyen et al., 2022, Algorithm 1): every part of the model is shared, updates may be stale.
+    """FedBuff (Nguyen et al., 2022, Algorithm 1): every part of the model is shared,
+    updates may be stale.
 
-    For `participation.Buffered(k)`, where a round is a server step. A client trains from the model that it downloaded
-    when its job began, and downloads a new one after the server step that uses its update. The staleness tau is the
-    number of rounds in between, all of them server steps except those without reports (clients can fail only under
-    other policies than `Buffered`); its mean over the updates is recorded as `staleness`. The batches are drawn for the
-    round that uses the update. With `Full`, where tau = 0, and a server step size of 1 this is `FedAvg`.
+    For `participation.Buffered(k)`, where a round is a server step. A client trains from
+    the model that it downloaded when its job began, and downloads a new one after the
+    server step that uses its update. The staleness tau is the number of rounds in
+    between, all of them server steps except those without reports (clients can fail only
+    under other policies than `Buffered`); its mean over the updates is recorded as
+    `staleness`. The batches are drawn for the round that uses the update. With `Full`,
+    where tau = 0, and a server step size of 1 this is `FedAvg`.
 
-    The paper keeps a limited number of clients busy, `Buffered(k, concurrency=M)`. `FedAsync` moves towards the
-    client's model; here w moves by w_i - w_stale.
+    The paper keeps a limited number of clients busy, `Buffered(k, concurrency=M)`.
+    `FedAsync` moves towards the client's model; here w moves by w_i - w_stale.
 
-    Evaluations: `global` (the default), the model as it is; `fine_tune`, its head trained on the client for
-    `fine_tune_epochs`; `fine_tune_all`, all its layers trained.
+    Evaluations: `global` (the default), the model as it is; `fine_tune`, its head trained
+    on the client for `fine_tune_epochs`; `fine_tune_all`, all its layers trained.
 
     Args:
         training: of a job; weighting is "uniform" in the paper.
         server_step_size: eta_g.
-        staleness_exponent: a in s(tau) = (1 + tau)^-a; 0.5 in the paper; with 0 all updates weigh the same.
+        staleness_exponent: a in s(tau) = (1 + tau)^-a; 0.5 in the paper; with 0 all
+            updates weigh the same.
 
     Example:
         >>> import jax, fedjax_srp as srp

@@ -1,4 +1,4 @@
-"""FedDyn: FedAvg with a dynamic regularizer, so that its fixed point is the minimum of the mean loss."""
+"""FedDyn: FedAvg with a dynamic regularizer, which corrects client drift."""
 
 from __future__ import annotations
 
@@ -30,18 +30,20 @@ class FedDynServerState(NamedTuple):
 
 
 class FedDynClientState(NamedTuple):
-    """h_i: the gradient of the client's loss at its last model, if local training reached a minimum."""
+    """h_i: the gradient at the client's last model, if training reached a minimum."""
 
     h: PyTree
 
 
 @part
 class FedDyn(FedAvg):
-    """FedDyn (Acar et al., 2021, Algorithm 1): every part of the model is shared; a client keeps a gradient h_i.
+    """FedDyn (Acar et al., 2021, Algorithm 1): every part of the model is shared; a
+    client keeps a gradient h_i.
 
-    A participant descends `f_i(w_i) - <h_i, w_i> + (alpha / 2) |w_i - w|^2`, so that the mean gradient is zero at a
-    fixed point. Only models are sent. Means are uniform, as in the paper. As alpha goes to 0, clients train as in
-    `FedAvg`, but for any alpha the server adds to their mean the sum of its moves from w, over all rounds so far.
+    A participant descends `f_i(w_i) - <h_i, w_i> + (alpha / 2) |w_i - w|^2`, so that the
+    mean gradient is zero at a fixed point. Only models are sent. Means are uniform, as in
+    the paper. As alpha goes to 0, clients train as in `FedAvg`, but for any alpha the
+    server adds to their mean the sum of its moves from w, over all rounds so far.
 
     Momentum and weight decay of the optimizer act on the regularized loss.
 
@@ -49,8 +51,8 @@ class FedDyn(FedAvg):
 
     Args:
         training: of the clients; weighting must be "uniform".
-        penalty: alpha, of the regularizer; the paper tunes it in {0.1, 0.01, 0.001}, the authors' example on CIFAR-10
-            has 0.01.
+        penalty: alpha, of the regularizer; the paper tunes it in {0.1, 0.01, 0.001}, the
+            authors' example on CIFAR-10 has 0.01.
 
     Example:
         >>> import fedjax_srp as srp

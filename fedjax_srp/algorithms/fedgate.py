@@ -33,7 +33,7 @@ from fedjax_srp.parts.part import StepSize, part
 
 
 class FedGATEServerState(NamedTuple):
-    """The global model w, and Delta / tau: the mean direction of the last cohort, which its clients download."""
+    """The global model w, and Delta / tau: the mean direction of the last cohort."""
 
     params: SplitParams
     direction: PyTree
@@ -48,24 +48,29 @@ class FedGATEClientState(NamedTuple):
 
 @part
 class FedGATE(FedAvg):
-    """FedGATE (Haddadpour et al., 2020) as in FLANP (Algorithm 2): every part of the model is shared; a client
-    keeps a gradient tracking variable, as large as the model, and downloads the cohort's mean direction as well.
+    """FedGATE (Haddadpour et al., 2020) as in FLANP (Algorithm 2): every part of the
+    model is shared; a client keeps a gradient tracking variable, as large as the model,
+    and downloads the cohort's mean direction as well.
 
-    Local steps follow g_i(w_i) - delta_i, and delta_i tracks the difference of the client's gradients from the mean:
-    delta_i <- delta_i + (Delta_i - Delta) / tau, after every round. (The printed line subtracts Delta_i from itself.)
-    It starts from zero in every stage of the participation policy; eta and gamma are the same in all stages; the
-    paper's depend on n. This corrects client drift, and the fixed point is the minimum of the mean loss. With full
-    participation, one epoch of full batches and gamma = 1 it is gradient descent.
+    Local steps follow g_i(w_i) - delta_i, and delta_i tracks the difference of the
+    client's gradients from the mean: delta_i <- delta_i + (Delta_i - Delta) / tau, after
+    every round. (The printed line subtracts Delta_i from itself.) It starts from zero in
+    every stage of the participation policy; eta and gamma are the same in all stages; the
+    paper's depend on n. This corrects client drift, and the fixed point is the minimum of
+    the mean loss. With full participation, one epoch of full batches and gamma = 1 it is
+    gradient descent.
 
-    The paper has equal tau. Where clients take unequal numbers of steps, the server averages Delta_i / tau_i and moves
-    the model by eta gamma times the mean tau: so the tracking variables of a cohort still sum to zero, as the fixed
-    point requires. With momentum tau_i is the sum of the gradients' weights in the update.
+    The paper has equal tau. Where clients take unequal numbers of steps, the server
+    averages Delta_i / tau_i and moves the model by eta gamma times the mean tau: so the
+    tracking variables of a cohort still sum to zero, as the fixed point requires. With
+    momentum tau_i is the sum of the gradients' weights in the update.
 
     Evaluations: those of `FedAvg`.
 
     Args:
-        training: of the clients, by `SGD` with a constant step size eta, by which updates are divided; tau is its
-            `steps`, if given. Weighting is "uniform" in the paper.
+        training: of the clients, by `SGD` with a constant step size eta, by which updates
+            are divided; tau is its `steps`, if given. Weighting is "uniform" in the
+            paper.
         server_step_size: gamma; 1 in FLANP's experiments with networks.
 
     Raises:

@@ -22,21 +22,24 @@ from fedjax_srp.parts.part import part
 
 @part
 class FedNova(FedAvg):
-    """FedNova (Wang et al., 2020): every part of the model is shared, nothing is personal.
+    """FedNova (Wang et al., 2020): every part of the model is shared, nothing is
+    personal.
 
-    If client i takes tau_i steps, FedAvg's mean is biased towards clients with many steps. Here the server averages
-    d_i = (w - w_i) / tau_i and moves by that mean times the mean tau. The numbers of steps depend on the policy
-    (`participation.PartialWork`) and on the data, since an epoch of more examples has more steps. With equal numbers
+    If client i takes tau_i steps, FedAvg's mean is biased towards clients with many
+    steps. Here the server averages d_i = (w - w_i) / tau_i and moves by that mean times
+    the mean tau. The numbers of steps depend on the policy (`participation.PartialWork`)
+    and on the data, since an epoch of more examples has more steps. With equal numbers
     this is `FedAvg`.
 
-    With momentum tau_i is ||a_i||_1, the sum of the gradients' weights in the update. For optimizers other than `SGD`
-    it is the number of steps.
+    With momentum tau_i is ||a_i||_1, the sum of the gradients' weights in the update. For
+    optimizers other than `SGD` it is the number of steps.
 
     Evaluations: those of `FedAvg`.
 
     Args:
-        training: of the clients, with one step size in a round; with `steps=1` a unit of work is one step. Its
-            weighting is p_i, "uniform" in FLANP and "num_examples" in the paper.
+        training: of the clients, with one step size in a round; with `steps=1` a unit of
+            work is one step. Its weighting is p_i, "uniform" in FLANP and "num_examples"
+            in the paper.
 
     Raises:
         ValueError: the optimizer is `SGD` with a schedule over local steps.

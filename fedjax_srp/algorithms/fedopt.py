@@ -15,7 +15,7 @@ from fedjax_srp.parts.part import Above, AtLeast, Below, StepSize, part
 
 
 class FedOptServerState(NamedTuple):
-    """The global model x, its momentum m and the accumulated squares v (zero under "momentum")."""
+    """The global model x, its momentum m, accumulated squares v (0 under momentum)."""
 
     params: SplitParams
     m: SplitParams
@@ -24,18 +24,21 @@ class FedOptServerState(NamedTuple):
 
 @part
 class FedOpt(FedAvg):
-    """FedOpt (Reddi et al., 2021, Algorithm 2; FedAvgM: Hsu et al., 2019): every part of the model is shared.
+    """FedOpt (Reddi et al., 2021, Algorithm 2; FedAvgM: Hsu et al., 2019): every part of
+    the model is shared.
 
-    Clients train as in `FedAvg`. The server's optimizer takes their mean update, Delta = mean x_i - x, as an ascent
-    direction. As in the paper's algorithm, m and v have no bias correction, and v starts at tau^2. With
-    `rule="momentum"`, `beta1=0` and a server step size of 1 this is `FedAvg`.
+    Clients train as in `FedAvg`. The server's optimizer takes their mean update, Delta =
+    mean x_i - x, as an ascent direction. As in the paper's algorithm, m and v have no
+    bias correction, and v starts at tau^2. With `rule="momentum"`, `beta1=0` and a server
+    step size of 1 this is `FedAvg`.
 
     Evaluations: those of `FedAvg`.
 
     Args:
         training: of the clients; the paper has SGD and weighs clients by their examples.
         rule: "momentum" (FedAvgM), "adagrad", "adam" or "yogi".
-        server_step_size: eta. The paper tunes it for each task, together with that of the clients; 0.01 is our choice.
+        server_step_size: eta. The paper tunes it for each task, together with that of the
+            clients; 0.01 is our choice.
         beta1: of m: 0.9 in the paper, but 0 for FedAdagrad.
         beta2: of v in FedAdam and FedYogi: 0.99 in the paper.
         adaptivity: tau, added to the root of v: 0.001 in most of the paper's experiments.

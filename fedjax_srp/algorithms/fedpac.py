@@ -1,4 +1,4 @@
-"""FedPAC: a shared representation with aligned features, and each client's mixture of all heads."""
+"""FedPAC: a shared representation, and each client's mixture of all heads."""
 
 from __future__ import annotations
 
@@ -38,11 +38,13 @@ class FedPACBroadcast(NamedTuple):
 
 
 class FedPACClientState(NamedTuple):
-    """The client's head, and statistics of its features under the last downloaded representation."""
+    """The client's head, and statistics of its features before the last training."""
 
     head: PyTree
-    means: Array  # (num_classes, num_features): of the features of each class, times its share of the examples
-    variance: Array  # () float: V_i, variance of the mean of the client's features; inf without examples
+    # h_i (num_classes, num_features): the mean features of each class, times its share
+    means: Array
+    # V_i () float: variance of the mean features; inf without examples
+    variance: Array
 
 
 class FedPACMessage(NamedTuple):
@@ -55,19 +57,24 @@ class FedPACMessage(NamedTuple):
 
 @part
 class FedPAC(GlobalModel):
-    """FedPAC (Xu, Tong and Huang, 2023, Algorithm 1): the representation below the model's cut is shared, heads are
-    personal, and after each round a participant's head is replaced by a mixture of all participants' heads.
+    """FedPAC (Xu, Tong and Huang, 2023, Algorithm 1): the representation below the
+    model's cut is shared, heads are personal, and after each round a participant's head
+    is replaced by a mixture of all participants' heads.
 
-    A participant trains its head under the downloaded representation, then the representation under that head on its
-    cross-entropy plus lambda times the mean squared difference between an example's features and the global centroid of
-    its class. The mixture of client i minimises `sum_j a_j^2 V_j + |sum_j a_j (h_i - h_j)|^2` over weights that sum to
-    1: the variance of the heads' estimates, and their bias due to the difference of the clients' mean features h. Heads
-    of clients without examples, whose variance is infinite, are left out.
-    Centroids are weighted by the clients' examples of the class, as in the authors' code. That code drops weights below
-    0.001, trains heads with their own step size (0.1), and aligns a class without global centroid to the client's.
+    A participant trains its head under the downloaded representation, then the
+    representation under that head on its cross-entropy plus lambda times the mean squared
+    difference between an example's features and the global centroid of its class. The
+    mixture of client i minimises `sum_j a_j^2 V_j + |sum_j a_j (h_i - h_j)|^2` over
+    weights that sum to 1: the variance of the heads' estimates, and their bias due to the
+    difference of the clients' mean features h. Heads of clients without examples, whose
+    variance is infinite, are left out. Centroids are weighted by the clients' examples of
+    the class, as in the authors' code. That code drops weights below 0.001, trains heads
+    with their own step size (0.1), and aligns a class without global centroid to the
+    client's.
 
-    Evaluations: `own_head` (the default), the client's head under the shared representation; `global`, the same with
-    the mean head of the last participants; `fine_tune` and `fine_tune_all`, that model trained on the client.
+    Evaluations: `own_head` (the default), the client's head under the shared
+    representation; `global`, the same with the mean head of the last participants;
+    `fine_tune` and `fine_tune_all`, that model trained on the client.
 
     Args:
         model: cut at its head; its labels are classes.
@@ -111,7 +118,7 @@ class FedPAC(GlobalModel):
         y: Array,
         key: Key | None,
     ) -> Array:
-        """Cross-entropy plus penalized distance to the class's centroid of each example, (batch,)."""
+        """Cross-entropy plus penalized distance to the class's centroid, (batch,)."""
         head, shared = fixed
         return self.regularised(SplitParams(body, head), shared, x, y, key)
 

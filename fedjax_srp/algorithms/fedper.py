@@ -20,18 +20,21 @@ from fedjax_srp.parts.part import part
 
 @part
 class FedPer(PersonalHead):
-    """FedPer (Arivazhagan et al., 2019, Algorithms 1 and 2): the representation below the model's cut (the base layers)
-    is shared, the head above it (the personalization layers) is personal.
+    """FedPer (Arivazhagan et al., 2019, Algorithms 1 and 2): the representation below the
+    model's cut (the base layers) is shared, the head above it (the personalization
+    layers) is personal.
 
-    FedRep with joint steps: every local step moves both head and representation, from the same point. The rest is as in
-    `FedRep`, including the evaluations: `fine_tune` (the default), the last round's mean head trained on the client for
-    `fine_tune_epochs` under the current representation; `own_head`, the client's head as it last left it (as in the
-    FedPer and FedRep papers); `own_or_mean_head`, the same with the mean head for clients that have never taken part.
+    FedRep with joint steps: every local step moves both head and representation, from the
+    same point. The rest is as in `FedRep`, including the evaluations: `fine_tune` (the
+    default), the last round's mean head trained on the client for `fine_tune_epochs`
+    under the current representation; `own_head`, the client's head as it last left it (as
+    in the FedPer and FedRep papers); `own_or_mean_head`, the same with the mean head for
+    clients that have never taken part.
 
     Args:
         model: cut at the first personal layer.
-        training: of both parts; step size 0.01 in FedRep's appendix. Weighting is "num_examples" in the FedPer paper
-            and in FedRep's code.
+        training: of both parts; step size 0.01 in FedRep's appendix. Weighting is
+            "num_examples" in the FedPer paper and in FedRep's code.
 
     Example:
         >>> import fedjax_srp as srp

@@ -1,4 +1,4 @@
-"""FedProto: every client has its own model, and clients share the mean features of each class."""
+"""FedProto: own models; clients share the mean features of each class."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedjax_srp.parts.part import part
 
 
 class Prototypes(NamedTuple):
-    """Mean features of each class; zeros with weight zero for classes that no client has sent yet."""
+    """Mean features of each class; weight 0 for classes that no client has sent."""
 
     features: Array  # (num_classes, num_features) float
     weight: Array  # (num_classes,) float
@@ -38,23 +38,26 @@ class FedProtoServerState(NamedTuple):
 
 @part
 class FedProto(OwnModel):
-    """FedProto (Tan et al., 2022, Algorithm 1): models are personal, prototypes are shared.
+    """FedProto (Tan et al., 2022, Algorithm 1): models are personal, prototypes are
+    shared.
 
-    A prototype is the mean of a class's features at the model's cut. A client descends its cross-entropy plus lambda
-    times the mean squared difference between an example's features and the global prototype of its class, then sends
-    its own prototypes. A global prototype is the mean over the participants that have the class: uniform, as in the
-    authors' code, or in proportion to their examples of the class. (The paper's equation 6 divides by the number of
-    clients a second time.) A class that no participant has keeps its prototype. With lambda = 0 training is that of
-    `LocalOnly`.
+    A prototype is the mean of a class's features at the model's cut. A client descends
+    its cross-entropy plus lambda times the mean squared difference between an example's
+    features and the global prototype of its class, then sends its own prototypes. A
+    global prototype is the mean over the participants that have the class: uniform, as in
+    the authors' code, or in proportion to their examples of the class. (The paper's
+    equation 6 divides by the number of clients a second time.) A class that no
+    participant has keeps its prototype. With lambda = 0 training is that of `LocalOnly`.
 
-    Evaluations: `nearest_prototype` (the default), the class of the global prototype nearest to the features of the
-    client's own model, as in the paper; `own_model`, that model with its head; `fine_tune`, the same with its head
-    trained further.
+    Evaluations: `nearest_prototype` (the default), the class of the global prototype
+    nearest to the features of the client's own model, as in the paper; `own_model`, that
+    model with its head; `fine_tune`, the same with its head trained further.
 
     Args:
         model: cut after the shared features; its labels are classes.
         training: of the clients; its weighting is that of the prototypes.
-        penalty: lambda; 1 in the paper's experiments on MNIST and FEMNIST, 0.1 on CIFAR-10.
+        penalty: lambda; 1 in the paper's experiments on MNIST and FEMNIST, 0.1 on
+            CIFAR-10.
 
     Example:
         >>> import fedjax_srp as srp
@@ -80,7 +83,7 @@ class FedProto(OwnModel):
     def regularised(
         self, params: SplitParams, shared: Prototypes, x: Array, y: Array, key: Key | None
     ) -> Array:
-        """Cross-entropy plus penalized distance to the class's prototype of each example, (batch,)."""
+        """Cross-entropy plus penalized distance to the class's prototype, (batch,)."""
         features = self.model.represent(params.representation, x, key)
         is_label = self.one_hot(y, features.dtype)
         has_prototype = is_label @ (shared.weight > 0).astype(features.dtype)
@@ -142,7 +145,9 @@ class FedProto(OwnModel):
         state: OwnModelState,
         examples: Examples,
     ):
-        """The class of the global prototype that is nearest to the features of the client's own model."""
+        """The class of the global prototype that is nearest to the features of the
+        client's own model.
+        """
 
         def predict(x: Array) -> Array:
             shared = server.prototypes

@@ -21,7 +21,7 @@ from fedjax_srp.parts.part import part
 
 
 def proximal_gradient(mu: Array | float, center: PyTree) -> Gradient:
-    """Gradient of an objective plus (mu / 2) |w_i - w|^2, for `local_sgd`; `center` is w."""
+    """Gradient of an objective plus (mu / 2) |w_i - w|^2; `center` is w."""
 
     def proximal(objective: Objective, local: PyTree, weights: Array) -> PyTree:
         # grad h_i(w_i) = grad f_i(w_i) + mu (w_i - w)
@@ -33,18 +33,23 @@ def proximal_gradient(mu: Array | float, center: PyTree) -> Gradient:
 
 @part
 class FedProx(FedAvg):
-    """FedProx (Li et al., 2020, Algorithm 2): every part of the model is shared, nothing is personal.
+    """FedProx (Li et al., 2020, Algorithm 2): every part of the model is shared, nothing
+    is personal.
 
-    A client descends `f_i(w_i) + (mu / 2) |w_i - w|^2` from the global model w. The paper's gamma_i-inexact minimum is
-    found by local SGD, as in its experiments; gamma_i differs if the policy gives each client its own units of work.
-    With mu = 0 this is `FedAvg`. Momentum includes the term's gradient.
+    A client descends `f_i(w_i) + (mu / 2) |w_i - w|^2` from the global model w. The
+    paper's gamma_i-inexact minimum is found by local SGD, as in its experiments; gamma_i
+    differs if the policy gives each client its own units of work. With mu = 0 this is
+    `FedAvg`. Momentum includes the term's gradient.
 
-    Evaluations: those of `FedAvg`; FedProx+FT of the FedRep paper is `evaluation="fine_tune"`.
+    Evaluations: those of `FedAvg`; FedProx+FT of the FedRep paper is
+    `evaluation="fine_tune"`.
 
     Args:
-        training: of the clients; weighting is "uniform" in the paper, which draws devices in proportion to their
-            examples (policies here draw them uniformly), and "num_examples" in FedRep's code.
-        mu: weight of the proximal term; the paper tunes it in {0.001, 0.01, 0.1, 1}, 0 for none.
+        training: of the clients; weighting is "uniform" in the paper, which draws devices
+            in proportion to their examples (policies here draw them uniformly), and
+            "num_examples" in FedRep's code.
+        mu: weight of the proximal term; the paper tunes it in {0.001, 0.01, 0.1, 1}, 0
+            for none.
 
     Example:
         >>> import fedjax_srp as srp

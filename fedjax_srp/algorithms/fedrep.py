@@ -44,9 +44,10 @@ class FedRepClientState(NamedTuple):
 
 @part
 class PersonalHead(ExampleAlgorithm):
-    """Base of FedRep and FedPer: the representation below the model's cut is averaged, heads stay with clients.
+    """Base of FedRep and FedPer: representations are averaged, heads are personal.
 
-    The server keeps the representation phi, and the last round's mean head, from which only `fine_tune` starts.
+    The server keeps the representation phi, and the last round's mean head, from which
+    only `fine_tune` starts.
     """
 
     @override
@@ -102,7 +103,9 @@ class PersonalHead(ExampleAlgorithm):
     def fine_tune(
         self, key: Key, server: SplitParams, state: FedRepClientState, examples: Examples
     ):
-        """The mean head of the last cohort, trained on the client under the current representation."""
+        """The mean head of the last cohort, trained on the client under the current
+        representation.
+        """
         return with_tuned_head(key, self.model, server, examples, self.tuning)
 
     @evaluation
@@ -118,7 +121,9 @@ class PersonalHead(ExampleAlgorithm):
     def own_or_mean_head(
         self, key: Key, server: SplitParams, state: FedRepClientState, examples: Examples
     ):
-        """The client's own head, or the last round's mean head for clients that have never taken part."""
+        """The client's own head, or the last round's mean head for clients that have
+        never taken part.
+        """
         head = own_or_mean(state.has_trained, state.head, server.head)
         params = SplitParams(server.representation, head)
         return lambda x: self.model.logits(params, x)
@@ -141,32 +146,36 @@ class _Repetition(NamedTuple):
 
 @part
 class FedRep(PersonalHead):
-    """FedRep (Collins et al., 2021, Algorithm 1; SRPFL, Algorithm 1, lines 8 to 10): the representation below the
-    model's cut is shared, the head above it is personal.
+    """FedRep (Collins et al., 2021, Algorithm 1; SRPFL, Algorithm 1, lines 8 to 10): the
+    representation below the model's cut is shared, the head above it is personal.
 
-    A round repeats `training.epochs` times: `head_epochs` epochs of the head under a frozen representation (whose
-    features are computed once), then `representation_epochs` of the representation under the frozen new head. SRPFL's
-    experiments have 1 or 5 repetitions of (10 + 1); FedRep's have one of (10 + 1) or (10 + 5). With W units of work
-    (`PartialWork`) both numbers of epochs are multiplied by W in each repetition.
+    A round repeats `training.epochs` times: `head_epochs` epochs of the head under a
+    frozen representation (whose features are computed once), then `representation_epochs`
+    of the representation under the frozen new head. SRPFL's experiments have 1 or 5
+    repetitions of (10 + 1); FedRep's have one of (10 + 1) or (10 + 5). With W units of
+    work (`PartialWork`) both numbers of epochs are multiplied by W in each repetition.
 
-    Evaluations: `fine_tune` (the default), the last round's mean head trained on the client for `fine_tune_epochs`
-    under the current representation, as in the authors' code and fair to clients that have not taken part yet;
-    `own_head`, the client's head as it last left it; `own_or_mean_head`, the same with the mean head for clients that
+    Evaluations: `fine_tune` (the default), the last round's mean head trained on the
+    client for `fine_tune_epochs` under the current representation, as in the authors'
+    code and fair to clients that have not taken part yet; `own_head`, the client's head
+    as it last left it; `own_or_mean_head`, the same with the mean head for clients that
     have never taken part.
 
     Args:
         model: cut at the first personal layer.
-        training: of the representation; `epochs` is the number of repetitions in a round. Weighting is "uniform" in
-            the paper, "num_examples" in the authors' code.
+        training: of the representation; `epochs` is the number of repetitions in a round.
+            Weighting is "uniform" in the paper, "num_examples" in the authors' code.
         fine_tune_optimizer: of the head in `fine_tune`; default `head_optimizer`.
         head_epochs: tau_h, in epochs.
         representation_epochs: tau_phi, in epochs.
         head_optimizer: of the head; default that of training.
-        keeps_optimizer: the optimizers of head and representation keep their states through all repetitions of a
-            round, as in the code of SRPFL's authors. By default they are reset in every repetition.
-        newcomers_take_mean_head: a client that takes part for the first time starts from the mean head of the last
-            cohort, as in the code of SRPFL's authors, instead of the initial head; that head is also its `own_head`
-            until then. The bytes received do not count it, since later rounds do not need it.
+        keeps_optimizer: the optimizers of head and representation keep their states
+            through all repetitions of a round, as in the code of SRPFL's authors. By
+            default they are reset in every repetition.
+        newcomers_take_mean_head: a client that takes part for the first time starts from
+            the mean head of the last cohort, as in the code of SRPFL's authors, instead
+            of the initial head; that head is also its `own_head` until then. The bytes
+            received do not count it, since later rounds do not need it.
 
     Example:
         >>> import fedjax_srp as srp
@@ -187,7 +196,8 @@ class FedRep(PersonalHead):
         super().__post_init__()
         if not self.training.epochs:
             raise ValueError(
-                f"training.epochs={self.training.epochs}: repetitions in a round; give at least 1"
+                f"training.epochs={self.training.epochs}: repetitions in a round; "
+                "give at least 1"
             )
 
     @property

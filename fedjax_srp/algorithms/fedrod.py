@@ -1,4 +1,4 @@
-"""FedRoD: a shared model with a class-balanced loss, and a personal head beside the shared one."""
+"""FedRoD: a shared model with a balanced loss, a personal head beside its own."""
 
 from __future__ import annotations
 
@@ -38,16 +38,17 @@ class Both(NamedTuple):
 
 @part
 class FedRoD(GlobalModel):
-    """FedRoD (Chen and Chao, 2022), with linear personal heads: the whole model is shared, and each client has its own
-    head beside the shared one.
+    """FedRoD (Chen and Chao, 2022), with linear personal heads: the whole model is
+    shared, and each client has its own head beside the shared one.
 
-    The shared model descends the balanced softmax loss, which corrects for unequal numbers of examples of the classes.
-    The personal head descends the plain loss of the sum of both heads' logits, which changes neither the features nor
-    the generic head. A client with equally many examples of every class of the model trains the shared model as in
-    `FedAvg`.
+    The shared model descends the balanced softmax loss, which corrects for unequal
+    numbers of examples of the classes. The personal head descends the plain loss of the
+    sum of both heads' logits, which changes neither the features nor the generic head. A
+    client with equally many examples of every class of the model trains the shared model
+    as in `FedAvg`.
 
-    Evaluations: `own_model` (the default), both heads; `global`, the shared model alone; `fine_tune` and
-    `fine_tune_all`, the shared model trained on the client.
+    Evaluations: `own_model` (the default), both heads; `global`, the shared model alone;
+    `fine_tune` and `fine_tune_all`, the shared model trained on the client.
 
     Args:
         model: cut at its head; its labels are classes.

@@ -11,13 +11,15 @@ from fedjax_srp.parts.part import part
 
 @part
 class FedRolex(SubmodelAlgorithm):
-    """FedRolex (Alam, Liu, Yan and Zhang, 2022, Algorithm 1): submodels are a rolling window of units.
+    """FedRolex (Alam, Liu, Yan and Zhang, 2022, Algorithm 1): submodels are a rolling
+    window of units.
 
-    As `HeteroFL`, but the window of round t starts at unit t, modulo the width of the layer, so that all units are
-    trained even if no client can train the whole model. As in the authors' code, outputs of units are scaled by 1 / r
-    in training.
+    As `HeteroFL`, but the window of round t starts at unit t, modulo the width of the
+    layer, so that all units are trained even if no client can train the whole model. As
+    in the authors' code, outputs of units are scaled by 1 / r in training.
 
-    Evaluations, all of the whole model: `global` (the default), `fine_tune`, `fine_tune_all`.
+    Evaluations, all of the whole model: `global` (the default), `fine_tune`,
+    `fine_tune_all`.
 
     Args:
         rates: of a client with 1, 2, ... units of work, the paper's five levels.

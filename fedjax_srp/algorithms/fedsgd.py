@@ -40,18 +40,21 @@ class FedSGDServerState(NamedTuple):
 
 @part
 class FedSGD(FedAvg):
-    """FedSGD (McMahan et al., 2017, section 2, C-fraction): every part of the model is shared, nothing is personal.
+    """FedSGD (McMahan et al., 2017, section 2, C-fraction): every part of the model is
+    shared, nothing is personal.
 
-    A participant sends the gradient over all its examples at the global model, and the server takes one step along the
-    mean: distributed gradient descent. Under full participation, with clients weighted by their examples, it is
-    gradient descent on all examples. The server's optimizer keeps its momentum from round to round. A unit of work is
-    one gradient; more units have no effect.
+    A participant sends the gradient over all its examples at the global model, and the
+    server takes one step along the mean: distributed gradient descent. Under full
+    participation, with clients weighted by their examples, it is gradient descent on all
+    examples. The server's optimizer keeps its momentum from round to round. A unit of
+    work is one gradient; more units have no effect.
 
     Evaluations: those of `FedAvg`.
 
     Args:
-        training: its optimizer is the server's, its batch size that of fine-tuning; epochs and steps have no effect.
-            Weighting is "num_examples" in the paper, n_k / n, and "uniform" in FedRep, section 5: a mean over clients.
+        training: its optimizer is the server's, its batch size that of fine-tuning;
+            epochs and steps have no effect. Weighting is "num_examples" in the paper, n_k
+            / n, and "uniform" in FedRep, section 5: a mean over clients.
 
     Example:
         >>> import fedjax_srp as srp

@@ -1,4 +1,4 @@
-"""FedVARP: FedAvg whose server remembers each client's last update and counts it while the client is absent."""
+"""FedVARP: FedAvg whose server remembers each client's last update."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ class FedVARPClientState(NamedTuple):
 
 @part
 class FedVARP(FedAvg):
-    """FedVARP (Jhunjhunwala et al., 2022, Algorithm 1): every part of the model is shared; the server keeps each
-    client's last update.
+    """FedVARP (Jhunjhunwala et al., 2022, Algorithm 1): every part of the model is
+    shared; the server keeps each client's last update.
 
-    The mean update of the participants is corrected by what the server remembers of them and of all clients, as SAGA
-    corrects a gradient. With participants drawn uniformly the corrected update is unbiased, and the variance that
-    sampling adds vanishes as updates settle. With full participation this is `FedAvg`. Only models are sent. Means are
+    The mean update of the participants is corrected by what the server remembers of them
+    and of all clients, as SAGA corrects a gradient. With participants drawn uniformly the
+    corrected update is unbiased, and the variance that sampling adds vanishes as updates
+    settle. With full participation this is `FedAvg`. Only models are sent. Means are
     uniform, as in the paper.
 
     Evaluations: those of `FedAvg`.

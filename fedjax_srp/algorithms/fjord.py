@@ -17,14 +17,17 @@ from fedjax_srp.parts.part import part
 class FjORD(SubmodelAlgorithm):
     """FjORD (Horvath et al., 2021, Algorithm 1): ordered dropout, without distillation.
 
-    In every step a client draws one of the rates p that it can train, uniformly, and trains the first ceil(p K) of the
-    K units of each hidden layer, which orders the units by importance. The server averages each parameter over the
-    clients whose largest submodel includes it. For `participation.PartialWork(5)`.
+    In every step a client draws one of the rates p that it can train, uniformly, and
+    trains the first ceil(p K) of the K units of each hidden layer, which orders the units
+    by importance. The server averages each parameter over the clients whose largest
+    submodel includes it. For `participation.PartialWork(5)`.
 
-    Evaluations, all of the whole model: `global` (the default), `fine_tune`, `fine_tune_all`.
+    Evaluations, all of the whole model: `global` (the default), `fine_tune`,
+    `fine_tune_all`.
 
     Args:
-        rates: of a client with 1, 2, ... units of work, in ascending order; the paper's five.
+        rates: of a client with 1, 2, ... units of work, in ascending order; the paper's
+            five.
 
     Example:
         >>> import fedjax_srp as srp

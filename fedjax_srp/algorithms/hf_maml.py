@@ -1,4 +1,4 @@
-"""Per-FedAvg with Hessian-free meta-gradients: a global model that is good after one step on the client's data."""
+"""HF-MAML: a global model that is good after one step on the client's data."""
 
 from __future__ import annotations
 
@@ -34,26 +34,31 @@ SupportFraction = Annotated[
 
 @part
 class HFMAML(GlobalModel):
-    """HF-MAML (Per-FedAvg of Fallah et al., 2020, Hessian-free), a baseline of the SRPFL and FedRep papers.
+    """HF-MAML (Per-FedAvg of Fallah et al., 2020, Hessian-free), a baseline of the SRPFL
+    and FedRep papers.
 
-    Every part of the model is shared. Clients descend F_i(w) = f_i(w - alpha grad f_i(w)), whose gradient
-    (I - alpha H(w)) grad f_i(w - alpha grad f_i(w)) needs only a Hessian-vector product; it is computed by central
-    differences, so a step costs four gradients. The papers' code differs: SRPFL's aliases its buffers and does plain
-    SGD except for one meta-step on the last batch; this implements the intended method.
+    Every part of the model is shared. Clients descend F_i(w) = f_i(w - alpha grad
+    f_i(w)), whose gradient (I - alpha H(w)) grad f_i(w - alpha grad f_i(w)) needs only a
+    Hessian-vector product; it is computed by central differences, so a step costs four
+    gradients. The papers' code differs: SRPFL's aliases its buffers and does plain SGD
+    except for one meta-step on the last batch; this implements the intended method.
 
-    Evaluations: `one_inner_step` (the default), the model after `inner_steps` full-batch steps of size alpha on the
-    client's data; `global`, the model as it is; `fine_tune`, its head trained on the client for `fine_tune_epochs`;
-    `fine_tune_all`, all its layers trained.
+    Evaluations: `one_inner_step` (the default), the model after `inner_steps` full-batch
+    steps of size alpha on the client's data; `global`, the model as it is; `fine_tune`,
+    its head trained on the client for `fine_tune_epochs`; `fine_tune_all`, all its layers
+    trained.
 
     Args:
-        training: by meta-steps, of size beta = 0.01 in all experiments of SRPFL (appendix C). SRPFL's code has 0.1 but
-            hardly ever takes such a step; with proper meta-steps 0.1 diverges on MNIST. Weighting is "uniform" in the
-            papers, "num_examples" in the authors' code.
+        training: by meta-steps, of size beta = 0.01 in all experiments of SRPFL (appendix
+            C). SRPFL's code has 0.1 but hardly ever takes such a step; with proper
+            meta-steps 0.1 diverges on MNIST. Weighting is "uniform" in the papers,
+            "num_examples" in the authors' code.
         inner_step_size: alpha; 0.01 in SRPFL's code, not in its text.
-        difference: delta, of the central differences, in units of the direction v: (grad f(w + delta v) - grad
-            f(w - delta v)) / (2 delta).
-        support_fraction: share of a batch for the inner step and the Hessian, the rest is for the outer gradient
-            (FedRep's code: 0.8); None takes the whole batch for both.
+        difference: delta, of the central differences, in units of the direction v: (grad
+            f(w + delta v) - grad f(w - delta v)) / (2 delta).
+        support_fraction: share of a batch for the inner step and the Hessian, the rest is
+            for the outer gradient (FedRep's code: 0.8); None takes the whole batch for
+            both.
         inner_steps: of `one_inner_step`.
 
     Example:
@@ -85,7 +90,10 @@ class HFMAML(GlobalModel):
         return lambda x: self.model.logits(adapted.params, x)
 
     def halves(self, weights: Array) -> tuple[Array, Array]:
-        """Weights of a batch's support (its first samples) and target; without a target, all samples are both."""
+        """Weights of a batch's support (its first samples) and target.
+
+        Without a target, all samples are both.
+        """
         if self.support_fraction is None:
             return weights, weights
         real = (weights > 0).astype(weights.dtype)

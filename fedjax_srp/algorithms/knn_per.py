@@ -1,4 +1,4 @@
-"""kNN-Per: FedAvg's global model mixed with nearest neighbours among a client's examples."""
+"""kNN-Per: FedAvg's model mixed with nearest neighbours of a client's examples."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ from fedjax_srp.parts.part import Count, Share, part
 
 @part
 class KNNPer(FedAvg):
-    """kNN-Per (Marfoq et al., 2022): every part of the model is shared, and each client remembers its examples.
+    """kNN-Per (Marfoq et al., 2022): every part of the model is shared, and each client
+    remembers its examples.
 
-    Training is that of `FedAvg`. Predictions mix two distributions over the classes: with weight lambda that of the k
-    nearest training examples, weighted by exp(-distance) of the features at the model's cut, and with weight 1 - lambda
-    that of the global model. A client without examples uses the global model.
+    Training is that of `FedAvg`. Predictions mix two distributions over the classes: with
+    weight lambda that of the k nearest training examples, weighted by exp(-distance) of
+    the features at the model's cut, and with weight 1 - lambda that of the global model.
+    A client without examples uses the global model.
 
     Evaluations: `neighbours` (the default), and those of `FedAvg`.
 
     Args:
         model: cut after the features whose distances count; its labels are classes.
         num_neighbours: k; 10 in the paper.
-        own_share: lambda, the same for all clients; the paper tunes it for each client on held-out examples.
+        own_share: lambda, the same for all clients; the paper tunes it for each client on
+            held-out examples.
 
     Example:
         >>> import fedjax_srp as srp

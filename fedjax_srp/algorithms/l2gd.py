@@ -43,27 +43,33 @@ class L2GDMean(NamedTuple):
 
 @part
 class L2GD(GlobalAndPersonalModel):
-    """L2GD (Hanzely and Richtarik, 2020, Algorithm 1), with epochs of local SGD as in FedRep's experiments.
+    """L2GD (Hanzely and Richtarik, 2020, Algorithm 1), with epochs of local SGD as in
+    FedRep's experiments.
 
-    Every client has its own model x_i; the penalty `lambda / (2 n) sum_i |x_i - x_bar|^2` draws them together. A coin
-    xi decides the kind of a round. With probability 1 - p it is local: participants train, and nothing is sent. With
-    probability p it aggregates: participants send their models and step towards the mean. That step keeps their mean,
-    so under full participation repeated aggregations need no communication either. The clock charges every round with
-    the time of local work, as FedRep's authors count rounds.
+    Every client has its own model x_i; the penalty `lambda / (2 n) sum_i |x_i - x_bar|^2`
+    draws them together. A coin xi decides the kind of a round. With probability 1 - p it
+    is local: participants train, and nothing is sent. With probability p it aggregates:
+    participants send their models and step towards the mean. That step keeps their mean,
+    so under full participation repeated aggregations need no communication either. The
+    clock charges every round with the time of local work, as FedRep's authors count
+    rounds.
 
-    Algorithm 1 takes one gradient step of size alpha / (n (1 - p)) in a local round: one epoch of full batches, with a
-    `batch_size` of at least the largest client. With eta the step size of local training, its aggregation step is then
-    eta lambda (1 - p) / p; the code of FedRep's authors has eta lambda.
+    Algorithm 1 takes one gradient step of size alpha / (n (1 - p)) in a local round: one
+    epoch of full batches, with a `batch_size` of at least the largest client. With eta
+    the step size of local training, its aggregation step is then eta lambda (1 - p) / p;
+    the code of FedRep's authors has eta lambda.
 
-    Evaluations: `own_model` (the default), x_i; `global`, `fine_tune` (its head) and `fine_tune_all`, of the last mean,
-    as in `FedAvg`.
+    Evaluations: `own_model` (the default), x_i; `global`, `fine_tune` (its head) and
+    `fine_tune_all`, of the last mean, as in `FedAvg`.
 
     Args:
-        training: of local rounds. The step size is alpha / (n (1 - p)) in FedRep's code, 0.1 for 100 clients. Weighting
-            is that of the mean, "uniform" in the paper.
-        aggregation_step_size: alpha lambda / (n p), in [0, 1]: the step of a model towards the mean; 1 replaces it.
-            0.05 is eta lambda in FedRep's code, for alpha = 1, lambda = 0.5 and 100 clients.
-        aggregation_probability: p, in [0, 1]; 0.9 in FedRep's experiments, so that one round in ten trains.
+        training: of local rounds. The step size is alpha / (n (1 - p)) in FedRep's code,
+            0.1 for 100 clients. Weighting is that of the mean, "uniform" in the paper.
+        aggregation_step_size: alpha lambda / (n p), in [0, 1]: the step of a model
+            towards the mean; 1 replaces it. 0.05 is eta lambda in FedRep's code, for
+            alpha = 1, lambda = 0.5 and 100 clients.
+        aggregation_probability: p, in [0, 1]; 0.9 in FedRep's experiments, so that one
+            round in ten trains.
 
     Example:
         >>> import jax, fedjax_srp as srp
@@ -157,6 +163,6 @@ class L2GD(GlobalAndPersonalModel):
         return Charges(communicates=self.communicates)
 
     def communicates(self, server: L2GDServerState, context: RoundContext) -> Array:
-        """True in rounds that aggregate, unless all clients already have the mean of all models."""
+        """True in rounds that aggregate, unless all clients have the mean already."""
         takes_all = context.cohort_size == context.num_clients
         return server.aggregates & ~(server.has_mean & takes_all)

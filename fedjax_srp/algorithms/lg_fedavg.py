@@ -25,7 +25,7 @@ from fedjax_srp.parts.part import part
 
 
 class LGFedAvgClientState(NamedTuple):
-    """The personal representation of client i, and whether the client has ever trained it."""
+    """The personal representation of client i, and a flag: it has been trained."""
 
     representation: PyTree
     has_trained: Array  # () bool
@@ -33,22 +33,25 @@ class LGFedAvgClientState(NamedTuple):
 
 @part
 class LGFedAvg(ExampleAlgorithm):
-    """LG-FedAvg (Liang et al., 2020): the layers below the model's cut are local to a client, those above are global.
+    """LG-FedAvg (Liang et al., 2020): the layers below the model's cut are local to a
+    client, those above are global.
 
-    Both parts are trained together; only the global one is averaged. SRPFL's text and FedRep's code share the last two
-    layers, FedRep's text all fully connected layers (CIFAR) or the last one (FEMNIST): cut the model there.
+    Both parts are trained together; only the global one is averaged. SRPFL's text and
+    FedRep's code share the last two layers, FedRep's text all fully connected layers
+    (CIFAR) or the last one (FEMNIST): cut the model there.
 
-    Evaluations: `fine_tune` (the default), the last round's mean local layers trained on the client for
-    `fine_tune_epochs` under frozen global ones, as in the authors' code and fair to clients that have not taken part
-    yet; `own_representation`, the client's own layers as it last left them, under the global ones;
-    `own_or_mean_representation`, the same with the mean local layers for clients that have never taken part.
+    Evaluations: `fine_tune` (the default), the last round's mean local layers trained on
+    the client for `fine_tune_epochs` under frozen global ones, as in the authors' code
+    and fair to clients that have not taken part yet; `own_representation`, the client's
+    own layers as it last left them, under the global ones; `own_or_mean_representation`,
+    the same with the mean local layers for clients that have never taken part.
 
     Args:
         model: cut at the first global layer ("fc3" for the last two layers of the MLP).
-        training: of both parts; step size 0.01 in SRPFL, section 5. Weighting is "uniform" in the paper, "num_examples"
-            in the authors' code.
-        fine_tune_optimizer: of `fine_tune`; default that of training. SRPFL's code has momentum 0.5 there and none in
-            training.
+        training: of both parts; step size 0.01 in SRPFL, section 5. Weighting is
+            "uniform" in the paper, "num_examples" in the authors' code.
+        fine_tune_optimizer: of `fine_tune`; default that of training. SRPFL's code has
+            momentum 0.5 there and none in training.
 
     Example:
         >>> import fedjax_srp as srp
@@ -110,7 +113,9 @@ class LGFedAvg(ExampleAlgorithm):
         state: LGFedAvgClientState,
         examples: Examples,
     ):
-        """The mean local layers of the last cohort, trained on the client under the global ones."""
+        """The mean local layers of the last cohort, trained on the client under the
+        global ones.
+        """
         tuned = fit_representation(
             key, self.model, server.representation, server.head, examples, self.tuning
         )
@@ -137,7 +142,9 @@ class LGFedAvg(ExampleAlgorithm):
         state: LGFedAvgClientState,
         examples: Examples,
     ):
-        """The client's own local layers, or the last round's mean ones for clients that have never taken part."""
+        """The client's own local layers, or the last round's mean ones for clients that
+        have never taken part.
+        """
         representation = own_or_mean(
             state.has_trained, state.representation, server.representation
         )

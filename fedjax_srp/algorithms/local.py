@@ -1,16 +1,19 @@
 """Local training, shared by every algorithm that trains on examples.
 
-`local_sgd` trains, `example_loss` is its usual loss, `fit_head` and `fit_representation` train one side of a model's
-cut, and `full_gradient` is for control variates and gradient tracking.
+`local_sgd` trains, `example_loss` is its usual loss, `fit_head` and `fit_representation`
+train one side of a model's cut, and `full_gradient` is for control variates and gradient
+tracking.
 
 Everything is written for one client, which the engine vmaps over clients:
 
-* loop bounds are the client's own (`ceil(count / batch_size)` steps an epoch), so clients of any size share a program;
-  `batch_max` makes such a bound a plain number under vmap, and clients that have finished keep their parameters;
-* a first dense layer is trained in the span of the client's examples where that is faster (`layer_in_span`), which
-  changes only rounding;
-* large models (trained or frozen) are trained one client after the other (`sequential`), since on a CPU a client's
-  weights then stay in the cache; small ones (heads) are batched, since the overhead of each operation dominates.
+* loop bounds are the client's own (`ceil(count / batch_size)` steps an epoch), so clients
+  of any size share a program; `batch_max` makes such a bound a plain number under vmap,
+  and clients that have finished keep their parameters;
+* a first dense layer is trained in the span of the client's examples where that is faster
+  (`layer_in_span`), which changes only rounding;
+* large models (trained or frozen) are trained one client after the other (`sequential`),
+  since on a CPU a client's weights then stay in the cache; small ones (heads) are
+  batched, since the overhead of each operation dominates.
 """
 
 from __future__ import annotations
@@ -62,7 +65,7 @@ class Trained(NamedTuple):
 
     params: PyTree
     optimizer: PyTree  # the optimizer's state after the last step
-    # () float: loss of each step's batch before the step, mean over steps; None: not recorded
+    # () float: mean loss of each step's batch before the step; None: not recorded
     mean_loss: Array | None
     steps: Array  # () int32, number of steps
 
@@ -91,11 +94,12 @@ def _is_sequential(*params: PyTree) -> bool:
 
 
 def _shuffled(key: Key, count: Array, batch_size: int, capacity: int) -> Array:
-    """A random order of the rows 0 .. count - 1, then the other rows, padded to whole batches.
+    """Random order of the rows 0 .. count - 1, then the others, in whole batches.
 
-    Rows are sorted by 31 random bits each. Up to 1,024 rows the last ten bits are the row's number: sorting plain
-    integers is five times faster than an argsort, and ties of the other 21 bits, whose rows keep their order, are too
-    rare to matter. The bits of a row do not depend on the capacity, so padding does not change the order.
+    Rows are sorted by 31 random bits each. Up to 1,024 rows the last ten bits are the
+    row's number: sorting plain integers is five times faster than an argsort, and ties of
+    the other 21 bits, whose rows keep their order, are too rare to matter. The bits of a
+    row do not depend on the capacity, so padding does not change the order.
     """
     bits = jax.random.bits(key, (capacity,), jnp.uint32) >> 1
     row = jnp.arange(capacity, dtype=jnp.uint32)
@@ -124,7 +128,8 @@ class ModelLoss:
 
     Attributes:
         model: reads the parameters and the inputs; nothing else may read them.
-        trains: "all": params are the whole model; "representation": they are its representation, frozen is the head.
+        trains: "all": params are the whole model; "representation": they are its
+            representation, frozen is the head.
     """
 
     model: SplitModel
@@ -141,14 +146,14 @@ class ModelLoss:
 
 
 def example_loss(model: SplitModel) -> ModelLoss:
-    """The loss of each example under the whole model, `(params, frozen, x, y, key) -> (batch,)`."""
+    """The loss of each example, `(params, frozen, x, y, key) -> (batch,)`."""
     return ModelLoss(model)
 
 
 def full_gradient(
     loss: Loss, params: PyTree, frozen: PyTree, examples: Examples, key: Key | None = None
 ) -> PyTree:
-    """The gradient of the mean loss over all of a client's examples, zero for a client without examples.
+    """The gradient of the mean loss over all examples; zero if there are none.
 
     Args:
         loss: as for `local_sgd`.
@@ -193,7 +198,7 @@ def without_padding(examples: Examples) -> Rows:
 
 
 def of_examples(gradient: PyTree, examples: Examples) -> PyTree:
-    """Replace a gradient by zero for a client without examples, where it may be 0 * nan."""
+    """Replace a gradient by 0 for a client without examples, where it may be nan."""
     return jax.tree.map(lambda leaf: jnp.where(examples.count > 0, leaf, 0), gradient)
 
 
@@ -212,19 +217,25 @@ def local_sgd(
     """Train `params` on one client's examples.
 
     Args:
-        key: of this client, round and purpose; epoch e draws its order from fold_in(key, e).
-        loss: `(params, frozen, x, y, key) -> (batch,)`, of each example; its key is new in every step, for noise.
+        key: of this client, round and purpose; epoch e draws its order from fold_in(key,
+            e).
+        loss: `(params, frozen, x, y, key) -> (batch,)`, of each example; its key is new
+            in every step, for noise.
         params: the parameters to train; returned unchanged if there are no leaves.
         frozen: passed to `loss`.
         examples: x (max_examples, ...), y (max_examples,), count ().
-        training: `training.in_round(context)` in a round, `training.alone(...)` in an evaluation.
-        first_epoch: number of earlier epochs, so that training in parts draws the same batches as in one call.
-        gradient: the step's gradient, from the objective `(params, weights) -> ()` of its batch.
+        training: `training.in_round(context)` in a round, `training.alone(...)` in an
+            evaluation.
+        first_epoch: number of earlier epochs, so that training in parts draws the same
+            batches as in one call.
+        gradient: the step's gradient, from the objective `(params, weights) -> ()` of its
+            batch.
         after_step: a projection after each step, such as onto [0, 1].
         optimizer_state: initial state of the optimizer; None: a new one.
 
     Returns:
-        Parameters, the optimizer's state, the mean loss if the run records it, and the number of steps.
+        Parameters, the optimizer's state, the mean loss if the run records it, and the
+        number of steps.
 
     Raises:
         ValueError: the loss has another shape.
@@ -279,7 +290,7 @@ def local_sgd(
         ) -> Carry:
             if zero_weight_is_no_step:
                 valid = valid & active
-            # Rows without weight are replaced by the first example: padding is never read.
+            # Rows without weight are the first example's, so padding is never read.
             rows = jnp.where(valid, rows, 0)
             weights = valid.astype(dtype) / jnp.maximum(jnp.sum(valid.astype(dtype)), 1)
             x = examples.x[rows]
@@ -366,17 +377,22 @@ def local_sgd(
 def layer_in_span(
     loss: Loss, params: PyTree, examples: Examples, training: LocalTraining
 ) -> str | None:
-    """The name of a first dense layer that trains faster in the span of the examples (`models.dense`), or None.
+    """The name of a first dense layer that trains faster in the examples' span.
 
-    On a CPU the number of products decides. In a plain step an example costs two per weight (outputs, gradient), in the
-    span one per entry of R; reading and writing these costs each step as much as 20 and 10 more. The span adds X W0,
-    X X^T and X^T R. On two cores with AVX-512 the way with fewer products was faster, or as fast, in 22 of 24 cases
-    of `benchmarks/first_layer.py`; FedRep with 480 images was slower by 9 and 16 %.
+    None if there is none, see `models.dense`.
 
-    A GPU waits for its memory, so the number of values read and written decides there, as counted in compiled programs.
-    A plain step moves the weights three times, with other options five, with momentum seven times; in the span a plain
-    step reads R and moves the rows of its batch three times, other steps move R five times, and momentum and weight
-    decay add two each. Both ends of the span move W0, X, R and X X^T. One case has been measured, with 150 images.
+    On a CPU the number of products decides. In a plain step an example costs two per
+    weight (outputs, gradient), in the span one per entry of R; reading and writing these
+    costs each step as much as 20 and 10 more. The span adds X W0, X X^T and X^T R. On two
+    cores with AVX-512 the way with fewer products was faster, or as fast, in 22 of 24
+    cases of `benchmarks/first_layer.py`; FedRep with 480 images was slower by 9 and 16 %.
+
+    A GPU waits for its memory, so the number of values read and written decides there, as
+    counted in compiled programs. A plain step moves the weights three times, with other
+    options five, with momentum seven times; in the span a plain step reads R and moves
+    the rows of its batch three times, other steps move R five times, and momentum and
+    weight decay add two each. Both ends of the span move W0, X, R and X X^T. One case has
+    been measured, with 150 images.
     """
     optimizer = training.optimizer
     # A subclass of SGD may take other steps.
@@ -464,7 +480,10 @@ def fit_head(
     first_epoch: Array | int = 0,
     optimizer_state: PyTree = None,
 ) -> Trained:
-    """Train a head on a frozen representation, whose deterministic first layers are computed once."""
+    """Train a head on a frozen representation.
+
+    The deterministic first layers of the representation are computed once.
+    """
     loss, frozen, examples = head_problem(model, representation, examples)
     return local_sgd(
         named_key(key, "head"),
@@ -481,7 +500,10 @@ def fit_head(
 def head_problem(
     model: SplitModel, representation: PyTree, examples: Examples
 ) -> tuple[Loss, PyTree, Examples]:
-    """Return the loss of a head, its frozen parameters, and its examples: outputs of the model's stem."""
+    """Return the loss of a head, its frozen parameters, and its examples.
+
+    The inputs of these examples are the outputs of the model's stem.
+    """
 
     def loss(head: PyTree, frozen: PyTree, x: Array, y: Array, key: Key | None) -> Array:
         return model.loss(model.classify(head, model.rest(frozen, x, key), key), y)
@@ -501,7 +523,7 @@ def with_tuned_head(
     examples: Examples,
     training: LocalTraining,
 ) -> Predict:
-    """Return the predictions of a model after training its head on the client: `fine_tune` of several algorithms."""
+    """Return the predictions of a model with its head trained on the client."""
     representation, head = params
     tuned = fit_head(key, model, representation, head, examples, training)
     params = SplitParams(representation, tuned.params)

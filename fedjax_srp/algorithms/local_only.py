@@ -22,7 +22,10 @@ from fedjax_srp.parts.part import part
 
 
 class LocalOnlyServerState(NamedTuple):
-    """The initial model w_0, and the mean square norm of the last cohort's models, in which divergence shows."""
+    """The initial model w_0, and the mean |w_i|^2 of the last cohort.
+
+    Divergence shows in the norm.
+    """
 
     params: SplitParams
     square_norm: Array  # () float, mean of |w_i|^2
@@ -36,13 +39,16 @@ def square_norm(params: SplitParams) -> Array:
 
 @part
 class LocalOnly(OwnModel):
-    """Local-only training (the first row of FedRep's table): nothing is shared, everything is personal.
+    """Local-only training (the first row of FedRep's table): nothing is shared,
+    everything is personal.
 
-    A participant continues to train its own model; all start from the same one. No bytes are sent or charged, and a
-    round lasts as long as its slowest participant computes, as in every method.
+    A participant continues to train its own model; all start from the same one. No bytes
+    are sent or charged, and a round lasts as long as its slowest participant computes, as
+    in every method.
 
-    Evaluations: `own_model` (the default), the client's model as it last left it; `fine_tune`, the same with its head
-    trained further on the client for `fine_tune_epochs`.
+    Evaluations: `own_model` (the default), the client's model as it last left it;
+    `fine_tune`, the same with its head trained further on the client for
+    `fine_tune_epochs`.
 
     Args:
         training: of the clients; its weighting is "uniform" and has no effect.

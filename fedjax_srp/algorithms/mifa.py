@@ -1,4 +1,4 @@
-"""MIFA: FedAvg over the last updates of all clients, so that the server never waits for those that are away."""
+"""MIFA: FedAvg over the last updates of all clients, also of those away."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fedjax_srp.parts.part import part
 
 
 class MIFAServerState(NamedTuple):
-    """The global model w, the sum over all clients of G_i, and the number that have reported, both divided by N."""
+    """The global model w, and means over all clients: of G_i and of `reported`."""
 
     params: SplitParams
     update: PyTree
@@ -47,15 +47,18 @@ class MIFAMessage(NamedTuple):
 
 @part
 class MIFA(FedAvg):
-    """MIFA (Gu et al., 2021, Algorithm 1), memory-augmented impatient federated averaging: every part of the model is
-    shared; the server keeps each client's last update.
+    """MIFA (Gu et al., 2021, Algorithm 1), memory-augmented impatient federated
+    averaging: every part of the model is shared; the server keeps each client's last
+    update.
 
-    In every round the server moves along the mean of all clients' last updates, whoever takes part: clients that are
-    often away count as much as others. It does not move in a round without participants; in the paper it does. In the
-    paper all clients take part in the first round. Here the mean is over the clients that have reported at least once,
-    which is the same in that case. With full participation this is `FedAvg`. Only models are sent. Means are uniform,
-    as in the paper. Under a schedule an update that is remembered keeps the step size with which it was made; in the
-    paper it takes the present one.
+    In every round the server moves along the mean of all clients' last updates, whoever
+    takes part: clients that are often away count as much as others. It does not move in a
+    round without participants; in the paper it does. In the paper all clients take part
+    in the first round. Here the mean is over the clients that have reported at least
+    once, which is the same in that case. With full participation this is `FedAvg`. Only
+    models are sent. Means are uniform, as in the paper. Under a schedule an update that
+    is remembered keeps the step size with which it was made; in the paper it takes the
+    present one.
 
     Evaluations: those of `FedAvg`.
 

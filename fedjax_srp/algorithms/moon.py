@@ -1,4 +1,4 @@
-"""MOON: FedAvg with a contrastive loss between features of the global and the client's last model."""
+"""MOON: FedAvg with a contrastive loss between features of two models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from fedjax_srp.base import (
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts.part import Above, part
 
-EPSILON = 1e-8  # lower bound of a product of norms, so that the cosine with zero features is zero
+# Lower bound of a product of norms: the cosine with features that are zero is zero.
+EPSILON = 1e-8
 
 
 class MOONClientState(NamedTuple):
@@ -31,7 +32,7 @@ class MOONClientState(NamedTuple):
 
 
 def cosine(a: Array, b: Array) -> Array:
-    """Cosine of the angle between rows, (batch, ...) and (batch, num_features) -> (batch,)."""
+    """Cosine of the angle between rows, (batch,)."""
     a = a.reshape(b.shape)
     squares = jnp.sum(a * a, axis=1) * jnp.sum(b * b, axis=1)
     return jnp.sum(a * b, axis=1) / jnp.sqrt(jnp.maximum(squares, EPSILON**2))
@@ -39,15 +40,18 @@ def cosine(a: Array, b: Array) -> Array:
 
 @part
 class MOON(FedAvg):
-    """MOON (Li, He and Song, 2021, Algorithm 1): every part of the model is shared; clients remember features.
+    """MOON (Li, He and Song, 2021, Algorithm 1): every part of the model is shared;
+    clients remember features.
 
-    With z the features at the model's cut, z_glob those of the downloaded model and z_prev those of the client's last
-    model, a client descends the cross-entropy plus mu times
+    With z the features at the model's cut, z_glob those of the downloaded model and
+    z_prev those of the client's last model, a client descends the cross-entropy plus mu
+    times
 
-        -log(exp(cos(z, z_glob) / tau) / (exp(cos(z, z_glob) / tau) + exp(cos(z, z_prev) / tau)))
+        -log(exp(cos(z, z_glob) / tau) / (exp(cos(z, z_glob) / tau) + exp(cos(z, z_prev) /
+        tau)))
 
-    The paper has a projection of two layers after its encoder: give the model such layers below the cut. With mu = 0
-    this is `FedAvg`.
+    The paper has a projection of two layers after its encoder: give the model such layers
+    below the cut. With mu = 0 this is `FedAvg`.
 
     Evaluations: those of `FedAvg`.
 

@@ -1,4 +1,4 @@
-"""Optimizers as parts: the papers' SGD, and any optimizer of optax, with its floats as leaves."""
+"""Optimizers as parts: the papers' SGD, and any optimizer of optax."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ Schedule = Callable[[Any], Any]  # the number of a local step -> its step size
 class Optimizer:
     """An optimizer of optax as a part; its state is reset in every round.
 
-    A step gets the gradient but no loss, so line searches and optimizers that need the loss do not work.
+    A step gets the gradient but no loss, so line searches and optimizers that need the
+    loss do not work.
 
     Attributes:
-        default_class: the class whose fields are the options of an optimizer on the command line.
+        default_class: the class whose fields are the options of an optimizer on the
+            command line.
     """
 
     default_class: ClassVar[Any] = None
 
     @property
     def is_plain(self) -> bool:
-        """True if a step is exactly -learning_rate times the gradient: no momentum, no decay, no schedule."""
+        """True if a step is -learning_rate times the gradient, and nothing else."""
         return False
 
     def transformation(self) -> optax.GradientTransformation:
@@ -54,14 +56,18 @@ class Optimizer:
 
 @part
 class SGD(Optimizer):
-    """SGD as in the papers' experiments: weight decay acts on arrays of rank 2 and more, not on biases.
+    """SGD as in the papers' experiments: weight decay leaves out biases.
 
-    So it is in the code of SRPFL's authors. The paper on FedAvg as a representation learner does not say, and PyTorch's
-    SGD decays biases too.
+    It acts on arrays of rank 2 and more.
+
+    So it is in the code of SRPFL's authors. The paper on FedAvg as a representation
+    learner does not say, and PyTorch's SGD decays biases too.
 
     Args:
-        learning_rate: step size; a schedule of optax would count the client's local steps.
-        momentum: heavy-ball coefficient, in [0, 1); the buffer starts at zero in every round. None: no buffer.
+        learning_rate: step size; a schedule of optax would count the client's local
+            steps.
+        momentum: heavy-ball coefficient, in [0, 1); the buffer starts at zero in every
+            round. None: no buffer.
         weight_decay: coefficient of the L2 penalty's gradient; None: no decay.
 
     Raises:
@@ -123,7 +129,7 @@ OptimizerOfRound = Callable[[Array], Optimizer]  # of the round, () float from 0
 def optimizer(
     factory: Callable[..., optax.GradientTransformation], **arguments: Any
 ) -> Optimizer:
-    """An optimizer of optax, or your own, whose floats are arguments of the compiled program.
+    """An optimizer of optax, or your own, whose floats are traced.
 
     Args:
         factory: function that returns the transformation, such as `optax.adam`.
@@ -177,7 +183,8 @@ class _ConstantFactory:
 def as_optimizer(argument: str, value: Any) -> Any:
     """Return an argument as an optimizer, or as a function of the round that returns one.
 
-    A transformation of optax is accepted too, but unlike `optimizer` it recompiles for other numbers.
+    A transformation of optax is accepted too, but unlike `optimizer` it recompiles for
+    other numbers.
     """
     if isinstance(value, Optimizer):
         return value
@@ -187,7 +194,8 @@ def as_optimizer(argument: str, value: Any) -> Any:
     # A function with a learning rate is optax.sgd, say, instead of its result.
     if not is_function or "learning_rate" in _parameters(value):
         raise ValueError(
-            f"{argument}={short(value)} must be an optimizer; give e.g. srp.SGD(0.01), not srp.SGD"
+            f"{argument}={short(value)} must be an optimizer; give e.g. srp.SGD(0.01), "
+            "not srp.SGD"
         )
     return value
 

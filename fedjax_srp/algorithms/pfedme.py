@@ -1,4 +1,4 @@
-"""pFedMe: personal models by Moreau envelopes, whose mean gradient moves the global model."""
+"""pFedMe: personal models by Moreau envelopes, which move the global model."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Both(NamedTuple):
 
 @part
 class Envelope(Optimizer):
-    """Steps of w_i by an optimizer; theta_i is replaced by its "gradient", which is its new value.
+    """Steps of w_i by an optimizer; the "gradient" of theta_i is its new value.
 
     Args:
         of_w: the optimizer of w_i.
@@ -62,23 +62,28 @@ class Envelope(Optimizer):
 
 @part
 class PFedMe(GlobalAndPersonalModel):
-    """pFedMe (Dinh, Tran and Nguyen, 2020, Algorithm 1): a global model, and a personal one of every client near it.
+    """pFedMe (Dinh, Tran and Nguyen, 2020, Algorithm 1): a global model, and a personal
+    one of every client near it.
 
     On every batch, one of the paper's local rounds, theta_i takes K gradient steps on
-    `f_i(theta) + (lambda / 2) |theta - w_i|^2`, and w_i one step along lambda (w_i - theta_i), the gradient of the
-    envelope at w_i. Participants send w_i. As in the authors' code, theta_i starts a round at the global model and
-    continues from batch to batch; the paper needs a minimum up to an accuracy, from any start. With lambda = 0 the
-    global model stays constant, and theta_i is the global model after K steps a batch on the client alone.
+    `f_i(theta) + (lambda / 2) |theta - w_i|^2`, and w_i one step along lambda (w_i -
+    theta_i), the gradient of the envelope at w_i. Participants send w_i. As in the
+    authors' code, theta_i starts a round at the global model and continues from batch to
+    batch; the paper needs a minimum up to an accuracy, from any start. With lambda = 0
+    the global model stays constant, and theta_i is the global model after K steps a batch
+    on the client alone.
 
-    Evaluations: `own_model` (the default), the personal model; `global`, `fine_tune` (its head) and `fine_tune_all`, as
-    in `FedAvg`.
+    Evaluations: `own_model` (the default), the personal model; `global`, `fine_tune` (its
+    head) and `fine_tune_all`, as in `FedAvg`.
 
     Args:
         training: of w_i; its step size is the paper's eta.
         penalty: lambda, 15 in most of the paper's experiments.
         inner_steps: K, 5 in the paper.
-        inner_step_size: alpha, of the K steps of plain gradient descent; 0.09 in runs of the authors' code on MNIST.
-        server_step_size: beta, of the global model's step towards the mean: 1 in most experiments, 2 in others.
+        inner_step_size: alpha, of the K steps of plain gradient descent; 0.09 in runs of
+            the authors' code on MNIST.
+        server_step_size: beta, of the global model's step towards the mean: 1 in most
+            experiments, 2 in others.
 
     Example:
         >>> import fedjax_srp as srp

@@ -48,25 +48,30 @@ class ScaffoldMessage(NamedTuple):
 
 @part
 class SCAFFOLD(FedAvg):
-    """SCAFFOLD (Karimireddy et al., 2020, Algorithm 1, option II): every part of the model is shared; a client keeps a
-    control variate, and sends its change beside the model's.
+    """SCAFFOLD (Karimireddy et al., 2020, Algorithm 1, option II): every part of the
+    model is shared; a client keeps a control variate, and sends its change beside the
+    model's.
 
-    Local steps follow g_i(y) - c_i + c, which reduces client drift. A client's new variate is the mean of its
-    gradients, computed from its update without further gradients. Means are uniform, as in the paper: c is the mean of
-    ALL clients' variates. With identical clients, full batches and full participation this is `FedAvg`.
+    Local steps follow g_i(y) - c_i + c, which reduces client drift. A client's new
+    variate is the mean of its gradients, computed from its update without further
+    gradients. Means are uniform, as in the paper: c is the mean of ALL clients' variates.
+    With identical clients, full batches and full participation this is `FedAvg`.
 
-    The paper's steps are plain SGD: K steps move by eta K times the mean gradient. With momentum they move by more, eta
-    times the sum of the gradients' weights, and the variate is divided by that. FedRep's code divides by eta K also
-    with its momentum of 0.5: `counts_momentum=False`. After many steps the mean c is then twice too large, and with
-    full participation the correction c - c_i alternates between almost zero and twice too much.
+    The paper's steps are plain SGD: K steps move by eta K times the mean gradient. With
+    momentum they move by more, eta times the sum of the gradients' weights, and the
+    variate is divided by that. FedRep's code divides by eta K also with its momentum of
+    0.5: `counts_momentum=False`. After many steps the mean c is then twice too large, and
+    with full participation the correction c - c_i alternates between almost zero and
+    twice too much.
 
     Evaluations: those of `FedAvg`.
 
     Args:
-        training: of the clients, by `SGD` with a constant step size eta, by which variates are divided; weighting must
-            be "uniform".
+        training: of the clients, by `SGD` with a constant step size eta, by which
+            variates are divided; weighting must be "uniform".
         server_step_size: eta_g; 1 in FedRep's table, but 0.5 on FEMNIST.
-        counts_momentum: makes the variate a mean of gradients also with momentum; see above.
+        counts_momentum: makes the variate a mean of gradients also with momentum; see
+            above.
 
     Raises:
         ValueError: the optimizer has no constant step size.

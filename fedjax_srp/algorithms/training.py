@@ -1,6 +1,7 @@
-"""Settings of local training: `Training` is a field of an algorithm, `LocalTraining` an argument of `local_sgd`.
+"""Settings of local training: `Training`, a field, and `LocalTraining` in a round.
 
-`num_steps` and `step_size` are for control variates, gradient tracking and normalised averaging.
+`num_steps` and `step_size` are for control variates, gradient tracking and normalised
+averaging.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from fedjax_srp.parts.part import AtLeast, Count, Weighting, field, part
 
 
 class LocalTraining(NamedTuple):
-    """Local training in one round, or before an evaluation: `epochs`, or `steps`, times the units of work."""
+    """Local training in one round, or before an evaluation.
+
+    `epochs` or `steps` are multiplied by the units of work.
+    """
 
     optimizer: Optimizer
     batch_size: int
@@ -43,18 +47,22 @@ class LocalTraining(NamedTuple):
 
 @part
 class Training:
-    """Local training of clients: `epochs` over shuffled data, or `steps` on batches drawn with replacement.
+    """Local training: epochs over shuffled data, or steps on random batches.
 
     Args:
-        optimizer: `SGD`, `optimizer(...)` for any of optax, or a function of the round, () float from 0, that returns
-            one of these; its state is reset in every round. The papers' step size is 0.01 (SRPFL, section 5).
+        optimizer: `SGD`, `optimizer(...)` for any of optax, or a function of the round,
+            () float from 0, that returns one of these; its state is reset in every round.
+            The papers' step size is 0.01 (SRPFL, section 5).
         batch_size: examples per local step; the last batch of an epoch may be smaller.
         epochs: over the client's shuffled examples in a round, per unit of work.
-        steps: on batches drawn with replacement, per unit of work, instead of epochs (`epochs=None`).
-        weighting: of clients in the server's mean, "uniform" (the papers) or "num_examples" (their code).
+        steps: on batches drawn with replacement, per unit of work, instead of epochs
+            (`epochs=None`).
+        weighting: of clients in the server's mean, "uniform" (the papers) or
+            "num_examples" (their code).
 
     Raises:
-        ValueError: a number is out of range, or neither or both of epochs and steps are given.
+        ValueError: a number is out of range, or neither or both of epochs and steps are
+            given.
 
     Example:
         >>> import fedjax_srp as srp
@@ -73,11 +81,12 @@ class Training:
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
             raise ValueError(
-                f"give either epochs or steps, got {self.epochs} and {self.steps}; set the other to None"
+                f"give either epochs or steps, got {self.epochs} and {self.steps}; "
+                "set the other to None"
             )
 
     def in_round(self, context: RoundContext) -> LocalTraining:
-        """Training of a client in this round: with its work, and the round's optimizer."""
+        """Training of a client in this round, with its work and the round's optimizer."""
         optimizer = self.optimizer
         if not isinstance(optimizer, Optimizer):
             of_round = cast(OptimizerOfRound, optimizer)
@@ -112,7 +121,7 @@ class Training:
         return LocalTraining(of_evaluation, self.batch_size, self.epochs, self.steps)
 
     def weight(self, examples: Examples) -> Array:
-        """Weight of a client in the server's mean, () float: 1, or its number of examples."""
+        """Weight of a client in the mean, () float: 1, or its number of examples."""
         dtype = jnp.zeros(()).dtype
         if self.weighting == "uniform":
             return jnp.ones((), dtype)
@@ -120,7 +129,7 @@ class Training:
 
 
 def step_size(optimizer: Any) -> float | Array:
-    """Return the step size eta of an optimizer, for methods that divide by it: (w - w_i) / (tau_i eta).
+    """Return the step size eta of an optimizer, for methods that divide by it.
 
     Raises:
         ValueError: the optimizer is not `SGD`, or its step size is a schedule.
@@ -134,13 +143,13 @@ def step_size(optimizer: Any) -> float | Array:
 
 
 def check_step_size(training: Training) -> None:
-    """Raise the error of `step_size`; an optimizer of the round is checked in the round."""
+    """Raise the error of `step_size`; functions of the round are checked later."""
     if isinstance(training.optimizer, Optimizer):
         step_size(training.optimizer)
 
 
 def num_steps(training: LocalTraining, examples: Examples) -> Array:
-    """Number of steps tau_i of `local_sgd` on a client, () int32; 0 without examples or work."""
+    """Number of steps tau_i of `local_sgd`, () int32; 0 without examples or work."""
     work = jnp.asarray(training.work, jnp.int32)
     if training.steps is not None:
         return jnp.where(examples.count > 0, jnp.int32(training.steps) * work, 0)
