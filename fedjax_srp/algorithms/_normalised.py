@@ -1,4 +1,4 @@
-"""Updates normalised by the length of local training, for unequal numbers of local steps."""
+"""Updates divided by the length of local training, for unequal numbers of steps."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ class NormalisedMessage(NamedTuple):
 def gradient_weights(
     training: LocalTraining, examples: Examples, counts_momentum: bool = True
 ) -> Array:
-    """||a_i||_1 of FedNova, () float: the sum of the weights of a client's gradients in its update.
+    """||a_i||_1 of FedNova, (): sum of the weights of the gradients in an update.
 
-    It is tau_i without momentum, and more with momentum, since a gradient then moves the model in later steps too.
-    Optimizers other than `SGD` count as having no momentum.
+    It is tau_i without momentum, and more with momentum, since a gradient then moves the
+    model in later steps too. Optimizers other than `SGD` count as having no momentum.
     """
     check_equal_steps(training.optimizer)
-    momentum = getattr(training.optimizer, "momentum", None) if counts_momentum else None
-    beta = 0.0 if momentum is None else momentum
+    beta = None
+    if counts_momentum:
+        beta = getattr(training.optimizer, "momentum", None)
+    if beta is None:
+        beta = 0.0
     steps = num_steps(training, examples).astype(float)
     # sum over k = 1 .. tau of (1 - beta^k) / (1 - beta)
     return (steps - beta * (1 - beta**steps) / (1 - beta)) / (1 - beta)
@@ -39,41 +42,42 @@ def check_equal_steps(optimizer: Any) -> None:
     """Raise a `ValueError` if step sizes differ within a round."""
     if callable(getattr(optimizer, "learning_rate", None)):
         raise ValueError(
-            f"optimizer={optimizer!r}: its step size is a schedule over local steps, but this method gives all steps "
-            "the same weight; give srp.SGD(learning_rate) with a number, or a function of the round that returns one"
+            f"optimizer={optimizer!r}: its step size is a schedule over local steps, but "
+            "this method gives all steps the same weight; give srp.SGD(learning_rate) "
+            "with a number, or a function of the round that returns one"
         )
 
 
 def total_step(
     training: LocalTraining, examples: Examples, counts_momentum: bool = True
 ) -> Array:
-    """Sum of a client's step sizes in a round, () float: eta tau_i, and more with momentum."""
-    return step_size(training.optimizer) * gradient_weights(
-        training, examples, counts_momentum
-    )
+    """Sum of a client's step sizes in a round, (): eta tau_i, more with momentum."""
+    weights = gradient_weights(training, examples, counts_momentum)
+    return step_size(training.optimizer) * weights
 
 
 def divided(tree: PyTree, length: Array) -> PyTree:
     """Divide a tree by a length; zeros where the length is zero."""
     safe = jnp.where(length > 0, length, 1)
-    return jax.tree.map(
-        lambda leaf: jnp.where(length > 0, leaf / safe.astype(leaf.dtype), 0), tree
-    )
+    divide = lambda leaf: jnp.where(length > 0, leaf / safe.astype(leaf.dtype), 0)
+    return jax.tree.map(divide, tree)
 
 
 def normalised_output(
     before: PyTree, after: Trained, length: Array, weight: Array
 ) -> ClientOutput:
-    """Output of a client; without steps it has no weight in the mean direction, but in the mean length."""
+    """Output of a client.
+
+    A client without steps has no weight in the mean direction, but in the mean length.
+    """
     direction = divided(jax.tree.map(jnp.subtract, before, after.params), length)
     weights = NormalisedMessage(jnp.where(length > 0, weight, 0), weight)  # pyright: ignore[reportArgumentType]
-    return ClientOutput(
-        NormalisedMessage(direction, length), weight=weights, loss=after.loss
-    )
+    message = NormalisedMessage(direction, length)
+    return ClientOutput(message, weight=weights, loss=after.loss)
 
 
 def mean_direction(mean: NormalisedMessage) -> PyTree:
-    """The mean direction of the clients that took steps; zeros if none did, instead of 0 / 0."""
+    """The mean direction of the clients that took steps; zeros if there are none."""
     return jax.tree.map(lambda leaf: jnp.where(mean.length > 0, leaf, 0), mean.direction)
 
 

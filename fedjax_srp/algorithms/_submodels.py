@@ -1,4 +1,4 @@
-"""Base of algorithms with submodels: clients train some units of each hidden layer, the server averages these."""
+"""Base of algorithms with submodels: clients train a share of each hidden layer."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
-from fedjax_srp.algorithms.examples import GlobalModel
-from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
-from fedjax_srp.algorithms.local import local_sgd
+from fedjax_srp.algorithms.examples import FedAvgServerState, GlobalModel
 from fedjax_srp.base import (
     MESSAGE_SHARE,
     Array,
@@ -22,7 +21,6 @@ from fedjax_srp.base import (
     PyTree,
     RoundContext,
     Uncharged,
-    named_key,
 )
 from fedjax_srp.models.narrow import narrow, narrow_model, unit_masks
 from fedjax_srp.models.split import SplitParams
@@ -35,18 +33,20 @@ Rate = Annotated[
 
 @part
 class SubmodelAlgorithm(GlobalModel):
-    """A global model of which each client trains a share of the units of every hidden layer.
+    """A global model of which each client trains a share of every hidden layer.
 
-    The policy sets each client's capacity: with w units of work it trains a submodel of rate r = `rates[w - 1]`, for as
-    many steps as the other clients. The simulator computes the whole model under a mask, but `clocks.Devices` charges
-    the operations and bytes of a model of this width, between r^2 and r of those of the whole model. Other clocks
-    charge w units.
+    The policy sets each client's capacity: with w units of work it trains a submodel of
+    rate r = `rates[w - 1]`, for as many steps as the other clients. The simulator
+    computes the whole model under a mask, but `clocks.Devices` charges the operations and
+    bytes of a model of this width, between r^2 and r of those of the whole model. Other
+    clocks charge w units.
 
-    A model is a stack of dense layers and convolutions, whose channels are the units; GroupNorm may be between them,
-    and then sees the left-out units as zeros.
+    A model is a stack of dense layers and convolutions, whose channels are the units;
+    GroupNorm may be between them, and then sees the left-out units as zeros.
 
     Args:
-        rates: of a client with 1, 2, ... units of work; the last one for more units. `rates=(1.0,)` is `FedAvg`.
+        rates: of a client with 1, 2, ... units of work; the last one for more units.
+            `rates=(1.0,)` is `FedAvg`.
     """
 
     supports_batch_norm: ClassVar[bool] = False
@@ -66,14 +66,18 @@ class SubmodelAlgorithm(GlobalModel):
     def narrowed(
         self, params: SplitParams, level: Array, first: Array, key: Key | None
     ) -> SplitParams:
-        """The submodel of a training step: its units' outputs are scaled by 1 / r (Scaler), all others are 0."""
+        """The submodel of a training step.
+
+        Outputs of its units are scaled by 1 / r (Scaler), those of others are 0.
+        """
         del key
         rate = jnp.asarray(self.rates)[level]
         return narrow(self.model.layer_names, params, rate, first, 1 / rate)
 
     @property
+    @override
     def charges(self) -> Charges:
-        """A client with w units of work costs what a narrow model of rate `rates[w - 1]` costs."""
+        # With w units of work: a narrow model of rate `rates[w - 1]`.
         return Charges(costs_as=tuple((narrow,) for narrow in self.narrow_algorithms()))
 
     def narrow_algorithms(self) -> list[FederatedAlgorithm]:
@@ -81,20 +85,19 @@ class SubmodelAlgorithm(GlobalModel):
         models = [narrow_model(self.model, rate) for rate in self.rates]
         return [dataclasses.replace(self, model=model, rates=(1.0,)) for model in models]
 
-    init = FedAvg.init
-    broadcast = FedAvg.broadcast
-
+    @override
     def init_params(self, key: Key, data: Any) -> SplitParams:
-        """The initial parameters; raises a `ValueError` for layers that cannot be narrowed."""
         params = super().init_params(key, data)
-        for name, layer in {**params.representation, **params.head}.items():
+        layers = {**params.representation, **params.head}
+        for name, layer in layers.items():
             if not layer.keys() <= {"kernel", "bias", "scale"}:
                 raise ValueError(
-                    f"model {self.model.name!r}: layer {name!r} has {', '.join(layer)}, but {self.name} narrows only "
-                    "dense layers and convolutions; choose e.g. mlp or lenet5"
+                    f"model {self.model.name!r}: layer {name!r} has {', '.join(layer)}, "
+                    f"but {self.name} narrows only dense layers and convolutions; choose e.g. mlp or lenet5"
                 )
         return params
 
+    @override
     def client(
         self,
         key: Key,
@@ -103,7 +106,6 @@ class SubmodelAlgorithm(GlobalModel):
         examples: Examples,
         context: RoundContext,
     ):
-        """Local SGD on a submodel."""
         level = jnp.clip(context.work, 1, len(self.rates)) - 1
         first = self.first_unit(context)
 
@@ -113,17 +115,20 @@ class SubmodelAlgorithm(GlobalModel):
             return self.loss(self.narrowed(params, level, first, key), frozen, x, y, key)
 
         # w_i <- local SGD on the units of client i, from w
-        now = self.training.in_round(context._replace(work=jnp.minimum(context.work, 1)))
-        local = local_sgd(named_key(key, "local"), loss, params, (), examples, now)
-        trained = unit_masks(
-            self.model.layer_names, params, jnp.asarray(self.rates)[level], first
-        )
-        message = jax.tree.map(jnp.multiply, local.params, trained), Uncharged(trained)
-        share = {MESSAGE_SHARE: _mean_entry(trained)}
+        one_unit = context._replace(work=jnp.minimum(context.work, 1))
+        local = self.local_sgd(key, params, examples, one_unit, loss=loss)
+        # m_i: 1 for the parameters that client i trains, 0 for others
+        rate = jnp.asarray(self.rates)[level]
+        masks = unit_masks(self.model.layer_names, params, rate, first)
+        masked = jax.tree.map(jnp.multiply, local.params, masks)
         return ClientOutput(
-            message, weight=self.training.weight(examples), info=share, loss=local.loss
+            message=(masked, Uncharged(masks)),
+            weight=self.training.weight(examples),
+            info={MESSAGE_SHARE: _mean_entry(masks)},
+            loss=local.loss,
         )
 
+    @override
     def server(
         self,
         key: Key,
@@ -131,15 +136,13 @@ class SubmodelAlgorithm(GlobalModel):
         mean: tuple[SplitParams, Uncharged],
         context: RoundContext,
     ):
-        """The mean of each parameter over the clients that trained it; untrained ones keep their value."""
-        # w[j] <- sum_i p_i m_i[j] w_i[j] / sum_i p_i m_i[j]
-        sums, weights = mean[0], mean[1].value
+        # w[j] <- sum_i p_i m_i[j] w_i[j] / sum_i p_i m_i[j]; without clients as it was
+        sums, weights = mean
         divide = lambda w, s, p: jnp.where(p > 0, s / jnp.where(p > 0, p, 1), w)
-        return FedAvgServerState(jax.tree.map(divide, server.params, sums, weights))
+        return FedAvgServerState(jax.tree.map(divide, server.params, sums, weights.value))
 
 
 def _mean_entry(masks: SplitParams) -> Array:
     leaves = jax.tree.leaves(masks)
-    return sum((jnp.sum(m, dtype=float) for m in leaves), jnp.zeros(())) / sum(
-        m.size for m in leaves
-    )
+    total = sum((jnp.sum(leaf, dtype=float) for leaf in leaves), jnp.zeros(()))
+    return total / sum(leaf.size for leaf in leaves)

@@ -1,4 +1,4 @@
-"""A template: copy this file under your method's name, replace `template` in it, change the mathematics.
+"""A template: copy this file, replace `template` in it, change the mathematics.
 
 It runs unchanged: a shared model and a personal bias on its outputs are trained together.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, NamedTuple
 
-import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
 from fedjax_srp.algorithms import local
 from fedjax_srp.algorithms.examples import ExampleAlgorithm
@@ -26,16 +26,17 @@ from fedjax_srp.models import SplitParams
 from fedjax_srp.parts.part import AtLeast, part
 
 
-# States hold arrays only, and every round returns them with the shapes and dtypes that `init` and `init_client` chose.
+# States hold arrays only, and every round returns them with the shapes and dtypes that
+# `init` and `init_client` chose.
 class TemplateServerState(NamedTuple):
-    """The shared model w, and the last cohort's mean bias, from which only `fine_tune` starts."""
+    """The shared model w, and the mean bias, from which only `fine_tune` starts."""
 
     params: SplitParams
     bias: Array  # (num_classes,)
 
 
 class TemplateClientState(NamedTuple):
-    """The personal bias b_i: the engine keeps it from one participation of the client to the next."""
+    """The personal bias b_i, which the engine keeps between participations."""
 
     bias: Array  # (num_classes,)
 
@@ -47,17 +48,19 @@ class TemplateParts(NamedTuple):
     bias: Any  # in a message: Uncharged
 
 
-# A part: its fields are the hyper-parameters, recorded with a run and options of the command line; its methods are pure
-# functions. `ExampleAlgorithm` has the fields model, training, fine_tune_epochs and fine_tune_optimizer.
+# A part: its fields are the hyper-parameters, recorded with a run and options of the
+# command line; its methods are pure functions. `ExampleAlgorithm` has the fields model,
+# training, fine_tune_epochs and fine_tune_optimizer.
 @part
 class Template(ExampleAlgorithm):
-    """FedAvg with a personal bias: the model is shared, a bias on its outputs is personal.
+    """FedAvg with a personal bias on the outputs of the shared model.
 
     FedSim (Pillutla et al., 2022) with the smallest personal part: a client descends
     f_i(w, b_i) + (penalty / 2) |b_i|^2 in both at once and sends w alone.
 
-    Evaluations: `fine_tune` (the default), the last cohort's mean bias trained on the client under the shared model;
-    `own_bias`, the client's bias as it last left it; `global`, the shared model without a bias.
+    Evaluations: `fine_tune` (the default), the last cohort's mean bias trained on the
+    client under the shared model; `own_bias`, the client's bias as it last left it;
+    `global`, the shared model without a bias.
 
     Args:
         model: its cut does not matter.
@@ -72,22 +75,21 @@ class Template(ExampleAlgorithm):
         ['fine_tune', 'own_bias', 'global']
     """
 
-    name: ClassVar[str] = (
-        "template"  # in results; by default the class name in lower case
-    )
+    # The name in results; by default that of the class in lower case.
+    name: ClassVar[str] = "template"
 
-    # Checked when the algorithm is built, before tracing; an error names field, value and this remedy. Floats are
-    # leaves: tracers in a program, so sweeps compile once, and a Python `if` on them fails. Everything else is static.
-    # To check several fields together, define `__post_init__` and call that of `super()` first.
-    penalty: Annotated[
-        float, AtLeast(0), "give 0 for none, or a small number, e.g. 0.01"
-    ] = 0.01
+    # Checked when the algorithm is built, before tracing; an error names field, value and
+    # this remedy. Floats are leaves: tracers in a program, so sweeps compile once, and a
+    # Python `if` on them fails. Everything else is static. To check several fields
+    # together, define `__post_init__` and call that of `super()` first.
+    penalty: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 0.01"] = 0.01
 
     def loss_of_bias(
         self, bias: Array, params: SplitParams, x: Array, y: Array, key: Key | None
     ) -> Array:
         """The loss of each example with a bias on the outputs, and the penalty."""
-        # The model's loss of each example. Ranks are explicit (`bias[None]`): rank promotion is an error in the tests.
+        # f_i(w, b_i) + (lambda / 2) |b_i|^2 of each example. Ranks are explicit
+        # (`bias[None]`): rank promotion is an error in the tests.
         outputs = self.model.logits(params, x, key) + bias[None]
         return self.model.loss(outputs, y) + 0.5 * self.penalty * jnp.sum(bias * bias)
 
@@ -97,27 +99,30 @@ class Template(ExampleAlgorithm):
         """The same loss in all trained parameters."""
         return self.loss_of_bias(parts.bias, parts.params, x, y, key)
 
+    # `@override` marks the functions of the contract (`base.py`), which has their
+    # descriptions; functions of your own have a docstring.
+    @override
     def init(self, key: Key, data: Any) -> TemplateServerState:
-        """The initial parameters, and a bias of zero."""
         params = self.init_params(key, data)  # checks that the data fit the model
         # The dtype of the parameters instead of the default one keeps runs in float64.
-        return TemplateServerState(
-            params, jnp.zeros(self.model.num_classes, jax.tree.leaves(params)[0].dtype)
-        )
+        bias = jnp.zeros(self.model.num_classes, local.dtype_of(params))
+        return TemplateServerState(params, bias)
 
+    @override
     def init_client(
         self, key: Key, server: TemplateServerState, examples: Examples
     ) -> TemplateClientState:
-        """A bias of zero. Omit this function if nothing is personal."""
+        # Omit this function if nothing is personal.
         return TemplateClientState(server.bias)
 
+    @override
     def broadcast(
         self, server: TemplateServerState, context: RoundContext
     ) -> SplitParams:
-        """The shared model."""
         # All of it is charged: return only what a client downloads.
         return server.params
 
+    @override
     def client(
         self,
         key: Key,
@@ -126,29 +131,28 @@ class Template(ExampleAlgorithm):
         examples: Examples,
         context: RoundContext,
     ) -> ClientOutput:
-        """Local SGD on model and bias."""
-        # Written for one client. `params` is the result of `broadcast`; arrays come as arguments or fields, never from
-        # globals. Keys are named by purpose and used once: "local" draws the same batches as in every other method.
+        # Written for one client. `params` is the result of `broadcast`; arrays come as
+        # arguments or fields, never from globals. Work, and so `num_steps`, is 0 in a
+        # padded slot of a chunk: guard divisions by it.
         # (w_i, b_i) <- local SGD from (w, b_i)
         start = TemplateParts(params, state.bias)
-        # `in_round` adds the client's work and the round's optimizer. Work, and so num_steps, is 0 in a padded slot of
-        # a chunk: guard divisions by it.
-        now = self.training.in_round(context)
-        trained = local.local_sgd(
-            named_key(key, "local"), self.loss_of_both, start, (), examples, now
-        )
+        trained = self.local_sgd(key, start, examples, context, loss=self.loss_of_both)
         params, bias = trained.params
         return ClientOutput(
-            # The engine averages the message; integers become floats. The bytes of the wrapped bias are not charged.
+            # The engine averages the message; integers become floats. The bytes of the
+            # wrapped bias are not charged.
             message=TemplateParts(params, Uncharged(bias)),
             state=TemplateClientState(bias),
             weight=self.training.weight(examples),
-            # Scalars to record: their mean over the cohort is history.metrics["bias_norm"].
+            # Scalars to record: their mean over the cohort is
+            # history.metrics["bias_norm"].
             info={"bias_norm": jnp.sqrt(jnp.sum(bias * bias))},
-            # For runs that record the training loss; `local.total_loss` combines several losses.
+            # For runs that record the training loss; `local.total_loss` combines several
+            # losses.
             loss=trained.loss,
         )
 
+    @override
     def server(
         self,
         key: Key,
@@ -156,12 +160,11 @@ class Template(ExampleAlgorithm):
         mean: TemplateParts,
         context: RoundContext,
     ) -> TemplateServerState:
-        """The mean model, and the mean bias for evaluations."""
         # w <- sum_i p_i w_i; `mean` has the structure of the message, wrappers included
         return TemplateServerState(mean.params, mean.bias.value)
 
-    # An evaluation gets TRAINING data and returns a function of inputs; the engine keeps the test data. The first
-    # one is the default.
+    # An evaluation gets TRAINING data and returns a function of inputs; the engine keeps
+    # the test data. The first one is the default.
     @evaluation
     def fine_tune(
         self,
@@ -171,9 +174,15 @@ class Template(ExampleAlgorithm):
         examples: Examples,
     ):
         """The last cohort's mean bias, trained on the client under the shared model."""
-        key_head = named_key(key, "head")
+        # Keys are named by purpose and used once. `self.local_sgd` is for rounds: its
+        # purpose is "local", with which all methods draw the same batches.
         tuned = local.local_sgd(
-            key_head, self.loss_of_bias, server.bias, server.params, examples, self.tuning
+            named_key(key, "head"),
+            self.loss_of_bias,
+            server.bias,
+            server.params,
+            examples,
+            self.tuning,
         )
         return lambda x: self.model.logits(server.params, x) + tuned.params[None]
 

@@ -6,10 +6,11 @@ from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
 from fedjax_srp.algorithms.examples import GlobalModel
-from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
-from fedjax_srp.algorithms.local import local_sgd
+from fedjax_srp.algorithms.fedavg import FedAvgServerState
+from fedjax_srp.algorithms.local import dtype_of
 from fedjax_srp.base import (
     Array,
     ClientOutput,
@@ -17,7 +18,6 @@ from fedjax_srp.base import (
     Key,
     RoundContext,
     evaluation,
-    named_key,
 )
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts.part import Share, part
@@ -31,7 +31,7 @@ class APFLClientState(NamedTuple):
 
 
 class APFLParts(NamedTuple):
-    """A client's trained parameters: its copy w_i of the global model, its own model v_i, and alpha_i if adaptive."""
+    """Trained parameters: the copy w_i of the global model, v_i, alpha_i if adaptive."""
 
     shared: SplitParams
     own: SplitParams
@@ -49,34 +49,36 @@ def mixture(alpha: Array, own: SplitParams, shared: SplitParams) -> SplitParams:
 
 def clip_alpha(parts: APFLParts) -> APFLParts:
     """Clip alpha_i to [0, 1]."""
-    return (
-        parts
-        if parts.alpha is None
-        else parts._replace(alpha=jnp.clip(parts.alpha, 0, 1))
-    )
+    if parts.alpha is None:
+        return parts
+    return parts._replace(alpha=jnp.clip(parts.alpha, 0, 1))
 
 
 @part
 class APFL(GlobalModel):
-    """APFL (Deng et al., 2020, Algorithm 1): a global model by FedAvg, and personal mixtures with it.
+    """APFL (Deng et al., 2020, Algorithm 1): a global model by FedAvg, and personal
+    mixtures with it.
 
-    The global model is that of `FedAvg`, whatever the share alpha. In addition every client keeps a model v_i, trained
-    step by step on the loss of the mixture alpha_i v_i + (1 - alpha_i) w_i, where w_i is its copy of the global model;
-    alpha = 1 trains v_i on the client alone. Only w_i is sent. A participant takes two gradients a step.
+    The global model is that of `FedAvg`, whatever the share alpha. In addition every
+    client keeps a model v_i, trained step by step on the loss of the mixture alpha_i v_i
+    + (1 - alpha_i) w_i, where w_i is its copy of the global model; alpha = 1 trains v_i
+    on the client alone. Only w_i is sent. A participant takes two gradients a step.
 
-    FedRep's authors fix alpha, as is the default here. If adaptive, alpha_i descends the same loss, in every step and
-    with the same optimizer (the code of APFL's authors: in the first batch of a round), and is clipped to [0, 1]; its
-    mean over the participants is recorded as `own_share`. It may end at 1, where every client trains alone. FedRep's
-    code mixes alpha v_i + alpha w_i in training, and shares one momentum between the steps of both models; this
-    implementation does neither.
+    FedRep's authors fix alpha, as is the default here. If adaptive, alpha_i descends the
+    same loss, in every step and with the same optimizer (the code of APFL's authors: in
+    the first batch of a round), and is clipped to [0, 1]; its mean over the participants
+    is recorded as `own_share`. It may end at 1, where every client trains alone. FedRep's
+    code mixes alpha v_i + alpha w_i in training, and shares one momentum between the
+    steps of both models; this implementation does neither.
 
-    Evaluations: `own_model` (the default), the mixture of the client's v_i, as it last left it, with the global model;
-    `global`, `fine_tune` (its head) and `fine_tune_all`, as in `FedAvg`.
+    Evaluations: `own_model` (the default), the mixture of the client's v_i, as it last
+    left it, with the global model; `global`, `fine_tune` (its head) and `fine_tune_all`,
+    as in `FedAvg`.
 
     Args:
         training: of both models and the share.
-        own_share: alpha, share of the client's own model, in [0, 1], or its initial value if adaptive; 0.75 in the code
-            of FedRep's authors.
+        own_share: alpha, share of the client's own model, in [0, 1], or its initial value
+            if adaptive; 0.75 in the code of FedRep's authors.
         adaptive: every client learns its share.
 
     Example:
@@ -91,30 +93,26 @@ class APFL(GlobalModel):
     own_share: Share = 0.75
     adaptive: bool = False
 
-    init, broadcast, server = (
-        FedAvg.init,
-        FedAvg.broadcast,
-        FedAvg.server,
-    )  # of the global model
-
+    @override
     def init_client(
         self, key: Key, server: FedAvgServerState, examples: Examples
     ) -> APFLClientState:
-        """The initial model and share."""
-        return APFLClientState(
-            server.params,
-            jnp.asarray(self.own_share, jax.tree.leaves(server.params)[0].dtype),
-        )
+        alpha = jnp.asarray(self.own_share, dtype_of(server.params))
+        return APFLClientState(server.params, alpha)
 
     def both_losses(
         self, parts: APFLParts, fixed: Array, x: Array, y: Array, key: Key | None
     ) -> Array:
-        """The sum of the losses of the global model's copy and of the mixture, for each example."""
-        # grad_w f_i(w_i), alpha grad f_i(mixture) for v_i and <v_i - w_i, grad f_i(mixture)> for alpha_i
-        alpha = fixed if parts.alpha is None else parts.alpha
+        """The losses of w_i and of the mixture, summed for each example, (batch,)."""
+        # Their gradients: grad f_i(w_i) for w_i, alpha grad f_i(mixture) for v_i, and
+        # <v_i - w_i, grad f_i(mixture)> for alpha_i
+        alpha = parts.alpha
+        if alpha is None:
+            alpha = fixed
         mixed = mixture(alpha, parts.own, jax.lax.stop_gradient(parts.shared))
         return self.loss(parts.shared, (), x, y, key) + self.loss(mixed, (), x, y, key)
 
+    @override
     def client(
         self,
         key: Key,
@@ -123,26 +121,28 @@ class APFL(GlobalModel):
         examples: Examples,
         context: RoundContext,
     ):
-        """Local SGD on both losses."""
-        # (w_i, v_i, alpha_i) <- local SGD from (w, v_i, alpha_i), all three from the same point
-        start = APFLParts(params, state.own, state.alpha if self.adaptive else None)
-        local = local_sgd(
-            named_key(key, "local"),
-            self.both_losses,
+        # (w_i, v_i, alpha_i) <- local SGD on both losses, from (w, v_i, alpha_i)
+        start = APFLParts(params, state.own, None)
+        if self.adaptive:
+            start = start._replace(alpha=state.alpha)
+        local = self.local_sgd(
+            key,
             start,
-            state.alpha,
             examples,
-            self.training.in_round(context),
+            context,
+            loss=self.both_losses,
+            frozen=state.alpha,
             after_step=clip_alpha,
         )
         shared, own, alpha = local.params
-        new = APFLClientState(own, state.alpha if alpha is None else alpha)
+        if alpha is None:
+            alpha = state.alpha
         return ClientOutput(
-            shared,
-            new,
-            self.training.weight(examples),
-            {"own_share": new.alpha},
-            local.loss,
+            message=shared,
+            state=APFLClientState(own, alpha),
+            weight=self.training.weight(examples),
+            info={"own_share": alpha},
+            loss=local.loss,
         )
 
     @evaluation
@@ -153,6 +153,8 @@ class APFL(GlobalModel):
         state: APFLClientState,
         examples: Examples,
     ):
-        """The mixture of the client's own model, as it last left it, and the global one with the client's share."""
+        """The mixture of the client's own model, as it last left it, and the global one
+        with the client's share.
+        """
         params = mixture(state.alpha, state.own, server.params)
         return lambda x: self.model.logits(params, x)

@@ -6,25 +6,27 @@ from typing import Annotated, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
-from fedjax_srp.algorithms.fedavg import FedAvgServerState
+from fedjax_srp.algorithms.examples import FedAvgServerState, Penalty
 from fedjax_srp.algorithms.fedbuff import FedBuff, FedBuffClientState
 from fedjax_srp.algorithms.fedprox import proximal_gradient
-from fedjax_srp.algorithms.local import local_sgd
-from fedjax_srp.base import Array, ClientOutput, Examples, Key, RoundContext, named_key
+from fedjax_srp.base import Array, ClientOutput, Examples, Key, RoundContext
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts.part import Above, AtLeast, AtMost, part
 
 
 @part
 class FedAsync(FedBuff):
-    """FedAsync (Xie, Koyejo and Gupta, 2019, Algorithm 1): every part of the model is shared, models may be stale.
+    """FedAsync (Xie, Koyejo and Gupta, 2019, Algorithm 1): every part of the model is
+    shared, models may be stale.
 
-    For `participation.Buffered(1)`, where a round is the arrival of one model. A client trains from the model that it
-    downloaded when its job began, with a proximal term to it, and the server moves towards the result, less for older
-    models. The staleness tau is counted as in `FedBuff`, 0 for a model that is still the server's. With a larger buffer
-    the server moves towards the mean of the models, each weighted by s(tau). With `Full`, alpha = 1 and mu = 0, this is
-    `FedAvg`. A client sends s(tau) with the model.
+    For `participation.Buffered(1)`, where a round is the arrival of one model. A client
+    trains from the model that it downloaded when its job began, with a proximal term to
+    it, and the server moves towards the result, less for older models. The staleness tau
+    is counted as in `FedBuff`, 0 for a model that is still the server's. With a larger
+    buffer the server moves towards the mean of the models, each weighted by s(tau). With
+    `Full`, alpha = 1 and mu = 0, this is `FedAvg`. A client sends s(tau) with the model.
 
     Evaluations: those of `FedBuff`.
 
@@ -55,18 +57,18 @@ class FedAsync(FedBuff):
     hinge_start: Annotated[
         float, AtLeast(0), "give a number of server steps, e.g. 4.0"
     ] = 4.0
-    mu: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 0.005"] = 0.005
+    mu: Penalty = 0.005
 
     def weight_of(self, staleness: Array) -> Array:
         """s(tau), () float: weight of an old model."""
         if self.discount == "constant":
             return jnp.ones_like(staleness)
         if self.discount == "hinge":
-            return 1.0 / (
-                self.hinge_slope * jnp.maximum(staleness - self.hinge_start, 0.0) + 1.0
-            )
+            excess = jnp.maximum(staleness - self.hinge_start, 0.0)
+            return 1.0 / (self.hinge_slope * excess + 1.0)
         return (1.0 + staleness) ** -self.staleness_exponent
 
+    @override
     def client(
         self,
         key: Key,
@@ -75,29 +77,20 @@ class FedAsync(FedBuff):
         examples: Examples,
         context: RoundContext,
     ):
-        """Local SGD with the proximal term, from the client's model."""
         # w_i <- local SGD on f_i(w) + (rho / 2) |w - w_stale|^2, from w_stale
-        now, gradient = (
-            self.training.in_round(context),
-            proximal_gradient(self.mu, state.params),
-        )
-        local = local_sgd(
-            named_key(key, "local"),
-            self.loss,
-            state.params,
-            (),
-            examples,
-            now,
-            gradient=gradient,
-        )
+        gradient = proximal_gradient(self.mu, state.params)
+        local = self.local_sgd(key, state.params, examples, context, gradient=gradient)
         staleness = (context.round - state.version).astype(float)
         s = self.weight_of(staleness)
         scaled = jax.tree.map(lambda w: s.astype(w.dtype) * w, local.params)
-        weight = self.training.weight(examples)
         return ClientOutput(
-            (scaled, s), weight=weight, info={"staleness": staleness}, loss=local.loss
+            message=(scaled, s),
+            weight=self.training.weight(examples),
+            info={"staleness": staleness},
+            loss=local.loss,
         )
 
+    @override
     def server(
         self,
         key: Key,
@@ -105,7 +98,6 @@ class FedAsync(FedBuff):
         mean: tuple[SplitParams, Array],
         context: RoundContext,
     ):
-        """A step towards the mean of the models."""
         scaled, s = mean
         # w <- (1 - alpha s) w + alpha s w_i
         step = lambda w, sw: w + self.server_step_size * (sw - s.astype(w.dtype) * w)

@@ -1,45 +1,50 @@
-"""FedAT: tiers of clients update the server asynchronously, and the server gives slow tiers more weight."""
+"""FedAT: tiers of clients update the server; slow tiers get more weight."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
+from fedjax_srp.algorithms.examples import Penalty
 from fedjax_srp.algorithms.fedprox import FedProx
 from fedjax_srp.base import Array, Key, RoundContext
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts.part import AtLeast, Count, part
+from fedjax_srp.parts.part import Count, part
 
 
 class FedATServerState(NamedTuple):
     """The global model w, and the models of each tier."""
 
     params: SplitParams
-    started: (
-        SplitParams  # leaves (tiers, ...): the model with which the tier began its round
-    )
+    # Leaves (tiers, ...): the model with which the tier began its round.
+    started: SplitParams
     tiers: SplitParams  # leaves (tiers, ...): the tier's last model
     updates: Array  # (tiers,) int32: number of rounds finished by the tier
 
 
 @part
 class FedAT(FedProx):
-    """FedAT (Chai et al., 2021, Algorithm 2): every part of the model is shared, tiers may be stale.
+    """FedAT (Chai et al., 2021, Algorithm 2): every part of the model is shared, tiers
+    may be stale.
 
-    For `participation.AsynchronousTiers(k, tiers)`, where a round is one of the tier `context.stage`. Its clients train
-    from the model with which the tier began, as in `FedProx`, and their mean becomes the model of the tier. The server
-    averages the models of the M tiers, tier m weighted by the number of updates of tier M + 1 - m: the slowest tier by
-    that of the fastest one. So, as in the paper, the model of a finished tier m has no weight before tier M + 1 - m
-    has finished too. With one tier this is `FedProx`. The paper's compression is left out.
+    For `participation.AsynchronousTiers(k, tiers)`, where a round is one of the tier
+    `context.stage`. Its clients train from the model with which the tier began, as in
+    `FedProx`, and their mean becomes the model of the tier. The server averages the
+    models of the M tiers, tier m weighted by the number of updates of tier M + 1 - m: the
+    slowest tier by that of the fastest one. So, as in the paper, the model of a finished
+    tier m has no weight before tier M + 1 - m has finished too. With one tier this is
+    `FedProx`. The paper's compression is left out.
 
     Evaluations: those of `FedAvg`.
 
     Args:
         training: of the clients; weighting is "num_examples" in the paper.
         mu: lambda of the proximal term, 0.4 in the paper.
-        num_tiers: as in the policy; with fewer the model becomes nan and the run counts as diverged.
+        num_tiers: as in the policy; with fewer the model becomes nan and the run counts
+            as diverged.
 
     Example:
         >>> import jax, fedjax_srp as srp
@@ -51,16 +56,16 @@ class FedAT(FedProx):
         True
     """
 
-    mu: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 0.4"] = 0.4
+    mu: Penalty = 0.4
     num_tiers: Count = 5
 
     @property
+    @override
     def gradient(self) -> None:
-        """None: tiers are no stages of a growing cohort."""
-        return None
+        return None  # tiers are no stages of a growing cohort
 
+    @override
     def init(self, key: Key, data: Any) -> FedATServerState:
-        """The initial model, for every tier."""
         return self.of_params(self.init_params(key, data))
 
     def of_params(self, params: SplitParams) -> FedATServerState:
@@ -68,20 +73,20 @@ class FedAT(FedProx):
         each = jax.tree.map(lambda w: jnp.repeat(w[None], self.num_tiers, axis=0), params)
         return FedATServerState(params, each, each, jnp.zeros(self.num_tiers, jnp.int32))
 
+    @override
     def with_params(
         self, server: FedATServerState, params: SplitParams
     ) -> FedATServerState:
-        """Every tier begins with the given parameters."""
         return self.of_params(params)
 
+    @override
     def broadcast(self, server: FedATServerState, context: RoundContext) -> SplitParams:
-        """The model with which the tier began its round."""
         return jax.tree.map(lambda w: w[context.stage], server.started)
 
+    @override
     def server(
         self, key: Key, server: FedATServerState, mean: SplitParams, context: RoundContext
     ):
-        """The weighted mean of the tiers' models, with which the tier continues."""
         m = context.stage
         # w_m <- sum_i n_i / n w_i, T_m <- T_m + 1
         tiers = jax.tree.map(lambda models, w: models.at[m].set(w), server.tiers, mean)
@@ -89,9 +94,11 @@ class FedAT(FedProx):
         # w <- sum_m T_{M + 1 - m} / T w_m
         share = updates[::-1].astype(float) / jnp.sum(updates).astype(float)
         share = jnp.where(m < self.num_tiers, share, jnp.nan)
-        mix = lambda models: jnp.tensordot(
-            share.astype(models.dtype), models, 1, precision="highest"
-        )
+
+        def mix(models: Array) -> Array:
+            weights = share.astype(models.dtype)
+            return jnp.tensordot(weights, models, 1, precision="highest")
+
         params = jax.tree.map(mix, tiers)
         started = jax.tree.map(
             lambda models, w: models.at[m].set(w), server.started, params

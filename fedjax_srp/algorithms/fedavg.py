@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-from fedjax_srp.algorithms.examples import GlobalModel, gradient_message
-from fedjax_srp.algorithms.local import local_sgd
+from typing_extensions import override
+
+from fedjax_srp.algorithms.examples import (
+    FedAvgServerState,
+    GlobalModel,
+    gradient_message,
+)
 from fedjax_srp.base import (
     ClientFunction,
     ClientOutput,
@@ -14,32 +19,27 @@ from fedjax_srp.base import (
     Key,
     Personalize,
     RoundContext,
-    named_key,
 )
-from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts.part import part
 
-
-class FedAvgServerState(NamedTuple):
-    """The global model w."""
-
-    params: SplitParams
+__all__ = ["FedAvg", "FedAvgServerState"]
 
 
 @part
 class FedAvg(GlobalModel):
-    """FedAvg (McMahan et al., 2017): every part of the model is shared, nothing is personal.
+    """FedAvg (McMahan et al., 2017): every part of the model is shared, nothing is
+    personal.
 
-    Evaluations: `global`, the model as it is; `fine_tune`, its head (the last layer, for a model cut at "out") trained
-    on the client for `fine_tune_epochs`, as in FedAvg-FT and FLANP-FT of the SRPFL paper's code; `fine_tune_all`, all
-    its layers trained.
+    Evaluations: `global`, the model as it is; `fine_tune`, its head (the last layer, for
+    a model cut at "out") trained on the client for `fine_tune_epochs`, as in FedAvg-FT
+    and FLANP-FT of the SRPFL paper's code; `fine_tune_all`, all its layers trained.
 
     Args:
-        training: of the clients; weighting is "uniform" in the pseudo-code of SRPFL, FedRep and FLANP, and
-            "num_examples" in their code, in McMahan et al., and in eq. (3) of the paper on FedAvg as a representation
-            learner.
-        fine_tune_optimizer: of both kinds of fine-tuning; default that of training. SRPFL's code has momentum 0.5 there
-            and none in training.
+        training: of the clients; weighting is "uniform" in the pseudo-code of SRPFL,
+            FedRep and FLANP, and "num_examples" in their code, in McMahan et al., and in
+            eq. (3) of the paper on FedAvg as a representation learner.
+        fine_tune_optimizer: of both kinds of fine-tuning; default that of training.
+            SRPFL's code has momentum 0.5 there and none in training.
         evaluation: the default one.
 
     Example:
@@ -53,38 +53,25 @@ class FedAvg(GlobalModel):
     evaluation: Literal["global", "fine_tune", "fine_tune_all"] = "global"
 
     @property
+    @override
     def evaluations(self) -> dict[str, Personalize]:
-        """Evaluations of a global model, the chosen one first."""
-        found = super().evaluations
-        return {self.evaluation: found.pop(self.evaluation)} | found
+        evaluations = super().evaluations
+        first = evaluations.pop(self.evaluation)
+        return {self.evaluation: first} | evaluations
 
-    def init(self, key: Key, data: Any) -> Any:
-        """The initial parameters."""
-        return FedAvgServerState(self.init_params(key, data))
-
-    def broadcast(self, server: Any, context: RoundContext) -> Any:
-        """The global model."""
-        return server.params
-
+    @override
     def client(
         self, key: Key, params: Any, state: Any, examples: Examples, context: RoundContext
     ) -> ClientOutput:
-        """Local SGD."""
         # w_i <- local SGD from w
-        now = self.training.in_round(context)
-        local = local_sgd(named_key(key, "local"), self.loss, params, (), examples, now)
+        local = self.local_sgd(key, params, examples, context)
         return ClientOutput(
             local.params, weight=self.training.weight(examples), loss=local.loss
         )
 
-    def server(self, key: Key, server: Any, mean: Any, context: RoundContext) -> Any:
-        """The mean."""
-        # w <- sum_i p_i w_i
-        return FedAvgServerState(mean)
-
     @property
+    @override
     def gradient(self) -> ClientFunction | None:
-        """The gradient of the loss, see `loss_gradient`."""
         return self.loss_gradient
 
     def loss_gradient(

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from fedjax_srp.algorithms.examples import GlobalModel, gradient_message
-from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
+from typing_extensions import override
+
+from fedjax_srp.algorithms.examples import (
+    FedAvgServerState,
+    GlobalModel,
+    gradient_message,
+)
 from fedjax_srp.algorithms.local import ModelLoss, fit_representation
 from fedjax_srp.base import (
     ClientFunction,
@@ -20,17 +25,21 @@ from fedjax_srp.parts.part import part
 
 @part
 class FedBABU(GlobalModel):
-    """FedBABU (Oh, Kim and Yun, 2022, Algorithm 1): the representation below the model's cut is shared and trained
-    under the initial head; heads are only trained in evaluations.
+    """FedBABU (Oh, Kim and Yun, 2022, Algorithm 1): the representation below the model's
+    cut is shared and trained under the initial head; heads are only trained in
+    evaluations.
 
-    Evaluations: `fine_tune_all` (the default), all layers trained on the client, as in the paper, which takes 5 epochs;
-    `fine_tune`, only the head trained; `global`, the shared body under the initial head.
+    Evaluations: `fine_tune_all` (the default), all layers trained on the client, as in
+    the paper, which takes 5 epochs; `fine_tune`, only the head trained; `global`, the
+    shared body under the initial head.
 
     Args:
-        model: cut at the first layer of the head, the last layer in the paper. Put BatchNorm below the cut: in a head
-            it normalises by the batch while the body is trained, but its running statistics, which evaluations use,
-            keep their initial values until they are fine-tuned.
-        training: of the body; the paper weighs clients by their examples and has momentum 0.9.
+        model: cut at the first layer of the head, the last layer in the paper. Put
+            BatchNorm below the cut: in a head it normalises by the batch while the body
+            is trained, but its running statistics, which evaluations use, keep their
+            initial values until they are fine-tuned.
+        training: of the body; the paper weighs clients by their examples and has momentum
+            0.9.
 
     Example:
         >>> import fedjax_srp as srp
@@ -40,14 +49,13 @@ class FedBABU(GlobalModel):
     """
 
     fine_tune_all = GlobalModel.fine_tune_all  # the first evaluation
-    init = (
-        FedAvg.init
-    )  # of the body theta (below the model's cut) and the head, which never changes
 
+    @override
     def broadcast(self, server: FedAvgServerState, context: RoundContext) -> SplitParams:
-        """The body; clients already have the head."""
-        return SplitParams(server.params.representation, Uncharged(server.params.head))
+        body, head = server.params
+        return SplitParams(body, Uncharged(head))  # clients already have the head
 
+    @override
     def client(
         self,
         key: Key,
@@ -56,7 +64,6 @@ class FedBABU(GlobalModel):
         examples: Examples,
         context: RoundContext,
     ):
-        """Local SGD on the body."""
         # theta_i <- local SGD on f_i(theta_i, initial head), from theta
         now = self.training.in_round(context)
         local = fit_representation(
@@ -66,16 +73,16 @@ class FedBABU(GlobalModel):
             local.params, weight=self.training.weight(examples), loss=local.loss
         )
 
+    @override
     def server(
         self, key: Key, server: FedAvgServerState, mean: PyTree, context: RoundContext
     ) -> FedAvgServerState:
-        """The mean body."""
         # theta <- sum_i p_i theta_i
         return FedAvgServerState(SplitParams(mean, server.params.head))
 
     @property
+    @override
     def gradient(self) -> ClientFunction:
-        """The gradient of the loss, see `loss_gradient`."""
         return self.loss_gradient
 
     def loss_gradient(

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 
 import jax
+from typing_extensions import override
 
-from fedjax_srp.algorithms.examples import GlobalModel, gradient_message
-from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
-from fedjax_srp.algorithms.local import local_sgd
+from fedjax_srp.algorithms.examples import (
+    FedAvgServerState,
+    GlobalModel,
+    gradient_message,
+)
 from fedjax_srp.base import (
     Array,
     ClientFunction,
@@ -19,7 +22,6 @@ from fedjax_srp.base import (
     RoundContext,
     Uncharged,
     evaluation,
-    named_key,
 )
 from fedjax_srp.models.normalization import is_statistic
 from fedjax_srp.models.split import SplitParams
@@ -33,7 +35,7 @@ class FedBNClientState(NamedTuple):
 
 
 class FedBNMessage(NamedTuple):
-    """The model of a client or of the server: shared leaves are sent; own ones are for evaluations."""
+    """A model: shared leaves are sent, own ones are for evaluations."""
 
     shared: SplitParams
     own: Uncharged
@@ -51,15 +53,17 @@ def joined(shared: PyTree, own: PyTree) -> PyTree:
 
 @part
 class FedBN(GlobalModel):
-    """FedBN (Li et al., 2021, Algorithm 1): BatchNorm is personal, its scales, biases and statistics; all other layers
-    are shared. All layers are trained together.
+    """FedBN (Li et al., 2021, Algorithm 1): BatchNorm is personal, its scales, biases and
+    statistics; all other layers are shared. All layers are trained together.
 
-    With `own="statistics"` scales and biases are shared too and only the statistics are personal (SiloBN, Andreux et
-    al., 2020). For a model without BatchNorm (with GroupNorm instead, say) this is `FedAvg`.
+    With `own="statistics"` scales and biases are shared too and only the statistics are
+    personal (SiloBN, Andreux et al., 2020). For a model without BatchNorm (with GroupNorm
+    instead, say) this is `FedAvg`.
 
-    Evaluations: `own_model` (the default), the shared layers with the client's own normalisation, as it last left it;
-    `global`, with the mean normalisation of the last round, which no real server has; `fine_tune` (its head) and
-    `fine_tune_all`, the `global` model trained on the client.
+    Evaluations: `own_model` (the default), the shared layers with the client's own
+    normalisation, as it last left it; `global`, with the mean normalisation of the last
+    round, which no real server has; `fine_tune` (its head) and `fine_tune_all`, the
+    `global` model trained on the client.
 
     Args:
         model: with BatchNorm; its cut only matters to `fine_tune`.
@@ -75,33 +79,26 @@ class FedBN(GlobalModel):
 
     own: Literal["normalisation", "statistics"] = "normalisation"
 
-    init = FedAvg.init
-
     def divided(self, params: SplitParams) -> FedBNMessage:
         """Divide the parameters into shared and personal leaves."""
-        is_own = (
-            self.model.is_normalisation(params)
-            if self.own == "normalisation"
-            else is_statistic(params)
-        )
+        is_own = is_statistic(params)
+        if self.own == "normalisation":
+            is_own = self.model.is_normalisation(params)
         shared = jax.tree.map(lambda leaf, own: None if own else leaf, params, is_own)
-        return FedBNMessage(
-            shared,
-            Uncharged(
-                jax.tree.map(lambda leaf, own: leaf if own else None, params, is_own)
-            ),
-        )
+        own = jax.tree.map(lambda leaf, own: leaf if own else None, params, is_own)
+        return FedBNMessage(shared, Uncharged(own))
 
+    @override
     def init_client(
         self, key: Key, server: FedAvgServerState, examples: Examples
     ) -> FedBNClientState:
-        """The initial normalisation."""
         return FedBNClientState(self.divided(server.params).own.value)
 
+    @override
     def broadcast(self, server: FedAvgServerState, context: RoundContext) -> SplitParams:
-        """The shared leaves."""
         return self.divided(server.params).shared
 
+    @override
     def client(
         self,
         key: Key,
@@ -110,25 +107,17 @@ class FedBN(GlobalModel):
         examples: Examples,
         context: RoundContext,
     ):
-        """Local SGD on the whole model."""
         # w_i <- local SGD from the shared layers and the client's own normalisation
-        now = self.training.in_round(context)
-        local = local_sgd(
-            named_key(key, "local"),
-            self.loss,
-            joined(shared, state.own),
-            (),
-            examples,
-            now,
-        )
+        local = self.local_sgd(key, joined(shared, state.own), examples, context)
         message = self.divided(local.params)
         return ClientOutput(
             message,
-            FedBNClientState(message.own.value),
-            self.training.weight(examples),
+            state=FedBNClientState(message.own.value),
+            weight=self.training.weight(examples),
             loss=local.loss,
         )
 
+    @override
     def server(
         self,
         key: Key,
@@ -136,13 +125,12 @@ class FedBN(GlobalModel):
         mean: FedBNMessage,
         context: RoundContext,
     ):
-        """The mean of all shared leaves, and the mean normalisation for evaluations."""
         # w_l <- sum_i p_i w_(i,l), l not BatchNorm
         return FedAvgServerState(joined(mean.shared, mean.own.value))
 
     @property
+    @override
     def gradient(self) -> ClientFunction:
-        """The gradient of the loss, see `loss_gradient`."""
         return self.loss_gradient
 
     def loss_gradient(
@@ -153,7 +141,7 @@ class FedBN(GlobalModel):
         examples: Examples,
         context: RoundContext,
     ) -> ClientOutput:
-        """Gradient of the client's loss in the shared leaves, under its own normalisation."""
+        """Gradient of the client's loss in the shared leaves."""
 
         def loss(
             shared: PyTree, own: PyTree, x: Array, y: Array, key: Key | None

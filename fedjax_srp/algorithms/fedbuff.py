@@ -6,10 +6,9 @@ from typing import Annotated, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
-from fedjax_srp.algorithms.examples import GlobalModel
-from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
-from fedjax_srp.algorithms.local import local_sgd
+from fedjax_srp.algorithms.examples import FedAvgServerState, GlobalModel
 from fedjax_srp.base import (
     Array,
     ClientOutput,
@@ -17,7 +16,6 @@ from fedjax_srp.base import (
     Key,
     Phase,
     RoundContext,
-    named_key,
     unchanged,
 )
 from fedjax_srp.models.split import SplitParams
@@ -25,7 +23,7 @@ from fedjax_srp.parts.part import AtLeast, StepSize, part
 
 
 class FedBuffClientState(NamedTuple):
-    """The model w_stale that the client downloaded when its job began, and the number of server steps in it."""
+    """The model w_stale of the client's job, and the number of server steps in it."""
 
     params: SplitParams
     version: Array  # () int32
@@ -33,24 +31,28 @@ class FedBuffClientState(NamedTuple):
 
 @part
 class FedBuff(GlobalModel):
-    """FedBuff (Nguyen et al., 2022, Algorithm 1): every part of the model is shared, updates may be stale.
+    """FedBuff (Nguyen et al., 2022, Algorithm 1): every part of the model is shared,
+    updates may be stale.
 
-    For `participation.Buffered(k)`, where a round is a server step. A client trains from the model that it downloaded
-    when its job began, and downloads a new one after the server step that uses its update. The staleness tau is the
-    number of rounds in between, all of them server steps except those without reports (clients can fail only under
-    other policies than `Buffered`); its mean over the updates is recorded as `staleness`. The batches are drawn for the
-    round that uses the update. With `Full`, where tau = 0, and a server step size of 1 this is `FedAvg`.
+    For `participation.Buffered(k)`, where a round is a server step. A client trains from
+    the model that it downloaded when its job began, and downloads a new one after the
+    server step that uses its update. The staleness tau is the number of rounds in
+    between, all of them server steps except those without reports (clients can fail only
+    under other policies than `Buffered`); its mean over the updates is recorded as
+    `staleness`. The batches are drawn for the round that uses the update. With `Full`,
+    where tau = 0, and a server step size of 1 this is `FedAvg`.
 
-    The paper keeps a limited number of clients busy, `Buffered(k, concurrency=M)`. `FedAsync` moves towards the
-    client's model; here w moves by w_i - w_stale.
+    The paper keeps a limited number of clients busy, `Buffered(k, concurrency=M)`.
+    `FedAsync` moves towards the client's model; here w moves by w_i - w_stale.
 
-    Evaluations: `global` (the default), the model as it is; `fine_tune`, its head trained on the client for
-    `fine_tune_epochs`; `fine_tune_all`, all its layers trained.
+    Evaluations: `global` (the default), the model as it is; `fine_tune`, its head trained
+    on the client for `fine_tune_epochs`; `fine_tune_all`, all its layers trained.
 
     Args:
         training: of a job; weighting is "uniform" in the paper.
         server_step_size: eta_g.
-        staleness_exponent: a in s(tau) = (1 + tau)^-a; 0.5 in the paper; with 0 all updates weigh the same.
+        staleness_exponent: a in s(tau) = (1 + tau)^-a; 0.5 in the paper; with 0 all
+            updates weigh the same.
 
     Example:
         >>> import jax, fedjax_srp as srp
@@ -67,18 +69,17 @@ class FedBuff(GlobalModel):
     server_step_size: StepSize = 1.0
     staleness_exponent: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 0.5"] = 0.5
 
-    init = FedAvg.init
-
+    @override
     def init_client(
         self, key: Key, server: FedAvgServerState, examples: Examples
     ) -> FedBuffClientState:
-        """The initial model."""
         return FedBuffClientState(server.params, jnp.int32(0))
 
+    @override
     def broadcast(self, server: FedAvgServerState, context: RoundContext) -> tuple[()]:
-        """Nothing: the client already has its model."""
-        return ()
+        return ()  # the client already has its model
 
+    @override
     def client(
         self,
         key: Key,
@@ -87,26 +88,22 @@ class FedBuff(GlobalModel):
         examples: Examples,
         context: RoundContext,
     ):
-        """Local SGD from the client's model; the update is discounted by the model's age."""
         # w_i <- local SGD from w_stale
-        now = self.training.in_round(context)
-        local = local_sgd(
-            named_key(key, "local"), self.loss, state.params, (), examples, now
-        )
+        local = self.local_sgd(key, state.params, examples, context)
         # s(tau) = (1 + tau)^-a
         staleness = (context.round - state.version).astype(float)
         discount = (1.0 + staleness) ** -self.staleness_exponent
         # Delta_i = s(tau) (w_i - w_stale)
-        update = jax.tree.map(
-            lambda new, old: discount.astype(new.dtype) * (new - old),
-            local.params,
-            state.params,
-        )
-        weight = self.training.weight(examples)
+        discounted = lambda w, old: discount.astype(w.dtype) * (w - old)
+        update = jax.tree.map(discounted, local.params, state.params)
         return ClientOutput(
-            update, weight=weight, info={"staleness": staleness}, loss=local.loss
+            message=update,
+            weight=self.training.weight(examples),
+            info={"staleness": staleness},
+            loss=local.loss,
         )
 
+    @override
     def server(
         self,
         key: Key,
@@ -114,19 +111,15 @@ class FedBuff(GlobalModel):
         mean: SplitParams,
         context: RoundContext,
     ):
-        """A step along the mean update."""
         # w <- w + eta_g (1/k) sum_i Delta_i
-        return FedAvgServerState(
-            jax.tree.map(
-                lambda w, delta: w + self.server_step_size * delta, server.params, mean
-            )
-        )
+        step = lambda w, delta: w + self.server_step_size * delta
+        return FedAvgServerState(jax.tree.map(step, server.params, mean))
 
     @property
+    @override
     def phases(self) -> tuple[Phase, ...]:
-        """The server's step, then the download of clients that begin a job: those whose updates were used, or others,
-        as the policy says.
-        """
+        # Clients that begin a job download the new model: those whose updates were used,
+        # or others, as the policy says.
         download = Phase(
             "finish",
             lambda server, context: server.params,

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
 from fedjax_srp.algorithms._normalised import (
     NormalisedMessage,
@@ -15,9 +16,8 @@ from fedjax_srp.algorithms._normalised import (
     total_step,
 )
 from fedjax_srp.algorithms.fedavg import FedAvg
-from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
-from fedjax_srp.algorithms.optimizers import Optimizer
-from fedjax_srp.algorithms.training import num_steps, step_size
+from fedjax_srp.algorithms.local import Objective, plain_gradient
+from fedjax_srp.algorithms.training import check_step_size, num_steps
 from fedjax_srp.base import (
     Array,
     ClientOutput,
@@ -26,7 +26,6 @@ from fedjax_srp.base import (
     Phase,
     PyTree,
     RoundContext,
-    named_key,
     unchanged,
 )
 from fedjax_srp.models.split import SplitParams
@@ -34,7 +33,7 @@ from fedjax_srp.parts.part import StepSize, part
 
 
 class FedGATEServerState(NamedTuple):
-    """The global model w, and Delta / tau: the mean direction of the last cohort, which its clients download."""
+    """The global model w, and Delta / tau: the mean direction of the last cohort."""
 
     params: SplitParams
     direction: PyTree
@@ -49,24 +48,29 @@ class FedGATEClientState(NamedTuple):
 
 @part
 class FedGATE(FedAvg):
-    """FedGATE (Haddadpour et al., 2020) as in FLANP (Algorithm 2): every part of the model is shared; a client
-    keeps a gradient tracking variable, as large as the model, and downloads the cohort's mean direction as well.
+    """FedGATE (Haddadpour et al., 2020) as in FLANP (Algorithm 2): every part of the
+    model is shared; a client keeps a gradient tracking variable, as large as the model,
+    and downloads the cohort's mean direction as well.
 
-    Local steps follow g_i(w_i) - delta_i, and delta_i tracks the difference of the client's gradients from the mean:
-    delta_i <- delta_i + (Delta_i - Delta) / tau, after every round. (The printed line subtracts Delta_i from itself.)
-    It starts from zero in every stage of the participation policy; eta and gamma are the same in all stages; the
-    paper's depend on n. This corrects client drift, and the fixed point is the minimum of the mean loss. With full
-    participation, one epoch of full batches and gamma = 1 it is gradient descent.
+    Local steps follow g_i(w_i) - delta_i, and delta_i tracks the difference of the
+    client's gradients from the mean: delta_i <- delta_i + (Delta_i - Delta) / tau, after
+    every round. (The printed line subtracts Delta_i from itself.) It starts from zero in
+    every stage of the participation policy; eta and gamma are the same in all stages; the
+    paper's depend on n. This corrects client drift, and the fixed point is the minimum of
+    the mean loss. With full participation, one epoch of full batches and gamma = 1 it is
+    gradient descent.
 
-    The paper has equal tau. Where clients take unequal numbers of steps, the server averages Delta_i / tau_i and moves
-    the model by eta gamma times the mean tau: so the tracking variables of a cohort still sum to zero, as the fixed
-    point requires. With momentum tau_i is the sum of the gradients' weights in the update.
+    The paper has equal tau. Where clients take unequal numbers of steps, the server
+    averages Delta_i / tau_i and moves the model by eta gamma times the mean tau: so the
+    tracking variables of a cohort still sum to zero, as the fixed point requires. With
+    momentum tau_i is the sum of the gradients' weights in the update.
 
     Evaluations: those of `FedAvg`.
 
     Args:
-        training: of the clients, by `SGD` with a constant step size eta, by which updates are divided; tau is its
-            `steps`, if given. Weighting is "uniform" in the paper.
+        training: of the clients, by `SGD` with a constant step size eta, by which updates
+            are divided; tau is its `steps`, if given. Weighting is "uniform" in the
+            paper.
         server_step_size: gamma; 1 in FLANP's experiments with networks.
 
     Raises:
@@ -85,22 +89,21 @@ class FedGATE(FedAvg):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.training.optimizer, Optimizer):  # else checked in the round
-            step_size(self.training.optimizer)
+        check_step_size(self.training)
 
+    @override
     def init(self, key: Key, data: Any) -> FedGATEServerState:
-        """The initial parameters, and a direction of zero."""
         params = self.init_params(key, data)
         return FedGATEServerState(params, jax.tree.map(jnp.zeros_like, params))
 
+    @override
     def init_client(
         self, key: Key, server: FedGATEServerState, examples: Examples
     ) -> FedGATEClientState:
-        """A tracking variable of zero."""
-        return FedGATEClientState(
-            jax.tree.map(jnp.zeros_like, server.params), jnp.int32(0)
-        )
+        tracking = jax.tree.map(jnp.zeros_like, server.params)
+        return FedGATEClientState(tracking, jnp.int32(0))
 
+    @override
     def client(
         self,
         key: Key,
@@ -109,40 +112,27 @@ class FedGATE(FedAvg):
         examples: Examples,
         context: RoundContext,
     ) -> ClientOutput:
-        """Local SGD along the tracked gradient."""
         # delta_i <- 0 at the beginning of a stage
-        tracking = jax.tree.map(
-            lambda d: jnp.where(state.stage == context.stage, d, 0), state.tracking
-        )
+        is_same_stage = state.stage == context.stage
+        keep = lambda d: jnp.where(is_same_stage, d, 0)
+        tracking = jax.tree.map(keep, state.tracking)
 
         def tracked(objective: Objective, w_i: PyTree, weights: Array) -> PyTree:
             # d_i = g_i(w_i) - delta_i
-            return jax.tree.map(
-                jnp.subtract, plain_gradient(objective, w_i, weights), tracking
-            )
+            gradient = plain_gradient(objective, w_i, weights)
+            return jax.tree.map(jnp.subtract, gradient, tracking)
 
-        # w_i <- local SGD along it, from w
-        now = self.training.in_round(context)
-        local = local_sgd(
-            named_key(key, "local"),
-            self.loss,
-            params,
-            (),
-            examples,
-            now,
-            gradient=tracked,
-        )
+        # w_i <- local SGD along that, from w
+        local = self.local_sgd(key, params, examples, context, gradient=tracked)
         # Delta_i / tau_i = (w - w_i) / (eta tau_i)
-        output = normalised_output(
-            params, local, total_step(now, examples), self.training.weight(examples)
-        )
+        length = total_step(self.training.in_round(context), examples)
+        weight = self.training.weight(examples)
+        output = normalised_output(params, local, length, weight)
         # delta_i <- delta_i + Delta_i / tau_i; `correct` then subtracts the mean
-        return output._replace(
-            state=FedGATEClientState(
-                jax.tree.map(jnp.add, tracking, output.message.direction), context.stage
-            )
-        )
+        tracking = jax.tree.map(jnp.add, tracking, output.message.direction)
+        return output._replace(state=FedGATEClientState(tracking, context.stage))
 
+    @override
     def server(
         self,
         key: Key,
@@ -150,26 +140,18 @@ class FedGATE(FedAvg):
         mean: NormalisedMessage,
         context: RoundContext,
     ):
-        """A step along the mean direction."""
         # w <- w - eta gamma Delta
         direction = mean_direction(mean)
-        return FedGATEServerState(
-            moved(server.params, direction, self.server_step_size * mean.length),
-            direction,
-        )
+        length = self.server_step_size * mean.length
+        return FedGATEServerState(moved(server.params, direction, length), direction)
 
     @property
+    @override
     def phases(self) -> tuple[Phase, ...]:
-        """FedAvg's round, then the mean direction for its cohort."""
-        return (
-            *super().phases,
-            Phase(
-                "finish",
-                lambda server, context: server.direction,
-                self.correct,
-                unchanged,
-            ),
-        )
+        # The cohort downloads its mean direction.
+        direction = lambda server, context: server.direction
+        finish = Phase("finish", direction, self.correct, unchanged)
+        return (*super().phases, finish)
 
     def correct(
         self,
@@ -182,7 +164,6 @@ class FedGATE(FedAvg):
         """Subtract the mean direction from the client's tracking variable."""
         # delta_i <- delta_i - Delta / tau, for clients that took steps
         has_steps = num_steps(self.training.in_round(context), examples) > 0
-        tracking = jax.tree.map(
-            lambda d, m: jnp.where(has_steps, d - m, d), state.tracking, direction
-        )
+        subtract = lambda d, m: jnp.where(has_steps, d - m, d)
+        tracking = jax.tree.map(subtract, state.tracking, direction)
         return ClientOutput((), state._replace(tracking=tracking))

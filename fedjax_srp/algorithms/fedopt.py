@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
 from fedjax_srp.algorithms.fedavg import FedAvg
 from fedjax_srp.base import Array, Key, RoundContext
@@ -14,7 +15,7 @@ from fedjax_srp.parts.part import Above, AtLeast, Below, StepSize, part
 
 
 class FedOptServerState(NamedTuple):
-    """The global model x, its momentum m and the accumulated squares v (zero under "momentum")."""
+    """The global model x, its momentum m, accumulated squares v (0 under momentum)."""
 
     params: SplitParams
     m: SplitParams
@@ -23,18 +24,21 @@ class FedOptServerState(NamedTuple):
 
 @part
 class FedOpt(FedAvg):
-    """FedOpt (Reddi et al., 2021, Algorithm 2; FedAvgM: Hsu et al., 2019): every part of the model is shared.
+    """FedOpt (Reddi et al., 2021, Algorithm 2; FedAvgM: Hsu et al., 2019): every part of
+    the model is shared.
 
-    Clients train as in `FedAvg`. The server's optimizer takes their mean update, Delta = mean x_i - x, as an ascent
-    direction. As in the paper's algorithm, m and v have no bias correction, and v starts at tau^2. With
-    `rule="momentum"`, `beta1=0` and a server step size of 1 this is `FedAvg`.
+    Clients train as in `FedAvg`. The server's optimizer takes their mean update, Delta =
+    mean x_i - x, as an ascent direction. As in the paper's algorithm, m and v have no
+    bias correction, and v starts at tau^2. With `rule="momentum"`, `beta1=0` and a server
+    step size of 1 this is `FedAvg`.
 
     Evaluations: those of `FedAvg`.
 
     Args:
         training: of the clients; the paper has SGD and weighs clients by their examples.
         rule: "momentum" (FedAvgM), "adagrad", "adam" or "yogi".
-        server_step_size: eta. The paper tunes it for each task, together with that of the clients; 0.01 is our choice.
+        server_step_size: eta. The paper tunes it for each task, together with that of the
+            clients; 0.01 is our choice.
         beta1: of m: 0.9 in the paper, but 0 for FedAdagrad.
         beta2: of v in FedAdam and FedYogi: 0.99 in the paper.
         adaptivity: tau, added to the root of v: 0.001 in most of the paper's experiments.
@@ -54,18 +58,17 @@ class FedOpt(FedAvg):
     beta2: Annotated[float, AtLeast(0), Below(1)] = 0.99
     adaptivity: Annotated[float, Above(0)] = 1e-3
 
+    @override
     def init(self, key: Key, data: Any) -> FedOptServerState:
-        """The initial parameters, without momentum."""
         params = self.init_params(key, data)
         zeros = jax.tree.map(jnp.zeros_like, params)
         if self.rule == "momentum":
             return FedOptServerState(params, zeros, zeros)
-        return FedOptServerState(
-            params,
-            zeros,
-            jax.tree.map(lambda w: jnp.full_like(w, self.adaptivity**2), params),
-        )
+        # v = tau^2
+        squares = jax.tree.map(lambda w: jnp.full_like(w, self.adaptivity**2), params)
+        return FedOptServerState(params, zeros, squares)
 
+    @override
     def server(
         self,
         key: Key,
@@ -73,16 +76,15 @@ class FedOpt(FedAvg):
         mean: SplitParams,
         context: RoundContext,
     ):
-        """A step of the server's optimizer along the mean update."""
         delta = jax.tree.map(jnp.subtract, mean, server.params)
         if self.rule == "momentum":
             # m <- beta_1 m + Delta;  x <- x + eta m
-            m = jax.tree.map(lambda m, d: self.beta1 * m + d, server.m, delta)
+            accumulate = lambda m, d: self.beta1 * m + d
+            m = jax.tree.map(accumulate, server.m, delta)
             return FedOptServerState(self._moved(server.params, m), m, server.v)
         # m <- beta_1 m + (1 - beta_1) Delta
-        m = jax.tree.map(
-            lambda m, d: self.beta1 * m + (1 - self.beta1) * d, server.m, delta
-        )
+        average = lambda m, d: self.beta1 * m + (1 - self.beta1) * d
+        m = jax.tree.map(average, server.m, delta)
         v = jax.tree.map(self._squares, server.v, delta)
         # x <- x + eta m / (sqrt(v) + tau)
         direction = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + self.adaptivity), m, v)

@@ -1,16 +1,17 @@
-"""FedPAC: a shared representation with aligned features, and each client's mixture of all heads."""
+"""FedPAC: a shared representation, and each client's mixture of all heads."""
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
 from fedjax_srp.algorithms._mixture import best_mixture
-from fedjax_srp.algorithms.examples import GlobalModel
+from fedjax_srp.algorithms.examples import GlobalModel, Penalty
 from fedjax_srp.algorithms.fedproto import FedProto, FedProtoServerState, Prototypes
-from fedjax_srp.algorithms.local import fit_head, local_sgd, total_loss
+from fedjax_srp.algorithms.local import fit_head, total_loss, without_padding
 from fedjax_srp.base import (
     Array,
     ClientOutput,
@@ -22,12 +23,11 @@ from fedjax_srp.base import (
     PyTree,
     RoundContext,
     evaluation,
-    named_key,
     nothing,
     unchanged,
 )
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts.part import AtLeast, Count, part
+from fedjax_srp.parts.part import Count, part
 
 
 class FedPACBroadcast(NamedTuple):
@@ -38,11 +38,13 @@ class FedPACBroadcast(NamedTuple):
 
 
 class FedPACClientState(NamedTuple):
-    """The client's head, and statistics of its features under the last downloaded representation."""
+    """The client's head, and statistics of its features before the last training."""
 
     head: PyTree
-    means: Array  # (num_classes, num_features): of the features of each class, times its share of the examples
-    variance: Array  # () float: V_i, variance of the mean of the client's features; inf without examples
+    # h_i (num_classes, num_features): the mean features of each class, times its share
+    means: Array
+    # V_i () float: variance of the mean features; inf without examples
+    variance: Array
 
 
 class FedPACMessage(NamedTuple):
@@ -55,19 +57,24 @@ class FedPACMessage(NamedTuple):
 
 @part
 class FedPAC(GlobalModel):
-    """FedPAC (Xu, Tong and Huang, 2023, Algorithm 1): the representation below the model's cut is shared, heads are
-    personal, and after each round a participant's head is replaced by a mixture of all participants' heads.
+    """FedPAC (Xu, Tong and Huang, 2023, Algorithm 1): the representation below the
+    model's cut is shared, heads are personal, and after each round a participant's head
+    is replaced by a mixture of all participants' heads.
 
-    A participant trains its head under the downloaded representation, then the representation under that head on its
-    cross-entropy plus lambda times the mean squared difference between an example's features and the global centroid of
-    its class. The mixture of client i minimises `sum_j a_j^2 V_j + |sum_j a_j (h_i - h_j)|^2` over weights that sum to
-    1: the variance of the heads' estimates, and their bias due to the difference of the clients' mean features h. Heads
-    of clients without examples, whose variance is infinite, are left out.
-    Centroids are weighted by the clients' examples of the class, as in the authors' code. That code drops weights below
-    0.001, trains heads with their own step size (0.1), and aligns a class without global centroid to the client's.
+    A participant trains its head under the downloaded representation, then the
+    representation under that head on its cross-entropy plus lambda times the mean squared
+    difference between an example's features and the global centroid of its class. The
+    mixture of client i minimises `sum_j a_j^2 V_j + |sum_j a_j (h_i - h_j)|^2` over
+    weights that sum to 1: the variance of the heads' estimates, and their bias due to the
+    difference of the clients' mean features h. Heads of clients without examples, whose
+    variance is infinite, are left out. Centroids are weighted by the clients' examples of
+    the class, as in the authors' code. That code drops weights below 0.001, trains heads
+    with their own step size (0.1), and aligns a class without global centroid to the
+    client's.
 
-    Evaluations: `own_head` (the default), the client's head under the shared representation; `global`, the same with
-    the mean head of the last participants; `fine_tune` and `fine_tune_all`, that model trained on the client.
+    Evaluations: `own_head` (the default), the client's head under the shared
+    representation; `global`, the same with the mean head of the last participants;
+    `fine_tune` and `fine_tune_all`, that model trained on the client.
 
     Args:
         model: cut at its head; its labels are classes.
@@ -82,27 +89,25 @@ class FedPAC(GlobalModel):
         ['own_head', 'global', 'fine_tune', 'fine_tune_all']
     """
 
-    penalty: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 1.0"] = 1.0
+    penalty: Penalty = 1.0
     head_epochs: Count = 1
 
     # The server keeps the representation with the mean head, and the global centroids.
-    init, prototypes, regularised = (
-        FedProto.init,
-        FedProto.prototypes,
-        FedProto.regularised,
-    )
+    init = FedProto.init  # pyright: ignore[reportAssignmentType]
+    prototypes = FedProto.prototypes
+    regularised = FedProto.regularised
 
+    @override
     def init_client(
         self, key: Key, server: FedProtoServerState, examples: Examples
     ) -> FedPACClientState:
-        """The initial head."""
         features = server.prototypes.features
         return FedPACClientState(server.params.head, features, features[0, 0])
 
+    @override
     def broadcast(
         self, server: FedProtoServerState, context: RoundContext
     ) -> FedPACBroadcast:
-        """The representation and the centroids."""
         return FedPACBroadcast(server.params.representation, server.prototypes)
 
     def aligned(
@@ -113,9 +118,11 @@ class FedPAC(GlobalModel):
         y: Array,
         key: Key | None,
     ) -> Array:
-        """Cross-entropy plus penalized distance to the class's centroid of each example, (batch,)."""
-        return self.regularised(SplitParams(body, fixed[0]), fixed[1], x, y, key)
+        """Cross-entropy plus penalized distance to the class's centroid, (batch,)."""
+        head, shared = fixed
+        return self.regularised(SplitParams(body, head), shared, x, y, key)
 
+    @override
     def client(
         self,
         key: Key,
@@ -124,50 +131,47 @@ class FedPAC(GlobalModel):
         examples: Examples,
         context: RoundContext,
     ) -> ClientOutput:
-        """Compute statistics, train the head, then the representation, and compute centroids."""
         body, shared = down
         means, variance = self.statistics(SplitParams(body, state.head), examples)
         # phi_i <- local SGD on f_i under the downloaded representation
         now = self.training.in_round(context)
-        head = fit_head(
-            key,
-            self.model,
-            body,
-            state.head,
-            examples,
-            now._replace(epochs=self.head_epochs, steps=None),
-        )
+        now = now._replace(epochs=self.head_epochs, steps=None)
+        head = fit_head(key, self.model, body, state.head, examples, now)
         # theta_i <- local SGD on f_i + lambda R_i under the new head
-        key_local = named_key(key, "local")
-        trained = local_sgd(
-            key_local, self.aligned, body, (head.params, shared), examples, now
+        trained = self.local_sgd(
+            key,
+            body,
+            examples,
+            context,
+            loss=self.aligned,
+            frozen=(head.params, shared),
         )
         params = SplitParams(trained.params, head.params)
+        # The client's centroid of each class, times its number of examples of the class.
         own = self.prototypes(params, examples)
         centroids = own._replace(features=own.features * own.weight[:, None])
-        message = FedPACMessage(params, centroids, (means, variance))
-        weight = FedPACMessage(self.training.weight(examples), 1.0, 1.0)  # type: ignore[arg-type]
-        new = FedPACClientState(head.params, means, variance)
         return ClientOutput(
-            message, new, weight, loss=total_loss(head.loss, trained.loss)
+            message=FedPACMessage(params, centroids, (means, variance)),
+            state=FedPACClientState(head.params, means, variance),
+            weight=FedPACMessage(self.training.weight(examples), 1.0, 1.0),  # type: ignore[arg-type]
+            loss=total_loss(head.loss, trained.loss),
         )
 
     def statistics(self, params: SplitParams, examples: Examples) -> tuple[Array, Array]:
-        """Class shares times the classes' mean features, and `V_i = (mean |f|^2 - sum_y |p_y mean_y|^2) / n_i`."""
-        found = self.prototypes(params, examples)
-        count = jnp.maximum(examples.count, 1).astype(found.features.dtype)
-        means = found.features * found.weight[:, None] / count
-        rows = jnp.arange(examples.y.shape[0], dtype=jnp.int32)
-        is_real = rows < examples.count
-        features = self.features(
-            params.representation, examples.x[jnp.where(is_real, rows, 0)]
-        )
-        square = (
-            jnp.sum(jnp.where(is_real, jnp.sum(jnp.square(features), axis=1), 0)) / count
-        )
+        """Class shares times the classes' mean features, and the variance V_i."""
+        own = self.prototypes(params, examples)
+        count = jnp.maximum(examples.count, 1).astype(own.features.dtype)
+        # h_i[y] = p_y mean_y
+        means = own.features * own.weight[:, None] / count
+        # V_i = (mean |f|^2 - sum_y |p_y mean_y|^2) / n_i
+        x, _, valid = without_padding(examples)
+        features = self.features(params.representation, x)
+        squares = jnp.sum(jnp.square(features), axis=1)
+        square = jnp.sum(jnp.where(valid, squares, 0)) / count
         variance = (square - jnp.sum(jnp.square(means))) / count
         return means, jnp.where(examples.count > 0, variance, jnp.inf)
 
+    @override
     def server(
         self,
         key: Key,
@@ -175,15 +179,16 @@ class FedPAC(GlobalModel):
         mean: FedPACMessage,
         context: RoundContext,
     ):
-        """The mean model, and the mean centroid of each class that a participant has."""
         new = FedProto.server(self, key, server, mean.prototypes, context)  # type: ignore[arg-type]
         return new._replace(params=mean.params)
 
     @property
+    @override
     def phases(self) -> tuple[Phase, ...]:
-        """Local training, then every participant's mixture of heads."""
+        # After training every participant downloads its mixture of heads.
         mixtures = Exchange(lambda state: state, self.mix_heads)
-        return (*super().phases, Phase("finish", nothing, self.take, unchanged, mixtures))
+        finish = Phase("finish", nothing, self.take, unchanged, mixtures)
+        return (*super().phases, finish)
 
     def take(
         self,
@@ -204,23 +209,19 @@ class FedPAC(GlobalModel):
         context: RoundContext,
     ):
         """The new head of one client: the best mixture of all heads."""
-        differences = (own.means[None] - others.shown.means).reshape(
-            others.takes_part.shape[0], -1
-        )
-        is_known = others.takes_part & (others.shown.variance < jnp.inf)
-        variance = jnp.where(is_known, others.shown.variance, 0)
+        heads: FedPACClientState = others.shown
+        has_examples = others.takes_part & (heads.variance < jnp.inf)
+        variance = jnp.where(has_examples, heads.variance, 0)
         # P_jk = <h_i - h_j, h_i - h_k> + V_j [j = k]
-        costs = jnp.matmul(differences, differences.T, precision="highest") + jnp.diag(
-            variance
-        )
-        weights = best_mixture(
-            costs, jnp.where(jnp.any(is_known), is_known, others.takes_part)
-        )
+        differences = own.means[None] - heads.means
+        differences = differences.reshape(others.takes_part.shape[0], -1)
+        products = jnp.matmul(differences, differences.T, precision="highest")
+        costs = products + jnp.diag(variance)
+        allowed = jnp.where(jnp.any(has_examples), has_examples, others.takes_part)
+        weights = best_mixture(costs, allowed)
         # phi_i <- sum_j a_j phi_j
-        return jax.tree.map(
-            lambda heads: jnp.tensordot(weights, heads, 1, precision="highest"),
-            others.shown.head,
-        )
+        mix = lambda leaf: jnp.tensordot(weights, leaf, 1, precision="highest")
+        return jax.tree.map(mix, heads.head)
 
     @evaluation
     def own_head(
@@ -231,6 +232,5 @@ class FedPAC(GlobalModel):
         examples: Examples,
     ):
         """The client's own mixture of heads under the shared representation."""
-        return lambda x: self.model.classify(
-            state.head, self.model.represent(server.params.representation, x)
-        )
+        params = server.params._replace(head=state.head)
+        return lambda x: self.model.logits(params, x)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
+from typing_extensions import override
 
 from fedjax_srp.algorithms.fedrep import FedRepClientState, PersonalHead
-from fedjax_srp.algorithms.local import local_sgd
 from fedjax_srp.base import (
     ClientOutput,
     Examples,
@@ -13,7 +13,6 @@ from fedjax_srp.base import (
     PyTree,
     RoundContext,
     Uncharged,
-    named_key,
 )
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts.part import part
@@ -21,18 +20,21 @@ from fedjax_srp.parts.part import part
 
 @part
 class FedPer(PersonalHead):
-    """FedPer (Arivazhagan et al., 2019, Algorithms 1 and 2): the representation below the model's cut (the base layers)
-    is shared, the head above it (the personalization layers) is personal.
+    """FedPer (Arivazhagan et al., 2019, Algorithms 1 and 2): the representation below the
+    model's cut (the base layers) is shared, the head above it (the personalization
+    layers) is personal.
 
-    FedRep with joint steps: every local step moves both head and representation, from the same point. The rest is as in
-    `FedRep`, including the evaluations: `fine_tune` (the default), the last round's mean head trained on the client for
-    `fine_tune_epochs` under the current representation; `own_head`, the client's head as it last left it (as in the
-    FedPer and FedRep papers); `own_or_mean_head`, the same with the mean head for clients that have never taken part.
+    FedRep with joint steps: every local step moves both head and representation, from the
+    same point. The rest is as in `FedRep`, including the evaluations: `fine_tune` (the
+    default), the last round's mean head trained on the client for `fine_tune_epochs`
+    under the current representation; `own_head`, the client's head as it last left it (as
+    in the FedPer and FedRep papers); `own_or_mean_head`, the same with the mean head for
+    clients that have never taken part.
 
     Args:
         model: cut at the first personal layer.
-        training: of both parts; step size 0.01 in FedRep's appendix. Weighting is "num_examples" in the FedPer paper
-            and in FedRep's code.
+        training: of both parts; step size 0.01 in FedRep's appendix. Weighting is
+            "num_examples" in the FedPer paper and in FedRep's code.
 
     Example:
         >>> import fedjax_srp as srp
@@ -41,6 +43,7 @@ class FedPer(PersonalHead):
         ['fine_tune', 'own_head', 'own_or_mean_head']
     """
 
+    @override
     def client(
         self,
         key: Key,
@@ -49,14 +52,13 @@ class FedPer(PersonalHead):
         examples: Examples,
         context: RoundContext,
     ) -> ClientOutput:
-        """Local SGD on both parts."""
         # (phi_i, h_i) <- local SGD on f_i(h_i, phi_i), from (phi, h_i)
-        start, now = (
-            SplitParams(representation, state.head),
-            self.training.in_round(context),
-        )
-        local = local_sgd(named_key(key, "local"), self.loss, start, (), examples, now)
+        start = SplitParams(representation, state.head)
+        local = self.local_sgd(key, start, examples, context)
         representation, head = local.params
-        message = SplitParams(representation, Uncharged(head))
-        new = FedRepClientState(head, jnp.bool_(True))
-        return ClientOutput(message, new, self.training.weight(examples), loss=local.loss)
+        return ClientOutput(
+            message=SplitParams(representation, Uncharged(head)),
+            state=FedRepClientState(head, jnp.bool_(True)),
+            weight=self.training.weight(examples),
+            loss=local.loss,
+        )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated
-
 import jax
+from typing_extensions import override
 
+from fedjax_srp.algorithms.examples import Penalty
 from fedjax_srp.algorithms.fedavg import FedAvg
-from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
+from fedjax_srp.algorithms.local import Gradient, Objective, plain_gradient
 from fedjax_srp.base import (
     Array,
     ClientOutput,
@@ -16,16 +15,13 @@ from fedjax_srp.base import (
     Key,
     PyTree,
     RoundContext,
-    named_key,
 )
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts.part import AtLeast, part
+from fedjax_srp.parts.part import part
 
 
-def proximal_gradient(
-    mu: Array | float, center: PyTree
-) -> Callable[[Objective, PyTree, Array], PyTree]:
-    """Gradient of an objective plus (mu / 2) |w_i - w|^2, for `local_sgd`; `center` is w."""
+def proximal_gradient(mu: Array | float, center: PyTree) -> Gradient:
+    """Gradient of an objective plus (mu / 2) |w_i - w|^2; `center` is w."""
 
     def proximal(objective: Objective, local: PyTree, weights: Array) -> PyTree:
         # grad h_i(w_i) = grad f_i(w_i) + mu (w_i - w)
@@ -37,18 +33,23 @@ def proximal_gradient(
 
 @part
 class FedProx(FedAvg):
-    """FedProx (Li et al., 2020, Algorithm 2): every part of the model is shared, nothing is personal.
+    """FedProx (Li et al., 2020, Algorithm 2): every part of the model is shared, nothing
+    is personal.
 
-    A client descends `f_i(w_i) + (mu / 2) |w_i - w|^2` from the global model w. The paper's gamma_i-inexact minimum is
-    found by local SGD, as in its experiments; gamma_i differs if the policy gives each client its own units of work.
-    With mu = 0 this is `FedAvg`. Momentum includes the term's gradient.
+    A client descends `f_i(w_i) + (mu / 2) |w_i - w|^2` from the global model w. The
+    paper's gamma_i-inexact minimum is found by local SGD, as in its experiments; gamma_i
+    differs if the policy gives each client its own units of work. With mu = 0 this is
+    `FedAvg`. Momentum includes the term's gradient.
 
-    Evaluations: those of `FedAvg`; FedProx+FT of the FedRep paper is `evaluation="fine_tune"`.
+    Evaluations: those of `FedAvg`; FedProx+FT of the FedRep paper is
+    `evaluation="fine_tune"`.
 
     Args:
-        training: of the clients; weighting is "uniform" in the paper, which draws devices in proportion to their
-            examples (policies here draw them uniformly), and "num_examples" in FedRep's code.
-        mu: weight of the proximal term; the paper tunes it in {0.001, 0.01, 0.1, 1}, 0 for none.
+        training: of the clients; weighting is "uniform" in the paper, which draws devices
+            in proportion to their examples (policies here draw them uniformly), and
+            "num_examples" in FedRep's code.
+        mu: weight of the proximal term; the paper tunes it in {0.001, 0.01, 0.1, 1}, 0
+            for none.
 
     Example:
         >>> import fedjax_srp as srp
@@ -57,8 +58,9 @@ class FedProx(FedAvg):
         ['global', 'fine_tune', 'fine_tune_all']
     """
 
-    mu: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 0.1"] = 0.1
+    mu: Penalty = 0.1
 
+    @override
     def client(
         self,
         key: Key,
@@ -67,21 +69,9 @@ class FedProx(FedAvg):
         examples: Examples,
         context: RoundContext,
     ):
-        """Local SGD on the loss with the proximal term."""
         # w_i <- local SGD on h_i, from w
-        now, gradient = (
-            self.training.in_round(context),
-            proximal_gradient(self.mu, params),
-        )
-        local = local_sgd(
-            named_key(key, "local"),
-            self.loss,
-            params,
-            (),
-            examples,
-            now,
-            gradient=gradient,
-        )
+        gradient = proximal_gradient(self.mu, params)
+        local = self.local_sgd(key, params, examples, context, gradient=gradient)
         return ClientOutput(
             local.params, weight=self.training.weight(examples), loss=local.loss
         )

@@ -8,6 +8,7 @@ from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
 from fedjax_srp.algorithms.examples import ExampleAlgorithm, gradient_message
 from fedjax_srp.algorithms.local import (
@@ -43,29 +44,30 @@ class FedRepClientState(NamedTuple):
 
 @part
 class PersonalHead(ExampleAlgorithm):
-    """Base of FedRep and FedPer: the representation below the model's cut is averaged, heads stay with clients.
+    """Base of FedRep and FedPer: representations are averaged, heads are personal.
 
-    The server keeps the representation phi, and the last round's mean head, from which only `fine_tune` starts.
+    The server keeps the representation phi, and the last round's mean head, from which
+    only `fine_tune` starts.
     """
 
+    @override
     def init(self, key: Key, data: Any) -> SplitParams:
-        """The initial parameters."""
         return self.init_params(key, data)
 
+    @override
     def init_client(
         self, key: Key, server: SplitParams, examples: Examples
     ) -> FedRepClientState:
-        """The initial head."""
         return FedRepClientState(server.head, jnp.bool_(False))
 
+    @override
     def broadcast(self, server: SplitParams, context: RoundContext) -> PyTree:
-        """The representation."""
         return server.representation
 
+    @override
     def server(
         self, key: Key, server: SplitParams, mean: SplitParams, context: RoundContext
     ):
-        """The mean representation, and the mean head for evaluations."""
         # phi <- (1/n) sum_i phi_i
         return SplitParams(mean.representation, mean.head.value)
 
@@ -78,8 +80,8 @@ class PersonalHead(ExampleAlgorithm):
         return SplitParams(broadcast, state.head)
 
     @property
+    @override
     def gradient(self) -> ClientFunction:
-        """The gradient of the loss, see `loss_gradient`."""
         return self.loss_gradient
 
     def loss_gradient(
@@ -101,7 +103,9 @@ class PersonalHead(ExampleAlgorithm):
     def fine_tune(
         self, key: Key, server: SplitParams, state: FedRepClientState, examples: Examples
     ):
-        """The mean head of the last cohort, trained on the client under the current representation."""
+        """The mean head of the last cohort, trained on the client under the current
+        representation.
+        """
         return with_tuned_head(key, self.model, server, examples, self.tuning)
 
     @evaluation
@@ -110,26 +114,24 @@ class PersonalHead(ExampleAlgorithm):
     ):
         """The client's own head, as it last left it, under the current representation."""
         head = self.head_of(server, state)
-        return lambda x: self.model.classify(
-            head, self.model.represent(server.representation, x)
-        )
+        params = SplitParams(server.representation, head)
+        return lambda x: self.model.logits(params, x)
 
     @evaluation
     def own_or_mean_head(
         self, key: Key, server: SplitParams, state: FedRepClientState, examples: Examples
     ):
-        """The client's own head, or the last round's mean head for clients that have never taken part."""
-        head = own_or_mean(state, server.head)
-        return lambda x: self.model.classify(
-            head, self.model.represent(server.representation, x)
-        )
+        """The client's own head, or the last round's mean head for clients that have
+        never taken part.
+        """
+        head = own_or_mean(state.has_trained, state.head, server.head)
+        params = SplitParams(server.representation, head)
+        return lambda x: self.model.logits(params, x)
 
 
-def own_or_mean(state: FedRepClientState, mean_head: PyTree) -> PyTree:
-    """The head of a client that has trained one; the mean head for any other client."""
-    return jax.tree.map(
-        lambda own, mean: jnp.where(state.has_trained, own, mean), state.head, mean_head
-    )
+def own_or_mean(has_trained: Array, own: PyTree, mean: PyTree) -> PyTree:
+    """A client's own part of the model if it has trained one, else the mean part."""
+    return jax.tree.map(lambda o, m: jnp.where(has_trained, o, m), own, mean)
 
 
 class _Repetition(NamedTuple):
@@ -144,32 +146,36 @@ class _Repetition(NamedTuple):
 
 @part
 class FedRep(PersonalHead):
-    """FedRep (Collins et al., 2021, Algorithm 1; SRPFL, Algorithm 1, lines 8 to 10): the representation below the
-    model's cut is shared, the head above it is personal.
+    """FedRep (Collins et al., 2021, Algorithm 1; SRPFL, Algorithm 1, lines 8 to 10): the
+    representation below the model's cut is shared, the head above it is personal.
 
-    A round repeats `training.epochs` times: `head_epochs` epochs of the head under a frozen representation (whose
-    features are computed once), then `representation_epochs` of the representation under the frozen new head. SRPFL's
-    experiments have 1 or 5 repetitions of (10 + 1); FedRep's have one of (10 + 1) or (10 + 5). With W units of work
-    (`PartialWork`) both numbers of epochs are multiplied by W in each repetition.
+    A round repeats `training.epochs` times: `head_epochs` epochs of the head under a
+    frozen representation (whose features are computed once), then `representation_epochs`
+    of the representation under the frozen new head. SRPFL's experiments have 1 or 5
+    repetitions of (10 + 1); FedRep's have one of (10 + 1) or (10 + 5). With W units of
+    work (`PartialWork`) both numbers of epochs are multiplied by W in each repetition.
 
-    Evaluations: `fine_tune` (the default), the last round's mean head trained on the client for `fine_tune_epochs`
-    under the current representation, as in the authors' code and fair to clients that have not taken part yet;
-    `own_head`, the client's head as it last left it; `own_or_mean_head`, the same with the mean head for clients that
+    Evaluations: `fine_tune` (the default), the last round's mean head trained on the
+    client for `fine_tune_epochs` under the current representation, as in the authors'
+    code and fair to clients that have not taken part yet; `own_head`, the client's head
+    as it last left it; `own_or_mean_head`, the same with the mean head for clients that
     have never taken part.
 
     Args:
         model: cut at the first personal layer.
-        training: of the representation; `epochs` is the number of repetitions in a round. Weighting is "uniform" in
-            the paper, "num_examples" in the authors' code.
+        training: of the representation; `epochs` is the number of repetitions in a round.
+            Weighting is "uniform" in the paper, "num_examples" in the authors' code.
         fine_tune_optimizer: of the head in `fine_tune`; default `head_optimizer`.
         head_epochs: tau_h, in epochs.
         representation_epochs: tau_phi, in epochs.
         head_optimizer: of the head; default that of training.
-        keeps_optimizer: the optimizers of head and representation keep their states through all repetitions of a
-            round, as in the code of SRPFL's authors. By default they are reset in every repetition.
-        newcomers_take_mean_head: a client that takes part for the first time starts from the mean head of the last
-            cohort, as in the code of SRPFL's authors, instead of the initial head; that head is also its `own_head`
-            until then. The bytes received do not count it, since later rounds do not need it.
+        keeps_optimizer: the optimizers of head and representation keep their states
+            through all repetitions of a round, as in the code of SRPFL's authors. By
+            default they are reset in every repetition.
+        newcomers_take_mean_head: a client that takes part for the first time starts from
+            the mean head of the last cohort, as in the code of SRPFL's authors, instead
+            of the initial head; that head is also its `own_head` until then. The bytes
+            received do not count it, since later rounds do not need it.
 
     Example:
         >>> import fedjax_srp as srp
@@ -190,41 +196,40 @@ class FedRep(PersonalHead):
         super().__post_init__()
         if not self.training.epochs:
             raise ValueError(
-                f"training.epochs={self.training.epochs}: repetitions in a round; give at least 1"
+                f"training.epochs={self.training.epochs}: repetitions in a round; "
+                "give at least 1"
             )
 
     @property
+    @override
     def tuning(self):
-        """Training of `fine_tune`: by `fine_tune_optimizer`, default that of the head."""
-        chosen = (
-            self.head_optimizer
-            if self.fine_tune_optimizer is None
-            else self.fine_tune_optimizer
-        )
-        return self.training.alone(chosen, self.fine_tune_epochs, "fine_tune_optimizer")
+        optimizer = self.fine_tune_optimizer
+        if optimizer is None:
+            optimizer = self.head_optimizer
+        argument = "fine_tune_optimizer"
+        return self.training.alone(optimizer, self.fine_tune_epochs, argument)
 
+    @override
     def broadcast(self, server: SplitParams, context: RoundContext) -> PyTree:
-        """The representation, with the mean head if newcomers take it."""
         if self.newcomers_take_mean_head:
             return SplitParams(server.representation, Uncharged(server.head))
         return super().broadcast(server, context)
 
+    @override
     def head_of(self, server: SplitParams, state: FedRepClientState) -> PyTree:
-        """The client's own head; if newcomers take the mean head, that one until the client takes part."""
-        return (
-            own_or_mean(state, server.head)
-            if self.newcomers_take_mean_head
-            else state.head
-        )
-
-    def start_of(self, broadcast: PyTree, state: FedRepClientState) -> SplitParams:
-        """The representation and the head from which a participant starts."""
         if self.newcomers_take_mean_head:
-            return SplitParams(
-                broadcast.representation, own_or_mean(state, broadcast.head.value)
-            )
+            return own_or_mean(state.has_trained, state.head, server.head)
+        return state.head
+
+    @override
+    def start_of(self, broadcast: PyTree, state: FedRepClientState) -> SplitParams:
+        if self.newcomers_take_mean_head:
+            mean = broadcast.head.value
+            head = own_or_mean(state.has_trained, state.head, mean)
+            return SplitParams(broadcast.representation, head)
         return super().start_of(broadcast, state)
 
+    @override
     def client(
         self,
         key: Key,
@@ -233,8 +238,8 @@ class FedRep(PersonalHead):
         examples: Examples,
         context: RoundContext,
     ) -> ClientOutput:
-        """Alternate between local SGD on the head and on the representation."""
-        now = self.training.in_round(context)._replace(epochs=self.representation_epochs)
+        now = self.training.in_round(context)
+        of_representation = now._replace(epochs=self.representation_epochs)
         of_head = now._replace(epochs=self.head_epochs)
         if self.head_optimizer is not None:
             training = dataclasses.replace(self.training, optimizer=self.head_optimizer)
@@ -242,46 +247,48 @@ class FedRep(PersonalHead):
 
         def alternate(r: Array | int, last: _Repetition) -> _Repetition:
             done = r * context.work  # in earlier repetitions
-            # h_i <- tau_h steps on f_i(h_i, phi), phi frozen                                       (eq. 3)
-            first = done * self.head_epochs
-            fit = fit_head(
+            # h_i <- tau_h steps on f_i(h_i, phi), phi frozen (eq. 3)
+            head = fit_head(
                 key,
                 self.model,
                 last.representation,
                 last.head,
                 examples,
                 of_head,
-                first,
+                done * self.head_epochs,
                 last.of_head,
             )
-            # phi_i <- tau_phi steps on f_i(h_i, phi_i), the new h_i frozen                         (eq. 4)
-            first = done * self.representation_epochs
+            # phi_i <- tau_phi steps on f_i(h_i, phi_i), the new h_i frozen (eq. 4)
             body = fit_representation(
                 key,
                 self.model,
                 last.representation,
-                fit.params,
+                head.params,
                 examples,
-                now,
-                first,
+                of_representation,
+                done * self.representation_epochs,
                 last.of_representation,
             )
-            loss = total_loss(fit.loss, body.loss)
+            loss = total_loss(head.loss, body.loss)
             if last.loss is not None:
                 loss = total_loss(last.loss, loss)
-            new = _Repetition(body.params, fit.params, loss)
-            if self.keeps_optimizer:
-                new = new._replace(
-                    of_representation=body.optimizer, of_head=fit.optimizer
-                )
-            return new
+            if not self.keeps_optimizer:
+                return _Repetition(body.params, head.params, loss)
+            return _Repetition(
+                body.params, head.params, loss, body.optimizer, head.optimizer
+            )
 
-        # The first repetition is outside the loop: it starts from a representation that all clients share.
-        carry = alternate(0, _Repetition(*self.start_of(broadcast, state), None))
-        if (self.training.epochs or 1) > 1:
-            carry = jax.lax.fori_loop(1, self.training.epochs, alternate, carry)
-        message = SplitParams(
-            carry.representation, Uncharged(carry.head)
-        )  # phi_i is sent; the head is for evaluations
-        new = FedRepClientState(carry.head, jnp.bool_(True))
-        return ClientOutput(message, new, self.training.weight(examples), loss=carry.loss)
+        # The first repetition is outside the loop: it starts from a representation that
+        # all clients share.
+        representation, head = self.start_of(broadcast, state)
+        last = alternate(0, _Repetition(representation, head, None))
+        repetitions = self.training.epochs or 1
+        if repetitions > 1:
+            last = jax.lax.fori_loop(1, repetitions, alternate, last)
+        return ClientOutput(
+            # phi_i is sent; the head is for evaluations.
+            message=SplitParams(last.representation, Uncharged(last.head)),
+            state=FedRepClientState(last.head, jnp.bool_(True)),
+            weight=self.training.weight(examples),
+            loss=last.loss,
+        )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing_extensions import override
+
 from fedjax_srp.algorithms._submodels import SubmodelAlgorithm
 from fedjax_srp.base import Array, RoundContext
 from fedjax_srp.parts.part import part
@@ -9,13 +11,15 @@ from fedjax_srp.parts.part import part
 
 @part
 class FedRolex(SubmodelAlgorithm):
-    """FedRolex (Alam, Liu, Yan and Zhang, 2022, Algorithm 1): submodels are a rolling window of units.
+    """FedRolex (Alam, Liu, Yan and Zhang, 2022, Algorithm 1): submodels are a rolling
+    window of units.
 
-    As `HeteroFL`, but the window of round t starts at unit t, modulo the width of the layer, so that all units are
-    trained even if no client can train the whole model. As in the authors' code, outputs of units are scaled by 1 / r
-    in training.
+    As `HeteroFL`, but the window of round t starts at unit t, modulo the width of the
+    layer, so that all units are trained even if no client can train the whole model. As
+    in the authors' code, outputs of units are scaled by 1 / r in training.
 
-    Evaluations, all of the whole model: `global` (the default), `fine_tune`, `fine_tune_all`.
+    Evaluations, all of the whole model: `global` (the default), `fine_tune`,
+    `fine_tune_all`.
 
     Args:
         rates: of a client with 1, 2, ... units of work, the paper's five levels.
@@ -27,7 +31,7 @@ class FedRolex(SubmodelAlgorithm):
         'fedrolex'
     """
 
+    @override
     def first_unit(self, context: RoundContext) -> Array:
-        """The number of the round."""
         # S_t = {t, t + 1, ..., t + ceil(r K) - 1} mod K
         return context.round

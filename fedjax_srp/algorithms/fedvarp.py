@@ -1,4 +1,4 @@
-"""FedVARP: FedAvg whose server remembers each client's last update and counts it while the client is absent."""
+"""FedVARP: FedAvg whose server remembers each client's last update."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
+from fedjax_srp.algorithms.examples import mean_of_all
 from fedjax_srp.algorithms.fedavg import FedAvg
 from fedjax_srp.base import ClientOutput, Examples, Key, PyTree, RoundContext
 from fedjax_srp.models.split import SplitParams
@@ -28,12 +30,13 @@ class FedVARPClientState(NamedTuple):
 
 @part
 class FedVARP(FedAvg):
-    """FedVARP (Jhunjhunwala et al., 2022, Algorithm 1): every part of the model is shared; the server keeps each
-    client's last update.
+    """FedVARP (Jhunjhunwala et al., 2022, Algorithm 1): every part of the model is
+    shared; the server keeps each client's last update.
 
-    The mean update of the participants is corrected by what the server remembers of them and of all clients, as SAGA
-    corrects a gradient. With participants drawn uniformly the corrected update is unbiased, and the variance that
-    sampling adds vanishes as updates settle. With full participation this is `FedAvg`. Only models are sent. Means are
+    The mean update of the participants is corrected by what the server remembers of them
+    and of all clients, as SAGA corrects a gradient. With participants drawn uniformly the
+    corrected update is unbiased, and the variance that sampling adds vanishes as updates
+    settle. With full participation this is `FedAvg`. Only models are sent. Means are
     uniform, as in the paper.
 
     Evaluations: those of `FedAvg`.
@@ -54,17 +57,18 @@ class FedVARP(FedAvg):
 
     server_step_size: StepSize = 1.0
 
+    @override
     def init(self, key: Key, data: Any) -> FedVARPServerState:
-        """The initial parameters, and y = 0."""
         params = self.init_params(key, data)
         return FedVARPServerState(params, jax.tree.map(jnp.zeros_like, params))
 
+    @override
     def init_client(
         self, key: Key, server: FedVARPServerState, examples: Examples
     ) -> FedVARPClientState:
-        """y_i = 0."""
         return FedVARPClientState(jax.tree.map(jnp.zeros_like, server.params))
 
+    @override
     def client(
         self,
         key: Key,
@@ -73,7 +77,6 @@ class FedVARP(FedAvg):
         examples: Examples,
         context: RoundContext,
     ) -> ClientOutput:
-        """Local SGD; the message is the change of the client's update."""
         local = super().client(key, params, (), examples, context)  # w_i
         # Delta_i = w_i - w
         update = jax.tree.map(jnp.subtract, local.message, params)
@@ -81,19 +84,14 @@ class FedVARP(FedAvg):
         change = jax.tree.map(jnp.subtract, update, state.update)
         return local._replace(message=change, state=FedVARPClientState(update))
 
+    @override
     def server(
         self, key: Key, server: FedVARPServerState, mean: PyTree, context: RoundContext
     ) -> FedVARPServerState:
-        """A step along the corrected update."""
         # v = y + (1 / |S|) sum_{i in S} (Delta_i - y_i)
         v = jax.tree.map(jnp.add, server.update, mean)
         # w <- w + eta_s v
-        params = jax.tree.map(
-            lambda w, v: w + self.server_step_size * v, server.params, v
-        )
+        step = lambda w, v: w + self.server_step_size * v
+        params = jax.tree.map(step, server.params, v)
         # y <- y + (1 / N) sum_{i in S} (Delta_i - y_i)
-        share = context.cohort_size.astype(float) / context.num_clients
-        update = jax.tree.map(
-            lambda y, change: y + share.astype(y.dtype) * change, server.update, mean
-        )
-        return FedVARPServerState(params, update)
+        return FedVARPServerState(params, mean_of_all(server.update, mean, context))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
 from fedjax_srp.algorithms._submodels import Rate, SubmodelAlgorithm
 from fedjax_srp.base import Array, Charges, Key, named_key
@@ -16,14 +17,17 @@ from fedjax_srp.parts.part import part
 class FjORD(SubmodelAlgorithm):
     """FjORD (Horvath et al., 2021, Algorithm 1): ordered dropout, without distillation.
 
-    In every step a client draws one of the rates p that it can train, uniformly, and trains the first ceil(p K) of the
-    K units of each hidden layer, which orders the units by importance. The server averages each parameter over the
-    clients whose largest submodel includes it. For `participation.PartialWork(5)`.
+    In every step a client draws one of the rates p that it can train, uniformly, and
+    trains the first ceil(p K) of the K units of each hidden layer, which orders the units
+    by importance. The server averages each parameter over the clients whose largest
+    submodel includes it. For `participation.PartialWork(5)`.
 
-    Evaluations, all of the whole model: `global` (the default), `fine_tune`, `fine_tune_all`.
+    Evaluations, all of the whole model: `global` (the default), `fine_tune`,
+    `fine_tune_all`.
 
     Args:
-        rates: of a client with 1, 2, ... units of work, in ascending order; the paper's five.
+        rates: of a client with 1, 2, ... units of work, in ascending order; the paper's
+            five.
 
     Example:
         >>> import fedjax_srp as srp
@@ -35,20 +39,19 @@ class FjORD(SubmodelAlgorithm):
     rates: tuple[Rate, ...] = (0.2, 0.4, 0.6, 0.8, 1.0)
 
     @property
+    @override
     def charges(self) -> Charges:
-        """A client with w units of work draws from the first w narrow models, and sends the widest."""
+        # With w units of work: the first w narrow models, drawn uniformly.
         narrow = self.narrow_algorithms()
-        return Charges(
-            costs_as=tuple(tuple(narrow[:units]) for units in range(1, len(narrow) + 1))
-        )
+        units = range(1, len(narrow) + 1)
+        return Charges(costs_as=tuple(tuple(narrow[:w]) for w in units))
 
+    @override
     def narrowed(
         self, params: SplitParams, level: Array, first: Array, key: Key | None
     ) -> SplitParams:
-        """The submodel of a training step."""
         assert key is not None  # every step of local SGD has its own
         # p ~ U{rates up to the client's}
-        drawn = jax.random.randint(named_key(key, "rate"), (), 0, level + 1)
-        return narrow(
-            self.model.layer_names, params, jnp.asarray(self.rates)[drawn], first
-        )
+        index = jax.random.randint(named_key(key, "rate"), (), 0, level + 1)
+        rate = jnp.asarray(self.rates)[index]
+        return narrow(self.model.layer_names, params, rate, first)

@@ -1,4 +1,4 @@
-"""kNN-Per: FedAvg's global model mixed with nearest neighbours among a client's examples."""
+"""kNN-Per: FedAvg's model mixed with nearest neighbours of a client's examples."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ from fedjax_srp.parts.part import Count, Share, part
 
 @part
 class KNNPer(FedAvg):
-    """kNN-Per (Marfoq et al., 2022): every part of the model is shared, and each client remembers its examples.
+    """kNN-Per (Marfoq et al., 2022): every part of the model is shared, and each client
+    remembers its examples.
 
-    Training is that of `FedAvg`. Predictions mix two distributions over the classes: with weight lambda that of the k
-    nearest training examples, weighted by exp(-distance) of the features at the model's cut, and with weight 1 - lambda
-    that of the global model. A client without examples uses the global model.
+    Training is that of `FedAvg`. Predictions mix two distributions over the classes: with
+    weight lambda that of the k nearest training examples, weighted by exp(-distance) of
+    the features at the model's cut, and with weight 1 - lambda that of the global model.
+    A client without examples uses the global model.
 
     Evaluations: `neighbours` (the default), and those of `FedAvg`.
 
     Args:
         model: cut after the features whose distances count; its labels are classes.
         num_neighbours: k; 10 in the paper.
-        own_share: lambda, the same for all clients; the paper tunes it for each client on held-out examples.
+        own_share: lambda, the same for all clients; the paper tunes it for each client on
+            held-out examples.
 
     Example:
         >>> import fedjax_srp as srp
@@ -48,30 +51,28 @@ class KNNPer(FedAvg):
     ):
         """The global model mixed with the client's nearest training examples."""
         representation, head = server.params
-        known = self.features(representation, examples.x)
-        is_real = jnp.arange(known.shape[0], dtype=jnp.int32) < examples.count
-        one_hot = self.one_hot(examples.y, known.dtype)
+        keys = self.features(representation, examples.x)
+        capacity = keys.shape[0]
+        is_real = jnp.arange(capacity, dtype=jnp.int32) < examples.count
+        one_hot = self.one_hot(examples.y, keys.dtype)
 
         def predict(x: Array) -> Array:
             features = self.model.represent(representation, x)
             shared = jax.nn.softmax(self.model.classify(head, features), axis=-1)
             features = features.reshape(x.shape[0], -1)
             # |a - b|^2 = |a|^2 - 2 a b + |b|^2, without an array of all differences
-            products = jnp.matmul(features, known.T, precision="highest")
-            squares = (
-                jnp.sum(features**2, axis=1)[:, None]
-                - 2 * products
-                + jnp.sum(known**2, axis=1)[None]
-            )
+            products = jnp.matmul(features, keys.T, precision="highest")
+            squares = jnp.sum(features**2, axis=1)[:, None] - 2 * products
+            squares = squares + jnp.sum(keys**2, axis=1)[None]
             distances = jnp.sqrt(jnp.maximum(squares, 0))
             # w_j = exp(-d_j) / sum of these over the k nearest
             scores = jnp.where(is_real[None], -distances, -jnp.inf)
-            score, nearest = jax.lax.top_k(
-                scores, min(self.num_neighbours, known.shape[0])
-            )
+            k = min(self.num_neighbours, capacity)
+            score, nearest = jax.lax.top_k(scores, k)
             weights = jax.nn.softmax(jnp.where(examples.count > 0, score, 0.0), axis=-1)
             own = jnp.einsum("bk,bkc->bc", weights, one_hot[nearest])
             share = jnp.where(examples.count > 0, self.own_share, 0.0).astype(own.dtype)
+            # lambda h_kNN + (1 - lambda) h_global
             return jnp.log(share * own + (1 - share) * shared)
 
         return predict

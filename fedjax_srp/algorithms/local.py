@@ -1,23 +1,26 @@
 """Local training, shared by every algorithm that trains on examples.
 
-`local_sgd` trains, `example_loss` is its usual loss, `fit_head` and `fit_representation` train one side of a model's
-cut, and `full_gradient` is for control variates and gradient tracking.
+`local_sgd` trains, `example_loss` is its usual loss, `fit_head` and `fit_representation`
+train one side of a model's cut, and `full_gradient` is for control variates and gradient
+tracking.
 
 Everything is written for one client, which the engine vmaps over clients:
 
-* loop bounds are the client's own (`ceil(count / batch_size)` steps an epoch), so clients of any size share a program;
-  `batch_max` makes such a bound a plain number under vmap, and clients that have finished keep their parameters;
-* a first dense layer is trained in the span of the client's examples where that is faster (`layer_in_span`), which
-  changes only rounding;
-* large models (trained or frozen) are trained one client after the other (`sequential`), since on a CPU a client's
-  weights then stay in the cache; small ones (heads) are batched, since the overhead of each operation dominates.
+* loop bounds are the client's own (`ceil(count / batch_size)` steps an epoch), so clients
+  of any size share a program; `batch_max` makes such a bound a plain number under vmap,
+  and clients that have finished keep their parameters;
+* a first dense layer is trained in the span of the client's examples where that is faster
+  (`layer_in_span`), which changes only rounding;
+* large models (trained or frozen) are trained one client after the other (`sequential`),
+  since on a CPU a client's weights then stay in the cache; small ones (heads) are
+  batched, since the overhead of each operation dominates.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -44,22 +47,17 @@ from fedjax_srp.parts.checks import per_example
 from fedjax_srp.xla.backend import platform
 from fedjax_srp.xla.loops import batch_max, fori_loop, most_work, sequential
 
-SEQUENTIAL_BYTES = (
-    128 * 1024
-)  # on a CPU, models larger than this are trained one client after the other
+# On a CPU, models larger than this are trained one client after the other.
+SEQUENTIAL_BYTES = 128 * 1024
 
-Loss = Callable[
-    [PyTree, PyTree, Array, Array, Key | None], Array
-]  # (params, frozen, x, y, key) -> (batch,)
-Objective = Callable[
-    [PyTree, Array], Array
-]  # (params, weights (batch,) of the examples) -> ()
-Carry = tuple[
-    PyTree, PyTree, PyTree
-]  # parameters, state of the optimizer, sum of losses or ()
-Gradient = Callable[
-    [Objective, PyTree, Array], PyTree
-]  # (objective, params, weights) -> direction of ascent
+# (params, frozen, x, y, key) -> (batch,)
+Loss = Callable[[PyTree, PyTree, Array, Array, Key | None], Array]
+# (params, weights (batch,) of the examples) -> ()
+Objective = Callable[[PyTree, Array], Array]
+# parameters, state of the optimizer, sum of losses or ()
+Carry = tuple[PyTree, PyTree, PyTree]
+# (objective, params, weights) -> direction of ascent
+Gradient = Callable[[Objective, PyTree, Array], PyTree]
 
 
 class Trained(NamedTuple):
@@ -67,26 +65,25 @@ class Trained(NamedTuple):
 
     params: PyTree
     optimizer: PyTree  # the optimizer's state after the last step
-    mean_loss: (
-        Array | None
-    )  # () float: loss of each step's batch before the step, mean over steps; None: not recorded
+    # () float: mean loss of each step's batch before the step; None: not recorded
+    mean_loss: Array | None
     steps: Array  # () int32, number of steps
 
     @property
     def loss(self) -> TrainingLoss | None:
         """The loss for `ClientOutput`."""
-        return (
-            None if self.mean_loss is None else TrainingLoss(self.mean_loss, self.steps)
-        )
+        if self.mean_loss is None:
+            return None
+        return TrainingLoss(self.mean_loss, self.steps)
 
 
 def total_loss(*losses: TrainingLoss | None) -> TrainingLoss | None:
     """Combine the losses of several trainings of a client into one."""
-    known = [loss for loss in losses if loss is not None]
-    if not known:
+    recorded = [loss for loss in losses if loss is not None]
+    if not recorded:
         return None
-    steps = sum((loss.steps for loss in known[1:]), start=known[0].steps)
-    sums = [loss.mean * loss.steps.astype(loss.mean.dtype) for loss in known]
+    steps = sum((loss.steps for loss in recorded[1:]), start=recorded[0].steps)
+    sums = [loss.mean * loss.steps.astype(loss.mean.dtype) for loss in recorded]
     total = sum(sums[1:], start=sums[0])
     return TrainingLoss(total / jnp.maximum(steps, 1).astype(total.dtype), steps)
 
@@ -97,11 +94,12 @@ def _is_sequential(*params: PyTree) -> bool:
 
 
 def _shuffled(key: Key, count: Array, batch_size: int, capacity: int) -> Array:
-    """A random order of the rows 0 .. count - 1, then the other rows, padded to whole batches.
+    """Random order of the rows 0 .. count - 1, then the others, in whole batches.
 
-    Rows are sorted by 31 random bits each. Up to 1,024 rows the last ten bits are the row's number: sorting plain
-    integers is five times faster than an argsort, and ties of the other 21 bits, whose rows keep their order, are too
-    rare to matter. The bits of a row do not depend on the capacity, so padding does not change the order.
+    Rows are sorted by 31 random bits each. Up to 1,024 rows the last ten bits are the
+    row's number: sorting plain integers is five times faster than an argsort, and ties of
+    the other 21 bits, whose rows keep their order, are too rare to matter. The bits of a
+    row do not depend on the capacity, so padding does not change the order.
     """
     bits = jax.random.bits(key, (capacity,), jnp.uint32) >> 1
     row = jnp.arange(capacity, dtype=jnp.uint32)
@@ -130,7 +128,8 @@ class ModelLoss:
 
     Attributes:
         model: reads the parameters and the inputs; nothing else may read them.
-        trains: "all": params are the whole model; "representation": they are its representation, frozen is the head.
+        trains: "all": params are the whole model; "representation": they are its
+            representation, frozen is the head.
     """
 
     model: SplitModel
@@ -140,19 +139,21 @@ class ModelLoss:
         self, params: PyTree, frozen: PyTree, x: Array, y: Array, key: Key | None
     ) -> Array:
         """(batch,) losses."""
-        whole = params if self.trains == "all" else SplitParams(params, frozen)
+        whole = params
+        if self.trains == "representation":
+            whole = SplitParams(params, frozen)
         return self.model.loss(self.model.logits(whole, x, key), y)
 
 
 def example_loss(model: SplitModel) -> ModelLoss:
-    """The loss of each example under the whole model, `(params, frozen, x, y, key) -> (batch,)`."""
+    """The loss of each example, `(params, frozen, x, y, key) -> (batch,)`."""
     return ModelLoss(model)
 
 
 def full_gradient(
     loss: Loss, params: PyTree, frozen: PyTree, examples: Examples, key: Key | None = None
 ) -> PyTree:
-    """The gradient of the mean loss over all of a client's examples, zero for a client without examples.
+    """The gradient of the mean loss over all examples; zero if there are none.
 
     Args:
         loss: as for `local_sgd`.
@@ -163,22 +164,41 @@ def full_gradient(
     """
     if not jax.tree.leaves(params):
         return params
-    capacity, dtype = examples.y.shape[0], jax.tree.leaves(params)[0].dtype
-    valid = jnp.arange(capacity, dtype=jnp.int32) < examples.count
-    rows = jnp.where(
-        valid, jnp.arange(capacity, dtype=jnp.int32), 0
-    )  # padding is never read
+    capacity = examples.y.shape[0]
+    dtype = dtype_of(params)
+    x, y, valid = without_padding(examples)
     weights = valid.astype(dtype) / jnp.maximum(examples.count, 1).astype(dtype)
-    x, y = examples.x[rows], examples.y[rows]
 
     def objective(params: PyTree) -> Array:
-        return jnp.sum(weights * per_example(loss(params, frozen, x, y, key), capacity))
+        losses = per_example(loss(params, frozen, x, y, key), capacity)
+        return jnp.sum(weights * losses)
 
     return of_examples(jax.grad(objective)(params), examples)
 
 
+def dtype_of(params: PyTree) -> Any:
+    """The dtype of parameters: that of the first leaf."""
+    return jax.tree.leaves(params)[0].dtype
+
+
+class Rows(NamedTuple):
+    """All rows of a client's examples."""
+
+    x: Array
+    y: Array
+    valid: Array  # (max_examples,) bool; False for padding
+
+
+def without_padding(examples: Examples) -> Rows:
+    """The examples, the first one in place of padding, which is never read."""
+    rows = jnp.arange(examples.y.shape[0], dtype=jnp.int32)
+    valid = rows < examples.count
+    rows = jnp.where(valid, rows, 0)
+    return Rows(examples.x[rows], examples.y[rows], valid)
+
+
 def of_examples(gradient: PyTree, examples: Examples) -> PyTree:
-    """Replace a gradient by zero for a client without examples, where it may be 0 * nan."""
+    """Replace a gradient by 0 for a client without examples, where it may be nan."""
     return jax.tree.map(lambda leaf: jnp.where(examples.count > 0, leaf, 0), gradient)
 
 
@@ -197,56 +217,55 @@ def local_sgd(
     """Train `params` on one client's examples.
 
     Args:
-        key: of this client, round and purpose; epoch e draws its order from fold_in(key, e).
-        loss: `(params, frozen, x, y, key) -> (batch,)`, of each example; its key is new in every step, for noise.
+        key: of this client, round and purpose; epoch e draws its order from fold_in(key,
+            e).
+        loss: `(params, frozen, x, y, key) -> (batch,)`, of each example; its key is new
+            in every step, for noise.
         params: the parameters to train; returned unchanged if there are no leaves.
         frozen: passed to `loss`.
         examples: x (max_examples, ...), y (max_examples,), count ().
-        training: `training.in_round(context)` in a round, `training.alone(...)` in an evaluation.
-        first_epoch: number of earlier epochs, so that training in parts draws the same batches as in one call.
-        gradient: the step's gradient, from the objective `(params, weights) -> ()` of its batch.
+        training: `training.in_round(context)` in a round, `training.alone(...)` in an
+            evaluation.
+        first_epoch: number of earlier epochs, so that training in parts draws the same
+            batches as in one call.
+        gradient: the step's gradient, from the objective `(params, weights) -> ()` of its
+            batch.
         after_step: a projection after each step, such as onto [0, 1].
         optimizer_state: initial state of the optimizer; None: a new one.
 
     Returns:
-        Parameters, the optimizer's state, the mean loss if the run records it, and the number of steps.
+        Parameters, the optimizer's state, the mean loss if the run records it, and the
+        number of steps.
 
     Raises:
         ValueError: the loss has another shape.
     """
+    optimizer = training.optimizer
     if not jax.tree.leaves(params):
-        state = (
-            training.optimizer.init(params)
-            if optimizer_state is None
-            else optimizer_state
-        )
-        return Trained(
-            params, state, jnp.zeros(()) if training.records_loss else None, jnp.int32(0)
-        )
-    if (
-        gradient is plain_gradient
-        and after_step is as_stepped
-        and optimizer_state is None
-    ):
+        if optimizer_state is None:
+            optimizer_state = optimizer.init(params)
+        mean_loss = jnp.zeros(()) if training.records_loss else None
+        return Trained(params, optimizer_state, mean_loss, jnp.int32(0))
+    is_default = gradient is plain_gradient and after_step is as_stepped
+    if is_default and optimizer_state is None:
         layer = layer_in_span(loss, params, examples, training)
         if layer is not None:
             return _sgd_in_span(
                 layer, key, loss, params, frozen, examples, training, first_epoch
             )
     capacity = examples.y.shape[0]
-    # A batch of an epoch is at most the client's capacity; batches drawn with replacement may be larger.
-    batch_size = (
-        training.batch_size
-        if training.epochs is None
-        else min(training.batch_size, capacity)
-    )
-    optimizer = training.optimizer
-    dtype = jax.tree.leaves(params)[0].dtype
+    batch_size = training.batch_of(capacity)
+    dtype = dtype_of(params)
+    in_span = gradient is gradient_in_span
+    # Steps that leave the rows of other examples in the span as they are.
+    only_rows = in_span and optimizer.is_plain
     is_sequential = _is_sequential(params, frozen)
-    # A batch of weight zero then leaves a client that has finished unchanged, so its step needs no select.
-    zero_weight_is_no_step = not is_sequential and (
-        optimizer.is_plain
-        and gradient in (plain_gradient, gradient_in_span)
+    # A batch of weight zero then leaves a client that has finished unchanged, so its
+    # step needs no select.
+    zero_weight_is_no_step = (
+        not is_sequential
+        and optimizer.is_plain
+        and (gradient is plain_gradient or in_span)
         and after_step is as_stepped
     )
 
@@ -269,170 +288,147 @@ def local_sgd(
             epoch: Array | int,
             s: Array | int,
         ) -> Carry:
-            valid = valid & active if zero_weight_is_no_step else valid
-            # Rows without weight are replaced by the first example, so padding is never read.
+            if zero_weight_is_no_step:
+                valid = valid & active
+            # Rows without weight are the first example's, so padding is never read.
             rows = jnp.where(valid, rows, 0)
             weights = valid.astype(dtype) / jnp.maximum(jnp.sum(valid.astype(dtype)), 1)
-            x, y = examples.x[rows], examples.y[rows]
+            x = examples.x[rows]
+            y = examples.y[rows]
             key_step = jax.random.fold_in(jax.random.fold_in(key_noise, epoch), s)
 
             def objective(params: PyTree, weights: Array) -> Array:
                 with example_weights(weights):
-                    return jnp.sum(
-                        weights
-                        * per_example(loss(params, frozen, x, y, key_step), batch_size)
-                    )
+                    losses = loss(params, frozen, x, y, key_step)
+                    return jnp.sum(weights * per_example(losses, batch_size))
 
-            old_params, old_state, losses = carry
-            direction = without_statistics(gradient(objective, old_params, weights))
-            if (
-                gradient is gradient_in_span and not optimizer.is_plain
-            ):  # momentum and weight decay move all rows
-                direction = of_all_rows(direction, old_params, rows)
-            losses = jax.tree.map(
-                lambda total: total + objective(old_params, weights).astype(total.dtype),
-                losses,
-            )
-            updates, new_state = optimizer.update(direction, old_state, old_params)
-            of_batch = gradient is gradient_in_span and optimizer.is_plain
-            applied = (
-                apply_updates(old_params, updates, rows)
-                if of_batch
-                else optax.apply_updates(old_params, updates)
-            )
-            new_params = after_step(applied)
-            new = (
-                with_statistics(new_params, old_params, objective, weights),
-                new_state,
-                losses,
-            )
+            params, state, losses = carry
+            direction = without_statistics(gradient(objective, params, weights))
+            if in_span and not only_rows:  # momentum and weight decay move all rows
+                direction = of_all_rows(direction, params, rows)
+            if training.records_loss:
+                losses = losses + objective(params, weights).astype(losses.dtype)
+            updates, new_state = optimizer.update(direction, state, params)
+            if only_rows:
+                new_params = apply_updates(params, updates, rows)
+            else:
+                new_params = optax.apply_updates(params, updates)
+            new_params = after_step(new_params)
+            new_params = with_statistics(new_params, params, objective, weights)
+            new = new_params, new_state, losses
             if is_sequential or zero_weight_is_no_step:
                 return new
             return jax.tree.map(lambda n, o: jnp.where(active, n, o), new, carry)
 
-        state = optimizer.init(params) if state is None else state
-        carry = params, state, jnp.zeros(()) if training.records_loss else ()
+        if state is None:
+            state = optimizer.init(params)
+        losses = jnp.zeros(()) if training.records_loss else ()
+        carry = params, state, losses
         position = jnp.arange(batch_size, dtype=jnp.int32)
         if training.steps is not None:  # batches drawn with replacement
             steps = num_steps(training._replace(work=work), examples)
 
             def sampled_step(t: Array, carry: Carry) -> Carry:
                 key_step = jax.random.fold_in(key, first_epoch + t)
-                rows = jax.random.randint(
-                    key_step, (batch_size,), 0, jnp.maximum(examples.count, 1)
-                )
+                num_rows = jnp.maximum(examples.count, 1)
+                rows = jax.random.randint(key_step, (batch_size,), 0, num_rows)
                 return step(carry, rows, position >= 0, t < steps, first_epoch + t, 0)
 
-            return fori_loop(
-                batch_max(steps), sampled_step, carry, training.steps * most_work()
-            )
+            max_steps = training.steps * most_work()
+            return fori_loop(batch_max(steps), sampled_step, carry, max_steps)
 
         num_epochs = jnp.int32(training.epochs) * work
         steps = steps_per_epoch(training.batch_size, examples)
 
         def epoch(e: Array, carry: Carry) -> Carry:
-            order = _shuffled(
-                jax.random.fold_in(key, first_epoch + e),
-                examples.count,
-                batch_size,
-                capacity,
-            )
+            key_epoch = jax.random.fold_in(key, first_epoch + e)
+            order = _shuffled(key_epoch, examples.count, batch_size, capacity)
 
             def shuffled_step(s: Array, carry: Carry) -> Carry:
                 rows = jax.lax.dynamic_slice(order, (s * batch_size,), (batch_size,))
                 valid = s * batch_size + position < examples.count
-                return step(
-                    carry, rows, valid, (e < num_epochs) & (s < steps), first_epoch + e, s
-                )
+                active = (e < num_epochs) & (s < steps)
+                return step(carry, rows, valid, active, first_epoch + e, s)
 
-            return fori_loop(
-                batch_max(steps), shuffled_step, carry, -(-capacity // batch_size)
-            )
+            max_steps = -(-capacity // batch_size)
+            return fori_loop(batch_max(steps), shuffled_step, carry, max_steps)
 
-        return fori_loop(
-            batch_max(num_epochs), epoch, carry, (training.epochs or 0) * most_work()
-        )
+        max_epochs = (training.epochs or 0) * most_work()
+        return fori_loop(batch_max(num_epochs), epoch, carry, max_epochs)
 
-    run = sequential(train) if is_sequential else train
-    work, first = (
-        jnp.asarray(training.work, jnp.int32),
-        jnp.asarray(first_epoch, jnp.int32),
-    )
-    trained, state, losses = run(
+    if is_sequential:
+        train = sequential(train)
+    work = jnp.asarray(training.work, jnp.int32)
+    first = jnp.asarray(first_epoch, jnp.int32)
+    trained, state, losses = train(
         params, optimizer_state, frozen, examples, key, work, first
     )
     if zero_weight_is_no_step:  # a client without examples has read only padding
         start = params, jax.tree.map(jnp.zeros_like, losses)
-        trained, losses = jax.tree.map(
-            lambda new, old: jnp.where(examples.count > 0, new, old),
-            (trained, losses),
-            start,
-        )
+        if_examples = lambda new, old: jnp.where(examples.count > 0, new, old)
+        trained, losses = jax.tree.map(if_examples, (trained, losses), start)
     steps = num_steps(training, examples)
-    mean = (
-        losses / jnp.maximum(steps, 1).astype(losses.dtype)
-        if training.records_loss
-        else None
-    )
-    return Trained(trained, state, mean, steps)
+    mean_loss = None
+    if training.records_loss:
+        mean_loss = losses / jnp.maximum(steps, 1).astype(losses.dtype)
+    return Trained(trained, state, mean_loss, steps)
 
 
 def layer_in_span(
     loss: Loss, params: PyTree, examples: Examples, training: LocalTraining
 ) -> str | None:
-    """The name of a first dense layer that trains faster in the span of the examples (`models.dense`), or None.
+    """The name of a first dense layer that trains faster in the examples' span.
 
-    On a CPU the number of products decides. In a plain step an example costs two per weight (outputs, gradient), in the
-    span one per entry of R; reading and writing these costs each step as much as 20 and 10 more. The span adds X W0,
-    X X^T and X^T R. On two cores with AVX-512 the way with fewer products was faster, or as fast, in 22 of 24 cases
-    of `benchmarks/first_layer.py`; FedRep with 480 images was slower by 9 and 16 %.
+    None if there is none, see `models.dense`.
 
-    A GPU waits for its memory, so the number of values read and written decides there, as counted in compiled programs.
-    A plain step moves the weights three times, with other options five, with momentum seven times; in the span a plain
-    step reads R and moves the rows of its batch three times, other steps move R five times, and momentum and weight
-    decay add two each. Both ends of the span move W0, X, R and X X^T. One case has been measured, with 150 images.
+    On a CPU the number of products decides. In a plain step an example costs two per
+    weight (outputs, gradient), in the span one per entry of R; reading and writing these
+    costs each step as much as 20 and 10 more. The span adds X W0, X X^T and X^T R. On two
+    cores with AVX-512 the way with fewer products was faster, or as fast, in 22 of 24
+    cases of `benchmarks/first_layer.py`; FedRep with 480 images was slower by 9 and 16 %.
+
+    A GPU waits for its memory, so the number of values read and written decides there, as
+    counted in compiled programs. A plain step moves the weights three times, with other
+    options five, with momentum seven times; in the span a plain step reads R and moves
+    the rows of its batch three times, other steps move R five times, and momentum and
+    weight decay add two each. Both ends of the span move W0, X, R and X X^T. One case has
+    been measured, with 150 images.
     """
     optimizer = training.optimizer
-    if (
-        not isinstance(loss, ModelLoss) or type(optimizer) is not SGD
-    ):  # subclasses may take other steps
+    # A subclass of SGD may take other steps.
+    if not isinstance(loss, ModelLoss) or type(optimizer) is not SGD:
         return None
     layer = loss.model.first_dense
-    kernel = None if layer is None else kernel_of(layer, params)
+    if layer is None:
+        return None
+    kernel = kernel_of(layer, params)
     if kernel is None or kernel.dtype != examples.x.dtype:
         return None
-    (dim, width), capacity = kernel.shape, examples.y.shape[0]
-    batch_size = (
-        training.batch_size
-        if training.epochs is None
-        else min(training.batch_size, capacity)
-    )
-    trained = (
-        (training.steps or 0) * batch_size
-        if training.epochs is None
-        else training.epochs * capacity
-    )
+    dim, width = kernel.shape
+    capacity = examples.y.shape[0]
+    batch_size = training.batch_of(capacity)
+    if training.epochs is None:
+        num_examples = (training.steps or 0) * batch_size
+    else:
+        num_examples = training.epochs * capacity
     if platform() == "gpu":
-        has_momentum, has_decay = (
-            optimizer.momentum is not None,
-            optimizer.weight_decay is not None,
-        )
-        moves = 3 if optimizer.is_plain else 5 + 2 * has_momentum
-        rows_moved = (5 + 2 * has_momentum + 2 * has_decay) * capacity
-        rows_moved = capacity + 3 * batch_size if optimizer.is_plain else rows_moved
+        has_momentum = optimizer.momentum is not None
+        has_decay = optimizer.weight_decay is not None
+        if optimizer.is_plain:
+            moves = 3
+            rows_moved = capacity + 3 * batch_size
+        else:
+            moves = 5 + 2 * has_momentum
+            rows_moved = (5 + 2 * has_momentum + 2 * has_decay) * capacity
+        steps = num_examples / batch_size
         ends = (2 * dim + 3 * capacity) * width + (2 * dim + capacity) * capacity
-        num_steps = trained / batch_size
-        plain, in_span = (
-            num_steps * moves * dim * width,
-            num_steps * rows_moved * width + ends,
-        )
+        plain = steps * moves * dim * width
+        in_span = steps * rows_moved * width + ends
     elif _is_sequential(params):
-        plain = trained * dim * width * (2 + 20 / batch_size)
-        in_span = (
-            trained * capacity * width * (1 + 10 / batch_size)
-            + 2 * capacity * dim * width
-            + capacity**2 * dim
-        )
+        steps_in_span = num_examples * capacity * width * (1 + 10 / batch_size)
+        ends = 2 * capacity * dim * width + capacity**2 * dim
+        plain = num_examples * dim * width * (2 + 20 / batch_size)
+        in_span = steps_in_span + ends
     else:
         return None
     return layer if in_span < plain else None
@@ -467,12 +463,11 @@ def _sgd_in_span(
         end, state = out_of_span((trained.params, trained.optimizer), kernel, examples)
         return trained._replace(params=end, optimizer=state)
 
-    work, first = (
-        jnp.asarray(training.work, jnp.int32),
-        jnp.asarray(first_epoch, jnp.int32),
-    )
-    one_by_one = sequential(train) if platform() == "cpu" else train
-    return one_by_one(params, frozen, examples, key, work, first)
+    if platform() == "cpu":
+        train = sequential(train)
+    work = jnp.asarray(training.work, jnp.int32)
+    first = jnp.asarray(first_epoch, jnp.int32)
+    return train(params, frozen, examples, key, work, first)
 
 
 def fit_head(
@@ -485,11 +480,13 @@ def fit_head(
     first_epoch: Array | int = 0,
     optimizer_state: PyTree = None,
 ) -> Trained:
-    """Train a head on a frozen representation, whose deterministic first layers are computed once."""
+    """Train a head on a frozen representation.
+
+    The deterministic first layers of the representation are computed once.
+    """
     loss, frozen, examples = head_problem(model, representation, examples)
-    key_head = named_key(key, "head")
     return local_sgd(
-        key_head,
+        named_key(key, "head"),
         loss,
         head,
         frozen,
@@ -503,7 +500,10 @@ def fit_head(
 def head_problem(
     model: SplitModel, representation: PyTree, examples: Examples
 ) -> tuple[Loss, PyTree, Examples]:
-    """Return the loss of a head, its frozen parameters, and its examples: outputs of the model's stem."""
+    """Return the loss of a head, its frozen parameters, and its examples.
+
+    The inputs of these examples are the outputs of the model's stem.
+    """
 
     def loss(head: PyTree, frozen: PyTree, x: Array, y: Array, key: Key | None) -> Array:
         return model.loss(model.classify(head, model.rest(frozen, x, key), key), y)
@@ -523,11 +523,11 @@ def with_tuned_head(
     examples: Examples,
     training: LocalTraining,
 ) -> Predict:
-    """Return the predictions of a model after training its head on the client: `fine_tune` of several algorithms."""
-    head = fit_head(
-        key, model, params.representation, params.head, examples, training
-    ).params
-    return lambda x: model.classify(head, model.represent(params.representation, x))
+    """Return the predictions of a model with its head trained on the client."""
+    representation, head = params
+    tuned = fit_head(key, model, representation, head, examples, training)
+    params = SplitParams(representation, tuned.params)
+    return lambda x: model.logits(params, x)
 
 
 def fit_representation(
@@ -541,11 +541,9 @@ def fit_representation(
     optimizer_state: PyTree = None,
 ) -> Trained:
     """Train a representation under a frozen head."""
-    loss = ModelLoss(model, trains="representation")
-    key_local = named_key(key, "local")
     return local_sgd(
-        key_local,
-        loss,
+        named_key(key, "local"),
+        ModelLoss(model, trains="representation"),
         representation,
         head,
         examples,

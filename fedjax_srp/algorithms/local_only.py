@@ -6,9 +6,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
 from fedjax_srp.algorithms.examples import OwnModel, OwnModelState
-from fedjax_srp.algorithms.local import local_sgd
 from fedjax_srp.base import (
     Array,
     ClientOutput,
@@ -16,14 +16,16 @@ from fedjax_srp.base import (
     Key,
     RoundContext,
     Uncharged,
-    named_key,
 )
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts.part import part
 
 
 class LocalOnlyServerState(NamedTuple):
-    """The initial model w_0, and the mean square norm of the last cohort's models, in which divergence shows."""
+    """The initial model w_0, and the mean |w_i|^2 of the last cohort.
+
+    Divergence shows in the norm.
+    """
 
     params: SplitParams
     square_norm: Array  # () float, mean of |w_i|^2
@@ -31,20 +33,22 @@ class LocalOnlyServerState(NamedTuple):
 
 def square_norm(params: SplitParams) -> Array:
     """|w|^2."""
-    return jnp.sum(
-        jnp.stack([jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params)])
-    )
+    squares = [jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(params)]
+    return jnp.sum(jnp.stack(squares))
 
 
 @part
 class LocalOnly(OwnModel):
-    """Local-only training (the first row of FedRep's table): nothing is shared, everything is personal.
+    """Local-only training (the first row of FedRep's table): nothing is shared,
+    everything is personal.
 
-    A participant continues to train its own model; all start from the same one. No bytes are sent or charged, and a
-    round lasts as long as its slowest participant computes, as in every method.
+    A participant continues to train its own model; all start from the same one. No bytes
+    are sent or charged, and a round lasts as long as its slowest participant computes, as
+    in every method.
 
-    Evaluations: `own_model` (the default), the client's model as it last left it; `fine_tune`, the same with its head
-    trained further on the client for `fine_tune_epochs`.
+    Evaluations: `own_model` (the default), the client's model as it last left it;
+    `fine_tune`, the same with its head trained further on the client for
+    `fine_tune_epochs`.
 
     Args:
         training: of the clients; its weighting is "uniform" and has no effect.
@@ -61,21 +65,22 @@ class LocalOnly(OwnModel):
     name: ClassVar[str] = "local_only"
     requires_uniform_weighting: ClassVar[bool] = True
 
+    @override
     def init(self, key: Key, data: Any) -> LocalOnlyServerState:
-        """The initial parameters."""
         params = self.init_params(key, data)
         return LocalOnlyServerState(params, square_norm(params))
 
+    @override
     def with_params(
         self, server: LocalOnlyServerState, params: SplitParams
     ) -> LocalOnlyServerState:
-        """The given parameters, and their norm."""
         return LocalOnlyServerState(params, square_norm(params))
 
+    @override
     def broadcast(self, server: LocalOnlyServerState, context: RoundContext) -> tuple[()]:
-        """Nothing."""
         return ()
 
+    @override
     def client(
         self,
         key: Key,
@@ -84,15 +89,12 @@ class LocalOnly(OwnModel):
         examples: Examples,
         context: RoundContext,
     ):
-        """Local SGD from the client's own model."""
         # w_i <- local SGD from w_i
-        now = self.training.in_round(context)
-        local = local_sgd(
-            named_key(key, "local"), self.loss, state.params, (), examples, now
-        )
+        local = self.local_sgd(key, state.params, examples, context)
         message = Uncharged(square_norm(local.params))
         return ClientOutput(message, OwnModelState(local.params), loss=local.loss)
 
+    @override
     def server(
         self,
         key: Key,
@@ -100,5 +102,4 @@ class LocalOnly(OwnModel):
         mean: Uncharged,
         context: RoundContext,
     ):
-        """Record the mean square norm of the models."""
         return server._replace(square_norm=mean.value)

@@ -1,4 +1,4 @@
-"""MIFA: FedAvg over the last updates of all clients, so that the server never waits for those that are away."""
+"""MIFA: FedAvg over the last updates of all clients, also of those away."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
+from fedjax_srp.algorithms.examples import mean_of_all
 from fedjax_srp.algorithms.fedavg import FedAvg
 from fedjax_srp.base import (
     Array,
@@ -22,7 +24,7 @@ from fedjax_srp.parts.part import part
 
 
 class MIFAServerState(NamedTuple):
-    """The global model w, the sum over all clients of G_i, and the number that have reported, both divided by N."""
+    """The global model w, and means over all clients: of G_i and of `reported`."""
 
     params: SplitParams
     update: PyTree
@@ -45,15 +47,18 @@ class MIFAMessage(NamedTuple):
 
 @part
 class MIFA(FedAvg):
-    """MIFA (Gu et al., 2021, Algorithm 1), memory-augmented impatient federated averaging: every part of the model is
-    shared; the server keeps each client's last update.
+    """MIFA (Gu et al., 2021, Algorithm 1), memory-augmented impatient federated
+    averaging: every part of the model is shared; the server keeps each client's last
+    update.
 
-    In every round the server moves along the mean of all clients' last updates, whoever takes part: clients that are
-    often away count as much as others. It does not move in a round without participants; in the paper it does. In the
-    paper all clients take part in the first round. Here the mean is over the clients that have reported at least once,
-    which is the same in that case. With full participation this is `FedAvg`. Only models are sent. Means are uniform,
-    as in the paper. Under a schedule an update that is remembered keeps the step size with which it was made; in the
-    paper it takes the present one.
+    In every round the server moves along the mean of all clients' last updates, whoever
+    takes part: clients that are often away count as much as others. It does not move in a
+    round without participants; in the paper it does. In the paper all clients take part
+    in the first round. Here the mean is over the clients that have reported at least
+    once, which is the same in that case. With full participation this is `FedAvg`. Only
+    models are sent. Means are uniform, as in the paper. Under a schedule an update that
+    is remembered keeps the step size with which it was made; in the paper it takes the
+    present one.
 
     Evaluations: those of `FedAvg`.
 
@@ -70,21 +75,20 @@ class MIFA(FedAvg):
     requires_uniform_weighting: ClassVar[bool] = True
     supports_batch_norm: ClassVar[bool] = False
 
+    @override
     def init(self, key: Key, data: Any) -> MIFAServerState:
-        """The initial parameters, and no updates."""
         params = self.init_params(key, data)
-        return MIFAServerState(
-            params, jax.tree.map(jnp.zeros_like, params), jnp.zeros(())
-        )
+        update = jax.tree.map(jnp.zeros_like, params)
+        return MIFAServerState(params, update, jnp.zeros(()))
 
+    @override
     def init_client(
         self, key: Key, server: MIFAServerState, examples: Examples
     ) -> MIFAClientState:
-        """G_i = 0."""
-        return MIFAClientState(
-            jax.tree.map(jnp.zeros_like, server.params), jnp.bool_(False)
-        )
+        update = jax.tree.map(jnp.zeros_like, server.params)
+        return MIFAClientState(update, jnp.bool_(False))
 
+    @override
     def client(
         self,
         key: Key,
@@ -93,29 +97,24 @@ class MIFA(FedAvg):
         examples: Examples,
         context: RoundContext,
     ) -> ClientOutput:
-        """Local SGD; the message is the change of the client's update."""
         local = super().client(key, params, (), examples, context)  # w_i
         # G_i <- w_i - w; in the paper divided by -eta, by which the server multiplies
         update = jax.tree.map(jnp.subtract, local.message, params)
         change = jax.tree.map(jnp.subtract, update, state.update)
-        message = MIFAMessage(change, Uncharged((~state.reported).astype(float)))
+        is_first = (~state.reported).astype(float)
         return local._replace(
-            message=message, state=MIFAClientState(update, jnp.bool_(True))
+            message=MIFAMessage(change, Uncharged(is_first)),
+            state=MIFAClientState(update, jnp.bool_(True)),
         )
 
+    @override
     def server(
         self, key: Key, server: MIFAServerState, mean: MIFAMessage, context: RoundContext
     ) -> MIFAServerState:
-        """A step along the mean of the last updates."""
-        share = context.cohort_size.astype(float) / context.num_clients
-        reported = server.reported + share * mean.is_first.value
-        update = jax.tree.map(
-            lambda g, change: g + share.astype(g.dtype) * change,
-            server.update,
-            mean.change,
-        )
+        # Means over all clients: of G_i, and of whether they have reported.
+        update = mean_of_all(server.update, mean.change, context)
+        reported = mean_of_all(server.reported, mean.is_first.value, context)
         # w <- w + mean of G_i over the clients that have reported
-        params = jax.tree.map(
-            lambda w, g: w + g / reported.astype(g.dtype), server.params, update
-        )
+        step = lambda w, g: w + g / reported.astype(g.dtype)
+        params = jax.tree.map(step, server.params, update)
         return MIFAServerState(params, update, reported)

@@ -1,4 +1,4 @@
-"""MOON: FedAvg with a contrastive loss between features of the global and the client's last model."""
+"""MOON: FedAvg with a contrastive loss between features of two models."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
-from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
-from fedjax_srp.algorithms.local import local_sgd
+from fedjax_srp.algorithms.examples import FedAvgServerState, Penalty
+from fedjax_srp.algorithms.fedavg import FedAvg
 from fedjax_srp.base import (
     Array,
     ClientOutput,
@@ -16,12 +17,12 @@ from fedjax_srp.base import (
     Key,
     PyTree,
     RoundContext,
-    named_key,
 )
 from fedjax_srp.models.split import SplitParams
-from fedjax_srp.parts.part import Above, AtLeast, part
+from fedjax_srp.parts.part import Above, part
 
-EPSILON = 1e-8  # lower bound of a product of norms, so that the cosine with zero features is zero
+# Lower bound of a product of norms: the cosine with features that are zero is zero.
+EPSILON = 1e-8
 
 
 class MOONClientState(NamedTuple):
@@ -31,7 +32,7 @@ class MOONClientState(NamedTuple):
 
 
 def cosine(a: Array, b: Array) -> Array:
-    """Cosine of the angle between rows, (batch, ...) and (batch, num_features) -> (batch,)."""
+    """Cosine of the angle between rows, (batch,)."""
     a = a.reshape(b.shape)
     squares = jnp.sum(a * a, axis=1) * jnp.sum(b * b, axis=1)
     return jnp.sum(a * b, axis=1) / jnp.sqrt(jnp.maximum(squares, EPSILON**2))
@@ -39,15 +40,18 @@ def cosine(a: Array, b: Array) -> Array:
 
 @part
 class MOON(FedAvg):
-    """MOON (Li, He and Song, 2021, Algorithm 1): every part of the model is shared; clients remember features.
+    """MOON (Li, He and Song, 2021, Algorithm 1): every part of the model is shared;
+    clients remember features.
 
-    With z the features at the model's cut, z_glob those of the downloaded model and z_prev those of the client's last
-    model, a client descends the cross-entropy plus mu times
+    With z the features at the model's cut, z_glob those of the downloaded model and
+    z_prev those of the client's last model, a client descends the cross-entropy plus mu
+    times
 
-        -log(exp(cos(z, z_glob) / tau) / (exp(cos(z, z_glob) / tau) + exp(cos(z, z_prev) / tau)))
+        -log(exp(cos(z, z_glob) / tau) / (exp(cos(z, z_glob) / tau) + exp(cos(z, z_prev) /
+        tau)))
 
-    The paper has a projection of two layers after its encoder: give the model such layers below the cut. With mu = 0
-    this is `FedAvg`.
+    The paper has a projection of two layers after its encoder: give the model such layers
+    below the cut. With mu = 0 this is `FedAvg`.
 
     Evaluations: those of `FedAvg`.
 
@@ -64,13 +68,13 @@ class MOON(FedAvg):
         0.5
     """
 
-    mu: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 1.0"] = 1.0
+    mu: Penalty = 1.0
     temperature: Annotated[float, Above(0)] = 0.5
 
+    @override
     def init_client(
         self, key: Key, server: FedAvgServerState, examples: Examples
     ) -> MOONClientState:
-        """The initial representation."""
         return MOONClientState(server.params.representation)
 
     def contrasted(
@@ -78,15 +82,15 @@ class MOON(FedAvg):
     ) -> Array:
         """Cross-entropy plus mu times the contrastive loss of each example, (batch,)."""
         z = self.model.represent(params.representation, x, key)
-        z_glob, z_prev = (
-            self.features(representation, x, key) for representation in frozen
-        )
+        shared, own = frozen
+        z_glob = self.features(shared, x, key)
+        z_prev = self.features(own, x, key)
         # -log(e^a / (e^a + e^b)) = log(1 + e^(b - a)), a and b the similarities over tau
         difference = (cosine(z, z_prev) - cosine(z, z_glob)) / self.temperature
-        return self.model.loss(
-            self.model.classify(params.head, z, key), y
-        ) + self.mu * jax.nn.softplus(difference)
+        losses = self.model.loss(self.model.classify(params.head, z, key), y)
+        return losses + self.mu * jax.nn.softplus(difference)
 
+    @override
     def client(
         self,
         key: Key,
@@ -95,16 +99,14 @@ class MOON(FedAvg):
         examples: Examples,
         context: RoundContext,
     ):
-        """Local SGD on both losses."""
         # w_i <- local SGD on the sum of both losses, from w
-        frozen, now = (
-            (params.representation, state.representation),
-            self.training.in_round(context),
+        frozen = params.representation, state.representation
+        local = self.local_sgd(
+            key, params, examples, context, loss=self.contrasted, frozen=frozen
         )
-        local = local_sgd(
-            named_key(key, "local"), self.contrasted, params, frozen, examples, now
-        )
-        new = MOONClientState(local.params.representation)
         return ClientOutput(
-            local.params, new, self.training.weight(examples), loss=local.loss
+            message=local.params,
+            state=MOONClientState(local.params.representation),
+            weight=self.training.weight(examples),
+            loss=local.loss,
         )

@@ -1,4 +1,4 @@
-"""Optimizers as parts: the papers' SGD, and any optimizer of optax, with its floats as leaves."""
+"""Optimizers as parts: the papers' SGD, and any optimizer of optax."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import optax
 from jax.core import Tracer
+from typing_extensions import override
 
 from fedjax_srp.base import Array, PyTree
 from fedjax_srp.parts.checks import short
@@ -23,17 +24,19 @@ Schedule = Callable[[Any], Any]  # the number of a local step -> its step size
 class Optimizer:
     """An optimizer of optax as a part; its state is reset in every round.
 
-    A step gets the gradient but no loss, so line searches and optimizers that need the loss do not work.
+    A step gets the gradient but no loss, so line searches and optimizers that need the
+    loss do not work.
 
     Attributes:
-        default_class: the class whose fields are the options of an optimizer on the command line.
+        default_class: the class whose fields are the options of an optimizer on the
+            command line.
     """
 
     default_class: ClassVar[Any] = None
 
     @property
     def is_plain(self) -> bool:
-        """True if a step is exactly -learning_rate times the gradient: no momentum, no decay, no schedule."""
+        """True if a step is -learning_rate times the gradient, and nothing else."""
         return False
 
     def transformation(self) -> optax.GradientTransformation:
@@ -53,14 +56,18 @@ class Optimizer:
 
 @part
 class SGD(Optimizer):
-    """SGD as in the papers' experiments: weight decay acts on arrays of rank 2 and more, not on biases.
+    """SGD as in the papers' experiments: weight decay leaves out biases.
 
-    So it is in the code of SRPFL's authors. The paper on FedAvg as a representation learner does not say, and PyTorch's
-    SGD decays biases too.
+    It acts on arrays of rank 2 and more.
+
+    So it is in the code of SRPFL's authors. The paper on FedAvg as a representation
+    learner does not say, and PyTorch's SGD decays biases too.
 
     Args:
-        learning_rate: step size; a schedule of optax would count the client's local steps.
-        momentum: heavy-ball coefficient, in [0, 1); the buffer starts at zero in every round. None: no buffer.
+        learning_rate: step size; a schedule of optax would count the client's local
+            steps.
+        momentum: heavy-ball coefficient, in [0, 1); the buffer starts at zero in every
+            round. None: no buffer.
         weight_decay: coefficient of the L2 penalty's gradient; None: no decay.
 
     Raises:
@@ -82,24 +89,21 @@ class SGD(Optimizer):
     ) = None
 
     @property
+    @override
     def is_plain(self) -> bool:
-        """True if a step is -learning_rate times the gradient; False for a subclass, which may take other steps."""
-        has_terms = (
-            self.momentum is not None
-            or self.weight_decay is not None
-            or callable(self.learning_rate)
-        )
-        return type(self) is SGD and not has_terms
+        if type(self) is not SGD:
+            return False  # a subclass may take other steps
+        has_terms = self.momentum is not None or self.weight_decay is not None
+        return not has_terms and not callable(self.learning_rate)
 
+    @override
     def transformation(self) -> optax.GradientTransformation:
-        """Return the transformation of optax."""
         step = optax.sgd(self.learning_rate, self.momentum)  # type: ignore[arg-type]
         if self.weight_decay is None:
             return step
         on_weights = lambda params: jax.tree.map(lambda w: w.ndim > 1, params)
-        return optax.chain(
-            optax.add_decayed_weights(self.weight_decay, mask=on_weights), step
-        )
+        decay = optax.add_decayed_weights(self.weight_decay, mask=on_weights)
+        return optax.chain(decay, step)
 
 
 Optimizer.default_class = SGD
@@ -113,8 +117,8 @@ class OptaxOptimizer(Optimizer):
     floats: dict[str, float]
     others: tuple[tuple[str, Any], ...] = ()
 
+    @override
     def transformation(self) -> optax.GradientTransformation:
-        """Return the transformation of optax."""
         return self.factory(**self.floats, **dict(self.others))
 
 
@@ -125,7 +129,7 @@ OptimizerOfRound = Callable[[Array], Optimizer]  # of the round, () float from 0
 def optimizer(
     factory: Callable[..., optax.GradientTransformation], **arguments: Any
 ) -> Optimizer:
-    """An optimizer of optax, or your own, whose floats are arguments of the compiled program.
+    """An optimizer of optax, or your own, whose floats are traced.
 
     Args:
         factory: function that returns the transformation, such as `optax.adam`.
@@ -142,17 +146,22 @@ def optimizer(
     try:
         inspect.signature(factory).bind(**arguments)
     except TypeError as error:
-        reason = error if callable(factory) else "no function"
+        reason = str(error)
+        if not callable(factory):
+            reason = "no function"
         raise ValueError(
             f"optimizer: {short(factory)}: {reason}; give a factory such as optax.adam"
         ) from None
-    floats = {
-        n: float(v) if isinstance(v, numbers.Real) else v
-        for n, v in arguments.items()
-        if _is_float(v)
-    }
-    others = tuple(sorted((n, v) for n, v in arguments.items() if n not in floats))
-    return OptaxOptimizer(factory, floats, others)
+    floats = {}
+    others = []
+    for name, value in arguments.items():
+        if not _is_float(value):
+            others.append((name, value))
+        elif isinstance(value, numbers.Real):
+            floats[name] = float(value)
+        else:
+            floats[name] = value
+    return OptaxOptimizer(factory, floats, tuple(sorted(others)))
 
 
 def _is_float(value: Any) -> bool:
@@ -174,25 +183,28 @@ class _ConstantFactory:
 def as_optimizer(argument: str, value: Any) -> Any:
     """Return an argument as an optimizer, or as a function of the round that returns one.
 
-    A transformation of optax is accepted too, but unlike `optimizer` it recompiles for other numbers.
+    A transformation of optax is accepted too, but unlike `optimizer` it recompiles for
+    other numbers.
     """
     if isinstance(value, Optimizer):
         return value
     if isinstance(value, optax.GradientTransformation):
         return OptaxOptimizer(_ConstantFactory(value), {})
     is_function = callable(value) and not isinstance(value, type) and not is_part(value)
-    if not is_function or "learning_rate" in _parameters(
-        value
-    ):  # optax.sgd, say, instead of its result
+    # A function with a learning rate is optax.sgd, say, instead of its result.
+    if not is_function or "learning_rate" in _parameters(value):
         raise ValueError(
-            f"{argument}={short(value)} must be an optimizer; give e.g. srp.SGD(0.01), not srp.SGD"
+            f"{argument}={short(value)} must be an optimizer; give e.g. srp.SGD(0.01), "
+            "not srp.SGD"
         )
     return value
 
 
 def optional_optimizer(argument: str, value: Any) -> Any:
     """Return `as_optimizer` of an argument that may be None."""
-    return None if value is None else as_optimizer(argument, value)
+    if value is None:
+        return None
+    return as_optimizer(argument, value)
 
 
 def _parameters(function: Any) -> Any:

@@ -6,12 +6,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
 from fedjax_srp.algorithms._normalised import divided, total_step
+from fedjax_srp.algorithms.examples import mean_of_all
 from fedjax_srp.algorithms.fedavg import FedAvg
-from fedjax_srp.algorithms.local import Objective, local_sgd, plain_gradient
-from fedjax_srp.algorithms.optimizers import Optimizer
-from fedjax_srp.algorithms.training import step_size
+from fedjax_srp.algorithms.local import Objective, plain_gradient
+from fedjax_srp.algorithms.training import check_step_size
 from fedjax_srp.base import (
     Array,
     ClientOutput,
@@ -19,7 +20,6 @@ from fedjax_srp.base import (
     Key,
     PyTree,
     RoundContext,
-    named_key,
 )
 from fedjax_srp.models.normalization import with_statistics_of
 from fedjax_srp.models.split import SplitParams
@@ -48,25 +48,30 @@ class ScaffoldMessage(NamedTuple):
 
 @part
 class SCAFFOLD(FedAvg):
-    """SCAFFOLD (Karimireddy et al., 2020, Algorithm 1, option II): every part of the model is shared; a client keeps a
-    control variate, and sends its change beside the model's.
+    """SCAFFOLD (Karimireddy et al., 2020, Algorithm 1, option II): every part of the
+    model is shared; a client keeps a control variate, and sends its change beside the
+    model's.
 
-    Local steps follow g_i(y) - c_i + c, which reduces client drift. A client's new variate is the mean of its
-    gradients, computed from its update without further gradients. Means are uniform, as in the paper: c is the mean of
-    ALL clients' variates. With identical clients, full batches and full participation this is `FedAvg`.
+    Local steps follow g_i(y) - c_i + c, which reduces client drift. A client's new
+    variate is the mean of its gradients, computed from its update without further
+    gradients. Means are uniform, as in the paper: c is the mean of ALL clients' variates.
+    With identical clients, full batches and full participation this is `FedAvg`.
 
-    The paper's steps are plain SGD: K steps move by eta K times the mean gradient. With momentum they move by more, eta
-    times the sum of the gradients' weights, and the variate is divided by that. FedRep's code divides by eta K also
-    with its momentum of 0.5: `counts_momentum=False`. After many steps the mean c is then twice too large, and with
-    full participation the correction c - c_i alternates between almost zero and twice too much.
+    The paper's steps are plain SGD: K steps move by eta K times the mean gradient. With
+    momentum they move by more, eta times the sum of the gradients' weights, and the
+    variate is divided by that. FedRep's code divides by eta K also with its momentum of
+    0.5: `counts_momentum=False`. After many steps the mean c is then twice too large, and
+    with full participation the correction c - c_i alternates between almost zero and
+    twice too much.
 
     Evaluations: those of `FedAvg`.
 
     Args:
-        training: of the clients, by `SGD` with a constant step size eta, by which variates are divided; weighting must
-            be "uniform".
+        training: of the clients, by `SGD` with a constant step size eta, by which
+            variates are divided; weighting must be "uniform".
         server_step_size: eta_g; 1 in FedRep's table, but 0.5 on FEMNIST.
-        counts_momentum: makes the variate a mean of gradients also with momentum; see above.
+        counts_momentum: makes the variate a mean of gradients also with momentum; see
+            above.
 
     Raises:
         ValueError: the optimizer has no constant step size.
@@ -85,26 +90,26 @@ class SCAFFOLD(FedAvg):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.training.optimizer, Optimizer):  # else checked in the round
-            step_size(self.training.optimizer)
+        check_step_size(self.training)
 
+    @override
     def init(self, key: Key, data: Any) -> ScaffoldServerState:
-        """The initial parameters, and a variate of zero."""
         params = self.init_params(key, data)
         return ScaffoldServerState(params, jax.tree.map(jnp.zeros_like, params))
 
+    @override
     def init_client(
         self, key: Key, server: ScaffoldServerState, examples: Examples
     ) -> ScaffoldClientState:
-        """A variate of zero."""
         return ScaffoldClientState(jax.tree.map(jnp.zeros_like, server.params))
 
+    @override
     def broadcast(
         self, server: ScaffoldServerState, context: RoundContext
     ) -> ScaffoldServerState:
-        """The global model and its variate."""
         return server
 
+    @override
     def client(
         self,
         key: Key,
@@ -113,32 +118,30 @@ class SCAFFOLD(FedAvg):
         examples: Examples,
         context: RoundContext,
     ):
-        """Local SGD along the corrected gradient."""
         x, c = params
         correction = jax.tree.map(jnp.subtract, c, state.variate)
 
         def corrected(objective: Objective, y: PyTree, weights: Array) -> PyTree:
             # g_i(y_i) + (c - c_i)
-            return jax.tree.map(
-                jnp.add, plain_gradient(objective, y, weights), correction
-            )
+            gradient = plain_gradient(objective, y, weights)
+            return jax.tree.map(jnp.add, gradient, correction)
 
-        # y_i <- local SGD along it, from x
-        now = self.training.in_round(context)
-        local = local_sgd(
-            named_key(key, "local"), self.loss, x, (), examples, now, gradient=corrected
-        )
+        # y_i <- local SGD along that, from x
+        local = self.local_sgd(key, x, examples, context, gradient=corrected)
         moved = jax.tree.map(jnp.subtract, local.params, x)
         # c_i <- c_i - c + (x - y_i) / (K eta); unchanged without steps
+        now = self.training.in_round(context)
         length = total_step(now, examples, self.counts_momentum)
-        change = jax.tree.map(
-            lambda c, d: jnp.where(length > 0, -c - d, 0), c, divided(moved, length)
-        )
+        difference = lambda c, d: jnp.where(length > 0, -c - d, 0)
+        change = jax.tree.map(difference, c, divided(moved, length))
         variate = jax.tree.map(jnp.add, state.variate, change)
         return ClientOutput(
-            ScaffoldMessage(moved, change), ScaffoldClientState(variate), loss=local.loss
+            message=ScaffoldMessage(moved, change),
+            state=ScaffoldClientState(variate),
+            loss=local.loss,
         )
 
+    @override
     def server(
         self,
         key: Key,
@@ -146,21 +149,17 @@ class SCAFFOLD(FedAvg):
         mean: ScaffoldMessage,
         context: RoundContext,
     ):
-        """A step along the mean, and the mean variate of all clients."""
         # x <- x + (eta_g / |S|) sum_i (y_i - x)
-        params = jax.tree.map(
-            lambda x, d: x + self.server_step_size * d, server.params, mean.params
-        )
-        params = with_statistics_of(
-            params, jax.tree.map(jnp.add, server.params, mean.params)
-        )
+        step = lambda x, d: x + self.server_step_size * d
+        params = jax.tree.map(step, server.params, mean.params)
+        # Statistics of BatchNorm take the whole step.
+        clients = jax.tree.map(jnp.add, server.params, mean.params)
+        params = with_statistics_of(params, clients)
         # c <- c + (1 / N) sum_i (c_i+ - c_i)
-        share = context.cohort_size.astype(float) / context.num_clients
-        variate = jax.tree.map(
-            lambda c, d: c + share.astype(c.dtype) * d, server.variate, mean.variate
-        )
+        variate = mean_of_all(server.variate, mean.variate, context)
         return ScaffoldServerState(params, variate)
 
+    @override
     def loss_gradient(
         self,
         key: Key,
@@ -169,5 +168,4 @@ class SCAFFOLD(FedAvg):
         examples: Examples,
         context: RoundContext,
     ):
-        """Gradient of the client's loss at the global model."""
         return super().loss_gradient(key, params.params, state, examples, context)

@@ -1,6 +1,7 @@
-"""Settings of local training: `Training` is a field of an algorithm, `LocalTraining` an argument of `local_sgd`.
+"""Settings of local training: `Training`, a field, and `LocalTraining` in a round.
 
-`num_steps` and `step_size` are for control variates, gradient tracking and normalised averaging.
+`num_steps` and `step_size` are for control variates, gradient tracking and normalised
+averaging.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from fedjax_srp.parts.part import AtLeast, Count, Weighting, field, part
 
 
 class LocalTraining(NamedTuple):
-    """Local training in one round, or before an evaluation: `epochs`, or `steps`, times the units of work."""
+    """Local training in one round, or before an evaluation.
+
+    `epochs` or `steps` are multiplied by the units of work.
+    """
 
     optimizer: Optimizer
     batch_size: int
@@ -31,21 +35,34 @@ class LocalTraining(NamedTuple):
     work: Array | int = 1  # () int32: factor of epochs or steps; 0 for no training
     records_loss: bool = False  # compute `Trained.mean_loss`
 
+    def batch_of(self, capacity: int) -> int:
+        """Examples in a batch, for clients of this capacity.
+
+        It bounds a batch of an epoch; batches drawn with replacement may be larger.
+        """
+        if self.epochs is None:
+            return self.batch_size
+        return min(self.batch_size, capacity)
+
 
 @part
 class Training:
-    """Local training of clients: `epochs` over shuffled data, or `steps` on batches drawn with replacement.
+    """Local training: epochs over shuffled data, or steps on random batches.
 
     Args:
-        optimizer: `SGD`, `optimizer(...)` for any of optax, or a function of the round, () float from 0, that returns
-            one of these; its state is reset in every round. The papers' step size is 0.01 (SRPFL, section 5).
+        optimizer: `SGD`, `optimizer(...)` for any of optax, or a function of the round,
+            () float from 0, that returns one of these; its state is reset in every round.
+            The papers' step size is 0.01 (SRPFL, section 5).
         batch_size: examples per local step; the last batch of an epoch may be smaller.
         epochs: over the client's shuffled examples in a round, per unit of work.
-        steps: on batches drawn with replacement, per unit of work, instead of epochs (`epochs=None`).
-        weighting: of clients in the server's mean, "uniform" (the papers) or "num_examples" (their code).
+        steps: on batches drawn with replacement, per unit of work, instead of epochs
+            (`epochs=None`).
+        weighting: of clients in the server's mean, "uniform" (the papers) or
+            "num_examples" (their code).
 
     Raises:
-        ValueError: a number is out of range, or neither or both of epochs and steps are given.
+        ValueError: a number is out of range, or neither or both of epochs and steps are
+            given.
 
     Example:
         >>> import fedjax_srp as srp
@@ -64,17 +81,16 @@ class Training:
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
             raise ValueError(
-                f"give either epochs or steps, got {self.epochs} and {self.steps}; set the other to None"
+                f"give either epochs or steps, got {self.epochs} and {self.steps}; "
+                "set the other to None"
             )
 
     def in_round(self, context: RoundContext) -> LocalTraining:
-        """Training of a client in this round: with its work, and the round's optimizer."""
+        """Training of a client in this round, with its work and the round's optimizer."""
         optimizer = self.optimizer
         if not isinstance(optimizer, Optimizer):
-            optimizer = as_optimizer(
-                "optimizer",
-                cast(OptimizerOfRound, optimizer)(context.round.astype(float)),
-            )
+            of_round = cast(OptimizerOfRound, optimizer)
+            optimizer = as_optimizer("optimizer", of_round(context.round.astype(float)))
         return LocalTraining(
             optimizer,
             self.batch_size,
@@ -91,51 +107,54 @@ class Training:
         argument: str = "optimizer",
     ):
         """Training of a client outside of rounds, in an evaluation."""
-        chosen = self.optimizer if optimizer is None else optimizer
-        if not isinstance(chosen, Optimizer):
+        of_evaluation = optimizer
+        if of_evaluation is None:
+            of_evaluation = self.optimizer
+        if not isinstance(of_evaluation, Optimizer):
             raise ValueError(
-                f"{argument}={optimizer!r}: an evaluation has no round number; give {argument} an optimizer that does "
-                "not depend on the round, e.g. srp.SGD(0.01)"
+                f"{argument}={optimizer!r}: an evaluation has no round number; give "
+                f"{argument} an optimizer that does not depend on the round, e.g. "
+                "srp.SGD(0.01)"
             )
         if epochs is not None:
-            return LocalTraining(chosen, self.batch_size, epochs)
-        return LocalTraining(chosen, self.batch_size, self.epochs, self.steps)
+            return LocalTraining(of_evaluation, self.batch_size, epochs)
+        return LocalTraining(of_evaluation, self.batch_size, self.epochs, self.steps)
 
     def weight(self, examples: Examples) -> Array:
-        """Weight of a client in the server's mean, () float: 1, or its number of examples."""
+        """Weight of a client in the mean, () float: 1, or its number of examples."""
         dtype = jnp.zeros(()).dtype
-        return (
-            jnp.ones((), dtype)
-            if self.weighting == "uniform"
-            else examples.count.astype(dtype)
-        )
+        if self.weighting == "uniform":
+            return jnp.ones((), dtype)
+        return examples.count.astype(dtype)
 
 
 def step_size(optimizer: Any) -> float | Array:
-    """Return the step size eta of an optimizer, for methods that divide by it: (w - w_i) / (tau_i eta).
+    """Return the step size eta of an optimizer, for methods that divide by it.
 
     Raises:
         ValueError: the optimizer is not `SGD`, or its step size is a schedule.
     """
-    found = getattr(optimizer, "learning_rate", None)
-    if not isinstance(optimizer, SGD) or callable(found):
+    if not isinstance(optimizer, SGD) or callable(optimizer.learning_rate):
         raise ValueError(
-            f"optimizer={optimizer!r}: this method divides by the step size, which must be constant; give "
-            "srp.SGD(learning_rate) with a number"
+            f"optimizer={optimizer!r}: this method divides by the step size, which must "
+            "be constant; give srp.SGD(learning_rate) with a number"
         )
-    return found  # type: ignore[return-value]
+    return optimizer.learning_rate
+
+
+def check_step_size(training: Training) -> None:
+    """Raise the error of `step_size`; functions of the round are checked later."""
+    if isinstance(training.optimizer, Optimizer):
+        step_size(training.optimizer)
 
 
 def num_steps(training: LocalTraining, examples: Examples) -> Array:
-    """Number of steps tau_i of `local_sgd` on a client, () int32; 0 without examples or work."""
+    """Number of steps tau_i of `local_sgd`, () int32; 0 without examples or work."""
     work = jnp.asarray(training.work, jnp.int32)
     if training.steps is not None:
         return jnp.where(examples.count > 0, jnp.int32(training.steps) * work, 0)
-    return (
-        jnp.int32(training.epochs or 0)
-        * work
-        * steps_per_epoch(training.batch_size, examples)
-    )
+    num_epochs = jnp.int32(training.epochs or 0) * work
+    return num_epochs * steps_per_epoch(training.batch_size, examples)
 
 
 def steps_per_epoch(batch_size: int, examples: Examples) -> Array:

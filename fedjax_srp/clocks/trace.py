@@ -5,6 +5,7 @@ from typing import Annotated, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from typing_extensions import override
 
 from fedjax_srp.base import Array, ClientTimes, Clock, Key
 from fedjax_srp.clocks.distributions import Cost, Work, check_length
@@ -26,15 +27,17 @@ class TraceState(NamedTuple):
 class Trace(Clock):
     """Recorded times, round after round, repeated from the end on.
 
-    The trace is in the clock's state, so a run over S seeds keeps S copies; it is not compiled into the program.
-    Expected times are each client's mean over the rounds of the trace.
+    The trace is in the clock's state, so a run over S seeds keeps S copies; it is not
+    compiled into the program. Expected times are each client's mean over the rounds of
+    the trace.
 
     Args:
-        times: (num_clients,), the same in every round, or (rounds, num_clients); in the time units of the trace, e.g.
-            seconds.
+        times: (num_clients,), the same in every round, or (rounds, num_clients); in the
+            time units of the trace, e.g. seconds.
         work: units of local work in a round; multiplies the times.
-        communication: added once to every client's time, whatever its work, for policies with overlapping rounds, such
-            as `Buffered`. Otherwise leave it out: `history.elapsed` adds any cost later.
+        communication: added once to every client's time, whatever its work, for policies
+            with overlapping rounds, such as `Buffered`. Otherwise leave it out:
+            `history.elapsed` adds any cost later.
 
     Example:
         >>> import jax, jax.numpy as jnp, fedjax_srp as srp
@@ -55,25 +58,27 @@ class Trace(Clock):
                 f"times must have an entry per client, got shape {shape}; {_SHAPE}"
             )
 
+    @override
     def init(self, key: Key, num_clients: int) -> TraceState:
-        """The whole trace, at its first round."""
         length = jnp.shape(self.times)[-1]
         check_length(
             "trace: a round of times", length, num_clients, "give one column per client"
         )
-        table = jnp.asarray(self.work, dtype=float) * jnp.asarray(
-            self.times, dtype=float
-        ).reshape(-1, num_clients)
+        work = jnp.asarray(self.work, dtype=float)
+        rows = jnp.asarray(self.times, dtype=float).reshape(-1, num_clients)
         communication = jnp.asarray(self.communication, dtype=float)
-        table += communication
+        times = work * rows + communication
         return TraceState(
-            table, table.mean(axis=0), jnp.zeros((), jnp.int32), communication
+            times=times,
+            expected=times.mean(axis=0),
+            round=jnp.zeros((), jnp.int32),
+            communication=communication,
         )
 
+    @override
     def sample(
         self, key: Key, state: TraceState, now: Array
     ) -> tuple[ClientTimes, TraceState]:
-        """The next round of the trace."""
-        following = (state.round + 1) % state.times.shape[0]
         times = ClientTimes(state.expected, state.times[state.round], state.communication)
-        return times, state._replace(round=following)
+        next_round = (state.round + 1) % state.times.shape[0]
+        return times, state._replace(round=next_round)

@@ -1,7 +1,8 @@
 """Readers of measured devices: speeds, bandwidths and availability.
 
-They read files of FLASH (Yang et al., 2021), FLHetBench (Zhang et al., 2024), FedScale (Lai et al., 2022) as JSON, and
-your own CSV files. Layouts are recognized by content, not by the file's name.
+They read files of FLASH (Yang et al., 2021), FLHetBench (Zhang et al., 2024), FedScale
+(Lai et al., 2022) as JSON, and your own CSV files. Layouts are recognized by content, not
+by the file's name.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class DeviceTraces(NamedTuple):
     uplink: np.ndarray | None  # (n,) bytes per second
 
     def assign(self, num_clients: int, seed: int) -> DeviceTraces:
-        """Draw a device for each client, each device once before any is drawn again; its values stay together.
+        """Draw a device for each client, each device once before any is drawn again; its
+        values stay together.
 
         Args:
             num_clients: of the federation.
@@ -48,7 +50,9 @@ class DeviceTraces(NamedTuple):
 
 
 class AvailabilityTraces(NamedTuple):
-    """Intervals in which devices are available, in seconds from the beginning of each trace; traces repeat."""
+    """Intervals in which devices are available, in seconds from the beginning of each
+    trace; traces repeat.
+    """
 
     starts: (
         np.ndarray
@@ -66,7 +70,9 @@ class AvailabilityTraces(NamedTuple):
         return _assign(self, num_clients, seed)
 
     def intervals(self) -> Intervals:
-        """The intervals for a clock, `Available(clock, traces.intervals())`, repeated to the longest trace."""
+        """The intervals for a clock, `Available(clock, traces.intervals())`, repeated to
+        the longest trace.
+        """
         longest = float(self.period.max())
         rows = []
         for starts, ends, period in zip(*self, strict=True):
@@ -87,15 +93,17 @@ def read_times(
 ) -> np.ndarray:
     """Read a table of times for `Trace`, (rounds, num_clients), from a .csv or .npy.
 
-    The first line of a .csv may have the clients' names, also after a #, as `numpy.savetxt(header=)` writes it. Columns
-    are then matched by name, and other columns left out; without a header column i is client i's.
+    The first line of a .csv may have the clients' names, also after a #, as
+    `numpy.savetxt(header=)` writes it. Columns are then matched by name, and other
+    columns left out; without a header column i is client i's.
 
     Args:
         path: of the file, with a row per round and a column per client.
         client_names: of the data, `data.client_names`; None if they have none.
 
     Raises:
-        ValueError: no table of numbers; a client without a column; names of columns, and data without names.
+        ValueError: no table of numbers; a client without a column; names of columns, and
+            data without names.
     """
     if client_names is not None and not all(
         isinstance(name, str) for name in client_names
@@ -150,7 +158,9 @@ def read_times(
 
 
 def _header(lines: list[str]) -> tuple[list[str], list[str]]:
-    """Return the names of the columns, none if the first line is no header, and the other lines."""
+    """Return the names of the columns, none if the first line is no header, and the other
+    lines.
+    """
     if not lines:
         return [], lines
     entries = [
@@ -168,7 +178,9 @@ def _header(lines: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _warn_of_order(file: str, client_names: Sequence[str] | None) -> None:
-    """Warn if clients are not in the order that people count in, f0, f1, f10, f2, and columns have no names."""
+    """Warn if clients are not in the order that people count in, f0, f1, f10, f2, and
+    columns have no names.
+    """
     if client_names is None:
         return
     counted = sorted(
@@ -192,16 +204,18 @@ def read_devices(
 ) -> DeviceTraces:
     """Read speeds and bandwidths.
 
-    FLASH's `speed_distri.json` has bandwidths (mean KB/s); FLHetBench's `training_latency.json` has milliseconds of a
-    training step, and its samples of MobiPerf have bandwidths (mean of `tcp_speed_results`, kbit/s, both directions);
-    FedScale's capacities as JSON have milliseconds per example and kbit/s; columns of your own CSV with a header are
-    read unchanged. Devices with no speed or a speed of 0 failed in the measurement and are left out. Work that took t
-    milliseconds has the speed 1000 / t: multiply it by the operations of that work for `Devices(compute=)`.
+    FLASH's `speed_distri.json` has bandwidths (mean KB/s); FLHetBench's
+    `training_latency.json` has milliseconds of a training step, and its samples of
+    MobiPerf have bandwidths (mean of `tcp_speed_results`, kbit/s, both directions);
+    FedScale's capacities as JSON have milliseconds per example and kbit/s; columns of
+    your own CSV with a header are read unchanged. Devices with no speed or a speed of 0
+    failed in the measurement and are left out. Work that took t milliseconds has the
+    speed 1000 / t: multiply it by the operations of that work for `Devices(compute=)`.
 
     Args:
         path: of the file, compressed with xz if it ends in .xz.
-        compute: the column, or entry, of the speed, such as "CPU_F_AI_Score". None: `compute`, or for FLHetBench's
-            latencies "ResNet Latency".
+        compute: the column, or entry, of the speed, such as "CPU_F_AI_Score". None:
+            `compute`, or for FLHetBench's latencies "ResNet Latency".
         downlink: the column of a CSV; None: `downlink`, if there is one.
         uplink: likewise.
 
@@ -253,18 +267,20 @@ def read_availability(
 ) -> AvailabilityTraces:
     """Read the availability of devices.
 
-    The file has timers of FLASH or FLHetBench (`trace_start`, `trace_end` and `ready_time` or `available`,
-    [[from, to], ...] in seconds), by device or as a list, of which those with a false `isSuccess` are left out;
-    FedScale's behaviour as JSON (`active`, `inactive`, `finish_time`); or it is a CSV, with columns device, start, end
-    and, if traces are longer, period, or with columns device, t_start_s, state (available are AVL and AVL_TRAIN) and,
-    if devices have several traces, trace.
+    The file has timers of FLASH or FLHetBench (`trace_start`, `trace_end` and
+    `ready_time` or `available`, [[from, to], ...] in seconds), by device or as a list, of
+    which those with a false `isSuccess` are left out; FedScale's behaviour as JSON
+    (`active`, `inactive`, `finish_time`); or it is a CSV, with columns device, start, end
+    and, if traces are longer, period, or with columns device, t_start_s, state (available
+    are AVL and AVL_TRAIN) and, if devices have several traces, trace.
 
     Args:
         path: of the file, compressed with xz if it ends in .xz.
         trace: the trace to read, in a CSV with such a column.
 
     Raises:
-        ValueError: a pickle, another layout, or intervals that overlap or leave the trace.
+        ValueError: a pickle, another layout, or intervals that overlap or leave the
+            trace.
     """
     with _rows_of(path) as (rows, is_csv):
         return _availability(rows, is_csv, trace)
@@ -327,10 +343,13 @@ def _availability(
     return _checked_intervals(intervals, periods)
 
 
-# ---- content ------------------------------------------------------------------------------------------------------
+# ---- content
+# ------------------------------------------------------------------------------------------------------
 @contextlib.contextmanager
 def _rows_of(path: str | os.PathLike) -> Iterator[tuple[list[Mapping[str, Any]], bool]]:
-    """The devices of JSON, or the lines of a CSV, and True for a CSV; errors name the file."""
+    """The devices of JSON, or the lines of a CSV, and True for a CSV; errors name the
+    file.
+    """
     try:
         content, is_csv = _content(Path(path))
         rows = list(content.values()) if isinstance(content, dict) else content

@@ -1,6 +1,7 @@
 """All clients."""
 
 import jax.numpy as jnp
+from typing_extensions import override
 
 from fedjax_srp.base import ClientTimes, Cohort, Key, ParticipationPolicy
 from fedjax_srp.participation.cohorts import request
@@ -23,15 +24,16 @@ class Full(ParticipationPolicy):
         [1, 2, 0]
     """
 
+    @override
     def select(
         self, key: Key, state: tuple[()], times: ClientTimes
     ) -> tuple[Cohort, tuple[()]]:
-        """All available clients."""
         all_clients = jnp.arange(times.realised.shape[0], dtype=jnp.int32)
         return request(times, all_clients), state
 
+    @override
     def runs_as(self, num_clients: int) -> ParticipationPolicy:
-        """One stage, of all clients."""
         if type(self) is not Full:  # a subclass may have other cohorts
             return self
+        # One stage, of all clients.
         return Staged(initial=num_clients)

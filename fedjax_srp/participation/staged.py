@@ -4,6 +4,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from typing_extensions import override
 
 from fedjax_srp.base import (
     Array,
@@ -26,10 +27,11 @@ class StagedState(NamedTuple):
 
 @part
 class Staged(ParticipationPolicy):
-    """The n fastest of a pool; n = `initial` at first, and doubles with each stage up to the whole pool.
+    """The n fastest of a pool; n = `initial` at first, and doubles with each stage.
 
-    `Doubling` documents the fields. As `initial` and `rounds_per_stage` are leaves, all clients, a random sample and
-    the stages of SRPFL are one compiled program: policies that name this one in `runs_as` share it.
+    `Doubling` documents the fields. As `initial` and `rounds_per_stage` are leaves, all
+    clients, a random sample and the stages of SRPFL are one compiled program: policies
+    that name this one in `runs_as` share it.
     """
 
     initial: Leaf[Count] = 10
@@ -38,30 +40,30 @@ class Staged(ParticipationPolicy):
     redraw: Literal["round", "stage"] = "round"
     by: Literal["realised", "expected"] = "realised"
 
+    @override
     def init(self, key: Key, num_clients: int) -> StagedState:
-        """The state before round 0, with the key of the pools."""
         return StagedState(jnp.zeros((), jnp.int32), key)
 
+    @override
     def select(
         self, key: Key, state: StagedState, times: ClientTimes
     ) -> tuple[Cohort, StagedState]:
-        """The n fastest clients of the pool, with n of the stage."""
         num_clients = times.realised.shape[0]
         pool = self.pool or num_clients
         initial = jnp.asarray(self.initial, jnp.int32)
         # n0 * 2**r < N, as n0 < ceil(N / 2**r), which does not overflow
-        smaller = initial < jnp.asarray(
-            [-(-pool // 2**r) for r in range(pool.bit_length())], jnp.int32
-        )
-        last = jnp.sum(smaller, dtype=jnp.int32)
+        bounds = [-(-pool // 2**r) for r in range(pool.bit_length())]
+        is_smaller = initial < jnp.asarray(bounds, jnp.int32)
+        last = jnp.sum(is_smaller, dtype=jnp.int32)
         stage = jnp.minimum(stages_ended(state.round, self.rounds_per_stage), last)
-        key_pool = jax.random.fold_in(state.key, stage) if self.redraw == "stage" else key
-        drawn = draw_pool(key_pool, num_clients, pool, times.available)
+        key_pool = key
+        if self.redraw == "stage":
+            key_pool = jax.random.fold_in(state.key, stage)
+        sample = draw_pool(key_pool, num_clients, pool, times.available)
         # n = min(N, n0 * 2**r)
-        return request(
-            times, drawn, jnp.minimum(initial << stage, pool), stage, self.by
-        ), state
+        size = jnp.minimum(initial << stage, pool)
+        return request(times, sample, size, stage, self.by), state
 
+    @override
     def update(self, state: StagedState, info: RoundInfo) -> StagedState:
-        """Advance the round."""
         return state._replace(round=info.round + 1)

@@ -1,5 +1,7 @@
 """Random clients."""
 
+from typing_extensions import override
+
 from fedjax_srp.base import ClientTimes, Cohort, Key, ParticipationPolicy
 from fedjax_srp.participation.cohorts import check_at_most, draw_pool, request
 from fedjax_srp.participation.staged import Staged
@@ -8,9 +10,10 @@ from fedjax_srp.parts.part import Count, part
 
 @part
 class Uniform(ParticipationPolicy):
-    """In every round `k` clients are drawn uniformly without replacement, whatever their speed.
+    """`k` clients, drawn uniformly without replacement in every round.
 
-    It is FedRep's sampling of a fraction r = k / N of the clients (FedRep, Algorithm 1); with k = N it is `Full`.
+    It is FedRep's sampling of a fraction r = k / N of the clients (FedRep, Algorithm 1);
+    with k = N it is `Full`.
 
     Args:
         k: clients per round.
@@ -26,21 +29,22 @@ class Uniform(ParticipationPolicy):
 
     k: Count
 
+    @override
     def init(self, key: Key, num_clients: int) -> tuple[()]:
-        """No state."""
         check_at_most("uniform: k", self.k, "num_clients", num_clients)
         return ()
 
+    @override
     def select(
         self, key: Key, state: tuple[()], times: ClientTimes
     ) -> tuple[Cohort, tuple[()]]:
-        """A new draw in every round."""
-        return request(
-            times, draw_pool(key, times.realised.shape[0], self.k, times.available)
-        ), state
+        num_clients = times.realised.shape[0]
+        sample = draw_pool(key, num_clients, self.k, times.available)
+        return request(times, sample), state
 
+    @override
     def runs_as(self, num_clients: int) -> ParticipationPolicy:
-        """One stage, of the whole pool."""
         if type(self) is not Uniform:  # a subclass may have other cohorts
             return self
+        # One stage, of the whole pool.
         return Staged(initial=self.k, pool=self.k)
