@@ -16,10 +16,11 @@ import pytest
 from reference.small import refused
 from test_history import small
 
-from fedjax_srp.results import commits
+from fedjax_srp.results import commits, json_files
 from fedjax_srp.results import folder as run_folder
-from fedjax_srp.results import sealed_folders as storage
-from fedjax_srp.results.history import History, jsonable
+from fedjax_srp.results.atomic import NEXT
+from fedjax_srp.results.history import History
+from fedjax_srp.results.json_files import jsonable
 
 
 def random_history(seed=0, num_rounds=7, num_clients=13) -> History:
@@ -186,7 +187,7 @@ def test_jsonable_keeps_json_values_and_converts_the_rest(tmp_path):
     }
     assert jsonable(jnp.float32(0.5)) == jsonable(np.longdouble(0.5)) == 0.5
     assert jsonable({"b", "a"}) == ["a", "b"]
-    assert jsonable(jsonable) == "fedjax_srp.results.sealed_folders.jsonable"
+    assert jsonable(jsonable) == "fedjax_srp.results.json_files.jsonable"
 
 
 def test_commits_of_the_package_and_of_the_working_directory_are_recorded(
@@ -254,8 +255,8 @@ def hostile(change):
 
     def save(folder):
         small().save(folder)
-        seal = storage.read_json(folder / "summary.json")
-        storage.write_json(folder / "summary.json", change(seal) or seal)
+        seal = json_files.read_json(folder / "summary.json")
+        json_files.write_json(folder / "summary.json", change(seal) or seal)
 
     return save
 
@@ -302,16 +303,14 @@ def test_a_newer_result_is_read_and_reported_before_it_is_in_its_place(tmp_path)
     small().save(tmp_path / "run")
     newer = dataclasses.replace(small(), name="newer")
     newer.save(tmp_path / "other")
-    (tmp_path / "other").rename(tmp_path / "run" / storage.NEXT)
+    (tmp_path / "other").rename(tmp_path / "run" / NEXT)
     assert run_folder.finished(tmp_path) == [tmp_path / "run"]
     assert_equal(History.load(tmp_path / "run"), newer)
-    (tmp_path / "run" / storage.NEXT / "history.csv").replace(
-        tmp_path / "run" / "history.csv"
-    )
+    (tmp_path / "run" / NEXT / "history.csv").replace(tmp_path / "run" / "history.csv")
     assert_equal(History.load(tmp_path / "run"), newer)
     run_folder.settle(tmp_path / "run")
     assert_equal(History.load(tmp_path / "run"), newer)
-    assert not (tmp_path / "run" / storage.NEXT).exists()
+    assert not (tmp_path / "run" / NEXT).exists()
 
 
 def test_models_of_another_run_are_not_taken_for_those_of_a_loaded_one(tmp_path):

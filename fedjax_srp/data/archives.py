@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from fedjax_srp.data import records
 from fedjax_srp.parts.checks import check_known, checked
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import atomic
 
 NAMES = (*records.IMAGES, "emnist", "sentiment140")
 _TIMEOUT = (10.0, 60.0)  # seconds to connect, and between bytes
@@ -155,7 +155,7 @@ def _download_missing(builder: Any, data_dir: Path) -> None:
         target = _archive_folder(data_dir) / name
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            storage.replace({target: functools.partial(_download, url, info)})
+            atomic.replace({target: functools.partial(_download, url, info)})
         except requests.RequestException as error:
             reason = (
                 str(error)

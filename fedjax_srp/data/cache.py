@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_srp.parts.files import open_file
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import atomic
 
 FOLDER = ".fedjax_srp"
 _FORMAT = 3  # to be incremented when a `decode` returns other arrays for the same files
@@ -74,7 +74,7 @@ def cached(
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             _remove_abandoned(file.parent)
-            storage.replace({file: lambda path: np.savez(path, **named)})
+            atomic.replace({file: lambda path: np.savez(path, **named)})
             return arrays
         except OSError as error:  # read-only, or full
             reasons.append(" ".join(str(error).split()))
@@ -99,7 +99,7 @@ def _check_lengths(arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove temporary folders of `storage.replace` older than a day: their processes were killed."""
+    """Remove temporary folders of `atomic.replace` older than a day: their processes were killed."""
     for temporary in folder.glob(".*.writing"):
         if time.time() - temporary.stat().st_mtime > _DAY:
             shutil.rmtree(temporary, ignore_errors=True)

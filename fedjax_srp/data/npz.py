@@ -16,7 +16,7 @@ from fedjax_srp.data.raw import RawArrays
 from fedjax_srp.data.records import expand_user
 from fedjax_srp.parts.checks import checked, nearest
 from fedjax_srp.parts.files import open_file
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import atomic
 
 _METADATA = ("scale", "offset", "num_classes", "user_names")
 _KNOWN = {
@@ -133,4 +133,4 @@ def save(data: FederatedData, path: str | Path) -> None:
             f"y_{kind}": y[rows],
             f"user_{kind}": np.repeat(np.arange(len(counts)), counts),
         }
-    storage.replace({file: lambda path: np.savez(path, **arrays)})
+    atomic.replace({file: lambda path: np.savez(path, **arrays)})

@@ -21,7 +21,8 @@ from fedjax_srp.driver.programs import Segment, as_numbers
 from fedjax_srp.driver.round_log import Arrays, Records
 from fedjax_srp.parts.checks import check_integer, is_key
 from fedjax_srp.parts.description import CODE, describe, describe_data
-from fedjax_srp.results.history import History, jsonable
+from fedjax_srp.results.history import History
+from fedjax_srp.results.json_files import jsonable
 
 
 class Limits(NamedTuple):

@@ -23,7 +23,7 @@ from fedjax_srp.base import PyTree
 from fedjax_srp.parts.checks import checked
 from fedjax_srp.parts.columns import LOG_COLUMNS
 from fedjax_srp.results.history import History
-from fedjax_srp.results.sealed_folders import jsonable
+from fedjax_srp.results.json_files import jsonable
 
 
 class Progress(NamedTuple):

@@ -2,7 +2,7 @@
 
 Files are CSV and strict JSON, with every bit of the floats. `history.csv` of a resumed run equals that of an
 uninterrupted one, so host timings are in `summary.json`. That file is the seal of the folder: it replaces its
-predecessor last, with the checksums of the others. Every reader goes through `storage.current`, which finds the old
+predecessor last, with the checksums of the others. Every reader goes through `atomic.current`, which finds the old
 result or the new one while the files of the new one replace those of the old one.
 """
 
@@ -29,8 +29,11 @@ from fedjax_srp._version import __version__
 from fedjax_srp.parts.checks import short
 from fedjax_srp.parts.columns import ROUND_COLUMNS, accuracy_column
 from fedjax_srp.parts.files import open_file, read_text
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import atomic, csv_files, json_files, sealed_folders
+from fedjax_srp.results.atomic import NEXT
 from fedjax_srp.results.commits import commits
+from fedjax_srp.results.errors import DamagedError
+from fedjax_srp.results.sealed_folders import SEAL
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +42,7 @@ TABLES = ("config.json", "history.csv", "clients.csv")
 FIGURE = "accuracy.png"
 SUMMARY = "summary.json"
 MODELS = "models"  # subfolder
-_SEAL_OF_MODELS = f"{MODELS}/{storage.SEAL}"
+_SEAL_OF_MODELS = f"{MODELS}/{SEAL}"
 STATES = ("server_state", "client_states")
 SECONDS = (
     "seconds_per_round",
@@ -92,21 +95,21 @@ def write(
         figure = image(
             lambda: history.plot(communication), f"{FIGURE} of {history.name!r}"
         )
-    storage.writable(folder, "directory")
+    atomic.writable(folder, "directory")
     if models:
-        storage.check_not_foreign(folder / MODELS)
+        sealed_folders.check_not_foreign(folder / MODELS)
     for name in (*TABLES, FIGURE, SUMMARY):
         if (folder / name).is_dir() and not (folder / name).is_symlink():
             raise IsADirectoryError(
                 errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(folder / name)
             )
-    storage.clear(folder)
+    atomic.clear(folder)
     settle(folder)
     kept = _kept_models(history, folder)
-    with storage.staged(folder) as staging:
-        storage.as_json(config)(staging / TABLES[0])
-        storage.as_csv(history.to_frame())(staging / TABLES[1])
-        storage.as_csv(history.clients_frame())(staging / TABLES[2])
+    with atomic.staged(folder) as staging:
+        json_files.as_json(config)(staging / TABLES[0])
+        csv_files.as_csv(history.to_frame())(staging / TABLES[1])
+        csv_files.as_csv(history.clients_frame())(staging / TABLES[2])
         if figure is not None:
             (staging / FIGURE).write_bytes(figure)
         if models:
@@ -114,26 +117,28 @@ def write(
         files = [path for path in staging.iterdir() if path.is_file()]
         if models:
             files.append(staging / _SEAL_OF_MODELS)
-        digests = storage.digests(staging, files)
+        digests = sealed_folders.digests(staging, files)
         if not models and kept is not None:
             digests[_SEAL_OF_MODELS] = kept
-        storage.as_json({**summary, "files": digests})(staging / SUMMARY)
+        json_files.as_json({**summary, "files": digests})(staging / SUMMARY)
     settle(folder)
     return folder
 
 
 def settle(folder: Path) -> None:
     """Finish the replacement of an earlier result, also that of a killed process; the caller holds the folder."""
-    newer = folder / storage.NEXT
+    newer = folder / NEXT
     if newer.is_symlink() or not newer.is_dir():
         return
-    with contextlib.suppress(storage.DamagedError):
-        files = storage.read_json(newer / SUMMARY)["files"]
+    with contextlib.suppress(DamagedError):
+        files = json_files.read_json(newer / SUMMARY)["files"]
         if FIGURE not in files:
             (folder / FIGURE).unlink(missing_ok=True)
-        if _SEAL_OF_MODELS not in files and not storage.is_foreign(folder / MODELS):
-            storage.remove(folder / MODELS)
-    storage.settle(folder, (*TABLES, FIGURE, MODELS, SUMMARY))
+        if _SEAL_OF_MODELS not in files and not sealed_folders.is_foreign(
+            folder / MODELS
+        ):
+            atomic.remove(folder / MODELS)
+    atomic.settle(folder, (*TABLES, FIGURE, MODELS, SUMMARY))
 
 
 def _kept_models(history: Any, folder: Path) -> Any:
@@ -142,21 +147,21 @@ def _kept_models(history: Any, folder: Path) -> Any:
     if source is None or not source.folder.exists() or not source.folder.samefile(folder):
         return None
     try:
-        storage.read_sealed(folder / _SEAL_OF_MODELS, source.digest)
-    except storage.DamagedError:  # meanwhile another run has replaced them
+        sealed_folders.read_sealed(folder / _SEAL_OF_MODELS, source.digest)
+    except DamagedError:  # meanwhile another run has replaced them
         return None
     return source.digest
 
 
 def is_finished(folder: Path) -> bool:
     """Return True if a folder has the result of a run."""
-    return storage.current(folder, SUMMARY).is_file()
+    return atomic.current(folder, SUMMARY).is_file()
 
 
 def has_models(folder: Path) -> bool:
     """Return True if a folder has the states of a run."""
-    models = storage.current(folder, MODELS)
-    return models.is_dir() and not storage.is_foreign(models)
+    models = atomic.current(folder, MODELS)
+    return models.is_dir() and not sealed_folders.is_foreign(models)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -166,9 +171,9 @@ def read_config(folder: Path) -> dict[str, Any]:
         DamagedError: it cannot be read.
     """
     try:
-        return dict(json.loads(read_text(storage.current(folder, TABLES[0])))["config"])
+        return dict(json.loads(read_text(atomic.current(folder, TABLES[0])))["config"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        raise storage.DamagedError(f"{TABLES[0]} is not that of a run") from None
+        raise DamagedError(f"{TABLES[0]} is not that of a run") from None
 
 
 def difference(history: Any, folder: Path) -> str:
@@ -180,11 +185,11 @@ def difference(history: Any, folder: Path) -> str:
         return ""
     try:
         known = read_config(folder)
-        name = json.loads(read_text(storage.current(folder, TABLES[0])))["name"]
-    except (storage.DamagedError, LookupError):
+        name = json.loads(read_text(atomic.current(folder, TABLES[0])))["name"]
+    except (DamagedError, LookupError):
         return ""
     ours, theirs = {"name": history.name, **history.config}, {"name": name, **known}
-    for option, value, other in storage.differences(ours, theirs):
+    for option, value, other in json_files.differences(ours, theirs):
         if option.partition(".")[0] not in _NOT_OF_A_RUN:
             return f"{option}={short(other)} where this one has {short(value)}"
     return ""
@@ -236,7 +241,7 @@ def foreign(folder: Path) -> str:
             is_cut = (
                 not content or b'"environment": {' in content
             )  # its end, with the checksum, may be missing
-            return "" if is_cut or storage.has_checksum(folder / name) else name
+            return "" if is_cut or json_files.has_checksum(folder / name) else name
     return next((name for name in TABLES if (folder / name).exists()), "")
 
 
@@ -266,30 +271,30 @@ def load(folder: Path) -> tuple[dict[str, Any], SavedModels | None]:
     """
     try:
         return _unless_replaced(folder, lambda: _load(folder))
-    except storage.DamagedError as error:
-        raise storage.DamagedError(
+    except DamagedError as error:
+        raise DamagedError(
             f"{str(folder)!r} is damaged ({error}): run it again, or give a copy"
         ) from None
 
 
 def _load(folder: Path) -> tuple[dict[str, Any], SavedModels | None]:
     for name in (*TABLES, SUMMARY):
-        if not storage.current(folder, name).is_file():
+        if not atomic.current(folder, name).is_file():
             hint = "run it again, it was killed while saving"
             if name == TABLES[0]:
                 hint = "give the folder that History.save or a command with --out wrote"
             raise FileNotFoundError(
                 f"{str(folder)!r} holds no complete run: {name} is missing; {hint}"
             )
-    summary = storage.read_json(storage.current(folder, SUMMARY))
+    summary = json_files.read_json(atomic.current(folder, SUMMARY))
     try:
         files = dict(summary["files"])
         tables = {
-            name: storage.read_sealed(storage.current(folder, name), files[name])
+            name: sealed_folders.read_sealed(atomic.current(folder, name), files[name])
             for name in TABLES
         }
-        fields, models = _fields(summary, tables), storage.current(folder, MODELS)
-    except storage.DamagedError:
+        fields, models = _fields(summary, tables), atomic.current(folder, MODELS)
+    except DamagedError:
         raise
     except (
         ArithmeticError,
@@ -300,7 +305,7 @@ def _load(folder: Path) -> tuple[dict[str, Any], SavedModels | None]:
         TypeError,
         ValueError,
     ):
-        raise storage.DamagedError(
+        raise DamagedError(
             "its tables are not those of a run"
         ) from None  # a checksum is no secret
     has_states = _SEAL_OF_MODELS in files and models.is_dir()
@@ -330,7 +335,7 @@ def _fields(summary: dict[str, Any], tables: dict[str, bytes]) -> dict[str, Any]
         .decode(),  # replaces lone surrogates
         "client_time": _floats(clients["expected_time"][:num_clients]),
         "metrics": {
-            name: _floats(rounds[storage.as_cell(name)]) for name in config["metrics"]
+            name: _floats(rounds[csv_files.as_cell(name)]) for name in config["metrics"]
         },
         "eval_round": np.array(
             clients["round"][: per_evaluation : max(num_clients, 1)], np.int64
@@ -364,7 +369,7 @@ def _state(folder: Path) -> tuple[bytes, list[str]]:
     """Return the seal of the result in a folder, and the names of files that do not yet replace others."""
     names = []
     with contextlib.suppress(OSError):
-        names = sorted(os.listdir(folder / storage.NEXT))
+        names = sorted(os.listdir(folder / NEXT))
     return _seal(folder), names
 
 
@@ -372,7 +377,7 @@ def _seal(folder: Path) -> bytes:
     for _ in range(_TRIES):  # moved between the two system calls
         with (
             contextlib.suppress(OSError),
-            open_file(storage.current(folder, SUMMARY)) as file,
+            open_file(atomic.current(folder, SUMMARY)) as file,
         ):
             return file.read()
     return b""
@@ -397,7 +402,7 @@ def _save_models(history: Any, folder: Path) -> None:
         for name in STATES
         if getattr(history, name) is not None
     }
-    arrays, keys = storage.named(states), {}
+    arrays, keys = sealed_folders.named(states), {}
     for name, leaf in arrays.items():
         if isinstance(leaf, jax.Array) and jnp.issubdtype(
             leaf.dtype, jax.dtypes.prng_key
@@ -410,14 +415,14 @@ def _save_models(history: Any, folder: Path) -> None:
         "states": list(states),
         "keys": keys,
     }
-    storage.write(folder, arrays, facts, alone=True)
+    sealed_folders.write(folder, arrays, facts, alone=True)
 
 
 def load_models(saved: SavedModels) -> dict[str, Any]:
     """Return the saved states, as dicts of NumPy arrays."""
     try:
         return _unless_replaced(saved.folder, lambda: _load_models(saved))
-    except storage.DamagedError as error:
+    except DamagedError as error:
         folder = str(saved.folder / MODELS)
         raise ValueError(
             f"{folder!r} is damaged ({error}): save the run again with models=True"
@@ -427,13 +432,13 @@ def load_models(saved: SavedModels) -> dict[str, Any]:
 def _load_models(saved: SavedModels) -> dict[str, Any]:
     from flax.traverse_util import unflatten_dict
 
-    folder = storage.current(saved.folder, MODELS)
+    folder = atomic.current(saved.folder, MODELS)
     arrays, facts = (
-        storage.read(folder, alone=True),
-        storage.read_json(folder / storage.SEAL)["facts"],
+        sealed_folders.read(folder, alone=True),
+        json_files.read_json(folder / SEAL)["facts"],
     )
-    storage.read_sealed(
-        folder / storage.SEAL, saved.digest
+    sealed_folders.read_sealed(
+        folder / SEAL, saved.digest
     )  # last, in case another run has replaced them
     try:
         for name, kind in facts["keys"].items():
@@ -443,13 +448,13 @@ def _load_models(saved: SavedModels) -> dict[str, Any]:
         }  # also states without arrays
         return states | unflatten_dict(arrays, sep="/")
     except (AttributeError, LookupError, TypeError, ValueError):
-        raise storage.DamagedError(f"{storage.SEAL} is not that of a run") from None
+        raise DamagedError(f"{SEAL} is not that of a run") from None
 
 
 def finished(folder: Path) -> list[Path]:
     """Return the finished run folders in a folder, without those of killed writers."""
     found = {path.parent for path in _within(folder, SUMMARY)}
-    found = {path.parent if path.name == storage.NEXT else path for path in found}
+    found = {path.parent if path.name == NEXT else path for path in found}
     return sorted(
         path
         for path in found
@@ -467,11 +472,11 @@ def unfinished(folder: Path) -> list[Path]:
     found = {path.parents[1] for path in _within(folder, "checkpoint/arguments.json")}
     for index in _within(folder, GRID_INDEX):
         with contextlib.suppress(
-            storage.DamagedError, AttributeError, TypeError
+            DamagedError, AttributeError, TypeError
         ):  # a checksum is no secret
             found |= {
                 index.parent / name
-                for points in storage.read_json(index).values()
+                for points in json_files.read_json(index).values()
                 for name in points.values()
             }
     return sorted(run for run in found if not is_finished(run))

@@ -21,8 +21,10 @@ from fedjax_srp.parts.columns import ROUND_COLUMNS, Metrics, check_metric_names
 from fedjax_srp.parts.description import rebuild
 from fedjax_srp.results import figure, measures
 from fedjax_srp.results import folder as run_folder
+from fedjax_srp.results.errors import DamagedError
 from fedjax_srp.results.figure import X
-from fedjax_srp.results.sealed_folders import DamagedError, held, jsonable
+from fedjax_srp.results.json_files import jsonable
+from fedjax_srp.results.locks import held
 from fedjax_srp.results.stages import Stage, stages_of
 
 if TYPE_CHECKING:
