@@ -12,11 +12,12 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from reference.small import refused
 from test_history import small
 
-from fedjax_srp.results import commits, json_files
+from fedjax_srp.results import commits, json_files, sealed_folders
 from fedjax_srp.results import folder as run_folder
 from fedjax_srp.results.atomic import NEXT
 from fedjax_srp.results.history import History
@@ -143,6 +144,27 @@ def test_a_run_is_saved_although_its_figure_cannot_be_drawn(tmp_path, monkeypatc
         history.save(tmp_path)
     assert_equal(history, History.load(tmp_path))
     assert not (tmp_path / "accuracy.png").exists()
+
+
+def test_names_of_clients_are_a_column_and_come_back(tmp_path):
+    names = ["=ann", "b\r\n", "\udc80", "\N{SNOWMAN}"]
+    history = dataclasses.replace(random_history(num_clients=4), client_names=names)
+    loaded = History.load(history.save(tmp_path))
+    assert loaded.client_names == ("=ann", "b\r\n", "?", "\N{SNOWMAN}")
+    table = pd.read_csv(tmp_path / "clients.csv", nrows=4)
+    cells = ["'=ann", "b\n\n", "?", "\N{SNOWMAN}"]
+    assert table.client_name.tolist() == cells
+
+
+def test_a_table_of_clients_with_its_earlier_column_is_read(tmp_path):
+    history = small(rounds_taken=[4, 0, 2])
+    history.save(tmp_path)
+    table = tmp_path / "clients.csv"
+    table.write_text(table.read_text().replace("rounds_taken_in_all", "rounds_taken"))
+    seal = json_files.read_json(tmp_path / "summary.json")
+    seal["files"] |= sealed_folders.digests(tmp_path, [table])
+    json_files.write_json(tmp_path / "summary.json", seal)
+    assert_equal(history, History.load(tmp_path))
 
 
 def test_a_run_of_no_rounds(tmp_path):

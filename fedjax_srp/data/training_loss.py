@@ -41,6 +41,7 @@ class TrainingLoss:
     example_shape = property(attrgetter("data.example_shape"))
     offset = property(lambda self: member_of(self.data, "offset"))
     options = property(lambda self: member_of(self.data, "options"))
+    client_names = property(lambda self: member_of(self.data, "client_names"))
 
     def train_client(self, client_id: Array) -> Examples:
         """Return the training examples of a client."""

@@ -340,6 +340,7 @@ def histories(
             bytes_down=down,
             score_name=score_name(run.data),
             smaller_is_better=smaller_is_better(run.data),
+            client_names=member_of(run.data, "client_names"),
             server_state=server
             if num_seeds is None
             else jax.tree.map(lambda leaf: leaf[s], server),

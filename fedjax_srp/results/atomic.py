@@ -164,7 +164,9 @@ def append(path: Path, after: int, data: bytes | memoryview) -> None:
 
 
 def open_plain(path: Path) -> int:
-    """Open a plain file for reading and writing, created if missing; return its descriptor.
+    """Open a plain file for reading and writing, created if missing.
+
+    Return its descriptor.
 
     Links and pipes, which would lead the writer elsewhere, are refused.
     """
@@ -183,7 +185,10 @@ def open_plain(path: Path) -> int:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder, renamed first so that it disappears at once; of a link, the link."""
+    """Remove a folder, renamed first so that it disappears at once.
+
+    Of a link, the link.
+    """
     if folder.is_symlink():
         folder.unlink()
     elif folder.exists():

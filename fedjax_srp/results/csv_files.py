@@ -14,7 +14,10 @@ _FORMULA = re.compile(r"'*(?![+-]?[\d.]+(e[+-]?\d+)?$)[=+@\t\r-]")  # but no num
 
 
 def as_csv(frame: pd.DataFrame) -> Callable[[Path], object]:
-    """Return the writer of a table, for `atomic.replace`; `as_cell` escapes its strings."""
+    """Return the writer of a table, for `atomic.replace`.
+
+    `as_cell` escapes its strings.
+    """
     frame = frame.rename(columns=as_cell)
     for name in frame.select_dtypes(exclude=["number", "bool"]):
         frame[name] = frame[name].map(as_cell)

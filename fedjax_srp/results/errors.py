@@ -22,7 +22,10 @@ class DamagedError(ValueError):
 
 
 class StorageError(OSError):
-    """Error of the system; `strerror` is one line with the folder, and says what is intact."""
+    """Error of the system.
+
+    `strerror` is one line with the folder, and says what is intact.
+    """
 
 
 def as_system_error(error: BaseException, path: Path | None) -> StorageError | None:

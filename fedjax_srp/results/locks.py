@@ -72,7 +72,10 @@ def held(folder: Path, argument: str, alone: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock in a file; without one, after a warning, where the system has none."""
+    """Hold the lock in a file.
+
+    Without one, after a warning, where the system has none.
+    """
     descriptor = _acquire(path)
     try:
         yield
@@ -88,7 +91,10 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _acquire(path: Path) -> int | None:
-    """Return a file descriptor that holds the lock; None where the system has no locks."""
+    """Return a file descriptor that holds the lock.
+
+    None where the system has no locks.
+    """
     if fcntl is None:
         _warn(path.parent, "no locks on this system")
         return None

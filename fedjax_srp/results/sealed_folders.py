@@ -47,7 +47,8 @@ def write(
 ) -> None:
     """Write a sealed folder of arrays atomically; an existing one is replaced.
 
-    Several processes write together, each its shards of the arrays, unless `alone` is set.
+    Several processes write together, each its shards of the arrays, unless `alone` is
+    set.
 
     Raises:
         OSError: the disk is full; existing files are intact.
@@ -102,8 +103,8 @@ def read(
 
     Args:
         folder: written by `write`.
-        like: name -> array with the devices and sharding to restore to; others become NumPy
-            arrays.
+        like: name -> array with the devices and sharding to restore to; others become
+            NumPy arrays.
         alone: only this process reads.
 
     Raises:
