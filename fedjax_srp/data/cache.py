@@ -31,12 +31,15 @@ def cached(
 ) -> Mapping[str, np.ndarray]:
     """Return the arrays of `decode`, from the cache if it has them.
 
-    A cache of other source files than `origin` is replaced; so is a damaged one, with a warning.
+    A cache of other source files than `origin` is replaced; so is a damaged one, with a
+    warning.
 
     Args:
-        data_folder: the cache is a file there or, if it is read-only, in the user's cache.
+        data_folder: the cache is a file there or, if it is read-only, in the user's
+            cache.
         name: of the file, without suffix.
-        origin: the files that `decode` reads, identified by names, sizes and modification times.
+        origin: the files that `decode` reads, identified by names, sizes and modification
+            times.
         decode: returns arrays by name.
     """
     user_cache = Path(
@@ -79,7 +82,8 @@ def cached(
         except OSError as error:  # read-only, or full
             reasons.append(" ".join(str(error).split()))
     warnings.warn(
-        f"cannot cache decoded arrays, so they are decoded at every start: {'; '.join(reasons)}; make one of "
+        "cannot cache decoded arrays, so they are decoded at every start: "
+        f"{'; '.join(reasons)}; make one of "
         f"{' and '.join(str(file.parent) for file in files)} writable",
         stacklevel=2,
     )

@@ -186,14 +186,14 @@ def tensorboard(directory: str | os.PathLike, writer: Any = None) -> Callback:
         writer: an object with `add_scalar(name, value, round)` and `flush()`; None for
             the `SummaryWriter` of tensorboardX or, if that is not installed, of torch.
     """
-    if writer is None and jax.process_index() == 0:
-        writer = summary_writer(directory)
+    is_first = jax.process_index() == 0
+    events: Any = summary_writer(directory) if writer is None and is_first else writer
 
     def write(progress: Progress) -> None:
         for row in progress.rows:
             for name, value in _scalars(row).items():
-                writer.add_scalar(name, value, row["round"])
-        writer.flush()
+                events.add_scalar(name, value, row["round"])
+        events.flush()
 
     return _in_first_process(write)
 
@@ -236,22 +236,22 @@ def wandb(run: Any = None, **options: Any) -> Callback:
         **options: of `wandb.init`, e.g. project, name, config, or id and resume for a
             resumed run.
     """
-    if run is None and jax.process_index() == 0:
-        run = wandb_run(**options)
+    is_first = jax.process_index() == 0
+    logger: Any = wandb_run(**options) if run is None and is_first else run
     is_defined = False
 
     def write(progress: Progress) -> None:
         nonlocal is_defined
         # steps of wandb may not decrease, but rounds do from one batch of seeds to the next
         if not is_defined:
-            run.define_metric("round")
-            run.define_metric("*", step_metric="round")
+            logger.define_metric("round")
+            logger.define_metric("*", step_metric="round")
             is_defined = True
         by_round: dict[int, dict[str, float]] = {}
         for row in progress.rows:
             scalars = by_round.setdefault(row["round"], {"round": row["round"]})
             scalars.update(_scalars(row))
         for scalars in by_round.values():
-            run.log(scalars)
+            logger.log(scalars)
 
     return _in_first_process(write)
