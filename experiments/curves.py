@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import atomic
 
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 YELLOW, SKY, GREY = "#E69F00", "#56B4E9", "#666666"
@@ -113,5 +113,5 @@ def save(
     files = {args.out / f"{name}.json": lambda path: path.write_text(text)}
     if figure is not None:
         files[args.out / f"{name}.png"] = lambda path: save_picture(figure, path)
-    storage.replace(files)
+    atomic.replace(files)
     print(f"wrote {' and '.join(map(str, files))}")

@@ -17,8 +17,8 @@ import numpy as np
 
 import fedjax_srp as srp
 from fedjax_srp.parts.checks import is_ours
+from fedjax_srp.results import atomic
 from fedjax_srp.results import folder as run_folder
-from fedjax_srp.results import sealed_folders as storage
 from fedjax_srp.results.history import History
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -122,7 +122,7 @@ def measure_each(
         found.append(json.loads(json.dumps(measure(*case), allow_nan=False)))
         print(f"{name}: {len(found)} of {len(cases)}", flush=True)
         text = json.dumps({"known": known, "found": found}, allow_nan=False)
-        storage.replace({file: lambda path, text=text: path.write_text(text, "utf-8")})
+        atomic.replace({file: lambda path, text=text: path.write_text(text, "utf-8")})
     file.unlink(missing_ok=True)
     return found
 
@@ -130,7 +130,7 @@ def measure_each(
 def store(path: Path, arrays: Mapping[str, Any]) -> None:
     """Write an .npz file whole: after a kill there is none."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    storage.replace({path: lambda part: np.savez_compressed(part, **arrays)})
+    atomic.replace({path: lambda part: np.savez_compressed(part, **arrays)})
 
 
 def keep(

@@ -17,7 +17,7 @@ stragglers.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import jax
@@ -530,6 +530,7 @@ class SourceDefaults:
         num_classes: outputs of a model, for `srp.methods.get`; None if unknown.
         offset: value of a black pixel, with which augmentation fills; None: 0.
         is_sharded: `train_client` has the clients of one device only.
+        client_names: the name of each client, for tables; None if they have none.
     """
 
     name: str | None = None
@@ -540,6 +541,7 @@ class SourceDefaults:
     num_classes: int | None = None
     offset: Any = None
     is_sharded: bool = False
+    client_names: Sequence[str] | None = None
 
 
 def member_of(data: Any, name: str) -> Any:

@@ -14,8 +14,9 @@ import fedjax_srp as srp
 from fedjax_srp.driver.checkpoint import Checkpoints
 from fedjax_srp.lab.runs import folder as run_folder
 from fedjax_srp.lab.runs import options as run_options
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import json_files
 from fedjax_srp.results.history import History
+from fedjax_srp.results.locks import held
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +217,7 @@ def test_overwrite_replaces_the_old_result_when_the_new_one_is_finished(
         path.name for path in finished.iterdir()
     } | {"notes.txt"}
     assert History.load(folder).config["seed"] == 4
-    assert storage.read_json(folder / "checkpoint" / "arguments.json")["seed"] == 4
+    assert json_files.read_json(folder / "checkpoint" / "arguments.json")["seed"] == 4
 
 
 def test_a_finished_run_is_made_longer(finished, tmp_path, capsys):
@@ -290,7 +291,7 @@ def test_models_of_a_finished_run_come_from_its_checkpoint(finished, tmp_path, c
 
 
 def test_a_folder_in_use_is_refused(finished, tmp_path, capsys):
-    with storage.held(tmp_path, "out"):
+    with held(tmp_path, "out"):
         assert main(*TINY, "--out", tmp_path) == 2
     assert f"out='{tmp_path}': process {os.getpid()} on " in capsys.readouterr().err
 
@@ -308,7 +309,7 @@ def test_a_folder_that_another_process_creates_meanwhile_is_not_changed(
     with contextlib.ExitStack() as other:
 
         def begins():
-            other.enter_context(storage.held(tmp_path / "begun", "out"))
+            other.enter_context(held(tmp_path / "begun", "out"))
             (tmp_path / "begun" / "checkpoint" / "2").mkdir(parents=True)
             (tmp_path / "begun" / "checkpoint" / "2" / "state").write_text(
                 "hours of work"

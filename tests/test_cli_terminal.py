@@ -16,8 +16,9 @@ from reference.small import refused
 
 import fedjax_srp as srp
 from fedjax_srp.lab.commands import cli
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import json_files
 from fedjax_srp.results.bars import tqdm
+from fedjax_srp.results.sealed_folders import SEAL
 
 
 @pytest.mark.short("10")
@@ -227,7 +228,7 @@ def test_the_installed_program_uses_every_core_and_stops_at_ctrl_c(tmp_path):
         (path for path in tmp_path.glob("checkpoint/*") if path.name.isdigit()),
         key=lambda p: int(p.name),
     )
-    fingerprint = storage.read_json(snapshot / storage.SEAL)["facts"]["fingerprint"]
+    fingerprint = json_files.read_json(snapshot / SEAL)["facts"]["fingerprint"]
     assert fingerprint["num_devices"] == min(len(os.sched_getaffinity(0)), 10)
 
 

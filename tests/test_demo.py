@@ -13,7 +13,7 @@ from reference.histories import made_history
 import fedjax_srp as srp
 from fedjax_srp.lab.commands import demo
 from fedjax_srp.lab.report import table
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import json_files
 from fedjax_srp.results.history import History
 
 TINY = demo.QUICK._replace(
@@ -52,7 +52,9 @@ def test_everything_is_written_and_can_be_read(found):
             assert loaded.config["seed"] == seed
             assert list(loaded.accuracies) == ["fine_tune", "own_head"]
             assert loaded.config["arguments"]["num_rounds"] == TINY.num_rounds
-            summary = storage.read_json(folder / name / f"seed_{seed}" / "summary.json")
+            summary = json_files.read_json(
+                folder / name / f"seed_{seed}" / "summary.json"
+            )
             assert summary["target"] == result.target.accuracy
 
 

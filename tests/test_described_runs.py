@@ -14,7 +14,7 @@ from fedjax_srp import models, participation
 from fedjax_srp.driver.outcome import data_checksum
 from fedjax_srp.driver.prepare import Request, prepare
 from fedjax_srp.parts.description import describe
-from fedjax_srp.results.sealed_folders import jsonable
+from fedjax_srp.results.json_files import jsonable
 
 MODEL = srp.models.MLP((8, 8), num_classes=10, hidden=(4,))
 

@@ -24,7 +24,7 @@ from fedjax_srp import models, participation
 from fedjax_srp.parts import description
 from fedjax_srp.parts import part as parts
 from fedjax_srp.parts.description import describe, option_values, rebuild, unknowns
-from fedjax_srp.results.sealed_folders import jsonable
+from fedjax_srp.results.json_files import jsonable
 
 MODEL = models.MLP((8, 8), num_classes=10, hidden=(4,))
 ADAM = srp.optimizer(optax.adam, learning_rate=0.001, nesterov=True)
@@ -405,7 +405,7 @@ EVIL = [
     {"function": "os.system"},
     {"function": "builtins.eval"},
     {"function": "subprocess.check_output"},
-    {"function": "fedjax_srp.results.sealed_folders.remove"},
+    {"function": "fedjax_srp.results.atomic.remove"},
     {"function": "optax.sgd.__call__"},
     {"function": "__import__('os').system('true')"},
     {"part": "os.system", "command": "true"},

@@ -6,6 +6,7 @@ import math
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from reference.small import refused
 
 import fedjax_srp as srp
 from fedjax_srp.base import STAGE_COMPLETED
@@ -247,14 +248,21 @@ def test_frames_hold_what_was_evaluated_and_nothing_else():
     before = small(eval_round=[0, 4]).to_frame()
     assert before["accuracy_fine_tune"].isna().tolist() == [True, True, True, False]
     clients = history.clients_frame()
-    columns = "evaluation round client accuracy test_count expected_time rounds_taken"
-    assert list(clients.columns) == columns.split()
+    columns = "evaluation round client accuracy test_count expected_time"
+    assert list(clients.columns) == [*columns.split(), "rounds_taken_in_all"]
     assert len(clients) == 2 * 2 * 3
     row = clients[
         (clients.evaluation == "global") & (clients["round"] == 4) & (clients.client == 2)
     ].iloc[0]
     assert (row.accuracy, row.test_count, row.expected_time) == (0.5, 1, 3.0)
-    assert clients.rounds_taken.tolist() == [4, 0, 2] * 4
+    assert clients.rounds_taken_in_all.tolist() == [4, 0, 2] * 4
+
+
+def test_clients_with_names_are_named_in_their_frame():
+    named = small(client_names=["ann", "=bob", "c"])
+    assert named.clients_frame().client_name.tolist() == ["ann", "=bob", "c"] * 4
+    with refused("client_names=.*give a text for each of 3 clients"):
+        small(client_names=["ann", "bob"])
 
 
 def test_summary():

@@ -12,7 +12,7 @@ import fedjax_srp as srp
 from fedjax_srp.lab.commands import cli
 from fedjax_srp.lab.commands.report import report
 from fedjax_srp.lab.report import repeats
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import json_files
 
 DATA = {"num_clients": 4, "classes_per_client": 3, "seed": 0}
 METHOD = {"learning_rate": 0.1, "hidden": [8], "participation": "full"}
@@ -477,7 +477,7 @@ def test_unfinished_runs_and_errors_are_left_out_by_name(save, tmp_path):
     killed.mkdir()
     (killed / "summary.json").write_bytes(
         (finished / "summary.json").read_bytes()
-    )  # by `storage.replace`
+    )  # by `atomic.replace`
     for folder in (tmp_path / "begun", finished):
         (folder / "checkpoint").mkdir(parents=True)
         (folder / "checkpoint" / "arguments.json").write_text("{}")
@@ -513,7 +513,7 @@ def test_unfinished_runs_of_a_grid_are_named(tmp_path, save):
         "1a": {"2b": "run0", "3c": "b"},
         "4d": {f"{i}e": f"c{i:02}" for i in range(12)},
     }
-    storage.write_json(tmp_path / "grid.json", book)
+    json_files.write_json(tmp_path / "grid.json", book)
     with pytest.raises(
         ValueError,
         match=r"holds no finished run; 14 are started or planned; the command that started",

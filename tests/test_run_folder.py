@@ -12,14 +12,16 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from reference.small import refused
 from test_history import small
 
-from fedjax_srp.results import commits
+from fedjax_srp.results import commits, json_files, sealed_folders
 from fedjax_srp.results import folder as run_folder
-from fedjax_srp.results import sealed_folders as storage
-from fedjax_srp.results.history import History, jsonable
+from fedjax_srp.results.atomic import NEXT
+from fedjax_srp.results.history import History
+from fedjax_srp.results.json_files import jsonable
 
 
 def random_history(seed=0, num_rounds=7, num_clients=13) -> History:
@@ -144,6 +146,27 @@ def test_a_run_is_saved_although_its_figure_cannot_be_drawn(tmp_path, monkeypatc
     assert not (tmp_path / "accuracy.png").exists()
 
 
+def test_names_of_clients_are_a_column_and_come_back(tmp_path):
+    names = ["=ann", "b\r\n", "\udc80", "\N{SNOWMAN}"]
+    history = dataclasses.replace(random_history(num_clients=4), client_names=names)
+    loaded = History.load(history.save(tmp_path))
+    assert loaded.client_names == ("=ann", "b\r\n", "?", "\N{SNOWMAN}")
+    table = pd.read_csv(tmp_path / "clients.csv", nrows=4)
+    cells = ["'=ann", "b\n\n", "?", "\N{SNOWMAN}"]
+    assert table.client_name.tolist() == cells
+
+
+def test_a_table_of_clients_with_its_earlier_column_is_read(tmp_path):
+    history = small(rounds_taken=[4, 0, 2])
+    history.save(tmp_path)
+    table = tmp_path / "clients.csv"
+    table.write_text(table.read_text().replace("rounds_taken_in_all", "rounds_taken"))
+    seal = json_files.read_json(tmp_path / "summary.json")
+    seal["files"] |= sealed_folders.digests(tmp_path, [table])
+    json_files.write_json(tmp_path / "summary.json", seal)
+    assert_equal(history, History.load(tmp_path))
+
+
 def test_a_run_of_no_rounds(tmp_path):
     empty = {name: [] for name in run_folder.ROUND_COLUMNS}
     history = small(**empty, metrics={"distance": []}, accuracies={}, eval_round=[])
@@ -186,7 +209,7 @@ def test_jsonable_keeps_json_values_and_converts_the_rest(tmp_path):
     }
     assert jsonable(jnp.float32(0.5)) == jsonable(np.longdouble(0.5)) == 0.5
     assert jsonable({"b", "a"}) == ["a", "b"]
-    assert jsonable(jsonable) == "fedjax_srp.results.sealed_folders.jsonable"
+    assert jsonable(jsonable) == "fedjax_srp.results.json_files.jsonable"
 
 
 def test_commits_of_the_package_and_of_the_working_directory_are_recorded(
@@ -254,8 +277,8 @@ def hostile(change):
 
     def save(folder):
         small().save(folder)
-        seal = storage.read_json(folder / "summary.json")
-        storage.write_json(folder / "summary.json", change(seal) or seal)
+        seal = json_files.read_json(folder / "summary.json")
+        json_files.write_json(folder / "summary.json", change(seal) or seal)
 
     return save
 
@@ -302,16 +325,14 @@ def test_a_newer_result_is_read_and_reported_before_it_is_in_its_place(tmp_path)
     small().save(tmp_path / "run")
     newer = dataclasses.replace(small(), name="newer")
     newer.save(tmp_path / "other")
-    (tmp_path / "other").rename(tmp_path / "run" / storage.NEXT)
+    (tmp_path / "other").rename(tmp_path / "run" / NEXT)
     assert run_folder.finished(tmp_path) == [tmp_path / "run"]
     assert_equal(History.load(tmp_path / "run"), newer)
-    (tmp_path / "run" / storage.NEXT / "history.csv").replace(
-        tmp_path / "run" / "history.csv"
-    )
+    (tmp_path / "run" / NEXT / "history.csv").replace(tmp_path / "run" / "history.csv")
     assert_equal(History.load(tmp_path / "run"), newer)
     run_folder.settle(tmp_path / "run")
     assert_equal(History.load(tmp_path / "run"), newer)
-    assert not (tmp_path / "run" / storage.NEXT).exists()
+    assert not (tmp_path / "run" / NEXT).exists()
 
 
 def test_models_of_another_run_are_not_taken_for_those_of_a_loaded_one(tmp_path):

@@ -8,7 +8,10 @@ import pandas as pd
 import pytest
 from reference.small import refused
 
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import atomic, csv_files, json_files, sealed_folders
+from fedjax_srp.results.errors import DamagedError, StorageError
+from fedjax_srp.results.locks import LOCK, held
+from fedjax_srp.results.sealed_folders import SEAL
 
 
 def fills_the_disk(path, *_, **__):
@@ -18,19 +21,17 @@ def fills_the_disk(path, *_, **__):
 
 def test_a_full_disk_leaves_all_files_unchanged_and_is_named(tmp_path, monkeypatch):
     one, other = tmp_path / "one.csv", tmp_path / "other.csv"
-    storage.replace(
-        {path: lambda place: place.write_text("old") for path in (one, other)}
-    )
+    atomic.replace({path: lambda place: place.write_text("old") for path in (one, other)})
     with pytest.raises(
         OSError,
         match=f"No space left on device: '{tmp_path}'; what was written before is intact",
     ):
-        storage.replace({one: lambda path: path.write_text("new"), other: fills_the_disk})
+        atomic.replace({one: lambda path: path.write_text("new"), other: fills_the_disk})
     with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}'"):
-        storage.replace({tmp_path / "third.csv": fills_the_disk})
+        atomic.replace({tmp_path / "third.csv": fills_the_disk})
     monkeypatch.setattr("pathlib.Path.write_text", fills_the_disk)
     with pytest.raises(OSError, match=f"No space left on device: '{tmp_path}'"):
-        storage.write_json(one, {"a": 2})
+        json_files.write_json(one, {"a": 2})
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
         "one.csv": "old",
         "other.csv": "old",
@@ -49,13 +50,13 @@ LINKS = {
 
 
 def lock(path):
-    with storage.held(path.parent, "out"):
+    with held(path.parent, "out"):
         pass
 
 
 WRITERS = {
-    storage.LOCK: lock,
-    "records.0": lambda path: storage.append(path, 0, b"rounds"),
+    LOCK: lock,
+    "records.0": lambda path: atomic.append(path, 0, b"rounds"),
 }
 
 
@@ -83,12 +84,12 @@ def test_a_lock_that_its_last_holder_removes_meanwhile_is_made_again(
 
     def late(file, how):
         if not removed:
-            removed.append((tmp_path / storage.LOCK).unlink())
+            removed.append((tmp_path / LOCK).unlink())
         flock(file, how)
 
     monkeypatch.setattr(fcntl, "flock", late)
     again = refused(r"out=.*: process \d+ on .* is running here")
-    with storage.held(tmp_path, "out"), again, storage.held(tmp_path, "out"):
+    with held(tmp_path, "out"), again, held(tmp_path, "out"):
         pass
 
 
@@ -108,13 +109,13 @@ def test_a_link_in_a_folder_is_replaced_and_its_target_is_not_written(leads, tmp
     )
     for name in ("history.csv", "models", *predictable):
         (out / name).symlink_to(tmp_path / leads)
-    storage.writable(out)
-    storage.replace({out / "history.csv": lambda path: path.write_text("new")})
+    atomic.writable(out)
+    atomic.replace({out / "history.csv": lambda path: path.write_text("new")})
     for _ in range(2):
-        storage.write(out / "models", {"a": np.ones(3)}, {})
+        sealed_folders.write(out / "models", {"a": np.ones(3)}, {})
     assert set(os.listdir(out)) == {"history.csv", "models", *predictable}
     assert (out / "history.csv").read_text() == "new"
-    np.testing.assert_array_equal(storage.read(out / "models")["a"], np.ones(3))
+    np.testing.assert_array_equal(sealed_folders.read(out / "models")["a"], np.ones(3))
     assert set(os.listdir(tmp_path)) == {"precious", "keepsakes", "out"}
     assert (
         (tmp_path / "precious").read_text()
@@ -129,12 +130,12 @@ def test_arrays_are_kept_where_also_the_folder_of_temporary_files_has_brackets(
     """Orbax takes brackets for a pattern, and drops the arrays."""
     (tmp_path / "temporary[1]").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary[1]"))
-    storage.write(tmp_path / "run[2]", {"a": np.arange(3)}, {})
-    assert storage.read(tmp_path / "run[2]")["a"].tolist() == [0, 1, 2]
+    sealed_folders.write(tmp_path / "run[2]", {"a": np.arange(3)}, {})
+    assert sealed_folders.read(tmp_path / "run[2]")["a"].tolist() == [0, 1, 2]
 
 
 def test_files_have_the_default_permissions(tmp_path):
-    storage.write_json(tmp_path / "grid.json", {})
+    json_files.write_json(tmp_path / "grid.json", {})
     (tmp_path / "other").touch()
     assert (tmp_path / "grid.json").stat().st_mode == (tmp_path / "other").stat().st_mode
 
@@ -153,12 +154,12 @@ def test_files_have_the_default_permissions(tmp_path):
     ],
 )
 def test_cells_that_a_spreadsheet_would_run_get_an_apostrophe(cell, expected):
-    assert storage.as_cell(cell) == expected
+    assert csv_files.as_cell(cell) == expected
 
 
 def test_tables_are_written_with_harmless_cells(tmp_path):
     frame = pd.DataFrame({"method": ["=1", "b"], "=x": [-1.5, 2.0], "+y": [True, False]})
-    storage.as_csv(frame)(tmp_path / "table.csv")
+    csv_files.as_csv(frame)(tmp_path / "table.csv")
     assert (
         tmp_path / "table.csv"
     ).read_text() == "method,'=x,'+y\n'=1,-1.5,True\nb,2.0,False\n"
@@ -166,7 +167,7 @@ def test_tables_are_written_with_harmless_cells(tmp_path):
 
 def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"/missing'$"):
-        storage.replace(
+        atomic.replace(
             {tmp_path / "missing" / "report.html": lambda path: path.write_text("new")}
         )
 
@@ -179,7 +180,7 @@ def test_a_folder_in_the_place_of_a_file_leaves_the_others_unchanged(tmp_path):
         for name in ("history.csv", "accuracy.png")
     }
     with pytest.raises(IsADirectoryError, match=r"accuracy\.png'$"):
-        storage.replace(new)
+        atomic.replace(new)
     assert (tmp_path / "history.csv").read_text() == "old"
     assert sorted(os.listdir(tmp_path)) == ["accuracy.png", "history.csv"]
 
@@ -193,12 +194,12 @@ def test_a_lock_is_released_although_its_file_cannot_be_changed(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, call, fails)
-        with storage.held(tmp_path, "out"):
+        with held(tmp_path, "out"):
             pass
     with (
-        storage.held(tmp_path, "out"),
+        held(tmp_path, "out"),
         refused("is running here") as error,
-        storage.held(tmp_path, "out"),
+        held(tmp_path, "out"),
     ):
         pass
     assert error.value.by_this_process
@@ -208,33 +209,33 @@ def test_a_lock_is_released_although_its_file_cannot_be_changed(
     "name", ["../secret", "/dev/zero", "a/../../secret", "pipe", "a\0b"]
 )
 def test_names_in_a_seal_are_plain_files_of_its_folder(name, tmp_path):
-    storage.write(tmp_path / "arrays", {"a": np.ones(3)}, {})
+    sealed_folders.write(tmp_path / "arrays", {"a": np.ones(3)}, {})
     os.mkfifo(tmp_path / "arrays" / "pipe")
     (tmp_path / "secret").write_text("secret")
-    seal = storage.read_json(tmp_path / "arrays" / storage.SEAL)
+    seal = json_files.read_json(tmp_path / "arrays" / SEAL)
     for digest in ([6, ""], [0, ""], 3):
-        storage.write_json(
-            tmp_path / "arrays" / storage.SEAL, {**seal, "files": {name: digest}}
+        json_files.write_json(
+            tmp_path / "arrays" / SEAL, {**seal, "files": {name: digest}}
         )
-        with pytest.raises(storage.DamagedError):
-            storage.read(tmp_path / "arrays")
+        with pytest.raises(DamagedError):
+            sealed_folders.read(tmp_path / "arrays")
 
 
 @pytest.mark.parametrize(
     "change", [{"shapes": {"a": [[10**12], "float32"]}}, {"shapes": []}, {"files": 3}]
 )
 def test_a_seal_of_impossible_arrays_is_refused(change, tmp_path):
-    storage.write(tmp_path / "arrays", {"a": np.ones(3)}, {})
-    seal = storage.read_json(tmp_path / "arrays" / storage.SEAL)
-    storage.write_json(tmp_path / "arrays" / storage.SEAL, seal | change)
-    with pytest.raises(storage.DamagedError, match=storage.SEAL):
-        storage.read(tmp_path / "arrays")
+    sealed_folders.write(tmp_path / "arrays", {"a": np.ones(3)}, {})
+    seal = json_files.read_json(tmp_path / "arrays" / SEAL)
+    json_files.write_json(tmp_path / "arrays" / SEAL, seal | change)
+    with pytest.raises(DamagedError, match=SEAL):
+        sealed_folders.read(tmp_path / "arrays")
 
 
 def test_arrays_are_kept_in_a_folder_whose_name_is_not_utf_8(tmp_path):
     folder = tmp_path / os.fsdecode(b"a\xff")
-    storage.write(folder, {"a": np.arange(3)}, {})
-    assert storage.read(folder)["a"].tolist() == [0, 1, 2]
+    sealed_folders.write(folder, {"a": np.arange(3)}, {})
+    assert sealed_folders.read(folder)["a"].tolist() == [0, 1, 2]
 
 
 def test_errors_of_the_system_are_one_line_with_the_folder(tmp_path, monkeypatch):
@@ -243,8 +244,8 @@ def test_errors_of_the_system_are_one_line_with_the_folder(tmp_path, monkeypatch
 
     monkeypatch.setattr(os, "fsync", fails)
     with pytest.raises(
-        storage.StorageError,
+        StorageError,
         match=f"Input/output error: '{tmp_path}'.* is intact; try it again",
     ):
-        storage.write_json(tmp_path / "grid.json", {})
+        json_files.write_json(tmp_path / "grid.json", {})
     assert not os.listdir(tmp_path)

@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import atomic
 
 
 def write(results: dict[str, Any], out: Path) -> Path:
     """Writes `benchmark.json`, `benchmark.txt` and `benchmark.png` into a folder."""
     out.mkdir(parents=True, exist_ok=True)
-    storage.replace(
+    atomic.replace(
         {
             out / "benchmark.json": lambda path: path.write_text(
                 json.dumps(results, indent=1) + "\n", "utf-8"

@@ -42,7 +42,8 @@ from fedjax_srp.base import named_key
 from fedjax_srp.data import FederatedData, partition
 from fedjax_srp.driver.adapt import params_of
 from fedjax_srp.models import SplitModel, SplitParams
-from fedjax_srp.results.history import History, jsonable
+from fedjax_srp.results.history import History
+from fedjax_srp.results.json_files import jsonable
 
 RANDOM = "random start"
 COLORS = (curves.ORANGE, curves.SKY, curves.BLUE, curves.GREEN)  # by tau, ascending

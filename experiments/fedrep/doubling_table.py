@@ -30,7 +30,7 @@ import numpy as np
 
 import fedjax_srp as srp
 from experiments import curves, pages, scripts
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import atomic
 from fedjax_srp.results.history import History
 
 COSTS = (0.0, 10.0, 100.0)
@@ -242,7 +242,7 @@ def main(arguments: list[str] | None = None) -> None:
             {e: [compare(*pair, e) for pair in pairs] for e in METHODS[name]}
         )
         text = json.dumps(facts, indent=1, allow_nan=False) + "\n"
-        storage.replace({file: lambda path, text=text: path.write_text(text, "utf-8")})
+        atomic.replace({file: lambda path, text=text: path.write_text(text, "utf-8")})
         print(f"{name} done", file=sys.stderr, flush=True)
     print(
         table(

@@ -26,7 +26,7 @@ import fedjax_srp as srp
 from experiments import scripts
 from experiments.fedrep import rivals, rivals_table
 from experiments.fedrep.rivals import AVERAGED, COLUMNS, ROWS, TRAININGS, Column
-from fedjax_srp.results.history import jsonable
+from fedjax_srp.results.json_files import jsonable
 
 HERE = Path(__file__).parent
 

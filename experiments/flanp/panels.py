@@ -34,7 +34,7 @@ from experiments.flanp.worlds import (
     World,
     test_accuracy,
 )
-from fedjax_srp.results.history import jsonable
+from fedjax_srp.results.json_files import jsonable
 
 ALPHA, VALUES, POINTS = 0.15, 40, 60
 

@@ -27,7 +27,7 @@ from experiments.personalization import readme_tables
 from experiments.personalization.readme_tables import COLUMNS, Result
 from experiments.personalization.rows import ROWS, TRAININGS
 from fedjax_srp.models.lenet import BLOCK, pooled_relu
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import atomic
 
 HERE = Path(__file__).parent
 
@@ -179,7 +179,7 @@ def train(
 def write(file: Path, rows: Iterable[dict[str, Any]]) -> None:
     """Write all rows to a new file, which then replaces the old one."""
     frame = pd.DataFrame(rows, columns=[*COLUMNS])
-    storage.replace(
+    atomic.replace(
         {file: lambda path: frame.to_csv(path, index=False, lineterminator="\n")}
     )
 

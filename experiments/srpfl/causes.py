@@ -33,7 +33,7 @@ from experiments.srpfl.paper import (
     Study,
     scripts,
 )
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import atomic
 from fedjax_srp.results.history import History
 
 SOFTMAX, START, DECAY = (
@@ -147,7 +147,7 @@ def read_rows(path: Path) -> list[dict]:
 
 def write_rows(results: Path, rows: list[dict], gradients: list[dict]) -> None:
     """Write both tables together, so that a kill leaves no rows without their gradients."""
-    storage.replace({
+    atomic.replace({
         results / "causes.csv": lambda path: pd.DataFrame(rows).to_csv(path, index=False),
         results / "causes_gradients.csv": lambda path: pd.DataFrame(gradients).to_csv(
             path, index=False, float_format="%.3g"

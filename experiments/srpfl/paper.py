@@ -27,7 +27,8 @@ import fedjax_srp as srp
 from experiments import scripts
 from experiments.srpfl.paper_tables import OWN_PARTS, report
 from fedjax_srp import methods
-from fedjax_srp.results.history import History, jsonable
+from fedjax_srp.results.history import History
+from fedjax_srp.results.json_files import jsonable
 
 
 class Figure(NamedTuple):

@@ -19,7 +19,7 @@ import fedjax_srp as srp
 from experiments.srpfl.cause_tables import sweep
 from experiments.srpfl.causes import FEDERATION, METHODS, read_rows, score_rows, setting
 from experiments.srpfl.paper import FIGURES, Study, scripts
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import atomic
 
 CLASSES, IMAGES = (2, 3, 5, 10), (20, 60, 200)
 DIGITS = {"name": "digits", "num_clients": 10}
@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> None:
                         {"classes": classes, "images": images} | row for row in found
                     ]
                 frame = pd.DataFrame(rows).drop(columns="setting")
-                storage.replace(
+                atomic.replace(
                     {results / "sweep.csv": functools.partial(frame.to_csv, index=False)}
                 )
     print(sweep(results))

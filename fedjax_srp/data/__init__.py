@@ -1,9 +1,11 @@
 """Federated data sets: labelled examples on the device, and each client's indices into them.
 
-`load` takes a named source or a file and partitions it; `from_arrays` takes your own arrays and your own partition;
-`partition` has partitions as functions of labels, sizes and a seed; `save` writes a federation to a file. `prepare`
-converts the original archives of named sources to files for `load`. For tuning, `holdout` tests clients on a share of
-their training data; `training_loss` scores them by their training loss; `holdout_clients` holds out clients.
+`load` takes a named source or a file and partitions it; `from_arrays` takes your own
+arrays and your own partition; `partition` has partitions as functions of labels, sizes
+and a seed; `save` writes a federation to a file. `prepare` converts the original archives
+of named sources to files for `load`. For tuning, `holdout` tests clients on a share of
+their training data; `training_loss` scores them by their training loss; `holdout_clients`
+holds out clients.
 """
 
 from fedjax_srp.data import partition

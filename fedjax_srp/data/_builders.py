@@ -1,8 +1,9 @@
 """Builders of tensorflow-datasets that read the original archives without TensorFlow.
 
-Each subclasses a builder of the catalogue, keeps its name, version and features, and only reads the archives in another
-way: by Python's gzip, zipfile and tarfile instead of TensorFlow's file system, and with Pillow as image encoder.
-Examples keep their keys, so they are written in the same order. Archives are not extracted.
+Each subclasses a builder of the catalogue, keeps its name, version and features, and only
+reads the archives in another way: by Python's gzip, zipfile and tarfile instead of
+TensorFlow's file system, and with Pillow as image encoder. Examples keep their keys, so
+they are written in the same order. Archives are not extracted.
 
 Importing this module imports tensorflow-datasets.
 """
@@ -82,7 +83,10 @@ with registered.skip_registration():
             }
 
     class EMNIST(mnist.EMNIST):
-        """EMNIST in one zip of gzip files; all letters are read, the original builder omits 42,000 of them."""
+        """EMNIST in one zip of gzip files.
+
+        All letters are read, the original builder omits 42,000 of them.
+        """
 
         __module__ = mnist.__name__
 
@@ -103,7 +107,10 @@ with registered.skip_registration():
             yield from _labelled_images(images, labels)
 
     class Cifar10(cifar.Cifar10):
-        """CIFAR-10 in a tar of binary files; a row is one byte per label and 3072 of an image, channels first."""
+        """CIFAR-10 in a tar of binary files.
+
+        A row is one byte per label and 3072 of an image, channels first.
+        """
 
         __module__ = cifar.__name__
 

@@ -33,10 +33,11 @@ def assign_classes(
 ) -> np.ndarray:
     """Draw each client's classes: (clients, classes) bool, `classes_per_client` per row, equal column sums up to one.
 
-    Clients in turn draw classes without replacement, with probability proportional to r_k, the number of times that
-    class k is still to be assigned. If r_k equals the number of clients left, class k is forced: each of them gets it.
-    Assigning forced classes first always succeeds: from r_k <= clients left and sum_k r_k = C * clients left, at most C
-    classes are forced and at least C have r_k > 0.
+    Clients in turn draw classes without replacement, with probability proportional to
+    r_k, the number of times that class k is still to be assigned. If r_k equals the
+    number of clients left, class k is forced: each of them gets it. Assigning forced
+    classes first always succeeds: from r_k <= clients left and sum_k r_k = C * clients
+    left, at most C classes are forced and at least C have r_k > 0.
     """
     remaining = np.full(num_classes, num_clients * classes_per_client // num_classes)
     remaining[
@@ -90,8 +91,8 @@ def classes_in_both_splits(
     classes = np.intersect1d(y_train, y_test)
     if classes_per_client > len(classes):
         raise ValueError(
-            f"classes_per_client={classes_per_client}: only {len(classes)} classes have train and test examples; "
-            f"use at most {len(classes)}"
+            f"classes_per_client={classes_per_client}: only {len(classes)} classes have "
+            f"train and test examples; use at most {len(classes)}"
         )
     return classes
 
@@ -110,9 +111,9 @@ def shard_size(
     scarce = np.argmin(per_shard)
     if per_shard[scarce] < least:
         raise ValueError(
-            f"num_clients={len(shards)}: class {classes[scarce]} has {sizes[scarce]} {kind} examples for "
-            f"{num_shards[scarce]} shards of {least} or more; use fewer clients, or fewer classes, shards or examples "
-            "per client"
+            f"num_clients={len(shards)}: class {classes[scarce]} has {sizes[scarce]} "
+            f"{kind} examples for {num_shards[scarce]} shards of {least} or more; use "
+            "fewer clients, or fewer classes, shards or examples per client"
         )
     return wanted or int(per_shard[scarce])
 
@@ -148,8 +149,8 @@ def counts_from_shares(
         donor, label = np.unravel_index(np.argmax(candidates), train.shape)
         if train[donor, label] < 2:
             raise ValueError(
-                f"num_clients={len(train)}: too few examples for client {client} to train and be tested on one class; "
-                "use fewer clients or a larger alpha"
+                f"num_clients={len(train)}: too few examples for client {client} to "
+                "train and be tested on one class; use fewer clients or a larger alpha"
             )
         _move(test, donor, client, label)
         _move(train, donor, client, label)

@@ -1,7 +1,8 @@
 """`prepare`: conversion of original archives to data sets for `load`, without TensorFlow.
 
-tensorflow-datasets finds archives, compares their checksums and writes records. `_builders` replaces its readers of
-archives, which need TensorFlow; the download here replaces its own, which has no timeout.
+tensorflow-datasets finds archives, compares their checksums and writes records.
+`_builders` replaces its readers of archives, which need TensorFlow; the download here
+replaces its own, which has no timeout.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from urllib.parse import urlsplit
 
 from fedjax_srp.data import records
 from fedjax_srp.parts.checks import check_known, checked
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import atomic
 
 NAMES = (*records.IMAGES, "emnist", "sentiment140")
 _TIMEOUT = (10.0, 60.0)  # seconds to connect, and between bytes
@@ -37,24 +38,27 @@ def prepare(
 ) -> list[Path]:
     """Write data sets where `load` finds them.
 
-    The result is that of tensorflow-datasets: array_record files, with the names, versions and features of its
-    catalogue. Archives are looked up by their original names in `<data_dir>/downloads/manual` and among the downloads
-    of tensorflow-datasets; missing ones are downloaded. A folder gets its final name when its records are complete.
-    Image records are then read back, which also fills the cache of decoded arrays. Existing data sets are not changed.
+    The result is that of tensorflow-datasets: array_record files, with the names,
+    versions and features of its catalogue. Archives are looked up by their original names
+    in `<data_dir>/downloads/manual` and among the downloads of tensorflow-datasets;
+    missing ones are downloaded. A folder gets its final name when its records are
+    complete. Image records are then read back, which also fills the cache of decoded
+    arrays. Existing data sets are not changed.
 
     Args:
-        names: one or several of mnist, emnist/balanced (or another of EMNIST's six sets), emnist for all six, cifar10,
-            cifar100, sentiment140.
-        data_dir: folder to write to, with archives in downloads/manual if there is no network; None for TFDS_DATA_DIR,
-            or ~/tensorflow_datasets.
+        names: one or several of mnist, emnist/balanced (or another of EMNIST's six sets),
+            emnist for all six, cifar10, cifar100, sentiment140.
+        data_dir: folder to write to, with archives in downloads/manual if there is no
+            network; None for TFDS_DATA_DIR, or ~/tensorflow_datasets.
         say: called with each line of progress.
 
     Returns:
         The folder of each data set.
 
     Raises:
-        ValueError: an unknown name, a damaged archive, a folder that cannot be written to, or no network; in the last
-            case the message lists all missing files and the folder for them.
+        ValueError: an unknown name, a damaged archive, a folder that cannot be written
+            to, or no network; in the last case the message lists all missing files and
+            the folder for them.
     """
     names = [names] if isinstance(names, str) else list(names)
     check_known("data set", names or ["(none)"], NAMES)
@@ -80,7 +84,8 @@ def prepare(
         )
         reason = next(iter(failures.values())).args[0]
         raise ValueError(
-            f"cannot download ({reason}); put these files into {_archive_folder(root)} by hand: {files}"
+            f"cannot download ({reason}); put these files into {_archive_folder(root)} "
+            f"by hand: {files}"
         )
     return folders
 
@@ -120,8 +125,9 @@ def _prepare_one(name: str, data_dir: Path, say: Callable[[str], None]) -> Path:
         raise
     except Exception as error:  # any error about archives or existing files
         raise ValueError(
-            f"data_dir={str(data_dir)!r}: cannot prepare {name} there ({' '.join(str(error).split())}); delete the "
-            "archive if it is not the original, free disk space, or give another data_dir"
+            f"data_dir={str(data_dir)!r}: cannot prepare {name} there "
+            f"({' '.join(str(error).split())}); delete the archive if it is not the "
+            "original, free disk space, or give another data_dir"
         ) from error
     if name in records.IMAGES:
         raw = records.read_version(name, folder)
@@ -138,7 +144,10 @@ def _prepare_one(name: str, data_dir: Path, say: Callable[[str], None]) -> Path:
 
 
 def _download_missing(builder: Any, data_dir: Path) -> None:
-    """Download the archives of a builder that are missing; each is stored in full or not at all."""
+    """Download the archives of a builder that are missing.
+
+    Each is stored in full or not at all.
+    """
     import requests  # a dependency of tensorflow-datasets
     from tensorflow_datasets.core.download import resource
 
@@ -155,7 +164,7 @@ def _download_missing(builder: Any, data_dir: Path) -> None:
         target = _archive_folder(data_dir) / name
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            storage.replace({target: functools.partial(_download, url, info)})
+            atomic.replace({target: functools.partial(_download, url, info)})
         except requests.RequestException as error:
             reason = (
                 str(error)

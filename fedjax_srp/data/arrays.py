@@ -39,31 +39,38 @@ def from_arrays(
 ) -> FederatedData:
     """Build federated data from arrays of examples and each client's indices into them.
 
-    Floats keep their dtype (float64 if x64 is on). Integers reach the model unchanged (tokens), except for uint8:
-    pixels, which are divided by 255. `scale` and `offset` change this.
+    Floats keep their dtype (float64 if x64 is on). Integers reach the model unchanged
+    (tokens), except for uint8: pixels, which are divided by 255. `scale` and `offset`
+    change this.
 
     Args:
         x_train: (n_train, ...) inputs.
         y_train: (n_train,) integer class numbers from 0.
-        x_test: (n_test, ...) inputs of the same shape and dtype. It may be `x_train` itself or a view of it; then
-            `train_indices` and `test_indices` must be disjoint.
+        x_test: (n_test, ...) inputs of the same shape and dtype. It may be `x_train`
+            itself or a view of it; then `train_indices` and `test_indices` must be
+            disjoint.
         y_test: (n_test,) class numbers.
-        train_indices: each client's rows of `x_train`, at least one; a list, or a dict by client names.
-        test_indices: each client's rows of `x_test`, at least one; a dict of the same names for a dict.
+        train_indices: each client's rows of `x_train`, at least one; a list, or a dict by
+            client names.
+        test_indices: each client's rows of `x_test`, at least one; a dict of the same
+            names for a dict.
         num_classes: default: the largest label + 1.
-        scale: number or array that broadcasts over an example (per channel), not 0; the model gets x * scale + offset.
-            Default 1/255 for uint8 and 1 for others, with a warning where they look like pixels of another scale.
+        scale: number or array that broadcasts over an example (per channel), not 0; the
+            model gets x * scale + offset. Default 1/255 for uint8 and 1 for others, with
+            a warning where they look like pixels of another scale.
         offset: like `scale`. Default 0.
         name: of the data set in results.
-        client_names: a text for each client, each once, in the order of `train_indices`; for traces with named columns.
+        client_names: a text for each client, each once, in the order of `train_indices`;
+            for traces with named columns.
 
     Returns:
         The data, on the default device; the arguments are copied.
 
     Raises:
-        ValueError: among others, a test example that is a training example in memory, or test examples that all equal
-            training examples. A warning counts those that equal one more often than training examples equal each
-            other, and training examples that clients share.
+        ValueError: among others, a test example that is a training example in memory, or
+            test examples that all equal training examples. A warning counts those that
+            equal one more often than training examples equal each other, and training
+            examples that clients share.
 
     Example:
         >>> x, y = np.arange(12.0).reshape(6, 2), np.array([0, 1, 0, 1, 0, 1])
@@ -83,8 +90,9 @@ def from_arrays(
         or inputs_train.dtype != inputs_test.dtype
     ):
         raise ValueError(
-            f"x_test: examples are {inputs_test.shape[1:]} {inputs_test.dtype}, those of x_train are "
-            f"{inputs_train.shape[1:]} {inputs_train.dtype}; give both the same shape and type"
+            f"x_test: examples are {inputs_test.shape[1:]} {inputs_test.dtype}, those of "
+            f"x_train are {inputs_train.shape[1:]} {inputs_train.dtype}; give both the "
+            "same shape and type"
         )
     labels_train = check_labels("y_train", y_train, "x_train", len(inputs_train))
     labels_test = check_labels("y_test", y_test, "x_test", len(inputs_test))
@@ -96,15 +104,16 @@ def from_arrays(
         )
         if len(missing):
             warnings.warn(
-                f"labels: {num_classes - len(missing)} of {num_classes} classes have examples (class {missing[0]} has "
-                f"none), but models get {num_classes} outputs; number the classes without gaps, as load(..., "
-                "classes=[...]) does, or give num_classes",
+                f"labels: {num_classes - len(missing)} of {num_classes} classes have "
+                f"examples (class {missing[0]} has none), but models get {num_classes} "
+                "outputs; number the classes without gaps, as load(..., classes=[...]) "
+                "does, or give num_classes",
                 stacklevel=3,
             )
     elif largest >= num_classes:
         raise ValueError(
-            f"num_classes={num_classes}: there is a label {largest}, but labels must be 0..num_classes-1; "
-            f"use num_classes={largest + 1}, or renumber the labels"
+            f"num_classes={num_classes}: there is a label {largest}, but labels must be "
+            f"0..num_classes-1; use num_classes={largest + 1}, or renumber the labels"
         )
     if isinstance(train_indices, Mapping) or isinstance(test_indices, Mapping):
         client_names, train_indices, test_indices = _by_name(
@@ -116,8 +125,9 @@ def from_arrays(
     )  # also of generators
     if len(train_indices) != len(test_indices) or not len(train_indices):
         raise ValueError(
-            f"train_indices lists {len(train_indices)} clients and test_indices {len(test_indices)}; "
-            "give both one array of row numbers for each client, and at least one"
+            f"train_indices lists {len(train_indices)} clients and test_indices "
+            f"{len(test_indices)}; give both one array of row numbers for each client, "
+            "and at least one"
         )
     rows_train = _check_clients("train_indices", train_indices, len(inputs_train))
     rows_test = _check_clients("test_indices", test_indices, len(inputs_test))
@@ -159,7 +169,8 @@ def _by_name(
     if not isinstance(train_indices, Mapping) or not isinstance(test_indices, Mapping):
         found = "test_indices" if isinstance(test_indices, Mapping) else "train_indices"
         raise ValueError(
-            f"{found}: only this is a dict of clients; give dicts of the same names for train_indices and test_indices"
+            f"{found}: only this is a dict of clients; give dicts of the same names for "
+            "train_indices and test_indices"
         )
     if client_names is not None:
         raise ValueError(
@@ -168,8 +179,8 @@ def _by_name(
     different = sorted(map(str, set(train_indices) ^ set(test_indices)))
     if different:
         raise ValueError(
-            f"test_indices: {short(different)} are in one of train_indices and test_indices only; give both the same "
-            "clients"
+            f"test_indices: {short(different)} are in one of train_indices and "
+            "test_indices only; give both the same clients"
         )
     names = list(train_indices)
     train = [train_indices[name] for name in names]
@@ -192,7 +203,8 @@ def _check_names(client_names: Sequence[str], num_clients: int) -> tuple[str, ..
             else f"has {len(names)} names for {num_clients} clients"
         )
         raise ValueError(
-            f"client_names: {problem}; give one for each client of train_indices, each once"
+            f"client_names: {problem}; give one for each client of train_indices, each "
+            "once"
         )
     return names
 
@@ -201,8 +213,8 @@ def _inputs(name: str, given: np.ndarray) -> np.ndarray:
     """Convert examples to their dtype on the device, and check that all numbers survive and are finite."""
     if not is_real(given.dtype) or given.ndim == 0 or 0 in given.shape[1:]:
         raise ValueError(
-            f"{name}: is {given.dtype} of shape {given.shape}; give floats or integers, one example per row, with at "
-            "least one number each"
+            f"{name}: is {given.dtype} of shape {given.shape}; give floats or integers, "
+            "one example per row, with at least one number each"
         )
     with np.errstate(over="ignore"):
         array = given.astype(jax.dtypes.canonicalize_dtype(given.dtype), copy=False)
@@ -222,7 +234,8 @@ def _inputs(name: str, given: np.ndarray) -> np.ndarray:
         if np.isfinite(given[where]):
             remedy = "repair the example, or turn on jax_enable_x64"
         raise ValueError(
-            f"{name}[{', '.join(map(str, where))}]: {given[where]} is {problem} {array.dtype}; {remedy}"
+            f"{name}[{', '.join(map(str, where))}]: {given[where]} is {problem} "
+            f"{array.dtype}; {remedy}"
         )
     return array
 
@@ -231,8 +244,9 @@ def as_array(name: str, value: ArrayLike) -> np.ndarray:
     """Return `value` as a NumPy array in this machine's byte order, or raise a ValueError of one line."""
     if isinstance(value, Mapping):
         raise ValueError(
-            f"{name}: is a dict of {short(list(value))}; put its arrays end to end, np.concatenate(list(d.values())), "
-            "and give each client the numbers of its rows"
+            f"{name}: is a dict of {short(list(value))}; put its arrays end to end, "
+            "np.concatenate(list(d.values())), and give each client the numbers of its "
+            "rows"
         )
     rows = value if isinstance(value, list | tuple) else []
     is_masked = np.ma.isMaskedArray(value) or any(
@@ -275,15 +289,18 @@ def check_labels(
     labels = as_array(name, value)
     if labels.shape != (num_examples,) or not np.issubdtype(labels.dtype, np.integer):
         raise ValueError(
-            f"{name}: is {labels.dtype} of shape {labels.shape}; give one integer class number for each of the "
-            f"{num_examples} examples of {inputs_name}, e.g. y.astype(int), y.argmax(-1) of one-hot rows, or "
-            "np.unique(y, return_inverse=True)[1] of names; targets that are no classes need a data class of your own"
+            f"{name}: is {labels.dtype} of shape {labels.shape}; give one integer class "
+            f"number for each of the {num_examples} examples of {inputs_name}, e.g. "
+            "y.astype(int), y.argmax(-1) of one-hot rows, or np.unique(y, "
+            "return_inverse=True)[1] of names; targets that are no classes need a data "
+            "class of your own"
         )
     is_outside = (labels < 0) | (labels >= MAX_CLASSES)
     if is_outside.any():
         first = np.argmax(is_outside)
         raise ValueError(
-            f"{name}[{first}]: label {labels[first]} is outside 0..{MAX_CLASSES - 1}; number the classes from 0"
+            f"{name}[{first}]: label {labels[first]} is outside 0..{MAX_CLASSES - 1}; "
+            "number the classes from 0"
         )
     return labels.astype(np.int32)
 
@@ -300,7 +317,8 @@ def check_rows(name: str, given: ArrayLike, num_examples: int) -> np.ndarray:
             else f"is {rows.dtype} of shape {rows.shape}"
         )
         raise ValueError(
-            f"{name}: {found}; give row numbers in 0..{num_examples - 1} (np.flatnonzero converts a boolean mask)"
+            f"{name}: {found}; give row numbers in 0..{num_examples - 1} (np.flatnonzero "
+            "converts a boolean mask)"
         )
     return rows.astype(np.int32)
 
@@ -317,7 +335,8 @@ def _check_clients(
     if not sizes.all():
         kind = name.removesuffix("_indices")
         raise ValueError(
-            f"{name}: client {np.argmin(sizes)} has no {kind} examples; give it one or leave it out"
+            f"{name}: client {np.argmin(sizes)} has no {kind} examples; give it one or "
+            "leave it out"
         )
     rows, number = np.unique(np.concatenate(clients), return_counts=True)
     if (number > 1).any():
@@ -339,8 +358,8 @@ def _check_clients(
 def _warn_of_pixels(x: np.ndarray) -> None:
     """Warn of images whose scale depends on their type: floats of 0..255, and uint8 that are no bytes.
 
-    An image has 64 numbers or more; integers other than uint8 count as pixels if an example has two axes or more.
-    Tables of fewer columns and tokens pass.
+    An image has 64 numbers or more; integers other than uint8 count as pixels if an
+    example has two axes or more. Tables of fewer columns and tokens pass.
     """
     is_float = jnp.issubdtype(x.dtype, jnp.floating)
     is_image = x[:1].size >= MIN_PIXELS and (
@@ -352,8 +371,9 @@ def _warn_of_pixels(x: np.ndarray) -> None:
     if x.dtype == np.uint8:
         if largest < MAX_DARK:
             warnings.warn(
-                f"x_train: uint8 inputs are divided by 255, but the largest is {largest}, so models get at most "
-                f"{largest / 255:.2g}; give scale=1/{largest}, or scale=1/255 if the images are dark (an .npz "
+                "x_train: uint8 inputs are divided by 255, but the largest is "
+                f"{largest}, so models get at most {largest / 255:.2g}; give "
+                f"scale=1/{largest}, or scale=1/255 if the images are dark (an .npz "
                 "file has it as an entry)",
                 stacklevel=5,
             )
@@ -363,9 +383,10 @@ def _warn_of_pixels(x: np.ndarray) -> None:
         for block in np.array_split(x, range(4096, len(x), 4096))
     ):
         warnings.warn(
-            f"x_train: {x.dtype} inputs are whole numbers 0..{largest} and reach models unchanged, while "
-            f"uint8 pixels are divided by 255; give scale=1/{largest if largest < MAX_DARK else 255} for 0..1, or "
-            "scale=1.0 to keep them (an .npz file has it as an entry)",
+            f"x_train: {x.dtype} inputs are whole numbers 0..{largest} and reach models "
+            "unchanged, while uint8 pixels are divided by 255; give "
+            f"scale=1/{largest if largest < MAX_DARK else 255} for 0..1, or scale=1.0 "
+            "to keep them (an .npz file has it as an entry)",
             stacklevel=5,
         )
 
@@ -400,8 +421,10 @@ def _scale_and_offset(
             or (name == "scale" and not converted.all())
         ):
             raise ValueError(
-                f"{name}={short(value)}: must be finite as {np.dtype(dtype)}{', not 0,' if name == 'scale' else ''} "
-                f"and broadcast over examples of shape {inputs.shape[1:]}; give one number, or one per channel"
+                f"{name}={short(value)}: must be finite as "
+                f"{np.dtype(dtype)}{', not 0,' if name == 'scale' else ''} and broadcast "
+                f"over examples of shape {inputs.shape[1:]}; give one number, or one per "
+                "channel"
             )
         arrays.append(jnp.array(converted))
     return arrays[0], arrays[1]

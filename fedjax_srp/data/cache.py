@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_srp.parts.files import open_file
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import atomic
 
 FOLDER = ".fedjax_srp"
 _FORMAT = 3  # to be incremented when a `decode` returns other arrays for the same files
@@ -31,12 +31,15 @@ def cached(
 ) -> Mapping[str, np.ndarray]:
     """Return the arrays of `decode`, from the cache if it has them.
 
-    A cache of other source files than `origin` is replaced; so is a damaged one, with a warning.
+    A cache of other source files than `origin` is replaced; so is a damaged one, with a
+    warning.
 
     Args:
-        data_folder: the cache is a file there or, if it is read-only, in the user's cache.
+        data_folder: the cache is a file there or, if it is read-only, in the user's
+            cache.
         name: of the file, without suffix.
-        origin: the files that `decode` reads, identified by names, sizes and modification times.
+        origin: the files that `decode` reads, identified by names, sizes and modification
+            times.
         decode: returns arrays by name.
     """
     user_cache = Path(
@@ -74,12 +77,13 @@ def cached(
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             _remove_abandoned(file.parent)
-            storage.replace({file: lambda path: np.savez(path, **named)})
+            atomic.replace({file: lambda path: np.savez(path, **named)})
             return arrays
         except OSError as error:  # read-only, or full
             reasons.append(" ".join(str(error).split()))
     warnings.warn(
-        f"cannot cache decoded arrays, so they are decoded at every start: {'; '.join(reasons)}; make one of "
+        "cannot cache decoded arrays, so they are decoded at every start: "
+        f"{'; '.join(reasons)}; make one of "
         f"{' and '.join(str(file.parent) for file in files)} writable",
         stacklevel=2,
     )
@@ -99,7 +103,7 @@ def _check_lengths(arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove temporary folders of `storage.replace` older than a day: their processes were killed."""
+    """Remove temporary folders of `atomic.replace` older than a day: their processes were killed."""
     for temporary in folder.glob(".*.writing"):
         if time.time() - temporary.stat().st_mtime > _DAY:
             shutil.rmtree(temporary, ignore_errors=True)

@@ -21,12 +21,14 @@ STATIC = ("name", "num_classes")
 class FederatedData:
     """Labelled examples of all clients, a pytree to pass to jitted functions.
 
-    Flat arrays hold each example once; a client is a row of indices into them. Rows of unequal clients are padded: from
-    `train_counts[i]` on, row i of `train_indices` holds valid but meaningless indices. Images may stay uint8 on the
-    device: a model gets `x.astype(float) * scale + offset`, computed when examples are gathered.
+    Flat arrays hold each example once; a client is a row of indices into them. Rows of
+    unequal clients are padded: from `train_counts[i]` on, row i of `train_indices` holds
+    valid but meaningless indices. Images may stay uint8 on the device: a model gets
+    `x.astype(float) * scale + offset`, computed when examples are gathered.
 
-    Build it with `from_arrays` or `load`, which check their arguments; the class does not. A subclass may override
-    `score` and declare `score_name` and `smaller_is_better`. It adds no fields, and is registered with JAX here.
+    Build it with `from_arrays` or `load`, which check their arguments; the class does
+    not. A subclass may override `score` and declare `score_name` and `smaller_is_better`.
+    It adds no fields, and is registered with JAX here.
 
     Attributes:
         x_train: (n_train, ...) inputs.
@@ -36,15 +38,17 @@ class FederatedData:
         train_indices: (num_clients, max_train) int32, rows of `x_train`.
         train_counts: (num_clients,) int32, at least 1.
         test_indices: (num_clients, max_test) int32, rows of `x_test`.
-        test_counts: (num_clients,) int32, at least 1, or 0 for a client without held-out examples (`holdout`).
-        scale: () float or an array that broadcasts over an example (one factor per channel); None leaves inputs
-            unchanged (tokens stay integers).
+        test_counts: (num_clients,) int32, at least 1, or 0 for a client without held-out
+            examples (`holdout`).
+        scale: () float or an array that broadcasts over an example (one factor per
+            channel); None leaves inputs unchanged (tokens stay integers).
         offset: like `scale`; None if `scale` is.
         name: of the data set in results.
         num_classes: labels are 0..num_classes-1.
-        options: arguments of `load`, for the record of a run; None if unknown. Transformations drop them.
-        client_names: the user of each client, as text, where the clients are users of the data set; else None.
+        options: arguments of `load`, for the record of a run; None if unknown.
             Transformations drop them.
+        client_names: the user of each client, as text, where the clients are users of the
+            data set; else None. Transformations drop them.
     """
 
     x_train: Array
@@ -82,7 +86,10 @@ class FederatedData:
         return np.asarray(self.test_counts)
 
     def train_client(self, client_id: Array) -> Examples:
-        """Return the training examples of a client, whose id () int32 may be traced; rows >= `count` are padding."""
+        """Return the training examples of a client, whose id () int32 may be traced.
+
+        Rows >= `count` are padding.
+        """
         return self._gather(
             self.x_train, self.y_train, self.train_indices, self.train_counts, client_id
         )
@@ -96,14 +103,15 @@ class FederatedData:
     def score(self, predict: Predict, test: Examples) -> tuple[Array, Array]:
         """Return the numbers of correct predictions and of labels of a client, both () float.
 
-        The prediction is the class of the largest output, of (..., num_classes). Outputs with a nan are always wrong
-        (argmax would return the class of the nan).
+        The prediction is the class of the largest output, of (..., num_classes). Outputs
+        with a nan are always wrong (argmax would return the class of the nan).
         """
         outputs = predict(test.x)
         if outputs.shape[:-1] != test.y.shape or outputs.shape[-1] < self.num_classes:
             raise ValueError(
-                f"predict returned outputs of shape {outputs.shape} for labels of shape {test.y.shape} and "
-                f"{self.num_classes} classes; return one row per label and one column per class"
+                f"predict returned outputs of shape {outputs.shape} for labels of shape "
+                f"{test.y.shape} and {self.num_classes} classes; return one row per "
+                "label and one column per class"
             )
         is_correct = (
             jnp.argmax(outputs, axis=-1).astype(test.y.dtype) == test.y
@@ -144,9 +152,10 @@ class FederatedData:
         ):
             return f"FederatedData({self.name!r}, {leaves})"  # while tracing; a tree of axes or shardings
         return (
-            f"FederatedData({self.name!r}, {self.num_clients} clients, {self.num_classes} classes, "
-            f"inputs {self.example_shape} {self.x_train.dtype}, train examples {_summary(self.train_counts)}, "
-            f"test examples {_summary(self.test_counts)})"
+            f"FederatedData({self.name!r}, {self.num_clients} clients, "
+            f"{self.num_classes} classes, inputs {self.example_shape} "
+            f"{self.x_train.dtype}, train examples {_summary(self.train_counts)}, test "
+            f"examples {_summary(self.test_counts)})"
         )
 
 

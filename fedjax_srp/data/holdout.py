@@ -23,19 +23,22 @@ def holdout(
 ) -> FederatedData:
     """Test clients on a random share of their own training examples, and train them on the rest.
 
-    This is for tuning: the test data of `data` are not used. `load(..., validation=0.2)`, `fedjax-srp run --validation
-    0.2` and the option `validation` of a grid do this on loading.
+    This is for tuning: the test data of `data` are not used. `load(..., validation=0.2)`,
+    `fedjax-srp run --validation 0.2` and the option `validation` of a grid do this on
+    loading.
 
     Args:
         data: as from `load` or `from_arrays`.
-        fraction: of each client's training examples, between 0 and 1; the number is rounded, with at least one example
-            held out and at least one kept. Classes play no role.
-        seed: of the draw. A client's held-out examples depend only on the seed, its id and its count, and a larger
-            fraction holds out the same examples and more.
+        fraction: of each client's training examples, between 0 and 1; the number is
+            rounded, with at least one example held out and at least one kept. Classes
+            play no role.
+        seed: of the draw. A client's held-out examples depend only on the seed, its id
+            and its count, and a larger fraction holds out the same examples and more.
 
     Returns:
-        The data, whose `x_test` is `x_train` itself. A client with a single training example keeps it, has no test
-        examples, and is left out of means; a warning gives the number of such clients.
+        The data, whose `x_test` is `x_train` itself. A client with a single training
+        example keeps it, has no test examples, and is left out of means; a warning gives
+        the number of such clients.
 
     Example:
         >>> import fedjax_srp as srp
@@ -48,12 +51,13 @@ def holdout(
     sizes = np.array([share_of(count, fraction) for count in counts.tolist()])
     if not sizes.any():
         raise ValueError(
-            "data: no client has two training examples, so none can be held out; give clients more data"
+            "data: no client has two training examples, so none can be held out; give "
+            "clients more data"
         )
     if single := np.count_nonzero(sizes == 0):
         warnings.warn(
-            f"validation: {single} of {len(counts)} clients have a single training example and hold out none; "
-            "means leave these clients out",
+            f"validation: {single} of {len(counts)} clients have a single training "
+            "example and hold out none; means leave these clients out",
             stacklevel=4,
         )
     kept, held = [], []
@@ -89,9 +93,10 @@ def holdout_clients(
 
     Args:
         data: as from `load` or `from_arrays`.
-        part: "train" for the clients to train on, "held_out" for the others; clients keep their order, and their
-            training and test examples.
-        fraction: of the clients to hold out; the number is rounded, with at least one client in each part.
+        part: "train" for the clients to train on, "held_out" for the others; clients keep
+            their order, and their training and test examples.
+        fraction: of the clients to hold out; the number is rounded, with at least one
+            client in each part.
         seed: of the draw. A larger fraction holds out the same clients and more.
 
     Example:

@@ -1,6 +1,7 @@
 """`from_huggingface`: data sets of Hugging Face's `datasets`, and partitions of `flwr-datasets`, as `FederatedData`.
 
-Neither library is imported; objects with the same methods work too. Nothing is downloaded.
+Neither library is imported; objects with the same methods work too. Nothing is
+downloaded.
 """
 
 from __future__ import annotations
@@ -45,29 +46,36 @@ def from_huggingface(
     """Build federated data from a data set of Hugging Face, or from a partitioner of flwr-datasets.
 
     Args:
-        dataset: a `datasets.Dataset`, from memory or `datasets.load_from_disk`; a `DatasetDict` with a split "train"
-            and optionally "test"; or a partitioner with its data set (`load_partition(i)`, `num_partitions`), whose
-            partitions become clients, named by its `partition_id_to_natural_id` if it has one.
+        dataset: a `datasets.Dataset`, from memory or `datasets.load_from_disk`; a
+            `DatasetDict` with a split "train" and optionally "test"; or a partitioner
+            with its data set (`load_partition(i)`, `num_partitions`), whose partitions
+            become clients, named by its `partition_id_to_natural_id` if it has one.
         num_clients: as in `load`; optional with `user` or a partitioner.
-        test: the test split, of the same kind as `dataset`; for a partitioner, another one with the same partitions,
-            paired by `partition_id_to_natural_id`, or by number where neither has it.
-        x: column of inputs: images, numbers in rows of equal length, or texts, which become tokens as in `load`.
+        test: the test split, of the same kind as `dataset`; for a partitioner, another
+            one with the same partitions, paired by `partition_id_to_natural_id`, or by
+            number where neither has it.
+        x: column of inputs: images, numbers in rows of equal length, or texts, which
+            become tokens as in `load`.
         y: column of labels, integers from 0.
-        user: column of users, numbers or texts, for the natural partition; not for a partitioner.
-        test_fraction: without a test split, the share of each user's examples, or else of each class, to test on; drawn
-            at random and rounded, but at least one example of two or more.
+        user: column of users, numbers or texts, for the natural partition; not for a
+            partitioner.
+        test_fraction: without a test split, the share of each user's examples, or else of
+            each class, to test on; drawn at random and rounded, but at least one example
+            of two or more.
         partition: as in `load`.
         seed: of partition and test split.
         name: of the data set in results.
         scale: as in `from_arrays`.
         offset: likewise.
-        **division: arguments of the partition as in `load`: `classes_per_client`, `alpha`, `shards_per_client`, ...
+        **division: arguments of the partition as in `load`: `classes_per_client`,
+            `alpha`, `shards_per_client`, ...
 
     Returns:
         The data; uint8 images are divided by 255 when they are gathered.
 
     Raises:
-        ValueError: a missing column, rows of unequal shape, a partition with a missing argument.
+        ValueError: a missing column, rows of unequal shape, a partition with a missing
+            argument.
 
     Example:
         >>> import numpy as np, fedjax_srp as srp
@@ -82,12 +90,14 @@ def from_huggingface(
         dataset, test = dataset["train"], dataset.get("test") if test is None else test
     if test is not None and _is_partitioner(test) != _is_partitioner(dataset):
         raise ValueError(
-            "test: dataset and test must be of one kind; give a partitioner for both or for neither"
+            "test: dataset and test must be of one kind; give a partitioner for both or "
+            "for neither"
         )
     if test is not None and test is dataset:
         raise ValueError(
-            "test: is the same object as dataset, so clients would be tested on what they train on; leave test out to "
-            "hold out a test_fraction, or give the test split"
+            "test: is the same object as dataset, so clients would be tested on what "
+            "they train on; leave test out to hold out a test_fraction, or give the "
+            "test split"
         )
     if user is not None and _is_partitioner(dataset):
         raise ValueError(
@@ -133,7 +143,10 @@ def _is_partitioner(dataset: Any) -> bool:
 
 
 def _natural_ids(partitioner: Any, argument: str) -> np.ndarray | None:
-    """Return the name of each partition, (n,) texts, or None; the partitions are loaded, which makes the names."""
+    """Return the name of each partition, (n,) texts, or None.
+
+    The partitions are loaded, which makes the names.
+    """
     names = getattr(partitioner, "partition_id_to_natural_id", None)
     if not names:
         return None
@@ -141,8 +154,9 @@ def _natural_ids(partitioner: Any, argument: str) -> np.ndarray | None:
         range(partitioner.num_partitions)
     ):
         raise ValueError(
-            f"{argument}: partition_id_to_natural_id={short(names)} does not name partitions "
-            f"0..{partitioner.num_partitions - 1}; give a partitioner that does"
+            f"{argument}: partition_id_to_natural_id={short(names)} does not name "
+            f"partitions 0..{partitioner.num_partitions - 1}; give a partitioner that "
+            "does"
         )
     return np.array([str(names[i]) for i in range(partitioner.num_partitions)])
 
@@ -154,23 +168,25 @@ def _owners_in_training(dataset: Any, test: Any, owners: np.ndarray) -> np.ndarr
     if names is None and names_test is None:
         if dataset.num_partitions != test.num_partitions:
             raise ValueError(
-                f"test: has {test.num_partitions} partitions and dataset {dataset.num_partitions}, which cannot be "
-                "paired by number; give partitioners with the same partitions"
+                f"test: has {test.num_partitions} partitions and dataset "
+                f"{dataset.num_partitions}, which cannot be paired by number; give "
+                "partitioners with the same partitions"
             )
         return owners
     if names is None or names_test is None:
         named = "dataset" if names_test is None else "test"
         raise ValueError(
-            f"test: only {named} has partition_id_to_natural_id, so partitions cannot be paired by name; give a "
-            "partitioner by natural ids for both, e.g. flwr-datasets' NaturalIdPartitioner"
+            f"test: only {named} has partition_id_to_natural_id, so partitions cannot be "
+            "paired by name; give a partitioner by natural ids for both, e.g. "
+            "flwr-datasets' NaturalIdPartitioner"
         )
     number = {name: i for i, name in enumerate(names.tolist())}
     unknown = [name for name in names_test.tolist() if name not in number]
     if unknown or len(number) != len(names_test):
         missing = unknown or sorted(set(number).difference(names_test.tolist()))
         raise ValueError(
-            f"test: {len(missing)} natural ids ({short(missing)}) are in one of dataset and test only; give both "
-            "partitioners the same people"
+            f"test: {len(missing)} natural ids ({short(missing)}) are in one of dataset "
+            "and test only; give both partitioners the same people"
         )
     return np.array([number[name] for name in names_test.tolist()])[owners]
 
@@ -192,11 +208,13 @@ def _columns(dataset: Any, argument: str, x: str, y: str, user: str | None) -> l
         empty = [i for i, part in enumerate(partitions) if not _num_rows(part)]
         if len(empty) == len(partitions):
             raise ValueError(
-                f"{argument}: all {len(partitions)} partitions are empty; give a partitioner with rows"
+                f"{argument}: all {len(partitions)} partitions are empty; give a "
+                "partitioner with rows"
             )
         if empty:
             warnings.warn(
-                f"{argument}: partitions {short(empty)} are empty and left out; the clients are the others",
+                f"{argument}: partitions {short(empty)} are empty and left out; the "
+                "clients are the others",
                 stacklevel=4,
             )
         owners = np.repeat(
@@ -216,13 +234,15 @@ def _columns(dataset: Any, argument: str, x: str, y: str, user: str | None) -> l
     )
     if isinstance(names, Mapping) or not names or _num_rows(dataset) == 0:
         raise ValueError(
-            f"{argument}={short(type(dataset))} is not a data set, or has no rows; give a datasets.Dataset, a "
-            "DatasetDict with a split 'train', or a partitioner of flwr-datasets"
+            f"{argument}={short(type(dataset))} is not a data set, or has no rows; give "
+            "a datasets.Dataset, a DatasetDict with a split 'train', or a partitioner "
+            "of flwr-datasets"
         )
     for role, column in (("x", x), ("y", y), ("user", user)):
         if column is not None and not (isinstance(column, str) and column in names):
             raise ValueError(
-                f"{role}={short(column)} is not a column of {argument}; choose from {', '.join(map(str, names))}"
+                f"{role}={short(column)} is not a column of {argument}; choose from "
+                f"{', '.join(map(str, names))}"
             )
     with _without_ghostscript():
         stacked = [_stack(column, dataset[column]) for column in (x, y)]
@@ -231,7 +251,10 @@ def _columns(dataset: Any, argument: str, x: str, y: str, user: str | None) -> l
 
 @contextlib.contextmanager
 def _without_ghostscript() -> Iterator[None]:
-    """Keep Pillow from starting Ghostscript, a program, for an image in EPS; it then raises an OSError."""
+    """Keep Pillow from starting Ghostscript, a program, for an image in EPS.
+
+    It then raises an OSError.
+    """
     from PIL import EpsImagePlugin
 
     plugin: Any = EpsImagePlugin
@@ -242,14 +265,18 @@ def _without_ghostscript() -> Iterator[None]:
     except OSError as error:
         reason = " ".join(str(error).split())
         raise ValueError(
-            f"dataset has an image that cannot be read ({reason}); write images as PNG or JPEG"
+            f"dataset has an image that cannot be read ({reason}); write images as PNG "
+            "or JPEG"
         ) from None
     finally:
         plugin.gs_binary = found
 
 
 def _check_users(column: str, values: list[Any]) -> np.ndarray:
-    """Return (n,) users, all integers or all texts; NumPy would drop a NUL at the end of a text."""
+    """Return (n,) users, all integers or all texts.
+
+    NumPy would drop a NUL at the end of a text.
+    """
     is_number = [
         isinstance(value, int | np.integer) and not isinstance(value, bool)
         for value in values
@@ -257,7 +284,8 @@ def _check_users(column: str, values: list[Any]) -> np.ndarray:
     if not all(is_number) and not all(isinstance(value, str) for value in values):
         kinds = sorted({type(value).__name__ for value in values})
         raise ValueError(
-            f"user={column!r} has values of type {', '.join(kinds)}; give texts, or integers"
+            f"user={column!r} has values of type {', '.join(kinds)}; give texts, or "
+            "integers"
         )
     if with_nul := [
         value for value in values if isinstance(value, str) and "\0" in value
@@ -279,13 +307,14 @@ def _stack(column: str, values: Any) -> np.ndarray:
         "PA",
     }:  # numbers with other meanings; those of P count entries of a palette
         raise ValueError(
-            f"column {column!r} has images of modes {', '.join(sorted(modes))}; convert all to L or RGB with "
-            "Dataset.map first"
+            f"column {column!r} has images of modes {', '.join(sorted(modes))}; convert "
+            "all to L or RGB with Dataset.map first"
         )
     shapes = sorted({row.shape for row in rows})
     if len(shapes) != 1:
         raise ValueError(
-            f"column {column!r} has rows of shapes {short(shapes)}; give them one shape with Dataset.map first"
+            f"column {column!r} has rows of shapes {short(shapes)}; give them one shape "
+            "with Dataset.map first"
         )
     return np.stack(rows)
 

@@ -1,7 +1,8 @@
 """Data sets in LEAF's layout: folders train and test with .json files of users and their examples.
 
-A file is {"users": [u, ...], "num_samples": [n, ...], "user_data": {u: {"x": [...], "y": [...]}}}. A user may be in
-several files. Inputs are numbers, or texts (Sent140). Reading JSON is slow, so the arrays are cached (`cache`).
+A file is {"users": [u, ...], "num_samples": [n, ...], "user_data": {u: {"x": [...], "y":
+[...]}}}. A user may be in several files. Inputs are numbers, or texts (Sent140). Reading
+JSON is slow, so the arrays are cached (`cache`).
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ _IMAGE_FILE = re.compile(r"\S+\.(jpe?g|png)", re.IGNORECASE)
 _TEXT = 4  # index of the text in an input of Sent140: id, date, query, user, text, and training or test
 _DAY = re.compile(r"(Mon|Tue|Wed|Thu|Fri|Sat|Sun)\b.*")  # its date begins so
 _CHARACTERS = (
-    "labels are characters, as in LEAF's Shakespeare, which load does not read; give each user's text as sequences of "
-    "numbers to srp.data.next_tokens"
+    "labels are characters, as in LEAF's Shakespeare, which load does not read; give "
+    "each user's text as sequences of numbers to srp.data.next_tokens"
 )
 _SEQUENCES = (
-    "inputs are lists of token lists, as in LEAF's Reddit, which load does not read; give the joined texts to "
-    "srp.data.next_words, or numbers to srp.data.next_tokens"
+    "inputs are lists of token lists, as in LEAF's Reddit, which load does not read; "
+    "give the joined texts to srp.data.next_words, or numbers to srp.data.next_tokens"
 )
 
 
@@ -53,9 +54,10 @@ def is_leaf(folder: Path) -> bool:
 def read(folder: Path) -> RawArrays:
     """Return the examples of all users.
 
-    Inputs of 784 numbers become images of 28 x 28; they become uint8 if all numbers are multiples of 1/255 (LEAF's
-    FEMNIST, where white paper is 1.0). Texts become tokens (`text`) of the vocabulary of all training texts, and their
-    labels 0, 1, ... in ascending order.
+    Inputs of 784 numbers become images of 28 x 28; they become uint8 if all numbers are
+    multiples of 1/255 (LEAF's FEMNIST, where white paper is 1.0). Texts become tokens
+    (`text`) of the vocabulary of all training texts, and their labels 0, 1, ... in
+    ascending order.
     """
     files = _files(folder)
     all_files = [*files["train"], *files["test"]]
@@ -74,7 +76,8 @@ def texts(folder: Path) -> dict[str, np.ndarray]:
     for kind in ("train", "test"):
         if columns[f"x_{kind}"].dtype != object:
             raise ValueError(
-                f"folder={str(folder)!r}: inputs in {kind} are numbers; give a folder of texts"
+                f"folder={str(folder)!r}: inputs in {kind} are numbers; give a folder of "
+                "texts"
             )
     return columns
 
@@ -85,8 +88,8 @@ def _files(folder: Path) -> dict[str, list[Path]]:
     for kind, found in files.items():
         if not found:
             raise ValueError(
-                f"name={str(folder)!r}: no .json files in {root / kind}; give a folder with LEAF's train/*.json and "
-                "test/*.json, or the path of an .npz file"
+                f"name={str(folder)!r}: no .json files in {root / kind}; give a folder "
+                "with LEAF's train/*.json and test/*.json, or the path of an .npz file"
             )
     return files
 
@@ -208,13 +211,17 @@ def _read_file(path: Path, is_labelled: bool) -> dict[str, np.ndarray]:
             else " ".join(str(error).split())
         )
         raise ValueError(
-            f"name={str(path.parents[1])!r}: {path.parent.name}/{path.name} is damaged or is not in LEAF's layout "
-            f"({reason}); copy or prepare it again, with LEAF's entries users, num_samples and user_data"
+            f"name={str(path.parents[1])!r}: {path.parent.name}/{path.name} is damaged "
+            f"or is not in LEAF's layout ({reason}); copy or prepare it again, with "
+            "LEAF's entries users, num_samples and user_data"
         ) from error
 
 
 def _dict_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a dict; keys that occur twice, or with a NUL, which NumPy may drop, raise a ValueError."""
+    """Build a dict.
+
+    Keys that occur twice, or with a NUL, which NumPy may drop, raise a ValueError.
+    """
     result = dict(pairs)
     if len(result) < len(pairs) or any("\0" in key for key in result):
         counts = Counter(key for key, _ in pairs)
@@ -226,7 +233,8 @@ def _dict_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _inputs(x: list[Any]) -> np.ndarray:
     """Convert inputs to (n, ...) float32, (n, 28, 28) uint8 if lossless, or (n,) texts as objects.
 
-    A list of texts is a tweet of Sent140, if all inputs are, or a list of words, which are joined.
+    A list of texts is a tweet of Sent140, if all inputs are, or a list of words, which
+    are joined.
     """
     first: Any = x
     while isinstance(first, list) and first:
@@ -244,7 +252,8 @@ def _inputs(x: list[Any]) -> np.ndarray:
         "".join(texts)  # raises a TypeError unless all are strings
         if all(map(_IMAGE_FILE.fullmatch, texts)):
             raise ValueError(
-                f"inputs are names of image files, e.g. {texts[0]!r}, as in LEAF's CelebA; give pixels"
+                f"inputs are names of image files, e.g. {texts[0]!r}, as in LEAF's "
+                "CelebA; give pixels"
             )
         return np.array(texts, object)
     numbers = np.array(x, np.float64)

@@ -26,10 +26,13 @@ class Curvature(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class LinearRegression:
-    """Samples (x, y) of every client, a pytree to pass to `simulate`; the loss of w is the mean of (y - x w)^2 / 2.
+    """Samples (x, y) of every client, a pytree to pass to `simulate`.
 
-    Clients are scored on their training samples: a score is the client's training loss, SMALLER IS BETTER, and the mean
-    over clients is the training objective. Build it with `linear_regression`.
+    The loss of w is the mean of (y - x w)^2 / 2.
+
+    Clients are scored on their training samples: a score is the client's training loss,
+    SMALLER IS BETTER, and the mean over clients is the training objective. Build it with
+    `linear_regression`.
 
     Attributes:
         x: (num_clients, samples, dim).
@@ -37,7 +40,8 @@ class LinearRegression:
         hessian: (dim, dim) of the mean loss of all clients.
         minimiser: (dim,) of the mean loss of all clients, float32.
         name: of the data in results.
-        options: arguments of `linear_regression`, for the record of a run; None if unknown.
+        options: arguments of `linear_regression`, for the record of a run; None if
+            unknown.
     """
 
     x: Array
@@ -78,7 +82,10 @@ class LinearRegression:
         return self.train_client(client_id)
 
     def score(self, predict: Predict, test: Examples) -> tuple[Array, Array]:
-        """Return the sum of the losses of a client's samples, and their number; `predict` (m, dim) -> (m, 1)."""
+        """Return the sum of the losses of a client's samples, and their number.
+
+        `predict` (m, dim) -> (m, 1).
+        """
         with jax.default_matmul_precision("highest"):
             losses = 0.5 * (predict(test.x)[:, 0] - test.y) ** 2
         return jnp.sum(losses, dtype=float), test.count.astype(float)
@@ -120,8 +127,9 @@ def linear_regression(
 ) -> LinearRegression:
     """Draw y = x w + z, the same w for all clients: w ~ N(0, I), z ~ N(0, sigma^2), x ~ N(0, diag(e)).
 
-    The variances e of the inputs fall geometrically from 1 to 1 / condition. FLANP's synthetic linear regression has
-    10,000 samples on 100 clients; the paper does not give the variances.
+    The variances e of the inputs fall geometrically from 1 to 1 / condition. FLANP's
+    synthetic linear regression has 10,000 samples on 100 clients; the paper does not give
+    the variances.
 
     Args:
         key: of w and the samples; the samples of a client do not depend on num_clients.
@@ -129,11 +137,13 @@ def linear_regression(
         samples: s, per client.
         dim: d.
         noise_std: sigma, in units of y.
-        condition: condition number of the population's Hessian; `curvature` has that of the samples.
+        condition: condition number of the population's Hessian; `curvature` has that of
+            the samples.
 
     Returns:
-        The data with the minimum of their mean loss, computed in double precision and stored in single: distances below
-        about 1e-7 of its length, and gaps below their square, are rounding errors.
+        The data with the minimum of their mean loss, computed in double precision and
+        stored in single: distances below about 1e-7 of its length, and gaps below their
+        square, are rounding errors.
 
     Example:
         >>> import jax, fedjax_srp as srp
@@ -146,8 +156,8 @@ def linear_regression(
 
     if num_clients * samples <= dim:
         raise ValueError(
-            f"linear_regression: dim={dim} must be below num_clients * samples = {num_clients * samples}, or the "
-            "minimum is not unique"
+            f"linear_regression: dim={dim} must be below num_clients * samples = "
+            f"{num_clients * samples}, or the minimum is not unique"
         )
     deviations = jnp.asarray(
         float(condition) ** (-0.5 * np.arange(dim) / max(dim - 1, 1)), jnp.float32

@@ -32,19 +32,23 @@ def next_tokens(
 ) -> NextTokens:
     """Build federated data of token sequences, for `srp.models.GPT`.
 
-    An input is a sequence without its last token, its labels are the sequence without its first token. Accuracies are
-    shares of correct tokens; a client is weighted by its number of tokens.
+    An input is a sequence without its last token, its labels are the sequence without its
+    first token. Accuracies are shares of correct tokens; a client is weighted by its
+    number of tokens.
 
     Args:
-        train: each client's sequences, (n_i, length + 1) integers from 1, all of one length; 0 is padding after a
-            sequence. `srp.data.text` converts texts to tokens.
+        train: each client's sequences, (n_i, length + 1) integers from 1, all of one
+            length; 0 is padding after a sequence. `srp.data.text` converts texts to
+            tokens.
         test: likewise.
-        num_classes: number of distinct tokens, with the padding; default: the largest token + 1.
+        num_classes: number of distinct tokens, with the padding; default: the largest
+            token + 1.
         name: of the data set in results.
 
     Raises:
-        ValueError: invalid sequences or unequal lengths; a client without sequences; test sequences that all equal
-            training sequences, where training sequences rarely equal each other.
+        ValueError: invalid sequences or unequal lengths; a client without sequences; test
+            sequences that all equal training sequences, where training sequences rarely
+            equal each other.
 
     Example:
         >>> train = [np.arange(1, 13).reshape(2, 6), np.arange(1, 7).reshape(1, 6)]
@@ -54,7 +58,8 @@ def next_tokens(
     """
     if len(train) != len(test) or not len(train):
         raise ValueError(
-            f"train lists {len(train)} clients and test {len(test)}; give both one array for each client"
+            f"train lists {len(train)} clients and test {len(test)}; give both one array "
+            "for each client"
         )
     clients = {"train": [as_array(f"train[{i}]", given) for i, given in enumerate(train)]}
     clients["test"] = [as_array(f"test[{i}]", given) for i, given in enumerate(test)]
@@ -68,8 +73,8 @@ def next_tokens(
                 or not len(array)
             ):
                 raise ValueError(
-                    f"{kind}[{i}]: has shape {array.shape}; give one or more sequences of 2 or more tokens, all of one "
-                    "length, padded with 0"
+                    f"{kind}[{i}]: has shape {array.shape}; give one or more sequences "
+                    "of 2 or more tokens, all of one length, padded with 0"
                 )
             if (
                 not np.issubdtype(array.dtype, np.integer)
@@ -77,14 +82,16 @@ def next_tokens(
                 or array.max() >= 2**31 - 1
             ):
                 raise ValueError(
-                    f"{kind}[{i}]: has values that are not tokens; give integers from 1, or 0 for padding"
+                    f"{kind}[{i}]: has values that are not tokens; give integers from 1, "
+                    "or 0 for padding"
                 )
     largest = max(int(array.max()) for arrays in clients.values() for array in arrays)
     if num_classes is None:
         num_classes = largest + 1
     elif largest >= num_classes:
         raise ValueError(
-            f"num_classes={num_classes}: there is a token {largest}; give at least {largest + 1}"
+            f"num_classes={num_classes}: there is a token {largest}; give at least "
+            f"{largest + 1}"
         )
     parts = {}
     joined = {}

@@ -24,18 +24,25 @@ def next_words(
     length: Count = 20,
     seed: int = 0,
 ) -> NextTokens:
-    """Build federated data for next-word prediction from a folder of texts in LEAF's layout; a user is a client.
+    """Build federated data for next-word prediction from a folder of texts in LEAF's layout.
 
-    The preprocessing is that of StackOverflow in Reddi et al. (2021, appendix C.4): words are separated by spaces, and
-    a sentence is cut after `length` words. Token 0 is padding, 1 to `vocabulary` are the most frequent words of all
-    training texts, and the next three are the unknown word, the beginning and the end of a sentence. A sentence that
-    was cut has no end. Accuracy counts all tokens but padding, so also unknown words and ends.
+    A user is a client.
+
+    The preprocessing is that of StackOverflow in Reddi et al. (2021, appendix C.4): words
+    are separated by spaces, and a sentence is cut after `length` words. Token 0 is
+    padding, 1 to `vocabulary` are the most frequent words of all training texts, and the
+    next three are the unknown word, the beginning and the end of a sentence. A sentence
+    that was cut has no end. Accuracy counts all tokens but padding, so also unknown words
+    and ends.
 
     Args:
-        folder: with `train/*.json` and `test/*.json`, {"users": [u, ...], "user_data": {u: {"x": ["a text", ...]}}};
-            other entries are ignored. For StackOverflow you write these files yourself, in lower case.
-        num_clients: number of users, drawn at random; None for all users with training and test texts.
-        vocabulary: number of words. If the texts have fewer, the other tokens never occur.
+        folder: with `train/*.json` and `test/*.json`, {"users": [u, ...], "user_data":
+            {u: {"x": ["a text", ...]}}}; other entries are ignored. For StackOverflow you
+            write these files yourself, in lower case.
+        num_clients: number of users, drawn at random; None for all users with training
+            and test texts.
+        vocabulary: number of words. If the texts have fewer, the other tokens never
+            occur.
         length: number of tokens of an input.
         seed: of the draw of users.
 

@@ -1,7 +1,8 @@
 """Data sets in .npz files: x_train, y_train, x_test, y_test.
 
-Optional entries are the user of each example (`user_train` and `user_test`, or `writer_...`), the names of users
-0, 1, ... (`user_names`), the scaling of inputs (`scale`, `offset`) and the number of classes (`num_classes`).
+Optional entries are the user of each example (`user_train` and `user_test`, or
+`writer_...`), the names of users 0, 1, ... (`user_names`), the scaling of inputs
+(`scale`, `offset`) and the number of classes (`num_classes`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from fedjax_srp.data.raw import RawArrays
 from fedjax_srp.data.records import expand_user
 from fedjax_srp.parts.checks import checked, nearest
 from fedjax_srp.parts.files import open_file
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import atomic
 
 _METADATA = ("scale", "offset", "num_classes", "user_names")
 _KNOWN = {
@@ -62,8 +63,9 @@ def read(path: Path) -> RawArrays:
     }
     if missing := [name for name in names.values() if name not in arrays]:
         raise ValueError(
-            f"name={str(path)!r}: lacks {', '.join(missing)}; found {', '.join(entries[:12]) or 'no arrays'}; rename "
-            "them, e.g. np.savez(path, x_train=old['train_images'], y_train=old['train_labels'].ravel(), ...)"
+            f"name={str(path)!r}: lacks {', '.join(missing)}; found "
+            f"{', '.join(entries[:12]) or 'no arrays'}; rename them, e.g. np.savez(path, "
+            "x_train=old['train_images'], y_train=old['train_labels'].ravel(), ...)"
         )
     metadata = {name: arrays[name] for name in _METADATA if name in arrays}
     return RawArrays(**{field: arrays[name] for field, name in names.items()}, **metadata)
@@ -73,18 +75,20 @@ def read(path: Path) -> RawArrays:
 def save(data: FederatedData, path: str | Path) -> None:
     """Write a federation as an .npz file, for `load`, the command line and grids.
 
-    `load(path)` returns the same clients in the same order, with equal training and test examples, dtype, scaling and
-    number of classes. Examples without a client are not written. The loaded data have the name of the file. An existing
-    file is replaced, or kept if writing fails.
+    `load(path)` returns the same clients in the same order, with equal training and test
+    examples, dtype, scaling and number of classes. Examples without a client are not
+    written. The loaded data have the name of the file. An existing file is replaced, or
+    kept if writing fails.
 
     Args:
         data: as from `load` or `from_arrays`.
         path: of the file, ends in .npz; its folder must exist.
 
     Raises:
-        ValueError: data that a file cannot hold: a client without test examples (`holdout` can make one), several
-            labels per example (`next_tokens`), uint8 inputs without a scale (`FederatedData.stored`), a dtype that
-            NumPy lacks (bfloat16).
+        ValueError: data that a file cannot hold: a client without test examples
+            (`holdout` can make one), several labels per example (`next_tokens`), uint8
+            inputs without a scale (`FederatedData.stored`), a dtype that NumPy lacks
+            (bfloat16).
 
     Example:
         >>> import pathlib, tempfile
@@ -98,7 +102,8 @@ def save(data: FederatedData, path: str | Path) -> None:
     file = expand_user(path)
     if file.suffix != ".npz" or not file.parent.is_dir():
         raise ValueError(
-            f"path={str(path)!r}: must end in .npz, and its folder must exist; create it first"
+            f"path={str(path)!r}: must end in .npz, and its folder must exist; create it "
+            "first"
         )
     arrays: dict[str, Any] = {"num_classes": np.asarray(data.num_classes)}
     if data.scale is not None and data.offset is not None:
@@ -107,8 +112,9 @@ def save(data: FederatedData, path: str | Path) -> None:
         data.x_train.dtype == np.uint8 and "scale" not in arrays
     ):
         raise ValueError(
-            f"data: inputs are {data.x_train.dtype}, which load would not read unchanged (it divides uint8 without a "
-            "scale by 255); convert them to float32, or save the data before stored()"
+            f"data: inputs are {data.x_train.dtype}, which load would not read unchanged "
+            "(it divides uint8 without a scale by 255); convert them to float32, or "
+            "save the data before stored()"
         )
     if data.client_names is not None:
         arrays["user_names"] = np.array(data.client_names)
@@ -119,13 +125,14 @@ def save(data: FederatedData, path: str | Path) -> None:
         )
         if y.ndim != 1:
             raise ValueError(
-                f"data: labels have shape {y.shape}, and load reads one class number per example; save sequences with "
-                "np.savez, and give them to next_tokens"
+                f"data: labels have shape {y.shape}, and load reads one class number per "
+                "example; save sequences with np.savez, and give them to next_tokens"
             )
         if not counts.all():
             raise ValueError(
-                f"data: client {np.argmin(counts)} has no {kind} examples, and load leaves such clients out; save the "
-                "data from before holdout, and load them with validation="
+                f"data: client {np.argmin(counts)} has no {kind} examples, and load "
+                "leaves such clients out; save the data from before holdout, and load "
+                "them with validation="
             )
         rows = indices[np.arange(indices.shape[1]) < counts[:, None]]
         arrays |= {
@@ -133,4 +140,4 @@ def save(data: FederatedData, path: str | Path) -> None:
             f"y_{kind}": y[rows],
             f"user_{kind}": np.repeat(np.arange(len(counts)), counts),
         }
-    storage.replace({file: lambda path: np.savez(path, **arrays)})
+    atomic.replace({file: lambda path: np.savez(path, **arrays)})

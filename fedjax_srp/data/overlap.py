@@ -32,9 +32,10 @@ def check_memory(
     is_shared = np.isin(addresses_test[rows_test], addresses_train[rows_train])
     if is_shared.any():
         raise ValueError(
-            f"test_indices: example {rows_test[np.argmax(is_shared)]} is in train_indices too "
-            f"({np.count_nonzero(is_shared)} of {len(rows_test)} test examples are), and x_test is a view of x_train; "
-            "leave out of test_indices what a client trains on"
+            f"test_indices: example {rows_test[np.argmax(is_shared)]} is in "
+            f"train_indices too ({np.count_nonzero(is_shared)} of {len(rows_test)} test "
+            "examples are), and x_test is a view of x_train; leave out of test_indices "
+            "what a client trains on"
         )
 
 
@@ -45,11 +46,14 @@ def check_values(
     rows_test: np.ndarray,
     names: tuple[str, str] = ("train_indices", "x_test"),
 ) -> None:
-    """Refuse test rows that all equal training rows; warn of some, and of rows that clients share.
+    """Refuse test rows that all equal training rows.
 
-    Equal rows occur in good data too: short texts, tables of few categories. There, training rows equal each other as
-    often as test rows equal training rows, and rows repeat within clients as they do between them. Rows of one value,
-    such as blank images, are not counted. `names` are the arguments, for messages.
+    Warn of some, and of rows that clients share.
+
+    Equal rows occur in good data too: short texts, tables of few categories. There,
+    training rows equal each other as often as test rows equal training rows, and rows
+    repeat within clients as they do between them. Rows of one value, such as blank
+    images, are not counted. `names` are the arguments, for messages.
     """
     rows_train = np.concatenate(clients_train)
     owners = np.repeat(
@@ -69,22 +73,25 @@ def check_values(
     num_seen = int(np.isin(tests, digests).sum())
     if 1 < num_test == num_seen and num_repeated < num_train / 2:
         raise ValueError(
-            f"{names[1]}: all {num_test} test examples equal training examples, so clients would be tested on what "
-            "they train on; give others (of one array, disjoint rows for training and test)"
+            f"{names[1]}: all {num_test} test examples equal training examples, so "
+            "clients would be tested on what they train on; give others (of one array, "
+            "disjoint rows for training and test)"
         )
     if num_seen > max(
         1, 2 * num_repeated * num_test / num_train
     ):  # one may be an accident
         warnings.warn(
-            f"{names[1]}: {num_seen} of {num_test} test examples equal training examples (of {num_train} training "
-            f"examples, {num_repeated} equal each other); give others for the test",
+            f"{names[1]}: {num_seen} of {num_test} test examples equal training "
+            f"examples (of {num_train} training examples, {num_repeated} equal each "
+            "other); give others for the test",
             stacklevel=5,
         )
     if _are_shared(digests, owners, counts):
         warnings.warn(
-            f"{names[0]}: {num_repeated} of {num_train} training examples equal an example of another client, and "
-            "none equals one of its own client, as if clients had drawn from one pool with replacement; give each "
-            "example to one client",
+            f"{names[0]}: {num_repeated} of {num_train} training examples equal an "
+            "example of another client, and none equals one of its own client, as if "
+            "clients had drawn from one pool with replacement; give each example to "
+            "one client",
             stacklevel=5,
         )
 

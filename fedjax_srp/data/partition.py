@@ -1,12 +1,13 @@
 """Partitions of examples among clients: NumPy functions of labels, sizes and a seed that return index arrays.
 
-Every function divides train and test examples together. No example goes to two clients, every client gets at least one
-of each kind, and equal arguments give equal partitions. `y_train` (n_train,) and `y_test` (n_test,) are labels,
-`num_clients` is M, and `seed` is that of all draws. Partitions by class (`by_classes`, `shards`, `consecutive` and
+Every function divides train and test examples together. No example goes to two clients,
+every client gets at least one of each kind, and equal arguments give equal partitions.
+`y_train` (n_train,) and `y_test` (n_test,) are labels, `num_clients` is M, and `seed` is
+that of all draws. Partitions by class (`by_classes`, `shards`, `consecutive` and
 `dirichlet`) test a client only on classes that it trains on; the others ignore classes.
 
-Partitions by class first fill a matrix of counts (clients x classes, see `_counts`) and then assign the examples of
-each class by a random permutation.
+Partitions by class first fill a matrix of counts (clients x classes, see `_counts`) and
+then assign the examples of each class by a random permutation.
 """
 
 from __future__ import annotations
@@ -58,14 +59,17 @@ def by_classes(
 ) -> Partition:
     """Give every client `classes_per_client` distinct classes and the same number of examples.
 
-    Classes are cut into shards of one size; a client gets one shard of each of its classes. Every class has the same
-    number of clients, up to one if num_clients * classes_per_client is not a multiple of the number of classes. The
-    surplus of larger classes is not used, nor are classes without train or test examples.
+    Classes are cut into shards of one size; a client gets one shard of each of its
+    classes. Every class has the same number of clients, up to one if num_clients *
+    classes_per_client is not a multiple of the number of classes. The surplus of larger
+    classes is not used, nor are classes without train or test examples.
 
-    The `reserved_classes` largest labels go to the last clients only: a `reserved_fraction` of all clients, rounded up;
-    None means 0.2. These clients get as many reserved classes as they can hold, and others to fill up. Each of the two
-    kinds of classes is assigned evenly. Under a clock with `ordered=True` the last clients are the slowest (the
-    rebuttal of SRPFL: classes reserved for the slowest 20 % of the clients).
+    The `reserved_classes` largest labels go to the last clients only: a
+    `reserved_fraction` of all clients, rounded up; None means 0.2. These clients get as
+    many reserved classes as they can hold, and others to fill up. Each of the two kinds
+    of classes is assigned evenly. Under a clock with `ordered=True` the last clients are
+    the slowest (the rebuttal of SRPFL: classes reserved for the slowest 20 % of the
+    clients).
     """
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
     classes = classes_in_both_splits(y_train, y_test, classes_per_client)
@@ -77,17 +81,18 @@ def by_classes(
     if reserved_classes:
         if num_free < classes_per_client or num_first < 1:
             raise ValueError(
-                f"reserved_classes={reserved_classes} for the last {num_last} clients: leaves {max(num_free, 0)} of "
-                f"{len(classes)} classes for the other {num_first} clients, who need {classes_per_client} each; "
-                "reserve fewer classes, or reserve them for fewer clients"
+                f"reserved_classes={reserved_classes} for the last {num_last} clients: "
+                f"leaves {max(num_free, 0)} of {len(classes)} classes for the other "
+                f"{num_first} clients, who need {classes_per_client} each; reserve fewer "
+                "classes, or reserve them for fewer clients"
             )
         is_owner = reserve_classes(
             rng_classes, num_clients, classes_per_client, len(classes), num_last, num_free
         )
     elif reserved_fraction is not None:
         raise ValueError(
-            f"reserved_fraction={reserved_fraction}: no classes are reserved for these clients; give reserved_classes "
-            "too, or leave reserved_fraction out"
+            f"reserved_fraction={reserved_fraction}: no classes are reserved for these "
+            "clients; give reserved_classes too, or leave reserved_fraction out"
         )
     else:
         is_owner = assign_classes(
@@ -106,10 +111,11 @@ def shards(
 ) -> Partition:
     """Give every client `shards_per_client` random shards of one class each, possibly several of the same class.
 
-    This is the allocation of FedAvg's experiments (McMahan et al. 2017, section 3), and of the code of FedRep and
-    SRPFL: with two shards from ten classes, a tenth of the clients has a single class. Shards have one size, and every
-    class is cut into the same number of them, up to one, as in `by_classes`. The surplus of larger classes is not used.
-    A client is tested on as many shards of a class as it trains on.
+    This is the allocation of FedAvg's experiments (McMahan et al. 2017, section 3), and
+    of the code of FedRep and SRPFL: with two shards from ten classes, a tenth of the
+    clients has a single class. Shards have one size, and every class is cut into the same
+    number of them, up to one, as in `by_classes`. The surplus of larger classes is not
+    used. A client is tested on as many shards of a class as it trains on.
     """
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
     classes = classes_in_both_splits(y_train, y_test, 1)
@@ -139,12 +145,14 @@ def consecutive(
 ) -> Partition:
     """Give client u blocks of the same size of the classes u, u + 1, ..., u + C - 1 (mod K).
 
-    This is the allocation of FEMNIST in SRPFL's experiments: 10 classes, 3 per client, 50 images of each, 10 % of them
-    for testing. Blocks are disjoint. (In the authors' code a wrong comparison gives all clients of a class the same
-    images, and some are training images of one client and test images of another.) Training examples come from
-    `y_train` and test examples from `y_test`. Classes without either are left out before the others are numbered
-    0..K-1. `examples_per_class` is the size of a block, training and test examples together; `test_fraction` of it,
-    rounded, but at least one example, is for testing.
+    This is the allocation of FEMNIST in SRPFL's experiments: 10 classes, 3 per client, 50
+    images of each, 10 % of them for testing. Blocks are disjoint. (In the authors' code a
+    wrong comparison gives all clients of a class the same images, and some are training
+    images of one client and test images of another.) Training examples come from
+    `y_train` and test examples from `y_test`. Classes without either are left out before
+    the others are numbered 0..K-1. `examples_per_class` is the size of a block, training
+    and test examples together; `test_fraction` of it, rounded, but at least one example,
+    is for testing.
     """
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
     classes = classes_in_both_splits(y_train, y_test, classes_per_client)
@@ -175,13 +183,15 @@ def dirichlet(
 ) -> Partition:
     """Draw class proportions p_i ~ Dirichlet(alpha) of every client, once for train and test.
 
-    Client i gets the share p_ik / sum_j p_jk of class k, so all training examples are used and sizes differ a little;
-    the test examples of a class are cut at the same fractions as its training examples, so a client is tested only on
-    classes that it trains on. A client without examples gets one from the largest client. With small alpha clients are
-    heterogeneous, with large alpha iid.
+    Client i gets the share p_ik / sum_j p_jk of class k, so all training examples are
+    used and sizes differ a little; the test examples of a class are cut at the same
+    fractions as its training examples, so a client is tested only on classes that it
+    trains on. A client without examples gets one from the largest client. With small
+    alpha clients are heterogeneous, with large alpha iid.
 
-    Proportions are redrawn until the smallest client has `min_examples` training examples, as in the code of Li et al.
-    2022 ("Federated learning on non-IID data silos") and in PFLlib; after 1,000 draws this raises a ValueError.
+    Proportions are redrawn until the smallest client has `min_examples` training
+    examples, as in the code of Li et al. 2022 ("Federated learning on non-IID data
+    silos") and in PFLlib; after 1,000 draws this raises a ValueError.
     """
     y_train, y_test = np.asarray(y_train), np.asarray(y_test)
     classes, sizes_train = np.unique(y_train, return_counts=True)
@@ -205,8 +215,9 @@ def dirichlet(
             break
     else:
         raise ValueError(
-            f"min_examples={min_examples}: each of {DRAWS} draws with alpha={alpha} gave some of {num_clients} clients "
-            f"fewer, the last draw {smallest}; use a smaller min_examples, fewer clients or a larger alpha"
+            f"min_examples={min_examples}: each of {DRAWS} draws with alpha={alpha} gave "
+            f"some of {num_clients} clients fewer, the last draw {smallest}; use a "
+            "smaller min_examples, fewer clients or a larger alpha"
         )
     return Partition(
         draw_examples(rng_train, y_train, classes, train),
@@ -224,8 +235,9 @@ def lognormal_sizes(
 ) -> Partition:
     """Divide examples iid, but unequally: client i gets a share proportional to exp(sigma * z_i), z_i ~ N(0, 1).
 
-    Shares are drawn once for train and test, all examples are used, and each client gets at least one of each kind.
-    Labels are only counted. With sigma = 0 sizes are equal up to one.
+    Shares are drawn once for train and test, all examples are used, and each client gets
+    at least one of each kind. Labels are only counted. With sigma = 0 sizes are equal up
+    to one.
     """
     _check_enough(num_clients, len(y_train), len(y_test))
     rng_sizes, rng_train, rng_test = _generators(seed, "sizes", "train", "test")
@@ -252,10 +264,12 @@ def natural(
     num_clients: Count | None = None,
     seed: int = 0,
 ) -> Partition:
-    """Make each user a client, in ascending order of user id; users without train or test examples are left out.
+    """Make each user a client, in ascending order of user id.
 
-    A warning gives the number of users left out. User ids are numbers or strings. `num_clients` users are drawn at
-    random, None keeps all.
+    Users without train or test examples are left out.
+
+    A warning gives the number of users left out. User ids are numbers or strings.
+    `num_clients` users are drawn at random, None keeps all.
     """
     users_train, users_test = np.asarray(users_train), np.asarray(users_test)
     if (
@@ -264,13 +278,15 @@ def natural(
         and (users_train.dtype.kind in "OSU") != (users_test.dtype.kind in "OSU")
     ):
         raise ValueError(
-            f"users_test: are {users_test.dtype}, users_train {users_train.dtype}; give both as numbers or as strings"
+            f"users_test: are {users_test.dtype}, users_train {users_train.dtype}; give "
+            "both as numbers or as strings"
         )
     kinds = {_kind_of_text(users) for users in (users_train, users_test) if len(users)}
     if len(kinds) > 1 and "bytes" in kinds:
         raise ValueError(
-            f"users_test: are {_kind_of_text(users_test)}, users_train {_kind_of_text(users_train)}, which are never "
-            "equal; convert bytes to text, e.g. with np.char.decode"
+            f"users_test: are {_kind_of_text(users_test)}, users_train "
+            f"{_kind_of_text(users_train)}, which are never equal; convert bytes to "
+            "text, e.g. with np.char.decode"
         )
     is_rounded = (
         np.result_type(users_train, users_test).kind == "f"
@@ -283,14 +299,16 @@ def natural(
     users = np.intersect1d(users_train, users_test)
     if not len(users) and len(users_train) and len(users_test):
         raise ValueError(
-            f"users_test: no user of {users_test[0]!s:.40}, ... is among those of training, {users_train[0]!s:.40}, "
-            "...: the data are split by user, as by LEAF's preprocess.sh -t user; split each user's examples (LEAF's "
-            "-t sample), or take other clients for tests: srp.data.holdout_clients and srp.adapt"
+            f"users_test: no user of {users_test[0]!s:.40}, ... is among those of "
+            f"training, {users_train[0]!s:.40}, ...: the data are split by user, as by "
+            "LEAF's preprocess.sh -t user; split each user's examples (LEAF's -t "
+            "sample), or take other clients for tests: srp.data.holdout_clients and "
+            "srp.adapt"
         )
     if len(users) < (num_clients or 1):
         raise ValueError(
-            f"num_clients={num_clients}: {len(users)} users have both train and test examples; use at most that many, "
-            "or None for all"
+            f"num_clients={num_clients}: {len(users)} users have both train and test "
+            "examples; use at most that many, or None for all"
         )
     _warn_of_left_out(users, users_train, users_test)
     if num_clients is not None:
@@ -305,9 +323,10 @@ def cap_examples(
 ) -> list[np.ndarray]:
     """Limit each client to `max_examples` random examples, in the client's class proportions.
 
-    A client of `by_classes` keeps the same number of each class (150 examples of five classes are 30 of each). No
-    client loses a class if max_examples is at least its number of classes. `indices` has an array for each client, e.g.
-    `Partition.train`; `labels` (n,) are all labels.
+    A client of `by_classes` keeps the same number of each class (150 examples of five
+    classes are 30 of each). No client loses a class if max_examples is at least its
+    number of classes. `indices` has an array for each client, e.g. `Partition.train`;
+    `labels` (n,) are all labels.
     """
     (rng,) = _generators(seed, "cap")
     labels = np.asarray(labels)
@@ -347,8 +366,9 @@ def check_tested_classes(
         lost = np.setdiff1d(classes, y_train[kept])
         if np.isin(lost, y_test[tested]).any():
             raise ValueError(
-                f"max_examples={max_examples}: removes all training examples of a class that client {client} is tested "
-                f"on; use {max(map(len, owned))} or more, one for each class of a client"
+                f"max_examples={max_examples}: removes all training examples of a class "
+                f"that client {client} is tested on; use {max(map(len, owned))} or more, "
+                "one for each class of a client"
             )
 
 
@@ -375,7 +395,8 @@ def _warn_of_left_out(
             f"{len(who)} have no {kind} examples" for kind, who in lacking if len(who)
         )
         warnings.warn(
-            f"natural: {left_out} of {len(users) + left_out} users are left out: {reasons}; {len(users)} remain",
+            f"natural: {left_out} of {len(users) + left_out} users are left out: "
+            f"{reasons}; {len(users)} remain",
             stacklevel=8,
         )
 
@@ -421,6 +442,6 @@ def _check_enough(num_clients: int, num_train: int, num_test: int) -> None:
     for kind, number in (("train", num_train), ("test", num_test)):
         if number < num_clients:
             raise ValueError(
-                f"num_clients={num_clients}: there are {number} {kind} examples and every client needs one; "
-                f"use at most {number} clients"
+                f"num_clients={num_clients}: there are {number} {kind} examples and "
+                f"every client needs one; use at most {number} clients"
             )

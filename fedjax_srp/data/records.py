@@ -1,6 +1,7 @@
 """Data sets prepared by tensorflow-datasets, read from array_record files without TensorFlow or a network.
 
-Records are decoded once and cached (`cache`). Reading the cache does not import tensorflow-datasets.
+Records are decoded once and cached (`cache`). Reading the cache does not import
+tensorflow-datasets.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ IMAGES = {
     "mnist": Images("digits", 60_000, 10_000, 10),
 }
 NOT_LOADED = (  # of sentiment140
-    "is text, which load reads only in LEAF's layout; read its records with tensorflow_datasets.data_source, or load "
-    "the folder of LEAF's Sent140"
+    "is text, which load reads only in LEAF's layout; read its records with "
+    "tensorflow_datasets.data_source, or load the folder of LEAF's Sent140"
 )
 
 
@@ -103,8 +104,9 @@ def expand_user(path: str | Path) -> Path:
 def read(name: str, data_dir: Path) -> RawArrays:
     """Return the newest version of a prepared data set.
 
-    Images are as in tensorflow-datasets, so EMNIST's are transposed; grey ones have no channel axis. Labels start at 0,
-    also those of emnist/letters (1 to 26 in its records).
+    Images are as in tensorflow-datasets, so EMNIST's are transposed; grey ones have no
+    channel axis. Labels start at 0, also those of emnist/letters (1 to 26 in its
+    records).
     """
     return read_version(name, find(name, data_dir))
 
@@ -127,7 +129,8 @@ def read_version(name: str, folder: Path) -> RawArrays:
             _raise_damaged(
                 name,
                 folder,
-                f"has the {kind} labels {labels.min()}..{labels.max()}, not {first}..{last}",
+                f"has the {kind} labels {labels.min()}..{labels.max()}, not "
+                f"{first}..{last}",
             )
     y_train, y_test = arrays["y_train"] - first, arrays["y_test"] - first
     return RawArrays(
@@ -152,8 +155,9 @@ def find(name: str, data_dir: Path) -> Path:
             else "it has not been prepared"
         )
         raise ValueError(
-            f"name={name!r}: {reason} in data_dir={str(data_dir)!r}; run fedjax-srp data prepare {name} --data-dir "
-            f"{data_dir}, or give data_dir=the folder that has it"
+            f"name={name!r}: {reason} in data_dir={str(data_dir)!r}; run fedjax-srp data "
+            f"prepare {name} --data-dir {data_dir}, or give data_dir=the folder that has "
+            "it"
         )
     complete = [path for path in versions if (path / _INFO).is_file()]
     folder = max(complete or versions, key=lambda path: _version_numbers(path.name))
@@ -239,8 +243,8 @@ def _version_numbers(version: str) -> tuple[int, ...]:
 
 def _raise_damaged(name: str, folder: Path, problem: str, remedy: str = "") -> NoReturn:
     raise ValueError(
-        f"name={name!r}: {folder} {problem}; {remedy}delete {folder} and run fedjax-srp data prepare {name} "
-        f"--data-dir {_data_dir(name, folder)}"
+        f"name={name!r}: {folder} {problem}; {remedy}delete {folder} and run fedjax-srp "
+        f"data prepare {name} --data-dir {_data_dir(name, folder)}"
     )
 
 
@@ -250,7 +254,10 @@ def _data_dir(name: str, folder: Path) -> Path:
 
 
 def _decode(name: str, folder: Path, images: Images) -> dict[str, np.ndarray]:
-    """Decode all records of a folder; a record that fails its checksum raises a ValueError."""
+    """Decode all records of a folder.
+
+    A record that fails its checksum raises a ValueError.
+    """
     import tensorflow_datasets as tfds  # takes a third of a second, and is not needed if there is a cache
 
     _check_features(name, folder)

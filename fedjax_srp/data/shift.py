@@ -24,14 +24,17 @@ def shift_features(
 ) -> FederatedData:
     """Rotate the training and test images of clients, and make them brighter or darker.
 
-    Client i gets `rotations[i % len(rotations)]` and `brightness[i % len(brightness)]`, so each entry makes a group of
-    clients, which has clients of all speeds under an ordered clock. Give as many entries as clients for a shift per
-    client. Rotated MNIST of IFCA (Ghosh et al., 2020) has four groups, at 0, 90, 180 and 270 degrees.
+    Client i gets `rotations[i % len(rotations)]` and `brightness[i % len(brightness)]`,
+    so each entry makes a group of clients, which has clients of all speeds under an
+    ordered clock. Give as many entries as clients for a shift per client. Rotated MNIST
+    of IFCA (Ghosh et al., 2020) has four groups, at 0, 90, 180 and 270 degrees.
 
     Args:
-        data: images (h, w) or (h, w, channels), as from `load` or `from_arrays`; each must belong to one client.
+        data: images (h, w) or (h, w, channels), as from `load` or `from_arrays`; each
+            must belong to one client.
         rotations: in degrees, counterclockwise; 90 and 270 require h = w.
-        brightness: factors of the model's input, before `offset`. Integers are rounded and clipped to their type.
+        brightness: factors of the model's input, before `offset`. Integers are rounded
+            and clipped to their type.
 
     Returns:
         The data, with new images.
@@ -50,11 +53,13 @@ def shift_features(
     shape = data.example_shape
     if len(shape) not in (2, 3) or (shape[0] != shape[1] and {90, 270} & {*rotations}):
         raise ValueError(
-            f"data: examples have shape {shape}; give images (h, w) or (h, w, channels), with h = w for 90 and 270"
+            f"data: examples have shape {shape}; give images (h, w) or (h, w, channels), "
+            "with h = w for 90 and 270"
         )
     if not rotations or not brightness:
         raise ValueError(
-            f"rotations={rotations}, brightness={brightness}: give at least one of each, (0,) and (1.0,)"
+            f"rotations={rotations}, brightness={brightness}: give at least one of each, "
+            "(0,) and (1.0,)"
         )
     x_train = np.array(data.x_train)
     x_test = (

@@ -21,7 +21,10 @@ from fedjax_srp.parts.description import records_arguments
 
 
 def _digits(data_dir: Path) -> RawArrays:
-    """The 1,797 handwritten digits of scikit-learn, 8 x 8, values 0..16; 3 in 10 of every class are for testing."""
+    """The 1,797 handwritten digits of scikit-learn, 8 x 8, values 0..16.
+
+    3 in 10 of every class are for testing.
+    """
     del data_dir
     from sklearn.datasets import load_digits  # takes half a second
 
@@ -139,35 +142,48 @@ def load(
     """Load a data set and divide it among clients.
 
     Args:
-        name: one of `names(data_dir)`; or a path that ends in .npz: arrays x_train, y_train, x_test, y_test, and
-            writer_train and writer_test (or user_train and user_test) if examples have users, and scale, offset and
-            num_classes as in `from_arrays`, if not the default (`save` writes such files); or the path of a folder in
-            LEAF's layout, with `train/*.json` and `test/*.json`; texts become tokens. `<name>.npz` or such a folder in
-            `data_dir` takes precedence over a built-in source of that name.
+        name: one of `names(data_dir)`; or a path that ends in .npz: arrays x_train,
+            y_train, x_test, y_test, and writer_train and writer_test (or user_train and
+            user_test) if examples have users, and scale, offset and num_classes as in
+            `from_arrays`, if not the default (`save` writes such files); or the path of a
+            folder in LEAF's layout, with `train/*.json` and `test/*.json`; texts become
+            tokens. `<name>.npz` or such a folder in `data_dir` takes precedence over a
+            built-in source of that name.
         num_clients: M; optional for the natural partition, which then keeps all users.
-        classes_per_client: distinct classes of every client, for partitions "classes" and "consecutive".
-        shards_per_client: shards of one class each, not necessarily distinct, for partition "shards".
-        partition: "classes", "shards", "consecutive", "dirichlet", "lognormal", "natural" or "iid", see
-            `fedjax_srp.data.partition`. Default: follows from the given arguments (classes_per_client, with
-            examples_per_class, shards_per_client, alpha, sigma), else "natural" if the data set has users, else "iid".
+        classes_per_client: distinct classes of every client, for partitions "classes" and
+            "consecutive".
+        shards_per_client: shards of one class each, not necessarily distinct, for
+            partition "shards".
+        partition: "classes", "shards", "consecutive", "dirichlet", "lognormal", "natural"
+            or "iid", see `fedjax_srp.data.partition`. Default: follows from the given
+            arguments (classes_per_client, with examples_per_class, shards_per_client,
+            alpha, sigma), else "natural" if the data set has users, else "iid".
         alpha: Dirichlet concentration, for partition "dirichlet".
-        min_examples: least number of training examples of a client, for partition "dirichlet".
+        min_examples: least number of training examples of a client, for partition
+            "dirichlet".
         sigma: spread of the logarithm of client sizes, for partition "lognormal".
-        examples_per_class: size of a client's block of each class, for partition "consecutive"; a tenth is for testing.
-        reserved_classes: number of last classes, which only the last clients get, for partition "classes".
-        reserved_fraction: share of these last clients (default 0.2). An ordered clock makes them the slowest.
-        classes: keep only the examples of these labels, renumbered 0, 1, ... in this order.
-        max_examples: most training examples per client, classes in proportion; None for all. With partitions by class
-            it must not remove a class that the client is tested on.
-        validation: for tuning: test on this share of each client's training examples instead of the test data; e.g.
-            0.2, see `holdout`. None for the test data.
-        seed: of the partition and of held-out data. The data set's own split into training and test data never depends
-            on it.
-        data_dir: folder with prepared data sets; None for TFDS_DATA_DIR, or ~/tensorflow_datasets.
+        examples_per_class: size of a client's block of each class, for partition
+            "consecutive"; a tenth is for testing.
+        reserved_classes: number of last classes, which only the last clients get, for
+            partition "classes".
+        reserved_fraction: share of these last clients (default 0.2). An ordered clock
+            makes them the slowest.
+        classes: keep only the examples of these labels, renumbered 0, 1, ... in this
+            order.
+        max_examples: most training examples per client, classes in proportion; None for
+            all. With partitions by class it must not remove a class that the client is
+            tested on.
+        validation: for tuning: test on this share of each client's training examples
+            instead of the test data; e.g. 0.2, see `holdout`. None for the test data.
+        seed: of the partition and of held-out data. The data set's own split into
+            training and test data never depends on it.
+        data_dir: folder with prepared data sets; None for TFDS_DATA_DIR, or
+            ~/tensorflow_datasets.
 
     Returns:
-        The data. uint8 pixels stay uint8 and are normalised when they are gathered: with the data set's scale and
-        offset, else by the entry of its name (the stem of a file) in `NORMALISATION`, else to 0..1.
+        The data. uint8 pixels stay uint8 and are normalised when they are gathered: with
+        the data set's scale and offset, else by the entry of its name (the stem of a
+        file) in `NORMALISATION`, else to 0..1.
 
     Example:
         >>> load("digits", num_clients=20, classes_per_client=5).num_clients
@@ -221,7 +237,10 @@ def make_partition(
     seed: int,
     given: Mapping[str, Any],
 ) -> tuple[str, Partition]:
-    """Partition a data set, and return the partition's name too; given arguments that are None are ignored."""
+    """Partition a data set, and return the partition's name too.
+
+    Given arguments that are None are ignored.
+    """
     given = {argument: value for argument, value in given.items() if value is not None}
     kind = _choose_partition(
         partition,
@@ -263,11 +282,13 @@ def _check_columns(raw: RawArrays) -> None:
             users, len(as_array("user_names", raw.user_names))
         ):
             raise ValueError(
-                f"user_names: users_{kind} are not 0..{len(raw.user_names) - 1}; give the name of each user"
+                f"user_names: users_{kind} are not 0..{len(raw.user_names) - 1}; give "
+                "the name of each user"
             )
         if getattr(raw, f"users_{kind}") is not None and users.shape != y.shape:
             raise ValueError(
-                f"users_{kind}: has shape {users.shape}, y_{kind} {y.shape}; give one user per example"
+                f"users_{kind}: has shape {users.shape}, y_{kind} {y.shape}; give one "
+                "user per example"
             )
 
 
@@ -294,8 +315,9 @@ def _read(name: str, data_dir: Path) -> tuple[str, RawArrays]:
     known = names(data_dir)
     problem = f"no such data set{nearest(name, known)}"
     raise ValueError(
-        f"name={name!r}: {records.NOT_LOADED if name == 'sentiment140' else problem}; use one of {', '.join(known)}, "
-        "a path to an .npz file or a LEAF folder, or data_dir=the folder that has it"
+        f"name={name!r}: {records.NOT_LOADED if name == 'sentiment140' else problem}; "
+        f"use one of {', '.join(known)}, a path to an .npz file or a LEAF folder, or "
+        "data_dir=the folder that has it"
     )
 
 
@@ -322,7 +344,8 @@ def _choose_partition(
                 if argument in other.arguments
             )
             raise ValueError(
-                f"{argument}: is for partition {owners}, but the partition is {partition!r}; leave one of them out"
+                f"{argument}: is for partition {owners}, but the partition is "
+                f"{partition!r}; leave one of them out"
             )
     missing = [argument for argument in scheme.required if argument not in given]
     if partition == "natural" and not has_users:
@@ -333,6 +356,7 @@ def _choose_partition(
         missing.append("num_clients")
     if missing:
         raise ValueError(
-            f"{missing[0]}=None: partition {partition!r} needs it; give it, or another partition"
+            f"{missing[0]}=None: partition {partition!r} needs it; give it, or another "
+            "partition"
         )
     return partition

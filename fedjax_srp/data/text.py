@@ -1,6 +1,7 @@
 """Tokens of texts for `srp.models.lstm`: 0 is padding, 1 an unknown word, 2 the most frequent word, and so on.
 
-As in LEAF's Sent140, but in lower case, a word is a run of letters, digits and apostrophes, or one of the marks .,!?;
+As in LEAF's Sent140, but in lower case, a word is a run of letters, digits and
+apostrophes, or one of the marks .,!?;
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ def words(text: str) -> list[str]:
 
 
 def vocabulary(texts: Iterable[str], size: int = VOCABULARY) -> dict[str, int]:
-    """Return the tokens, from 2, of the most frequent words of the TRAINING texts; ties in alphabetical order.
+    """Return the tokens, from 2, of the most frequent words of the TRAINING texts.
+
+    Ties in alphabetical order.
 
     `size` counts all tokens, including padding and unknown words.
     """
@@ -38,7 +41,10 @@ def vocabulary(texts: Iterable[str], size: int = VOCABULARY) -> dict[str, int]:
 
 
 def most_frequent(words: Iterable[str], number: int, first: int) -> dict[str, int]:
-    """Return the tokens, from `first`, of the most frequent words; ties in alphabetical order."""
+    """Return the tokens, from `first`, of the most frequent words.
+
+    Ties in alphabetical order.
+    """
     counts = Counter(words)
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
     return {word: token for token, word in enumerate(ranked[:number], start=first)}

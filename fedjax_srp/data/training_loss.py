@@ -18,8 +18,8 @@ from fedjax_srp.parts.checks import checked, per_example, short
 class TrainingLoss:
     """Clients of other data, scored by their training loss, a pytree to pass to `simulate`.
 
-    A score is the sum of the losses of a client's examples; the mean over clients is the exact loss of the evaluated
-    model on all examples. SMALLER IS BETTER.
+    A score is the sum of the losses of a client's examples; the mean over clients is the
+    exact loss of the evaluated model on all examples. SMALLER IS BETTER.
 
     Build it with `training_loss`.
 
@@ -41,6 +41,7 @@ class TrainingLoss:
     example_shape = property(attrgetter("data.example_shape"))
     offset = property(lambda self: member_of(self.data, "offset"))
     options = property(lambda self: member_of(self.data, "options"))
+    client_names = property(lambda self: member_of(self.data, "client_names"))
 
     def train_client(self, client_id: Array) -> Examples:
         """Return the training examples of a client."""
@@ -85,6 +86,7 @@ def training_loss(
     """
     if not hasattr(data, "train_client"):
         raise ValueError(
-            f"training_loss: data={short(data)} is not a federation; give srp.data.load(name, ...)"
+            f"training_loss: data={short(data)} is not a federation; give "
+            "srp.data.load(name, ...)"
         )
     return TrainingLoss(data, loss)

@@ -14,7 +14,10 @@ import jax
 from fedjax_srp.driver.round_log import Arrays, Log, Records
 from fedjax_srp.parts.checks import printable, short
 from fedjax_srp.parts.description import CODE
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import atomic, errors, json_files, sealed_folders
+from fedjax_srp.results.errors import DamagedError
+from fedjax_srp.results.json_files import jsonable
+from fedjax_srp.results.sealed_folders import SEAL
 from fedjax_srp.rounds.round import SimulationState
 
 KEPT = 2  # snapshots, in case one is damaged
@@ -29,7 +32,7 @@ class Snapshot(NamedTuple):
 
 
 class Checkpoints:
-    """Folder of the checkpoints of one simulation; the caller holds it (`storage.held`).
+    """Folder of the checkpoints of one simulation; the caller holds it (`held`).
 
     Resuming is exact on the same devices, chunk and version of jax. A snapshot has the fingerprint of its simulation;
     no other simulation resumes from it.
@@ -47,10 +50,10 @@ class Checkpoints:
         can_resume_after: Callable[[int], bool],
     ):
         self._path, self._can_resume_after = Path(directory).absolute(), can_resume_after
-        self._fingerprint = storage.jsonable(fingerprint)
+        self._fingerprint = jsonable(fingerprint)
         self._log, self._completed = Log(self._path), 0
         if jax.process_index() == 0:
-            storage.clear(self._path)
+            atomic.clear(self._path)
 
     def save(self, num_rounds: int, state: SimulationState, segment: Arrays) -> None:
         """Write a snapshot after `num_rounds` rounds, with the records since the last `save` or `restore`.
@@ -66,8 +69,8 @@ class Checkpoints:
             try:
                 mark = self._log.append(segment)
             except OSError as error:
-                raise storage.as_system_error(error, snapshot) or error from None
-        storage.write(
+                raise errors.as_system_error(error, snapshot) or error from None
+        sealed_folders.write(
             snapshot, _arrays(state), {"fingerprint": self._fingerprint, "records": mark}
         )
         self._completed = num_rounds
@@ -98,10 +101,10 @@ class Checkpoints:
         num_rounds = evaluations[-1]
         found, damages, like = snapshots(self._path), [], _arrays(state)
         for step in found:
-            storage.check_not_foreign(self._path / str(step))
-            with contextlib.suppress(storage.DamagedError):
+            sealed_folders.check_not_foreign(self._path / str(step))
+            with contextlib.suppress(DamagedError):
                 self._check_facts(
-                    storage.read_json(self._path / str(step) / storage.SEAL)["facts"][
+                    json_files.read_json(self._path / str(step) / SEAL)["facts"][
                         "fingerprint"
                     ]
                 )
@@ -115,11 +118,11 @@ class Checkpoints:
                 continue
             folder, log = self._path / str(step), Log(self._path)
             try:
-                arrays = storage.read(folder, like)
+                arrays = sealed_folders.read(folder, like)
                 records = Records(
-                    log.read(storage.read_json(folder / storage.SEAL)["facts"]["records"])
+                    log.read(json_files.read_json(folder / SEAL)["facts"]["records"])
                 )
-            except storage.DamagedError as error:
+            except DamagedError as error:
                 damages.append(f"{folder} is damaged ({error})")
                 continue
             planned = [after for after in evaluations if after <= step]
@@ -140,7 +143,7 @@ class Checkpoints:
         return None
 
     def _check_facts(self, known: Mapping[str, Any]) -> None:
-        for name, ours, theirs in storage.differences(self._fingerprint, known):
+        for name, ours, theirs in json_files.differences(self._fingerprint, known):
             if (
                 name.rpartition(".")[2] == CODE
             ):  # changes of code count only if they change the programs
@@ -171,7 +174,7 @@ class Checkpoints:
 
     def _remove(self, steps: Collection[int]) -> None:
         for step in steps:
-            storage.remove(self._path / str(step))
+            atomic.remove(self._path / str(step))
 
 
 def _arrays(state: SimulationState) -> dict[str, Any]:

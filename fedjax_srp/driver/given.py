@@ -18,7 +18,7 @@ from fedjax_srp.base import (
     ServerState,
 )
 from fedjax_srp.parts.checks import check_choice, is_key
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import sealed_folders
 from fedjax_srp.results.history import History
 from fedjax_srp.rounds.round import as_arrays
 
@@ -52,7 +52,7 @@ def is_new(client_states: ClientState | Literal["new"]) -> bool:
 def fitted(argument: str, given: PyTree, expected: PyTree) -> PyTree:
     """The given arrays in the expected containers; loaded states have dicts instead."""
     remedy = "give the state of a run of the same algorithm with the same model"
-    found, wanted = storage.named(given), storage.named(expected)
+    found, wanted = sealed_folders.named(given), sealed_folders.named(expected)
     for names, says in (
         (wanted.keys() - found.keys(), "lacks"),
         (found.keys() - wanted.keys(), "also has"),
@@ -94,7 +94,7 @@ def fitted_start(
 def checksum(start: PyTree) -> str:
     """Checksum of a start, eight hexadecimal digits: of its names and arrays."""
     found = 0
-    for name, leaf in storage.named(start).items():
+    for name, leaf in sealed_folders.named(start).items():
         array = np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
         found = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode(), found)
         found = zlib.crc32(

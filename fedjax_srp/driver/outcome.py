@@ -21,7 +21,8 @@ from fedjax_srp.driver.programs import Segment, as_numbers
 from fedjax_srp.driver.round_log import Arrays, Records
 from fedjax_srp.parts.checks import check_integer, is_key
 from fedjax_srp.parts.description import CODE, describe, describe_data
-from fedjax_srp.results.history import History, jsonable
+from fedjax_srp.results.history import History
+from fedjax_srp.results.json_files import jsonable
 
 
 class Limits(NamedTuple):
@@ -339,6 +340,7 @@ def histories(
             bytes_down=down,
             score_name=score_name(run.data),
             smaller_is_better=smaller_is_better(run.data),
+            client_names=member_of(run.data, "client_names"),
             server_state=server
             if num_seeds is None
             else jax.tree.map(lambda leaf: leaf[s], server),

@@ -30,7 +30,7 @@ from fedjax_srp.parts.columns import ROUND_COLUMNS, Metrics, accuracy_column
 from fedjax_srp.parts.description import describe
 from fedjax_srp.results.bars import tqdm
 from fedjax_srp.results.callbacks import Callback, Progress
-from fedjax_srp.results.sealed_folders import jsonable
+from fedjax_srp.results.json_files import jsonable
 
 # The most important entries come first: a narrow terminal cuts off the end.
 BAR_FORMAT = "{desc}: {n_fmt}/{total_fmt}{postfix} |{bar}| {elapsed}<{remaining}"

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from fedjax_srp.parts.files import open_file
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import atomic
+from fedjax_srp.results.errors import DamagedError
 
 Arrays = Mapping[
     str, np.ndarray
@@ -83,8 +84,8 @@ class Log:
         view[:_LENGTH] = (len(view) - _LENGTH).to_bytes(_LENGTH, "little")
         for copy in self._copies:
             if copy not in self._intact:
-                storage.append(copy, 0, self._intact[0].read_bytes()[: self.size])
-            storage.append(copy, self.size, view)
+                atomic.append(copy, 0, self._intact[0].read_bytes()[: self.size])
+            atomic.append(copy, self.size, view)
         self._digest.update(view)
         self.size += len(view)
         self._intact = self._copies
@@ -106,7 +107,7 @@ class Log:
             if hashlib.sha256(content).hexdigest() == mark["digest"]:
                 found[copy] = content
         if not found:
-            raise storage.DamagedError(f"{' and '.join(COPIES)} are not what was written")
+            raise DamagedError(f"{' and '.join(COPIES)} are not what was written")
         self._intact, content = list(found), next(iter(found.values()))
         self._digest, self.size = hashlib.sha256(content), len(content)
         return list(_segments(content))

@@ -42,10 +42,10 @@ from fedjax_srp.driver.round_log import Records
 from fedjax_srp.parts.checks import checked, is_key, short
 from fedjax_srp.parts.options import full_names
 from fedjax_srp.parts.part import rebuilt, with_values
-from fedjax_srp.results import sealed_folders as storage
 from fedjax_srp.results.bars import tqdm
 from fedjax_srp.results.callbacks import Callback, ends
 from fedjax_srp.results.history import History
+from fedjax_srp.results.locks import held
 from fedjax_srp.rounds.sharding import Devices
 
 
@@ -325,7 +325,7 @@ def _simulate(
     folder = (
         contextlib.nullcontext()
         if checkpoint_dir is None
-        else storage.held(Path(checkpoint_dir), "checkpoint_dir")
+        else held(Path(checkpoint_dir), "checkpoint_dir")
     )
     with folder:
         memory.check(run, say=not silent)

@@ -11,6 +11,16 @@ from pathlib import Path
 
 NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # of pipes
 LARGEST_TEXT = 1 << 28  # bytes, of JSON and TOML
+# what the conversion of a file's content raises if the content is not what it should be
+MALFORMED = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 
 
 def open_file(path: Path, largest: int | None = None) -> io.BufferedReader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -9,12 +10,13 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from fedjax_srp.parts.files import MALFORMED
+
 _PACKAGE = Path(__file__).resolve().parents[1]
 _HASH = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")  # SHA-1 or SHA-256
 _REFERENCE = re.compile(r"ref: (refs/(?:(?!\.\.)[^\0-\x20\x7f\\])+)")
-_MAX_BYTES = (
-    2**26
-)  # of a file; `packed-refs` has a line of about 100 bytes for a reference
+# of a file; `packed-refs` has a line of about 100 bytes for a reference
+_MAX_BYTES = 2**26
 _MAX_REFERENCES = 5  # that lead to each other, as in git
 _OPEN_PLAIN = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)  # opening a pipe would wait
 
@@ -24,14 +26,10 @@ def commits() -> dict[str, str | None]:
 
     They are those checked out: changes that were not committed do not show.
     """
-    try:
-        workdir = Path.cwd()
-    except OSError:  # removed
-        return {"package_commit": commit_of_package(_PACKAGE), "workdir_commit": None}
-    return {
-        "package_commit": commit_of_package(_PACKAGE),
-        "workdir_commit": commit_of(workdir),
-    }
+    by_name = {"package_commit": commit_of_package(_PACKAGE), "workdir_commit": None}
+    with contextlib.suppress(OSError):  # it was removed
+        by_name["workdir_commit"] = commit_of(Path.cwd())
+    return by_name
 
 
 def commit_of_package(package: Path) -> str | None:
@@ -42,18 +40,16 @@ def commit_of_package(package: Path) -> str | None:
     try:
         origin: Any = json.loads(_text(installed[0] / "direct_url.json"))
         commit = str(origin["vcs_info"]["commit_id"])
-    except (
-        ValueError,
-        LookupError,
-        TypeError,
-        RecursionError,
-    ):  # installed from an archive or an index
+    except MALFORMED:  # installed from an archive or an index
         return None
     return commit if _HASH.fullmatch(commit) else None
 
 
 def commit_of(folder: Path) -> str | None:
-    """Return the commit that is checked out in the repository around a folder; None outside of repositories."""
+    """Return the commit that is checked out in the repository around a folder.
+
+    None outside of repositories.
+    """
     for parent in (folder, *folder.parents):
         git = parent / ".git"
         if os.path.lexists(git):
@@ -62,11 +58,14 @@ def commit_of(folder: Path) -> str | None:
 
 
 def _git_folder(git: Path) -> Path:
-    """Return the folder of a repository; of further work trees and submodules, `.git` is a file that names it."""
+    """Return the folder of a repository.
+
+    Of further work trees and submodules, `.git` is a file that names it.
+    """
     link = _text(git)
-    return (
-        git.parent / link.removeprefix("gitdir: ") if link.startswith("gitdir: ") else git
-    )
+    if not link.startswith("gitdir: "):
+        return git
+    return git.parent / link.removeprefix("gitdir: ")
 
 
 def _head(git: Path) -> str | None:

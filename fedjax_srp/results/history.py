@@ -1,14 +1,14 @@
 """Records of a run: a table of its rounds and the score of every client at every evaluation.
 
-Simulated time is in time units. Methods add a cost per communicating round on request, so one run covers every cost.
+Simulated time is in time units. Methods add a cost per communicating round on request, so
+one run covers every cost.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,13 +16,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from fedjax_srp.base import MESSAGE_SHARE, STAGE_COMPLETED, Method
-from fedjax_srp.parts.checks import check_known, check_numbers, checked
+from fedjax_srp.parts.checks import check_known, check_numbers, checked, short
 from fedjax_srp.parts.columns import ROUND_COLUMNS, Metrics, check_metric_names
 from fedjax_srp.parts.description import rebuild
+from fedjax_srp.parts.files import MALFORMED
 from fedjax_srp.results import figure, measures
 from fedjax_srp.results import folder as run_folder
+from fedjax_srp.results.errors import DamagedError
 from fedjax_srp.results.figure import X
-from fedjax_srp.results.sealed_folders import DamagedError, held, jsonable
+from fedjax_srp.results.json_files import jsonable
+from fedjax_srp.results.locks import held
 from fedjax_srp.results.stages import Stage, stages_of
 
 if TYPE_CHECKING:
@@ -35,37 +38,51 @@ if TYPE_CHECKING:
 class History:
     """The record of one run.
 
-    R rounds, E evaluations, M clients. Arrays are NumPy's, read-only copies of the arguments; floats are float64.
+    R rounds, E evaluations, M clients. Arrays are NumPy's, read-only copies of the
+    arguments; floats are float64.
 
     Attributes:
         name: of the method.
         round: (R,) completed rounds, 1 to R.
         stage: (R,) stage of the participation policy, from 0.
         cohort_size: (R,) number of clients that took part.
-        compute_time: (R,) simulated duration of the round, without an added communication cost, in time units.
+        compute_time: (R,) simulated duration of the round, without an added communication
+            cost, in time units.
         communicated: (R,) True if the round is charged a communication.
         finite: (R,) True if the server's state was free of nan and inf after the round.
-        client_time: (M,) expected time of each client per unit of local work in the first round, in time units.
+        client_time: (M,) expected time of each client per unit of local work in the first
+            round, in time units.
         metrics: name -> (R,) scalars of algorithm and policy.
-        eval_round: (E,) rounds completed at each evaluation, 0 before training; empty if `accuracies` is empty.
-        accuracies: name of the evaluation -> (E, M) score of each client (fraction correct), the default one first.
-        test_count: (M,) test points of each client; clients without test points are left out of means.
+        eval_round: (E,) rounds completed at each evaluation, 0 before training; empty if
+            `accuracies` is empty.
+        accuracies: name of the evaluation -> (E, M) score of each client (fraction
+            correct), the default one first.
+        test_count: (M,) test points of each client; clients without test points are left
+            out of means.
         rounds_taken: (M,) rounds that each client took part in; zeros if not counted.
-        bytes_up: sent by one participant in one round. If `metrics` has `message_share` (submodels), the mean
-            participant sends and receives this share.
+        bytes_up: sent by one participant in one round. If `metrics` has `message_share`
+            (submodels), the mean participant sends and receives this share.
         bytes_down: received by one participant in one round.
         seconds_per_round: of the simulator, without compilation.
         compile_seconds: of the simulator, for tracing and compiling.
         host_seconds: of the simulator, in all.
-        asynchronous: rounds overlapped (`participation.Buffered`), so no communication cost can be added.
-        communication_included: `compute_time` includes the time of messages (`clocks.Devices`): none can be added.
-        score_name: kind of the scores in `accuracies`: "accuracy", or "squared error" for linear tasks.
+        asynchronous: rounds overlapped (`participation.Buffered`), so no communication
+            cost can be added.
+        communication_included: `compute_time` includes the time of messages
+            (`clocks.Devices`): none can be added.
+        score_name: kind of the scores in `accuracies`: "accuracy", or "squared error" for
+            linear tasks.
         smaller_is_better: scores are errors; the worst clients have the largest.
-        server_state: at the end of the run, NumPy arrays, for `srp.evaluate`. After `load`, dicts of them, read from
-            the folder on first access; None if not saved.
-        client_states: states of all clients, as `server_state`, leaves (M, ...); None unless the run kept them.
+        server_state: at the end of the run, NumPy arrays, for `srp.evaluate`. After
+            `load`, dicts of them, read from the folder on first access; None if not
+            saved.
+        client_states: states of all clients, as `server_state`, leaves (M, ...); None
+            unless the run kept them.
         config: all settings of the run, as JSON: inf is "inf", a function its name.
-        environment: versions, commits and device, as read by `load`; None: `save` determines them.
+        environment: versions, commits and device, as read by `load`; None: `save`
+            determines them.
+        client_names: (M,) the user of each client, as text; None if clients have no
+            names.
     """
 
     name: str
@@ -90,55 +107,38 @@ class History:
     communication_included: bool = False
     score_name: str = "accuracy"
     smaller_is_better: bool = False
-    server_state: Any = field(
-        default_factory=lambda: None
-    )  # no class attribute, so that `__getattr__` works
+    # no class attributes, so that `__getattr__` works
+    server_state: Any = field(default_factory=lambda: None)
     client_states: Any = field(default_factory=lambda: None)
     config: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] | None = None
+    client_names: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        num_rounds, num_clients = len(self.round), len(self.client_time)
-        evaluated = self.eval_round if self.accuracies else []
-        store, by_client = (
-            functools.partial(object.__setattr__, self),
-            (len(evaluated), num_clients),
+        num_rounds = len(self.round)
+        num_clients = len(self.client_time)
+        eval_round = self.eval_round if self.accuracies else []
+        num_evaluations = len(eval_round)
+        fields = vars(self)
+        fields["eval_round"] = eval_round
+        for name in ("test_count", "rounds_taken"):
+            if not len(fields[name]):
+                fields[name] = np.zeros(num_clients)
+        arrays = {name: (dtype, num_rounds) for name, dtype in ROUND_COLUMNS.items()}
+        arrays["client_time"] = np.float64, num_clients
+        arrays["eval_round"] = np.int64, num_evaluations
+        arrays["test_count"] = np.int64, num_clients
+        arrays["rounds_taken"] = np.int64, num_clients
+        for name, (dtype, length) in arrays.items():
+            fields[name] = _read_only(name, fields[name], dtype, length)
+        metrics = _all_read_only("metrics", self.metrics, num_rounds)
+        fields["metrics"] = Metrics(metrics)
+        fields["accuracies"] = _all_read_only(
+            "accuracies", self.accuracies, num_evaluations, num_clients
         )
-        for name, dtype in ROUND_COLUMNS.items():
-            store(name, _read_only(name, getattr(self, name), dtype, (num_rounds,)))
-        store(
-            "client_time",
-            _read_only("client_time", self.client_time, np.float64, (num_clients,)),
-        )
-        for counts in ("test_count", "rounds_taken"):
-            given = getattr(self, counts)
-            store(
-                counts,
-                _read_only(
-                    counts,
-                    given if len(given) else np.zeros(num_clients),
-                    np.int64,
-                    (num_clients,),
-                ),
-            )
-        store(
-            "eval_round", _read_only("eval_round", evaluated, np.int64, (len(evaluated),))
-        )
-        for field_name, shape, convert in (
-            ("metrics", (num_rounds,), Metrics),
-            ("accuracies", by_client, dict),
-        ):
-            arrays = getattr(self, field_name).items()
-            store(
-                field_name,
-                convert(
-                    {
-                        k: _read_only(f"{field_name}[{k!r}]", v, np.float64, shape)
-                        for k, v in arrays
-                    }
-                ),
-            )
-        store("config", jsonable(self.config))
+        if self.client_names is not None:
+            fields["client_names"] = _check_names(self.client_names, num_clients)
+        fields["config"] = jsonable(self.config)
         if not np.array_equal(self.round, np.arange(1, num_rounds + 1)):
             raise ValueError(
                 f"round must count the completed rounds 1..{num_rounds}, got {self.round}"
@@ -161,13 +161,14 @@ class History:
             return vars(self)[name]
 
     def __repr__(self) -> str:
-        size = f"{self.num_rounds} rounds, {self.num_clients} clients, {len(self.eval_round)} evaluations"
-        final = (
-            f", final {self.evaluation} {self.score_name} {self.final_accuracy:.4g}"
-            if len(self.eval_round)
-            else ""
+        size = (
+            f"{self.num_rounds} rounds, {self.num_clients} clients, "
+            f"{len(self.eval_round)} evaluations"
         )
-        return f"History({self.name!r}: {size}{final})"
+        if len(self.eval_round):
+            score = f"{self.evaluation} {self.score_name} {self.final_accuracy:.4g}"
+            size += f", final {score}"
+        return f"History({self.name!r}: {size})"
 
     @property
     def num_rounds(self) -> int:
@@ -188,12 +189,10 @@ class History:
     def judged_on(self) -> Literal["test", "validation"]:
         """Data of the scores: the clients' test data, or held-out training data (`srp.data.holdout`)."""
         options = self.config.get("dataset_options")
-        while isinstance(
-            options, Mapping
-        ):  # data made from other data record those as `data`
-            if options.get("validation") is not None or (
-                "fraction" in options and "part" not in options
-            ):
+        # data made from other data record those as `data`
+        while isinstance(options, Mapping):
+            is_holdout = "fraction" in options and "part" not in options
+            if is_holdout or options.get("validation") is not None:
                 return "validation"
             options = options.get("data")
         return "test"
@@ -205,8 +204,12 @@ class History:
 
     @property
     def diverged(self) -> int | None:
-        """The first round (from 1) after which the server's state was not finite; None when there is none."""
-        return None if self.finite.all() else int(self.round[np.argmin(self.finite)])
+        """The first round (from 1) after which the server's state was not finite.
+
+        None when there is none.
+        """
+        index = measures.first(~self.finite)
+        return None if index is None else int(self.round[index])
 
     @property
     def takes_communication(self) -> bool:
@@ -215,7 +218,10 @@ class History:
 
     @property
     def method(self) -> Method:
-        """Method of this run, rebuilt from its record; ValueError if it has functions of your own."""
+        """Method of this run, rebuilt from its record.
+
+        ValueError if it has functions of your own.
+        """
         record = self.config.get("method")
         if record is None:
             raise ValueError(
@@ -227,16 +233,18 @@ class History:
 
     def elapsed(self, communication: float = 0.0) -> np.ndarray:
         """(R,) simulated time at the end of each round, in time units, at a cost per communicating round."""
-        check_numbers(
-            "communication",
-            communication,
-            "give a cost in time units, e.g. 10.0",
-            max_ndim=0,
-        )
+        remedy = "give a cost in time units, e.g. 10.0"
+        check_numbers("communication", communication, remedy, max_ndim=0)
         if communication and not self.takes_communication:
-            reason = f"times of {self.name!r} include its messages; leave it out, or choose a clock without links"
+            reason = (
+                f"times of {self.name!r} include its messages; leave it out, or choose a "
+                "clock without links"
+            )
             if self.asynchronous:
-                reason = f"rounds of {self.name!r} overlap, so a cost changes who arrives when; give it to the clock"
+                reason = (
+                    f"rounds of {self.name!r} overlap, so a cost changes who arrives "
+                    "when; give it to the clock"
+                )
             raise ValueError(f"communication={communication:g}: {reason}")
         return np.cumsum(self.compute_time + communication * self.communicated)
 
@@ -256,7 +264,10 @@ class History:
         return self.accuracies[name]
 
     def mean_scores(self, evaluation: str | None = None) -> np.ndarray:
-        """(E,) mean over clients weighted by test points; nan as soon as a client with test points scores nan."""
+        """(E,) mean over clients weighted by test points.
+
+        Nan as soon as a client with test points scores nan.
+        """
         return measures.weighted_mean(self.scores(evaluation), self.test_count)
 
     def worst_scores(self, evaluation: str | None = None) -> np.ndarray:
@@ -292,53 +303,61 @@ class History:
         """Return the simulated time at which a target is reached for the first time.
 
         Args:
-            target: mean score of the evaluation; reached from below, or from above where `smaller_is_better`.
+            target: mean score of the evaluation; reached from below, or from above where
+                `smaller_is_better`.
             communication: cost per communicating round, in time units.
             evaluation: name of the evaluation, the default one when None.
-            metric: instead of an evaluation, a per-round metric that falls to the target (linear tasks: "distance").
+            metric: instead of an evaluation, a per-round metric that falls to the target
+                (linear tasks: "distance").
 
         Returns:
-            Time units, at the end of a round, without interpolation; inf if the target was not reached. nan does not
-            reach a target.
+            Time units, at the end of a round, without interpolation; inf if the target
+            was not reached. nan does not reach a target.
         """
         if metric is None:
-            place, times = (
-                self.reached(target, evaluation),
-                self.eval_elapsed(communication),
-            )
+            index = self.reached(target, evaluation)
+            times = self.eval_elapsed(communication)
         else:
             check_known("metric", [metric], self.metrics, of=f"this run of {self.name!r}")
-            place, times = (
-                measures.first(self.metrics[metric] <= target),
-                self.elapsed(communication),
-            )
-        return math.inf if place is None else float(times[place])
+            index = measures.first(self.metrics[metric] <= target)
+            times = self.elapsed(communication)
+        return math.inf if index is None else float(times[index])
 
     def reached(self, target: float, evaluation: str | None = None) -> int | None:
-        """Return the index of the first evaluation whose mean score reaches the target; None if there is none."""
+        """Return the index of the first evaluation whose mean score reaches the target.
+
+        None if there is none.
+        """
         if self.score_name == "accuracy" and not target <= 1:
             raise ValueError(
                 f"target={target}: no accuracy can reach it; give 0.9 for 90 %"
             )
         scores = self.mean_scores(evaluation)
-        return measures.first(
-            scores <= target if self.smaller_is_better else scores >= target
-        )
+        if self.smaller_is_better:
+            return measures.first(scores <= target)
+        return measures.first(scores >= target)
 
     def score_at(
         self, time: float, communication: float = 0.0, evaluation: str | None = None
     ) -> float:
-        """Return the mean score at a simulated time, to compare methods at equal time; arguments as in `time_to`.
+        """Return the mean score at a simulated time, to compare methods at equal time.
 
-        It is the score of the last evaluation up to that time; nan before the first one and after the end of the run.
+        Arguments as in `time_to`.
+
+        It is the score of the last evaluation up to that time; nan before the first one
+        and after the end of the run.
         """
-        check_numbers(
-            "time", time, "give a simulated time in time units, e.g. 200.0", max_ndim=0
-        )
-        scores, times = self.mean_scores(evaluation), self.eval_elapsed(communication)
-        past = int((times <= time).sum())
-        end = self.elapsed(communication)[-1] if self.num_rounds else 0.0
-        return float(scores[past - 1]) if past and time <= end else math.nan
+        remedy = "give a simulated time in time units, e.g. 200.0"
+        check_numbers("time", time, remedy, max_ndim=0)
+        scores = self.mean_scores(evaluation)
+        num_past = int((self.eval_elapsed(communication) <= time).sum())
+        if not num_past or time > self._end(communication):
+            return math.nan
+        return float(scores[num_past - 1])
+
+    def _end(self, communication: float) -> float:
+        """Simulated time at the end of the run."""
+        return float(self.elapsed(communication)[-1]) if self.num_rounds else 0.0
 
     def speed_quartiles(self, evaluation: str | None = None) -> np.ndarray:
         """(4,) mean accuracy at the last evaluation of each quarter of the clients, the fastest quarter first."""
@@ -350,29 +369,27 @@ class History:
     def participation(self) -> measures.Participation:
         """Measures of how evenly rounds are spread over the clients."""
         is_counted = self.rounds_taken.any() or not self.cohort_size.any()
-        return (
-            measures.participation(self.rounds_taken)
-            if is_counted
-            else measures.Participation(math.nan, math.nan)
-        )
+        if not is_counted:
+            return measures.Participation(math.nan, math.nan)
+        return measures.participation(self.rounds_taken)
 
     @property
     def _messages(self) -> np.ndarray:
         """(R,) number of messages to the server, with parts of a message for submodels."""
         whole = self.cohort_size * self.communicated
-        return whole * np.where(
-            whole > 0, self.metrics.get(MESSAGE_SHARE, 1), 0
-        )  # the mean over no client is nan
+        share = self.metrics.get(MESSAGE_SHARE, 1)
+        return whole * np.where(whole > 0, share, 0)  # the mean over no client is nan
 
     def bytes_to(self, target: float, evaluation: str | None = None) -> float:
-        """Return the bytes that all participants sent and received until the target was reached; inf if it was not."""
+        """Return the bytes that all participants sent and received until the target was reached.
+
+        Inf if it was not.
+        """
+        index = self.reached(target, evaluation)
+        if index is None:
+            return math.inf
         sent = np.rint(np.cumsum(self._messages) * float(self.bytes_up + self.bytes_down))
-        reached = self.reached(target, evaluation)
-        return (
-            math.inf
-            if reached is None
-            else float(np.concatenate([[0.0], sent])[self.eval_round[reached]])
-        )
+        return float(np.concatenate([[0.0], sent])[self.eval_round[index]])
 
     def stages(self, communication: float = 0.0) -> list[Stage]:
         """Return the stages of the participation policy with their cohorts, times and criteria."""
@@ -386,15 +403,19 @@ class History:
     def to_frame(self, communication: float = 0.0) -> pd.DataFrame:
         """Return a pandas table with one row per round.
 
-        Mean accuracies are in columns `accuracy_<evaluation>`, nan at rounds without evaluation. An evaluation before
-        training (round 0) is only in `clients_frame`.
+        Mean accuracies are in columns `accuracy_<evaluation>`, nan at rounds without
+        evaluation. An evaluation before training (round 0) is only in `clients_frame`.
         """
         return run_folder.rounds_frame(self, communication)
 
     def clients_frame(self) -> pd.DataFrame:
         """Return a pandas table with one row per evaluation, round and client.
 
-        Without evaluations it has one row per client, with an empty `evaluation`, round 0 and accuracy nan.
+        `rounds_taken_in_all` counts the rounds of the whole run, on every row. Clients
+        with names have a column `client_name`.
+
+        Without evaluations it has one row per client, with an empty `evaluation`, round 0
+        and accuracy nan.
         """
         return run_folder.clients_frame(self)
 
@@ -403,52 +424,57 @@ class History:
     ) -> dict[str, Any]:
         """Return a summary of the run as a dict.
 
-        Values that were not requested or not evaluated are None; `time_to_target` is inf if the target was not reached.
+        Values that were not requested or not evaluated are None; `time_to_target` is inf
+        if the target was not reached.
 
         Args:
-            target: mean accuracy of the default evaluation, for `time_to_target` and `bytes_to_target`.
-            communication: cost per communicating round, in time units, for `simulated_time` and `time_to_target`.
+            target: mean accuracy of the default evaluation, for `time_to_target` and
+                `bytes_to_target`.
+            communication: cost per communicating round, in time units, for
+                `simulated_time` and `time_to_target`.
         """
-        evaluated = len(self.eval_round) > 0
         sent = self._messages.sum().item()
-        own = (
-            "num_rounds",
-            "num_clients",
-            "bytes_up",
-            "bytes_down",
-            "diverged",
-            *run_folder.SECONDS,
-        )
-        return {
+        summary: dict[str, Any] = {
             "name": self.name,
             "evaluation": self.evaluation,
             "judged_on": self.judged_on,
             "score": self.score_name,
-            "final_accuracy": self.final_accuracy if evaluated else None,
-            "worst_decile": measures.last(self.worst_decile) if evaluated else None,
-            "final_accuracies": {
-                k: measures.last(self.mean_scores(k)) if evaluated else None
-                for k in self.accuracies
-            },
-            "slowest_tenth": measures.last(self.slowest_scores()) if evaluated else None,
-            "speed_quartiles": self.speed_quartiles().tolist() if evaluated else None,
+            "final_accuracy": None,
+            "worst_decile": None,
+            "final_accuracies": dict.fromkeys(self.accuracies),
+            "slowest_tenth": None,
+            "speed_quartiles": None,
             "participation": self.participation._asdict(),
             "final_metrics": {k: measures.last(v) for k, v in self.metrics.items()},
             "target": target,
             "communication": communication,
-            "time_to_target": None
-            if target is None
-            else self.time_to(target, communication),
-            "bytes_to_target": None if target is None else self.bytes_to(target),
-            "simulated_time": float(self.elapsed(communication)[-1])
-            if self.num_rounds
-            else 0.0,
+            "time_to_target": None,
+            "bytes_to_target": None,
+            "simulated_time": self._end(communication),
             "stages": [stage._asdict() for stage in self.stages(communication)],
             "num_evaluations": len(self.eval_round),
             "total_bytes_up": round(self.bytes_up * sent),
             "total_bytes_down": round(self.bytes_down * sent),
-            **{name: getattr(self, name) for name in own},
+            "num_rounds": self.num_rounds,
+            "num_clients": self.num_clients,
+            "bytes_up": self.bytes_up,
+            "bytes_down": self.bytes_down,
+            "diverged": self.diverged,
         }
+        for name in run_folder.SECONDS:
+            summary[name] = getattr(self, name)
+        if len(self.eval_round):
+            summary["final_accuracy"] = self.final_accuracy
+            summary["worst_decile"] = measures.last(self.worst_decile)
+            summary["slowest_tenth"] = measures.last(self.slowest_scores())
+            summary["speed_quartiles"] = self.speed_quartiles().tolist()
+            for name in self.accuracies:
+                final = measures.last(self.mean_scores(name))
+                summary["final_accuracies"][name] = final
+        if target is not None:
+            summary["time_to_target"] = self.time_to(target, communication)
+            summary["bytes_to_target"] = self.bytes_to(target)
+        return summary
 
     def plot(
         self,
@@ -483,41 +509,49 @@ class History:
     ) -> Path:
         """Write the folder of the run and return its path.
 
-        The files are `config.json` (with versions, commits and device), `history.csv` (one row per round, times
-        without communication), `clients.csv`, `accuracy.png` (`plot()`, if there is anything to draw) and, last,
-        `summary.json` with the checksums of the tables: a folder with a summary is complete. A save that fails, or is
-        killed, leaves the earlier result or the new one. The JSON is strict: a number that is not finite is the string
-        "inf", "-inf" or "nan"; values that were not requested or not evaluated are null.
+        The files are `config.json` (with versions, commits and device), `history.csv`
+        (one row per round, times without communication), `clients.csv`, `accuracy.png`
+        (`plot()`, if there is anything to draw) and, last, `summary.json` with the
+        checksums of the tables: a folder with a summary is complete. A save that fails,
+        or is killed, leaves the earlier result or the new one. The JSON is strict: a
+        number that is not finite is the string "inf", "-inf" or "nan"; values that were
+        not requested or not evaluated are null.
 
         Args:
-            directory: created if missing; the result of the same run, shorter or longer, is replaced.
+            directory: created if missing; the result of the same run, shorter or longer,
+                is replaced.
             target: mean accuracy, for the summary.
             communication: cost per communicating round, for the summary and the figure.
-            models: also write `server_state` and `client_states`, if present, into a folder `models`.
+            models: also write `server_state` and `client_states`, if present, into a
+                folder `models`.
             overwrite: replace the result of another run, too.
 
         Raises:
-            ValueError: the directory cannot be written to, is in use by another process or thread, holds another run,
-                or has tables or models that were not written by `save`.
+            ValueError: the directory cannot be written to, is in use by another process
+                or thread, holds another run, or has tables or models that were not
+                written by `save`.
             OSError: the disk is full or has failed; the earlier result is intact.
         """
         if models and self.server_state is None:
             raise ValueError(
-                "models=True: this history has no server_state; simulate again, or load a run saved with it"
+                "models=True: this history has no server_state; simulate again, or load "
+                "a run saved with it"
             )
-        self.summary(
-            target, communication
-        )  # refuses wrong values, before the folder is created
+        # refuses wrong values, before the folder is created
+        self.summary(target, communication)
         folder = Path(directory)
         with held(folder, "directory", alone=True):
-            if name := run_folder.foreign(folder):
+            name = run_folder.foreign(folder)
+            if name:
                 raise ValueError(
-                    f"directory={str(folder)!r}: its {name} was not written by fedjax_srp; give another one"
+                    f"directory={str(folder)!r}: its {name} was not written by "
+                    "fedjax_srp; give another one"
                 )
-            if not overwrite and (differs := run_folder.difference(self, folder)):
+            difference = "" if overwrite else run_folder.difference(self, folder)
+            if difference:
                 raise ValueError(
-                    f"directory={str(folder)!r}: holds another run, with {differs}; give another directory, or "
-                    "overwrite=True"
+                    f"directory={str(folder)!r}: holds another run, with {difference}; "
+                    "give another directory, or overwrite=True"
                 )
             return run_folder.write(self, folder, target, communication, models)
 
@@ -533,13 +567,7 @@ class History:
         fields, models = run_folder.load(Path(directory))
         try:
             history = cls(**fields)
-        except (
-            ArithmeticError,
-            AttributeError,
-            LookupError,
-            TypeError,
-            ValueError,
-        ) as error:
+        except MALFORMED as error:
             reason = " ".join(str(error).split())
             raise DamagedError(
                 f"{str(directory)!r} is damaged ({reason}): run it again, or give a copy"
@@ -551,11 +579,33 @@ class History:
         return history
 
 
-def _read_only(name: str, value: Any, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
+def _read_only(name: str, value: Any, dtype: type, *shape: int) -> np.ndarray:
     array = np.array(value, dtype)
     array.setflags(write=False)
     if array.shape != shape:
         raise ValueError(
-            f"{name} has shape {array.shape}, it needs {shape}: every array of a history is complete"
+            f"{name} has shape {array.shape}, it needs {shape}: every array of a history "
+            "is complete"
         )
     return array
+
+
+def _all_read_only(
+    field_name: str, arrays: Mapping[str, Any], *shape: int
+) -> dict[str, np.ndarray]:
+    by_name = {}
+    for name, array in arrays.items():
+        title = f"{field_name}[{name!r}]"
+        by_name[name] = _read_only(title, array, np.float64, *shape)
+    return by_name
+
+
+def _check_names(client_names: Sequence[str], num_clients: int) -> tuple[str, ...]:
+    """Return the names as a tuple; tables cannot hold lone surrogates, which become "?"."""
+    is_text = all(isinstance(name, str) for name in client_names)
+    if len(client_names) != num_clients or not is_text:
+        raise ValueError(
+            f"client_names={short(client_names)}: give a text for each of {num_clients} "
+            "clients"
+        )
+    return tuple(name.encode(errors="replace").decode() for name in client_names)

@@ -11,32 +11,36 @@ import numpy as np
 class Participation(NamedTuple):
     """Measures of how evenly rounds are spread over clients."""
 
-    gini: float  # 0: all clients took part equally often; close to 1: one client did all rounds; nan: none did any
-    never: float  # share of the clients that never took part; both are nan if rounds were not counted
+    # 0: all clients took part equally often; close to 1: one client did all rounds; nan: none
+    # did any
+    gini: float
+    # share of the clients that never took part; both are nan if rounds were not counted
+    never: float
 
 
 def participation(rounds: np.ndarray) -> Participation:
     """Return Gini's coefficient, sum_ij |r_i - r_j| / (2 M sum_i r_i), and the share of zeros, of (M,) counts."""
-    total, num_clients = int(rounds.sum()), len(rounds)
+    total = int(rounds.sum())
     if not total:
         return Participation(math.nan, 1.0)
+    num_clients = len(rounds)
     # sum_ij |r_i - r_j| = 2 sum_k (2 k - M - 1) r_(k), with r_(1) <= ... <= r_(M)
     ranks = 2 * np.arange(1, num_clients + 1) - num_clients - 1
-    return Participation(
-        float(ranks @ np.sort(rounds) / (num_clients * total)),
-        float((rounds == 0).mean()),
-    )
+    gini = ranks @ np.sort(rounds) / (num_clients * total)
+    return Participation(float(gini), float((rounds == 0).mean()))
 
 
 def weighted_mean(scores: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """(E,) means of (E, M) scores weighted by (M,) counts; scores of clients without test points are ignored."""
+    """(E,) means of (E, M) scores weighted by (M,) counts.
+
+    Scores of clients without test points are ignored.
+    """
     is_tested = counts > 0
     if not is_tested.any():
         return np.full(len(scores), np.nan)
     sums = scores[:, is_tested] * counts[is_tested]
-    correct = np.rint(
-        sums
-    )  # k / n * n is not always k, and a sum just below its number misses a target of that mean
+    # k / n * n is not always k, and a sum just below its number misses a target of that mean
+    correct = np.rint(sums)
     sums = np.where(np.isclose(sums, correct, rtol=1e-15, atol=0), correct, sums)
     return sums.sum(axis=1) / counts[is_tested].sum()
 

@@ -8,7 +8,10 @@ import numpy as np
 
 
 class Stage(NamedTuple):
-    """Stage of a participation policy in a run; times are simulated times, in time units."""
+    """Stage of a participation policy in a run.
+
+    Times are simulated times, in time units.
+    """
 
     stage: int  # from 0
     cohort_size: int  # in the last round of the stage
@@ -16,12 +19,10 @@ class Stage(NamedTuple):
     num_rounds: int
     begins: float
     ends: float  # end of its last round
-    completed: (
-        bool | None
-    )  # True if the criterion that ends the stage held in some round; None: no criterion
-    completed_round: (
-        int | None
-    )  # first round after which the criterion held; the last stage continues after it
+    # True if the criterion that ends the stage held in some round; None: no criterion
+    completed: bool | None
+    # first round after which the criterion held; the last stage continues after it
+    completed_round: int | None
 
 
 def stages_of(
@@ -36,25 +37,32 @@ def stages_of(
         stage: (R,) stage of each round.
         cohort_size: (R,) number of clients that took part.
         elapsed: (R,) simulated time at the end of each round.
-        held: (R,) True where the criterion held after the round; None without a criterion.
+        held: (R,) True where the criterion held after the round; None without a
+            criterion.
     """
     times = np.concatenate([[0.0], elapsed])
-    ends = [*(np.flatnonzero(np.diff(stage)) + 1), len(stage)] if len(stage) else []
     stages = []
-    for first, end in zip([0, *ends], ends, strict=False):
-        completed = (
-            [] if held is None else (first + np.flatnonzero(held[first:end])).tolist()
-        )
+    for rounds in np.split(np.arange(len(stage)), np.flatnonzero(np.diff(stage)) + 1):
+        if not len(rounds):  # a run of no rounds
+            continue
+        first = rounds[0]
+        last = rounds[-1]
+        completed = None
+        completed_round = None
+        if held is not None:
+            completed = bool(held[rounds].any())
+            if completed:
+                completed_round = int(first + np.argmax(held[rounds])) + 1
         stages.append(
             Stage(
                 stage=int(stage[first]),
-                cohort_size=int(cohort_size[end - 1]),
+                cohort_size=int(cohort_size[last]),
                 first_round=int(first) + 1,
-                num_rounds=int(end - first),
+                num_rounds=len(rounds),
                 begins=float(times[first]),
-                ends=float(times[end]),
-                completed=None if held is None else bool(completed),
-                completed_round=completed[0] + 1 if completed else None,
+                ends=float(times[last + 1]),
+                completed=completed,
+                completed_round=completed_round,
             )
         )
     return stages

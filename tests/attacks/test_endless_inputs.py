@@ -10,7 +10,8 @@ from fedjax_srp.clocks.traces import read_devices
 from fedjax_srp.lab.commands.cli import main
 from fedjax_srp.lab.grids import batches as units
 from fedjax_srp.lab.grids import points
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import json_files
+from fedjax_srp.results.errors import DamagedError
 
 HUGE = 1 << 43  # bytes of a file without blocks
 
@@ -55,8 +56,8 @@ def test_an_endless_index_of_a_grid_is_refused(put, tmp_path):
         put(tmp_path / units.GRID_INDEX)
     except OSError:
         pytest.skip("no files of this size here")
-    with pytest.raises(storage.DamagedError, match=r"not a plain file|too many to read"):
-        storage.read_json(tmp_path / units.GRID_INDEX)
+    with pytest.raises(DamagedError, match=r"not a plain file|too many to read"):
+        json_files.read_json(tmp_path / units.GRID_INDEX)
 
 
 def test_running_out_of_memory_is_one_line(tmp_path, monkeypatch, capsys):

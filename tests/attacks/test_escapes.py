@@ -10,7 +10,7 @@ from fedjax_srp.lab.commands.cli import main
 from fedjax_srp.lab.commands.report import report
 from fedjax_srp.lab.grids import batches as units
 from fedjax_srp.parts.checks import printable
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import json_files
 
 EVIL = "\x1b]0;title\x07\x1b[31m"
 NAMES = (f"a{EVIL}b", "a\nb", "a\u202eb")
@@ -67,9 +67,9 @@ def test_errors_and_warnings_of_the_command_line_have_none(tmp_path, capsys, mon
     said = capsys.readouterr().err
     assert "one" in said
     assert is_clean(said)
-    summary = storage.read_json(tmp_path / "run" / "summary.json")
+    summary = json_files.read_json(tmp_path / "run" / "summary.json")
     del summary["files"]["config.json"]
-    storage.write_json(
+    json_files.write_json(
         tmp_path / "run" / "summary.json", summary | {"files": {f"{EVIL}two": [0, ""]}}
     )
     assert main(["report", str(tmp_path)], set_up_cores=False) == 2
@@ -98,10 +98,10 @@ def test_a_grid_file_of_names_with_control_characters_prints_none(tmp_path, caps
 
 @pytest.mark.parametrize("name", ["../elsewhere", "/tmp/elsewhere", "..", "", 7, "a\0b"])
 def test_an_index_that_names_a_folder_elsewhere_is_refused(name, tmp_path):
-    storage.write_json(tmp_path / "grid.json", {"unit": {"point": name}})
+    json_files.write_json(tmp_path / "grid.json", {"unit": {"point": name}})
     with refused("out='.*': its grid.json names .*; give another out"):
         units._read_index(tmp_path)
     if isinstance(name, str):
-        storage.write_json(tmp_path / "grid.json", {name: {"point": "run"}})
+        json_files.write_json(tmp_path / "grid.json", {name: {"point": "run"}})
         with refused("out='.*': its grid.json names .*; give another out"):
             units._read_index(tmp_path)

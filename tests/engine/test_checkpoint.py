@@ -23,7 +23,8 @@ from fedjax_srp.driver.outcome import Limits, fingerprint
 from fedjax_srp.driver.prepare import Request, prepare
 from fedjax_srp.driver.programs import Program
 from fedjax_srp.driver.simulate import simulate_seeds
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import locks
+from fedjax_srp.results.locks import LOCK, held
 
 TESTS = Path(__file__).parent.parent
 FIELDS = (
@@ -298,23 +299,23 @@ def test_a_run_never_continues_from_a_flipped_bit(tmp_path):
 
 def test_a_folder_in_use_is_refused_with_the_name_of_the_process(tmp_path):
     who = f"process {os.getpid()} on {socket.gethostname()}"
-    with storage.held(tmp_path / "new", "checkpoint_dir"):
+    with held(tmp_path / "new", "checkpoint_dir"):
         with pytest.raises(
             ValueError,
             match=f"checkpoint_dir='.*new': {who} is running here; wait for it",
         ):
             job.run(tmp_path / "new", num_rounds=1)
-        with storage.held(tmp_path / "other", "out"):
+        with held(tmp_path / "other", "out"):
             pass
     assert list((tmp_path / "new").iterdir()) == []
-    (tmp_path / "new" / storage.LOCK).write_text("process 1 on a machine that crashed")
-    with storage.held(tmp_path / "new", "checkpoint_dir"):
+    (tmp_path / "new" / LOCK).write_text("process 1 on a machine that crashed")
+    with held(tmp_path / "new", "checkpoint_dir"):
         pass
 
 
 def test_a_system_without_locks_gives_a_warning(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(storage, "fcntl", None)
-    with storage.held(tmp_path, "out"), storage.held(tmp_path, "out"):
+    monkeypatch.setattr(locks, "fcntl", None)
+    with held(tmp_path, "out"), held(tmp_path, "out"):
         pass
     assert (
         f"{tmp_path}: no locks on this system; run one process at a time in it"

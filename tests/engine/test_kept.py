@@ -8,7 +8,7 @@ from reference.small import algorithm_of, assert_same_bits, numbers, refused
 
 import fedjax_srp as srp
 from fedjax_srp.base import ClientOutput
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import sealed_folders
 from fedjax_srp.results.history import History
 
 DATA = numbers(3.0, -1.0, 4.0, 1.5, -5.0)
@@ -62,8 +62,8 @@ def test_saved_states_are_loaded_on_access(history, folder):
     assert not {"server_state", "client_states"} & set(vars(loaded))
     for name in ("server_state", "client_states"):
         expected, actual = (
-            storage.named(getattr(history, name)),
-            storage.named(getattr(loaded, name)),
+            sealed_folders.named(getattr(history, name)),
+            sealed_folders.named(getattr(loaded, name)),
         )
         assert expected.keys() == actual.keys()
         bits = lambda key: jax.random.key_data(key)
@@ -203,7 +203,7 @@ def test_states_that_do_not_fit_are_refused(change, message, history):
 
 def test_names_that_collide_are_refused():
     with pytest.raises(ValueError, match="two arrays of a state are called 'a/b'"):
-        storage.named({"a": {"b": 1}, "a/b": 2})
+        sealed_folders.named({"a": {"b": 1}, "a/b": 2})
 
 
 def test_every_seed_keeps_its_client_states():

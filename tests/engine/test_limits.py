@@ -11,7 +11,7 @@ from test_simulate import ALGORITHM, CLOCK, CLOSE, DATA, DOUBLING, simulate
 import fedjax_srp as srp
 from fedjax_srp.driver import outcome
 from fedjax_srp.driver.outcome import Limits
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import sealed_folders
 
 
 def test_a_run_stops_at_the_first_evaluation_beyond_its_limits():
@@ -135,7 +135,7 @@ def test_a_longer_run_that_cannot_continue_a_shorter_one_starts_again(
     with (
         monkeypatch.context() as patch
     ):  # between its first records and its first snapshot
-        patch.setattr(storage, "write", killed)
+        patch.setattr(sealed_folders, "write", killed)
         with pytest.raises(KeyboardInterrupt):
             simulate(num_rounds=4, **options)
     undisturbed = simulate(num_rounds=4, eval_every=2, eval_last=2)

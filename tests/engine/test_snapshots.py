@@ -12,7 +12,8 @@ from reference.small import assert_same_bits, refused
 
 from fedjax_srp.driver.checkpoint import Checkpoints, snapshots
 from fedjax_srp.driver.round_log import COPIES
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import json_files, sealed_folders
+from fedjax_srp.results.sealed_folders import SEAL
 
 
 class Small(NamedTuple):
@@ -175,7 +176,7 @@ def test_a_folder_without_an_intact_snapshot_is_refused(folder):
 
 
 def test_a_damaged_snapshot_is_replaced_when_its_round_is_repeated(folder):
-    flip(folder / "4" / storage.SEAL, np.random.default_rng(3))
+    flip(folder / "4" / SEAL, np.random.default_rng(3))
     continued(folder, 2).save(4, small_state(4), times(2, 4))
     assert restored(folder) == 4
     assert sorted(path.name for path in folder.iterdir()) == ["2", "4", *COPIES]
@@ -187,14 +188,13 @@ def test_the_latest_write_is_read(name, tmp_path):
     tmp_path.mkdir()
     for value in range(3):
         arrays = {"a": np.full(500, value), "b": jnp.full(3, float(value))}
-        storage.write(tmp_path / "same", arrays, {"value": value})
+        sealed_folders.write(tmp_path / "same", arrays, {"value": value})
         for like in ({}, {"b": jnp.zeros(3)}):
             assert_same_bits(
-                storage.read(tmp_path / "same", like), jax.tree.map(np.asarray, arrays)
+                sealed_folders.read(tmp_path / "same", like),
+                jax.tree.map(np.asarray, arrays),
             )
-        assert storage.read_json(tmp_path / "same" / storage.SEAL)["facts"] == {
-            "value": value
-        }
+        assert json_files.read_json(tmp_path / "same" / SEAL)["facts"] == {"value": value}
     assert [path.name for path in tmp_path.iterdir()] == ["same"]
 
 
@@ -206,7 +206,7 @@ def test_numbered_folders_of_another_program_are_refused_and_kept(tmp_path):
     ):
         open_small(tmp_path).restore(small_state(0), [3000])
     with refused("2023' was not written by fedjax_srp"):
-        storage.write(tmp_path / "2023", {}, {})
+        sealed_folders.write(tmp_path / "2023", {}, {})
     assert [path.name for path in tmp_path.rglob("*")] == ["2023", "photo"]
 
 

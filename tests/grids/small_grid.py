@@ -6,7 +6,7 @@ from pathlib import Path
 import fedjax_srp as srp
 from fedjax_srp.lab.grids import batches as units
 from fedjax_srp.lab.grids.points import Spec, points
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import json_files
 
 RATES, SEEDS = (0.05, 0.2), (0, 2**32 - 1)
 DATA = {"dataset": "digits", "num_clients": 6, "classes_per_client": 3, "max_examples": 8}
@@ -34,7 +34,7 @@ def grid(out, axes=None, **given):
 def members_of(out):
     return [
         len(members)
-        for members in storage.read_json(Path(out) / units.GRID_INDEX).values()
+        for members in json_files.read_json(Path(out) / units.GRID_INDEX).values()
     ]
 
 

@@ -15,7 +15,7 @@ from fedjax_srp.lab.grids.execute import plan
 from fedjax_srp.lab.grids.points import Spec, points
 from fedjax_srp.lab.grids.work import Cost, Worker
 from fedjax_srp.lab.runs.run import LIMITS
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results.locks import held
 
 
 def test_devices_are_those_of_a_worker(tmp_path):
@@ -103,14 +103,14 @@ def test_a_batch_keeps_its_points(tmp_path):
 
 def test_a_grid_waits_for_the_lock_of_the_index(tmp_path, monkeypatch):
     axes, other = {"method": ["fedavg"], "seed": [0]}, contextlib.ExitStack()
-    other.enter_context(storage.held(tmp_path / units.SHARED, "out"))
+    other.enter_context(held(tmp_path / units.SHARED, "out"))
     monkeypatch.setattr(
         units.time, "sleep", lambda seconds: other.close()
     )  # which ends meanwhile
     assert len(planned(tmp_path, axes)) == 1
     monkeypatch.setattr(units, "_LOCK_TIMEOUT", 0.0)
     with (
-        storage.held(tmp_path / units.SHARED, "out"),
+        held(tmp_path / units.SHARED, "out"),
         refused(r"^out='.*': process .* is running here"),
     ):
         planned(tmp_path, axes)

@@ -19,8 +19,8 @@ from fedjax_srp.lab.grids import launch, work
 from fedjax_srp.lab.grids.execute import plan
 from fedjax_srp.lab.grids.points import Spec, points
 from fedjax_srp.lab.grids.work import TaskResult, Worker
-from fedjax_srp.results import sealed_folders as storage
 from fedjax_srp.results.history import History
+from fedjax_srp.results.locks import LOCK, held
 
 
 @pytest.mark.usefixtures("no_rounds")
@@ -136,7 +136,7 @@ def test_the_bar_shows_the_time_while_a_worker_compiles(tmp_path):
 def test_a_unit_that_another_process_runs_is_held_elsewhere(tmp_path):
     (unit, *_) = planned(tmp_path, {"method": ["fedavg"], "seed": [0, 1]})
     unit.shared.mkdir(parents=True)
-    with (unit.shared / storage.LOCK).open("w") as lock:  # as by another process
+    with (unit.shared / LOCK).open("w") as lock:  # as by another process
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = Worker().perform("run", unit, lambda count: None)
     assert done.is_held_elsewhere
@@ -145,7 +145,7 @@ def test_a_unit_that_another_process_runs_is_held_elsewhere(tmp_path):
 
 def test_a_unit_that_this_process_holds_is_not_waited_for(tmp_path):
     (unit, *_) = planned(tmp_path, {"method": ["fedavg"], "seed": [0, 1]})
-    with storage.held(unit.shared, "out"):
+    with held(unit.shared, "out"):
         done = Worker().perform("run", unit, lambda count: None)
     assert not done.is_held_elsewhere
     assert "is running here" in str(done.error)

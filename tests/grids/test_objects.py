@@ -24,7 +24,7 @@ from fedjax_srp.lab.grids.work import Worker
 from fedjax_srp.lab.report import repeats
 from fedjax_srp.lab.runs.run import recorded_jax_settings
 from fedjax_srp.parts import description
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import json_files
 
 OPTIONS = {"num_rounds": 2, "eval_every": 1, "devices": 1}
 SMALL = {"num_clients": 6, "classes_per_client": 3, "max_examples": 8}
@@ -88,7 +88,7 @@ def test_a_grid_of_objects_ends_with_the_runs_of_simulate(tmp_path):
         progress=False,
     )
     assert not found.failures
-    (batch,) = storage.read_json(tmp_path / units.GRID_INDEX).values()
+    (batch,) = json_files.read_json(tmp_path / units.GRID_INDEX).values()
     assert len(batch) == 4  # rates are arguments of one program
     for name, seed in itertools.product(methods, (0, 1)):
         given = OPTIONS | {"clock": clock, "key": jax.random.key(seed), "progress": False}

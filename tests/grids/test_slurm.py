@@ -12,7 +12,7 @@ from reference.small import refused
 from fedjax_srp.lab.grids import batches as units
 from fedjax_srp.lab.grids import launch
 from fedjax_srp.lab.grids.work import Worker
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import json_files
 
 
 def grid(out, num_runs=2, **given):
@@ -213,7 +213,7 @@ def test_planted_results_are_not_read(cluster, tmp_path, monkeypatch):
     (cluster.folder / "room").write_text("4")
     cluster.interrupted_grid(tmp_path / "out", monkeypatch, num_runs=2)
     for path in (tmp_path / "out" / units.SHARED).glob("*/job.json"):
-        storage.write_json(path, {"id": "101", "folder": "planted"})
+        json_files.write_json(path, {"id": "101", "folder": "planted"})
     found = cluster.grid(tmp_path / "out", num_runs=2)
     assert len(found.folders) == 2
     assert not trace.exists()
@@ -227,7 +227,7 @@ def test_a_job_of_an_earlier_call_with_another_name_is_none(
 ):
     cluster.interrupted_grid(tmp_path / "out", monkeypatch, num_runs=1)
     (path,) = (tmp_path / "out" / units.SHARED).glob("*/job.json")
-    storage.write_json(path, written)
+    json_files.write_json(path, written)
     (cluster.folder / "101.state").write_text("FAILED")
     assert len(cluster.grid(tmp_path / "out", num_runs=1).folders) == 1
     assert [*cluster.states()] == ["101", "102"]

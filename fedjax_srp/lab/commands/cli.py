@@ -27,7 +27,7 @@ from fedjax_srp.lab.commands import run as run_command
 from fedjax_srp.lab.runs.options import LOAD, groups, load
 from fedjax_srp.parts.checks import check_known, is_ours, nearest, printable, short
 from fedjax_srp.parts.options import REQUIRED, Option, written
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import errors
 from fedjax_srp.xla.cores import use_all_cores
 from fedjax_srp.xla.disk_cache import cache_programs
 
@@ -154,7 +154,7 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
         return 141  # 128 + SIGPIPE, as in shells
     except (ValueError, OSError, FloatingPointError) as error:
         named = getattr(error, "filename", None)
-        of_system = storage.as_system_error(
+        of_system = errors.as_system_error(
             error, named if named is None else Path(os.fsdecode(named))
         )
         is_of_a_path = named is not None or "embedded null" in str(

@@ -20,9 +20,9 @@ from fedjax_srp.lab.commands.report import COMMUNICATIONS
 from fedjax_srp.lab.report import page, panels, repeats, table
 from fedjax_srp.lab.runs import shared_training as judged
 from fedjax_srp.parts.checks import check_integer
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import atomic
+from fedjax_srp.results.atomic import writable
 from fedjax_srp.results.history import History
-from fedjax_srp.results.sealed_folders import writable
 
 PARALLEL_TRAININGS = 2  # since compiling one leaves a core idle
 OWN_PARTS = ("own_head", "own_representation")  # cheap evaluations, without training
@@ -174,7 +174,7 @@ def run(
         )
     compared = page.Comparison(title, rows, target, COMMUNICATIONS)
     text, files = panels.files(compared, folder)
-    storage.replace(files | {folder / page.FILE: page.writer([compared])})
+    atomic.replace(files | {folder / page.FILE: page.writer([compared])})
     return Demo(histories, target, text)
 
 

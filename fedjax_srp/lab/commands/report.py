@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedjax_srp.lab.report import page, panels, repeats, table
 from fedjax_srp.parts.checks import printable
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import atomic
 from fedjax_srp.results.folder import finished, is_finished, unfinished
 
 COMMUNICATIONS = (
@@ -68,7 +68,7 @@ def report(
         raise ValueError(
             f"folder={folder!r}: none of its runs was evaluated by accuracy{scores}"
         )
-    out_folder = storage.writable(out or folder)
+    out_folder = atomic.writable(out or folder)
     compared = page.compared(tasks, target, communications)
     suffixes, others = (
         ([""], _suffixes(tasks)) if len(tasks) == 1 else (_suffixes(tasks), [""])
@@ -91,7 +91,7 @@ def report(
     old = [
         path for paths in sets if all(map(Path.is_file, paths)) for path in paths
     ]  # else the user's
-    storage.replace(files)
+    atomic.replace(files)
     texts.append(f"page    {out_folder / page.FILE}")
     if old:
         for path in old:

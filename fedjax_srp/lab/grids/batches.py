@@ -25,8 +25,10 @@ from fedjax_srp.lab.runs.folder import read_record
 from fedjax_srp.lab.runs.run import SUMMARY_OPTION, simulation_options
 from fedjax_srp.parts.checks import printable, short
 from fedjax_srp.parts.files import open_file
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import json_files
+from fedjax_srp.results.errors import DamagedError
 from fedjax_srp.results.folder import GRID_INDEX, has_models, is_finished
+from fedjax_srp.results.locks import FolderLockedError, held
 
 SHARED = ".together"  # folder of files that several points share
 _LOCK_TIMEOUT = 60.0  # seconds; the index is locked for milliseconds
@@ -81,7 +83,7 @@ class Member(NamedTuple):
     def _recorded_options(self) -> dict[str, Any]:
         try:
             return read_record(self.folder)
-        except storage.DamagedError as error:
+        except DamagedError as error:
             raise ValueError(
                 f"{self.folder}: {error}; delete the folder to have it run again"
             ) from None
@@ -236,7 +238,7 @@ def assign_units(
             for unit_id, folders in index.items()
             if not folders.keys() & of_id.keys()
         }
-        storage.write_json(out / GRID_INDEX, others | entries)
+        json_files.write_json(out / GRID_INDEX, others | entries)
     order = {name: i for i, name in enumerate(of_id)}
     return sorted(units, key=lambda unit: order[unit.members[0].point.id])
 
@@ -311,13 +313,13 @@ def _read_index(out: Path) -> dict[str, dict[str, str]]:
         return {}
     with open_file(out / GRID_INDEX) as file:
         is_empty = not file.read().strip(b"{}\n ")
-    if not is_empty and not storage.has_checksum(out / GRID_INDEX):
+    if not is_empty and not json_files.has_checksum(out / GRID_INDEX):
         raise ValueError(
             f"out={str(out)!r}: its {GRID_INDEX} was not written by fedjax_srp; give another out"
         )
     try:
-        index = dict(storage.read_json(out / GRID_INDEX))
-    except storage.DamagedError as error:
+        index = dict(json_files.read_json(out / GRID_INDEX))
+    except DamagedError as error:
         line = f"{out}: {error}; batches will be formed again, finished runs are kept"
         print(printable(line), file=sys.stderr)
         return {}
@@ -351,9 +353,9 @@ def _index_lock(out: Path) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         while True:
             try:
-                stack.enter_context(storage.held(out / SHARED, "out"))
+                stack.enter_context(held(out / SHARED, "out"))
                 break
-            except storage.FolderLockedError:
+            except FolderLockedError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from fedjax_srp.lab.grids.batches import Unit
 from fedjax_srp.lab.grids.launch import GridBar, Launcher
 from fedjax_srp.lab.grids.work import TaskResult, Worker
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import json_files
+from fedjax_srp.results.errors import DamagedError
 from fedjax_srp.xla.cores import use_all_cores
 
 _POLL = 1.0  # seconds
@@ -85,8 +86,8 @@ class SlurmLauncher(Launcher):
         if self._job_class is None:
             return set()
         for unit in units:
-            with contextlib.suppress(storage.DamagedError):
-                written = storage.read_json(unit.shared / _JOB)
+            with contextlib.suppress(DamagedError):
+                written = json_files.read_json(unit.shared / _JOB)
                 job_id = str(written.get("id"))
                 name = str(written.get("folder"))
                 if not (_JOB_ID.fullmatch(job_id) and _FOLDER.fullmatch(name)):
@@ -118,7 +119,7 @@ class SlurmLauncher(Launcher):
                 )
             return False
         unit.shared.mkdir(parents=True, exist_ok=True)
-        storage.write_json(
+        json_files.write_json(
             unit.shared / _JOB, {"id": submitted.job_id, "folder": self._folder.name}
         )
         self._jobs[unit.id] = _Job(unit, submitted, is_earlier=False)

@@ -19,9 +19,10 @@ from fedjax_srp.lab.runs.folder import execute, save
 from fedjax_srp.lab.runs.loggers import loggers, split_by_seed
 from fedjax_srp.lab.runs.run import load_data, recorded_jax_settings
 from fedjax_srp.parts.checks import is_ours
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import atomic, errors
 from fedjax_srp.results.callbacks import Progress, all_of
 from fedjax_srp.results.history import History
+from fedjax_srp.results.locks import FolderLockedError, held
 
 RoundsCallback = Callable[
     [int], None
@@ -89,7 +90,7 @@ class Worker:
                     else self.measure(unit),
                 )
         except Exception as error:
-            of_system = storage.as_system_error(error, unit.shared)
+            of_system = errors.as_system_error(error, unit.shared)
             line = " ".join(
                 str(error if of_system is None else of_system.strerror).split()
             )
@@ -98,12 +99,12 @@ class Worker:
                 with contextlib.suppress(OSError):
                     unit.shared.mkdir(parents=True, exist_ok=True)
                     text = traceback.format_exc()
-                    storage.replace(
+                    atomic.replace(
                         {unit.shared / ERROR: lambda path: path.write_text(text, "utf-8")}
                     )
                     line = f"{line[:_MAX_ERROR_LENGTH]}; see {unit.shared / ERROR}"
             is_held_elsewhere = (
-                isinstance(error, storage.FolderLockedError) and not error.by_this_process
+                isinstance(error, FolderLockedError) and not error.by_this_process
             )
             return TaskResult(line, is_held_elsewhere)
 
@@ -112,7 +113,7 @@ class Worker:
         if len(unit.members) == 1:
             self._run_one(unit.members[0], on_rounds)
             return
-        with storage.held(unit.shared, "out"):
+        with held(unit.shared, "out"):
             if not unit.is_finished():
                 self._run_batch(unit, on_rounds)
             for member in unit.members:
@@ -184,7 +185,7 @@ class Worker:
                 callback=callback,
             )
         for member, history in zip(unit.members, histories, strict=True):
-            with storage.held(member.folder, "out"):
+            with held(member.folder, "out"):
                 if not member.is_finished():
                     save(history, member.folder, member.point.run, run.models)
 

@@ -20,12 +20,15 @@ from fedjax_srp.driver.round_log import COPIES
 from fedjax_srp.driver.simulate import simulate
 from fedjax_srp.lab.runs.run import LIMITS, NOT_SIMULATED, SUMMARY_OPTION, Run, load_data
 from fedjax_srp.parts.checks import is_ours
+from fedjax_srp.results import atomic, json_files
 from fedjax_srp.results import callbacks as watch
 from fedjax_srp.results import folder as run_folder
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results.errors import DamagedError
 from fedjax_srp.results.folder import MODELS
 from fedjax_srp.results.history import History
-from fedjax_srp.results.sealed_folders import is_foreign, jsonable
+from fedjax_srp.results.json_files import jsonable
+from fedjax_srp.results.locks import held
+from fedjax_srp.results.sealed_folders import is_foreign
 
 _ARGUMENTS = "arguments.json"  # in the folder of checkpoints
 _OVERWRITING = (
@@ -57,7 +60,7 @@ def execute(
 
         def lock() -> _FolderState:
             """Lock the folder and inspect it again, since another process may have used it."""
-            stack.enter_context(storage.held(storage.writable(folder), "out"))
+            stack.enter_context(held(atomic.writable(folder), "out"))
             run_folder.settle(folder)
             return _inspect(folder, run, overwrite)
 
@@ -75,9 +78,9 @@ def execute(
         if run.checkpoint:
             if state.has_checkpoint:
                 say(f"continuing the run in {folder}")
-            storage.writable(state.checkpoints)
+            atomic.writable(state.checkpoints)
             if not state.has_checkpoint:  # else `simulate` may still refuse to go on
-                storage.write_json(state.checkpoints / _ARGUMENTS, run.record)
+                json_files.write_json(state.checkpoints / _ARGUMENTS, run.record)
         with_models = run.models or (
             state.has_checkpoint and run_folder.has_models(folder)
         )
@@ -90,14 +93,14 @@ def execute(
                 callback=callback,
             )
         except ValueError as error:
-            is_refused = is_ours(error) and not isinstance(error, storage.DamagedError)
+            is_refused = is_ours(error) and not isinstance(error, DamagedError)
             if (
                 run.checkpoint and is_refused and not snapshots(state.checkpoints)
             ):  # there is nothing to resume
                 (state.checkpoints / _ARGUMENTS).unlink(missing_ok=True)
             raise
         if run.checkpoint:
-            storage.write_json(state.checkpoints / _ARGUMENTS, run.record)
+            json_files.write_json(state.checkpoints / _ARGUMENTS, run.record)
         save(history, folder, run, with_models)
         _clean_up(folder, state.checkpoints if run.checkpoint else None)
     say(outcome(history, run.target, run.communication))
@@ -146,13 +149,13 @@ def read_record(folder: Path) -> dict[str, Any]:
     try:
         return dict(run_folder.read_config(folder).get("arguments", {}))
     except (TypeError, ValueError):
-        raise storage.DamagedError("config.json is not that of a run") from None
+        raise DamagedError("config.json is not that of a run") from None
 
 
 def _is_checkpoint_folder(folder: Path) -> bool:
     """Return True if a folder is missing, empty, or has checkpoints of a run, even damaged ones."""
     record = folder / _ARGUMENTS
-    is_of_run = storage.has_checksum(record) or any(
+    is_of_run = json_files.has_checksum(record) or any(
         not is_foreign(folder / str(n)) for n in snapshots(folder)
     )
     if is_of_run or not folder.is_dir():
@@ -208,9 +211,11 @@ def _inspect(folder: Path, run: Run, overwrite: bool) -> _FolderState:
             known = read_record(folder)
         else:
             known = (
-                storage.read_json(checkpoints / _ARGUMENTS) if has_checkpoint else record
+                json_files.read_json(checkpoints / _ARGUMENTS)
+                if has_checkpoint
+                else record
             )
-    except storage.DamagedError as error:
+    except DamagedError as error:
         if has_checkpoint:
             return _FolderState(
                 checkpoints, has_checkpoint=True
@@ -250,13 +255,13 @@ def _clean_up(folder: Path, kept: Path | None) -> None:
     """Remove all checkpoints except those of the finished run."""
     checkpoints = folder / "checkpoint"
     if kept != checkpoints:
-        storage.remove(checkpoints)
+        atomic.remove(checkpoints)
         if kept is not None:
             kept.rename(checkpoints)
     for leftover in folder.glob(f"{_OVERWRITING}*"):
         if _is_checkpoint_folder(leftover):
-            storage.remove(leftover)
-    storage.clear(folder)
+            atomic.remove(leftover)
+    atomic.clear(folder)
 
 
 def _size(folder: Path) -> str:

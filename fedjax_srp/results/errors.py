@@ -1,0 +1,51 @@
+"""Errors of storage: damaged files, and errors of the system in one line."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from pathlib import Path
+
+_FULL = {
+    errno.ENOSPC: "No space left on device",
+    errno.EDQUOT: "Disk quota exceeded",
+    errno.EFBIG: "File too large",
+}
+_INTACT = "what was written before is intact"
+# in the errors of tensorstore, which are ValueErrors
+_TENSORSTORE = re.compile(r"os_error_code='(\d+)'")
+
+
+class DamagedError(ValueError):
+    """Damaged file; the message names it and the damage."""
+
+
+class StorageError(OSError):
+    """Error of the system.
+
+    `strerror` is one line with the folder, and says what is intact.
+    """
+
+
+def as_system_error(error: BaseException, path: Path | None) -> StorageError | None:
+    """Return an error of one line for an error of the system that names no file.
+
+    Libraries wrap errors of the system in types of their own. Other errors give None.
+    """
+    if isinstance(error, StorageError):
+        return error
+    where = "" if path is None else f": {str(path)!r}"
+    for number, reason in _FULL.items():
+        if getattr(error, "errno", 0) == number or reason in str(error):
+            return StorageError(
+                number, f"{reason}{where}; {_INTACT}; make room and run it again"
+            )
+    code = _TENSORSTORE.search(str(error))
+    if code is not None:
+        number = int(code[1])
+    elif isinstance(error, OSError) and error.errno and error.filename is None:
+        number = error.errno
+    else:
+        return None
+    return StorageError(number, f"{os.strerror(number)}{where}; {_INTACT}; try it again")
