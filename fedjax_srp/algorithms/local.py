@@ -221,7 +221,7 @@ def local_sgd(
             else optimizer_state
         )
         return Trained(
-            params, state, jnp.zeros(()) if training.records_loss else None, jnp.int32(0)
+            params, state, jnp.zeros(()) if training.record_loss else None, jnp.int32(0)
         )
     if (
         gradient is plain_gradient
@@ -311,7 +311,7 @@ def local_sgd(
             return jax.tree.map(lambda n, o: jnp.where(active, n, o), new, carry)
 
         state = optimizer.init(params) if state is None else state
-        carry = params, state, jnp.zeros(()) if training.records_loss else ()
+        carry = params, state, jnp.zeros(()) if training.record_loss else ()
         position = jnp.arange(batch_size, dtype=jnp.int32)
         if training.steps is not None:  # batches drawn with replacement
             steps = num_steps(training._replace(work=work), examples)
@@ -371,7 +371,7 @@ def local_sgd(
     steps = num_steps(training, examples)
     mean = (
         losses / jnp.maximum(steps, 1).astype(losses.dtype)
-        if training.records_loss
+        if training.record_loss
         else None
     )
     return Trained(trained, state, mean, steps)

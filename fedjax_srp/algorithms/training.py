@@ -29,7 +29,7 @@ class LocalTraining(NamedTuple):
     epochs: int | None = None
     steps: int | None = None
     work: Array | int = 1  # () int32: factor of epochs or steps; 0 for no training
-    records_loss: bool = False  # compute `Trained.mean_loss`
+    record_loss: bool = False  # compute `Trained.mean_loss`
 
 
 @part
@@ -81,7 +81,7 @@ class Training:
             self.epochs,
             self.steps,
             context.work,
-            context.records_loss,
+            context.record_loss,
         )
 
     def alone(
