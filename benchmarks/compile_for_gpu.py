@@ -40,6 +40,7 @@ from jax.experimental import topologies
 import fedjax_srp as srp
 from fedjax_srp.data import FederatedData
 from fedjax_srp.driver.prepare import Request, prepare
+from fedjax_srp.driver.settings import Settings
 
 SHAPES = {"mlp": (28, 28), "lenet5": (32, 32, 3)}
 TARGETS = {  # name of the device, bytes a second between it and its memory, bytes of memory (data sheets, SXM boards)
@@ -298,10 +299,14 @@ def main(arguments: list[str] | None = None) -> None:
     )
     method = srp.methods.get(args.method, dataset=small, model=args.model, shared=shared)
     is_round = args.part == "round"
-    options: dict[str, Any] = {"chunk_size": args.chunk, "num_seeds": args.seeds}
-    options |= {"devices": [device(args.target)], "evaluations": () if is_round else None}
+    settings = Settings(
+        chunk_size=args.chunk,
+        devices=[device(args.target)],
+        evaluations=() if is_round else None,
+    )
+    request = Request(method, data, settings=settings, num_seeds=args.seeds)
     with jax.default_matmul_precision(args.precision):
-        run = prepare(Request(method, data, **options))
+        run = prepare(request)
         compiled: Any = run.traced(is_round).lower().compile()
     text, memory = compiled.as_text(), compiled.memory_analysis()
     if args.hlo:

@@ -20,6 +20,7 @@ import numpy as np
 import fedjax_srp as srp
 from fedjax_srp.base import Examples, FederatedAlgorithm, RoundContext, Uncharged
 from fedjax_srp.driver.prepare import Request, prepare
+from fedjax_srp.driver.settings import Settings
 
 HERE = Path(__file__).parent
 LAYERS = ("fc1", "fc2", "fc3", "out")  # of the MLP that stands in for every model
@@ -181,7 +182,7 @@ def costs() -> list[list[str]]:
         for n in srp.methods.names()
     ):
         method = srp.methods.get(name, dataset=data, participation="full")
-        sizes = prepare(Request(method, data, evaluations=())).sizes
+        sizes = prepare(Request(method, data, settings=Settings(evaluations=()))).sizes
         counted = CountedModel((5,), 3, (4, 4, 4)).cut_above(
             srp.methods.recipe(name).head_layers
         )

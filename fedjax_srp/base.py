@@ -60,7 +60,7 @@ class RoundContext(NamedTuple):
     cohort_size: Array  # () int32, traced: number of participants
     num_clients: int  # in the whole federation
     work: Array  # () int32: units of local work of this client (1 for most policies; 0 in a padded slot of a chunk)
-    records_loss: bool = False  # True if the run records the training loss
+    record_loss: bool = False  # True if the run records the training loss
 
 
 class TrainingLoss(NamedTuple):

@@ -7,12 +7,11 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
-from reference.small import KEY, assert_same_bits, changed
+from reference.small import KEY, assert_same_bits, changed, prepared
 
 import fedjax_srp as srp
 from fedjax_srp import models, participation
 from fedjax_srp.driver.outcome import data_checksum
-from fedjax_srp.driver.prepare import Request, prepare
 from fedjax_srp.parts.description import describe
 from fedjax_srp.results.json_files import jsonable
 
@@ -98,7 +97,7 @@ def fedavg(*optimizer, model=MODEL, **fields):
 
 
 def options_of_run(algorithm, data, **request):
-    return prepare(Request(algorithm, data, **request)).options()
+    return prepared(algorithm, data, **request).options()
 
 
 DIFFERENCES = {
@@ -162,14 +161,9 @@ def test_what_is_unknown_is_in_the_record(data):
     known = changed(
         srp.algorithms.FedAvg(MODEL), name="mine"
     )  # a class says what it is by its name
-    assert prepare(Request(known, data)).unknown == ()
+    assert prepared(known, data).unknown == ()
     clock = srp.clocks.Fixed(srp.clocks.Exponential(1.0))
-    assert (
-        prepare(
-            Request(known, data, clock=clock, participation=participation.Full())
-        ).unknown
-        == ()
-    )
+    assert prepared(known, data, participation.Full(), clock).unknown == ()
 
 
 @dataclasses.dataclass

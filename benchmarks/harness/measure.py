@@ -26,6 +26,7 @@ from fedjax_srp.base import (
 )
 from fedjax_srp.data import FederatedData, from_arrays
 from fedjax_srp.driver.prepare import Request, prepare
+from fedjax_srp.driver.settings import Settings
 from fedjax_srp.parts.checks import check_integer
 from fedjax_srp.rounds.sharding import lay_out, spread
 
@@ -67,8 +68,8 @@ def arrays(data: FederatedData) -> list[np.ndarray]:
 class Rounds:
     """Compiled rounds of one method; a call runs `length` of them and the evaluations, and waits.
 
-    `judged_at_once` clients are evaluated at once on each device, None for the engine's choice. The other options are
-    those of `Request`; by default nothing is evaluated.
+    `judged_at_once` clients are evaluated at once on each device, None for the engine's choice. The others are
+    `Settings`; by default nothing is evaluated.
 
     Attributes:
         rounds: records of the last call's rounds, leaves (length,).
@@ -83,11 +84,12 @@ class Rounds:
         participation: ParticipationPolicy | None = None,
         length: int = 1,
         judged_at_once: int | None = None,
-        **options: Any,
+        num_seeds: int | None = None,
+        **settings: Any,
     ):
-        run = prepare(
-            Request(algorithm, data, participation, **{"evaluations": ()} | options)
-        )
+        chosen = Settings(**{"evaluations": ()} | settings)
+        request = Request(algorithm, data, participation, settings=chosen)
+        run = prepare(request._replace(num_seeds=num_seeds))
         layout = run.layout
         if judged_at_once is not None:
             check_integer("judged_at_once", judged_at_once, 1)
@@ -126,13 +128,13 @@ class JudgedRounds(Rounds):
         algorithm: FederatedAlgorithm,
         data: FederatedSource,
         evaluation: str,
-        *arguments: Any,
+        participation: ParticipationPolicy | None = None,
     ):
-        super().__init__(algorithm, data, *arguments)
+        super().__init__(algorithm, data, participation)
         self.evaluation = evaluation
-        self.judge = prepare(
-            Request(algorithm, data, *arguments, evaluations=(evaluation,))
-        ).program()
+        settings = Settings(evaluations=(evaluation,))
+        request = Request(algorithm, data, participation, settings=settings)
+        self.judge = prepare(request).program()
 
     def accuracy(self) -> float:
         """The mean over test examples."""

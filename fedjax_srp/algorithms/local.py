@@ -244,7 +244,7 @@ def local_sgd(
     if not jax.tree.leaves(params):
         if optimizer_state is None:
             optimizer_state = optimizer.init(params)
-        mean_loss = jnp.zeros(()) if training.records_loss else None
+        mean_loss = jnp.zeros(()) if training.record_loss else None
         return Trained(params, optimizer_state, mean_loss, jnp.int32(0))
     is_default = gradient is plain_gradient and after_step is as_stepped
     if is_default and optimizer_state is None:
@@ -306,7 +306,7 @@ def local_sgd(
             direction = without_statistics(gradient(objective, params, weights))
             if in_span and not only_rows:  # momentum and weight decay move all rows
                 direction = of_all_rows(direction, params, rows)
-            if training.records_loss:
+            if training.record_loss:
                 losses = losses + objective(params, weights).astype(losses.dtype)
             updates, new_state = optimizer.update(direction, state, params)
             if only_rows:
@@ -322,7 +322,7 @@ def local_sgd(
 
         if state is None:
             state = optimizer.init(params)
-        losses = jnp.zeros(()) if training.records_loss else ()
+        losses = jnp.zeros(()) if training.record_loss else ()
         carry = params, state, losses
         position = jnp.arange(batch_size, dtype=jnp.int32)
         if training.steps is not None:  # batches drawn with replacement
@@ -369,7 +369,7 @@ def local_sgd(
         trained, losses = jax.tree.map(if_examples, (trained, losses), start)
     steps = num_steps(training, examples)
     mean_loss = None
-    if training.records_loss:
+    if training.record_loss:
         mean_loss = losses / jnp.maximum(steps, 1).astype(losses.dtype)
     return Trained(trained, state, mean_loss, steps)
 

@@ -33,7 +33,7 @@ class LocalTraining(NamedTuple):
     epochs: int | None = None
     steps: int | None = None
     work: Array | int = 1  # () int32: factor of epochs or steps; 0 for no training
-    records_loss: bool = False  # compute `Trained.mean_loss`
+    record_loss: bool = False  # compute `Trained.mean_loss`
 
     def batch_of(self, capacity: int) -> int:
         """Examples in a batch, for clients of this capacity.
@@ -97,7 +97,7 @@ class Training:
             self.epochs,
             self.steps,
             context.work,
-            context.records_loss,
+            context.record_loss,
         )
 
     def alone(

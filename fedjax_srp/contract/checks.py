@@ -240,7 +240,7 @@ def check_algorithm(
     data: FederatedSource,
     evaluations: Sequence[str] = (),
     policy: ParticipationPolicy | None = None,
-    records_loss: bool = False,
+    record_loss: bool = False,
 ) -> Shapes:
     """Trace every function of an algorithm that a run will call, and check the policy's needs."""
     name, key, one = f"algorithm {algorithm.name!r}", _key(), _shape(jnp.int32)
@@ -268,7 +268,7 @@ def check_algorithm(
         def with_context(algorithm: Any, integers: tuple[Array, ...], *args: Any) -> Any:
             index, stage, size, work = integers
             context = RoundContext(
-                index, stage, size, data.num_clients, work, records_loss
+                index, stage, size, data.num_clients, work, record_loss
             )
             return function(algorithm)(*args, context)
 
@@ -307,7 +307,7 @@ def check_algorithm(
         output, download = check_phase(phase.name, lambda a, index=index: a.phases[index])
         outputs.append(output)
         down.append(download)
-    if records_loss and outputs[0].loss is None:
+    if record_loss and outputs[0].loss is None:
         raise ValueError(
             f"record_loss: {name} reports no loss of its local training; return ClientOutput(..., "
             "loss=trained.loss) with what local_sgd returned, or leave out record_loss or the policy that needs it"
@@ -329,7 +329,7 @@ def check_algorithm(
     )[0]
     _check_scalars(f"{name}: metrics returned", metrics)
     infos = [_averaged(dict(output.info)) for output in outputs]
-    if records_loss:
+    if record_loss:
         infos.append({TRAINING_LOSS: _float()})
     metrics = _joined(name, metrics, *infos)
     check_metric_names(f"{name}: metrics or info", metrics, evaluations)

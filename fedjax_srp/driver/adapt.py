@@ -29,6 +29,7 @@ from fedjax_srp.base import (
 from fedjax_srp.driver.given import check_kept, fitted
 from fedjax_srp.driver.outcome import ratio
 from fedjax_srp.driver.prepare import Request, prepare
+from fedjax_srp.driver.settings import Settings, takes_settings
 from fedjax_srp.linear import LinearClient, samplers
 from fedjax_srp.linear.sampling import least_squares
 from fedjax_srp.linear.task import LinearTask
@@ -36,7 +37,7 @@ from fedjax_srp.models.split import SplitModel, SplitParams
 from fedjax_srp.parts.checks import as_annotated, checked, short
 from fedjax_srp.parts.part import Count, part
 from fedjax_srp.rounds.adaptation import AdaptationPlan, ClientAdaptation
-from fedjax_srp.rounds.sharding import Devices, place
+from fedjax_srp.rounds.sharding import place
 
 ALL = np.iinfo(np.int32).max  # number of samples that no client exceeds
 
@@ -59,6 +60,7 @@ class Adaptation(NamedTuple):
 
 
 @checked
+@takes_settings("chunk_size", "devices", "shard_data")
 def adapt(
     model: SplitModel | LinearTask | FederatedAlgorithm | Method,
     data: FederatedSource,
@@ -70,9 +72,7 @@ def adapt(
     num_samples: Sequence[int] | None = None,
     optimizer: Given | None = None,
     batch_size: int | None = None,
-    chunk_size: int | None = None,
-    devices: Devices = None,
-    shard_data: bool = False,
+    **settings: Any,
 ) -> Adaptation:
     """Train new clients from a server state, and score each before the first epoch and after every epoch.
 
@@ -102,9 +102,7 @@ def adapt(
             else FedRep's `head_optimizer`, else that of training; for a model alone, SGD with step size 0.01.
         batch_size: samples per step; default that of the method's training, 10 for a model alone. The last batch of an
             epoch may be smaller.
-        chunk_size: clients at once on each device; None for a measured default.
-        devices: devices to spread the clients over, or how many; None for all, those of every process.
-        shard_data: keep every client's examples on one device, as in `simulate`.
+        **settings: fields of `Settings`, by keyword.
 
     Returns:
         An `Adaptation` of NumPy arrays.
@@ -137,40 +135,28 @@ def adapt(
     else:
         tuning, model = _fine_tuning(model)
         model.check_fits(data)
-        chosen = as_optimizer(
-            "optimizer", tuning.optimizer if optimizer is None else optimizer
-        )
-        training = Training(
-            chosen, tuning.batch_size if batch_size is None else batch_size
-        )
+        if optimizer is None:
+            optimizer = tuning.optimizer
+        if batch_size is None:
+            batch_size = tuning.batch_size
+        training = Training(as_optimizer("optimizer", optimizer), batch_size)
         plan = Fit(model, training, part, epochs)
-        state, expected = (
-            params_of(server_state),
-            jax.eval_shape(model.init, jax.random.key(0)),
-        )
-    run = prepare(
-        Request(
-            _Placeholder(),
-            data,
-            evaluations=(),
-            chunk_size=chunk_size,
-            devices=devices,
-            shard_data=shard_data,
-        )
-    )
+        state = params_of(server_state)
+        expected = jax.eval_shape(model.init, jax.random.key(0))
+    chosen = Settings(evaluations=(), **settings)
+    run = prepare(Request(_Placeholder(), data, settings=chosen))
     placed = place(run.layout, fitted("server_state", state, expected))
     root, on_devices = run.placed(key)
     limits = place(run.layout, jnp.asarray(counts or (ALL,), jnp.int32))
-    found = jax.device_get(
-        run.program().epoch_scores(plan, placed, limits, root, on_devices)
-    )
-    totals, number = (
-        np.asarray(array, np.float64)[:, : run.layout.num_clients] for array in found
-    )
-    scores = np.swapaxes(ratio(totals, number[..., None]), 1, 2)
-    mean = ratio(totals.sum(1), number.sum(1)[:, None])
+    sums = run.program().epoch_scores(plan, placed, limits, root, on_devices)
+    total, count = jax.device_get(sums)
+    total = np.asarray(total, np.float64)[:, : run.layout.num_clients]
+    count = np.asarray(count, np.float64)[:, : run.layout.num_clients]
     return Adaptation(
-        np.asarray(counts or (-1,)), np.arange(plan.num_epochs + 1), scores, mean
+        num_samples=np.asarray(counts or (-1,)),
+        epochs=np.arange(plan.num_epochs + 1),
+        scores=np.swapaxes(ratio(total, count[..., None]), 1, 2),
+        mean=ratio(total.sum(1), count.sum(1)[:, None]),
     )
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +20,14 @@ from fedjax_srp.base import (
 from fedjax_srp.driver.given import check_kept, fitted, is_new
 from fedjax_srp.driver.outcome import ratio
 from fedjax_srp.driver.prepare import Request, prepare
+from fedjax_srp.driver.settings import Settings, takes_settings
 from fedjax_srp.parts.checks import checked
 from fedjax_srp.rounds.round import as_arrays
-from fedjax_srp.rounds.sharding import Devices, place, place_clients
+from fedjax_srp.rounds.sharding import place, place_clients
 
 
 @checked
+@takes_settings("evaluations", "chunk_size", "devices", "shard_data")
 def evaluate(
     algorithm: FederatedAlgorithm | Method,
     data: FederatedSource,
@@ -34,10 +35,7 @@ def evaluate(
     *,
     key: Key,
     client_states: ClientState | Literal["new"] = "new",
-    evaluations: str | Sequence[str] | None = None,
-    chunk_size: int | None = None,
-    devices: Devices = None,
-    shard_data: bool = False,
+    **settings: Any,
 ) -> dict[str, np.ndarray]:
     """Score clients under a server state: new clients, or the clients of a run with their states.
 
@@ -52,10 +50,7 @@ def evaluate(
         client_states: `history.client_states`, for the clients of the run itself; "new" for clients that have not
             trained, whose own heads or models are then judged untrained.
         key: of fine-tuning; the same key draws the same batches for every method.
-        evaluations: names of the algorithm's evaluations; None for the default one, "all" for every one.
-        chunk_size: clients at once on each device; None for a measured default.
-        devices: devices to spread the clients over, or how many; None for all, those of every process.
-        shard_data: keep every client's examples on one device, as in `simulate`.
+        **settings: fields of `Settings`, by keyword.
 
     Returns:
         name of the evaluation -> (num_clients,) scores, nan for clients without test data.
@@ -77,37 +72,27 @@ def evaluate(
     check_kept(server_state)
     if isinstance(algorithm, Method):
         algorithm = algorithm.algorithm
-    run = prepare(
-        Request(
-            algorithm,
-            data,
-            evaluations=evaluations,
-            chunk_size=chunk_size,
-            devices=devices,
-            shard_data=shard_data,
-        )
-    )
+    run = prepare(Request(algorithm, data, settings=Settings(**settings)))
     num_clients = run.layout.num_clients
     server, client = jax.eval_shape(
         lambda key, data: _initial(run.algorithm, key, data), key, data
     )
     server_state = place(run.layout, fitted("server_state", server_state, server))
-    own = None
+    clients = None
     if not is_new(client_states):
         of_all = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct((num_clients, *leaf.shape), leaf.dtype),
             client,
         )
-        own = place_clients(run.layout, fitted("client_states", client_states, of_all))
+        states = fitted("client_states", client_states, of_all)
+        clients = place_clients(run.layout, states)
     root, placed = run.placed(key)
-    scores = jax.device_get(run.program().scores(server_state, root, placed, own))
-    return {
-        name: ratio(
-            np.asarray(total, np.float64)[:num_clients],
-            np.asarray(count, np.float64)[:num_clients],
-        )
-        for name, (total, count) in scores.items()
-    }
+    scores = jax.device_get(run.program().scores(server_state, root, placed, clients))
+    means = {}
+    for name, sums in scores.items():
+        total, count = np.asarray(sums, np.float64)[:, :num_clients]
+        means[name] = ratio(total, count)
+    return means
 
 
 def _initial(

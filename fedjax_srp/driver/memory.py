@@ -81,12 +81,12 @@ def estimate(run: Prepared) -> Memory:
     in_chunk *= CPU_FACTOR if layout.platform == "cpu" else 1.0
     if layout.num_devices > 1:  # clients that move at once are on every device
         of_evaluation = layout.for_evaluation().window if run.evaluations else 0
-        moved = sizes.client_state + moved_bytes(run.data, run.shard_data)
+        moved = sizes.client_state + moved_bytes(run.data, run.settings.shard_data)
         in_chunk += max(largest.window, of_evaluation) * moved
     in_chunk += layout.num_clients * sizes.shown
     return Memory(
         data=math.ceil(
-            num_bytes(run.data) / (layout.num_devices if run.shard_data else 1)
+            num_bytes(run.data) / (layout.num_devices if run.settings.shard_data else 1)
         ),
         clients=layout.owned * sizes.client_state * seeds,
         server=sizes.server_state * seeds,
@@ -119,7 +119,7 @@ def room(run: Prepared, sharers: int = 1) -> Room:
     sharing = _devices_sharing_memory(run.layout)
     present = (
         0
-        if run.shard_data
+        if run.settings.shard_data
         else sum(_bytes_on(device, run.data) for device in sharing) / len(sharing)
     )
     return Room(estimate(run), _free_share(run.layout) / sharers, present)

@@ -1,10 +1,9 @@
-"""Results of a simulation: its limits, records of its rounds, facts that identify it, and histories."""
+"""Results of a simulation: records of its rounds, facts that identify it, and histories."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import math
 import operator
 import weakref
 import zlib
@@ -19,110 +18,35 @@ from fedjax_srp.driver.given import checksum
 from fedjax_srp.driver.prepare import Prepared
 from fedjax_srp.driver.programs import Segment, as_numbers
 from fedjax_srp.driver.round_log import Arrays, Records
-from fedjax_srp.parts.checks import check_integer, is_key
+from fedjax_srp.parts.checks import is_key
 from fedjax_srp.parts.description import CODE, describe, describe_data
 from fedjax_srp.results.history import History
 from fedjax_srp.results.json_files import jsonable
 
 
-class Limits(NamedTuple):
-    """Limits of a simulation, and its evaluations."""
-
-    num_rounds: int
-    eval_every: int
-    time_limit: float | None
-    target: float | None
-    eval_first: int = 0
-    eval_last: int = 0
-
-    def check(self) -> None:
-        """Raise a ValueError for a value out of range."""
-        for argument, least in (
-            ("num_rounds", 1),
-            ("eval_every", 1),
-            ("eval_first", 0),
-            ("eval_last", 0),
-        ):
-            check_integer(argument, getattr(self, argument), least)
-        if self.time_limit is not None and not self.time_limit > 0:
-            raise ValueError(
-                f"time_limit={self.time_limit} must be positive, in time units (None sets no limit)"
-            )
-        if self.target is not None and not math.isfinite(self.target):
-            raise ValueError(
-                f"target={self.target} must be finite, e.g. 0.9 for an accuracy of 90 % (None sets none)"
-            )
-
-    def check_fit(self, run: Prepared) -> None:
-        """Raise a ValueError for a target that this run cannot reach."""
-        if self.target is not None and not run.evaluations:
-            raise ValueError(
-                f"target={self.target}: nothing is evaluated, so no score reaches it; name an evaluation"
-            )
-        if (
-            self.target is not None
-            and score_name(run.data) == "accuracy"
-            and not 0 < self.target <= 1
-        ):
-            raise ValueError(
-                f"target={self.target}: accuracies lie between 0 and 1; give 0.9 for 90 %"
-            )
-
-    def next_evaluation(self, completed: int) -> int:
-        """Number of rounds at the next evaluation, after `completed` rounds.
-
-        The grid of evaluations has every `eval_every`-th round and every round up to `eval_first`, wherever a resumed
-        run was interrupted. The last `eval_last` rounds, at least one, are evaluated too.
-        """
-        every = 1 if completed < self.eval_first else self.eval_every
-        first_of_last = max(completed, self.num_rounds - self.eval_last) + 1
-        return min(completed + every - completed % every, first_of_last, self.num_rounds)
-
-    def evaluations(self) -> list[int]:
-        """Numbers of rounds at all evaluations, if no limit ends the run early."""
-        found = [self.next_evaluation(0)]
-        while found[-1] < self.num_rounds:
-            found.append(self.next_evaluation(found[-1]))
-        return found
-
-    def on_grid(self, completed: int) -> bool:
-        """True if a longer run evaluates after this many rounds."""
-        longer = self._replace(num_rounds=completed + 1, eval_last=0)
-        return longer.next_evaluation(completed - 1) == completed
-
-    def can_resume_after(self, completed: int) -> bool:
-        """True if a longer run can resume after `completed` rounds: all evaluations so far are on its grid."""
-        first_of_last = self.num_rounds - self.eval_last + 1
-        return all(
-            map(self.on_grid, range(min(completed, max(first_of_last, 1)), completed + 1))
-        )
-
-
-def flat_records(segment: Segment, num_clients: int, batched: bool) -> Arrays:
+def flat_records(segment: Segment, run: Prepared) -> Arrays:
     """A segment as flat arrays (num_seeds, R), (num_seeds, E) and (num_seeds, E, num_clients), by name."""
-    with_seeds = (lambda a: a) if batched else (lambda a: a[None])
-    scalars = {
-        n: value
-        for n, value in segment.rounds._asdict().items()
-        if n not in ("metrics", "reports")
-    }
-    new = {name: with_seeds(np.asarray(value)) for name, value in scalars.items()}
-    new |= {
-        f"metrics/{name}": with_seeds(_of_numpy(value))
-        for name, value in segment.rounds.metrics.items()
-    }
+
+    def with_seeds(value: Any) -> np.ndarray:
+        array = np.asarray(value)
+        return array[None] if run.num_seeds is None else array
+
+    new: dict[str, np.ndarray] = {}
+    for name, value in segment.rounds._asdict().items():
+        if name not in ("metrics", "reports"):
+            new[name] = with_seeds(value)
+    for name, value in segment.rounds.metrics.items():
+        new[f"metrics/{name}"] = with_seeds(_of_numpy(value))
     new["eval_round"] = new["round"][:, -1:] + 1
-    for evaluation, parts in segment.scores.items():
-        for part, value in zip(("sum", "count"), parts, strict=True):
-            new[f"scores/{evaluation}/{part}"] = with_seeds(
-                np.asarray(value, np.float64)
-            )[:, None, :num_clients]
-        total, count = (
-            new[f"scores/{evaluation}/{part}"].sum(-1) for part in ("sum", "count")
-        )
-        new[f"means/{evaluation}"] = ratio(
-            total, count
-        )  # over clients, weighted by test points
+    for evaluation, (totals, counts) in segment.scores.items():
+        total = with_seeds(np.asarray(totals, np.float64))[:, None]
+        count = with_seeds(np.asarray(counts, np.float64))[:, None]
+        total = total[..., : run.layout.num_clients]
+        count = count[..., : run.layout.num_clients]
+        new[f"scores/{evaluation}/sum"] = total
+        new[f"scores/{evaluation}/count"] = count
+        # over clients, weighted by test points
+        new[f"means/{evaluation}"] = ratio(total.sum(-1), count.sum(-1))
     return new
 
 
@@ -148,44 +72,43 @@ def score_name(data: Any) -> str:
     return str(member_of(data, "score_name"))
 
 
-def ended_after(records: Records, run: Prepared, limits: Limits) -> int | None:
+def ended_after(records: Arrays, run: Prepared) -> int | None:
     """Number of rounds at the first evaluation that reaches a limit for every seed; None if there is none yet."""
     if not records:
         return None
+    time_limit = run.settings.time_limit
+    target = run.settings.target
     rounds = records["eval_round"][0]
     has_ended = np.zeros(records["eval_round"].shape, bool)
-    if limits.time_limit is not None:
-        has_ended |= (
-            np.cumsum(records["compute_time"], 1, np.float64)[:, rounds - 1]
-            >= limits.time_limit
-        )
-    if limits.target is not None:
+    if time_limit is not None:
+        elapsed = np.cumsum(records["compute_time"], 1, np.float64)
+        has_ended |= elapsed[:, rounds - 1] >= time_limit
+    if target is not None:
         scores = records[f"means/{run.evaluations[0]}"]
-        reached = (
-            scores <= limits.target
-            if smaller_is_better(run.data)
-            else scores >= limits.target
-        )
+        reached = scores >= target
+        if smaller_is_better(run.data):
+            reached = scores <= target
         has_ended |= np.logical_or.accumulate(reached, 1)
     all_ended = has_ended.all(0)
     return int(rounds[np.argmax(all_ended)]) if all_ended.any() else None
 
 
-def check_limits(
-    records: Records, run: Prepared, limits: Limits, completed: int, checkpoint_dir: Any
-) -> None:
+def check_not_ended(records: Arrays, run: Prepared, completed: int) -> None:
     """Raise a ValueError for limits that the run in a folder has already passed."""
-    end = ended_after(records, run, limits)
+    end = ended_after(records, run)
     if end is not None and end < completed:
-        given = {"time_limit": limits.time_limit, "target": limits.target}
+        settings = run.settings
+        limits = {"time_limit": settings.time_limit, "target": settings.target}
+        words = [
+            f"{name}={value:g}" for name, value in limits.items() if value is not None
+        ]
         raise ValueError(
-            f"{', '.join(f'{name}={value:g}' for name, value in given.items() if value is not None)}: "
-            f"checkpoint_dir={str(checkpoint_dir)!r} holds {completed} rounds of this run, it would end after {end}; "
-            "give the limits it had, or another folder"
+            f"{', '.join(words)}: checkpoint_dir={str(settings.checkpoint_dir)!r} holds {completed} rounds of this "
+            f"run, it would end after {end}; give the limits it had, or another folder"
         )
 
 
-def facts(run: Prepared, limits: Limits) -> dict[str, Any]:
+def facts(run: Prepared) -> dict[str, Any]:
     """Facts about a run, for `History.config`."""
     start = {} if run.start is None else {"start_checksum": checksum(run.start)}
     return start | {
@@ -201,16 +124,16 @@ def facts(run: Prepared, limits: Limits) -> dict[str, Any]:
         "dataset_options": jsonable(member_of(run.data, "options")),
         "data_checksum": data_checksum(run.data),
         "unknown": list(run.unknown),
-        "eval_every": limits.eval_every,
-        "eval_first": limits.eval_first,
-        "eval_last": limits.eval_last,
+        "eval_every": run.settings.eval_every,
+        "eval_first": run.settings.eval_first,
+        "eval_last": run.settings.eval_last,
         "evaluations": list(run.evaluations),
         "device": run.layout.devices[0].device_kind,
         "num_devices": run.layout.num_devices,
         "chunk_size": run.layout.chunk_size,  # the default follows from the devices
         "large_chunk": run.layout.large_chunk,
-        "shard_data": run.shard_data,
-        "record_loss": run.record_loss,
+        "shard_data": run.settings.shard_data,
+        "record_loss": run.settings.record_loss,
     }
 
 
@@ -258,9 +181,9 @@ def _bits(leaf: Array) -> np.ndarray:
     return np.ascontiguousarray(as_numbers(leaf))
 
 
-def fingerprint(run: Prepared, root: Key, limits: Limits) -> dict[str, Any]:
+def fingerprint(run: Prepared, root: Key) -> dict[str, Any]:
     """Facts that a resumed run must share: all but the number of rounds, the limits, and the folder of its data."""
-    found = facts(run, limits) | {"key": _bits(root).tolist(), "jax": jax.__version__}
+    found = facts(run) | {"key": _bits(root).tolist(), "jax": jax.__version__}
     options = found["dataset_options"] or {}  # the data have a checksum
     return found | {
         "dataset_options": {
@@ -289,9 +212,7 @@ class Results(NamedTuple):
     timings: dict[str, Any]  # of the host, in seconds
 
 
-def histories(
-    run: Prepared, limits: Limits, root: Key, results: Results
-) -> list[History]:
+def histories(run: Prepared, root: Key, results: Results) -> list[History]:
     """One history per seed."""
     num_seeds, records, evaluations = run.num_seeds, results.records, run.evaluations
     keys = np.asarray(jax.random.key_data(root)).reshape(num_seeds or 1, -1)
@@ -299,10 +220,10 @@ def histories(
         np.asarray(of_clients).reshape(num_seeds or 1, -1)
         for of_clients in (results.client_time, results.rounds_taken)
     )
-    config = facts(run, limits) | {
-        "num_rounds": limits.num_rounds,
-        "time_limit": limits.time_limit,
-        "target": limits.target,
+    config = facts(run) | {
+        "num_rounds": run.settings.num_rounds,
+        "time_limit": run.settings.time_limit,
+        "target": run.settings.target,
         "num_seeds": num_seeds,
     }
     up, down = run.sizes.up, run.sizes.down

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from fedjax_srp.base import (
     ParticipationPolicy,
     PyTree,
     WorkCosts,
+    member_of,
 )
 from fedjax_srp.clocks import Exponential, Fixed
 from fedjax_srp.contract.checks import check_algorithm, check_clock, check_policy
@@ -30,6 +32,7 @@ from fedjax_srp.contract.messages import Traffic, traffic
 from fedjax_srp.contract.operations import work_costs
 from fedjax_srp.driver.given import Start, fitted_start
 from fedjax_srp.driver.programs import Parts, Program, current_mode, numerics, program
+from fedjax_srp.driver.settings import Settings
 from fedjax_srp.participation import Full
 from fedjax_srp.parts.checks import as_annotated, check_integer, check_known, short
 from fedjax_srp.parts.description import describe, option_values, unknowns
@@ -41,23 +44,16 @@ from fedjax_srp.xla.backend import traced_for
 
 
 class Request(NamedTuple):
-    """A user's request; its defaults are those of `simulate` and `evaluate`."""
+    """A user's request for a run, or for an evaluation, which reads only some of the settings."""
 
     algorithm: FederatedAlgorithm | Method
     data: FederatedSource
     participation: ParticipationPolicy | None = None
     clock: Clock | None = None
-    evaluations: str | Sequence[str] | None = None
-    chunk_size: int | None = None
-    devices: Sequence[Any] | int | None = None
-    shard_data: bool = False
-    name: str | None = None
-    num_seeds: int | None = None  # None: one run, without a seeds axis
-    values: Mapping[str, np.ndarray] | None = (
-        None  # (num_seeds,) each: floats of the algorithm, one for each seed
-    )
-    record_loss: bool = False
+    settings: Settings = Settings()
     start: Start = "init"  # a server state or parameters to begin from
+    num_seeds: int | None = None  # None: one run, without a seeds axis
+    values: Mapping[str, np.ndarray] = {}  # (num_seeds,) floats of the algorithm each
 
 
 class Prepared(NamedTuple):
@@ -72,12 +68,13 @@ class Prepared(NamedTuple):
     sizes: Traffic
     costs: WorkCosts | None  # for clocks that need them
     data: FederatedSource  # as the user gave it
-    shard_data: bool
-    record_loss: bool
+    settings: (
+        Settings  # as given; `record_loss` also holds for a policy that needs the loss
+    )
     num_seeds: int | None
     values: dict[
         str, np.ndarray
-    ]  # dotted name -> (num_seeds,): floats of the algorithm, as they were given
+    ]  # dotted name -> (num_seeds,) floats of the algorithm, as given
     start: PyTree | None  # see `given.fitted_start`
 
     @property
@@ -94,7 +91,7 @@ class Prepared(NamedTuple):
             self.layout,
             self.num_seeds,
             tuple(self.values),
-            self.record_loss,
+            self.settings.record_loss,
         )
 
     def placed(self, root: Key) -> tuple[Key, Any]:
@@ -112,7 +109,7 @@ class Prepared(NamedTuple):
                 "jax_disable_jit is on: rounds are compiled here; srp.Simulation runs them step by step"
             )
         return place(self.layout, root), place_data(
-            self.layout, self.data, self.shard_data
+            self.layout, self.data, self.settings.shard_data
         )
 
     def placed_start(self) -> PyTree | None:
@@ -189,7 +186,8 @@ def prepare(request: Request) -> Prepared:
         request.data,
     )
     _check_parts(request)
-    name = request.name
+    settings = request.settings
+    name = settings.name
     if isinstance(algorithm, Method):
         if policy is not None:
             raise ValueError(
@@ -197,7 +195,7 @@ def prepare(request: Request) -> Prepared:
             )
         name = algorithm.name if name is None else name
         algorithm, policy = algorithm.algorithm, algorithm.participation
-    evaluations = check_evaluations(algorithm, request.evaluations)
+    evaluations = check_evaluations(algorithm, settings.evaluations)
     policy = Full() if policy is None else policy
     clock = Fixed(Exponential(1.0)) if clock is None else clock
     names = {
@@ -213,18 +211,20 @@ def prepare(request: Request) -> Prepared:
             or any(0xD800 <= ord(letter) < 0xE000 for letter in value)
         ):
             raise ValueError(f"{argument}={short(value)} is no name; give one of letters")
-    record_loss = request.record_loss or TRAINING_LOSS in policy.needs
-    devices = checked_devices(request.devices)
+    _check_target(settings.target, evaluations, data)
+    if TRAINING_LOSS in policy.needs:
+        settings = dataclasses.replace(settings, record_loss=True)
+    devices = checked_devices(settings.devices)
     with traced_for(devices[0].platform):  # on which the sizes of loops depend
         sizes, costs_of = _check_contract(
-            Parts(algorithm, policy, clock), data, evaluations, record_loss
+            Parts(algorithm, policy, clock), data, evaluations, settings.record_loss
         )
     _check_counts(data)
     # It may check its numbers, which are arguments above.
     jax.eval_shape(lambda: policy.init(jax.random.key(0), data.num_clients))
     seeds = request.num_seeds or 1
     at_once = (size * seeds for size in sizes.at_once(devices[0].platform))
-    layout = lay_out(devices, request.chunk_size, data.num_clients, *at_once)
+    layout = lay_out(devices, settings.chunk_size, data.num_clients, *at_once)
     if name is None:
         name = (
             algorithm.name
@@ -232,7 +232,7 @@ def prepare(request: Request) -> Prepared:
             else f"{algorithm.name} + {policy.name}"
         )
     start = fitted_start(request.start, algorithm, data)
-    values = full_names(algorithm, request.values or {})
+    values = full_names(algorithm, request.values)
     algorithm = with_values(
         algorithm, {name: _weakly_typed(value) for name, value in values.items()}
     )
@@ -246,8 +246,7 @@ def prepare(request: Request) -> Prepared:
         sizes=sizes,
         costs=None if costs_of is None else costs_of(data),
         data=data,
-        shard_data=request.shard_data,
-        record_loss=record_loss,
+        settings=settings,
         num_seeds=request.num_seeds,
         values=values,
         start=start,
@@ -304,7 +303,7 @@ MAX_PAST_CHECKS = 32
 
 
 def _check_contract(
-    parts: Parts, data: FederatedSource, evaluations: tuple[str, ...], records_loss: bool
+    parts: Parts, data: FederatedSource, evaluations: tuple[str, ...], record_loss: bool
 ) -> tuple[Traffic, Counter | None]:
     """Check the contract; results are cached for parts and data that differ only in values."""
     algorithm, policy, clock = parts
@@ -317,13 +316,13 @@ def _check_contract(
         structure,
         evaluations,
         (*map(type_of, leaves),),
-        records_loss,
+        record_loss,
         numerics(),
         current_mode(),
     )
     if cache_key in _past_checks:
         return _past_checks[cache_key]
-    checked = check_algorithm(algorithm, data, evaluations, policy, records_loss)
+    checked = check_algorithm(algorithm, data, evaluations, policy, record_loss)
     sizes = traffic(checked)
     costs_of = None
     if clock.needs_costs:
@@ -361,6 +360,22 @@ def check_evaluations(
         of=algorithm.name,
     )
     return tuple(dict.fromkeys(evaluations))
+
+
+def _check_target(
+    target: float | None, evaluations: tuple[str, ...], data: FederatedSource
+) -> None:
+    """Raise a ValueError for a target that no score can reach."""
+    if target is None:
+        return
+    if not evaluations:
+        raise ValueError(
+            f"target={target}: nothing is evaluated, so no score reaches it; name an evaluation"
+        )
+    if member_of(data, "score_name") == "accuracy" and not 0 < target <= 1:
+        raise ValueError(
+            f"target={target}: accuracies lie between 0 and 1; give 0.9 for 90 %"
+        )
 
 
 def _check_parts(request: Request) -> None:

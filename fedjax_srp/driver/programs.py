@@ -82,7 +82,7 @@ class Spec(NamedTuple):
     evaluations: tuple[str, ...]
     layout: Layout
     num_seeds: int | None  # None: one run, without a seeds axis
-    records_loss: bool
+    record_loss: bool
     numerics: tuple[Any, ...]  # settings of JAX that change what is computed
     mode: Mode
     compiler: tuple[tuple[str, Any], ...]  # options beside XLA's own
@@ -305,9 +305,7 @@ class Program:
             data: FederatedSource,
         ):
             def round_of(state: SimulationState) -> tuple[SimulationState, Any]:
-                return one_round(
-                    *parts, data, state, root, spec.layout, spec.records_loss
-                )
+                return one_round(*parts, data, state, root, spec.layout, spec.record_loss)
 
             one = jax.jit(
                 round_of, inline=True
@@ -514,7 +512,7 @@ def program(
     layout: Layout,
     num_seeds: int | None = None,
     by_seed: Collection[str] = (),
-    records_loss: bool = False,
+    record_loss: bool = False,
 ) -> Program:
     """The program of these parts; parts that differ only in leaves share compiled functions.
 
@@ -532,7 +530,7 @@ def program(
         tuple(evaluations),
         layout,
         num_seeds,
-        records_loss,
+        record_loss,
         numerics(),
         mode,
         compiler,

@@ -8,7 +8,7 @@ import sys
 import time
 import zlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,7 +16,6 @@ import numpy as np
 from fedjax_srp.base import Key
 from fedjax_srp.driver.given import checksum
 from fedjax_srp.driver.outcome import (
-    Limits,
     Results,
     data_checksum,
     histories,
@@ -29,29 +28,20 @@ from fedjax_srp.parts.checks import printable
 from fedjax_srp.parts.columns import ROUND_COLUMNS, Metrics, accuracy_column
 from fedjax_srp.parts.description import describe
 from fedjax_srp.results.bars import tqdm
-from fedjax_srp.results.callbacks import Callback, Progress
+from fedjax_srp.results.callbacks import Progress
 from fedjax_srp.results.json_files import jsonable
 
 # The most important entries come first: a narrow terminal cuts off the end.
 BAR_FORMAT = "{desc}: {n_fmt}/{total_fmt}{postfix} |{bar}| {elapsed}<{remaining}"
 
 
-class Watch(NamedTuple):
-    """The bar and callback of a run, and whether it ends with an error when it diverges."""
-
-    progress: bool
-    callback: Callback | None
-    throw: bool
-    seeds: range | None = None  # indices of the keys that run together
-
-
 class Bar:
     """The progress bar of a run, and its messages."""
 
-    def __init__(self, run: Prepared, num_rounds: int, silent: bool):
+    def __init__(self, run: Prepared, silent: bool):
         self._run = run
         self._bar = tqdm(
-            total=num_rounds,
+            total=run.settings.num_rounds,
             desc=printable(run.name),
             bar_format=BAR_FORMAT,
             disable=silent,
@@ -127,7 +117,6 @@ def identify_runs(run: Prepared, root: Key) -> list[dict[str, str]]:
 
 def progress_after(
     run: Prepared,
-    limits: Limits,
     root: Key,
     results: Results,
     length: int,
@@ -174,14 +163,14 @@ def progress_after(
         return on_host(results.server)
 
     def history() -> Any:
-        runs = histories(run, limits, root, results)
+        runs = histories(run, root, results)
         return runs[0] if run.num_seeds is None else runs
 
     return Progress(
         name=run.name,
         seeds=seeds,
         round=elapsed.shape[1],
-        num_rounds=limits.num_rounds,
+        num_rounds=run.settings.num_rounds,
         elapsed=own(elapsed[:, -1]),
         scores=jax.tree.map(own, scores),
         metrics=Metrics({name: own(values[:, -1]) for name, values in metrics.items()}),

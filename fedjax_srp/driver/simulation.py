@@ -21,6 +21,7 @@ from fedjax_srp.base import (
 )
 from fedjax_srp.driver.given import Start, fitted_start
 from fedjax_srp.driver.prepare import Prepared, Request, prepare
+from fedjax_srp.driver.settings import Settings
 from fedjax_srp.parts.checks import as_annotated
 from fedjax_srp.parts.part import Leaf, part
 from fedjax_srp.rounds.first_state import first_state
@@ -56,7 +57,7 @@ class Simulation:
         participation: policy that selects the cohort; default all clients.
         clock: time of a unit of local work of each client; default Exp(1), drawn once per client.
         chunk_size: clients that train at once; None for a measured default.
-        records_loss: `RoundInfo.metrics` has the training loss.
+        record_loss: `RoundInfo.metrics` has the training loss.
         reverse_mode: every loop runs to a static bound, so that `jax.grad` can differentiate rounds in reverse, at the
             cost of time and memory; `jax.jacfwd` works without it. A client has at most the policy's `max_work` units
             of work, default 1; more give nan.
@@ -82,7 +83,7 @@ class Simulation:
     participation: ParticipationPolicy | None = None
     clock: Clock | None = None
     chunk_size: int | None = None
-    records_loss: bool = False
+    record_loss: bool = False
     reverse_mode: bool = False
 
     def __post_init__(self) -> None:
@@ -90,16 +91,14 @@ class Simulation:
 
     def _prepared(self, evaluations: Any = ()) -> Prepared:
         """The checked request, on one device; checks are cached."""
-        given = (
-            self.algorithm,
-            self.data,
-            self.participation,
-            self.clock,
-            evaluations,
-            self.chunk_size,
+        settings = Settings(
+            evaluations=evaluations,
+            chunk_size=self.chunk_size,
+            record_loss=self.record_loss,
+            devices=jax.devices()[:1],
         )
         return prepare(
-            Request(*given, devices=jax.devices()[:1], record_loss=self.records_loss)
+            Request(self.algorithm, self.data, self.participation, self.clock, settings)
         )
 
     def _most_work(self, run: Prepared) -> int:
@@ -131,7 +130,8 @@ class Simulation:
 
     def select(self, state: State) -> tuple[ClientTimes, Cohort]:
         """The clients' times in the next round and its cohort, as in `step`, without training anyone."""
-        run, (key, *rest) = self._prepared(), state
+        run = self._prepared()
+        key, *rest = state
         (times, _), (cohort, _) = select_cohort(
             run.policy, run.fitted_clock, SimulationState(*rest), key
         )
@@ -142,7 +142,8 @@ class Simulation:
 
         Cohorts are not checked, as they are by `simulate` after a segment.
         """
-        run, (key, *rest) = self._prepared(), state
+        run = self._prepared()
+        key, *rest = state
         before = SimulationState(*rest)
         with reversible(self._most_work(run)):
             after, (info, _) = one_round(
@@ -153,7 +154,7 @@ class Simulation:
                 before,
                 key,
                 run.layout,
-                run.record_loss,
+                run.settings.record_loss,
             )
         return State(key, *after), info
 
@@ -167,10 +168,8 @@ class Simulation:
         Raises:
             ValueError: no such evaluation.
         """
-        run, (key, *rest) = (
-            self._prepared(as_annotated("evaluation", evaluation, str | None)),
-            state,
-        )
+        run = self._prepared(as_annotated("evaluation", evaluation, str | None))
+        key, *rest = state
         if not run.evaluations:
             raise ValueError(
                 f"algorithm {run.algorithm.name!r} has no evaluation to score its clients"

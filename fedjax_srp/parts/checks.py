@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import difflib
 import functools
 import inspect
 import numbers
 import os
 import re
+import sys
 import traceback
 import types
 import typing
@@ -250,12 +252,18 @@ def evaluate(hints: Mapping[str, Any], scope: Mapping[str, Any]) -> dict[str, An
 
 
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations of a function that can be evaluated."""
+    """Return the annotations of a function, or of the fields of a dataclass, that can be evaluated."""
     inner = inspect.unwrap(function)
     if isinstance(inner, functools.partial):
         return hints_of(inner.func)
-    annotations = inspect.get_annotations(inner) if inspect.isroutine(inner) else {}
-    found = evaluate(annotations, getattr(inner, "__globals__", {}))
+    annotations: dict[str, Any] = {}
+    scope = getattr(inner, "__globals__", {})
+    if inspect.isroutine(inner):
+        annotations = inspect.get_annotations(inner)
+    elif isinstance(inner, type) and dataclasses.is_dataclass(inner):
+        annotations = inspect.get_annotations(inner)
+        scope = vars(sys.modules[inner.__module__])
+    found = evaluate(annotations, scope)
     return {name: hint for name, hint in found.items() if not isinstance(hint, str)}
 
 

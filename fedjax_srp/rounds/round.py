@@ -153,7 +153,7 @@ def cohort_pass(
         message, weight, info = jax.tree.map(
             _as_float, (outputs.message, outputs.weight, dict(outputs.info))
         )
-        loss = None if not context.records_loss else outputs.loss
+        loss = None if not context.record_loss else outputs.loss
         weight = jax.tree.map(lambda w: jnp.where(mine, w, zero(w)), weight)
         return (
             ClientOutput(message, outputs.state, weight, info, loss),
@@ -406,7 +406,7 @@ def one_round(
     state: SimulationState,
     root: Key,
     layout: Layout,
-    records_loss: bool = False,
+    record_loss: bool = False,
 ) -> tuple[SimulationState, tuple[RoundInfo, Array]]:
     """Run a round: clock, cohort, the algorithm's phases, criterion, time; also return cohort faults."""
     (times, clock_state), (cohort, policy_state) = select_cohort(
@@ -418,7 +418,7 @@ def one_round(
         cohort.size,
         layout.num_clients,
         jnp.int32(1),
-        records_loss,
+        record_loss,
     )
     args = cohort, context, data, root, layout
 
@@ -438,7 +438,7 @@ def one_round(
         )
 
     metrics = {**as_arrays(algorithm.metrics(server, data)), **info}
-    if records_loss:
+    if record_loss:
         metrics[TRAINING_LOSS] = trained.loss
     global_grad_norm = jnp.full((), jnp.nan)
     if policy.needs_global_gradient:

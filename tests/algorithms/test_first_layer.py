@@ -81,7 +81,7 @@ def trained(optimizer=HEAVY, count=7, padding=0.0, work=1, model=MODEL, **how):
     training = (
         srp.Training(optimizer, batch_size=4, **how)
         .alone()
-        ._replace(records_loss=True, work=work)
+        ._replace(record_loss=True, work=work)
     )
     start = model.init(jax.random.key(1))
     examples = of_client(count, padding)
@@ -200,7 +200,7 @@ def test_derivatives_of_rounds_are_the_same(both, derivative):
         training = srp.Training(srp.SGD(rate, momentum=0.5), batch_size=4, epochs=2)
         algorithm = srp.algorithms.FedAvg(MODEL, training)
         simulation = srp.Simulation(
-            algorithm, data, records_loss=True, reverse_mode=derivative is jax.grad
+            algorithm, data, record_loss=True, reverse_mode=derivative is jax.grad
         )
         state, info = simulation.step(simulation.init(jax.random.key(0)))
         return (

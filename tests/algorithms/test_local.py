@@ -78,7 +78,7 @@ def test_the_optimizer_continues_from_its_state_and_steps_are_counted(strategy):
     examples = DATA.train_client(jnp.int32(1))  # 12 examples: 3 steps of 4
 
     def train(epochs, params, **options):
-        training = LocalTraining(SGD(0.3, 0.9), 4, epochs=epochs, records_loss=True)
+        training = LocalTraining(SGD(0.3, 0.9), 4, epochs=epochs, record_loss=True)
         return jax.jit(
             lambda params: local_sgd(KEY, loss, params, (), examples, training, **options)
         )(params)

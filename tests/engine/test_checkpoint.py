@@ -19,7 +19,7 @@ from attacks import kept_runs
 from reference.small import assert_same_bits, changed, federation, refused
 
 import fedjax_srp as srp
-from fedjax_srp.driver.outcome import Limits, fingerprint
+from fedjax_srp.driver.outcome import fingerprint
 from fedjax_srp.driver.prepare import Request, prepare
 from fedjax_srp.driver.programs import Program
 from fedjax_srp.driver.simulate import simulate_seeds
@@ -266,10 +266,9 @@ def test_files_of_the_data_may_move_between_calls():
         dataclasses.replace(job.DATA, options={"seed": 3, "data_dir": place})
         for place in ("here", "there")
     ]
-    requests = (Request(job.ALGORITHM, data) for data in moved)
     one, other = (
-        fingerprint(prepare(request), jax.random.key(0), Limits(2, 1, None, None))
-        for request in requests
+        fingerprint(prepare(Request(job.ALGORITHM, data)), jax.random.key(0))
+        for data in moved
     )
     assert one == other
     assert one["dataset_options"] == {"seed": 3}

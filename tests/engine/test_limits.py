@@ -1,5 +1,6 @@
 """Rounds of evaluation, and limits that end a run."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import jax
@@ -10,7 +11,7 @@ from test_simulate import ALGORITHM, CLOCK, CLOSE, DATA, DOUBLING, simulate
 
 import fedjax_srp as srp
 from fedjax_srp.driver import outcome
-from fedjax_srp.driver.outcome import Limits
+from fedjax_srp.driver.settings import Settings
 from fedjax_srp.results import sealed_folders
 
 
@@ -36,10 +37,9 @@ def test_a_batch_ends_when_each_seed_has_reached_one_of_the_limits():
     )
 
     def end(scores, target=None, time_limit=None, run=accuracies):
-        limits = Limits(4, 1, time_limit, target)
-        return outcome.ended_after(
-            records | {"means/global": np.array(scores)}, run, limits
-        )
+        settings = Settings(num_rounds=4, time_limit=time_limit, target=target)
+        run = SimpleNamespace(**vars(run), settings=settings)
+        return outcome.ended_after(records | {"means/global": np.array(scores)}, run)
 
     one_by_target = [[0.1, 0.2, 0.9, 0.9], [0.1] * 4]
     assert (
@@ -89,20 +89,20 @@ def test_seeds_have_the_limits_of_one_run():
 def test_the_grid_of_evaluations_is_dense_at_first_and_at_last(
     eval_every, eval_first, eval_last, grid
 ):
-    limits = Limits(7, eval_every, None, None, eval_first, eval_last)
-    evaluations = limits.evaluations()
+    settings = Settings(
+        num_rounds=7, eval_every=eval_every, eval_first=eval_first, eval_last=eval_last
+    )
+    evaluations = settings.evaluated_rounds()
     assert evaluations == list(grid)
-    plain, longer = (
-        limits._replace(eval_last=0),
-        [],
-    )  # a run of 99 rounds evaluates nowhere else up to there
+    plain = dataclasses.replace(settings, eval_last=0)
+    longer = []  # a run of 99 rounds evaluates nowhere else up to there
     for after in range(1, 8):
         undisturbed = [r for r in evaluations if r <= after] == [
-            r for r in range(1, after + 1) if plain.on_grid(r)
+            r for r in range(1, after + 1) if plain.longer_evaluates_after(r)
         ]
-        if plain.on_grid(after) and undisturbed:
+        if plain.longer_evaluates_after(after) and undisturbed:
             longer.append(after)
-    assert [after for after in range(1, 8) if limits.can_resume_after(after)] == longer
+    assert [after for after in range(1, 8) if settings.can_resume_after(after)] == longer
 
 
 def test_a_run_with_a_dense_end_is_continued(tmp_path):

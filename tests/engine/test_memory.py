@@ -16,6 +16,7 @@ from reference.small import (
     federation,
     model,
     numbers,
+    prepared,
     refused,
 )
 
@@ -26,8 +27,9 @@ from fedjax_srp.contract.checks import check_algorithm
 from fedjax_srp.contract.messages import num_bytes
 from fedjax_srp.contract.peak_memory import peak_bytes
 from fedjax_srp.driver import memory
-from fedjax_srp.driver.prepare import Request, prepare
+from fedjax_srp.driver.prepare import Request
 from fedjax_srp.driver.programs import ROUNDS
+from fedjax_srp.driver.settings import Settings
 from fedjax_srp.driver.simulate import seeds_at_once
 from fedjax_srp.rounds import sharding
 from fedjax_srp.xla.backend import traced_for
@@ -64,11 +66,15 @@ def run_of(
     num_seeds=None,
     evaluations=(),
 ):
-    request = Request(
-        algorithm, data, clock=CLOCK, evaluations=evaluations, num_seeds=num_seeds
-    )
-    return prepare(
-        request._replace(devices=devices, chunk_size=chunk_size, shard_data=shard_data)
+    return prepared(
+        algorithm,
+        data,
+        clock=CLOCK,
+        evaluations=evaluations,
+        num_seeds=num_seeds,
+        devices=devices,
+        chunk_size=chunk_size,
+        shard_data=shard_data,
     )
 
 
@@ -396,7 +402,7 @@ def test_seeds_run_in_batches_that_fit(
 def test_processes_share_the_free_memory(monkeypatch, free):
     room_for_seeds(monkeypatch)
     free(4)
-    request = Request(DRIFT, FEW, devices=1)
+    request = Request(DRIFT, FEW, settings=Settings(devices=1))
     assert [seeds_at_once(request, 4, sharers) for sharers in (1, 2, 4)] == [4, 2, 1]
 
 

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from engine import counted
 from engine.counted import UNIT
-from reference.small import KEY, algorithm_of, model, simulate
+from reference.small import KEY, algorithm_of, model, prepared, simulate
 
 import fedjax_srp as srp
 from fedjax_srp.base import ClientOutput
-from fedjax_srp.driver.prepare import Request, prepare
 from fedjax_srp.participation import Buffered, Fastest, Full, PartialWork
 
 COUNTS = np.array([3, 25, 12])
@@ -24,7 +23,7 @@ DATA = CASES["mlp"][1]
 
 
 def costs(algorithm, data, **options):
-    return prepare(Request(algorithm, data, clock=UNIT, **options)).costs
+    return prepared(algorithm, data, clock=UNIT, **options).costs
 
 
 @pytest.mark.parametrize("name", CASES)

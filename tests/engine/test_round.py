@@ -163,7 +163,7 @@ def test_info_is_averaged_over_the_cohort_and_joins_the_metrics():
             "mean_stage": STAGES[t],
             "mean_cohort_size": SIZES[t],
             "mean_num_clients": 7,
-            "mean_records_loss": 0,
+            "mean_record_loss": 0,
         }
         assert set(metrics) == set(expected)
         for name, value in expected.items():

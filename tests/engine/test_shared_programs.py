@@ -22,6 +22,7 @@ from reference.small import (
     federation,
     model,
     numbers,
+    prepared,
 )
 
 import fedjax_srp as srp
@@ -29,7 +30,6 @@ from fedjax_srp.base import ClientOutput
 from fedjax_srp.contract import checks as contract
 from fedjax_srp.driver import programs as program
 from fedjax_srp.driver.adapt import Fit
-from fedjax_srp.driver.prepare import Request, prepare
 from fedjax_srp.parts.part import rebuilt, values_of, with_values
 from fedjax_srp.rounds.sharding import lay_out
 from fedjax_srp.xla.loops import reversible
@@ -60,7 +60,7 @@ def simulate(algorithm, data=DATA, key=KEY, **options):
 
 def shared_of(algorithm, data=DATA, **options):
     """Return the state that programs of equal parts share."""
-    return prepare(Request(algorithm, data, devices=1, **options)).program().shared
+    return prepared(algorithm, data, devices=1, **options).program().shared
 
 
 def leaves(history):
@@ -333,8 +333,8 @@ def test_threads_with_equal_parts_compile_once():
 
 def test_waiting_for_another_thread_that_compiles_counts_as_compiling():
     algorithm, (begun, waits, resume) = counting(), (threading.Event() for _ in range(3))
-    prepared = prepare(Request(algorithm, FEW, devices=1))
-    other, second = prepared.program(), prepared.program()
+    run = prepared(algorithm, FEW, devices=1)
+    other, second = run.program(), run.program()
 
     @contextlib.contextmanager
     def pause(name):
@@ -349,11 +349,11 @@ def test_waiting_for_another_thread_that_compiles_counts_as_compiling():
 
     other.announce, second.announce = pause, note
     with futures.ThreadPoolExecutor(3) as threads:
-        compiling = threads.submit(other.start, *prepared.placed(KEY))
+        compiling = threads.submit(other.start, *run.placed(KEY))
         assert begun.wait(60)
         time.sleep(1)
         waiting = threads.submit(simulate, algorithm, FEW)
-        threads.submit(second.start, *prepared.placed(KEY))
+        threads.submit(second.start, *run.placed(KEY))
         is_announced = waits.wait(20)
         resume.set()
         compiling.result()
@@ -423,7 +423,7 @@ def test_the_loss_and_evaluations_have_their_own_programs():
 def test_platform_and_reverse_mode_are_part_of_every_key(monkeypatch):
     """Both change what is traced: static bounds of loops, and code for a kind of device."""
     algorithm = counting()
-    made = prepare(Request(algorithm, FEW, devices=1))
+    made = prepared(algorithm, FEW, devices=1)
     plain = made.program()
     assert plain.spec.mode == ("cpu", 0)
     with reversible(2):
@@ -451,14 +451,14 @@ def test_checks_are_repeated_for_another_platform_and_in_reverse_mode(monkeypatc
     check = contract.check_algorithm
     monkeypatch.setattr("fedjax_srp.driver.prepare.check_algorithm", counted)
     for _ in range(2):
-        prepare(Request(algorithm, FEW, devices=1))
+        prepared(algorithm, FEW, devices=1)
         with reversible(2):
-            prepare(Request(algorithm, FEW, devices=1))
+            prepared(algorithm, FEW, devices=1)
     assert len(calls) == 2
     monkeypatch.setattr(
         "fedjax_srp.driver.prepare.current_mode", lambda: program.Mode("gpu", 0)
     )
-    prepare(Request(algorithm, FEW, devices=1))
+    prepared(algorithm, FEW, devices=1)
     assert len(calls) == 3
 
 
@@ -591,7 +591,7 @@ def test_a_program_traced_from_shapes_is_the_one_that_runs(name, num_devices, nu
     }
     options = {"devices": num_devices, "num_seeds": num_seeds, "evaluations": ()}
     absent, run = (
-        prepare(Request(get(name), data, **options))
+        prepared(get(name), data, **options)
         for data in (dataclasses.replace(DATA, **shapes), DATA)
     )
     traced, compiled = absent.traced(), run.program()

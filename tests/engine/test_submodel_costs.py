@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from engine import counted
 from engine.counted import UNIT
-from reference.small import KEY, NUM_CLASSES, NUM_FEATURES, model, simulate
+from reference.small import KEY, NUM_CLASSES, NUM_FEATURES, model, prepared, simulate
 
 import fedjax_srp as srp
 from fedjax_srp.base import ClientTimes
-from fedjax_srp.driver.prepare import Request, prepare
 from fedjax_srp.models.narrow import narrow_model, unit_masks
 from fedjax_srp.participation import Deadline, Fastest, Full, PartialWork
 
@@ -50,7 +49,7 @@ def by_hand(case, name="heterofl"):
 
 
 def costs(algorithm, data=DATA, **options):
-    return prepare(Request(algorithm, data, clock=UNIT, **options)).costs
+    return prepared(algorithm, data, clock=UNIT, **options).costs
 
 
 @pytest.mark.short("heterofl-lenet", "fjord-mlp")
@@ -107,7 +106,7 @@ def test_a_layer_of_unknown_width_is_refused_if_it_would_be_charged():
         match=r"layer 'mine' is a Own without a field features.*give the clock costs$",
     ):
         costs(algorithm)
-    assert prepare(Request(algorithm, DATA)).costs is None  # other clocks charge units
+    assert prepared(algorithm, DATA).costs is None  # other clocks charge units
     given = srp.WorkCosts(np.ones((5, 2)), np.zeros(5), np.ones(2), np.ones(2))
     clock = srp.clocks.Devices(1.0, 1.0, 1.0, costs=given)
     assert clock.init(KEY, 5).unit.shape == (5, 2)

@@ -20,7 +20,6 @@ import fedjax_srp as srp
 from fedjax_srp import methods
 from fedjax_srp.algorithms import local
 from fedjax_srp.base import ClientOutput, TrainingLoss, named_key
-from fedjax_srp.driver.prepare import Request, prepare
 
 CLIENTS = clients_of((5, 1, 4, 6), (1, 1, 1, 1))
 DATA = federation(CLIENTS)
@@ -103,7 +102,7 @@ def test_the_loss_costs_nothing_unless_requested(in_batches):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
 
     def train(params, asked):
-        training = local.LocalTraining(srp.SGD(0.1), 2, 1, records_loss=asked)
+        training = local.LocalTraining(srp.SGD(0.1), 2, 1, record_loss=asked)
         loss = lambda w, _, x, y, key: jnp.log(w) * x[:, 0]
         trained = local.local_sgd(KEY, loss, params, (), DATA.train_client(0), training)
         assert (trained.loss is None) == (not asked)
@@ -150,7 +149,7 @@ def test_it_does_not_depend_on_how_a_round_is_computed(in_batches, change, monke
 
 
 def refusal(algorithm, data):
-    return small.refusal(prepare, Request(algorithm, data, record_loss=True))
+    return small.refusal(small.prepared, algorithm, data, record_loss=True)
 
 
 def test_every_algorithm_has_it_but_those_without_local_steps_on_examples():
@@ -165,7 +164,7 @@ def test_every_algorithm_has_it_but_those_without_local_steps_on_examples():
                 "record_loss: algorithm 'fedsgd' reports no loss of its local trai"
             )
         else:
-            assert prepare(Request(method, DATA, record_loss=True)).record_loss
+            assert small.prepared(method, DATA, record_loss=True).settings.record_loss
     task = srp.data.linear_task(KEY, 4, dim=6, rank=2)
     linear = srp.algorithms.LinearFedAvg(task, step_size=0.1, local_steps=1)
     assert "algorithm 'linear_fedavg' reports no loss" in refusal(linear, task)
@@ -173,7 +172,7 @@ def test_every_algorithm_has_it_but_those_without_local_steps_on_examples():
 
 def test_it_is_that_of_all_trainings_of_a_client():
     context, examples = (
-        srp.RoundContext(*[jnp.int32(1)] * 5, records_loss=True),
+        srp.RoundContext(*[jnp.int32(1)] * 5, record_loss=True),
         DATA.train_client(jnp.int32(0)),
     )
 

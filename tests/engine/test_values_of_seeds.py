@@ -14,6 +14,7 @@ from reference.small import (
     federation,
     model,
     numbers,
+    prepared,
     refusal,
 )
 from test_shared_programs import (
@@ -29,7 +30,6 @@ from test_shared_programs import (
 
 import fedjax_srp as srp
 from fedjax_srp.base import ClientOutput
-from fedjax_srp.driver.prepare import Request, prepare
 
 
 def seeds(algorithm, values, keys, data=DATA, **options):
@@ -114,7 +114,7 @@ def test_values_of_seeds_are_of_the_models_type():
 def test_values_of_other_names_make_other_programs():
     def shared(values):
         return (
-            prepare(Request(fedprox(), DATA, num_seeds=2, values=values, devices=1))
+            prepared(fedprox(), DATA, num_seeds=2, values=values, devices=1)
             .program()
             .shared
         )
@@ -244,7 +244,7 @@ def test_sizes_follow_the_arrays_that_an_algorithm_carries():
             Carrying(1.0, jnp.zeros(size, dtype)),
             client=lambda key, w, state, value, context: ClientOutput(w),
         )
-        sizes = prepare(Request(echo, numbers(1.0, 2.0), evaluations=())).sizes
+        sizes = prepared(echo, numbers(1.0, 2.0), evaluations=()).sizes
         assert (sizes.up, sizes.down, sizes.server_state) == (
             size * jnp.dtype(dtype).itemsize,
         ) * 3

@@ -3,10 +3,17 @@
 import jax
 import numpy as np
 import pytest
-from reference.small import CLOCK, KEY, assert_same_bits, clients_of, federation, model
+from reference.small import (
+    CLOCK,
+    KEY,
+    assert_same_bits,
+    clients_of,
+    federation,
+    model,
+    prepared,
+)
 
 import fedjax_srp as srp
-from fedjax_srp.driver.prepare import Request, prepare
 
 DATA = federation(clients_of((4, 6, 3, 8), (3,) * 4))
 OPTIONS = {
@@ -87,7 +94,7 @@ def test_a_wrapped_algorithm_costs_what_the_inner_one_costs(name):
     inner = algorithm_of(name)
     clock = srp.clocks.Devices(1e9, 1e6, 1e6)
     costs = [
-        prepare(Request(each, DATA, clock=clock, devices=1)).costs
+        prepared(each, DATA, clock=clock, devices=1).costs
         for each in (inner, Wrapped(inner))
     ]
     jax.tree.map(np.testing.assert_array_equal, *costs)

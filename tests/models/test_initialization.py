@@ -6,10 +6,10 @@ import flax.linen as nn
 import jax
 import numpy as np
 import pytest
+from reference.small import prepared
 from scipy import stats
 
 import fedjax_srp as srp
-from fedjax_srp.driver.prepare import Request, prepare
 from fedjax_srp.models import MLP, CropAndFlip, LeNet5
 
 KEY = jax.random.key(3)
@@ -101,7 +101,7 @@ def test_a_method_and_its_record_have_the_initialization():
             "fedavg", dataset=data, model=model, initialization="torch", **own
         )
         assert method.algorithm.model.initialization == "torch"
-        assert prepare(Request(method, data)).options()["initialization"] == "torch"
+        assert prepared(method, data).options()["initialization"] == "torch"
         state = method.algorithm.init(KEY, data)
         starts[str(type(model))] = np.asarray(
             state.params.representation["fc1"]["kernel"]
@@ -110,7 +110,7 @@ def test_a_method_and_its_record_have_the_initialization():
     first, second = starts.values()
     np.testing.assert_array_equal(first, second)
     plain = srp.methods.get("fedavg", dataset=data, hidden=(6,))
-    assert prepare(Request(plain, data)).options()["initialization"] is None
+    assert prepared(plain, data).options()["initialization"] is None
     assert (
         dataclasses.replace(MLP((8, 8), 10), initialization="torch")
         .recut("fc1")

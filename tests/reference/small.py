@@ -18,7 +18,9 @@ from fedjax_srp.base import (
     ParticipationPolicy,
     Phase,
 )
+from fedjax_srp.driver.prepare import Prepared, Request, prepare
 from fedjax_srp.driver.programs import program
+from fedjax_srp.driver.settings import Settings
 from fedjax_srp.parts.options import build
 from fedjax_srp.rounds.sharding import lay_out
 
@@ -377,6 +379,21 @@ def assert_same_bits(actual: Any, desired: Any):
         assert a.tobytes() == d.tobytes(), (
             f"bits differ in {jax.tree_util.keystr(path)}: {a} and {d}"
         )
+
+
+def prepared(
+    algorithm,
+    data,
+    participation=None,
+    clock=None,
+    num_seeds=None,
+    values=None,
+    **settings,
+) -> Prepared:
+    """Prepare a run with these settings."""
+    chosen = Settings(**settings)
+    request = Request(algorithm, data, participation, clock, chosen)
+    return prepare(request._replace(num_seeds=num_seeds, values=values or {}))
 
 
 def simulate(algorithm, data, num_rounds=2, **options):

@@ -99,7 +99,7 @@ class Unit(NamedTuple):
     def trainings(self) -> dict[Hashable, int]:
         """Return training -> its rounds at most; points that differ only in their evaluation share a training."""
         return {
-            member.point.run.training: member.point.run.num_rounds
+            member.point.run.training: member.point.run.settings.num_rounds
             for member in self.members
         }
 
@@ -171,7 +171,8 @@ def group_by_program(points: Iterable[Point]) -> list[list[Point]]:
     """
     groups: dict[Hashable, list[Point]] = {}
     for point in points:
-        is_limited = point.run.target is not None or point.run.time_limit is not None
+        settings = point.run.settings
+        is_limited = settings.target is not None or settings.time_limit is not None
         groups.setdefault(
             point.run.training if is_limited else point.run.program(), []
         ).append(point)
@@ -250,7 +251,7 @@ def _check_checkpoints(units: Iterable[Unit]) -> None:
         kept = unit.checkpoint_rounds()
         for member in unit.members:
             try:
-                requested = member.point.run.num_rounds
+                requested = member.point.run.settings.num_rounds
                 if kept > requested and not member.is_finished():
                     places = (
                         []

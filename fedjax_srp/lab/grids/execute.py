@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,8 +10,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 
-from fedjax_srp.driver.outcome import Limits
 from fedjax_srp.driver.prepare import Request, prepare
+from fedjax_srp.driver.settings import Settings
 from fedjax_srp.driver.simulate import seeds_at_once
 from fedjax_srp.lab.grids import batches as units
 from fedjax_srp.lab.grids.batches import Member, Unit
@@ -24,6 +25,7 @@ from fedjax_srp.lab.grids.launch import (
 from fedjax_srp.lab.grids.points import Point, Problems
 from fedjax_srp.lab.grids.slurm import SlurmLauncher
 from fedjax_srp.lab.grids.work import Cost, DatasetCache
+from fedjax_srp.lab.runs.options import SIMULATION
 from fedjax_srp.lab.runs.run import LIMITS
 from fedjax_srp.parts.checks import checked, printable
 from fedjax_srp.parts.part import AtLeast, Count
@@ -187,7 +189,7 @@ def plan(
         for point in (point for point in group if point.id in unfinished):
             evaluated_by = (
                 point.run.name,
-                point.run.evaluations,
+                point.run.settings.evaluations,
             )  # the group differs in nothing else that is checked
             try:
                 _ = point.run.leaves  # builds the parts, which check them
@@ -201,23 +203,21 @@ def plan(
             len({point.run.training for point in group}),
             share if batch is None else batch,
         )
-        if batch is None and size * group[0].run.num_rounds < MIN_BATCHED_ROUNDS:
+        if batch is None and size * group[0].run.settings.num_rounds < MIN_BATCHED_ROUNDS:
             size = 1
         if size > 1 and requests and not problems:
             first, *others = (
                 request for request in requests.values() if isinstance(request, Request)
             )
-            evaluations = [
-                *dict.fromkeys(
-                    name
-                    for request in (first, *others)
-                    for name in request.evaluations or ()
-                )
-            ]
-            values = units.batch_of(group).values
-            size = seeds_at_once(
-                first._replace(values=values, evaluations=evaluations), size, sharers
+            evaluations = dict.fromkeys(
+                name
+                for request in (first, *others)
+                for name in request.settings.evaluations or ()
             )
+            batch_of_all = _with_evaluations(first, [*evaluations])._replace(
+                values=units.batch_of(group).values
+            )
+            size = seeds_at_once(batch_of_all, size, sharers)
         sized.append((group, max(size, 1)))
     problems.raise_if_any()
     return units.assign_units(sized, folder, batch)
@@ -236,18 +236,21 @@ def _check_request(
                     f"devices={requested}: a run has {devices} here; give no more, or fewer workers"
                 )
             given["devices"] = min(requested, len(jax.devices()))
+        settings = {name: given[name] for name in SIMULATION if name in given}
         request = Request(
-            **{name: given[name] for name in Request._fields if name in given}
+            given["algorithm"],
+            given["data"],
+            clock=given["clock"],
+            settings=Settings(**settings),
         )
-        prepared, limits = (
-            prepare(request),
-            Limits(**{name: given[name] for name in Limits._fields}),
-        )
-        limits.check()
-        limits.check_fit(prepared)
-        return request._replace(evaluations=prepared.evaluations)
+        return _with_evaluations(request, prepare(request).evaluations)
     except ValueError as error:
         return error
+
+
+def _with_evaluations(request: Request, evaluations: Sequence[str]) -> Request:
+    settings = dataclasses.replace(request.settings, evaluations=evaluations)
+    return request._replace(settings=settings)
 
 
 def describe_plan(

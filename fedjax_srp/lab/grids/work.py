@@ -123,7 +123,7 @@ class Worker:
     def measure(self, unit: Unit) -> Cost:
         """Run a unit up to its first evaluation, without writing files."""
         run = unit.members[0].point.run
-        num_rounds = min(run.eval_every, run.num_rounds)
+        num_rounds = min(run.settings.eval_every, run.settings.num_rounds)
         history = self._simulate(unit, num_rounds=num_rounds, eval_first=0, eval_last=0)[
             0
         ]

@@ -103,7 +103,7 @@ def execute(
             json_files.write_json(state.checkpoints / _ARGUMENTS, run.record)
         save(history, folder, run, with_models)
         _clean_up(folder, state.checkpoints if run.checkpoint else None)
-    say(outcome(history, run.target, run.communication))
+    say(outcome(history, run.settings.target, run.communication))
     kept = (
         f", {_size(folder / 'checkpoint')} of it a checkpoint, to make the run longer"
         if run.checkpoint
@@ -118,12 +118,12 @@ def _report_finished(
 ) -> None:
     """Print the result of a finished run; rewrite its summary for another communication cost."""
     history, cost = History.load(folder), run.communication
-    text = outcome(history, run.target, cost)
+    text = outcome(history, run.settings.target, cost)
     if (
         needs_new_summary
     ):  # on the loaded history itself, so that models stay in the folder
         object.__setattr__(history, "config", jsonable(_config(history, run)))
-        run_folder.write(history, folder, run.target, cost, models=False)
+        run_folder.write(history, folder, run.settings.target, cost, models=False)
     new, hint = (
         f"its summary and figure are now those of communication={cost:g}",
         "--overwrite runs it again",
@@ -137,7 +137,7 @@ def _report_finished(
 def save(history: History, folder: Path, run: Run, models: bool) -> None:
     """Write the folder of a run with its record."""
     history = dataclasses.replace(history, config=_config(history, run))
-    run_folder.write(history, folder, run.target, run.communication, models)
+    run_folder.write(history, folder, run.settings.target, run.communication, models)
 
 
 def _config(history: History, run: Run) -> dict[str, Any]:

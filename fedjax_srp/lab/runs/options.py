@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from fedjax_srp import data, methods, models
-from fedjax_srp.driver.simulate import simulate
+from fedjax_srp.driver.settings import Settings
 from fedjax_srp.lab.runs import clocks
 from fedjax_srp.parts.options import REQUIRED, Option, written
 
@@ -67,9 +67,7 @@ _DIVISION = {
 }
 DATA = {"dataset": _DATASET, **_DIVISION, "partition_seed": _OF_LOAD["seed"]}
 SIMULATION = written(
-    simulate,
-    leave_out=("checkpoint_dir", "keep_clients", "throw", "name", "start"),
-    num_rounds=150,  # as in the SRPFL authors' code
+    Settings, leave_out=("checkpoint_dir", "keep_clients", "throw", "name")
 )
 REST = by_name(
     Option("clock", str, "fixed", clocks.HELP),

@@ -20,6 +20,7 @@ from fedjax_srp.base import (
     ParticipationPolicy,
 )
 from fedjax_srp.driver.outcome import data_checksum
+from fedjax_srp.driver.settings import Settings
 from fedjax_srp.lab.report import table
 from fedjax_srp.lab.runs import clocks
 from fedjax_srp.lab.runs import options as run_options
@@ -66,6 +67,7 @@ class Run:
         model: name of a model, or an object.
         options: the given ones of method, policy and model, as for `srp.methods.get`.
         clock: text, see `fedjax_srp.lab.runs.clocks`, or an object.
+        settings: rounds, evaluations, limits and devices.
         names: option -> name of its object, for objects without a description.
 
     The others are options of `fedjax-srp run`, see `options`.
@@ -79,17 +81,7 @@ class Run:
     clock: str | Clock = "fixed"
     seed: int = 0
     communication: float = 0.0
-    num_rounds: int = 150
-    eval_every: int = 10
-    eval_first: int = 0
-    eval_last: int = 0
-    chunk_size: int | None = None
-    time_limit: float | None = None
-    target: float | None = None
-    evaluations: str | tuple[str, ...] | None = None
-    devices: int | None = None
-    shard_data: bool = False
-    record_loss: bool = False
+    settings: Settings = dataclasses.field(default_factory=Settings)
     checkpoint: bool = True
     models: bool = False
     tensorboard: str | None = None
@@ -243,7 +235,7 @@ class Run:
 
     def _simulation_options(self) -> dict[str, Any]:
         return {
-            name: getattr(self, name)
+            name: getattr(self.settings, name)
             for name in run_options.SIMULATION
             if name != "progress"
         }
@@ -262,8 +254,8 @@ class Run:
             *left_out: other options that may differ.
         """
         decides = (
-            self.target is not None
-            or self.evaluations == ()
+            self.settings.target is not None
+            or self.settings.evaluations == ()
             or self.tensorboard
             or self.wandb
         )
@@ -325,7 +317,7 @@ class Run:
             "data": dataset,
             "clock": clock,
         }
-        if self.evaluations == ("all",):
+        if self.settings.evaluations == ("all",):
             found["evaluations"] = "all"
         return found | {"key": jax.random.key(self.seed)}
 
@@ -409,15 +401,17 @@ def from_options(given: Mapping[str, Any], names: Mapping[str, str] | None = Non
         ):  # else `methods.choose` names the methods that read it
             raise ValueError(f"{word}: has no effect on this run; leave it out")
         options[read.get(word, word)] = given[word]
-    fields = {field.name for field in dataclasses.fields(Run)} - {
-        "method",
-        "data",
-        "options",
-        "names",
-    }
+    fields = {field.name for field in dataclasses.fields(Run)}
+    fields -= {"method", "data", "options", "settings", "names"}
     of_run = {name: value for name, value in given.items() if name in fields}
+    of_settings = {n: value for n, value in given.items() if n in run_options.SIMULATION}
     made = Run(
-        method=method, data=_data(given), options=options, names=names or {}, **of_run
+        method=method,
+        data=_data(given),
+        options=options,
+        settings=Settings(**of_settings),
+        names=names or {},
+        **of_run,
     )
     _ = made.choice or made.method_object  # refuses unread options
     if "redraw" in given and "pool" not in given:
