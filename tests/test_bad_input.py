@@ -88,10 +88,10 @@ MISPLACED = {
         "unknown evaluation ['global'] of fedavg (did you mean",
     ),
     "a number as name": ({"name": 3}, "name=3 must be a"),
-    "a seed": ({"key": 0}, "key is 0, not a typed key; use jax.random.key(seed)"),
+    "a seed": ({"key": 0}, "key=0 is not a typed key; use jax.random.key(0)"),
     "a key of old": (
         {"key": jax.random.PRNGKey(0)},
-        "key is of type uint32, not a typed key; use jax.random.key",
+        "is not a typed key; use jax.random.key(seed)",
     ),
     "time as text": ({"time_limit": "3"}, "time_limit='3' must be a number"),
     "no target": ({"target": float("nan")}, "target=nan must be finite"),

@@ -73,6 +73,7 @@ def test_fields_of_nested_parts_have_short_names():
             "representation_epochs",
             "fine_tune_epochs",
         ),
+        *("keeps_optimizer", "newcomers_take_mean_head"),
         *("head_optimizer", "fine_tune_optimizer"),
         *(
             f"{optimizer}.{name}"
@@ -329,6 +330,8 @@ def test_values_of_a_part():
         "weighting": "uniform",
         "fine_tune_epochs": 10,
         "fine_tune_optimizer": None,
+        "keeps_optimizer": False,
+        "newcomers_take_mean_head": False,
         "head_epochs": 10,
         "representation_epochs": 1,
         "head_optimizer.learning_rate": 0.7,

@@ -8,14 +8,13 @@ import functools
 import inspect
 import numbers
 import os
-import re
 import traceback
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import index
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import Annotated, Any, ParamSpec, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -27,16 +26,54 @@ INT32_MAX = 2**31 - 1  # integers in programs are int32
 P = ParamSpec("P")
 R = TypeVar("R")
 
+ABBREVIATIONS = {
+    "seed": "key"
+}  # what users write -> an argument that nothing else suggests
+
+
+class ArgumentError(ValueError):
+    """Argument that is refused. Its text is one line: argument, value, problem and remedy.
+
+    Attributes:
+        argument: its name, such as "num_rounds" or "axes[2]".
+        value: what was given.
+        problem: such as "must be at least 1".
+        remedy: what to do instead, or "".
+    """
+
+    def __init__(self, argument: str, value: Any, problem: str, remedy: str = ""):
+        super().__init__(argument, value, problem, remedy)
+        self.argument = argument
+        self.value = value
+        self.problem = problem
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        line = f"{self.argument}={short(self.value)} {self.problem}"
+        return f"{line}; {self.remedy}" if self.remedy else line
+
+    def renamed(self, argument: str) -> Self:
+        """Return the same error about an argument that callers know under another name."""
+        return type(self)(argument, self.value, self.problem, self.remedy)
+
+
+class WrongTypeError(ArgumentError):
+    """Argument of another type; `problem` is what was expected, such as "an integer"."""
+
+    def __str__(self) -> str:
+        line = f"{self.argument}={short(self.value)} must be {self.problem}"
+        return f"{line}; {self.remedy}" if self.remedy else line
+
 
 def short(value: Any) -> str:
     """Return `repr` in one line of at most 60 characters; for a function or a class, its name."""
-    named = inspect.isroutine(value) or inspect.isclass(value)
     try:
-        text = (
-            f"{value.__module__}.{value.__qualname__}"
-            if named
-            else " ".join(repr(value).split())
-        )
+        if inspect.isroutine(value) or inspect.isclass(value):
+            text = f"{value.__module__}.{value.__qualname__}"
+        elif isinstance(value, np.number | np.bool_):
+            text = str(value)
+        else:
+            text = " ".join(repr(value).split())
     except ValueError:  # an integer with more digits than Python prints
         text = f"{type(value).__name__} of very many digits"
     return text if len(text) <= 60 else f"{text[:57]}..."
@@ -69,9 +106,21 @@ def check_known(
 
 def nearest(name: object, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return a hint in brackets with similar known names, or ""."""
-    others = {*known} - {str(name)}  # a name is no hint for itself
-    close = difflib.get_close_matches(str(name), sorted(others), n=3, cutoff=cutoff)
+    word = str(name)
+    others = sorted({*known} - {word})  # a name is no hint for itself
+    close = difflib.get_close_matches(word, others, n=3, cutoff=cutoff)
+    if not close:
+        close = [other for other in others if _abbreviates(word, other)][:3]
     return f" (did you mean {' or '.join(close)}?)" if close else ""
+
+
+def _abbreviates(word: str, name: str) -> bool:
+    """Return True for `lr` or `rate` of `learning_rate`, with or without the dashes of a flag."""
+    letters = word.lstrip("-").replace("-", "_")
+    words = name.lstrip("-").replace("-", "_")
+    initials = "".join(each[:1] for each in words.split("_"))
+    is_part_of_it = len(letters) > 2 and letters in words
+    return letters == initials or is_part_of_it or ABBREVIATIONS.get(letters) == words
 
 
 def check_choice(argument: str, value: Any, choices: Iterable[Any]) -> Any:
@@ -79,9 +128,8 @@ def check_choice(argument: str, value: Any, choices: Iterable[Any]) -> Any:
     choices = list(choices)
     if not any(type(value) is type(choice) and value == choice for choice in choices):
         names = list(map(str, choices))
-        raise ValueError(
-            f"{argument}={short(value)} is unknown{nearest(value, names)}; choose from {', '.join(names)}"
-        )
+        problem = f"is unknown{nearest(value, names)}"
+        raise ArgumentError(argument, value, problem, f"choose from {', '.join(names)}")
     return value
 
 
@@ -104,13 +152,11 @@ def check_integer(
         or_else = f", or {otherwise}" if otherwise else ""
         traced = ", known before tracing" if isinstance(value, Tracer) else ""
         least = "" if minimum is None else f", at least {minimum}"
-        raise ValueError(
-            f"{argument}={short(value)} must be an integer{traced}{least}{or_else}"
-        )
+        raise WrongTypeError(argument, value, f"an integer{traced}{least}{or_else}")
     if minimum is not None and number < minimum:
-        raise ValueError(f"{argument}={short(number)} must be at least {minimum}")
+        raise ArgumentError(argument, number, f"must be at least {minimum}")
     if maximum is not None and number > maximum:
-        raise ValueError(f"{argument}={short(number)} must be at most {maximum}")
+        raise ArgumentError(argument, number, f"must be at most {maximum}")
     return number
 
 
@@ -124,13 +170,11 @@ def is_key(value: Any) -> bool:
 def check_key(argument: str, value: Any) -> None:
     """Raise a ValueError of one line unless `value` is a typed key; arrays of keys pass unless it is called key."""
     if not is_key(value):
-        kind = f"of type {value.dtype}" if isinstance(value, jax.Array) else short(value)
-        remedy = (
-            "jax.random.split(jax.random.key(seed), num_seeds)"
-            if argument == "keys"
-            else "jax.random.key(seed)"
-        )
-        raise ValueError(f"{argument} is {kind}, not a typed key; use {remedy}")
+        is_seed = isinstance(value, int) and not isinstance(value, bool)
+        remedy = f"jax.random.key({value if is_seed else 'seed'})"
+        if argument == "keys":
+            remedy = f"jax.random.split({remedy}, num_seeds)"
+        raise ArgumentError(argument, value, "is not a typed key", f"use {remedy}")
     if argument == "key" and value.shape:
         raise ValueError(
             f"key has shape {value.shape}, give one key; simulate_seeds takes several"
@@ -330,40 +374,31 @@ def as_annotated(argument: str, value: Any, hint: Any, is_field: bool = True) ->
             kinds = [
                 (kind, metadata) for kind, metadata in kinds if not is_array_type(kind)
             ]
-    errors = []
+    wrong_types: list[WrongTypeError] = []
+    refusal: ValueError | None = None
     for kind, metadata in kinds:
         try:
             return _as(argument, value, kind, metadata, is_field)
+        except WrongTypeError as error:
+            if error.argument == argument:
+                wrong_types.append(error)
+            else:  # of an entry of a sequence
+                refusal = refusal or error
         except ValueError as error:
-            errors.append(error)
-    # if several types are allowed, a violated bound is more informative than a wrong type
-    wrong_type = re.compile(rf"{re.escape(argument)}=.* must be an?\b")
-    if out_of_bounds := [error for error in errors if not wrong_type.match(str(error))]:
-        raise out_of_bounds[0]
-    start = f"{argument}={short(value)} must be "
-    words, _, remedies = zip(
-        *(str(error).removeprefix(start).partition("; ") for error in errors), strict=True
-    )
-    raise ValueError(
-        start
-        + "; ".join(
-            [" or ".join(dict.fromkeys(words)), *dict.fromkeys(filter(None, remedies))]
-        )
-    )
+            refusal = refusal or error
+    if refusal is not None:  # a violated bound says more than the wrong type
+        raise refusal
+    expected = dict.fromkeys(error.problem for error in wrong_types)
+    remedies = dict.fromkeys(error.remedy for error in wrong_types if error.remedy)
+    raise WrongTypeError(argument, value, " or ".join(expected), "; ".join(remedies))
 
 
 def _as(
     argument: str, value: Any, kind: Any, metadata: tuple[Any, ...], is_field: bool
 ) -> Any:
     bounds = [bound for bound in metadata if hasattr(bound, "holds")]
-    remedy = next(
-        (
-            f"; {text}"
-            for text in metadata
-            if isinstance(text, str) and text not in (STATIC, LEAF)
-        ),
-        "",
-    )
+    remedies = (text for text in metadata if isinstance(text, str))
+    remedy = next((text for text in remedies if text not in (STATIC, LEAF)), "")
     origin = typing.get_origin(kind) or kind
     if origin is typing.Literal:
         return check_choice(argument, value, typing.get_args(kind))
@@ -383,13 +418,11 @@ def _as(
     if (check := _type_check(kind, origin, is_field)) is not None:
         words, fits = check
         if not fits(value):
-            known = (
-                "call it"
-                if isinstance(value, type) and is_part(kind)
-                else REMEDIES.get(words.split()[-1])
-            )
-            remedy = remedy if known is None else f"; {known}"
-            raise ValueError(f"{argument}={short(value)} must be {words}{remedy}")
+            if isinstance(value, type) and is_part(kind):
+                remedy = "call it"
+            elif inspect.isclass(origin):
+                remedy = REMEDIES.get(origin.__name__, remedy)
+            raise WrongTypeError(argument, value, words, remedy)
         if kind is float or (
             bounds and is_array_type(kind) and not isinstance(value, Tracer)
         ):
@@ -431,13 +464,13 @@ def _as_float(
         and not is_static
     )  # has no hash
     if not (is_array or is_number(value)):
-        raise ValueError(f"{argument}={short(value)} must be a number{remedy}")
+        raise WrongTypeError(argument, value, "a number", remedy)
     number = value if is_array else float(value)
     if isinstance(number, np.ndarray) and number.dtype.kind in "iu":
         number = number.astype(float)
     most = next((axes.most for axes in metadata if hasattr(axes, "most")), 1)
     check_numbers(
-        argument, np.abs(number), remedy[2:] or "give a finite number", max_ndim=most
+        argument, np.abs(number), remedy or "give a finite number", max_ndim=most
     )
     dtype = None if is_static else jnp.result_type(float)
     _check_bounds(argument, number if is_array else value, bounds, remedy, dtype)
@@ -448,16 +481,17 @@ def _check_bounds(
     argument: str, value: Any, bounds: Sequence[Any], remedy: str, dtype: Any = None
 ) -> None:
     for bound in bounds:
-        as_given, in_program = np.asarray(value), np.asarray(value, dtype)
+        as_given = np.asarray(value)
+        in_program = np.asarray(value, dtype)
         for where in np.argwhere(~np.asarray(bound.holds(in_program))).tolist()[:1]:
-            shown = as_given[tuple(where)] if where else short(value)
-            place = f"[{', '.join(map(str, where))}]" if where else ""
-            lost = (
-                f", it is {in_program[tuple(where)]} as {dtype}"
-                if bound.holds(as_given[tuple(where)])
-                else ""
-            )
-            raise ValueError(f"{argument}{place}={shown} must be {bound}{lost}{remedy}")
+            problem = f"must be {bound}"
+            if bound.holds(as_given[tuple(where)]):
+                problem += f", it is {in_program[tuple(where)]} as {dtype}"
+            if not where:
+                raise ArgumentError(argument, value, problem, remedy)
+            place = ", ".join(map(str, where))
+            entry = as_given[tuple(where)]
+            raise ArgumentError(f"{argument}[{place}]", entry, problem, remedy)
 
 
 def _as_array(value: Any) -> Any:
@@ -477,17 +511,14 @@ def _as_tuple(
     argument: str, value: Any, inside: tuple[Any, ...], bounds: Sequence[Any]
 ) -> Any:
     if isinstance(value, str | bytes | Mapping) or not np.iterable(value):
-        raise ValueError(
-            f"{argument}={short(value)} must be a sequence, e.g. ({short(value)},)"
-        )
+        raise WrongTypeError(argument, value, f"a sequence, e.g. ({short(value)},)")
     entries = value.tolist() if isinstance(value, np.ndarray) else list(value)
     kinds = [inside[0] if inside else Any] * len(entries)
     if len(inside) > 1 and inside[-1] is not Ellipsis:  # one type for each place
         kinds = list(inside)
     if len(kinds) != len(entries):
-        raise ValueError(
-            f"{argument}={short(value)} must be {len(kinds)} values, not {len(entries)}"
-        )
+        problem = f"must be {len(kinds)} values, not {len(entries)}"
+        raise ArgumentError(argument, value, problem)
     kinds = [Annotated[kind, *bounds] if bounds else kind for kind in kinds]  # pyright: ignore[reportInvalidTypeForm]
     of_each = enumerate(zip(entries, kinds, strict=True))
     return tuple(
