@@ -18,15 +18,16 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
+from fedjax_srp.parts.checks import KeyMark
 from fedjax_srp.parts.part import part, undefined
 
 Array = jax.Array
-Key = jax.Array
+Key = Annotated[jax.Array, KeyMark()]
 PyTree = Any  # containers of arrays, nested at will
 
 # An algorithm chooses the structure of these; the engine only carries them from one function to the next.
@@ -397,6 +398,9 @@ class ParticipationPolicy:
         asynchronous: rounds overlap, so that no communication cost can be added to them afterwards.
     """
 
+    remedy: ClassVar[str] = (
+        "give srp.participation.Full() or another of srp.participation"
+    )
     name: ClassVar[str] = "policy"
     needs: ClassVar[tuple[str, ...]] = ()
     needs_global_gradient: ClassVar[bool] = False
@@ -456,6 +460,9 @@ class Clock:
             the messages, so that no communication cost can be added afterwards.
     """
 
+    remedy: ClassVar[str] = (
+        "give e.g. srp.clocks.Fixed(srp.clocks.Exponential(1.0)) or your times: Fixed(srp.clocks.Constant(times))"
+    )
     name: ClassVar[str] = "clock"
     needs_costs: ClassVar[bool] = False
 
@@ -477,6 +484,10 @@ class Clock:
 @part
 class Method:
     """An algorithm with its participation, one curve of a figure: SRPFL is `FedRep` with `Doubling`."""
+
+    remedy: ClassVar[str] = (
+        "give srp.methods.get(name, dataset=data) or one of srp.algorithms, called with a model"
+    )
 
     name: str
     algorithm: FederatedAlgorithm

@@ -29,6 +29,7 @@ class Optimizer:
         default_class: the class whose fields are the options of an optimizer on the command line.
     """
 
+    remedy: ClassVar[str] = "give e.g. srp.SGD(0.01)"
     default_class: ClassVar[Any] = None
 
     @property

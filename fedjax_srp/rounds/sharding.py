@@ -376,8 +376,8 @@ def gather(layout: Layout, tree: PyTree) -> PyTree:
     """Leaves (owned * num_devices, ...) in order of client id on every device, from the (owned, ...) of each."""
     if layout.num_devices == 1:
         return tree
-    rows = jax.lax.all_gather(tree, AXIS, tiled=True)
-    return jax.tree.map(layout.by_id, rows)
+    by_owner = lambda leaf: jax.lax.all_gather(leaf, AXIS, tiled=True)
+    return jax.tree.map(lambda leaf: layout.by_id(by_owner(leaf)), tree)
 
 
 def window_positions(layout: Layout) -> Array:
