@@ -18,15 +18,16 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
+from fedjax_srp.parts.checks import KeyMark
 from fedjax_srp.parts.part import part, undefined
 
 Array = jax.Array
-Key = jax.Array
+Key = Annotated[jax.Array, KeyMark()]
 PyTree = Any  # containers of arrays, nested at will
 
 # An algorithm chooses the structure of these; the engine only carries them from one function to the next.
@@ -42,14 +43,13 @@ Predict = Callable[[Array], Array]
 # An evaluation: the client's TRAINING data -> the model by which it is judged, see `evaluation`.
 Personalize = Callable[[Key, ServerState, ClientState, ClientData], Predict]
 
-GRADIENT_NORM, STAGE_COMPLETED = (
-    "global_grad_norm",
-    "stage_completed",
-)  # metrics, see `ParticipationPolicy`
+GRADIENT_NORM = "global_grad_norm"  # a metric, see `ParticipationPolicy`
+STAGE_COMPLETED = "stage_completed"  # a metric, see `ParticipationPolicy.metrics`
 TRAINING_LOSS = "training_loss"  # a metric of runs that record it, and a report
 NUM_EXAMPLES = "num_examples"  # a report, see `ParticipationPolicy`
 WASTED_TIME = "wasted_time"  # a metric, see `Cohort.asked`
-MESSAGE_SHARE = "message_share"  # an info: the share of `bytes_up` and `bytes_down` that a client sends and receives
+# An info: the share of `bytes_up` and `bytes_down` that a client sends and receives.
+MESSAGE_SHARE = "message_share"
 
 
 class RoundContext(NamedTuple):
@@ -59,7 +59,8 @@ class RoundContext(NamedTuple):
     stage: Array  # () int32, from 0
     cohort_size: Array  # () int32, traced: number of participants
     num_clients: int  # in the whole federation
-    work: Array  # () int32: units of local work of this client (1 for most policies; 0 in a padded slot of a chunk)
+    # () int32: units of local work of this client (1 for most policies; 0 in a padded slot of a chunk)
+    work: Array
     record_loss: bool = False  # True if the run records the training loss
 
 
@@ -142,9 +143,8 @@ class Phase(NamedTuple):
     client: ClientFunction
     server: ServerFunction  # `unchanged` for a phase that changes clients only
     exchange: Exchange | None = None  # None: every participant gets the broadcast
-    over: Literal["participants", "next"] = (
-        "participants"  # "next": those that begin a job, see `Cohort.next_ids`
-    )
+    # "next": those that begin a job, see `Cohort.next_ids`.
+    over: Literal["participants", "next"] = "participants"
 
     def download(
         self, server: ServerState, state: ClientState, context: RoundContext
@@ -153,11 +153,10 @@ class Phase(NamedTuple):
         broadcast = self.broadcast(server, context)
         if self.exchange is None:
             return broadcast
-        own = self.exchange.shown(state)
-        alone = Participants(
-            jax.tree.map(lambda leaf: leaf[None], own), jnp.ones(1, jnp.bool_)
-        )
-        return self.exchange.mix(broadcast, own, alone, context)
+        shown = self.exchange.shown(state)
+        of_all = jax.tree.map(lambda leaf: leaf[None], shown)
+        alone = Participants(of_all, jnp.ones(1, jnp.bool_))
+        return self.exchange.mix(broadcast, shown, alone, context)
 
 
 def nothing(server: ServerState, context: RoundContext) -> tuple[()]:
@@ -179,9 +178,8 @@ class Charges(NamedTuple):
     names here what differs for a real client.
     """
 
-    communicates: CommunicatesFunction | None = (
-        None  # None: in every round, unless nothing is charged (local training)
-    )
+    # None: in every round, unless nothing is charged (local training).
+    communicates: CommunicatesFunction | None = None
     # Shapes (`jax.ShapeDtypeStruct`) of a client's real upload in the first phase, where the message is an exact short
     # cut to the mean; None: the message.
     sends: PyTree = None
@@ -311,20 +309,20 @@ class FederatedAlgorithm:
         Methods under `@evaluation` are found here, those of the class itself first, in their order, then those of its
         bases.
         """
-        found: dict[str, Personalize] = {}
+        by_name: dict[str, Personalize] = {}
         for cls in type(self).__mro__:
             of_class: list[str] = []
             for attribute, value in vars(cls).items():
-                name = getattr(value, "evaluation", None) if callable(value) else None
-                if name is None:
+                name = getattr(value, "evaluation", None)
+                if name is None or not callable(value):
                     continue
                 if name in of_class:
                     raise ValueError(
                         f"class {cls.__name__} has two evaluations {name!r}; rename one"
                     )
                 of_class.append(name)
-                found.setdefault(name, getattr(self, attribute))
-        return found
+                by_name.setdefault(name, getattr(self, attribute))
+        return by_name
 
 
 # ---- time and participation ---------------------------------------------------------------------------------------
@@ -339,21 +337,16 @@ class ClientTimes(NamedTuple):
 
     expected: Array  # known beforehand
     realised: Array  # the true times of this round
-    communication: Array | None = (
-        None  # () or (num_clients,) float: the part of both that does not grow with work
-    )
-    available: Array | None = (
-        None  # (num_clients,) bool: clients that may be selected; None: all
-    )
-    stays: Array | None = (
-        None  # (num_clients,) float: from the beginning of the round until the client leaves
-    )
-    wait: Array | None = (
-        None  # () float: delay of the round's start; part of `RoundInfo.compute_time`
-    )
-    by_work: Array | None = (
-        None  # (num_clients, units) float: `realised` for 1, 2, ... units, if they do not add up
-    )
+    # () or (num_clients,) float: the part of both that does not grow with work
+    communication: Array | None = None
+    # (num_clients,) bool: clients that may be selected; None: all
+    available: Array | None = None
+    # (num_clients,) float: from the beginning of the round until the client leaves
+    stays: Array | None = None
+    # () float: delay of the round's start; part of `RoundInfo.compute_time`
+    wait: Array | None = None
+    # (num_clients, units) float: time of 1, 2, ... units, where w units do not take w times one
+    by_work: Array | None = None
 
 
 class Cohort(NamedTuple):
@@ -370,9 +363,8 @@ class Cohort(NamedTuple):
     stage: Array  # () int32
     duration: Array | None = None  # () float, time units
     asked: Array | None = None  # () int32, size <= asked <= pool; None: `size`
-    next_ids: Array | None = (
-        None  # (pool,) int32, clients that begin a job after this round; None: the participants
-    )
+    # (pool,) int32, clients that begin a job after this round; None: the participants
+    next_ids: Array | None = None
 
 
 class RoundInfo(NamedTuple):
@@ -383,12 +375,12 @@ class RoundInfo(NamedTuple):
     cohort_size: Array  # () int32
     compute_time: Array  # () float: duration of the round, see `Cohort`
     communicated: Array  # () bool
-    global_grad_norm: Array  # () float: norm of the cohort's mean gradient at the new model; nan if not computed
+    # () float: norm of the cohort's mean gradient at the new model; nan if not computed
+    global_grad_norm: Array
     finite: Array  # () bool: the new server state has no nan or inf
     metrics: Mapping[str, Array]
-    reports: Mapping[
-        str, Array
-    ] = {}  # (num_clients,) float each, for `update` alone, see `ParticipationPolicy`
+    # (num_clients,) float each, for `update` alone, see `ParticipationPolicy`
+    reports: Mapping[str, Array] = {}
 
 
 @part
@@ -406,6 +398,9 @@ class ParticipationPolicy:
         asynchronous: rounds overlap, so that no communication cost can be added to them afterwards.
     """
 
+    remedy: ClassVar[str] = (
+        "give srp.participation.Full() or another of srp.participation"
+    )
     name: ClassVar[str] = "policy"
     needs: ClassVar[tuple[str, ...]] = ()
     needs_global_gradient: ClassVar[bool] = False
@@ -451,9 +446,7 @@ class WorkCosts(NamedTuple):
     """
 
     operations: Array  # (num_clients,) float: of a unit of local work
-    once: (
-        Array  # (num_clients,) float: operations that do not grow with the units of work
-    )
+    once: Array  # (num_clients,) float: operations that do not grow with the work
     bytes_down: Array  # () float: received by a participant
     bytes_up: Array  # () float: sent by a participant
 
@@ -467,6 +460,9 @@ class Clock:
             the messages, so that no communication cost can be added afterwards.
     """
 
+    remedy: ClassVar[str] = (
+        "give e.g. srp.clocks.Fixed(srp.clocks.Exponential(1.0)) or your times: Fixed(srp.clocks.Constant(times))"
+    )
     name: ClassVar[str] = "clock"
     needs_costs: ClassVar[bool] = False
 
@@ -488,6 +484,10 @@ class Clock:
 @part
 class Method:
     """An algorithm with its participation, one curve of a figure: SRPFL is `FedRep` with `Doubling`."""
+
+    remedy: ClassVar[str] = (
+        "give srp.methods.get(name, dataset=data) or one of srp.algorithms, called with a model"
+    )
 
     name: str
     algorithm: FederatedAlgorithm

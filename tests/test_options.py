@@ -75,6 +75,7 @@ def test_fields_of_nested_parts_have_short_names():
             "keeps_optimizer",
             "newcomers_take_mean_head",
         ),
+        *("keeps_optimizer", "newcomers_take_mean_head"),
         *("head_optimizer", "fine_tune_optimizer"),
         *(
             f"{optimizer}.{name}"
@@ -331,10 +332,10 @@ def test_values_of_a_part():
         "weighting": "uniform",
         "fine_tune_epochs": 10,
         "fine_tune_optimizer": None,
-        "head_epochs": 10,
-        "representation_epochs": 1,
         "keeps_optimizer": False,
         "newcomers_take_mean_head": False,
+        "head_epochs": 10,
+        "representation_epochs": 1,
         "head_optimizer.learning_rate": 0.7,
         "head_optimizer.momentum": None,
         "head_optimizer.weight_decay": None,

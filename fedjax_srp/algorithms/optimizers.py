@@ -32,6 +32,7 @@ class Optimizer:
             command line.
     """
 
+    remedy: ClassVar[str] = "give e.g. srp.SGD(0.01)"
     default_class: ClassVar[Any] = None
 
     @property

@@ -7,7 +7,7 @@ averaging.
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, ClassVar, NamedTuple, cast
 
 import jax.numpy as jnp
 
@@ -69,6 +69,10 @@ class Training:
         >>> srp.Training(optimizer=srp.SGD(0.05, momentum=0.5), epochs=5).batch_size
         10
     """
+
+    remedy: ClassVar[str] = (
+        "give srp.Training(optimizer=srp.SGD(0.01), batch_size=10, epochs=1)"
+    )
 
     optimizer: Given | OptimizerOfRound = field(
         converter=partial(as_optimizer, "optimizer"), default=SGD(0.01)

@@ -28,6 +28,9 @@ class Distribution:
         name: by default the class name in lower case.
     """
 
+    remedy: ClassVar[str] = (
+        "give one of srp.clocks, e.g. Exponential(rate=1.0), or Constant(times) for times of your own"
+    )
     name: ClassVar[str] = "distribution"
 
     def parameters(self, key: Key, num_clients: int) -> PyTree:

@@ -7,12 +7,14 @@ and function in one line; other errors are not caught.
 
 from __future__ import annotations
 
+import dataclasses
 import sysconfig
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -41,29 +43,18 @@ from fedjax_srp.base import (
     RoundInfo,
     TrainingLoss,
 )
+from fedjax_srp.contract.faults import CohortFault
 from fedjax_srp.contract.peak_memory import bytes_of, peak_bytes
 from fedjax_srp.parts.checks import short
 from fedjax_srp.parts.columns import check_metric_names
 from fedjax_srp.parts.part import remedy_of
 
-GRADIENT = (
-    "gradient"  # name of the pass for policies that need the norm of the mean gradient
-)
+# Name of the pass for policies that need the norm of the mean gradient.
+GRADIENT = "gradient"
 LIKE_INIT = "it must be like what init makes"
-SHOWN = 160  # characters of a structure, or of an error of JAX, in a message
+MAX_SHOWN = 160  # characters of a structure, or of an error of JAX, in a message
 PACKAGE = str(Path(__file__).parents[1])
-LIBRARIES = tuple(
-    sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")
-)
-FAULTS = (  # of a cohort, see `cohort.cohort_fault`
-    "its size is {}, it must be at least 1 and at most the length of client_ids",
-    "client {} does not exist: ids lie in 0..num_clients - 1",
-    "client {} is in it more than once: draw clients without replacement (jax.random.choice(..., replace=False))",
-    "client {} has negative work: units of local work are 0 or more",
-    "it asked {} clients, which must be at least its size and at most the length of client_ids",
-    "client {} is not available: pick among those of times.available, see participation.cohorts.ask",
-    "client {} leaves before its work is done: it cannot report, see participation.cohorts.ask",
-)
+LIBRARIES = tuple(map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
 
 
 class Shapes(NamedTuple):
@@ -73,18 +64,22 @@ class Shapes(NamedTuple):
     state: PyTree  # of a client
     train: PyTree  # a client's data
     test: PyTree
-    up: tuple[
-        PyTree, ...
-    ]  # messages of the phases of a round, and of the criterion's gradient if it is needed
+    # messages of the phases of a round, and of the criterion's gradient if it is needed
+    up: tuple[PyTree, ...]
     down: tuple[PyTree, ...]  # downloads of the phases of a round
     metrics: dict[str, Any]  # of a round: those of the algorithm and the means of `info`
-    working: (
-        int  # bytes that a client's training needs at most besides its data and its state
-    )
-    working_evaluated: int  # the same of an evaluation
+    training_bytes: int  # that a client's training needs besides its data and its state
+    evaluation_bytes: int  # the same of an evaluation
     shown: PyTree  # the parts of a client's state that the server knows, for exchanges
-    common: int  # bytes of `train` that are the same array for every client
+    shared_bytes: int  # of the arrays in `train` that are the same for every client
     charges: Charges
+
+
+class Traced(NamedTuple):
+    """The trace of a function of a part."""
+
+    shapes: Any  # of its result, without weak types
+    program: ClosedJaxpr
 
 
 def _shape(dtype: Any, *shape: int) -> Any:
@@ -95,77 +90,89 @@ def _float(*shape: int) -> Any:
     return _shape(jnp.result_type(float), *shape)
 
 
-def _key() -> Any:
+FLAG = _shape(jnp.bool_)
+INTEGER = _shape(jnp.int32)
+
+
+def abstract_key() -> Any:
+    """The shape of a key; its type follows from the user's choice of generator."""
     return jax.eval_shape(lambda: jax.random.key(0))
 
 
-def _traced(
-    where: str, function: Callable[..., Any], *args: Any
-) -> tuple[Any, ClosedJaxpr]:
-    """The shapes that a function of a part returns, and its trace."""
+def _traced(where: str, function: Callable[..., Any], *args: Any) -> Traced:
+    """Trace a function of a part."""
     try:
-        jaxpr, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
+        program, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
     except (TypeError, AttributeError, ValueError, IndexError) as error:
         if isinstance(error, ValueError) and _is_refusal(error):
             raise
         raise ValueError(f"{where}: {_summarize(error)}") from error
-    return jax.tree.map(
-        lambda leaf: _shape(leaf.dtype, *leaf.shape), shapes
-    ), jaxpr  # weak types become plain ones
+    shapes = jax.tree.map(lambda leaf: _shape(leaf.dtype, *leaf.shape), shapes)
+    return Traced(shapes, program)
+
+
+def _result(name: str, part: Any, method: str, *args: Any) -> Any:
+    """The shapes that a method of a part returns."""
+    call = lambda part, *args: getattr(part, method)(*args)
+    return _traced(f"{name}: {method}", call, part, *args).shapes
 
 
 def _is_refusal(error: ValueError) -> bool:
     """Return True if a `raise` of this package, or of an author's code, made the error: its words suffice."""
     last = traceback.extract_tb(error.__traceback__)[-1]
-    is_ours = last.filename.startswith((PACKAGE, "<")) or not last.filename.startswith(
-        LIBRARIES
-    )
-    return is_ours and "raise " in (last.line or "raise ")
+    is_package = last.filename.startswith((PACKAGE, "<"))
+    is_library = last.filename.startswith(LIBRARIES)
+    return (is_package or not is_library) and "raise " in (last.line or "raise ")
 
 
 def _summarize(error: Exception) -> str:
     """The first line of a tracing error, with file and line of the author's code that caused it, and a remedy."""
-    text = str(error).partition("\n")[0].rpartition(" traced for jit ")[2][:SHOWN]
-    frames = traceback.extract_tb(error.__traceback__)
-    if own := [
-        frame
-        for frame in frames
-        if not frame.filename.startswith((*LIBRARIES, "<", __file__))
-    ]:
-        text += f" ({Path(own[-1].filename).name}, line {own[-1].lineno})"
+    text = str(error).partition("\n")[0].rpartition(" traced for jit ")[2][:MAX_SHOWN]
+    of_others = (*LIBRARIES, "<", __file__)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if not frame.filename.startswith(of_others):
+            text += f" ({Path(frame.filename).name}, line {frame.lineno})"
+            break
     return text + remedy_of(error)
 
 
 def shapes_of(tree: PyTree) -> str:
     """Describe a structure briefly, by types and shapes."""
     text = str(jax.tree.map(_describe, tree)).replace("'", "")
-    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
+    if len(text) <= MAX_SHOWN:
+        return text
+    return f"{text[: MAX_SHOWN - 3]}..."
 
 
 def _describe(leaf: Any) -> str:
-    return f"{leaf.dtype}{list(leaf.shape)}"
+    dtype = leaf.dtype if hasattr(leaf, "dtype") else jnp.result_type(leaf)
+    return f"{dtype}{list(jnp.shape(leaf))}"
 
 
 def check_like(what: str, returned: PyTree, expected: PyTree, demand: str) -> None:
     """Raise "{what} {shapes}, {demand}: {shapes}" if structure, shapes or types are not as expected."""
-    new, old = (
-        {
-            jax.tree_util.keystr(path): _describe(leaf)
-            for path, leaf in jax.tree.leaves_with_path(tree)
-        }
-        for tree in (returned, expected)
-    )
-    if new == old and jax.tree.structure(returned) == jax.tree.structure(expected):
-        return
-    differs = next(
-        (name for name in {**old, **new} if new.get(name) != old.get(name)), None
-    )
-    hint = f" (they differ in {differs})" if differs else ""
-    if differs is None:
-        hint = "; the containers are of other classes: define a class at the top of the file, not in a function"
-    raise ValueError(
-        f"{what} {shapes_of(returned)}, {demand}: {shapes_of(expected)}{hint}"
-    )
+    try:
+        chex.assert_trees_all_equal_shapes_and_dtypes(returned, expected)
+    except AssertionError:
+        hint = _difference(returned, expected)
+        raise ValueError(
+            f"{what} {shapes_of(returned)}, {demand}: {shapes_of(expected)}{hint}"
+        ) from None
+
+
+def _difference(returned: PyTree, expected: PyTree) -> str:
+    """A hint at the first leaf that differs, else at the classes of the containers."""
+    new = _leaves_by_path(returned)
+    old = _leaves_by_path(expected)
+    for path in old | new:
+        if new.get(path) != old.get(path):
+            return f" (they differ in {path})" if path else ""
+    return "; the containers are of other classes: define a class at the top of the file, not in a function"
+
+
+def _leaves_by_path(tree: PyTree) -> dict[str, str]:
+    leaves = jax.tree.leaves_with_path(tree)
+    return {jax.tree_util.keystr(path): _describe(leaf) for path, leaf in leaves}
 
 
 def _require(holds: bool, what: str, returned: Any, demand: str) -> None:
@@ -188,51 +195,130 @@ def _check_scalars(what: str, scalars: Any) -> None:
 
 def _check_output(where: str, output: Any, state: PyTree) -> None:
     """Raise a ValueError for an output that the engine cannot average or keep."""
+    what = f"{where} returned"
     is_output = isinstance(output, ClientOutput)
-    _require(
-        is_output,
-        f"{where} returned",
-        output,
-        "return srp.ClientOutput(message, state, ...)",
-    )
+    _require(is_output, what, output, "return srp.ClientOutput(message, state, ...)")
     if output.state is not None:
-        check_like(
-            f"{where} returned the state",
-            output.state,
-            state,
-            "it must be like what init_client makes",
-        )
+        demand = "it must be like what init_client makes"
+        check_like(f"{what} the state", output.state, state, demand)
     if output.loss is not None:
-        expected = TrainingLoss(_float(), _shape(jnp.int32))
-        check_like(
-            f"{where} returned the loss",
-            output.loss,
-            expected,
-            "it must be that of local_sgd",
-        )
-    shown = f"the message {shapes_of(output.message)} with the weight {shapes_of(output.weight)}"
-    prefix = jax.tree.structure(output.weight)
-    try:
-        prefix.flatten_up_to(output.message)
-        is_prefix = all(leaf.shape == () for leaf in jax.tree.leaves(output.weight))
-    except ValueError:
-        is_prefix = False
+        loss = TrainingLoss(_float(), INTEGER)
+        check_like(f"{what} the loss", output.loss, loss, "it must be that of local_sgd")
     numbers = jax.tree.leaves((output.message, output.weight))
-    if not is_prefix or not all(map(_is_number, numbers)):
+    if not _is_weight(output.weight, output.message) or not all(map(_is_number, numbers)):
         raise ValueError(
-            f"{where} returned {shown}: give numbers, with one scalar as weight or one for each part"
+            f"{what} the message {shapes_of(output.message)} with the weight {shapes_of(output.weight)}: "
+            "give numbers, with one scalar as weight or one for each part"
         )
-    _check_scalars(f"{where} returned info:", output.info)
+    _check_scalars(f"{what} info:", output.info)
+
+
+def _is_weight(weight: PyTree, message: PyTree) -> bool:
+    """True for a pytree prefix of scalars."""
+    try:
+        jax.tree.structure(weight).flatten_up_to(message)
+    except ValueError:
+        return False
+    return all(leaf.shape == () for leaf in jax.tree.leaves(weight))
 
 
 def _averaged(tree: PyTree) -> PyTree:
     """Shapes of the mean over a cohort; integers and flags are averaged as floats."""
-    return jax.tree.map(
-        lambda leaf: (
-            leaf if jnp.issubdtype(leaf.dtype, jnp.inexact) else _float(*leaf.shape)
-        ),
-        tree,
-    )
+
+    def mean(leaf: Any) -> Any:
+        if jnp.issubdtype(leaf.dtype, jnp.inexact):
+            return leaf
+        return _float(*leaf.shape)
+
+    return jax.tree.map(mean, tree)
+
+
+@dataclasses.dataclass
+class AlgorithmTracer:
+    """Traces the functions of an algorithm that a run will call.
+
+    Attributes:
+        training_bytes: that client functions need besides data and state, of those traced so far.
+        shown: the parts of a client's state that the server knows, of the phases traced so far.
+    """
+
+    algorithm: FederatedAlgorithm
+    data: FederatedSource
+    record_loss: bool
+    server: PyTree
+    state: PyTree  # of a client
+    train: PyTree
+    key: Any = dataclasses.field(default_factory=abstract_key)
+    training_bytes: int = 0
+    shown: list[PyTree] = dataclasses.field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The algorithm in messages."""
+        return f"algorithm {self.algorithm.name!r}"
+
+    def in_round(self, where: str, function: Callable[[Any], Any], *args: Any) -> Traced:
+        """Trace a function of the algorithm with a context as the last argument."""
+
+        def with_context(algorithm: Any, integers: tuple[Array, ...], *args: Any) -> Any:
+            index, stage, size, work = integers
+            context = RoundContext(
+                index, stage, size, self.data.num_clients, work, self.record_loss
+            )
+            return function(algorithm)(*args, context)
+
+        integers = (INTEGER,) * 4
+        where = f"{self.name}: {where}"
+        return _traced(where, with_context, self.algorithm, integers, *args)
+
+    def client_trace(
+        self, where: str, function: Callable[[Any], ClientFunction], broadcast: PyTree
+    ) -> Traced:
+        """Trace a client function."""
+        args = (self.key, broadcast, self.state, self.train)
+        return self.in_round(where, function, *args)
+
+    def client(
+        self, where: str, function: Callable[[Any], ClientFunction], broadcast: PyTree
+    ) -> ClientOutput:
+        """Trace a client function and check its output."""
+        output, program = self.client_trace(where, function, broadcast)
+        self.training_bytes = max(self.training_bytes, peak_bytes(program))
+        _check_output(f"{self.name}: {where}", output, self.state)
+        return output
+
+    def phase(self, phase_of: Callable[[Any], Phase]) -> tuple[ClientOutput, PyTree]:
+        """Trace a phase: its output and its download."""
+        phase = phase_of(self.algorithm)
+        server = self.server
+        broadcast = lambda algorithm: phase_of(algorithm).broadcast
+        download = self.in_round(f"{phase.name}.broadcast", broadcast, server).shapes
+        if phase.exchange is not None:
+            mixed = lambda algorithm: phase_of(algorithm).download
+            where = f"{phase.name}.exchange"
+            download = self.in_round(where, mixed, server, self.state).shapes
+            self.shown.append(jax.eval_shape(phase.exchange.shown, self.state))
+        where = f"{phase.name}.client"
+        output = self.client(
+            where, lambda algorithm: phase_of(algorithm).client, download
+        )
+        where = f"{phase.name}.server"
+        mean = _averaged(output.message)
+        update = lambda algorithm: phase_of(algorithm).server
+        updated = self.in_round(where, update, self.key, server, mean).shapes
+        check_like(f"{self.name}: {where} returned", updated, server, LIKE_INIT)
+        return output, download
+
+    def evaluation(self, evaluation: str, test: PyTree) -> int:
+        """Trace an evaluation: bytes that it needs besides data and state of a client."""
+        where = f"{self.name}: evaluation {evaluation!r}"
+
+        def judge(algorithm: Any, data: Any, test: ClientData, *args: Any) -> Any:
+            predict = algorithm.evaluations[evaluation](*args)
+            return score(where, data, predict, test)
+
+        args = (self.data, test, self.key, self.server, self.state, self.train)
+        return peak_bytes(_traced(where, judge, self.algorithm, *args).program)
 
 
 def check_algorithm(
@@ -243,70 +329,18 @@ def check_algorithm(
     record_loss: bool = False,
 ) -> Shapes:
     """Trace every function of an algorithm that a run will call, and check the policy's needs."""
-    name, key, one = f"algorithm {algorithm.name!r}", _key(), _shape(jnp.int32)
-    (train, common), (test, _) = (
-        _client_data(f"{split}_client", data) for split in ("train", "test")
-    )
-    server = _traced(
-        f"{name}: init", lambda a, *args: a.init(*args), algorithm, key, data
-    )[0]
-    state = _traced(
-        f"{name}: init_client",
-        lambda a, *args: a.init_client(*args),
-        algorithm,
-        key,
-        server,
-        train,
-    )[0]
-    working, shown = [0], []
-
-    def in_round(
-        where: str, function: Callable[[Any], Any], *args: Any
-    ) -> tuple[Any, ClosedJaxpr]:
-        """Trace a function of the algorithm with a context as the last argument."""
-
-        def with_context(algorithm: Any, integers: tuple[Array, ...], *args: Any) -> Any:
-            index, stage, size, work = integers
-            context = RoundContext(
-                index, stage, size, data.num_clients, work, record_loss
-            )
-            return function(algorithm)(*args, context)
-
-        return _traced(f"{name}: {where}", with_context, algorithm, (one,) * 4, *args)
-
-    def client(
-        where: str, function: Callable[[Any], ClientFunction], broadcast: PyTree
-    ) -> ClientOutput:
-        output, traced = in_round(where, function, key, broadcast, state, train)
-        working.append(peak_bytes(traced))
-        _check_output(f"{name}: {where}", output, state)
-        return output
-
-    def check_phase(
-        title: str, phase_of: Callable[[Any], Phase]
-    ) -> tuple[ClientOutput, PyTree]:
-        """Trace a phase: its output and its download."""
-        down = in_round(f"{title}.broadcast", lambda a: phase_of(a).broadcast, server)[0]
-        exchange = phase_of(algorithm).exchange
-        if exchange is not None:
-            down = in_round(
-                f"{title}.exchange", lambda a: phase_of(a).download, server, state
-            )[0]
-            shown.append(jax.eval_shape(exchange.shown, state))
-        output = client(f"{title}.client", lambda a: phase_of(a).client, down)
-        mean = _averaged(output.message)
-        new = in_round(
-            f"{title}.server", lambda a: phase_of(a).server, key, server, mean
-        )[0]
-        check_like(f"{name}: {title}.server returned", new, server, LIKE_INIT)
-        return output, down
-
+    name = f"algorithm {algorithm.name!r}"
+    train, shared_bytes = _client_data("train_client", data)
+    test, _ = _client_data("test_client", data)
+    key = abstract_key()
+    server = _result(name, algorithm, "init", key, data)
+    state = _result(name, algorithm, "init_client", key, server, train)
+    tracer = AlgorithmTracer(algorithm, data, record_loss, server, state, train, key)
     _check_phases(name, algorithm)
-    outputs, down = [], []
-    for index, phase in enumerate(algorithm.phases):
-        output, download = check_phase(phase.name, lambda a, index=index: a.phases[index])
-        outputs.append(output)
-        down.append(download)
+    traces = [
+        tracer.phase(lambda a, i=i: a.phases[i]) for i in range(len(algorithm.phases))
+    ]
+    outputs, downloads = zip(*traces, strict=True)
     if record_loss and outputs[0].loss is None:
         raise ValueError(
             f"record_loss: {name} reports no loss of its local training; return ClientOutput(..., "
@@ -314,64 +348,42 @@ def check_algorithm(
         )
     if policy is not None:
         _check_reports(policy, name, outputs[0], train)
-    for index, phase in enumerate(algorithm.start_phases):
-        check_phase(phase.name, lambda a, index=index: a.start_phases[index])
-    up = [output.message for output in outputs]
+    for i in range(len(algorithm.start_phases)):
+        tracer.phase(lambda a, i=i: a.start_phases[i])
+    messages = [output.message for output in outputs]
     if policy is not None and policy.needs_global_gradient:
         if algorithm.gradient is None:
             raise ValueError(
                 f"the participation policy needs the global gradient but {name} has no `gradient`; use a policy "
                 "without a gradient criterion, such as participation.Doubling"
             )
-        up.append(client(GRADIENT, lambda a: a.gradient, down[0]).message)
-    metrics = _traced(
-        f"{name}: metrics", lambda a, *args: a.metrics(*args), algorithm, server, data
-    )[0]
+        gradient = tracer.client(GRADIENT, lambda a: a.gradient, downloads[0])
+        messages.append(gradient.message)
+    metrics = _result(name, algorithm, "metrics", server, data)
     _check_scalars(f"{name}: metrics returned", metrics)
-    infos = [_averaged(dict(output.info)) for output in outputs]
+    for output in outputs:
+        metrics = _joined(name, metrics, _averaged(dict(output.info)))
     if record_loss:
-        infos.append({TRAINING_LOSS: _float()})
-    metrics = _joined(name, metrics, *infos)
+        metrics = _joined(name, metrics, {TRAINING_LOSS: _float()})
     check_metric_names(f"{name}: metrics or info", metrics, evaluations)
     charges = _static_charges(algorithm)
     if charges.communicates is not None:
-        says = in_round("communicates", lambda a: a.charges.communicates, server)[0]
-        check_like(
-            f"{name}: communicates returned",
-            says,
-            _shape(jnp.bool_),
-            "it must return a flag",
-        )
-    judged = [0]
-    for evaluation in evaluations:
-        where = f"{name}: evaluation {evaluation!r}"
-
-        def judge(
-            a: Any,
-            data: FederatedSource,
-            test: ClientData,
-            *args: Any,
-            e: str = evaluation,
-            w: str = where,
-        ):
-            return score(w, data, a.evaluations[e](*args), test)
-
-        traced = _traced(where, judge, algorithm, data, test, key, server, state, train)[
-            1
-        ]
-        judged.append(peak_bytes(traced))
+        flag = tracer.in_round("communicates", lambda a: a.charges.communicates, server)
+        what = f"{name}: communicates returned"
+        check_like(what, flag.shapes, FLAG, "it must return a flag")
+    evaluation_bytes = [tracer.evaluation(each, test) for each in evaluations]
     return Shapes(
         server=server,
         state=state,
         train=train,
         test=test,
-        up=tuple(up),
-        down=tuple(down),
+        up=tuple(messages),
+        down=downloads,
         metrics=metrics,
-        working=max(working),
-        working_evaluated=max(judged),
-        shown=shown,
-        common=common,
+        training_bytes=tracer.training_bytes,
+        evaluation_bytes=max(evaluation_bytes, default=0),
+        shown=tracer.shown,
+        shared_bytes=shared_bytes,
         charges=charges,
     )
 
@@ -380,9 +392,8 @@ def _check_phases(name: str, algorithm: FederatedAlgorithm) -> None:
     """Raise a ValueError for phases that are none, or whose names cannot tell their keys apart."""
     for field in ("phases", "start_phases"):
         phases = getattr(algorithm, field)
-        if not isinstance(phases, tuple) or not all(
-            isinstance(phase, Phase) for phase in phases
-        ):
+        is_tuple = isinstance(phases, tuple)
+        if not is_tuple or not all(isinstance(phase, Phase) for phase in phases):
             raise ValueError(
                 f"{name}: {field}={short(phases)} must be a tuple of srp.Phase(name, ...)"
             )
@@ -412,18 +423,18 @@ def _check_reports(
     policy: ParticipationPolicy, name: str, output: ClientOutput, train: PyTree
 ) -> None:
     """Raise a ValueError if a policy needs reports that this algorithm or these data lack."""
-    known = {TRAINING_LOSS, *output.info} | (
-        {NUM_EXAMPLES} if isinstance(train, Examples) else set()
-    )
+    reports = {TRAINING_LOSS, *output.info}
+    if isinstance(train, Examples):
+        reports.add(NUM_EXAMPLES)
     if isinstance(policy.needs, str):
         raise ValueError(
             f"policy {policy.name!r}: needs={policy.needs!r} is a text; give {(policy.needs,)!r}"
         )
     for need in policy.needs:
-        if need not in known:
-            has = ", ".join(sorted(known))
+        if need not in reports:
             raise ValueError(
-                f"policy {policy.name!r} needs {need!r} of every participant and {name} has {has}; "
+                f"policy {policy.name!r} needs {need!r} of every participant and {name} has "
+                f"{', '.join(sorted(reports))}; "
                 "return it in ClientOutput(info={...}), or choose another policy"
             )
 
@@ -431,14 +442,11 @@ def _check_reports(
 def _client_data(method: str, data: FederatedSource) -> tuple[PyTree, int]:
     """Shapes of a client's data, and bytes of the arrays in it that are the same for every client."""
     of_client = lambda data, client: getattr(data, method)(client)
-    shapes, traced = _traced(f"data: {method}", of_client, data, _shape(jnp.int32))
-    outputs, arrays = (
-        traced.jaxpr.outvars,
-        (*traced.jaxpr.constvars, *traced.jaxpr.invars[:-1]),
-    )
-    return shapes, bytes_of(
-        [out for out in outputs if any(out is array for array in arrays)]
-    )
+    shapes, program = _traced(f"data: {method}", of_client, data, INTEGER)
+    jaxpr = program.jaxpr
+    arrays = [*jaxpr.constvars, *jaxpr.invars[:-1]]
+    shared = [out for out in jaxpr.outvars if any(out is array for array in arrays)]
+    return shapes, bytes_of(shared)
 
 
 def _static_charges(algorithm: FederatedAlgorithm) -> Charges:
@@ -456,37 +464,27 @@ def _static_charges(algorithm: FederatedAlgorithm) -> Charges:
     return charges
 
 
-def _joined(name: str, *scalars: Mapping[str, Any]) -> dict[str, Any]:
+def _joined(
+    name: str, scalars: Mapping[str, Any], more: Mapping[str, Any]
+) -> dict[str, Any]:
     """All metrics of a round; ValueError for a name that occurs twice."""
-    joined: dict[str, Any] = {}
-    for some in scalars:
-        if twice := sorted(joined.keys() & some.keys()):
-            raise ValueError(
-                f"{name}: {twice[0]!r} is recorded twice in a round; rename one, of metrics or of info"
-            )
-        joined |= some
-    return joined
+    for metric in sorted(scalars.keys() & more.keys()):
+        raise ValueError(
+            f"{name}: {metric!r} is recorded twice in a round; rename one, of metrics or of info"
+        )
+    return {**scalars, **more}
 
 
 def score(
     where: str, data: FederatedSource, predict: Any, test: ClientData
 ) -> tuple[Array, Array]:
     """Result of `data.score` for an evaluation's predictions, checked while it is traced."""
-    is_function = callable(predict)
-    shown = () if is_function else jax.tree.map(jnp.asarray, predict)
-    _require(is_function, f"{where} returned", shown, "return predict, a function of x")
+    what = f"{where} returned"
+    _require(callable(predict), what, predict, "return predict, a function of x")
     scored = data.score(predict, test)
-    is_pair = isinstance(scored, tuple) and [jnp.shape(part) for part in scored] == [
-        (),
-        (),
-    ]
-    shown = () if is_pair else jax.tree.map(jnp.asarray, scored)
-    _require(
-        is_pair,
-        f"{where}: data.score returned",
-        shown,
-        "return the sum of scores and their number",
-    )
+    is_pair = isinstance(scored, tuple) and list(map(jnp.shape, scored)) == [(), ()]
+    demand = "return the sum of scores and their number"
+    _require(is_pair, f"{where}: data.score returned", scored, demand)
     return jnp.asarray(scored[0]), jnp.asarray(scored[1])
 
 
@@ -497,136 +495,115 @@ def check_policy(
     evaluations: Sequence[str] = (),
 ) -> None:
     """Trace a policy for the shapes of a round's times and metrics, and check the names of its metrics."""
-    name, key, one, num_clients = (
-        f"policy {policy.name!r}",
-        _key(),
-        _shape(jnp.int32),
-        times.realised.shape[0],
-    )
+    name = f"policy {policy.name!r}"
+    key = abstract_key()
+    num_clients = times.realised.shape[0]
     if policy.asynchronous and times.available is not None:
         raise ValueError(
             f"{name}: rounds overlap, and a client that leaves would take its job along; use a clock under which "
             "all clients are available, or a policy whose rounds do not overlap"
         )
-    state = _traced(
-        f"{name}: init", lambda policy, key: policy.init(key, num_clients), policy, key
-    )[0]
-    cohort = _first_of_pair(
-        f"{name}: select",
-        Cohort,
-        state,
-        lambda p, *args: p.select(*args),
-        policy,
-        key,
-        state,
-        times,
+    init = lambda policy, key: policy.init(key, num_clients)
+    state = _traced(f"{name}: init", init, policy, key).shapes
+    selected = _result(name, policy, "select", key, state, times)
+    cohort = _first_of_pair(f"{name}: select", Cohort, selected, state)
+    _check_cohort(name, cohort, num_clients)
+    if policy.needs_global_gradient:
+        metrics = _joined(name, metrics, {GRADIENT_NORM: _float()})
+    if cohort.asked is not None:
+        metrics = _joined(name, metrics, {WASTED_TIME: _float()})
+    info = RoundInfo(
+        round=INTEGER,
+        stage=INTEGER,
+        cohort_size=INTEGER,
+        compute_time=_float(),
+        communicated=FLAG,
+        global_grad_norm=_float(),
+        finite=FLAG,
+        metrics=dict(metrics),
+        reports={need: _float(num_clients) for need in policy.needs},
     )
+    updated = _result(name, policy, "update", state, info)
+    check_like(f"{name}: update returned", updated, state, LIKE_INIT)
+    of_policy = _result(name, policy, "metrics", state)
+    _check_scalars(f"{name}: metrics returned", of_policy)
+    metrics = _joined(name, metrics, of_policy)
+    check_metric_names(f"{name}: metrics", metrics, evaluations)
+
+
+def _check_cohort(name: str, cohort: Cohort, num_clients: int) -> None:
+    """Raise a ValueError for a cohort of other shapes and types than a `Cohort` has."""
     pool = getattr(cohort.client_ids, "shape", ())
     is_pool = len(pool) == 1 and 1 <= pool[0] <= num_clients
-    _require(
-        is_pool,
-        f"{name}: select returned client_ids =",
-        cohort.client_ids,
-        f"be (pool,), at most {num_clients}",
-    )
-    ids, duration = (
-        _shape(jnp.int32, *pool),
-        None if cohort.duration is None else _float(),
-    )
-    asked = None if cohort.asked is None else one
-    next_ids = None if cohort.next_ids is None else ids
-    check_like(
-        f"{name}: select returned",
-        cohort,
-        Cohort(ids, one, ids, one, duration, asked, next_ids),
-        "a Cohort has",
-    )
-    flag = _shape(jnp.bool_)
-    own = {GRADIENT_NORM: policy.needs_global_gradient, WASTED_TIME: asked is not None}
-    metrics = _joined(
-        name, metrics, {metric: _float() for metric, is_there in own.items() if is_there}
-    )
-    reports = {need: _float(num_clients) for need in policy.needs}
-    info = RoundInfo(
-        one, one, one, _float(), flag, _float(), flag, dict(metrics), reports
-    )
-    updated = _traced(
-        f"{name}: update", lambda policy, *args: policy.update(*args), policy, state, info
-    )[0]
-    check_like(f"{name}: update returned", updated, state, LIKE_INIT)
-    own_metrics = _traced(
-        f"{name}: metrics", lambda policy, state: policy.metrics(state), policy, state
-    )[0]
-    _check_scalars(f"{name}: metrics returned", own_metrics)
-    check_metric_names(
-        f"{name}: metrics", _joined(name, metrics, own_metrics), evaluations
-    )
+    what = f"{name}: select returned client_ids ="
+    _require(is_pool, what, cohort.client_ids, f"be (pool,), at most {num_clients}")
+    ids = _shape(jnp.int32, *pool)
+    expected = Cohort(ids, INTEGER, ids, INTEGER)
+    optional = {"duration": _float(), "asked": INTEGER, "next_ids": ids}
+    for field, shape in optional.items():
+        if getattr(cohort, field) is not None:
+            expected = expected._replace(**{field: shape})
+    check_like(f"{name}: select returned", cohort, expected, "a Cohort has")
 
 
-def _first_of_pair(
-    where: str, kind: type, state: PyTree, function: Callable[..., Any], *args: Any
-) -> Any:
-    """Trace a function of a policy or a clock that returns a pair; check the pair and its new state."""
-    found = _traced(where, function, *args)[0]
-    is_pair = isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], kind)
-    _require(is_pair, f"{where} returned", found, f"return ({kind.__name__}, state)")
-    check_like(f"{where} returned the state", found[1], state, LIKE_INIT)
-    return found[0]
+def _first_of_pair(where: str, kind: type, result: Any, state: PyTree) -> Any:
+    """Check the pair that a function of a policy or a clock returned, and its new state."""
+    is_pair = isinstance(result, tuple) and len(result) == 2
+    is_pair = is_pair and isinstance(result[0], kind)
+    _require(is_pair, f"{where} returned", result, f"return ({kind.__name__}, state)")
+    check_like(f"{where} returned the state", result[1], state, LIKE_INIT)
+    return result[0]
 
 
 def check_clock(clock: Clock, num_clients: int) -> ClientTimes:
     """Trace a clock; return the shapes of its times."""
-    name, key, each = f"clock {clock.name!r}", _key(), _float(num_clients)
-    state = _traced(
-        f"{name}: init", lambda clock, key: clock.init(key, num_clients), clock, key
-    )[0]
-    sample = lambda clock, *args: clock.sample(*args)
-    times = _first_of_pair(
-        f"{name}: sample", ClientTimes, state, sample, clock, key, state, _float()
-    )
-    flags, comes_and_goes = (
-        _shape(jnp.bool_, num_clients),
-        times[3:6] != (None, None, None),
-    )
-    presence = (flags, each, _float()) if comes_and_goes else (None, None, None)
-    once = each if getattr(times.communication, "shape", ()) else _float()
-    expected = ClientTimes(
-        each, each, None if times.communication is None else once, *presence
-    )
+    name = f"clock {clock.name!r}"
+    key = abstract_key()
+    of_clients = _float(num_clients)
+    init = lambda clock, key: clock.init(key, num_clients)
+    state = _traced(f"{name}: init", init, clock, key).shapes
+    sampled = _result(name, clock, "sample", key, state, _float())
+    times = _first_of_pair(f"{name}: sample", ClientTimes, sampled, state)
+    expected = ClientTimes(of_clients, of_clients)
+    if times.communication is not None:
+        is_of_clients = getattr(times.communication, "shape", ()) != ()
+        communication = of_clients if is_of_clients else _float()
+        expected = expected._replace(communication=communication)
+    if (times.available, times.stays, times.wait) != (None, None, None):
+        flags = _shape(jnp.bool_, num_clients)
+        expected = expected._replace(available=flags, stays=of_clients, wait=_float())
     if times.by_work is not None:
         units = max((1, *getattr(times.by_work, "shape", ())[1:2]))
         expected = expected._replace(by_work=_float(num_clients, units))
-    check_like(
-        f"{name}: sample returned",
-        times,
-        expected,
-        "there must be a time for each client",
-    )
+    what = f"{name}: sample returned"
+    check_like(what, times, expected, "there must be a time for each client")
     return times
 
 
 def check_cohorts(policy: ParticipationPolicy, faults: Any, first: int) -> None:
     """Raise a ValueError for an impossible cohort, on the host after a segment whose first round has this number.
 
-    The faults are (..., R, 2), see `cohort.cohort_fault`.
+    The faults are (..., R, 2), see `rounds.cohort.cohort_fault`.
     """
     faults = np.asarray(faults)
-    wrong = np.argwhere(faults[..., 0] > 0)
-    if len(wrong):
-        place = tuple(min(wrong.tolist(), key=lambda place: place[-1]))
-        kind, number = faults[place].tolist()
-        raise ValueError(
-            f"policy {policy.name!r}: the cohort of round {place[-1] + first}: {FAULTS[kind - 1].format(number)}"
-        )
+    places = np.argwhere(faults[..., 0] != CohortFault.NONE)
+    if len(places) == 0:
+        return
+    place = tuple(min(places.tolist(), key=lambda place: place[-1]))
+    fault, number = faults[place].tolist()
+    words = CohortFault(fault).describe(number)
+    raise ValueError(
+        f"policy {policy.name!r}: the cohort of round {place[-1] + first}: {words}"
+    )
 
 
 def check_times(clock: Clock, what: str, times: Any, first: int = 0) -> None:
     """Raise a ValueError for times that are negative or not finite, on the host after a segment."""
     times = np.asarray(times)
-    bad = np.argwhere(~(np.isfinite(times) & (times >= 0)))
-    if len(bad):
-        place = tuple(bad[0])
+    is_time = np.isfinite(times) & (times >= 0)
+    for place in np.argwhere(~is_time)[:1]:
         raise ValueError(
-            f"clock {clock.name!r}: the time of {what} {place[-1] + first} is {times[place]}; times must be finite and "
-            f">= 0 as {times.dtype}: correct what its sample returns, or Cohort.duration if the policy sets it"
+            f"clock {clock.name!r}: the time of {what} {place[-1] + first} is {times[tuple(place)]}; "
+            f"times must be finite and >= 0 as {times.dtype}: correct what its sample returns, "
+            "or Cohort.duration if the policy sets it"
         )

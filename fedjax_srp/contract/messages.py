@@ -10,19 +10,22 @@ from fedjax_srp.base import PyTree, Uncharged
 from fedjax_srp.contract.checks import Shapes
 
 
-class Traffic(NamedTuple):
-    """Bytes of one participant in a round."""
+class ClientBytes(NamedTuple):
+    """Bytes that one participant exchanges with the server in a round."""
 
-    up: int  # sent
-    down: int  # received
-    held: int  # data, state and messages of a client while it trains
-    judged: int  # data and state of a client while it is evaluated
-    working: int  # what training a client needs at most besides its data and its state
-    working_evaluated: int  # the same of an evaluation
-    examples: int  # data of a client, as the model's input, without arrays that all clients share
-    client_state: int
-    server_state: int
-    shown: int  # the part of a client's state that the server knows, for exchanges
+    sent: int
+    received: int
+
+
+class ClientMemory(NamedTuple):
+    """Bytes that one client takes on its device."""
+
+    examples: int  # its data, as the model's input, without arrays that all clients share
+    state: int
+    messages: int  # that it sends
+    evaluation_examples: int  # training or test data, the larger
+    training: int  # activations and gradients, besides data and state
+    evaluation: int  # the same of an evaluation
 
     def at_once(self, platform: str) -> tuple[int, int]:
         """Bytes of each client of a chunk, in training and in evaluation.
@@ -30,31 +33,42 @@ class Traffic(NamedTuple):
         An accelerator trains the whole chunk as a batch. On a CPU clients with large models are trained one after the
         other, and small models need little besides what clients hold.
         """
+        held = self.examples + self.state
+        judged = self.evaluation_examples + self.state
         if platform == "cpu":
-            return self.held, self.judged
-        return (
-            self.examples + self.client_state + self.working,
-            self.judged + self.working_evaluated,
-        )
+            return held + self.messages, judged
+        return held + self.training, judged + self.evaluation
 
 
-def traffic(shapes: Shapes) -> Traffic:
-    """Count the bytes of a participant."""
-    sends = shapes.charges.sends
-    sent = shapes.up if sends is None else (sends, shapes.up[1:])
-    examples, state = num_bytes(shapes.train) - shapes.common, num_bytes(shapes.state)
-    return Traffic(
-        up=_charged_bytes(sent),
-        down=_charged_bytes(shapes.down),
-        held=examples + state + num_bytes(shapes.up),
-        judged=max(num_bytes(shapes.train), num_bytes(shapes.test)) + state,
-        working=shapes.working,
-        working_evaluated=shapes.working_evaluated,
-        examples=examples,
-        client_state=state,
-        server_state=num_bytes(shapes.server),
-        shown=num_bytes(shapes.shown),
+class Sizes(NamedTuple):
+    """Bytes of a client, and of the states that the server knows."""
+
+    messages: ClientBytes
+    client: ClientMemory
+    server_state: int
+    shown: int  # the part of a client's state that the server knows, for exchanges
+
+
+def sizes_of(shapes: Shapes) -> Sizes:
+    """Count the bytes of a client, and of the states that the server knows."""
+    train = num_bytes(shapes.train)
+    client = ClientMemory(
+        examples=train - shapes.shared_bytes,
+        state=num_bytes(shapes.state),
+        messages=num_bytes(shapes.up),
+        evaluation_examples=max(train, num_bytes(shapes.test)),
+        training=shapes.training_bytes,
+        evaluation=shapes.evaluation_bytes,
     )
+    server_state = num_bytes(shapes.server)
+    return Sizes(client_bytes(shapes), client, server_state, num_bytes(shapes.shown))
+
+
+def client_bytes(shapes: Shapes) -> ClientBytes:
+    """Count the bytes that a participant exchanges with the server in a round."""
+    sends = shapes.charges.sends
+    uploads = shapes.up if sends is None else (sends, *shapes.up[1:])
+    return ClientBytes(_charged_bytes(uploads), _charged_bytes(shapes.down))
 
 
 def num_bytes(tree: PyTree) -> int:
@@ -63,5 +77,6 @@ def num_bytes(tree: PyTree) -> int:
 
 
 def _charged_bytes(tree: PyTree) -> int:
-    leaves = jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, Uncharged))
-    return num_bytes([leaf for leaf in leaves if not isinstance(leaf, Uncharged)])
+    is_uncharged = lambda node: isinstance(node, Uncharged)
+    nodes = jax.tree.leaves(tree, is_leaf=is_uncharged)
+    return num_bytes([node for node in nodes if not is_uncharged(node)])

@@ -24,16 +24,22 @@ from fedjax_srp.base import (
     FederatedSource,
     ParticipationPolicy,
     PyTree,
-    RoundContext,
     WorkCosts,
 )
-from fedjax_srp.contract.checks import GRADIENT, Shapes, check_algorithm
-from fedjax_srp.contract.messages import Traffic, traffic
+from fedjax_srp.contract.checks import (
+    GRADIENT,
+    AlgorithmTracer,
+    Shapes,
+    check_algorithm,
+)
+from fedjax_srp.contract.messages import client_bytes
 from fedjax_srp.contract.peak_memory import inner_jaxprs, opened, unstacked
 from fedjax_srp.xla.backend import traced_for
 
 Known = Sequence[Array | None]  # values of scalars, None if unknown
 Total = Array | float
+# Units of work and the scalars of a client's data -> operations of a participant in a round.
+ClientOperations = Callable[[Array, Sequence[Array]], Total]
 
 
 def work_costs(
@@ -41,7 +47,6 @@ def work_costs(
     policy: ParticipationPolicy,
     data: FederatedSource,
     shapes: Shapes,
-    sizes: Traffic,
 ) -> Callable[[FederatedSource], WorkCosts]:
     """Return a compiled function of the data that counts the costs of a round for each client.
 
@@ -53,7 +58,7 @@ def work_costs(
     """
     if shapes.charges.costs_as is not None:
         return _costs_by_work(shapes.charges.costs_as, policy, data)
-    return _own_costs(algorithm, policy, data, shapes, sizes)
+    return _own_costs(algorithm, policy, data, shapes)
 
 
 def _own_costs(
@@ -61,45 +66,49 @@ def _own_costs(
     policy: ParticipationPolicy,
     data: FederatedSource,
     shapes: Shapes,
-    sizes: Traffic,
 ) -> Callable[[FederatedSource], WorkCosts]:
     """`work_costs` of the algorithm itself."""
-    count = _client_operations(algorithm, policy, data.num_clients, shapes, shapes.train)
-    longer = count
-    if isinstance(
-        shapes.train, Examples
-    ):  # with one more row, to find the operations of a padded row
-        add_row = lambda leaf: jax.ShapeDtypeStruct(
-            (leaf.shape[0] + 1, *leaf.shape[1:]), leaf.dtype
-        )
-        train = shapes.train._replace(
-            x=add_row(shapes.train.x), y=add_row(shapes.train.y)
-        )
-        longer = _client_operations(algorithm, policy, data.num_clients, shapes, train)
+    train = shapes.train
+    count = _client_operations(algorithm, policy, data, shapes, train)
+    count_longer = None
+    if isinstance(train, Examples):
+        # With one more row, to find the operations of a padded row.
+        longer = train._replace(x=_with_row(train.x), y=_with_row(train.y))
+        count_longer = _client_operations(algorithm, policy, data, shapes, longer)
 
     def of_client(data: FederatedSource, client_id: Array) -> tuple[Array, Array]:
         examples = data.train_client(client_id)
         scalars = [leaf for leaf in jax.tree.leaves(examples) if not leaf.ndim]
 
         def operations(work: int) -> Array:
-            total = jnp.asarray(count(jnp.int32(work), scalars), float)
-            if longer is count:
+            units = jnp.int32(work)
+            total = jnp.asarray(count(units, scalars), float)
+            if count_longer is None:
                 return total
-            of_row = jnp.asarray(longer(jnp.int32(work), scalars), float) - total
-            return total - of_row * (examples.y.shape[0] - examples.count).astype(float)
+            of_row = jnp.asarray(count_longer(units, scalars), float) - total
+            padding = (examples.y.shape[0] - examples.count).astype(float)
+            return total - of_row * padding
 
-        one, two = operations(1), operations(2)
+        one = operations(1)
+        two = operations(2)
         return two - one, 2 * one - two
+
+    sizes = client_bytes(shapes)
 
     @jax.jit
     def costs(data: FederatedSource) -> WorkCosts:
         ids = jnp.arange(data.num_clients, dtype=jnp.int32)
         unit, once = jax.vmap(of_client, in_axes=(None, 0))(data, ids)
-        return WorkCosts(
-            unit, once, jnp.asarray(sizes.down, float), jnp.asarray(sizes.up, float)
-        )
+        down = jnp.asarray(sizes.received, float)
+        up = jnp.asarray(sizes.sent, float)
+        return WorkCosts(unit, once, down, up)
 
     return costs
+
+
+def _with_row(leaf: Any) -> jax.ShapeDtypeStruct:
+    rows, *shape = leaf.shape
+    return jax.ShapeDtypeStruct((rows + 1, *shape), leaf.dtype)
 
 
 def _costs_by_work(
@@ -108,26 +117,28 @@ def _costs_by_work(
     data: FederatedSource,
 ) -> Callable[[FederatedSource], WorkCosts]:
     """`work_costs` of the algorithms that clients run with 1, 2, ... units of work, see `costs_as`."""
-    distinct = list(dict.fromkeys(itertools.chain(*levels)))
-    shapes = [check_algorithm(one, data, (), policy) for one in distinct]
-    counters = [
-        _own_costs(one, policy, data, of_one, traffic(of_one))
-        for one, of_one in zip(distinct, shapes, strict=True)
-    ]
-    places = [[distinct.index(one) for one in level] for level in levels]
+    counters: dict[FederatedAlgorithm, Callable[[FederatedSource], WorkCosts]] = {}
+    for algorithm in itertools.chain(*levels):
+        if algorithm not in counters:
+            shapes = check_algorithm(algorithm, data, (), policy)
+            counters[algorithm] = _own_costs(algorithm, policy, data, shapes)
 
     @jax.jit
     def costs(data: FederatedSource) -> WorkCosts:
-        found = [count(data) for count in counters]
-        total = jnp.stack(
-            [each.operations + each.once for each in found]
-        )  # (algorithms, num_clients)
-        means = [jnp.mean(total[jnp.asarray(level)], axis=0) for level in places]
-        down, up = (
-            jnp.stack([getattr(found[level[-1]], name) for level in places])
-            for name in ("bytes_down", "bytes_up")
+        by_algorithm = {each: count(data) for each, count in counters.items()}
+        means, downs, ups = [], [], []
+        for level in levels:
+            of_level = [by_algorithm[algorithm] for algorithm in level]
+            totals = jnp.stack([each.operations + each.once for each in of_level])
+            means.append(jnp.mean(totals, axis=0))
+            downs.append(of_level[-1].bytes_down)
+            ups.append(of_level[-1].bytes_up)
+        return WorkCosts(
+            operations=jnp.stack(means, axis=1),
+            once=jnp.zeros(data.num_clients),
+            bytes_down=jnp.stack(downs),
+            bytes_up=jnp.stack(ups),
         )
-        return WorkCosts(jnp.stack(means, axis=1), jnp.zeros(data.num_clients), down, up)
 
     return costs
 
@@ -135,64 +146,45 @@ def _costs_by_work(
 def _client_operations(
     algorithm: FederatedAlgorithm,
     policy: ParticipationPolicy,
-    num_clients: int,
+    data: FederatedSource,
     shapes: Shapes,
     train: PyTree,
-) -> Callable[[Array, Sequence[Array]], Total]:
-    """Return (units of work, scalars of a client's data) -> operations of a participant in a round."""
-    functions: list[tuple[str, Callable[[Any], Any]]] = []
-    for index, phase in enumerate(algorithm.phases):
-        functions.append((phase.name, lambda a, index=index: a.phases[index].client))
-    broadcasts = [*shapes.down]
+) -> ClientOperations:
+    """Trace the client functions of a round with data of these shapes, for counts of their operations."""
+    tracer = AlgorithmTracer(algorithm, data, False, shapes.server, shapes.state, train)
+    programs: dict[str, ClosedJaxpr] = {}  # by the name of the function
+
+    def trace(name: str, function: Callable[[Any], Any], broadcast: PyTree) -> None:
+        # On a TPU convolutions stay convolutions and no step is taken in the span of the examples.
+        with traced_for("tpu"):
+            traced = tracer.client_trace(name, function, broadcast)
+        programs[f"{tracer.name}: {name}.client"] = traced.program
+
+    for i, phase in enumerate(algorithm.phases):
+        trace(phase.name, lambda a, i=i: a.phases[i].client, shapes.down[i])
     if policy.needs_global_gradient:
-        functions.append((GRADIENT, lambda a: a.gradient))
-        broadcasts.append(shapes.down[0])
-    key, integer = (
-        jax.eval_shape(lambda: jax.random.key(0)),
-        jax.ShapeDtypeStruct((), jnp.int32),
-    )
-    traced: list[tuple[str, ClosedJaxpr]] = []
-    for (name, function), broadcast in zip(functions, broadcasts, strict=True):
-
-        def client(
-            work: Array,
-            train: PyTree,
-            algorithm: Any,
-            integers: Any,
-            *args: Any,
-            function: Any = function,
-        ):
-            index, stage, size = integers
-            context = RoundContext(index, stage, size, num_clients, work)
-            key, broadcast, state = args
-            return function(algorithm)(key, broadcast, state, train, context)
-
-        with traced_for(
-            "tpu"
-        ):  # where convolutions stay convolutions and no step is taken in the span of the examples
-            args = integer, train, algorithm, (integer,) * 3, key, broadcast, shapes.state
-            traced.append(
-                (
-                    f"algorithm {algorithm.name!r}: {name}.client",
-                    jax.make_jaxpr(client)(*args),
-                )
-            )
-    is_scalar = [not leaf.shape for leaf in jax.tree.leaves(train)]
+        trace(GRADIENT, lambda a: a.gradient, shapes.down[0])
+    leaves = jax.tree.leaves(train)
+    # Before the units of work come the algorithm's floats and three other integers of the context.
+    first: list[Array | None] = [None] * (len(jax.tree.leaves(algorithm)) + 3)
 
     def operations(work: Array, scalars: Sequence[Array]) -> Total:
-        left = iter(scalars)
-        known = [work, *(next(left) if scalar else None for scalar in is_scalar)]
+        remaining = iter(scalars)
+        of_data = [None if leaf.shape else next(remaining) for leaf in leaves]
         total: Total = 0.0
-        for where, closed in traced:
-            known_here = known + [None] * (len(closed.jaxpr.invars) - len(known))
+        for where, program in programs.items():
+            num_known = len(first) + 1 + len(of_data)
+            others = [None] * (len(program.jaxpr.invars) - num_known)
+            known = [*first, work, *others, *of_data]
             try:
-                total = total + _count(closed.jaxpr, closed.consts, known_here)[0]
+                count, _ = _count(program.jaxpr, program.consts, known)
             except _UnknownLengthError:
                 raise ValueError(
                     f"{where}: a loop's length is known only while it runs, so that its operations cannot be counted; "
                     "use jax.lax.fori_loop from 0 to a number that follows from the client's count and context.work, "
                     "or give the clock its costs"
                 ) from None
+            total = total + count
         return total
 
     return operations
@@ -206,66 +198,74 @@ def _count(
     jaxpr: Jaxpr, consts: Sequence[Any], known: Known
 ) -> tuple[Total, list[Array | None]]:
     """Operations of a traced function, and the known values of its results."""
-    env: dict[Any, Any] = dict(zip(jaxpr.invars, known, strict=True))
-    env |= {
-        v: c for v, c in zip(jaxpr.constvars, consts, strict=True) if not jnp.shape(c)
-    }
+    values: dict[Any, Any] = dict(zip(jaxpr.invars, known, strict=True))
+    constants = zip(jaxpr.constvars, consts, strict=True)
+    values |= {v: constant for v, constant in constants if not jnp.shape(constant)}
 
     def read(variable: Any) -> Any:
-        if isinstance(variable, Literal):
-            if jnp.shape(variable.val):
-                return None
-            return jnp.asarray(variable.val, variable.aval.dtype)  # type: ignore[attr-defined]
-        return env.get(variable)
+        if not isinstance(variable, Literal):
+            return values.get(variable)
+        if jnp.shape(variable.val):
+            return None
+        return jnp.asarray(variable.val, variable.aval.dtype)  # type: ignore[attr-defined]
 
     total: Total = 0.0
     for equation in jaxpr.eqns:
-        more, results = _equation(equation, [*map(read, equation.invars)])
+        more, results = _equation(equation, list(map(read, equation.invars)))
         total = total + more
-        env |= dict(zip(equation.outvars, results, strict=True))
-    return total, [*map(read, jaxpr.outvars)]
+        values |= zip(equation.outvars, results, strict=True)
+    return total, list(map(read, jaxpr.outvars))
 
 
 def _equation(equation: Any, known: Known) -> tuple[Total, Known]:
-    name, params = equation.primitive.name, equation.params
+    """Operations of an equation, and the known values of its results."""
     nothing = [None] * len(equation.outvars)
-    if name == "dot_general":
-        return _product(equation), nothing
-    if name == "conv_general_dilated":
-        return _convolution(equation), nothing
-    if name == "while":
-        return _while(params, known)
-    if name == "scan":
-        body, consts = opened(params["jaxpr"])
-        of_carry = unstacked(
-            equation.outvars, body.outvars
-        )  # JAX 0.11 has no number of these
-        of_consts = unstacked(equation.invars, body.invars) - of_carry
-        kept = _kept(body, of_consts, known[of_consts : of_consts + of_carry])
-        rows = [None] * (len(known) - of_consts - of_carry)
-        inside, _ = _count(body, consts, [*known[:of_consts], *kept, *rows])
-        return params["length"] * inside, [*kept, *nothing[of_carry:]]
-    if name == "cond":
-        counted = [_count(*opened(branch), known[1:])[0] for branch in params["branches"]]
-        if all(
-            isinstance(inside, float) for inside in counted
-        ):  # the longest branch, if unknown
-            counted = [max(counted)] if known[0] is None else counted  # type: ignore[type-var]
-        totals = jnp.stack([jnp.asarray(inside, float) for inside in counted])
-        return totals.max() if known[0] is None else totals[
-            known[0].astype(jnp.int32)
-        ], nothing
-    inner = [*inner_jaxprs(params.values())]
-    if inner:
-        body, consts = opened(inner[0])
-        takes = known if len(body.invars) == len(known) else [None] * len(body.invars)
-        inside, results = _count(body, consts, takes)
+    match equation.primitive.name:
+        case "dot_general":
+            return _product(equation), nothing
+        case "conv_general_dilated":
+            return _convolution(equation), nothing
+        case "while":
+            return _while(equation.params, known)
+        case "scan":
+            return _scan(equation, known)
+        case "cond":
+            return _cond(equation.params["branches"], known), nothing
+    for inner in inner_jaxprs(equation.params.values()):
+        body, consts = opened(inner)
+        if len(body.invars) != len(known):
+            known = [None] * len(body.invars)
+        inside, results = _count(body, consts, known)
         return inside, results if len(results) == len(nothing) else nothing
-    of_scalars = not any(v.aval.shape for v in equation.outvars) and not equation.effects
-    if known and of_scalars and not any(value is None for value in known):
-        results = equation.primitive.bind(*known, **params)
-        return 0.0, results if equation.primitive.multiple_results else [results]
-    return 0.0, nothing
+    is_known = len(known) > 0 and not any(value is None for value in known)
+    has_scalars = not any(v.aval.shape for v in equation.outvars)
+    if not is_known or not has_scalars or equation.effects:
+        return 0.0, nothing
+    results = equation.primitive.bind(*known, **equation.params)
+    return 0.0, results if equation.primitive.multiple_results else [results]
+
+
+def _scan(equation: Any, known: Known) -> tuple[Total, Known]:
+    body, consts = opened(equation.params["jaxpr"])
+    # JAX 0.11 has no number of these.
+    num_carry = unstacked(equation.outvars, body.outvars)
+    num_consts = unstacked(equation.invars, body.invars) - num_carry
+    first_row = num_consts + num_carry
+    kept = _kept(body, num_consts, known[num_consts:first_row])
+    rows = [None] * (len(known) - first_row)
+    inside, _ = _count(body, consts, [*known[:num_consts], *kept, *rows])
+    stacked = [None] * (len(equation.outvars) - num_carry)
+    return equation.params["length"] * inside, [*kept, *stacked]
+
+
+def _cond(branches: Sequence[Any], known: Known) -> Total:
+    """Operations of the branch that is taken, of the longest one where that is unknown."""
+    index, *operands = known
+    counts = [_count(*opened(branch), operands)[0] for branch in branches]
+    totals = jnp.stack([jnp.asarray(count, float) for count in counts])
+    if index is None:
+        return totals.max()
+    return totals[index.astype(jnp.int32)]
 
 
 def _kept(body: Jaxpr, first: int, carry: Known) -> list[Array | None]:
@@ -275,14 +275,16 @@ def _kept(body: Jaxpr, first: int, carry: Known) -> list[Array | None]:
 
 
 def _while(params: Any, known: Known) -> tuple[Total, Known]:
-    of_cond, of_body = params["cond_nconsts"], params["body_nconsts"]
-    carry = known[of_cond + of_body :]
+    num_cond = params["cond_nconsts"]
+    num_body = params["body_nconsts"]
+    first = num_cond + num_body
+    carry = known[first:]
     body, consts = opened(params["body_jaxpr"])
-    kept = _kept(body, of_body, carry)
-    inside, _ = _count(body, consts, [*known[of_cond : of_cond + of_body], *kept])
+    kept = _kept(body, num_body, carry)
+    inside, _ = _count(body, consts, [*known[num_cond:first], *kept])
     if isinstance(inside, float) and not inside:
         return 0.0, kept
-    trips = _trips(params, body, known[:of_cond], carry, kept)
+    trips = _trips(params, body, known[:num_cond], carry, kept)
     if trips is None:
         raise _UnknownLengthError
     return trips * inside, kept
@@ -296,56 +298,55 @@ def _trips(
     if [equation.primitive.name for equation in cond.eqns] != ["lt"]:
         return None
     counter, bound = cond.eqns[0].invars
-    place = next(
-        (i for i, v in enumerate(cond.invars[len(consts) :]) if v is counter), None
-    )
-    start = None if place is None else carry[place]
-    if place is None or start is None:
+    counters = cond.invars[len(consts) :]
+    if counter not in counters:
         return None
-    values: dict[Any, Any] = dict(zip(cond.invars, [*consts, *kept], strict=True))
-    end = jnp.asarray(bound.val) if isinstance(bound, Literal) else values.get(bound)
-    before, after = body.invars[params["body_nconsts"] + place], body.outvars[place]
-    steps = [equation for equation in body.eqns if after in equation.outvars]
-    counts = steps and steps[0].primitive.name == "add" and before in [*steps[0].invars]
-    ones = (
-        [v for v in steps[0].invars if isinstance(v, Literal) and v.val == 1]
-        if counts
-        else []
-    )
-    if end is None or not ones:
+    index = counters.index(counter)
+    start = carry[index]
+    if isinstance(bound, Literal):
+        end = jnp.asarray(bound.val)
+    else:
+        end = dict(zip(cond.invars, [*consts, *kept], strict=True)).get(bound)
+    before = body.invars[params["body_nconsts"] + index]
+    if start is None or end is None or not _adds_one(body, before, body.outvars[index]):
         return None
     return jnp.maximum(end - start.astype(end.dtype), 0).astype(float)
 
 
+def _adds_one(body: Jaxpr, before: Any, after: Any) -> bool:
+    """True if `after` is `before + 1`."""
+    for equation in body.eqns:
+        if after in equation.outvars:
+            is_one = [isinstance(v, Literal) and v.val == 1 for v in equation.invars]
+            return (
+                equation.primitive.name == "add"
+                and before in equation.invars
+                and any(is_one)
+            )
+    return False
+
+
 def _product(equation: Any) -> float:
     (contracted, _), _ = equation.params["dimension_numbers"]
-    inner = math.prod(equation.invars[0].aval.shape[axis] for axis in contracted)
-    return 2.0 * inner * equation.outvars[0].aval.size
+    shape = equation.invars[0].aval.shape
+    length = math.prod(shape[axis] for axis in contracted)
+    return 2.0 * length * equation.outvars[0].aval.size
 
 
 def _convolution(equation: Any) -> float:
     """2 * products of an entry of the image with one of the kernel, without padding and holes."""
-    p, (image, kernel) = equation.params, (v.aval.shape for v in equation.invars)
+    params = equation.params
+    image, kernel = (v.aval.shape for v in equation.invars)
     out = equation.outvars[0].aval.shape
-    of_image, of_kernel, of_out = p["dimension_numbers"]
+    image_axes, kernel_axes, out_axes = params["dimension_numbers"]
     pairs = 1.0
-    for axis, (stride, (low, _), hole, spread) in enumerate(
-        zip(
-            p["window_strides"],
-            p["padding"],
-            p["lhs_dilation"],
-            p["rhs_dilation"],
-            strict=True,
-        ),
-        start=2,
-    ):
-        first = np.arange(out[of_out[axis]]) * stride - low
-        place = first[:, None] + np.arange(kernel[of_kernel[axis]]) * spread
-        pairs *= float(
-            np.sum(
-                (place >= 0)
-                & (place <= (image[of_image[axis]] - 1) * hole)
-                & (place % hole == 0)
-            )
-        )
-    return 2.0 * pairs * out[of_out[0]] * out[of_out[1]] * kernel[of_kernel[1]]
+    for i, (low, _) in enumerate(params["padding"]):
+        axis = i + 2
+        hole = params["lhs_dilation"][i]
+        starts = np.arange(out[out_axes[axis]]) * params["window_strides"][i] - low
+        offsets = np.arange(kernel[kernel_axes[axis]]) * params["rhs_dilation"][i]
+        place = starts[:, None] + offsets
+        last = (image[image_axes[axis]] - 1) * hole
+        is_entry = (place >= 0) & (place <= last) & (place % hole == 0)
+        pairs *= float(np.sum(is_entry))
+    return 2.0 * pairs * out[out_axes[0]] * out[out_axes[1]] * kernel[kernel_axes[1]]

@@ -8,11 +8,10 @@ from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-PRODUCTS = (
-    "dot_general",
-    "conv_general_dilated",
-)  # their operands live until they are done
-RECOMPUTED = ("broadcast_in_dim", "iota")  # where they are read
+# Their operands live until they are done.
+PRODUCTS = ("dot_general", "conv_general_dilated")
+# Made where they are read.
+RECOMPUTED = ("broadcast_in_dim", "iota")
 
 
 def peak_bytes(jaxpr: Jaxpr | ClosedJaxpr, owned: slice = slice(0)) -> int:
@@ -27,80 +26,95 @@ def peak_bytes(jaxpr: Jaxpr | ClosedJaxpr, owned: slice = slice(0)) -> int:
         owned: arguments to count as well, of which results may take the place.
     """
     jaxpr, _ = opened(jaxpr)
-    equations, end = jaxpr.eqns, len(jaxpr.eqns)
-    readers: dict[Any, list[int]] = {
-        v: [end] for v in jaxpr.outvars if not isinstance(v, Literal)
-    }
-    stored = [True] * end
-    for position, equation in reversed([*enumerate(equations)]):
-        at = position  # where its operands are read: for a fused one, where the stored result is made
+    last_reads, is_stored = _lifetimes(jaxpr)
+    dying: dict[int, list[Any]] = {}
+    for variable, position in last_reads.items():
+        dying.setdefault(position, []).append(variable)
+    alive = {v: bytes_of([v]) for v in jaxpr.invars[owned] if v in last_reads}
+    total = peak = sum(alive.values())
+    for position, equation in enumerate(jaxpr.eqns):
+        name = equation.primitive.name
+        results: Sequence[Any] = ()
+        if is_stored[position] and name not in RECOMPUTED:
+            results = equation.outvars
+        before = total
+        for variable in dying.get(position, ()):
+            total -= alive.pop(variable, 0)
+        needed = _bytes_of_equation(equation, results)
+        peak = max(peak, (before if name in PRODUCTS else total) + needed)
+        for variable in results:
+            if variable in last_reads:
+                alive[variable] = bytes_of([variable])
+                total += alive[variable]
+    return peak
+
+
+def _lifetimes(jaxpr: Jaxpr) -> tuple[dict[Any, int], list[bool]]:
+    """The position of the last equation that reads each variable, and True for equations whose result is stored.
+
+    An elementwise equation whose result has one elementwise reader is fused with it, and reads where that one does.
+    """
+    equations = jaxpr.eqns
+    end = len(equations)
+    readers = {v: [end] for v in jaxpr.outvars if not isinstance(v, Literal)}
+    is_stored = [True] * end
+    for position in reversed(range(end)):
+        equation = equations[position]
+        reads_at = position
         if _is_elementwise(equation):
             of_result = readers.get(equation.outvars[0], [])
-            if (
-                len(of_result) == 1
-                and of_result[0] < end
-                and _is_elementwise(equations[of_result[0]])
-            ):
-                at, stored[position] = of_result[0], False
-        for read in {v for v in equation.invars if not isinstance(v, Literal)}:
-            readers.setdefault(read, []).append(at)
-    last_reads: dict[int, list[Any]] = {}
-    for variable, positions in readers.items():
-        last_reads.setdefault(max(positions), []).append(variable)
-    alive: dict[Any, int] = {
-        v: bytes_of([v]) for v in jaxpr.invars[owned] if v in readers
-    }
-    total = peak = sum(alive.values())
-    for position, equation in enumerate(equations):
-        name, params = equation.primitive.name, equation.params
-        made = equation.outvars if stored[position] and name not in RECOMPUTED else []
-        before = total
-        total -= sum(alive.pop(variable, 0) for variable in last_reads.get(position, ()))
-        if name == "scan":  # the carry is updated in its place
-            body = opened(params["jaxpr"])[0]
-            carried = unstacked(equation.outvars, body.outvars)
-            constants = unstacked(equation.invars, body.invars) - carried
-            needed = bytes_of(made[carried:]) + peak_bytes(body, slice(constants, None))
-        elif name == "while":
-            needed = peak_bytes(params["body_jaxpr"], slice(params["body_nconsts"], None))
-        else:
-            needed = max(
-                [bytes_of(made), *map(peak_bytes, inner_jaxprs(params.values()))]
-            )
-        peak = max(peak, (before if name in PRODUCTS else total) + needed)
-        alive |= {v: bytes_of([v]) for v in made if v in readers}
-        total += sum(alive[v] for v in made if v in readers)
-    return peak
+            is_read_once = len(of_result) == 1 and of_result[0] < end
+            if is_read_once and _is_elementwise(equations[of_result[0]]):
+                reads_at = of_result[0]
+                is_stored[position] = False
+        for variable in {v for v in equation.invars if not isinstance(v, Literal)}:
+            readers.setdefault(variable, []).append(reads_at)
+    return {
+        variable: max(positions) for variable, positions in readers.items()
+    }, is_stored
+
+
+def _bytes_of_equation(equation: Any, results: Sequence[Any]) -> int:
+    """Bytes that an equation needs at most: its results, or what its inner functions need."""
+    params = equation.params
+    if equation.primitive.name == "scan":
+        body, _ = opened(params["jaxpr"])
+        num_carry = unstacked(equation.outvars, body.outvars)
+        num_consts = unstacked(equation.invars, body.invars) - num_carry
+        # The carry is updated in its place.
+        return bytes_of(results[num_carry:]) + peak_bytes(body, slice(num_consts, None))
+    if equation.primitive.name == "while":
+        return peak_bytes(params["body_jaxpr"], slice(params["body_nconsts"], None))
+    inner = map(peak_bytes, inner_jaxprs(params.values()))
+    return max([bytes_of(results), *inner])
 
 
 def _is_elementwise(equation: Any) -> bool:
     """True if each number of the only result needs one of every operand, judged by shapes."""
-    if (
-        len(equation.outvars) != 1
-        or equation.primitive.name in PRODUCTS
-        or any(inner_jaxprs(equation.params.values()))
-    ):
+    if len(equation.outvars) != 1 or equation.primitive.name in PRODUCTS:
         return False
-    return all(
-        v.aval.shape in ((), equation.outvars[0].aval.shape) for v in equation.invars
-    )
+    if any(inner_jaxprs(equation.params.values())):
+        return False
+    shapes = ((), equation.outvars[0].aval.shape)
+    return all(v.aval.shape in shapes for v in equation.invars)
 
 
-def bytes_of(variables: list[Any]) -> int:
+def bytes_of(variables: Sequence[Any]) -> int:
     """Bytes of variables of a traced function."""
     return sum(math.prod(v.aval.shape) * v.aval.dtype.itemsize for v in variables)
 
 
 def opened(jaxpr: Jaxpr | ClosedJaxpr) -> tuple[Jaxpr, Sequence[Any]]:
     """A traced function and its constants."""
-    return (jaxpr.jaxpr, jaxpr.consts) if isinstance(jaxpr, ClosedJaxpr) else (jaxpr, ())
+    if isinstance(jaxpr, ClosedJaxpr):
+        return jaxpr.jaxpr, jaxpr.consts
+    return jaxpr, ()
 
 
 def unstacked(outside: Sequence[Any], inside: Sequence[Any]) -> int:
     """Number of a scan's values that its body takes or returns whole; of the others it has one row per trip."""
-    return sum(
-        out.aval.shape == one.aval.shape for out, one in zip(outside, inside, strict=True)
-    )
+    pairs = zip(outside, inside, strict=True)
+    return sum(out.aval.shape == one.aval.shape for out, one in pairs)
 
 
 def inner_jaxprs(values: Any) -> Iterator[Jaxpr | ClosedJaxpr]:

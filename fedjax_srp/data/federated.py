@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -50,6 +50,8 @@ class FederatedData:
         client_names: the user of each client, as text, where the clients are users of the
             data set; else None. Transformations drop them.
     """
+
+    remedy: ClassVar[str] = "give srp.data.load(name, ...), or srp.data.from_arrays(...)"
 
     x_train: Array
     y_train: Array

@@ -36,7 +36,7 @@ from fedjax_srp.linear.task import LinearTask
 from fedjax_srp.models.split import SplitModel, SplitParams
 from fedjax_srp.parts.checks import as_annotated, checked, short
 from fedjax_srp.parts.part import Count, part
-from fedjax_srp.rounds.adaptation import AdaptationPlan, ClientAdaptation
+from fedjax_srp.rounds.adaptation import AdaptationPlan, ClientAdaptation, Epoch
 from fedjax_srp.rounds.sharding import place
 
 ALL = np.iinfo(np.int32).max  # number of samples that no client exceeds
@@ -264,19 +264,19 @@ class Fit:
             loss, frozen, seen = example_loss(model), (), examples
         now = self.training.alone(epochs=1)
 
-        def epoch(carry: tuple[PyTree, PyTree], e: Array) -> tuple[PyTree, PyTree]:
-            params, memory = carry
+        def epoch(before: Epoch, e: Array) -> Epoch:
+            params, memory = before
             trained = local_sgd(
                 key_part, loss, params, frozen, seen, now, e, optimizer_state=memory
             )
-            return trained.params, trained.optimizer
+            return Epoch(trained.params, trained.optimizer)
 
         def predict(params: PyTree, x: Array) -> Array:
             if self.trains == "head":
                 return model.classify(params, model.represent(server.representation, x))
             return model.logits(params, x)
 
-        return ClientAdaptation((start, now.optimizer.init(start)), epoch, predict)
+        return ClientAdaptation(Epoch(start, now.optimizer.init(start)), epoch, predict)
 
 
 def _linear(
@@ -318,4 +318,6 @@ class LeastSquares:
             batch.y.dtype
         )  # the others are rows of zeros
         w = least_squares(batch.features * taken[:, None], batch.y * taken)
-        return ClientAdaptation((w, ()), lambda carry, e: carry, lambda w, x: x @ (b @ w))
+        return ClientAdaptation(
+            Epoch(w, ()), lambda carry, e: carry, lambda w, x: x @ (b @ w)
+        )

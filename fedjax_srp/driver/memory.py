@@ -61,7 +61,7 @@ def estimate(run: Prepared) -> Memory:
     """Estimate the memory of a simulation on each of its devices, without running it.
 
     The working memory holds data, state and messages of a chunk's clients, and on an accelerator what their training
-    makes (`live.peak_bytes`). On a CPU it is underestimated if clients draw large samples, as linear methods with
+    makes (`contract.peak_memory`). On a CPU it is underestimated if clients draw large samples, as linear methods with
     `sampling="full"` do.
     """
     layout, sizes, seeds = run.layout, run.sizes, run.num_seeds or 1
@@ -75,20 +75,20 @@ def estimate(run: Prepared) -> Memory:
         return of_policy, of_clock, cohort, times
 
     largest = layout.by_chunk_size[0]
-    training, judging = sizes.at_once(layout.platform)
+    training, judging = sizes.client.at_once(layout.platform)
     evaluated_at_once = layout.evaluation_chunk if run.evaluations else 0
     in_chunk = max(largest.chunk_size * training, evaluated_at_once * judging)
     in_chunk *= CPU_FACTOR if layout.platform == "cpu" else 1.0
     if layout.num_devices > 1:  # clients that move at once are on every device
         of_evaluation = layout.for_evaluation().window if run.evaluations else 0
-        moved = sizes.client_state + moved_bytes(run.data, run.settings.shard_data)
+        moved = sizes.client.state + moved_bytes(run.data, run.settings.shard_data)
         in_chunk += max(largest.window, of_evaluation) * moved
     in_chunk += layout.num_clients * sizes.shown
     return Memory(
         data=math.ceil(
             num_bytes(run.data) / (layout.num_devices if run.settings.shard_data else 1)
         ),
-        clients=layout.owned * sizes.client_state * seeds,
+        clients=layout.owned * sizes.client.state * seeds,
         server=sizes.server_state * seeds,
         schedule=num_bytes(
             jax.eval_shape(schedule, jax.random.key(0), run.policy, run.fitted_clock)

@@ -226,7 +226,7 @@ def histories(run: Prepared, root: Key, results: Results) -> list[History]:
         "target": run.settings.target,
         "num_seeds": num_seeds,
     }
-    up, down = run.sizes.up, run.sizes.down
+    up, down = run.sizes.messages
     server, clients = on_host(results.server), on_host(results.clients)
     num_clients = run.layout.num_clients
 

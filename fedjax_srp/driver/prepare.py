@@ -28,7 +28,7 @@ from fedjax_srp.base import (
 )
 from fedjax_srp.clocks import Exponential, Fixed
 from fedjax_srp.contract.checks import check_algorithm, check_clock, check_policy
-from fedjax_srp.contract.messages import Traffic, traffic
+from fedjax_srp.contract.messages import Sizes, sizes_of
 from fedjax_srp.contract.operations import work_costs
 from fedjax_srp.driver.given import Start, fitted_start
 from fedjax_srp.driver.programs import Parts, Program, current_mode, numerics, program
@@ -65,7 +65,7 @@ class Prepared(NamedTuple):
     clock: Clock
     evaluations: tuple[str, ...]
     layout: Layout
-    sizes: Traffic
+    sizes: Sizes
     costs: WorkCosts | None  # for clocks that need them
     data: FederatedSource  # as the user gave it
     settings: (
@@ -223,7 +223,7 @@ def prepare(request: Request) -> Prepared:
     # It may check its numbers, which are arguments above.
     jax.eval_shape(lambda: policy.init(jax.random.key(0), data.num_clients))
     seeds = request.num_seeds or 1
-    at_once = (size * seeds for size in sizes.at_once(devices[0].platform))
+    at_once = (size * seeds for size in sizes.client.at_once(devices[0].platform))
     layout = lay_out(devices, settings.chunk_size, data.num_clients, *at_once)
     if name is None:
         name = (
@@ -297,14 +297,14 @@ def _counts(data: FederatedSource, split: str) -> Array:
 
 Counter = Callable[[FederatedSource], WorkCosts]
 _past_checks: dict[
-    Any, tuple[Traffic, Counter | None]
+    Any, tuple[Sizes, Counter | None]
 ] = {}  # by structure and shapes, oldest first
 MAX_PAST_CHECKS = 32
 
 
 def _check_contract(
     parts: Parts, data: FederatedSource, evaluations: tuple[str, ...], record_loss: bool
-) -> tuple[Traffic, Counter | None]:
+) -> tuple[Sizes, Counter | None]:
     """Check the contract; results are cached for parts and data that differ only in values."""
     algorithm, policy, clock = parts
     for name, leaf in several(algorithm):
@@ -323,7 +323,7 @@ def _check_contract(
     if cache_key in _past_checks:
         return _past_checks[cache_key]
     checked = check_algorithm(algorithm, data, evaluations, policy, record_loss)
-    sizes = traffic(checked)
+    sizes = sizes_of(checked)
     costs_of = None
     if clock.needs_costs:
         if checked.charges.communicates is not None:
@@ -331,7 +331,7 @@ def _check_contract(
                 f"clock {clock.name!r} charges a message in every round and {algorithm.name!r} has silent ones; choose "
                 "another clock, such as srp.clocks.Fixed, and add communication afterwards"
             )
-        costs_of = work_costs(algorithm, policy, data, checked, sizes)
+        costs_of = work_costs(algorithm, policy, data, checked)
         clock = clock.fit(
             jax.tree.map(lambda leaf: np.ones(leaf.shape), jax.eval_shape(costs_of, data))
         )

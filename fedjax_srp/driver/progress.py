@@ -136,9 +136,7 @@ def progress_after(
         {name: records[name] for name in ROUND_COLUMNS} | {"elapsed": elapsed} | metrics
     )
     columns["round"] = records["round"] + 1
-    columns["communicated"] = records["communicated"] & (
-        run.sizes.up + run.sizes.down > 0
-    )
+    columns["communicated"] = records["communicated"] & (sum(run.sizes.messages) > 0)
     rows = []
     for s in range(run.num_seeds or 1):
         of_seed = (

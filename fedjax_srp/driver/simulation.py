@@ -132,10 +132,10 @@ class Simulation:
         """The clients' times in the next round and its cohort, as in `step`, without training anyone."""
         run = self._prepared()
         key, *rest = state
-        (times, _), (cohort, _) = select_cohort(
+        selection = select_cohort(
             run.policy, run.fitted_clock, SimulationState(*rest), key
         )
-        return times, cohort
+        return selection.times, selection.cohort
 
     def step(self, state: State) -> tuple[State, RoundInfo]:
         """One round: the new state, and its record.

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from fedjax_srp.base import Array, FederatedAlgorithm, Key
 from fedjax_srp.linear import orthonormalize
 from fedjax_srp.linear.task import LinearTask
-from fedjax_srp.parts.checks import REMEDIES, short
+from fedjax_srp.parts.checks import short
 from fedjax_srp.parts.part import StepSize, field, part
 
 
@@ -28,9 +28,7 @@ def _as_shape(task: Any) -> TaskShape:
     if isinstance(task, LinearTask):
         return TaskShape(task.dim, task.rank, jnp.dtype(task.representation.dtype).name)
     if not isinstance(task, TaskShape):
-        raise ValueError(
-            f"task={short(task)} must be a LinearTask; {REMEDIES['LinearTask']}"
-        )
+        raise ValueError(f"task={short(task)} must be a LinearTask; {LinearTask.remedy}")
     return task
 
 

@@ -35,6 +35,8 @@ class LinearTask:
         options: arguments of `linear_task`, for the record of a run; None if unknown.
     """
 
+    remedy: ClassVar[str] = "give srp.data.linear_task(key, num_clients, dim, rank)"
+
     representation: Array
     heads: Array
     noise_std: Array

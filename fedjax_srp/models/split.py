@@ -109,6 +109,9 @@ class SplitModel:
     """
 
     name = "model"
+    remedy: ClassVar[str] = (
+        "give one of srp.models, called: srp.models.MLP(input_shape, num_classes), or from_module(...)"
+    )
     takes_classes: ClassVar[bool] = True
     dtypes: ClassVar[Any] = jnp.floating  # kind of `dtype`
 

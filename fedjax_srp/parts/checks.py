@@ -9,7 +9,6 @@ import functools
 import inspect
 import numbers
 import os
-import re
 import sys
 import traceback
 import types
@@ -17,28 +16,68 @@ import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import index
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import Annotated, Any, ParamSpec, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from fedjax_srp.parts.bounds import Above, AtLeast, Axes, Bound
+
 INT32_MAX = 2**31 - 1  # integers in programs are int32
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+ABBREVIATIONS = {
+    "seed": "key"
+}  # what users write -> an argument that nothing else suggests
+
+
+class ArgumentError(ValueError):
+    """Argument that is refused. Its text is one line: argument, value, problem and remedy.
+
+    Attributes:
+        argument: its name, such as "num_rounds" or "axes[2]".
+        value: what was given.
+        problem: such as "must be at least 1".
+        remedy: what to do instead, or "".
+    """
+
+    def __init__(self, argument: str, value: Any, problem: str, remedy: str = ""):
+        super().__init__(argument, value, problem, remedy)
+        self.argument = argument
+        self.value = value
+        self.problem = problem
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        line = f"{self.argument}={short(self.value)} {self.problem}"
+        return f"{line}; {self.remedy}" if self.remedy else line
+
+    def renamed(self, argument: str) -> Self:
+        """Return the same error about an argument that callers know under another name."""
+        return type(self)(argument, self.value, self.problem, self.remedy)
+
+
+class WrongTypeError(ArgumentError):
+    """Argument of another type; `problem` is what was expected, such as "an integer"."""
+
+    def __str__(self) -> str:
+        line = f"{self.argument}={short(self.value)} must be {self.problem}"
+        return f"{line}; {self.remedy}" if self.remedy else line
+
 
 def short(value: Any) -> str:
     """Return `repr` in one line of at most 60 characters; for a function or a class, its name."""
-    named = inspect.isroutine(value) or inspect.isclass(value)
     try:
-        text = (
-            f"{value.__module__}.{value.__qualname__}"
-            if named
-            else " ".join(repr(value).split())
-        )
+        if inspect.isroutine(value) or inspect.isclass(value):
+            text = f"{value.__module__}.{value.__qualname__}"
+        elif isinstance(value, np.number | np.bool_):
+            text = str(value)
+        else:
+            text = " ".join(repr(value).split())
     except ValueError:  # an integer with more digits than Python prints
         text = f"{type(value).__name__} of very many digits"
     return text if len(text) <= 60 else f"{text[:57]}..."
@@ -71,9 +110,21 @@ def check_known(
 
 def nearest(name: object, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return a hint in brackets with similar known names, or ""."""
-    others = {*known} - {str(name)}  # a name is no hint for itself
-    close = difflib.get_close_matches(str(name), sorted(others), n=3, cutoff=cutoff)
+    word = str(name)
+    others = sorted({*known} - {word})  # a name is no hint for itself
+    close = difflib.get_close_matches(word, others, n=3, cutoff=cutoff)
+    if not close:
+        close = [other for other in others if _abbreviates(word, other)][:3]
     return f" (did you mean {' or '.join(close)}?)" if close else ""
+
+
+def _abbreviates(word: str, name: str) -> bool:
+    """Return True for `lr` or `rate` of `learning_rate`, with or without the dashes of a flag."""
+    letters = word.lstrip("-").replace("-", "_")
+    words = name.lstrip("-").replace("-", "_")
+    initials = "".join(each[:1] for each in words.split("_"))
+    is_part_of_it = len(letters) > 2 and letters in words
+    return letters == initials or is_part_of_it or ABBREVIATIONS.get(letters) == words
 
 
 def check_choice(argument: str, value: Any, choices: Iterable[Any]) -> Any:
@@ -81,9 +132,8 @@ def check_choice(argument: str, value: Any, choices: Iterable[Any]) -> Any:
     choices = list(choices)
     if not any(type(value) is type(choice) and value == choice for choice in choices):
         names = list(map(str, choices))
-        raise ValueError(
-            f"{argument}={short(value)} is unknown{nearest(value, names)}; choose from {', '.join(names)}"
-        )
+        problem = f"is unknown{nearest(value, names)}"
+        raise ArgumentError(argument, value, problem, f"choose from {', '.join(names)}")
     return value
 
 
@@ -106,13 +156,11 @@ def check_integer(
         or_else = f", or {otherwise}" if otherwise else ""
         traced = ", known before tracing" if isinstance(value, Tracer) else ""
         least = "" if minimum is None else f", at least {minimum}"
-        raise ValueError(
-            f"{argument}={short(value)} must be an integer{traced}{least}{or_else}"
-        )
+        raise WrongTypeError(argument, value, f"an integer{traced}{least}{or_else}")
     if minimum is not None and number < minimum:
-        raise ValueError(f"{argument}={short(number)} must be at least {minimum}")
+        raise ArgumentError(argument, number, f"must be at least {minimum}")
     if maximum is not None and number > maximum:
-        raise ValueError(f"{argument}={short(number)} must be at most {maximum}")
+        raise ArgumentError(argument, number, f"must be at most {maximum}")
     return number
 
 
@@ -126,13 +174,11 @@ def is_key(value: Any) -> bool:
 def check_key(argument: str, value: Any) -> None:
     """Raise a ValueError of one line unless `value` is a typed key; arrays of keys pass unless it is called key."""
     if not is_key(value):
-        kind = f"of type {value.dtype}" if isinstance(value, jax.Array) else short(value)
-        remedy = (
-            "jax.random.split(jax.random.key(seed), num_seeds)"
-            if argument == "keys"
-            else "jax.random.key(seed)"
-        )
-        raise ValueError(f"{argument} is {kind}, not a typed key; use {remedy}")
+        is_seed = isinstance(value, int) and not isinstance(value, bool)
+        remedy = f"jax.random.key({value if is_seed else 'seed'})"
+        if argument == "keys":
+            remedy = f"jax.random.split({remedy}, num_seeds)"
+        raise ArgumentError(argument, value, "is not a typed key", f"use {remedy}")
     if argument == "key" and value.shape:
         raise ValueError(
             f"key has shape {value.shape}, give one key; simulate_seeds takes several"
@@ -202,30 +248,19 @@ def per_example(losses: Any, num_examples: int) -> Any:
 
 PACKAGE = Path(__file__).parents[1]
 BASE = "fedjax_srp.base"  # whose classes `driver.prepare` checks
-REMEDIES = {  # class of parts -> remedy if something else is given
-    "Clock": "give e.g. srp.clocks.Fixed(srp.clocks.Exponential(1.0)) or your times: Fixed(srp.clocks.Constant(times))",
-    "Distribution": "give one of srp.clocks, e.g. Exponential(rate=1.0), or Constant(times) for times of your own",
-    "FederatedData": "give srp.data.load(name, ...), or srp.data.from_arrays(...)",
-    "Method": "give srp.methods.get(name, dataset=data) or one of srp.algorithms, called with a model",
-    "LinearTask": "give srp.data.linear_task(key, num_clients, dim, rank)",
-    "Optimizer": "give e.g. srp.SGD(0.01)",
-    "ParticipationPolicy": "give srp.participation.Full() or another of srp.participation",
-    "SplitModel": "give one of srp.models, called: srp.models.MLP(input_shape, num_classes), or from_module(...)",
-    "Training": "give srp.Training(optimizer=srp.SGD(0.01), batch_size=10, epochs=1)",
-}
+# Marks in annotations of parts, see `parts`; other texts there are remedies.
+STATIC = "static"
+LEAF = "leaf"
 
 
-STATIC, LEAF = (
-    "static",
-    "leaf",
-)  # marks in annotations of parts, see `parts`; other texts there are remedies
+class KeyMark:
+    """Mark in the annotation of a typed key, see `base.Key`."""
 
 
 def is_part(value: Any) -> bool:
     """Return True for a part or a class of parts."""
-    return getattr(
-        value if isinstance(value, type) else type(value), "__is_part__", False
-    )
+    cls = value if isinstance(value, type) else type(value)
+    return getattr(cls, "__is_part__", False)
 
 
 def types_of(
@@ -244,11 +279,12 @@ def types_of(
 
 def evaluate(hints: Mapping[str, Any], scope: Mapping[str, Any]) -> dict[str, Any]:
     """Evaluate annotations that are strings, except those that fail, such as names for type checkers only."""
-    found = dict(hints)
+    evaluated = dict(hints)
     for name, hint in hints.items():
-        with contextlib.suppress(Exception):
-            found[name] = eval(hint, dict(scope)) if isinstance(hint, str) else hint
-    return found
+        if isinstance(hint, str):
+            with contextlib.suppress(Exception):
+                evaluated[name] = eval(hint, dict(scope))
+    return evaluated
 
 
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
@@ -263,8 +299,8 @@ def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
     elif isinstance(inner, type) and dataclasses.is_dataclass(inner):
         annotations = inspect.get_annotations(inner)
         scope = vars(sys.modules[inner.__module__])
-    found = evaluate(annotations, scope)
-    return {name: hint for name, hint in found.items() if not isinstance(hint, str)}
+    hints = evaluate(annotations, scope)
+    return {name: hint for name, hint in hints.items() if not isinstance(hint, str)}
 
 
 def is_array_type(kind: Any) -> bool:
@@ -280,33 +316,25 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     classes; but entries of sequences are not checked, and floats may be infinite. NumPy's numbers are accepted.
     """
     signature = inspect.signature(function)
-    named = [
-        name
-        for name, p in signature.parameters.items()
-        if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
-    ]
-    hints = functools.cache(
-        lambda: hints_of(function)
-    )  # at the first call, when types defined below it exist
+    parameters = signature.parameters.values()
+    of_many = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    named = [parameter.name for parameter in parameters if parameter.kind not in of_many]
+    # At the first call, when types defined below it exist.
+    hints = functools.cache(lambda: hints_of(function))
 
     @functools.wraps(function)
     def make(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            bound = signature.bind_partial(
-                *args, **kwargs
-            )  # if some are missing, the call below raises the error
+            # If some are missing, the call below raises the error.
+            bound = signature.bind_partial(*args, **kwargs)
         except TypeError as error:
-            hint = nearest(
-                next((name for name in kwargs if name not in named), ""), named
-            )
+            unknown = next((name for name in kwargs if name not in named), "")
+            hint = nearest(unknown, named)
             raise TypeError(f"{function.__qualname__}(): {error}{hint}") from None
         for name, value in bound.arguments.items():
-            if signature.parameters[name].annotation == "Key":
-                check_key(name, value)
-            elif name in named:
-                bound.arguments[name] = as_annotated(
-                    name, value, hints().get(name, Any), is_field=False
-                )
+            if name in named:
+                hint = hints().get(name, Any)
+                bound.arguments[name] = as_annotated(name, value, hint, is_field=False)
         return function(*bound.args, **bound.kwargs)
 
     return make
@@ -317,69 +345,52 @@ def as_annotated(argument: str, value: Any, hint: Any, is_field: bool = True) ->
 
     NumPy's numbers become Python's; for a field of a part, also integers become floats, and lists tuples or arrays.
     """
-    kinds = [
-        (kind, metadata)
-        for kind, metadata in types_of(hint)
-        if kind not in (None, type(None))
-    ]
-    if value is None and len(kinds) < len(list(types_of(hint))):
+    kinds = list(types_of(hint))
+    types_alone = [kind for kind, _ in kinds]
+    if value is None and (None in types_alone or type(None) in types_alone):
         return None
-    if (
-        isinstance(value, np.generic | np.ndarray)
-        and value.ndim == 0
-        and value.dtype.kind in "biuf"
-    ):
-        value = value.item()
-    if isinstance(value, jax.Array) and not isinstance(value, Tracer) and value.ndim == 0:
-        value = value.item() if jnp.issubdtype(value.dtype, jnp.integer) else value
-    if is_field and any(is_array_type(kind) for kind, _ in kinds):
+    value = _as_python(value)
+    if is_field and any(map(is_array_type, types_alone)):
         value = _as_array(value)
-        if any(kind is float for kind, _ in kinds):  # its checks also apply to arrays
-            kinds = [
-                (kind, metadata) for kind, metadata in kinds if not is_array_type(kind)
-            ]
-    errors = []
+    for_arrays = is_field and float in types_alone  # its checks also apply to arrays
+    wrong_types: list[WrongTypeError] = []
+    refusal: ValueError | None = None
     for kind, metadata in kinds:
+        if kind in (None, type(None)) or (for_arrays and is_array_type(kind)):
+            continue
         try:
             return _as(argument, value, kind, metadata, is_field)
+        except WrongTypeError as error:
+            if error.argument == argument:
+                wrong_types.append(error)
+            else:  # of an entry of a sequence
+                refusal = refusal or error
         except ValueError as error:
-            errors.append(error)
-    # if several types are allowed, a violated bound is more informative than a wrong type
-    wrong_type = re.compile(rf"{re.escape(argument)}=.* must be an?\b")
-    if out_of_bounds := [error for error in errors if not wrong_type.match(str(error))]:
-        raise out_of_bounds[0]
-    start = f"{argument}={short(value)} must be "
-    words, _, remedies = zip(
-        *(str(error).removeprefix(start).partition("; ") for error in errors), strict=True
-    )
-    raise ValueError(
-        start
-        + "; ".join(
-            [" or ".join(dict.fromkeys(words)), *dict.fromkeys(filter(None, remedies))]
-        )
-    )
+            refusal = refusal or error
+    if refusal is not None:  # a violated bound says more than the wrong type
+        raise refusal
+    expected = dict.fromkeys(error.problem for error in wrong_types)
+    remedies = dict.fromkeys(error.remedy for error in wrong_types if error.remedy)
+    raise WrongTypeError(argument, value, " or ".join(expected), "; ".join(remedies))
 
 
 def _as(
     argument: str, value: Any, kind: Any, metadata: tuple[Any, ...], is_field: bool
 ) -> Any:
-    bounds = [bound for bound in metadata if hasattr(bound, "holds")]
-    remedy = next(
-        (
-            f"; {text}"
-            for text in metadata
-            if isinstance(text, str) and text not in (STATIC, LEAF)
-        ),
-        "",
-    )
+    if not is_field and any(isinstance(mark, KeyMark) for mark in metadata):
+        check_key(argument, value)
+        return value
+    bounds = [bound for bound in metadata if isinstance(bound, Bound)]
+    remedies = (text for text in metadata if isinstance(text, str))
+    remedy = next((text for text in remedies if text not in (STATIC, LEAF)), "")
     origin = typing.get_origin(kind) or kind
     if origin is typing.Literal:
         return check_choice(argument, value, typing.get_args(kind))
     if kind is int:
-        low = next((int(bound.low) for bound in bounds if hasattr(bound, "low")), None)
-        value = check_integer(
-            argument, value, low, INT32_MAX if bounds or is_field else None
-        )
+        lower = (bound for bound in bounds if isinstance(bound, AtLeast | Above))
+        lowest = next((int(bound.limit) for bound in lower), None)
+        highest = INT32_MAX if bounds or is_field else None
+        value = check_integer(argument, value, lowest, highest)
         if is_field:
             check_integer(argument, value, -INT32_MAX - 1)
         _check_bounds(argument, value, bounds, remedy)
@@ -388,67 +399,67 @@ def _as(
         return _as_float(argument, value, bounds, remedy, metadata)
     if origin in _SEQUENCES and is_field:
         return _as_tuple(argument, value, typing.get_args(kind), bounds)
-    if (check := _type_check(kind, origin, is_field)) is not None:
-        words, fits = check
-        if not fits(value):
-            known = (
-                "call it"
-                if isinstance(value, type) and is_part(kind)
-                else REMEDIES.get(words.split()[-1])
-            )
-            remedy = remedy if known is None else f"; {known}"
-            raise ValueError(f"{argument}={short(value)} must be {words}{remedy}")
-        if kind is float or (
-            bounds and is_array_type(kind) and not isinstance(value, Tracer)
-        ):
-            _check_bounds(argument, value, bounds, remedy)
+    words, fits = _type_check(kind, origin, is_field)
+    if not fits(value):
+        if isinstance(value, type) and is_part(kind):
+            remedy = "call it"
+        elif inspect.isclass(origin):
+            remedy = vars(origin).get("remedy", remedy)
+        raise WrongTypeError(argument, value, words, remedy)
+    if kind is float or (is_array_type(kind) and not isinstance(value, Tracer)):
+        _check_bounds(argument, value, bounds, remedy)
+    return value
+
+
+def _as_python(value: Any) -> Any:
+    """Convert NumPy's numbers, and JAX's integers of known value, to Python's."""
+    kinds = ""
+    if isinstance(value, np.generic | np.ndarray):
+        kinds = "biuf"
+    elif isinstance(value, jax.Array) and not isinstance(value, Tracer):
+        kinds = "" if is_key(value) else "iu"
+    if kinds and value.ndim == 0 and value.dtype.kind in kinds:
+        return value.item()
     return value
 
 
 def _type_check(
     kind: Any, origin: Any, is_field: bool
-) -> tuple[str, Callable[[Any], bool]] | None:
-    """Return the description and the test of a type; None for types that are not checked."""
-    if kind in _KINDS or origin in _KINDS:
-        return _KINDS.get(kind, _KINDS.get(origin))
-    if (
-        not inspect.isclass(origin)
-        or getattr(origin, "_is_protocol", False)
-        or origin in (Any, complex, object)
-    ):
-        return None
-    if (
-        not is_part(origin) if is_field else origin.__module__ == BASE
-    ):  # `prepare` checks these
-        return None
-    return (
-        f"a{'n' * (origin.__name__[0] in 'AEIOU')} {origin.__name__}",
-        lambda value: isinstance(value, origin),
-    )
+) -> tuple[str, Callable[[Any], bool]]:
+    """Return the description and the test of a type; any value passes that of a type that is not checked."""
+    for checked_type in (kind, origin):
+        if checked_type in _KINDS:
+            return _KINDS[checked_type]
+    is_class = inspect.isclass(origin) and origin not in (Any, complex, object)
+    if not is_class or getattr(origin, "_is_protocol", False):
+        return "", lambda value: True
+    # `driver.prepare` checks the classes of `base`.
+    if not is_part(origin) if is_field else origin.__module__ == BASE:
+        return "", lambda value: True
+    article = "an" if origin.__name__[0] in "AEIOU" else "a"
+    return f"{article} {origin.__name__}", lambda value: isinstance(value, origin)
 
 
 def _as_float(
     argument: str, value: Any, bounds: Sequence[Any], remedy: str, metadata: Sequence[Any]
 ) -> Any:
-    is_static = STATIC in metadata
+    is_static = STATIC in metadata  # an array has no hash
     if isinstance(value, Tracer) and not is_static:
         return value
-    is_array = (
-        isinstance(value, np.ndarray | jax.Array)
-        and is_real(value.dtype)
-        and not is_static
-    )  # has no hash
-    if not (is_array or is_number(value)):
-        raise ValueError(f"{argument}={short(value)} must be a number{remedy}")
-    number = value if is_array else float(value)
-    if isinstance(number, np.ndarray) and number.dtype.kind in "iu":
-        number = number.astype(float)
-    most = next((axes.most for axes in metadata if hasattr(axes, "most")), 1)
-    check_numbers(
-        argument, np.abs(number), remedy[2:] or "give a finite number", max_ndim=most
-    )
+    is_array = isinstance(value, np.ndarray | jax.Array) and is_real(value.dtype)
+    if is_array and not is_static:
+        number = value
+        if isinstance(value, np.ndarray) and value.dtype.kind in "iu":
+            number = value = value.astype(float)
+    elif is_number(value):
+        number = float(value)
+    else:
+        raise WrongTypeError(argument, value, "a number", remedy)
+    max_ndim = next((axes.most for axes in metadata if isinstance(axes, Axes)), 1)
+    finite = remedy or "give a finite number"
+    check_numbers(argument, np.abs(number), finite, max_ndim=max_ndim)
     dtype = None if is_static else jnp.result_type(float)
-    _check_bounds(argument, number if is_array else value, bounds, remedy, dtype)
+    _check_bounds(argument, value, bounds, remedy, dtype)
     return number
 
 
@@ -456,24 +467,25 @@ def _check_bounds(
     argument: str, value: Any, bounds: Sequence[Any], remedy: str, dtype: Any = None
 ) -> None:
     for bound in bounds:
-        as_given, in_program = np.asarray(value), np.asarray(value, dtype)
+        as_given = np.asarray(value)
+        in_program = np.asarray(value, dtype)
         for where in np.argwhere(~np.asarray(bound.holds(in_program))).tolist()[:1]:
-            shown = as_given[tuple(where)] if where else short(value)
-            place = f"[{', '.join(map(str, where))}]" if where else ""
-            lost = (
-                f", it is {in_program[tuple(where)]} as {dtype}"
-                if bound.holds(as_given[tuple(where)])
-                else ""
-            )
-            raise ValueError(f"{argument}{place}={shown} must be {bound}{lost}{remedy}")
+            problem = f"must be {bound}"
+            if bound.holds(as_given[tuple(where)]):
+                problem += f", it is {in_program[tuple(where)]} as {dtype}"
+            if not where:
+                raise ArgumentError(argument, value, problem, remedy)
+            place = ", ".join(map(str, where))
+            entry = as_given[tuple(where)]
+            raise ArgumentError(f"{argument}[{place}]", entry, problem, remedy)
 
 
 def _as_array(value: Any) -> Any:
     """Convert lists of plain numbers to an array, return anything else unchanged."""
-    is_list = isinstance(value, list | tuple)
-    if not is_list or not all(
-        isinstance(leaf, numbers.Number | np.generic) for leaf in jax.tree.leaves(value)
-    ):
+    if not isinstance(value, list | tuple):
+        return value
+    number_types = numbers.Number | np.generic
+    if not all(isinstance(leaf, number_types) for leaf in jax.tree.leaves(value)):
         return value
     try:
         return np.asarray(value)
@@ -485,30 +497,26 @@ def _as_tuple(
     argument: str, value: Any, inside: tuple[Any, ...], bounds: Sequence[Any]
 ) -> Any:
     if isinstance(value, str | bytes | Mapping) or not np.iterable(value):
-        raise ValueError(
-            f"{argument}={short(value)} must be a sequence, e.g. ({short(value)},)"
-        )
+        raise WrongTypeError(argument, value, f"a sequence, e.g. ({short(value)},)")
     entries = value.tolist() if isinstance(value, np.ndarray) else list(value)
     kinds = [inside[0] if inside else Any] * len(entries)
     if len(inside) > 1 and inside[-1] is not Ellipsis:  # one type for each place
         kinds = list(inside)
     if len(kinds) != len(entries):
-        raise ValueError(
-            f"{argument}={short(value)} must be {len(kinds)} values, not {len(entries)}"
-        )
-    kinds = [Annotated[kind, *bounds] if bounds else kind for kind in kinds]  # pyright: ignore[reportInvalidTypeForm]
-    of_each = enumerate(zip(entries, kinds, strict=True))
-    return tuple(
-        as_annotated(f"{argument}[{i}]", entry, kind) for i, (entry, kind) in of_each
-    )
+        problem = f"must be {len(kinds)} values, not {len(entries)}"
+        raise ArgumentError(argument, value, problem)
+    checked_entries = []
+    for i, entry in enumerate(entries):
+        hint = kinds[i]
+        if bounds:
+            hint = Annotated[hint, *bounds]
+        checked_entries.append(as_annotated(f"{argument}[{i}]", entry, hint))
+    return tuple(checked_entries)
 
 
 def _is_sequence(value: Any) -> bool:
-    return (
-        np.iterable(value)
-        and not isinstance(value, str | bytes | Mapping)
-        and not is_key(value)
-    )
+    is_text_or_mapping = isinstance(value, str | bytes | Mapping)
+    return np.iterable(value) and not is_text_or_mapping and not is_key(value)
 
 
 def _is_array(value: Any) -> bool:
@@ -519,9 +527,9 @@ def _is_array(value: Any) -> bool:
         array = np.asarray(value)
     except ValueError:
         return False
-    return array.ndim > 0 and (
-        array.dtype != object or all(isinstance(entry, str) for entry in array.flat)
-    )
+    if array.dtype == object:
+        return array.ndim > 0 and all(isinstance(entry, str) for entry in array.flat)
+    return array.ndim > 0
 
 
 _SEQUENCES = (tuple, list, Sequence)

@@ -17,7 +17,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Union
 
 from fedjax_srp.parts import part as parts
-from fedjax_srp.parts.checks import as_annotated, check_known, checked, hints_of, short
+from fedjax_srp.parts.checks import (
+    ArgumentError,
+    as_annotated,
+    check_known,
+    checked,
+    hints_of,
+    short,
+)
 
 REQUIRED = inspect.Parameter.empty
 _PLAIN = (bool, int, float, str, type(None))
@@ -240,10 +247,11 @@ def _arguments(cls: Any, paths: Mapping[str, Any], default: Any) -> dict[str, An
         changes = _arguments(type(start), of_parts[field.name], start)
         try:
             arguments[field.name] = dataclasses.replace(start, **changes)
-        except ValueError as error:  # of several optimizers, name this one
-            raise ValueError(
-                f"{field.name}.{error}" if is_optional else str(error)
-            ) from None
+        except ArgumentError as error:
+            if not is_optional:
+                raise
+            # of several optimizers, name this one
+            raise error.renamed(f"{field.name}.{error.argument}") from None
     return arguments
 
 

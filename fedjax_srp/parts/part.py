@@ -29,6 +29,11 @@ import numpy as np
 from jax.core import Tracer
 from jax.tree_util import GetAttrKey, keystr
 
+from fedjax_srp.parts.bounds import Above as Above
+from fedjax_srp.parts.bounds import AtLeast as AtLeast
+from fedjax_srp.parts.bounds import AtMost as AtMost
+from fedjax_srp.parts.bounds import Axes as Axes
+from fedjax_srp.parts.bounds import Below as Below
 from fedjax_srp.parts.checks import (
     LEAF,
     STATIC,
@@ -45,69 +50,6 @@ T = TypeVar("T")
 Static = Annotated[T, STATIC]  # a float that shapes the program, e.g. `Static[float]`
 Leaf = Annotated[T, LEAF]  # a pytree of another kind
 _dotted = functools.partial(keystr, simple=True, separator=".")  # of a path in a pytree
-
-
-@dataclasses.dataclass(frozen=True)
-class AtLeast:
-    """Lower bound of a field, `Annotated[float, AtLeast(0)]`; a string beside it is the remedy in the error."""
-
-    low: float
-
-    def holds(self, value: Any) -> Any:
-        """Return True for a number, or for each entry of an array, within the bound."""
-        return value >= self.low
-
-    def __str__(self) -> str:
-        return f"at least {self.low}"
-
-
-@dataclasses.dataclass(frozen=True)
-class AtMost:
-    """Upper bound, see `AtLeast`."""
-
-    high: float
-
-    def holds(self, value: Any) -> Any:
-        """Return True for a number, or for each entry of an array, within the bound."""
-        return value <= self.high
-
-    def __str__(self) -> str:
-        return f"at most {self.high}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Above:
-    """Exclusive lower bound, see `AtLeast`."""
-
-    low: float
-
-    def holds(self, value: Any) -> Any:
-        """Return True for a number, or for each entry of an array, within the bound."""
-        return value > self.low
-
-    def __str__(self) -> str:
-        return "positive" if self.low == 0 else f"above {self.low}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Below:
-    """Exclusive upper bound, see `AtLeast`."""
-
-    high: float
-
-    def holds(self, value: Any) -> Any:
-        """Return True for a number, or for each entry of an array, within the bound."""
-        return value < self.high
-
-    def __str__(self) -> str:
-        return f"below {self.high}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Axes:
-    """Most axes of an array in a field of numbers, 1 without it."""
-
-    most: int
 
 
 Count = Annotated[int, AtLeast(1)]

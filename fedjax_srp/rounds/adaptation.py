@@ -14,18 +14,19 @@ from fedjax_srp.rounds.scoring import judge_clients
 from fedjax_srp.rounds.sharding import Layout, gather
 
 
+class Epoch(NamedTuple):
+    """The state of an adaptation between epochs."""
+
+    model: PyTree  # what predictions need
+    training: PyTree  # what training needs besides
+
+
 class ClientAdaptation(NamedTuple):
     """The adaptation of one client, epoch by epoch."""
 
-    start: tuple[
-        PyTree, PyTree
-    ]  # what predictions need, and what training needs besides, before the first epoch
-    epoch: Callable[
-        [tuple[PyTree, PyTree], Array], tuple[PyTree, PyTree]
-    ]  # (both, number of the epoch from 0) -> both
-    predict: Callable[
-        [PyTree, Array], Array
-    ]  # (what predictions need, inputs) -> outputs
+    start: Epoch  # before the first epoch
+    epoch: Callable[[Epoch, Array], Epoch]  # the second argument counts epochs from 0
+    predict: Callable[[PyTree, Array], Array]  # (model, inputs) -> outputs
 
 
 class AdaptationPlan(Protocol):
@@ -69,28 +70,30 @@ def score_epochs(
         ) -> dict[str, Array]:
             steps = plan.begin(key, server, train, samples)
 
-            def scored(judged: PyTree) -> tuple[Array, Array]:
-                return score("adapt", data, lambda x: steps.predict(judged, x), test)
+            def score_of(model: PyTree) -> tuple[Array, Array]:
+                return score("adapt", data, lambda x: steps.predict(model, x), test)
 
-            def epoch(
-                carry: tuple[PyTree, PyTree], e: Array
-            ) -> tuple[tuple[PyTree, PyTree], PyTree]:
-                carry = steps.epoch(carry, e)
-                return carry, carry[0] if plan.together else scored(carry[0])[0]
+            def epoch(before: Epoch, e: Array) -> tuple[Epoch, PyTree]:
+                after = steps.epoch(before, e)
+                if plan.together:
+                    return after, after.model
+                return after, score_of(after.model)[0]
 
-            first, count = scored(steps.start[0])
-            _, later = jax.lax.scan(
-                epoch, steps.start, jnp.arange(plan.num_epochs, dtype=jnp.int32)
-            )
+            first, count = score_of(steps.start.model)
+            epochs = jnp.arange(plan.num_epochs, dtype=jnp.int32)
+            _, later = jax.lax.scan(epoch, steps.start, epochs)
             if plan.together and plan.num_epochs:
-                later = jax.vmap(
-                    lambda judged: scored(judged)[0], axis_size=plan.num_epochs
-                )(later)
-            totals = [first, *(later[e] for e in range(plan.num_epochs))]
-            return {"count": count} | {str(e): total for e, total in enumerate(totals)}
+                score_all = jax.vmap(
+                    lambda model: score_of(model)[0], axis_size=plan.num_epochs
+                )
+                later = score_all(later)
+            scores = {"count": count, "0": first}
+            for e in range(plan.num_epochs):
+                scores[str(e + 1)] = later[e]
+            return scores
 
         records = judge_clients(judge, data, (), jnp.int32(0), root, layout)
-        totals = jnp.stack([records[str(e)] for e in range(plan.num_epochs + 1)], axis=1)
-        return gather(layout, (totals, records["count"]))
+        totals = [records[str(e)] for e in range(plan.num_epochs + 1)]
+        return gather(layout, (jnp.stack(totals, axis=1), records["count"]))
 
     return jax.lax.map(with_samples, counts)

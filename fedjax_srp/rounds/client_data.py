@@ -17,7 +17,7 @@ import numpy as np
 from fedjax_srp.base import Array, ClientData, Examples, FederatedSource, Predict, PyTree
 from fedjax_srp.contract.messages import num_bytes
 from fedjax_srp.data.federated import FederatedData
-from fedjax_srp.rounds.sharding import Layout, Window, collect, place
+from fedjax_srp.rounds.sharding import Layout, Window, collect, place, place_clients
 
 SPLITS = ("train", "test")
 
@@ -75,55 +75,45 @@ def place_data(layout: Layout, data: FederatedSource, shard_data: bool) -> Any:
             f"shard_data=True with data of type {type(data).__name__}: only FederatedData is sharded by client; leave "
             "out shard_data, then every device holds the data"
         )
-    parts = {"scale": place(layout, data.scale), "offset": place(layout, data.offset)}
+    fields = {"scale": place(layout, data.scale), "offset": place(layout, data.offset)}
     for split in SPLITS:
-        parts |= _split_by_owner(layout, data, split)
-    return OwnedData(dataclasses.replace(data, **parts), data.num_clients)
+        fields |= _split_by_owner(layout, data, split)
+    return OwnedData(dataclasses.replace(data, **fields), data.num_clients)
 
 
-def _split_by_owner(layout: Layout, data: FederatedData, split: str) -> dict[str, Array]:
+def _split_by_owner(layout: Layout, data: FederatedData, split: str) -> dict[str, Any]:
     """Examples, labels, indices and counts of one split, client by client in the order of their owners."""
-    x, y, indices, counts = (np.asarray(getattr(data, name)) for name in _names(split))
+    names = _names(split)
+    x, y, indices, counts = (np.asarray(getattr(data, name)) for name in names)
     is_real = np.arange(indices.shape[1]) < counts[:, None]
-    clients = lambda device: slice(device, None, layout.num_devices)
-    rows = [indices[clients(d)][is_real[clients(d)]] for d in range(layout.num_devices)]
-    length = max(1, *(len(r) for r in rows))
+    local_rows = np.zeros_like(indices)
+    examples_of: list[np.ndarray] = []  # of each device, in the order of its rows
+    for device in range(layout.num_devices):
+        clients = slice(device, None, layout.num_devices)
+        examples = indices[clients][is_real[clients]]
+        local_rows[clients][is_real[clients]] = np.arange(len(examples))
+        examples_of.append(examples)
+    size = max(1, *map(len, examples_of))
 
-    def by_owner(
-        fill: Callable[[int, np.ndarray], Any], size: int, like: np.ndarray
-    ) -> Array:
-        """(size * num_devices, ...); `fill` writes each part (size, ...) of this process."""
+    def by_owner(values: np.ndarray) -> Array:
+        """(size * num_devices, ...): the examples of each device of this process, and zeros."""
 
         def part(index: Any) -> np.ndarray:
-            made = np.zeros((size, *like.shape[1:]), like.dtype)
-            fill((index[0].start or 0) // size, made)
-            return made
+            rows = np.zeros((size, *values.shape[1:]), values.dtype)
+            examples = examples_of[(index[0].start or 0) // size]
+            # mode="raise" makes a copy.
+            np.take(values, examples, 0, rows[: len(examples)], mode="clip")
+            return rows
 
-        shape = size * layout.num_devices, *like.shape[1:]
         return jax.make_array_from_callback(
-            shape, layout.sharding(by_client=True), part, dtype=like.dtype
+            (size * layout.num_devices, *values.shape[1:]),
+            layout.sharding(by_client=True),
+            part,
+            dtype=values.dtype,
         )
 
-    def examples_of(values: np.ndarray) -> Callable[[int, np.ndarray], Any]:
-        return lambda d, out: np.take(
-            values, rows[d], 0, out[: len(rows[d])], mode="clip"
-        )  # "raise" makes a copy
-
-    def local_rows(device: int, out: np.ndarray) -> None:
-        mine = is_real[clients(device)]
-        out[: len(mine)][mine] = np.arange(len(rows[device]))
-
-    def counts_of(device: int, out: np.ndarray) -> None:
-        mine = counts[clients(device)]
-        out[: len(mine)] = mine
-
-    parts = (
-        by_owner(examples_of(x), length, x),
-        by_owner(examples_of(y), length, y),
-        by_owner(local_rows, layout.owned, indices),
-        by_owner(counts_of, layout.owned, counts),
-    )
-    return dict(zip(_names(split), parts, strict=True))
+    by_client = place_clients(layout, (local_rows, counts))
+    return dict(zip(names, (by_owner(x), by_owner(y), *by_client), strict=True))
 
 
 def _names(split: str) -> tuple[str, ...]:
@@ -146,12 +136,12 @@ def is_by_client(data: PyTree) -> PyTree:
     """Flags for `spread`: True for the leaves of placed data that are sharded by client."""
     if not isinstance(data, OwnedData):
         return False
-    flags = {name: True for split in SPLITS for name in _names(split)}
-    affine = {
-        name: jax.tree.map(lambda _: False, getattr(data.own, name))
-        for name in ("scale", "offset")
-    }
-    return dataclasses.replace(data, own=dataclasses.replace(data.own, **flags, **affine))
+    flags: dict[str, Any] = {}
+    for name in ("scale", "offset"):
+        flags[name] = jax.tree.map(lambda _: False, getattr(data.own, name))
+    for split in SPLITS:
+        flags |= dict.fromkeys(_names(split), True)
+    return dataclasses.replace(data, own=dataclasses.replace(data.own, **flags))
 
 
 def owned_client(layout: Layout, data: Any, client_id: Array) -> ClientData:
@@ -171,26 +161,30 @@ class DataAccess(NamedTuple):
 def data_access(layout: Layout, data: Any, split: str) -> DataAccess:
     """Access to the "train" or "test" data of clients, in the device's shard of `place_data`'s result."""
     name = f"{split}_client"
-    if not isinstance(
-        data, OwnedData
-    ):  # nothing moves, and shared arrays are not copied for each client
-        return DataAccess(
-            lambda window: (), lambda client_id, _: getattr(data, name)(client_id)
-        )
+    if not isinstance(data, OwnedData):
+        # Nothing moves, and shared arrays are not copied for each client.
+        read_client = getattr(data, name)
+        return DataAccess(lambda window: (), lambda client_id, _: read_client(client_id))
     stored = jax.vmap(getattr(data.own.stored(), name))
-    return DataAccess(
-        lambda window: collect(layout, stored, window),
-        lambda client_id, examples: examples._replace(x=data.own.model_input(examples.x)),
-    )
+
+    def move(window: Window) -> Examples:
+        return collect(layout, stored, window)
+
+    def read(client_id: Array, examples: Examples) -> Examples:
+        return examples._replace(x=data.own.model_input(examples.x))
+
+    return DataAccess(move, read)
 
 
 def data_access_both(layout: Layout, data: Any) -> DataAccess:
     """Access to training and test data of clients, as pairs."""
-    train, test = data_access(layout, data, "train"), data_access(layout, data, "test")
-    return DataAccess(
-        lambda window: (train.move(window), test.move(window)),
-        lambda client_id, moved: (
-            train.read(client_id, moved[0]),
-            test.read(client_id, moved[1]),
-        ),
-    )
+    both = [data_access(layout, data, split) for split in SPLITS]
+
+    def move(window: Window) -> list[PyTree]:
+        return [access.move(window) for access in both]
+
+    def read(client_id: Array, moved: list[PyTree]) -> tuple[ClientData, ...]:
+        pairs = zip(both, moved, strict=True)
+        return tuple(access.read(client_id, examples) for access, examples in pairs)
+
+    return DataAccess(move, read)

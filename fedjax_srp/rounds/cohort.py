@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from fedjax_srp.base import Array, ClientTimes, Cohort
+from fedjax_srp.contract.faults import CohortFault
 from fedjax_srp.participation.cohorts import work_times
 
 
@@ -13,57 +14,60 @@ def takes_part(cohort: Cohort) -> Array:
     return jnp.arange(cohort.client_ids.shape[0], dtype=jnp.int32) < cohort.size
 
 
+def num_asked(cohort: Cohort) -> Array:
+    """() int32: number of clients that work, see `Cohort.asked`."""
+    return cohort.size if cohort.asked is None else cohort.asked
+
+
 def cohort_fault(cohort: Cohort, times: ClientTimes) -> Array:
-    """(2,) int32: first fault of a cohort, its place in `contract.FAULTS` from 1, and the client; (0, 0) for none."""
-    pool, ids, num_clients = (
-        cohort.client_ids.shape[0],
-        cohort.client_ids,
-        times.realised.shape[0],
-    )
-    asked = cohort.size if cohort.asked is None else cohort.asked
+    """(2,) int32: the first fault of a cohort, a `CohortFault`, and the number that describes it."""
+    ids = cohort.client_ids
+    pool = ids.shape[0]
+    num_clients = times.realised.shape[0]
+    asked = num_asked(cohort)
     works = takes_part(cohort._replace(size=asked))
-    no_such_client = works & ((ids < 0) | (ids >= num_clients))
-    negative_work = works & (cohort.work < 0)
-    count = (
-        jnp.zeros(num_clients, jnp.int32)
-        .at[jnp.where(works, ids, num_clients)]
-        .add(1, mode="drop")
-    )
-    least = 1 if times.available is None else 0
-    first_id = lambda wrong: ids[jnp.argmax(wrong)]
-    found = [
-        ((cohort.size < least) | (cohort.size > pool), cohort.size),
-        (no_such_client.any(), first_id(no_such_client)),
-        ((count > 1).any(), jnp.argmax(count > 1).astype(jnp.int32)),
-        (negative_work.any(), first_id(negative_work)),
-    ]
-    if cohort.asked is not None or times.available is not None:
-        found.append(((asked < cohort.size) | (asked > pool), asked))
+    unknown = works & ((ids < 0) | (ids >= num_clients))
+    negative = works & (cohort.work < 0)
+    counts = jnp.zeros(num_clients, jnp.int32)
+    counts = counts.at[jnp.where(works, ids, num_clients)].add(1, mode="drop")
+    min_size = 1 if times.available is None else 0
+
+    def first_client(is_wrong: Array) -> tuple[Array, Array]:
+        return is_wrong.any(), ids[jnp.argmax(is_wrong)]
+
+    twice = counts > 1
+    faults = {
+        CohortFault.SIZE: ((cohort.size < min_size) | (cohort.size > pool), cohort.size),
+        CohortFault.NO_SUCH_CLIENT: first_client(unknown),
+        CohortFault.CLIENT_TWICE: (twice.any(), jnp.argmax(twice).astype(jnp.int32)),
+        CohortFault.NEGATIVE_WORK: first_client(negative),
+    }
+    if cohort.asked is not None:
+        faults[CohortFault.ASKED] = ((asked < cohort.size) | (asked > pool), asked)
     if times.available is not None and times.stays is not None:
-        away = works & ~times.available[ids]
-        fails = takes_part(cohort) & (
-            work_times(cohort, times) > (1 + 1e-5) * times.stays[ids]
-        )
-        found += [(away.any(), first_id(away)), (fails.any(), first_id(fails))]
-    wrong, clients = (jnp.stack(part) for part in zip(*found, strict=True))
-    kind = jnp.argmax(wrong)
-    return jnp.where(
-        wrong.any(), jnp.stack([kind.astype(jnp.int32) + 1, clients[kind]]), 0
-    )
+        faults[CohortFault.CLIENT_AWAY] = first_client(works & ~times.available[ids])
+        until = (1 + 1e-5) * times.stays[ids]
+        leaves = takes_part(cohort) & (work_times(cohort, times) > until)
+        faults[CohortFault.CLIENT_LEAVES] = first_client(leaves)
+    is_wrong = jnp.stack([wrong for wrong, _ in faults.values()])
+    kinds = jnp.array(list(faults), jnp.int32)
+    numbers = jnp.stack([number for _, number in faults.values()])
+    first = jnp.argmax(is_wrong)
+    fault = jnp.stack([kinds[first], numbers[first]])
+    return jnp.where(is_wrong.any(), fault, jnp.int32(CohortFault.NONE))
 
 
 def slowest(cohort: Cohort, times: ClientTimes) -> Array:
     """() float: time of the participant that takes longest."""
     durations = work_times(cohort, times)
-    return jnp.max(
-        jnp.where(takes_part(cohort), durations, jnp.zeros((), durations.dtype))
-    )
+    zero = jnp.zeros((), durations.dtype)
+    return jnp.max(jnp.where(takes_part(cohort), durations, zero))
 
 
 def wasted_time(cohort: Cohort, times: ClientTimes, duration: Array) -> Array:
     """() float: total time of the clients that work and do not report."""
-    asked = cohort if cohort.asked is None else cohort._replace(size=cohort.asked)
-    is_wasted = takes_part(asked) & ~takes_part(cohort)
+    works = takes_part(cohort._replace(size=num_asked(cohort)))
+    is_wasted = works & ~takes_part(cohort)
     worked = jnp.minimum(work_times(cohort, times), duration)
     if times.stays is not None:
         worked = jnp.minimum(worked, times.stays[cohort.client_ids])

@@ -43,21 +43,25 @@ def first_state(
 
     `begin` is a server state, or its parameters, see `driver.given`. Clients, policy and clock begin as ever.
     """
-    server = as_arrays(algorithm.init(named_key(named_key(root, "server"), "init"), data))
+    key_server = named_key(named_key(root, "server"), "init")
+    server = as_arrays(algorithm.init(key_server, data))
     server = begun(algorithm, server, begin)
     clients = init_clients(algorithm, server, root, data, layout)
-    key_policy, key_clock = (
-        named_key(named_key(root, name), "init") for name in ("participation", "clock")
-    )
+    key_policy = named_key(named_key(root, "participation"), "init")
     policy_state = as_arrays(policy.init(key_policy, layout.num_clients))
+    key_clock = named_key(named_key(root, "clock"), "init")
     clock_state = as_arrays(clock.init(key_clock, layout.num_clients))
-    now, rounds_taken = jnp.zeros(()), jnp.zeros(layout.num_clients, jnp.int32)
-    times, _ = as_arrays(
-        clock.sample(stream(root, "clock", jnp.int32(0)), clock_state, now)
-    )
     state = SimulationState(
-        server, clients, policy_state, clock_state, jnp.int32(0), now, rounds_taken
+        server=server,
+        clients=clients,
+        policy=policy_state,
+        clock=clock_state,
+        round=jnp.int32(0),
+        now=jnp.zeros(()),
+        rounds_taken=jnp.zeros(layout.num_clients, jnp.int32),
     )
+    key_times = stream(root, "clock", state.round)
+    times, _ = as_arrays(clock.sample(key_times, clock_state, state.now))
     if begin is None:
         state = prepare_server(algorithm, data, state, root, layout)
     return Start(state, times.expected)
@@ -83,34 +87,26 @@ def init_clients(
     layout: Layout,
 ) -> PyTree:
     """The states of this device's clients before any training, leaves (owned, ...)."""
-    key_clients, batch = (
-        named_key(named_key(root, "training"), "init"),
-        min(layout.chunk_size, layout.owned),
-    )
+    key_clients = named_key(named_key(root, "training"), "init")
+    batch = min(layout.chunk_size, layout.owned)
 
     def init_client(row: Array) -> PyTree:
         client_id = device_index(layout) + layout.num_devices * row
-        client_id = jnp.minimum(
-            client_id, layout.num_clients - 1
-        )  # a device's last row may be padding
+        # A device's last row may be padding.
+        client_id = jnp.minimum(client_id, layout.num_clients - 1)
         key = jax.random.fold_in(key_clients, client_id)
-        return as_arrays(
-            algorithm.init_client(key, server, owned_client(layout, data, client_id))
-        )
+        client_data = owned_client(layout, data, client_id)
+        return as_arrays(algorithm.init_client(key, server, client_data))
 
     def fill(index: Array, states: PyTree) -> PyTree:
-        first = jnp.minimum(
-            index * batch, layout.owned - batch
-        )  # the last batch may overlap the one before
-        some = jax.vmap(init_client)(first + jnp.arange(batch, dtype=jnp.int32))
-        put_in = lambda all, some: jax.lax.dynamic_update_slice_in_dim(
-            all, some, first, 0
-        )
-        return jax.tree.map(put_in, states, some)
+        # The last batch may overlap the one before.
+        first = jnp.minimum(index * batch, layout.owned - batch)
+        rows = jax.vmap(init_client)(first + jnp.arange(batch, dtype=jnp.int32))
+        put_in = jax.lax.dynamic_update_slice_in_dim
+        return jax.tree.map(lambda leaf, new: put_in(leaf, new, first, 0), states, rows)
 
     # In place: `lax.map` would hold all states twice if batches do not divide them.
     shapes = jax.eval_shape(init_client, jnp.int32(0))
-    empty = jax.tree.map(
-        lambda leaf: jax.lax.full((layout.owned, *leaf.shape), 0, leaf.dtype), shapes
-    )
-    return jax.lax.fori_loop(0, -(-layout.owned // batch), fill, empty)
+    zeros = lambda leaf: jax.lax.full((layout.owned, *leaf.shape), 0, leaf.dtype)
+    num_batches = -(-layout.owned // batch)
+    return jax.lax.fori_loop(0, num_batches, fill, jax.tree.map(zeros, shapes))

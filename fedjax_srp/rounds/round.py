@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +21,7 @@ from fedjax_srp.base import (
     ClientTimes,
     Clock,
     Cohort,
+    Exchange,
     FederatedAlgorithm,
     FederatedSource,
     Key,
@@ -29,8 +31,6 @@ from fedjax_srp.base import (
     PyTree,
     RoundContext,
     RoundInfo,
-    ShownFunction,
-    TrainingLoss,
     named_key,
 )
 from fedjax_srp.contract.checks import GRADIENT
@@ -40,6 +40,7 @@ from fedjax_srp.rounds.sharding import (
     Layout,
     Window,
     everywhere,
+    gather,
     my_chunk,
     owners_first,
     put,
@@ -68,27 +69,40 @@ class PassResult(NamedTuple):
     mean: PyTree  # of the messages
     states: PyTree  # of all clients, updated for the cohort
     info: PyTree  # mean over the cohort
-    records: PyTree  # leaves (owned, ...): each client's `info`; () without `record`
-    loss: (
-        Array | None
-    )  # () float, mean training loss of clients with a step, nan for none; None: not reported
-    reports: Mapping[
-        str, Array
-    ]  # (num_clients,) float each, see `ParticipationPolicy.needs`
+    # () float, mean training loss of clients with a step, nan for none; None: not reported
+    loss: Array | None
+    records: dict[str, Array]  # (owned,) each: what `record` returned for each client
+
+
+class _Sums(NamedTuple):
+    """Sums over the participants of a pass."""
+
+    message: PyTree  # weighted
+    weight: PyTree
+    info: PyTree
+    loss: PyTree  # sum over clients with a step, and their number; None: not reported
+
+
+# The work of ONE client: key, its state, its data -> message and new state.
+ClientWork = Callable[[Key, ClientState, ClientData, RoundContext], ClientOutput]
+# Scalars to keep for one client.
+Record = Callable[[ClientOutput, ClientData], dict[str, Array]]
+
+
+def record_nothing(output: ClientOutput, client_data: ClientData) -> dict[str, Array]:
+    """Keep no scalar of a client."""
+    return {}
 
 
 def cohort_pass(
-    client: Callable[
-        [Key, ClientState, ClientData, RoundContext], ClientOutput
-    ],  # of ONE client
+    client: ClientWork,
     access: DataAccess,  # to their data
     states: PyTree,  # of all clients, leaves (owned, ...)
     cohort: Cohort,
     context: RoundContext,  # `work` is filled in for each client
     key: Key,  # a client's key folds in its id
     layout: Layout,
-    record: bool = False,  # keep each client's `info`
-    needs: tuple[str, ...] = (),  # names of the reports for the policy
+    record: Record = record_nothing,
 ) -> PassResult:
     """Run a client function over a cohort; rounds, criteria and evaluations all use this.
 
@@ -97,180 +111,139 @@ def cohort_pass(
     layout with large chunks has a loop over these first, while they are at least half full. Each device trains its own
     clients first; only in later windows do devices exchange states and wait for each other.
     """
+    pool = cohort.client_ids.shape[0]
     at_home, *ordered = owners_first(layout, cohort.client_ids, cohort.size, cohort.work)
-    pad = (0, -cohort.client_ids.shape[0] % layout.by_chunk_size[0].window)
+    pad = (0, -pool % layout.by_chunk_size[0].window)
     client_ids, work = (jnp.pad(by_position, pad) for by_position in ordered)
 
     def one(
         client_id: Array, work: Array, state: ClientState, moved: PyTree
     ) -> tuple[ClientOutput, dict[str, Array]]:
         client_data = access.read(client_id, moved)
-        output = client(
-            jax.random.fold_in(key, client_id),
-            state,
-            client_data,
-            context._replace(work=work),
-        )
-        return output, {name: _report(name, output, client_data) for name in needs}
+        client_key = jax.random.fold_in(key, client_id)
+        output = client(client_key, state, client_data, context._replace(work=work))
+        return output, record(output, client_data)
 
-    chunk = jax.jit(
-        jax.vmap(one), inline=True
-    )  # traced once, for the shapes and for the loop
-    zero = lambda leaf: jnp.zeros((), leaf.dtype)
-
-    def weighted_sum(weight: PyTree, values: PyTree, mine: Array) -> PyTree:
-        def weighted(weight: Array, part: PyTree) -> PyTree:
-            def leaf_sum(leaf: Array) -> Array:
-                # A padded slot may hold nan (without work d_i / tau_i is 0 / 0), and 0 * nan is nan.
-                is_real = jnp.expand_dims(mine, tuple(range(1, leaf.ndim)))
-                real = jnp.where(is_real, leaf, zero(leaf)).astype(_sum_type(leaf))
-                return jnp.tensordot(
-                    weight.astype(real.dtype), real, 1, precision="highest"
-                )  # never TF32
-
-            return jax.tree.map(leaf_sum, part)
-
-        return jax.tree.map(weighted, weight, values)  # `weight` is a prefix of `values`
+    # Traced once, for the shapes and for the loop.
+    chunk = jax.jit(jax.vmap(one), inline=True)
 
     def run_window(
         layout: Layout, first: Array, states: PyTree
-    ) -> tuple[ClientOutput, dict[str, Array], Window, Array]:
-        """Run the window that starts at `first`: outputs, reports, the window and the mask of real slots."""
+    ) -> tuple[ClientOutput, dict[str, Array], Window]:
+        """Run the window that starts at `first`."""
         positions = first + window_positions(layout)
         active = positions < cohort.size
         # A padded slot repeats the first participant without work and with weight zero.
         ids = jnp.where(active, client_ids[positions], client_ids[0])
         away = batch_max(jnp.minimum(first + layout.window, cohort.size) > at_home)
-        window, mine = Window(ids, active, away), my_chunk(layout, active)
-        rows = barrier(
-            take(layout, states, window)
-        )  # read once, before new states are written
-        chunk_work = jnp.where(mine, my_chunk(layout, work[positions]), 0)
-        outputs, reported = chunk(
+        window = Window(ids, active, away)
+        # Read once, before new states are written.
+        rows = barrier(take(layout, states, window))
+        chunk_work = my_chunk(layout, jnp.where(active, work[positions], 0))
+        outputs, records = chunk(
             my_chunk(layout, ids), chunk_work, rows, access.move(window)
         )
         # Integers and flags become floats, so that their mean is one.
         message, weight, info = jax.tree.map(
-            _as_float, (outputs.message, outputs.weight, dict(outputs.info))
+            as_float, (outputs.message, outputs.weight, dict(outputs.info))
         )
-        loss = None if not context.record_loss else outputs.loss
-        weight = jax.tree.map(lambda w: jnp.where(mine, w, zero(w)), weight)
-        return (
-            ClientOutput(message, outputs.state, weight, info, loss),
-            reported,
-            window,
-            mine,
-        )
+        loss = outputs.loss if context.record_loss else None
+        return ClientOutput(message, outputs.state, weight, info, loss), records, window
 
-    def add_window(
-        layout: Layout, first: Array, carry: tuple[PyTree, ...]
-    ) -> tuple[PyTree, ...]:
-        sums, states, records, reports = carry
-        outputs, reported, window, mine = run_window(layout, first, states)
-        new = (
-            weighted_sum(outputs.weight, outputs.message, mine),
-            jax.tree.map(lambda w: jnp.sum(w, dtype=_sum_type(w)), outputs.weight),
-            jax.tree.map(
-                lambda i: jnp.sum(jnp.where(mine, i, zero(i)), dtype=_sum_type(i)),
-                outputs.info,
-            ),
-            None if outputs.loss is None else _summed(outputs.loss, mine),
-        )
+    def add_window(layout: Layout, done: Array, trip: Array, carry: Any) -> Any:
+        """Add the next window to the sums; write its states and records."""
+        sums, states, records = carry
+        first = done + trip * layout.window
+        outputs, new_records, window = run_window(layout, first, states)
+        new = _summed(outputs, my_chunk(layout, window.active))
         if outputs.state is not None:
             states = put(layout, states, window, outputs.state)
-        if record:
-            records = put(layout, records, window, outputs.info)
-        if needs:
-            ids = jnp.where(mine, my_chunk(layout, window.client_ids), layout.num_clients)
-            reports = jax.tree.map(
-                lambda all, some: all.at[ids].set(some, mode="drop"), reports, reported
-            )
-        return jax.tree.map(jnp.add, sums, new), states, records, reports
+        records = put(layout, records, window, new_records)
+        return jax.tree.map(jnp.add, sums, new), states, records
 
-    shape = jax.eval_shape(lambda s: run_window(layout, jnp.int32(0), s)[0], states)
-    scalar = lambda leaf: jnp.zeros((), _sum_type(leaf))
-    zeros = lambda leaf: jnp.zeros(leaf.shape[1:], _sum_type(leaf))
-    sums = (
-        jax.tree.map(zeros, shape.message),
-        jax.tree.map(scalar, shape.weight),
-        jax.tree.map(scalar, shape.info),
-        None if shape.loss is None else (jnp.zeros(()), jnp.zeros(())),
-    )
-    records = (
-        jax.tree.map(lambda i: jnp.zeros((layout.owned,), i.dtype), shape.info)
-        if record
-        else ()
-    )
-    reports = {name: jnp.zeros(layout.num_clients) for name in needs}
-    carry, done, size = (
-        (sums, states, records, reports),
-        jnp.int32(0),
-        batch_max(cohort.size),
-    )
+    def shapes(states: PyTree) -> tuple[ClientOutput, dict[str, Array], _Sums]:
+        outputs, records, window = run_window(layout, jnp.int32(0), states)
+        return outputs, records, _summed(outputs, my_chunk(layout, window.active))
+
+    outputs, records, sums = jax.eval_shape(shapes, states)
+    sums = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), sums)
+    records = jax.tree.map(lambda leaf: jnp.zeros(layout.owned, leaf.dtype), records)
+    carry = (sums, states, records)
+    done = jnp.int32(0)
+    size = batch_max(cohort.size)
     for sized in layout.by_chunk_size:
-        padding = (
-            sized.window // 2 if sized.window > layout.window else sized.window - 1
-        )  # large chunks: half full
+        padding = sized.window - 1
+        if sized.window > layout.window:  # large chunks are at least half full
+            padding = sized.window // 2
         num_windows = jnp.maximum(size - done + padding, 0) // sized.window
-        carry = fori_loop(
-            num_windows,
-            lambda i, carry, sized=sized, done=done: add_window(
-                sized, done + i * sized.window, carry
-            ),
-            carry,
-            at_most=-(-cohort.client_ids.shape[0] // sized.window),
-        )
+        add = functools.partial(add_window, sized, done)
+        carry = fori_loop(num_windows, add, carry, at_most=-(-pool // sized.window))
         done = done + num_windows * sized.window
-    sums, states, records, reports = carry
-    messages, weights, info, losses = total(layout, sums)
-    mean = jax.tree.map(
-        lambda w, part: jax.tree.map(lambda m: m / w.astype(m.dtype), part),
-        weights,
-        messages,
-    )
-    mean = jax.tree.map(lambda m, leaf: m.astype(leaf.dtype), mean, shape.message)
-    loss = None if losses is None else losses[0] / losses[1]
-    if needs:  # a client reports on one device, with zeros on the others
-        ids = jnp.where(takes_part(cohort), cohort.client_ids, layout.num_clients)
-        took_part = (
-            jnp.zeros(layout.num_clients, jnp.bool_).at[ids].set(True, mode="drop")
-        )
-        reports = jax.tree.map(
-            lambda leaf: jnp.where(took_part, leaf, jnp.nan), total(layout, reports)
-        )
-    info = jax.tree.map(
-        lambda i, leaf: (i / cohort.size.astype(i.dtype)).astype(leaf.dtype),
-        info,
-        shape.info,
-    )
-    return PassResult(mean, states, info, records, loss, reports)
-
-
-def _report(name: str, output: ClientOutput, client_data: ClientData) -> Array:
-    """() float: a report of one participant, which `contract` has checked to exist."""
-    if name == NUM_EXAMPLES:
-        return client_data.count.astype(float)
-    if name == TRAINING_LOSS:
-        assert output.loss is not None
-        return jnp.where(output.loss.steps > 0, output.loss.mean, jnp.nan).astype(float)
-    return jnp.asarray(output.info[name]).astype(float)
-
-
-def _summed(loss: TrainingLoss, mine: Array) -> tuple[Array, Array]:
-    """The sum of the losses of a chunk, and the number of clients with at least one step."""
-    counts = mine & (loss.steps > 0)
-    return jnp.sum(jnp.where(counts, loss.mean, 0).astype(float)), jnp.sum(counts).astype(
-        float
+    sums, states, records = carry
+    sums = total(layout, sums)
+    return PassResult(
+        mean=jax.tree.map(_divided, sums.weight, sums.message, outputs.message),
+        states=states,
+        info=_divided(cohort.size, sums.info, outputs.info),
+        loss=None if sums.loss is None else sums.loss[0] / sums.loss[1],
+        records=records,
     )
 
 
-def _as_float(leaf: Array) -> Array:
-    return leaf if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf.astype(float)
+def _summed(outputs: ClientOutput, mine: Array) -> _Sums:
+    """Sums over the real slots of a chunk, `mine`."""
+
+    def real(leaf: Array) -> Array:
+        # A padded slot may hold nan (without work d_i / tau_i is 0 / 0), and 0 * nan is nan.
+        is_real = jnp.expand_dims(mine, tuple(range(1, leaf.ndim)))
+        return jnp.where(is_real, leaf, jnp.zeros((), leaf.dtype))
+
+    def sum_of(leaf: Array) -> Array:
+        return jnp.sum(leaf, dtype=_sum_type(leaf))
+
+    def weighted_sum(weight: Array, leaf: Array) -> Array:
+        values = real(leaf).astype(_sum_type(leaf))
+        # Never TF32.
+        return jnp.tensordot(weight.astype(values.dtype), values, 1, precision="highest")
+
+    def weighted(weight: Array, part: PyTree) -> PyTree:
+        return jax.tree.map(functools.partial(weighted_sum, weight), part)
+
+    weight = jax.tree.map(real, outputs.weight)
+    loss = None
+    if outputs.loss is not None:
+        counts = mine & (outputs.loss.steps > 0)
+        losses = jnp.where(counts, outputs.loss.mean, 0)
+        loss = (jnp.sum(losses.astype(float)), jnp.sum(counts).astype(float))
+    return _Sums(
+        message=jax.tree.map(weighted, weight, outputs.message),  # a prefix of it
+        weight=jax.tree.map(sum_of, weight),
+        info=jax.tree.map(lambda leaf: sum_of(real(leaf)), outputs.info),
+        loss=loss,
+    )
+
+
+def _divided(weight: Array, sums: PyTree, shapes: PyTree) -> PyTree:
+    """Means from sums, in the types of the values."""
+
+    def mean(leaf: Array, shape: Any) -> Array:
+        return (leaf / weight.astype(leaf.dtype)).astype(shape.dtype)
+
+    return jax.tree.map(mean, sums, shapes)
+
+
+def as_float(leaf: Array) -> Array:
+    """Convert integers and flags to floats."""
+    if jnp.issubdtype(leaf.dtype, jnp.inexact):
+        return leaf
+    return leaf.astype(float)
 
 
 def _sum_type(leaf: Any) -> Any:
     """The type of a sum over clients: at least float32, since half precision overflows or stops growing."""
-    return leaf.dtype if jnp.finfo(leaf.dtype).bits >= 32 else jnp.dtype(jnp.float32)
+    if jnp.finfo(leaf.dtype).bits >= 32:
+        return leaf.dtype
+    return jnp.dtype(jnp.float32)
 
 
 def as_arrays(tree: PyTree) -> PyTree:
@@ -281,9 +254,9 @@ def as_arrays(tree: PyTree) -> PyTree:
 
     def as_array(leaf: Any) -> Array:
         array = jnp.asarray(leaf)
-        return (
-            array.astype(array.dtype) if getattr(array, "weak_type", False) else array
-        )  # JAX's keys have none
+        if getattr(array, "weak_type", False):  # JAX's keys have none
+            return array.astype(array.dtype)
+        return array
 
     return jax.tree.map(as_array, tree)
 
@@ -301,12 +274,11 @@ def stream(root: Key, name: str, round_index: Array) -> Key:
 
 def all_finite(tree: PyTree) -> Array:
     """() bool: no nan and no inf in any floating-point leaf."""
-    leaves = [
-        jnp.all(jnp.isfinite(leaf))
-        for leaf in jax.tree.leaves(tree)
-        if jnp.issubdtype(leaf.dtype, jnp.floating)
-    ]
-    return jnp.all(jnp.stack(leaves)) if leaves else jnp.bool_(True)
+    finite = jnp.bool_(True)
+    for leaf in jax.tree.leaves(tree):
+        if jnp.issubdtype(leaf.dtype, jnp.floating):
+            finite &= jnp.all(jnp.isfinite(leaf))
+    return finite
 
 
 def run_phase(
@@ -318,51 +290,47 @@ def run_phase(
     data: FederatedSource,
     root: Key,
     layout: Layout,
-    needs: tuple[str, ...] = (),
+    record: Record = record_nothing,
 ) -> tuple[PyTree, PassResult]:
     """One pass of a `Phase`, and the server's update."""
-    exchange = phase.exchange
     if phase.over == "next" and cohort.next_ids is not None:
         cohort = cohort._replace(client_ids=cohort.next_ids)
     broadcast = as_arrays(phase.broadcast(server, context))
-    participants = (
-        None
-        if exchange is None
-        else _participants(exchange.shown, states, cohort, layout)
-    )
+    download = _download(phase.exchange, broadcast, states, cohort, layout)
 
     def client(
         key: Key, state: Any, client_data: Any, context: RoundContext
     ) -> ClientOutput:
-        down = broadcast
-        if exchange is not None and participants is not None:
-            down = as_arrays(
-                exchange.mix(broadcast, exchange.shown(state), participants, context)
-            )
-        return phase.client(key, down, state, client_data, context)
+        return phase.client(key, download(state, context), state, client_data, context)
 
+    access = data_access(layout, data, "train")
     key = named_key(stream(root, "training", context.round), phase.name)
-    result = cohort_pass(
-        client,
-        data_access(layout, data, "train"),
-        states,
-        cohort,
-        context,
-        key,
-        layout,
-        needs=needs,
-    )
+    result = cohort_pass(client, access, states, cohort, context, key, layout, record)
     key_server = named_key(stream(root, "server", context.round), phase.name)
     return as_arrays(phase.server(key_server, server, result.mean, context)), result
 
 
-def _participants(
-    shown: ShownFunction, states: PyTree, cohort: Cohort, layout: Layout
-) -> Participants:
-    """The shown states of all participants, on every device; rows of non-participants repeat the first."""
-    real = takes_part(cohort)
-    ids = jnp.where(real, cohort.client_ids, cohort.client_ids[0])
-    return Participants(everywhere(layout, jax.vmap(shown)(states), ids), real)
+def _download(
+    exchange: Exchange | None,
+    broadcast: PyTree,
+    states: PyTree,
+    cohort: Cohort,
+    layout: Layout,
+) -> Callable[[ClientState, RoundContext], PyTree]:
+    """The download of ONE participant, from its state: the broadcast, or a mixture of what participants show."""
+    if exchange is None:
+        return lambda state, context: broadcast
+    is_real = takes_part(cohort)
+    # Rows of non-participants repeat the first.
+    ids = jnp.where(is_real, cohort.client_ids, cohort.client_ids[0])
+    shown = everywhere(layout, jax.vmap(exchange.shown)(states), ids)
+    participants = Participants(shown, is_real)
+
+    def mixed(state: ClientState, context: RoundContext) -> PyTree:
+        own = exchange.shown(state)
+        return as_arrays(exchange.mix(broadcast, own, participants, context))
+
+    return mixed
 
 
 def prepare_server(
@@ -385,17 +353,24 @@ def prepare_server(
     return state
 
 
+class Selection(NamedTuple):
+    """The beginning of a round: the clients' times and the cohort, with the states of clock and policy."""
+
+    times: ClientTimes
+    clock: PyTree
+    cohort: Cohort
+    policy: PyTree
+
+
 def select_cohort(
     policy: ParticipationPolicy, clock: Clock, state: SimulationState, root: Key
-) -> tuple[tuple[ClientTimes, PyTree], tuple[Cohort, PyTree]]:
-    """Begin a round: the clients' times and the cohort, with the states of clock and policy."""
-    sampled = as_arrays(
-        clock.sample(stream(root, "clock", state.round), state.clock, state.now)
-    )
-    picked = policy.select(
-        stream(root, "participation", state.round), state.policy, sampled[0]
-    )
-    return sampled, as_arrays(picked)
+) -> Selection:
+    """Begin a round."""
+    key_clock = stream(root, "clock", state.round)
+    times, clock_state = as_arrays(clock.sample(key_clock, state.clock, state.now))
+    key_policy = stream(root, "participation", state.round)
+    cohort, policy_state = as_arrays(policy.select(key_policy, state.policy, times))
+    return Selection(times, clock_state, cohort, policy_state)
 
 
 def one_round(
@@ -409,45 +384,41 @@ def one_round(
     record_loss: bool = False,
 ) -> tuple[SimulationState, tuple[RoundInfo, Array]]:
     """Run a round: clock, cohort, the algorithm's phases, criterion, time; also return cohort faults."""
-    (times, clock_state), (cohort, policy_state) = select_cohort(
-        policy, clock, state, root
-    )
+    times, clock_state, cohort, policy_state = select_cohort(policy, clock, state, root)
     context = RoundContext(
-        state.round,
-        cohort.stage,
-        cohort.size,
-        layout.num_clients,
-        jnp.int32(1),
-        record_loss,
+        round=state.round,
+        stage=cohort.stage,
+        cohort_size=cohort.size,
+        num_clients=layout.num_clients,
+        work=jnp.int32(1),
+        record_loss=record_loss,
     )
-    args = cohort, context, data, root, layout
+    of_round = (cohort, context, data, root, layout)
 
     training, *more = algorithm.phases
-    server, trained = run_phase(
-        training, state.server, state.clients, *args, policy.needs
-    )
+    record = functools.partial(_reports, policy.needs)
+    server, trained = run_phase(training, state.server, state.clients, *of_round, record)
     clients = trained.states
     info = dict(trained.info)
     for phase in more:
-        server, result = run_phase(phase, server, clients, *args)
+        server, result = run_phase(phase, server, clients, *of_round)
         clients = result.states
         info |= result.info
     if times.available is not None:  # without participants the means are nan
-        server = jax.tree.map(
-            lambda new, old: jnp.where(cohort.size > 0, new, old), server, state.server
-        )
+        keep = lambda new, old: jnp.where(cohort.size > 0, new, old)
+        server = jax.tree.map(keep, server, state.server)
 
     metrics = {**as_arrays(algorithm.metrics(server, data)), **info}
     if record_loss:
         metrics[TRAINING_LOSS] = trained.loss
     global_grad_norm = jnp.full((), jnp.nan)
     if policy.needs_global_gradient:
-        mean_gradient, _ = run_phase(_gradient_phase(algorithm), server, clients, *args)
+        criterion = _gradient_phase(algorithm)
+        mean_gradient, _ = run_phase(criterion, server, clients, *of_round)
         global_grad_norm = _norm(mean_gradient)
         metrics[GRADIENT_NORM] = global_grad_norm
 
     communicates = algorithm.charges.communicates
-    communicated = True if communicates is None else communicates(state.server, context)
     duration = slowest(cohort, times) if cohort.duration is None else cohort.duration
     if cohort.asked is not None:
         metrics[WASTED_TIME] = wasted_time(cohort, times, duration)
@@ -456,29 +427,68 @@ def one_round(
         stage=cohort.stage,
         cohort_size=cohort.size,
         compute_time=duration if times.wait is None else times.wait + duration,
-        communicated=as_arrays(communicated),
+        communicated=as_arrays(
+            communicates is None or communicates(state.server, context)
+        ),
         global_grad_norm=global_grad_norm,
         finite=all_finite(server),
         metrics=metrics,
-        reports=trained.reports,
+        reports=_by_client_id(trained.records, cohort, layout),
     )
     policy_state = policy.update(policy_state, round_info)
-    policy_metrics = jax.tree.map(_as_float, as_arrays(policy.metrics(policy_state)))
-    round_info = round_info._replace(metrics={**metrics, **policy_metrics}, reports={})
-    now = state.now + round_info.compute_time
-    if (
-        times.available is not None
-    ):  # time must pass, or clients that leave at once would be selected forever
-        later = jnp.nextafter(state.now, jnp.inf)
-        now = jnp.maximum(
-            now, jnp.maximum(later, jnp.finfo(later.dtype).tiny)
-        )  # subnormal numbers count as 0
+    of_policy = jax.tree.map(as_float, as_arrays(policy.metrics(policy_state)))
     ids = jnp.where(takes_part(cohort), cohort.client_ids, layout.num_clients)
-    rounds_taken = state.rounds_taken.at[ids].add(1, mode="drop")
-    new = SimulationState(
-        server, clients, policy_state, clock_state, state.round + 1, now, rounds_taken
+    following = SimulationState(
+        server=server,
+        clients=clients,
+        policy=policy_state,
+        clock=clock_state,
+        round=state.round + 1,
+        now=_end_of_round(state.now, times, round_info.compute_time),
+        rounds_taken=state.rounds_taken.at[ids].add(1, mode="drop"),
     )
-    return new, (round_info, cohort_fault(cohort, times))
+    round_info = round_info._replace(metrics={**metrics, **of_policy}, reports={})
+    return following, (round_info, cohort_fault(cohort, times))
+
+
+def _end_of_round(now: Array, times: ClientTimes, compute_time: Array) -> Array:
+    """() float: the simulated time after a round."""
+    end = now + compute_time
+    if times.available is None:
+        return end
+    # Time must pass, or clients that leave at once would be selected forever; subnormal numbers count as 0.
+    later = jnp.nextafter(now, jnp.inf)
+    return jnp.maximum(end, jnp.maximum(later, jnp.finfo(later.dtype).tiny))
+
+
+def _reports(
+    needs: tuple[str, ...], output: ClientOutput, client_data: ClientData
+) -> dict[str, Array]:
+    """What one participant reports to the policy, () float each; `contract` has checked that they exist."""
+    reports: dict[str, Any] = {}
+    for name in needs:
+        if name == NUM_EXAMPLES:
+            reports[name] = client_data.count
+        elif name == TRAINING_LOSS:
+            loss = output.loss
+            assert loss is not None
+            reports[name] = jnp.where(loss.steps > 0, loss.mean, jnp.nan)
+        else:
+            reports[name] = jnp.asarray(output.info[name])
+    return {name: report.astype(float) for name, report in reports.items()}
+
+
+def _by_client_id(
+    reports: dict[str, Array], cohort: Cohort, layout: Layout
+) -> dict[str, Array]:
+    """Reports (num_clients,) on every device, nan for non-participants, from the (owned,) of each device."""
+    ids = jnp.where(takes_part(cohort), cohort.client_ids, layout.num_clients)
+    nowhere = jnp.zeros(layout.num_clients, jnp.bool_)
+    took_part = nowhere.at[ids].set(True, mode="drop")
+    return {
+        name: jnp.where(took_part, leaf[: layout.num_clients], jnp.nan)
+        for name, leaf in gather(layout, reports).items()
+    }
 
 
 def _gradient_phase(algorithm: FederatedAlgorithm) -> Phase:
@@ -486,17 +496,13 @@ def _gradient_phase(algorithm: FederatedAlgorithm) -> Phase:
     gradient = algorithm.gradient
     assert gradient is not None  # `contract` refuses the policy otherwise
 
-    def client(
-        key: Key, broadcast: Any, state: Any, client_data: Any, context: RoundContext
-    ) -> ClientOutput:
-        return gradient(key, broadcast, state, client_data, context)._replace(state=None)
+    def client(*args: Any) -> ClientOutput:
+        return gradient(*args)._replace(state=None)
 
-    return Phase(
-        GRADIENT,
-        algorithm.phases[0].broadcast,
-        client,
-        lambda key, server, mean, context: mean,
-    )
+    def mean_gradient(key: Key, server: Any, mean: PyTree, context: RoundContext) -> Any:
+        return mean
+
+    return Phase(GRADIENT, algorithm.phases[0].broadcast, client, mean_gradient)
 
 
 def _norm(gradient: PyTree) -> Array:

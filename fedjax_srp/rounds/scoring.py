@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
+
 from fedjax_srp.base import (
     Array,
     ClientData,
@@ -18,19 +20,28 @@ from fedjax_srp.base import (
 )
 from fedjax_srp.contract.checks import score
 from fedjax_srp.rounds.client_data import data_access_both
-from fedjax_srp.rounds.round import SimulationState, all_clients, cohort_pass, stream
+from fedjax_srp.rounds.round import (
+    SimulationState,
+    all_clients,
+    as_float,
+    cohort_pass,
+    stream,
+)
 from fedjax_srp.rounds.sharding import Layout, gather
+
+# (key, state, training data, test data of ONE client) -> scalars by name.
+Judge = Callable[[Key, ClientState, ClientData, ClientData], Mapping[str, Array]]
 
 
 def judge_clients(
-    judge: Callable[[Key, ClientState, ClientData, ClientData], Mapping[str, Array]],
+    judge: Judge,
     data: FederatedSource,
     states: PyTree,
     round_index: Array,
     root: Key,
     layout: Layout,
-) -> PyTree:
-    """Judge every client after `round_index` rounds: `(key, state, training data, test data) -> scalars by name`.
+) -> dict[str, Array]:
+    """Judge every client after `round_index` rounds.
 
     Returns:
         name -> (owned,) on every device, see `gather`.
@@ -44,13 +55,15 @@ def judge_clients(
     def client(
         key: Key, state: ClientState, client_data: Any, context: RoundContext
     ) -> ClientOutput:
-        del context
         return ClientOutput((), info=judge(key, state, *client_data))
 
-    key, both = stream(root, "evaluation", round_index), data_access_both(layout, data)
-    return cohort_pass(
-        client, both, states, cohort, context, key, layout, record=True
-    ).records
+    def scalars(output: ClientOutput, client_data: Any) -> dict[str, Array]:
+        return jax.tree.map(as_float, dict(output.info))
+
+    key = stream(root, "evaluation", round_index)
+    access = data_access_both(layout, data)
+    judged = cohort_pass(client, access, states, cohort, context, key, layout, scalars)
+    return judged.records
 
 
 def score_clients(
@@ -70,17 +83,14 @@ def score_clients(
     """
 
     def scores(name: str) -> tuple[Array, Array]:
-        where, personalize = (
-            f"algorithm {algorithm.name!r}: evaluation {name!r}",
-            algorithm.evaluations[name],
-        )
+        where = f"algorithm {algorithm.name!r}: evaluation {name!r}"
+        personalize = algorithm.evaluations[name]
 
         def judge(
             key: Key, client_state: Any, train: ClientData, test: ClientData
         ) -> dict[str, Array]:
-            total, count = score(
-                where, data, personalize(key, state.server, client_state, train), test
-            )
+            predict = personalize(key, state.server, client_state, train)
+            total, count = score(where, data, predict, test)
             return {"score": total, "count": count}
 
         records = judge_clients(judge, data, state.clients, state.round, root, layout)

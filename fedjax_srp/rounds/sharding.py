@@ -10,6 +10,8 @@ distributes arrays that every process holds.
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -29,10 +31,8 @@ Devices = Annotated[
     "give some of jax.devices(), how many of them, or None for all",
 ]
 CPU_CHUNK_BYTES = 2 * 2**20  # of a chunk: a core's cache
-CHUNK_BYTES, CHUNK_SHARE = (
-    8 * 2**30,
-    1 / 8,
-)  # of a chunk on an accelerator, and of its memory at most
+CHUNK_BYTES = 8 * 2**30  # of a chunk on an accelerator
+CHUNK_SHARE = 1 / 8  # of an accelerator's memory, for a chunk at most
 
 
 class Layout(NamedTuple):
@@ -60,8 +60,11 @@ class Layout(NamedTuple):
         return -(-self.num_clients // self.num_devices)
 
     def owner(self, client_ids: Array) -> Array:
-        """The devices that keep the states of clients. Clients with neighbouring ids are on different devices, and so
-        are the fastest clients of a clock that numbers clients by speed."""
+        """The devices that keep the states of clients.
+
+        Clients with neighbouring ids are on different devices, and so are the fastest clients of a clock that numbers
+        clients by speed.
+        """
         return client_ids % self.num_devices
 
     def row(self, client_ids: Array) -> Array:
@@ -94,11 +97,9 @@ class Layout(NamedTuple):
     def by_chunk_size(self) -> tuple[Layout, ...]:
         """A layout for each chunk size, the large one first."""
         small = self._replace(large_chunk=0)
-        return (
-            (small._replace(chunk_size=self.large_chunk), small)
-            if self.large_chunk
-            else (small,)
-        )
+        if self.large_chunk == 0:
+            return (small,)
+        return small._replace(chunk_size=self.large_chunk), small
 
     def for_evaluation(self) -> Layout:
         """The same devices with the evaluation's chunk."""
@@ -106,9 +107,8 @@ class Layout(NamedTuple):
 
     def sharding(self, by_client: bool = False, leading_axes: int = 0) -> NamedSharding:
         """Sharding by client after `leading_axes` unsharded axes, or replication."""
-        return NamedSharding(
-            self.mesh, P(*(None,) * leading_axes, AXIS) if by_client else P()
-        )
+        spec = P(*[None] * leading_axes, AXIS) if by_client else P()
+        return NamedSharding(self.mesh, spec)
 
     def shapes(
         self, tree: PyTree, by_client: bool = False, leading_axes: int = 0
@@ -140,32 +140,30 @@ def lay_out(
     """Check and complete the user's choice of devices and chunks."""
     devices = checked_devices(devices)
     each = -(-num_clients // len(devices))
-    if chunk_size is None:
-        budget = chunk_budget(devices)
-        chunk, large, judged = default_chunks(
-            devices[0].platform, budget, client_bytes, judged_bytes, each
-        )
-    else:
-        chunk, large = min(check_integer("chunk_size", chunk_size, 1), each), 0
-        judged = chunk
+    if chunk_size is not None:
+        chunk = min(check_integer("chunk_size", chunk_size, 1), each)
+        return Layout(devices, chunk, num_clients, chunk)
+    budget = chunk_budget(devices)
+    chunk, large, judged = default_chunks(
+        devices[0].platform, budget, client_bytes, judged_bytes, each
+    )
     return Layout(devices, chunk, num_clients, judged, large)
 
 
 def checked_devices(devices: Devices) -> tuple[Any, ...]:
     """Check and complete the user's choice of devices."""
-    if devices is None or not isinstance(devices, Sequence | np.ndarray):
+    if devices is None:
+        devices = jax.devices()
+    elif not isinstance(devices, Sequence | np.ndarray):
         available = jax.devices()
-        wanted = (
-            len(available) if devices is None else check_integer("devices", devices, 1)
-        )
+        wanted = check_integer("devices", devices, 1)
         if wanted > len(available):
             raise ValueError(
                 f"devices={wanted} but {len(available)} are available; srp.use_all_cores() adds CPU cores"
             )
         devices = available[:wanted]
-    if not all(isinstance(device, jax.Device) for device in devices) or not 0 < len(
-        {*devices}
-    ) == len(devices):
+    are_devices = all(isinstance(device, jax.Device) for device in devices)
+    if not are_devices or len(devices) == 0 or len({*devices}) < len(devices):
         raise ValueError(
             f"devices={short(devices)}: give some of jax.devices(), each once, how many of them, or None for all"
         )
@@ -186,14 +184,13 @@ def chunk_budget(devices: Sequence[Any]) -> int:
     """
     if devices[0].platform == "cpu":
         return CPU_CHUNK_BYTES
-    own = next(
-        device for device in devices if device.process_index == jax.process_index()
-    )
+    process = jax.process_index()
+    local = next(device for device in devices if device.process_index == process)
     try:
-        memory = (own.memory_stats() or {}).get("bytes_limit")
+        memory = (local.memory_stats() or {}).get("bytes_limit", math.inf)
     except jax.errors.JaxRuntimeError:  # a device that is only compiled for
-        memory = None
-    return CHUNK_BYTES if memory is None else min(CHUNK_BYTES, int(CHUNK_SHARE * memory))
+        memory = math.inf
+    return int(min(CHUNK_BYTES, CHUNK_SHARE * memory))
 
 
 def default_chunks(
@@ -216,7 +213,9 @@ def default_chunks(
     chunk = _equal_chunk(each, at_once(client_bytes, max(128, each // 64)))
     large = at_once(client_bytes, chunk * -(-each // chunk)) // chunk * chunk
     judged = _equal_chunk(each, at_once(judged_bytes, each))
-    return chunk, large if large > chunk else 0, judged
+    if large <= chunk:
+        large = 0
+    return chunk, large, judged
 
 
 def _equal_chunk(clients: int, chunk: int) -> int:
@@ -226,12 +225,16 @@ def _equal_chunk(clients: int, chunk: int) -> int:
 
 def device_index(layout: Layout) -> Array:
     """() int32: this device's position on the mesh axis."""
-    return jax.lax.axis_index(AXIS) if layout.num_devices > 1 else jnp.int32(0)
+    if layout.num_devices == 1:
+        return jnp.int32(0)
+    return jax.lax.axis_index(AXIS)
 
 
 def total(layout: Layout, tree: PyTree) -> PyTree:
     """Sum over the devices."""
-    return jax.lax.psum(tree, AXIS) if layout.num_devices > 1 else tree
+    if layout.num_devices == 1:
+        return tree
+    return jax.lax.psum(tree, AXIS)
 
 
 def as_bits(leaf: Array) -> Array:
@@ -243,16 +246,18 @@ def as_bits(leaf: Array) -> Array:
     return jax.lax.bitcast_convert_type(leaf, jnp.dtype(f"uint{8 * leaf.dtype.itemsize}"))
 
 
-def _map_bits(function: Callable[[Array], Array], leaf: Array) -> Array:
-    """Apply a function to the bits of a leaf."""
-    bits = function(as_bits(leaf))
-    if is_key(leaf):
-        return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(leaf))
-    return (
-        bits.astype(jnp.bool_)
-        if leaf.dtype == jnp.bool_
-        else jax.lax.bitcast_convert_type(bits, leaf.dtype)
-    )
+def map_bits(move: Callable[[Array], Array], tree: PyTree) -> PyTree:
+    """Apply a function that moves entries to the bits of every leaf."""
+
+    def moved(leaf: Array) -> Array:
+        bits = move(as_bits(leaf))
+        if is_key(leaf):
+            return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(leaf))
+        if leaf.dtype == jnp.bool_:
+            return bits.astype(jnp.bool_)
+        return jax.lax.bitcast_convert_type(bits, leaf.dtype)
+
+    return jax.tree.map(moved, tree)
 
 
 class Window(NamedTuple):
@@ -276,115 +281,115 @@ def owners_first(
         return size, client_ids, *more
     takes_part = jnp.arange(client_ids.shape[0], dtype=jnp.int32) < size
     owner = layout.owner(client_ids)
-    of_device = jax.nn.one_hot(
-        jnp.where(takes_part, owner, layout.num_devices), layout.num_devices, dtype=bool
-    )
+    num_devices = layout.num_devices
+    # Padding belongs to no device.
+    device = jnp.where(takes_part, owner, num_devices)
+    of_device = jax.nn.one_hot(device, num_devices, dtype=bool)
     so_far = jnp.cumsum(of_device, 0, dtype=jnp.int32)
-    rank = jnp.sum(
-        jnp.where(of_device, so_far - 1, 0), 1, dtype=jnp.int32
-    )  # among those of its owner
+    # Among the participants of its owner.
+    rank = jnp.sum(jnp.where(of_device, so_far - 1, 0), 1, dtype=jnp.int32)
     each = so_far[-1].min()
+    num_at_home = num_devices * each
     at_home = of_device.any(1) & (rank < each)
-    others = layout.num_devices * each + jnp.cumsum(~at_home, dtype=jnp.int32) - 1
-    place = jnp.where(at_home, layout.num_devices * rank + owner, others)
-    return layout.num_devices * each, *(
-        jnp.zeros_like(a).at[place].set(a) for a in (client_ids, *more)
-    )
+    others = num_at_home + jnp.cumsum(~at_home, dtype=jnp.int32) - 1
+    place = jnp.where(at_home, num_devices * rank + owner, others)
+    ordered = [jnp.zeros_like(a).at[place].set(a) for a in (client_ids, *more)]
+    return num_at_home, *ordered
 
 
 def take(layout: Layout, states: PyTree, window: Window) -> PyTree:
     """Fetch states: rows (chunk_size, ...) for this device's positions, from shards with leaves (owned, ...)."""
-    return collect(
-        layout, lambda rows: jax.tree.map(lambda leaf: leaf[rows], states), window
-    )
+    return collect(layout, functools.partial(_rows, states), window)
+
+
+def _rows(tree: PyTree, rows: Array) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf[rows], tree)
 
 
 def collect(layout: Layout, read: Callable[[Array], PyTree], window: Window) -> PyTree:
     """Like `take`, for the result of `read` on rows of this device, whose leaves have one entry per row."""
     if layout.num_devices == 1:
         return read(window.client_ids)
-    mine = layout.owner(window.client_ids) == device_index(layout)
-    exchange = lambda bits: jax.lax.psum_scatter(bits, AXIS, tiled=True)
+
+    def exchange(bits: Array) -> Array:
+        return jax.lax.psum_scatter(bits, AXIS, tiled=True)
+
+    is_mine = layout.owner(window.client_ids) == device_index(layout)
     return jax.lax.cond(
         window.away,
-        lambda rows: _from_owners(mine, exchange, read(rows)),
+        lambda rows: map_bits(_from_owners(is_mine, exchange), read(rows)),
         lambda rows: read(my_chunk(layout, rows)),
-        jnp.where(mine, layout.row(window.client_ids), 0),
+        jnp.where(is_mine, layout.row(window.client_ids), 0),
     )
 
 
-def _from_owners(mine: Array, exchange: Callable[[Array], Array], rows: PyTree) -> PyTree:
-    """Rows of clients from the devices that own them: each device adds its own rows and zeros, in bits."""
+def _from_owners(
+    is_mine: Array, exchange: Callable[[Array], Array]
+) -> Callable[[Array], Array]:
+    """A sum over devices of the bits of rows of clients: each device adds its own rows and zeros."""
 
     def add(bits: Array) -> Array:
-        keep = jnp.expand_dims(mine, tuple(range(1, bits.ndim)))
+        keep = jnp.expand_dims(is_mine, tuple(range(1, bits.ndim)))
         return exchange(jnp.where(keep, bits, bits.dtype.type(0)))
 
-    return jax.tree.map(lambda leaf: _map_bits(add, leaf), rows)
+    return add
 
 
 def everywhere(layout: Layout, states: PyTree, client_ids: Array) -> PyTree:
     """Rows (len(client_ids), ...) of clients on every device, from shards with leaves (owned, ...)."""
     if layout.num_devices == 1:
-        return jax.tree.map(lambda leaf: leaf[client_ids], states)
-    mine = layout.owner(client_ids) == device_index(layout)
-    rows = jnp.where(mine, layout.row(client_ids), 0)
-    return _from_owners(
-        mine,
-        lambda bits: jax.lax.psum(bits, AXIS),
-        jax.tree.map(lambda leaf: leaf[rows], states),
-    )
+        return _rows(states, client_ids)
+    is_mine = layout.owner(client_ids) == device_index(layout)
+    rows = jnp.where(is_mine, layout.row(client_ids), 0)
+    add = _from_owners(is_mine, lambda bits: jax.lax.psum(bits, AXIS))
+    return map_bits(add, _rows(states, rows))
 
 
 def put(layout: Layout, states: PyTree, window: Window, rows: PyTree) -> PyTree:
     """Write back the rows (chunk_size, ...) of this device's active positions; other states stay unchanged."""
-    mine = (layout.owner(window.client_ids) == device_index(layout)) & window.active
+    is_mine = layout.owner(window.client_ids) == device_index(layout)
+    # Out of range is dropped.
     target = jnp.where(
-        mine, layout.row(window.client_ids), layout.owned
-    )  # out of range is dropped
+        is_mine & window.active, layout.row(window.client_ids), layout.owned
+    )
 
     def exchange(bits: Array) -> Array:
         return jax.lax.all_gather(bits, AXIS, tiled=True)
 
     def in_window(bits: Array) -> Array:
         others = jnp.zeros((layout.window, *bits.shape[1:]), bits.dtype)
-        return jax.lax.dynamic_update_slice_in_dim(
-            others, bits, device_index(layout) * layout.chunk_size, 0
-        )
-
-    def moved_by(move: Callable[[Array], Array]) -> Callable[[PyTree], PyTree]:
-        return lambda rows: jax.tree.map(lambda leaf: _map_bits(move, leaf), rows)
+        first = device_index(layout) * layout.chunk_size
+        return jax.lax.dynamic_update_slice_in_dim(others, bits, first, 0)
 
     if layout.num_devices > 1:
-        rows = jax.lax.cond(window.away, moved_by(exchange), moved_by(in_window), rows)
-    return jax.tree.map(
-        lambda leaf, new: leaf.at[target].set(new, mode="drop"), states, rows
-    )
+        rows = jax.lax.cond(
+            window.away,
+            functools.partial(map_bits, exchange),
+            functools.partial(map_bits, in_window),
+            rows,
+        )
+    write = lambda leaf, new: leaf.at[target].set(new, mode="drop")
+    return jax.tree.map(write, states, rows)
 
 
 def gather(layout: Layout, tree: PyTree) -> PyTree:
     """Leaves (owned * num_devices, ...) in order of client id on every device, from the (owned, ...) of each."""
     if layout.num_devices == 1:
         return tree
-    return jax.tree.map(
-        lambda leaf: layout.by_id(jax.lax.all_gather(leaf, AXIS, tiled=True)), tree
-    )
+    by_owner = lambda leaf: jax.lax.all_gather(leaf, AXIS, tiled=True)
+    return jax.tree.map(lambda leaf: layout.by_id(by_owner(leaf)), tree)
 
 
 def window_positions(layout: Layout) -> Array:
     """(window,) int32 offsets into the cohort: device 0's chunk first, and device d serves d, d + D, d + 2D, ..."""
-    return (
-        jnp.arange(layout.window, dtype=jnp.int32)
-        .reshape(layout.chunk_size, layout.num_devices)
-        .T.reshape(-1)
-    )
+    offsets = jnp.arange(layout.window, dtype=jnp.int32)
+    return offsets.reshape(layout.chunk_size, layout.num_devices).T.reshape(-1)
 
 
 def my_chunk(layout: Layout, window: Array) -> Array:
     """This device's (chunk_size, ...) part of an array over the window."""
-    return jax.lax.dynamic_slice_in_dim(
-        window, device_index(layout) * layout.chunk_size, layout.chunk_size
-    )
+    first = device_index(layout) * layout.chunk_size
+    return jax.lax.dynamic_slice_in_dim(window, first, layout.chunk_size)
 
 
 def spread(
@@ -396,14 +401,12 @@ def spread(
     """`shard_map` over the clients axis, nothing on a single device; True marks arguments sharded by client."""
     if layout.num_devices == 1:
         return function
-    specs = lambda flags: jax.tree.map(
-        lambda by_client: P(AXIS) if by_client else P(), flags
-    )
+    spec = lambda by_client: P(AXIS) if by_client else P()
     return jax.shard_map(
         function,
         mesh=layout.mesh,
-        in_specs=specs(in_by_client),
-        out_specs=specs(out_by_client),
+        in_specs=jax.tree.map(spec, in_by_client),
+        out_specs=jax.tree.map(spec, out_by_client),
         check_vma=False,
     )
 
@@ -423,13 +426,7 @@ def place(layout: Layout, tree: PyTree) -> PyTree:
                 raise ValueError(
                     "key differs between the processes; give each the same jax.random.key(seed)"
                 )
-            return jax.random.wrap_key_data(
-                put_globally(bits), impl=jax.random.key_impl(leaf)
-            )
-        host = np.asarray(leaf)
-        return jax.make_array_from_callback(
-            host.shape, sharding, lambda index: host[index]
-        )
+        return _from_host(leaf, sharding, lambda host: host)
 
     return jax.tree.map(put_globally, tree)
 
@@ -439,20 +436,23 @@ def place_clients(layout: Layout, tree: PyTree) -> PyTree:
 
     Padding repeats the last client.
     """
+    sharding = layout.sharding(by_client=True)
 
-    def put_sharded(leaf: Any) -> Array:
-        if is_key(leaf):
-            return jax.random.wrap_key_data(
-                put_sharded(jax.random.key_data(leaf)), impl=jax.random.key_impl(leaf)
-            )
-        host = np.asarray(leaf)
+    def padded(host: np.ndarray) -> np.ndarray:
         padding = layout.owned * layout.num_devices - len(host)
-        padded = layout.by_owner(
-            np.concatenate([host, np.repeat(host[-1:], padding, 0)]) if padding else host
-        )
-        sharding = layout.sharding(by_client=True)
-        return jax.make_array_from_callback(
-            padded.shape, sharding, lambda index: padded[index]
-        )
+        if padding > 0:
+            host = np.concatenate([host, np.repeat(host[-1:], padding, 0)])
+        return layout.by_owner(host)
 
-    return jax.tree.map(put_sharded, tree)
+    return jax.tree.map(lambda leaf: _from_host(leaf, sharding, padded), tree)
+
+
+def _from_host(
+    leaf: Any, sharding: NamedSharding, arranged: Callable[[np.ndarray], np.ndarray]
+) -> Array:
+    """Put an array of the host, or keys, on the devices of this process."""
+    if is_key(leaf):
+        bits = _from_host(jax.random.key_data(leaf), sharding, arranged)
+        return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(leaf))
+    host = arranged(np.asarray(leaf))
+    return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])

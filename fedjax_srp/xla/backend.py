@@ -30,14 +30,15 @@ def traced_for(name: str) -> Iterator[None]:
 
 def compiler_options(platform: str) -> dict[str, Any]:
     """Return XLA's options for programs on a kind of device, beside `XLA_FLAGS`."""
-    if (
-        platform == "cpu"
-    ):  # else XLA copies a client's weights in every step, and in some rounds all clients' states
-        return {"xla_cpu_copy_insertion_use_region_analysis": True}
-    return {}
+    if platform != "cpu":
+        return {}
+    # Else XLA copies a client's weights in every step, and in some rounds all clients' states.
+    return {"xla_cpu_copy_insertion_use_region_analysis": True}
 
 
 def options_for_one_run(platform: str) -> dict[str, Any]:
     """Return further options of XLA for a program that runs once: on a CPU it compiles in a third of the time."""
-    own_level = "xla_backend_optimization_level" in os.environ.get("XLA_FLAGS", "")
-    return {} if platform != "cpu" or own_level else {"xla_backend_optimization_level": 1}
+    level = "xla_backend_optimization_level"
+    if platform != "cpu" or level in os.environ.get("XLA_FLAGS", ""):
+        return {}
+    return {level: 1}

@@ -34,13 +34,10 @@ def use_all_cores(num_devices: Count | None = None) -> int:
         2
     """
     if num_devices is None:
-        num_devices = (
-            len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else os.cpu_count() or 1
-        )
-    known = getattr(jax.config, "jax_num_cpu_devices")  # noqa: B009 (untyped in jax)
-    if known == num_devices and _FLAG in os.environ.get("XLA_FLAGS", ""):
+        num_devices = _num_cores()
+    flags = os.environ.get("XLA_FLAGS", "")
+    configured = getattr(jax.config, "jax_num_cpu_devices")  # noqa: B009 (untyped in jax)
+    if configured == num_devices and _FLAG in flags:
         return num_devices
     try:
         jax.config.update("jax_num_cpu_devices", num_devices)
@@ -49,8 +46,13 @@ def use_all_cores(num_devices: Count | None = None) -> int:
             "use_all_cores() came after the first JAX computation; call it right after the imports "
             "(in a notebook: restart the kernel)"
         ) from None
-    if _FLAG not in os.environ.get("XLA_FLAGS", ""):
-        os.environ["XLA_FLAGS"] = (
-            f"{os.environ.get('XLA_FLAGS', '')} {_FLAG}=false".strip()
-        )
+    if _FLAG not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {_FLAG}=false".strip()
     return num_devices
+
+
+def _num_cores() -> int:
+    """Number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

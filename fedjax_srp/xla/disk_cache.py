@@ -23,15 +23,12 @@ MOST = 10**9  # bytes; beyond that, the least recently read programs are removed
 UNUSED = 30 * 24 * 3600.0  # seconds after which an unread program is removed
 WRITING = 60.0  # seconds for which another process may still write a program
 _ZSTD = b"\x28\xb5\x2f\xfd"  # the first bytes of programs that are not compressed by zlib
-WRITING = 60.0  # seconds for which another process may still write a program
-_ZSTD = b"\x28\xb5\x2f\xfd"  # the first bytes of programs that are not compressed by zlib
 
 
 def folder() -> Path:
     """Return the folder for this kind of processor, since machines may share a home."""
-    home = (
-        os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or "~/.cache"
-    )
+    variables = ("XDG_CACHE_HOME", "LOCALAPPDATA")
+    home = next(filter(None, map(os.environ.get, variables)), "~/.cache")
     processor = platform.processor()
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
@@ -48,13 +45,12 @@ def cache_programs() -> None:
     turn it off. Programs are code: if others could write to the folder, or replace it or one that it lies in, it is
     not used, and a line says so.
     """
-    names = ("compilation_cache_dir", "enable_compilation_cache")
-    given, is_enabled = (getattr(jax.config, f"jax_{name}") for name in names)
-    if not is_enabled:
+    if not jax.config.jax_enable_compilation_cache:  # pyright: ignore[reportAttributeAccessIssue]
         return
+    chosen = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
     with contextlib.suppress(OSError, RuntimeError):  # a full disk, a missing home
         cache = folder()
-        if given and given != os.fspath(cache):
+        if chosen and chosen != os.fspath(cache):
             return
         is_new = not cache.is_dir()
         _make(cache)
@@ -92,10 +88,9 @@ def _use(cache: str | None) -> None:
 
 def _make(cache: Path) -> None:
     """Make a folder and those that it lies in, each for this user alone."""
-    for missing in reversed(
-        [each for each in (cache, *cache.parents) if not each.exists()]
-    ):
-        missing.mkdir(mode=0o700, exist_ok=True)
+    missing = [path for path in (cache, *cache.parents) if not path.exists()]
+    for path in reversed(missing):
+        path.mkdir(mode=0o700, exist_ok=True)
 
 
 def _shared_with_others(cache: Path) -> Path | None:
@@ -109,11 +104,10 @@ def _shared_with_others(cache: Path) -> Path | None:
     homes = (home, home.resolve())
     for path in (cache.absolute(), cache.resolve()):  # a link can be replaced too
         for each in (path, *path.parents):
-            found = each.stat()
-            is_sticky = found.st_mode & stat.S_ISVTX and each != path
-            if found.st_uid not in (os.getuid(), 0) or (
-                found.st_mode & 0o022 and not is_sticky
-            ):
+            status = each.stat()
+            is_sticky = status.st_mode & stat.S_ISVTX and each != path
+            is_writable = status.st_mode & 0o022 and not is_sticky
+            if is_writable or status.st_uid not in (os.getuid(), 0):
                 return each
             if each in homes:
                 break
@@ -122,29 +116,29 @@ def _shared_with_others(cache: Path) -> Path | None:
 
 def _clear(cache: Path) -> None:
     """Remove programs that cannot be read, those unread for `UNUSED` seconds, and the oldest beyond `MOST` bytes."""
-    files, room = [], MOST
+    files: dict[Path, os.stat_result] = {}
     for path in cache.glob("*-cache"):
-        with contextlib.suppress(
-            OSError
-        ):  # another process has just removed it, or it is another user's
-            found = path.stat()
-            if _is_readable(path, found):
-                files.append((found, path))
+        # Another process has just removed it, or it is another user's.
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            if _is_readable(path, status):
+                files[path] = status
             else:
                 path.unlink()
-    for found, path in sorted(files, key=lambda each: -each[0].st_atime):
-        room -= found.st_size
-        if room < 0 or time.time() - found.st_atime > UNUSED:
+    room = MOST
+    for path in sorted(files, key=lambda path: files[path].st_atime, reverse=True):
+        room -= files[path].st_size
+        if room < 0 or time.time() - files[path].st_atime > UNUSED:
             path.unlink(missing_ok=True)
 
 
-def _is_readable(path: Path, found: os.stat_result) -> bool:
+def _is_readable(path: Path, status: os.stat_result) -> bool:
     """Return False for a program that was not written to its end: JAX would compile it in every process.
 
     It is read once: a program that can be read becomes a file that is read only.
     """
-    is_checked = not found.st_mode & stat.S_IWUSR
-    if is_checked or time.time() - found.st_mtime < WRITING:
+    is_checked = not status.st_mode & stat.S_IWUSR
+    if is_checked or time.time() - status.st_mtime < WRITING:
         return True
     content = path.read_bytes()
     if content.startswith(_ZSTD):  # by a library that is not a dependency
@@ -155,5 +149,5 @@ def _is_readable(path: Path, found: os.stat_result) -> bool:
         return False
     if hasattr(os, "getuid"):  # Windows does not remove such files
         path.chmod(0o400)
-        os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))  # it was not used
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))  # it was not used
     return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
@@ -14,9 +15,8 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from fedjax_srp.base import Array
 
-_reversible: ContextVar[int] = ContextVar(
-    "reversible", default=0
-)  # most units of work of a client; 0: not reversible
+# Most units of work of a client; 0: not reversible.
+_reversible: ContextVar[int] = ContextVar("reversible", default=0)
 
 
 @contextlib.contextmanager
@@ -58,23 +58,23 @@ def fori_loop(
         return jax.lax.fori_loop(jnp.int32(0), upper, body, start)
 
     def masked(carry: Any, index: Array) -> tuple[Any, None]:
-        return jax.tree.map(
-            lambda new, old: jnp.where(index < upper, new, old), body(index, carry), carry
-        ), None
+        keep = lambda new, old: jnp.where(index < upper, new, old)
+        return jax.tree.map(keep, body(index, carry), carry), None
 
-    end = jax.lax.scan(masked, start, jnp.arange(at_most, dtype=jnp.int32))[0]
-    is_float = lambda leaf: jnp.issubdtype(leaf.dtype, jnp.floating)
-    return jax.tree.map(
-        lambda leaf: (
-            jnp.where(upper > at_most, jnp.nan, leaf) if is_float(leaf) else leaf
-        ),
-        end,
-    )
+    def nan_beyond(leaf: Array) -> Array:
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            return leaf
+        return jnp.where(upper > at_most, jnp.nan, leaf)
+
+    end, _ = jax.lax.scan(masked, start, jnp.arange(at_most, dtype=jnp.int32))
+    return jax.tree.map(nan_beyond, end)
 
 
 def barrier(tree: Any) -> Any:
-    """`jax.lax.optimization_barrier`; nothing inside `reversible`, since it has no gradient."""
-    return tree if _reversible.get() else jax.lax.optimization_barrier(tree)
+    """`jax.lax.optimization_barrier`, which has no gradient; the identity inside `reversible`."""
+    if _reversible.get():
+        return tree
+    return jax.lax.optimization_barrier(tree)
 
 
 def batch_max(bound: Array) -> Array:
@@ -83,7 +83,9 @@ def batch_max(bound: Array) -> Array:
     A while loop with a batched predicate selects on its whole carry in every trip. With this bound the predicate is not
     batched, and the body of the loop must mask the elements that are done.
     """
-    return bound if _reversible.get() else _batch_max(bound)
+    if _reversible.get():
+        return bound
+    return _batch_max(bound)
 
 
 @custom_vmap
@@ -96,7 +98,9 @@ def _batch_max_rule(
     axis_size: int, in_batched: list[bool], bound: Array
 ) -> tuple[Array, bool]:
     del axis_size
-    return _batch_max(jnp.max(bound, axis=0) if in_batched[0] else bound), False
+    if in_batched[0]:
+        bound = jnp.max(bound, axis=0)
+    return _batch_max(bound), False
 
 
 def sequential(function: Callable) -> Callable:
@@ -109,10 +113,12 @@ def sequential(function: Callable) -> Callable:
 
     def run(*args: Any) -> Any:
         closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
+        num_captured = len(closed.consts)
 
         def plain(*values: Array) -> list[Array]:
-            captured, leaves = values[: len(closed.consts)], values[len(closed.consts) :]
-            return jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, captured))(*leaves)
+            captured = values[:num_captured]
+            program = ClosedJaxpr(closed.jaxpr, captured)
+            return jaxpr_as_fun(program)(*values[num_captured:])
 
         hoisted = custom_vmap(plain)
 
@@ -121,25 +127,23 @@ def sequential(function: Callable) -> Callable:
             axis_size: int, in_batched: list[bool], *values: Array
         ) -> tuple[list[Array], list[bool]]:
             del axis_size
-            batched = [value for value, of in zip(values, in_batched, strict=True) if of]
-            if not batched:  # a vmap of tangents alone, as in `jax.jacfwd`
-                out = plain(*values)
-                return out, [False] * len(out)
+            if not any(in_batched):  # a vmap of tangents alone, as in `jax.jacfwd`
+                results = plain(*values)
+                return results, [False] * len(results)
 
             def one(elements: list[Array]) -> list[Array]:
-                rest = iter(elements)
-                return hoisted(
-                    *(
-                        next(rest) if of else value
-                        for value, of in zip(values, in_batched, strict=True)
-                    )
-                )
+                remaining = iter(elements)
+                of_one = list(values)
+                for i, is_batched in enumerate(in_batched):
+                    if is_batched:
+                        of_one[i] = next(remaining)
+                return hoisted(*of_one)
 
-            out = jax.lax.map(one, batched)
-            return out, [True] * len(out)
+            batched = list(itertools.compress(values, in_batched))
+            results = jax.lax.map(one, batched)
+            return results, [True] * len(results)
 
-        return jax.tree.unflatten(
-            jax.tree.structure(shapes), hoisted(*closed.consts, *jax.tree.leaves(args))
-        )
+        leaves = hoisted(*closed.consts, *jax.tree.leaves(args))
+        return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
     return run

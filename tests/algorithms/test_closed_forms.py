@@ -44,7 +44,7 @@ from fedjax_srp.algorithms.fedpac import FedPACClientState
 from fedjax_srp.algorithms.training import LocalTraining
 from fedjax_srp.base import Examples, Participants
 from fedjax_srp.contract.checks import check_algorithm
-from fedjax_srp.contract.messages import traffic
+from fedjax_srp.contract.messages import sizes_of
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -123,11 +123,11 @@ def test_traffic_in_bytes():
         for policy in (None, srp.participation.StatisticalAccuracy(5)):
             if policy and name not in ("fedgate", "fednova"):
                 continue
-            sent = traffic(
+            sizes = sizes_of(
                 check_algorithm(ALGORITHMS[name](split_model()), data, policy=policy)
             )
-            assert (sent.up, sent.down) == (up + (policy is not None) * whole, down), name
-            assert sent.shown == {"fedamp": whole, "fedpac": head + means + 8}.get(
+            assert sizes.messages == (up + (policy is not None) * whole, down), name
+            assert sizes.shown == {"fedamp": whole, "fedpac": head + means + 8}.get(
                 name, 0
             ), name
 

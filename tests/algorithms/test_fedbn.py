@@ -41,7 +41,7 @@ from fedjax_srp.algorithms.local import fit_head, local_sgd
 from fedjax_srp.algorithms.training import LocalTraining
 from fedjax_srp.base import Examples, Participants
 from fedjax_srp.contract.checks import check_algorithm
-from fedjax_srp.contract.messages import traffic
+from fedjax_srp.contract.messages import client_bytes
 from fedjax_srp.models.normalization import has_statistics, is_batch_norm, is_statistic
 
 
@@ -131,16 +131,22 @@ def test_personal_normalisation_is_not_charged():
     )
     assert kept == 4 * 5
     data = federation(clients_of((3, 5), (2, 2)))
-    sent, own, statistics = (
-        traffic(check_algorithm(built(ALGORITHMS[name], split_model, **options), data))
+    whole, own, statistics = (
+        client_bytes(
+            check_algorithm(built(ALGORITHMS[name], split_model, **options), data)
+        )
         for name, options in (
             ("fedavg", {}),
             ("fedbn", {}),
             ("fedbn", {"own": "statistics"}),
         )
     )
-    assert sent.up - own.up == sent.down - own.down == 4 * kept
-    assert sent.up - statistics.up == sent.down - statistics.down == 4 * kept // 2
+    assert whole.sent - own.sent == whole.received - own.received == 4 * kept
+    assert (
+        whole.sent - statistics.sent
+        == whole.received - statistics.received
+        == 4 * kept // 2
+    )
 
 
 def examples_of(count, capacity=7, padding=3e38):

@@ -197,7 +197,7 @@ def test_an_evaluation_counts_what_it_trains(evaluations, trains):
     run = run_of(srp.algorithms.FedAvg(MLP), IMAGES, evaluations=evaluations)
     params = MLP.init(KEY)
     trained = (0, num_bytes(params.head), num_bytes(params))[trains]
-    assert run.sizes.working_evaluated >= 2 * trained
+    assert run.sizes.client.evaluation >= 2 * trained
     assert 0 < num_bytes(params.head) < num_bytes(params) / 2
 
 
@@ -208,7 +208,7 @@ def test_sizes_are_those_of_the_devices_of_the_run():
         run, of_a_gpu = run_of(algorithm, IMAGES), check_algorithm(algorithm, IMAGES)
     with traced_for("cpu"):
         of_a_cpu = check_algorithm(algorithm, IMAGES)
-    assert run.sizes.working == of_a_cpu.working != of_a_gpu.working
+    assert run.sizes.client.training == of_a_cpu.training_bytes != of_a_gpu.training_bytes
 
 
 def test_default_chunks_follow_the_memory_of_clients_in_all_seeds(monkeypatch):
@@ -223,11 +223,9 @@ def test_default_chunks_follow_the_memory_of_clients_in_all_seeds(monkeypatch):
         num_seeds=3,
         evaluations=("fine_tune",),
     )
-    sizes = run.sizes
-    assert asked == [
-        ("cpu", sharding.CPU_CHUNK_BYTES, 3 * sizes.held, 3 * sizes.judged, 4)
-    ]
-    assert len({sizes.held, sizes.judged, 0}) == 3
+    training, evaluation = run.sizes.client.at_once("cpu")
+    assert asked == [("cpu", sharding.CPU_CHUNK_BYTES, 3 * training, 3 * evaluation, 4)]
+    assert len({training, evaluation, 0}) == 3
 
 
 def test_chunks_do_not_count_data_that_clients_share():
@@ -241,13 +239,14 @@ def test_chunks_do_not_count_data_that_clients_share():
         )
 
     small, large = task_run(10), task_run(10_000)
-    assert small.sizes.held == large.sizes.held
+    of_small, of_large = (run.sizes.client.at_once("cpu") for run in (small, large))
+    assert of_small[0] == of_large[0]
     assert small.layout.chunk_size == large.layout.chunk_size == 10_000 // 64
-    assert (
-        large.sizes.judged > 4 * 2 * 10_000
-    )  # an evaluation makes a vector of dim per client
+    assert of_large[1] > 4 * 2 * 10_000  # an evaluation makes a vector of dim per client
     sizes = run_of(ALGORITHMS["fedrep"], IMAGES).sizes
-    assert sizes.examples == num_bytes(jax.eval_shape(IMAGES.train_client, np.int32(0)))
+    assert sizes.client.examples == num_bytes(
+        jax.eval_shape(IMAGES.train_client, np.int32(0))
+    )
 
 
 def test_an_evaluation_counts_the_larger_of_training_and_test_data():
@@ -257,7 +256,8 @@ def test_an_evaluation_counts_the_larger_of_training_and_test_data():
             num_bytes(jax.eval_shape(part, np.int32(0)))
             for part in (data.train_client, data.test_client)
         )
-        assert run_of(srp.algorithms.FedAvg(model()), data).sizes.judged == max(parts)
+        sizes = run_of(srp.algorithms.FedAvg(model()), data).sizes
+        assert sizes.client.evaluation_examples == max(parts)
 
 
 def test_the_start_holds_states_once_where_chunks_do_not_divide_them():

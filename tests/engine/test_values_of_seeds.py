@@ -245,7 +245,7 @@ def test_sizes_follow_the_arrays_that_an_algorithm_carries():
             client=lambda key, w, state, value, context: ClientOutput(w),
         )
         sizes = prepared(echo, numbers(1.0, 2.0), evaluations=()).sizes
-        assert (sizes.up, sizes.down, sizes.server_state) == (
+        assert (*sizes.messages, sizes.server_state) == (
             size * jnp.dtype(dtype).itemsize,
         ) * 3
 
