@@ -89,13 +89,13 @@ def compiled(case: Case, num_clients: int, decide: Decision) -> Rounds:
 def deciding(decide: Decision) -> Iterator[None]:
     """Programs are traced with a decision about the first layer, which is no part of a program's key."""
     decided, local.layer_in_span = local.layer_in_span, decide
-    program._shared.cache_clear()
+    program._jitted.cache_clear()
     jax.clear_caches()
     try:
         yield
     finally:
         local.layer_in_span = decided
-        program._shared.cache_clear()
+        program._jitted.cache_clear()
         jax.clear_caches()
 
 

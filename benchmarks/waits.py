@@ -99,7 +99,7 @@ def main(arguments: list[str] | None = None) -> None:
         }
         calls: dict[str, Callable[[], float]] = {}
         for how, change in changes.items():
-            program._shared.cache_clear()  # otherwise the previous program would be used
+            program._jitted.cache_clear()  # otherwise the previous program would be used
             with change:
                 run = rounds()
                 calls[how] = functools.partial(

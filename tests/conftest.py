@@ -76,7 +76,7 @@ def _room_for_programs():
     """Free compiled programs: each takes memory areas, Linux allows a process 65,530, and XLA crashes beyond."""
     yield
     for free in (
-        program._shared.cache_clear,
+        program._jitted.cache_clear,
         jax.clear_caches,
     ):  # all but single operations, which most tests use
         areas = Path("/proc/self/maps")

@@ -7,12 +7,14 @@ in floats, keys or data share compiled programs.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import hashlib
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent import futures
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import jax
@@ -49,9 +51,9 @@ ROUNDS = 128  # of a segment, at most, in the program that most runs share
 WRITTEN_OUT = (
     1000  # longest value that a checkpoint stores in full; longer ones are hashed
 )
-# Compiled functions kept for equal specs, and specs kept. On a CPU a function takes about 330 memory maps; Linux allows
-# a process 65,530 of them, and XLA crashes beyond that.
-FUNCTIONS_KEPT, SPECS_KEPT = 8, 16
+# Functions whose compiled programs are kept, the most recently used ones. On a CPU each takes about 330 memory maps;
+# Linux allows a process 65,530 of them, and XLA crashes beyond that.
+FUNCTIONS_KEPT = 128
 
 
 class Parts(NamedTuple):
@@ -124,49 +126,158 @@ START_BY_CLIENT = Start(state=STATE_BY_CLIENT, client_time=_NO)
 
 
 class Function(NamedTuple):
-    """A function of a program, called with `(..., root, parts, data)`."""
+    """A function of a program, called with `(spec, *static, ..., root, parts, data)`."""
 
-    name: Any  # hashable
+    name: str
     call: Callable[..., Any]
-    takes: tuple[Any, ...]  # for each leading argument, True if it is sharded by client
+    takes: tuple[
+        Any, ...
+    ]  # for each argument before `root`, True if it is sharded by client
     gives: Any  # likewise for results
-    donates: bool = False  # True if the first argument's memory is donated
+    static: tuple[Any, ...] = ()  # hashable
+    donates: bool = False  # True if the memory of the first of `takes` is donated
     quick: bool = False  # True if it runs once and does not train, so that most of its time is compilation
 
 
-class Shared:
-    """Traces and compiled functions that programs of equal specs share, with the number of traces."""
+# ---- functions that are compiled ----------------------------------------------------------------------------------
 
-    def __init__(self) -> None:
-        self.lock = (
-            threading.RLock()
-        )  # of tracing and compiling: a second thread waits, and finds the result
-        self.num_traces = 0
-        self.lowered: dict[Any, jax.stages.Lowered] = {}
-        self.compiled: dict[Any, jax.stages.Compiled] = {}  # least recently used first
+
+def _start(
+    spec: Spec, begin: PyTree | None, root: Key, parts: Parts, data: FederatedSource
+) -> Start:
+    return first_state(*parts, root, data, spec.layout, begin)
+
+
+def _segment(
+    spec: Spec,
+    trains: bool,
+    at_most: int,
+    state: SimulationState,
+    length: Array,
+    root: Key,
+    parts: Parts,
+    data: FederatedSource,
+) -> tuple[SimulationState, Segment]:
+    """Run as many rounds as `length` says, or none, and evaluate."""
+
+    def round_of(state: SimulationState) -> tuple[SimulationState, Any]:
+        return one_round(*parts, data, state, root, spec.layout, spec.record_loss)
+
+    one = jax.jit(round_of, inline=True)  # traced once, for the shapes and for the loop
+    rows = jax.tree.map(
+        lambda leaf: jnp.zeros((at_most, *leaf.shape), leaf.dtype),
+        jax.eval_shape(one, state)[1],
+    )
+
+    def body(
+        index: Array, carry: tuple[SimulationState, Any]
+    ) -> tuple[SimulationState, Any]:
+        state, rows = carry
+        state, row = one(state)
+        put = functools.partial(jax.lax.dynamic_update_index_in_dim, index=index, axis=0)
+        return state, jax.tree.map(put, rows, row)
+
+    if trains:
+        state, rows = fori_loop(batch_max(length), body, (state, rows), at_most)
+    scores = score_clients(
+        parts.algorithm, spec.evaluations, data, state, root, spec.layout
+    )
+    rounds, faults = rows
+    return state, Segment(rounds, faults, scores)
+
+
+def _scores(
+    spec: Spec,
+    server: PyTree,
+    clients: PyTree | None,
+    root: Key,
+    parts: Parts,
+    data: FederatedSource,
+) -> dict[str, tuple[Array, Array]]:
+    if clients is None:
+        clients = init_clients(parts.algorithm, server, root, data, spec.layout)
+    state = SimulationState(server, clients, (), (), jnp.int32(0), (), ())
+    return score_clients(
+        parts.algorithm, spec.evaluations, data, state, root, spec.layout
+    )
+
+
+def _epoch_scores(
+    spec: Spec,
+    plan: AdaptationPlan,
+    server: PyTree,
+    counts: Array,
+    root: Key,
+    parts: Parts,
+    data: FederatedSource,
+) -> tuple[Array, Array]:
+    return score_epochs(plan, data, server, counts, root, spec.layout)
+
+
+_lock = threading.Lock()  # of `_jitted`, so that two threads get the same function
+
+
+@functools.lru_cache(maxsize=FUNCTIONS_KEPT)
+def _jitted(spec: Spec, function: Function) -> Any:
+    """Jit a function over devices and seeds; JAX keeps its traces and compiled programs as long as this is kept."""
+
+    def over_clients(*args: Any) -> Any:
+        *front, _, data = args
+        takes = (*function.takes, _NO, _NO, is_by_client(data))
+        call = functools.partial(function.call, spec, *function.static)
+        call = spread(call, spec.layout, takes, function.gives)
+        if spec.num_seeds is not None:
+            of_leaves = [0 if by_seed else None for by_seed in spec.by_seed]
+            of_parts = jax.tree.unflatten(spec.parts, of_leaves)
+            axes = (*[0] * len(front), of_parts, None)  # seeds share the data
+            call = jax.vmap(call, in_axes=axes)
+        # in the mode of the spec, whenever and in whatever thread this is traced
+        with traced_for(spec.mode.platform), reversible(spec.mode.reversible):
+            return call(*args)
+
+    over_clients.__name__ = function.name
+    options = dict(spec.compiler)
+    if function.quick:
+        options |= options_for_one_run(spec.layout.platform)
+    donated = (0,) if function.donates else ()
+    return jax.jit(over_clients, donate_argnums=donated, compiler_options=options)
+
+
+_events: ContextVar[list[str] | None] = ContextVar("events", default=None)
+
+
+def _note(event: str, duration_secs: float, **kwargs: str | int) -> None:
+    """Note that JAX traced or compiled something, see `Program.compile_seconds`."""
+    events = _events.get()
+    if events is not None and event.startswith("/jax/core/compile/"):
+        events.append(event)
+
+
+jax.monitoring.register_event_duration_secs_listener(_note)
 
 
 class Program:
     """The compiled functions of a simulation, with its parts; they are traced and compiled on demand.
 
+    JAX keeps what is compiled: programs of equal specs share it, also in several threads.
+
     Attributes:
         parts: of the simulation, their leaves as arrays.
-        shared: traces and compiled functions, shared with programs of equal specs.
+        compiled: the functions that this program has used.
         announce: called with a function's name; returns a context that is open while it is traced or compiled.
-        compile_seconds: of tracing and compiling, and of waiting for another thread that does so.
+        compile_seconds: of tracing and compiling; 0 if everything was compiled before.
         longest: rounds of the longest segment.
     """
 
-    def __init__(self, spec: Spec, shared: Shared, parts: Parts):
-        self.spec, self.shared, self.parts = (
-            spec,
-            shared,
-            jax.tree.map(jnp.asarray, parts),
-        )
-        self.announce: Callable[[Any], contextlib.AbstractContextManager[Any]] = (
+    def __init__(self, spec: Spec, parts: Parts):
+        self.spec = spec
+        self.parts = jax.tree.map(jnp.asarray, parts)
+        self.compiled: dict[Function, jax.stages.Compiled] = {}
+        self.announce: Callable[[str], contextlib.AbstractContextManager[Any]] = (
             contextlib.nullcontext
         )
-        self.compile_seconds, self.longest = 0.0, 1
+        self.compile_seconds = 0.0
+        self.longest = 1
 
     @functools.cached_property
     def _placed(self) -> Parts:
@@ -185,36 +296,18 @@ class Program:
         """
         start = self._start(begin)
         args = (begin, root, self._placed, data)
-        signature, shared = _signature(start.name, args), self.shared
-        with self._lock(start):
-            if trains and signature not in shared.compiled:
-                lowered = self._lower(start, args)
-                with futures.ThreadPoolExecutor(1) as thread:
-                    compiling = thread.submit(
-                        lowered.compile, compiler_options=self._options(start)
-                    )
-                    self._lower(
-                        self._segment(),
-                        (self._shapes(lowered.out_info.state), self._given(1), *args[1:]),
-                    )
-                    with self._timed(start):
-                        self._keep(signature, compiling.result())
-        return self._run(start, begin, root, data=data)
-
-    def _shapes(self, state: SimulationState) -> SimulationState:
-        layout, leading = self.spec.layout, int(self.spec.num_seeds is not None)
-        return layout.shapes(state)._replace(
-            clients=layout.shapes(state.clients, True, leading)
-        )
+        if trains:
+            with self._timed(start), futures.ThreadPoolExecutor(1) as thread:
+                state = self._lower(start, args).out_info.state
+                in_context = contextvars.copy_context().run
+                compiling = thread.submit(in_context, self._compile, start, args)
+                self._lower(self._segment(), (state, self._length(1), *args[1:]))
+                compiling.result()
+        return self._run(start, *args)
 
     def _start(self, begin: PyTree | None) -> Function:
-        def start(
-            begin: PyTree | None, root: Key, parts: Parts, data: FederatedSource
-        ) -> Start:
-            return first_state(*parts, root, data, self.spec.layout, begin)
-
         trains = begin is None and bool(self.parts.algorithm.start_phases)
-        return Function("start", start, (_NO,), START_BY_CLIENT, quick=not trains)
+        return Function("start", _start, (_NO,), START_BY_CLIENT, quick=not trains)
 
     def scores(
         self,
@@ -227,25 +320,8 @@ class Program:
 
         `clients` are their states, leaves (owned * num_devices, ...); None for clients that have not trained.
         """
-        spec, layout = self.spec, self.spec.layout
-
-        def scores(
-            server: PyTree,
-            clients: PyTree,
-            root: Key,
-            parts: Parts,
-            data: FederatedSource,
-        ):
-            if clients is None:
-                clients = init_clients(parts.algorithm, server, root, data, layout)
-            state = SimulationState(server, clients, (), (), jnp.int32(0), (), ())
-            return score_clients(
-                parts.algorithm, spec.evaluations, data, state, root, layout
-            )
-
-        return self._run(
-            Function("scores", scores, (_NO, _YES), _NO), server, clients, root, data=data
-        )
+        function = Function("scores", _scores, (_NO, _YES), _NO)
+        return self._run(function, server, clients, root, self._placed, data)
 
     def epoch_scores(
         self,
@@ -256,226 +332,141 @@ class Program:
         data: FederatedSource,
     ) -> tuple[Array, Array]:
         """Score clients during adaptation, see `score_epochs`; the algorithm is not used."""
-
-        def scores(
-            server: PyTree, counts: Array, root: Key, parts: Parts, data: FederatedSource
-        ):
-            return score_epochs(plan, data, server, counts, root, self.spec.layout)
-
-        return self._run(
-            Function(("epoch scores", plan), scores, (_NO, _NO), _NO),
-            server,
-            counts,
-            root,
-            data=data,
-        )
+        function = Function("epoch scores", _epoch_scores, (_NO, _NO), _NO, (plan,))
+        return self._run(function, server, counts, root, self._placed, data)
 
     def segment(
         self, length: int, state: SimulationState, root: Key, data: FederatedSource
-    ):
+    ) -> tuple[SimulationState, Segment]:
         """`length` rounds and one evaluation: (new state, Segment of NumPy arrays). The state is donated."""
         self.longest = max(self.longest, length)
         state, segment = self._run(
-            self._segment(), state, self._given(length), root, data=data
+            self._segment(), state, self._length(length), root, self._placed, data
         )
-        found = jax.device_get(segment)
+        segment = jax.device_get(segment)
         of_seeds = (slice(None),) * int(self.spec.num_seeds is not None)
         rounds, faults = jax.tree.map(
-            lambda leaf: leaf[*of_seeds, :length], (found.rounds, found.faults)
+            lambda leaf: leaf[*of_seeds, :length], (segment.rounds, segment.faults)
         )
-        return state, Segment(rounds, faults, found.scores)
+        return state, Segment(rounds, faults, segment.scores)
 
-    def _given(self, length: int) -> Array:
+    def _length(self, length: int) -> Array:
         """A number of rounds as an argument of the program; with seeds, for each of them."""
         seeds = () if self.spec.num_seeds is None else (self.spec.num_seeds,)
         return place(self.spec.layout, np.full(seeds, length, np.int32))
 
     def _segment(self, trains: bool = True, longest: int | None = None) -> Function:
-        """A segment of as many rounds as its argument says, or of none."""
-        spec, at_most = (
-            self.spec,
-            max(ROUNDS, 1 << ((longest or self.longest) - 1).bit_length()),
-        )
-
-        def segment(
-            state: SimulationState,
-            length: Array,
-            root: Key,
-            parts: Parts,
-            data: FederatedSource,
-        ):
-            def round_of(state: SimulationState) -> tuple[SimulationState, Any]:
-                return one_round(*parts, data, state, root, spec.layout, spec.record_loss)
-
-            one = jax.jit(
-                round_of, inline=True
-            )  # traced once, for the shapes and for the loop
-            rows = jax.tree.map(
-                lambda leaf: jnp.zeros((at_most, *leaf.shape), leaf.dtype),
-                jax.eval_shape(one, state)[1],
-            )
-
-            def body(
-                index: Array, carry: tuple[SimulationState, Any]
-            ) -> tuple[SimulationState, Any]:
-                state, row = one(carry[0])
-                put = functools.partial(
-                    jax.lax.dynamic_update_index_in_dim, index=index, axis=0
-                )
-                return state, jax.tree.map(put, carry[1], row)
-
-            if trains:
-                state, rows = fori_loop(batch_max(length), body, (state, rows), at_most)
-            scores = score_clients(
-                parts.algorithm, spec.evaluations, data, state, root, spec.layout
-            )
-            rounds, faults = rows
-            return state, Segment(rounds, faults, scores)
-
-        name = "rounds" if trains else "evaluation", at_most
+        """The segment with room for the records of the longest one."""
+        at_most = max(ROUNDS, 1 << ((longest or self.longest) - 1).bit_length())
         return Function(
-            name, segment, (STATE_BY_CLIENT, _NO), (STATE_BY_CLIENT, _NO), donates=True
+            "rounds" if trains else "evaluation",
+            _segment,
+            takes=(STATE_BY_CLIENT, _NO),
+            gives=(STATE_BY_CLIENT, _NO),
+            static=(trains, at_most),
+            donates=True,
         )
 
     def working_bytes(
         self, state: SimulationState, root: Key, data: FederatedSource
     ) -> int:
         """Bytes that a segment needs on each device besides arguments and results, according to the compiler."""
-        compiled = self._compile(
-            self._segment(), (state, self._given(1), root, self._placed, data)
-        )
+        segment = self._segment()
+        with self._timed(segment):
+            compiled = self._compile(
+                segment, (state, self._length(1), root, self._placed, data)
+            )
         return getattr(compiled.memory_analysis(), "temp_size_in_bytes", 0)
 
     def start_fingerprint(
         self, root: Key, data: FederatedSource, begin: PyTree | None = None
     ) -> str:
-        """A hash of the program of `start`, which initializes all states. Call it before `start`."""
-        return _hash(
-            self._lower(self._start(begin), (begin, root, self._placed, data))
-            .as_text()
-            .encode()
-        )
+        """A hash of the program of `start`, which initializes all states."""
+        return self._fingerprint(self._start(begin), begin, root, self._placed, data)
 
     def segment_fingerprint(
         self, state: SimulationState, root: Key, data: FederatedSource
     ) -> str:
         """A hash of the program of a segment, which includes its schedules, models and loops, but not its length."""
-        args = state, self._given(1), root, self._placed, data
-        return _hash(self._lower(self._segment(longest=ROUNDS), args).as_text().encode())
+        segment = self._segment(longest=ROUNDS)
+        args = (state, self._length(1), root, self._placed, data)
+        return self._fingerprint(segment, *args)
+
+    def _fingerprint(self, function: Function, *args: Any) -> str:
+        with self._timed(function):
+            text = self._lower(function, args).as_text()
+        return _hash(text.encode())
 
     def traced(self, trains: bool, root: Key, data: FederatedSource) -> jax.stages.Traced:
         """Trace a segment, or its evaluation alone, for shapes (`Layout.shapes`), on devices that need not exist."""
-        args = root, self.spec.layout.shapes(self.parts), data
-        with self._traced():
-            start = self._jitted(self._start(None), (None, *args)).trace(None, *args)
-            length = self.spec.layout.shapes(jax.ShapeDtypeStruct(root.shape, jnp.int32))
-            args = self._shapes(start.out_info.state), length, *args
-            return self._jitted(self._segment(trains), args).trace(*args)
+        layout = self.spec.layout
+        args = (root, layout.shapes(self.parts), data)
+        start = self._jitted(self._start(None)).trace(None, *args)
+        state = self._shapes(start.out_info.state)
+        length = layout.shapes(jax.ShapeDtypeStruct(root.shape, jnp.int32))
+        return self._jitted(self._segment(trains)).trace(state, length, *args)
 
     def values(self) -> dict[str, Any]:
         """The floats that programs take as arguments, by name; long arrays as a hash."""
-        arrays = {
-            name: np.asarray(as_numbers(value), float)
-            for name, value in values_of(self.parts).items()
-        }
-        return {
-            name: a.tolist() if a.size <= WRITTEN_OUT else _hash(a.tobytes())
-            for name, a in arrays.items()
-        }
+        values = {}
+        for name, leaf in values_of(self.parts).items():
+            array = np.asarray(as_numbers(leaf), float)
+            is_long = array.size > WRITTEN_OUT
+            values[name] = _hash(array.tobytes()) if is_long else array.tolist()
+        return values
 
-    def _run(self, function: Function, *args: Any, data: FederatedSource) -> Any:
-        arguments = (*args, self._placed, data)
-        compiled = self._compile(function, arguments)
-        with (
-            jax.debug_nans(False),
-            jax.debug_infs(False),
-        ):  # records have nan for unknown values
-            return compiled(*arguments)
+    def _jitted(self, function: Function) -> Any:
+        with _lock:
+            return _jitted(self.spec, function)
 
-    @contextlib.contextmanager
-    def _traced(self) -> Iterator[None]:
-        """Trace in the mode of the spec, whenever and in whatever thread that is."""
-        with traced_for(self.spec.mode.platform), reversible(self.spec.mode.reversible):
-            yield
+    def _shapes(self, state: SimulationState) -> SimulationState:
+        layout = self.spec.layout
+        leading = int(self.spec.num_seeds is not None)
+        clients = layout.shapes(state.clients, True, leading)
+        return layout.shapes(state)._replace(clients=clients)
 
     @contextlib.contextmanager
     def _timed(self, function: Function) -> Iterator[None]:
+        """Count the time of a block as compilation, unless JAX had everything."""
+        events: list[str] = []
+        token = _events.set(events)
         begin = time.perf_counter()
-        with self.announce(function.name):
-            yield
-        self.compile_seconds += time.perf_counter() - begin
-
-    @contextlib.contextmanager
-    def _lock(self, function: Function) -> Iterator[None]:
-        """Hold the lock of the shared functions."""
-        if not self.shared.lock.acquire(blocking=False):
-            with self._timed(function):
-                self.shared.lock.acquire()
         try:
-            yield
+            with self.announce(function.name):
+                yield
         finally:
-            self.shared.lock.release()
+            _events.reset(token)
+        if events:
+            self.compile_seconds += time.perf_counter() - begin
 
     def _lower(self, function: Function, args: tuple[Any, ...]) -> jax.stages.Lowered:
-        """Trace a function for arguments of these shapes; the trace is kept until it is compiled."""
-        signature, shared = _signature(function.name, args), self.shared
-        with self._lock(function):
-            if signature not in shared.lowered:
-                if (
-                    function.donates
-                ):  # by shapes, so that a trace before the start has the same text
-                    args = (self._shapes(args[0]), *args[1:])
-                with self._traced(), self._timed(function):
-                    shared.lowered[signature] = self._jitted(function, args).lower(*args)
-            return shared.lowered[signature]
-
-    def _jitted(self, function: Function, args: tuple[Any, ...]) -> Any:
-        """Jit a function over devices and seeds for arguments like these, and count its traces."""
-        shared, spec = self.shared, self.spec
-
-        def counted(*args: Any) -> Any:
-            shared.num_traces += 1
-            return function.call(*args)
-
-        *front, _, _, data = args
-        takes = (*function.takes, _NO, _NO, is_by_client(data))
-        spread_function = spread(counted, spec.layout, takes, function.gives)
-        if spec.num_seeds is not None:
-            of_parts = jax.tree.unflatten(
-                spec.parts, [0 if by_seed else None for by_seed in spec.by_seed]
-            )
-            axes = (*(0,) * (len(front) + 1), of_parts, None)  # seeds share the data
-            spread_function = jax.vmap(spread_function, in_axes=axes)
-        return jax.jit(spread_function, donate_argnums=(0,) if function.donates else ())
+        """Trace a function for arguments like these; JAX keeps the trace."""
+        if (
+            function.donates
+        ):  # by shapes, so that a trace before the start has the same text
+            args = (self._shapes(args[0]), *args[1:])
+        with _unchecked():
+            return self._jitted(function).lower(*args)
 
     def _compile(self, function: Function, args: tuple[Any, ...]) -> jax.stages.Compiled:
-        signature, shared = _signature(function.name, args), self.shared
-        with self._lock(function):
-            if signature in shared.compiled:
-                shared.compiled[signature] = shared.compiled.pop(
-                    signature
-                )  # the newest in use
-            else:
-                lowered = self._lower(function, args)
-                with self._timed(function):
-                    self._keep(
-                        signature,
-                        lowered.compile(compiler_options=self._options(function)),
-                    )
-            return shared.compiled[signature]
+        lowered = self._lower(function, args)
+        with _unchecked():
+            self.compiled[function] = lowered.compile()
+        return self.compiled[function]
 
-    def _options(self, function: Function) -> dict[str, Any]:
-        return dict(self.spec.compiler) | (
-            options_for_one_run(self.spec.layout.platform) if function.quick else {}
-        )
+    def _run(self, function: Function, *args: Any) -> Any:
+        if function not in self.compiled:
+            with self._timed(function):
+                self._compile(function, args)
+        with _unchecked():
+            return self._jitted(function)(*args)
 
-    def _keep(self, signature: Any, compiled: jax.stages.Compiled) -> None:
-        """Keep a compiled function; drop the least recently used one beyond `FUNCTIONS_KEPT`."""
-        shared = self.shared
-        shared.compiled[signature] = compiled
-        del shared.lowered[signature]
-        if len(shared.compiled) > FUNCTIONS_KEPT:
-            del shared.compiled[next(iter(shared.compiled))]
+
+@contextlib.contextmanager
+def _unchecked() -> Iterator[None]:
+    """Let JAX accept nan and inf, which records have for unknown values."""
+    with jax.debug_nans(False), jax.debug_infs(False):
+        yield
 
 
 def as_numbers(leaf: Array) -> Array:
@@ -485,23 +476,6 @@ def as_numbers(leaf: Array) -> Array:
 
 def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
-
-
-def _signature(name: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    leaves, structure = jax.tree.flatten(args)
-    return (
-        name,
-        structure,
-        tuple(
-            (leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)) for leaf in leaves
-        ),
-    )
-
-
-@functools.lru_cache(maxsize=SPECS_KEPT)
-def _shared(spec: Spec) -> Shared:
-    del spec
-    return Shared()
 
 
 def program(
@@ -535,4 +509,4 @@ def program(
         mode,
         compiler,
     )
-    return Program(spec, _shared(spec), parts)
+    return Program(spec, parts)

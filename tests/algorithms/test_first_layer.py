@@ -32,7 +32,7 @@ def both(monkeypatch):
     def run(function):
         found, times = [], []
         for is_in in (True, False):
-            program._shared.cache_clear()
+            program._jitted.cache_clear()
             entered = []
 
             def decide(loss, params, examples, training, is_in=is_in, entered=entered):
@@ -54,7 +54,7 @@ def both(monkeypatch):
         return found
 
     yield run
-    program._shared.cache_clear()
+    program._jitted.cache_clear()
 
 
 def assert_close(found):

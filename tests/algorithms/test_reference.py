@@ -140,7 +140,7 @@ def test_three_rounds(name, shape):
 
 def test_blocks_of_examples_change_nothing_in_fedsgd(monkeypatch):
     monkeypatch.setattr(sys.modules["fedjax_srp.algorithms.fedsgd"], "AT_ONCE", 4)
-    program._shared.cache_clear()  # its keys do not contain the size of blocks
+    program._jitted.cache_clear()  # its keys do not contain the size of blocks
     check("fedsgd", "heavy")
 
 

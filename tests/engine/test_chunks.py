@@ -200,7 +200,7 @@ def test_clients_served_by_their_owner_are_not_exchanged(shard_data, monkeypatch
     }
 
     def final(policy, **exchange):
-        program._shared.cache_clear()
+        program._jitted.cache_clear()
         with monkeypatch.context() as patch:
             for name, made in exchange.items():
                 patch.setattr(jax.lax, name, made)
@@ -307,9 +307,9 @@ def test_an_iteration_does_not_copy_states_that_it_does_not_train(
     run = Run(algorithm, data, srp.participation.Full(), devices=devices, chunk_size=1)
     run.rounds()
     (segment,) = [
-        c
-        for (what, *_), c in run.program.shared.compiled.items()
-        if what == ("rounds", program.ROUNDS)
+        compiled
+        for function, compiled in run.program.compiled.items()
+        if function.name == "rounds"
     ]
     copies = re.findall(rf"= f32\[{rows},[\d,]+\]\S* copy\(", segment.as_text())
     assert (not copies) == told

@@ -61,7 +61,7 @@ def test_a_quickly_compiled_start_has_the_same_bits(monkeypatch):
             lambda platform: {"xla_backend_optimization_level": level},
         )
         jax.clear_caches()
-        program._shared.cache_clear()
+        program._jitted.cache_clear()
         network = srp.models.MLP(
             (NUM_FEATURES,), NUM_CLASSES, hidden=(64, 32)
         )  # wide enough for vectors

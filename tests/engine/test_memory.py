@@ -28,7 +28,6 @@ from fedjax_srp.contract.messages import num_bytes
 from fedjax_srp.contract.peak_memory import peak_bytes
 from fedjax_srp.driver import memory
 from fedjax_srp.driver.prepare import Request
-from fedjax_srp.driver.programs import ROUNDS
 from fedjax_srp.driver.settings import Settings
 from fedjax_srp.driver.simulate import seeds_at_once
 from fedjax_srp.rounds import sharding
@@ -106,9 +105,7 @@ def test_the_estimate_is_close_to_the_compilers_numbers(
     assert needed.clients == num_bytes(state.clients) // 2
     compiled.segment(1, state, root, data)
     (segment,) = [
-        c
-        for (what, *_), c in compiled.shared.compiled.items()
-        if what == ("rounds", ROUNDS)
+        done for each, done in compiled.compiled.items() if each.name == "rounds"
     ]
     temporary = segment.memory_analysis().temp_size_in_bytes
     assert temporary / FACTOR <= needed.working <= temporary * FACTOR
@@ -267,8 +264,8 @@ def test_the_start_holds_states_once_where_chunks_do_not_divide_them():
     states = program.start(root, data).state.clients
     (start,) = [
         compiled
-        for (what, *_), compiled in program.shared.compiled.items()
-        if what == "start"
+        for function, compiled in program.compiled.items()
+        if function.name == "start"
     ]
     assert start.memory_analysis().temp_size_in_bytes < 0.9 * num_bytes(states)
     each = run_of(ALGORITHMS["local_only"], IMAGES, devices=1, chunk_size=1)

@@ -16,7 +16,7 @@ from reference.small import (
 )
 
 import fedjax_srp as srp
-from fedjax_srp.driver.programs import ROUNDS, program
+from fedjax_srp.driver.programs import program
 from fedjax_srp.rounds.client_data import OwnedData, place_data
 from fedjax_srp.rounds.sharding import lay_out
 
@@ -162,9 +162,9 @@ def test_images_move_as_bytes():
     start = compiled.start(root, data)
     compiled.segment(1, start.state, root, data)
     (text,) = [
-        c.as_text()
-        for (name, *_), c in compiled.shared.compiled.items()
-        if name == ("rounds", ROUNDS)
+        done.as_text()
+        for function, done in compiled.compiled.items()
+        if function.name == "rounds"
     ]  # pyright: ignore
     moved = [line for line in text.splitlines() if "reduce-scatter(" in line]
     inputs = [

@@ -267,6 +267,7 @@ def scripted(*args, needs_global_gradient=False, **kwargs):
 
 
 CLOCK = srp.clocks.Fixed(srp.clocks.Exponential(1.0))
+TRACED = "/jax/core/compile/jaxpr_trace_duration"  # an event of JAX
 
 
 def to_host(tree):
@@ -394,6 +395,31 @@ def prepared(
     chosen = Settings(**settings)
     request = Request(algorithm, data, participation, clock, chosen)
     return prepare(request._replace(num_seeds=num_seeds, values=values or {}))
+
+
+@contextlib.contextmanager
+def traced(*names):
+    """Yield the list of programs that are traced in the block, only those with these names if some are given."""
+    names = names or ("start", "rounds", "evaluation", "scores", "epoch scores")
+    found = []
+
+    def note(event, duration_secs, **of_event):
+        if event == TRACED and of_event["fun_name"] in names:
+            found.append(of_event["fun_name"])
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        yield found
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
+
+
+def executables(program):
+    """Return name -> number of compiled programs, one for each kind of arguments, of the functions that were used."""
+    return {
+        function.name: program._jitted(function)._cache_size()
+        for function in program.compiled
+    }
 
 
 def simulate(algorithm, data, num_rounds=2, **options):
