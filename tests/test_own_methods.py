@@ -209,7 +209,7 @@ def test_an_argument_of_a_policy_is_not_one_of_sgd():
             "mine",
             counted,
             {"participation": "ful"},
-            r"unknown participation 'ful' \(did you mean full",
+            r"'ful' is unknown \(did you mean full",
         ),
         (
             "mine",
