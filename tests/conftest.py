@@ -116,7 +116,7 @@ def _registries_as_before():
         srp.methods.RECIPES,
         srp.methods.POLICIES,
         srp.models.FACTORIES,
-        srp.clocks.OWN,
+        srp.clocks.CLOCKS,
     )
     before = [dict(table) for table in tables]
     yield

@@ -91,7 +91,7 @@ ERRORS = {
     f"{RUN} --method srpfl --num-round 3": "unknown argument --num-round (did you mean --num-rounds?);",
     f"{RUN} --method srpfl --num-rounds 0": "num_rounds=0",
     f"{RUN} --method srpfl --pool 11": "pool=11 is larger than num_clients=10",
-    f"{RUN} --method srpfl --clock fixd": "unknown clock 'fixd' (did you mean fixed?)",
+    f"{RUN} --method srpfl --clock fixd": "clock='fixd' is not understood: 'fixd' is unknown (did you mean fixed?)",
     f"{RUN} --method srpfl --communication -1": "communication=-1.0",
     f"{RUN} --method srpfl --redraw never": "'never'",
     f"{RUN} --method fedavg --model lstm": "model='lstm' for data set 'digits': ",
@@ -214,3 +214,33 @@ def test_errors_of_invalid_paths_are_one_line(words, path, tmp_path, monkeypatch
     error = capsys.readouterr().err
     assert code == (2 if error else 0)
     assert not error or error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "argument", "remedy"),
+    [
+        ("--num-rounds ten", "--num-rounds", "fedjax-srp run --help"),
+        ("--num-rounds", "--num-rounds", "fedjax-srp run --help"),
+        ("--devices 1.5", "--devices", "fedjax-srp run --help"),
+        ("--redraw nevr", "--redraw='nevr'", "choose from "),
+        ("--lr 0.1", "--lr", "did you mean --learning-rate?"),
+    ],
+)
+def test_refused_words_name_argument_and_remedy(words, argument, remedy, capsys):
+    assert main(*f"run --method srpfl --dataset digits {words}".split()) == 2
+    error = capsys.readouterr().err
+    assert argument in error
+    assert remedy in error
+    assert error.count("\n") == 1
+
+
+def test_list_knows_loaded_parts(tmp_path, capsys):
+    (tmp_path / "mine.py").write_text(
+        "import fedjax_srp as srp\n"
+        "def mine(time: float = 2.0):\n"
+        '    """Two times."""\n'
+        "    return srp.clocks.Fixed(srp.clocks.Constant(time))\n"
+        "srp.clocks.register('mine', mine)\n"
+    )
+    assert main("list", "--load", tmp_path / "mine.py") == 0
+    assert "mine(...)" in capsys.readouterr().out

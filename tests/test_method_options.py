@@ -8,7 +8,7 @@ import pytest
 from method_helpers import SHAPES, algorithm_of, cohort_sizes, record, steps_of
 
 import fedjax_srp as srp
-from fedjax_srp.methods import options, table
+from fedjax_srp.methods import options
 
 
 def test_a_row_may_set_what_any_part_reads():
@@ -115,7 +115,7 @@ def test_one_name_is_never_read_by_two_parts():
         return srp.algorithms.FedAvg(model)
 
     for name in [*srp.methods.names(), *srp.methods.algorithm_names()]:
-        for policy in table.POLICIES:
+        for policy in srp.methods.POLICIES:
             route = options.routes(name, policy)
             read = (route.algorithm, route.policy, options.MODEL_OPTIONS)
             of_models = {

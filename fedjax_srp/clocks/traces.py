@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_srp.clocks.availability import Intervals
-from fedjax_srp.parts.checks import check_integer, checked, short
+from fedjax_srp.parts.checks import ArgumentError, check_integer, checked, short
 from fedjax_srp.parts.files import open_file
 
 _FLASH = {"downlink": "down_u", "uplink": "up_u"}
@@ -113,9 +113,8 @@ def read_times(
         )
     file = os.fspath(path)
     if not os.path.isfile(file):  # unlike `Path.is_file` it never raises
-        raise ValueError(
-            f"path={file!r}: no such file; give a .csv or .npy with a row per round, a column per client"
-        )
+        remedy = "give a .csv or .npy with a row per round, a column per client"
+        raise ArgumentError("path", Path(file), "is no file", remedy)
     try:
         if file.endswith(".npy"):
             names: list[str] = []
@@ -131,28 +130,32 @@ def read_times(
         Exception
     ) as error:  # of many types, also tokenize.TokenError for a damaged header
         reason = " ".join(str(error).split())
-        raise ValueError(
-            f"path={file!r}: not a table of numbers ({reason}); write it with numpy.savetxt"
+        problem = f"is not a table of numbers ({reason})"
+        raise ArgumentError(
+            "path", Path(file), problem, "write it with numpy.savetxt"
         ) from None
     if not names or len(names) != table.shape[-1]:
         _warn_of_order(file, client_names)
         return table
     if client_names is None:
-        raise ValueError(
-            f"path={file!r}: the columns have names ({names[0]!r}, ...) and the data have none; give the data "
-            "client_names, or take the first line away, so that column i is client i's"
+        raise ArgumentError(
+            "path",
+            Path(file),
+            f"has columns with names ({names[0]!r}, ...) and the data have none",
+            "give the data client_names, or take the first line away, so that column i is client i's",
         )
     column = {name: i for i, name in enumerate(names)}
     missing = [name for name in client_names if name not in column]
     if missing or len(column) < len(names):
-        problem = (
-            f"client {missing[0]!r} has no column"
-            if missing
-            else "two columns have the same name"
-        )
-        raise ValueError(
-            f"path={file!r}: {problem}; give each client a column with its name, or take the first line away, so that "
-            "column i is client i's, in the order of data.client_names"
+        problem = "has two columns of the same name"
+        if missing:
+            problem = f"has no column for client {missing[0]!r}"
+        raise ArgumentError(
+            "path",
+            Path(file),
+            problem,
+            "give each client a column with its name, or take the first line away, so that "
+            "column i is client i's, in the order of data.client_names",
         )
     return table[:, [column[name] for name in client_names]]
 

@@ -18,6 +18,7 @@ from fedjax_srp.data.partition import Fraction, Partition
 from fedjax_srp.data.raw import RawArrays, keep_classes
 from fedjax_srp.parts.checks import check_choice, checked, nearest
 from fedjax_srp.parts.description import records_arguments
+from fedjax_srp.parts.registry import Registry
 
 
 def _digits(data_dir: Path) -> RawArrays:
@@ -40,9 +41,10 @@ def _digits(data_dir: Path) -> RawArrays:
 
 
 # Sources by name: functions of data_dir that return arrays, or raise a ValueError of one line with the remedy.
-SOURCES: dict[str, Callable[[Path], RawArrays]] = {"digits": _digits} | {
-    name: records.source(name) for name in records.IMAGES
-}
+SOURCES: Registry[Callable[[Path], RawArrays]] = Registry(
+    "data set",
+    {"digits": _digits} | {name: records.source(name) for name in records.IMAGES},
+)
 
 # Mean and standard deviation of pixels / 255, per channel, by exact name. Other data sets, such as FEMNIST, are only
 # divided by 255.

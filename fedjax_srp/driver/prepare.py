@@ -27,6 +27,7 @@ from fedjax_srp.base import (
     member_of,
 )
 from fedjax_srp.clocks import Exponential, Fixed
+from fedjax_srp.clocks.by_name import read_clock
 from fedjax_srp.contract.checks import check_algorithm, check_clock, check_policy
 from fedjax_srp.contract.messages import Sizes, sizes_of
 from fedjax_srp.contract.operations import work_costs
@@ -34,6 +35,7 @@ from fedjax_srp.driver.given import Start, fitted_start
 from fedjax_srp.driver.programs import Parts, Program, current_mode, numerics, program
 from fedjax_srp.driver.settings import Settings
 from fedjax_srp.participation import Full
+from fedjax_srp.participation.by_name import read_policy
 from fedjax_srp.parts.checks import as_annotated, check_integer, check_known, short
 from fedjax_srp.parts.description import describe, option_values, unknowns
 from fedjax_srp.parts.options import full_names
@@ -48,8 +50,8 @@ class Request(NamedTuple):
 
     algorithm: FederatedAlgorithm | Method
     data: FederatedSource
-    participation: ParticipationPolicy | None = None
-    clock: Clock | None = None
+    participation: ParticipationPolicy | str | None = None
+    clock: Clock | str | None = None
     settings: Settings = Settings()
     start: Start = "init"  # a server state or parameters to begin from
     num_seeds: int | None = None  # None: one run, without a seeds axis
@@ -177,15 +179,27 @@ SOURCE = (
 )  # members of a data source
 
 
+def _with_parts_read(request: Request) -> Request:
+    """Read clock and participation that are given as texts."""
+    num_clients = getattr(request.data, "num_clients", None)
+    if isinstance(request.clock, str):
+        names = getattr(request.data, "client_names", None)
+        clock = read_clock(request.clock, num_clients, names)
+        request = request._replace(clock=clock)
+    if isinstance(request.participation, str):
+        policy = read_policy(request.participation, num_clients)
+        request = request._replace(participation=policy)
+    return request
+
+
 def prepare(request: Request) -> Prepared:
     """Check and complete a request; the algorithm is traced, nothing runs."""
-    algorithm, policy, clock, data = (
-        request.algorithm,
-        request.participation,
-        request.clock,
-        request.data,
-    )
+    request = _with_parts_read(request)
     _check_parts(request)
+    algorithm = request.algorithm
+    policy: Any = request.participation
+    clock: Any = request.clock
+    data = request.data
     settings = request.settings
     name = settings.name
     if isinstance(algorithm, Method):

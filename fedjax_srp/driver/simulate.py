@@ -54,8 +54,8 @@ def simulate(
     algorithm: FederatedAlgorithm | Method,
     data: FederatedSource,
     *,
-    participation: ParticipationPolicy | None = None,
-    clock: Clock | None = None,
+    participation: ParticipationPolicy | str | None = None,
+    clock: Clock | str | None = None,
     num_rounds: int,
     key: Key,
     start: Start = "init",
@@ -69,9 +69,10 @@ def simulate(
     Args:
         algorithm: the algorithm (`srp.algorithms`), or a `Method` (`srp.methods.get`) with its participation.
         data: `FederatedData`, a `LinearTask`, or any `FederatedSource`.
-        participation: policy that selects the cohort (`srp.participation`); default all clients.
-        clock: time of a unit of local work of each client (`srp.clocks`), in time units; default Exp(1), drawn once per
-            client.
+        participation: policy that selects the cohort (`srp.participation`), as an object or as a text such as "oort" or
+            "Fastest(k=N // 2)"; default all clients.
+        clock: time of a unit of local work of each client (`srp.clocks`), in time units, as an object or as a text such
+            as "random", "Fixed(Exponential(1.0))" or "trace:FILE"; default Exp(1), drawn once per client.
         num_rounds: maximal number of communication rounds.
         key: root of all randomness, `jax.random.key(seed)`. Data order, straggler times, participation, training and
             evaluation have separate streams, so every method has the same stragglers under the same key.
@@ -108,8 +109,8 @@ def simulate_seeds(
     *,
     keys: Key,
     values: Mapping[str, ArrayLike] | None = None,
-    participation: ParticipationPolicy | None = None,
-    clock: Clock | None = None,
+    participation: ParticipationPolicy | str | None = None,
+    clock: Clock | str | None = None,
     num_rounds: int,
     start: Start = "init",
     **settings: Any,

@@ -80,8 +80,8 @@ class Simulation:
 
     algorithm: FederatedAlgorithm | Method
     data: Leaf[Any]
-    participation: ParticipationPolicy | None = None
-    clock: Clock | None = None
+    participation: ParticipationPolicy | str | None = None
+    clock: Clock | str | None = None
     chunk_size: int | None = None
     record_loss: bool = False
     reverse_mode: bool = False

@@ -6,10 +6,16 @@ runs and the manual read them there.
 """
 
 from fedjax_srp.methods.build import get
-from fedjax_srp.methods.options import Choice, choose, name_of, option_names, routes
-from fedjax_srp.methods.own import register, register_participation
+from fedjax_srp.methods.options import (
+    Choice,
+    choose,
+    name_of,
+    option_names,
+    read_unless_name,
+    routes,
+)
+from fedjax_srp.methods.own import register
 from fedjax_srp.methods.table import (
-    POLICIES,
     RECIPES,
     Recipe,
     algorithm_names,
@@ -17,6 +23,7 @@ from fedjax_srp.methods.table import (
     names,
     recipe,
 )
+from fedjax_srp.participation.by_name import POLICIES, register_participation
 
 __all__ = [
     "POLICIES",
@@ -30,6 +37,7 @@ __all__ = [
     "name_of",
     "names",
     "option_names",
+    "read_unless_name",
     "recipe",
     "register",
     "register_participation",

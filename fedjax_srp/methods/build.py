@@ -7,10 +7,11 @@ from typing import Any
 
 from fedjax_srp import models
 from fedjax_srp.base import Method, ParticipationPolicy
-from fedjax_srp.methods.options import choose
-from fedjax_srp.methods.table import POLICIES, Factory, recipe
+from fedjax_srp.methods.options import choose, read_unless_name
+from fedjax_srp.methods.table import Factory, recipe
 from fedjax_srp.models import SplitModel
 from fedjax_srp.models.augment import check_dataset
+from fedjax_srp.participation.by_name import POLICIES
 from fedjax_srp.parts.checks import checked
 from fedjax_srp.parts.options import build
 
@@ -36,8 +37,9 @@ def get(
             function `(model, ...) -> FederatedAlgorithm`.
         dataset: determines the shapes of the model.
         model: one of `srp.models.names()`, cut as the method needs it, or a `SplitModel` with its own cut.
-        participation: a name of `srp.participation`, or a policy; None for the method's own. With `pool=N`, those
-            of all clients train N clients drawn at random.
+        participation: a name of `srp.participation`, whose fields are options; or a policy, as an object or a text
+            such as "Fastest(k=N // 2)" for N clients; None for the method's own. With `pool=N`, those of all clients
+            train N clients drawn at random.
         shared: options for several methods; those that this method does not read are ignored.
         **options: of this method.
 
@@ -55,19 +57,19 @@ def get(
         'doubling'
     """
     check_dataset(dataset)
-    choice = choose(name, model, participation, shared, **options)
+    num_clients = getattr(dataset, "num_clients", None)
     policy = participation
+    if policy is not None:
+        policy = read_unless_name(policy, num_clients)
+    choice = choose(name, model, policy, shared, **options)
     if not isinstance(policy, ParticipationPolicy):
         policy = build(POLICIES[choice.route.participation], choice.policy)
+    of_model = dict(choice.model)
     if isinstance(model, SplitModel):
-        whole = models.adjusted(
-            model,
-            dataset,
-            choice.model.get("augment"),
-            choice.model.get("initialization"),
-        )
+        augment = of_model.get("augment")
+        initialization = of_model.get("initialization")
+        whole = models.adjusted(model, dataset, augment, initialization)
     else:
-        whole = models.get(
-            model, dataset, **{"head_layers": recipe(name).head_layers, **choice.model}
-        )
+        of_model.setdefault("head_layers", recipe(name).head_layers)
+        whole = models.get(model, dataset, **of_model)
     return Method(choice.name, choice.algorithm_with(whole), policy)

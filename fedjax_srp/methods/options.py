@@ -10,17 +10,16 @@ from typing import Any, NamedTuple
 
 from fedjax_srp import models
 from fedjax_srp.base import ParticipationPolicy
-from fedjax_srp.methods.table import POLICIES, RECIPES, Factory, recipe
+from fedjax_srp.methods.table import RECIPES, Factory, recipe
 from fedjax_srp.models import SplitModel
+from fedjax_srp.participation.by_name import POLICIES, read_policy
 from fedjax_srp.parts import part as parts
 from fedjax_srp.parts.checks import as_annotated, check_known, is_number, nearest
 from fedjax_srp.parts.description import describe
 from fedjax_srp.parts.options import REQUIRED, Option, build, options_of, without_partial
 
-ANY_MODEL_OPTIONS = (
-    "augment",
-    "initialization",
-)  # of `models.get`, also for models given as objects
+# Of `models.get`, also for models given as objects.
+ANY_MODEL_OPTIONS = ("augment", "initialization")
 MODEL_OPTIONS = ("head_layers", *ANY_MODEL_OPTIONS)  # for all models by name
 _PLACEHOLDER_MODEL = models.MLP((1,), 1, hidden=(1, 1, 1))  # no leaf depends on the model
 
@@ -44,7 +43,7 @@ def routes(
 
     Args:
         name: of the method, or a class or function that makes an algorithm.
-        policy: its participation; None for its row's. A policy object has no options.
+        policy: its participation; None for its row's. A policy given as an object, or as a text, has no options.
         model: its model. A model object has few options.
     """
     row = recipe(name)
@@ -53,21 +52,14 @@ def routes(
         for name, option in options_of(row.factory).items()
         if option.path != "model"
     }
-    of_model = (
-        (*MODEL_OPTIONS, *models.options(model))
-        if isinstance(model, str)
-        else ANY_MODEL_OPTIONS
-    )
+    of_model = ANY_MODEL_OPTIONS
+    if isinstance(model, str):
+        of_model = (*MODEL_OPTIONS, *models.options(model))
+    policy = read_unless_name(row.participation if policy is None else policy)
     if isinstance(policy, ParticipationPolicy):
         return Routes(row.factory, policy.name, of_algorithm, {}, of_model)
-    policy = policy or row.participation
-    own = (
-        "; srp.methods.register_participation, in a file for --load, adds one of your own"
-    )
-    check_known("participation", [policy], POLICIES, own)
-    return Routes(
-        row.factory, policy, of_algorithm, options_of(POLICIES[policy]), of_model
-    )
+    of_policy = options_of(POLICIES[policy])
+    return Routes(row.factory, policy, of_algorithm, of_policy, of_model)
 
 
 def option_names(
@@ -83,10 +75,8 @@ def option_names(
         ['initial', 'rounds_per_stage', 'redraw', 'by']
     """
     route = routes(name, policy, model)
-    of_algorithm = (
-        name for name, option in route.algorithm.items() if not option.is_part
-    )
-    return list(dict.fromkeys([*of_algorithm, *route.policy, *route.model]))
+    plain = [name for name, option in route.algorithm.items() if not option.is_part]
+    return list(dict.fromkeys([*plain, *route.policy, *route.model]))
 
 
 class Choice(NamedTuple):
@@ -101,32 +91,19 @@ class Choice(NamedTuple):
 
     def record(self) -> dict[str, Any]:
         """Return option -> value for the record of a run, without objects that are not given."""
-        whole = [
-            self.route.algorithm[name].path
-            for name in self.algorithm
-            if self.route.algorithm[name].is_part
-        ]
-        plain = {
-            name: option.default
-            for name, option in self.route.algorithm.items()
-            if not (
-                option.is_part
-                or option.is_optional
-                or any(option.path.startswith(f"{path}.") for path in whole)
-            )
-        }
-        of_policy = {name: option.default for name, option in self.route.policy.items()}
-        values = (
-            plain
-            | self.algorithm
-            | {"participation": self.route.participation}
-            | of_policy
-            | self.policy
-        )
-        return {
-            name: describe(value)
-            for name, value in (values | self.defaults | self.model).items()
-        }
+        known = self.route.algorithm
+        objects = _objects_among(known, self.algorithm)
+        values: dict[str, Any] = {}
+        for name, option in known.items():
+            is_inside = option.path.startswith(objects)
+            if not (option.is_part or option.is_optional or is_inside):
+                values[name] = option.default
+        values |= self.algorithm
+        values["participation"] = self.route.participation
+        for name, option in self.route.policy.items():
+            values[name] = option.default
+        values |= self.policy | self.defaults | self.model
+        return {name: describe(value) for name, value in values.items()}
 
     def algorithm_with(self, model: SplitModel) -> Any:
         """Build the algorithm with a model."""
@@ -134,29 +111,19 @@ class Choice(NamedTuple):
 
     def floats(self) -> dict[str, float]:
         """Return the options that are arguments of the method's program: other values need no recompilation."""
-        record, known, factory = self.record(), self.route.algorithm, self.route.factory
-        is_class = parts.is_part(without_partial(factory))
-        leaves = {
-            n: record[n]
-            for n in record
-            if is_class and n in known and parts.is_leaf(known[n].hint)
-        }
-        numeric = {
-            n: value
-            for n, value in leaves.items()
-            if isinstance(value, numbers.Real) and is_number(value)
-        }
-        # an integer stays one where the annotation allows it, and has a program of its own
-        may_be_int = {
-            n
-            for n in numeric
-            if int in (kind for kind, _ in parts.types_of(known[n].hint))
-        }
-        return {
-            n: float(value)
-            for n, value in numeric.items()
-            if isinstance(value, float) or n not in may_be_int
-        }
+        if not parts.is_part(without_partial(self.route.factory)):
+            return {}
+        known = self.route.algorithm
+        found: dict[str, float] = {}
+        for name, value in self.record().items():
+            if name not in known or not parts.is_leaf(known[name].hint):
+                continue
+            kinds = [kind for kind, _ in parts.types_of(known[name].hint)]
+            # an integer stays one where the annotation allows it, and has a program of its own
+            is_float = isinstance(value, float) or int not in kinds
+            if isinstance(value, numbers.Real) and is_number(value) and is_float:
+                found[name] = float(value)
+        return found
 
     def leaves(self) -> dict[str, Any]:
         """Return dotted name -> leaf of the algorithm, including leaves that depend on options."""
@@ -174,34 +141,24 @@ def choose(
     participation = as_annotated(
         "participation", participation, str | ParticipationPolicy | None
     )
-    route = routes(name, participation, model)
+    policy = None if participation is None else read_unless_name(participation)
+    route = routes(name, policy, model)
     _check_disjoint(route)
-    given = _without_inner_options(
-        route, _chosen(name, route, options, shared or {}), options
-    )
+    given = _chosen(name, route, options, shared or {})
+    given = _without_inner_options(route, given, options)
     if given.get("steps") is not None and "epochs" in route.algorithm:
         given.setdefault("epochs", None)  # steps replace epochs
-    for reader, read in (
-        (name_of(route.factory), route.algorithm),
-        (route.participation, route.policy),
-    ):
-        if missing := [
-            o
-            for o, option in read.items()
-            if option.default is REQUIRED and o not in given
-        ]:
-            raise ValueError(f"{missing[0]} is missing: {reader!r} needs it")
+    _check_complete(name_of(route.factory), route.algorithm, given)
+    _check_complete(route.participation, route.policy, given)
     base = name if isinstance(name, str) else name_of(name)
-    is_own = route.participation == recipe(name).participation and not isinstance(
-        participation, ParticipationPolicy
-    )
-    defaults = (
-        {"model": model}
-        if isinstance(model, SplitModel)
-        else {"model": model, **models.options(model)}
-    )
+    is_own = route.participation == recipe(name).participation
+    if not is_own or isinstance(policy, ParticipationPolicy):
+        base = f"{base} + {route.participation}"
+    defaults: dict[str, Any] = {"model": model}
+    if not isinstance(model, SplitModel):
+        defaults |= models.options(model)
     return Choice(
-        base if is_own else f"{base} + {route.participation}",
+        base,
         route,
         {o: given[o] for o in route.algorithm if o in given},
         {o: given[o] for o in route.policy if o in given},
@@ -210,18 +167,34 @@ def choose(
     )
 
 
+def read_unless_name(
+    policy: str | ParticipationPolicy, num_clients: int | None = None
+) -> str | ParticipationPolicy:
+    """Read a policy that is given as the text of a constructor; names, which take options, stay as they are."""
+    if isinstance(policy, str) and policy not in POLICIES:
+        return read_policy(policy, num_clients)
+    return policy
+
+
+def _check_complete(
+    reader: str, options: Mapping[str, Option], given: Mapping[str, Any]
+) -> None:
+    for name, option in options.items():
+        if option.default is REQUIRED and name not in given:
+            raise ValueError(f"{name} is missing: {reader!r} needs it")
+
+
 def _check_disjoint(route: Routes) -> None:
     """Refuse option names that two parts of a method read."""
-    policy = f"participation {route.participation!r}"
     readers = {
         "its algorithm": route.algorithm,
-        policy: route.policy,
+        f"participation {route.participation!r}": route.policy,
         "its model": route.model,
     }
     for (one, some), (other, others) in itertools.combinations(readers.items(), 2):
-        if twice := sorted({*some} & {*others}):
+        for twice in sorted({*some} & {*others}):
             raise ValueError(
-                f"{twice[0]}: read by {one} and by {other}; rename your field, or give an object for the other"
+                f"{twice}: read by {one} and by {other}; rename your field, or give an object for the other"
             )
 
 
@@ -247,8 +220,16 @@ def _chosen(
             raise ValueError(
                 f"shared: {option!r} is an option of no method{nearest(option, {*known, *readers})}"
             )
-    of_row = {o: v for o, v in recipe(name).options.items() if o in known}
-    return of_row | {o: v for o, v in shared.items() if o in known} | dict(options)
+    given = {**recipe(name).options, **shared, **options}
+    return {option: value for option, value in given.items() if option in known}
+
+
+def _objects_among(
+    known: Mapping[str, Option], given: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Return the beginnings of the paths of options in parts that are given as objects."""
+    names = [name for name in given if name in known and known[name].is_part]
+    return tuple(f"{known[name].path}." for name in names if given[name] is not None)
 
 
 def _without_inner_options(
@@ -256,39 +237,33 @@ def _without_inner_options(
 ) -> dict[str, Any]:
     """Leave out default options of parts that are given as objects; options of the user are refused later."""
     known = route.algorithm
-    wholes = tuple(
-        f"{known[o].path}."
-        for o, v in given.items()
-        if o in known and known[o].is_part and v is not None
-    )
-    within = [o for o in given if o in known and known[o].path.startswith(wholes)]
-    return {
-        o: v for o, v in given.items() if o not in within or options.get(o) is not None
-    }
+    objects = _objects_among(known, given)
+    left: dict[str, Any] = {}
+    for name, value in given.items():
+        is_inside = name in known and known[name].path.startswith(objects)
+        if not is_inside or options.get(name) is not None:
+            left[name] = value
+    return left
 
 
 def _readers() -> dict[str, list[str]]:
     """Return option -> the methods, models and policies that read it."""
-    read = {name: routes(name).algorithm for name in RECIPES}
-    read |= {
-        f"participation {name!r}": options_of(policy) for name, policy in POLICIES.items()
-    }
-    read |= {
-        f"model {name!r}": dict.fromkeys((*MODEL_OPTIONS, *models.options(name)))
-        for name in models.names()
-    }
     readers: dict[str, list[str]] = collections.defaultdict(list)
-    for name, options in read.items():
-        for option in options:
+    for name in RECIPES:
+        for option in routes(name).algorithm:
             readers[option].append(name)
+    for name, policy in POLICIES.items():
+        for option in options_of(policy):
+            readers[option].append(f"participation {name!r}")
+    for name in models.names():
+        for option in (*MODEL_OPTIONS, *models.options(name)):
+            readers[option].append(f"model {name!r}")
     return readers
 
 
 def name_of(maker: Callable[..., Any]) -> str:
     """Return the name of a maker of parts: a class's `name`, or a function's name."""
-    inner = without_partial(maker)
-    return str(
-        getattr(
-            inner, "name" if parts.is_part(inner) else "__name__", type(inner).__name__
-        )
-    )
+    inner: Any = without_partial(maker)
+    if parts.is_part(inner):
+        return inner.name
+    return str(getattr(inner, "__name__", type(inner).__name__))

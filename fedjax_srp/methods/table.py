@@ -1,4 +1,4 @@
-"""Table of methods, one row each, and policies by name."""
+"""Table of methods, one row each."""
 
 from __future__ import annotations
 
@@ -8,30 +8,27 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from fedjax_srp import algorithms, participation
-from fedjax_srp.base import FederatedAlgorithm, ParticipationPolicy
-from fedjax_srp.parts.checks import check_integer, check_known
+from fedjax_srp import algorithms
+from fedjax_srp.base import FederatedAlgorithm
+from fedjax_srp.parts.registry import Registry
 
-Factory = Callable[
-    ..., FederatedAlgorithm
-]  # of algorithms on examples: its first argument is the model
+# Makes an algorithm on examples; its first argument is the model.
+Factory = Callable[..., FederatedAlgorithm]
 
 
 class Recipe(NamedTuple):
     """Row of the table of methods."""
 
     factory: Factory
-    participation: str = "full"  # one of `POLICIES`
+    participation: str = "full"  # a name of `srp.participation`
     head_layers: int = 1  # above the model's cut
     label: str = ""  # in tables and figures
-    color: str | None = (
-        None  # of its curves, shared with its twin; None: the next one of a cycle
-    )
+    # Of its curves, shared with its twin; None for the next one of a cycle.
+    color: str | None = None
     twin: str | None = None  # the same algorithm without doubling
     source: str = ""
-    options: Mapping[str, Any] = MappingProxyType(
-        {}
-    )  # of algorithm and policy, other than their defaults
+    # Of algorithm and policy, other than their defaults.
+    options: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def doubling(self) -> bool:
@@ -39,52 +36,29 @@ class Recipe(NamedTuple):
         return self.participation in ("doubling", "statistical_accuracy")
 
 
-def everybody(pool: int | None = None) -> ParticipationPolicy:
-    """Every client takes part in every round, or every client of a pool that is drawn for each round.
-
-    Args:
-        pool: N, participants drawn uniformly without replacement; None for all clients.
-    """
-    return (
-        participation.Full()
-        if pool is None
-        else participation.Uniform(check_integer("pool", pool, 1))
-    )
-
-
-POLICIES: dict[str, Callable[..., ParticipationPolicy]] = {
-    getattr(participation, name).name: getattr(participation, name)
-    for name in participation.__all__
-} | {"full": everybody}
-BUILT_IN_POLICIES = frozenset(POLICIES)
-
 # Okabe and Ito's palette, suited to the common forms of colour blindness.
-BLUE, VERMILLION, GREEN, PINK, ORANGE, GREY = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#333333",
-)
-SKY, WINE = "#56B4E9", "#882255"
+BLUE = "#0072B2"
+VERMILLION = "#D55E00"
+GREEN = "#009E73"
+PINK = "#CC79A7"
+ORANGE = "#E69F00"
+GREY = "#333333"
+SKY = "#56B4E9"
+WINE = "#882255"
 STAGES = "statistical_accuracy"
-FedAvg, FedGATE, FedNova, FedRep = (
-    algorithms.FedAvg,
-    algorithms.FedGATE,
-    algorithms.FedNova,
-    algorithms.FedRep,
-)
+FedAvg = algorithms.FedAvg
+FedGATE = algorithms.FedGATE
+FedNova = algorithms.FedNova
+FedRep = algorithms.FedRep
 FedAvgFT = functools.partial(FedAvg, evaluation="fine_tune")
 FedProxFT = functools.partial(algorithms.FedProx, evaluation="fine_tune")
 SCAFFOLDFT = functools.partial(algorithms.SCAFFOLD, evaluation="fine_tune")
-NARROW = MappingProxyType(
-    {"max_work": 5, "on_time": 0.5}
-)  # a unit of work for each of the five rates
+# A unit of work for each of the five rates.
+NARROW = MappingProxyType({"max_work": 5, "on_time": 0.5})
 LIANG = "Liang et al. 2020, the last two layers global"
 
 # fmt: off
-RECIPES: dict[str, Recipe] = {
+_ROWS: dict[str, Recipe] = {
     "srpfl": Recipe(FedRep, "doubling", 1, "SRPFL", BLUE, "fedrep", "SRPFL, Algorithm 1: fedrep x doubling"),
     "fedrep": Recipe(FedRep, "full", 1, "FedRep", BLUE, None, "FedRep, Algorithm 1"),
     "lg_srpfl": Recipe(algorithms.LGFedAvg, "doubling", 2, "LG-SRPFL", VERMILLION, "lg_fedavg", "SRPFL, section 5: lg_fedavg x doubling"),  # noqa: E501
@@ -137,12 +111,12 @@ RECIPES: dict[str, Recipe] = {
     "fednova": Recipe(FedNova, "partial_work", 1, "FedNova", WINE, None, "Wang et al. 2020, as many epochs as fit the clock, up to 10"),  # noqa: E501
 }
 # fmt: on
-BUILT_IN = frozenset(RECIPES)
+RECIPES: Registry[Recipe] = Registry("method", _ROWS, adds="srp.methods.register")
 
 
 def names() -> list[str]:
     """Return the names of the methods."""
-    return list(RECIPES)
+    return RECIPES.names()
 
 
 def recipe(name: str | Factory) -> Recipe:
@@ -150,17 +124,11 @@ def recipe(name: str | Factory) -> Recipe:
     if callable(name):
         check_factory(name)
         return Recipe(name)
-    if name in RECIPES:
-        return RECIPES[name]
-    known = _algorithms()
-    if name not in known:
-        check_known(
-            "method",
-            [name],
-            RECIPES,
-            "; srp.methods.register, in a file for --load, adds one of your own",
-        )
-    return recipe(known[name])
+    if name not in RECIPES:
+        algorithm = _algorithms().get(name)
+        if algorithm is not None:
+            return Recipe(algorithm)
+    return RECIPES[name]
 
 
 def _algorithms() -> dict[str, Factory]:
@@ -174,10 +142,10 @@ def algorithm_names() -> list[str]:
 
 
 def _is_factory(factory: Any) -> bool:
-    return (
-        callable(factory)
-        and next(iter(inspect.signature(factory).parameters), None) == "model"
-    )
+    if not callable(factory):
+        return False
+    arguments = list(inspect.signature(factory).parameters)
+    return arguments[:1] == ["model"]
 
 
 def check_factory(factory: Any) -> None:
@@ -193,4 +161,7 @@ def check_factory(factory: Any) -> None:
 def label(name: str) -> str:
     """Return the label of a method in tables and figures; of an unknown method, its name."""
     base, plus, policy = name.partition(" + ")
-    return (RECIPES[base].label or base) + plus + policy if base in RECIPES else name
+    row = RECIPES.get(base)
+    if row is None or not row.label:
+        return name
+    return row.label + plus + policy

@@ -21,6 +21,7 @@ from fedjax_srp.models.split import Layer, Split, SplitModel, SplitParams, cross
 from fedjax_srp.parts.checks import check_known, checked
 from fedjax_srp.parts.options import checked_maker, options_of
 from fedjax_srp.parts.part import is_part
+from fedjax_srp.parts.registry import Registry
 
 __all__ = [
     "CNN",
@@ -53,22 +54,25 @@ __all__ = [
 
 Factory = Callable[..., SplitModel]  # (input_shape, num_classes, ...)
 
-_BUILT_IN: dict[str, Factory] = {
-    "mlp": MLP,
-    "lenet5": LeNet5,
-    "lenet5_cifar100": LeNet5CIFAR100,
-    "cnn": CNN,
-    "resnet18": ResNet18,
-    "lstm": LSTM,
-    "gpt": GPT,
-    "token_lstm": TokenLSTM,
-}
-FACTORIES = {**_BUILT_IN}  # plus registered ones
+FACTORIES: Registry[Factory] = Registry(
+    "model",
+    {
+        "mlp": MLP,
+        "lenet5": LeNet5,
+        "lenet5_cifar100": LeNet5CIFAR100,
+        "cnn": CNN,
+        "resnet18": ResNet18,
+        "lstm": LSTM,
+        "gpt": GPT,
+        "token_lstm": TokenLSTM,
+    },
+    adds="srp.models.register",
+)
 
 
 def names() -> list[str]:
     """The models that `get` knows."""
-    return list(FACTORIES)
+    return FACTORIES.names()
 
 
 def register(name: str, factory: Factory) -> None:
@@ -91,9 +95,7 @@ def register(name: str, factory: Factory) -> None:
         (16,)
         >>> del srp.models.FACTORIES["two_layers"]
     """
-    FACTORIES[name] = checked_maker(
-        "model", name, factory, SplitModel, _BUILT_IN, given=2
-    )
+    FACTORIES.add(name, checked_maker("model", factory, SplitModel, given=2))
 
 
 _COMMON_FIELDS = (
@@ -158,8 +160,6 @@ def adjusted(
 @checked
 def options(name: str) -> dict[str, Any]:
     """Return {option: default} of a model by name; its cut follows from `head_layers`."""
-    remedy = "; srp.models.register, in a file for --load, adds one of your own"
-    check_known("model", [name], FACTORIES, remedy)
     factory = FACTORIES[name]
     arguments = options_of(factory)
     common = _COMMON_FIELDS

@@ -53,7 +53,16 @@ class ArgumentError(ValueError):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        line = f"{self.argument}={short(self.value)} {self.problem}"
+        return self._line(self.problem)
+
+    def _line(self, problem: str) -> str:
+        if isinstance(self.value, os.PathLike):
+            value = repr(os.fspath(self.value))
+        elif isinstance(self.value, str):
+            value = short(self.value, most=150)
+        else:
+            value = short(self.value)
+        line = f"{self.argument}={value} {problem}"
         return f"{line}; {self.remedy}" if self.remedy else line
 
     def renamed(self, argument: str) -> Self:
@@ -65,12 +74,11 @@ class WrongTypeError(ArgumentError):
     """Argument of another type; `problem` is what was expected, such as "an integer"."""
 
     def __str__(self) -> str:
-        line = f"{self.argument}={short(self.value)} must be {self.problem}"
-        return f"{line}; {self.remedy}" if self.remedy else line
+        return self._line(f"must be {self.problem}")
 
 
-def short(value: Any) -> str:
-    """Return `repr` in one line of at most 60 characters; for a function or a class, its name."""
+def short(value: Any, most: int = 60) -> str:
+    """Return `repr` in one line of at most so many characters; for a function or a class, its name."""
     try:
         if inspect.isroutine(value) or inspect.isclass(value):
             text = f"{value.__module__}.{value.__qualname__}"
@@ -80,7 +88,7 @@ def short(value: Any) -> str:
             text = " ".join(repr(value).split())
     except ValueError:  # an integer with more digits than Python prints
         text = f"{type(value).__name__} of very many digits"
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def printable(
@@ -123,8 +131,10 @@ def _abbreviates(word: str, name: str) -> bool:
     letters = word.lstrip("-").replace("-", "_")
     words = name.lstrip("-").replace("-", "_")
     initials = "".join(each[:1] for each in words.split("_"))
-    is_part_of_it = len(letters) > 2 and letters in words
-    return letters == initials or is_part_of_it or ABBREVIATIONS.get(letters) == words
+    if ABBREVIATIONS.get(letters) == words:
+        return True
+    is_short_form = len(letters) > 1 and letters == initials
+    return is_short_form or (len(letters) > 2 and letters in words)
 
 
 def check_choice(argument: str, value: Any, choices: Iterable[Any]) -> Any:

@@ -319,18 +319,10 @@ def full_names(given: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked_maker(
-    kind: str,
-    name: str,
-    maker: Callable[..., Any],
-    makes: type,
-    known: Collection[str],
-    given: int = 0,
+    kind: str, maker: Callable[..., Any], makes: type, given: int = 0
 ) -> Callable[..., Any]:
     """Check a user's class or function that makes a part from `given` arguments and options with defaults."""
-    as_annotated("name", name, str)
     as_annotated(kind, maker, Callable[..., Any])
-    if name in known:
-        raise ValueError(f"name={name!r} is a {kind} of the package; choose another name")
     called = getattr(maker, "__name__", type(maker).__name__)
     if given:
         try:

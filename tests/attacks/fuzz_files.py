@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 import fedjax_srp as srp
-from fedjax_srp.lab.runs import clocks as clock_texts
+from fedjax_srp.clocks.by_name import read_clock
 from fedjax_srp.parts.checks import is_ours
 
 PER_CLASS, CLASSES = 6, 3
@@ -228,7 +228,7 @@ def _clock(path):
     import jax
     import jax.numpy as jnp
 
-    clock = clock_texts.parse(f"trace:{path}", 2)
+    clock = read_clock(f"trace:{path}", 2)
     return clock.sample(
         jax.random.key(0), clock.init(jax.random.key(0), 2), jnp.zeros(())
     )[0]

@@ -8,7 +8,7 @@ import pytest
 from reference.small import refused
 
 import fedjax_srp as srp
-from fedjax_srp.lab.runs import clocks
+from fedjax_srp.clocks.by_name import read_clock
 
 NAMES = ["f0", "f1", "f10", "f2"]  # in the order of text, as users are
 TIMES = np.array(
@@ -30,15 +30,15 @@ def test_columns_are_matched_by_name(header, tmp_path):
         srp.clocks.read_times(file, NAMES), TIMES[:, [0, 1, 3, 2]]
     )
     np.testing.assert_array_equal(
-        clocks.parse(f"trace:{file}", 4, NAMES).times, TIMES[:, [0, 1, 3, 2]]
+        read_clock(f"trace:{file}", 4, NAMES).times, TIMES[:, [0, 1, 3, 2]]
     )
     np.testing.assert_array_equal(srp.clocks.read_times(file, ["f2"]), TIMES[:, [2]])
-    with refused("client 'f3' has no column; give each client a column"):
+    with refused("has no column for client 'f3'; give each client a column"):
         srp.clocks.read_times(file, [*NAMES, "f3"])
     with refused(
-        "^clock='trace:.*the columns have names .*the data have none; give the data client_names, or take"
+        "^clock='trace:.*has columns with names .*the data have none; give the data client_names, or take"
     ):
-        clocks.parse(f"trace:{file}", 4)
+        read_clock(f"trace:{file}", 4)
 
 
 def test_columns_without_names_are_of_clients_by_number(tmp_path):
@@ -60,7 +60,7 @@ def test_columns_without_names_are_of_clients_by_number(tmp_path):
 def test_two_columns_of_a_name_are_refused(tmp_path):
     file = tmp_path / "times.csv"
     np.savetxt(file, TIMES, delimiter=",", header="f0,f1,f0,f2")
-    with refused("two columns have the same name; give each client"):
+    with refused("has two columns of the same name; give each client"):
         srp.clocks.read_times(file, ["f0", "f1"])
 
 
@@ -82,7 +82,7 @@ def test_users_of_a_folder_get_their_own_times(tmp_path):
         delimiter=",",
         header=",".join(users),
     )
-    clock = clocks.parse(f"trace:{tmp_path / 'times.csv'}", 12, data.client_names)
+    clock = read_clock(f"trace:{tmp_path / 'times.csv'}", 12, data.client_names)
     np.testing.assert_array_equal(
         clock.times[0], [int(name[1:]) for name in data.client_names]
     )

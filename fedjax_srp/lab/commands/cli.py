@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
 import itertools
 import os
-import re
 import select
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 import jax
 import tyro
+from tyro import _errors as tyro_errors
 
 from fedjax_srp._version import __version__
 from fedjax_srp.data import archives
@@ -25,7 +24,15 @@ from fedjax_srp.lab.commands import grid as grid_command
 from fedjax_srp.lab.commands import list as list_command
 from fedjax_srp.lab.commands import run as run_command
 from fedjax_srp.lab.runs.options import LOAD, groups, load
-from fedjax_srp.parts.checks import check_known, is_ours, nearest, printable, short
+from fedjax_srp.parts.checks import (
+    ArgumentError,
+    check_known,
+    is_ours,
+    nearest,
+    printable,
+    short,
+    types_of,
+)
 from fedjax_srp.parts.options import REQUIRED, Option, written
 from fedjax_srp.results import errors
 from fedjax_srp.xla.cores import use_all_cores
@@ -77,8 +84,10 @@ COMMANDS = {
     ),
     "list": Command(
         "Methods, data sets, models, clocks and policies.",
-        lambda: {"": written(list_command.catalogue, leave_out=("width",))},
-        lambda **arguments: print(
+        lambda: {
+            "": {**written(list_command.catalogue, leave_out=("width",)), "load": LOAD}
+        },
+        lambda load, **arguments: print(  # its files are loaded already
             list_command.catalogue(**arguments, width=list_command.width_of_stdout())
         ),
     ),
@@ -240,38 +249,29 @@ def _parse(words: Sequence[str]) -> tuple[Command, dict[str, Any]]:
     check_known("command", [name], COMMANDS)
     command = COMMANDS[name]
     for i, word in enumerate(words):
-        if word.partition("=")[0] == "--load" and name in ("run", "report"):
+        if word.partition("=")[0] == "--load" and name in ("run", "report", "list"):
             values = itertools.takewhile(
                 lambda value: not value.startswith("-"), words[i + 1 :]
             )
             load([word.partition("=")[2]] if "=" in word else [*values])
     of_heading = command.groups()
-    _check_flags(
-        name, words, [each for options in of_heading.values() for each in options]
-    )
-    printed = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(printed):
-            parsed = tyro.cli(
-                _dataclass(command, of_heading),
-                prog=f"{PROG} {name}",
-                description=command.about,
-                args=words,
-                config=(tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone),
-            )
-    except SystemExit as stop:
-        if stop.code:
-            message = _one_line(printed.getvalue(), name)
-            raise ValueError(_comma_error(words, message) or message) from None
-        raise
+    known: dict[str, Option] = {}
+    for options in of_heading.values():
+        known |= options
+    _check_flags(name, words, list(known))
+    _check_commas(words, known)
+    with tyro_errors.on_parse_error(_refuse_words):
+        parsed = tyro.cli(
+            _dataclass(command, of_heading),
+            prog=f"{PROG} {name}",
+            description=command.about,
+            args=words,
+            config=(tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone),
+        )
     values = {}
     for field, value in vars(parsed).items():
         values |= vars(value) if dataclasses.is_dataclass(value) else {field: value}
-    return command, {
-        each: values[_identifier(each)]
-        for options in of_heading.values()
-        for each in options
-    }
+    return command, {each: values[_identifier(each)] for each in known}
 
 
 def _check_flags(command: str, words: Sequence[str], options: Sequence[str]) -> None:
@@ -326,27 +326,49 @@ def _field(name: str, option: Option, positional: bool) -> tuple[str, Any, Any]:
     return _identifier(name), hint, dataclasses.field(default=default)
 
 
-def _comma_error(words: Sequence[str], message: str) -> str | None:
-    """Return the error for comma-separated values of a flag in tyro's message, if there are some."""
-    for flag, value in itertools.pairwise(words):
-        if (
-            flag.startswith("--")
-            and flag in message
-            and "," in value
-            and not value.startswith("--")
-        ):
-            return f"{flag} {value}: values are separated by spaces, {flag} {' '.join(value.replace(',', ' ').split())}"
-    return None
+def _refuse_words(event: tyro_errors.ParseErrorEvent) -> None:
+    """Raise an error of one line for what tyro refuses; it prints a box for kinds not listed here."""
+    remedy = f"see {event.prog} --help"
+    argument = _name_in_help(getattr(event, "argument", None))
+    match event:
+        case tyro_errors.InvalidChoice(value=value, choices=choices):
+            problem = f"is unknown{nearest(value, choices)}"
+            remedy = f"choose from {', '.join(choices)}"
+            raise ArgumentError(argument, value, problem, remedy)
+        case tyro_errors.InstantiationFailure(message=message):
+            first = message.partition("\n")[0]  # the others are of each type
+            raise ValueError(f"{argument}: {first} ({remedy})")
+        case tyro_errors.BadValue():
+            raise ValueError(f"{argument}: a value is missing ({remedy})")
+        case tyro_errors.MissingArgs(missing_arguments=missing):
+            names = ", ".join(_name_in_help(each.arg) for each in missing)
+            raise ValueError(f"{names}: missing ({remedy})")
+        case tyro_errors.UnrecognizedArgs(tokens=tokens):
+            raise ValueError(f"{' '.join(tokens)}: not understood ({remedy})")
 
 
-def _one_line(box: str, command: str) -> str:
-    """Return the text of tyro's error box in one line; without Unicode, dashes draw the box."""
-    heading = r"╭─[^╮]*╮|\A[^-]*\n\s*-{3,}\s*\n"
-    text = re.split(
-        r"─{3,}|\n\s*-{3,}\s*\n|Got errors:",
-        re.sub(rf"{heading}|[│╰╯]|Error parsing", " ", box),
-    )[0]
-    return f"{' '.join(text.split())} (see {PROG} {command} --help)"
+def _name_in_help(argument: Any) -> str:
+    """Return the flag of an argument of tyro, or the word for a positional one."""
+    if argument is None:
+        return PROG
+    if argument.is_positional():
+        return str(argument.lowered.metavar)
+    return str(argument.lowered.name_or_flags[0])
+
+
+def _check_commas(words: Sequence[str], options: Mapping[str, Option]) -> None:
+    """Refuse comma-separated values of a flag that takes several numbers."""
+    for word, value in itertools.pairwise(words):
+        name = word.lstrip("-").replace("-", "_")
+        if not word.startswith("--") or name not in options or "," not in value:
+            continue
+        kinds = [kind for kind, _ in types_of(options[name].type)]
+        takes_text = any(str in (kind, *get_args(kind)) for kind in kinds)
+        if not takes_text and any(get_origin(kind) is tuple for kind in kinds):
+            values = " ".join(value.replace(",", " ").split())
+            raise ValueError(
+                f"{word} {value}: values are separated by spaces, {word} {values}"
+            )
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from fedjax_srp import clocks, data, methods, models
-from fedjax_srp.lab.runs.clocks import DISTRIBUTIONS, PARAMETRIZED
+from fedjax_srp.clocks.by_name import AVAILABILITIES, DISTRIBUTIONS
 
 _MIN_WIDTH, _INDENT = (
     40,
@@ -76,6 +76,7 @@ def catalogue(data_dir: str | None = None, width: int | None = None) -> str:
     )
     layers = [[name, _first_line(models.FACTORIES[name])] for name in models.names()]
     parts.append(_section("Models (--model)", layers, width))
+    own = clocks.CLOCKS.own()
     words = [
         ["fixed", "T_i ~ Exp(1), drawn once: SRPFL, section 5, fixed speeds"],
         [
@@ -85,13 +86,18 @@ def catalogue(data_dir: str | None = None, width: int | None = None) -> str:
         ["fixed:DISTRIBUTION", _first_line(clocks.Fixed)],
         ["dynamic:DISTRIBUTION", _first_line(clocks.Dynamic)],
         ["trace:FILE", _first_line(clocks.Trace)],
-        *([f"{name}(...)", _first_line(cls)] for name, cls in PARAMETRIZED.items()),
+        *(
+            [_call(cls.name, cls), _first_line(cls)]
+            for cls in (clocks.Devices, clocks.Available, clocks.Failing)
+        ),
+        *([f"{name}(...)", _first_line(maker)] for name, maker in own.items()),
     ]
     parts.append(_section("Clocks (--clock)", words, width))
     distributions = [
-        [_call(name, cls), _first_line(cls)] for name, cls in DISTRIBUTIONS.items()
+        [_call(cls.name, cls), _first_line(cls)]
+        for cls in (*DISTRIBUTIONS, *AVAILABILITIES)
     ]
-    parts.append(_section("Distributions", distributions, width))
+    parts.append(_section("Distributions and availability", distributions, width))
     policies = [[name, _first_line(maker)] for name, maker in methods.POLICIES.items()]
     parts.append(
         _section(

@@ -27,7 +27,7 @@ from typing import Any
 
 from fedjax_srp.lab.grids.batches import Unit
 from fedjax_srp.lab.grids.work import TaskResult, Worker
-from fedjax_srp.methods.table import BUILT_IN, BUILT_IN_POLICIES, POLICIES, RECIPES
+from fedjax_srp.methods import POLICIES, RECIPES
 from fedjax_srp.parts.checks import printable, short
 from fedjax_srp.parts.options import without_partial
 from fedjax_srp.results.bars import tqdm
@@ -342,14 +342,8 @@ def _pickle_units(units: Sequence[Unit]) -> bytes:
 def _check_names(units: Sequence[Unit], pickled: bytes) -> None:
     """Refuse names that were registered in modules that workers do not import, neither by `load` nor for an object."""
     own: dict[str, Mapping[str, Callable[..., Any]]] = {
-        "method": {
-            name: row.factory for name, row in RECIPES.items() if name not in BUILT_IN
-        },
-        "participation": {
-            name: maker
-            for name, maker in POLICIES.items()
-            if name not in BUILT_IN_POLICIES
-        },
+        "method": {name: row.factory for name, row in RECIPES.own().items()},
+        "participation": POLICIES.own(),
     }
     runs = [
         member.point.run

@@ -433,10 +433,11 @@ def _options_read(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unwrapped(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {
+    plain = {
         name: value.value if isinstance(value, NamedObject) else value
         for name, value in given.items()
     }
+    return run_options.with_policy_read(plain)
 
 
 def _point(

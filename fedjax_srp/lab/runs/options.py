@@ -14,7 +14,6 @@ from typing import Any, Literal, get_args, get_origin
 
 from fedjax_srp import data, methods, models
 from fedjax_srp.driver.settings import Settings
-from fedjax_srp.lab.runs import clocks
 from fedjax_srp.parts.options import REQUIRED, Option, written
 
 OWNERS = ("method", "participation", "model")  # parts of a run whose fields are options
@@ -45,7 +44,7 @@ METHOD = by_name(
         "participation",
         str | None,
         None,
-        "participation policy; default that of the method",
+        "participation policy, a name or a constructor such as Fastest(k=5); default that of the method",
     ),
 )
 MODEL = {"model": _OF_GET["model"]}
@@ -69,8 +68,18 @@ DATA = {"dataset": _DATASET, **_DIVISION, "partition_seed": _OF_LOAD["seed"]}
 SIMULATION = written(
     Settings, leave_out=("checkpoint_dir", "keep_clients", "throw", "name")
 )
+_CLOCK = (
+    "time of each client for a unit of local work: fixed (T_i ~ Exp(1), drawn once), random or dynamic "
+    "(T_i ~ Exp(lambda_i) in every round, lambda_i ~ U[1/N, 1] once), or a constructor of srp.clocks as in Python or "
+    "in lower case, such as Fixed(LogNormal(1.0, sigma=0.5)), devices(compute, downlink, uplink), "
+    "available(CLOCK, markov(on, off)) and failing(CLOCK, rate), where a distribution may replace a number and N is "
+    "the number of clients; fixed:DISTRIBUTION and dynamic:DISTRIBUTION are short forms, ordered:CLOCK numbers clients "
+    "by speed, the fastest first, and CLOCK + COST adds a communication cost to every time (for rounds that overlap); "
+    "trace:FILE is a .csv or .npy with a row per round and a column per client, whose names may be the first line; or "
+    "NAME or NAME(...) of srp.clocks.register"
+)
 REST = by_name(
-    Option("clock", str, "fixed", clocks.HELP),
+    Option("clock", str, "fixed", _CLOCK),
     Option("seed", int, 0, "of everything random but the partition of the data"),
     Option(
         "communication",
@@ -153,6 +162,19 @@ def options_read(given: Mapping[str, Any]) -> dict[str, str]:
             else []
         )
     return {option_name(owner, name): name for owner, names in of_owner for name in names}
+
+
+def with_policy_read(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with a participation that is a constructor's text as an object; a name stays a name.
+
+    Args:
+        given: options of a run; its number of clients is N in the text.
+    """
+    policy = given.get("participation")
+    if policy is None:
+        return dict(given)
+    num_clients = getattr(given.get("data"), "num_clients", given.get("num_clients"))
+    return {**given, "participation": methods.read_unless_name(policy, num_clients)}
 
 
 def groups() -> dict[str, dict[str, Option]]:

@@ -19,10 +19,10 @@ from fedjax_srp.base import (
     Method,
     ParticipationPolicy,
 )
+from fedjax_srp.clocks.by_name import read_clock
 from fedjax_srp.driver.outcome import data_checksum
 from fedjax_srp.driver.settings import Settings
 from fedjax_srp.lab.report import table
-from fedjax_srp.lab.runs import clocks
 from fedjax_srp.lab.runs import options as run_options
 from fedjax_srp.lab.runs import shared_training as judged
 from fedjax_srp.models import SplitModel
@@ -66,7 +66,7 @@ class Run:
         participation: name of a policy, or an object; None for the method's own.
         model: name of a model, or an object.
         options: the given ones of method, policy and model, as for `srp.methods.get`.
-        clock: text, see `fedjax_srp.lab.runs.clocks`, or an object.
+        clock: text, see `fedjax_srp.clocks.by_name.read_clock`, or an object.
         settings: rounds, evaluations, limits and devices.
         names: option -> name of its object, for objects without a description.
 
@@ -323,9 +323,8 @@ class Run:
 
     def _parsed_clock(self, dataset: FederatedSource) -> Clock:
         """Return the clock of a text for the clients of a data set, by name where a trace has names."""
-        return clocks.parse(
-            str(self.clock), dataset.num_clients, getattr(dataset, "client_names", None)
-        )
+        names = getattr(dataset, "client_names", None)
+        return read_clock(str(self.clock), dataset.num_clients, names)
 
 
 def _jax_settings() -> dict[str, Any]:
@@ -383,6 +382,7 @@ def from_options(given: Mapping[str, Any], names: Mapping[str, str] | None = Non
         names: option -> name of its object.
     """
     given = {name: value for name, value in given.items() if value is not None}
+    given = run_options.with_policy_read(given)
     if ("method" in given) == ("algorithm" in given):
         raise ValueError(
             "give either --method or --algorithm; fedjax-srp list shows both"
