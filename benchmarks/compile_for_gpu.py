@@ -203,13 +203,13 @@ def listing(program: Program) -> Iterator[str]:
 def device(target: str) -> Any:
     """Return a device to compile for, from a `GpuTargetConfigProto` as text."""
     name, bandwidth, memory = TARGETS[target]
-    cuda, toolkit, more = (
-        "cuda13",
-        "13.0.0",
-        f"collective_memory_granularity: {2 * 2**20}",
-    )
+    cuda = "cuda13"
+    toolkit = "13.0.0"
+    more = f"collective_memory_granularity: {2 * 2**20}"
     if jax.__version_info__ < (0, 11):
-        cuda, toolkit, more = "cuda12", "12.9.0", ""
+        cuda = "cuda12"
+        toolkit = "12.9.0"
+        more = ""
     described = f"""gpu_device_info {{
   name: "{name}" platform_version: "Compute Capability 9.0a" {more}
   runtime_version: "{toolkit}" compile_time_toolkit_version: "{toolkit}" dnn_version: "9.28.0"
@@ -303,7 +303,8 @@ def main(arguments: list[str] | None = None) -> None:
     with jax.default_matmul_precision(args.precision):
         run = prepare(Request(method, data, **options))
         compiled: Any = run.traced(is_round).lower().compile()
-    text, memory = compiled.as_text(), compiled.memory_analysis()
+    text = compiled.as_text()
+    memory = compiled.memory_analysis()
     if args.hlo:
         args.hlo.write_text(text)
     layout = run.layout if is_round else run.layout.for_evaluation()
@@ -311,7 +312,8 @@ def main(arguments: list[str] | None = None) -> None:
     print(
         f"{args.part} of {args.method}, {args.model}, {args.clients:,} clients in chunks of {chunks}, {args.target}"
     )
-    temporary, peak = memory.temp_size_in_bytes / 1e6, memory.peak_memory_in_bytes / 1e6
+    temporary = memory.temp_size_in_bytes / 1e6
+    peak = memory.peak_memory_in_bytes / 1e6
     print(f"memory: {temporary:,.1f} MB temporary, {peak:,.1f} MB at the peak")
     print("\n".join(listing(parse(text))))
 

@@ -300,7 +300,8 @@ def least_bytes(world: Workload) -> float | None:
         sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(part))
         for part in (params.representation, params.head)
     )
-    steps, participants = -(-world.examples // 10), world.cohort or world.clients
+    steps = -(-world.examples // 10)
+    participants = world.cohort or world.clients
     if world.algorithm == "fedavg":
         return participants * steps * 3 * (below + head)
     return participants * (10 * steps * 3 * head + steps * (3 * below + head))
@@ -443,7 +444,8 @@ def figure(
 
     where = [] if data_dir is None else ["--data-dir", data_dir]
     if data_dir is not None and data_dir.endswith(".npz"):
-        where, setting = [], paper.SETTINGS[scale]["mnist"]
+        where = []
+        setting = paper.SETTINGS[scale]["mnist"]
         federation = setting.federation | {"name": str(Path(data_dir).resolve())}
         paper.SETTINGS[scale]["mnist"] = setting._replace(federation=federation)
     results = Path(out) / "results"

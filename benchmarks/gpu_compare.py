@@ -80,7 +80,8 @@ def difference(
         raise ValueError(
             f"arrays of other names: {sorted(found.keys() ^ expected.keys())}"
         )
-    absolute, of_move = 0.0, {}
+    absolute = 0.0
+    of_move = {}
     for name, value in expected.items():
         if name.startswith(SERVER):
             absolute = max(

@@ -32,7 +32,9 @@ import fedjax_srp as srp
 from fedjax_srp.models import Convolution, Dense, Layer, Split
 from fedjax_srp.models.lenet import pooled_relu
 
-CLIENTS, EVERY, BATCH = 20, 5, 10
+CLIENTS = 20
+EVERY = 5
+BATCH = 10
 EVALUATION = {"FedAvg": "global", "FedRep": "own_head", "FedALA": "aggregated"}
 LAYERS = (
     Layer("conv1", Convolution(32, (5, 5)), pooled_relu, block=50),

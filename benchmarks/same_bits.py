@@ -38,7 +38,8 @@ import fedjax_srp as srp
 
 Run = Callable[[], list[srp.History]]
 PARTS = ("server", "clients", "accuracy", "time")
-NUM_CLIENTS, NUM_ROUNDS = 12, 3
+NUM_CLIENTS = 12
+NUM_ROUNDS = 3
 # Flags of tests/conftest.py.
 QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 QUICK_010 = "--xla_cpu_use_fusion_emitters=false"  # later versions abort at the name
@@ -289,10 +290,8 @@ def differences(ours: dict[str, Any], theirs: dict[str, Any], only: str) -> list
     ]
     names = dict.fromkeys([*theirs["runs"], *ours["runs"]])
     for name in (name for name in names if re.search(only, name)):
-        one, other = (
-            ours["runs"].get(name, "no such run"),
-            theirs["runs"].get(name, "no such run"),
-        )
+        one = ours["runs"].get(name, "no such run")
+        other = theirs["runs"].get(name, "no such run")
         if one == other:
             continue
         if name in ours["parts"] and name in theirs["parts"]:

@@ -94,7 +94,9 @@ class Rounds:
             most = -(-layout.num_clients // layout.num_devices)
             layout = layout._replace(evaluation_chunk=min(judged_at_once, most))
         run = run._replace(layout=layout)
-        self.program, self.length, self.layout = run.program(), length, run.layout
+        self.program = run.program()
+        self.length = length
+        self.layout = run.layout
         key = jax.random.key(0)
         self.root, self.data = run.placed(
             key if run.num_seeds is None else jax.random.split(key, run.num_seeds)
