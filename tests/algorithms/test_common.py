@@ -192,7 +192,7 @@ def test_fine_tuning_may_have_its_own_optimizer(name):
         algorithm = TABLE[name].make(optimizer=optimizer, fine_tune_optimizer=tuner)
         server = algorithm.init(KEY, data)
         state = algorithm.init_client(KEY, server, examples)
-        broadcast = algorithm.round.download(server, state, context)
+        broadcast = algorithm.phases[0].download(server, state, context)
         output = algorithm.client(KEY, broadcast, state, examples, context)
         trained = (
             algorithm.server(KEY, server, output.message, context),
