@@ -167,11 +167,9 @@ def _child(
 
 
 def _ending(code: int) -> str:
-    return (
-        f"killed by {signal.Signals(-code).name}"
-        if code < 0
-        else f"ended with exit status {code}"
-    )
+    if code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    return f"ended with exit status {code}"
 
 
 def serve(measure: Callable[[Case, Path], Result]) -> None:

@@ -68,9 +68,12 @@ def always(
     loss: local.Loss, params: Any, examples: Any, training: local.LocalTraining
 ) -> str | None:
     """Every first dense layer that can be in a span."""
-    layer = loss.model.first_dense if isinstance(loss, local.ModelLoss) else None
-    is_there = layer is not None and local.kernel_of(layer, params) is not None
-    return layer if is_there and not isinstance(examples.x, Inputs) else None
+    if not isinstance(loss, local.ModelLoss) or isinstance(examples.x, Inputs):
+        return None
+    layer = loss.model.first_dense
+    if layer is None or local.kernel_of(layer, params) is None:
+        return None
+    return layer
 
 
 def compiled(case: Case, num_clients: int, decide: Decision) -> Rounds:

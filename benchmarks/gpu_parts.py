@@ -126,7 +126,9 @@ def _toys(cases: Iterable[Case]) -> list[Case]:
             return tuple(min(8, width) for width in value)
         if name == "shape" and len(value) == 3:
             return 16, 16, 1
-        return min(value, MOST[name]) if value is not None and name in MOST else value
+        if value is not None and name in MOST:
+            return min(value, MOST[name])
+        return value
 
     found: dict[str, Case] = {}
     for case in cases:

@@ -80,7 +80,9 @@ def main() -> None:
     for name, (algorithm, operations, ways) in cases.items():
         ours = Rounds(algorithm, data)
         report(f"compile: {name}", {"ours": ours.compile_seconds})
-        method = "fedavg_round" if name == "local training" else "fedrep_round"
+        method = "fedrep_round"
+        if name == "local training":
+            method = "fedavg_round"
         for options in ways:
             loop = TorchLoop(lenet5(), examples, **options)
             processes = Processes(examples, min(cores, args.clients), **options)

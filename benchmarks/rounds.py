@@ -100,11 +100,10 @@ class Report(NamedTuple):
             contender()
         found = paired(ours, theirs, self.results["repeats"])
         self.results["pairs"].append({"name": name, "against": rival, **found})
-        ours_shown = _time(found["ours"])
-        theirs_shown = _time(found["rival"])
-        print(
-            f"{name:44s} {ours_shown}   {rival}: {theirs_shown}, {found['rival_over_ours']:.2f}x"
-        )
+        our_time = _time(found["ours"])
+        their_time = _time(found["rival"])
+        ratio = found["rival_over_ours"]
+        print(f"{name:44s} {our_time}   {rival}: {their_time}, {ratio:.2f}x")
 
     def record_compile_time(self, name: str, run: Rounds) -> None:
         """Records the compile time of a program."""
@@ -132,7 +131,9 @@ class Report(NamedTuple):
 
 
 def _time(value: float) -> str:
-    return f"{1e3 * value:8.3g} ms" if value < 1 else f"{value:8.3g} s "
+    if value < 1:
+        return f"{1e3 * value:8.3g} ms"
+    return f"{value:8.3g} s "
 
 
 def measure(sizes: Sizes, torch: bool = True) -> dict[str, Any]:

@@ -107,7 +107,9 @@ class TorchLoop:
             p.ndim == 4 and not p.is_contiguous() for p in self.model.parameters()
         )
         inputs = inputs.permute(0, 1, 4, 2, 3)
-        return inputs if channels_last else inputs.contiguous()
+        if channels_last:
+            return inputs
+        return inputs.contiguous()
 
     def _epochs(
         self,
@@ -131,7 +133,9 @@ class TorchLoop:
             order = torch.randperm(len(y), device=self.device)
             for begin in range(0, len(y), self.batch_size):
                 rows = order[begin : begin + self.batch_size]
-                batch = crop_and_flip(x[rows]) if self.augment else x[rows]
+                batch = x[rows]
+                if self.augment:
+                    batch = crop_and_flip(batch)
                 optimizer.zero_grad()
                 self.loss(model(batch), y[rows]).backward()
                 optimizer.step()
