@@ -21,8 +21,13 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 POLL = 0.1  # seconds
-DONE, WRONG, FAILED, CRASHED = "done", "wrong", "failed", "crashed"
-SKIPPED, TIMED_OUT, LEFT_OUT = "skipped", "timed out", "left out"
+DONE = "done"
+WRONG = "wrong"
+FAILED = "failed"
+CRASHED = "crashed"
+SKIPPED = "skipped"
+TIMED_OUT = "timed out"
+LEFT_OUT = "left out"
 ENDS = "ends_its_child"  # in a result: the next case needs a new process
 AGAIN = 75  # exit status of a child that ended for that reason
 
@@ -118,7 +123,9 @@ def _child(
         environment["XLA_FLAGS"] = (
             f"{os.environ.get('XLA_FLAGS', '')} {cases[0].environment['XLA_FLAGS']}".strip()
         )
-    reported, begin, reason = 0, time.monotonic(), ""
+    reported = 0
+    begin = time.monotonic()
+    reason = ""
     with errors.open("w") as said:
         arguments = [*command, str(case_file), str(result_file), str(folder)]
         process = subprocess.Popen(arguments, env=environment, stdout=said, stderr=said)
@@ -130,7 +137,8 @@ def _child(
                 lines = result_file.read_text().split("\n")[:-1]
                 for line in lines[reported:]:
                     on_result(cases[reported].name, json.loads(line))
-                    reported, begin = reported + 1, time.monotonic()
+                    reported = reported + 1
+                    begin = time.monotonic()
                 if ended or reported == len(cases):
                     break
                 now = time.monotonic()
@@ -159,11 +167,9 @@ def _child(
 
 
 def _ending(code: int) -> str:
-    return (
-        f"killed by {signal.Signals(-code).name}"
-        if code < 0
-        else f"ended with exit status {code}"
-    )
+    if code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    return f"ended with exit status {code}"
 
 
 def serve(measure: Callable[[Case, Path], Result]) -> None:

@@ -94,16 +94,18 @@ def main() -> None:
     )
     cases = {}
     for case in (*CASES, HEARS):
-        rival = (
-            partial(ours.seconds, "full")
-            if case == HEARS
-            else partial(other.seconds, case)
-        )
+        rival = partial(other.seconds, case)
+        if case == HEARS:
+            rival = partial(ours.seconds, "full")
+        both = [partial(ours.seconds, case), rival]
         pairs = []
         for repeat in range(args.repeats):
-            both = [partial(ours.seconds, case), rival]
-            seconds = [measure()[0] for measure in (both if repeat % 2 else both[::-1])]
-            pairs.append(seconds if repeat % 2 else seconds[::-1])
+            # In turn the one first, then the other.
+            if repeat % 2:
+                seconds = [measure()[0] for measure in both]
+            else:
+                seconds = [measure()[0] for measure in both[::-1]][::-1]
+            pairs.append(seconds)
         own, theirs = np.transpose(pairs)
         low, middle, high = map(float, np.quantile(own / theirs, (0.25, 0.5, 0.75)))
         cases[case] = {"milliseconds_a_round": 1e3 * float(np.median(own)) / ROUNDS}

@@ -99,7 +99,8 @@ def parse(text: str) -> Program:
     current: Computation = {}
     for line in text.splitlines():
         if head := re.match(r"(ENTRY )?%(\S+) \(.*\{\s*$", line):
-            current = program["ENTRY" if head[1] else head[2]] = {}
+            current = {}
+            program["ENTRY" if head[1] else head[2]] = current
         elif match := LINE.match(line):
             is_result, name, shapes, op, operands, attributes = match.groups()
             sizes = [
@@ -113,8 +114,12 @@ def parse(text: str) -> Program:
 
 def num_bytes(dtype: str, dims: str) -> int:
     """Return the bytes of an array, from its type and its dimensions as HLO writes them."""
-    bits = 8 if dtype == "pred" else int(re.sub(r"^[a-z]+(\d+).*", r"\1", dtype))
-    return math.ceil(bits * math.prod(int(dim) for dim in dims.split(",") if dim) / 8)
+    if dtype == "pred":
+        bits = 8
+    else:
+        bits = int(re.sub(r"^[a-z]+(\d+).*", r"\1", dtype))
+    size = math.prod(int(dim) for dim in dims.split(",") if dim)
+    return math.ceil(bits * size / 8)
 
 
 def loops(
@@ -138,16 +143,18 @@ def kernel(program: Program, within: Computation, name: str) -> Kernel:
     """Count what a kernel reads and writes."""
     _, op, sizes, operands, attributes = within[name]
     read = [float(sum(within[operand].sizes)) for operand in operands]
-    written = sum(
-        sizes[:-1] if op == "custom-call" and len(sizes) > 1 else sizes
-    )  # the last is working memory
+    if op == "custom-call" and len(sizes) > 1:
+        sizes = sizes[:-1]  # the last is working memory
+    written = sum(sizes)
     if op == "fusion" and (called := re.search(r"calls=%([\w.\-]+)", attributes)):
         inner = program[called[1]]
         for parameter in (one for one in inner if inner[one].op == "parameter"):
             read[int(inner[parameter].operands[0])] *= share(inner, parameter)
         written = updated(inner, next(one for one in inner if inner[one].is_result))
-    source = re.search(r'op_name="(?:[^"]*/)?([^"/]*/[^"/]*)"', attributes)
-    return Kernel(name, source[1] if source else "", round(sum(read)), written)
+    source = ""
+    if found := re.search(r'op_name="(?:[^"]*/)?([^"/]*/[^"/]*)"', attributes):
+        source = found[1]
+    return Kernel(name, source, round(sum(read)), written)
 
 
 def share(inner: Computation, name: str) -> float:
@@ -160,10 +167,9 @@ def share(inner: Computation, name: str) -> float:
             total += share(inner, user)
         elif name in operands[:1] and op in SLICES:
             total += sum(sizes) / sum(inner[name].sizes)
-        elif name in operands[:1] and op in UPDATES:  # a scatter may add to what is there
-            total += (
-                updated(inner, user) / sum(inner[name].sizes) if op == "scatter" else 0.0
-            )
+        elif name in operands[:1] and op in UPDATES:
+            if op == "scatter":  # it may add to what is there
+                total += updated(inner, user) / sum(inner[name].sizes)
         elif name in operands:
             return 1.0
     return min(1.0, total)
@@ -174,11 +180,9 @@ def updated(inner: Computation, name: str) -> int:
     _, op, sizes, operands, _ = inner[name]
     if op in UPDATES:
         return sum(inner[operands[UPDATES[op]]].sizes)
-    return (
-        sum(updated(inner, one) for one in operands)
-        if op in ("bitcast", "tuple")
-        else sum(sizes)
-    )
+    if op in ("bitcast", "tuple"):
+        return sum(updated(inner, one) for one in operands)
+    return sum(sizes)
 
 
 def listing(program: Program) -> Iterator[str]:
@@ -193,24 +197,26 @@ def listing(program: Program) -> Iterator[str]:
             sum(k.read for k in small),
             sum(k.written for k in small),
         )
-        place = (
-            f"loop {name}, depth {depth}, one iteration" if depth else "outside of loops"
-        )
+        place = "outside of loops"
+        if depth:
+            place = f"loop {name}, depth {depth}, one iteration"
         yield f"\n{place}: {len(kernels)} kernels, {total / 1e6:,.1f} MB\n   MB read    written  kernel"
-        for one in [*large, rest] if small else large:
+        if small:
+            large.append(rest)
+        for one in large:
             yield f"{one.read / 1e6:10,.2f} {one.written / 1e6:10,.2f}  {one.name:40} {one.source}".rstrip()
 
 
 def device(target: str) -> Any:
     """Return a device to compile for, from a `GpuTargetConfigProto` as text."""
     name, bandwidth, memory = TARGETS[target]
-    cuda, toolkit, more = (
-        "cuda13",
-        "13.0.0",
-        f"collective_memory_granularity: {2 * 2**20}",
-    )
+    cuda = "cuda13"
+    toolkit = "13.0.0"
+    more = f"collective_memory_granularity: {2 * 2**20}"
     if jax.__version_info__ < (0, 11):
-        cuda, toolkit, more = "cuda12", "12.9.0", ""
+        cuda = "cuda12"
+        toolkit = "12.9.0"
+        more = ""
     described = f"""gpu_device_info {{
   name: "{name}" platform_version: "Compute Capability 9.0a" {more}
   runtime_version: "{toolkit}" compile_time_toolkit_version: "{toolkit}" dnn_version: "9.28.0"
@@ -294,9 +300,9 @@ def main(arguments: list[str] | None = None) -> None:
     )
     args = parser.parse_args(arguments)
     data, small = federation(SHAPES[args.model], args.clients, args.examples)
-    shared = {"momentum": args.momentum} | (
-        {"hidden": (512, 256, 64)} if args.model == "mlp" else {}
-    )
+    shared = {"momentum": args.momentum}
+    if args.model == "mlp":
+        shared["hidden"] = (512, 256, 64)
     method = srp.methods.get(args.method, dataset=small, model=args.model, shared=shared)
     is_round = args.part == "round"
     settings = Settings(
@@ -308,15 +314,19 @@ def main(arguments: list[str] | None = None) -> None:
     with jax.default_matmul_precision(args.precision):
         run = prepare(request)
         compiled: Any = run.traced(is_round).lower().compile()
-    text, memory = compiled.as_text(), compiled.memory_analysis()
+    text = compiled.as_text()
+    memory = compiled.memory_analysis()
     if args.hlo:
         args.hlo.write_text(text)
-    layout = run.layout if is_round else run.layout.for_evaluation()
+    layout = run.layout
+    if not is_round:
+        layout = layout.for_evaluation()
     chunks = " and ".join(f"{part.chunk_size:,}" for part in layout.by_chunk_size)
     print(
         f"{args.part} of {args.method}, {args.model}, {args.clients:,} clients in chunks of {chunks}, {args.target}"
     )
-    temporary, peak = memory.temp_size_in_bytes / 1e6, memory.peak_memory_in_bytes / 1e6
+    temporary = memory.temp_size_in_bytes / 1e6
+    peak = memory.peak_memory_in_bytes / 1e6
     print(f"memory: {temporary:,.1f} MB temporary, {peak:,.1f} MB at the peak")
     print("\n".join(listing(parse(text))))
 

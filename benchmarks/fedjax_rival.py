@@ -28,7 +28,10 @@ from harness.measure import Rounds, arrays, machine, paired, seconds, synthetic
 
 import fedjax_srp as srp
 
-EXAMPLES, BATCH, RATE, HEAD_EPOCHS = 150, 10, 0.01, 10
+EXAMPLES = 150
+BATCH = 10
+RATE = 0.01
+HEAD_EPOCHS = 10
 
 
 def fedjax_rounds(clients: int) -> dict[str, Callable[[], None]]:
@@ -42,7 +45,8 @@ def fedjax_rounds(clients: int) -> dict[str, Callable[[], None]]:
         for i in range(clients)
     ]
     model = srp.models.MLP(data.example_shape, data.num_classes)
-    start, sgd = model.init(jax.random.key(0)), fedjax.optimizers.sgd(RATE)
+    start = model.init(jax.random.key(0))
+    sgd = fedjax.optimizers.sgd(RATE)
     one_epoch = fedjax.ShuffleRepeatBatchHParams(batch_size=BATCH, num_epochs=1, seed=0)
     head_epochs = fedjax.ShuffleRepeatBatchHParams(
         batch_size=BATCH, num_epochs=HEAD_EPOCHS, seed=0
@@ -137,10 +141,8 @@ def main() -> None:
     rival = Child([sys.executable, __file__, *words], PYTHONPATH=path)
     srp.use_all_cores()
     data = synthetic(args.clients, EXAMPLES, tests=1)
-    model, training = (
-        srp.models.MLP(data.example_shape, data.num_classes),
-        srp.Training(srp.SGD(RATE)),
-    )
+    model = srp.models.MLP(data.example_shape, data.num_classes)
+    training = srp.Training(srp.SGD(RATE))
     ours = {
         "fedavg": Rounds(srp.algorithms.FedAvg(model, training), data),
         "fedrep": Rounds(

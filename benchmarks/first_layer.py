@@ -68,9 +68,12 @@ def always(
     loss: local.Loss, params: Any, examples: Any, training: local.LocalTraining
 ) -> str | None:
     """Every first dense layer that can be in a span."""
-    layer = loss.model.first_dense if isinstance(loss, local.ModelLoss) else None
-    is_there = layer is not None and local.kernel_of(layer, params) is not None
-    return layer if is_there and not isinstance(examples.x, Inputs) else None
+    if not isinstance(loss, local.ModelLoss) or isinstance(examples.x, Inputs):
+        return None
+    layer = loss.model.first_dense
+    if layer is None or local.kernel_of(layer, params) is None:
+        return None
+    return layer
 
 
 def compiled(case: Case, num_clients: int, decide: Decision) -> Rounds:
@@ -88,7 +91,8 @@ def compiled(case: Case, num_clients: int, decide: Decision) -> Rounds:
 @contextlib.contextmanager
 def deciding(decide: Decision) -> Iterator[None]:
     """Programs are traced with a decision about the first layer, which is no part of a program's key."""
-    decided, local.layer_in_span = local.layer_in_span, decide
+    decided = local.layer_in_span
+    local.layer_in_span = decide
     program._jitted.cache_clear()
     jax.clear_caches()
     try:
@@ -101,7 +105,8 @@ def deciding(decide: Decision) -> Iterator[None]:
 
 def measured(case: Case, num_clients: int, repeats: int) -> dict[str, Any]:
     """Seconds a round both ways, and the engine's decision."""
-    chosen, rule = [], local.layer_in_span
+    chosen = []
+    rule = local.layer_in_span
 
     def watched(
         loss: local.Loss, params: Any, examples: Any, training: local.LocalTraining
@@ -142,7 +147,8 @@ def main() -> None:
     results: dict[str, Any] = {"machine": machine(), "clients": args.clients, "cases": {}}
     for case in (case for case in CASES if args.cases.search(case.name)):
         found = results["cases"][case.name] = measured(case, args.clients, args.repeats)
-        ratio, choice = found["plain_over_span"], "span" if found["chosen"] else "plain"
+        ratio = found["plain_over_span"]
+        choice = "span" if found["chosen"] else "plain"
         print(
             f"{case.name}: {ratio['median']:.2f} ({ratio['quartiles']}) times as fast, chosen: {choice}",
             flush=True,

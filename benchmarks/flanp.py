@@ -44,11 +44,10 @@ def contenders(case: Case) -> dict[str, Rounds]:
     """Compiled rounds of each method."""
     data = synthetic(case.num_clients, case.examples, tests=10)
     model = srp.models.MLP(data.example_shape, data.num_classes, (128, 64))
-    fedavg, fedgate = srp.algorithms.FedAvg, srp.algorithms.FedGATE
-    training, criterion = (
-        srp.Training(**case.work),
-        srp.participation.StatisticalAccuracy(case.num_clients),
-    )
+    fedavg = srp.algorithms.FedAvg
+    fedgate = srp.algorithms.FedGATE
+    training = srp.Training(**case.work)
+    criterion = srp.participation.StatisticalAccuracy(case.num_clients)
     return {
         "fedavg": Rounds(fedavg(model, training), data),
         "fedgate": Rounds(fedgate(model, training), data),

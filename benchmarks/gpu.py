@@ -93,9 +93,11 @@ def measure(
     Raises:
         ValueError: a file of other cases, or of another machine; a machine that cannot be measured on.
     """
-    known = json.loads(out.read_text("utf-8")) if out is not None and out.exists() else {}
-    for what, value in about.items() if known else ():
-        if known.get(what) != value:
+    known = {}
+    if out is not None and out.exists():
+        known = json.loads(out.read_text("utf-8"))
+    for what, value in about.items():
+        if known and known.get(what) != value:
             raise ValueError(
                 f"{out} holds results with {what} {known.get(what)!r}, not {value!r}; give another --out"
             )
@@ -164,15 +166,14 @@ def line(name: str, found: dict[str, Any]) -> str:
         f"n = {n}": of["median"] for n, of in facts.get("seconds_by_cohort", {}).items()
     }
     medians |= {what: facts[what] for what in SHOWN if what in facts}
-    medians = {
-        what: value["median"] if isinstance(value, dict) else value
-        for what, value in medians.items()
-    }
-    shown = (
-        f"{what} {value:.3g}" if isinstance(value, float) else f"{what} {value}"
-        for what, value in medians.items()
-    )
-    return f"{name:44s} {', '.join([found['status'], *shown])}"
+    cells = [found["status"]]
+    for what, value in medians.items():
+        if isinstance(value, dict):
+            value = value["median"]
+        if isinstance(value, float):
+            value = f"{value:.3g}"
+        cells.append(f"{what} {value}")
+    return f"{name:44s} {', '.join(cells)}"
 
 
 def main(arguments: list[str] | None = None) -> int:

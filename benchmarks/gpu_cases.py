@@ -62,18 +62,20 @@ def measure(case: children.Case, folder: Path) -> children.Result:
     begin = time.perf_counter()
     settings = dict(case.settings)
     if "world" in settings:
-        world: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v
-            for k, v in settings["world"].items()
-        }
+        world: dict[str, Any] = {}
+        for name, value in settings["world"].items():
+            if isinstance(value, list):
+                value = tuple(value)
+            world[name] = value
         settings |= {"world": Workload(**world), "how": Options(**settings["how"])}
     how = settings.get("how", Options())
     try:
         with jax.default_matmul_precision(how.precision):
             result = KINDS[case.kind](folder=folder, name=case.name, **settings)
         wrong = result.pop("wrong", [])
-        found = {"status": children.WRONG if wrong else children.DONE, "result": result}
-        found |= {"message": "; ".join(wrong)} if wrong else {}
+        found = {"status": children.DONE, "result": result}
+        if wrong:
+            found |= {"status": children.WRONG, "message": "; ".join(wrong)}
     except WrongError as error:
         found = {"status": children.WRONG, "message": str(error), "result": error.found}
     except SkippedError as error:
@@ -160,11 +162,10 @@ def _state_arrays(run: Rounds, state: Any) -> dict[str, np.ndarray]:
 def _rounds(world: Workload, how: Options, devices: int | None = 1) -> Rounds:
     """Compiled rounds after their first call."""
     made = _parts(world, how.convolution)
-    with (
-        contextlib.nullcontext()
-        if how.span is None
-        else deciding(always if how.span else never)
-    ):
+    decision: Any = contextlib.nullcontext()
+    if how.span is not None:
+        decision = deciding(always if how.span else never)
+    with decision:
         return Rounds(
             made.algorithm,
             made.data,
@@ -212,7 +213,10 @@ def _check_state(
     begin, end = (
         stored(folder, world.reference, prefix) for prefix in ("begin ", "end ")
     )
-    bound = BOUNDS["highest" if world.model == "linear" else how.precision]
+    precision = how.precision
+    if world.model == "linear":
+        precision = "highest"
+    bound = BOUNDS[precision]
     return check_difference(*difference(state, end, begin), bound, "the CPU")
 
 
@@ -300,7 +304,8 @@ def least_bytes(world: Workload) -> float | None:
         sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(part))
         for part in (params.representation, params.head)
     )
-    steps, participants = -(-world.examples // 10), world.cohort or world.clients
+    steps = -(-world.examples // 10)
+    participants = world.cohort or world.clients
     if world.algorithm == "fedavg":
         return participants * steps * 3 * (below + head)
     return participants * (10 * steps * 3 * head + steps * (3 * below + head))
@@ -377,10 +382,10 @@ def rival(
         torch_rounds = torch_loop.TorchLoop(
             net, arrays(made.data), cache=against == "torch, features cached"
         )
-        theirs = getattr(
-            torch_rounds,
-            "fine_tuned_evaluation" if world.judged else f"{world.algorithm}_round",
-        )
+        method = f"{world.algorithm}_round"
+        if world.judged:
+            method = "fine_tuned_evaluation"
+        theirs = getattr(torch_rounds, method)
         found["rival_device"] = str(torch_rounds.device)
         for _ in range(WARM - 1):
             theirs()
@@ -443,7 +448,8 @@ def figure(
 
     where = [] if data_dir is None else ["--data-dir", data_dir]
     if data_dir is not None and data_dir.endswith(".npz"):
-        where, setting = [], paper.SETTINGS[scale]["mnist"]
+        where = []
+        setting = paper.SETTINGS[scale]["mnist"]
         federation = setting.federation | {"name": str(Path(data_dir).resolve())}
         paper.SETTINGS[scale]["mnist"] = setting._replace(federation=federation)
     results = Path(out) / "results"

@@ -31,7 +31,9 @@ class WrongError(Exception):
 
     def __init__(self, message: str, found: dict[str, Any], ratio: float):
         self.is_hopeless = not ratio <= HOPELESS
-        super().__init__(message + ("; not timed" if self.is_hopeless else ""))
+        if self.is_hopeless:
+            message += "; not timed"
+        super().__init__(message)
         self.found = found
 
 
@@ -80,26 +82,32 @@ def difference(
         raise ValueError(
             f"arrays of other names: {sorted(found.keys() ^ expected.keys())}"
         )
-    absolute, of_move = 0.0, {}
+    absolute = 0.0
+    of_move = {}
     for name, value in expected.items():
         if name.startswith(SERVER):
             absolute = max(
                 absolute, _finite_or_inf(np.max(np.abs(found[name] - value), initial=0.0))
             )
         error = np.linalg.norm(found[name] - value)
-        moved = np.linalg.norm(value - begin[name]) or np.linalg.norm(
-            value
-        )  # an array that does not change: its norm
-        of_move[name] = (
-            0.0 if error == 0 else _finite_or_inf(error / moved) if moved else math.inf
-        )
+        move = np.linalg.norm(value - begin[name])
+        if not move:  # an array that does not change: its norm
+            move = np.linalg.norm(value)
+        if error == 0:
+            of_move[name] = 0.0
+        elif move:
+            of_move[name] = _finite_or_inf(error / move)
+        else:
+            of_move[name] = math.inf
     worst = max(of_move, key=lambda name: of_move[name])
     return Distance(absolute, of_move[worst]), worst
 
 
 def _finite_or_inf(value: Any) -> float:
     """Infinity for a nan."""
-    return float(value) if np.isfinite(value) else math.inf
+    if not np.isfinite(value):
+        return math.inf
+    return float(value)
 
 
 def check_difference(

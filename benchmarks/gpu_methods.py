@@ -20,17 +20,18 @@ import fedjax_srp as srp
 def on_both(method_name: str) -> dict[str, Any]:
     """Three rounds of a method on the CPU and on the default device, with products in full precision."""
     begin = time.perf_counter()
-    data = synthetic(
-        12, 40, 10, (16, 16)
-    )  # so that the first layer is trained in the span on a GPU
+    # Of a size so that a GPU trains the first layer in the span.
+    data = synthetic(12, 40, 10, (16, 16))
     model = srp.models.MLP(data.example_shape, 10, (32, 16))
     options = {
         "initial": 3,
         "rounds_per_stage": 1,
         "learning_rate": 0.05,
         "fine_tune_epochs": 1,
+        "k": 3,
     }
-    options |= {"k": 1 if method_name == "fedat" else 3}
+    if method_name == "fedat":
+        options["k"] = 1
     try:
         method = srp.methods.get(method_name, dataset=data, model=model, shared=options)
         with jax.default_matmul_precision("highest"):
@@ -60,7 +61,8 @@ def on_both(method_name: str) -> dict[str, Any]:
         cpu_run, gpu_run = histories
         same = np.array_equal(cpu_run.rounds_taken, gpu_run.rounds_taken)
         same &= np.allclose(cpu_run.compute_time, gpu_run.compute_time, rtol=1e-5)
-        facts |= {} if same else {"wrong": "other times or cohorts"}
+        if not same:
+            facts["wrong"] = "other times or cohorts"
     except WrongError as error:
         facts = error.found | {"wrong": str(error)}
     except Exception as error:

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 from children import Case
 
 WARM = 3  # calls before the first that is timed
-REPEATS, FEWER = 7, 5  # timed calls
+# timed calls
+REPEATS = 7
+FEWER = 5
 METHODS = ("fedavg", "fedrep")
 UNCACHED = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 # Makes the choices of two compilations equal.
@@ -77,7 +79,8 @@ def cases(part: str, quick: bool = False) -> list[Case]:
     wanted = PARTS[part]()
     limits = {"size": 8192, "at_least": 0.1}
     if quick:
-        wanted, limits = _toys(wanted), {"size": 64, "at_least": 0.002}
+        wanted = _toys(wanted)
+        limits = {"size": 64, "at_least": 0.002}
     worlds = {
         case.name: Workload(**case.settings["world"])
         for case in wanted
@@ -123,7 +126,9 @@ def _toys(cases: Iterable[Case]) -> list[Case]:
             return tuple(min(8, width) for width in value)
         if name == "shape" and len(value) == 3:
             return 16, 16, 1
-        return min(value, MOST[name]) if value is not None and name in MOST else value
+        if value is not None and name in MOST:
+            return min(value, MOST[name])
+        return value
 
     found: dict[str, Case] = {}
     for case in cases:
@@ -164,11 +169,10 @@ def rounds() -> list[Case]:
         ]  # fmt: skip
 
     chunks = 512, 128, 1000, None
-    name, segments = (
-        "four segments",
-        Workload("fedrep", "mlp", 100, judged=True, length=2, calls=4),
-    )
-    how, fields = Options(precision="highest"), {"repeats": REPEATS, "environment": EXACT}
+    name = "four segments"
+    segments = Workload("fedrep", "mlp", 100, judged=True, length=2, calls=4)
+    how = Options(precision="highest")
+    fields = {"repeats": REPEATS, "environment": EXACT}
     return [
         *timed([512], ", highest", precision="highest", span=False),
         *timed(chunks, "", span=False),
@@ -264,17 +268,13 @@ def rivals() -> list[Case]:
         world = Workload(
             "linear_fedrep", "linear", clients, widths=(dim, 5), length=length
         )
-        name, how = (
-            f"linear FedRep, N = {clients}, d = {dim}",
-            Options(min(4096, clients)),
-        )
+        name = f"linear FedRep, N = {clients}, d = {dim}"
+        how = Options(min(4096, clients))
         cases.append(_case(name, "rounds", world, how, repeats=REPEATS, child="linear"))
     how = Options(100, judged_at_once=100)
     fields = {"repeats": FEWER, "child": "rivals", "environment": SHARED_MEMORY}
-    fedavg, fedrep = (
-        Workload("fedavg", "mlp", 100),
-        Workload("fedrep", "mlp", 100, momentum=0.5),
-    )
+    fedavg = Workload("fedavg", "mlp", 100)
+    fedrep = Workload("fedrep", "mlp", 100, momentum=0.5)
     evaluation = fedrep._replace(judged=True, calls=1)
     for against, worlds in {
         "jitted loop": {"fedavg round": fedavg, "fedrep round": fedrep},

@@ -29,7 +29,8 @@ from harness.measure import cpu_seconds, in_turn, machine, ratios, synthetic
 
 import fedjax_srp as srp
 
-RATES, SEEDS = (0.01, 0.02, 0.05, 0.1), (0, 1, 2, 3)
+RATES = (0.01, 0.02, 0.05, 0.1)
+SEEDS = (0, 1, 2, 3)
 POINTS = [(rate, seed) for rate in RATES for seed in SEEDS]
 SMALL = {"hidden": (64, 32), "epochs": 5}
 LARGE = {"hidden": (512, 256, 64), "epochs": 1}
@@ -58,7 +59,8 @@ def runs_of(
 
 def difference(ours: list[srp.History], theirs: list[srp.History]) -> dict[str, float]:
     """Differences between runs, of parameters and of predictions in the last evaluation."""
-    parameters, answers = 0.0, 0
+    parameters = 0.0
+    answers = 0
     for one, other in zip(ours, theirs, strict=True):
         leaves = zip(
             jax.tree.leaves(one.server_state),

@@ -21,7 +21,8 @@ from harness.measure import Rounds, arrays, limits, machine, paired, seconds, sy
 
 import fedjax_srp as srp
 
-EXAMPLES, TESTS = 100, 50
+EXAMPLES = 100
+TESTS = 50
 # Multiplications and additions of one image, forward: conv1, conv2, fc1, fc2, out; backward, conv1 needs no gradient
 # of its input. Counted as direct convolutions, whatever the algorithm.
 FORWARD = [
@@ -74,11 +75,14 @@ def main() -> None:
             srp.algorithms.FedRep(augmented, training), 10 * sum(FORWARD) + TRAINING, ({"augment": True},),
         ),
     }  # fmt: skip
-    images, examples = int(np.sum(data.train_counts)), arrays(data)
+    images = int(np.sum(data.train_counts))
+    examples = arrays(data)
     for name, (algorithm, operations, ways) in cases.items():
         ours = Rounds(algorithm, data)
         report(f"compile: {name}", {"ours": ours.compile_seconds})
-        method = "fedavg_round" if name == "local training" else "fedrep_round"
+        method = "fedrep_round"
+        if name == "local training":
+            method = "fedavg_round"
         for options in ways:
             loop = TorchLoop(lenet5(), examples, **options)
             processes = Processes(examples, min(cores, args.clients), **options)

@@ -22,7 +22,11 @@ from harness.measure import Rounds, cpu_seconds, in_turn, machine, peak_memory, 
 import fedjax_srp as srp
 from fedjax_srp.base import Array, Examples, Predict
 
-EXAMPLES, FEATURES, CLASSES, COHORT, LENGTH = 20, 64, 10, 1000, 5
+EXAMPLES = 20
+FEATURES = 64
+CLASSES = 10
+COHORT = 1000
+LENGTH = 5
 GIB = 2**30
 
 

@@ -37,13 +37,11 @@ import fedjax_srp as srp
 from fedjax_srp.models import Convolution, Dense, Dropout, Layer, Split
 from fedjax_srp.models.lenet import pooled_relu
 
-USERS, COHORT, EVERY, LEFT_OUT, XAVIER = (
-    1000,
-    50,
-    10,
-    10,
-    nn.initializers.xavier_uniform(),
-)
+USERS = 1000
+COHORT = 50
+EVERY = 10
+LEFT_OUT = 10
+XAVIER = nn.initializers.xavier_uniform()
 LAYERS = (
     Layer("conv1", Convolution(32, (3, 3), kernel_init=XAVIER), jax.nn.relu, block=50),
     Layer(

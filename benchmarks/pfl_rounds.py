@@ -29,7 +29,11 @@ from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
 from torch import nn
 
-COHORT, BATCH, RATE, EVERY, MANY = 50, 10, 0.1, 10, 10**6
+COHORT = 50
+BATCH = 10
+RATE = 0.1
+EVERY = 10
+MANY = 10**6
 
 
 def network() -> nn.Module:
@@ -71,10 +75,8 @@ def network() -> nn.Module:
         right = (self(inputs).argmax(-1) == targets).float().sum().item()
         return {"accuracy": Weighted(right, len(inputs))}
 
-    model.loss, model.metrics = (
-        types.MethodType(loss, model),
-        types.MethodType(metrics, model),
-    )
+    model.loss = types.MethodType(loss, model)
+    model.metrics = types.MethodType(metrics, model)
     return model
 
 
@@ -82,7 +84,9 @@ class Turn(TrainingProcessCallback):
     """Evaluates every tenth round, reports the seconds of a round, and waits for the next line."""
 
     def __init__(self, test: tuple[torch.Tensor, torch.Tensor], lines: Iterator[str]):
-        self.test, self.lines, self.begin = test, lines, time.perf_counter()
+        self.test = test
+        self.lines = lines
+        self.begin = time.perf_counter()
 
     def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
         """True at the end of the input, and no metrics."""

@@ -32,7 +32,9 @@ import fedjax_srp as srp
 from fedjax_srp.models import Convolution, Dense, Layer, Split
 from fedjax_srp.models.lenet import pooled_relu
 
-CLIENTS, EVERY, BATCH = 20, 5, 10
+CLIENTS = 20
+EVERY = 5
+BATCH = 10
 EVALUATION = {"FedAvg": "global", "FedRep": "own_head", "FedALA": "aggregated"}
 LAYERS = (
     Layer("conv1", Convolution(32, (5, 5)), pooled_relu, block=50),
@@ -83,12 +85,11 @@ def rounds(name: str, data: srp.data.FederatedData) -> JudgedRounds:
         initialization="torch",
     )
     training = srp.Training(srp.SGD(0.005), BATCH, epochs=1, weighting="num_examples")
-    options: dict[str, Any] = (
-        {"head_epochs": 1, "representation_epochs": 1} if name == "FedRep" else {}
-    )
-    return JudgedRounds(
-        getattr(srp.algorithms, name)(model, training, **options), data, EVALUATION[name]
-    )
+    options: dict[str, Any] = {}
+    if name == "FedRep":
+        options = {"head_epochs": 1, "representation_epochs": 1}
+    algorithm = getattr(srp.algorithms, name)(model, training, **options)
+    return JudgedRounds(algorithm, data, EVALUATION[name])
 
 
 class Theirs:
@@ -182,7 +183,9 @@ def compare(
             for number in range(args.rounds + 1):
                 if number and number % EVERY == 0:
                     accuracies["ours"].append(ours.accuracy())
-                pair = {"ours": seconds(ours) if number else 0.0}
+                pair = {"ours": 0.0}
+                if number:
+                    pair["ours"] = seconds(ours)
                 if theirs is not None:
                     pair["pfllib"] = seconds(theirs)
                 if number % EVERY:

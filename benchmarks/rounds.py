@@ -100,10 +100,10 @@ class Report(NamedTuple):
             contender()
         found = paired(ours, theirs, self.results["repeats"])
         self.results["pairs"].append({"name": name, "against": rival, **found})
-        ours_shown, theirs_shown = _time(found["ours"]), _time(found["rival"])
-        print(
-            f"{name:44s} {ours_shown}   {rival}: {theirs_shown}, {found['rival_over_ours']:.2f}x"
-        )
+        our_time = _time(found["ours"])
+        their_time = _time(found["rival"])
+        ratio = found["rival_over_ours"]
+        print(f"{name:44s} {our_time}   {rival}: {their_time}, {ratio:.2f}x")
 
     def record_compile_time(self, name: str, run: Rounds) -> None:
         """Records the compile time of a program."""
@@ -131,7 +131,9 @@ class Report(NamedTuple):
 
 
 def _time(value: float) -> str:
-    return f"{1e3 * value:8.3g} ms" if value < 1 else f"{value:8.3g} s "
+    if value < 1:
+        return f"{1e3 * value:8.3g} ms"
+    return f"{value:8.3g} s "
 
 
 def measure(sizes: Sizes, torch: bool = True) -> dict[str, Any]:
@@ -214,20 +216,16 @@ def _training(report: Report, sizes: Sizes, torch: bool) -> None:
             "FedAvg round", timed["FedAvg round"], what, lambda least=least: least
         )
     for name, algorithm in (("FedAvg", fedavg), ("FedRep", fedrep)):
-        batch, one = (
-            Rounds(algorithm, data, num_seeds=REPEATED_SEEDS),
-            runs[f"{name} round"],
-        )
+        batch = Rounds(algorithm, data, num_seeds=REPEATED_SEEDS)
+        one = runs[f"{name} round"]
         looped = lambda one=one: sum(seconds(one) for _ in range(REPEATED_SEEDS))
         name = f"{name}, {REPEATED_SEEDS} seeds vmapped"
         report.compare(
             name, functools.partial(seconds, batch), "looped over seeds", looped
         )
     if jax.device_count() > 1:
-        sharded, single = (
-            Rounds(fedrep, data, shard_data=True),
-            Rounds(fedrep, data, devices=1),
-        )
+        sharded = Rounds(fedrep, data, shard_data=True)
+        single = Rounds(fedrep, data, devices=1)
         report.compare(
             "FedRep round",
             timed["FedRep round"],
@@ -288,7 +286,8 @@ def _others(report: Report, sizes: Sizes, torch: bool) -> None:
     )
     timed: dict[str, Callable[[], float]] = {}
     for name, algorithm, data, length in cases:
-        run, loop = Rounds(algorithm, data, length=length), JitLoop(algorithm, data)
+        run = Rounds(algorithm, data, length=length)
+        loop = JitLoop(algorithm, data)
         report.record_compile_time(name, run)
         timed[name] = lambda run=run: seconds(run) / run.length
         report.compare(
@@ -347,7 +346,8 @@ def _scaling(report: Report, sizes: Sizes) -> None:
     }
     report.record_curve("working bytes, by chunk", of_chunk)
     del runs, data
-    cohort, rounds = max(1, sizes.federations[0] // 10), {}
+    cohort = max(1, sizes.federations[0] // 10)
+    rounds = {}
     for num_clients in sizes.federations:
         data = synthetic(num_clients, sizes.examples, tests=1)
         rounds[num_clients] = Rounds(fedrep(data), data, participation.Fastest(cohort), 4)

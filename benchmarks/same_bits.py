@@ -38,7 +38,8 @@ import fedjax_srp as srp
 
 Run = Callable[[], list[srp.History]]
 PARTS = ("server", "clients", "accuracy", "time")
-NUM_CLIENTS, NUM_ROUNDS = 12, 3
+NUM_CLIENTS = 12
+NUM_ROUNDS = 3
 # Flags of tests/conftest.py.
 QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 QUICK_010 = "--xla_cpu_use_fusion_emitters=false"  # later versions abort at the name
@@ -121,7 +122,9 @@ def method(
     **options: Any,
 ) -> Any:
     """A method of the registry on a small model; it takes those of the shared options that it reads."""
-    hidden = (16, 8) if name.startswith("lg_") else (16,)  # heads of two layers
+    hidden = (16,)
+    if name.startswith("lg_"):  # heads of two layers
+        hidden = (16, 8)
     options |= {"participation": participation, "shared": POLICY | shared}
     return srp.methods.get(name, dataset=data, hidden=hidden, **options)
 
@@ -289,10 +292,8 @@ def differences(ours: dict[str, Any], theirs: dict[str, Any], only: str) -> list
     ]
     names = dict.fromkeys([*theirs["runs"], *ours["runs"]])
     for name in (name for name in names if re.search(only, name)):
-        one, other = (
-            ours["runs"].get(name, "no such run"),
-            theirs["runs"].get(name, "no such run"),
-        )
+        one = ours["runs"].get(name, "no such run")
+        other = theirs["runs"].get(name, "no such run")
         if one == other:
             continue
         if name in ours["parts"] and name in theirs["parts"]:
@@ -323,14 +324,11 @@ def main() -> None:
     )
     args = parser.parse_args()
     if args.quick:
-        flags = [
-            os.environ.get("XLA_FLAGS", ""),
-            QUICK,
-            QUICK_010 if jax.__version__.startswith("0.10.") else "",
-        ]
-        os.environ["XLA_FLAGS"] = " ".join(
-            flags
-        ).strip()  # read when the first program is compiled
+        flags = [os.environ.get("XLA_FLAGS", ""), QUICK]
+        if jax.__version__.startswith("0.10."):
+            flags.append(QUICK_010)
+        # Read when the first program is compiled.
+        os.environ["XLA_FLAGS"] = " ".join(flags).strip()
     jax.config.update("jax_enable_compilation_cache", False)
     print(
         f"code of {Path(srp.__file__).parent}, jax {jax.__version__}, {jax.devices()}",
@@ -351,15 +349,20 @@ def main() -> None:
             facts["parts"][name] = parts
         facts["seconds"] = round(time.perf_counter() - begin, 1)
         took = time.perf_counter() - before
-        shown = facts["runs"][name] if not parts else facts["runs"][name][:12]
-        print(f"{number}/{len(chosen)} {took:5.1f} s  {name}: {shown}", flush=True)
+        outcome = facts["runs"][name]
+        if parts:  # a hash, not an error
+            outcome = outcome[:12]
+        print(f"{number}/{len(chosen)} {took:5.1f} s  {name}: {outcome}", flush=True)
         if args.out:
             args.out.write_text(json.dumps(facts, indent=1) + "\n", "utf-8")
     failed = sum(found.startswith("error: ") for found in facts["runs"].values())
     print(f"{len(chosen)} runs, {failed} of them with an error, {facts['seconds']:.0f} s")
     if args.compare:
         lines = differences(facts, json.loads(args.compare.read_text("utf-8")), args.only)
-        print("\n".join(lines) if lines else f"the same bits as {args.compare}")
+        if lines:
+            print("\n".join(lines))
+        else:
+            print(f"the same bits as {args.compare}")
         raise SystemExit(bool(lines))
 
 

@@ -28,11 +28,9 @@ from fedjax_srp.driver import programs as program
 from fedjax_srp.rounds import round as engine_round
 from fedjax_srp.rounds.sharding import Layout
 
-UNCHANGED, EXCHANGED, BY_DEFAULT = (
-    "as it is",
-    "all states exchanged",
-    "copies by XLA's default",
-)
+UNCHANGED = "as it is"
+EXCHANGED = "all states exchanged"
+BY_DEFAULT = "copies by XLA's default"
 
 
 def without_owners(

@@ -45,7 +45,8 @@ def table(results: dict[str, Any]) -> str:
         for name, value in results["compile_seconds"].items()
     ]
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    machine, limits = results["machine"], results["limits"]
+    machine = results["machine"]
+    limits = results["limits"]
     lines = [
         f"{machine['num_devices']} x {machine['device']}, jax {machine['jax']}: "
         f"matrix products {limits['matrix_flops'] / 1e9:.4g} GFLOP/s, "
@@ -74,7 +75,8 @@ def figure(results: dict[str, Any]) -> Any:
     """Figure of the ratios of rivals, and of cost by cohort and federation."""
     from matplotlib.figure import Figure
 
-    curves, pairs = results["curves"], results["pairs"][::-1]
+    curves = results["curves"]
+    pairs = results["pairs"][::-1]
     rows = max(0.32 * len(pairs) + 1.2, 5.0)
     columns = -(-len(curves) // 2)
     grid = [["pairs", *range(columns)], ["pairs", *range(columns, 2 * columns)]]

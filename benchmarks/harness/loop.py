@@ -26,7 +26,7 @@ class JitLoop:
     are those of the engine.
 
     Args:
-        algorithm: with a `round` phase; `finish` is left out.
+        algorithm: its first phase is the round, others are left out.
         data: of the clients.
         num_participants: the first `num_participants` clients take part; None for all.
     """
@@ -37,10 +37,11 @@ class JitLoop:
         data: FederatedSource,
         num_participants: int | None = None,
     ):
-        self.participants = range(
-            data.num_clients if num_participants is None else num_participants
-        )
-        phase, size = algorithm.phases[0], jnp.int32(len(self.participants))
+        if num_participants is None:
+            num_participants = data.num_clients
+        self.participants = range(num_participants)
+        phase = algorithm.phases[0]
+        size = jnp.int32(len(self.participants))
         self.devices = jax.local_devices()
         self.data = [jax.device_put(data, device) for device in self.devices]
 
@@ -62,24 +63,26 @@ class JitLoop:
             client_id: Array,
             index: Array,
         ) -> tuple[PyTree, PyTree, PyTree]:
-            key = jax.random.fold_in(
-                named_key(stream(root, "training", index), "round"), client_id
-            )
+            key_phase = named_key(stream(root, "training", index), phase.name)
+            key = jax.random.fold_in(key_phase, client_id)
             output = phase.client(
                 key, broadcast, state, data.train_client(client_id), context(index)
             )
-            return *weighted(output), state if output.state is None else output.state
+            message, weight = weighted(output)
+            if output.state is not None:
+                state = output.state
+            return message, weight, state
 
         def server(
             root: Key, state: PyTree, total: PyTree, weights: PyTree, index: Array
         ) -> PyTree:
-            key = named_key(stream(root, "server", index), "round")
+            key = named_key(stream(root, "server", index), phase.name)
             divide = lambda w, part: jax.tree.map(lambda t: t / w.astype(t.dtype), part)
-            return phase.server(
-                key, state, jax.tree.map(divide, weights, total), context(index)
-            )
+            mean = jax.tree.map(divide, weights, total)
+            return phase.server(key, state, mean, context(index))
 
-        self._client, self._server = jax.jit(client), jax.jit(server)
+        self._client = jax.jit(client)
+        self._server = jax.jit(server)
         self._add = jax.jit(lambda a, b: jax.tree.map(jnp.add, a, b), donate_argnums=(0,))
         self._broadcast = jax.jit(
             lambda state, index: phase.broadcast(state, context(index))
@@ -88,33 +91,28 @@ class JitLoop:
         def init_client(
             root: Key, server: PyTree, data: FederatedSource, client_id: Array
         ) -> PyTree:
-            key = jax.random.fold_in(
-                named_key(named_key(root, "training"), "init"), client_id
-            )
+            key_init = named_key(named_key(root, "training"), "init")
+            key = jax.random.fold_in(key_init, client_id)
             return algorithm.init_client(key, server, data.train_client(client_id))
 
-        self.root, self.round = jax.random.key(0), 0
-        self.server = jax.jit(algorithm.init)(
-            named_key(named_key(self.root, "server"), "init"), self.data[0]
-        )
+        self.root = jax.random.key(0)
+        self.round = 0
+        key_server = named_key(named_key(self.root, "server"), "init")
+        self.server = jax.jit(algorithm.init)(key_server, self.data[0])
         start = jax.jit(init_client)
-        self.states = {
-            i: start(self.root, self.server, self.data[0], jnp.int32(i))
-            for i in self.participants
-        }
-        self.states = {
-            i: jax.device_put(state, self._device(i)) for i, state in self.states.items()
-        }
-        for _ in range(
-            2
-        ):  # compiles twice: only the second server state is committed to a device
+        self.states = {}
+        for i in self.participants:
+            state = start(self.root, self.server, self.data[0], jnp.int32(i))
+            self.states[i] = jax.device_put(state, self._device(i))
+        # It compiles twice: only the second server state is committed to a device.
+        for _ in range(2):
             self()
 
     def _device(self, client: int) -> Any:
         return self.devices[client % len(self.devices)]
 
     def __call__(self) -> None:
-        """Runs a round and waits."""
+        """Run a round and wait."""
         index = jnp.int32(self.round)
         broadcast = self._broadcast(self.server, index)
         broadcasts = [jax.device_put(broadcast, device) for device in self.devices]
@@ -129,7 +127,9 @@ class JitLoop:
                 jnp.int32(i),
                 index,
             )
-            totals[d] = message if totals[d] is None else self._add(totals[d], message)
+            if totals[d] is not None:
+                message = self._add(totals[d], message)
+            totals[d] = message
         total, *others = (part for part in totals if part is not None)
         for other in others:
             total = self._add(total, jax.device_put(other, self.devices[0]))

@@ -96,11 +96,13 @@ class Rounds:
             most = -(-layout.num_clients // layout.num_devices)
             layout = layout._replace(evaluation_chunk=min(judged_at_once, most))
         run = run._replace(layout=layout)
-        self.program, self.length, self.layout = run.program(), length, run.layout
+        self.program = run.program()
+        self.length = length
+        self.layout = run.layout
         key = jax.random.key(0)
-        self.root, self.data = run.placed(
-            key if run.num_seeds is None else jax.random.split(key, run.num_seeds)
-        )
+        if run.num_seeds is not None:
+            key = jax.random.split(key, run.num_seeds)
+        self.root, self.data = run.placed(key)
         self.state = self.program.start(self.root, self.data).state
         self()
         self.compile_seconds = self.program.compile_seconds
@@ -177,11 +179,9 @@ def in_turn(
 
 def summary(times: list[float]) -> dict[str, Any]:
     """Median and quartiles of measurements, and all of them."""
-    quartiles = (
-        statistics.quantiles(times, n=4, method="inclusive")
-        if len(times) > 1
-        else [*times] * 3
-    )
+    quartiles = [*times] * 3
+    if len(times) > 1:
+        quartiles = statistics.quantiles(times, n=4, method="inclusive")
     return {
         "median": statistics.median(times),
         "quartiles": [quartiles[0], quartiles[2]],

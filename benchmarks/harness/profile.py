@@ -33,7 +33,8 @@ def top_kernels(folder: Path, most: int = 25) -> dict[str, Any]:
     calls: dict[str, int] = {}
     times: dict[str, float] = {}
     for name, seconds in _events(jax.profiler.ProfileData.from_file(str(files[-1]))):
-        calls[name], times[name] = calls.get(name, 0) + 1, times.get(name, 0.0) + seconds
+        calls[name] = calls.get(name, 0) + 1
+        times[name] = times.get(name, 0.0) + seconds
     if not times:
         raise ValueError(
             f"{files[-1].name} holds no kernels; trace a call that runs on a device"

@@ -37,7 +37,8 @@ def lenet5(channels: Sequence[int] = (64, 64), num_classes: int = 10) -> nn.Sequ
 def crop_and_flip(x: torch.Tensor, padding: int = 4) -> torch.Tensor:
     """A random crop and mirror image of each of a batch (batch, c, h, w), by one indexing."""
     batch, _, height, width = x.shape
-    padded, device = nn.functional.pad(x, (padding,) * 4), x.device
+    padded = nn.functional.pad(x, (padding,) * 4)
+    device = x.device
     rows = torch.randint(0, 2 * padding + 1, (batch, 1), device=device) + torch.arange(
         height, device=device
     )
@@ -78,20 +79,20 @@ class TorchLoop:
         cache: bool = False,
     ):
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.model, self.batch_size, self.augment, self.cache = (
-            model.to(device),
-            batch_size,
-            augment,
-            cache,
-        )
+        self.model = model.to(device)
+        self.batch_size = batch_size
+        self.augment = augment
+        self.cache = cache
         x, y, x_test, y_test = examples
         self.x, self.x_test = (self._inputs(values).to(device) for values in (x, x_test))
         self.y, self.y_test = (
             torch.tensor(labels, dtype=torch.long, device=device)
             for labels in (y, y_test)
         )
-        self.num_clients, self.device = len(x), device
-        self.head, self.below = model[-1], model[:-1]
+        self.num_clients = len(x)
+        self.device = device
+        self.head = model[-1]
+        self.below = model[:-1]
         self.body = list(self.below.parameters())
         self.heads = [
             copy.deepcopy(self.head.state_dict()) for _ in range(self.num_clients)
@@ -106,7 +107,9 @@ class TorchLoop:
             p.ndim == 4 and not p.is_contiguous() for p in self.model.parameters()
         )
         inputs = inputs.permute(0, 1, 4, 2, 3)
-        return inputs if channels_last else inputs.contiguous()
+        if channels_last:
+            return inputs
+        return inputs.contiguous()
 
     def _epochs(
         self,
@@ -119,7 +122,9 @@ class TorchLoop:
         for p in self.model.parameters():
             p.requires_grad_(any(p is q for q in parameters))
         optimizer = torch.optim.SGD(parameters, lr=0.01, momentum=momentum)
-        model, x, y = self.model, self.x[client], self.y[client]
+        model = self.model
+        x = self.x[client]
+        y = self.y[client]
         if self.cache and not self.augment and parameters[0] is self.head.weight:
             model = self.head
             with torch.no_grad():
@@ -128,7 +133,9 @@ class TorchLoop:
             order = torch.randperm(len(y), device=self.device)
             for begin in range(0, len(y), self.batch_size):
                 rows = order[begin : begin + self.batch_size]
-                batch = crop_and_flip(x[rows]) if self.augment else x[rows]
+                batch = x[rows]
+                if self.augment:
+                    batch = crop_and_flip(batch)
                 optimizer.zero_grad()
                 self.loss(model(batch), y[rows]).backward()
                 optimizer.step()
@@ -196,7 +203,8 @@ class Processes:
 
     def __init__(self, examples: Sequence, number: int, **options: bool):
         context = multiprocessing.get_context("spawn")
-        self.ends, self.processes = [], []
+        self.ends = []
+        self.processes = []
         for i in range(number):
             ours, theirs = context.Pipe()
             share = tuple(part[i::number] for part in examples)

@@ -56,11 +56,11 @@ def total_step(
     return step_size(training.optimizer) * weights
 
 
-def divided(tree: PyTree, length: Array) -> PyTree:
+def divide(tree: PyTree, length: Array) -> PyTree:
     """Divide a tree by a length; zeros where the length is zero."""
     safe = jnp.where(length > 0, length, 1)
-    divide = lambda leaf: jnp.where(length > 0, leaf / safe.astype(leaf.dtype), 0)
-    return jax.tree.map(divide, tree)
+    quotient = lambda leaf: jnp.where(length > 0, leaf / safe.astype(leaf.dtype), 0)
+    return jax.tree.map(quotient, tree)
 
 
 def normalised_output(
@@ -70,7 +70,7 @@ def normalised_output(
 
     A client without steps has no weight in the mean direction, but in the mean length.
     """
-    direction = divided(jax.tree.map(jnp.subtract, before, after.params), length)
+    direction = divide(jax.tree.map(jnp.subtract, before, after.params), length)
     weights = NormalisedMessage(jnp.where(length > 0, weight, 0), weight)  # pyright: ignore[reportArgumentType]
     message = NormalisedMessage(direction, length)
     return ClientOutput(message, weight=weights, loss=after.loss)
@@ -81,6 +81,6 @@ def mean_direction(mean: NormalisedMessage) -> PyTree:
     return jax.tree.map(lambda leaf: jnp.where(mean.length > 0, leaf, 0), mean.direction)
 
 
-def moved(params: PyTree, direction: PyTree, length: Array) -> PyTree:
+def move(params: PyTree, direction: PyTree, length: Array) -> PyTree:
     """w - length * direction."""
     return jax.tree.map(lambda w, d: w - length.astype(w.dtype) * d, params, direction)

@@ -113,8 +113,8 @@ class FedMTL(OwnModel):
 
         # w_i <- local SGD along it, from w_i
         local = self.local_sgd(key, state.params, examples, context, gradient=related)
-        moved = jax.tree.map(jnp.subtract, local.params, state.params)
-        return ClientOutput(moved, OwnModelState(local.params), loss=local.loss)
+        change = jax.tree.map(jnp.subtract, local.params, state.params)
+        return ClientOutput(change, OwnModelState(local.params), loss=local.loss)
 
     @override
     def server(

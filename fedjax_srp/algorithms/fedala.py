@@ -38,7 +38,7 @@ class FedALAClientState(NamedTuple):
     is_learnt: Array  # () bool: the weights have been trained
 
 
-def mixed(own: PyTree, shared: PyTree, weights: PyTree) -> PyTree:
+def mix(own: PyTree, shared: PyTree, weights: PyTree) -> PyTree:
     """The own parameters, moved towards the shared ones by a weight for each."""
     # theta_i + (theta - theta_i) * W_i
     return jax.tree.map(
@@ -124,7 +124,7 @@ class FedALA(GlobalModel):
             key: Key | None,
         ) -> Array:
             own, shared, frozen = fixed
-            head = mixed(own, shared, weights)
+            head = mix(own, shared, weights)
             # Statistics are the global ones: their weights stay 1.
             head = with_statistics_of(head, jax.lax.stop_gradient(head))
             return head_loss(head, frozen, x, y, key)
@@ -149,7 +149,7 @@ class FedALA(GlobalModel):
             LocalTraining(steps, self.training.batch_size, epochs=1, work=epochs),
             after_step=clipped,
         ).params
-        head = mixed(state.head, params.head, weights)
+        head = mix(state.head, params.head, weights)
         is_learnt = state.is_learnt | (differs & (epochs > 0))
         return FedALAClientState(head, weights, is_learnt)
 

@@ -41,7 +41,7 @@ class FedBNMessage(NamedTuple):
     own: Uncharged
 
 
-def joined(shared: PyTree, own: PyTree) -> PyTree:
+def join(shared: PyTree, own: PyTree) -> PyTree:
     """Join two trees, each None where the other has a leaf."""
     return jax.tree.map(
         lambda one, other: other if one is None else one,
@@ -79,7 +79,7 @@ class FedBN(GlobalModel):
 
     own: Literal["normalisation", "statistics"] = "normalisation"
 
-    def divided(self, params: SplitParams) -> FedBNMessage:
+    def divide(self, params: SplitParams) -> FedBNMessage:
         """Divide the parameters into shared and personal leaves."""
         is_own = is_statistic(params)
         if self.own == "normalisation":
@@ -92,11 +92,11 @@ class FedBN(GlobalModel):
     def init_client(
         self, key: Key, server: FedAvgServerState, examples: Examples
     ) -> FedBNClientState:
-        return FedBNClientState(self.divided(server.params).own.value)
+        return FedBNClientState(self.divide(server.params).own.value)
 
     @override
     def broadcast(self, server: FedAvgServerState, context: RoundContext) -> SplitParams:
-        return self.divided(server.params).shared
+        return self.divide(server.params).shared
 
     @override
     def client(
@@ -108,8 +108,8 @@ class FedBN(GlobalModel):
         context: RoundContext,
     ):
         # w_i <- local SGD from the shared layers and the client's own normalisation
-        local = self.local_sgd(key, joined(shared, state.own), examples, context)
-        message = self.divided(local.params)
+        local = self.local_sgd(key, join(shared, state.own), examples, context)
+        message = self.divide(local.params)
         return ClientOutput(
             message,
             state=FedBNClientState(message.own.value),
@@ -126,7 +126,7 @@ class FedBN(GlobalModel):
         context: RoundContext,
     ):
         # w_l <- sum_i p_i w_(i,l), l not BatchNorm
-        return FedAvgServerState(joined(mean.shared, mean.own.value))
+        return FedAvgServerState(join(mean.shared, mean.own.value))
 
     @property
     @override
@@ -146,7 +146,7 @@ class FedBN(GlobalModel):
         def loss(
             shared: PyTree, own: PyTree, x: Array, y: Array, key: Key | None
         ) -> Array:
-            return self.loss(joined(shared, own), (), x, y, key)
+            return self.loss(join(shared, own), (), x, y, key)
 
         return gradient_message(loss, shared, state.own, examples, self.training, context)
 
@@ -155,5 +155,5 @@ class FedBN(GlobalModel):
         self, key: Key, server: Any, state: FedBNClientState, examples: Examples
     ):
         """The shared layers with the client's own normalisation, as it last left it."""
-        params = joined(self.divided(server.params).shared, state.own)
+        params = join(self.divide(server.params).shared, state.own)
         return lambda x: self.model.logits(params, x)

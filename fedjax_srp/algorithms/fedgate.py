@@ -11,7 +11,7 @@ from typing_extensions import override
 from fedjax_srp.algorithms._normalised import (
     NormalisedMessage,
     mean_direction,
-    moved,
+    move,
     normalised_output,
     total_step,
 )
@@ -143,7 +143,7 @@ class FedGATE(FedAvg):
         # w <- w - eta gamma Delta
         direction = mean_direction(mean)
         length = self.server_step_size * mean.length
-        return FedGATEServerState(moved(server.params, direction, length), direction)
+        return FedGATEServerState(move(server.params, direction, length), direction)
 
     @property
     @override

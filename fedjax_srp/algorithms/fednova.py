@@ -11,7 +11,7 @@ from fedjax_srp.algorithms._normalised import (
     check_equal_steps,
     gradient_weights,
     mean_direction,
-    moved,
+    move,
     normalised_output,
 )
 from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
@@ -81,4 +81,4 @@ class FedNova(FedAvg):
         context: RoundContext,
     ):
         # w <- w - tau_eff sum_i p_i eta d_i, tau_eff = sum_i p_i ||a_i||_1
-        return FedAvgServerState(moved(server.params, mean_direction(mean), mean.length))
+        return FedAvgServerState(move(server.params, mean_direction(mean), mean.length))

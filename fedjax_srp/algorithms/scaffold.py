@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from typing_extensions import override
 
-from fedjax_srp.algorithms._normalised import divided, total_step
+from fedjax_srp.algorithms._normalised import divide, total_step
 from fedjax_srp.algorithms.examples import mean_of_all
 from fedjax_srp.algorithms.fedavg import FedAvg
 from fedjax_srp.algorithms.local import Objective, plain_gradient
@@ -128,15 +128,15 @@ class SCAFFOLD(FedAvg):
 
         # y_i <- local SGD along that, from x
         local = self.local_sgd(key, x, examples, context, gradient=corrected)
-        moved = jax.tree.map(jnp.subtract, local.params, x)
+        step = jax.tree.map(jnp.subtract, local.params, x)
         # c_i <- c_i - c + (x - y_i) / (K eta); unchanged without steps
         now = self.training.in_round(context)
         length = total_step(now, examples, self.counts_momentum)
         difference = lambda c, d: jnp.where(length > 0, -c - d, 0)
-        change = jax.tree.map(difference, c, divided(moved, length))
+        change = jax.tree.map(difference, c, divide(step, length))
         variate = jax.tree.map(jnp.add, state.variate, change)
         return ClientOutput(
-            message=ScaffoldMessage(moved, change),
+            message=ScaffoldMessage(step, change),
             state=ScaffoldClientState(variate),
             loss=local.loss,
         )
@@ -150,8 +150,8 @@ class SCAFFOLD(FedAvg):
         context: RoundContext,
     ):
         # x <- x + (eta_g / |S|) sum_i (y_i - x)
-        step = lambda x, d: x + self.server_step_size * d
-        params = jax.tree.map(step, server.params, mean.params)
+        add = lambda x, d: x + self.server_step_size * d
+        params = jax.tree.map(add, server.params, mean.params)
         # Statistics of BatchNorm take the whole step.
         clients = jax.tree.map(jnp.add, server.params, mean.params)
         params = with_statistics_of(params, clients)

@@ -30,17 +30,17 @@ _CONVERT = "import json, pickle; json.dump({str(k): v for k, v in pickle.load(op
 
 
 class DeviceTraces(NamedTuple):
-    """Measured devices, all arrays in the same order; None for values that a file lacks."""
+    """Measured devices, all arrays in one order; None for values that a file lacks."""
 
-    compute: (
-        np.ndarray | None
-    )  # (n,) speeds: units of the measured work per second, or a score
+    # (n,) speeds: units of the measured work per second, or a score
+    compute: np.ndarray | None
     downlink: np.ndarray | None  # (n,) bytes per second
     uplink: np.ndarray | None  # (n,) bytes per second
 
     def assign(self, num_clients: int, seed: int) -> DeviceTraces:
-        """Draw a device for each client, each device once before any is drawn again; its
-        values stay together.
+        """Draw a device for each client; the values of a device stay together.
+
+        Each device is drawn once before any is drawn again.
 
         Args:
             num_clients: of the federation.
@@ -50,13 +50,13 @@ class DeviceTraces(NamedTuple):
 
 
 class AvailabilityTraces(NamedTuple):
-    """Intervals in which devices are available, in seconds from the beginning of each
-    trace; traces repeat.
+    """Intervals in which devices are available.
+
+    In seconds from the beginning of each trace; traces repeat.
     """
 
-    starts: (
-        np.ndarray
-    )  # (n, k) beginnings of intervals, in order; intervals (0, 0) fill shorter rows
+    # (n, k) beginnings of intervals, in order; intervals (0, 0) fill shorter rows
+    starts: np.ndarray
     ends: np.ndarray  # (n, k) ends of intervals
     period: np.ndarray  # (n,) lengths of the traces
 
@@ -70,21 +70,24 @@ class AvailabilityTraces(NamedTuple):
         return _assign(self, num_clients, seed)
 
     def intervals(self) -> Intervals:
-        """The intervals for a clock, `Available(clock, traces.intervals())`, repeated to
-        the longest trace.
+        """The intervals for a clock, repeated up to the end of the longest trace.
+
+        Example: `Available(clock, traces.intervals())`.
         """
         longest = float(self.period.max())
         rows = []
         for starts, ends, period in zip(*self, strict=True):
-            begin = period * np.arange(math.ceil(longest / period))
-            known = starts < ends
-            pairs = [(begin[:, None] + times[known]).ravel() for times in (starts, ends)]
-            rows.append(
-                [(a, min(b, longest)) for a, b in zip(*pairs, strict=True) if a < longest]
-            )
-        width = max(1, *map(len, rows))
-        filled = np.array([row + [(0.0, 0.0)] * (width - len(row)) for row in rows])
-        return Intervals(filled[..., 0], filled[..., 1], longest)
+            is_interval = starts < ends
+            repeats = period * np.arange(math.ceil(longest / period))[:, None]
+            starts = (repeats + starts[is_interval]).ravel()
+            ends = (repeats + ends[is_interval]).ravel()
+            begins = starts < longest
+            rows.append((starts[begins], np.minimum(ends[begins], longest)))
+        width = max(1, *(len(starts) for starts, _ in rows))
+        table = np.zeros((2, len(rows), width))
+        for i, row in enumerate(rows):
+            table[:, i, : len(row[0])] = row
+        return Intervals(table[0], table[1], longest)
 
 
 @checked
@@ -105,12 +108,12 @@ def read_times(
         ValueError: no table of numbers; a client without a column; names of columns, and
             data without names.
     """
-    if client_names is not None and not all(
-        isinstance(name, str) for name in client_names
-    ):
-        raise ValueError(
-            f"client_names={short(client_names)}: are not all texts; give data.client_names"
-        )
+    for name in client_names or ():
+        if not isinstance(name, str):
+            raise ValueError(
+                f"client_names={short(client_names)}: are not all texts; "
+                "give data.client_names"
+            )
     file = os.fspath(path)
     if not os.path.isfile(file):  # unlike `Path.is_file` it never raises
         remedy = "give a .csv or .npy with a row per round, a column per client"
@@ -122,13 +125,11 @@ def read_times(
         else:
             text = Path(file).read_text(encoding="utf-8-sig")
             names, lines = _header(text.splitlines())
-            with warnings.catch_warnings(
-                action="error", category=UserWarning
-            ):  # of an empty file
+            with warnings.catch_warnings(action="error", category=UserWarning):
+                # NumPy warns of an empty file.
                 table = np.loadtxt(lines, delimiter=",", ndmin=2)
-    except (
-        Exception
-    ) as error:  # of many types, also tokenize.TokenError for a damaged header
+    except Exception as error:
+        # Of many types, also tokenize.TokenError for a damaged header.
         reason = " ".join(str(error).split())
         problem = f"is not a table of numbers ({reason})"
         raise ArgumentError(
@@ -161,39 +162,44 @@ def read_times(
 
 
 def _header(lines: list[str]) -> tuple[list[str], list[str]]:
-    """Return the names of the columns, none if the first line is no header, and the other
-    lines.
+    """Return the names of the columns in the first line, and the other lines.
+
+    If the first line is no header, there are no names, and it is one of the lines.
     """
     if not lines:
         return [], lines
-    entries = [
-        entry.strip().strip('"') for entry in lines[0].removeprefix("#").split(",")
-    ]
-    is_header = all(entries) and any(
-        math.isnan(_number(entry)) and entry.lower() != "nan" for entry in entries
-    )
-    if not is_header:
+    first = lines[0].removeprefix("#")
+    entries = [entry.strip().strip('"') for entry in first.split(",")]
+    if not all(entries) or not any(_is_text(entry) for entry in entries):
         return [], lines
-    is_width = len(lines) > 1 and len(lines[1].split(",")) == len(entries)
-    if lines[0].startswith("#") and not is_width:  # a remark
+    if len(lines) > 1 and len(lines[1].split(",")) == len(entries):
+        return entries, lines[1:]
+    if lines[0].startswith("#"):  # a remark
         return [], lines[1:]
-    return (entries, lines[1:]) if is_width else ([], lines)
+    return [], lines
+
+
+def _is_text(entry: str) -> bool:
+    return math.isnan(_number(entry)) and entry.lower() != "nan"
 
 
 def _warn_of_order(file: str, client_names: Sequence[str] | None) -> None:
-    """Warn if clients are not in the order that people count in, f0, f1, f10, f2, and
-    columns have no names.
+    """Warn if columns have no names, and clients are not ordered by their numbers.
+
+    Names sorted as texts are in the order f0, f1, f10, f2.
     """
     if client_names is None:
         return
-    counted = sorted(
-        client_names,
-        key=lambda name: re.sub(r"\d+", lambda number: number[0].zfill(20), name),
-    )
-    if counted != list(client_names):
+
+    def with_long_numbers(name: str) -> str:
+        return re.sub(r"\d+", lambda number: number[0].zfill(20), name)
+
+    if sorted(client_names, key=with_long_numbers) != list(client_names):
+        first = ", ".join(client_names[:4])
         warnings.warn(
-            f"path={file!r}: the columns have no names, so they are the times of {', '.join(client_names[:4])}, ... in "
-            "this order (data.client_names); write the names into the first line to match them",
+            f"path={file!r}: the columns have no names, so they are the times of "
+            f"{first}, ... in this order (data.client_names); write the names into the "
+            "first line to match them",
             stacklevel=3,
         )
 
@@ -225,43 +231,39 @@ def read_devices(
     Raises:
         ValueError: a pickle, another layout, or an invalid number.
     """
+    columns = {"compute": compute, "downlink": downlink, "uplink": uplink}
     with _rows_of(path) as (rows, is_csv):
-        return _devices(
-            rows, is_csv, {"compute": compute, "downlink": downlink, "uplink": uplink}
-        )
+        return _devices(rows, is_csv, columns)
 
 
 def _devices(
-    rows: list[Mapping[str, Any]], is_csv: bool, named: Mapping[str, str | None]
+    rows: list[Mapping[str, Any]], is_csv: bool, columns: Mapping[str, str | None]
 ) -> DeviceTraces:
-    for column in named.values():
-        known = column is None or any(column in row for row in rows)
-        _require(
-            known, f"has no column {short(column)}; it has {', '.join(list(rows[0])[:6])}"
-        )
+    for column in columns.values():
+        if column is None or any(column in row for row in rows):
+            continue
+        has = ", ".join(list(rows[0])[:6])
+        raise ValueError(f"has no column {short(column)}; it has {has}")
     if is_csv:
-        found = _columns(rows, named)
-    elif _all_have(rows, "tcp_speed_results"):
+        values = _columns(rows, columns)
+    elif _all_have(rows, "tcp_speed_results"):  # FLHetBench's samples of MobiPerf
         link = [_mean(row["tcp_speed_results"]) * 125 for row in rows]
-        found = {"downlink": link, "uplink": link}
-    elif _all_have(rows, "Phone Model"):
-        measured = [row.get(named["compute"] or "ResNet Latency") or 0 for row in rows]
-        found = {"compute": [_per_second(time) for time in measured if time]}
-    elif _all_have(rows, "down_u"):
-        found = {
-            name: [1024 * _number(row.get(key)) for row in rows]
-            for name, key in _FLASH.items()
-        }
-    elif _all_have(rows, "computation"):
+        values = {"downlink": link, "uplink": link}
+    elif _all_have(rows, "Phone Model"):  # FLHetBench's latencies
+        latency = columns["compute"] or "ResNet Latency"
+        times = [row.get(latency) or 0 for row in rows]
+        values = {"compute": [_per_second(time) for time in times if time]}
+    elif _all_have(rows, "down_u"):  # FLASH
+        values = {}
+        for name, key in _FLASH.items():
+            values[name] = [1024 * _number(row.get(key)) for row in rows]
+    elif _all_have(rows, "computation"):  # FedScale
         link = [125 * _number(row.get("communication")) for row in rows]
-        found = {
-            "compute": [_per_second(row["computation"]) for row in rows],
-            "downlink": link,
-            "uplink": link,
-        }
+        speeds = [_per_second(row["computation"]) for row in rows]
+        values = {"compute": speeds, "downlink": link, "uplink": link}
     else:
-        found = _columns(rows, named)
-    return _checked_devices(found)
+        values = _columns(rows, columns)
+    return _checked_devices(values)
 
 
 @checked
@@ -292,11 +294,9 @@ def read_availability(
 def _availability(
     rows: list[Mapping[str, Any]], is_csv: bool, trace: str | None
 ) -> AvailabilityTraces:
-    traces = (
-        list(dict.fromkeys(row["trace"] for row in rows))
-        if is_csv and _all_have(rows, "trace")
-        else []
-    )
+    traces = []
+    if is_csv and _all_have(rows, "trace"):
+        traces = list(dict.fromkeys(row["trace"] for row in rows))
     _require(
         traces or trace is None,
         f"has no column trace for trace={short(trace)}; leave the argument out",
@@ -311,51 +311,59 @@ def _availability(
         return _checked_intervals(*_intervals_of_table(rows))
     if is_csv and _all_have(rows, "device", "t_start_s", "state"):
         return _checked_intervals(*_intervals_of_states(rows))
-    intervals, periods = [], []
+    intervals = []
+    periods = []
     for row in rows:
         if row.get("isSuccess") is False:
             continue
-        if "active" in row and "inactive" in row:
-            active, inactive = row["active"], row["inactive"]
-            known = isinstance(active, list) and isinstance(inactive, list)
-            if known and len(active) != len(inactive):
-                raise ValueError(
-                    f"a device has {len(active)} times active and {len(inactive)} inactive; give pairs"
-                )
-            pairs: Any = list(zip(active, inactive, strict=True)) if known else active
-            begin, end = 0, row.get("finish_time")
-        else:
+        if "active" in row and "inactive" in row:  # FedScale
+            pairs = _pairs_of_times(row["active"], row["inactive"])
+            begin = 0
+            end = row.get("finish_time")
+        else:  # FLASH, FLHetBench
             pairs = row.get("available", row.get("ready_time"))
-            begin, end = row.get("trace_start"), row.get("trace_end")
-        has = ", ".join(list(row)[:6])
-        _require(
-            None not in (pairs, begin, end),
-            f"a device has {has}; see read_availability for the layouts",
-        )
-        whole = isinstance(pairs, list) and all(
-            isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs
-        )
-        _require(
-            whole,
-            f"intervals of a device are {short(pairs)}; give [[from, to], ...] in seconds",
-        )
-        intervals.append(
-            [(_number(a) - _number(begin), _number(b) - _number(begin)) for a, b in pairs]
-        )
-        periods.append(_number(end) - _number(begin))
+            begin = row.get("trace_start")
+            end = row.get("trace_end")
+        if pairs is None or begin is None or end is None:
+            has = ", ".join(list(row)[:6])
+            raise ValueError(f"a device has {has}; see read_availability for the layouts")
+        if not isinstance(pairs, list) or not all(map(_is_pair, pairs)):
+            raise ValueError(
+                f"intervals of a device are {short(pairs)}; "
+                "give [[from, to], ...] in seconds"
+            )
+        first = _number(begin)
+        intervals.append([(_number(a) - first, _number(b) - first) for a, b in pairs])
+        periods.append(_number(end) - first)
     return _checked_intervals(intervals, periods)
 
 
-# ---- content
-# ------------------------------------------------------------------------------------------------------
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list | tuple) and len(value) == 2
+
+
+def _pairs_of_times(active: Any, inactive: Any) -> Any:
+    """Return pairs of times; `active` itself, which later checks refuse, if not lists."""
+    if not isinstance(active, list) or not isinstance(inactive, list):
+        return active
+    if len(active) != len(inactive):
+        raise ValueError(
+            f"a device has {len(active)} times active and {len(inactive)} inactive; "
+            "give pairs"
+        )
+    return list(zip(active, inactive, strict=True))
+
+
+# ---- content -------------------------------------------------------------------------
+
+
 @contextlib.contextmanager
 def _rows_of(path: str | os.PathLike) -> Iterator[tuple[list[Mapping[str, Any]], bool]]:
-    """The devices of JSON, or the lines of a CSV, and True for a CSV; errors name the
-    file.
-    """
+    """The devices in a file, and True for a CSV; errors name the file."""
     try:
-        content, is_csv = _content(Path(path))
-        rows = list(content.values()) if isinstance(content, dict) else content
+        rows, is_csv = _content(Path(path))
+        if isinstance(rows, dict):
+            rows = list(rows.values())
         _require(
             rows, "has no devices; give a list or a dict of them, or a CSV with a header"
         )
@@ -380,12 +388,14 @@ def _require(holds: Any, message: str) -> None:
 
 def _content(file: Path) -> tuple[Any, bool]:
     try:
-        with open_file(file) as opened:
-            raw = opened.read()
-        raw = lzma.decompress(raw) if file.suffix == ".xz" else raw
+        with open_file(file) as stream:
+            raw = stream.read()
+        if file.suffix == ".xz":
+            raw = lzma.decompress(raw)
     except (OSError, lzma.LZMAError) as error:
         raise ValueError(
-            f"cannot be read ({error}); give a .json or .csv file, or one compressed with xz"
+            f"cannot be read ({error}); give a .json or .csv file, "
+            "or one compressed with xz"
         ) from None
     convert = f'if you trust it, convert it first: python -c "{_CONVERT}"'
     _require(
@@ -398,8 +408,9 @@ def _content(file: Path) -> tuple[Any, bool]:
             return json.loads(text), False
         header, *rows = filter(None, csv.reader(text.splitlines(), strict=True))
         names = [name.strip() for name in header]
-        if twice := [name for name in names if names.count(name) > 1]:
-            raise ValueError(f"two columns are called {twice[0]!r}")
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two columns are called {name!r}")
         return [dict(zip(names, row, strict=True)) for row in rows], True
     except (ValueError, csv.Error, RecursionError) as error:
         reason = " ".join(str(error).split())[:80]
@@ -410,45 +421,47 @@ def _content(file: Path) -> tuple[Any, bool]:
 
 def _number(value: Any) -> float:
     """Convert a value to a number; nan, which later checks refuse, if it is none."""
+    if isinstance(value, bool):
+        return math.nan
     try:
-        return math.nan if isinstance(value, bool) else float(value)
+        return float(value)
     except (TypeError, ValueError):
         return math.nan
 
 
 def _per_second(milliseconds: Any) -> float:
     time = _number(milliseconds)
-    return 1000 / time if time else math.nan
+    if not time:
+        return math.nan
+    return 1000 / time
 
 
 def _mean(values: Any) -> float:
-    return (
-        float(np.mean([*map(_number, values)]))
-        if isinstance(values, list) and values
-        else math.nan
-    )
+    if not isinstance(values, list) or not values:
+        return math.nan
+    return float(np.mean([_number(value) for value in values]))
 
 
 def _columns(
-    rows: list[Mapping[str, Any]], named: Mapping[str, str | None]
+    rows: list[Mapping[str, Any]], columns: Mapping[str, str | None]
 ) -> dict[str, list[float]]:
-    wanted = {
-        name: column or name
-        for name, column in named.items()
-        if any((column or name) in row for row in rows)
-    }
-    if (
-        speed := next(iter(wanted.values()), None)
-    ) is not None:  # a device without it failed in the measurement
-        rows = [
-            row
-            for row in rows
-            if str(row.get(speed, "")).strip() and _number(row.get(speed)) != 0
-        ]
-    return {
-        name: [_number(row.get(column)) for row in rows]
-        for name, column in wanted.items()
-    }
+    present = {}
+    for name, column in columns.items():
+        column = column or name
+        if any(column in row for row in rows):
+            present[name] = column
+    if present:
+        speed = next(iter(present.values()))
+        rows = [row for row in rows if _is_measured(row.get(speed, ""))]
+    values = {}
+    for name, column in present.items():
+        values[name] = [_number(row.get(column)) for row in rows]
+    return values
+
+
+def _is_measured(speed: Any) -> bool:
+    """False for a device that failed in the measurement."""
+    return bool(str(speed).strip()) and _number(speed) != 0
 
 
 def _intervals_of_table(
@@ -457,7 +470,8 @@ def _intervals_of_table(
     intervals: dict[str, list[tuple[float, float]]] = {row["device"]: [] for row in rows}
     periods = dict.fromkeys(intervals, 0.0)
     for row in rows:
-        device, end = row["device"], _number(row["end"])
+        device = row["device"]
+        end = _number(row["end"])
         intervals[device].append((_number(row["start"]), end))
         periods[device] = max(periods[device], _number(row.get("period", end)))
     return list(intervals.values()), list(periods.values())
@@ -467,32 +481,37 @@ def _intervals_of_states(
     rows: list[Mapping[str, Any]],
 ) -> tuple[list[list[tuple[float, float]]], list[float]]:
     intervals: dict[str, list[tuple[float, float]]] = {row["device"]: [] for row in rows}
-    periods, begun = dict.fromkeys(intervals, 0.0), {}
+    periods = dict.fromkeys(intervals, 0.0)
+    open_since = {}
     for row in rows:
-        device, at = row["device"], _number(row["t_start_s"])
-        periods[device] = at
+        device = row["device"]
+        time = _number(row["t_start_s"])
+        periods[device] = time
         if row["state"] in ("AVL", "AVL_TRAIN"):
-            begun.setdefault(device, at)
-        elif device in begun:
-            intervals[device].append((begun.pop(device), at))
-    for (
-        device,
-        at,
-    ) in begun.items():  # an open interval lasts until the last line of its device
-        intervals[device].append((at, periods[device]))
+            open_since.setdefault(device, time)
+        elif device in open_since:
+            intervals[device].append((open_since.pop(device), time))
+    # An open interval lasts until the last line of its device.
+    for device, start in open_since.items():
+        intervals[device].append((start, periods[device]))
     return list(intervals.values()), list(periods.values())
 
 
-def _checked_devices(found: Mapping[str, Sequence[float]]) -> DeviceTraces:
-    is_there = any(len(values) for values in found.values())
-    _require(is_there, "has no speeds; name the column: read_devices(path, compute=...)")
-    arrays = {name: np.asarray(values, float) for name, values in found.items()}
-    for name, values in arrays.items():
-        for bad in np.flatnonzero(~(np.isfinite(values) & (values > 0)))[:1]:
-            raise ValueError(
-                f"{name} of device {bad} is {values[bad]}; speeds are finite and positive"
-            )
-    return DeviceTraces(*(arrays.get(name) for name in DeviceTraces._fields))
+def _checked_devices(columns: Mapping[str, Sequence[float]]) -> DeviceTraces:
+    _require(
+        any(columns.values()),
+        "has no speeds; name the column: read_devices(path, compute=...)",
+    )
+    devices = DeviceTraces(None, None, None)
+    for name, values in columns.items():
+        speeds = np.asarray(values, float)
+        for device, speed in enumerate(speeds):
+            if not np.isfinite(speed) or speed <= 0:
+                raise ValueError(
+                    f"{name} of device {device} is {speed}; speeds are finite and positive"
+                )
+        devices = devices._replace(**{name: speeds})
+    return devices
 
 
 def _checked_intervals(
@@ -500,20 +519,19 @@ def _checked_intervals(
 ) -> AvailabilityTraces:
     _require(intervals, "has no measured device; give traces that succeeded")
     width = max(1, *map(len, intervals))
-    starts, ends = np.zeros((2, len(intervals), width))
+    starts = np.zeros((len(intervals), width))
+    ends = np.zeros((len(intervals), width))
     for device, (pairs, period) in enumerate(zip(intervals, periods, strict=True)):
         ordered = np.asarray(sorted(pairs), float).reshape(-1, 2)
-        flat = ordered.ravel()
-        fits = (
-            period > 0
-            and np.isfinite(flat).all()
-            and (np.diff(flat, prepend=0.0, append=period) >= 0).all()
-        )
-        _require(
-            fits,
-            f"intervals of device {device} overlap, or leave its trace of {period:g} s; mend or drop it",
-        )
-        starts[device, : len(ordered)], ends[device, : len(ordered)] = ordered.T
+        times = ordered.ravel()
+        is_finite = period > 0 and np.isfinite(times).all()
+        if not is_finite or (np.diff(times, prepend=0.0, append=period) < 0).any():
+            raise ValueError(
+                f"intervals of device {device} overlap, or leave its trace of "
+                f"{period:g} s; mend or drop it"
+            )
+        starts[device, : len(ordered)] = ordered[:, 0]
+        ends[device, : len(ordered)] = ordered[:, 1]
     return AvailabilityTraces(starts, ends, np.asarray(periods, float))
 
 
@@ -524,6 +542,9 @@ def _assign(traces: Any, num_clients: int, seed: int) -> Any:
     rng = np.random.default_rng(seed)
     rounds = [rng.permutation(size) for _ in range(-(-num_clients // size))]
     devices = np.concatenate(rounds)[:num_clients]
-    return type(traces)(
-        *(None if values is None else values[devices] for values in traces)
-    )
+    columns = []
+    for values in traces:
+        if values is not None:
+            values = values[devices]
+        columns.append(values)
+    return type(traces)(*columns)

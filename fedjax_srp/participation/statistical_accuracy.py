@@ -1,6 +1,4 @@
-"""FLANP's participation: the fastest clients, doubled when they reach statistical
-accuracy.
-"""
+"""FLANP's participation: the fastest clients, doubled at statistical accuracy."""
 
 import math
 from typing import Annotated, ClassVar, Literal, NamedTuple
