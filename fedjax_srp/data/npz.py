@@ -58,10 +58,10 @@ def read(path: Path) -> RawArrays:
         if f"{users}_train" in arrays or f"{users}_test" in arrays:
             columns["users"] = users
     names = {}
-    for field, column in columns.items():
-        for kind in ("train", "test"):
+    for kind in ("train", "test"):
+        for field, column in columns.items():
             names[f"{field}_{kind}"] = f"{column}_{kind}"
-    missing = sorted(set(names.values()) - set(arrays))
+    missing = [name for name in names.values() if name not in arrays]
     if missing:
         raise ValueError(
             f"name={str(path)!r}: lacks {', '.join(missing)}; found "
