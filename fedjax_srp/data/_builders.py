@@ -60,27 +60,19 @@ with registered.skip_registration():
     class MNIST(mnist.MNIST):
         """MNIST in four gzip files."""
 
-        __module__ = (
-            mnist.__name__
-        )  # locates the checksums and is written to the metadata
+        # locates the checksums and is written to the metadata
+        __module__ = mnist.__name__
 
         def _split_generators(self, dl_manager: Any) -> Any:
-            files = {
-                (split, kind): f"{prefix}-{kind}-ubyte.gz"
-                for split, prefix in (("train", "train"), ("test", "t10k"))
-                for kind in ("images-idx3", "labels-idx1")
-            }
-            paths = dl_manager.download(
-                {part: urljoin(self.URL, name) for part, name in files.items()}
-            )
-            data = {
-                part: gzip.decompress(Path(path).read_bytes())
-                for part, path in paths.items()
-            }
-            return {
-                s: _labelled_images(data[s, "images-idx3"], data[s, "labels-idx1"])
-                for s in ("train", "test")
-            }
+            splits = {}
+            for split, prefix in (("train", "train"), ("test", "t10k")):
+                images = f"{prefix}-images-idx3-ubyte.gz"
+                labels = f"{prefix}-labels-idx1-ubyte.gz"
+                files = [urljoin(self.URL, images), urljoin(self.URL, labels)]
+                paths = map(Path, dl_manager.download(files))
+                contents = [gzip.decompress(path.read_bytes()) for path in paths]
+                splits[split] = _labelled_images(*contents)
+            return splits
 
     class EMNIST(mnist.EMNIST):
         """EMNIST in one zip of gzip files.
@@ -100,11 +92,9 @@ with registered.skip_registration():
             config: Any = self.builder_config
             stem = f"gzip/emnist-{config.name}-{split}"
             with zipfile.ZipFile(path) as archive:
-                images, labels = (
-                    gzip.decompress(archive.read(f"{stem}-{kind}-ubyte.gz"))
-                    for kind in ("images-idx3", "labels-idx1")
-                )
-            yield from _labelled_images(images, labels)
+                images = archive.read(f"{stem}-images-idx3-ubyte.gz")
+                labels = archive.read(f"{stem}-labels-idx1-ubyte.gz")
+            yield from _labelled_images(gzip.decompress(images), gzip.decompress(labels))
 
     class Cifar10(cifar.Cifar10):
         """CIFAR-10 in a tar of binary files.
@@ -123,33 +113,26 @@ with registered.skip_registration():
                         data[member.name.removeprefix(layout.prefix)] = file.read()
             features: Any = self.info.features
             for key, name in zip(layout.label_keys, layout.label_files, strict=True):
-                features[key].names = [
-                    line for line in data[name].decode().splitlines() if line
-                ]
-            splits = {"train": layout.train_files, "test": layout.test_files}
-            return {
-                split: self._examples(
-                    f"{split}_", b"".join(data[name] for name in names), layout.label_keys
-                )
-                for split, names in splits.items()
-            }
+                lines = data[name].decode().splitlines()
+                features[key].names = [line for line in lines if line]
+            files = {"train": layout.train_files, "test": layout.test_files}
+            splits = {}
+            for split, names in files.items():
+                rows = b"".join(data[name] for name in names)
+                splits[split] = self._examples(f"{split}_", rows, layout.label_keys)
+            return splits
 
         def _examples(
             self, prefix: str, data: bytes, label_keys: list[str]
         ) -> Iterator[Example]:
             rows = np.frombuffer(data, np.uint8).reshape(-1, len(label_keys) + 3072)
             for key, row in enumerate(rows):
-                *labels, pixels = *row[: len(label_keys)], row[len(label_keys) :]
-                image = pixels.reshape(3, 32, 32).transpose(1, 2, 0)
-                names = dict(zip(label_keys, map(int, labels), strict=True))
-                yield (
-                    key,
-                    {
-                        "id": f"{prefix}{key:05d}",
-                        "image": _encode_png(np.ascontiguousarray(image)),
-                        **names,
-                    },
-                )
+                labels = row[: len(label_keys)].tolist()
+                image = row[len(label_keys) :].reshape(3, 32, 32).transpose(1, 2, 0)
+                features = dict(zip(label_keys, labels, strict=True))
+                features["id"] = f"{prefix}{key:05d}"
+                features["image"] = _encode_png(np.ascontiguousarray(image))
+                yield key, features
 
     class Cifar100(Cifar10, cifar.Cifar100):  # pyright: ignore[reportIncompatibleMethodOverride]
         """CIFAR-100, with a coarse label before the label."""

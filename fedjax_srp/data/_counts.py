@@ -17,9 +17,8 @@ def apportion(total: int, weights: np.ndarray) -> np.ndarray:
     """
     exact = total * (weights / np.sum(weights))
     parts = np.floor(exact).astype(np.int64)
-    largest = np.argsort(
-        parts - exact, kind="stable"
-    )  # ascending -remainder: ties to the first
+    # ascending -remainder: ties to the first
+    largest = np.argsort(parts - exact, kind="stable")
     parts[largest[: total - parts.sum()]] += 1
     if total >= len(parts):
         for empty in np.flatnonzero(parts == 0):
@@ -39,10 +38,9 @@ def assign_classes(
     classes first always succeeds: from r_k <= clients left and sum_k r_k = C * clients
     left, at most C classes are forced and at least C have r_k > 0.
     """
-    remaining = np.full(num_classes, num_clients * classes_per_client // num_classes)
-    remaining[
-        rng.permutation(num_classes)[: num_clients * classes_per_client % num_classes]
-    ] += 1
+    least, rest = divmod(num_clients * classes_per_client, num_classes)
+    remaining = np.full(num_classes, least)
+    remaining[rng.permutation(num_classes)[:rest]] += 1
     is_owner = np.zeros((num_clients, num_classes), dtype=bool)
     for num_done, client in enumerate(rng.permutation(num_clients)):
         is_forced = remaining == num_clients - num_done
@@ -50,12 +48,9 @@ def assign_classes(
         is_owner[client, is_forced] = True
         if num_drawn:
             weights = np.where(is_forced, 0, remaining)
-            is_owner[
-                client,
-                rng.choice(
-                    num_classes, num_drawn, replace=False, p=weights / weights.sum()
-                ),
-            ] = True
+            shares = weights / weights.sum()
+            drawn = rng.choice(num_classes, num_drawn, replace=False, p=shares)
+            is_owner[client, drawn] = True
         remaining -= is_owner[client]
     return is_owner
 
@@ -70,9 +65,8 @@ def reserve_classes(
 ) -> np.ndarray:
     """Draw classes like `assign_classes`, but give the classes from num_free on to the last clients only."""
     num_reserved = num_classes - num_free
-    num_own = min(
-        classes_per_client, num_reserved
-    )  # reserved classes of each of the last clients
+    # reserved classes of each of the last clients
+    num_own = min(classes_per_client, num_reserved)
     is_owner = np.zeros((num_clients, num_classes), dtype=bool)
     is_owner[:-num_last, :num_free] = assign_classes(
         rng, num_clients - num_last, classes_per_client, num_free
@@ -97,6 +91,12 @@ def classes_in_both_splits(
     return classes
 
 
+def class_sizes(labels: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Return the number of examples of each class."""
+    labels = np.asarray(labels)
+    return np.array([np.count_nonzero(labels == label) for label in classes])
+
+
 def shard_size(
     kind: str,
     labels: np.ndarray,
@@ -105,8 +105,9 @@ def shard_size(
     wanted: int | None,
 ) -> int:
     """Return the wanted or largest size for which every class can fill all of its `shards`, (clients, classes)."""
-    num_shards, least = shards.sum(axis=0), wanted or 1
-    sizes = np.array([np.count_nonzero(labels == label) for label in classes])
+    num_shards = shards.sum(axis=0)
+    least = wanted or 1
+    sizes = class_sizes(labels, classes)
     per_shard = np.where(num_shards > 0, sizes // np.maximum(num_shards, 1), len(labels))
     scarce = np.argmin(per_shard)
     if per_shard[scarce] < least:
@@ -127,22 +128,18 @@ def counts_from_shares(
     train = np.diff(ends, axis=0, prepend=0)
     for client in np.flatnonzero(train.sum(axis=1) == 0):
         donor = np.argmax(train.sum(axis=1))
-        _move(
-            train,
-            donor,
-            client,
-            np.argmax(np.where(train[donor] > 0, shares[client], -1.0)),
-        )
+        label = np.argmax(np.where(train[donor] > 0, shares[client], -1.0))
+        _move(train, donor, client, label)
     # Scale train positions to the test pool: a client without train examples of a class gets no test examples of it.
-    test = np.diff(
-        np.cumsum(train, axis=0) * sizes_test // sizes_train, axis=0, prepend=0
-    )
+    ends_test = np.cumsum(train, axis=0) * sizes_test // sizes_train
+    test = np.diff(ends_test, axis=0, prepend=0)
     for client in np.flatnonzero(test.sum(axis=1) == 0):
         is_donor = test.sum(axis=1) >= 2
         has_spare = (train[client] > 0) & (test[is_donor].max(axis=0) > 0)
         if has_spare.any():
             label = np.argmax(np.where(has_spare, train[client], -1))
-            _move(test, np.argmax(np.where(is_donor, test[:, label], -1)), client, label)
+            donor = np.argmax(np.where(is_donor, test[:, label], -1))
+            _move(test, donor, client, label)
             continue
         # No client can spare a test example of this client's classes: move examples of another class to it.
         candidates = np.where(is_donor[:, None] & (test > 0), train, -1)
@@ -168,8 +165,10 @@ def draw_examples(
     rng: np.random.Generator, labels: np.ndarray, classes: np.ndarray, counts: np.ndarray
 ) -> list[np.ndarray]:
     """Draw each client's examples: `counts[i, k]` of class `classes[k]` for client i, none twice."""
+    labels = np.asarray(labels)
     clients = np.arange(len(counts))
-    rows, owners = [], []
+    rows = []
+    owners = []
     for label, column in zip(classes, counts.T, strict=True):
         rows.append(rng.permutation(np.flatnonzero(labels == label))[: column.sum()])
         owners.append(np.repeat(clients, column))

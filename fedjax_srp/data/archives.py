@@ -62,10 +62,13 @@ def prepare(
     """
     names = [names] if isinstance(names, str) else list(names)
     check_known("data set", names or ["(none)"], NAMES)
-    emnist = [name for name in records.IMAGES if name.startswith("emnist/")]
-    distinct = dict.fromkeys(
-        part for name in names for part in (emnist if name == "emnist" else [name])
-    )
+    distinct: dict[str, None] = {}
+    for name in names:
+        if name == "emnist":
+            emnist = [part for part in records.IMAGES if part.startswith("emnist/")]
+            distinct |= dict.fromkeys(emnist)
+        else:
+            distinct[name] = None
     root = records.data_folder(data_dir)
     folders: list[Path] = []
     failures: dict[str, _DownloadError] = {}
@@ -77,15 +80,14 @@ def prepare(
         except _DownloadError as error:
             failures[kind] = error
     if failures:
-        files = ", ".join(
-            f"{file} ({source})"
-            for error in failures.values()
-            for file, source in error.args[1].items()
-        )
+        files = []
+        for error in failures.values():
+            for file, source in error.args[1].items():
+                files.append(f"{file} ({source})")
         reason = next(iter(failures.values())).args[0]
         raise ValueError(
             f"cannot download ({reason}); put these files into {_archive_folder(root)} "
-            f"by hand: {files}"
+            f"by hand: {', '.join(files)}"
         )
     return folders
 
@@ -100,21 +102,21 @@ def _prepare_one(name: str, data_dir: Path, say: Callable[[str], None]) -> Path:
 
     from fedjax_srp.data._builders import BUILDERS
 
-    begin, (kind, _, config) = time.monotonic(), name.partition("/")
+    begin = time.monotonic()
+    kind, _, config = name.partition("/")
     folder = data_dir / name / str(BUILDERS[kind].VERSION)
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
     is_prepared = folder.exists()
     if is_prepared:
         records.check(name, folder)
-    say(
-        f"{name}: already prepared in {folder}"
-        if is_prepared
-        else f"{name}: preparing {folder}"
-    )
+        say(f"{name}: already prepared in {folder}")
+    else:
+        say(f"{name}: preparing {folder}")
     try:
-        more = {"config": config} if config else {}
-        builder = BUILDERS[kind](data_dir=data_dir, file_format="array_record", **more)
+        builder = BUILDERS[kind](
+            data_dir=data_dir, file_format="array_record", config=config or None
+        )
         if not is_prepared:
             _download_missing(builder, data_dir)
             with _without_bars(), contextlib.redirect_stdout(io.StringIO()):
@@ -133,10 +135,8 @@ def _prepare_one(name: str, data_dir: Path, say: Callable[[str], None]) -> Path:
         raw = records.read_version(name, folder)
         count = f"{len(raw.y_train):,d} training and {len(raw.y_test):,d} test examples"
     else:
-        count = " and ".join(
-            f"{info.num_examples:,d} {split}"
-            for split, info in builder.info.splits.items()
-        )
+        splits = builder.info.splits.items()
+        count = " and ".join(f"{info.num_examples:,d} {split}" for split, info in splits)
     say(f"{name}: {count}, {time.monotonic() - begin:.1f} s")
     if name not in records.IMAGES:
         say(f"{name}: {records.NOT_LOADED}")
@@ -154,11 +154,13 @@ def _download_missing(builder: Any, data_dir: Path) -> None:
     downloads: Any = data_dir / "downloads"
     missing = {}
     for url, info in builder.url_infos.items():
-        file = resource.get_dl_fname(url, info.checksum)
-        if not (_archive_folder(data_dir) / info.filename).exists() and not any(
-            resource.is_locally_cached(downloads / folder / file)
-            for folder in ("", builder.name)
-        ):
+        cached = resource.get_dl_fname(url, info.checksum)
+        paths = [
+            _archive_folder(data_dir) / info.filename,
+            downloads / cached,
+            downloads / builder.name / cached,
+        ]
+        if not paths[0].exists() and not any(map(resource.is_locally_cached, paths[1:])):
             missing[info.filename] = url, info
     for index, (name, (url, info)) in enumerate(missing.items()):
         target = _archive_folder(data_dir) / name
@@ -166,18 +168,14 @@ def _download_missing(builder: Any, data_dir: Path) -> None:
         try:
             atomic.replace({target: functools.partial(_download, url, info)})
         except requests.RequestException as error:
-            reason = (
-                str(error)
-                if type(error) is requests.RequestException
-                else type(error).__name__
-            )
+            reason = type(error).__name__
+            if type(error) is requests.RequestException:
+                reason = str(error)
             if error.response is not None:
                 reason = f"status {error.response.status_code}"
-            still_missing = list(missing.items())[index:]
-            sources = {
-                file: f"{info.size:,d} bytes, from {address}"
-                for file, (address, info) in still_missing
-            }
+            sources = {}
+            for file, (address, still_missing) in list(missing.items())[index:]:
+                sources[file] = f"{still_missing.size:,d} bytes, from {address}"
             raise _DownloadError(
                 f"{reason} at {urlsplit(url).hostname}", sources
             ) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -78,17 +78,14 @@ def from_arrays(
         FederatedData('arrays', 2 clients, 2 classes, inputs (2,) float32, train examples per client 1/1.5/2 \
 (min/median/max), test examples per client 1/1.5/2 (min/median/max))
     """
-    given_train = as_array("x_train", x_train)
-    given_test = given_train if x_test is x_train else as_array("x_test", x_test)
-    inputs_train = _inputs("x_train", given_train)
-    inputs_test = (
-        inputs_train if given_test is given_train else _inputs("x_test", given_test)
-    )
-    is_one_pool = inputs_test is inputs_train
-    if (
-        inputs_train.shape[1:] != inputs_test.shape[1:]
-        or inputs_train.dtype != inputs_test.dtype
-    ):
+    is_one_pool = x_test is x_train
+    array_train = array_test = as_array("x_train", x_train)
+    inputs_train = inputs_test = _inputs("x_train", array_train)
+    if not is_one_pool:
+        array_test = as_array("x_test", x_test)
+        inputs_test = _inputs("x_test", array_test)
+    is_one_shape = inputs_train.shape[1:] == inputs_test.shape[1:]
+    if not is_one_shape or inputs_train.dtype != inputs_test.dtype:
         raise ValueError(
             f"x_test: examples are {inputs_test.shape[1:]} {inputs_test.dtype}, those of "
             f"x_train are {inputs_train.shape[1:]} {inputs_train.dtype}; give both the "
@@ -96,12 +93,11 @@ def from_arrays(
         )
     labels_train = check_labels("y_train", y_train, "x_train", len(inputs_train))
     labels_test = check_labels("y_test", y_test, "x_test", len(inputs_test))
-    largest = max(int(labels.max(initial=-1)) for labels in (labels_train, labels_test))
+    labels = np.concatenate([labels_train, labels_test])
+    largest = int(labels.max(initial=-1))
     if num_classes is None:
         num_classes = largest + 1
-        missing = np.setdiff1d(
-            np.arange(num_classes), np.concatenate([labels_train, labels_test])
-        )
+        missing = np.setdiff1d(np.arange(num_classes), labels)
         if len(missing):
             warnings.warn(
                 f"labels: {num_classes - len(missing)} of {num_classes} classes have "
@@ -119,10 +115,8 @@ def from_arrays(
         client_names, train_indices, test_indices = _by_name(
             train_indices, test_indices, client_names
         )
-    train_indices, test_indices = (
-        list(train_indices),
-        list(test_indices),
-    )  # also of generators
+    train_indices = list(train_indices)  # also of a generator
+    test_indices = list(test_indices)
     if len(train_indices) != len(test_indices) or not len(train_indices):
         raise ValueError(
             f"train_indices lists {len(train_indices)} clients and test_indices "
@@ -131,15 +125,16 @@ def from_arrays(
         )
     rows_train = _check_clients("train_indices", train_indices, len(inputs_train))
     rows_test = _check_clients("test_indices", test_indices, len(inputs_test))
-    overlap.check_memory(
-        given_train, given_test, np.concatenate(rows_train), np.concatenate(rows_test)
-    )
+    all_test = np.concatenate(rows_test)
+    overlap.check_memory(array_train, array_test, np.concatenate(rows_train), all_test)
     if scale is None and offset is None:
         _warn_of_pixels(inputs_train)
     if scale is None and inputs_train.dtype == np.uint8:
         scale = 1 / 255
     device_scale, device_offset = _scale_and_offset(scale, offset, inputs_train)
-    overlap.check_values(inputs_train, inputs_test, rows_train, np.concatenate(rows_test))
+    overlap.check_values(inputs_train, inputs_test, rows_train, all_test)
+    if client_names is not None:
+        client_names = _check_names(client_names, len(rows_train))
     padded_train, counts_train = pad(rows_train)
     padded_test, counts_test = pad(rows_test)
     device_train = jnp.array(inputs_train)
@@ -156,9 +151,7 @@ def from_arrays(
         offset=device_offset,
         name=name,
         num_classes=num_classes,
-        client_names=None
-        if client_names is None
-        else _check_names(client_names, len(rows_train)),
+        client_names=client_names,
     )
 
 
@@ -167,9 +160,11 @@ def _by_name(
 ) -> tuple[list[str], list[ArrayLike], list[ArrayLike]]:
     """Return the names of dicts of clients, and the rows of both in the order of the training clients."""
     if not isinstance(train_indices, Mapping) or not isinstance(test_indices, Mapping):
-        found = "test_indices" if isinstance(test_indices, Mapping) else "train_indices"
+        argument = (
+            "train_indices" if isinstance(train_indices, Mapping) else "test_indices"
+        )
         raise ValueError(
-            f"{found}: only this is a dict of clients; give dicts of the same names for "
+            f"{argument}: only this is a dict of clients; give dicts of the same names for "
             "train_indices and test_indices"
         )
     if client_names is not None:
@@ -182,9 +177,9 @@ def _by_name(
             f"test_indices: {short(different)} are in one of train_indices and "
             "test_indices only; give both the same clients"
         )
-    names = list(train_indices)
-    train = [train_indices[name] for name in names]
-    return [str(name) for name in names], train, [test_indices[name] for name in names]
+    names = list(map(str, train_indices))
+    test = [test_indices[name] for name in train_indices]
+    return names, list(train_indices.values()), test
 
 
 def _check_names(client_names: Sequence[str], num_clients: int) -> tuple[str, ...]:
@@ -195,13 +190,14 @@ def _check_names(client_names: Sequence[str], num_clients: int) -> tuple[str, ..
             raise ValueError(
                 f"client_names: {short(name)} is not a text; give list(map(str, names))"
             )
-    twice = [name for name, number in Counter(names).items() if number > 1]
-    if twice or len(names) != num_clients:
-        problem = (
-            f"{twice[0]!r} is there twice"
-            if twice
-            else f"has {len(names)} names for {num_clients} clients"
-        )
+    problem = ""
+    if len(names) != num_clients:
+        problem = f"has {len(names)} names for {num_clients} clients"
+    for name, number in Counter(names).items():
+        if number > 1:
+            problem = f"{name!r} is there twice"
+            break
+    if problem:
         raise ValueError(
             f"client_names: {problem}; give one for each client of train_indices, each "
             "once"
@@ -209,33 +205,29 @@ def _check_names(client_names: Sequence[str], num_clients: int) -> tuple[str, ..
     return names
 
 
-def _inputs(name: str, given: np.ndarray) -> np.ndarray:
-    """Convert examples to their dtype on the device, and check that all numbers survive and are finite."""
-    if not is_real(given.dtype) or given.ndim == 0 or 0 in given.shape[1:]:
+def _inputs(name: str, examples: np.ndarray) -> np.ndarray:
+    """Convert examples to their dtype on the device, in which all numbers are finite."""
+    if not is_real(examples.dtype) or examples.ndim == 0 or 0 in examples.shape[1:]:
         raise ValueError(
-            f"{name}: is {given.dtype} of shape {given.shape}; give floats or integers, "
-            "one example per row, with at least one number each"
+            f"{name}: is {examples.dtype} of shape {examples.shape}; give floats or "
+            "integers, one example per row, with at least one number each"
         )
     with np.errstate(over="ignore"):
-        array = given.astype(jax.dtypes.canonicalize_dtype(given.dtype), copy=False)
-    is_lost = (
-        ~np.isfinite(array)
-        if jnp.issubdtype(array.dtype, jnp.floating)
-        else array != given
-    )
+        dtype = jax.dtypes.canonicalize_dtype(examples.dtype)
+        array = examples.astype(dtype, copy=False)
+    if jnp.issubdtype(dtype, jnp.floating):
+        problem = "not finite as"
+        is_lost = ~np.isfinite(array)
+    else:
+        problem = "too large for"
+        is_lost = array != examples
     if is_lost.any():
-        where = tuple(int(i) for i in np.argwhere(is_lost)[0])
-        problem = (
-            "not finite as"
-            if jnp.issubdtype(array.dtype, jnp.floating)
-            else "too large for"
-        )
+        place = tuple(np.argwhere(is_lost)[0].tolist())
         remedy = "repair the example, or leave it out"
-        if np.isfinite(given[where]):
+        if np.isfinite(examples[place]):
             remedy = "repair the example, or turn on jax_enable_x64"
         raise ValueError(
-            f"{name}[{', '.join(map(str, where))}]: {given[where]} is {problem} "
-            f"{array.dtype}; {remedy}"
+            f"{name}{list(place)}: {examples[place]} is {problem} {array.dtype}; {remedy}"
         )
     return array
 
@@ -249,24 +241,23 @@ def as_array(name: str, value: ArrayLike) -> np.ndarray:
             "rows"
         )
     rows = value if isinstance(value, list | tuple) else []
-    is_masked = np.ma.isMaskedArray(value) or any(
-        np.ma.isMaskedArray(row) or row is np.ma.masked for row in rows
-    )
-    reason = (
-        "it has a mask, which would be lost: leave masked examples out, or fill them"
-        if is_masked
-        else ""
-    )
+    if np.ma.isMaskedArray(value) or any(map(_is_masked, rows)):
+        raise ValueError(
+            f"{name}: is not a plain array (it has a mask, which would be lost: leave "
+            "masked examples out, or fill them); give one with an example per row"
+        )
     try:
-        array = np.asarray([] if is_masked else value)
+        array = np.asarray(value)
     except (TypeError, ValueError) as error:  # keys, rows of unequal length
-        array = np.empty(0)
         reason = _ragged(rows) or " ".join(str(error).split())
-    if reason:
         raise ValueError(
             f"{name}: is not a plain array ({reason}); give one with an example per row"
-        )
+        ) from None
     return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _is_masked(row: Any) -> bool:
+    return np.ma.isMaskedArray(row) or row is np.ma.masked
 
 
 def _ragged(rows: Sequence[Any]) -> str:
@@ -274,7 +265,10 @@ def _ragged(rows: Sequence[Any]) -> str:
     lengths = [len(row) if hasattr(row, "__len__") else None for row in rows]
     for i, length in enumerate(lengths):
         if length != lengths[0]:
-            return f"row {i} has {_numbers(length)} and row 0 {_numbers(lengths[0])}: pad or cut them to one length"
+            return (
+                f"row {i} has {_numbers(length)} and row 0 {_numbers(lengths[0])}: pad or "
+                "cut them to one length"
+            )
     return ""
 
 
@@ -305,20 +299,20 @@ def check_labels(
     return labels.astype(np.int32)
 
 
-def check_rows(name: str, given: ArrayLike, num_examples: int) -> np.ndarray:
+def check_rows(name: str, indices: ArrayLike, num_examples: int) -> np.ndarray:
     """Return the row numbers of one client, or raise a ValueError of one line."""
-    rows = as_array(name, given)
-    is_list = rows.ndim == 1 and (np.issubdtype(rows.dtype, np.integer) or not rows.size)
-    outside = rows[(rows < 0) | (rows >= num_examples)] if is_list else rows
-    if outside.size or not is_list:
-        found = (
-            f"has index {outside[0]}"
-            if is_list
-            else f"is {rows.dtype} of shape {rows.shape}"
-        )
+    rows = as_array(name, indices)
+    problem = ""
+    if rows.ndim != 1 or (rows.size and not np.issubdtype(rows.dtype, np.integer)):
+        problem = f"is {rows.dtype} of shape {rows.shape}"
+    else:
+        outside = rows[(rows < 0) | (rows >= num_examples)]
+        if outside.size:
+            problem = f"has index {outside[0]}"
+    if problem:
         raise ValueError(
-            f"{name}: {found}; give row numbers in 0..{num_examples - 1} (np.flatnonzero "
-            "converts a boolean mask)"
+            f"{name}: {problem}; give row numbers in 0..{num_examples - 1} "
+            "(np.flatnonzero converts a boolean mask)"
         )
     return rows.astype(np.int32)
 
@@ -327,30 +321,25 @@ def _check_clients(
     name: str, indices: Sequence[ArrayLike], num_examples: int
 ) -> list[np.ndarray]:
     """Return every client's rows, or raise a ValueError if one is out of range or used twice, or a client has none."""
-    clients = [
-        check_rows(f"{name}[{client}]", given, num_examples)
-        for client, given in enumerate(indices)
-    ]
-    sizes = np.array([len(client) for client in clients])
-    if not sizes.all():
-        kind = name.removesuffix("_indices")
-        raise ValueError(
-            f"{name}: client {np.argmin(sizes)} has no {kind} examples; give it one or "
-            "leave it out"
-        )
-    rows, number = np.unique(np.concatenate(clients), return_counts=True)
+    clients = []
+    for client, rows in enumerate(indices):
+        clients.append(check_rows(f"{name}[{client}]", rows, num_examples))
+        if not len(clients[-1]):
+            raise ValueError(
+                f"{name}: client {client} has no {name.removesuffix('_indices')} examples; "
+                "give it one or leave it out"
+            )
+    together = np.concatenate(clients)
+    rows, number = np.unique(together, return_counts=True)
     if (number > 1).any():
         example = rows[np.argmax(number > 1)]
-        first, second, *_ = np.repeat(np.arange(len(clients)), sizes)[
-            np.concatenate(clients) == example
-        ]
-        fault = (
-            f"belongs to clients {first} and {second}"
-            if first != second
-            else f"is listed twice for client {first}"
-        )
+        owners = np.repeat(np.arange(len(clients)), list(map(len, clients)))
+        first, second, *_ = owners[together == example]
+        problem = f"belongs to clients {first} and {second}"
+        if first == second:
+            problem = f"is listed twice for client {first}"
         raise ValueError(
-            f"{name}: example {example} {fault}; give each example to one client, once"
+            f"{name}: example {example} {problem}; give each example to one client, once"
         )
     return clients
 
@@ -362,10 +351,10 @@ def _warn_of_pixels(x: np.ndarray) -> None:
     example has two axes or more. Tables of fewer columns and tokens pass.
     """
     is_float = jnp.issubdtype(x.dtype, jnp.floating)
-    is_image = x[:1].size >= MIN_PIXELS and (
-        is_float or x.dtype == np.uint8 or x.ndim > 2
-    )
-    if not is_image or not 1 < x.max() < 256 or x.min() < 0:
+    is_pixels = is_float or x.dtype == np.uint8 or x.ndim > 2
+    if not is_pixels or x[:1].size < MIN_PIXELS:
+        return
+    if not 1 < x.max() < 256 or x.min() < 0:
         return
     largest = int(x.max())
     if x.dtype == np.uint8:
@@ -373,22 +362,21 @@ def _warn_of_pixels(x: np.ndarray) -> None:
             warnings.warn(
                 "x_train: uint8 inputs are divided by 255, but the largest is "
                 f"{largest}, so models get at most {largest / 255:.2g}; give "
-                f"scale=1/{largest}, or scale=1/255 if the images are dark (an .npz "
-                "file has it as an entry)",
+                f"scale=1/{largest}, or scale=1/255 if the images are dark (an .npz file "
+                "has it as an entry)",
                 stacklevel=5,
             )
         return
-    if all(
-        (block == np.rint(block)).all()
-        for block in np.array_split(x, range(4096, len(x), 4096))
-    ):
-        warnings.warn(
-            f"x_train: {x.dtype} inputs are whole numbers 0..{largest} and reach models "
-            "unchanged, while uint8 pixels are divided by 255; give "
-            f"scale=1/{largest if largest < MAX_DARK else 255} for 0..1, or scale=1.0 "
-            "to keep them (an .npz file has it as an entry)",
-            stacklevel=5,
-        )
+    for block in np.array_split(x, range(4096, len(x), 4096)):
+        if (block != np.rint(block)).any():
+            return
+    warnings.warn(
+        f"x_train: {x.dtype} inputs are whole numbers 0..{largest} and reach models "
+        "unchanged, while uint8 pixels are divided by 255; give "
+        f"scale=1/{largest if largest < MAX_DARK else 255} for 0..1, or scale=1.0 to keep "
+        "them (an .npz file has it as an entry)",
+        stacklevel=5,
+    )
 
 
 def _scale_and_offset(
@@ -397,37 +385,49 @@ def _scale_and_offset(
     """Return scale and offset in the dtype of the model's input, or twice None for unchanged inputs."""
     if scale is None and offset is None:
         return None, None
-    dtype = (
-        inputs.dtype
-        if jnp.issubdtype(inputs.dtype, jnp.floating)
-        else jnp.result_type(float)
+    dtype = inputs.dtype
+    if not jnp.issubdtype(dtype, jnp.floating):
+        dtype = jnp.result_type(float)
+    if scale is None:
+        scale = 1.0
+    if offset is None:
+        offset = 0.0
+    factor = _per_example("scale", scale, dtype, inputs.shape[1:])
+    if not factor.all():
+        _refuse_scaling("scale", scale, dtype, inputs.shape[1:])
+    shift = _per_example("offset", offset, dtype, inputs.shape[1:])
+    return jnp.array(factor), jnp.array(shift)
+
+
+def _per_example(
+    name: str, value: ArrayLike, dtype: Any, shape: tuple[int, ...]
+) -> np.ndarray:
+    """Return numbers in a dtype that broadcast over examples of a shape."""
+    array = as_array(name, value)
+    if not is_real(array.dtype) or not _broadcasts(array.shape, shape):
+        _refuse_scaling(name, value, dtype, shape)
+    with np.errstate(over="ignore", under="ignore"):
+        converted = array.astype(dtype)
+    if not np.isfinite(converted).all():
+        _refuse_scaling(name, value, dtype, shape)
+    return converted
+
+
+def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    try:
+        return np.broadcast_shapes(shape, to) == to
+    except ValueError:
+        return False
+
+
+def _refuse_scaling(
+    name: str, value: Any, dtype: Any, shape: tuple[int, ...]
+) -> NoReturn:
+    condition = ", not 0," if name == "scale" else ""
+    raise ValueError(
+        f"{name}={short(value)}: must be finite as {np.dtype(dtype)}{condition} and "
+        f"broadcast over examples of shape {shape}; give one number, or one per channel"
     )
-    arrays = []
-    for name, value in (
-        ("scale", 1.0 if scale is None else scale),
-        ("offset", 0.0 if offset is None else offset),
-    ):
-        array = as_array(name, value)
-        fits = is_real(array.dtype) and array.ndim < inputs.ndim
-        fits = fits and all(
-            n in (1, m)
-            for n, m in zip(array.shape[::-1], inputs.shape[:0:-1], strict=False)
-        )
-        with np.errstate(over="ignore", under="ignore"):
-            converted = array.astype(dtype) if fits else np.zeros(())
-        if (
-            not fits
-            or not np.isfinite(converted).all()
-            or (name == "scale" and not converted.all())
-        ):
-            raise ValueError(
-                f"{name}={short(value)}: must be finite as "
-                f"{np.dtype(dtype)}{', not 0,' if name == 'scale' else ''} and broadcast "
-                f"over examples of shape {inputs.shape[1:]}; give one number, or one per "
-                "channel"
-            )
-        arrays.append(jnp.array(converted))
-    return arrays[0], arrays[1]
 
 
 def pad(clients: list[np.ndarray]) -> tuple[jax.Array, jax.Array]:

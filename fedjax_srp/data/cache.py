@@ -42,36 +42,35 @@ def cached(
             times.
         decode: returns arrays by name.
     """
-    user_cache = Path(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    )  # never raises
+    # os.path.expanduser never raises
+    user_cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     digest = hashlib.sha256(os.fsencode(data_folder.absolute())).hexdigest()[:16]
     files = [
-        folder / f"{name}.npz"
-        for folder in (data_folder / FOLDER, user_cache / "fedjax_srp" / digest)
+        data_folder / FOLDER / f"{name}.npz",
+        user_cache / "fedjax_srp" / digest / f"{name}.npz",
     ]
-    known = [
-        [f"{path.parent.name}/{path.name}", path.stat().st_size, path.stat().st_mtime_ns]
-        for path in sorted(origin)
-    ]
-    fingerprint = json.dumps([_FORMAT, *known])
+    facts: list[Any] = [_FORMAT]
+    for path in sorted(origin):
+        status = path.stat()
+        title = f"{path.parent.name}/{path.name}"
+        facts.append([title, status.st_size, status.st_mtime_ns])
+    fingerprint = json.dumps(facts)
     for file in files:
         with contextlib.suppress(OSError), open_file(file) as stored:
             try:
-                found = dict(
-                    np.load(stored, allow_pickle=False)
-                )  # zip files have a CRC-32 of each array
-                written_of, *names = found.pop("origin").tolist()
-                if written_of == fingerprint and names == list(found):
-                    _check_lengths(found)
-                    return found
+                # zip files have a CRC-32 of each array
+                arrays = dict(np.load(stored, allow_pickle=False))
+                if arrays.pop("origin").tolist() == [fingerprint, *arrays]:
+                    _check_lengths(arrays)
+                    return arrays
             except Exception as error:  # any error of zip files and their arrays
                 reason = " ".join(str(error).split())
                 warnings.warn(
                     f"{file}: the cache is damaged ({reason}); decoding the data again",
                     stacklevel=2,
                 )
-    arrays, reasons = decode(), []
+    arrays = decode()
+    reasons = []
     named: dict[str, Any] = {**arrays, "origin": np.array([fingerprint, *arrays])}
     for file in files:
         try:
@@ -93,11 +92,10 @@ def cached(
 def _check_lengths(arrays: Mapping[str, np.ndarray]) -> None:
     """Raise a ValueError unless the columns of a kind (x_train, y_train, ...) have a row for each example."""
     for kind in ("train", "test"):
-        lengths = {
-            name: len(array)
-            for name, array in arrays.items()
-            if name.endswith(f"_{kind}")
-        }
+        lengths = {}
+        for name, array in arrays.items():
+            if name.endswith(f"_{kind}"):
+                lengths[name] = len(array)
         if len(set(lengths.values())) > 1:
             raise ValueError(f"its columns have {lengths} rows")
 

@@ -115,9 +115,8 @@ class FederatedData:
                 f"{test.y.shape} and {self.num_classes} classes; return one row per "
                 "label and one column per class"
             )
-        is_correct = (
-            jnp.argmax(outputs, axis=-1).astype(test.y.dtype) == test.y
-        ) & ~jnp.isnan(outputs).any(axis=-1)
+        is_equal = jnp.argmax(outputs, axis=-1).astype(test.y.dtype) == test.y
+        is_correct = is_equal & ~jnp.isnan(outputs).any(axis=-1)
         is_label = self._is_label(test)
         return jnp.sum(is_correct & is_label, dtype=float), jnp.sum(is_label, dtype=float)
 
@@ -142,17 +141,14 @@ class FederatedData:
         if self.scale is None or self.offset is None:
             return x
         x = x.astype(self.scale.dtype)
-        return x * jnp.broadcast_to(self.scale, x.shape) + jnp.broadcast_to(
-            self.offset, x.shape
-        )
+        scale = jnp.broadcast_to(self.scale, x.shape)
+        return x * scale + jnp.broadcast_to(self.offset, x.shape)
 
     def __repr__(self) -> str:
         leaves = jax.tree.leaves(self)
-        if any(
-            isinstance(leaf, Tracer) or not isinstance(leaf, np.ndarray | jax.Array)
-            for leaf in leaves
-        ):
-            return f"FederatedData({self.name!r}, {leaves})"  # while tracing; a tree of axes or shardings
+        for leaf in leaves:  # while tracing; a tree of axes or shardings
+            if isinstance(leaf, Tracer) or not isinstance(leaf, np.ndarray | jax.Array):
+                return f"FederatedData({self.name!r}, {leaves})"
         return (
             f"FederatedData({self.name!r}, {self.num_clients} clients, "
             f"{self.num_classes} classes, inputs {self.example_shape} "
@@ -166,4 +162,5 @@ register(FederatedData, *STATIC)
 
 def _summary(counts: Array) -> str:
     """Describe the examples per client."""
-    return f"per client {np.min(counts)}/{np.median(counts):g}/{np.max(counts)} (min/median/max)"
+    numbers = f"{np.min(counts)}/{np.median(counts):g}/{np.max(counts)}"
+    return f"per client {numbers} (min/median/max)"

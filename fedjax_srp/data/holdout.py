@@ -54,13 +54,15 @@ def holdout(
             "data: no client has two training examples, so none can be held out; give "
             "clients more data"
         )
-    if single := np.count_nonzero(sizes == 0):
+    num_single = np.count_nonzero(sizes == 0)
+    if num_single:
         warnings.warn(
-            f"validation: {single} of {len(counts)} clients have a single training "
+            f"validation: {num_single} of {len(counts)} clients have a single training "
             "example and hold out none; means leave these clients out",
             stacklevel=4,
         )
-    kept, held = [], []
+    kept = []
+    held = []
     for client, (rows, count, size) in enumerate(
         zip(np.asarray(data.train_indices), counts, sizes, strict=True)
     ):

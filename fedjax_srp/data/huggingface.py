@@ -84,10 +84,14 @@ def from_huggingface(
         4
     """
     check_integer("seed", seed, 0, maximum=None)
-    known = {argument for scheme in PARTITIONS.values() for argument in scheme.arguments}
+    known = set()
+    for scheme in PARTITIONS.values():
+        known.update(scheme.arguments)
     check_known("argument", division, sorted(known))
     if isinstance(dataset, Mapping) and "train" in dataset:
-        dataset, test = dataset["train"], dataset.get("test") if test is None else test
+        if test is None:
+            test = dataset.get("test")
+        dataset = dataset["train"]
     if test is not None and _is_partitioner(test) != _is_partitioner(dataset):
         raise ValueError(
             "test: dataset and test must be of one kind; give a partitioner for both or "
@@ -103,26 +107,27 @@ def from_huggingface(
         raise ValueError(
             f"user={short(user)}: the partitions of dataset are the clients; leave it out"
         )
-    train_columns = _columns(dataset, "dataset", x, y, user)
-    pairs: list[Any]  # training and test part of each column
+    names = None
+    columns: list[Any] = _columns(dataset, "dataset", x, y, user)
+    columns_test: list[Any]
     if test is None:
-        _, labels, users = train_columns
+        _, labels, users = columns
         check_labels(f"column {y!r}", labels, f"column {x!r}", len(labels))
         is_test = _draw_test_rows(labels if users is None else users, test_fraction, seed)
-        pairs = [
-            (None, None) if c is None else (c[~is_test], c[is_test])
-            for c in train_columns
-        ]
+        columns_test = [None if array is None else array[is_test] for array in columns]
+        columns = [None if array is None else array[~is_test] for array in columns]
     else:
-        test_columns = _columns(test, "test", x, y, user)
-        if _is_partitioner(dataset):
-            test_columns[2] = _owners_in_training(dataset, test, test_columns[2])
-        pairs = list(zip(train_columns, test_columns, strict=True))
-    (x_train, x_test), (y_train, y_test), (users_train, users_test) = pairs
+        columns_test = _columns(test, "test", x, y, user)
+    if _is_partitioner(dataset):
+        names = _natural_ids(dataset, "dataset")
+        if test is not None:
+            columns_test[2] = _owners_in_training(dataset, test, columns_test[2])
+    x_train, y_train, users_train = columns
+    x_test, y_test, users_test = columns_test
     if x_train.dtype.kind == x_test.dtype.kind == "U":
-        words = text.vocabulary(x_train)
-        x_train, x_test = text.tokens(x_train, words), text.tokens(x_test, words)
-    names = _natural_ids(dataset, "dataset") if _is_partitioner(dataset) else None
+        vocabulary = text.vocabulary(x_train)
+        x_train = text.tokens(x_train, vocabulary)
+        x_test = text.tokens(x_test, vocabulary)
     raw = RawArrays(
         x_train, y_train, x_test, y_test, users_train, users_test, user_names=names
     )
@@ -150,15 +155,13 @@ def _natural_ids(partitioner: Any, argument: str) -> np.ndarray | None:
     names = getattr(partitioner, "partition_id_to_natural_id", None)
     if not names:
         return None
-    if not isinstance(names, Mapping) or set(names) != set(
-        range(partitioner.num_partitions)
-    ):
+    ids = range(partitioner.num_partitions)
+    if not isinstance(names, Mapping) or set(names) != set(ids):
         raise ValueError(
             f"{argument}: partition_id_to_natural_id={short(names)} does not name "
-            f"partitions 0..{partitioner.num_partitions - 1}; give a partitioner that "
-            "does"
+            f"partitions 0..{len(ids) - 1}; give a partitioner that does"
         )
-    return np.array([str(names[i]) for i in range(partitioner.num_partitions)])
+    return np.array([str(names[i]) for i in ids])
 
 
 def _owners_in_training(dataset: Any, test: Any, owners: np.ndarray) -> np.ndarray:
@@ -174,69 +177,44 @@ def _owners_in_training(dataset: Any, test: Any, owners: np.ndarray) -> np.ndarr
             )
         return owners
     if names is None or names_test is None:
-        named = "dataset" if names_test is None else "test"
+        argument = "dataset" if names_test is None else "test"
         raise ValueError(
-            f"test: only {named} has partition_id_to_natural_id, so partitions cannot be "
-            "paired by name; give a partitioner by natural ids for both, e.g. "
+            f"test: only {argument} has partition_id_to_natural_id, so partitions cannot "
+            "be paired by name; give a partitioner by natural ids for both, e.g. "
             "flwr-datasets' NaturalIdPartitioner"
         )
-    number = {name: i for i, name in enumerate(names.tolist())}
-    unknown = [name for name in names_test.tolist() if name not in number]
-    if unknown or len(number) != len(names_test):
-        missing = unknown or sorted(set(number).difference(names_test.tolist()))
+    names = names.tolist()
+    names_test = names_test.tolist()
+    missing = sorted(set(names_test) - set(names)) or sorted(set(names) - set(names_test))
+    if missing or len(set(names)) != len(names_test):
         raise ValueError(
             f"test: {len(missing)} natural ids ({short(missing)}) are in one of dataset "
             "and test only; give both partitioners the same people"
         )
-    return np.array([number[name] for name in names_test.tolist()])[owners]
+    place = {name: i for i, name in enumerate(names)}
+    return np.array([place[name] for name in names_test])[owners]
 
 
 def _num_rows(dataset: Any) -> int:
     """Return the number of rows; a dict of columns has the length of a column."""
-    if isinstance(dataset, Mapping):
-        return max(
-            (len(column) for column in dataset.values() if hasattr(column, "__len__")),
-            default=0,
-        )
-    return len(dataset)
+    if not isinstance(dataset, Mapping):
+        return len(dataset)
+    columns = [column for column in dataset.values() if hasattr(column, "__len__")]
+    return max(map(len, columns), default=0)
 
 
 def _columns(dataset: Any, argument: str, x: str, y: str, user: str | None) -> list[Any]:
     """Return inputs, labels and users (None if unknown) of a data set, or of all partitions of a partitioner."""
     if _is_partitioner(dataset):
-        partitions = [dataset.load_partition(i) for i in range(dataset.num_partitions)]
-        empty = [i for i, part in enumerate(partitions) if not _num_rows(part)]
-        if len(empty) == len(partitions):
-            raise ValueError(
-                f"{argument}: all {len(partitions)} partitions are empty; give a "
-                "partitioner with rows"
-            )
-        if empty:
-            warnings.warn(
-                f"{argument}: partitions {short(empty)} are empty and left out; the "
-                "clients are the others",
-                stacklevel=4,
-            )
-        owners = np.repeat(
-            np.arange(len(partitions)), [_num_rows(part) for part in partitions]
-        )
-        columns = [
-            _columns(part, argument, x, y, None)[:2]
-            for part in partitions
-            if _num_rows(part)
-        ]
-        return [
-            *(np.concatenate(column) for column in zip(*columns, strict=True)),
-            owners,
-        ]
-    names = getattr(dataset, "column_names", None) or (
-        list(dataset) if isinstance(dataset, Mapping) else []
-    )
-    if isinstance(names, Mapping) or not names or _num_rows(dataset) == 0:
+        return _columns_of_partitions(dataset, argument, x, y)
+    names = getattr(dataset, "column_names", None)
+    if not names and isinstance(dataset, Mapping):
+        names = list(dataset)
+    if not names or isinstance(names, Mapping) or _num_rows(dataset) == 0:
         raise ValueError(
             f"{argument}={short(type(dataset))} is not a data set, or has no rows; give "
-            "a datasets.Dataset, a DatasetDict with a split 'train', or a partitioner "
-            "of flwr-datasets"
+            "a datasets.Dataset, a DatasetDict with a split 'train', or a partitioner of "
+            "flwr-datasets"
         )
     for role, column in (("x", x), ("y", y), ("user", user)):
         if column is not None and not (isinstance(column, str) and column in names):
@@ -244,9 +222,45 @@ def _columns(dataset: Any, argument: str, x: str, y: str, user: str | None) -> l
                 f"{role}={short(column)} is not a column of {argument}; choose from "
                 f"{', '.join(map(str, names))}"
             )
+    users = None
     with _without_ghostscript():
-        stacked = [_stack(column, dataset[column]) for column in (x, y)]
-    return [*stacked, None if user is None else _check_users(user, list(dataset[user]))]
+        inputs = _stack(x, dataset[x])
+        labels = _stack(y, dataset[y])
+    if user is not None:
+        users = _check_users(user, list(dataset[user]))
+    return [inputs, labels, users]
+
+
+def _columns_of_partitions(
+    partitioner: Any, argument: str, x: str, y: str
+) -> list[np.ndarray]:
+    """Return inputs, labels and the number of the partition of each row."""
+    empty = []
+    owners = []
+    inputs = []
+    labels = []
+    for i in range(partitioner.num_partitions):
+        part = partitioner.load_partition(i)
+        num_rows = _num_rows(part)
+        if not num_rows:
+            empty.append(i)
+            continue
+        owners.extend([i] * num_rows)
+        inputs_of_part, labels_of_part, _ = _columns(part, argument, x, y, None)
+        inputs.append(inputs_of_part)
+        labels.append(labels_of_part)
+    if not owners:
+        raise ValueError(
+            f"{argument}: all {len(empty)} partitions are empty; give a partitioner with "
+            "rows"
+        )
+    if empty:
+        warnings.warn(
+            f"{argument}: partitions {short(empty)} are empty and left out; the clients "
+            "are the others",
+            stacklevel=5,
+        )
+    return [np.concatenate(inputs), np.concatenate(labels), np.array(owners)]
 
 
 @contextlib.contextmanager
@@ -258,7 +272,7 @@ def _without_ghostscript() -> Iterator[None]:
     from PIL import EpsImagePlugin
 
     plugin: Any = EpsImagePlugin
-    found = plugin.gs_binary
+    program = plugin.gs_binary
     plugin.gs_binary = False
     try:
         yield
@@ -269,7 +283,7 @@ def _without_ghostscript() -> Iterator[None]:
             "or JPEG"
         ) from None
     finally:
-        plugin.gs_binary = found
+        plugin.gs_binary = program
 
 
 def _check_users(column: str, values: list[Any]) -> np.ndarray:
@@ -277,35 +291,35 @@ def _check_users(column: str, values: list[Any]) -> np.ndarray:
 
     NumPy would drop a NUL at the end of a text.
     """
-    is_number = [
-        isinstance(value, int | np.integer) and not isinstance(value, bool)
-        for value in values
-    ]
-    if not all(is_number) and not all(isinstance(value, str) for value in values):
-        kinds = sorted({type(value).__name__ for value in values})
+    kinds = set()
+    for value in values:
+        if isinstance(value, str):
+            kinds.add("str")
+            if "\0" in value:
+                raise ValueError(
+                    f"user={column!r} has {value!r}, which contains a NUL; remove it"
+                )
+        elif isinstance(value, int | np.integer) and not isinstance(value, bool):
+            kinds.add("int")
+        else:
+            kinds.add(type(value).__name__)
+    if kinds not in ({"str"}, {"int"}):
         raise ValueError(
-            f"user={column!r} has values of type {', '.join(kinds)}; give texts, or "
-            "integers"
-        )
-    if with_nul := [
-        value for value in values if isinstance(value, str) and "\0" in value
-    ]:
-        raise ValueError(
-            f"user={column!r} has {with_nul[0]!r}, which contains a NUL; remove it"
+            f"user={column!r} has values of type {', '.join(sorted(kinds))}; give texts, "
+            "or integers"
         )
     return np.array(values)
 
 
 def _stack(column: str, values: Any) -> np.ndarray:
-    rows, modes = [], set()
+    rows = []
+    modes = set()
     for value in values:
         rows.append(as_array(f"column {column!r}", value))
         mode = getattr(value, "mode", "")  # of an image of PIL; a method of tensors
         modes.add(mode if isinstance(mode, str) else "")
-    if len(modes) > 1 or modes & {
-        "P",
-        "PA",
-    }:  # numbers with other meanings; those of P count entries of a palette
+    # numbers with other meanings; those of P count entries of a palette
+    if len(modes) > 1 or modes & {"P", "PA"}:
         raise ValueError(
             f"column {column!r} has images of modes {', '.join(sorted(modes))}; convert "
             "all to L or RGB with Dataset.map first"

@@ -19,10 +19,11 @@ import numpy as np
 from fedjax_srp.data import text
 from fedjax_srp.data.cache import cached
 from fedjax_srp.data.raw import RawArrays
-from fedjax_srp.parts.files import open_file
+from fedjax_srp.parts.files import MALFORMED, open_file
 
 _IMAGE_FILE = re.compile(r"\S+\.(jpe?g|png)", re.IGNORECASE)
-_TEXT = 4  # index of the text in an input of Sent140: id, date, query, user, text, and training or test
+# index of the text in an input of Sent140: id, date, query, user, text, training or test
+_TEXT = 4
 _DAY = re.compile(r"(Mon|Tue|Wed|Thu|Fri|Sat|Sun)\b.*")  # its date begins so
 _CHARACTERS = (
     "labels are characters, as in LEAF's Shakespeare, which load does not read; give "
@@ -61,18 +62,13 @@ def read(folder: Path) -> RawArrays:
     """
     files = _files(folder)
     all_files = [*files["train"], *files["test"]]
-    arrays: Mapping[str, Any] = cached(
-        _root(folder), "leaf", all_files, lambda: _decode(files)
-    )
-    return RawArrays(**arrays)
+    arrays = cached(_root(folder), "leaf", all_files, lambda: _decode(files))
+    return RawArrays(**arrays)  # pyright: ignore[reportArgumentType]
 
 
 def texts(folder: Path) -> dict[str, np.ndarray]:
     """Return the texts x_train and x_test, (n,) each, and the user of each text, users_train and users_test."""
-    columns = {
-        column: np.concatenate(parts)
-        for column, parts in _read_files(_files(folder), False).items()
-    }
+    columns = _joined(_read_files(_files(folder), False))
     for kind in ("train", "test"):
         if columns[f"x_{kind}"].dtype != object:
             raise ValueError(
@@ -82,11 +78,16 @@ def texts(folder: Path) -> dict[str, np.ndarray]:
     return columns
 
 
+def _joined(parts: Mapping[str, list[np.ndarray]]) -> dict[str, np.ndarray]:
+    return {column: np.concatenate(arrays) for column, arrays in parts.items()}
+
+
 def _files(folder: Path) -> dict[str, list[Path]]:
     root = _root(folder)
-    files = {kind: sorted((root / kind).glob("*.json")) for kind in ("train", "test")}
-    for kind, found in files.items():
-        if not found:
+    files = {}
+    for kind in ("train", "test"):
+        files[kind] = sorted((root / kind).glob("*.json"))
+        if not files[kind]:
             raise ValueError(
                 f"name={str(folder)!r}: no .json files in {root / kind}; give a folder "
                 "with LEAF's train/*.json and test/*.json, or the path of an .npz file"
@@ -105,15 +106,12 @@ def _read_files(
     from fedjax_srp.results.bars import tqdm
 
     parts: dict[str, list[np.ndarray]] = {}
+    total = sum(map(len, files.values()))
     with tqdm(
-        total=sum(map(len, files.values())),
-        desc="reading json",
-        unit="file",
-        disable=None,
-        leave=False,
+        total=total, desc="reading json", unit="file", disable=None, leave=False
     ) as bar:
-        for kind, found in files.items():
-            for path in found:
+        for kind, paths in files.items():
+            for path in paths:
                 for column, values in _read_file(path, is_labelled).items():
                     parts.setdefault(f"{column}_{kind}", []).append(values)
                 bar.update()
@@ -125,36 +123,27 @@ def _decode(files: dict[str, list[Path]]) -> dict[str, np.ndarray]:
     inputs = [*parts["x_train"], *parts["x_test"]]
     shapes = {"text" if x.dtype == object else str(x.shape[1:]) for x in inputs}
     if len(shapes) > 1:
-        found = " and ".join(sorted(shapes))
         folder = str(files["train"][0].parents[1])
         raise ValueError(
-            f"name={folder!r}: examples have shapes {found}; give all the same shape"
+            f"name={folder!r}: examples have shapes {' and '.join(sorted(shapes))}; give "
+            "all the same shape"
         )
     if shapes == {"text"}:
-        return _tokens(
-            {column: np.concatenate(values) for column, values in parts.items()}
-        )
+        return _tokens(_joined(parts))
     if len({x.dtype for x in inputs}) > 1:  # multiples of 1/255 in some files only
         for kind in files:
-            parts[f"x_{kind}"] = [_as_floats(x) for x in parts[f"x_{kind}"]]
-    return {column: np.concatenate(values) for column, values in parts.items()}
+            parts[f"x_{kind}"] = [*map(_as_floats, parts[f"x_{kind}"])]
+    return _joined(parts)
 
 
 def _tokens(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Replace texts by tokens, and labels (0 and 4, say) by 0, 1, ..."""
-    known, classes = (
-        text.vocabulary(columns["x_train"]),
-        np.union1d(columns["y_train"], columns["y_test"]),
-    )
-    x = {
-        f"x_{kind}": text.tokens(columns[f"x_{kind}"], known)
-        for kind in ("train", "test")
-    }
-    y = {
-        f"y_{kind}": np.searchsorted(classes, columns[f"y_{kind}"])
-        for kind in ("train", "test")
-    }
-    return columns | x | y
+    vocabulary = text.vocabulary(columns["x_train"])
+    classes = np.union1d(columns["y_train"], columns["y_test"])
+    for kind in ("train", "test"):
+        columns[f"x_{kind}"] = text.tokens(columns[f"x_{kind}"], vocabulary)
+        columns[f"y_{kind}"] = np.searchsorted(classes, columns[f"y_{kind}"])
+    return columns
 
 
 def _as_floats(x: np.ndarray) -> np.ndarray:
@@ -163,58 +152,47 @@ def _as_floats(x: np.ndarray) -> np.ndarray:
 
 def _read_file(path: Path, is_labelled: bool) -> dict[str, np.ndarray]:
     """Return the columns x, users and, if `is_labelled`, y of one file."""
+    where = f"name={str(path.parents[1])!r}: {path.parent.name}/{path.name}"
     try:
         with open_file(path) as file:
             content = json.loads(file.read(), object_pairs_hook=_dict_of_unique_keys)
-        data = {user: content["user_data"][user] for user in content["users"]}
-        users = {
-            user: (given["x"], given["y"] if is_labelled else given["x"])
-            for user, given in data.items()
-        }
-        counts = dict(zip(content["users"], content.get("num_samples", []), strict=False))
-        for user, (x, y) in users.items():
-            if len(x) != len(y) or counts.get(user, len(x)) != len(x):
-                found = f"{len(x)} inputs, {len(y)} labels and num_samples {counts.get(user, len(x))}"
-                raise ValueError(f"user {user!r} has {found}")
-        columns = {
-            "x": _inputs([example for x, _ in users.values() for example in x]),
-            "users": np.repeat(
-                np.array(list(users)), [len(x) for x, _ in users.values()]
-            ),
-        }
-        return columns | (
-            {
-                "y": _labels(
-                    [y for _, all_y in users.values() for y in all_y],
-                    columns["x"].dtype == object,
-                )
-            }
-            if is_labelled
-            else {}
-        )
+        return _columns(content, is_labelled)
     except _OtherLayoutError as error:
+        raise ValueError(f"{where}: {error}") from None
+    except (OSError, *MALFORMED) as error:
+        reason = " ".join(str(error).split())
+        if isinstance(error, LookupError):
+            reason = repr(error)
         raise ValueError(
-            f"name={str(path.parents[1])!r}: {path.parent.name}/{path.name}: {error}"
-        ) from None
-    except (
-        OSError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-    ) as error:
-        reason = (
-            f"{error!r}"
-            if isinstance(error, LookupError)
-            else " ".join(str(error).split())
-        )
-        raise ValueError(
-            f"name={str(path.parents[1])!r}: {path.parent.name}/{path.name} is damaged "
-            f"or is not in LEAF's layout ({reason}); copy or prepare it again, with "
-            "LEAF's entries users, num_samples and user_data"
+            f"{where} is damaged or is not in LEAF's layout ({reason}); copy or prepare "
+            "it again, with LEAF's entries users, num_samples and user_data"
         ) from error
+
+
+def _columns(content: dict[str, Any], is_labelled: bool) -> dict[str, np.ndarray]:
+    """Return the columns x, users and, if `is_labelled`, y of a file's content."""
+    users = list(dict.fromkeys(content["users"]))
+    counts = dict(zip(content["users"], content.get("num_samples", []), strict=False))
+    all_inputs = []
+    all_labels = []
+    sizes = []
+    for user in users:
+        entry = content["user_data"][user]
+        inputs = entry["x"]
+        labels = entry["y"] if is_labelled else inputs
+        count = counts.get(user, len(inputs))
+        if not len(inputs) == len(labels) == count:
+            raise ValueError(
+                f"user {user!r} has {len(inputs)} inputs, {len(labels)} labels and "
+                f"num_samples {count}"
+            )
+        all_inputs.extend(inputs)
+        all_labels.extend(labels)
+        sizes.append(len(inputs))
+    columns = {"x": _inputs(all_inputs), "users": np.repeat(np.array(users), sizes)}
+    if is_labelled:
+        columns["y"] = _labels(all_labels, columns["x"].dtype == object)
+    return columns
 
 
 def _dict_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -222,12 +200,11 @@ def _dict_of_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
     Keys that occur twice, or with a NUL, which NumPy may drop, raise a ValueError.
     """
-    result = dict(pairs)
-    if len(result) < len(pairs) or any("\0" in key for key in result):
-        counts = Counter(key for key, _ in pairs)
-        invalid = next(key for key, number in counts.items() if number > 1 or "\0" in key)
-        raise ValueError(f"the key {invalid!r} occurs twice, or contains a NUL")
-    return result
+    counts = Counter(key for key, _ in pairs)
+    for key, count in counts.items():
+        if count > 1 or "\0" in key:
+            raise ValueError(f"the key {key!r} occurs twice, or contains a NUL")
+    return dict(pairs)
 
 
 def _inputs(x: list[Any]) -> np.ndarray:
@@ -240,60 +217,57 @@ def _inputs(x: list[Any]) -> np.ndarray:
     while isinstance(first, list) and first:
         first = first[0]
     if isinstance(first, str):
-        if any(
-            isinstance(given, list) and any(isinstance(word, list) for word in given)
-            for given in x
-        ):
-            raise _OtherLayoutError(_SEQUENCES)
-        if all(map(_is_tweet, x)):
-            texts = [given[_TEXT] for given in x]
-        else:
-            texts = [" ".join(given) if isinstance(given, list) else given for given in x]
-        "".join(texts)  # raises a TypeError unless all are strings
-        if all(map(_IMAGE_FILE.fullmatch, texts)):
-            raise ValueError(
-                f"inputs are names of image files, e.g. {texts[0]!r}, as in LEAF's "
-                "CelebA; give pixels"
-            )
-        return np.array(texts, object)
+        return _texts(x)
     numbers = np.array(x, np.float64)
     if numbers.shape[1:] != (784,):
         return numbers.astype(np.float32)
     pixels = np.rint(255 * numbers)
-    is_bytes = (
-        np.abs(255 * numbers - pixels).max() < 1e-3
-        and pixels.min() >= 0
-        and pixels.max() <= 255
-    )
-    return (pixels.astype(np.uint8) if is_bytes else numbers.astype(np.float32)).reshape(
-        -1, 28, 28
-    )
+    is_rounding = np.abs(255 * numbers - pixels).max() < 1e-3
+    is_bytes = is_rounding and pixels.min() >= 0 and pixels.max() <= 255
+    images = pixels.astype(np.uint8) if is_bytes else numbers.astype(np.float32)
+    return images.reshape(-1, 28, 28)
 
 
-def _is_tweet(given: Any) -> bool:
+def _texts(x: list[Any]) -> np.ndarray:
+    """Return (n,) texts as objects: of tweets, of lists of words, or of plain texts."""
+    are_tweets = all(map(_is_tweet, x))
+    texts = []
+    for entry in x:
+        if are_tweets:
+            entry = entry[_TEXT]
+        elif isinstance(entry, list):
+            if any(isinstance(word, list) for word in entry):
+                raise _OtherLayoutError(_SEQUENCES)
+            entry = " ".join(entry)
+        texts.append(entry)
+    "".join(texts)  # raises a TypeError unless all are strings
+    if all(map(_IMAGE_FILE.fullmatch, texts)):
+        raise ValueError(
+            f"inputs are names of image files, e.g. {texts[0]!r}, as in LEAF's CelebA; "
+            "give pixels"
+        )
+    return np.array(texts, object)
+
+
+def _is_tweet(entry: Any) -> bool:
     """Return True for id, date, query, user and text, and perhaps training or test."""
-    if not isinstance(given, list) or len(given) not in (_TEXT + 1, _TEXT + 2):
+    if not isinstance(entry, list) or len(entry) not in (_TEXT + 1, _TEXT + 2):
         return False
-    if not all(isinstance(entry, str) for entry in given):
+    if not all(isinstance(field, str) for field in entry):
         return False
-    return given[0].isdecimal() and _DAY.fullmatch(given[1]) is not None
+    return entry[0].isdecimal() and _DAY.fullmatch(entry[1]) is not None
 
 
 def _labels(y: list[Any], is_of_text: bool) -> np.ndarray:
     """Convert integers, which may be strings ("4") or floats (4.0), to (n,) int64."""
-    are_characters = is_of_text and all(
-        isinstance(given, str) and len(given) == 1 for given in y
-    )
-    if are_characters and not all(map(str.isdecimal, y)):
+    if not y:
+        raise ValueError("there are no examples")
+    are_characters = all(isinstance(label, str) and len(label) == 1 for label in y)
+    if is_of_text and are_characters and not all(map(str.isdecimal, y)):
         raise _OtherLayoutError(_CHARACTERS)
-    labels = np.array([int(given) for given in y], np.int64)
-    invalid = [
-        given for given, label in zip(y, labels, strict=True) if float(given) != label
-    ]
-    if invalid or not y:
-        raise ValueError(
-            f"the label {invalid[0]!r} is not an integer"
-            if invalid
-            else "there are no examples"
-        )
-    return labels
+    labels = []
+    for label in y:
+        if int(label) != float(label):
+            raise ValueError(f"the label {label!r} is not an integer")
+        labels.append(int(label))
+    return np.array(labels, np.int64)

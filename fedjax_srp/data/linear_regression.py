@@ -97,16 +97,13 @@ class LinearRegression:
     def gap(self, weights: Array) -> Array:
         """Return L_N(w) - L_N(w*) = (w - w*)' H (w - w*) / 2, () float, for weights (dim,)."""
         difference = weights - self.minimiser
-        return (
-            0.5
-            * jnp.dot(difference, jnp.dot(self.hessian, difference, precision="highest"))
-        ).astype(float)
+        slope = jnp.dot(self.hessian, difference, precision="highest")
+        return (0.5 * jnp.dot(difference, slope)).astype(float)
 
     def __repr__(self) -> str:
-        if not all(
-            hasattr(leaf, "shape") for leaf in jax.tree.leaves(self)
-        ):  # a tree of axes or shardings
-            return f"LinearRegression({self.name!r}, {jax.tree.leaves(self)})"
+        leaves = jax.tree.leaves(self)
+        if not all(hasattr(leaf, "shape") for leaf in leaves):  # of axes or shardings
+            return f"LinearRegression({self.name!r}, {leaves})"
         clients, samples, dim = self.x.shape
         return f"LinearRegression({self.name!r}, {clients} clients, {samples} samples each, dim {dim})"
 
@@ -153,7 +150,6 @@ def linear_regression(
         >>> float(data.distance(data.minimiser))
         0.0
     """
-
     if num_clients * samples <= dim:
         raise ValueError(
             f"linear_regression: dim={dim} must be below num_clients * samples = "
@@ -173,10 +169,8 @@ def linear_regression(
         return x, jnp.dot(x, truth, precision="highest") + jnp.float32(noise_std) * noise
 
     x, y = jax.vmap(of_client)(jnp.arange(num_clients, dtype=jnp.int32))
-    rows, targets = (
-        np.asarray(x, np.float64).reshape(-1, dim),
-        np.asarray(y, np.float64).reshape(-1),
-    )
+    rows = np.asarray(x, np.float64).reshape(-1, dim)
+    targets = np.asarray(y, np.float64).reshape(-1)
     hessian = rows.T @ rows / len(rows)
     minimiser = np.linalg.solve(hessian, rows.T @ targets / len(rows))
     return LinearRegression(

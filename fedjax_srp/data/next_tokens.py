@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
+from typing_extensions import override
 
 from fedjax_srp.base import Array, Examples
 from fedjax_srp.data import overlap
@@ -19,6 +20,7 @@ from fedjax_srp.parts.part import Count
 class NextTokens(FederatedData):
     """The result of `next_tokens`: `FederatedData` whose labels are (n, length), 0 for padding."""
 
+    @override
     def _is_label(self, test: Examples) -> Array:
         return super()._is_label(test)[:, None] & (test.y > 0)
 
@@ -61,31 +63,26 @@ def next_tokens(
             f"train lists {len(train)} clients and test {len(test)}; give both one array "
             "for each client"
         )
-    clients = {"train": [as_array(f"train[{i}]", given) for i, given in enumerate(train)]}
-    clients["test"] = [as_array(f"test[{i}]", given) for i, given in enumerate(test)]
-    width = clients["train"][0].shape[-1:]
-    for kind, arrays in clients.items():
-        for i, array in enumerate(arrays):
-            if (
-                array.ndim != 2
-                or array.shape[1:] != width
-                or array.shape[1] < 2
-                or not len(array)
-            ):
+    width = as_array("train[0]", train[0]).shape[-1:]
+    largest = 0
+    clients: dict[str, list[np.ndarray]] = {"train": [], "test": []}
+    for kind, sequences in (("train", train), ("test", test)):
+        for i, sequences_of_client in enumerate(sequences):
+            array = as_array(f"{kind}[{i}]", sequences_of_client)
+            is_matrix = array.ndim == 2 and array.shape[1:] == width
+            if not is_matrix or array.shape[1] < 2 or not len(array):
                 raise ValueError(
                     f"{kind}[{i}]: has shape {array.shape}; give one or more sequences "
                     "of 2 or more tokens, all of one length, padded with 0"
                 )
-            if (
-                not np.issubdtype(array.dtype, np.integer)
-                or array.min() < 0
-                or array.max() >= 2**31 - 1
-            ):
+            is_integer = np.issubdtype(array.dtype, np.integer)
+            if not is_integer or array.min() < 0 or array.max() >= 2**31 - 1:
                 raise ValueError(
                     f"{kind}[{i}]: has values that are not tokens; give integers from 1, "
                     "or 0 for padding"
                 )
-    largest = max(int(array.max()) for arrays in clients.values() for array in arrays)
+            clients[kind].append(array)
+            largest = max(largest, int(array.max()))
     if num_classes is None:
         num_classes = largest + 1
     elif largest >= num_classes:
@@ -95,23 +92,18 @@ def next_tokens(
         )
     parts = {}
     joined = {}
+    rows = {}
     for kind, arrays in clients.items():
-        together = np.concatenate(arrays).astype(np.int32)
-        joined[kind] = together
-        parts[f"x_{kind}"], parts[f"y_{kind}"] = (
-            jnp.asarray(together[:, :-1]),
-            jnp.asarray(together[:, 1:]),
-        )
+        joined[kind] = np.concatenate(arrays).astype(np.int32)
         ends = np.cumsum([len(array) for array in arrays])
-        parts[f"{kind}_indices"], parts[f"{kind}_counts"] = pad(
-            np.split(np.arange(ends[-1]), ends[:-1])
-        )
-    ends = np.cumsum([len(array) for array in clients["train"]])
-    owned = np.split(np.arange(ends[-1]), ends[:-1])
+        rows[kind] = np.split(np.arange(ends[-1]), ends[:-1])
+        parts[f"x_{kind}"] = jnp.asarray(joined[kind][:, :-1])
+        parts[f"y_{kind}"] = jnp.asarray(joined[kind][:, 1:])
+        parts[f"{kind}_indices"], parts[f"{kind}_counts"] = pad(rows[kind])
     overlap.check_values(
         joined["train"],
         joined["test"],
-        owned,
+        rows["train"],
         np.arange(len(joined["test"])),
         ("train", "test"),
     )

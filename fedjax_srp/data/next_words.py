@@ -63,33 +63,31 @@ def next_words(
     """
     path = expand_user(folder)
     columns = leaf.texts(path)
-    known = most_frequent(
-        (word for text in columns["x_train"] for word in text.split()),
-        vocabulary,
-        first=1,
-    )
+    words: list[str] = []
+    for text in columns["x_train"]:
+        words.extend(text.split())
+    tokens_of = most_frequent(words, vocabulary, first=1)
     users = natural(columns["users_train"], columns["users_test"], num_clients, seed)
-    train, test = (
-        [
-            _tokens(columns[f"x_{kind}"][rows], known, vocabulary, length)
-            for rows in clients
-        ]
-        for kind, clients in (("train", users.train), ("test", users.test))
-    )
+    sequences = []
+    for kind, clients in users._asdict().items():
+        texts = columns[f"x_{kind}"]
+        sequences.append(
+            [_tokens(texts[rows], tokens_of, vocabulary, length) for rows in clients]
+        )
+    train, test = sequences
     return next_tokens(train, test, num_classes=vocabulary + 4, name=path.resolve().name)
 
 
 def _tokens(
-    texts: np.ndarray, known: dict[str, int], vocabulary: int, length: int
+    texts: np.ndarray, tokens_of: dict[str, int], vocabulary: int, length: int
 ) -> np.ndarray:
     """Convert texts to (n, length + 1) tokens, padded with 0."""
-    unknown, begin, end = vocabulary + 1, vocabulary + 2, vocabulary + 3
+    unknown = vocabulary + 1
+    begin = vocabulary + 2
+    end = vocabulary + 3
     padded = np.zeros((len(texts), length + 1), np.int32)
     for row, text in zip(padded, texts, strict=True):
-        tokens = [
-            begin,
-            *(known.get(word, unknown) for word in text.split()[:length]),
-            end,
-        ][: length + 1]
+        words = [tokens_of.get(word, unknown) for word in text.split()[:length]]
+        tokens = [begin, *words, end][: length + 1]
         row[: len(tokens)] = tokens
     return padded

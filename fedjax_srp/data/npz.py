@@ -21,10 +21,10 @@ from fedjax_srp.results import atomic
 
 _METADATA = ("scale", "offset", "num_classes", "user_names")
 _KNOWN = {
-    f"{column}_{kind}"
-    for column in ("x", "y", "writer", "user")
-    for kind in ("train", "test")
-} | {*_METADATA}
+    *_METADATA,
+    *("x_train", "y_train", "writer_train", "user_train"),
+    *("x_test", "y_test", "writer_test", "user_test"),
+}
 
 
 def files(folder: Path) -> list[Path]:
@@ -46,29 +46,30 @@ def read(path: Path) -> RawArrays:
         reason = " ".join(str(error).split()) or type(error).__name__
         if "allow_pickle" in reason:  # NumPy's advice, also on files of other kinds
             reason = "it contains Python objects, or is a file of another kind"
-        damaged = f"damaged, or not an .npz file of plain arrays ({reason}); copy it again, or write it with np.savez"
-        missing_file = f"no such file{hint}; give the path of an .npz file"
-        problem = missing_file if isinstance(error, FileNotFoundError) else damaged
+        problem = (
+            f"damaged, or not an .npz file of plain arrays ({reason}); copy it again, or "
+            "write it with np.savez"
+        )
+        if isinstance(error, FileNotFoundError):
+            problem = f"no such file{hint}; give the path of an .npz file"
         raise ValueError(f"name={str(path)!r}: {problem}") from error
-    users = [
-        name
-        for name in ("user", "writer")
-        if {f"{name}_train", f"{name}_test"} & {*arrays}
-    ]
-    columns = {"x": "x", "y": "y"} | ({"users": users[0]} if users else {})
-    names = {
-        f"{field}_{kind}": f"{column}_{kind}"
-        for kind in ("train", "test")
-        for field, column in columns.items()
-    }
-    if missing := [name for name in names.values() if name not in arrays]:
+    columns = {"x": "x", "y": "y"}
+    for users in ("writer", "user"):
+        if f"{users}_train" in arrays or f"{users}_test" in arrays:
+            columns["users"] = users
+    names = {}
+    for kind in ("train", "test"):
+        for field, column in columns.items():
+            names[f"{field}_{kind}"] = f"{column}_{kind}"
+    missing = [name for name in names.values() if name not in arrays]
+    if missing:
         raise ValueError(
             f"name={str(path)!r}: lacks {', '.join(missing)}; found "
             f"{', '.join(entries[:12]) or 'no arrays'}; rename them, e.g. np.savez(path, "
             "x_train=old['train_images'], y_train=old['train_labels'].ravel(), ...)"
         )
-    metadata = {name: arrays[name] for name in _METADATA if name in arrays}
-    return RawArrays(**{field: arrays[name] for field, name in names.items()}, **metadata)
+    names |= {name: name for name in _METADATA if name in arrays}
+    return RawArrays(**{field: arrays[name] for field, name in names.items()})
 
 
 @checked
@@ -108,9 +109,8 @@ def save(data: FederatedData, path: str | Path) -> None:
     arrays: dict[str, Any] = {"num_classes": np.asarray(data.num_classes)}
     if data.scale is not None and data.offset is not None:
         arrays |= {"scale": np.asarray(data.scale), "offset": np.asarray(data.offset)}
-    if data.x_train.dtype.kind not in "iuf" or (
-        data.x_train.dtype == np.uint8 and "scale" not in arrays
-    ):
+    is_divided = data.x_train.dtype == np.uint8 and "scale" not in arrays
+    if is_divided or data.x_train.dtype.kind not in "iuf":
         raise ValueError(
             f"data: inputs are {data.x_train.dtype}, which load would not read unchanged "
             "(it divides uint8 without a scale by 255); convert them to float32, or "
@@ -119,10 +119,10 @@ def save(data: FederatedData, path: str | Path) -> None:
     if data.client_names is not None:
         arrays["user_names"] = np.array(data.client_names)
     for kind in ("train", "test"):
-        x, y, indices, counts = (
-            np.asarray(getattr(data, name))
-            for name in (f"x_{kind}", f"y_{kind}", f"{kind}_indices", f"{kind}_counts")
-        )
+        x = np.asarray(getattr(data, f"x_{kind}"))
+        y = np.asarray(getattr(data, f"y_{kind}"))
+        indices = np.asarray(getattr(data, f"{kind}_indices"))
+        counts = np.asarray(getattr(data, f"{kind}_counts"))
         if y.ndim != 1:
             raise ValueError(
                 f"data: labels have shape {y.shape}, and load reads one class number per "
@@ -135,9 +135,7 @@ def save(data: FederatedData, path: str | Path) -> None:
                 "them with validation="
             )
         rows = indices[np.arange(indices.shape[1]) < counts[:, None]]
-        arrays |= {
-            f"x_{kind}": x[rows],
-            f"y_{kind}": y[rows],
-            f"user_{kind}": np.repeat(np.arange(len(counts)), counts),
-        }
+        arrays[f"x_{kind}"] = x[rows]
+        arrays[f"y_{kind}"] = y[rows]
+        arrays[f"user_{kind}"] = np.repeat(np.arange(len(counts)), counts)
     atomic.replace({file: lambda path: np.savez(path, **arrays)})

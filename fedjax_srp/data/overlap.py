@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-EXPECTED_TWINS = 5  # pairs of equal rows at one client; that none is found has a probability of exp(-5)
+# pairs of equal rows at one client; that none is found has a probability of exp(-5)
+EXPECTED_TWINS = 5
 BLOCK = 4096  # rows hashed at a time
 
 
@@ -77,9 +78,8 @@ def check_values(
             "clients would be tested on what they train on; give others (of one array, "
             "disjoint rows for training and test)"
         )
-    if num_seen > max(
-        1, 2 * num_repeated * num_test / num_train
-    ):  # one may be an accident
+    num_expected = 2 * num_repeated * num_test / num_train
+    if num_seen > max(1, num_expected):  # one may be an accident
         warnings.warn(
             f"{names[1]}: {num_seen} of {num_test} test examples equal training "
             f"examples (of {num_train} training examples, {num_repeated} equal each "
@@ -104,9 +104,8 @@ def _digests(x: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     digests = np.empty(len(rows), np.int64)
     is_blank = np.empty(len(rows), bool)
     for begin in range(0, len(rows), BLOCK):
-        block = x[rows[begin : begin + BLOCK]].reshape(
-            len(rows[begin : begin + BLOCK]), -1
-        )
+        block = x[rows[begin : begin + BLOCK]]
+        block = block.reshape(len(block), -1)
         digests[begin : begin + BLOCK] = [hash(row.tobytes()) for row in block]
         is_blank[begin : begin + BLOCK] = (block == block[:, :1]).all(axis=1)
     return digests, is_blank
@@ -119,7 +118,6 @@ def _are_shared(digests: np.ndarray, owners: np.ndarray, counts: np.ndarray) -> 
         return False
     num_pairs = float((counts * (counts - 1)).sum()) / 2
     sizes = np.bincount(owners).astype(float)
-    chance = (sizes * (sizes - 1)).sum() / (
-        sizes.sum() * (sizes.sum() - 1)
-    )  # that two rows have one owner
+    # that two rows have one owner
+    chance = (sizes * (sizes - 1)).sum() / (sizes.sum() * (sizes.sum() - 1))
     return num_pairs * chance >= EXPECTED_TWINS

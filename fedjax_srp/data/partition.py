@@ -23,6 +23,7 @@ import numpy as np
 from fedjax_srp.data._counts import (
     apportion,
     assign_classes,
+    class_sizes,
     classes_in_both_splits,
     counts_from_shares,
     draw_examples,
@@ -71,13 +72,12 @@ def by_classes(
     the slowest (the rebuttal of SRPFL: classes reserved for the slowest 20 % of the
     clients).
     """
-    y_train, y_test = np.asarray(y_train), np.asarray(y_test)
     classes = classes_in_both_splits(y_train, y_test, classes_per_client)
     (rng_classes,) = _generators(seed, "classes")
-    num_last = max(
-        1, math.ceil(num_clients * (reserved_fraction or 0.2) - 1e-9)
-    )  # 0.07 * 100 is a little more than 7
-    num_free, num_first = len(classes) - reserved_classes, num_clients - num_last
+    # 0.07 * 100 is a little more than 7
+    num_last = max(1, math.ceil(num_clients * (reserved_fraction or 0.2) - 1e-9))
+    num_first = num_clients - num_last
+    num_free = len(classes) - reserved_classes
     if reserved_classes:
         if num_free < classes_per_client or num_first < 1:
             raise ValueError(
@@ -117,18 +117,13 @@ def shards(
     number of them, up to one, as in `by_classes`. The surplus of larger classes is not
     used. A client is tested on as many shards of a class as it trains on.
     """
-    y_train, y_test = np.asarray(y_train), np.asarray(y_test)
     classes = classes_in_both_splits(y_train, y_test, 1)
     (rng_classes,) = _generators(seed, "classes")
-    class_of_shard = np.resize(
-        rng_classes.permutation(len(classes)), num_clients * shards_per_client
-    )
-    assigned = rng_classes.permutation(class_of_shard).reshape(
-        num_clients, shards_per_client
-    )
-    counts = np.stack(
-        [np.bincount(of_client, minlength=len(classes)) for of_client in assigned]
-    )
+    num_shards = num_clients * shards_per_client
+    class_of_shard = np.resize(rng_classes.permutation(len(classes)), num_shards)
+    owners = np.repeat(np.arange(num_clients), shards_per_client)
+    counts = np.zeros((num_clients, len(classes)), np.int64)
+    np.add.at(counts, (owners, rng_classes.permutation(class_of_shard)), 1)
     return _draw_shards(y_train, y_test, classes, counts, seed)
 
 
@@ -154,21 +149,13 @@ def consecutive(
     and test examples together; `test_fraction` of it, rounded, but at least one example,
     is for testing.
     """
-    y_train, y_test = np.asarray(y_train), np.asarray(y_test)
     classes = classes_in_both_splits(y_train, y_test, classes_per_client)
     num_test = share_of(examples_per_class, test_fraction)
-    steps = (
-        np.arange(len(classes)) - np.arange(num_clients)[:, None]
-    )  # from a client's first class
+    # from a client's first class
+    steps = np.arange(len(classes)) - np.arange(num_clients)[:, None]
     is_owner = steps % len(classes) < classes_per_client
-    return _draw_shards(
-        y_train,
-        y_test,
-        classes,
-        is_owner,
-        seed,
-        (examples_per_class - num_test, num_test),
-    )
+    sizes = (examples_per_class - num_test, num_test)
+    return _draw_shards(y_train, y_test, classes, is_owner, seed, sizes)
 
 
 @checked
@@ -193,25 +180,22 @@ def dirichlet(
     examples, as in the code of Li et al. 2022 ("Federated learning on non-IID data
     silos") and in PFLlib; after 1,000 draws this raises a ValueError.
     """
-    y_train, y_test = np.asarray(y_train), np.asarray(y_test)
     classes, sizes_train = np.unique(y_train, return_counts=True)
-    sizes_test = np.array([np.count_nonzero(y_test == label) for label in classes])
+    sizes_test = class_sizes(y_test, classes)
     _check_enough(num_clients, sizes_train.sum(), sizes_test.sum())
     rng_proportions, rng_train, rng_test = _generators(
         seed, "proportions", "train", "test"
     )
+    concentrations = np.full(len(classes), float(alpha))
     smallest = 0
     for _ in range(DRAWS):
-        proportions = rng_proportions.dirichlet(
-            np.full(len(classes), float(alpha)), num_clients
-        )
-        proportions = np.maximum(
-            np.nan_to_num(proportions), 1e-200
-        )  # tiny alpha underflows to nan or 0
-        train, test = counts_from_shares(
-            proportions / proportions.sum(axis=0), sizes_train, sizes_test
-        )
-        if (smallest := train.sum(axis=1).min()) >= min_examples:
+        proportions = rng_proportions.dirichlet(concentrations, num_clients)
+        # tiny alpha underflows to nan or 0
+        proportions = np.maximum(np.nan_to_num(proportions), 1e-200)
+        shares = proportions / proportions.sum(axis=0)
+        train, test = counts_from_shares(shares, sizes_train, sizes_test)
+        smallest = train.sum(axis=1).min()
+        if smallest >= min_examples:
             break
     else:
         raise ValueError(
@@ -271,33 +255,29 @@ def natural(
     A warning gives the number of users left out. User ids are numbers or strings.
     `num_clients` users are drawn at random, None keeps all.
     """
-    users_train, users_test = np.asarray(users_train), np.asarray(users_test)
-    if (
-        len(users_train)
-        and len(users_test)
-        and (users_train.dtype.kind in "OSU") != (users_test.dtype.kind in "OSU")
-    ):
+    users_train = np.asarray(users_train)
+    users_test = np.asarray(users_test)
+    have_both = bool(len(users_train) and len(users_test))
+    is_text = users_train.dtype.kind in "OSU"
+    if have_both and is_text != (users_test.dtype.kind in "OSU"):
         raise ValueError(
             f"users_test: are {users_test.dtype}, users_train {users_train.dtype}; give "
             "both as numbers or as strings"
         )
-    kinds = {_kind_of_text(users) for users in (users_train, users_test) if len(users)}
-    if len(kinds) > 1 and "bytes" in kinds:
+    kinds = {_kind_of_text(users_train), _kind_of_text(users_test)}
+    if have_both and len(kinds) > 1 and "bytes" in kinds:
         raise ValueError(
             f"users_test: are {_kind_of_text(users_test)}, users_train "
             f"{_kind_of_text(users_train)}, which are never equal; convert bytes to "
             "text, e.g. with np.char.decode"
         )
-    is_rounded = (
-        np.result_type(users_train, users_test).kind == "f"
-        and users_train.dtype != users_test.dtype
-    )
-    if is_rounded and any(
-        np.any(np.abs(users) >= 2**53) for users in (users_train, users_test)
-    ):
-        users_train, users_test = users_train.astype(object), users_test.astype(object)
+    is_float = np.result_type(users_train, users_test).kind == "f"
+    is_rounded = is_float and users_train.dtype != users_test.dtype
+    if is_rounded and (_has_large(users_train) or _has_large(users_test)):
+        users_train = users_train.astype(object)
+        users_test = users_test.astype(object)
     users = np.intersect1d(users_train, users_test)
-    if not len(users) and len(users_train) and len(users_test):
+    if not len(users) and have_both:
         raise ValueError(
             f"users_test: no user of {users_test[0]!s:.40}, ... is among those of "
             f"training, {users_train[0]!s:.40}, ...: the data are split by user, as by "
@@ -331,8 +311,8 @@ def cap_examples(
     (rng,) = _generators(seed, "cap")
     labels = np.asarray(labels)
     capped = []
-    for client, given in enumerate(indices):
-        rows = check_rows(f"indices[{client}]", given, len(labels))
+    for client, indices_of_client in enumerate(indices):
+        rows = check_rows(f"indices[{client}]", indices_of_client, len(labels))
         if len(rows) <= max_examples:
             capped.append(rows)
             continue
@@ -344,9 +324,8 @@ def cap_examples(
         quota = np.empty_like(sizes)
         quota[order] = apportion(max_examples, sizes[order])
         by_class = np.argsort(inverse, kind="stable")
-        rank = np.arange(len(rows)) - np.repeat(
-            np.cumsum(sizes) - sizes, sizes
-        )  # position within its class
+        # position within its class
+        rank = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         capped.append(np.sort(shuffled[by_class[rank < np.repeat(quota, sizes)]]))
     return capped
 
@@ -359,44 +338,44 @@ def check_tested_classes(
     max_examples: int,
 ) -> None:
     """Raise a ValueError of one line if a client is tested on a class that `cap_examples` removed."""
-    owned = [np.unique(y_train[rows]) for rows in before.train]
-    for client, (classes, kept, tested) in enumerate(
-        zip(owned, capped, before.test, strict=True)
-    ):
-        lost = np.setdiff1d(classes, y_train[kept])
-        if np.isin(lost, y_test[tested]).any():
+    for client, rows in enumerate(before.train):
+        lost = np.setdiff1d(y_train[rows], y_train[capped[client]])
+        if np.isin(lost, y_test[before.test[client]]).any():
+            num_classes = max(len(np.unique(y_train[rows])) for rows in before.train)
             raise ValueError(
                 f"max_examples={max_examples}: removes all training examples of a class "
-                f"that client {client} is tested on; use {max(map(len, owned))} or more, "
-                "one for each class of a client"
+                f"that client {client} is tested on; use {num_classes} or more, one for "
+                "each class of a client"
             )
 
 
 def _kind_of_text(users: np.ndarray) -> str:
     """Return "bytes", "text" or "" for other users."""
-    is_bytes = users.dtype.kind == "S" or (
-        users.dtype.kind == "O" and any(isinstance(user, bytes) for user in users)
-    )
-    if is_bytes:
+    kind = users.dtype.kind
+    if kind == "S" or (kind == "O" and any(isinstance(user, bytes) for user in users)):
         return "bytes"
-    return "text" if users.dtype.kind in "OU" else ""
+    return "text" if kind in "OU" else ""
+
+
+def _has_large(users: np.ndarray) -> bool:
+    """Return True if there are numbers from which floats skip integers."""
+    return bool(np.any(np.abs(users) >= 2**53))
 
 
 def _warn_of_left_out(
     users: np.ndarray, users_train: np.ndarray, users_test: np.ndarray
 ) -> None:
-    lack_test, lack_train = (
-        np.setdiff1d(users_train, users),
-        np.setdiff1d(users_test, users),
-    )
-    if left_out := len(lack_test) + len(lack_train):
-        lacking = (("test", lack_test), ("train", lack_train))
-        reasons = " and ".join(
-            f"{len(who)} have no {kind} examples" for kind, who in lacking if len(who)
-        )
+    reasons = []
+    num_left_out = 0
+    for kind, others in (("test", users_train), ("train", users_test)):
+        num_lacking = len(np.setdiff1d(others, users))
+        num_left_out += num_lacking
+        if num_lacking:
+            reasons.append(f"{num_lacking} have no {kind} examples")
+    if reasons:
         warnings.warn(
-            f"natural: {left_out} of {len(users) + left_out} users are left out: "
-            f"{reasons}; {len(users)} remain",
+            f"natural: {num_left_out} of {len(users) + num_left_out} users are left out: "
+            f"{' and '.join(reasons)}; {len(users)} remain",
             stacklevel=8,
         )
 
@@ -405,19 +384,15 @@ def _group(users: np.ndarray, chosen: np.ndarray) -> list[np.ndarray]:
     """Return the rows of each chosen user; `chosen` is ascending."""
     rows = np.flatnonzero(np.isin(users, chosen))
     owners = np.searchsorted(chosen, users[rows])
-    return split(
-        rows[np.argsort(owners, kind="stable")],
-        np.bincount(owners, minlength=len(chosen)),
-    )
+    by_owner = rows[np.argsort(owners, kind="stable")]
+    return split(by_owner, np.bincount(owners, minlength=len(chosen)))
 
 
 def _generators(seed: int, *purposes: str) -> list[np.random.Generator]:
     """Return independent random generators, one for each purpose."""
     seed = check_integer("seed", seed, 0, maximum=None)
-    return [
-        np.random.default_rng([zlib.crc32(purpose.encode()), seed])
-        for purpose in purposes
-    ]
+    names = [zlib.crc32(purpose.encode()) for purpose in purposes]
+    return [np.random.default_rng([name, seed]) for name in names]
 
 
 def _draw_shards(

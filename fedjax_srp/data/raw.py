@@ -18,18 +18,15 @@ class RawArrays(NamedTuple):
     y_train: np.ndarray  # (n_train,) integers
     x_test: np.ndarray
     y_test: np.ndarray
-    users_train: np.ndarray | None = (
-        None  # (n_train,) user of each example, for the natural partition
-    )
+    # (n_train,) user of each example, for the natural partition
+    users_train: np.ndarray | None = None
     users_test: np.ndarray | None = None
     num_classes: int | None = None  # None: the largest label + 1
-    scale: np.ndarray | float | None = (
-        None  # None: from NORMALISATION, or 1/255 for other uint8 inputs
-    )
+    # None: from NORMALISATION, or 1/255 for other uint8 inputs
+    scale: np.ndarray | float | None = None
     offset: np.ndarray | float | None = None
-    user_names: np.ndarray | None = (
-        None  # texts: the name of user i, where users are 0, 1, ...
-    )
+    # texts: the name of user i, where users are 0, 1, ...
+    user_names: np.ndarray | None = None
 
 
 def keep_classes(raw: RawArrays, classes: Sequence[int]) -> RawArrays:
@@ -41,16 +38,15 @@ def keep_classes(raw: RawArrays, classes: Sequence[int]) -> RawArrays:
     values, counts = np.unique(chosen, return_counts=True)
     invalid = [*values[counts > 1], *np.setdiff1d(chosen, present)]
     if invalid or not chosen.size:
-        problem = (
-            f"{invalid[0]} is listed twice, or has no training examples"
-            if invalid
-            else "no label is listed"
-        )
+        problem = "no label is listed"
+        if invalid:
+            problem = f"{invalid[0]} is listed twice, or has no training examples"
         known = ", ".join(map(str, present))
         raise ValueError(
             f"classes: {problem}; give some of {known}, each once, e.g. range(10)"
         )
-    is_train, is_test = np.isin(raw.y_train, chosen), np.isin(raw.y_test, chosen)
+    is_train = np.isin(raw.y_train, chosen)
+    is_test = np.isin(raw.y_test, chosen)
     order = np.argsort(chosen, kind="stable")
     return raw._replace(
         x_train=raw.x_train[is_train],

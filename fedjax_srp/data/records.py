@@ -18,11 +18,14 @@ import numpy as np
 from fedjax_srp.data.cache import cached
 from fedjax_srp.data.raw import RawArrays
 from fedjax_srp.parts.checks import checked, short
+from fedjax_srp.parts.files import MALFORMED
 
 _INFO = "dataset_info.json"  # written last, so a folder without it is incomplete
 _FEATURES = "features.json"
 _CLASS_KEYS = ("pythonClassName", "python_class_name")  # both are read
-_CLASSES = (  # that features of `IMAGES` have; tensorflow-datasets imports the module of any other that is named
+# that features of `IMAGES` have; tensorflow-datasets imports the module of any other that is
+# named
+_CLASSES = (
     "tensorflow_datasets.core.features.features_dict.FeaturesDict",
     "tensorflow_datasets.core.features.image_feature.Image",
     "tensorflow_datasets.core.features.class_label_feature.ClassLabel",
@@ -40,9 +43,8 @@ class Images(NamedTuple):
     num_classes: int
     shape: tuple[int, ...] = (28, 28)
     first_label: int = 0
-    num_cut: int | None = (
-        None  # training examples that the catalogue's builder reads, if it does not read all
-    )
+    # training examples that the catalogue's builder reads, if it does not read all
+    num_cut: int | None = None
 
 
 IMAGES = {
@@ -122,7 +124,8 @@ def read_version(name: str, folder: Path) -> RawArrays:
     if len(arrays["y_train"]) == images.num_cut:
         few = f"has only {images.num_cut:,d} of {images.num_train:,d} training examples"
         _raise_damaged(name, folder, f"{few}, as tensorflow-datasets itself prepares it")
-    first, last = images.first_label, images.first_label + images.num_classes - 1
+    first = images.first_label
+    last = first + images.num_classes - 1
     for kind in ("train", "test"):
         labels = arrays[f"y_{kind}"]
         if labels.min() < first or labels.max() > last:
@@ -132,12 +135,11 @@ def read_version(name: str, folder: Path) -> RawArrays:
                 f"has the {kind} labels {labels.min()}..{labels.max()}, not "
                 f"{first}..{last}",
             )
-    y_train, y_test = arrays["y_train"] - first, arrays["y_test"] - first
     return RawArrays(
         arrays["x_train"],
-        y_train,
+        arrays["y_train"] - first,
         arrays["x_test"],
-        y_test,
+        arrays["y_test"] - first,
         num_classes=images.num_classes,
     )
 
@@ -149,11 +151,9 @@ def find(name: str, data_dir: Path) -> Path:
     ]
     if not versions:
         incomplete = next((data_dir / name).glob("incomplete.*"), None)
-        reason = (
-            f"its preparation did not finish ({incomplete.name})"
-            if incomplete
-            else "it has not been prepared"
-        )
+        reason = "it has not been prepared"
+        if incomplete:
+            reason = f"its preparation did not finish ({incomplete.name})"
         raise ValueError(
             f"name={name!r}: {reason} in data_dir={str(data_dir)!r}; run fedjax-srp data "
             f"prepare {name} --data-dir {data_dir}, or give data_dir=the folder that has "
@@ -169,24 +169,15 @@ def check(name: str, folder: Path) -> None:
     """Raise a ValueError of one line unless the folder of a version is complete and has the right format."""
     try:
         info = json.loads((folder / _INFO).read_bytes())
-        file_format, splits = (
-            info.get("fileFormat", "tfrecord"),
-            {split["name"] for split in info["splits"]},
-        )
+        file_format = info.get("fileFormat", "tfrecord")
+        splits = {split["name"] for split in info["splits"]}
     except FileNotFoundError:
         _raise_damaged(
             name,
             folder,
             f"lacks {_INFO}, because its preparation or a copy did not finish",
         )
-    except (
-        OSError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-    ) as error:
+    except (OSError, *MALFORMED) as error:
         _raise_damaged(name, folder, f"has a damaged {_INFO} ({error})")
     if file_format != "array_record":
         problem = f"was prepared as {file_format} files, which only TensorFlow reads"
@@ -200,9 +191,7 @@ def _check_features(name: str, folder: Path) -> None:
     for file in (_INFO, _FEATURES):  # the first may have features too
         try:
             content = json.loads((folder / file).read_bytes())
-            foreign = next(
-                (each for each in _class_names(content) if each not in _CLASSES), None
-            )
+            foreign = [each for each in _class_names(content) if each not in _CLASSES]
             is_old = file == _FEATURES and "type" in content
         except FileNotFoundError:
             _raise_damaged(name, folder, f"lacks {file}, because a copy did not finish")
@@ -214,8 +203,8 @@ def _check_features(name: str, folder: Path) -> None:
             RecursionError,
         ) as error:
             _raise_damaged(name, folder, f"has a damaged {file} ({error})")
-        if foreign is not None:
-            problem = f"has a {file} that names the Python class {short(foreign)}, which is not imported"
+        if foreign:
+            problem = f"has a {file} that names the Python class {short(foreign[0])}, which is not imported"
             _raise_damaged(name, folder, problem)
         if is_old:
             _raise_damaged(
@@ -238,7 +227,9 @@ def _class_names(features: Any) -> Iterator[Any]:
 def _version_numbers(version: str) -> tuple[int, ...]:
     """Parse a version such as 3.0.1; () for other text."""
     parts = version.split(".")
-    return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else ()
+    if not all(map(str.isdecimal, parts)):
+        return ()
+    return tuple(map(int, parts))
 
 
 def _raise_damaged(name: str, folder: Path, problem: str, remedy: str = "") -> NoReturn:
@@ -263,9 +254,8 @@ def _decode(name: str, folder: Path, images: Images) -> dict[str, np.ndarray]:
     _check_features(name, folder)
     try:
         arrays = {}
-        builder = cast(Any, tfds.builder_from_directory)(
-            os.fspath(folder)
-        )  # reads these records, without a network
+        # reads these records, without a network
+        builder = cast(Any, tfds.builder_from_directory)(os.fspath(folder))
         decoders: Any = {"image": cast(Any, tfds.decode.SkipDecoding)()}
         for kind in ("train", "test"):
             source = builder.as_data_source(kind, decoders=decoders)
@@ -273,11 +263,8 @@ def _decode(name: str, folder: Path, images: Images) -> dict[str, np.ndarray]:
                 f"{name} {kind}", source, images.shape
             )
     except Exception as error:  # any error about a damaged file
-        _raise_damaged(
-            name,
-            folder,
-            f"is damaged ({' '.join(str(error).split()) or type(error).__name__})",
-        )
+        reason = " ".join(str(error).split()) or type(error).__name__
+        _raise_damaged(name, folder, f"is damaged ({reason})")
     return arrays
 
 
@@ -289,19 +276,16 @@ def _decode_split(
 
     from fedjax_srp.results.bars import tqdm
 
-    images, labels = (
-        np.empty((len(source), *shape), np.uint8),
-        np.empty(len(source), np.int32),
-    )
+    images = np.empty((len(source), *shape), np.uint8)
+    labels = np.empty(len(source), np.int32)
     with tqdm(
         total=len(source), desc=f"decoding {title}", disable=None, leave=False
-    ) as bar:  # None: for a terminal
+    ) as bar:
         for begin in range(0, len(source), batch):
             rows = list(range(begin, min(begin + batch, len(source))))
             for row, example in zip(rows, source.__getitems__(rows), strict=True):
-                images[row] = np.asarray(
-                    Image.open(io.BytesIO(example["image"]), formats=_FORMATS)
-                )
+                file = io.BytesIO(example["image"])
+                images[row] = np.asarray(Image.open(file, formats=_FORMATS))
                 labels[row] = example["label"]
             bar.update(len(rows))
     return images, labels

@@ -61,10 +61,10 @@ def shift_features(
             f"rotations={rotations}, brightness={brightness}: give at least one of each, "
             "(0,) and (1.0,)"
         )
-    x_train = np.array(data.x_train)
-    x_test = (
-        x_train if data.x_test is data.x_train else np.array(data.x_test)
-    )  # data of `holdout` have one pool
+    x_train = x_test = np.array(data.x_train)
+    is_one_pool = data.x_test is data.x_train  # of `holdout`
+    if not is_one_pool:
+        x_test = np.array(data.x_test)
     parts = [
         (x_train, data.train_indices, data.train_counts),
         (x_test, data.test_indices, data.test_counts),
@@ -73,14 +73,14 @@ def shift_features(
         for client, (row, count) in enumerate(
             zip(np.asarray(indices), np.asarray(counts), strict=True)
         ):
-            turned = np.rot90(
-                x[row[:count]], rotations[client % len(rotations)] // 90, axes=(1, 2)
-            )
-            x[row[:count]] = _scale_pixels(turned, brightness[client % len(brightness)])
-    train = jnp.asarray(x_train)
-    return dataclasses.replace(
-        data, x_train=train, x_test=train if x_test is x_train else jnp.asarray(x_test)
-    )
+            rows = row[:count]
+            quarters = rotations[client % len(rotations)] // 90
+            turned = np.rot90(x[rows], quarters, axes=(1, 2))
+            x[rows] = _scale_pixels(turned, brightness[client % len(brightness)])
+    train = test = jnp.asarray(x_train)
+    if not is_one_pool:
+        test = jnp.asarray(x_test)
+    return dataclasses.replace(data, x_train=train, x_test=test)
 
 
 def _scale_pixels(x: np.ndarray, factor: float) -> np.ndarray:

@@ -98,26 +98,23 @@ PARTITIONS: dict[str, _Scheme] = {
 def names(data_dir: str | Path | None = None) -> list[str]:
     """List the names for `load`: built-in ones, and .npz files (without suffix) and LEAF folders in `data_dir`."""
     folder = records.data_folder(data_dir)
-    files = [
-        file.relative_to(folder).with_suffix("").as_posix() for file in npz.files(folder)
-    ]
-    return sorted({*SOURCES, *files, *(path.name for path in leaf.folders(folder))})
+    known = {*SOURCES}
+    for file in npz.files(folder):
+        known.add(file.relative_to(folder).with_suffix("").as_posix())
+    known.update(path.name for path in leaf.folders(folder))
+    return sorted(known)
 
 
 @checked
 def is_ready(name: str, data_dir: str | Path | None = None) -> bool:
     """Return True if `load` can read a data set of `names(data_dir)`: it is prepared and not visibly damaged."""
     folder = records.data_folder(data_dir)
-    if (
-        name not in records.IMAGES
-        or (folder / f"{name}.npz").is_file()
-        or leaf.is_leaf(folder / name)
-    ):
-        return True
-    try:
-        records.find(name, folder)
-    except ValueError:
-        return False
+    is_file = (folder / f"{name}.npz").is_file() or leaf.is_leaf(folder / name)
+    if name in records.IMAGES and not is_file:
+        try:
+            records.find(name, folder)
+        except ValueError:
+            return False
     return True
 
 
@@ -195,7 +192,7 @@ def load(
     _check_columns(raw)
     if classes is not None:
         raw = keep_classes(raw, classes)
-    given = {
+    division = {
         "classes_per_client": classes_per_client,
         "shards_per_client": shards_per_client,
         "alpha": alpha,
@@ -205,7 +202,7 @@ def load(
         "reserved_classes": reserved_classes,
         "reserved_fraction": reserved_fraction,
     }
-    kind, parts = make_partition(raw, partition, num_clients, seed, given)
+    kind, parts = make_partition(raw, partition, num_clients, seed, division)
     train = parts.train
     if max_examples is not None:
         train = partitions.cap_examples(parts.train, raw.y_train, max_examples, seed)
@@ -213,22 +210,25 @@ def load(
             partitions.check_tested_classes(
                 parts, train, raw.y_train, raw.y_test, max_examples
             )
-    scale, offset = raw.scale, raw.offset
-    if (
-        scale is None
-        and offset is None
-        and raw.x_train.dtype == np.uint8
-        and name in NORMALISATION
-    ):
-        mean, std = map(
-            np.squeeze, NORMALISATION[name]
-        )  # grey images may have no channel axis
-        scale, offset = 1 / (255 * std), -mean / std  # (x / 255 - mean) / std
+    scale = raw.scale
+    offset = raw.offset
+    is_unscaled = scale is None and offset is None and raw.x_train.dtype == np.uint8
+    if is_unscaled and name in NORMALISATION:
+        # grey images may have no channel axis
+        mean, std = map(np.squeeze, NORMALISATION[name])
+        scale = 1 / (255 * std)
+        offset = -mean / std  # (x / 255 - mean) / std
+    client_names = names_of_users(raw, parts) if kind == "natural" else None
     data = from_arrays(
-        raw.x_train, raw.y_train, raw.x_test, raw.y_test, train_indices=train, test_indices=parts.test,
-        num_classes=raw.num_classes, scale=scale, offset=offset, name=name,
-        client_names=names_of_users(raw, parts) if kind == "natural" else None,
-    )  # fmt: skip
+        *raw[:4],
+        train_indices=train,
+        test_indices=parts.test,
+        num_classes=raw.num_classes,
+        scale=scale,
+        offset=offset,
+        name=name,
+        client_names=client_names,
+    )
     return data if validation is None else holdout(data, validation, seed)
 
 
@@ -237,25 +237,20 @@ def make_partition(
     partition: str | None,
     num_clients: int | None,
     seed: int,
-    given: Mapping[str, Any],
+    division: Mapping[str, Any],
 ) -> tuple[str, Partition]:
     """Partition a data set, and return the partition's name too.
 
-    Given arguments that are None are ignored.
+    Arguments in `division` that are None are left out.
     """
-    given = {argument: value for argument, value in given.items() if value is not None}
-    kind = _choose_partition(
-        partition,
-        given,
-        raw.users_train is not None and raw.users_test is not None,
-        num_clients,
-    )
-    columns = (
-        (raw.users_train, raw.users_test)
-        if kind == "natural"
-        else (raw.y_train, raw.y_test)
-    )
-    return kind, PARTITIONS[kind].function(*columns, num_clients, seed=seed, **given)
+    arguments = {name: value for name, value in division.items() if value is not None}
+    has_users = raw.users_train is not None and raw.users_test is not None
+    kind = _choose_partition(partition, arguments, has_users, num_clients)
+    columns = raw.users_train, raw.users_test
+    if kind != "natural":
+        columns = raw.y_train, raw.y_test
+    partitioned = PARTITIONS[kind].function(*columns, num_clients, seed=seed, **arguments)
+    return kind, partitioned
 
 
 def names_of_users(raw: RawArrays, parts: Partition) -> tuple[str, ...] | None:
@@ -267,27 +262,27 @@ def names_of_users(raw: RawArrays, parts: Partition) -> tuple[str, ...] | None:
         user = raw.users_train[rows[0]]
         if raw.user_names is not None:
             user = raw.user_names[user]
-        names.append(
-            user.decode(errors="replace") if isinstance(user, bytes) else str(user)
-        )
+        if isinstance(user, bytes):
+            user = user.decode(errors="replace")
+        names.append(str(user))
     return tuple(names)
 
 
 def _check_columns(raw: RawArrays) -> None:
+    arrays = raw._asdict()
     for kind in ("train", "test"):
-        x, y, users = (
-            as_array(f"{name}_{kind}", getattr(raw, f"{name}_{kind}"))
-            for name in ("x", "y", "users")
-        )
+        x = as_array(f"x_{kind}", arrays[f"x_{kind}"])
+        y = as_array(f"y_{kind}", arrays[f"y_{kind}"])
+        users = as_array(f"users_{kind}", arrays[f"users_{kind}"])
         check_labels(f"y_{kind}", y, f"x_{kind}", len(np.atleast_1d(x)))
-        if raw.user_names is not None and not _are_numbered(
-            users, len(as_array("user_names", raw.user_names))
-        ):
-            raise ValueError(
-                f"user_names: users_{kind} are not 0..{len(raw.user_names) - 1}; give "
-                "the name of each user"
-            )
-        if getattr(raw, f"users_{kind}") is not None and users.shape != y.shape:
+        if raw.user_names is not None:
+            names = as_array("user_names", raw.user_names)
+            if not _are_numbered(users, len(names)):
+                raise ValueError(
+                    f"user_names: users_{kind} are not 0..{len(names) - 1}; give the name "
+                    "of each user"
+                )
+        if arrays[f"users_{kind}"] is not None and users.shape != y.shape:
             raise ValueError(
                 f"users_{kind}: has shape {users.shape}, y_{kind} {y.shape}; give one "
                 "user per example"
@@ -304,9 +299,8 @@ def _read(name: str, data_dir: Path) -> tuple[str, RawArrays]:
     if name.endswith(".npz"):
         return path.stem, npz.read(path)
     if not path.is_absolute():
-        if os.path.isfile(
-            data_dir / f"{name}.npz"
-        ):  # unlike Path.is_file it never raises
+        # unlike Path.is_file it never raises
+        if os.path.isfile(data_dir / f"{name}.npz"):
             return name, npz.read(data_dir / f"{name}.npz")
         if leaf.is_leaf(data_dir / name):
             return name, leaf.read(data_dir / name)
@@ -316,40 +310,41 @@ def _read(name: str, data_dir: Path) -> tuple[str, RawArrays]:
         return path.resolve().name, leaf.read(path)
     known = names(data_dir)
     problem = f"no such data set{nearest(name, known)}"
+    if name == "sentiment140":
+        problem = records.NOT_LOADED
     raise ValueError(
-        f"name={name!r}: {records.NOT_LOADED if name == 'sentiment140' else problem}; "
-        f"use one of {', '.join(known)}, a path to an .npz file or a LEAF folder, or "
-        "data_dir=the folder that has it"
+        f"name={name!r}: {problem}; use one of {', '.join(known)}, a path to an .npz file "
+        "or a LEAF folder, or data_dir=the folder that has it"
     )
 
 
 def _choose_partition(
     partition: str | None,
-    given: Collection[str],
+    arguments: Collection[str],
     has_users: bool,
     num_clients: int | None,
 ) -> str:
-    """Return the name of the given partition, or of the one with most of the given arguments, after checks."""
+    """Return the name of the given partition, or of the one with most of the arguments."""
     if partition is None:
-        matches = {
-            kind: len({*given} & {*scheme.arguments})
-            for kind, scheme in PARTITIONS.items()
-        }
-        best = max(matches, key=lambda kind: matches[kind])  # the first of equals
-        partition = best if matches[best] else "natural" if has_users else "iid"
+        partition = "natural" if has_users else "iid"
+        most = 0
+        for kind, scheme in PARTITIONS.items():
+            num_matches = len({*arguments} & {*scheme.arguments})
+            if num_matches > most:  # the first of equals
+                partition = kind
+                most = num_matches
     scheme = PARTITIONS[check_choice("partition", partition, PARTITIONS)]
-    for argument in given:
+    for argument in arguments:
         if argument not in scheme.arguments:
-            owners = " or ".join(
-                repr(kind)
-                for kind, other in PARTITIONS.items()
-                if argument in other.arguments
-            )
+            owners = []
+            for kind, other in PARTITIONS.items():
+                if argument in other.arguments:
+                    owners.append(repr(kind))
             raise ValueError(
-                f"{argument}: is for partition {owners}, but the partition is "
-                f"{partition!r}; leave one of them out"
+                f"{argument}: is for partition {' or '.join(owners)}, but the partition "
+                f"is {partition!r}; leave one of them out"
             )
-    missing = [argument for argument in scheme.required if argument not in given]
+    missing = [argument for argument in scheme.required if argument not in arguments]
     if partition == "natural" and not has_users:
         raise ValueError(
             "partition='natural': the data set has no users; give another partition"

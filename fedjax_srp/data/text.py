@@ -13,8 +13,10 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 _WORD = re.compile(r"[\w']+|[.,!?;]")
-_UNKNOWN, _FIRST = 1, 2  # tokens of an unknown word, and of the most frequent word
-VOCABULARY = 10_000  # number of tokens, with padding and unknown words: the default of `srp.models.lstm`
+_UNKNOWN = 1  # token of an unknown word
+_FIRST = 2  # token of the most frequent word
+# number of tokens, with padding and unknown words: the default of `srp.models.lstm`
+VOCABULARY = 10_000
 LENGTH = 25  # words per text, as in LEAF's model of Sent140
 
 
@@ -51,12 +53,14 @@ def most_frequent(words: Iterable[str], number: int, first: int) -> dict[str, in
 
 
 def tokens(
-    texts: Iterable[str], known: Mapping[str, int], length: int = LENGTH
+    texts: Iterable[str], vocabulary: Mapping[str, int], length: int = LENGTH
 ) -> np.ndarray:
-    """Convert the first `length` words of each text to tokens (n, length) int32, padded at the end."""
-    rows = [
-        [known.get(word, _UNKNOWN) for word in words(text)[:length]] for text in texts
-    ]
-    return np.array([row + [0] * (length - len(row)) for row in rows], np.int32).reshape(
-        -1, length
-    )
+    """Convert the first `length` words of each text to tokens, padded at the end.
+
+    The result is (n, length) int32.
+    """
+    rows = []
+    for text in texts:
+        row = [vocabulary.get(word, _UNKNOWN) for word in words(text)[:length]]
+        rows.append(row + [0] * (length - len(row)))
+    return np.array(rows, np.int32).reshape(-1, length)

@@ -16,7 +16,6 @@ MALFORMED = (
     ArithmeticError,
     AttributeError,
     LookupError,
-    MemoryError,
     RecursionError,
     TypeError,
     ValueError,

@@ -322,7 +322,7 @@ def _load(folder: Path) -> tuple[dict[str, Any], SavedModels | None]:
         )
     except DamagedError:
         raise
-    except MALFORMED:  # a checksum is no secret
+    except (MemoryError, *MALFORMED):  # a checksum is no secret
         raise DamagedError("its tables are not those of a run") from None
     if _SEAL_OF_MODELS in files and atomic.current(folder, MODELS).is_dir():
         return fields, SavedModels(folder.absolute(), files[_SEAL_OF_MODELS])
