@@ -58,9 +58,8 @@ Share = Annotated[float, AtLeast(0), AtMost(1), "give a number from 0 to 1"]
 Weighting = typing.Literal["uniform", "num_examples"]
 
 
-KNOWN: dict[
-    str, type
-] = {}  # module and name -> class, for every class of parts in this process
+# Module and name -> class, for every class of parts in this process.
+KNOWN: dict[str, type] = {}
 
 
 class _Frozen:
@@ -121,11 +120,9 @@ def part(cls: type[T]) -> type[T]:
         >>> jax.tree.leaves(Penalty(0.5)), Penalty() == Penalty(0.1)
         ([0.5], True)
     """
-    inherited = (
-        [field.name for field in dataclasses.fields(cls)]
-        if dataclasses.is_dataclass(cls)
-        else []
-    )
+    inherited: list[str] = []
+    if dataclasses.is_dataclass(cls):
+        inherited = [field.name for field in dataclasses.fields(cls)]
     if "name" not in {*vars(cls), *inspect.get_annotations(cls), *inherited}:
         cls.name = cls.__name__.lower()  # type: ignore[attr-defined]
     hook = getattr(cls, "__post_init__", None)
@@ -184,12 +181,9 @@ def fields(cls: type) -> Fields:
     """Return the fields of a class of parts, in their order."""
     names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
     hints = _hints(cls)
-    of_leaves = [name for name in names if is_leaf(hints[name])]
-    return Fields(
-        tuple(of_leaves),
-        tuple(n for n in names if n not in of_leaves),
-        {n: hints[n] for n in names},
-    )
+    leaves = tuple(name for name in names if is_leaf(hints[name]))
+    static = tuple(name for name in names if name not in leaves)
+    return Fields(leaves, static, {name: hints[name] for name in names})
 
 
 def _hints(cls: type) -> dict[str, Any]:
@@ -197,9 +191,8 @@ def _hints(cls: type) -> dict[str, Any]:
     hints: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         hints |= vars(base).get("__hints__") or inspect.get_annotations(base)
-        hints = evaluate(
-            hints, {**vars(inspect.getmodule(base) or typing), base.__name__: base}
-        )
+        module = inspect.getmodule(base) or typing
+        hints = evaluate(hints, {**vars(module), base.__name__: base})
     return {name: Any if isinstance(hint, str) else hint for name, hint in hints.items()}
 
 
@@ -208,36 +201,25 @@ def is_leaf(hint: Any) -> bool:
     for kind, metadata in types_of(hint):
         if STATIC in metadata or LEAF in metadata:
             return LEAF in metadata
-        inside = (
-            typing.get_args(kind)
-            if typing.get_origin(kind) in (dict, tuple, list, Mapping, Sequence)
-            else ()
-        )
-        if (
-            kind is float
-            or is_array_type(kind)
-            or is_part(kind)
-            or any(map(is_leaf, inside))
-        ):
+        if kind is float or is_array_type(kind) or is_part(kind):
+            return True
+        is_container = typing.get_origin(kind) in (dict, tuple, list, Mapping, Sequence)
+        if is_container and any(map(is_leaf, typing.get_args(kind))):
             return True
     return False
 
 
 def _frozen(value: Any) -> Any:
-    return (
-        _Frozen(value)
-        if isinstance(value, str) or (callable(value) and not is_part(value))
-        else value
-    )
+    if isinstance(value, str) or (callable(value) and not is_part(value)):
+        return _Frozen(value)
+    return value
 
 
 def _flatten(self: Any) -> tuple[list[Any], tuple[Any, Any]]:
-    found = fields(type(self))
-    static = tuple(getattr(self, name) for name in found.static)
-    return [_frozen(getattr(self, name)) for name in found.leaves], (
-        static,
-        _kinds(static),
-    )
+    of_class = fields(type(self))
+    static = tuple(getattr(self, name) for name in of_class.static)
+    leaves = [_frozen(getattr(self, name)) for name in of_class.leaves]
+    return leaves, (static, _kinds(static))
 
 
 def _kinds(value: Any) -> Any:
@@ -250,42 +232,37 @@ def _kinds(value: Any) -> Any:
 
 def _flatten_with_keys(self: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, Any]]:
     values, static = _flatten(self)
-    return list(
-        zip(map(GetAttrKey, fields(type(self)).leaves), values, strict=True)
-    ), static
+    keys = map(GetAttrKey, fields(type(self)).leaves)
+    return list(zip(keys, values, strict=True)), static
 
 
 def _unflatten(cls: type, static: Any, values: Iterable[Any]) -> Any:
     """Rebuild a part without checks: its leaves may be tracers, axes and placeholders."""
-    new, found = object.__new__(cls), fields(cls)
-    new.__dict__.update(zip(found.static, static[0], strict=True))
-    plain = (value.value if isinstance(value, _Frozen) else value for value in values)
-    new.__dict__.update(zip(found.leaves, plain, strict=True))
+    of_class = fields(cls)
+    new = object.__new__(cls)
+    new.__dict__.update(zip(of_class.static, static[0], strict=True))
+    for name, value in zip(of_class.leaves, values, strict=True):
+        new.__dict__[name] = value.value if isinstance(value, _Frozen) else value
     return new
 
 
 def _equal(self: Any, other: Any) -> bool:
     if type(self) is not type(other):
         return False
-    (ours, structure), (theirs, structure_of_other) = (
-        jax.tree.flatten(self),
-        jax.tree.flatten(other),
-    )
+    ours, structure = jax.tree.flatten(self)
+    theirs, structure_of_other = jax.tree.flatten(other)
     return structure == structure_of_other and all(map(_same, ours, theirs))
 
 
 def _same(one: Any, other: Any) -> bool:
     if one is other:
         return True
-    if is_key(one) or is_key(other):
-        return (
-            is_key(one)
-            and is_key(other)
-            and bool(np.all(jax.random.key_data(one) == jax.random.key_data(other)))
-        )
-    return type_of(one) == type_of(other) and bool(
-        np.all(np.asarray(one) == np.asarray(other))
-    )
+    if is_key(one) != is_key(other):
+        return False
+    if is_key(one):
+        return bool(np.all(jax.random.key_data(one) == jax.random.key_data(other)))
+    is_equal = type_of(one) == type_of(other)
+    return is_equal and bool(np.all(np.asarray(one) == np.asarray(other)))
 
 
 def type_of(leaf: Any) -> tuple[Any, ...]:
@@ -305,17 +282,14 @@ def _hash(self: Any) -> int:
 
 def _repr(self: Any) -> str:
     """Return the call that builds the part, without fields at their default."""
-    given = {}
+    arguments = []
     for field in dataclasses.fields(self):
         value = getattr(self, field.name)
-        if value is field.default or (
-            type(value) is type(field.default)
-            and is_plain(value)
-            and value == field.default
-        ):
+        is_comparable = type(value) is type(field.default) and is_plain(value)
+        if value is field.default or (is_comparable and value == field.default):
             continue
-        given[field.name] = value
-    return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+        arguments.append(f"{field.name}={value!r}")
+    return f"{type(self).__name__}({', '.join(arguments)})"
 
 
 def is_plain(value: Any) -> bool:
@@ -346,11 +320,9 @@ def _check_hashable(self: Any) -> None:
         except TypeError as error:
             reason = " ".join(str(error).split())[:120]
             is_array = isinstance(value, np.ndarray | jax.Array)
-            remedy = (
-                "annotate the field as jax.Array"
-                if is_array
-                else "give a tuple, or a part"
-            )
+            remedy = "give a tuple, or a part"
+            if is_array:
+                remedy = "annotate the field as jax.Array"
             raise ValueError(f"{name}={short(value)}: {reason}; {remedy}") from None
 
 
@@ -378,23 +350,18 @@ def rebuilt(given: T) -> T:
 def several(given: Any) -> Iterator[tuple[str, Any]]:
     """Yield the arrays in fields that are annotated as numbers, with their dotted names."""
     for name in fields(type(given)).leaves:
-        value, kinds = (
-            getattr(given, name),
-            [kind for kind, _ in types_of(fields(type(given)).hints[name])],
-        )
+        value = getattr(given, name)
         if is_part(value):
-            yield from ((f"{name}.{inner}", leaf) for inner, leaf in several(value))
-        elif not any(map(is_array_type, kinds)):
-            leaves = (
-                jax.tree.leaves_with_path(value)
-                if float in kinds or dict[str, float] in kinds
-                else []
-            )
-            yield from (
-                (".".join(filter(None, (name, _dotted(path)))), leaf)
-                for path, leaf in leaves
-                if np.ndim(leaf)
-            )
+            for inner, leaf in several(value):
+                yield f"{name}.{inner}", leaf
+            continue
+        kinds = [kind for kind, _ in types_of(fields(type(given)).hints[name])]
+        are_numbers = float in kinds or dict[str, float] in kinds
+        if not are_numbers or any(map(is_array_type, kinds)):
+            continue
+        for path, leaf in jax.tree.leaves_with_path(value):
+            if np.ndim(leaf) > 0:
+                yield ".".join(filter(None, (name, _dotted(path)))), leaf
 
 
 def remedy_of(error: Exception) -> str:
@@ -402,5 +369,6 @@ def remedy_of(error: Exception) -> str:
     is_read = type(error).__name__.endswith(
         ("ConversionError", "ConcretizationTypeError")
     )
-    remedy = "; use jnp.where in place of `if`, jnp in place of math, np and float(), and int fields for sizes"
-    return remedy if is_read else ""
+    if not is_read:
+        return ""
+    return "; use jnp.where in place of `if`, jnp in place of math, np and float(), and int fields for sizes"

@@ -10,6 +10,7 @@ from reference.small import algorithm_of, refusal, scripted, simulate
 import fedjax_srp as srp
 from fedjax_srp.base import ClientOutput, ClientTimes, Cohort
 from fedjax_srp.contract.checks import check_cohorts
+from fedjax_srp.contract.faults import CohortFault
 from fedjax_srp.rounds.cohort import cohort_fault
 
 TIMES = ClientTimes(jnp.ones(4), jnp.ones(4))
@@ -120,3 +121,8 @@ def test_rounds_are_counted_from_the_first_of_the_run():
     assert "the time of round 5 is -1.0; times must be finite" in refused(
         clock=Backwards()
     )
+
+
+@pytest.mark.parametrize("fault", [*CohortFault][1:])
+def test_every_fault_has_words_with_its_number(fault):
+    assert " 7 " in fault.describe(7).replace(",", " ")
