@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import gpu_parts
 import sitting
 
+ROOT = Path(__file__).parents[1]
 SCRIPTS = [item for item in sitting.ITEMS if item.command]
 
 
