@@ -14,7 +14,7 @@ runs, checkpoints and compiled programs; keep it from one sitting to the next on
 
 DIR has data sets as `<name>.npz` (x_train, y_train, x_test, y_test), or a script `prepare.py` that writes them
 (`prepare.py npz --out FOLDER NAME ...`), and perhaps traces of phones. Where it lacks one, images are random numbers of
-the same size: good for times only. The index says so, and these runs are kept apart.
+the same size: good for times only. The index says so, and their results and runs are in a folder `random`.
 
 --quick runs every item at its smallest size, on any device: it shows that the commands work.
 """
@@ -146,7 +146,7 @@ def pfl(rounds: int, limit: float, expected: float, *predicted: Predicted) -> It
     return Item(
         f"pfl-cifar10-{rounds}",
         f"benchmarks/pfl_cifar10.py --rounds {rounds} --data-dir {{data}} --out {{out}}",
-        "--rounds 12 --out {out}",
+        "--rounds 11 --users 20 --cohort 2 --out {out}",
         limit,
         expected,
         predicted,
@@ -446,17 +446,20 @@ class Sitting:
         """Values of the placeholders of a command."""
         data = self.work / "data"
         work = self.work
-        if self.random_sets():
+        out = self.out
+        if self.random_sets() and self.uses_data(item):
             data = data / "random"
             work = work / "random"
+            out = out / "random"
+            out.mkdir(exist_ok=True)
         traces = ""
         if self.source is not None and (self.source / TRACE).is_file():
             traces = str(self.source.resolve())
         return {
             "data": str(data),
             "device": "quick" if self.is_quick else self.device,
-            "out": str(self.out / f"{item.name}-results.json"),
-            "results": str(self.out),
+            "out": str(out / f"{item.name}-results.json"),
+            "results": str(out),
             "traces": traces,
             "work": str(work),
         }
@@ -501,6 +504,9 @@ class Sitting:
             command = [word.format(**places) for word in words.split()]
             status, message = run(python(*command), log, limit, self.work)
         took = time.monotonic() - begin
+        random = self.random_sets() if self.uses_data(item) else []
+        if random and (contents := read(Path(places["out"]))):
+            write(Path(places["out"]), contents | {"random_images": random})
         before = self.index["items"].get(item.name, {})
         result = {
             "status": status,
@@ -512,7 +518,7 @@ class Sitting:
             ),
             "expected_seconds": item.expected,
             "source": str(self.source),
-            "random": self.random_sets() if self.uses_data(item) else [],
+            "random": random,
             "numbers": [self.compared(one, places, took) for one in item.predicted],
         }
         result |= {
@@ -529,7 +535,7 @@ class Sitting:
         measured: Any = round(took, 1)
         if predicted.where:
             file, *keys = (word.format(**places) for word in predicted.where)
-            measured = read(self.out / file)
+            measured = read(Path(places["results"]) / file)
             for key in keys:
                 measured = measured.get(key, {}) if isinstance(measured, dict) else {}
             if not isinstance(measured, int | float):
