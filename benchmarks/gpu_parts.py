@@ -271,6 +271,11 @@ def rivals() -> list[Case]:
         name = f"linear FedRep, N = {clients}, d = {dim}"
         how = Options(min(4096, clients))
         cases.append(_case(name, "rounds", world, how, repeats=REPEATS, child="linear"))
+    many = Workload(
+        "linear_fedrep", "linear", 65_536, widths=(1000, 5), initial=1024, per_stage=6
+    )
+    name = "linear SRPFL from n = 1024, N = 65536, d = 1000"
+    cases.append(_case(name, "stages", many, Options(), repeats=6, child="linear"))
     how = Options(100, judged_at_once=100)
     fields = {"repeats": FEWER, "child": "rivals", "environment": SHARED_MEMORY}
     fedavg = Workload("fedavg", "mlp", 100)

@@ -86,25 +86,37 @@ def main() -> None:
         help="interpreter of an environment with pfl and PyTorch",
     )
     command.add_argument("--rounds", type=int, default=40)
+    command.add_argument("--users", type=int, default=USERS)
+    command.add_argument("--cohort", type=int, default=COHORT, help="users of a round")
     command.add_argument("--seed", type=int, default=0)
     args = command.parse_args()
+    if args.pfl and (args.users, args.cohort) != (USERS, COHORT):
+        command.error(
+            f"--pfl: its workload has {USERS} users, {COHORT} a round; leave out --users and --cohort"
+        )
     if args.rounds <= LEFT_OUT:
         command.error(
             f"--rounds {args.rounds}: the first {LEFT_OUT} are left out; give more"
         )
     srp.use_all_cores()
     if args.data_dir is None:
-        data = synthetic(USERS, 50, 10, (32, 32, 3))
+        data = synthetic(args.users, 50, 10, (32, 32, 3))
     else:
         data = srp.data.load(
-            "cifar10", USERS, partition="iid", seed=args.seed, data_dir=args.data_dir
+            "cifar10",
+            args.users,
+            partition="iid",
+            seed=args.seed,
+            data_dir=args.data_dir,
         )
     model = Split(data.example_shape, data.num_classes, LAYERS, name="pfl_cnn", cut=None)
     algorithm = srp.algorithms.FedAvg(
         model, srp.Training(srp.SGD(0.1), batch_size=10, epochs=1)
     )
-    ours = JudgedRounds(algorithm, data, "global", srp.participation.Uniform(COHORT))
+    ours = JudgedRounds(algorithm, data, "global", srp.participation.Uniform(args.cohort))
     facts: dict[str, Any] = machine() | {
+        "users": args.users,
+        "cohort": args.cohort,
         "random_images": args.data_dir is None,
         "parameters": sum(
             leaf.size for leaf in jax.tree.leaves(model.init(jax.random.key(0)))
