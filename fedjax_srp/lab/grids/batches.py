@@ -196,6 +196,9 @@ def assign_units(
             or a run would lose its results (`Member.must_restart`).
     """
     requested = [point for points, _ in groups for point in points]
+    group_of: dict[str, int] = {}
+    for number, (points, _) in enumerate(groups):
+        group_of |= {point.id: number for point in points}
     with _index_lock(out):
         index = _read_index(out)
         members = {member.point.id: member for member in as_members(requested, out)}
@@ -206,7 +209,10 @@ def assign_units(
             if not folders.keys() <= members.keys():
                 continue
             indexed = [members[name] for name in folders]
-            if folders.keys() <= finished or _can_run_together(indexed, groups, at_most):
+            trainings = {member.point.run.training for member in indexed}
+            is_small = at_most is None or len(trainings) <= at_most
+            is_one_program = len({group_of[name] for name in folders}) == 1
+            if folders.keys() <= finished or (is_small and is_one_program):
                 batches[unit_id] = indexed
                 for name in folders:
                     new.pop(name, None)
@@ -227,20 +233,8 @@ def assign_units(
         for unit in units:
             entries[unit.id] = {m.point.id: m.folder.name for m in unit.members}
         storage.write_json(out / GRID_INDEX, entries)
-    order = list(members)
-    return sorted(units, key=lambda unit: order.index(unit.members[0].point.id))
-
-
-def _can_run_together(
-    members: Sequence[Member],
-    groups: Sequence[tuple[Sequence[Point], int]],
-    at_most: int | None,
-) -> bool:
-    trainings = {member.point.run.training for member in members}
-    if at_most is not None and len(trainings) > at_most:
-        return False
-    ids = {member.point.id for member in members}
-    return any(ids <= {point.id for point in points} for points, _ in groups)
+    order = {name: place for place, name in enumerate(members)}
+    return sorted(units, key=lambda unit: order[unit.members[0].point.id])
 
 
 def _check_checkpoints(units: Iterable[Unit]) -> None:

@@ -69,9 +69,13 @@ def execute(
     else:
         devices = devices_per_worker(workers) if workers else len(jax.devices())
         planned = plan(points, folder, batch, num_workers, num_workers, devices)
-    unfinished = [unit for unit in planned if not unit.is_finished()]
-    finished = [unit for unit in planned if unit.is_finished()]
-    outdated = [unit for unit in finished if not unit.has_current_summary()]
+    unfinished = []
+    outdated = []
+    for unit in planned:
+        if not unit.is_finished():
+            unfinished.append(unit)
+        elif not unit.has_current_summary():
+            outdated.append(unit)
     members = [member for unit in planned for member in unit.members]
     if progress:
         text = describe_plan(planned, unfinished, folder)
@@ -120,9 +124,7 @@ def _measure(
     """
     programs: dict[Any, list[Unit]] = {}
     for unit in units:
-        program = unit.members[0].point.run.program(*LIMITS)
-        programs.setdefault(program, []).append(unit)
-    units_like = {alike[0].id: alike for alike in programs.values()}
+        programs.setdefault(_program(unit), []).append(unit)
     first_units = [alike[0] for alike in programs.values()]
     seconds = 0.0
     for first, result in perform("measure", first_units, runner, retries=0):
@@ -130,12 +132,16 @@ def _measure(
             failures.append(Failure(first.members[0].point.name, result.error))
             continue
         seconds += result.value.compile
-        for unit in units_like[first.id]:
+        for unit in programs[_program(first)]:
             num_rounds = unit.num_rounds() / len(unit.trainings())
             seconds += result.value.per_round * num_rounds
     if failures:
         return None
     return seconds / num_workers
+
+
+def _program(unit: Unit) -> Any:
+    return unit.members[0].point.run.program(*LIMITS)
 
 
 def plan(
@@ -245,9 +251,9 @@ def describe_plan(
 ) -> str:
     """Describe the plan in one line."""
     members = [member for unit in planned for member in unit.members]
-    num_finished = sum(member.is_finished() for member in members)
-    num_outdated = sum(member.is_outdated() for member in members)
-    text = f"{folder}: {len(members)} runs, {num_finished} finished"
+    finished = [member for member in members if member.is_finished()]
+    num_outdated = sum(not member.has_current_summary() for member in finished)
+    text = f"{folder}: {len(members)} runs, {len(finished)} finished"
     if num_outdated:
         text += (
             f" ({num_outdated} with another communication cost, whose summaries will be "
@@ -257,7 +263,7 @@ def describe_plan(
         return text
     num_rounds = sum(unit.num_rounds() for unit in unfinished)
     num_restarts = sum(unit.must_restart() for unit in unfinished)
-    text += f"; {len(members) - num_finished} to run as {len(unfinished)} program"
+    text += f"; {len(members) - len(finished)} to run as {len(unfinished)} program"
     if len(unfinished) > 1:
         text += "s"
     if num_restarts:

@@ -269,13 +269,14 @@ class Grid:
         for option, cells in columns.items():
             for name, values in self.values.items():
                 value = values.get(option)
-                cells[name] = (
-                    "+".join(map(str, value)) if isinstance(value, tuple) else value
-                )
+                if isinstance(value, tuple):
+                    value = "+".join(map(str, value))
+                cells[name] = value
             types = {type(cell) for cell in cells.values() if cell is not None}
             if len(types) > 1 and types != {int, float}:
                 for name, cell in cells.items():
-                    cells[name] = cell if cell is None else str(cell)
+                    if cell is not None:
+                        cells[name] = str(cell)
         return columns
 
     def _long(self, frame_of: Callable[[History], pd.DataFrame]) -> pd.DataFrame:
