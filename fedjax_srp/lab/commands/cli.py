@@ -27,7 +27,7 @@ from fedjax_srp.lab.commands import run as run_command
 from fedjax_srp.lab.runs.options import LOAD, groups, load
 from fedjax_srp.parts.checks import check_known, is_ours, nearest, printable, short
 from fedjax_srp.parts.options import REQUIRED, Option, written
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import errors
 from fedjax_srp.xla.cores import use_all_cores
 from fedjax_srp.xla.disk_cache import cache_programs
 
@@ -149,7 +149,7 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
         path = getattr(error, "filename", None)
         if path is not None:
             path = Path(os.fsdecode(path))
-        of_system = storage.as_system_error(error, path)
+        of_system = errors.as_system_error(error, path)
         if of_system is not None:
             _refuse(of_system.strerror)
             if is_process:

@@ -22,9 +22,9 @@ from fedjax_srp.lab.commands.report import COMMUNICATIONS
 from fedjax_srp.lab.report import page, panels, repeats, table
 from fedjax_srp.lab.runs import shared_training
 from fedjax_srp.parts.checks import check_integer
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import atomic
+from fedjax_srp.results.atomic import writable
 from fedjax_srp.results.history import History
-from fedjax_srp.results.sealed_folders import writable
 
 PARALLEL_TRAININGS = 2  # since compiling one leaves a core idle
 OWN_PARTS = ("own_head", "own_representation")  # cheap evaluations, without training
@@ -163,7 +163,7 @@ def run(
     title = f"digits, {dataset.num_clients} clients"
     comparison = page.Comparison(title, rows, target, COMMUNICATIONS)
     text, files = panels.files(comparison, folder)
-    storage.replace(files | {folder / page.FILE: page.writer([comparison])})
+    atomic.replace(files | {folder / page.FILE: page.writer([comparison])})
     return Demo(histories, target, text)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedjax_srp.lab.report import page, panels, repeats, table
 from fedjax_srp.parts.checks import printable
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import atomic
 from fedjax_srp.results.folder import finished, is_finished, unfinished
 
 # in the demo, methods with and without doubling break even at 1 to 12
@@ -64,7 +64,7 @@ def report(
         judged = [repeats.with_evaluation(run, evaluation) for run in runs]
         tasks[task], copies = repeats.without_copies(judged)
         twice += copies
-    out_folder = storage.writable(out or folder)
+    out_folder = atomic.writable(out or folder)
     compared = page.compared(tasks, target, communications)
     files = {out_folder / page.FILE: page.writer(compared)}
     texts = []
@@ -75,7 +75,7 @@ def report(
         names = ", ".join(path.name for path in of_task)
         texts.append(f"{comparison.title}\n\n{text}\n\nwritten to {out_folder}: {names}")
     old = _files_of_earlier_report(out_folder, {"", *_suffixes(tasks)} - {*suffixes})
-    storage.replace(files)
+    atomic.replace(files)
     texts.append(f"page    {out_folder / page.FILE}")
     for path in old:
         path.unlink()

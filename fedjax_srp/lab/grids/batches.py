@@ -26,8 +26,10 @@ from fedjax_srp.lab.runs.folder import read_record
 from fedjax_srp.lab.runs.run import SUMMARY_OPTION, simulation_options
 from fedjax_srp.parts.checks import printable, short
 from fedjax_srp.parts.files import open_file
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import json_files
+from fedjax_srp.results.errors import DamagedError
 from fedjax_srp.results.folder import GRID_INDEX, has_models, is_finished
+from fedjax_srp.results.locks import FolderLockedError, held
 
 SHARED = ".together"  # folder of files that several points share
 _LOCK_TIMEOUT = 60.0  # seconds; the index is locked for milliseconds
@@ -86,7 +88,7 @@ class Member(NamedTuple):
     def _recorded_options(self) -> dict[str, Any]:
         try:
             return read_record(self.folder)
-        except storage.DamagedError as error:
+        except DamagedError as error:
             raise ValueError(
                 f"{self.folder}: {error}; delete the folder to have it run again"
             ) from None
@@ -232,7 +234,7 @@ def assign_units(
                 del entries[unit_id]
         for unit in units:
             entries[unit.id] = {m.point.id: m.folder.name for m in unit.members}
-        storage.write_json(out / GRID_INDEX, entries)
+        json_files.write_json(out / GRID_INDEX, entries)
     order = {name: place for place, name in enumerate(members)}
     return sorted(units, key=lambda unit: order[unit.members[0].point.id])
 
@@ -311,13 +313,13 @@ def _read_index(out: Path) -> dict[str, dict[str, str]]:
         return {}
     with open_file(file) as content:
         is_empty = not content.read().strip(b"{}\n ")
-    if not is_empty and not storage.has_checksum(file):
+    if not is_empty and not json_files.has_checksum(file):
         raise ValueError(
             f"out={str(out)!r}: its {GRID_INDEX} was not written by fedjax_srp; give another out"
         )
     try:
-        index = storage.read_json(file)
-    except storage.DamagedError as error:
+        index = json_files.read_json(file)
+    except DamagedError as error:
         line = f"{out}: {error}; batches will be formed again, finished runs are kept"
         print(printable(line), file=sys.stderr)
         return {}
@@ -341,9 +343,9 @@ def _index_lock(out: Path) -> Iterator[None]:
     with contextlib.ExitStack() as lock:
         while True:
             try:
-                lock.enter_context(storage.held(out / SHARED, "out"))
+                lock.enter_context(held(out / SHARED, "out"))
                 break
-            except storage.FolderLockedError:
+            except FolderLockedError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)

@@ -11,7 +11,7 @@ from fedjax_srp.lab.grids.points import Spec, points, read
 from fedjax_srp.lab.grids.result import Grid, run_grid
 from fedjax_srp.parts.checks import checked
 from fedjax_srp.parts.part import Count
-from fedjax_srp.results.sealed_folders import writable
+from fedjax_srp.results.atomic import writable
 
 
 @checked

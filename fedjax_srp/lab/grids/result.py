@@ -17,9 +17,9 @@ from fedjax_srp.lab.grids.execute import Failure, execute
 from fedjax_srp.lab.grids.points import NamedObject, Point, rerun_of
 from fedjax_srp.lab.report import table
 from fedjax_srp.parts.checks import check_choice, check_known, checked
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import atomic, csv_files
+from fedjax_srp.results.atomic import writable
 from fedjax_srp.results.history import History
-from fedjax_srp.results.sealed_folders import writable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -133,11 +133,11 @@ class Grid:
         frame = table.printable_cells(self.to_frame(communication))
         runs = self.folder / "runs.csv"
         rounds = self.folder / "rounds.csv"
-        write_rounds = storage.as_csv(frame)
+        write_rounds = csv_files.as_csv(frame)
         if importlib.util.find_spec("pyarrow") is not None:
             rounds = self.folder / "rounds.parquet"
             write_rounds = functools.partial(frame.to_parquet, index=False)
-        storage.replace({runs: storage.as_csv(summary), rounds: write_rounds})
+        atomic.replace({runs: csv_files.as_csv(summary), rounds: write_rounds})
         return [runs, rounds]
 
     @checked

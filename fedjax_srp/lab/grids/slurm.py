@@ -18,7 +18,8 @@ from typing_extensions import override
 from fedjax_srp.lab.grids.batches import Unit
 from fedjax_srp.lab.grids.launch import GridBar, Launcher
 from fedjax_srp.lab.grids.work import TaskResult, Worker
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import json_files
+from fedjax_srp.results.errors import DamagedError
 from fedjax_srp.xla.cores import use_all_cores
 
 _POLL = 1.0  # seconds
@@ -92,8 +93,8 @@ class SlurmLauncher(Launcher):
             return set()
         for unit in units:
             try:
-                written = storage.read_json(unit.shared / _JOB)
-            except storage.DamagedError:
+                written = json_files.read_json(unit.shared / _JOB)
+            except DamagedError:
                 continue
             job_id = str(written.get("id"))
             name = str(written.get("folder"))
@@ -127,7 +128,7 @@ class SlurmLauncher(Launcher):
             return False
         unit.shared.mkdir(parents=True, exist_ok=True)
         place = {"id": submitted.job_id, "folder": self._folder.name}
-        storage.write_json(unit.shared / _JOB, place)
+        json_files.write_json(unit.shared / _JOB, place)
         self._jobs[unit.id] = _Job(unit, submitted, is_earlier=False)
         return True
 

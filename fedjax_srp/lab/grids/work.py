@@ -18,9 +18,10 @@ from fedjax_srp.lab.runs.folder import execute, save
 from fedjax_srp.lab.runs.loggers import loggers, split_by_seed
 from fedjax_srp.lab.runs.run import load_data, recorded_jax_settings
 from fedjax_srp.parts.checks import is_ours
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import atomic, errors
 from fedjax_srp.results.callbacks import Progress, all_of
 from fedjax_srp.results.history import History
+from fedjax_srp.results.locks import FolderLockedError, held
 
 # gets the completed rounds of all trainings of a unit together
 RoundsCallback = Callable[[int], None]
@@ -83,7 +84,7 @@ class Worker:
                     return TaskResult(None, value=self.measure(unit))
                 self.run(unit, on_rounds)
                 return TaskResult(None)
-        except storage.FolderLockedError as error:
+        except FolderLockedError as error:
             return TaskResult(str(error), not error.by_this_process)
         except Exception as error:
             return TaskResult(_error_line(error, unit))
@@ -93,7 +94,7 @@ class Worker:
         if len(unit.members) == 1:
             self._run_one(unit.members[0], on_rounds)
             return
-        with storage.held(unit.shared, "out"):
+        with held(unit.shared, "out"):
             if not unit.is_finished():
                 self._run_batch(unit, on_rounds)
             for member in unit.members:
@@ -165,14 +166,14 @@ class Worker:
                 callback=all_of(_progress_callback(on_rounds), split_by_seed(callbacks)),
             )
         for member, history in zip(unit.members, histories, strict=True):
-            with storage.held(member.folder, "out"):
+            with held(member.folder, "out"):
                 if not member.is_finished():
                     save(history, member.folder, member.point.run, run.models)
 
 
 def _error_line(error: Exception, unit: Unit) -> str:
     """Return an error in one line; a bug leaves its traceback in the unit's folder."""
-    of_system = storage.as_system_error(error, unit.shared)
+    of_system = errors.as_system_error(error, unit.shared)
     if of_system is not None:
         return str(of_system.strerror)
     line = " ".join(str(error).split())
@@ -183,7 +184,7 @@ def _error_line(error: Exception, unit: Unit) -> str:
     file = unit.shared / ERROR
     with contextlib.suppress(OSError):
         unit.shared.mkdir(parents=True, exist_ok=True)
-        storage.replace({file: lambda path: path.write_text(text, "utf-8")})
+        atomic.replace({file: lambda path: path.write_text(text, "utf-8")})
         line = f"{line[:_MAX_ERROR_LENGTH]}; see {file}"
     return line
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from fedjax_srp.lab.report import drawing, table
 from fedjax_srp.lab.report.page.data import Comparison
 from fedjax_srp.parts.checks import printable
+from fedjax_srp.results import csv_files
 from fedjax_srp.results import folder as run_folder
-from fedjax_srp.results import sealed_folders as storage
 from fedjax_srp.results.figure import new_figure
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def files(
     text_file, csv_file, *images = [folder / name.format(suffix) for name in FILES]
     writers: dict[Path, Callable[[Path], object]] = {
         text_file: lambda path: path.write_text(text + "\n", "utf-8"),
-        csv_file: storage.as_csv(table.printable_cells(frame)),
+        csv_file: csv_files.as_csv(table.printable_cells(frame)),
     }
 
     @functools.cache

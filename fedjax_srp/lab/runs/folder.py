@@ -19,12 +19,15 @@ from fedjax_srp.driver.round_log import COPIES
 from fedjax_srp.driver.simulate import simulate
 from fedjax_srp.lab.runs.run import LIMITS, NOT_SIMULATED, SUMMARY_OPTION, Run, load_data
 from fedjax_srp.parts.checks import is_ours
+from fedjax_srp.results import atomic, json_files
 from fedjax_srp.results import callbacks as watch
 from fedjax_srp.results import folder as run_folder
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results.errors import DamagedError
 from fedjax_srp.results.folder import MODELS
 from fedjax_srp.results.history import History
-from fedjax_srp.results.sealed_folders import is_foreign, jsonable
+from fedjax_srp.results.json_files import jsonable
+from fedjax_srp.results.locks import held
+from fedjax_srp.results.sealed_folders import is_foreign
 
 _ARGUMENTS = "arguments.json"  # in the folder of checkpoints
 # begins the names of such folders while a run overwrites another
@@ -60,7 +63,7 @@ def execute(
         not state.finished
     ):  # before it is locked, so that a failed start creates no folder
         arguments = run.simulation((load or load_data)(run.data))
-    with storage.held(storage.writable(folder), "out"):
+    with held(atomic.writable(folder), "out"):
         run_folder.settle(folder)
         state = _inspect(folder, run, overwrite)  # another process may have used it
         if state.finished:
@@ -82,7 +85,7 @@ def execute(
                 callback=callback,
             )
         except ValueError as error:
-            is_refused = is_ours(error) and not isinstance(error, storage.DamagedError)
+            is_refused = is_ours(error) and not isinstance(error, DamagedError)
             if (
                 checkpoint_dir is not None
                 and is_refused
@@ -92,7 +95,7 @@ def execute(
                 (checkpoint_dir / _ARGUMENTS).unlink(missing_ok=True)
             raise
         if checkpoint_dir is not None:
-            storage.write_json(checkpoint_dir / _ARGUMENTS, run.record)
+            json_files.write_json(checkpoint_dir / _ARGUMENTS, run.record)
         save(history, folder, run, with_models)
         _clean_up(folder, checkpoint_dir)
     say(outcome(history, run.target, run.communication))
@@ -106,11 +109,11 @@ def execute(
 def _begin_checkpoints(
     folder: Path, run: Run, state: _FolderState, say: Callable[[str], None]
 ) -> None:
-    storage.writable(state.checkpoints)
+    atomic.writable(state.checkpoints)
     if state.has_checkpoint:  # `simulate` may still refuse to go on
         say(f"continuing the run in {folder}")
     else:
-        storage.write_json(state.checkpoints / _ARGUMENTS, run.record)
+        json_files.write_json(state.checkpoints / _ARGUMENTS, run.record)
 
 
 def _report_finished(
@@ -145,13 +148,13 @@ def read_record(folder: Path) -> dict[str, Any]:
     try:
         return dict(run_folder.read_config(folder).get("arguments", {}))
     except (TypeError, ValueError):
-        raise storage.DamagedError("config.json is not that of a run") from None
+        raise DamagedError("config.json is not that of a run") from None
 
 
 def _is_checkpoint_folder(folder: Path) -> bool:
     """Return True if a folder is missing, empty, or has checkpoints of a run, even damaged ones."""
     record = folder / _ARGUMENTS
-    is_of_run = storage.has_checksum(record) or any(
+    is_of_run = json_files.has_checksum(record) or any(
         not is_foreign(folder / str(n)) for n in snapshots(folder)
     )
     if is_of_run or not folder.is_dir():
@@ -207,9 +210,11 @@ def _inspect(folder: Path, run: Run, overwrite: bool) -> _FolderState:
             known = read_record(folder)
         else:
             known = (
-                storage.read_json(checkpoints / _ARGUMENTS) if has_checkpoint else record
+                json_files.read_json(checkpoints / _ARGUMENTS)
+                if has_checkpoint
+                else record
             )
-    except storage.DamagedError as error:
+    except DamagedError as error:
         if has_checkpoint:
             return _FolderState(
                 checkpoints, has_checkpoint=True
@@ -249,13 +254,13 @@ def _clean_up(folder: Path, kept: Path | None) -> None:
     """Remove all checkpoints except those of the finished run."""
     checkpoints = folder / "checkpoint"
     if kept != checkpoints:
-        storage.remove(checkpoints)
+        atomic.remove(checkpoints)
         if kept is not None:
             kept.rename(checkpoints)
     for leftover in folder.glob(f"{_OVERWRITING}*"):
         if _is_checkpoint_folder(leftover):
-            storage.remove(leftover)
-    storage.clear(folder)
+            atomic.remove(leftover)
+    atomic.clear(folder)
 
 
 def _size(folder: Path) -> str:

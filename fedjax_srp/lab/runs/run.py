@@ -30,7 +30,7 @@ from fedjax_srp.parts.checks import as_annotated, check_known, short
 from fedjax_srp.parts.description import describe, describe_data, unknowns
 from fedjax_srp.parts.options import REQUIRED, build, without_partial
 from fedjax_srp.parts.part import values_of
-from fedjax_srp.results.sealed_folders import jsonable
+from fedjax_srp.results.json_files import jsonable
 
 LIMITS = ("num_rounds", "time_limit", "target")  # may differ when a run is extended
 SUMMARY_OPTION = "communication"  # of the summary alone, which a finished run recomputes for another value

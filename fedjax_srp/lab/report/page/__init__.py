@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from fedjax_srp.lab.report import drawing, repeats, table
 from fedjax_srp.lab.report.page import data, plots
 from fedjax_srp.lab.report.page.data import Comparison
-from fedjax_srp.results import sealed_folders as storage
+from fedjax_srp.results import atomic
 
 if TYPE_CHECKING:
     from fedjax_srp.lab.report.drawing import Histories
@@ -93,7 +93,7 @@ def compared(
 def writer(
     comparisons: Sequence[Comparison], title: str = "fedjax_srp report"
 ) -> Callable[[Path], object]:
-    """Return the writer of the page, for `storage.replace`.
+    """Return the writer of the page, for `atomic.replace`.
 
     Args:
         comparisons: one for each table, of runs with accuracies; the page shows one at a time.
@@ -122,7 +122,7 @@ def write(
     if path.exists() and not path.is_file():
         write_to(path)
     else:
-        storage.replace({path.resolve(): write_to})
+        atomic.replace({path.resolve(): write_to})
     return path
 
 

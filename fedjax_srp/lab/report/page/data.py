@@ -21,7 +21,7 @@ from fedjax_srp.lab.report import fairness as shares
 from fedjax_srp.lab.report import participation_map as stage_map
 from fedjax_srp.methods import label
 from fedjax_srp.results.history import History
-from fedjax_srp.results.sealed_folders import jsonable
+from fedjax_srp.results.json_files import jsonable
 
 MAX_POINTS = 300  # runs with more clients have quantiles only, and no dot for each client
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
