@@ -42,6 +42,10 @@ def drawn(ax):
     }
 
 
+def legend_texts(owner):
+    return [text.get_text() for text in owner.get_texts()]
+
+
 def test_a_line_passes_through_the_evaluations_and_marks_stages():
     history = run()
     (ax,) = plots.accuracy_over_time(history, communication=10.0).axes
@@ -241,20 +245,54 @@ def test_every_label_of_a_dict_is_a_line():
         )  # also where a colour of the cycle is a method's own
 
 
-def test_a_long_legend_lies_within_the_figure_and_not_on_the_data():
-    histories = {
-        f"a method whose options are all written out, {i}": run(stage=(0, 0, 0, 0))
-        for i in range(12)
-    }
-    figure = plots.accuracy_over_time(histories)
-    (ax,) = figure.axes
+def test_labels_name_evaluations_and_divergence():
+    other = run(
+        "fedavg",
+        accuracies={"global": np.full((2, 2), 0.5)},
+        finite=[True, True, False, False],
+    )
+    (ax,) = plots.accuracy_over_time([run(), other]).axes
+    assert list(drawn(ax)) == [
+        "FedRep (fine_tune)",
+        "FedAvg (global, diverged in round 3)",
+    ]
+    with pytest.raises(
+        ValueError, match=r"'fine_tune' of this run of 'fedavg'; .*='all' records"
+    ):
+        plots.accuracy_over_time([run(), other], evaluation="fine_tune")
+
+
+LONG = "a method whose options are all written out, learning_rate=.1, fine_tune_epochs=5"
+
+
+def legend_box(figure, ax):
+    """Return the boxes of a legend and its axes, in pixels; assert that the legend is within the figure."""
     figure.draw_without_rendering()
-    box = ax.get_legend().get_window_extent()
-    assert figure.bbox.y0 <= box.y0 < box.y1 < ax.xaxis.get_label().get_window_extent().y0
-    assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
-    assert (
-        ax.get_window_extent().height > 200
-    )  # the figure grew, the axes kept their height
+    legend = ax.get_legend() or figure.legends[0]
+    box, whole = legend.get_window_extent(), figure.bbox
+    assert whole.x0 <= box.x0 < box.x1 <= whole.x1
+    assert whole.y0 <= box.y0 < box.y1 <= whole.y1
+    return box, ax.get_window_extent()
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [[f"rate {i}" for i in range(10)], ["a", LONG], [f"{LONG} {i}" for i in range(12)]],
+)
+def test_a_large_legend_lies_below_and_not_on_the_data(labels):
+    from matplotlib.figure import Figure
+
+    assert len(LONG) == 80
+    histories = {label: run(stage=(0, 0, 0, 0)) for label in labels}
+    figure = plots.accuracy_over_time(histories)
+    legend, axes = legend_box(figure, figure.axes[0])
+    assert legend.y1 < figure.axes[0].xaxis.get_label().get_window_extent().y0
+    assert axes.height > 200  # the figure grew, the axes kept their height
+    assert [text.replace("\n", " ") for text in legend_texts(figure.legends[0])] == labels
+    tight = Figure(figsize=(8, 9)).subplots()
+    plots.accuracy_over_time(histories, ax=tight)
+    legend, axes = legend_box(tight.figure, tight)
+    assert axes.y0 < legend.y0
 
 
 def test_runs_that_are_no_repeats_are_averaged_on_demand_only():

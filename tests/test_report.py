@@ -484,7 +484,8 @@ def test_unfinished_runs_and_errors_are_left_out_by_name(save, tmp_path):
     found, text = rows(tmp_path)
     assert found["runs"].to_dict() == {"fedrep": 1}
     assert f"left out, not finished: {tmp_path / 'begun'}" in text.splitlines()
-    assert f"left out, their scores are errors: {linear}" in text
+    remark = "left out, their scores are errors; plot them with srp.plots"
+    assert f"{remark}: {linear}" in text.splitlines()
     assert f"left out, not evaluated: {unjudged}" in text.splitlines()
 
 
@@ -522,7 +523,7 @@ def test_unfinished_runs_of_a_grid_are_named(tmp_path, save):
     save(run())
     names = [str(tmp_path / name) for name in ("b", *(f"c{i:02}" for i in range(11)))]
     assert (
-        f"left out, not finished: {', '.join(names)} and 1 more"
+        f"left out, not finished: {', '.join(names)}, 1 more"
         in rows(tmp_path)[1].splitlines()
     )
     (tmp_path / "grid.json").write_text("{}")

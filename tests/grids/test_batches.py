@@ -308,7 +308,7 @@ def test_runs_of_a_batch_that_is_broken_up_are_made_longer_from_the_start(
     found = points(Spec(OPTIONS | {"num_rounds": 3}, AXES, {}, ()))
     units_of = plan(found, tmp_path, 1, workers=1, sharers=1, devices=1)
     assert (
-        "4 to run, 4 of them from round 0, having no checkpoint of their own, 12 rounds"
+        "4 to run as 4 programs, 4 of them from round 0, having no checkpoint of their own"
         in describe_plan(units_of, units_of, tmp_path)
     )
     longer = grid(tmp_path, options={"num_rounds": 3}, batch=1)

@@ -1,6 +1,7 @@
 """Plans of grids: which runs are batched, the index of the batches, and the estimate of the time."""
 
 import contextlib
+import dataclasses
 
 import pytest
 from reference.small import refused
@@ -8,13 +9,12 @@ from small_grid import OPTIONS, RATES, grid, members_of, planned, toml
 
 import fedjax_srp as srp
 from fedjax_srp.lab.commands import cli
-from fedjax_srp.lab.commands.grid import _duration
+from fedjax_srp.lab.commands.grid import estimate
 from fedjax_srp.lab.grids import batches as units
-from fedjax_srp.lab.grids import execute
+from fedjax_srp.lab.grids import execute, launch
 from fedjax_srp.lab.grids.execute import plan
 from fedjax_srp.lab.grids.points import Spec, points
 from fedjax_srp.lab.grids.work import Cost, Worker
-from fedjax_srp.lab.runs.run import LIMITS
 from fedjax_srp.results.locks import held
 
 
@@ -140,34 +140,24 @@ def test_a_batch_is_broken_up_where_its_runs_get_a_limit(tmp_path, limit):
     assert members_of(tmp_path) == [1, 1]
 
 
-def test_the_estimate_is_the_total_among_workers_or_the_longest_unit(
-    tmp_path, monkeypatch
-):
+def test_the_estimate_is_the_total_among_workers(tmp_path, monkeypatch):
     """Each program is compiled once: 10 + 20 seconds, for 2 runs of 2 rounds each."""
     compiling = {1: 10.0, 2: 20.0}
-    cost = lambda unit: Cost(compiling[unit.members[0].point.values["epochs"]], 1.0)
-    monkeypatch.setattr(Worker, "measure", lambda self, unit: cost(unit))
+
+    def measure(self, unit):
+        return Cost(compiling[unit.members[0].point.values["epochs"]], 1.0)
+
+    monkeypatch.setattr(Worker, "measure", measure)
     axes = {"method": ["fedavg"], "learning_rate": RATES, "epochs": [1, 2]}
-    assert grid(tmp_path, axes, batch=1, dry_run=True).seconds == 30 + 4 * 2
-    found = [
-        point
-        for same in units.group_by_program(points(Spec(OPTIONS, axes, {}, ())))
-        for point in same
-    ]
-    left = units.assign_units([(found, 1)], tmp_path)
-    first = {unit.members[0].point.run.program(*LIMITS): unit for unit in left}
-    costs = {unit.id: cost(unit) for unit in left}
-    assert execute._estimate(left, first, costs, 1) == 30 + 4 * 2
-    assert execute._estimate(left, first, costs, 2) == 19
-    assert execute._estimate(left, first, costs, 4) == 12  # no less than a run takes
-    batches = units.assign_units([(found, 2)], tmp_path / "batches")
-    first = {unit.members[0].point.run.program(*LIMITS): unit for unit in batches}
-    costs = {unit.id: cost(unit) for unit in batches}
-    assert (
-        execute._estimate(batches, first, costs, 1) == 30 + 2 * 2
-    )  # a round of a batch is one of each of its runs
-    texts = [_duration(seconds).partition(",")[0] for seconds in (20, 110, 3590, 9000)]
-    assert texts == ["about 20 s", "about 2 min", "about 1 h 0 min", "about 2 h 30 min"]
+    found = grid(tmp_path, axes, batch=1, dry_run=True)
+    assert found.seconds == 30 + 4 * 2
+    # a round of a batch is one of each of its runs
+    assert grid(tmp_path / "batches", axes, batch=2, dry_run=True).seconds == 30 + 2 * 2
+    left = planned(tmp_path / "workers", axes)
+    launcher = launch.Launcher(launch.GridBar([], 0, silent=True))
+    assert execute._measure(left, launcher, 2, []) == (30 + 2 * 2) / 2
+    text = estimate(dataclasses.replace(found, seconds=9000.2))
+    assert text.startswith("about 2:30:00 (hours:minutes:seconds), by a short run")
 
 
 def test_a_dry_run_measures_up_to_the_first_evaluation_and_leaves_nothing(

@@ -16,8 +16,6 @@ from small_grid import AXES, OPTIONS, grid, planned, toml
 
 from fedjax_srp.lab.commands import cli
 from fedjax_srp.lab.grids import launch, work
-from fedjax_srp.lab.grids.execute import plan
-from fedjax_srp.lab.grids.points import Spec, points
 from fedjax_srp.lab.grids.work import TaskResult, Worker
 from fedjax_srp.results.history import History
 from fedjax_srp.results.locks import LOCK, held
@@ -62,7 +60,6 @@ class Scripted(launch.Launcher):
             return False
         self.running.append(unit)
         self.seen.append(unit.id)
-        self.bar.update(unit, 0)
         return True
 
     def results(self):
@@ -86,7 +83,7 @@ def test_failures_are_retried_last_and_units_of_other_processes_are_waited_for(
     launcher = Scripted(bar, "broken", "elsewhere", "fine", "broken", "elsewhere", "fine")
     ended = launch.perform("run", left, launcher, retries=1)
     monkeypatch.setattr(
-        launch.time, "sleep", lambda seconds: seen.append(bar._description())
+        launch.time, "sleep", lambda seconds: seen.append(bar.description())
     )
     assert [(unit.id, done.error) for unit, done in ended] == [
         (c, None),
@@ -94,22 +91,20 @@ def test_failures_are_retried_last_and_units_of_other_processes_are_waited_for(
         (b, None),
     ]
     assert launcher.seen == [a, b, c, a, b, b]
-    assert (
-        seen == ["1 of 3 runs, 1 failed"] * 2
-    )  # the one that another process runs is not compiling
+    assert seen == ["0 of 3 runs", "1 of 3 runs, 1 failed"]
 
 
 def test_the_bar_counts_rounds_of_all_runs(tmp_path):
     left = planned(tmp_path, {"method": ["fedavg"], "seed": [0, 1, 2]})
     bar = launch.GridBar(left, 5, silent=True)
     counts = []
-    bar._bar.update = counts.append
-    bar.update(left[0], 2)
-    bar.update(left[0], 1)  # it began anew
+    bar.update = counts.append
+    bar.show(left[0], 2)
+    bar.show(left[0], 1)  # it began anew
     bar.finish(left[0], has_failed=False)
     bar.finish(left[1], has_failed=True)
-    assert counts == [2, 0, 2]
-    assert bar._description() == "4 of 5 runs, 1 failed"
+    assert counts == [2, 0, 2]  # the second while it catches up
+    assert bar.description() == "4 of 5 runs, 1 failed"
     counts.clear()
     call = work._progress_callback(counts.append)
     for seeds, round in (
@@ -124,7 +119,7 @@ def test_the_bar_counts_rounds_of_all_runs(tmp_path):
 def test_the_bar_shows_the_time_while_a_worker_compiles(tmp_path):
     left, ticks = planned(tmp_path, {"method": ["fedavg"]}), []
     bar, (here, there) = launch.GridBar(left, 1, silent=True), multiprocessing.Pipe()
-    bar._bar.update = ticks.append
+    bar.update = ticks.append
     launcher = launch.ProcessLauncher(1, tmp_path, (), bar)
     launcher._slots[0].connection = here
     launcher.start = lambda task, unit: setattr(launcher._slots[0], "unit", unit) or True
@@ -269,25 +264,3 @@ def test_a_grid_that_is_killed_ends_with_the_same_bytes(tmp_path):
     assert found["differences"] == found["outlived"] == 0, found
     assert not found["failures"]
     assert os.listdir(tmp_path)
-
-
-def test_the_bar_counts_compiling_units_and_excludes_compiling_from_the_rate(
-    tmp_path, monkeypatch
-):
-    left = plan(points(Spec(OPTIONS, AXES, {}, [])), tmp_path, 2, 1, 1, 1)
-    now = [0.0]
-    monkeypatch.setattr(launch.time, "monotonic", lambda: now[0])
-    bar = launch.GridBar(left, 4, silent=True)
-    for unit in left:
-        bar.update(unit, 0)
-    assert bar._description() == "0 of 4 runs, 2 compiling"
-    now[0] = 30.0
-    bar.update(left[0], 1)
-    assert (bar._description(), bar._bar.waited) == (
-        "0 of 4 runs, 1 compiling",
-        15.0,
-    )  # of two that compile at once
-    bar.update(left[0], 2)
-    bar.stop(left[0])
-    bar.finish(left[0], has_failed=False)
-    assert (bar._description(), bar._bar.waited) == ("2 of 4 runs, 1 compiling", 15.0)

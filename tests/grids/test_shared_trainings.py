@@ -28,7 +28,9 @@ def trained(monkeypatch):
         "fedjax_srp.lab.grids.work.simulate_seeds", counted(simulate.simulate_seeds)
     )
     for place in ("grids.work", "runs.folder"):
-        monkeypatch.setattr(f"fedjax_srp.{place}.simulate", counted(simulate.simulate))
+        monkeypatch.setattr(
+            f"fedjax_srp.lab.{place}.simulate", counted(simulate.simulate)
+        )
     return found
 
 
@@ -85,7 +87,7 @@ def test_several_evaluations_share_a_training_and_an_unknown_one_is_refused(
 ):
     found = srp.grid(axes=JUDGED, options=OPTIONS, out=tmp_path)
     assert trained == [1]
-    assert "4 to run by 1 training, 2 rounds at most" in capsys.readouterr().err
+    assert "4 to run as 1 program, 2 rounds at most" in capsys.readouterr().err
     for name, history in found.histories.items():
         assert [*history.accuracies] == (
             ["fine_tune_all", "global"] if "global" in name else ["fine_tune"]

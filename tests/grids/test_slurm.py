@@ -11,6 +11,7 @@ from reference.small import refused
 
 from fedjax_srp.lab.grids import batches as units
 from fedjax_srp.lab.grids import launch
+from fedjax_srp.lab.grids.result import Grid
 from fedjax_srp.lab.grids.work import Worker
 from fedjax_srp.results import json_files
 
@@ -128,6 +129,7 @@ def cluster(tmp_path, monkeypatch):
             (member.folder / "summary.json").write_text("{}")
 
     monkeypatch.setattr(Worker, "run", run)
+    monkeypatch.setattr(Grid, "save", lambda self: [])
     return Cluster(tmp_path / "cluster", monkeypatch, room=2)
 
 

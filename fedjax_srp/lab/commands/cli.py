@@ -46,12 +46,16 @@ class Command(NamedTuple):
     """A subcommand."""
 
     about: str
-    groups: Callable[
-        [], dict[str, dict[str, Option]]
-    ]  # heading -> options; "" for those without
+    # heading -> options; "" for those without
+    groups: Callable[[], dict[str, dict[str, Option]]]
     run: Callable[..., object]  # gets the options
     positional: str | None = None
     compiles: bool = False
+
+
+def _report(load: Sequence[str], **arguments: Any) -> None:
+    # the files of `load` are loaded already
+    print(report.report(**arguments))
 
 
 COMMANDS = {
@@ -77,19 +81,13 @@ COMMANDS = {
     "report": Command(
         "Table, figure and page of finished runs.",
         lambda: {"": {**written(report.report), "load": LOAD}},
-        lambda load, **arguments: print(
-            report.report(**arguments)
-        ),  # its files are loaded already
+        _report,
         positional="folder",
     ),
     "list": Command(
         "Methods, data sets, models, clocks and policies.",
-        lambda: {
-            "": {**written(list_command.catalogue, leave_out=("width",)), "load": LOAD}
-        },
-        lambda load, **arguments: print(  # its files are loaded already
-            list_command.catalogue(**arguments, width=list_command.width_of_stdout())
-        ),
+        lambda: {"": {**written(list_command.catalogue), "load": LOAD}},
+        lambda load, **arguments: print(list_command.catalogue(**arguments)),
     ),
     "data prepare": Command(
         "Data sets from their original archives, downloaded or by hand, without TensorFlow.",
@@ -103,23 +101,25 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
     """Run one command and return its exit code: 0, 2 after a usage error, 130 after Ctrl-C.
 
-    If nobody reads its output any more, a list ends with 0, as under `head`, and work with 141, as under SIGPIPE.
+    If nobody reads its output any more, a list ends with 0, as under `head`, and work with 141, as
+    under SIGPIPE.
 
     Args:
         argv: arguments after `fedjax-srp`; None for those of this process.
-        set_up_cores: call `use_all_cores` and cache compiled programs; only in a process in which JAX has not run yet.
+        set_up_cores: call `use_all_cores` and cache compiled programs; only in a process in which
+            JAX has not run yet.
     """
-    words, is_at_work = list(sys.argv[1:] if argv is None else argv), False
-    if argv is None:
-        warnings.formatwarning = lambda message, *_, **__: (
-            f"{PROG}: warning: {printable(str(message))}\n"
-        )
+    is_process = argv is None
+    words = list(sys.argv[1:] if argv is None else argv)
+    if is_process:
+        warnings.formatwarning = _warning_line
         interrupt.watch(_interrupted(words))
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed, as by >&-
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     with contextlib.suppress(AttributeError, ValueError):
         sys.stdout.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]  # for ± on any terminal
+    is_at_work = False
     try:
         if words[:1] in (["--version"], ["-V"]):
             print(f"{PROG} {__version__}")
@@ -129,94 +129,96 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
             use_all_cores()
             if command.compiles:
                 cache_programs()
-                if os.environ.get("JAX_PLATFORMS"):
-                    _check_devices()
-        is_at_work = command not in (
-            COMMANDS["list"],
-            COMMANDS["report"],
-        )  # these print when all is done
+                _check_devices()
+        # the output of these comes when all is done
+        is_at_work = command not in (COMMANDS["list"], COMMANDS["report"])
         command.run(**arguments)
         is_at_work = False
         sys.stdout.flush()
     except KeyboardInterrupt:
-        if (
-            argv is None
-        ):  # threads writing a checkpoint would end with tracebacks; their files are ignored
+        # threads writing a checkpoint would end with tracebacks; their files are ignored
+        if is_process:
             interrupt.end(_interrupted(words))
         print(_interrupted(words), file=sys.stderr)
         return 130
     except BrokenPipeError as error:
-        if not _reader_has_gone():  # a connection of a logger broke
-            print(
-                f"{PROG}: error: a connection broke ({error}), not that of this terminal; without --wandb nothing but "
-                f"the folder is written{_continues(words)}",
-                file=sys.stderr,
-                flush=True,
-            )
-            return 2
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not is_at_work:
-            return 0
-        with contextlib.suppress(OSError):
-            print(_interrupted(words), file=sys.stderr, flush=True)
-        return 141  # 128 + SIGPIPE, as in shells
-    except (ValueError, OSError, FloatingPointError) as error:
-        named = getattr(error, "filename", None)
-        of_system = errors.as_system_error(
-            error, named if named is None else Path(os.fsdecode(named))
+        if _reader_has_gone():
+            return _end_without_reader(words, is_at_work)
+        # a connection of a logger broke
+        return _refuse(
+            f"a connection broke ({error}), not that of this terminal; without --wandb nothing but "
+            f"the folder is written{_continues(words)}"
         )
-        is_of_a_path = named is not None or "embedded null" in str(
-            error
-        )  # too long, a folder, not readable, ...
-        if of_system is None and not is_of_a_path and not is_ours(error):
-            raise
-        text = str(error) if of_system is None else of_system.strerror
-        print(
-            f"{PROG}: error: {printable(' '.join(str(text).split()))}",
-            file=sys.stderr,
-            flush=True,
-        )
-        if of_system is not None and argv is None:
-            os._exit(2)  # failed writer threads would end with tracebacks
-        return 2
     except MemoryError as error:
-        reason = " ".join(str(error).split()) or "the data or the run are too large"
-        print(f"{PROG}: error: out of memory: {reason}", file=sys.stderr, flush=True)
-        return 2
+        reason = str(error) or "the data or the run are too large"
+        return _refuse(f"out of memory: {reason}")
+    except (ValueError, OSError, FloatingPointError) as error:
+        path = getattr(error, "filename", None)
+        if path is not None:
+            path = Path(os.fsdecode(path))
+        of_system = errors.as_system_error(error, path)
+        if of_system is not None:
+            _refuse(of_system.strerror)
+            if is_process:
+                os._exit(2)  # failed writer threads would end with tracebacks
+            return 2
+        # of a path: too long, a folder, not readable, ...
+        is_of_a_path = path is not None or "embedded null" in str(error)
+        if not is_of_a_path and not is_ours(error):
+            raise
+        return _refuse(str(error))
     except SystemExit as stop:  # tyro printed help
         return stop.code if isinstance(stop.code, int) else 2
     return 0
 
 
-def _reader_has_gone() -> bool:
-    """Return True if nobody reads the output or the errors any more, as after `head`."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            readers = select.poll()
-            readers.register(stream.fileno(), select.POLLERR)
-            if readers.poll(0):
-                return True
-        except (
-            AttributeError,
-            OSError,
-            ValueError,
-        ):  # no poll on this system, or no file: replaced or closed
-            return True
-    return False
+def _refuse(text: object) -> int:
+    """Print an error of one line, and return the exit code."""
+    line = printable(" ".join(str(text).split()))
+    print(f"{PROG}: error: {line}", file=sys.stderr, flush=True)
+    return 2
+
+
+def _warning_line(message: object, *_: object, **__: object) -> str:
+    return f"{PROG}: warning: {printable(str(message))}\n"
 
 
 def _check_devices() -> None:
-    """Raise a ValueError of one line if JAX finds no device of the platforms that it is told to use."""
-    platforms = os.environ.get("JAX_PLATFORMS", "")
+    """Raise a ValueError of one line if JAX lacks the devices that it is told to use."""
+    platforms = os.environ.get("JAX_PLATFORMS")
+    if not platforms:
+        return
     try:
         jax.devices()
     except (AssertionError, RuntimeError) as error:
         reason = f" ({short(str(error))})" if str(error) else ""
         raise ValueError(
-            f"JAX_PLATFORMS={platforms!r}: JAX finds no such device{reason}; unset it, set it to cpu, or install JAX "
-            "for the accelerator, e.g. jax[cuda12]"
+            f"JAX_PLATFORMS={platforms!r}: JAX finds no such device{reason}; unset it, set it to "
+            "cpu, or install JAX for the accelerator, e.g. jax[cuda12]"
         ) from None
+
+
+def _reader_has_gone() -> bool:
+    """Return True if nobody reads the output or the errors any more, as after `head`."""
+    try:
+        readers = select.poll()
+        for stream in (sys.stdout, sys.stderr):
+            readers.register(stream.fileno(), select.POLLERR)
+        return bool(readers.poll(0))
+    # no poll on this system, or no file: replaced or closed
+    except (AttributeError, OSError, ValueError):
+        return True
+
+
+def _end_without_reader(words: Sequence[str], is_at_work: bool) -> int:
+    # else the interpreter would flush its buffer into the closed pipe
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if not is_at_work:
+        return 0
+    with contextlib.suppress(OSError):
+        print(_interrupted(words), file=sys.stderr, flush=True)
+    return 141  # 128 + SIGPIPE, as in shells
 
 
 def _interrupted(words: Sequence[str]) -> str:
@@ -224,11 +226,9 @@ def _interrupted(words: Sequence[str]) -> str:
 
 
 def _continues(words: Sequence[str]) -> str:
-    return (
-        "; the same command continues from the last checkpoint"
-        if words[:1] in (["run"], ["grid"])
-        else ""
-    )
+    if words[:1] in (["run"], ["grid"]):
+        return "; the same command continues from the last checkpoint"
+    return ""
 
 
 def _parse(words: Sequence[str]) -> tuple[Command, dict[str, Any]]:

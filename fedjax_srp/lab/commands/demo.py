@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import os
 import threading
 from collections.abc import Sequence
@@ -18,7 +20,7 @@ from fedjax_srp.base import Method
 from fedjax_srp.driver.simulate import simulate_seeds
 from fedjax_srp.lab.commands.report import COMMUNICATIONS
 from fedjax_srp.lab.report import page, panels, repeats, table
-from fedjax_srp.lab.runs import shared_training as judged
+from fedjax_srp.lab.runs import shared_training
 from fedjax_srp.parts.checks import check_integer
 from fedjax_srp.results import atomic
 from fedjax_srp.results.atomic import writable
@@ -76,18 +78,18 @@ def command(
         quick: only SRPFL and FedRep, half the rounds.
         progress: show a progress bar.
     """
-    plan, folder = QUICK if quick else FULL, Path(out)
-    size = f"{plan.federation['num_clients']} clients with {plan.federation['classes_per_client']} classes each"
+    plan = QUICK if quick else FULL
+    folder = Path(out)
+    federation = plan.federation
     print(
-        f"{len(plan.methods)} methods, {seeds} seeds, {plan.num_rounds} rounds: digits, {size},"
-    )
-    print(
-        "whose local work takes 1 time unit on average: exponential, drawn once for each client and seed\n"
+        f"{len(plan.methods)} methods, {seeds} seeds, {plan.num_rounds} rounds: digits, "
+        f"{federation['num_clients']} clients with {federation['classes_per_client']} classes each,\n"
+        "whose local work takes 1 time unit on average: exponential, drawn once for each client and "
+        "seed\n"
     )
     print(f"\n{run(out, seeds, plan, progress).text}\n")
-    print(
-        f"table   {folder / 'table.txt'}, {folder / 'table.csv'}\nfigure  {folder / 'accuracy.png'}"
-    )
+    print(f"table   {folder / 'table.txt'}, {folder / 'table.csv'}")
+    print(f"figure  {folder / 'accuracy.png'}")
     print(
         f"page    {folder / page.FILE}, for a browser: any communication cost, any target"
     )
@@ -108,54 +110,41 @@ def run(
     folder = writable(out)
     dataset = data.load("digits", **plan.federation)
     keys = jax.vmap(jax.random.key)(jnp.arange(seeds))
-    made = {
-        name: methods.get(name, dataset=dataset, shared=plan.hyperparameters)
-        for name in plan.methods
-    }
-    histories: dict[str, list[History]] = {name: [] for name in made}
-    trainings = judged.trainings(made.values())
-    algorithms = [together[0].algorithm for together in trainings]
-    # first one of each algorithm, so that the others find its programs compiled
-    trainings = [
-        trainings[i]
-        for i in sorted(
-            range(len(trainings)), key=lambda i: algorithms[:i].count(algorithms[i])
-        )
-    ]
+    get = functools.partial(methods.get, dataset=dataset, shared=plan.hyperparameters)
+    trainings = shared_training.trainings(map(get, plan.methods))
+    histories: dict[str, list[History]] = {name: [] for name in plan.methods}
     stopped = threading.Event()
 
-    def train(number: int, together: Sequence[Method]) -> None:
+    def train(together: list[Method]) -> None:
         evaluations = {method.name: _evaluations(method) for method in together}
+        labels = " and ".join(map(methods.label, evaluations))
         runs = simulate_seeds(
             together[0],
             dataset,
-            evaluations=[
-                *dict.fromkeys(name for names in evaluations.values() for name in names)
-            ],
+            evaluations=[*dict.fromkeys(itertools.chain(*evaluations.values()))],
             clock=clocks.Fixed(clocks.Exponential(1.0)),
             num_rounds=plan.num_rounds,
             eval_every=plan.eval_every,
             keys=keys,
             progress=progress,
             callback=lambda _: stopped.is_set(),
-            name=f"{number} of {len(trainings)}, {' and '.join(map(methods.label, evaluations))}",
+            name=f"{trainings.index(together) + 1} of {len(trainings)}, {labels}",
         )
         for method in together:
-            histories[method.name] = [
-                judged.as_method(run, method, evaluations[method.name]) for run in runs
-            ]
+            for run in runs:
+                history = shared_training.as_method(run, method, evaluations[method.name])
+                histories[method.name].append(history)
 
     with futures.ThreadPoolExecutor(PARALLEL_TRAININGS) as threads:
-        begun = [
-            threads.submit(train, i, together) for i, together in enumerate(trainings, 1)
-        ]
+        # twins are neighbours: the second of them finds the programs of the first compiled
+        in_order = trainings[::2] + trainings[1::2]
         try:
-            for done in futures.as_completed(begun):
+            trained = [threads.submit(train, together) for together in in_order]
+            for done in futures.as_completed(trained):
                 done.result()
         finally:  # after an error or Ctrl-C, the other training ends with its next evaluation
             stopped.set()
-            for waiting in begun:
-                waiting.cancel()
+            threads.shutdown(cancel_futures=True)
     target = table.common_target(histories)
     arguments = {"command": "demo", "seeds": seeds, **plan._asdict()}
     saved = []
@@ -164,20 +153,20 @@ def run(
             config = {**history.config, "seed": seed, "arguments": arguments}
             history = dataclasses.replace(history, config=config)
             place = folder / name / f"seed_{seed}"
-            saved.append(
-                repeats.read(history.save(place, target=target.accuracy, overwrite=True))
-            )
-    title, rows = f"digits, {dataset.num_clients} clients", repeats.rows(saved)
+            history.save(place, target=target.accuracy, overwrite=True)
+            saved.append(repeats.read(place))
+    rows = repeats.rows(saved)
     if len(trainings) > 1:
         rows.notes.append(
             f"{PARALLEL_TRAININGS} trainings at a time, so that their seconds overlap"
         )
-    compared = page.Comparison(title, rows, target, COMMUNICATIONS)
-    text, files = panels.files(compared, folder)
-    atomic.replace(files | {folder / page.FILE: page.writer([compared])})
+    title = f"digits, {dataset.num_clients} clients"
+    comparison = page.Comparison(title, rows, target, COMMUNICATIONS)
+    text, files = panels.files(comparison, folder)
+    atomic.replace(files | {folder / page.FILE: page.writer([comparison])})
     return Demo(histories, target, text)
 
 
 def _evaluations(method: Method) -> list[str]:
     default, *others = method.algorithm.evaluations
-    return [default, *(other for other in others if other in OWN_PARTS)]
+    return [default, *filter(OWN_PARTS.__contains__, others)]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import jax
 
 from fedjax_srp.lab.grids.grid import grid
 from fedjax_srp.lab.grids.launch import cores, gpus
+from fedjax_srp.lab.grids.result import Grid
 from fedjax_srp.parts.checks import printable
 from fedjax_srp.parts.options import REQUIRED, Option, written
 
@@ -33,40 +35,33 @@ def run(workers: int | None, **arguments: Any) -> None:
     if workers is None:
         workers = len(gpus()) or len(cores())
     if workers or arguments["launcher"] != "local":
-        jax.config.update(
-            "jax_platforms", "cpu"
-        )  # this process only plans; GPUs are for the workers
-    found = grid(workers=workers, **arguments)
+        # this process only plans; GPUs are for the workers
+        jax.config.update("jax_platforms", "cpu")
+    finished = grid(workers=workers, **arguments)
+    num_failed = len(finished.failures)
     if arguments["dry_run"]:
-        if found.failures:
+        if num_failed:
             raise ValueError(
-                f"no estimate: {len(found.failures)} of the programs failed in a short run"
+                f"no estimate: {num_failed} of the programs failed in a short run"
             )
-        print(
-            _duration(found.seconds)
-            if found.seconds is not None
-            else "not estimated: jobs wait in a queue"
-        )
+        print(estimate(finished))
         return
-    tables = found.save()
-    folder = printable(str(found.folder))
-    print(f"{len(found.folders)} of {len(found.values)} runs finished in {folder}")
-    if tables:
-        paths = printable(", ".join(map(str, tables)))
-        print(f"tables {paths}; fedjax-srp report {folder} compares the runs")
-    if found.failures:
-        raise ValueError(
-            f"{len(found.failures)} runs failed; the same command tries them again"
+    folder = printable(str(finished.folder))
+    print(f"{len(finished.folders)} of {len(finished.values)} runs finished in {folder}")
+    if finished.folders:
+        print(
+            f"runs.csv and a table of rounds are there; fedjax-srp report {folder} compares"
         )
+    if num_failed:
+        raise ValueError(f"{num_failed} runs failed; the same command tries them again")
 
 
-def _duration(seconds: float) -> str:
-    hours, minutes = divmod(round(seconds / 60), 60)
-    words = (
-        f"{hours} h {minutes} min"
-        if hours
-        else f"{minutes} min"
-        if minutes
-        else f"{seconds:.0f} s"
+def estimate(finished: Grid) -> str:
+    """Describe the estimated time of a grid."""
+    if finished.seconds is None:
+        return "not estimated: jobs wait in a queue"
+    duration = datetime.timedelta(seconds=round(finished.seconds))
+    return (
+        f"about {duration} (hours:minutes:seconds), by a short run of each program up to its "
+        "first evaluation"
     )
-    return f"about {words}, by a short run of each program up to its first evaluation"

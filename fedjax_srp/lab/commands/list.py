@@ -1,9 +1,8 @@
-"""`fedjax-srp list`: methods, data sets, models, clocks and policies, each with a line of description."""
+"""`fedjax-srp list`: methods, data sets, models, clocks and policies, a line of description each."""
 
 from __future__ import annotations
 
 import inspect
-import itertools
 import shutil
 import sys
 import textwrap
@@ -13,70 +12,40 @@ from typing import Any
 from fedjax_srp import clocks, data, methods, models
 from fedjax_srp.clocks.by_name import AVAILABILITIES, DISTRIBUTIONS
 
-_MIN_WIDTH, _INDENT = (
-    40,
-    6,
-)  # a last column narrower than this is moved below its line, with this indent
 
-
-def width_of_stdout() -> int | None:
-    """Return the columns of the terminal; None for a file or a pipe."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-
-
-def catalogue(data_dir: str | None = None, width: int | None = None) -> str:
-    """List methods, data sets, models, clocks and policies.
+def catalogue(data_dir: str | None = None) -> str:
+    """List methods, data sets, models, clocks and policies, in lines that fit the terminal.
 
     Args:
         data_dir: folder with prepared data sets.
-        width: letters of a line at most.
     """
-    shapes = SimpleNamespace(
-        example_shape=(28, 28), num_classes=10
-    )  # names do not depend on it
-    rows = []
+    # names of evaluations do not depend on it
+    shapes = SimpleNamespace(example_shape=(28, 28), num_classes=10)
+    recipes = [
+        [
+            "--method",
+            "is called",
+            "without doubling",
+            "evaluations, default first",
+            "source",
+        ]
+    ]
     for name in methods.names():
         recipe = methods.recipe(name)
         evaluations = methods.get(name, dataset=shapes).algorithm.evaluations
-        rows.append(
-            [
-                name,
-                methods.label(name),
-                recipe.twin or "-",
-                ", ".join(evaluations),
-                recipe.source,
-            ]
-        )
-    head = [
-        "--method",
-        "is called",
-        "without doubling",
-        "evaluations, default first",
-        "source",
-    ]
-    parts = [_section("Methods", [head, *rows], width)]
-    named = [
-        [
-            name,
-            "ready" if data.is_ready(name, data_dir) else "-",
-            _first_line(data.SOURCES.get(name)),
-        ]
-        for name in data.names(data_dir)
-    ]
-    parts.append(
-        _section(
-            f"Data sets (--dataset); ready: here, or in {data.data_folder(data_dir)}",
-            [
-                *named,
-                ["FILE.npz", "", "x_train, y_train, x_test, y_test"],
-                ["FOLDER", "", "LEAF's train/*.json and test/*.json"],
-            ],
-            width,
-        )
-    )
+        twin = recipe.twin or "-"
+        label = methods.label(name)
+        recipes.append([name, label, twin, ", ".join(evaluations), recipe.source])
+    sets = []
+    for name in data.names(data_dir):
+        ready = "ready" if data.is_ready(name, data_dir) else "-"
+        about = "a file in data_dir"
+        if name in data.SOURCES:
+            about = _first_line(data.SOURCES[name])
+        sets.append([name, ready, about])
+    sets.append(["FILE.npz", "", "x_train, y_train, x_test, y_test"])
+    sets.append(["FOLDER", "", "LEAF's train/*.json and test/*.json"])
     layers = [[name, _first_line(models.FACTORIES[name])] for name in models.names()]
-    parts.append(_section("Models (--model)", layers, width))
-    own = clocks.CLOCKS.own()
     words = [
         ["fixed", "T_i ~ Exp(1), drawn once: SRPFL, section 5, fixed speeds"],
         [
@@ -86,64 +55,57 @@ def catalogue(data_dir: str | None = None, width: int | None = None) -> str:
         ["fixed:DISTRIBUTION", _first_line(clocks.Fixed)],
         ["dynamic:DISTRIBUTION", _first_line(clocks.Dynamic)],
         ["trace:FILE", _first_line(clocks.Trace)],
-        *(
-            [_call(cls.name, cls), _first_line(cls)]
-            for cls in (clocks.Devices, clocks.Available, clocks.Failing)
-        ),
-        *([f"{name}(...)", _first_line(maker)] for name, maker in own.items()),
     ]
-    parts.append(_section("Clocks (--clock)", words, width))
-    distributions = [
-        [_call(cls.name, cls), _first_line(cls)]
-        for cls in (*DISTRIBUTIONS, *AVAILABILITIES)
-    ]
-    parts.append(_section("Distributions and availability", distributions, width))
+    words += [_called(cls) for cls in (clocks.Devices, clocks.Available, clocks.Failing)]
+    for name, maker in clocks.CLOCKS.own().items():
+        words.append([f"{name}(...)", _first_line(maker)])
+    distributions = [_called(cls) for cls in (*DISTRIBUTIONS, *AVAILABILITIES)]
     policies = [[name, _first_line(maker)] for name, maker in methods.POLICIES.items()]
-    parts.append(
-        _section(
-            "Participation (--participation; a method brings its own)", policies, width
-        )
-    )
-    return "\n\n".join(parts)
+    ready = f"ready: here, or in {data.data_folder(data_dir)}"
+    sections = [
+        _section("Methods", recipes),
+        _section(f"Data sets (--dataset); {ready}", sets),
+        _section("Models (--model)", layers),
+        _section("Clocks (--clock)", words),
+        _section("Distributions and availability", distributions),
+        _section("Participation (--participation; a method brings its own)", policies),
+    ]
+    return "\n\n".join(sections)
+
+
+def _called(cls: Any) -> list[str]:
+    parameters = ", ".join(inspect.signature(cls).parameters)
+    return [f"{cls.name}({parameters})", _first_line(cls)]
 
 
 def _first_line(thing: Any) -> str:
-    return (
-        (inspect.getdoc(thing) or "").partition("\n")[0]
-        if thing is not None
-        else "a file in data_dir"
-    )
+    return (inspect.getdoc(thing) or "").partition("\n")[0]
 
 
-def _call(name: str, maker: Any) -> str:
-    return f"{name}({', '.join(inspect.signature(maker).parameters)})"
-
-
-def _section(title: str, rows: list[list[str]], width: int | None) -> str:
+def _section(title: str, rows: list[list[str]]) -> str:
+    """Align the columns; if they do not fit the terminal, all but the first go below it."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    starts = [
-        *itertools.accumulate((each + 2 for each in widths), initial=2)
-    ]  # of columns, and the end of the last
-    limit = starts[-1] if width is None else width
-    num_inline = len(widths)  # columns in one line; the others go below
-    if starts[-1] - 2 > limit and limit - starts[-2] < _MIN_WIDTH:
-        num_inline = max(1, sum(end - 2 <= limit for end in starts[1:]))
     lines = []
     for row in rows:
-        line = "  ".join(
-            word.ljust(each) for word, each in zip(row[:num_inline], widths, strict=False)
-        ).rstrip()
-        lines.append(_wrapped(f"  {line}", limit, " " * starts[num_inline - 1]))
-        if below := "; ".join(filter(None, row[num_inline:])):
-            lines.append(_wrapped(" " * _INDENT + below, limit, " " * _INDENT))
-    return "\n".join([_wrapped(title, limit, "  "), *lines])
+        cells = [word.ljust(width) for word, width in zip(row, widths, strict=True)]
+        lines.append(f"  {'  '.join(cells)}".rstrip())
+    columns = shutil.get_terminal_size().columns
+    if not sys.stdout.isatty() or max(map(len, [title, *lines])) <= columns:
+        return "\n".join([title, *lines])
+    lines = [_wrapped(title, columns, "", "  ")]
+    for first, *others in rows:
+        text = "; ".join(filter(None, others))
+        lines.append(_wrapped(first, columns, "  ", "    "))
+        lines.append(_wrapped(text, columns, "      ", "      "))
+    return "\n".join(lines)
 
 
-def _wrapped(text: str, width: int, indent: str) -> str:
+def _wrapped(text: str, columns: int, indent: str, other_indent: str) -> str:
     return textwrap.fill(
         text,
-        width,
-        subsequent_indent=indent,
+        columns,
+        initial_indent=indent,
+        subsequent_indent=other_indent,
         break_long_words=False,
         break_on_hyphens=False,
     )

@@ -10,11 +10,8 @@ from fedjax_srp.parts.checks import printable
 from fedjax_srp.results import atomic
 from fedjax_srp.results.folder import finished, is_finished, unfinished
 
-COMMUNICATIONS = (
-    0,
-    1,
-    10,
-)  # in the demo, methods with and without doubling break even at 1 to 12
+# in the demo, methods with and without doubling break even at 1 to 12
+COMMUNICATIONS = (0, 1, 10)
 _MAX_NAMED = 12  # unfinished runs in the message
 
 
@@ -48,81 +45,77 @@ def report(
         raise ValueError(
             f"folder={folder!r}: {problem}; give a folder that fedjax-srp run, grid or demo wrote"
         )
-    found = finished(Path(folder))
-    left_out = [str(run) for run in unfinished(Path(folder))]
-    if not found:
+    run_folders = finished(Path(folder))
+    left = [str(run) for run in unfinished(Path(folder))]
+    if not run_folders:
         hint = "give a folder that fedjax-srp run, grid or demo wrote"
-        if left_out:
-            hint = f"{len(left_out)} are started or planned; the command that started them resumes them"
+        if left:
+            hint = f"{len(left)} are started or planned; the command that started them resumes them"
         raise ValueError(f"folder={folder!r}: holds no finished run; {hint}")
-    all_runs = [repeats.read(run) for run in found]
+    all_runs = [repeats.read(run) for run in run_folders]
     tasks, errors = repeats.by_task(all_runs)
-    twice = []
-    for task, runs in tasks.items():
-        tasks[task], again = repeats.without_copies(
-            repeats.with_evaluation(run, evaluation) for run in runs
-        )
-        twice += again
     if not tasks:
         scores = repeats.why_no_accuracies(run.history for run in errors)
         raise ValueError(
             f"folder={folder!r}: none of its runs was evaluated by accuracy{scores}"
         )
+    twice = []
+    for task, runs in tasks.items():
+        judged = [repeats.with_evaluation(run, evaluation) for run in runs]
+        tasks[task], copies = repeats.without_copies(judged)
+        twice += copies
     out_folder = atomic.writable(out or folder)
     compared = page.compared(tasks, target, communications)
-    suffixes, others = (
-        ([""], _suffixes(tasks)) if len(tasks) == 1 else (_suffixes(tasks), [""])
-    )
-    files, texts = {out_folder / page.FILE: page.writer(compared)}, []
-    for suffix, each in zip(suffixes, compared, strict=True):
-        text, of_task = panels.files(each, out_folder, suffix)
+    files = {out_folder / page.FILE: page.writer(compared)}
+    texts = []
+    suffixes = [""] if len(tasks) == 1 else _suffixes(tasks)
+    for suffix, comparison in zip(suffixes, compared, strict=True):
+        text, of_task = panels.files(comparison, out_folder, suffix)
         files |= of_task
-        texts.append(
-            f"{each.title}\n\n{text}\n\nwritten to {out_folder}: {', '.join(path.name for path in of_task)}"
-        )
-    is_again = (out_folder / page.FILE).exists() and not is_finished(
-        out_folder
-    )  # no run's own figure
-    sets = [
-        [out_folder / name.format(suffix) for name in panels.FILES]
-        for suffix in others
-        if is_again
-    ]
-    old = [
-        path for paths in sets if all(map(Path.is_file, paths)) for path in paths
-    ]  # else the user's
+        names = ", ".join(path.name for path in of_task)
+        texts.append(f"{comparison.title}\n\n{text}\n\nwritten to {out_folder}: {names}")
+    old = _files_of_earlier_report(out_folder, {"", *_suffixes(tasks)} - {*suffixes})
     atomic.replace(files)
     texts.append(f"page    {out_folder / page.FILE}")
-    if old:
-        for path in old:
-            path.unlink()
-        texts.append(
-            f"removed files of an earlier report: {', '.join(path.name for path in old)}"
-        )
-    if errors:
-        names = ", ".join(str(run.folder) for run in errors)
-        texts.append(
-            f"left out, their scores are errors: {names}; plot them with srp.plots"
-        )
-    if unjudged := [
-        str(run.folder)
-        for run in all_runs
-        if run not in errors and not len(run.history.eval_round)
-    ]:
-        texts.append(f"left out, not evaluated: {', '.join(unjudged)}")
-    if twice:
-        names = ", ".join(f"{run.folder} (as {same.folder})" for run, same in twice)
-        texts.append(f"left out, duplicates of other runs: {names}")
-    if left_out:
-        more = (
-            f" and {len(left_out) - _MAX_NAMED} more"
-            if len(left_out) > _MAX_NAMED
-            else ""
-        )
-        texts.append(f"left out, not finished: {', '.join(left_out[:_MAX_NAMED])}{more}")
+    for path in old:
+        path.unlink()
+    judged_by_errors = [str(run.folder) for run in errors]
+    others = [run for run in all_runs if run not in errors]
+    unjudged = [str(run.folder) for run in others if not len(run.history.eval_round)]
+    copies = [f"{run.folder} (as {same.folder})" for run, same in twice]
+    if len(left) > _MAX_NAMED:
+        left[_MAX_NAMED:] = [f"{len(left) - _MAX_NAMED} more"]
+    remarks = {
+        "removed files of an earlier report": [path.name for path in old],
+        "left out, their scores are errors; plot them with srp.plots": judged_by_errors,
+        "left out, not evaluated": unjudged,
+        "left out, duplicates of other runs": copies,
+        "left out, not finished": left,
+    }
+    for remark, names in remarks.items():
+        if names:
+            texts.append(f"{remark}: {', '.join(names)}")
     return printable("\n\n".join(texts), kept="\n")
 
 
+def _files_of_earlier_report(folder: Path, suffixes: Iterable[str]) -> list[Path]:
+    """Return the files of a report with other names; an incomplete set may be the user's own."""
+    if not (folder / page.FILE).exists() or is_finished(folder):  # no run's own figure
+        return []
+    old = []
+    for suffix in suffixes:
+        paths = [folder / name.format(suffix) for name in panels.FILES]
+        if all(map(Path.is_file, paths)):
+            old += paths
+    return old
+
+
 def _suffixes(tasks: Iterable[str]) -> list[str]:
-    words = [f"_{printable(task, instead='_').replace('/', '_')}" for task in tasks]
-    return [f"{word}_{i}" if word in words[:i] else word for i, word in enumerate(words)]
+    """Return the ends of the names of files of each task."""
+    suffixes: list[str] = []
+    for task in tasks:
+        suffix = f"_{printable(task, instead='_').replace('/', '_')}"
+        if suffix in suffixes:
+            suffix += f"_{len(suffixes)}"
+        suffixes.append(suffix)
+    return suffixes

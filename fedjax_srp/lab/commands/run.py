@@ -14,16 +14,19 @@ from fedjax_srp.results import callbacks as watch
 
 def run(**arguments: Any) -> None:
     """Simulate, or resume, a run with these values for every option of `fedjax_srp.lab.runs.options.groups`."""
-    made = from_options(arguments)
-    words = f"{made.name.replace(' + ', '_')}_{Path(arguments['dataset']).stem}"
-    default = f"runs/{printable(words, instead='_')}_seed{made.seed}"
+    options = from_options(arguments)
+    words = f"{options.name.replace(' + ', '_')}_{Path(arguments['dataset']).stem}"
+    default = f"runs/{printable(words, instead='_')}_seed{options.seed}"
     out = Path(arguments["out"] or default)
-    of_rows = [] if arguments["log"] is None else [watch.json_lines(arguments["log"])]
-    with loggers(made, out, overwrite=arguments["overwrite"]) as others:
+    overwrite = arguments["overwrite"]
+    log = []
+    if arguments["log"] is not None:
+        log = [watch.json_lines(arguments["log"])]
+    with loggers(options, out, overwrite=overwrite) as callbacks:
         folder.execute(
-            made,
+            options,
             out,
-            overwrite=arguments["overwrite"],
+            overwrite=overwrite,
             progress=arguments["progress"],
-            callback=watch.all_of(*of_rows, *others),
+            callback=watch.all_of(*log, *callbacks),
         )

@@ -1,7 +1,7 @@
-"""Units of a grid: points that differ only in seed, floats and evaluation are batched into one vmapped program.
+"""Units of a grid: points that differ only in seed, floats and evaluation run as one vmapped program.
 
-The index in a grid's folder records which points run together, since the rounding of sums may depend on the batch size:
-a resumed grid ends with the same bytes as an uninterrupted one.
+The index in a grid's folder records which points run together, since the rounding of sums may
+depend on the batch size: a resumed grid ends with the same bytes as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import re
 import sys
 import time
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path, PurePath
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -32,6 +33,7 @@ from fedjax_srp.results.locks import FolderLockedError, held
 
 SHARED = ".together"  # folder of files that several points share
 _LOCK_TIMEOUT = 60.0  # seconds; the index is locked for milliseconds
+_FOLDER_NAME = re.compile(r"(?!\.{1,2}$)[\w.=+-]+", re.ASCII)
 
 
 class Member(NamedTuple):
@@ -41,42 +43,45 @@ class Member(NamedTuple):
     folder: Path
 
     def is_finished(self) -> bool:
-        """Return True if its folder holds the run with all its rounds, with any communication cost in its summary."""
-        if not is_finished(self.folder):
+        """Return True if its folder holds the run with all its rounds.
+
+        Its summary may have another communication cost.
+        """
+        run = self.point.run
+        if not is_finished(self.folder) or (run.models and not has_models(self.folder)):
             return False
-        if self.point.run.models and not has_models(self.folder):
-            return False
-        return simulation_options(self._recorded_options()) == simulation_options(
-            self.point.run.record
-        )
+        recorded = simulation_options(self._recorded_options())
+        return recorded == simulation_options(run.record)
 
     def has_current_summary(self) -> bool:
         """Return True if the summary of its finished run has the requested communication cost."""
-        return (
-            self._recorded_options().get(SUMMARY_OPTION)
-            == self.point.run.record[SUMMARY_OPTION]
-        )
+        recorded = self._recorded_options().get(SUMMARY_OPTION)
+        return recorded == self.point.run.record[SUMMARY_OPTION]
+
+    def is_outdated(self) -> bool:
+        """Return True if only its summary must be written anew."""
+        return self.is_finished() and not self.has_current_summary()
 
     def must_restart(self) -> bool:
-        """Return True if it must run again from round 0: it finished in a batch and has no checkpoint of its own.
+        """Return True if it must run again from round 0.
 
-        A ValueError says that running it again would lose its result.
+        It finished in a batch, and has no checkpoint of its own. A ValueError says that running it
+        again would lose its result.
         """
-        has_checkpoint = self.point.run.checkpoint and snapshots(
-            self.folder / "checkpoint"
-        )
-        if has_checkpoint or self.is_finished() or not is_finished(self.folder):
+        if self.is_finished() or not is_finished(self.folder):
             return False
-        recorded, requested = map(
-            simulation_options, (self._recorded_options(), self.point.run.record)
-        )
+        if self.point.run.checkpoint and snapshots(self.folder / "checkpoint"):
+            return False
+        recorded = simulation_options(self._recorded_options())
+        requested = simulation_options(self.point.run.record)
         if recorded.get("num_rounds", 0) < requested["num_rounds"]:
             recorded["num_rounds"] = requested["num_rounds"]
         for name in {**requested, **recorded}:
             if recorded.get(name) != requested.get(name):
                 raise ValueError(
-                    f"is finished with {name}={recorded.get(name)!r}, not {requested.get(name)!r}, and has no "
-                    "checkpoint of its own; give the former value, another out, or delete its folder"
+                    f"is finished with {name}={recorded.get(name)!r}, not {requested.get(name)!r}, "
+                    "and has no checkpoint of its own; give the former value, another out, or "
+                    "delete its folder"
                 )
         return True
 
@@ -97,11 +102,12 @@ class Unit(NamedTuple):
     shared: Path  # folder of the checkpoint of a batch and of the last error
 
     def trainings(self) -> dict[Hashable, int]:
-        """Return training -> its rounds at most; points that differ only in their evaluation share a training."""
-        return {
-            member.point.run.training: member.point.run.settings.num_rounds
-            for member in self.members
-        }
+        """Return training -> its rounds at most.
+
+        Points that differ only in their evaluation share a training.
+        """
+        runs = [member.point.run for member in self.members]
+        return {run.training: run.settings.num_rounds for run in runs}
 
     def num_rounds(self) -> int:
         """Return the rounds of all trainings together, at most."""
@@ -112,30 +118,24 @@ class Unit(NamedTuple):
         return all(member.is_finished() for member in self.members)
 
     def has_current_summary(self) -> bool:
-        """Return True if the summaries of its finished runs have the requested communication cost."""
-        return all(
-            member.has_current_summary()
-            for member in self.members
-            if member.is_finished()
-        )
+        """Return True if no summary of its finished runs must be written anew."""
+        return not any(member.is_outdated() for member in self.members)
 
     def checkpoint_rounds(self) -> int:
         """Return the rounds of its latest checkpoint, 0 without one."""
         first, *others = self.members
         if not first.point.run.checkpoint:
             return 0
-        folder = (self.shared if others else first.folder) / "checkpoint"
-        return max(
-            (
-                step
-                for part in (folder, *folder.glob("seeds_*"))
-                for step in snapshots(part)
-            ),
-            default=0,
-        )
+        folder = first.folder / "checkpoint"
+        if others:
+            folder = self.shared / "checkpoint"
+        steps = [0]
+        for part in (folder, *folder.glob("seeds_*")):
+            steps += snapshots(part)
+        return max(steps)
 
     def must_restart(self) -> bool:
-        """Return True for a single point that must, see `Member`; a batch resumes from its shared checkpoint."""
+        """Return True for a single point that must; a batch resumes from its shared checkpoint."""
         return len(self.members) == 1 and self.members[0].must_restart()
 
 
@@ -147,35 +147,35 @@ class Batch(NamedTuple):
 
 
 def batch_of(points: Sequence[Point]) -> Batch:
-    """Return the keys and floats in which the trainings of a batch differ, including floats derived from options."""
-    points = [*{point.run.training: point for point in points}.values()]
-    keys = jnp.stack([jax.random.key(point.run.seed) for point in points])
-    leaves = [point.run.leaves for point in points]
-    numbers = [name for name, leaf in leaves[0].items() if isinstance(leaf, float)]
-    differing = [
-        name for name in numbers if len({of_point[name] for of_point in leaves}) > 1
-    ]
-    return Batch(
-        keys,
-        {
-            name: np.asarray([float(of_point[name]) for of_point in leaves])
-            for name in differing
-        },
-    )
+    """Return the keys and floats in which the trainings of a batch differ.
+
+    They include floats derived from options.
+    """
+    runs = {point.run.training: point.run for point in points}.values()
+    keys = jnp.stack([jax.random.key(run.seed) for run in runs])
+    leaves = [run.leaves for run in runs]
+    values = {}
+    for name, leaf in leaves[0].items():
+        if isinstance(leaf, float):
+            numbers = np.asarray([float(each[name]) for each in leaves])
+            if (numbers != numbers[0]).any():
+                values[name] = numbers
+    return Batch(keys, values)
 
 
 def group_by_program(points: Iterable[Point]) -> list[list[Point]]:
     """Group points that one program can run, see `Run.program`.
 
-    A run with a target or a time limit would end with the slowest of its batch, so its program has one training.
+    A run with a target or a time limit would end with the slowest of its batch, so its program has
+    one training.
     """
     groups: dict[Hashable, list[Point]] = {}
     for point in points:
-        settings = point.run.settings
-        is_limited = settings.target is not None or settings.time_limit is not None
-        groups.setdefault(
-            point.run.training if is_limited else point.run.program(), []
-        ).append(point)
+        run = point.run
+        program = run.program()
+        if run.settings.target is not None or run.settings.time_limit is not None:
+            program = run.training
+        groups.setdefault(program, []).append(point)
     return list(groups.values())
 
 
@@ -184,177 +184,169 @@ def assign_units(
 ) -> list[Unit]:
     """Divide points among units, and keep the batches of the folder's index.
 
-    An indexed batch is broken up if some of its points are no longer requested, if one program can no longer run them
-    (a limit was set), or if it is larger than `at_most`; its finished points stay finished.
+    An indexed batch is broken up if some of its points are no longer requested, if one program can
+    no longer run them (a limit was set), or if it is larger than `at_most`; its finished points
+    stay finished.
 
     Args:
-        groups: points that one program can run, with the number of trainings in a new unit of them.
+        groups: points that one program can run, with the number of trainings in a new unit.
         out: folder of the grid.
         at_most: most trainings in a unit; None keeps indexed units of any size.
 
     Raises:
-        ValueError: another process keeps the index locked, the record of a finished run is damaged, or a run would lose
-            its results (`Member.must_restart`).
+        ValueError: another process keeps the index locked, the record of a finished run is damaged,
+            or a run would lose its results (`Member.must_restart`).
     """
-    of_id = {point.id: point for points, _ in groups for point in points}
-    group = {point.id: i for i, (points, _) in enumerate(groups) for point in points}
+    requested = [point for points, _ in groups for point in points]
+    group_of: dict[str, int] = {}
+    for number, (points, _) in enumerate(groups):
+        group_of |= {point.id: number for point in points}
     with _index_lock(out):
         index = _read_index(out)
-        members = {member.point.id: member for member in as_members(of_id.values(), out)}
+        members = {member.point.id: member for member in as_members(requested, out)}
         finished = {name for name, member in members.items() if member.is_finished()}
-
-        def is_kept(unit: set[str]) -> bool:
-            if not unit <= of_id.keys():
-                return False
-            num_trainings = len({of_id[point].run.training for point in unit})
-            is_one_program = len({group[point] for point in unit}) == 1
-            return unit <= finished or (
-                is_one_program and (at_most is None or num_trainings <= at_most)
-            )
-
-        kept = {
-            name: tuple(members[point] for point in unit)
-            for name, unit in index.items()
-            if is_kept({*unit})
-        }
-        assigned = {member.point.id for of_unit in kept.values() for member in of_unit}
-        for points, at_once in groups:
-            new = [members[point.id] for point in points if point.id not in assigned]
-            alone = [(member,) for member in new if member.point.id in finished]
-            for of_unit in (
-                *alone,
-                *_split_evenly([m for m in new if m.point.id not in finished], at_once),
-            ):
-                kept[_unit_id(of_unit)] = of_unit
-        units = [
-            Unit(unit_id, of_unit, out / SHARED / unit_id)
-            for unit_id, of_unit in kept.items()
-        ]
+        batches: dict[str, Sequence[Member]] = {}
+        new = dict(members)
+        for unit_id, folders in index.items():
+            if not folders.keys() <= members.keys():
+                continue
+            indexed = [members[name] for name in folders]
+            trainings = {member.point.run.training for member in indexed}
+            is_small = at_most is None or len(trainings) <= at_most
+            is_one_program = len({group_of[name] for name in folders}) == 1
+            if folders.keys() <= finished or (is_small and is_one_program):
+                batches[unit_id] = indexed
+                for name in folders:
+                    new.pop(name, None)
+        for points, size in groups:
+            of_group = [new[point.id] for point in points if point.id in new]
+            done = [member for member in of_group if member.point.id in finished]
+            left = [member for member in of_group if member.point.id not in finished]
+            for batch in [*([member] for member in done), *_split_evenly(left, size)]:
+                batches[_unit_id(batch)] = batch
+        units = []
+        for unit_id, batch in batches.items():
+            units.append(Unit(unit_id, tuple(batch), out / SHARED / unit_id))
         _check_checkpoints(units)
-        entries = {
-            unit.id: {m.point.id: m.folder.name for m in unit.members} for unit in units
-        }
-        others = {
-            unit_id: folders
-            for unit_id, folders in index.items()
-            if not folders.keys() & of_id.keys()
-        }
-        json_files.write_json(out / GRID_INDEX, others | entries)
-    order = {name: i for i, name in enumerate(of_id)}
+        entries = dict(index)
+        for unit_id, folders in index.items():
+            if folders.keys() & members.keys():
+                del entries[unit_id]
+        for unit in units:
+            entries[unit.id] = {m.point.id: m.folder.name for m in unit.members}
+        json_files.write_json(out / GRID_INDEX, entries)
+    order = {name: place for place, name in enumerate(members)}
     return sorted(units, key=lambda unit: order[unit.members[0].point.id])
 
 
 def _check_checkpoints(units: Iterable[Unit]) -> None:
-    """Refuse runs that would lose rounds: of a checkpoint with more rounds than requested, or by a restart."""
+    """Refuse runs that would lose rounds.
+
+    These are runs with a checkpoint of more rounds than requested, or with no checkpoint.
+    """
     problems = Problems()
     for unit in units:
-        kept = unit.checkpoint_rounds()
+        num_rounds = unit.checkpoint_rounds()
         for member in unit.members:
             try:
-                requested = member.point.run.settings.num_rounds
-                if kept > requested and not member.is_finished():
-                    places = (
-                        []
-                        if len(unit.members) == 1
-                        else [f"{str(unit.shared)!r}, which its batch shares"]
-                    )
-                    if not places or is_finished(member.folder):
-                        places.append("its folder")
-                    raise ValueError(
-                        f"num_rounds={requested}, but its checkpoint has {kept} rounds; give at least {kept}, another "
-                        f"out, or delete {' and '.join(places)}"
-                    )
-                if not kept:
+                if (
+                    num_rounds > member.point.run.settings.num_rounds
+                    and not member.is_finished()
+                ):
+                    raise _too_few_rounds(unit, member, num_rounds)
+                if not num_rounds:
                     member.must_restart()
             except ValueError as error:
                 problems.add(error, member.point.name)
     problems.raise_if_any()
 
 
+def _too_few_rounds(unit: Unit, member: Member, num_rounds: int) -> ValueError:
+    places = []
+    if len(unit.members) > 1:
+        places.append(f"{str(unit.shared)!r}, which its batch shares")
+    if not places or is_finished(member.folder):
+        places.append("its folder")
+    return ValueError(
+        f"num_rounds={member.point.run.settings.num_rounds}, but its checkpoint has {num_rounds} rounds; "
+        f"give at least {num_rounds}, another out, or delete {' and '.join(places)}"
+    )
+
+
 def as_members(points: Iterable[Point], out: Path) -> list[Member]:
     """Return points with their folders in a grid's folder, from its index or new."""
-    known = {
-        name: folder
-        for folders in _read_index(out).values()
-        for name, folder in folders.items()
-    }
-    return [Member(point, out / known.get(point.id, point.folder)) for point in points]
+    folders: dict[str, str] = {}
+    for of_unit in _read_index(out).values():
+        folders |= of_unit
+    return [Member(point, out / folders.get(point.id, point.folder)) for point in points]
 
 
-def _split_evenly(members: Sequence[Member], at_once: int) -> list[tuple[Member, ...]]:
-    """Split members in order into the fewest parts of at most `at_once` trainings, of nearly equal numbers."""
+def _split_evenly(members: Sequence[Member], at_once: int) -> Iterator[list[Member]]:
+    """Split members in order into the fewest parts of at most `at_once` trainings.
+
+    The parts have nearly equal numbers of trainings.
+    """
     trainings: dict[Hashable, list[Member]] = {}
     for member in members:
         trainings.setdefault(member.point.run.training, []).append(member)
-    num_parts = -(-len(trainings) // at_once)
-    sizes = [
-        len(trainings) // num_parts + (part < len(trainings) % num_parts)
-        for part in range(num_parts)
-    ]
+    if not trainings:
+        return
     rest = iter(trainings.values())
-    return [
-        tuple(itertools.chain.from_iterable(itertools.islice(rest, size)))
-        for size in sizes
-    ]
+    num_parts = -(-len(trainings) // at_once)
+    for part in np.array_split(np.arange(len(trainings)), num_parts):
+        of_part = itertools.islice(rest, len(part))
+        yield list(itertools.chain.from_iterable(of_part))
 
 
-def _unit_id(of_unit: Iterable[Member]) -> str:
-    return hashlib.sha256(
-        " ".join(member.point.id for member in of_unit).encode()
-    ).hexdigest()[:8]
+def _unit_id(members: Iterable[Member]) -> str:
+    text = " ".join(member.point.id for member in members)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _read_index(out: Path) -> dict[str, dict[str, str]]:
-    """Return unit id -> point id -> folder name; empty without an index, or, with a printed line, if it is damaged.
+    """Return unit id -> point id -> folder name.
+
+    It is empty without an index, or, with a printed line, if the index is damaged.
 
     Raises:
         ValueError: the file is not the index of a grid.
     """
-    if not (out / GRID_INDEX).is_file():
+    file = out / GRID_INDEX
+    if not file.is_file():
         return {}
-    with open_file(out / GRID_INDEX) as file:
-        is_empty = not file.read().strip(b"{}\n ")
-    if not is_empty and not json_files.has_checksum(out / GRID_INDEX):
+    with open_file(file) as content:
+        is_empty = not content.read().strip(b"{}\n ")
+    if not is_empty and not json_files.has_checksum(file):
         raise ValueError(
             f"out={str(out)!r}: its {GRID_INDEX} was not written by fedjax_srp; give another out"
         )
     try:
-        index = dict(json_files.read_json(out / GRID_INDEX))
+        index = json_files.read_json(file)
     except DamagedError as error:
         line = f"{out}: {error}; batches will be formed again, finished runs are kept"
         print(printable(line), file=sys.stderr)
         return {}
-    foreign = next((name for name in _names_in(index) if not _is_plain_name(name)), None)
-    if foreign is not None:
-        problem = f"its {GRID_INDEX} names {short(foreign)}, which is no folder within it"
-        raise ValueError(f"out={str(out)!r}: {problem}; give another out")
-    return index
-
-
-def _names_in(index: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the names in an index that become folders."""
     for unit_id, folders in index.items():
-        yield unit_id
-        yield from folders.values() if isinstance(folders, Mapping) else [None]
-
-
-def _is_plain_name(name: Any) -> bool:
-    return (
-        isinstance(name, str)
-        and name not in ("", ".", "..")
-        and PurePath(name).name == name
-        and "\0" not in name
-    )
+        names = [unit_id, None]
+        if isinstance(folders, dict):
+            names = [unit_id, *folders.values()]
+        for name in names:
+            if not (isinstance(name, str) and _FOLDER_NAME.fullmatch(name)):
+                raise ValueError(
+                    f"out={str(out)!r}: its {GRID_INDEX} names {short(name)}, which is no folder "
+                    "within it; give another out"
+                )
+    return index
 
 
 @contextlib.contextmanager
 def _index_lock(out: Path) -> Iterator[None]:
     """Lock the index of a folder, and wait for other processes to release it."""
     deadline = time.monotonic() + _LOCK_TIMEOUT
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as lock:
         while True:
             try:
-                stack.enter_context(held(out / SHARED, "out"))
+                lock.enter_context(held(out / SHARED, "out"))
                 break
             except FolderLockedError:
                 if time.monotonic() > deadline:

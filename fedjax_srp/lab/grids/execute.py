@@ -13,7 +13,7 @@ import jax
 from fedjax_srp.driver.prepare import Request, prepare
 from fedjax_srp.driver.settings import Settings
 from fedjax_srp.driver.simulate import seeds_at_once
-from fedjax_srp.lab.grids import batches as units
+from fedjax_srp.lab.grids import batches
 from fedjax_srp.lab.grids.batches import Member, Unit
 from fedjax_srp.lab.grids.launch import (
     GridBar,
@@ -24,7 +24,7 @@ from fedjax_srp.lab.grids.launch import (
 )
 from fedjax_srp.lab.grids.points import Point, Problems
 from fedjax_srp.lab.grids.slurm import SlurmLauncher
-from fedjax_srp.lab.grids.work import Cost, DatasetCache
+from fedjax_srp.lab.grids.work import DatasetCache
 from fedjax_srp.lab.runs.options import SIMULATION
 from fedjax_srp.lab.runs.run import LIMITS
 from fedjax_srp.parts.checks import checked, printable
@@ -32,8 +32,8 @@ from fedjax_srp.parts.part import AtLeast, Count
 
 Number = Annotated[int, AtLeast(0)]
 
-# Rounds of all runs of a batch together, from which it pays: its longer compilation costs as much as it saves in 170 to
-# 290 rounds on a CPU (benchmarks/results/grid-1-core.json).
+# Rounds of all runs of a batch together, from which it pays: its longer compilation costs as much
+# as it saves in 170 to 290 rounds on a CPU (benchmarks/results/grid-1-core.json).
 MIN_BATCHED_ROUNDS = 250
 
 
@@ -65,69 +65,40 @@ def execute(
     progress: bool = True,
 ) -> GridOutcome:
     """Run the unfinished points of a grid; for the options see `grid`."""
-    is_local, shares = launcher == "local", max(workers, 1)
-    devices = (
-        (devices_per_worker(workers) if workers else len(jax.devices()))
-        if is_local
-        else None
-    )
-    planned = plan(points, folder, batch, shares, shares if is_local else 1, devices)
-    unfinished = [unit for unit in planned if not unit.is_finished()]
+    num_workers = max(workers, 1)
+    if launcher == "slurm":
+        planned = plan(points, folder, batch, num_workers, 1, None)
+    else:
+        devices = devices_per_worker(workers) if workers else len(jax.devices())
+        planned = plan(points, folder, batch, num_workers, num_workers, devices)
+    unfinished = []
+    outdated = []
+    for unit in planned:
+        if not unit.is_finished():
+            unfinished.append(unit)
+        elif not unit.has_current_summary():
+            outdated.append(unit)
     members = [member for unit in planned for member in unit.members]
     if progress:
-        print(
-            printable(describe_plan(planned, unfinished, folder), kept="\n"),
-            file=sys.stderr,
-        )
-    bar = GridBar(
-        [] if dry_run else unfinished,
-        len(members),
-        not progress or dry_run or not unfinished,
-    )
+        text = describe_plan(planned, unfinished, folder)
+        print(printable(text, kept="\n"), file=sys.stderr)
     failures: list[Failure] = []
-
-    def run(task: str, chosen: Sequence[Unit], runner: Launcher) -> dict[str, Any]:
-        """Perform a task on units, collect its failures, and return its values by unit id."""
-        values = {}
-        for unit, result in perform(
-            task, chosen, runner, retries if task == "run" else 0
-        ):
-            values[unit.id] = result.value
-            if result.error is not None:
-                failed = unit.members if task == "run" else unit.members[:1]
-                failures.extend(
-                    Failure(member.point.name, result.error) for member in failed
-                )
-        return values
-
-    seconds, runner = (
-        0.0 if dry_run and is_local and not unfinished else None,
-        Launcher(bar),
-    )
+    seconds = None
+    is_silent = not progress or dry_run or not unfinished
+    bar = GridBar(unfinished, len(members), is_silent)
+    runner = Launcher(bar)
     try:
-        if not dry_run:  # first the summaries for another cost, which need no simulation
-            outdated = [
-                unit
-                for unit in planned
-                if unit.is_finished() and not unit.has_current_summary()
-            ]
-            run("run", outdated, Launcher(GridBar(outdated, 0, silent=True)))
-        if unfinished and (is_local or not dry_run):
-            if not is_local:
-                runner = SlurmLauncher(folder / units.SHARED / "slurm", slurm or {}, bar)
-            elif workers:
-                runner = ProcessLauncher(workers, folder / units.SHARED, unfinished, bar)
-            if dry_run:
-                first = {
-                    unit.members[0].point.run.program(*LIMITS): unit
-                    for unit in reversed(unfinished)
-                }
-                costs = run("measure", [*first.values()], runner)
-                seconds = (
-                    None if failures else _estimate(unfinished, first, costs, shares)
-                )
-            else:
-                run("run", unfinished, runner)
+        if outdated and not dry_run:
+            _run(outdated, Launcher(GridBar(outdated, 0, silent=True)), 0, failures)
+        if launcher == "slurm" and unfinished and not dry_run:
+            shared = folder / batches.SHARED / "slurm"
+            runner = SlurmLauncher(shared, slurm or {}, bar)
+        elif launcher == "local" and unfinished and workers:
+            runner = ProcessLauncher(workers, folder / batches.SHARED, unfinished, bar)
+        if not dry_run:
+            _run(unfinished, runner, retries, failures)
+        elif launcher == "local":
+            seconds = _measure(unfinished, runner, num_workers, failures)
     finally:
         runner.close()
         bar.close()
@@ -136,24 +107,43 @@ def execute(
     return GridOutcome(members, failures, seconds)
 
 
-def _estimate(
-    left: Sequence[Unit],
-    first: Mapping[Any, Unit],
-    costs: Mapping[str, Cost],
-    workers: int,
-) -> float:
-    """Estimate the seconds of units divided among workers, at least those of the longest unit."""
-    compiling, running = {}, []
-    for unit in left:
-        measured = first[unit.members[0].point.run.program(*LIMITS)].id
-        compiling[measured] = costs[measured].compile
-        running.append(
-            costs[measured].per_round * unit.num_rounds() / len(unit.trainings())
-        )
-    return max(
-        (sum(compiling.values()) + sum(running)) / workers,
-        max(running) + min(compiling.values()),
-    )
+def _run(
+    units: Sequence[Unit], runner: Launcher, retries: int, failures: list[Failure]
+) -> None:
+    """Run units, and append those that fail to `failures`."""
+    for unit, result in perform("run", units, runner, retries):
+        if result.error is not None:
+            names = [member.point.name for member in unit.members]
+            failures.extend(Failure(name, result.error) for name in names)
+
+
+def _measure(
+    units: Sequence[Unit], runner: Launcher, num_workers: int, failures: list[Failure]
+) -> float | None:
+    """Run each program up to its first evaluation; return the seconds of all units.
+
+    They are divided by the number of workers; None if a program fails.
+    """
+    programs: dict[Any, list[Unit]] = {}
+    for unit in units:
+        programs.setdefault(_program(unit), []).append(unit)
+    first_units = [alike[0] for alike in programs.values()]
+    seconds = 0.0
+    for first, result in perform("measure", first_units, runner, retries=0):
+        if result.error is not None:
+            failures.append(Failure(first.members[0].point.name, result.error))
+            continue
+        seconds += result.value.compile
+        for unit in programs[_program(first)]:
+            num_rounds = unit.num_rounds() / len(unit.trainings())
+            seconds += result.value.per_round * num_rounds
+    if failures:
+        return None
+    return seconds / num_workers
+
+
+def _program(unit: Unit) -> Any:
+    return unit.members[0].point.run.program(*LIMITS)
 
 
 def plan(
@@ -164,7 +154,7 @@ def plan(
     sharers: int,
     devices: int | None,
 ) -> list[Unit]:
-    """Check all unfinished points, as far as possible without compiling, and group the points into units.
+    """Check all unfinished points without compiling, and group the points into units.
 
     Args:
         points: of the grid.
@@ -174,76 +164,87 @@ def plan(
         sharers: number of workers that share this machine's memory.
         devices: per worker; None if only the workers know.
     """
-    unfinished = {
-        member.point.id
-        for member in units.as_members(points, folder)
-        if not member.is_finished()
-    }
-    trainings = {point.run.training for point in points if point.id in unfinished}
-    share = -(
-        -len(trainings) // workers
-    )  # of a worker: a larger program would leave another worker idle
-    datasets, problems, sized = DatasetCache(), Problems(), []
-    for group in units.group_by_program(points):
-        requests: dict[Any, Request | ValueError] = {}
-        for point in (point for point in group if point.id in unfinished):
-            evaluated_by = (
-                point.run.name,
-                point.run.settings.evaluations,
-            )  # the group differs in nothing else that is checked
-            try:
-                _ = point.run.leaves  # builds the parts, which check them
-                if evaluated_by not in requests:
-                    requests[evaluated_by] = _check_request(point, datasets, devices)
-                if isinstance(refusal := requests[evaluated_by], ValueError):
-                    raise refusal
-            except ValueError as error:
-                problems.add(error, point.name)
-        size = min(
-            len({point.run.training for point in group}),
-            share if batch is None else batch,
-        )
-        if batch is None and size * group[0].run.settings.num_rounds < MIN_BATCHED_ROUNDS:
+    unfinished = set()
+    for member in batches.as_members(points, folder):
+        if not member.is_finished():
+            unfinished.add(member.point.id)
+    num_trainings = len({p.run.training for p in points if p.id in unfinished})
+    # of a worker: a larger program would leave another worker idle
+    largest = -(-num_trainings // workers)
+    datasets = DatasetCache()
+    problems = Problems()
+    groups = []
+    for group in batches.group_by_program(points):
+        left = [point for point in group if point.id in unfinished]
+        requests = _checked_requests(left, datasets, devices, problems)
+        num_rounds = group[0].run.settings.num_rounds
+        size = min(len({point.run.training for point in group}), batch or largest)
+        if batch is None and size * num_rounds < MIN_BATCHED_ROUNDS:
             size = 1
         if size > 1 and requests and not problems:
-            first, *others = (
-                request for request in requests.values() if isinstance(request, Request)
-            )
-            evaluations = dict.fromkeys(
-                name
-                for request in (first, *others)
-                for name in request.settings.evaluations or ()
-            )
-            batch_of_all = _with_evaluations(first, [*evaluations])._replace(
-                values=units.batch_of(group).values
-            )
-            size = seeds_at_once(batch_of_all, size, sharers)
-        sized.append((group, max(size, 1)))
+            evaluations: dict[str, None] = {}
+            for request in requests:
+                evaluations |= dict.fromkeys(request.settings.evaluations or ())
+            together = _with_evaluations(requests[0], [*evaluations])
+            together = together._replace(values=batches.batch_of(group).values)
+            size = seeds_at_once(together, size, sharers)
+        groups.append((group, max(size, 1)))
     problems.raise_if_any()
-    return units.assign_units(sized, folder, batch)
+    return batches.assign_units(groups, folder, batch)
+
+
+def _checked_requests(
+    points: Sequence[Point],
+    datasets: DatasetCache,
+    devices: int | None,
+    problems: Problems,
+) -> list[Request]:
+    """Return a checked request for each evaluation of points of one program.
+
+    They differ in nothing else that is checked. Errors are added to `problems`.
+    """
+    requests: dict[Any, Request | ValueError] = {}
+    for point in points:
+        run = point.run
+        evaluated_by = (run.name, run.settings.evaluations)
+        try:
+            _ = run.leaves  # builds the parts, which check them
+            if evaluated_by not in requests:
+                requests[evaluated_by] = _check_request(point, datasets, devices)
+        except ValueError as error:
+            problems.add(error, point.name)
+            continue
+        request = requests[evaluated_by]
+        if isinstance(request, ValueError):
+            problems.add(request, point.name)
+    return [request for request in requests.values() if isinstance(request, Request)]
 
 
 def _check_request(
     point: Point, datasets: DatasetCache, devices: int | None
 ) -> Request | ValueError:
-    """Return the checked request of a point to the engine, planned on devices of this process, or the error."""
+    """Return the checked request of a point to the engine, or the error.
+
+    It is planned on devices of this process.
+    """
     try:
-        given = point.run.simulation(datasets(point.run.data))
-        requested = given["devices"]
+        arguments = point.run.simulation(datasets(point.run.data))
+        requested = arguments["devices"]
         if requested is not None:
             if devices is not None and requested > devices:
                 raise ValueError(
                     f"devices={requested}: a run has {devices} here; give no more, or fewer workers"
                 )
-            given["devices"] = min(requested, len(jax.devices()))
-        settings = {name: given[name] for name in SIMULATION if name in given}
+            arguments["devices"] = min(requested, len(jax.devices()))
+        names = [name for name in SIMULATION if name in arguments]
         request = Request(
-            given["algorithm"],
-            given["data"],
-            clock=given["clock"],
-            settings=Settings(**settings),
+            arguments["algorithm"],
+            arguments["data"],
+            clock=arguments["clock"],
+            settings=Settings(**{name: arguments[name] for name in names}),
         )
-        return _with_evaluations(request, prepare(request).evaluations)
+        evaluations = prepare(request).evaluations
+        return _with_evaluations(request, evaluations)
     except ValueError as error:
         return error
 
@@ -257,37 +258,24 @@ def describe_plan(
     planned: Sequence[Unit], unfinished: Sequence[Unit], folder: Path
 ) -> str:
     """Describe the plan in one line."""
-    runs = sum(len(unit.members) for unit in planned)
-    missing = sum(
-        not member.is_finished() for unit in unfinished for member in unit.members
-    )
-    text = f"{folder}: {runs} runs, {runs - missing} finished"
-    outdated = sum(
-        m.is_finished() and not m.has_current_summary()
-        for unit in planned
-        for m in unit.members
-    )
-    if outdated:
-        text += f" ({outdated} with another communication cost, whose summaries will be rewritten)"
-    if unfinished:
-        batches = [len(unit.members) for unit in unfinished if len(unit.trainings()) > 1]
-        trainings = sum(
-            len({m.point.run.training for m in unit.members if not m.is_finished()})
-            for unit in unfinished
+    members = [member for unit in planned for member in unit.members]
+    finished = [member for member in members if member.is_finished()]
+    num_outdated = sum(not member.has_current_summary() for member in finished)
+    text = f"{folder}: {len(members)} runs, {len(finished)} finished"
+    if num_outdated:
+        text += (
+            f" ({num_outdated} with another communication cost, whose summaries will be "
+            "rewritten)"
         )
-        shared = (
-            f" by {trainings} training{'s' * (trainings > 1)}"
-            if trainings < missing
-            else ""
+    if not unfinished:
+        return text
+    num_rounds = sum(unit.num_rounds() for unit in unfinished)
+    num_restarts = sum(unit.must_restart() for unit in unfinished)
+    text += f"; {len(members) - len(finished)} to run as {len(unfinished)} program"
+    if len(unfinished) > 1:
+        text += "s"
+    if num_restarts:
+        text += (
+            f", {num_restarts} of them from round 0, having no checkpoint of their own"
         )
-        together = (
-            f", {sum(batches)} of them in {len(batches)} batches" if batches else ""
-        )
-        restarts = sum(unit.must_restart() for unit in unfinished)
-        again = (
-            f", {restarts} of them from round 0, having no checkpoint of their own"
-            if restarts
-            else ""
-        )
-        text += f"; {missing} to run{shared}{together}{again}, {sum(u.num_rounds() for u in unfinished)} rounds at most"
-    return text
+    return f"{text}, {num_rounds} rounds at most"

@@ -73,15 +73,15 @@ def grid(
         >>> found.to_frame().groupby("method")["cohort_size"].mean().to_dict()
         {'fedrep': 20.0, 'srpfl': 5.0}
     """
-    spec, others = (
-        Spec(options or {}, axes or {}, variants or {}, exclude),
-        dict[str, Any](),
-    )
-    if file is not None:
-        if axes or options or variants or exclude:
-            raise ValueError(
-                f"file={os.fspath(file)!r}: give a file or axes, options, variants and exclude, not both"
-            )
+    others: dict[str, Any] = {}
+    if file is None:
+        spec = Spec(options or {}, axes or {}, variants or {}, exclude)
+    elif axes or options or variants or exclude:
+        raise ValueError(
+            f"file={os.fspath(file)!r}: give a file or axes, options, variants and exclude, "
+            "not both"
+        )
+    else:
         spec, others = read(os.fspath(file))
     return run_grid(
         points(spec),

@@ -19,14 +19,17 @@ import threading
 import time
 import types
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from fedjax_srp.lab.grids.batches import Unit
 from fedjax_srp.lab.grids.work import TaskResult, Worker
+from fedjax_srp.lab.runs.run import Run
 from fedjax_srp.methods import POLICIES, RECIPES
 from fedjax_srp.parts.checks import printable, short
 from fedjax_srp.parts.options import without_partial
@@ -41,78 +44,56 @@ _SPAWN = multiprocessing.get_context("spawn")
 _GPU = re.compile(r"\d|GPU-|MIG-")
 
 
-class GridBar:
+class GridBar(tqdm):
     """Progress bar over the rounds of a grid."""
 
     def __init__(self, units: Sequence[Unit], num_points: int, silent: bool):
-        self._points, self._failed = num_points, 0
-        self._finished = num_points - sum(len(unit.members) for unit in units)
-        self._rounds = dict.fromkeys((unit.id for unit in units), 0)
-        self._starts: dict[
-            str, float | None
-        ] = {}  # running unit -> its start; None once it has completed a round
-        total = sum(unit.num_rounds() for unit in units)
-        self._bar = tqdm(
-            total=total,
-            desc=self._description(),
+        self._num_points = num_points
+        self._num_finished = num_points - sum(len(unit.members) for unit in units)
+        self._num_failed = 0
+        self._rounds = Counter[str]()  # unit id -> its completed rounds
+        super().__init__(
+            total=sum(unit.num_rounds() for unit in units),
+            desc=self.description(),
             bar_format=_BAR_FORMAT,
             disable=silent,
             miniters=0,
         )
 
-    def update(self, unit: Unit, rounds: int) -> None:
-        """Show the number of completed rounds of a unit: 0 as it starts, from when it counts as compiling."""
-        before = self._rounds.get(unit.id, 0)
-        if not rounds:
-            self._starts[unit.id] = time.monotonic()
-            self._bar.set_description_str(self._description())
-        if rounds > before and (start := self._starts.get(unit.id)) is not None:
-            self._bar.waited += (time.monotonic() - start) / len(self._starts)
-            self._starts[unit.id] = None
-            self._bar.set_description_str(self._description(), refresh=False)
-        self._rounds[unit.id] = max(rounds, before)
-        self._bar.update(self._rounds[unit.id] - before)
-
-    def stop(self, unit: Unit) -> None:
-        """Count a unit as no longer running."""
-        self._starts.pop(unit.id, None)
-        self._bar.set_description_str(self._description())
+    def show(self, unit: Unit, rounds: int) -> None:
+        """Show the completed rounds of a unit; after a restart, once there are more than before."""
+        new = max(0, rounds - self._rounds[unit.id])
+        self._rounds[unit.id] += new
+        self.update(new)
 
     def finish(self, unit: Unit, has_failed: bool) -> None:
         """Count the runs of a unit as finished, or as failed after the last retry."""
         if has_failed:
-            self._failed += len(unit.members)
+            self._num_failed += len(unit.members)
         else:
-            self._finished += len(unit.members)
-            self.update(unit, unit.num_rounds())
-        self._bar.set_description_str(self._description())
+            self._num_finished += len(unit.members)
+            self.show(unit, unit.num_rounds())
+        self.set_description_str(self.description())
 
-    def tick(self) -> None:
-        """Show the time that has passed."""
-        self._bar.update(0)
-
-    def write(self, line: str) -> None:
+    def say(self, line: str) -> None:
         """Print a line above the bar."""
-        if not self._bar.disable:
-            tqdm.write(printable(line), file=sys.stderr)
+        if not self.disable:
+            self.write(printable(line), file=sys.stderr)
 
-    def _description(self) -> str:
-        failed = f", {self._failed} failed" if self._failed else ""
-        compiling = sum(start is not None for start in self._starts.values())
-        return f"{self._finished} of {self._points} runs{failed}" + (
-            f", {compiling} compiling" if compiling else ""
-        )
-
-    def close(self) -> None:
-        """Close the bar without completing it."""
-        self._bar.close()
+    def description(self) -> str:
+        """Count the finished and the failed runs."""
+        text = f"{self._num_finished} of {self._num_points} runs"
+        if self._num_failed:
+            text += f", {self._num_failed} failed"
+        return text
 
 
 class Launcher:
     """Runs units in this process, one at a time; a subclass runs them elsewhere."""
 
     def __init__(self, bar: GridBar):
-        self.bar, self._worker = bar, Worker()
+        self.bar = bar
+        self._worker = Worker()
         self._started: list[tuple[str, Unit]] = []
 
     def earlier_jobs(self, units: Sequence[Unit]) -> set[str]:
@@ -124,20 +105,13 @@ class Launcher:
         if self._started:
             return False
         self._started.append((task, unit))
-        self.bar.update(unit, 0)
         return True
 
     def results(self) -> list[tuple[Unit, TaskResult]]:
         """Wait until a running unit has news, or for a moment, and return the units that ended."""
         task, unit = self._started.pop()
-        return [
-            (
-                unit,
-                self._worker.perform(
-                    task, unit, functools.partial(self.bar.update, unit)
-                ),
-            )
-        ]
+        show = functools.partial(self.bar.show, unit)
+        return [(unit, self._worker.perform(task, unit, show))]
 
     def close(self) -> None:
         """Stop all running units."""
@@ -146,76 +120,78 @@ class Launcher:
 def perform(
     task: str, units: Sequence[Unit], launcher: Launcher, retries: int
 ) -> Iterator[tuple[Unit, TaskResult]]:
-    """Run units and yield each with its result; failed ones are retried after all others, `retries` times."""
-    earlier, tries = launcher.earlier_jobs(units), Counter[str]()
-    num_running, waiting = (
-        len(earlier),
-        deque(unit for unit in units if unit.id not in earlier),
-    )
-    held_elsewhere: list[Unit] = []
-    while waiting or num_running or held_elsewhere:
-        launcher.bar.tick()
+    """Run units and yield each with its result.
+
+    Failed units are tried again after all others, `retries` times; those that another process
+    runs are tried until it has ended.
+    """
+    earlier = launcher.earlier_jobs(units)
+    num_running = len(earlier)
+    waiting = deque(unit for unit in units if unit.id not in earlier)
+    num_failures = Counter[str]()
+    while waiting or num_running:
+        launcher.bar.update(0)  # shows the time
         while waiting and launcher.start(task, waiting[0]):
             waiting.popleft()
             num_running += 1
-        if held_elsewhere and not num_running and not waiting:
-            time.sleep(_POLL_OTHERS)
-            waiting, held_elsewhere = deque(held_elsewhere), []
-            continue
         for unit, result in launcher.results():
             num_running -= 1
-            launcher.bar.stop(unit)
             if result.is_held_elsewhere:
-                held_elsewhere.append(unit)
-            elif result.error is not None and tries[unit.id] < retries:
-                tries[unit.id] += 1
+                time.sleep(_POLL_OTHERS)
                 waiting.append(unit)
-                launcher.bar.write(
-                    f"will be tried again: {unit.members[0].point.name}: {result.error}"
-                )
+                continue
+            has_failed = result.error is not None
+            num_failures[unit.id] += has_failed
+            if has_failed and num_failures[unit.id] <= retries:
+                waiting.append(unit)
+                name = unit.members[0].point.name
+                launcher.bar.say(f"will be tried again: {name}: {result.error}")
             else:
-                launcher.bar.finish(unit, result.error is not None)
+                launcher.bar.finish(unit, has_failed)
                 yield unit, result
 
 
 def gpus() -> list[str]:
-    """Return CUDA's names of the GPUs that JAX can use, without asking JAX, which would allocate their memory."""
-    if not any(
-        importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)
-    ):
+    """Return CUDA's names of the GPUs that JAX can use.
+
+    JAX is not asked, since it would allocate their memory.
+    """
+    plugins = ("jax_cuda12_plugin", "jax_cuda13_plugin")
+    if not any(map(importlib.util.find_spec, plugins)):
         return []
-    if (os.environ.get("JAX_PLATFORMS") or "cuda").split(",")[0] not in ("cuda", "gpu"):
+    first_platform = (os.environ.get("JAX_PLATFORMS") or "cuda").split(",")[0]
+    if first_platform not in ("cuda", "gpu"):
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:  # as CUDA reads it: what is no GPU, such as -1, ends the list
-        return [*itertools.takewhile(_GPU.match, map(str.strip, visible.split(",")))]
-    return [
-        str(index)
-        for index in range(len(list(Path("/proc/driver/nvidia/gpus").glob("*"))))
-    ]
+    if visible is None:
+        num_gpus = len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
+        return list(map(str, range(num_gpus)))
+    # as CUDA reads it: what is no GPU, such as -1, ends the list
+    return list(itertools.takewhile(_GPU.match, map(str.strip, visible.split(","))))
 
 
 def cores() -> list[int]:
     """Return the cores that this process may run on."""
-    return (
-        sorted(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else list(range(os.cpu_count() or 1))
-    )
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
 
 
 def core_shares(num_workers: int) -> list[list[int]]:
     """Divide the cores among workers; if there are fewer cores, workers share them."""
     available = cores()
-    return [
-        available[i::num_workers] or [available[i % len(available)]]
-        for i in range(num_workers)
-    ]
+    shares = []
+    for i in range(num_workers):
+        shared = [available[i % len(available)]]
+        shares.append(available[i::num_workers] or shared)
+    return shares
 
 
 def devices_per_worker(num_workers: int) -> int:
     """Return the least number of devices of a worker: one GPU, or its cores."""
-    return 1 if gpus() else min(map(len, core_shares(num_workers)))
+    if gpus():
+        return 1
+    return min(map(len, core_shares(num_workers)))
 
 
 @dataclasses.dataclass
@@ -229,14 +205,43 @@ class _Slot:
     connection: Any = None
     unit: Unit | None = None  # that it runs
 
+    def is_alive(self) -> bool:
+        """Return True if it has a process, which may have failed to start or been killed."""
+        return self.process is not None and self.process.is_alive()
+
+    def start(self, units: bytes) -> None:
+        """Start the process; it ends with its end of the connection."""
+        self.connection, end = _SPAWN.Pipe()
+        script = _script() if b"__main__" in units else None
+        arguments = (end, units, script, self.cores, self.gpu, self.log)
+        self.process = _SPAWN.Process(target=_work, args=arguments)
+        with _isolated_main():
+            self.process.start()
+        end.close()
+
+    def receive(self) -> int | TaskResult:
+        """Return the completed rounds of its unit, or the result."""
+        try:
+            return self.connection.recv()
+        except (EOFError, OSError):
+            self.process.join()
+        code = self.process.exitcode
+        status = f"exit code {code}"
+        if code < 0:
+            status = f"signal {-code}"
+        if code == -signal.SIGKILL:
+            status += ", as when memory is short"
+        return TaskResult(f"its process ended with {status}; see {self.log}")
+
 
 class ProcessLauncher(Launcher):
-    """Runs units in worker processes of this machine, each with a share of the cores, and a GPU if there are some.
+    """Runs units in worker processes of this machine.
 
-    Workers start when they are needed, and end with this process, however it ends.
+    Each has a share of the cores, and a GPU if there are some. Workers start when they are needed,
+    and end with this process, however it ends.
 
     Args:
-        num_workers: it decides the number of cores of a worker, and so the last bits of results.
+        num_workers: decides the number of cores of a worker, and so the last bits of results.
         log: folder for the output of workers.
         units: to be run.
         bar: progress bar.
@@ -247,119 +252,100 @@ class ProcessLauncher(Launcher):
         log.mkdir(parents=True, exist_ok=True)
         for link in filter(Path.is_symlink, log.glob("worker_*.log")):
             link.unlink()  # workers would write to its target
-        self._units, names = _pickle_units(units), gpus()
-        self._slots = [
-            _Slot(
-                share, names[i % len(names)] if names else None, log / f"worker_{i}.log"
-            )
-            for i, share in enumerate(core_shares(num_workers))
-        ]
+        self._units = _pickle_units(units)
+        self._slots: list[_Slot] = []
+        names = itertools.cycle(gpus() or [None])
+        for i, (share, gpu) in enumerate(zip(core_shares(num_workers), names)):  # noqa: B905
+            self._slots.append(_Slot(share, gpu, log / f"worker_{i}.log"))
 
+    @override
     def start(self, task: str, unit: Unit) -> bool:
-        """See `Launcher`."""
         slot = next((slot for slot in self._slots if slot.unit is None), None)
         if slot is None:
             return False
-        if slot.process is None or not slot.process.is_alive():
-            slot.connection, of_process = _SPAWN.Pipe()
-            script = _script() if b"__main__" in self._units else None
-            given = of_process, self._units, script, slot.cores, slot.gpu, slot.log
-            slot.process = _SPAWN.Process(target=_work, args=given)
-            with _isolated_main():
-                slot.process.start()
-            of_process.close()  # so that its end is that of the process
+        if not slot.is_alive():
+            slot.start(self._units)
         slot.unit = unit
-        with contextlib.suppress(
-            BrokenPipeError
-        ):  # it was killed just now, as `results` will see
+        # a process that was killed just now is noticed by `results`
+        with contextlib.suppress(BrokenPipeError):
             slot.connection.send((task, unit.id))
-        self.bar.update(unit, 0)
         return True
 
+    @override
     def results(self) -> list[tuple[Unit, TaskResult]]:
-        """See `Launcher`."""
-        busy, found = (
-            {
-                slot.connection: (slot, slot.unit)
-                for slot in self._slots
-                if slot.unit is not None
-            },
-            [],
-        )
-        for slot, unit in (
-            busy[connection] for connection in wait([*busy], _POLL_WORKERS)
-        ):
-            try:
-                message = slot.connection.recv()  # its completed rounds, or the result
-            except (EOFError, OSError):
-                slot.process.join()
-                code = slot.process.exitcode
-                status = f"exit code {code}" if code >= 0 else f"signal {-code}"
-                hint = ", as when memory is short" if code == -signal.SIGKILL else ""
-                message = TaskResult(
-                    f"its process ended with {status}{hint}; see {slot.log}"
-                )
+        ended = []
+        busy = [slot for slot in self._slots if slot.unit is not None]
+        ready = wait([slot.connection for slot in busy], _POLL_WORKERS)
+        for slot in busy:
+            if slot.connection not in ready or slot.unit is None:
+                continue
+            message = slot.receive()
             if isinstance(message, TaskResult):
+                ended.append((slot.unit, message))
                 slot.unit = None
-                found.append((unit, message))
             else:
-                self.bar.update(unit, message)
-        return found
+                self.bar.show(slot.unit, message)
+        return ended
 
+    @override
     def close(self) -> None:
-        """See `Launcher`."""
-        for process in (slot.process for slot in self._slots):
-            if process is not None and process.is_alive():  # not if it could not start
-                process.kill()
-                process.join()
+        for slot in self._slots:
+            if slot.is_alive():
+                slot.process.kill()
+                slot.process.join()
 
 
 def _script() -> tuple[str, bool] | None:
-    """Return the user's script, and True if it is a module, run by `python -m`; None without a file of it."""
+    """Return the user's script, and True if it is a module, run by `python -m`.
+
+    None without a file: in a notebook, at a prompt and on stdin.
+    """
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
     if spec is not None and spec.name != "__main__":  # that of a folder or an archive
         return spec.name, True
     file = getattr(main, "__file__", None)  # "<stdin>" is none
-    return None if file is None or not Path(file).is_file() else (file, False)
+    if file is None or not Path(file).is_file():
+        return None
+    return file, False
 
 
 def _pickle_units(units: Sequence[Unit]) -> bytes:
     try:
         pickled = pickle.dumps({unit.id: unit for unit in units})
-        _check_names(units, pickled)
-        if b"__main__" not in pickled or _script() is not None:
-            return pickled
-        reason = "it is defined in a notebook, at a prompt or on stdin"
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        reason = " ".join(str(error).split())
-    raise ValueError(
-        f"workers: a value of this grid cannot be sent to a process ({short(reason)}); give workers=0, or define it in "
-        "a Python file that is imported, or registered by load"
+        raise _not_sent(short(" ".join(str(error).split()))) from None
+    for unit in units:
+        for member in unit.members:
+            if not member.point.run.load:
+                _check_names(member.point.run, pickled)
+    if b"__main__" in pickled and _script() is None:
+        raise _not_sent("it is defined in a notebook, at a prompt or on stdin")
+    return pickled
+
+
+def _not_sent(reason: str) -> ValueError:
+    return ValueError(
+        f"workers: a value of this grid cannot be sent to a process ({reason}); give workers=0, "
+        "or define it in a Python file that is imported, or registered by load"
     )
 
 
-def _check_names(units: Sequence[Unit], pickled: bytes) -> None:
-    """Refuse names that were registered in modules that workers do not import, neither by `load` nor for an object."""
-    own: dict[str, Mapping[str, Callable[..., Any]]] = {
-        "method": {name: row.factory for name, row in RECIPES.own().items()},
-        "participation": POLICIES.own(),
-    }
-    runs = [
-        member.point.run
-        for unit in units
-        for member in unit.members
-        if not member.point.run.load
-    ]
-    for kind, name in ((kind, getattr(run, kind)) for run in runs for kind in own):
-        maker = own[kind].get(name) if isinstance(name, str) else None
-        if (
-            maker is not None
-            and without_partial(inspect.unwrap(maker)).__module__.encode() not in pickled
-        ):
+def _check_names(run: Run, pickled: bytes) -> None:
+    """Refuse names that were registered in a module that workers do not import for an object."""
+    makers: dict[str, Any] = {}
+    if isinstance(run.method, str) and run.method in RECIPES.own():
+        makers["method"] = RECIPES[run.method].factory
+    policy = run.participation
+    if isinstance(policy, str) and policy in POLICIES.own():
+        makers["participation"] = POLICIES[policy]
+    for option, maker in makers.items():
+        module = without_partial(inspect.unwrap(maker)).__module__
+        if module.encode() not in pickled:
             raise ValueError(
-                f"workers: {kind}={name!r} is registered in this process only; register it in a Python file and name "
-                "that under options, load=[file], or give workers=0"
+                f"workers: {option}={getattr(run, option)!r} is registered in this process only; "
+                "register it in a Python file and name that under options, load=[file], or give "
+                "workers=0"
             )
 
 
@@ -385,9 +371,9 @@ def _work(
     gpu: str | None,
     log: Path,
 ) -> None:
-    """Perform the tasks that come from the parent process, with the output in a log; JAX is not set up before.
+    """Perform the tasks that come from the parent process, with the output in a log.
 
-    The user's script is run, as a module that is not `__main__`, only if units need its definitions.
+    JAX is not set up before. `script` is given only if units need its definitions.
     """
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -401,16 +387,24 @@ def _work(
     if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         cache_programs()  # checks once more who can write to the folder
     if script is not None:
-        main = types.ModuleType("__mp_main__")
-        sys.modules["__main__"] = sys.modules["__mp_main__"] = main
-        name, is_module = script
-        run = runpy.run_module if is_module else runpy.run_path
-        vars(main).update(run(name, run_name="__mp_main__"))
-    worker, unit_of = Worker(), pickle.loads(units)
+        _run_script(*script)
+    worker = Worker()
+    unit_of = pickle.loads(units)
     with contextlib.suppress(EOFError):  # the parent has ended
         while True:
             task, unit = connection.recv()
             connection.send(worker.perform(task, unit_of[unit], connection.send))
+
+
+def _run_script(name: str, is_module: bool) -> None:
+    """Run the user's script for its definitions, as a module that is not `__main__`."""
+    main = types.ModuleType("__mp_main__")
+    sys.modules["__main__"] = main
+    sys.modules["__mp_main__"] = main
+    run = runpy.run_path
+    if is_module:
+        run = runpy.run_module
+    vars(main).update(run(name, run_name="__mp_main__"))
 
 
 def _exit_with_parent() -> None:

@@ -63,8 +63,10 @@ class Grid:
     points: dict[str, Point] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        failed = f", {len(self.failures)} failed" if self.failures else ""
-        return f"Grid({str(self.folder)!r}: {len(self.folders)} of {len(self.values)} runs finished{failed})"
+        text = f"{len(self.folders)} of {len(self.values)} runs finished"
+        if self.failures:
+            text += f", {len(self.failures)} failed"
+        return f"Grid({str(self.folder)!r}: {text})"
 
     @functools.cached_property
     def histories(self) -> dict[str, History]:
@@ -82,15 +84,15 @@ class Grid:
         Raises:
             ValueError: a cost on top of rounds that overlap.
         """
-        return self._long(
-            lambda history: history.to_frame(
-                _or_recorded(communication, history, "communication")
-            )
-        )
+
+        def rounds(history: History) -> pd.DataFrame:
+            return history.to_frame(_or_recorded(communication, history, "communication"))
+
+        return self._long(rounds)
 
     def clients_frame(self) -> pd.DataFrame:
         """Return a table with a row per run, evaluation, round and client: `History.clients_frame`."""
-        return self._long(lambda history: history.clients_frame())
+        return self._long(History.clients_frame)
 
     def summary(
         self, target: float | None = None, communication: float | None = None
@@ -109,14 +111,15 @@ class Grid:
         for name, history in self.histories.items():
             cost = _or_recorded(communication, history, "communication")
             numbers = history.summary(_or_recorded(target, history, "target"), cost)
-            rows.append(
-                self._first_columns(name, _SUMMARY)
-                | {column: numbers[column] for column in _SUMMARY}
-            )
+            row = self._first_columns(name, _SUMMARY)
+            row |= {column: numbers[column] for column in _SUMMARY}
+            rows.append(row)
         return pd.DataFrame(rows)
 
     def save(self, communication: float | None = None) -> list[Path]:
-        """Write the tables into the folder: `runs.csv` and `rounds.parquet`, or `rounds.csv` without pyarrow.
+        """Write the tables into the folder, as the grid did with the cost of each run.
+
+        They are `runs.csv`, and `rounds.parquet`, or `rounds.csv` without pyarrow.
 
         Args:
             communication: cost per communicating round, in time units; None for that of each run.
@@ -126,16 +129,14 @@ class Grid:
         """
         if not self.folders:
             return []
+        summary = table.printable_cells(self.summary(communication=communication))
+        frame = table.printable_cells(self.to_frame(communication))
         runs = self.folder / "runs.csv"
         rounds = self.folder / "rounds.csv"
-        frame = table.printable_cells(self.to_frame(communication))
-        summary = table.printable_cells(self.summary(communication=communication))
         write_rounds = csv_files.as_csv(frame)
         if importlib.util.find_spec("pyarrow") is not None:
-            rounds, write_rounds = (
-                rounds.with_suffix(".parquet"),
-                functools.partial(frame.to_parquet, index=False),
-            )
+            rounds = self.folder / "rounds.parquet"
+            write_rounds = functools.partial(frame.to_parquet, index=False)
         atomic.replace({runs: csv_files.as_csv(summary), rounds: write_rounds})
         return [runs, rounds]
 
@@ -165,63 +166,46 @@ class Grid:
                 which some are errors and others not.
         """
         check_choice("by", by, (*_LARGER_IS_BETTER, *_SMALLER_IS_BETTER))
-        axes = [name for name in self._columns if name != "seed"]
-        of_axes = [
-            self._columns[check_choice("per", axis, axes)]
-            for axis in ([per] if isinstance(per, str) else per)
-        ]
-        settings: dict[tuple[tuple[object, ...], str], list[str]] = {}
+        axes = [per] if isinstance(per, str) else per
+        for axis in axes:
+            check_choice("per", axis, [name for name in self._columns if name != "seed"])
+        groups: dict[str, dict[str, list[str]]] = {}  # values of `per` -> setting -> runs
         for name, point in self.points.items():
-            run = point.run
-            split = "test" if run.data["validation"] is None else "validation"
-            if split != judged_on:
-                other = (
-                    "give validation=0.2 under options"
-                    if judged_on == "validation"
-                    else "leave out validation"
-                )
-                raise ValueError(
-                    f"judged_on={judged_on!r}: {name} was judged by {split} data; {other}"
-                )
-            setting = {
-                option: value for option, value in run.record.items() if option != "seed"
-            }
-            group = tuple(cells[name] for cells in of_axes)
-            settings.setdefault((group, json.dumps(setting, sort_keys=True)), []).append(
-                name
-            )
+            _check_judged_on(judged_on, point)
+            setting = json.dumps({**point.run.record, "seed": None}, sort_keys=True)
+            group = ", ".join(str(self._columns[axis][name]) for axis in axes)
+            groups.setdefault(group, {}).setdefault(setting, []).append(name)
         if not self.folders:
             raise ValueError("best: no run of the grid is finished")
         rows = self.summary()
-        number_of = dict.fromkeys(self.points, math.nan) | dict(
-            zip(rows["run"], rows[by].astype(float), strict=True)
-        )
-        means = {
-            setting: statistics.fmean(number_of[name] for name in names)
-            for setting, names in settings.items()
-        }
-        found: list[str] = []
-        for group in dict.fromkeys(group for group, _ in settings):
-            known = {
-                each: mean
-                for each, mean in means.items()
-                if each[0] == group and math.isfinite(mean)
-            }
-            where = f" of {', '.join(map(str, group))}" if group else ""
-            if not known:
+        numbers = dict(zip(rows["run"], rows[by].astype(float), strict=True))
+        best: list[str] = []
+        for group, settings in groups.items():
+            means: dict[tuple[str, ...], float] = {}
+            for names in settings.values():
+                mean = statistics.fmean(numbers.get(name, math.nan) for name in names)
+                if math.isfinite(mean):
+                    means[tuple(names)] = mean
+            where = f" of {group}" if group else ""
+            if not means:
                 raise ValueError(
                     f"best: no setting{where} has a number as {by} in each of its runs"
                 )
-            have_errors = {
-                self.histories[settings[each][0]].smaller_is_better for each in known
-            }
-            if by in _LARGER_IS_BETTER and len(have_errors) > 1:
-                raise ValueError(
-                    f"best: the scores of some runs{where} are errors, of others not; give per, the data"
-                )
-            choose = max if by in _LARGER_IS_BETTER and not any(have_errors) else min
-            found += settings[choose(known, key=known.__getitem__)]
-        return found
+            choose = min
+            if by in _LARGER_IS_BETTER:
+                choose = self._choice_of_scores([names[0] for names in means], where)
+            best += choose(means, key=means.__getitem__)
+        return best
+
+    def _choice_of_scores(self, names: Sequence[str], where: str) -> Callable[..., Any]:
+        """Return `max`, or `min` if the scores of these runs are errors."""
+        are_errors = {self.histories[name].smaller_is_better for name in names}
+        if len(are_errors) > 1:
+            raise ValueError(
+                f"best: the scores of some runs{where} are errors, of others not; give per, "
+                "the data"
+            )
+        return min if any(are_errors) else max
 
     def rerun(
         self, names: Sequence[str], out: str | os.PathLike | None = None, **options: Any
@@ -253,70 +237,91 @@ class Grid:
         """
         check_known("run", names, self.points)
         chosen: dict[str, Point] = {}
-        for point in map(rerun_of, (self.points[name] for name in dict.fromkeys(names))):
-            if (same := chosen.setdefault(point.id, point)) is not point:
+        for name in dict.fromkeys(names):
+            point = rerun_of(self.points[name])
+            same = chosen.setdefault(point.id, point)
+            if same is not point:
                 raise ValueError(
-                    f"{same.name} and {point.name} are the same run without validation; name one of them"
+                    f"{same.name} and {point.name} are the same run without validation; "
+                    "name one of them"
                 )
-        return run_grid(
-            [*chosen.values()],
-            writable(self.folder / "test" if out is None else out),
-            **options,
-        )
+        folder = writable(self.folder / "test" if out is None else out)
+        return run_grid(list(chosen.values()), folder, **options)
 
     def _first_columns(self, name: str, others: Collection[str]) -> dict[str, object]:
         """Return a run's name and options, for a table that has other columns too."""
-        options = {
-            f"option_{o}" if o in others else o: cells[name]
-            for o, cells in self._columns.items()
-        }
-        return {"run": name} | options
+        cells: dict[str, object] = {"run": name}
+        for option, values in self._columns.items():
+            column = f"option_{option}" if option in others else option
+            cells[column] = values[name]
+        return cells
 
     @functools.cached_property
     def _columns(self) -> dict[str, dict[str, object]]:
-        """Option -> name of a run -> its value, None if the run does not read it; texts if types differ."""
-        axes = dict.fromkeys(axis for values in self.values.values() for axis in values)
-        return {
-            axis: _of_one_type(
-                {n: _cell(each.get(axis)) for n, each in self.values.items()}
-            )
-            for axis in axes
-        }
+        """Option -> name of a run -> its value; texts if their types differ.
 
-    def _long(self, table: Callable[[History], pd.DataFrame]) -> pd.DataFrame:
+        A value is None if the run does not read the option.
+        """
+        columns: dict[str, dict[str, object]] = {}
+        for values in self.values.values():
+            for option in values:
+                columns[option] = {}
+        for option, cells in columns.items():
+            for name, values in self.values.items():
+                value = values.get(option)
+                if isinstance(value, tuple):
+                    value = "+".join(map(str, value))
+                cells[name] = value
+            types = {type(cell) for cell in cells.values() if cell is not None}
+            if len(types) > 1 and types != {int, float}:
+                for name, cell in cells.items():
+                    if cell is not None:
+                        cells[name] = str(cell)
+        return columns
+
+    def _long(self, frame_of: Callable[[History], pd.DataFrame]) -> pd.DataFrame:
+        """Concatenate a table of each run, with its name and options in front."""
         import pandas as pd
 
-        frames = {name: table(history) for name, history in self.histories.items()}
-        taken = {column for frame in frames.values() for column in frame}
-        tables = []
+        frames = {name: frame_of(history) for name, history in self.histories.items()}
+        columns = {column for frame in frames.values() for column in frame}
         for name, frame in frames.items():
-            columns = self._first_columns(name, taken)
-            front = pd.DataFrame(
-                {column: [value] * len(frame) for column, value in columns.items()}
-            )
-            tables.append(pd.concat([front, frame], axis=1))
-        return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+            cells = self._first_columns(name, columns)
+            for place, (column, value) in enumerate(cells.items()):
+                frame.insert(place, column, [value] * len(frame))
+        if not frames:
+            return pd.DataFrame()
+        return pd.concat(frames.values(), ignore_index=True)
 
 
 def run_grid(points: Sequence[Point], folder: Path, **options: Any) -> Grid:
-    """Run points into a folder and return the result; options and errors as of `execute`."""
+    """Run points into a folder, write its tables and return the result.
+
+    Options and errors are those of `execute`.
+    """
     members, failures, seconds = execute(points, folder, **options)
-    named = {member.point.name: member for member in members}
-    values = {
-        name: _with_names(member.point.values | member.point.of_variant)
-        for name, member in named.items()
-    }
-    finished = {
-        name: member.folder for name, member in named.items() if member.is_finished()
-    }
-    return Grid(
-        folder,
-        finished,
-        values,
-        failures,
-        seconds,
-        {name: member.point for name, member in named.items()},
-    )
+    grid = Grid(folder, {}, {}, failures, seconds)
+    for member in members:
+        point = member.point
+        grid.points[point.name] = point
+        grid.values[point.name] = _with_names(point.values | point.of_variant)
+        if member.is_finished():
+            grid.folders[point.name] = member.folder
+    if not options.get("dry_run"):
+        grid.save()
+    return grid
+
+
+def _check_judged_on(judged_on: str, point: Point) -> None:
+    split = "test"
+    remedy = "give validation=0.2 under options"
+    if point.run.data["validation"] is not None:
+        split = "validation"
+        remedy = "leave out validation"
+    if split != judged_on:
+        raise ValueError(
+            f"judged_on={judged_on!r}: {point.name} was judged by {split} data; {remedy}"
+        )
 
 
 def _with_names(value: Any) -> Any:
@@ -325,19 +330,10 @@ def _with_names(value: Any) -> Any:
         return value.name
     if isinstance(value, dict):
         return {key: _with_names(each) for key, each in value.items()}
-    return tuple(map(_with_names, value)) if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return tuple(map(_with_names, value))
+    return value
 
 
-def _or_recorded(given: float | None, history: History, option: str) -> Any:
-    return history.config["arguments"][option] if given is None else given
-
-
-def _of_one_type(cells: dict[str, object]) -> dict[str, object]:
-    types = {type(cell) for cell in cells.values() if cell is not None}
-    if len(types) < 2 or types == {int, float}:
-        return cells
-    return {name: cell if cell is None else str(cell) for name, cell in cells.items()}
-
-
-def _cell(value: object) -> object:
-    return "+".join(map(str, value)) if isinstance(value, tuple) else value
+def _or_recorded(value: float | None, history: History, option: str) -> Any:
+    return history.config["arguments"][option] if value is None else value

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from typing_extensions import override
+
 from fedjax_srp.lab.grids.batches import Unit
 from fedjax_srp.lab.grids.launch import GridBar, Launcher
 from fedjax_srp.lab.grids.work import TaskResult, Worker
@@ -40,8 +42,8 @@ class SlurmLauncher(Launcher):
 
     Jobs of an earlier call that are still queued or running are waited for, not submitted again.
 
-    Jobs and their results are pickles, and reading one executes its code. So each call has a new folder, in which only
-    this user can write, and reads no result of another call.
+    Jobs and their results are pickles, and reading one executes its code. So each call has a new
+    folder, in which only this user can write, and reads no result of another call.
 
     Args:
         folder: for the files of submitit, a folder for each call, on a file system that the nodes share.
@@ -55,53 +57,59 @@ class SlurmLauncher(Launcher):
     def __init__(self, folder: Path, parameters: Mapping[str, Any], bar: GridBar):
         try:
             submitit = importlib.import_module("submitit")
+            errors = importlib.import_module("submitit.core.utils")
         except ImportError:
             raise ValueError(
                 "launcher='slurm': submitit is not installed; pip install submitit"
             ) from None
-        others = dict(parameters)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_private(folder)
-        self._folder = Path(
-            tempfile.mkdtemp(dir=folder, prefix="")
-        )  # for this user alone
+        # for this user alone
+        self._folder = Path(tempfile.mkdtemp(dir=folder, prefix=""))
+        others = {"name": "fedjax-srp", **parameters}
+        cluster = others.pop("cluster", "slurm")
         try:
-            cluster = others.pop("cluster", "slurm")
             self._executor = submitit.AutoExecutor(folder=self._folder, cluster=cluster)
-            self._executor.update_parameters(**{"name": "fedjax-srp", **others})
+            self._executor.update_parameters(**others)
         except (RuntimeError, NameError, TypeError, AssertionError, ValueError) as error:
             self._folder.rmdir()
             raise ValueError(
                 f"launcher='slurm': {_one_line(error)}; correct [slurm]"
             ) from None
-        errors = importlib.import_module("submitit.core.utils")
         self._refusals = (errors.FailedJobError, errors.FailedSubmissionError)
-        self._job_class = submitit.SlurmJob if cluster == "slurm" else None
-        self.bar, self._jobs = bar, dict[str, _Job]()  # by unit id
-        self._next_try, self._grace_end = 0.0, 0.0  # by `time.monotonic`
+        self._earlier_job = None
+        if cluster == "slurm":
+            self._earlier_job = submitit.SlurmJob
+        self.bar = bar
+        self._jobs: dict[str, _Job] = {}  # by unit id
+        # by `time.monotonic`
+        self._next_try = 0.0
+        self._grace_end = 0.0
         self._has_announced_limit = False
 
+    @override
     def earlier_jobs(self, units: Sequence[Unit]) -> set[str]:
-        """See `Launcher`."""
-        if self._job_class is None:
+        if self._earlier_job is None:
             return set()
         for unit in units:
-            with contextlib.suppress(DamagedError):
+            try:
                 written = json_files.read_json(unit.shared / _JOB)
-                job_id = str(written.get("id"))
-                name = str(written.get("folder"))
-                if not (_JOB_ID.fullmatch(job_id) and _FOLDER.fullmatch(name)):
-                    continue
-                job = self._job_class(self._folder.with_name(name), job_id)
-                if not (job.done() or job.state.upper() == "UNKNOWN"):
-                    self._jobs[unit.id] = _Job(unit, job, is_earlier=True)
+            except DamagedError:
+                continue
+            job_id = str(written.get("id"))
+            name = str(written.get("folder"))
+            if not (_JOB_ID.fullmatch(job_id) and _FOLDER.fullmatch(name)):
+                continue
+            job = self._earlier_job(self._folder.with_name(name), job_id)
+            if not job.done() and job.state.upper() != "UNKNOWN":
+                self._jobs[unit.id] = _Job(unit, job, is_earlier=True)
         if self._jobs:
             names = ", ".join(job.submitted.job_id for job in self._jobs.values())
-            self.bar.write(f"waiting for jobs of an earlier call: {names}")
-        return {*self._jobs}
+            self.bar.say(f"waiting for jobs of an earlier call: {names}")
+        return set(self._jobs)
 
+    @override
     def start(self, task: str, unit: Unit) -> bool:
-        """See `Launcher`."""
         if time.monotonic() < self._next_try:
             return False
         try:
@@ -114,27 +122,29 @@ class SlurmLauncher(Launcher):
             self._next_try = time.monotonic() + _RETRY_AFTER
             if not self._has_announced_limit:
                 self._has_announced_limit = True
-                self.bar.write(
+                self.bar.say(
                     "the job limit is reached; more jobs will be submitted as others end"
                 )
             return False
         unit.shared.mkdir(parents=True, exist_ok=True)
-        json_files.write_json(
-            unit.shared / _JOB, {"id": submitted.job_id, "folder": self._folder.name}
-        )
+        place = {"id": submitted.job_id, "folder": self._folder.name}
+        json_files.write_json(unit.shared / _JOB, place)
         self._jobs[unit.id] = _Job(unit, submitted, is_earlier=False)
         return True
 
+    @override
     def results(self) -> list[tuple[Unit, TaskResult]]:
-        """See `Launcher`."""
         ended = [name for name, job in self._jobs.items() if job.submitted.done()]
-        if ended:
-            _check_private(self._folder)
-            self._next_try, self._grace_end = 0.0, time.monotonic() + _GRACE
-        else:
+        if not ended:
             time.sleep(_POLL)
-        return [(job.unit, _result(job)) for job in map(self._jobs.pop, ended)]
+            return []
+        _check_private(self._folder)
+        self._next_try = 0.0
+        self._grace_end = time.monotonic() + _GRACE
+        jobs = map(self._jobs.pop, ended)
+        return [(job.unit, _result(job)) for job in jobs]
 
+    @override
     def close(self) -> None:
         """Cancel the jobs of this call that are not done."""
         for job in self._jobs.values():
@@ -145,28 +155,27 @@ class SlurmLauncher(Launcher):
 
 
 def _check_private(folder: Path) -> None:
-    """Raise a ValueError of one line if others can write to a folder, or have put one of theirs there."""
-    found = folder.lstat()
-    is_own = not hasattr(os, "getuid") or (
-        found.st_uid == os.getuid() and not found.st_mode & 0o022
-    )
-    if not (stat.S_ISDIR(found.st_mode) and is_own):
+    """Raise a ValueError unless a folder is this user's own, and only this user can write to it."""
+    status = folder.lstat()
+    is_private = stat.S_ISDIR(status.st_mode)
+    if hasattr(os, "getuid"):
+        is_private &= status.st_uid == os.getuid() and not status.st_mode & 0o022
+    if not is_private:
         raise ValueError(
-            f"launcher='slurm': others can write to {str(folder)!r}, and its files are executed; remove it, or give "
-            "another out"
+            f"launcher='slurm': others can write to {str(folder)!r}, and its files are executed; "
+            "remove it, or give another out"
         )
 
 
 def _result(job: _Job) -> TaskResult:
     if job.is_earlier:  # it may have had fewer rounds, or have failed
-        is_done = job.unit.is_finished() and job.unit.has_current_summary()
-        return TaskResult(
-            None if is_done else "its job of an earlier call has ended", not is_done
-        )
+        if job.unit.is_finished() and job.unit.has_current_summary():
+            return TaskResult(None)
+        return TaskResult("its job of an earlier call has ended", is_held_elsewhere=True)
     error = job.submitted.exception()
-    if error is not None:
-        return TaskResult(f"{_one_line(error)}; see {job.submitted.paths.stderr}")
-    return job.submitted.result()
+    if error is None:
+        return job.submitted.result()
+    return TaskResult(f"{_one_line(error)}; see {job.submitted.paths.stderr}")
 
 
 def _one_line(error: BaseException) -> str:

@@ -1,10 +1,9 @@
-"""Execution of a unit of a grid in this process: a point as by `fedjax-srp run`, or a batch as one program."""
+"""Execution of a unit of a grid in this process: a point, or a batch as one program."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from fedjax_srp.driver.prepare import check_evaluations
 from fedjax_srp.driver.simulate import simulate, simulate_seeds
 from fedjax_srp.lab.grids.batches import Member, Unit, batch_of
 from fedjax_srp.lab.runs import options as run_options
-from fedjax_srp.lab.runs import shared_training as judged
+from fedjax_srp.lab.runs import shared_training
 from fedjax_srp.lab.runs.folder import execute, save
 from fedjax_srp.lab.runs.loggers import loggers, split_by_seed
 from fedjax_srp.lab.runs.run import load_data, recorded_jax_settings
@@ -24,9 +23,8 @@ from fedjax_srp.results.callbacks import Progress, all_of
 from fedjax_srp.results.history import History
 from fedjax_srp.results.locks import FolderLockedError, held
 
-RoundsCallback = Callable[
-    [int], None
-]  # gets the completed rounds of all trainings of a unit together
+# gets the completed rounds of all trainings of a unit together
+RoundsCallback = Callable[[int], None]
 ERROR = "error.txt"  # in `Unit.shared`
 _MAX_ERROR_LENGTH = 300
 
@@ -47,69 +45,52 @@ class TaskResult(NamedTuple):
 
 
 class DatasetCache:
-    """Loader of data that caches the last ones, since neighbours in a grid share them."""
+    """Loader of data that keeps the last ones, since neighbours in a grid share them."""
 
     def __init__(self) -> None:
-        self._last: tuple[Mapping[str, Any], dict[str, Any], FederatedSource] | None = (
-            None
-        )
+        self._options: Mapping[str, Any] = {}
+        self._dataset: FederatedSource | None = None
 
-    def __call__(self, given: Mapping[str, Any]) -> FederatedSource:
+    def __call__(self, options: Mapping[str, Any]) -> FederatedSource:
         """Return the data of a run; raises as `load_data`."""
-        others = {**given, "data": None}  # an object with arrays may not be compared
-        if (
-            self._last is None
-            or self._last[0].get("data") is not given.get("data")
-            or self._last[1] != others
-        ):
-            self._last = None  # frees its memory first
-            self._last = given, others, load_data(given)
-        return self._last[2]
+        if self._dataset is None or not self._are_last(options):
+            self._dataset = None  # frees its memory first
+            self._dataset = load_data(options)
+            self._options = options
+        return self._dataset
+
+    def _are_last(self, options: Mapping[str, Any]) -> bool:
+        # an object with arrays may not be compared by value
+        if options.get("data") is not self._options.get("data"):
+            return False
+        return {**options, "data": None} == {**self._options, "data": None}
 
 
 class Worker:
     """Runs units one after the other; data and compiled programs are kept in between."""
 
     def __init__(self) -> None:
-        self._datasets, self._load = (
-            DatasetCache(),
-            functools.cache(lambda file: run_options.load([file])),
-        )
+        self._datasets = DatasetCache()
+        self._load = functools.cache(lambda file: run_options.load([file]))
 
     def perform(self, task: str, unit: Unit, on_rounds: RoundsCallback) -> TaskResult:
-        """Do a task, "run" or "measure"; errors become one line, with a traceback in the unit's folder for bugs."""
+        """Do a task, "run" or "measure"; errors become one line."""
         run = unit.members[0].point.run
         try:
             with recorded_jax_settings(run.record):
                 for file in run.load:
                     self._load(file)
-                return TaskResult(
-                    None,
-                    value=self.run(unit, on_rounds)
-                    if task == "run"
-                    else self.measure(unit),
-                )
+                if task == "measure":
+                    return TaskResult(None, value=self.measure(unit))
+                self.run(unit, on_rounds)
+                return TaskResult(None)
+        except FolderLockedError as error:
+            return TaskResult(str(error), not error.by_this_process)
         except Exception as error:
-            of_system = errors.as_system_error(error, unit.shared)
-            line = " ".join(
-                str(error if of_system is None else of_system.strerror).split()
-            )
-            if of_system is None and not is_ours(error):
-                line = f"{type(error).__name__}: {line}"
-                with contextlib.suppress(OSError):
-                    unit.shared.mkdir(parents=True, exist_ok=True)
-                    text = traceback.format_exc()
-                    atomic.replace(
-                        {unit.shared / ERROR: lambda path: path.write_text(text, "utf-8")}
-                    )
-                    line = f"{line[:_MAX_ERROR_LENGTH]}; see {unit.shared / ERROR}"
-            is_held_elsewhere = (
-                isinstance(error, FolderLockedError) and not error.by_this_process
-            )
-            return TaskResult(line, is_held_elsewhere)
+            return TaskResult(_error_line(error, unit))
 
     def run(self, unit: Unit, on_rounds: RoundsCallback) -> None:
-        """Run or resume the unfinished points of a unit, and update the summaries of another communication cost."""
+        """Run or resume the unfinished points of a unit, and update outdated summaries."""
         if len(unit.members) == 1:
             self._run_one(unit.members[0], on_rounds)
             return
@@ -124,41 +105,46 @@ class Worker:
         """Run a unit up to its first evaluation, without writing files."""
         run = unit.members[0].point.run
         num_rounds = min(run.settings.eval_every, run.settings.num_rounds)
-        history = self._simulate(unit, num_rounds=num_rounds, eval_first=0, eval_last=0)[
-            0
-        ]
-        return Cost(history.compile_seconds, history.seconds_per_round)
+        histories = self._simulate(unit, num_rounds=num_rounds, eval_first=0, eval_last=0)
+        return Cost(histories[0].compile_seconds, histories[0].seconds_per_round)
 
     def _simulate(self, unit: Unit, **options: Any) -> list[History]:
-        """Simulate each training of a unit once, with all requested evaluations; return a history per point."""
+        """Simulate each training of a unit once, and return a history per point.
+
+        A training is judged by the evaluations of all its points.
+        """
         runs = [member.point.run for member in unit.members]
-        given = [run.simulation(self._datasets(run.data)) for run in runs]
-        evaluations = [
-            check_evaluations(each["algorithm"].algorithm, each["evaluations"])
-            for each in given
-        ]
-        together = [*dict.fromkeys(itertools.chain(*evaluations))]
-        common = given[0] | {"evaluations": together, "progress": False, **options}
+        requests = [run.simulation(self._datasets(run.data)) for run in runs]
+        evaluations = []
+        together: dict[str, None] = {}
+        for request in requests:
+            algorithm = request["algorithm"].algorithm
+            names = check_evaluations(algorithm, request["evaluations"])
+            evaluations.append(names)
+            together |= dict.fromkeys(names)
+        common = requests[0] | {"evaluations": list(together), "progress": False}
+        common |= options
         if len(unit.trainings()) == 1:
             histories = [simulate(**common)]
         else:
             del common["key"]
-            histories = simulate_seeds(
-                **common, **batch_of([member.point for member in unit.members])._asdict()
+            batch = batch_of([member.point for member in unit.members])
+            histories = simulate_seeds(**common, **batch._asdict())
+        history_of = dict(zip(unit.trainings(), histories, strict=True))
+        of_points = []
+        for run, request, names in zip(runs, requests, evaluations, strict=True):
+            history = history_of[run.training]
+            of_points.append(
+                shared_training.as_method(history, request["algorithm"], names)
             )
-        trained = dict(zip(unit.trainings(), histories, strict=True))
-        return [
-            judged.as_method(trained[run.training], each["algorithm"], of_run)
-            for run, each, of_run in zip(runs, given, evaluations, strict=True)
-        ]
+        return of_points
 
     def _run_one(self, member: Member, on_rounds: RoundsCallback) -> None:
+        run = member.point.run
         overwrite = member.must_restart()
-        with loggers(
-            member.point.run, member.folder, in_grid=True, overwrite=overwrite
-        ) as callbacks:
+        with loggers(run, member.folder, in_grid=True, overwrite=overwrite) as callbacks:
             execute(
-                member.point.run,
+                run,
                 member.folder,
                 overwrite=overwrite,
                 say=lambda line: None,
@@ -168,21 +154,16 @@ class Worker:
 
     def _run_batch(self, unit: Unit, on_rounds: RoundsCallback) -> None:
         run = unit.members[0].point.run
-        checkpoints = unit.shared / "checkpoint" if run.checkpoint else None
         with contextlib.ExitStack() as stack:
-            entered = [
-                stack.enter_context(loggers(m.point.run, m.folder, in_grid=True))
-                for m in unit.members
-            ]
-            callback = all_of(
-                _progress_callback(on_rounds),
-                split_by_seed([all_of(*each) for each in entered]),
-            )
+            callbacks = []
+            for member in unit.members:
+                logging = loggers(member.point.run, member.folder, in_grid=True)
+                callbacks.append(all_of(*stack.enter_context(logging)))
             histories = self._simulate(
                 unit,
-                checkpoint_dir=checkpoints,
+                checkpoint_dir=unit.shared / "checkpoint" if run.checkpoint else None,
                 keep_clients=run.models,
-                callback=callback,
+                callback=all_of(_progress_callback(on_rounds), split_by_seed(callbacks)),
             )
         for member, history in zip(unit.members, histories, strict=True):
             with held(member.folder, "out"):
@@ -190,8 +171,29 @@ class Worker:
                     save(history, member.folder, member.point.run, run.models)
 
 
+def _error_line(error: Exception, unit: Unit) -> str:
+    """Return an error in one line; a bug leaves its traceback in the unit's folder."""
+    of_system = errors.as_system_error(error, unit.shared)
+    if of_system is not None:
+        return str(of_system.strerror)
+    line = " ".join(str(error).split())
+    if is_ours(error):
+        return line
+    line = f"{type(error).__name__}: {line}"
+    text = traceback.format_exc()
+    file = unit.shared / ERROR
+    with contextlib.suppress(OSError):
+        unit.shared.mkdir(parents=True, exist_ok=True)
+        atomic.replace({file: lambda path: path.write_text(text, "utf-8")})
+        line = f"{line[:_MAX_ERROR_LENGTH]}; see {file}"
+    return line
+
+
 def _progress_callback(on_rounds: RoundsCallback) -> Callable[[Progress], None]:
-    """Return a callback that reports the rounds of all trainings, which may run in several programs in turn."""
+    """Return a callback that reports the rounds of all trainings.
+
+    They may run in several programs, one after the other.
+    """
     completed: dict[int, int] = {}  # first seed of a program -> rounds of its trainings
 
     def call(progress: Progress) -> None:

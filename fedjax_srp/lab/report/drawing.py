@@ -91,9 +91,7 @@ MAX_LETTERS = 35
 # mean width in a legend of a letter and of a line sample with its margins, in inches
 LETTER = 0.067
 HANDLE = 0.75
-# height of a line of a legend and of an axis with its label, in inches
-ROW = 0.2
-AXIS = 0.5
+ROW = 0.2  # height of a line of a legend, in inches
 
 
 def accuracy_curve(
@@ -211,7 +209,8 @@ def band(curves: Sequence[Curve], spread: Spread = "range") -> Band:
     x = x[x >= max(curve.x[0] for curve in curves)]
     # nan spreads to its neighbours
     values = np.array([np.interp(x, curve.x, curve.y) for curve in curves])
-    running = np.sum([x <= curve.x[-1] for curve in curves], axis=0)
+    ends = np.array([curve.x[-1] for curve in curves])
+    running = (x <= ends[:, None]).sum(axis=0)
     mean = values.mean(axis=0)
     if spread == "range":
         return Band(x, values.min(axis=0), mean, values.max(axis=0), running)
@@ -409,63 +408,60 @@ def labels(
     return labels
 
 
-def legend(ax: Axes, handles: Mapping[str, Any], notes: Sequence[str]) -> float:
-    """Add a legend in the axes, or below if it is large; return the height below, in inches."""
-    from matplotlib.transforms import ScaledTranslation
+def is_small(handles: Mapping[str, Any]) -> bool:
+    """Return True if a legend of these entries fits into a panel."""
+    return len(handles) <= MAX_ENTRIES and max(map(len, handles)) <= MAX_LETTERS
 
+
+def legend_within(ax: Axes, handles: Mapping[str, Any], notes: Sequence[str]) -> None:
+    """Add a legend in the axes."""
     width = ax.get_window_extent().width / ax.figure.dpi
-    is_small = len(handles) <= MAX_ENTRIES and max(map(len, handles)) <= MAX_LETTERS
-    if (
-        is_small or ax.figure.get_layout_engine() is None
-    ):  # a layout engine would make room below
-        title = "\n".join(_wrapped(notes, width))
-        ax.legend(
-            [*handles.values()],
-            _wrapped(handles, width),
-            title=title or None,
-            framealpha=0.9,
-            edgecolor="none",
-        )
-        return 0.0
-    below = ax.transAxes + ScaledTranslation(0, -AXIS, ax.figure.dpi_scale_trans)
-    place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "bbox_transform": below}
-    return legend_below(ax, handles, width, notes, **place)
+    ax.legend(
+        list(handles.values()),
+        _wrapped(handles, width),
+        title="\n".join(_wrapped(notes, width)) or None,
+        framealpha=0.9,
+        edgecolor="none",
+    )
 
 
 def legend_below(
-    owner: Figure | Axes,
+    figure: Figure,
     handles: Mapping[str, Any],
-    width: float,
-    notes: Sequence[str],
-    **place: Any,
-) -> float:
-    """Add a legend below, with as many columns as fit; return the height that it needs, in inches.
+    labels: Mapping[str, str],
+    notes: Iterable[str],
+    height: float,
+) -> None:
+    """Add a legend below the panels, with as many columns as fit.
 
     Args:
-        owner: figure or axes of the legend.
+        figure: it grows, so that the panels keep their height.
         handles: text -> artist; long texts are wrapped.
-        width: of the owner, in inches.
+        labels: of the groups, see `labels`: these entries are the first.
         notes: lines above the entries.
-        place: keyword arguments of matplotlib's `legend`.
+        height: of the figure without the legend, in inches.
     """
-    texts = _wrapped(handles, width)
+    width = figure.get_figwidth()
+    order = dict.fromkeys([*labels.values(), *handles])
+    drawn = [text for text in order if text in handles]
+    texts = _wrapped(drawn, width)
     longest = max((len(line) for text in texts for line in text.splitlines()), default=0)
     fitting = max(1, min(4, int(width / (HANDLE + LETTER * longest))))
     rows = -(-len(texts) // fitting)  # rounded up, so that twins are above each other
-    title = textwrap.fill("; ".join(notes), int(width / LETTER), break_on_hyphens=False)
     columns = [texts[first : first + rows] for first in range(0, len(texts), rows)]
-    legend = owner.legend(
-        [*handles.values()],
+    title = textwrap.fill("; ".join(notes), int(width / LETTER), break_on_hyphens=False)
+    legend = figure.legend(
+        [handles[text] for text in drawn],
         texts,
+        loc="outside lower center",
         ncols=len(columns),
         title=title or None,
         frameon=False,
-        **place,
     )
     legend.get_title().set_multialignment("center")
-    num_title_lines = len(title.splitlines())
-    num_entry_lines = max(len("\n".join(column).splitlines()) for column in columns)
-    return ROW * (num_title_lines + num_entry_lines)
+    num_lines = max(len("\n".join(column).splitlines()) for column in columns)
+    num_lines += len(title.splitlines())
+    figure.set_figheight(max(figure.get_figheight(), height + ROW * num_lines))
 
 
 def _wrapped(texts: Iterable[str], width: float) -> list[str]:

@@ -52,8 +52,7 @@ def figure(
     groups_by_cost = [_drawable(histories, cost) for cost in communications]
     cuts = _cuts(groups_by_cost, target.accuracy, communications)
     with mpl.rc_context(drawing.RC):
-        width = max(4.4, 3.6 * len(communications))
-        drawn = new_figure((width, HEIGHT))
+        drawn = new_figure((max(4.4, 3.6 * len(communications)), HEIGHT))
         panels = drawn.subplots(1, len(communications), sharey=True, squeeze=False)[0]
         handles: dict[str, Any] = {}
         notes = dict.fromkeys([drawing.plain(title)] if title else [])
@@ -72,22 +71,14 @@ def figure(
                 ax.set_xlim(0, cut)
         panels[0].set_ylabel(drawing.score_label(histories, names))
         final = [run.final_accuracy for runs in histories.values() for run in runs]
-        lowest = min(
-            filter(math.isfinite, final), default=1.0
-        )  # every curve ends within the panel
+        # every curve ends within the panel
+        lowest = min(filter(math.isfinite, final), default=1.0)
         bottom = min(0.6, lowest - 0.1)
         if has_target:
             bottom = min(target.accuracy - 0.4, lowest - 0.1)
             notes[f"dotted: target of {table.shown(target)}"] = None
         panels[0].set_ylim(max(0.0, bottom), 1.0)
-        ordered = {
-            text: handles[text]
-            for text in [*labels.values(), *handles]
-            if text in handles
-        }
-        loc = "outside lower center"
-        height = drawing.legend_below(drawn, ordered, width, list(notes), loc=loc)
-        drawn.set_figheight(max(HEIGHT, PANEL + height))
+        drawing.legend_below(drawn, handles, labels, notes, PANEL)
     return drawn
 
 

@@ -4,8 +4,7 @@ All functions take `histories` as one `History`, a list of them, or a dict from 
 or to a list of repeats. Histories of one name in a list are repeats too, so they may differ only in
 the seed: use a dict to separate runs of the same method. A method of the paper has the same colour
 in every figure, solid with doubling and dashed for its twin without doubling. A large legend is
-below the axes; in your own axes, it is inside them unless their figure has a layout that makes room
-(`layout="constrained"`).
+below the axes; in your own axes, it is inside them.
 """
 
 from __future__ import annotations
@@ -292,15 +291,8 @@ def figure3(
             ax.set_xlabel(drawing.TIME_LABEL)
         for ax in panels[:, 0]:
             ax.set_ylabel(drawing.score_label(merged, names))
-        ordered = {
-            text: handles[text]
-            for text in [*labels.values(), *handles]
-            if text in handles
-        }
         notes["C: cost of a communicating round"] = None
-        loc = "outside lower center"
-        legend_height = drawing.legend_below(figure, ordered, width, list(notes), loc=loc)
-        figure.set_figheight(max(height, height - 0.6 + legend_height))
+        drawing.legend_below(figure, handles, labels, notes, height - 0.6)
     return figure
 
 
@@ -334,7 +326,8 @@ def _one_panel(
             panel, groups, curve, drawing.styles(groups), labels, spread
         )
         panel.set(**axis_labels)
-        height = drawing.legend(panel, handles, notes)
-        if ax is None:
-            panel.figure.set_figheight(4.0 + height)
+        if ax is None and not drawing.is_small(handles):
+            drawing.legend_below(panel.figure, handles, labels, notes, 4.0)
+        else:
+            drawing.legend_within(panel, handles, notes)
         return panel.figure

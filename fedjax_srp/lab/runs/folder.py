@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import zlib
@@ -31,9 +30,8 @@ from fedjax_srp.results.locks import held
 from fedjax_srp.results.sealed_folders import is_foreign
 
 _ARGUMENTS = "arguments.json"  # in the folder of checkpoints
-_OVERWRITING = (
-    "overwriting_"  # begins the names of such folders while a run overwrites another
-)
+# begins the names of such folders while a run overwrites another
+_OVERWRITING = "overwriting_"
 
 
 def execute(
@@ -56,81 +54,82 @@ def execute(
             another process.
         OSError: the disk is full.
     """
-    with contextlib.ExitStack() as stack:
-
-        def lock() -> _FolderState:
-            """Lock the folder and inspect it again, since another process may have used it."""
-            stack.enter_context(held(atomic.writable(folder), "out"))
-            run_folder.settle(folder)
-            return _inspect(folder, run, overwrite)
-
-        state = _inspect(folder, run, overwrite)
-        is_locked = (state.needs_new_summary or not state.finished) and folder.is_dir()
-        if is_locked:
-            state = lock()
-        given: dict[str, Any] = {}
-        if not state.finished:
-            given = run.simulation((load or load_data)(run.data))
-            if not is_locked:  # only now, so that a failed start creates no folder
-                state = lock()
+    state = _inspect(folder, run, overwrite)
+    if state.finished and not state.needs_new_summary:
+        _report_finished(folder, run, state, say)
+        return
+    arguments: dict[str, Any] = {}
+    if (
+        not state.finished
+    ):  # before it is locked, so that a failed start creates no folder
+        arguments = run.simulation((load or load_data)(run.data))
+    with held(atomic.writable(folder), "out"):
+        run_folder.settle(folder)
+        state = _inspect(folder, run, overwrite)  # another process may have used it
         if state.finished:
-            return _report_finished(folder, run, state.needs_new_summary, say)
+            _report_finished(folder, run, state, say)
+            return
+        with_models = run.models
+        if state.has_checkpoint:
+            with_models |= run_folder.has_models(folder)
+        checkpoint_dir = None
         if run.checkpoint:
-            if state.has_checkpoint:
-                say(f"continuing the run in {folder}")
-            atomic.writable(state.checkpoints)
-            if not state.has_checkpoint:  # else `simulate` may still refuse to go on
-                json_files.write_json(state.checkpoints / _ARGUMENTS, run.record)
-        with_models = run.models or (
-            state.has_checkpoint and run_folder.has_models(folder)
-        )
+            checkpoint_dir = state.checkpoints
+            _begin_checkpoints(folder, run, state, say)
         try:
             history = simulate(
-                **given,
+                **arguments,
                 progress=progress,
-                checkpoint_dir=state.checkpoints if run.checkpoint else None,
+                checkpoint_dir=checkpoint_dir,
                 keep_clients=with_models,
                 callback=callback,
             )
         except ValueError as error:
             is_refused = is_ours(error) and not isinstance(error, DamagedError)
             if (
-                run.checkpoint and is_refused and not snapshots(state.checkpoints)
-            ):  # there is nothing to resume
-                (state.checkpoints / _ARGUMENTS).unlink(missing_ok=True)
+                checkpoint_dir is not None
+                and is_refused
+                and not snapshots(checkpoint_dir)
+            ):
+                # there is nothing to resume
+                (checkpoint_dir / _ARGUMENTS).unlink(missing_ok=True)
             raise
-        if run.checkpoint:
-            json_files.write_json(state.checkpoints / _ARGUMENTS, run.record)
+        if checkpoint_dir is not None:
+            json_files.write_json(checkpoint_dir / _ARGUMENTS, run.record)
         save(history, folder, run, with_models)
-        _clean_up(folder, state.checkpoints if run.checkpoint else None)
+        _clean_up(folder, checkpoint_dir)
     say(outcome(history, run.settings.target, run.communication))
-    kept = (
-        f", {_size(folder / 'checkpoint')} of it a checkpoint, to make the run longer"
-        if run.checkpoint
-        else ""
-    )
-    say(f"written to {folder}: {_size(folder)}{kept}")
-    return None
+    written = f"written to {folder}: {_size(folder)}"
+    if run.checkpoint:
+        size = _size(folder / "checkpoint")
+        written += f", {size} of it a checkpoint, to make the run longer"
+    say(written)
+
+
+def _begin_checkpoints(
+    folder: Path, run: Run, state: _FolderState, say: Callable[[str], None]
+) -> None:
+    atomic.writable(state.checkpoints)
+    if state.has_checkpoint:  # `simulate` may still refuse to go on
+        say(f"continuing the run in {folder}")
+    else:
+        json_files.write_json(state.checkpoints / _ARGUMENTS, run.record)
 
 
 def _report_finished(
-    folder: Path, run: Run, needs_new_summary: bool, say: Callable[[str], None]
+    folder: Path, run: Run, state: _FolderState, say: Callable[[str], None]
 ) -> None:
     """Print the result of a finished run; rewrite its summary for another communication cost."""
-    history, cost = History.load(folder), run.communication
+    history = History.load(folder)
+    cost = run.communication
     text = outcome(history, run.settings.target, cost)
-    if (
-        needs_new_summary
-    ):  # on the loaded history itself, so that models stay in the folder
+    news = "--overwrite runs it again"
+    if state.needs_new_summary:
+        news = f"its summary and figure are now those of communication={cost:g}"
+        # on the loaded history itself, so that models stay in the folder
         object.__setattr__(history, "config", jsonable(_config(history, run)))
         run_folder.write(history, folder, run.settings.target, cost, models=False)
-    new, hint = (
-        f"its summary and figure are now those of communication={cost:g}",
-        "--overwrite runs it again",
-    )
-    say(
-        f"{folder} holds this run already, finished; {new if needs_new_summary else hint}"
-    )
+    say(f"{folder} holds this run already, finished; {news}")
     say(text)
 
 
@@ -266,48 +265,52 @@ def _clean_up(folder: Path, kept: Path | None) -> None:
 
 def _size(folder: Path) -> str:
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    return f"{size / 1e6:.1f} MB" if size < 1e9 else f"{size / 1e9:.1f} GB"
+    if size < 1e9:
+        return f"{size / 1e6:.1f} MB"
+    return f"{size / 1e9:.1f} GB"
 
 
 def outcome(history: History, target: float | None, communication: float) -> str:
     """Describe a finished run in one line."""
     summary = history.summary(target, communication)
-    words = [f"{methods.label(history.name)}: {history.num_rounds} rounds"]
-    words.append(
-        f"simulated time {summary['simulated_time']:.4g} at communication cost {communication:g}"
-    )
+    words = [
+        f"{methods.label(history.name)}: {history.num_rounds} rounds",
+        f"simulated time {summary['simulated_time']:.4g} at communication cost {communication:g}",
+    ]
     if summary["final_accuracy"] is not None:
-        words.append(
-            f"final accuracy {100 * summary['final_accuracy']:.2f} % ({history.evaluation})"
-        )
+        accuracy = 100 * summary["final_accuracy"]
+        words.append(f"final accuracy {accuracy:.2f} % ({history.evaluation})")
         words.append(f"worst tenth of the clients {100 * summary['worst_decile']:.2f} %")
     if target is not None:
         time = summary["time_to_target"]
-        words.append(
-            f"{100 * target:g} % {'not reached' if time == float('inf') else f'reached at time {time:.4g}'}"
-        )
+        reached = f"reached at time {time:.4g}" if time < np.inf else "not reached"
+        words.append(f"{100 * target:g} % {reached}")
     if summary["stages"] and summary["stages"][-1]["completed"] is False:
-        last = summary["stages"][-1]
-        words.append(
-            f"stage {last['stage']} ({last['cohort_size']} clients) NOT COMPLETED in {last['num_rounds']} rounds"
-        )
-        if "grad_norm_threshold" in history.metrics:
-            of_stage = np.stack(
-                [history.metrics[name] for name in (GRADIENT_NORM, "grad_norm_threshold")]
-            )
-            of_stage = of_stage[:, last["first_round"] - 1 :]
-            known = of_stage[
-                :, ~np.isnan(of_stage).any(axis=0)
-            ]  # empty rounds have no gradient
-            words += [
-                f"gradient norm {norm:.3g} above {threshold:.3g}"
-                for norm, threshold in known.T[-1:]
-            ]
+        words += _unfinished_stage(history, summary["stages"][-1])
     if history.diverged is not None:
         words.append(
             f"DIVERGED in round {history.diverged}, try a smaller --learning-rate"
         )
-    words[-1] += (
-        f" ({history.host_seconds:.1f} s on this machine, {history.compile_seconds:.1f} of them compiling)"
+    seconds = (
+        f"({history.host_seconds:.1f} s on this machine, "
+        f"{history.compile_seconds:.1f} of them compiling)"
     )
-    return ", ".join(words)
+    return f"{', '.join(words)} {seconds}"
+
+
+def _unfinished_stage(history: History, stage: Mapping[str, Any]) -> list[str]:
+    words = [
+        f"stage {stage['stage']} ({stage['cohort_size']} clients) NOT COMPLETED in "
+        f"{stage['num_rounds']} rounds"
+    ]
+    thresholds = history.metrics.get("grad_norm_threshold")
+    if thresholds is None:
+        return words
+    norms = history.metrics[GRADIENT_NORM]
+    begin = stage["first_round"] - 1
+    # empty rounds have no gradient
+    rounds = np.flatnonzero(~np.isnan(norms[begin:]) & ~np.isnan(thresholds[begin:]))
+    if len(rounds):
+        last = begin + rounds[-1]
+        words.append(f"gradient norm {norms[last]:.3g} above {thresholds[last]:.3g}")
+    return words

@@ -7,6 +7,7 @@ import json
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -20,57 +21,58 @@ from fedjax_srp.results import callbacks as watch
 def loggers(
     run: Run, folder: Path, in_grid: bool = False, overwrite: bool = False
 ) -> Iterator[list[watch.Callback]]:
-    """Yield the callbacks that log a run; a resumed run continues as the same run, one of other options is another.
+    """Yield the callbacks that log a run.
 
-    A run that begins again with `overwrite` replaces what it logged: in TensorBoard it hides older events of its
+    A resumed run continues as the same run; one of other options is another. A run that begins
+    again with `overwrite` replaces what it logged: in TensorBoard it hides older events of its
     folder. Runs of a grid (`in_grid`) have their own folders within that of TensorBoard.
     """
     callbacks: list[watch.Callback] = []
-    begins_again = overwrite and not snapshots(
-        overwriting(folder, run)
-    )  # else it continues an interrupted one
+    # otherwise it continues an interrupted run
+    begins_again = overwrite and not snapshots(overwriting(folder, run))
     with contextlib.ExitStack() as stack:
-        if run.tensorboard is not None and jax.process_index() == 0:
-            directory = Path(run.tensorboard, folder.name) if in_grid else run.tensorboard
-            writer = watch.summary_writer(
-                directory, **({"purge_step": 0} if begins_again else {})
-            )
-            stack.callback(writer.close)  # else its file and its thread stay
-            callbacks.append(watch.tensorboard(directory, writer))
-        if run.wandb is not None and jax.process_index() == 0:
-            kept = {
-                name: value
-                for name, value in run.record.items()
-                if name not in (*LIMITS, *NOT_SIMULATED)
-            }
-            run_id = f"{zlib.crc32(json.dumps([str(folder.absolute()), kept], sort_keys=True).encode()):08x}"
-            more = (
-                {"reinit": "create_new"} if in_grid else {}
-            )  # batches log several at a time
-            resume = None if begins_again else "allow"  # None: replace a run of this id
-            wandb_run = watch.wandb_run(
-                project=run.wandb,
-                name=folder.name,
-                id=run_id,
-                resume=resume,
-                config=run.record,
-                **more,
-            )
-            stack.callback(wandb_run.finish)
-            callbacks.append(watch.wandb(wandb_run))
+        if jax.process_index() == 0:
+            if run.tensorboard is not None:
+                directory = Path(run.tensorboard)
+                if in_grid:
+                    directory /= folder.name
+                options = {"purge_step": 0} if begins_again else {}
+                writer = watch.summary_writer(directory, **options)
+                stack.callback(writer.close)  # else its file and its thread stay
+                callbacks.append(watch.tensorboard(directory, writer))
+            if run.wandb is not None:
+                wandb_run = _wandb_run(run, folder, in_grid, begins_again)
+                stack.callback(wandb_run.finish)
+                callbacks.append(watch.wandb(wandb_run))
         yield callbacks
+
+
+def _wandb_run(run: Run, folder: Path, in_grid: bool, begins_again: bool) -> Any:
+    identity = dict(run.record)
+    for name in (*LIMITS, *NOT_SIMULATED):
+        identity.pop(name, None)
+    text = json.dumps([str(folder.absolute()), identity], sort_keys=True)
+    # batches log several at a time
+    options = {"reinit": "create_new"} if in_grid else {}
+    return watch.wandb_run(
+        project=run.wandb,
+        name=folder.name,
+        id=f"{zlib.crc32(text.encode()):08x}",
+        resume=None if begins_again else "allow",  # None: replace a run of this id
+        config=run.record,
+        **options,
+    )
 
 
 def split_by_seed(callbacks: Sequence[watch.Callback]) -> watch.Callback:
     """Return a callback of a batched program that passes each run its own rows."""
 
     def call(progress: watch.Progress) -> None:
-        for i in progress.seeds or ():
-            rows = [
-                {name: value for name, value in row.items() if name != "seed"}
-                for row in progress.rows
-                if row["seed"] == i
-            ]
+        rows_of: dict[int, list[dict[str, Any]]] = {i: [] for i in progress.seeds or ()}
+        for row in progress.rows:
+            of_run = dict(row)
+            rows_of[of_run.pop("seed")].append(of_run)
+        for i, rows in rows_of.items():
             callbacks[i](progress._replace(seeds=None, rows=rows))
 
     return call

@@ -16,12 +16,11 @@ EVALUATION = "evaluation"  # field of an algorithm: its default evaluation
 
 def trainings(methods: Iterable[Method]) -> list[list[Method]]:
     """Group methods by training: those of a list differ only in name and default evaluation."""
-    found: dict[tuple[FederatedAlgorithm, ParticipationPolicy], list[Method]] = {}
+    groups: dict[tuple[FederatedAlgorithm, ParticipationPolicy], list[Method]] = {}
     for method in methods:
-        found.setdefault(
-            (with_default_evaluation(method.algorithm), method.participation), []
-        ).append(method)
-    return list(found.values())
+        algorithm = with_default_evaluation(method.algorithm)
+        groups.setdefault((algorithm, method.participation), []).append(method)
+    return list(groups.values())
 
 
 def chooses_evaluation(maker: Any) -> bool:
@@ -31,39 +30,40 @@ def chooses_evaluation(maker: Any) -> bool:
     """
     if not (inspect.isclass(maker) and parts.is_part(maker)):
         return False
-    choices = get_args(parts.fields(maker).hints.get(EVALUATION))
-    members = [
-        value for cls in maker.__mro__ for value in vars(cls).values() if callable(value)
-    ]
-    return bool(choices) and {
-        getattr(member, "evaluation", None) for member in members
-    }.issuperset(choices)
+    choices = set(get_args(parts.fields(maker).hints.get(EVALUATION)))
+    members = [getattr(maker, name) for name in dir(maker)]
+    evaluations = {getattr(member, "evaluation", None) for member in members}
+    return bool(choices) and choices <= evaluations
 
 
 def with_default_evaluation(algorithm: FederatedAlgorithm) -> FederatedAlgorithm:
     """Return the algorithm with the default evaluation of its class."""
     if not chooses_evaluation(type(algorithm)):
         return algorithm
-    default = {field.name: field.default for field in dataclasses.fields(algorithm)}[
-        EVALUATION
-    ]
-    return dataclasses.replace(algorithm, **{EVALUATION: default})
+    for field in dataclasses.fields(algorithm):
+        if field.name == EVALUATION:
+            return dataclasses.replace(algorithm, **{EVALUATION: field.default})
+    return algorithm
 
 
 def as_method(history: History, method: Method, evaluations: Sequence[str]) -> History:
-    """Convert the history of a method with equal training to one of this method, with these evaluations in order."""
-    trained, config = (
-        history.config["method"],
-        {**history.config, "name": method.name, "evaluations": [*evaluations]},
-    )
-    chosen = chooses_evaluation(type(method.algorithm))
-    first = {EVALUATION: getattr(method.algorithm, EVALUATION)} if chosen else {}
-    config["method"] = {
-        **trained,
+    """Convert the history of a method with equal training to one of this method.
+
+    It has these evaluations in order.
+    """
+    evaluation = {}
+    if chooses_evaluation(type(method.algorithm)):
+        evaluation[EVALUATION] = getattr(method.algorithm, EVALUATION)
+    description = dict(history.config["method"])
+    description["name"] = method.name
+    description["algorithm"] = description["algorithm"] | evaluation
+    config = {
+        **history.config,
         "name": method.name,
-        "algorithm": {**trained["algorithm"], **first},
+        "evaluations": list(evaluations),
+        "method": description,
+        "options": history.config["options"] | evaluation,
     }
-    config["options"] = {**config["options"], **first}
     scores = {name: history.accuracies[name] for name in evaluations}
     return dataclasses.replace(
         history, name=method.name, accuracies=scores, config=config
