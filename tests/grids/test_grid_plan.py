@@ -26,7 +26,7 @@ def test_devices_are_those_of_a_worker(tmp_path):
     many = points(Spec(OPTIONS | {"devices": 6}, {"method": ["fedavg"]}, {}, ()))
     for devices in (6, None):
         (unit,) = plan(many, tmp_path, None, workers=1, sharers=1, devices=devices)
-        assert unit.members[0].point.run.devices == 6
+        assert unit.members[0].point.run.settings.devices == 6
 
 
 def test_only_runs_that_differ_in_seed_and_floats_are_batched(tmp_path):

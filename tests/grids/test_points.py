@@ -190,7 +190,7 @@ def test_a_run_is_the_same_run_at_another_cost_and_with_its_data_elsewhere(chang
 def test_variants_may_differ_in_a_limit():
     variants = {"short": {"num_rounds": 2}, "long": {"num_rounds": 4}}
     found = points_of({}, variants, method="fedrep", validation=0.2)
-    assert [(point.name, point.run.num_rounds) for point in found] == [
+    assert [(point.name, point.run.settings.num_rounds) for point in found] == [
         ("short", 2),
         ("long", 4),
     ]

@@ -39,12 +39,10 @@ def without_rounds(monkeypatch):
     """Give runs random scores instead of rounds, whose programs take most of the time; all else is as in a run."""
     rng = np.random.default_rng(0)
 
-    def run(bar, run, root, limits, watch, checkpoint_dir, keep_clients):
-        ends = [0]
-        while ends[-1] < limits.num_rounds:
-            ends.append(limits.next_evaluation(ends[-1]))
+    def run(bar, run, root, places):
+        ends = [0, *run.settings.evaluated_rounds()]
         seeds, clients = run.num_seeds or 1, run.layout.num_clients
-        ones = np.ones((seeds, limits.num_rounds), int)
+        ones = np.ones((seeds, run.settings.num_rounds), int)
         records = dict.fromkeys(
             ("cohort_size", "compute_time", "communicated", "finite"), ones
         )
@@ -65,7 +63,6 @@ def without_rounds(monkeypatch):
         times = np.ones((seeds, clients))
         return outcome.histories(
             run,
-            limits,
             root,
             outcome.Results(times, times, (), None, Records([records]), {}),
         )
