@@ -38,7 +38,7 @@ class Reader:
 
     def refuse(self, reason: str) -> ArgumentError:
         """Return the error for a text that is not understood."""
-        problem = f"is not understood: {reason[:100]}"
+        problem = f"is not understood: {reason[:80]}"
         return ArgumentError(self.argument, self.text, problem, self.remedy)
 
     def parse(self, text: str) -> ast.expr:
