@@ -59,7 +59,7 @@ class ArgumentError(ValueError):
         if isinstance(self.value, os.PathLike):
             value = repr(os.fspath(self.value))
         elif isinstance(self.value, str):
-            value = short(self.value, most=150)
+            value = short(self.value, most=130)
         else:
             value = short(self.value)
         line = f"{self.argument}={value} {problem}"

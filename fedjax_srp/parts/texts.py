@@ -38,7 +38,7 @@ class Reader:
 
     def refuse(self, reason: str) -> ArgumentError:
         """Return the error for a text that is not understood."""
-        problem = f"is not understood: {reason[:100]}"
+        problem = f"is not understood: {reason[:80]}"
         return ArgumentError(self.argument, self.text, problem, self.remedy)
 
     def parse(self, text: str) -> ast.expr:
@@ -142,8 +142,9 @@ def read_part(
     Example:
         >>> import fedjax_srp as srp
         >>> makers = {"Fixed": srp.clocks.Fixed, "Constant": srp.clocks.Constant}
-        >>> read_part("clock", "Fixed(Constant(2 * N))", makers, "", num_clients=3)
-        Fixed(distribution=Constant(value=6), work=1.0, ordered=False, communication=0.0)
+        >>> clock = read_part("clock", "Fixed(Constant(2 * N))", makers, "", num_clients=3)
+        >>> clock == srp.clocks.Fixed(srp.clocks.Constant(6.0))
+        True
     """
     reader = Reader(argument, text, makers, words or {}, num_clients, remedy)
     return reader.value(reader.parse(text))
