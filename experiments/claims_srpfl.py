@@ -181,10 +181,12 @@ def causes_accuracies(setting: str) -> str:
     last = rows[(rows["setting"] == setting) & (rows["round"] == rows["round"].max())]
     last = last[last["evaluation"] == "fine_tune"]
     cells = []
+    counts = []
     for method in ("srpfl", "flanp_fedavg"):
         values = last[last["method"] == method]["accuracy"].to_numpy()
         cells.append(pm(values, 1))
-    return f"{cells[0]} and {cells[1]} ({plural(last['seed'].nunique(), 'seed')})"
+        counts.append(plural(len(values), "seed"))
+    return f"{cells[0]} and {cells[1]} ({' and '.join(dict.fromkeys(counts))})"
 
 
 def flanp_ft_code() -> str:

@@ -52,7 +52,11 @@ def causes(results: Path) -> str:
     frame["first gradient"] = gradients.groupby("setting")["below"].agg(
         lambda of: mean_std(of, 3)
     )
-    return markdown(frame.join(by_setting.size().rename("seeds")))
+    counts = by_setting.count()
+    seeds = counts["SRPFL"].astype(str)
+    differ = (counts["FLANP-FT"] > 0) & (counts["FLANP-FT"] != counts["SRPFL"])
+    seeds[differ] += " and " + counts["FLANP-FT"][differ].astype(str)
+    return markdown(frame.join(seeds.rename("seeds")))
 
 
 def sweep(results: Path) -> str:
