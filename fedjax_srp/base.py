@@ -186,8 +186,9 @@ class Charges(NamedTuple):
     # The cheaper algorithms that a real client runs, for methods that compute more (submodels under a mask). Entry
     # w - 1 stands for w units of work, the last one for more. It is a tuple of algorithms with one unit each: their
     # mean operations are charged, and the messages of the last. HeteroFL has its narrow models here, a client with two
-    # units trains the second one: ((narrow,), (wide,)). None: the algorithm itself.
-    costs_as: tuple[tuple[FederatedAlgorithm, ...], ...] | None = None
+    # units trains the second one: ((narrow,), (wide,)). A function, called where a clock asks for costs; None: the
+    # algorithm itself.
+    costs_as: Callable[[], tuple[tuple[FederatedAlgorithm, ...], ...]] | None = None
 
 
 def evaluation(name: str | Callable[..., Any]) -> Any:

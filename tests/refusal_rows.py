@@ -145,7 +145,7 @@ SIMULATION = {
         [
             *each("algorithm", ("fedavg", srp.algorithms.FedAvg, MLP, DATA)),
             *each("data", ((np.ones(3), np.ones(3)), "digits", None, FEDAVG)),
-            *each("participation", (participation.Full, "full", METHOD, FIXED(EXP))),
+            *each("participation", (participation.Full, "ful", METHOD, FIXED(EXP))),
             *each("clock", (EXP, FIXED, np.ones(3), participation.Full())),
             *each("evaluations", (3, [["global"]])),
             *each("name", (3, "", "a\0", "\ud800")),

@@ -78,7 +78,9 @@ class SubmodelAlgorithm(GlobalModel):
     @override
     def charges(self) -> Charges:
         # With w units of work: a narrow model of rate `rates[w - 1]`.
-        return Charges(costs_as=tuple((narrow,) for narrow in self.narrow_algorithms()))
+        return Charges(
+            costs_as=lambda: tuple((each,) for each in self.narrow_algorithms())
+        )
 
     def narrow_algorithms(self) -> list[FederatedAlgorithm]:
         """The algorithm with the narrow model of each rate."""

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from typing_extensions import override
 
 from fedjax_srp.algorithms._submodels import Rate, SubmodelAlgorithm
-from fedjax_srp.base import Array, Charges, Key, named_key
+from fedjax_srp.base import Array, Charges, FederatedAlgorithm, Key, named_key
 from fedjax_srp.models.narrow import narrow
 from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts.part import part
@@ -41,10 +41,12 @@ class FjORD(SubmodelAlgorithm):
     @property
     @override
     def charges(self) -> Charges:
-        # With w units of work: the first w narrow models, drawn uniformly.
-        narrow = self.narrow_algorithms()
-        units = range(1, len(narrow) + 1)
-        return Charges(costs_as=tuple(tuple(narrow[:w]) for w in units))
+        def costs_as() -> tuple[tuple[FederatedAlgorithm, ...], ...]:
+            # With w units of work: the first w narrow models, drawn uniformly.
+            narrow = self.narrow_algorithms()
+            return tuple(tuple(narrow[:w]) for w in range(1, len(narrow) + 1))
+
+        return Charges(costs_as=costs_as)
 
     @override
     def narrowed(

@@ -93,7 +93,11 @@ class Devices(Clock):
         costs = jax.tree.map(lambda cost: jnp.asarray(cost, dtype=float), self.costs)
         if costs.operations.ndim > 1:  # a column for each number of units of work
             speeds = jax.tree.map(lambda values: values[:, None], speeds)
-            costs = costs._replace(once=costs.once[:, None])
+            costs = costs._replace(
+                once=costs.once[:, None],
+                bytes_down=costs.bytes_down.reshape(1, -1),
+                bytes_up=costs.bytes_up.reshape(1, -1),
+            )
         compute, downlink, uplink = speeds
         messages = costs.bytes_down / downlink + costs.bytes_up / uplink
         jitter = ()
@@ -115,7 +119,11 @@ class Devices(Clock):
         if self.jitter is None:
             return times, state
         factor = self.jitter.sample(key, state.jitter)
-        # by client, the first axis of every array
-        jittered = jax.tree.map(lambda leaf: (leaf.T * factor).T, times)
+
+        def jitter(leaf: Array) -> Array:
+            """Scale by client, the first axis of every array."""
+            return leaf * factor.reshape(-1, *(1,) * (leaf.ndim - 1))
+
+        jittered = jax.tree.map(jitter, times)
         expected = times.expected * self.jitter.mean(state.jitter)
         return jittered._replace(expected=expected), state

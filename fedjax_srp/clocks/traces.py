@@ -108,7 +108,7 @@ def read_times(
         ValueError: no table of numbers; a client without a column; names of columns, and
             data without names.
     """
-    for name in client_names or ():
+    for name in () if client_names is None else client_names:
         if not isinstance(name, str):
             raise ValueError(
                 f"client_names={short(client_names)}: are not all texts; "

@@ -464,6 +464,21 @@ def _static_charges(algorithm: FederatedAlgorithm) -> Charges:
     return charges
 
 
+def static_costs_as(
+    algorithm: FederatedAlgorithm,
+) -> tuple[tuple[FederatedAlgorithm, ...], ...] | None:
+    """Return what the algorithm costs as; ValueError if that reads a float, see `_static_charges`."""
+
+    def read(algorithm: FederatedAlgorithm) -> tuple[()]:
+        if algorithm.charges.costs_as is not None:
+            algorithm.charges.costs_as()
+        return ()
+
+    _traced(f"algorithm {algorithm.name!r}: charges", read, algorithm)
+    costs_as = algorithm.charges.costs_as
+    return None if costs_as is None else costs_as()
+
+
 def _joined(
     name: str, scalars: Mapping[str, Any], more: Mapping[str, Any]
 ) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from fedjax_srp.contract.checks import (
     AlgorithmTracer,
     Shapes,
     check_algorithm,
+    static_costs_as,
 )
 from fedjax_srp.contract.messages import client_bytes
 from fedjax_srp.contract.peak_memory import inner_jaxprs, opened, unstacked
@@ -56,8 +57,9 @@ def work_costs(
     Raises:
         ValueError: the length of a loop does not follow from the scalars of a client's data and its units of work.
     """
-    if shapes.charges.costs_as is not None:
-        return _costs_by_work(shapes.charges.costs_as, policy, data)
+    levels = static_costs_as(algorithm)
+    if levels is not None:
+        return _costs_by_work(levels, policy, data)
     return _own_costs(algorithm, policy, data, shapes)
 
 

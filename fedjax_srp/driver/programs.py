@@ -298,11 +298,13 @@ class Program:
         args = (begin, root, self._placed, data)
         if trains:
             with self._timed(start), futures.ThreadPoolExecutor(1) as thread:
-                state = self._lower(start, args).out_info.state
+                # Settings of JAX belong to a thread: the other one only compiles what is traced here.
+                lowered = self._lower(start, args)
                 in_context = contextvars.copy_context().run
-                compiling = thread.submit(in_context, self._compile, start, args)
+                compiling = thread.submit(in_context, lowered.compile)
+                state = lowered.out_info.state
                 self._lower(self._segment(), (state, self._length(1), *args[1:]))
-                compiling.result()
+                self.compiled[start] = compiling.result()
         return self._run(start, *args)
 
     def _start(self, begin: PyTree | None) -> Function:

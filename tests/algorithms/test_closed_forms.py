@@ -41,7 +41,6 @@ from setting import (
 import fedjax_srp as srp
 from fedjax_srp.algorithms._mixture import best_mixture
 from fedjax_srp.algorithms.fedpac import FedPACClientState
-from fedjax_srp.algorithms.training import LocalTraining
 from fedjax_srp.base import Examples, Participants
 from fedjax_srp.contract.checks import check_algorithm
 from fedjax_srp.contract.messages import sizes_of
@@ -179,14 +178,11 @@ def test_a_client_without_examples_is_judged_by_the_global_model():
 
 def test_weights_of_fedas_are_never_all_zero():
     """Without gradients the mean of such a cohort would be 0 / 0; products of a weight with a model are no zeros."""
-    algorithm, one_epoch = (
-        srp.algorithms.FedAS(split_model()),
-        LocalTraining(srp.SGD(1.0), BATCH, epochs=1),
-    )
+    training = srp.Training(batch_size=BATCH)
+    algorithm = srp.algorithms.FedAS(split_model(), training=training)
     nobody = federation(SMALL()).train_client(jnp.int32(0))._replace(count=jnp.int32(0))
-    weight = jax.jit(
-        lambda params: algorithm.fisher_trace(KEY, params, nobody, one_epoch)
-    )(split_model().init(KEY))
+    weight_of = jax.jit(lambda params: algorithm.fisher_trace(KEY, params, nobody))
+    weight = weight_of(split_model().init(KEY))
     assert 1e-6 * weight > jnp.finfo(weight.dtype).tiny
 
 

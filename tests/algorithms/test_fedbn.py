@@ -220,8 +220,9 @@ def test_statistics_are_no_part_of_a_clipped_gradient():
 
 def test_statistics_have_no_fisher_information():
     split_model, examples = normalised(), examples_of(5)
-    algorithm, start = srp.algorithms.FedAS(split_model), split_model.init(KEY)
-    training = LocalTraining(srp.SGD(1.0), batch_size=7, epochs=1)
+    training = srp.Training(batch_size=7)
+    algorithm = srp.algorithms.FedAS(split_model, training=training)
+    start = split_model.init(KEY)
 
     def loss(params):
         return split_model.loss(
@@ -232,9 +233,7 @@ def test_statistics_have_no_fisher_information():
     leaves = zip(
         jax.tree.leaves(gradient), jax.tree.leaves(is_statistic(gradient)), strict=True
     )
-    found = jax.jit(
-        lambda params: algorithm.fisher_trace(KEY, params, examples, training)
-    )(start)
+    found = jax.jit(lambda params: algorithm.fisher_trace(KEY, params, examples))(start)
     np.testing.assert_allclose(
         found, sum(jnp.sum(g**2) for g, own in leaves if not own), rtol=1e-4
     )

@@ -132,7 +132,7 @@ def test_a_class_without_part_and_with_a_constructor_of_its_own_is_refused():
 def test_charges_read_no_float_since_runs_of_other_floats_share_them():
     reads = property(
         lambda self: srp.Charges(
-            costs_as=((Scaled() if self.rate > 0.5 else Scaled(0.1),),)
+            costs_as=lambda: ((Scaled() if self.rate > 0.5 else Scaled(0.1),),)
         )
     )
     part = srp.part(type("Thin", (Scaled,), {"charges": reads}))(0.25)

@@ -103,7 +103,7 @@ def test_a_layer_of_unknown_width_is_refused_if_it_would_be_charged():
     )
     with pytest.raises(
         ValueError,
-        match=r"layer 'mine' is a Own without a field features.*give the clock costs$",
+        match=r"layer 'mine' is a Own without a field features.*give the clock costs",
     ):
         costs(algorithm)
     assert prepared(algorithm, DATA).costs is None  # other clocks charge units

@@ -273,8 +273,11 @@ def test_a_worker_runs_with_the_settings_of_the_process_that_planned(monkeypatch
     with jax.enable_x64(True):
         (point,) = points_of(method="fedavg", data=DATA)
     unit = SimpleNamespace(members=[SimpleNamespace(point=point)])
-    monkeypatch.setattr(Worker, "run", lambda self, unit, tell: jax.config.jax_enable_x64)
-    assert Worker().perform("run", unit, None).value
+    seen = []
+    note = lambda self, unit, tell: seen.append(jax.config.jax_enable_x64)
+    monkeypatch.setattr(Worker, "run", note)
+    assert Worker().perform("run", unit, None).error is None
+    assert seen == [True]
     assert not jax.config.jax_enable_x64
 
 
