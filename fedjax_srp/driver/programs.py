@@ -44,6 +44,7 @@ from fedjax_srp.xla.backend import (
     traced_for,
 )
 from fedjax_srp.xla.loops import batch_max, fori_loop, reversible, reversible_work
+from fedjax_srp.xla.program_text import program_hash
 
 ROUNDS = 128  # of a segment, at most, in the program that most runs share
 WRITTEN_OUT = (
@@ -352,27 +353,30 @@ class Program:
         self, root: Key, data: FederatedSource, begin: PyTree | None = None
     ) -> str:
         """A hash of the program of `start`, which initializes all states. Call it before `start`."""
-        return _hash(
-            self._lower(self._start(begin), (begin, root, self._placed, data))
-            .as_text()
-            .encode()
-        )
+        args = (begin, root, self._placed, data)
+        return program_hash(self._lower(self._start(begin), args))
 
     def segment_fingerprint(
         self, state: SimulationState, root: Key, data: FederatedSource
     ) -> str:
         """A hash of the program of a segment, which includes its schedules, models and loops, but not its length."""
         args = state, self._given(1), root, self._placed, data
-        return _hash(self._lower(self._segment(longest=ROUNDS), args).as_text().encode())
+        return program_hash(self._lower(self._segment(longest=ROUNDS), args))
 
     def traced(self, trains: bool, root: Key, data: FederatedSource) -> jax.stages.Traced:
         """Trace a segment, or its evaluation alone, for shapes (`Layout.shapes`), on devices that need not exist."""
         args = root, self.spec.layout.shapes(self.parts), data
+        start = self.traced_start(root, data)
         with self._traced():
-            start = self._jitted(self._start(None), (None, *args)).trace(None, *args)
             length = self.spec.layout.shapes(jax.ShapeDtypeStruct(root.shape, jnp.int32))
             args = self._shapes(start.out_info.state), length, *args
             return self._jitted(self._segment(trains), args).trace(*args)
+
+    def traced_start(self, root: Key, data: FederatedSource) -> jax.stages.Traced:
+        """Trace the start for shapes, as `traced` does a segment."""
+        args = None, root, self.spec.layout.shapes(self.parts), data
+        with self._traced():
+            return self._jitted(self._start(None), args).trace(*args)
 
     def values(self) -> dict[str, Any]:
         """The floats that programs take as arguments, by name; long arrays as a hash."""

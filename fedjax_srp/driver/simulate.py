@@ -32,12 +32,12 @@ from fedjax_srp.driver.outcome import (
     Results,
     check_limits,
     ended_after,
-    fingerprint,
     flat_records,
     histories,
 )
 from fedjax_srp.driver.prepare import Prepared, Request, prepare
-from fedjax_srp.driver.progress import Bar, Watch, identify_runs, progress_after
+from fedjax_srp.driver.progress import Bar, Watch, progress_after
+from fedjax_srp.driver.record import fingerprint, identify_runs
 from fedjax_srp.driver.round_log import Records
 from fedjax_srp.parts.checks import checked, is_key, short
 from fedjax_srp.parts.options import full_names
@@ -366,7 +366,7 @@ def _run(
 
     checkpoints = None
     if checkpoint_dir is not None:
-        facts = fingerprint(run, root, limits) | {
+        facts = fingerprint(run, root, limits._asdict()) | {
             "start": hash_of_start,
             "values": compiled.values(),
         }

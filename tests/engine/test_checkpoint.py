@@ -19,9 +19,10 @@ from attacks import kept_runs
 from reference.small import assert_same_bits, changed, federation, refused
 
 import fedjax_srp as srp
-from fedjax_srp.driver.outcome import Limits, fingerprint
+from fedjax_srp.driver.outcome import Limits
 from fedjax_srp.driver.prepare import Request, prepare
 from fedjax_srp.driver.programs import Program
+from fedjax_srp.driver.record import fingerprint
 from fedjax_srp.driver.simulate import simulate_seeds
 from fedjax_srp.results import sealed_folders as storage
 
@@ -267,7 +268,9 @@ def test_files_of_the_data_may_move_between_calls():
     ]
     requests = (Request(job.ALGORITHM, data) for data in moved)
     one, other = (
-        fingerprint(prepare(request), jax.random.key(0), Limits(2, 1, None, None))
+        fingerprint(
+            prepare(request), jax.random.key(0), Limits(2, 1, None, None)._asdict()
+        )
         for request in requests
     )
     assert one == other

@@ -7,6 +7,7 @@ from reference.small import refused
 from small_grid import OPTIONS, RATES, grid, members_of, planned, toml
 
 import fedjax_srp as srp
+from fedjax_srp.driver.record import LIMITS
 from fedjax_srp.lab.commands import cli
 from fedjax_srp.lab.commands.grid import _duration
 from fedjax_srp.lab.grids import batches as units
@@ -14,7 +15,6 @@ from fedjax_srp.lab.grids import execute
 from fedjax_srp.lab.grids.execute import plan
 from fedjax_srp.lab.grids.points import Spec, points
 from fedjax_srp.lab.grids.work import Cost, Worker
-from fedjax_srp.lab.runs.run import LIMITS
 from fedjax_srp.results import sealed_folders as storage
 
 

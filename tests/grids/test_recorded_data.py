@@ -7,10 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import refused
 
 import fedjax_srp as srp
-from fedjax_srp.driver.outcome import data_checksum
+from fedjax_srp.driver.record import data_checksum
 from fedjax_srp.lab.grids.points import Spec, points
 
 DATA = srp.data.load("digits", num_clients=3, max_examples=8)
@@ -102,6 +101,6 @@ def test_data_of_the_package_are_recorded_by_their_checksum_and_what_is_static()
     )  # another record is another run, and nothing is taken over
 
 
-def test_what_a_class_keeps_beside_its_arrays_needs_a_description():
-    with refused("data=.*Flagged.* has no description; name it"):
-        points(Spec({"method": "fedavg", "data": Flagged(ONE, lambda x: x)}, {}, {}, ()))
+def test_functions_that_a_class_keeps_beside_its_arrays_are_told_apart_by_the_program():
+    unused = Flagged(ONE, lambda x: x)
+    assert "rounds" in runs(unused)[0].run.record["program"]

@@ -11,6 +11,7 @@ import jax
 
 from fedjax_srp.driver.outcome import Limits
 from fedjax_srp.driver.prepare import Request, prepare
+from fedjax_srp.driver.record import LIMITS
 from fedjax_srp.driver.simulate import seeds_at_once
 from fedjax_srp.lab.grids import batches as units
 from fedjax_srp.lab.grids.batches import Member, Unit
@@ -23,8 +24,8 @@ from fedjax_srp.lab.grids.launch import (
 )
 from fedjax_srp.lab.grids.points import Point, Problems
 from fedjax_srp.lab.grids.slurm import SlurmLauncher
-from fedjax_srp.lab.grids.work import Cost, DatasetCache
-from fedjax_srp.lab.runs.run import LIMITS
+from fedjax_srp.lab.grids.work import Cost
+from fedjax_srp.lab.runs.run import load_data
 from fedjax_srp.parts.checks import checked, printable
 from fedjax_srp.parts.part import AtLeast, Count
 
@@ -181,7 +182,7 @@ def plan(
     share = -(
         -len(trainings) // workers
     )  # of a worker: a larger program would leave another worker idle
-    datasets, problems, sized = DatasetCache(), Problems(), []
+    problems, sized = Problems(), []
     for group in units.group_by_program(points):
         requests: dict[Any, Request | ValueError] = {}
         for point in (point for point in group if point.id in unfinished):
@@ -192,7 +193,7 @@ def plan(
             try:
                 _ = point.run.leaves  # builds the parts, which check them
                 if evaluated_by not in requests:
-                    requests[evaluated_by] = _check_request(point, datasets, devices)
+                    requests[evaluated_by] = _check_request(point, devices)
                 if isinstance(refusal := requests[evaluated_by], ValueError):
                     raise refusal
             except ValueError as error:
@@ -223,12 +224,10 @@ def plan(
     return units.assign_units(sized, folder, batch)
 
 
-def _check_request(
-    point: Point, datasets: DatasetCache, devices: int | None
-) -> Request | ValueError:
+def _check_request(point: Point, devices: int | None) -> Request | ValueError:
     """Return the checked request of a point to the engine, planned on devices of this process, or the error."""
     try:
-        given = point.run.simulation(datasets(point.run.data))
+        given = point.run.simulation(load_data(point.run.data))
         requested = given["devices"]
         if requested is not None:
             if devices is not None and requested > devices:

@@ -6,10 +6,9 @@ import contextlib
 import functools
 import itertools
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fedjax_srp.base import FederatedSource
 from fedjax_srp.driver.prepare import check_evaluations
 from fedjax_srp.driver.simulate import simulate, simulate_seeds
 from fedjax_srp.lab.grids.batches import Member, Unit, batch_of
@@ -45,35 +44,11 @@ class TaskResult(NamedTuple):
     value: Any = None
 
 
-class DatasetCache:
-    """Loader of data that caches the last ones, since neighbours in a grid share them."""
-
-    def __init__(self) -> None:
-        self._last: tuple[Mapping[str, Any], dict[str, Any], FederatedSource] | None = (
-            None
-        )
-
-    def __call__(self, given: Mapping[str, Any]) -> FederatedSource:
-        """Return the data of a run; raises as `load_data`."""
-        others = {**given, "data": None}  # an object with arrays may not be compared
-        if (
-            self._last is None
-            or self._last[0].get("data") is not given.get("data")
-            or self._last[1] != others
-        ):
-            self._last = None  # frees its memory first
-            self._last = given, others, load_data(given)
-        return self._last[2]
-
-
 class Worker:
     """Runs units one after the other; data and compiled programs are kept in between."""
 
     def __init__(self) -> None:
-        self._datasets, self._load = (
-            DatasetCache(),
-            functools.cache(lambda file: run_options.load([file])),
-        )
+        self._load = functools.cache(lambda file: run_options.load([file]))
 
     def perform(self, task: str, unit: Unit, on_rounds: RoundsCallback) -> TaskResult:
         """Do a task, "run" or "measure"; errors become one line, with a traceback in the unit's folder for bugs."""
@@ -131,7 +106,7 @@ class Worker:
     def _simulate(self, unit: Unit, **options: Any) -> list[History]:
         """Simulate each training of a unit once, with all requested evaluations; return a history per point."""
         runs = [member.point.run for member in unit.members]
-        given = [run.simulation(self._datasets(run.data)) for run in runs]
+        given = [run.simulation(load_data(run.data)) for run in runs]
         evaluations = [
             check_evaluations(each["algorithm"].algorithm, each["evaluations"])
             for each in given
@@ -161,7 +136,6 @@ class Worker:
                 member.folder,
                 overwrite=overwrite,
                 say=lambda line: None,
-                load=self._datasets,
                 callback=all_of(_progress_callback(on_rounds), *callbacks),
             )
 
