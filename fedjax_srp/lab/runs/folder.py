@@ -121,11 +121,14 @@ def _report_finished(
 ) -> None:
     """Print the result of a finished run; rewrite its summary for another communication cost."""
     history, cost = History.load(folder), run.communication
+    known = history.config.get("arguments", {})
     text = outcome(history, run.target, cost)
     if (
         needs_new_summary
     ):  # on the loaded history itself, so that models stay in the folder
-        object.__setattr__(history, "config", jsonable(_config(history, run)))
+        made_by = {name: known[name] for name in (VERSION, PROGRAM) if name in known}
+        config = {**_config(history, run), "arguments": run.record | made_by}
+        object.__setattr__(history, "config", jsonable(config))
         run_folder.write(history, folder, run.target, cost, models=False)
     new, hint = (
         f"its summary and figure are now those of communication={cost:g}",
@@ -134,7 +137,7 @@ def _report_finished(
     say(
         f"{folder} holds this run already, finished; {new if needs_new_summary else hint}"
     )
-    for line in _doubts(history.config.get("arguments", {}), run.record):
+    for line in _doubts(known, run.record):
         say(line)
     say(text)
 
