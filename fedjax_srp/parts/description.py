@@ -252,8 +252,9 @@ def _is_default(value: Any, field: dataclasses.Field[Any]) -> bool:
 
 
 def _name(value: Any) -> str:
-    name = getattr(value, "name", None)
-    if not name or not isinstance(name, str):  # a class may have a property of this name
+    """Return module and name of a class, a function, or another object: its field `name`, else its class."""
+    name = None if isinstance(value, type) else getattr(value, "name", None)
+    if not name or not isinstance(name, str):
         name = getattr(value, "__qualname__", type(value).__qualname__)
     return f"{getattr(value, '__module__', type(value).__module__)}.{name}"
 

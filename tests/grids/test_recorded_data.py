@@ -32,6 +32,7 @@ class Source:
     """Members of data, and an attribute that arrays have too."""
 
     dtype = "float32"
+    name, num_classes, example_shape = "source", DATA.num_classes, DATA.example_shape
     num_clients, train_client, test_client, score = (
         DATA.num_clients,
         DATA.train_client,
@@ -84,6 +85,7 @@ def runs(*data):
     return points(Spec({"method": "fedavg", "num_rounds": 1}, axes, {}, ()))
 
 
+@pytest.mark.short("classes", "in a dict", "beside arrays inside")
 @pytest.mark.parametrize("case", PAIRS)
 def test_data_of_equal_arrays_that_differ_in_anything_else_are_different_runs(case):
     one, other = PAIRS[case]
