@@ -28,7 +28,9 @@ def trained(monkeypatch):
         "fedjax_srp.lab.grids.work.simulate_seeds", counted(simulate.simulate_seeds)
     )
     for place in ("grids.work", "runs.folder"):
-        monkeypatch.setattr(f"fedjax_srp.lab.{place}.simulate", counted(simulate.simulate))
+        monkeypatch.setattr(
+            f"fedjax_srp.lab.{place}.simulate", counted(simulate.simulate)
+        )
     return found
 
 
