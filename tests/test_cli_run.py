@@ -14,6 +14,7 @@ import fedjax_srp as srp
 from fedjax_srp.driver.checkpoint import Checkpoints
 from fedjax_srp.lab.runs import folder as run_folder
 from fedjax_srp.lab.runs import options as run_options
+from fedjax_srp.lab.runs import run as recorded
 from fedjax_srp.results import json_files
 from fedjax_srp.results.history import History
 from fedjax_srp.results.locks import held
@@ -138,6 +139,18 @@ def test_data_may_lie_elsewhere_on_another_machine(finished, tmp_path, capsys):
     assert main(*words, "--num-rounds", 7) == 0
     assert "continuing" in capsys.readouterr().out
     assert History.load(folder).num_rounds == 7
+
+
+def test_a_finished_run_is_recognised_under_another_version(
+    finished, monkeypatch, capsys
+):
+    before = contents(finished)
+    monkeypatch.setattr(recorded, "__version__", "99.9")
+    assert main(*TINY, *WITH, "--out", finished) == 0
+    printed = capsys.readouterr().out
+    assert "holds this run already, finished" in printed
+    assert f"made with fedjax_srp {srp.__version__}, this is 99.9" in printed
+    assert contents(finished) == before
 
 
 def test_a_run_judged_by_validation_data_is_another_run(finished, tmp_path, capsys):

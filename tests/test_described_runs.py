@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
-from reference.small import KEY, assert_same_bits, changed, prepared
+from reference.small import KEY, assert_same_bits, prepared
 
 import fedjax_srp as srp
 from fedjax_srp import models, participation
-from fedjax_srp.driver.outcome import data_checksum
+from fedjax_srp.driver.record import data_checksum
 from fedjax_srp.parts.description import describe
 from fedjax_srp.results.json_files import jsonable
 
@@ -154,16 +154,32 @@ def test_equal_names_of_algorithm_and_participation_are_both_recorded(data):
 
 
 @pytest.mark.usefixtures("no_rounds")
-def test_what_is_unknown_is_in_the_record(data):
-    own = srp.algorithms.FedAvg(MODEL, srp.Training(optax.sgd(0.1)))
-    (optimizer,) = config_of(own, data)["unknown"]
-    assert "GradientTransformation" in optimizer
-    known = changed(
-        srp.algorithms.FedAvg(MODEL), name="mine"
-    )  # a class says what it is by its name
-    assert prepared(known, data).unknown == ()
-    clock = srp.clocks.Fixed(srp.clocks.Exponential(1.0))
-    assert prepared(known, data, participation.Full(), clock).unknown == ()
+def test_runs_of_own_code_record_the_hash_of_their_program(data):
+    made = [
+        srp.algorithms.FedAvg(MODEL, srp.Training(optimizer))
+        for optimizer in (optax.sgd(0.1), optax.sgd(0.2), srp.SGD(0.1))
+    ]
+    one, other, known = (config_of(algorithm, data) for algorithm in made)
+    assert one["method"] == other["method"]
+    assert one["program"]["rounds"] != other["program"]["rounds"]
+    assert "program" not in known
+    assert one["unknown"] == known["unknown"] == []
+
+
+@srp.part
+class Host(srp.algorithms.FedAvg):
+    """Algorithm whose server calls the host."""
+
+    def server(self, key, server, mean, context):
+        jax.debug.print("{}", context.round)
+        return super().server(key, server, mean, context)
+
+
+@pytest.mark.usefixtures("no_rounds")
+def test_a_program_that_calls_the_host_is_unknown(data):
+    config = config_of(Host(MODEL), data)
+    assert "host" in config["program"]["unknown"]
+    assert config["unknown"] == [f"{__name__}.Host"]
 
 
 @dataclasses.dataclass

@@ -413,6 +413,23 @@ def test_an_optimizer_is_named_by_its_difference_from_that_of_training(save, tmp
     }
 
 
+def test_rows_of_own_code_are_named_by_their_programs_if_nothing_else_differs(
+    save, tmp_path
+):
+    def config(rounds, key=0, **options):
+        program = {"rounds": rounds, "fine_tune": f"of_{rounds}", "own_head": str(key)}
+        return made_by("mine", key, options, program=program)
+
+    made = [config("aa"), config("aa", 1), config("bb"), config("cc", width=5)]
+    save(*(run(config=each) for each in made))
+    found, _ = rows(tmp_path)
+    assert found["runs"].to_dict() == {
+        "mine, program aa": 2,
+        "mine, program bb": 1,
+        "mine, width=5": 1,
+    }
+
+
 def test_the_same_run_twice_is_taken_once(save, tmp_path):
     """Two runs of a grid may differ only in their cost of communication."""
     costs = [

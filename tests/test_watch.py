@@ -260,13 +260,13 @@ def test_a_log_distinguishes_several_runs(tmp_path):
     more = {"record_loss": False, "eval_every": 1, "algorithm": FewLines(0.2)}
     simulate(srp.watch.json_lines(log), **more)
     assert [row["round"] for row in lines(log)[12:]] == [1, 3]  # which had no accuracy
-    unknown = tmp_path / "unknown"
+    of_closures = tmp_path / "closures"
     for weight in (1.0, 2.0):
         own = FewLines(twist=lambda w, weight=weight: weight * w)
         for _ in range(2):
-            simulate(srp.watch.json_lines(unknown), algorithm=own)
-    assert len(lines(unknown)) == 10
-    assert "run" not in lines(unknown)[0]
+            simulate(srp.watch.json_lines(of_closures), algorithm=own)
+    assert len(lines(of_closures)) == 10
+    assert len({row["run"] for row in lines(of_closures)}) == 2
 
 
 def test_a_run_is_identified_by_its_data_and_the_values_of_its_seed(tmp_path):

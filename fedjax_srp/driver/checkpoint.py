@@ -13,7 +13,6 @@ import jax
 
 from fedjax_srp.driver.round_log import Arrays, Log, Records
 from fedjax_srp.parts.checks import printable, short
-from fedjax_srp.parts.description import CODE
 from fedjax_srp.results import atomic, errors, json_files, sealed_folders
 from fedjax_srp.results.errors import DamagedError
 from fedjax_srp.results.json_files import jsonable
@@ -144,10 +143,6 @@ class Checkpoints:
 
     def _check_facts(self, known: Mapping[str, Any]) -> None:
         for name, ours, theirs in json_files.differences(self._fingerprint, known):
-            if (
-                name.rpartition(".")[2] == CODE
-            ):  # changes of code count only if they change the programs
-                continue
             remedy = "choose another folder or delete that one"
             if name == "num_devices":
                 remedy = (

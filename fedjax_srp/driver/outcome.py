@@ -1,25 +1,19 @@
-"""Results of a simulation: records of its rounds, facts that identify it, and histories."""
+"""Results of a simulation: records of its rounds, and histories."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import operator
-import weakref
-import zlib
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_srp.base import Array, FederatedSource, Key, PyTree, member_of, name_of_data
-from fedjax_srp.driver.given import checksum
+from fedjax_srp.base import Array, Key, PyTree, member_of
 from fedjax_srp.driver.prepare import Prepared
-from fedjax_srp.driver.programs import Segment, as_numbers
+from fedjax_srp.driver.programs import Segment
+from fedjax_srp.driver.record import facts
 from fedjax_srp.driver.round_log import Arrays, Records
 from fedjax_srp.parts.checks import is_key
-from fedjax_srp.parts.description import CODE, describe, describe_data
 from fedjax_srp.results.history import History
 from fedjax_srp.results.json_files import jsonable
 
@@ -108,90 +102,6 @@ def check_not_ended(records: Arrays, run: Prepared, completed: int) -> None:
         )
 
 
-def facts(run: Prepared) -> dict[str, Any]:
-    """Facts about a run, for `History.config`."""
-    start = {} if run.start is None else {"start_checksum": checksum(run.start)}
-    return start | {
-        "name": run.name,
-        "algorithm": run.algorithm.name,
-        "participation": run.policy.name,
-        "clock": run.clock.name,
-        "dataset": name_of_data(run.data),
-        "num_clients": run.layout.num_clients,
-        "options": jsonable(run.options()),
-        "method": jsonable(run.description()),
-        "clock_options": jsonable({"name": run.clock.name} | describe(run.clock)),
-        "dataset_options": jsonable(member_of(run.data, "options")),
-        "data_checksum": data_checksum(run.data),
-        "unknown": list(run.unknown),
-        "eval_every": run.settings.eval_every,
-        "eval_first": run.settings.eval_first,
-        "eval_last": run.settings.eval_last,
-        "evaluations": list(run.evaluations),
-        "device": run.layout.devices[0].device_kind,
-        "num_devices": run.layout.num_devices,
-        "chunk_size": run.layout.chunk_size,  # the default follows from the devices
-        "large_chunk": run.layout.large_chunk,
-        "shard_data": run.settings.shard_data,
-        "record_loss": run.settings.record_loss,
-    }
-
-
-_checksums: weakref.WeakKeyDictionary[Any, tuple[list[Any], str]] = (
-    weakref.WeakKeyDictionary()
-)  # data -> its leaves
-
-
-def data_checksum(data: FederatedSource) -> str:
-    """Checksum of data, eight hexadecimal digits: of their arrays, and of their description if it has a user's code."""
-    arrays, description = (
-        _checksum_of_arrays(data),
-        json.dumps(jsonable(describe_data(data)), sort_keys=True),
-    )
-    return (
-        f"{zlib.crc32(description.encode(), int(arrays, 16)):08x}"
-        if f'"{CODE}"' in description
-        else arrays
-    )
-
-
-def _checksum_of_arrays(data: FederatedSource) -> str:
-    """Checksum of the data's arrays, or of this process's shards of them."""
-    total, leaves = 0, jax.tree.leaves(data)
-    with contextlib.suppress(TypeError):  # not hashable, or no weak references
-        known, found = _checksums.get(
-            data, ([], "")
-        )  # a user's class may call others equal, or have got other arrays
-        if found and len(known) == len(leaves) and all(map(operator.is_, known, leaves)):
-            return found
-    for leaf in leaves:
-        for part in (
-            [leaf]
-            if getattr(leaf, "is_fully_addressable", True)
-            else [s.data for s in leaf.addressable_shards]
-        ):
-            total = zlib.crc32(_bits(part).reshape(-1).view(np.uint8).data, total)
-    if all(isinstance(leaf, jax.Array) for leaf in leaves):
-        with contextlib.suppress(TypeError):
-            _checksums[data] = leaves, f"{total:08x}"
-    return f"{total:08x}"
-
-
-def _bits(leaf: Array) -> np.ndarray:
-    return np.ascontiguousarray(as_numbers(leaf))
-
-
-def fingerprint(run: Prepared, root: Key) -> dict[str, Any]:
-    """Facts that a resumed run must share: all but the number of rounds, the limits, and the folder of its data."""
-    found = facts(run) | {"key": _bits(root).tolist(), "jax": jax.__version__}
-    options = found["dataset_options"] or {}  # the data have a checksum
-    return found | {
-        "dataset_options": {
-            name: value for name, value in options.items() if name != "data_dir"
-        }
-    }
-
-
 def on_host(tree: PyTree) -> PyTree:
     """Copies of a tree's arrays, since a run donates its state: NumPy's, but JAX's of typed keys."""
     return jax.tree.map(
@@ -220,12 +130,7 @@ def histories(run: Prepared, root: Key, results: Results) -> list[History]:
         np.asarray(of_clients).reshape(num_seeds or 1, -1)
         for of_clients in (results.client_time, results.rounds_taken)
     )
-    config = facts(run) | {
-        "num_rounds": run.settings.num_rounds,
-        "time_limit": run.settings.time_limit,
-        "target": run.settings.target,
-        "num_seeds": num_seeds,
-    }
+    config = facts(run) | {"num_seeds": num_seeds}
     up, down = run.sizes.messages
     server, clients = on_host(results.server), on_host(results.clients)
     num_clients = run.layout.num_clients

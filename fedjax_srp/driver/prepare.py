@@ -37,7 +37,7 @@ from fedjax_srp.driver.settings import Settings
 from fedjax_srp.participation import Full
 from fedjax_srp.participation.by_name import read_policy
 from fedjax_srp.parts.checks import as_annotated, check_integer, check_known, short
-from fedjax_srp.parts.description import describe, option_values, unknowns
+from fedjax_srp.parts.description import describe, option_values
 from fedjax_srp.parts.options import full_names
 from fedjax_srp.parts.part import is_part, several, type_of, with_values
 from fedjax_srp.rounds.client_data import place_data
@@ -164,11 +164,6 @@ class Prepared(NamedTuple):
             "algorithm": describe(self.of_seed(seed)),
             "participation": describe(self.policy),
         }
-
-    @property
-    def unknown(self) -> tuple[str, ...]:
-        """Names of the objects that have no description."""
-        return tuple(sorted({*unknowns([self.description(), describe(self.clock)])}))
 
 
 SOURCE = (

@@ -46,6 +46,7 @@ from fedjax_srp.xla.backend import (
     traced_for,
 )
 from fedjax_srp.xla.loops import batch_max, fori_loop, reversible, reversible_work
+from fedjax_srp.xla.program_text import program_hash
 
 ROUNDS = 128  # of a segment, at most, in the program that most runs share
 WRITTEN_OUT = (
@@ -396,17 +397,21 @@ class Program:
 
     def _fingerprint(self, function: Function, *args: Any) -> str:
         with self._timed(function):
-            text = self._lower(function, args).as_text()
-        return _hash(text.encode())
+            return program_hash(self._lower(function, args))
 
     def traced(self, trains: bool, root: Key, data: FederatedSource) -> jax.stages.Traced:
         """Trace a segment, or its evaluation alone, for shapes (`Layout.shapes`), on devices that need not exist."""
         layout = self.spec.layout
-        args = (root, layout.shapes(self.parts), data)
-        start = self._jitted(self._start(None)).trace(None, *args)
+        start = self.traced_start(root, data)
         state = self._shapes(start.out_info.state)
         length = layout.shapes(jax.ShapeDtypeStruct(root.shape, jnp.int32))
-        return self._jitted(self._segment(trains)).trace(state, length, *args)
+        args = (state, length, root, layout.shapes(self.parts), data)
+        return self._jitted(self._segment(trains)).trace(*args)
+
+    def traced_start(self, root: Key, data: FederatedSource) -> jax.stages.Traced:
+        """Trace the start for shapes, as `traced` does a segment."""
+        args = (None, root, self.spec.layout.shapes(self.parts), data)
+        return self._jitted(self._start(None)).trace(*args)
 
     def values(self) -> dict[str, Any]:
         """The floats that programs take as arguments, by name; long arrays as a hash."""

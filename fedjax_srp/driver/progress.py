@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 import time
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,10 +12,8 @@ import jax
 import numpy as np
 
 from fedjax_srp.base import Key
-from fedjax_srp.driver.given import checksum
 from fedjax_srp.driver.outcome import (
     Results,
-    data_checksum,
     histories,
     on_host,
     score_name,
@@ -26,10 +22,8 @@ from fedjax_srp.driver.prepare import Prepared
 from fedjax_srp.driver.round_log import Records
 from fedjax_srp.parts.checks import printable
 from fedjax_srp.parts.columns import ROUND_COLUMNS, Metrics, accuracy_column
-from fedjax_srp.parts.description import describe
 from fedjax_srp.results.bars import tqdm
 from fedjax_srp.results.callbacks import Progress
-from fedjax_srp.results.json_files import jsonable
 
 # The most important entries come first: a narrow terminal cuts off the end.
 BAR_FORMAT = "{desc}: {n_fmt}/{total_fmt}{postfix} |{bar}| {elapsed}<{remaining}"
@@ -92,27 +86,6 @@ class Bar:
 
     def __exit__(self, *_: object) -> None:
         self._bar.close()
-
-
-def identify_runs(run: Prepared, root: Key) -> list[dict[str, str]]:
-    """Return {"run": hash} for each seed: eight hexadecimal digits of parts, data, values and key.
-
-    The dicts are empty if a part has no description.
-    """
-    if run.unknown:
-        return [{}] * (run.num_seeds or 1)
-    keys, clock = (
-        np.asarray(jax.random.key_data(root)).reshape(run.num_seeds or 1, -1),
-        describe(run.clock),
-    )
-
-    def identify(s: int) -> dict[str, str]:
-        made = [run.description(s), clock, checksum_of_data, keys[s].tolist(), *start]
-        return {"run": f"{zlib.crc32(json.dumps(jsonable(made)).encode()):08x}"}
-
-    checksum_of_data = data_checksum(run.data)
-    start = [] if run.start is None else [checksum(run.start)]
-    return [identify(s) for s in range(len(keys))]
 
 
 def progress_after(

@@ -31,12 +31,12 @@ from fedjax_srp.driver.outcome import (
     Results,
     check_not_ended,
     ended_after,
-    fingerprint,
     flat_records,
     histories,
 )
 from fedjax_srp.driver.prepare import Prepared, Request, prepare
-from fedjax_srp.driver.progress import Bar, identify_runs, progress_after
+from fedjax_srp.driver.progress import Bar, progress_after
+from fedjax_srp.driver.record import fingerprint, identify_runs
 from fedjax_srp.driver.round_log import Records
 from fedjax_srp.driver.settings import Settings, takes_settings
 from fedjax_srp.parts.checks import checked, is_key, short

@@ -7,14 +7,11 @@ already, calls no function, and finds only those in the lists below. It imports 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import dis
 import functools
 import importlib
 import inspect
 import os
-import sys
 import types
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -37,31 +34,12 @@ PART, FUNCTION, UNKNOWN = (
     "unknown",
 )  # keys: class of a part, name of a function, undescribed object
 DATACLASS = "dataclass"  # key: class of another dataclass, such as a module of flax
-CODE = "source code"  # key: checksum of the code of a user's class or function
 _PACKAGE = __name__.partition(".")[0]
 _STATELESS = (
     type(None),
     type,
     types.ModuleType,
 )  # `__self__` of functions, class methods and builtins
-_VALUES = (
-    bool,
-    int,
-    float,
-    str,
-    tuple,
-    list,
-    dict,
-    np.ndarray,
-)  # constants of a class of a notebook
-_NUMBERS = (
-    bool,
-    int,
-    float,
-    np.ndarray,
-    np.generic,
-    jax.Array,
-)  # that a function reads from its module
 _MAX_ENTRIES = (
     16  # of an array that is recorded in full; of longer ones, shape and checksum
 )
@@ -172,32 +150,17 @@ _FUNCTIONS: dict[str, tuple[str, ...]] = {
     ),
     _MODELS: ("cross_entropy", "half_square"),
 }
-_KNOWN_PACKAGES = {
-    _PACKAGE,
-    "builtins",
-    "equinox",
-    "flax",
-    "jax",
-    "numpy",
-    "optax",
-}  # no checksum of their code
-_WITHOUT_CODE = {
-    *_KNOWN_PACKAGES,
-    *sys.stdlib_module_names,
-}  # a user's file may have the name of a module in them
-_STANDARD_LIBRARY = os.path.dirname(
-    os.__file__
-)  # by path, since a user's file may have the name of a module in it
+_MADE_INSIDE = "<locals>"  # in the names of classes that may read variables around them
+_LIBRARIES = {"builtins", "equinox", "flax", "jax", "jaxlib", "numpy", "optax"}
 
 
 def describe(value: Any) -> Any:
     """Describe a value: `{"part": class, field: ...}`, or `{"unknown": ...}` if it has no description.
 
     Other dataclasses, such as modules of flax, have their class and the fields that are not at their default, a user's
-    NamedTuples their class and fields. A user's classes and functions have a checksum of their source code, or byte
-    code without it, and of the numbers and arrays of their modules that functions and methods read, including base
-    classes but not the functions that they call. A function has its defaults too; a closure, a class with one, or a
-    method of an object, is unknown, and so is what a decorator, or `jax.grad`, made of a function.
+    NamedTuples their class and fields. Classes and functions have their name alone: `own_code` finds a user's, which
+    the program of a run tells apart. A closure or a method of an object is unknown, and so is what a decorator, or
+    `jax.grad`, made of a function.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -206,7 +169,7 @@ def describe(value: Any) -> Any:
             field.name: describe(getattr(value, field.name))
             for field in dataclasses.fields(value)
         }
-        return {PART: parts.path_of(type(value)), **_code(type(value)), **named}
+        return {PART: parts.path_of(type(value)), **named}
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, Tracer):
@@ -214,9 +177,9 @@ def describe(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): describe(entry) for key, entry in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        code = _code(type(value))
-        of_class = {DATACLASS: _name(type(value)), **code} if code else {}
-        return of_class | describe(value._asdict())  # type: ignore[attr-defined]
+        fields = describe(value._asdict())  # type: ignore[attr-defined]
+        name = _name(type(value))
+        return {DATACLASS: name, **fields} if _is_own(name) else fields
     if isinstance(value, tuple | list | range):
         return [describe(entry) for entry in value]
     if isinstance(value, np.ndarray | np.generic | jax.Array):
@@ -246,30 +209,16 @@ def describe(value: Any) -> Any:
             if not _is_default(value, field)
         }
         entries = {name: describe(entry) for name, entry in given.items()}
-        return {DATACLASS: _name(type(value)), **_code(type(value)), **entries}
+        return {DATACLASS: _name(type(value)), **entries}
     name, inner = _name(value), _unwrapped(value)
     if isinstance(value, type):
-        return {FUNCTION: name, **_code(value)}
+        return {FUNCTION: name}
     has_state = getattr(inner, "__closure__", None) or not isinstance(
         getattr(inner, "__self__", None), _STATELESS
     )
     if not inspect.isroutine(inner) or has_state or "<lambda>" in name:
         return {UNKNOWN: name}
-    code = _code(inner)
-    defaults = [
-        *(getattr(inner, "__defaults__", None) or ()),
-        *(getattr(inner, "__kwdefaults__", None) or {}).values(),
-    ]
-    owner = getattr(inner, "__self__", None)  # of a class method
-    of_class = (
-        {"class": describe(owner)} if isinstance(owner, type) and _code(owner) else {}
-    )
-    return {
-        FUNCTION: name,
-        **code,
-        **of_class,
-        **({"defaults": describe(defaults)} if code and defaults else {}),
-    }
+    return {FUNCTION: name}
 
 
 def _unwrapped(value: Any) -> Any:
@@ -282,131 +231,16 @@ def _unwrapped(value: Any) -> Any:
     )
 
 
-@functools.cache
-def _code(value: Any) -> dict[str, str]:
-    checksum, reads_around = 0, False
-    for each in value.__mro__ if isinstance(value, type) else (value,):
-        members = (
-            [*vars(each).values()] if isinstance(value, type) else []
-        )  # Python finds only these of a notebook
-        reads_around = reads_around or any(map(_reads_around, members))
-        if not (own := _source(each)):
-            members = [
-                getattr(member, "fget", member) for member in members
-            ]  # of properties
-        sources = [own, *map(_source, members)]
-        if not own and _package_of(each) not in _WITHOUT_CODE:
-            compiled = (
-                [] if any(sources) else [_compiled(member) for member in (each, *members)]
-            )
-            named = vars(each).items() if isinstance(value, type) else ()
-            values = [
-                (name, describe(of))
-                for name, of in named
-                if isinstance(of, _VALUES) and name[:2] != "__"
-            ]
-            sources += [*compiled, *map(str, values)]
-        for source in [*sources, *map(_numbers_read, (each, *members))]:
-            checksum = zlib.crc32(source.encode(), checksum)
-    code = {CODE: f"{checksum:08x}"} if checksum else {}
-    return code | {UNKNOWN: _name(value)} if reads_around else code
+def _is_own(name: str) -> bool:
+    """Return True for the name of a class or function of a user's own code."""
+    return name.partition(".")[0] not in (_PACKAGE, *_LIBRARIES)
 
 
-def _reads_around(member: Any) -> bool:
-    """Return True for a user's method that reads variables, not just modules, of the function around its class."""
-    function = inspect.unwrap(
-        getattr(member, "fget", getattr(member, "__func__", member))
-    )
-    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
-    cells = zip(names, getattr(function, "__closure__", None) or (), strict=False)
-    return any(
-        name != "__class__" and not _is_module(cell) for name, cell in cells
-    ) and bool(_source(function))
-
-
-def _is_module(cell: types.CellType) -> bool:
-    with contextlib.suppress(ValueError):  # an empty cell
-        return inspect.ismodule(cell.cell_contents)
-    return False
-
-
-def _compiled(value: Any) -> str:
-    """Return the byte code of a function as text, for code that Python was given as a string; "" for other objects."""
-    code = (
-        value
-        if isinstance(value, types.CodeType)
-        else getattr(inspect.unwrap(value), "__code__", None)
-    )
-    if code is None:
-        return ""
-    constants = [
-        _compiled(of) or (sorted(map(repr, of)) if isinstance(of, frozenset) else of)
-        for of in code.co_consts
-    ]
-    return f"{code.co_code.hex()} {code.co_names} {constants}"
-
-
-def _numbers_read(value: Any) -> str:
-    """Return the numbers and arrays of its module that a user's function reads, as text; "" for other objects."""
-    function = inspect.unwrap(getattr(value, "fget", getattr(value, "__func__", value)))
-    is_library = _package_of(function) in _WITHOUT_CODE and not _source(function)
-    if is_library or not inspect.isfunction(function):
-        return ""
-    found = {
-        name: _as_numbers(function.__globals__.get(name))
-        for name in sorted(_globals_in(function.__code__))
-    }
-    read = {name: numbers for name, numbers in found.items() if numbers is not None}
-    return str(read) if read else ""
-
-
-def _globals_in(code: types.CodeType) -> set[str]:
-    """Return the global names that a code reads; names of attributes are none."""
-    inside = (
-        _globals_in(constant)
-        for constant in code.co_consts
-        if isinstance(constant, types.CodeType)
-    )
-    read = (
-        step.argval
-        for step in dis.get_instructions(code)
-        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
-    )
-    return set(read).union(*inside)
-
-
-def _as_numbers(value: Any, around: tuple[int, ...] = ()) -> Any:
-    """Describe a number, an array, or a list or tuple of them; None for other objects and lists around themselves."""
-    if isinstance(value, tuple | list):
-        inside = (
-            None
-            if id(value) in around
-            else [_as_numbers(entry, (*around, id(value))) for entry in value]
-        )
-        return (
-            None if inside is None or any(entry is None for entry in inside) else inside
-        )
-    is_objects = isinstance(value, np.ndarray) and value.dtype.hasobject
-    return describe(value) if isinstance(value, _NUMBERS) and not is_objects else None
-
-
-def _source(value: Any) -> str:
-    """Return the source code of a user's class or function; "" if Python does not find it."""
-    value = inspect.unwrap(value) if inspect.isroutine(value) else value
-    with contextlib.suppress(OSError, TypeError):
-        if _is_user_code(value):
-            return inspect.getsource(value)
-    return ""
-
-
-def _is_user_code(value: Any) -> bool:
-    file = os.path.abspath(inspect.getsourcefile(value) or "")
-    is_standard = file.startswith(_STANDARD_LIBRARY + os.sep) and "-packages" not in file
-    return not is_standard and _package_of(value) not in _KNOWN_PACKAGES
-
-
-def _package_of(value: Any) -> str:
-    return str(getattr(value, "__module__", _PACKAGE)).partition(".")[0]
+def is_own(value: Any) -> bool:
+    """Return True for a class or function of a user's own code, also behind `functools.partial`."""
+    while isinstance(value, functools.partial):
+        value = value.func
+    return _is_own(_name(value))
 
 
 def _is_default(value: Any, field: dataclasses.Field[Any]) -> bool:
@@ -418,8 +252,9 @@ def _is_default(value: Any, field: dataclasses.Field[Any]) -> bool:
 
 
 def _name(value: Any) -> str:
-    name = getattr(value, "name", None)
-    if not name or not isinstance(name, str):  # a class may have a property of this name
+    """Return module and name of a class, a function, or another object: its field `name`, else its class."""
+    name = None if isinstance(value, type) else getattr(value, "name", None)
+    if not name or not isinstance(name, str):
         name = getattr(value, "__qualname__", type(value).__qualname__)
     return f"{getattr(value, '__module__', type(value).__module__)}.{name}"
 
@@ -457,7 +292,7 @@ def describe_data(data: Any) -> dict[str, Any]:
         given = {"static": node and node[1]} | {
             str(place): each for place, each in enumerate(inside)
         }
-    is_ours = _package_of(type(data)) == _PACKAGE
+    is_ours = not _is_own(_name(type(data)))
     if is_ours:
         given = {
             name: each
@@ -493,6 +328,20 @@ def unknowns(description: Any) -> Iterator[str]:
             yield from unknowns(entry)
 
 
+def own_code(description: Any) -> Iterator[str]:
+    """Yield the names of a user's own classes and functions, and of objects without a description."""
+    if isinstance(description, Mapping):
+        if UNKNOWN in description:
+            yield str(description[UNKNOWN])
+        for key in (PART, DATACLASS, FUNCTION):
+            if _is_own(str(description.get(key, _PACKAGE))):
+                yield str(description[key])
+        description = [*description.values()]
+    if isinstance(description, list | tuple):
+        for entry in description:
+            yield from own_code(entry)
+
+
 def option_values(given: Any, leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
     """Describe the options of a part by short names, as in tables."""
     return {
@@ -522,10 +371,13 @@ def _rebuilt(description: Any) -> Any:
         return description
     if PART in description and UNKNOWN not in description:
         part = _known_part(str(description[PART]))
+        if _MADE_INSIDE in str(description[PART]):
+            name = short(description[PART])
+            raise ValueError(
+                f"{name} was made in a function; build it in Python, as for the first run"
+            )
         fields = {
-            key: _rebuilt(value)
-            for key, value in description.items()
-            if key not in (PART, CODE)
+            key: _rebuilt(value) for key, value in description.items() if key != PART
         }
         required = {
             field.name: field.default is dataclasses.MISSING

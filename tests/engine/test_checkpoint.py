@@ -19,9 +19,9 @@ from attacks import kept_runs
 from reference.small import assert_same_bits, changed, federation, refused
 
 import fedjax_srp as srp
-from fedjax_srp.driver.outcome import fingerprint
 from fedjax_srp.driver.prepare import Request, prepare
 from fedjax_srp.driver.programs import Program
+from fedjax_srp.driver.record import fingerprint
 from fedjax_srp.driver.simulate import simulate_seeds
 from fedjax_srp.results import locks
 from fedjax_srp.results.locks import LOCK, held

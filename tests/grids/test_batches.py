@@ -15,8 +15,9 @@ from fedjax_srp.lab.grids import batches as units
 from fedjax_srp.lab.grids.execute import describe_plan, plan
 from fedjax_srp.lab.grids.points import Spec, points
 from fedjax_srp.lab.grids.result import Grid
-from fedjax_srp.lab.grids.work import DatasetCache, Worker
+from fedjax_srp.lab.grids.work import Worker
 from fedjax_srp.lab.runs import folder as run_folder
+from fedjax_srp.lab.runs.run import DatasetCache
 from fedjax_srp.results.history import History
 
 TABLES = ("history.csv", "clients.csv")

@@ -8,7 +8,7 @@ from reference.small import refused
 from test_objects import DATA, MODEL, OPTIONS, Recalled
 
 import fedjax_srp as srp
-from fedjax_srp.driver.outcome import data_checksum
+from fedjax_srp.driver.record import data_checksum
 
 
 @pytest.mark.usefixtures("no_rounds")

@@ -7,10 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import refused
 
 import fedjax_srp as srp
-from fedjax_srp.driver.outcome import data_checksum
+from fedjax_srp.driver.record import data_checksum
 from fedjax_srp.lab.grids.points import Spec, points
 
 DATA = srp.data.load("digits", num_clients=3, max_examples=8)
@@ -33,6 +32,7 @@ class Source:
     """Members of data, and an attribute that arrays have too."""
 
     dtype = "float32"
+    name, num_classes, example_shape = "source", DATA.num_classes, DATA.example_shape
     num_clients, train_client, test_client, score = (
         DATA.num_clients,
         DATA.train_client,
@@ -85,6 +85,7 @@ def runs(*data):
     return points(Spec({"method": "fedavg", "num_rounds": 1}, axes, {}, ()))
 
 
+@pytest.mark.short("classes", "in a dict", "beside arrays inside")
 @pytest.mark.parametrize("case", PAIRS)
 def test_data_of_equal_arrays_that_differ_in_anything_else_are_different_runs(case):
     one, other = PAIRS[case]
@@ -102,6 +103,6 @@ def test_data_of_the_package_are_recorded_by_their_checksum_and_what_is_static()
     )  # another record is another run, and nothing is taken over
 
 
-def test_what_a_class_keeps_beside_its_arrays_needs_a_description():
-    with refused("data=.*Flagged.* has no description; name it"):
-        points(Spec({"method": "fedavg", "data": Flagged(ONE, lambda x: x)}, {}, {}, ()))
+def test_functions_that_a_class_keeps_beside_its_arrays_are_told_apart_by_the_program():
+    unused = Flagged(ONE, lambda x: x)
+    assert "rounds" in runs(unused)[0].run.record["program"]

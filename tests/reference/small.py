@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 from typing import Any, NamedTuple
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from fedjax_srp.base import (
     ParticipationPolicy,
     Phase,
 )
+from fedjax_srp.driver import record
 from fedjax_srp.driver.prepare import Prepared, Request, prepare
 from fedjax_srp.driver.programs import program
 from fedjax_srp.driver.settings import Settings
@@ -399,7 +401,10 @@ def prepared(
 
 @contextlib.contextmanager
 def traced(*names):
-    """Yield the list of programs that are traced in the block, only those with these names if some are given."""
+    """Yield the list of programs that are traced in the block, only those with these names if some are given.
+
+    Without those that are traced for a record alone.
+    """
     names = names or ("start", "rounds", "evaluation", "scores", "epoch scores")
     found = []
 
@@ -407,9 +412,16 @@ def traced(*names):
         if event == TRACED and of_event["fun_name"] in names:
             found.append(of_event["fun_name"])
 
+    def traced_for_record(run, trace=record._trace):
+        before = len(found)
+        hashes = trace(run)
+        del found[before:]
+        return hashes
+
     jax.monitoring.register_event_duration_secs_listener(note)
     try:
-        yield found
+        with mock.patch.object(record, "_trace", traced_for_record):
+            yield found
     finally:
         jax.monitoring.unregister_event_duration_listener(note)
 

@@ -23,7 +23,7 @@ import numpy as np
 from fedjax_srp.driver.checkpoint import snapshots
 from fedjax_srp.lab.grids.points import Point, Problems
 from fedjax_srp.lab.runs.folder import read_record
-from fedjax_srp.lab.runs.run import SUMMARY_OPTION, simulation_options
+from fedjax_srp.lab.runs.run import SUMMARY_OPTION, differing
 from fedjax_srp.parts.checks import printable, short
 from fedjax_srp.parts.files import open_file
 from fedjax_srp.results import json_files
@@ -50,8 +50,7 @@ class Member(NamedTuple):
         run = self.point.run
         if not is_finished(self.folder) or (run.models and not has_models(self.folder)):
             return False
-        recorded = simulation_options(self._recorded_options())
-        return recorded == simulation_options(run.record)
+        return not differing(self._recorded_options(), run.record)
 
     def has_current_summary(self) -> bool:
         """Return True if the summary of its finished run has the requested communication cost."""
@@ -72,12 +71,11 @@ class Member(NamedTuple):
             return False
         if self.point.run.checkpoint and snapshots(self.folder / "checkpoint"):
             return False
-        recorded = simulation_options(self._recorded_options())
-        requested = simulation_options(self.point.run.record)
-        if recorded.get("num_rounds", 0) < requested["num_rounds"]:
-            recorded["num_rounds"] = requested["num_rounds"]
-        for name in {**requested, **recorded}:
-            if recorded.get(name) != requested.get(name):
+        recorded = self._recorded_options()
+        requested = self.point.run.record
+        is_longer = recorded.get("num_rounds", 0) < requested["num_rounds"]
+        for name in differing(recorded, requested):
+            if name != "num_rounds" or not is_longer:
                 raise ValueError(
                     f"is finished with {name}={recorded.get(name)!r}, not {requested.get(name)!r}, "
                     "and has no checkpoint of its own; give the former value, another out, or "

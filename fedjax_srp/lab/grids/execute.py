@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import jax
 
 from fedjax_srp.driver.prepare import Request, prepare
+from fedjax_srp.driver.record import LIMITS
 from fedjax_srp.driver.settings import Settings
 from fedjax_srp.driver.simulate import seeds_at_once
 from fedjax_srp.lab.grids import batches
@@ -24,9 +25,8 @@ from fedjax_srp.lab.grids.launch import (
 )
 from fedjax_srp.lab.grids.points import Point, Problems
 from fedjax_srp.lab.grids.slurm import SlurmLauncher
-from fedjax_srp.lab.grids.work import DatasetCache
 from fedjax_srp.lab.runs.options import SIMULATION
-from fedjax_srp.lab.runs.run import LIMITS
+from fedjax_srp.lab.runs.run import load_data
 from fedjax_srp.parts.checks import checked, printable
 from fedjax_srp.parts.part import AtLeast, Count
 
@@ -171,12 +171,11 @@ def plan(
     num_trainings = len({p.run.training for p in points if p.id in unfinished})
     # of a worker: a larger program would leave another worker idle
     largest = -(-num_trainings // workers)
-    datasets = DatasetCache()
     problems = Problems()
     groups = []
     for group in batches.group_by_program(points):
         left = [point for point in group if point.id in unfinished]
-        requests = _checked_requests(left, datasets, devices, problems)
+        requests = _checked_requests(left, devices, problems)
         num_rounds = group[0].run.settings.num_rounds
         size = min(len({point.run.training for point in group}), batch or largest)
         if batch is None and size * num_rounds < MIN_BATCHED_ROUNDS:
@@ -195,7 +194,6 @@ def plan(
 
 def _checked_requests(
     points: Sequence[Point],
-    datasets: DatasetCache,
     devices: int | None,
     problems: Problems,
 ) -> list[Request]:
@@ -210,7 +208,7 @@ def _checked_requests(
         try:
             _ = run.leaves  # builds the parts, which check them
             if evaluated_by not in requests:
-                requests[evaluated_by] = _check_request(point, datasets, devices)
+                requests[evaluated_by] = _check_request(point, devices)
         except ValueError as error:
             problems.add(error, point.name)
             continue
@@ -220,15 +218,13 @@ def _checked_requests(
     return [request for request in requests.values() if isinstance(request, Request)]
 
 
-def _check_request(
-    point: Point, datasets: DatasetCache, devices: int | None
-) -> Request | ValueError:
+def _check_request(point: Point, devices: int | None) -> Request | ValueError:
     """Return the checked request of a point to the engine, or the error.
 
     It is planned on devices of this process.
     """
     try:
-        arguments = point.run.simulation(datasets(point.run.data))
+        arguments = point.run.simulation(load_data(point.run.data))
         requested = arguments["devices"]
         if requested is not None:
             if devices is not None and requested > devices:

@@ -19,10 +19,10 @@ from flax.traverse_util import flatten_dict
 
 from fedjax_srp.base import Clock, FederatedAlgorithm, Method, ParticipationPolicy
 from fedjax_srp.driver.prepare import SOURCE
+from fedjax_srp.driver.record import LIMITS
 from fedjax_srp.lab.report.repeats import distinguishing_suffix
 from fedjax_srp.lab.runs import options as run_options
 from fedjax_srp.lab.runs.run import (
-    LIMITS,
     NOT_SIMULATED,
     OPTIONS_OF_DATA_OBJECTS,
     Run,

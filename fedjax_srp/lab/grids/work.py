@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fedjax_srp.base import FederatedSource
 from fedjax_srp.driver.prepare import check_evaluations
 from fedjax_srp.driver.simulate import simulate, simulate_seeds
 from fedjax_srp.lab.grids.batches import Member, Unit, batch_of
@@ -44,33 +43,10 @@ class TaskResult(NamedTuple):
     value: Any = None
 
 
-class DatasetCache:
-    """Loader of data that keeps the last ones, since neighbours in a grid share them."""
-
-    def __init__(self) -> None:
-        self._options: Mapping[str, Any] = {}
-        self._dataset: FederatedSource | None = None
-
-    def __call__(self, options: Mapping[str, Any]) -> FederatedSource:
-        """Return the data of a run; raises as `load_data`."""
-        if self._dataset is None or not self._are_last(options):
-            self._dataset = None  # frees its memory first
-            self._dataset = load_data(options)
-            self._options = options
-        return self._dataset
-
-    def _are_last(self, options: Mapping[str, Any]) -> bool:
-        # an object with arrays may not be compared by value
-        if options.get("data") is not self._options.get("data"):
-            return False
-        return {**options, "data": None} == {**self._options, "data": None}
-
-
 class Worker:
     """Runs units one after the other; data and compiled programs are kept in between."""
 
     def __init__(self) -> None:
-        self._datasets = DatasetCache()
         self._load = functools.cache(lambda file: run_options.load([file]))
 
     def perform(self, task: str, unit: Unit, on_rounds: RoundsCallback) -> TaskResult:
@@ -114,7 +90,7 @@ class Worker:
         A training is judged by the evaluations of all its points.
         """
         runs = [member.point.run for member in unit.members]
-        requests = [run.simulation(self._datasets(run.data)) for run in runs]
+        requests = [run.simulation(load_data(run.data)) for run in runs]
         evaluations = []
         together: dict[str, None] = {}
         for request in requests:
@@ -148,7 +124,6 @@ class Worker:
                 member.folder,
                 overwrite=overwrite,
                 say=lambda line: None,
-                load=self._datasets,
                 callback=all_of(_progress_callback(on_rounds), *callbacks),
             )
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from fedjax_srp import methods
 from fedjax_srp.lab.report import table
-from fedjax_srp.parts.description import CODE, DATACLASS, FUNCTION, PART, describe
+from fedjax_srp.parts.description import DATACLASS, FUNCTION, PART, describe
 from fedjax_srp.results.history import History
 
 OptionPath = tuple[str, ...]  # the keys of an option, from the top of `History.config`
@@ -46,6 +46,7 @@ _LEFT_OUT = {
     "method",
     "arguments",
     "dataset_options",
+    "program",
     # runs of different tasks are in different tables
     "dataset",
     "num_clients",
@@ -210,7 +211,7 @@ def rows(runs: Sequence[Run]) -> Rows:
         return position, row.method, _sort_key(row, differing)
 
     groups.sort(key=order)
-    paths = {path for row in groups for path in row.settings}
+    paths = _paths(groups)
     naming = _named_options(groups, differing)
     names = [
         _row_name(row, options, paths)
@@ -286,10 +287,16 @@ def _settings(history: History) -> dict[OptionPath, str]:
         for (*within, last), text in _flatten(method.get(part, {})):
             is_users_class = last == PART and not within and "." in text
             is_class_within = last == PART and within and within != ["model"]
-            if last == CODE or is_users_class or is_class_within:
+            if is_users_class or is_class_within:
                 # e.g. the class of an optimizer
                 settings["options", ".".join(within) or part, last] = text
     settings["evaluation",] = str(history.evaluation)
+    program = history.config.get("program") or {}
+    for name in ("rounds", "costs"):
+        if name in program:
+            settings["program", name] = str(program[name])
+    if history.evaluation in program:
+        settings["program", "evaluation"] = str(program[history.evaluation])
     return settings
 
 
@@ -424,8 +431,8 @@ def _differs(path: OptionPath, table_rows: Sequence[_Row]) -> bool:
         lacking = {row.method for row in table_rows if path not in row.settings}
         if not lacking.isdisjoint(row.method for row in having):
             return True
-    is_code = _is_code(path) or path[:2] in _CUSTOM_CLASSES
-    if path == _DATA or is_code or path != _without_indices(path):
+    is_last_resort = path == _DATA or _is_program(path) or path[:2] in _CUSTOM_CLASSES
+    if is_last_resort or path != _without_indices(path):
         return False  # a last resort of `_named_options`
     values = {row.settings[path] for row in having}
     if path not in _METHOD_SPECIFIC:
@@ -455,7 +462,7 @@ def _named_options(
 
     They are the differing ones, and as many more as make its name unique.
     """
-    paths = {path for row in table_rows for path in row.settings}
+    paths = _paths(table_rows)
     naming = []
     of_name: dict[str, list[_Row]] = {}
     for row in table_rows:
@@ -464,7 +471,10 @@ def _named_options(
         of_name.setdefault(_row_name(row, options, paths), []).append(row)
     for row, options in zip(table_rows, naming, strict=True):
         namesakes = of_name[_row_name(row, options, paths)]
-        for path in sorted(row.settings, key=_is_code):
+        by_program = [path for path in row.settings if _is_program(path)]
+        for path in row.settings:
+            if path in by_program:
+                continue
             left = [
                 other
                 for other in namesakes
@@ -473,6 +483,13 @@ def _named_options(
             if len(left) < len(namesakes):
                 options.append(path)
                 namesakes = left
+        # own code has no other name than its program
+        others = [other for other in namesakes if _agree(row, other, by_program)]
+        for path in by_program:
+            if len({other.settings.get(path) for other in others}) > 1:
+                options.append(path)
+                text = row.settings[path]
+                others = [other for other in others if other.settings.get(path) == text]
     return naming
 
 
@@ -492,6 +509,8 @@ def _option_prefix(path: OptionPath, paths: set[OptionPath]) -> str:
     """Return the shortest unique name of an option, and "=" or a blank, to put before its value."""
     if path == _DATA:
         return "data "
+    if path == ("program", "rounds"):
+        return "program "
     if path == ("dataset_options", "seed"):
         return "partition_seed="
     words = _without_class_key(path)
@@ -517,35 +536,31 @@ def _without_indices(path: OptionPath) -> OptionPath:
     return tuple(word for word in path if not word.isdecimal())
 
 
-def _is_code(path: OptionPath) -> bool:
-    return path[-1].endswith(CODE)
+def _paths(table_rows: Iterable[_Row]) -> set[OptionPath]:
+    return {path for row in table_rows for path in row.settings}
+
+
+def _is_program(path: OptionPath) -> bool:
+    return path[0] == "program"
 
 
 def distinguishing_suffix(value: Any, others: Sequence[Any]) -> str:
     """Return the fields, in brackets, that distinguish an object from others of its name.
 
     Fields that are None are left out. A class has its module in front if the others have a class of
-    that name; its code is named last, and only if needed.
+    that name.
     """
     fields = _fields(value)
     fields_of_others = [_fields(other) for other in others]
     named: dict[str, list[str]] = {}  # field -> its texts
-    distinguished: set[int] = set()  # indices of the others that differ in a named field
-    for path in sorted(fields, key=_is_code):
-        text = fields[path]
+    for path, text in fields.items():
         is_class = path[-1] in _CLASS_KEYS
-        differing = set()
-        for index, other in enumerate(fields_of_others):
-            is_same = text in other.values() if is_class else other.get(path) == text
-            if not is_same:
-                differing.add(index)
-        if (
-            text == "None"
-            or not differing
-            or (_is_code(path) and differing <= distinguished)
-        ):
+        if is_class:
+            is_same = all(text in other.values() for other in fields_of_others)
+        else:
+            is_same = all(other.get(path) == text for other in fields_of_others)
+        if text == "None" or is_same:
             continue
-        distinguished |= differing
         short = _without_module(text)
         namesakes = [_without_module(str(other.get(path))) for other in fields_of_others]
         texts = named.setdefault(_without_class_key(path)[-1], [])
@@ -575,11 +590,13 @@ def _find_twin(row: _Row, row_of: Mapping[str, _Row]) -> str | None:
     if recipe is not None:
         twin = recipe.twin
     candidates = [name for name, other in row_of.items() if other.method == twin]
+    # programs of different policies differ
+    may_differ = [*_METHOD_SPECIFIC, *filter(_is_program, _paths(row_of.values()))]
     for name in candidates:
-        if _agree(row, row_of[name], _METHOD_SPECIFIC):
+        if _agree(row, row_of[name], may_differ):
             return name
     for name in reversed(candidates):
-        if _agree(row, row_of[name], (*_METHOD_SPECIFIC, *_LIMITS)):
+        if _agree(row, row_of[name], (*may_differ, *_LIMITS)):
             return name
     return None
 

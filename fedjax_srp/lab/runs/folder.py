@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,11 +13,19 @@ import jax
 import numpy as np
 
 from fedjax_srp import methods
-from fedjax_srp.base import GRADIENT_NORM, FederatedSource
+from fedjax_srp.base import GRADIENT_NORM
 from fedjax_srp.driver.checkpoint import snapshots
+from fedjax_srp.driver.record import LIMITS, UNKNOWN
 from fedjax_srp.driver.round_log import COPIES
 from fedjax_srp.driver.simulate import simulate
-from fedjax_srp.lab.runs.run import LIMITS, NOT_SIMULATED, SUMMARY_OPTION, Run, load_data
+from fedjax_srp.lab.runs.run import (
+    PROGRAM,
+    SUMMARY_OPTION,
+    VERSION,
+    Run,
+    differing,
+    load_data,
+)
 from fedjax_srp.parts.checks import is_ours
 from fedjax_srp.results import atomic, json_files
 from fedjax_srp.results import callbacks as watch
@@ -41,13 +49,11 @@ def execute(
     overwrite: bool = False,
     progress: bool = False,
     say: Callable[[str], None] = print,
-    load: Callable[[Mapping[str, Any]], FederatedSource] | None = None,
     callback: watch.Callback | None = None,
 ) -> None:
     """Simulate a run into a folder, or resume it; a finished one is not changed.
 
-    With `overwrite` it runs again, and the folder keeps its content until the new run is finished. `load` loads the
-    data of an unfinished run; None for `load_data`.
+    With `overwrite` it runs again, and the folder keeps its content until the new run is finished.
 
     Raises:
         ValueError: an argument is out of range, or the folder holds another run, is not writable, or is in use by
@@ -62,7 +68,7 @@ def execute(
     if (
         not state.finished
     ):  # before it is locked, so that a failed start creates no folder
-        arguments = run.simulation((load or load_data)(run.data))
+        arguments = run.simulation(load_data(run.data))
     with held(atomic.writable(folder), "out"):
         run_folder.settle(folder)
         state = _inspect(folder, run, overwrite)  # another process may have used it
@@ -121,16 +127,36 @@ def _report_finished(
 ) -> None:
     """Print the result of a finished run; rewrite its summary for another communication cost."""
     history = History.load(folder)
+    known = history.config.get("arguments", {})
     cost = run.communication
     text = outcome(history, run.settings.target, cost)
     news = "--overwrite runs it again"
     if state.needs_new_summary:
         news = f"its summary and figure are now those of communication={cost:g}"
+        made_by = {name: known[name] for name in (VERSION, PROGRAM) if name in known}
+        config = {**_config(history, run), "arguments": run.record | made_by}
         # on the loaded history itself, so that models stay in the folder
-        object.__setattr__(history, "config", jsonable(_config(history, run)))
+        object.__setattr__(history, "config", jsonable(config))
         run_folder.write(history, folder, run.settings.target, cost, models=False)
     say(f"{folder} holds this run already, finished; {news}")
+    for line in _doubts(known, run.record):
+        say(line)
     say(text)
+
+
+def _doubts(known: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each reason why a finished run might not equal a new one of the same record."""
+    ours, theirs = record[VERSION], known.get(VERSION) or {}
+    for name in ours:
+        if ours[name] != theirs.get(name):
+            unseen = "; own code is not compared" if PROGRAM in record else ""
+            yield (
+                f"it was made with {name} {theirs.get(name)}, this is {ours[name]}{unseen}"
+            )
+    if UNKNOWN in record.get(PROGRAM, {}):
+        yield (
+            f"changes of own code are not seen, since of its program {record[PROGRAM][UNKNOWN]}"
+        )
 
 
 def save(history: History, folder: Path, run: Run, models: bool) -> None:
@@ -222,8 +248,8 @@ def _inspect(folder: Path, run: Run, overwrite: bool) -> _FolderState:
         raise ValueError(f"{out}: {error}; {other}") from None
     if not (finished or has_checkpoint) and (name := run_folder.foreign(folder)):
         raise ValueError(f"{out}: its {name} was not written by fedjax_srp; {other}")
-    for name in {**record, **known}:
-        if name not in (*LIMITS, *NOT_SIMULATED) and known.get(name) != record.get(name):
+    for name in differing(known, record):
+        if name not in LIMITS:
             differs = (
                 f"{name}={known.get(name)!r} where this one has {record.get(name)!r}"
             )

@@ -12,8 +12,9 @@ from typing import Any
 import jax
 
 from fedjax_srp.driver.checkpoint import snapshots
+from fedjax_srp.driver.record import LIMITS
 from fedjax_srp.lab.runs.folder import overwriting
-from fedjax_srp.lab.runs.run import LIMITS, NOT_SIMULATED, Run
+from fedjax_srp.lab.runs.run import NOT_SIMULATED, Run
 from fedjax_srp.results import callbacks as watch
 
 

@@ -6,12 +6,14 @@ import contextlib
 import dataclasses
 import functools
 import json
+import re
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 import jax
 
-from fedjax_srp import data, methods
+from fedjax_srp import data, methods, models
+from fedjax_srp._version import __version__
 from fedjax_srp.base import (
     Clock,
     FederatedAlgorithm,
@@ -19,8 +21,9 @@ from fedjax_srp.base import (
     Method,
     ParticipationPolicy,
 )
-from fedjax_srp.clocks.by_name import read_clock
-from fedjax_srp.driver.outcome import data_checksum
+from fedjax_srp.clocks.by_name import CLOCKS, read_clock
+from fedjax_srp.driver.prepare import Request, prepare
+from fedjax_srp.driver.record import ROUNDS, UNKNOWN, data_checksum, program_of
 from fedjax_srp.driver.settings import Settings
 from fedjax_srp.lab.report import table
 from fedjax_srp.lab.runs import options as run_options
@@ -28,12 +31,11 @@ from fedjax_srp.lab.runs import shared_training as judged
 from fedjax_srp.models import SplitModel
 from fedjax_srp.participation import Full
 from fedjax_srp.parts.checks import as_annotated, check_known, short
-from fedjax_srp.parts.description import describe, describe_data, unknowns
+from fedjax_srp.parts.description import describe, describe_data, is_own, own_code
 from fedjax_srp.parts.options import REQUIRED, build, without_partial
 from fedjax_srp.parts.part import values_of
 from fedjax_srp.results.json_files import jsonable
 
-LIMITS = ("num_rounds", "time_limit", "target")  # may differ when a run is extended
 SUMMARY_OPTION = "communication"  # of the summary alone, which a finished run recomputes for another value
 JAX_SETTINGS = {  # name -> default, change results
     "jax_enable_x64": False,
@@ -43,9 +45,12 @@ JAX_SETTINGS = {  # name -> default, change results
     "jax_random_seed_offset": 0,
     "jax_high_dynamic_range_gumbel": False,
 }
+VERSION = "version"  # of the package and of jax, in the record of a run
+PROGRAM = "program"  # hashes of own code, in the record of a run
 NOT_SIMULATED = (
     SUMMARY_OPTION,
     "data_dir",
+    VERSION,
 )  # change no simulation; the same data may be elsewhere on other machines
 OPTIONS_OF_DATA_OBJECTS = (
     "validation",
@@ -170,13 +175,23 @@ class Run:
 
     @functools.cached_property
     def record(self) -> dict[str, Any]:
-        """Record for the folder of the run: every option with its value as JSON, objects described."""
+        """Record for the folder of the run: every option with its value as JSON, objects described.
+
+        With a user's own code it has the hash of the program too, for which the data are loaded and the run is traced.
+        """
+        described = {
+            "participation": self.participation,
+            "model": self.model,
+            "clock": self.clock,
+        }
         if self.choice is None:
-            participation = self._describe(
-                "participation", self.method_object.participation
-            )
-            algorithm = self._describe("method", self.method_object.algorithm)
-            of_method = {"algorithm": algorithm, "participation": participation}
+            method = self.method_object
+            described["participation"] = method.participation
+            described |= {"method": method.algorithm, "model": None}
+            of_method: dict[str, Any] = {
+                "algorithm": describe(method.algorithm),
+                "participation": describe(method.participation),
+            }
         else:
             names = self._command_line_names()
             of_method = {
@@ -184,17 +199,60 @@ class Run:
                 for name, value in self.choice.record().items()
             }
             for part in ("participation", "model"):
-                if not isinstance(getattr(self, part), str | None):
-                    of_method[part] = self._describe(part, getattr(self, part))
-        middle = of_method | self._record_of_data() | self._simulation_options()
-        last = {
-            "clock": self._describe("clock", self.clock),
+                if not isinstance(described[part], str | None):
+                    of_method[part] = describe(described[part])
+        asked = {"command": "run", "method": self.name} | of_method
+        asked |= self._record_of_data() | self._simulation_options()
+        asked |= {
+            "clock": describe(self.clock),
             "seed": self.seed,
             "communication": self.communication,
+            VERSION: {"fedjax_srp": __version__, "jax": jax.__version__},
         }
-        return jsonable(
-            {"command": "run", "method": self.name} | middle | last | _jax_settings()
+        asked |= _jax_settings()
+        own = {name: value for name, value in described.items() if _has_own_code(value)}
+        if "data" in self.data and any(own_code(asked["dataset"])):
+            own["data"] = self.data["data"]
+        if own or self._is_made_by_own_code():
+            asked[PROGRAM] = self._program(own)
+        return jsonable(asked)
+
+    def _is_made_by_own_code(self) -> bool:
+        """Return True if a user registered the method, the policy, the model or the clock."""
+        makers: list[Any] = []
+        if isinstance(self.clock, str):
+            own = CLOCKS.own()
+            makers += [own.get(word) for word in re.findall(r"\w+", self.clock)]
+        if self.choice is not None:
+            makers.append(self.choice.route.factory)
+            makers.append(methods.POLICIES.get(self.choice.route.participation))
+        if isinstance(self.model, str):
+            makers.append(models.FACTORIES.get(self.model))
+        return any(maker is not None and is_own(maker) for maker in makers)
+
+    def _program(self, own: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the hashes of the program; of one without a hash, the reason and the user's names of its objects.
+
+        Args:
+            own: option -> object with a user's own code.
+        """
+        given = self.simulation(load_data(self.data))
+        request = Request(
+            given["algorithm"],
+            given["data"],
+            clock=given["clock"],
+            settings=Settings(evaluations=given["evaluations"], devices=1),
         )
+        program: dict[str, Any] = {**program_of(prepare(request))}
+        if UNKNOWN not in program:
+            return program
+        for option, value in own.items():
+            if option not in self.names:
+                raise ValueError(
+                    f"{option}={short(value)}: its program has no hash, since {program[UNKNOWN]}; name it, "
+                    f"axes={{{option!r}: {{name: object}}}}, and change the name with the object"
+                )
+        return program | {"called": {option: self.names[option] for option in own}}
 
     def _command_line_names(self) -> dict[str, str]:
         """Option of method, policy or model -> its name on the command line."""
@@ -207,29 +265,10 @@ class Run:
             name: written for written, name in run_options.options_read(chosen).items()
         }
 
-    def _describe(self, option: str, value: Any) -> Any:
-        found = describe(value)
-        return (
-            self._named(option, value, found) | {"described": found}
-            if any(unknowns(found))
-            else found
-        )
-
-    def _named(self, option: str, value: Any, found: Any) -> dict[str, str]:
-        """Return the user's name of an object that has no full description."""
-        if option not in self.names:
-            raise ValueError(
-                f"{option}={short(value)}: {next(unknowns(found))} has no description; name it, "
-                f"axes={{{option!r}: {{name: object}}}}, and change the name with the object"
-            )
-        return {"called": self.names[option]}
-
     def _record_of_data(self) -> dict[str, Any]:
         found = dict(self.data)
         if (own := found.pop("data", None)) is not None:
             name, settings = getattr(own, "name", type(own).__name__), describe_data(own)
-            if any(unknowns(settings)):
-                settings |= self._named("data", own, settings)
             found["dataset"] = {"name": name, "checksum": data_checksum(own)} | settings
         return found
 
@@ -268,6 +307,8 @@ class Run:
         rest = {
             name: value for name, value in self.record.items() if name not in left_out
         }
+        if not decides and ROUNDS in rest.get(PROGRAM, {}):
+            rest[PROGRAM] = rest[PROGRAM][ROUNDS]
         if self.choice is not None:
             structure: Any = self.choice.route.factory
             if not decides and judged.chooses_evaluation(without_partial(structure)):
@@ -350,13 +391,51 @@ def recorded_jax_settings(record: Mapping[str, Any]) -> Iterator[None]:
         yield
 
 
-def simulation_options(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a record on which the simulation depends."""
-    return {name: value for name, value in record.items() if name not in NOT_SIMULATED}
+def differing(known: Mapping[str, Any], record: Mapping[str, Any]) -> list[str]:
+    """Return the options in which two records differ: those that decide what is simulated.
+
+    Programs are compared under one version alone, since another one may trace equal code to another text.
+    """
+    left_out = [*NOT_SIMULATED]
+    if known.get(VERSION) != record.get(VERSION):
+        left_out.append(PROGRAM)
+    return [
+        name
+        for name in {**record, **known}
+        if name not in left_out and known.get(name) != record.get(name)
+    ]
 
 
-def load_data(given: Mapping[str, Any]) -> FederatedSource:
-    """Load the data of a run; a data object has a share held out if `validation` is given."""
+def _has_own_code(value: Any) -> bool:
+    return any(own_code(describe(value)))
+
+
+class DatasetCache:
+    """Loader of the data of runs that keeps the last ones, since neighbours in a grid share them."""
+
+    def __init__(self) -> None:
+        self._options: Mapping[str, Any] = {}
+        self._dataset: FederatedSource | None = None
+
+    def __call__(self, options: Mapping[str, Any]) -> FederatedSource:
+        """Load the data of a run; a data object has a share held out if `validation` is given."""
+        if self._dataset is None or not self._are_last(options):
+            self._dataset = None  # frees its memory first
+            self._dataset = _load_data(options)
+            self._options = options
+        return self._dataset
+
+    def _are_last(self, options: Mapping[str, Any]) -> bool:
+        # an object with arrays may not be compared by value
+        if options.get("data") is not self._options.get("data"):
+            return False
+        return {**options, "data": None} == {**self._options, "data": None}
+
+
+load_data = DatasetCache()
+
+
+def _load_data(given: Mapping[str, Any]) -> FederatedSource:
     try:
         if "data" not in given:
             return data.load(

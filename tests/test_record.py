@@ -1,0 +1,152 @@
+"""The hash of a run's program: it has what code computes, and neither names nor the machine."""
+
+import importlib.util
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference.small import prepared
+
+import fedjax_srp as srp
+from fedjax_srp.driver.record import CALLS_HOST, ROUNDS, UNKNOWN, program_of
+from fedjax_srp.xla.program_text import canonical
+
+DATA = srp.data.load("digits", num_clients=4, classes_per_client=5, max_examples=8)
+MODEL = srp.models.MLP((8, 8), 10, hidden=(4,))
+OWN = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+import fedjax_srp as srp
+
+WEIGHTS = np.ones(10)
+LARGE = np.arange(5000.0)
+
+@jax.jit
+def weighted(loss, y):
+    return jnp.asarray(WEIGHTS)[y] * loss + jnp.asarray(LARGE)[y] * 0
+
+@srp.part
+class Weighted(srp.models.MLP):
+    def loss(self, outputs, y):
+        return weighted(super().loss(outputs, y), y)
+
+@srp.part
+class Own(srp.algorithms.FedAvg):
+    share: float = 0.5
+
+    def server(self, key, server, mean, context):
+        new = super().server(key, server, mean, context)
+        return jax.tree.map(lambda old, new: self.share * (old + new), server, new)
+"""
+
+
+def module_of(tmp_path, source, **values):
+    """Return the module of a file, executed anew."""
+    file = tmp_path / "own_weights.py"
+    file.write_text(source)
+    spec = importlib.util.spec_from_file_location("own_weights", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    vars(module).update(values)
+    return module
+
+
+def program(algorithm, data=DATA, **options):
+    return program_of(prepared(algorithm, data, **{"devices": 1} | options))
+
+
+def of_module(module, **fields):
+    model = module.Weighted((8, 8), 10, hidden=(4,))
+    return module.Own(model, srp.Training(srp.SGD(0.1)), **fields)
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    return program(of_module(module_of(tmp_path_factory.mktemp("own"), OWN)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"WEIGHTS": np.array([2.0, *[1.0] * 9])},
+        {"LARGE": np.array([*np.arange(4999.0), 0.0])},
+    ],
+    ids=["weights", "one number of many"],
+)
+def test_arrays_that_code_reads_from_its_module_are_in_the_hash(own, tmp_path, change):
+    other = program(of_module(module_of(tmp_path, OWN, **change)))
+    assert other[ROUNDS] != own[ROUNDS]
+    assert UNKNOWN not in other
+
+
+def test_an_edit_of_the_server_is_in_the_hash_of_the_rounds_alone(own, tmp_path):
+    edited = OWN.replace("(old + new)", "(old - new)")
+    other = program(of_module(module_of(tmp_path, edited)))
+    assert other[ROUNDS] != own[ROUNDS]
+    assert other["global"] == own["global"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("@jax.jit", "# A comment.\n@jax.jit"),
+        ("weighted(", "of_weight("),
+        ("share", "part"),
+        ("def server(self, key", '"""A docstring."""\n\n    def server(self, key'),
+    ],
+    ids=["comment", "name of a helper", "name of a field", "docstring"],
+)
+def test_comments_and_names_are_not_in_the_hash(own, tmp_path, before, after):
+    assert program(of_module(module_of(tmp_path, OWN.replace(before, after)))) == own
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"chunk_size": 1},
+        {"devices": 2, "shard_data": True},
+        {"num_seeds": 2, "values": {"learning_rate": np.array([0.1, 0.2])}},
+        {"record_loss": True},
+    ],
+    ids=["chunk", "devices", "seeds", "loss"],
+)
+def test_the_machine_and_seeds_are_not_in_the_hash(own, tmp_path, options):
+    made = of_module(module_of(tmp_path, OWN), share=0.25)
+    assert program(made, **options) == own
+
+
+def test_evaluations_have_hashes_of_their_own():
+    made = srp.algorithms.FedAvg(MODEL)
+    every = program(made, evaluations="all")
+    alone = program(made, evaluations="global")
+    assert alone == {name: every[name] for name in (ROUNDS, "global")}
+    assert len({*every.values()}) == len(every)
+
+
+def test_a_program_that_calls_the_host_has_no_hash(tmp_path):
+    """Its text has no code of the function that is called."""
+    called = OWN.replace(
+        "return jnp.asarray(WEIGHTS)[y] * loss + jnp.asarray(LARGE)[y] * 0",
+        "return loss + jax.pure_callback(lambda v: v, jax.ShapeDtypeStruct(loss.shape, "
+        "loss.dtype), jax.lax.stop_gradient(loss), vmap_method='sequential')",
+    )
+    assert program(of_module(module_of(tmp_path, called))) == {UNKNOWN: CALLS_HOST}
+
+
+def test_names_in_a_text_are_replaced_by_their_order():
+    def text(name):
+        def helper(x):
+            return 2 * x
+
+        helper.__name__ = name
+        inner = jax.jit(helper)
+        lowered = jax.jit(lambda x: {name: inner(x) + jnp.linalg.svd(x)[0]}).lower(
+            jnp.eye(3)
+        )
+        return lowered.as_text()
+
+    assert text("one") != text("other_name")
+    assert canonical(text("one")) == canonical(text("other_name"))
+    assert "custom_call @lapack" in canonical(text("<lambda>"))
