@@ -100,7 +100,7 @@ def test_the_gradient_of_fedrep_is_that_of_the_representation_under_personal_hea
     algorithm = srp.algorithms.FedRep(
         split_model(), srp.Training(optimizer(HEAVY), batch_size=BATCH), head_epochs=1
     )
-    run = Run(algorithm, federation(SMALL()), flanp(2))
+    run = Run(algorithm, federation(SMALL()), flanp(2, first_threshold=0.5))
     norms = run.rounds(2).rounds.metrics["global_grad_norm"]
     state = run.host_state()  # of the second round, whose cohort are the two fastest
     cohort = np.argsort(run.client_time, kind="stable")[:2]

@@ -124,7 +124,7 @@ def cluster(tmp_path, monkeypatch):
     def run(self, unit, tell):
         for member in unit.members:
             member.folder.mkdir(exist_ok=True)
-            config = {"config": {"arguments": member.point.run.record}}
+            config = {"name": "made up", "config": {"arguments": member.point.run.record}}
             (member.folder / "config.json").write_text(json.dumps(config))
             (member.folder / "summary.json").write_text("{}")
 
