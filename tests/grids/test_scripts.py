@@ -7,7 +7,6 @@ import pytest
 
 SCRIPT = """
 import fedjax_srp as srp
-from fedjax_srp import description, storage
 data = srp.data.load("digits", num_clients=6, classes_per_client=3, max_examples=8)
 model = srp.models.MLP((8, 8), 10, hidden=(4,))
 {defined}
