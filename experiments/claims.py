@@ -10,6 +10,7 @@ made them. Numbers are read from files, but verdicts are judgements by people: w
 
 from __future__ import annotations
 
+import posixpath
 from collections import Counter
 from pathlib import Path
 
@@ -76,11 +77,15 @@ def claim_row(claim: Claim, folder: str) -> list[str]:
     """Return the cells of a claim."""
     quote = claim.quote if claim.quote.startswith("(") else f'"{claim.quote}"'
     found = claim.found if isinstance(claim.found, str) else claim.found()
-    files = (
-        ", ".join(f"[{name}]({folder}/results/{name})" for name in claim.files) or "none"
-    )
-    command = f"`{folder}/{claim.command}`" if claim.command else "none"
-    return [quote, claim.place, claim.verdict, found, claim.size, files, command]
+    links = [
+        f"[{Path(name).name}]({posixpath.normpath(f'{folder}/results/{name}')})"
+        for name in claim.files
+    ]
+    command = "none"
+    if claim.command:
+        command = f"`{posixpath.normpath(f'{folder}/{claim.command}')}`"
+    shown_files = ", ".join(links) or "none"
+    return [quote, claim.place, claim.verdict, found, claim.size, shown_files, command]
 
 
 COLORS = {
