@@ -13,6 +13,7 @@ from reference.histories import made_history
 from reference.small import simulate
 
 import fedjax_srp as srp
+from fedjax_srp import theory
 
 RNG = np.random.default_rng(7)
 
@@ -411,3 +412,31 @@ def test_every_method_is_in_the_table_of_all_or_left_out_with_a_reason(import_fr
     rows = import_from("personalization")("rows")
     assert rows.ROWS.keys() | rows.LEFT_OUT.keys() == set(srp.methods.names())
     assert not rows.ROWS.keys() & rows.LEFT_OUT.keys()
+
+
+@pytest.mark.parametrize(("chat", "cost"), [(1.1, 0.0), (1.4, 10.0)])
+def test_no_stages_are_shorter_than_the_shortest_of_the_lemmas(import_from, chat, cost):
+    """Random numbers of rounds, iterated by (9), beside the search over all."""
+    lemmas = import_from("srpfl")("lemmas")
+    a, clients = 0.25, lemmas.STAGES_OF
+    shortest = lemmas.shortest_time(a, chat, cost, most=60)
+    target = theory.target_distance(a, clients, 1, chat)
+    sizes = 2 ** np.arange(7)
+    random = np.random.default_rng(0)
+    times = []
+    for _ in range(300):
+        rounds = random.integers(0, [1, 1, 1, 6, 14, 24, 60])
+        distance = 1.0
+        time = 0.0
+        for n, count in zip(sizes.tolist(), rounds, strict=True):
+            price = theory.order_statistic_mean(n, clients) + cost
+            for _ in range(count):
+                if distance > target * (1 + 1e-9):
+                    distance = theory.contraction(distance, a, n)
+                    time += price
+        if distance <= target * (1 + 1e-9):
+            times.append(time)
+    assert len(times) > 30
+    assert min(times) >= shortest * (1 - 1e-9)
+    plan = theory.schedule(a, clients, 1, chat, cost)
+    assert shortest <= plan.time * (1 + 1e-9)
