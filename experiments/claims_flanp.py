@@ -245,6 +245,13 @@ FLANP = [
         f"{OTHER}: N = 64, s = 100 (the paper gives none)", ("theorems.json",), "theorems.py",
     ),
     Claim(
+        "(there the squared gradients, of the loss of all and of each client's own, are at most (6) and (7))",
+        "Lemma 1", HOLDS,
+        lambda: f"at most {theorem_maximum('start_gradient_over_bound'):.2f} and "
+        f"{theorem_maximum('own_gradients_over_bound'):.2f} of the bounds, 10 seeds",
+        f"{OTHER}: N = 64, s = 100 (the paper gives none)", ("theorems.json",), "theorems.py",
+    ),
+    Claim(
         "(E[T_FLANP] / E[T_FedGATE] is at most O(1 / log(Ns)))", "Theorem 2", HOLDS, theorem_2,
         f"{SIX_ROWS}; as a bound, proven for powers of two, which no N here is; three points a table cannot tell the "
         "rate", ("table1.json", "table2.json"), "table1.py",

@@ -5,7 +5,8 @@ python experiments/flanp/theorems.py --scale smoke|cpu|full
 Linear regression, 64 clients with 100 samples. A stage starts at the first model of the stage before that met the
 criterion |grad L_m(w)|^2 <= 2 mu c / (m s), and runs for R = 12 kappa log 6 rounds with eta_n, gamma_n and tau of the
 theorem. Theorem 1: then E[L_n(w) - L_n(w_n*)] <= V_ns = c / (n s). Proposition 1: the stage starts at
-2 (n - m) / n (V_(n-m)s + V_ms) + V_ms at most. mu and L are those of the loss of all clients.
+2 (n - m) / n (V_(n-m)s + V_ms) + V_ms at most. Lemma 1 has two more bounds for that start: (6) of the squared gradient
+of L_n, and (7) of that of every client's own loss. mu and L are those of the loss of all clients.
 
 The first three seeds also run in single precision, because eta_n is about 1e-6, not far above its rounding.
 """
@@ -67,6 +68,12 @@ class Stage:
         """Return |grad L_n(w)|^2 of each row."""
         return np.sum(((weights - self.minimiser) @ self.hessian) ** 2, axis=1)
 
+    def own_squared_norms(self, weights: np.ndarray) -> np.ndarray:
+        """Return |grad L^i(w)|^2 of every client i."""
+        left = np.einsum("csd,d->cs", self.x, weights) - self.y
+        gradients = np.einsum("csd,cs->cd", self.x, left) / self.x.shape[1]
+        return np.sum(gradients**2, axis=1)
+
     def run(
         self,
         data: Any,
@@ -105,6 +112,15 @@ class Stage:
         return np.concatenate([origin[None], np.asarray(after, np.float64)]) + shift
 
 
+def lemma_bounds(n: int, samples: int, mu: float, c: float) -> tuple[float, float]:
+    """Return the bounds (6) and (7) of Lemma 1 for a stage of n clients that begins at a model of n / 2 clients."""
+    m = n // 2
+    before = c / (m * samples)
+    new = c / ((n - m) * samples)
+    joined = 2 * ((n - m) / n) ** 2 * (math.sqrt(new) + math.sqrt(before)) ** 2
+    return joined + 4 * mu * before, 3 * (2 * mu + 1) * before + 3 * c / samples
+
+
 def run_stages(
     scale: str, dtype: str, seeds: int
 ) -> dict[str, dict[str, list[float | None]]]:
@@ -138,12 +154,19 @@ def run_stages(
                 stage.squared_norms(models)[1:] <= 2 * curvature.mu * accuracy,
             )
             warm = theory.flanp_warm_gap(n, n // 2, samples, c) if n > 1 else math.nan
+            of_start = [None, None]
+            if n > 1:
+                all_bound, own_bound = lemma_bounds(n, samples, curvature.mu, c)
+                of_start = [
+                    stage.squared_norms(models[:1])[0] / all_bound,
+                    stage.own_squared_norms(models[0]).max() / own_bound,
+                ]
             within = gaps[1:] <= accuracy
             ended = int(np.argmax(met)) + 1 if met.any() else len(met)
             starts[seed] = models[ended]
             values = (
                 steps[0], allowed[seed], gaps[0] / warm if n > 1 else None, gaps[allowed[seed]] / accuracy,
-                int(np.argmax(within)) + 1 if within.any() else None, ended if met.any() else None,
+                int(np.argmax(within)) + 1 if within.any() else None, ended if met.any() else None, *of_start,
             )  # fmt: skip
             for name, value in zip(COLUMNS, values, strict=True):
                 found[str(n)][name].append(
@@ -163,6 +186,7 @@ def run_stages(
 
 COLUMNS = (
     "eta", "allowed_rounds", "start_over_bound", "gap_over_accuracy", "rounds_to_accuracy", "rounds_to_criterion",
+    "start_gradient_over_bound", "own_gradients_over_bound",
 )  # fmt: skip
 
 
