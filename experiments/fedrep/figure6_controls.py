@@ -5,7 +5,7 @@
 
 The representations of FedRep and FedAvg, trained as in `figure6.py`, beside the random one from which they start. New
 clients fit a head to all their samples under each: by 30 epochs of SGD as there, and to the minimum of the mean
-cross-entropy with an L2 penalty of 1e-4, by scikit-learn's logistic regression. `ten_letters`: 60 training clients
+cross-entropy with an L2 penalty of 1e-4, by scikit-learn's logistic regression. `ten_letters`: 50 training clients
 have 3 of the ten letters a to j each, as the paper's have ten letters; `letter_classes`: 3 of 52.
 """
 
@@ -47,7 +47,7 @@ def federations(scale: str, seed: int, data_dir: Path | None) -> tuple[Any, Any]
             "seed": seed,
         }
         old = srp.data.load(
-            **source, classes=classes, num_clients=60, classes_per_client=3
+            **source, classes=classes, num_clients=50, classes_per_client=3
         )
     return old, new
 
