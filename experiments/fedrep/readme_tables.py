@@ -15,7 +15,7 @@ import numpy as np
 
 from experiments.fedrep import doubling_table, rivals_table
 from experiments.fedrep.rivals import COLUMNS
-from experiments.pages import load_results, markdown, span, wrapped, write
+from experiments.pages import load_results, markdown, pm, span, wrapped, write
 
 HERE = Path(__file__).parent
 
@@ -212,6 +212,26 @@ def new_clients(panels: Mapping[str, Any]) -> str:
     return markdown(rows)
 
 
+CONTROLS = {
+    "digits": "digits",
+    "ten_letters": "3 of 10 letters a client",
+    "letter_classes": "3 of 52 letters a client",
+}
+
+
+def controls() -> str:
+    """Figure 6's controls: a row for each representation, with heads of 30 epochs and converged ones."""
+    rows = [["new clients", "representation of", "heads of 30 epochs", "converged heads"]]
+    for name, title in CONTROLS.items():
+        if not (HERE / "results" / f"figure6_controls_{name}.json").exists():
+            continue
+        for representation, of_heads in results(f"figure6_controls_{name}").items():
+            label = {"fedrep": "FedRep", "fedavg": "FedAvg"}.get(representation, "none")
+            shown = [pm(of_heads[heads], 1) for heads in ("epochs", "converged")]
+            rows.append([title, label, *shown])
+    return markdown(rows)
+
+
 PARTS: Mapping[str, Callable[[], str]] = {
     "figure1": errors,
     "figure3": distances,
@@ -230,6 +250,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "figure6_femnist": lambda: new_clients(results("figure6_femnist")),
     "figure6_letters": lambda: new_clients(results("figure6_letters")),
     "figure6_letter_classes": lambda: new_clients(results("figure6_letter_classes")),
+    "figure6_controls": controls,
     "doubling": lambda: doubling_table.table(results("doubling_table")),
     "doubling_3": lambda: doubling_table.table(results("doubling_table_3")),
 }
