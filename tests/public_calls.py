@@ -123,7 +123,7 @@ OF_CLASS |= {
     models.TokenLSTM: {"input_shape": (5,), "num_classes": 9},
     models.LinearRegression: {"num_classes": 1},
 }
-OF_CLASS |= {clocks.Failing: {"rate": 0.1}}
+OF_CLASS |= {clocks.Failing: {"rate": 0.1}, clocks.Redrawn: {"every": 2}}
 ABSTRACT = {models.SplitModel, clocks.Distribution, clocks.Availability}
 ROOMS = (algorithms, participation, clocks, models)
 PARTS = [

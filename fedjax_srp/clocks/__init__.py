@@ -20,6 +20,7 @@ from fedjax_srp.clocks.distributions import (
 )
 from fedjax_srp.clocks.dynamic import Dynamic
 from fedjax_srp.clocks.fixed import Fixed
+from fedjax_srp.clocks.redrawn import Redrawn
 from fedjax_srp.clocks.trace import Trace
 from fedjax_srp.clocks.traces import (
     AvailabilityTraces,
@@ -48,6 +49,7 @@ __all__ = [
     "LogNormal",
     "Markov",
     "Presence",
+    "Redrawn",
     "Trace",
     "Uniform",
     "read_availability",

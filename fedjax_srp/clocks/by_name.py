@@ -20,6 +20,7 @@ from fedjax_srp.clocks.distributions import (
 )
 from fedjax_srp.clocks.dynamic import Dynamic
 from fedjax_srp.clocks.fixed import Fixed
+from fedjax_srp.clocks.redrawn import Redrawn
 from fedjax_srp.clocks.trace import Trace
 from fedjax_srp.clocks.traces import read_times
 from fedjax_srp.parts.checks import ArgumentError, as_annotated
@@ -36,7 +37,7 @@ WORDS = {  # SRPFL, section 5
 DISTRIBUTIONS = (Exponential, Uniform, LogNormal, Constant, Empirical)
 AVAILABILITIES = (Markov, DayNight, Intervals)
 _CLASSES: tuple[type, ...] = (
-    *(Fixed, Dynamic, Trace, Devices, Available, Failing),
+    *(Fixed, Dynamic, Trace, Devices, Available, Failing, Redrawn),
     *AVAILABILITIES,
     *DISTRIBUTIONS,
 )
