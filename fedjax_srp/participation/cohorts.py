@@ -1,5 +1,7 @@
 """Building blocks of policies: pools, orders of clients by time, cohorts, stages."""
 
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,9 @@ from jax.core import Tracer
 
 from fedjax_srp.base import Array, ClientTimes, Cohort, Key
 from fedjax_srp.parts.checks import INT32_MAX
+from fedjax_srp.parts.part import AtLeast
+
+Growth = Annotated[int, AtLeast(2), "a stage grows to that many times its clients"]
 
 
 def draw_pool(
@@ -245,11 +250,11 @@ def check_at_most(argument: str, value: int, limit_name: str, limit: int) -> Non
         )
 
 
-def stage_sizes(initial: int, pool: int) -> list[int]:
-    """Return n of every stage: initial * 2**r while below the pool, then the pool."""
+def stage_sizes(initial: int, pool: int, growth: int = 2) -> list[int]:
+    """Return n of every stage: initial * growth**r while below the pool, then the pool."""
     sizes = [initial]
     while sizes[-1] < pool:
-        sizes.append(min(pool, 2 * sizes[-1]))
+        sizes.append(min(pool, growth * sizes[-1]))
     return sizes
 
 

@@ -33,6 +33,7 @@ class Doubling(Staged):
             without a draw.
         redraw: draw the pool in every "round", or once per "stage".
         by: the times that rank the pool.
+        growth: factor of n from stage to stage; 2 in the paper.
 
     Example:
         >>> import jax, jax.numpy as jnp, fedjax_srp as srp
@@ -59,7 +60,7 @@ class Doubling(Staged):
         check_at_most("doubling: initial", self.initial, "num_clients", num_clients)
         is_known = not isinstance(self.initial, Tracer)
         if is_known and isinstance(self.rounds_per_stage, tuple):
-            sizes = stage_sizes(self.initial, self.pool or num_clients)
+            sizes = stage_sizes(self.initial, self.pool or num_clients, self.growth)
             check_at_most(
                 "doubling: length of rounds_per_stage",
                 len(self.rounds_per_stage),
@@ -73,5 +74,10 @@ class Doubling(Staged):
         if type(self) is not Doubling:  # a subclass may have other cohorts
             return self
         return Staged(
-            self.initial, self.rounds_per_stage, self.pool, self.redraw, self.by
+            self.initial,
+            self.rounds_per_stage,
+            self.pool,
+            self.redraw,
+            self.by,
+            self.growth,
         )

@@ -14,7 +14,13 @@ from fedjax_srp.base import (
     ParticipationPolicy,
     RoundInfo,
 )
-from fedjax_srp.participation.cohorts import draw_pool, request, stages_ended
+from fedjax_srp.participation.cohorts import (
+    Growth,
+    draw_pool,
+    request,
+    stage_sizes,
+    stages_ended,
+)
 from fedjax_srp.parts.part import AtLeast, Count, Leaf, part
 
 
@@ -27,7 +33,7 @@ class StagedState(NamedTuple):
 
 @part
 class Staged(ParticipationPolicy):
-    """The n fastest of a pool; n = `initial` at first, and doubles with each stage.
+    """The n fastest of a pool; n = `initial` at first, and grows with each stage.
 
     `Doubling` documents the fields. As `initial` and `rounds_per_stage` are leaves, all
     clients, a random sample and the stages of SRPFL are one compiled program: policies
@@ -39,6 +45,7 @@ class Staged(ParticipationPolicy):
     pool: Count | None = None
     redraw: Literal["round", "stage"] = "round"
     by: Literal["realised", "expected"] = "realised"
+    growth: Growth = 2
 
     @override
     def init(self, key: Key, num_clients: int) -> StagedState:
@@ -51,8 +58,9 @@ class Staged(ParticipationPolicy):
         num_clients = times.realised.shape[0]
         pool = self.pool or num_clients
         initial = jnp.asarray(self.initial, jnp.int32)
-        # n0 * 2**r < N, as n0 < ceil(N / 2**r), which does not overflow
-        bounds = [-(-pool // 2**r) for r in range(pool.bit_length())]
+        # n0 * g**r < N, as n0 < ceil(N / g**r), which does not overflow
+        factors = stage_sizes(1, pool, self.growth)
+        bounds = [-(-pool // factor) for factor in factors]
         is_smaller = initial < jnp.asarray(bounds, jnp.int32)
         last = jnp.sum(is_smaller, dtype=jnp.int32)
         stage = jnp.minimum(stages_ended(state.round, self.rounds_per_stage), last)
@@ -60,8 +68,9 @@ class Staged(ParticipationPolicy):
         if self.redraw == "stage":
             key_pool = jax.random.fold_in(state.key, stage)
         sample = draw_pool(key_pool, num_clients, pool, times.available)
-        # n = min(N, n0 * 2**r)
-        size = jnp.minimum(initial << stage, pool)
+        # n = min(N, n0 * g**r)
+        factor = jnp.asarray(factors, jnp.int32)[stage]
+        size = jnp.where(is_smaller[stage], initial * factor, pool)
         return request(times, sample, size, stage, self.by), state
 
     @override

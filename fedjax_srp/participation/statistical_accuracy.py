@@ -16,6 +16,7 @@ from fedjax_srp.base import (
     RoundInfo,
 )
 from fedjax_srp.participation.cohorts import (
+    Growth,
     check_at_most,
     fastest_available,
     stage_sizes,
@@ -80,6 +81,7 @@ class StatisticalAccuracy(ParticipationPolicy):
         max_work: units of local work in a round, as in `PartialWork`.
         on_time: share of the cohort that does all of them; the others do what fits, as in
             `PartialWork`.
+        growth: factor of n from stage to stage; 2 in the paper.
 
     Example:
         >>> import fedjax_srp as srp
@@ -100,6 +102,7 @@ class StatisticalAccuracy(ParticipationPolicy):
     by: Literal["realised", "expected"] = "expected"
     max_work: Count = 1  # pyright: ignore[reportIncompatibleMethodOverride]
     on_time: Static[Share] = 1.0
+    growth: Growth = 2
 
     def __post_init__(self) -> None:
         names = ("strong_convexity", "accuracy_constant", "samples_per_client")
@@ -134,7 +137,7 @@ class StatisticalAccuracy(ParticipationPolicy):
         self, key: Key, state: StatisticalAccuracyState, times: ClientTimes
     ) -> tuple[Cohort, StatisticalAccuracyState]:
         num_clients = times.realised.shape[0]
-        sizes = stage_sizes(self.initial, num_clients)
+        sizes = stage_sizes(self.initial, num_clients, self.growth)
         stage = jnp.minimum(state.stage, len(sizes) - 1)
         all_clients = jnp.arange(num_clients, dtype=jnp.int32)
         size = jnp.asarray(sizes, jnp.int32)[stage]
