@@ -189,9 +189,8 @@ def costs() -> list[list[str]]:
         algorithm = srp.methods.get(
             name, dataset=SHAPES, model=counted, participation="full"
         ).algorithm
-        kilobytes = [
-            f"{size / 1000:.0f}" for size in (sizes.up, sizes.down, sizes.client_state)
-        ]
+        up, down = sizes.messages
+        kilobytes = [f"{size / 1000:.0f}" for size in (up, down, sizes.client.state)]
         rows.append(
             [f"`{name}`", *kilobytes, passes(algorithm), f"`algorithms/{name}.py`"]
         )
