@@ -59,27 +59,22 @@ def emnist():
 def cifar(name):
     """Return the archive of cifar10 with five files of training images, or of cifar100 with one and coarse labels."""
     made = arrays(name)
-    rows = {}
-    for split, number in NUM_EXAMPLES.items():
-        labels = made[f"y_{split}"][:, None]
-        if name == "cifar100":
-            labels = np.concatenate([labels // 5, labels], axis=1)
-        pixels = made[f"x_{split}"].transpose(0, 3, 1, 2).reshape(number, -1)
-        rows[split] = np.concatenate([labels, pixels], axis=1)
-    if name == "cifar100":
-        folder = "cifar-100-binary"
-        files = {"train.bin": rows["train"], "test.bin": rows["test"]}
-    else:
-        folder = "cifar-10-batches-bin"
-        files = {"test_batch.bin": rows["test"]}
-        for i, part in enumerate(np.split(rows["train"], 5)):
-            files[f"data_batch_{i + 1}.bin"] = part
+    names = {"train": "train.bin", "test": "test.bin"}
+    if name == "cifar10":
+        names = {"train": "data_batch_%d.bin", "test": "test_batch.bin"}
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w:gz") as archive:
-        for file, content in {**files, "readme.html": np.zeros(7, np.uint8)}.items():
-            member = tarfile.TarInfo(f"{folder}/{file}")
-            member.size = content.size
-            archive.addfile(member, io.BytesIO(content.tobytes()))
+        for split, file in names.items():
+            labels = made[f"y_{split}"][:, None]
+            if name == "cifar100":
+                labels = np.hstack([labels // 5, labels])
+            pixels = made[f"x_{split}"].transpose(0, 3, 1, 2)
+            table = np.hstack([labels, pixels.reshape(len(labels), -1)])
+            parts = np.split(table, 5 if "%" in file else 1)
+            for number, part in enumerate(parts, start=1):
+                member = tarfile.TarInfo("folder/" + file.replace("%d", str(number)))
+                member.size = part.size
+                archive.addfile(member, io.BytesIO(part.tobytes()))
     return {archives.ORIGINALS[name][0].name: stream.getvalue()}
 
 
@@ -105,34 +100,23 @@ def put(kind, folder, monkeypatch, addresses=None):
     monkeypatch.setitem(archives.ORIGINALS, kind, originals)
 
 
-def encode(image):
-    stream = io.BytesIO()
-    Image.fromarray(image).save(stream, "PNG")
-    stream.seek(0)
-    return stream
-
-
 def write_records(name, data_dir):
     """Write what tensorflow-datasets makes of these archives, by its own builder, without TensorFlow."""
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core import registered
-    from tensorflow_datasets.image_classification import cifar, mnist
 
-    kind, _, config = name.partition("/")
-    bases = {
-        "mnist": mnist.MNIST,
-        "emnist": mnist.EMNIST,
-        "cifar10": cifar.Cifar10,
-        "cifar100": cifar.Cifar100,
-    }
-    base = bases[kind]
+    kind, _, part = name.partition("/")
+    base = tfds.builder_cls(kind)
     made = arrays(name)
 
     def examples(features, split):
         for i in range(NUM_EXAMPLES[split]):
+            image = io.BytesIO()
+            Image.fromarray(made[f"x_{split}"][i]).save(image, "PNG")
+            image.seek(0)
             label = int(made[f"y_{split}"][i])
-            example = {"image": encode(made[f"x_{split}"][i]), "label": label}
-            example |= {"id": f"{split}_{i:05d}", "coarse_label": label // 5}
+            example = {"image": image, "label": label, "coarse_label": label // 5}
+            example["id"] = f"{split}_{i:05d}"
             yield i, {key: example[key] for key in features}
 
     def split_generators(self, _):
@@ -141,8 +125,7 @@ def write_records(name, data_dir):
     members = {"__module__": base.__module__, "_split_generators": split_generators}
     with registered.skip_registration():
         builder = type(base.__name__, (base,), members)
+    config = tfds.download.DownloadConfig(try_download_gcs=False)
     builder(
-        data_dir=data_dir, file_format="array_record", config=config or None
-    ).download_and_prepare(
-        download_config=tfds.download.DownloadConfig(try_download_gcs=False)
-    )
+        data_dir=data_dir, file_format="array_record", config=part or None
+    ).download_and_prepare(download_config=config)

@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 import small_archives
+from numpy.testing import assert_array_equal
 from reference.small import refused
 from tensorflow_datasets.image_classification import cifar, mnist
 
@@ -47,7 +48,7 @@ def test_arrays_are_those_of_the_archive(name, tmp_path, no_network, monkeypatch
     for column, array in small_archives.arrays(name).items():
         if column.startswith("y"):
             array = array - images.first_label
-        np.testing.assert_array_equal(getattr(raw, column), array)
+        assert_array_equal(getattr(raw, column), array)
     assert raw.x_train.dtype == np.uint8
     assert raw.num_classes == images.num_classes
     assert is_ready(name, tmp_path)
@@ -87,15 +88,6 @@ def test_data_that_are_there_are_only_read(data_dir, no_network, monkeypatch):
     with refused("damaged"):
         prepare_quietly("mnist", data_dir)
     assert not no_network
-
-
-def test_the_home_folder_is_expanded(monkeypatch, tmp_path, no_network):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    small_archives.put("mnist", manual(tmp_path / "data"), monkeypatch)
-    assert prepare_quietly("mnist", "~/data") == [tmp_path / "data" / "mnist.npz"]
-    assert load("mnist", 2, data_dir="~/data").num_clients == 2
-    assert not (tmp_path / "~").exists()
 
 
 def test_without_a_network_every_missing_file_is_named_once(

@@ -7,6 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 
 from fedjax_srp.data import cache
 
@@ -39,7 +40,7 @@ def read(data_dir, decode=lambda: MADE):
 def assert_same(found, made=MADE):
     assert found.keys() == made.keys()
     for name, array in made.items():
-        np.testing.assert_array_equal(found[name], array, strict=True)
+        assert_array_equal(found[name], array, strict=True)
 
 
 def place_of(data_dir):
@@ -137,10 +138,3 @@ def test_arrays_of_a_read_only_folder_are_cached_elsewhere_or_nowhere(data_dir, 
         UserWarning, match="cannot cache decoded arrays.*make one of .* writable"
     ):
         assert_same(read(data_dir))
-
-
-def test_concurrent_decoding_leaves_one_file(data_dir):
-    """The last of two processes that decode at the same time replaces an equal file."""
-    assert_same(read(data_dir, lambda: read(data_dir)))
-    assert_same(read(data_dir, fails))
-    assert [path.name for path in place_of(data_dir).parent.iterdir()] == ["3.0.1.npz"]

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from reference.small import KEY, clients_of, federation, refused, simulate
 
 import fedjax_srp as srp
@@ -39,17 +40,17 @@ def test_the_minimum_is_that_of_least_squares(data):
         (data.gap(jnp.asarray(W)), loss(x, y) - smallest),
         (data.distance(jnp.asarray(W)), np.linalg.norm(W - minimiser)),
     ):
-        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_clients_are_scored_by_their_training_loss(data):
     params = srp.models.SplitParams({}, {"out": {"kernel": jnp.asarray(W)[:, None]}})
     for i in range(N):
-        client = data.test_client(jnp.int32(i))
+        client = data.test_client(i)
         total, count = data.score(lambda x: LINEAR.logits(params, x), client)
         expected = loss(*(np.asarray(array[i], np.float64) for array in (data.x, data.y)))
         losses = LINEAR.loss(LINEAR.logits(params, client.x), client.y)
-        np.testing.assert_allclose([total / count, losses.mean()], expected, rtol=1e-5)
+        assert_allclose([total / count, losses.mean()], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["fedproto", "fedpac", "fedrod", "fedas", "knn_per"])
@@ -100,12 +101,12 @@ def test_the_law_of_the_data():
     many = srp.data.linear_regression(KEY, 50, 400, D, noise_std=0.5, condition=9.0)
     x, y = flat(many)
     error = 5 * np.sqrt(2 / len(x))
-    np.testing.assert_allclose(x.var(0), [1, 1 / 3, 1 / 9], rtol=error)
+    assert_allclose(x.var(0), [1, 1 / 3, 1 / 9], rtol=error)
     residual = y - x @ np.asarray(many.minimiser, np.float64)
-    np.testing.assert_allclose(residual.var(), 0.25, rtol=error)
+    assert_allclose(residual.var(), 0.25, rtol=error)
     few = srp.data.linear_regression(KEY, 2, 400, D, noise_std=0.5, condition=9.0)
-    np.testing.assert_array_equal(few.x, many.x[:2])
-    np.testing.assert_array_equal(few.y, many.y[:2])
+    assert_array_equal(few.x, many.x[:2])
+    assert_array_equal(few.y, many.y[:2])
     assert not np.array_equal(few.x[0], few.x[1])
 
 
@@ -132,7 +133,7 @@ def test_the_training_loss_of_clients_of_any_size():
     kernel = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
     judged = srp.data.training_loss(CLASSES, srp.models.cross_entropy)
     for i, client in enumerate(clients):
-        examples = judged.test_client(jnp.int32(i))
+        examples = judged.test_client(i)
         is_padding = jnp.arange(5)[:, None] >= examples.count
         loud = examples._replace(x=jnp.where(is_padding, 1e30, examples.x))
         total, count = judged.score(lambda x: x @ kernel, loud)
@@ -140,7 +141,7 @@ def test_the_training_loss_of_clients_of_any_size():
         logits = np.asarray(client.x, np.float64) @ kernel
         chosen = logits[np.arange(len(client.y)), client.y]
         expected = np.log(np.exp(logits).sum(1)) - chosen
-        np.testing.assert_allclose(total, expected.sum(), rtol=1e-5)
+        assert_allclose(total, expected.sum(), rtol=1e-5)
     model = srp.models.MLP(CLASSES.example_shape, 4, hidden=())
     algorithm = srp.algorithms.FedAvg(model)
     history = simulate(algorithm, judged, num_rounds=1, eval_every=1)
@@ -155,6 +156,6 @@ def test_losses_of_another_shape_and_other_data_are_refused():
 
     judged = srp.data.training_loss(CLASSES, in_columns)
     with refused(r"loss returned \(5, 1\) for 5 examples, it must return \(5,\)"):
-        judged.score(lambda x: x[:, :4], judged.test_client(jnp.int32(0)))
+        judged.score(lambda x: x[:, :4], judged.test_client(0))
     with refused(r"data=\[1\] is not a federation; give srp.data.load\(name"):
         srp.data.training_loss([1], srp.models.cross_entropy)  # pyright: ignore

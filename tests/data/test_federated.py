@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from clients import examples
+from numpy.testing import assert_allclose, assert_array_equal
 from reference.small import refused, simulate
 
 import fedjax_srp as srp
@@ -34,16 +35,16 @@ def test_vmapped_gather_equals_numpy():
         data, jnp.array([2, 0, 1], jnp.int32)
     )
     assert many.x.shape == (3, 200, 4, 3)
-    np.testing.assert_array_equal(many.count, [200, 1, 3])
+    assert_array_equal(many.count, [200, 1, 3])
     for slot, client in enumerate((2, 0, 1)):
         own = ROWS[client]
-        np.testing.assert_array_equal(many.x[slot, : len(own)], X[own])
-        np.testing.assert_array_equal(many.y[slot, : len(own)], Y[own])
-    test = data.test_client(jnp.int32(2))
-    np.testing.assert_array_equal(test.x, X[[3, 2]])
+        assert_array_equal(many.x[slot, : len(own)], X[own])
+        assert_array_equal(many.y[slot, : len(own)], Y[own])
+    test = data.test_client(2)
+    assert_array_equal(test.x, X[[3, 2]])
     assert test.y.dtype == test.count.dtype == jnp.int32
     # padded slots of a chunk read a valid client
-    np.testing.assert_array_equal(data.train_client(jnp.int32(9)).x, many.x[0])
+    assert_array_equal(data.train_client(9).x, many.x[0])
 
 
 def test_score():
@@ -64,7 +65,7 @@ def test_score():
 def test_score_refuses_other_shapes(predict):
     data = unequal()
     with refused(r"predict returned outputs of shape .* one row per label"):
-        data.score(predict, data.test_client(jnp.int32(2)))
+        data.score(predict, data.test_client(2))
 
 
 SCALE = np.array([0.5, 2.0, 1.0])
@@ -85,7 +86,7 @@ def test_inputs_are_scaled_where_they_are_gathered(dtype, options, expected):
     data = unequal(dtype, **options)
     assert data.x_train.dtype == dtype
     x, _ = examples(data, 2)
-    np.testing.assert_array_equal(x, expected[ROWS[2]].astype(np.float32), strict=True)
+    assert_array_equal(x, expected[ROWS[2]].astype(np.float32), strict=True)
     if options == {}:
         assert x.max() == 1.0
 
@@ -99,19 +100,19 @@ def test_inputs_are_scaled_where_they_are_gathered(dtype, options, expected):
     ],
 )
 def test_dtypes(dtype, options, of_model):
-    assert unequal(dtype, **options).train_client(jnp.int32(0)).x.dtype == of_model
+    assert unequal(dtype, **options).train_client(0).x.dtype == of_model
 
 
 def test_dtypes_follow_x64():
     with jax.enable_x64(True):
         data = unequal(np.float64, scale=1 / 3, offset=0.1)
-        train = data.train_client(jnp.int32(2))
+        train = data.train_client(2)
         assert train.x.dtype == jnp.float64
         assert train.y.dtype == train.count.dtype == data.train_indices.dtype == jnp.int32
-        np.testing.assert_allclose(train.x, X[ROWS[2]] / 3 + 0.1, rtol=1e-15)
-        test = data.test_client(jnp.int32(0))
+        assert_allclose(train.x, X[ROWS[2]] / 3 + 0.1, rtol=1e-15)
+        test = data.test_client(0)
         assert data.score(lambda x: x.reshape(2, -1), test)[0].dtype == jnp.float64
-        assert unequal(np.float32).train_client(jnp.int32(0)).x.dtype == jnp.float32
+        assert unequal(np.float32).train_client(0).x.dtype == jnp.float32
 
 
 def test_is_a_pytree_and_an_argument():

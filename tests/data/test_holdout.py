@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from clients import examples, rows
+from numpy.testing import assert_allclose, assert_array_equal
 from reference.small import KEY, clients_of, federation, model, refused, simulate
 
 import fedjax_srp as srp
@@ -30,14 +31,14 @@ def unequal(counts=COUNTS):
 def test_training_data_are_divided_and_test_data_are_left_out(fraction, sizes):
     data = unequal()
     tuning = holdout(data, fraction, seed=1)
-    np.testing.assert_array_equal(tuning.test_counts, sizes)
+    assert_array_equal(tuning.test_counts, sizes)
     kept = rows(tuning)
     held = rows(tuning, "test")
     for client, own in enumerate(rows(data)):
         assert sorted(kept[client] + held[client]) == own
         x, y = examples(tuning, client, "test")
-        np.testing.assert_array_equal(x, data.x_train[np.array(held[client])])
-        np.testing.assert_array_equal(y, data.y_train[np.array(held[client])])
+        assert_array_equal(x, data.x_train[np.array(held[client])])
+        assert_array_equal(y, data.y_train[np.array(held[client])])
     for leaf in jax.tree.leaves(tuning):
         assert leaf is not data.x_test
         assert leaf is not data.y_test
@@ -57,22 +58,22 @@ def test_every_example_is_equally_likely():
     data = unequal((10,) * 40)
     held = [rows(holdout(data, 0.2, seed), "test") for seed in range(60)]
     by_place = np.bincount(np.ravel(held) % 10)  # of every ten, two are held out
-    np.testing.assert_allclose(by_place, 480, atol=4 * np.sqrt(480 * 0.8))
+    assert_allclose(by_place, 480, atol=4 * np.sqrt(480 * 0.8))
 
 
 def test_a_client_with_one_example_keeps_it_and_is_left_out_of_means():
     data = unequal((1, 6, 8, 1))
     with pytest.warns(UserWarning, match="2 of 4 clients have a single training"):
         tuning = holdout(data)
-    np.testing.assert_array_equal(tuning.train_counts, [1, 5, 6, 1])
-    np.testing.assert_array_equal(tuning.test_counts, [0, 1, 2, 0])
+    assert_array_equal(tuning.train_counts, [1, 5, 6, 1])
+    assert_array_equal(tuning.test_counts, [0, 1, 2, 0])
     algorithm = srp.algorithms.FedAvg(model())
     history = simulate(algorithm, tuning, eval_every=1)
     mean = history.accuracy[:, 1:3] @ [1 / 3, 2 / 3]
-    np.testing.assert_allclose(history.mean_accuracy, mean, rtol=1e-6)
+    assert_allclose(history.mean_accuracy, mean, rtol=1e-6)
     scores = srp.evaluate(algorithm, tuning, history.server_state, key=KEY)
     for accuracy in (history.accuracy[-1], scores["global"]):
-        np.testing.assert_array_equal(np.isnan(accuracy), [True, False, False, True])
+        assert_array_equal(np.isnan(accuracy), [True, False, False, True])
     with refused("no client has two training examples, so none can be held out"):
         holdout(unequal((1, 1)))
 
@@ -84,7 +85,7 @@ def test_load_agrees_with_holdout():
     wanted = holdout(data, 0.3, seed=5)
     assert rows(tuning) == rows(wanted)
     assert rows(tuning, "test") == rows(wanted, "test")
-    np.testing.assert_array_equal(tuning.x_test, wanted.x_test)
+    assert_array_equal(tuning.x_test, wanted.x_test)
     assert (tuning.name, tuning.num_classes, tuning.scale) == ("digits", 10, 1 / 16)
     assert tuning.options["validation"] == 0.3
     origin = {"name": "digits"} | data.options
@@ -115,7 +116,7 @@ def test_clients_are_held_out_with_their_examples():
             for kind in ("train", "test"):
                 for here, there in enumerate(own):
                     jax.tree.map(
-                        np.testing.assert_array_equal,
+                        assert_array_equal,
                         examples(some, here, kind),
                         examples(data, there, kind),
                     )

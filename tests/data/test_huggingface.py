@@ -5,10 +5,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from clients import rows
+from numpy.testing import assert_allclose, assert_array_equal
 from PIL import Image
 from reference.small import refused
 
-import fedjax_srp as srp
+from fedjax_srp.data import from_huggingface, partition
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (60, 5, 5)).astype(np.uint8)
@@ -92,20 +93,20 @@ def all_pictures(data):
 def test_splits_become_training_and_test_data():
     splits = {"train": PICTURES.rows(range(40)), "test": PICTURES.rows(range(40, 60))}
     options = {"classes_per_client": 2, "seed": 1, "name": "mine"}
-    data = srp.data.from_huggingface(splits, 4, **options)
+    data = from_huggingface(splits, 4, **options)
     assert (data.num_clients, data.num_classes, data.name) == (4, 4, "mine")
-    expected = srp.data.partition.by_classes(LABELS[:40], LABELS[40:], 4, 2, seed=1)
+    expected = partition.by_classes(LABELS[:40], LABELS[40:], 4, 2, seed=1)
     assert pictures_of(data) == [own.tolist() for own in expected.train]
     assert pictures_of(data, "test") == [(40 + own).tolist() for own in expected.test]
     first = IMAGES[pictures_of(data)[0][0]]
-    np.testing.assert_allclose(data.train_client(0).x[0], first / 255, rtol=1e-6)
+    assert_allclose(data.train_client(0).x[0], first / 255, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
     "given", [{"num_clients": 6, "alpha": 1.0}, {"num_clients": 6}, {"user": "writer"}]
 )
 def test_without_a_test_split_a_share_is_held_out(given):
-    data = srp.data.from_huggingface(PICTURES, **given, test_fraction=0.25)
+    data = from_huggingface(PICTURES, **given, test_fraction=0.25)
     assert all_pictures(data) == list(range(60))
     tests = pictures_of(data, "test")
     if "user" in given:
@@ -113,14 +114,14 @@ def test_without_a_test_split_a_share_is_held_out(given):
             assert {*WRITERS[own]} == {f"w{client}"}
         assert [len(own) for own in tests] == [3] * 5  # of 12
     else:  # round(0.25 * 15)
-        np.testing.assert_array_equal(np.bincount(LABELS[np.concatenate(tests)]), 4)
-    other = srp.data.from_huggingface(PICTURES, **given, test_fraction=0.25, seed=1)
+        assert_array_equal(np.bincount(LABELS[np.concatenate(tests)]), 4)
+    other = from_huggingface(PICTURES, **given, test_fraction=0.25, seed=1)
     assert pictures_of(other, "test") != tests
 
 
 def test_each_class_keeps_an_example_for_training():
     few = Dataset(image=IMAGES[:5], label=[0, 0, 0, 0, 1])
-    data = srp.data.from_huggingface(few, 1, test_fraction=0.99)
+    data = from_huggingface(few, 1, test_fraction=0.99)
     assert sorted(data.y_train.tolist()) == [0, 1]
     assert data.y_test.tolist() == [0, 0, 0]
 
@@ -129,20 +130,20 @@ PARTS = [list(range(i, 60, 3)) for i in range(3)]
 
 
 def test_partitions_are_clients():
-    data = srp.data.from_huggingface(Partitioner(PICTURES), test=Partitioner(NEGATIVES))
+    data = from_huggingface(Partitioner(PICTURES), test=Partitioner(NEGATIVES))
     assert pictures_of(data) == pictures_of(data, "test", 255 - IMAGES) == PARTS
-    split = srp.data.from_huggingface(Partitioner(PICTURES))
+    split = from_huggingface(Partitioner(PICTURES))
     assert all_pictures(split) == list(range(60))
     assert [len(own) for own in rows(split, "test")] == [4, 4, 4]
     some = Partitioner(PICTURES)
     some.load_partition = lambda i: PICTURES.rows(PARTS[i] if i != 1 else [])
     with pytest.warns(UserWarning, match=r"dataset: partitions \[1\] are empty and left"):
-        assert srp.data.from_huggingface(some).num_clients == 2
+        assert from_huggingface(some).num_clients == 2
 
 
 def test_partitions_are_paired_by_natural_id():
     tests = People(NEGATIVES, ("cy", "ann", "bob"))
-    data = srp.data.from_huggingface(People(PICTURES), test=tests)
+    data = from_huggingface(People(PICTURES), test=tests)
     assert data.client_names == ("ann", "bob", "cy")
     assert pictures_of(data) == PARTS
     assert [sorted(own) for own in pictures_of(data, "test", 255 - IMAGES)] == PARTS
@@ -151,7 +152,7 @@ def test_partitions_are_paired_by_natural_id():
 def test_partitions_may_be_dicts_of_columns():
     partitioner = Partitioner(PICTURES)
     partitioner.load_partition = lambda i: PICTURES.rows(PARTS[i]).columns
-    data = srp.data.from_huggingface(partitioner)
+    data = from_huggingface(partitioner)
     assert all_pictures(data) == list(range(60))
     assert data.num_clients == 3
 
@@ -160,9 +161,9 @@ def test_texts_become_tokens():
     columns = {"text": ["a b b", "b c", "b a"] * 4, "label": [0, 1, 0] * 4}
     # short texts may be equal
     splits = {"train": Dataset(**columns), "test": Dataset(**columns)}
-    data = srp.data.from_huggingface(splits, 2, x="text")
+    data = from_huggingface(splits, 2, x="text")
     assert data.example_shape == (25,)
-    np.testing.assert_array_equal(data.x_train[0, :4], [3, 2, 2, 0])
+    assert_array_equal(data.x_train[0, :4], [3, 2, 2, 0])
 
 
 class Tensor(np.ndarray):
@@ -174,7 +175,7 @@ class Tensor(np.ndarray):
 
 def test_tensors_are_no_images_of_several_modes():
     tensors = Dataset(image=[image.view(Tensor) for image in IMAGES], label=LABELS)
-    assert all_pictures(srp.data.from_huggingface(tensors, 4)) == list(range(60))
+    assert all_pictures(from_huggingface(tensors, 4)) == list(range(60))
 
 
 def images(*column):
@@ -271,13 +272,13 @@ def test_refusals(dataset, options, message):
     is_divided = "user" in options or hasattr(dataset, "num_partitions")
     given = {"num_clients": None if is_divided else 1} | options
     with refused(message):
-        srp.data.from_huggingface(dataset, **given)
+        from_huggingface(dataset, **given)
 
 
 @pytest.mark.parametrize("dataset", [Partitioner(PICTURES), PICTURES])
 def test_an_object_is_not_both_for_training_and_test(dataset):
     with refused("test: is the same object as dataset.* leave test out"):
-        srp.data.from_huggingface(dataset, test=dataset)
+        from_huggingface(dataset, test=dataset)
 
 
 def test_the_real_data_sets(tmp_path):
@@ -289,19 +290,19 @@ def test_the_real_data_sets(tmp_path):
     }
     columns = {"image": list(map(Image.fromarray, IMAGES)), **OTHERS}
     whole = datasets.Dataset.from_dict(columns, features=datasets.Features(features))
-    expected = srp.data.from_huggingface(PICTURES, user="writer")
+    expected = from_huggingface(PICTURES, user="writer")
     whole.save_to_disk(tmp_path / "saved")
     for dataset in (
         whole,
         datasets.load_from_disk(tmp_path / "saved"),
         datasets.DatasetDict(train=whole),
     ):
-        data = srp.data.from_huggingface(dataset, user="writer")
+        data = from_huggingface(dataset, user="writer")
         assert pictures_of(data) == pictures_of(expected)
     halves = {"train": whole.select(range(40)), "test": whole.select(range(40, 60))}
     both = datasets.DatasetDict(halves)
-    assert srp.data.from_huggingface(both, 4, alpha=1.0).num_clients == 4
-    assert srp.data.from_huggingface(whole.with_format("numpy"), 4).num_clients == 4
+    assert from_huggingface(both, 4, alpha=1.0).num_clients == 4
+    assert from_huggingface(whole.with_format("numpy"), 4).num_clients == 4
 
 
 def test_the_real_partitioners():
@@ -318,7 +319,7 @@ def test_the_real_partitioners():
         ),
     ):
         partitioner.dataset = datasets.Dataset.from_dict(columns)
-        data = srp.data.from_huggingface(partitioner)
+        data = from_huggingface(partitioner)
         assert data.num_clients == 4
         sizes = [len(partitioner.load_partition(i)) for i in range(4)]
         assert (np.asarray(data.train_counts) + data.test_count).tolist() == sizes

@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 from clients import examples
+from numpy.testing import assert_allclose, assert_array_equal
 from reference.small import refused
 
 import fedjax_srp as srp
@@ -53,7 +54,7 @@ def test_writers_are_clients(femnist):
     for client, number in enumerate((3, 6)):
         x, y = examples(data, client)
         expected = PIXELS[client, :number].reshape(-1, 28, 28) / 255
-        np.testing.assert_allclose(x, expected, atol=1e-7)
+        assert_allclose(x, expected, atol=1e-7)
         assert y.tolist() == LABELS[:number]
 
 
@@ -63,7 +64,7 @@ def test_folders_are_found_by_name_and_in_leafs_data_folder(femnist, tmp_path):
     moved = tmp_path / "leaf" / "femnist"
     moved.mkdir(parents=True)
     femnist.rename(moved / "data")
-    np.testing.assert_array_equal(load(moved).x_train, by_name.x_train)
+    assert_array_equal(load(moved).x_train, by_name.x_train)
     letters = load(moved, classes=[36, 61], partition="iid", num_clients=1)
     assert sorted(np.asarray(letters.y_train).tolist()) == [0, 0, 0, 0, 1, 1]
     assert not is_ready("mnist", tmp_path)
@@ -76,7 +77,7 @@ def test_numbers_are_read_once(femnist, monkeypatch):
     first = leaf.read(femnist)
     with monkeypatch.context() as patch:
         patch.setattr(leaf, "_decode", None)
-        np.testing.assert_array_equal(leaf.read(femnist).x_train, first.x_train)
+        assert_array_equal(leaf.read(femnist).x_train, first.x_train)
     (femnist / "train" / "all_data_1_keep_0_train_9.json").unlink()
     assert len(leaf.read(femnist).x_train) == 6
 
@@ -95,7 +96,7 @@ def test_other_numbers_keep_their_values(x, tmp_path):
         write(tmp_path / kind / "data.json", {"a": (x, [1] * len(x))})
     found = leaf.read(tmp_path).x_train
     assert found.dtype == np.float32
-    np.testing.assert_allclose(found.reshape(len(x), -1), x, rtol=1e-6)
+    assert_allclose(found.reshape(len(x), -1), x, rtol=1e-6)
 
 
 def test_images_that_are_no_bytes_in_one_file_become_floats(femnist):
@@ -108,7 +109,7 @@ def test_images_that_are_no_bytes_in_one_file_become_floats(femnist):
         (examples(data, 0)[0][0], PIXELS[0, 0] / 255),
     )
     for image, expected in pairs:
-        np.testing.assert_allclose(image, expected.reshape(28, 28), rtol=1e-6)
+        assert_allclose(image, expected.reshape(28, 28), rtol=1e-6)
 
 
 TEXTS = {
@@ -141,7 +142,7 @@ def test_tweets_become_tokens(tmp_path):
     assert (data.num_clients, data.num_classes, data.example_shape) == (2, 2, (25,))
     assert (data.x_train.dtype, data.scale) == (np.int32, None)
     plain = leaf.read(tmp_path / "plain").x_train
-    np.testing.assert_array_equal(leaf.read(tmp_path / "sent140").x_train, plain)
+    assert_array_equal(leaf.read(tmp_path / "sent140").x_train, plain)
     x, y = examples(data, 0)
     # "bad" occurs 4 times, "," and "good" 3 times, and once: ! a day one people so
     assert x[0, :7].tolist() == [4, 7, 3, 4, 9, 5, 0]

@@ -4,6 +4,7 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose, assert_array_equal
 from reference.small import refused
 
 from fedjax_srp.data import partition
@@ -55,7 +56,7 @@ def holders(split, y_train, y_test, classes_per_client):
     train = class_counts(y_train, split.train)
     test = class_counts(y_test, split.test)
     held = train > 0
-    np.testing.assert_array_equal(held, test > 0)
+    assert_array_equal(held, test > 0)
     assert (held.sum(axis=1) == classes_per_client).all()
     for counts in (train, test):  # as many of every class, for every client
         assert len(set(counts[held])) == 1
@@ -80,7 +81,7 @@ def test_reserved_classes(num_clients, wanted, reserved, fraction, seed):
     held = holders(split, *y, each)
     is_last = np.arange(num_clients, -1, -1) < fraction * (num_clients + 1) - 1e-9
     own = held[:, free:].sum(axis=1)
-    np.testing.assert_array_equal(own, np.where(is_last, min(reserved, each), 0))
+    assert_array_equal(own, np.where(is_last, min(reserved, each), 0))
     assert np.ptp(held[:, free:].sum(axis=0)) <= 1
     assert np.ptp(held[:, :free].sum(axis=0)) <= 2
 
@@ -96,14 +97,13 @@ def test_the_number_of_clients_with_reserved_classes_is_rounded_up(
     options = {"reserved_classes": 1, "reserved_fraction": fraction}
     split = partition.by_classes(y, y, num_clients, 1, **options)
     held = class_counts(y, split.train)[:, 3] > 0
-    np.testing.assert_array_equal(held, np.arange(num_clients) >= num_clients - number)
+    assert_array_equal(held, np.arange(num_clients) >= num_clients - number)
 
 
 def test_by_classes_uses_everything_where_it_divides():
     y = np.repeat(np.arange(10), 500)
     split = partition.by_classes(y, y[::5], 100, 5)
-    assert sum(map(len, split.train)) == 5000
-    assert sum(map(len, split.test)) == 1000
+    assert [sum(map(len, clients)) for clients in split] == [5000, 1000]
 
 
 @randomly(num_clients=40, num_classes=12, wanted=6)
@@ -115,9 +115,9 @@ def test_shards(num_clients, num_classes, wanted, seed):
         counts = class_counts(y, rows)
         size = counts.sum(axis=1) // wanted
         assert len(set(size)) == 1
-        np.testing.assert_array_equal(counts % size[0], 0)
+        assert_array_equal(counts % size[0], 0)
         shards.append(counts // size[0])
-    np.testing.assert_array_equal(*shards)
+    assert_array_equal(*shards)
     assert np.ptp(shards[0].sum(axis=0)) <= 1, "every class equally often"
 
 
@@ -136,7 +136,7 @@ def test_by_classes_is_random_and_unbiased():
     pairs = [tuple(np.unique(y[rows])) for rows in split.train]
     _, counts = np.unique(pairs, axis=0, return_counts=True)
     assert len(counts) == 6
-    np.testing.assert_allclose(counts, 400 / 6, atol=4 * np.sqrt(400 / 6 * 5 / 6))
+    assert_allclose(counts, 400 / 6, atol=4 * np.sqrt(400 / 6 * 5 / 6))
     assert np.mean(np.equal(pairs[6:], pairs[:-6])) < 0.7, "no period"
     assert not is_equal(split, partition.by_classes(y, y, 400, 2, seed=4))
 
@@ -149,12 +149,11 @@ def test_by_classes_leaves_out_classes_without_tests():
 
 @randomly(num_clients=60, alpha=[1e-9, 0.01, 0.3, 1.0, 100.0])
 def test_dirichlet(num_clients, alpha, seed):
-    y_train, y_test = labels(7, 60, seed)
-    split = divided(partition.dirichlet, y_train, y_test, num_clients, alpha, seed)
-    assert sum(map(len, split.train)) == len(y_train)
-    assert sum(map(len, split.test)) == len(y_test)
-    is_tested = class_counts(y_test, split.test) > 0
-    assert (class_counts(y_train, split.train)[is_tested] > 0).all()
+    y = labels(7, 60, seed)
+    split = divided(partition.dirichlet, *y, num_clients, alpha, seed)
+    assert [sum(map(len, clients)) for clients in split] == [*map(len, y)]
+    is_tested = class_counts(y[1], split.test) > 0
+    assert (class_counts(y[0], split.train)[is_tested] > 0).all()
 
 
 @pytest.mark.parametrize("alpha", [0.2, 2.0])
@@ -164,7 +163,7 @@ def test_dirichlet_shares_have_the_second_moment_of_their_law(alpha):
     split = partition.dirichlet(y, y[::2], 400, alpha)
     counts = class_counts(y, split.train)
     tested = class_counts(y[::2], split.test)
-    np.testing.assert_allclose(tested, counts / 2, atol=1.01)  # the same shares
+    assert_allclose(tested, counts / 2, atol=1.01)  # the same shares
     squares = ((counts / counts.sum(axis=1, keepdims=True)) ** 2).sum(axis=1)
     law = (alpha + 1) / (10 * alpha + 1)
     assert abs(squares.mean() - law) < 4 * squares.std() / 20
@@ -200,35 +199,36 @@ def test_consecutive(num_clients, each, examples, seed):
     num_test = max(1, round((examples + 1) / 10))
     held = holders(split, *y, each)
     steps = np.arange(5) - np.arange(num_clients)[:, None]
-    np.testing.assert_array_equal(held, steps % 5 < each)
+    assert_array_equal(held, steps % 5 < each)
     assert {len(rows) for rows in split.train} == {each * (examples + 1 - num_test)}
     assert {len(rows) for rows in split.test} == {each * num_test}
 
 
 @pytest.mark.parametrize(
-    ("examples", "fraction", "num_test"),
-    [(17, 0.1, 2), (24, 0.1, 2), (10, 0.26, 3), (8, 0.5, 4)],
+    ("options", "num_train", "num_test"),
+    [
+        ({"classes_per_client": 1, "examples_per_class": 17}, 15, 2),
+        ({"classes_per_client": 1, "examples_per_class": 24}, 22, 2),
+        (
+            {"classes_per_client": 1, "examples_per_class": 10, "test_fraction": 0.26},
+            7,
+            3,
+        ),
+        ({}, 3 * 45, 3 * 5),  # as in the paper: 50 of each of three classes
+    ],
 )
-def test_the_test_set_of_a_block_is_a_rounded_fraction(examples, fraction, num_test):
-    y = np.repeat(np.arange(3), 200)
-    split = partition.consecutive(y, y, 3, 1, examples, test_fraction=fraction)
+def test_the_test_set_of_a_block_is_a_rounded_fraction(options, num_train, num_test):
+    y = np.repeat(np.arange(10), 200)
+    split = partition.consecutive(y, y, 3, **options)
+    assert [len(rows) for rows in split.train] == [num_train] * 3
     assert [len(rows) for rows in split.test] == [num_test] * 3
-    assert [len(rows) for rows in split.train] == [examples - num_test] * 3
-
-
-def test_the_defaults_of_consecutive_are_those_of_the_paper():
-    """Three classes per client, 50 images of each, 45 of them for training."""
-    y = np.repeat(np.arange(10), 1500)
-    paper = partition.consecutive(y, y, 100, 3, 50, test_fraction=0.1)
-    assert is_equal(partition.consecutive(y, y, 100), paper)
 
 
 @randomly(num_clients=50, sigma=[0.0, 0.5, 2.0, 1000.0])
 def test_lognormal_sizes(num_clients, sigma, seed):
     y = np.zeros(300, int)
     split = divided(partition.lognormal_sizes, y, y[:50], num_clients, sigma, seed)
-    assert sum(map(len, split.train)) == 300
-    assert sum(map(len, split.test)) == 50
+    assert [sum(map(len, clients)) for clients in split] == [300, 50]
 
 
 def test_lognormal_spread():
@@ -290,11 +290,11 @@ def test_cap_keeps_proportions(most, seed):
     kept = partition.cap_examples(clients, y, most, seed)
     before = class_counts(y, clients)
     after = class_counts(y, kept)
-    np.testing.assert_array_equal(after.sum(axis=1), np.minimum(before.sum(axis=1), most))
+    assert_array_equal(after.sum(axis=1), np.minimum(before.sum(axis=1), most))
     for rows, capped in zip(clients, kept, strict=True):
         assert set(capped) <= set(rows)
     if most >= 5:  # no class is lost, so one may have got an example more
-        np.testing.assert_array_equal(after > 0, before > 0)
+        assert_array_equal(after > 0, before > 0)
     exact = before * (after.sum(axis=1) / before.sum(axis=1))[:, None]
     assert np.abs(after - exact).max() < 2
 
@@ -317,7 +317,7 @@ def test_every_class_is_left_out_equally_often_by_a_cap():
     capped = partition.cap_examples(list(np.arange(2000).reshape(200, 10)), y, 5)
     kept = class_counts(y, capped).sum(axis=0)
     assert kept.sum() == 1000
-    np.testing.assert_allclose(kept, 100, atol=5 * np.sqrt(50))
+    assert_allclose(kept, 100, atol=5 * np.sqrt(50))
 
 
 def test_a_class_may_be_lost_if_the_client_is_not_tested_on_it():
@@ -330,7 +330,7 @@ def test_training_indices_do_not_depend_on_test_labels():
     y = np.repeat(np.arange(10), 100)
     one = partition.by_classes(y, y, 10, 2)
     other = partition.by_classes(y, np.tile(y, 2), 10, 2)
-    np.testing.assert_array_equal(one.train, other.train)
+    assert_array_equal(one.train, other.train)
 
 
 y = np.repeat(np.arange(10), 10)

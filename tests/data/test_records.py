@@ -6,11 +6,12 @@ import sys
 
 import numpy as np
 import pytest
+from numpy.testing import assert_array_equal
 from reference.small import refused
 from small_archives import NAMES, arrays
 from tensorflow_datasets.image_classification import cifar, mnist
 
-from fedjax_srp.data import is_ready, load, names, records
+from fedjax_srp.data import is_ready, load, records
 
 RECORDS = "mnist-train.array_record-00000-of-00001"
 VERSION = "mnist/3.0.1"
@@ -30,8 +31,8 @@ def test_all_pixels_and_labels_are_read(name, small, no_network):
     for split in ("train", "test"):
         x, y = by_pixels(getattr(raw, f"x_{split}"), getattr(raw, f"y_{split}"))
         own_x, own_y = by_pixels(made[f"x_{split}"], made[f"y_{split}"])
-        np.testing.assert_array_equal(x, own_x, strict=True)
-        np.testing.assert_array_equal(y, own_y - images.first_label)
+        assert_array_equal(x, own_x, strict=True)
+        assert_array_equal(y, own_y - images.first_label)
     assert raw.num_classes == images.num_classes
     assert not no_network
 
@@ -69,22 +70,12 @@ def test_letters_that_are_others_are_refused(change, problem, data_dir, monkeypa
         load("emnist/letters", 2, data_dir=data_dir)
 
 
-def test_load_by_name(small, no_network, monkeypatch):
-    data = load("emnist/letters", 4, classes_per_client=3, data_dir=small)
-    assert (data.name, data.num_classes) == ("emnist/letters", 26)
-    assert data.example_shape == (28, 28)
-    monkeypatch.setenv("TFDS_DATA_DIR", str(small))
-    assert load("mnist", 4).scale is not None
-    assert set(NAMES) <= set(names())
-    assert not no_network
-
-
 def test_a_cached_read_does_not_import_tensorflow_datasets(data_dir, monkeypatch):
     first = records.read("mnist", data_dir)
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     second = records.read("mnist", data_dir)
     for one, other in zip(first[:4], second[:4], strict=True):
-        np.testing.assert_array_equal(one, other)
+        assert_array_equal(one, other)
     assert "tensorflow" not in sys.modules
 
 
@@ -123,12 +114,6 @@ DAMAGED = {
     ),
     "is damaged (Corrupted Riegeli/records file: chunk data hash mismatch": lambda folder: (
         change(folder / RECORDS, flip)
-    ),
-    "is damaged (Corrupted Riegeli": lambda folder: change(
-        folder / RECORDS, lambda content: content[:-100]
-    ),
-    "is damaged (ArrayRecord file should be": lambda folder: change(
-        folder / RECORDS, lambda _: b""
     ),
     "is damaged (open() failed: No such file": lambda folder: (folder / RECORDS).unlink(),
     "3.0.1. Proto version: 3.0.2": lambda folder: replace(folder, "cifar10/3.0.2"),

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from clients import examples
+from clients import examples, rows
+from numpy.testing import assert_array_equal
 from reference.small import refused
 
 from fedjax_srp.data import from_arrays, holdout, linear_task, load, next_tokens, save
@@ -67,7 +68,7 @@ def test_a_saved_federation_is_loaded(name, tmp_path):
             for kind in ("train", "test"):
                 mine = examples(ours, client, kind)
                 for one, other in zip(mine, examples(theirs, client, kind), strict=True):
-                    np.testing.assert_array_equal(one, other, strict=True)
+                    assert_array_equal(one, other, strict=True)
     left = {path.name for path in tmp_path.iterdir()} - {"tweets"}
     assert left == {"mnist.npz"}  # no temporary files
 
@@ -83,8 +84,8 @@ def test_a_scale_in_a_file_applies_to_every_partition(tmp_path, arrays):
     facts = {"scale": 0.5, "offset": [1.0, 2.0], "num_classes": 9}
     np.savez(tmp_path / "mnist.npz", **arrays, **facts)
     data = load("mnist", 4, classes_per_client=2, data_dir=tmp_path)
-    x = arrays["x_train"][np.asarray(data.train_indices)[1]]
-    np.testing.assert_array_equal(examples(data, 1)[0], x * np.float32(0.5) + [1, 2])
+    x = arrays["x_train"][rows(data)[1]]
+    assert_array_equal(examples(data, 1)[0], x * np.float32(0.5) + [1, 2])
     assert data.num_classes == 9
     assert load("mnist", 4, classes=[0, 2], data_dir=tmp_path).num_classes == 2
     np.savez(tmp_path / "half.npz", **arrays, offset=1.0)

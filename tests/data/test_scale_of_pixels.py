@@ -5,6 +5,7 @@ import warnings
 import jax
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 from reference.small import refused
 
 import fedjax_srp as srp
@@ -27,9 +28,7 @@ def test_floats_of_bytes_are_said_and_the_remedy_gives_the_inputs_of_bytes(dtype
         match=r"^x_train: .* whole numbers 0..255.*give scale=1/255 for 0..1, or scale=1.0",
     ):
         inputs(BYTES.astype(dtype))
-    np.testing.assert_allclose(
-        inputs(BYTES.astype(dtype), scale=1 / 255), inputs(BYTES), rtol=1e-6
-    )
+    assert_allclose(inputs(BYTES.astype(dtype), scale=1 / 255), inputs(BYTES), rtol=1e-6)
     assert inputs(BYTES.astype(dtype), scale=1.0).max() == BYTES[:4].max()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from clients import examples, rows
+from numpy.testing import assert_allclose, assert_array_equal
 from reference.small import refused
 
 from fedjax_srp.data import SOURCES, load, names, partition
@@ -54,7 +55,7 @@ def test_digits():
     assert data.example_shape == (8, 8)
     train, test = np.bincount(data.y_train), np.bincount(data.y_test)
     assert sum(train + test) == 1797
-    np.testing.assert_allclose(test / (train + test), 0.3, atol=0.01)
+    assert_allclose(test / (train + test), 0.3, atol=0.01)
     x, _ = examples(data, 0)
     assert data.x_train.dtype == np.uint8
     assert (x.min(), x.max()) == (0.0, 1.0)
@@ -63,7 +64,7 @@ def test_digits():
 
 def test_the_seed_changes_clients_and_not_the_split():
     one, again, other = (load("digits", 10, alpha=0.5, seed=seed) for seed in (0, 0, 1))
-    np.testing.assert_array_equal(one.x_test, other.x_test)
+    assert_array_equal(one.x_test, other.x_test)
     assert rows(one) == rows(again) != rows(other)
 
 
@@ -73,8 +74,8 @@ def test_max_examples():
     capped = load("digits", **options, max_examples=40)
     train = list(map(np.array, rows(whole)))
     kept = partition.cap_examples(train, np.asarray(whole.y_train), 40, seed=3)
-    np.testing.assert_array_equal(capped.train_indices, kept)
-    np.testing.assert_array_equal(capped.test_indices, whole.test_indices)
+    assert_array_equal(capped.train_indices, kept)
+    assert_array_equal(capped.test_indices, whole.test_indices)
     # iid may lose classes
     assert load("digits", 10, max_examples=3).train_counts.max() == 3
 
@@ -131,11 +132,11 @@ def test_classes_are_kept_and_renumbered(folder):
             x, y = examples(everything, client, kind)
             x_kept, y_kept = examples(data, client, kind)
             is_kept = np.isin(y, [4, 1])
-            np.testing.assert_array_equal(x_kept, x[is_kept])
-            np.testing.assert_array_equal(y_kept, y[is_kept] == 1)
+            assert_array_equal(x_kept, x[is_kept])
+            assert_array_equal(y_kept, y[is_kept] == 1)
     all_in_order = load("digits", 5, classes=range(10))
     assert all_in_order.options["classes"] == [*range(10)]
-    np.testing.assert_array_equal(all_in_order.y_train, load("digits", 5).y_train)
+    assert_array_equal(all_in_order.y_train, load("digits", 5).y_train)
 
 
 def test_classes_on_the_command_line():
@@ -170,9 +171,9 @@ def test_normalisation_by_exact_name(name, constants, tmp_path):
     assert data.name == name
     mean, std = constants
     expected = (x[rows(data)[1]] / 255 - mean) / std
-    np.testing.assert_allclose(examples(data, 1)[0], expected, rtol=0, atol=1e-6)
+    assert_allclose(examples(data, 1)[0], expected, rtol=0, atol=1e-6)
     if "/" not in name:
-        np.testing.assert_array_equal(load(file, 2).scale, data.scale)
+        assert_array_equal(load(file, 2).scale, data.scale)
     np.savez(file, x_train=x / 255, y_train=y, x_test=-x / 255, y_test=y)
     assert load(name, 2, data_dir=tmp_path).scale is None  # floats are left alone
 

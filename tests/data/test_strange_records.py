@@ -56,17 +56,8 @@ def edited(folder, file, change):
     path.write_text(json.dumps(content))
 
 
-def image_of(features):
-    return features["featuresDict"]["features"]["image"]
-
-
 WAYS = {
-    "top": (FEATURES, lambda features: features.update(pythonClassName=EVIL)),
-    "inside": (
-        FEATURES,
-        lambda features: image_of(features).update(pythonClassName=EVIL),
-    ),
-    "old format": (FEATURES, lambda features: features.update(type=EVIL, content={})),
+    "features": (FEATURES, lambda features: features.update(pythonClassName=EVIL)),
     "info": (
         "dataset_info.json",
         lambda info: info.update(features={"pythonClassName": EVIL}),
@@ -83,12 +74,8 @@ def test_a_class_that_a_file_names_is_not_imported(way, data_dir, evil):
     assert not evil.exists()
 
 
-@pytest.mark.parametrize("content", ["{", None])
-def test_features_in_the_folder_are_not_read(content, data_dir):
-    path = data_dir / "mnist" / "3.0.1" / FEATURES
-    path.unlink()
-    if content is not None:
-        path.write_text(content)
+def test_features_in_the_folder_are_not_read(data_dir):
+    (data_dir / "mnist" / "3.0.1" / FEATURES).write_text("{")
     assert load("mnist", 4, data_dir=data_dir).num_clients == 4
 
 
