@@ -115,17 +115,15 @@ def test_dicts_of_rows_are_matched_by_name():
 
 def test_bytes_in_the_other_order_are_the_same_numbers():
     """HDF5, FITS and IDX files have big-endian numbers."""
-    native = {
-        "x_train": np.arange(12, dtype=np.float32).reshape(6, 2),
-        "y_train": Y,
-        "train_indices": np.array([[0, 1], [2, 3]]),
-        "scale": np.array([0.5, 2.0]),
-    }
-    swapped = {}
-    for name, value in native.items():
-        swapped[name] = value.astype(value.dtype.newbyteorder(">"))
-    jax.tree.map(assert_array_equal, build(**native), build(**swapped))
-    parts = [partition.dirichlet(y, y, 2, 0.5) for y in (Y, swapped["y_train"])]
+    x = np.arange(12, dtype=np.float32).reshape(6, 2)
+    native = build(x_train=x, y_train=Y, train_indices=np.array([[0, 1], [2, 3]]))
+    swapped = build(
+        x_train=x.astype(">f4"),
+        y_train=Y.astype(">i8"),
+        train_indices=np.array([[0, 1], [2, 3]], ">i8"),
+    )
+    jax.tree.map(assert_array_equal, native, swapped)
+    parts = [partition.dirichlet(y, y, 2, 0.5) for y in (Y, Y.astype(">i8"))]
     jax.tree.map(assert_array_equal, *parts)
 
 

@@ -107,11 +107,10 @@ def test_dtypes_follow_x64():
     with jax.enable_x64(True):
         data = unequal(np.float64, scale=1 / 3, offset=0.1)
         train = data.train_client(2)
-        assert train.x.dtype == jnp.float64
         assert train.y.dtype == train.count.dtype == data.train_indices.dtype == jnp.int32
         assert_allclose(train.x, X[ROWS[2]] / 3 + 0.1, rtol=1e-15)
-        test = data.test_client(0)
-        assert data.score(lambda x: x.reshape(2, -1), test)[0].dtype == jnp.float64
+        correct, _ = data.score(lambda x: x.reshape(2, -1), data.test_client(0))
+        assert correct.dtype == jnp.float64
         assert unequal(np.float32).train_client(0).x.dtype == jnp.float32
 
 

@@ -14,16 +14,14 @@ from reference.small import refused
 from fedjax_srp.data import from_arrays, holdout, linear_task, load, next_tokens, save
 
 
-def unequal(dtype, shape=(50, 4, 3), factor=1, **options):
+def unequal(dtype, shape=(4, 3), factor=1, **options):
     """Return three clients with 1, 5 and 40 training and 3, 1 and 2 test examples in random order."""
     rng = np.random.default_rng(1)
-    x = rng.integers(0, 120, shape).astype(dtype) * np.asarray(factor, dtype)
+    x = rng.integers(0, 120, (50, *shape)).astype(dtype) * np.asarray(factor, dtype)
     y = rng.integers(0, 4, 50)
-    rows = np.split(rng.permutation(50), [1, 6, 46])[:3]
-    tests = np.split(rng.permutation(50), [3, 4, 6])[:3]
-    return from_arrays(
-        x, y, x + 100, y, train_indices=rows, test_indices=tests, num_classes=6, **options
-    )
+    options["train_indices"] = np.split(rng.permutation(46), [1, 6])
+    options["test_indices"] = np.split(rng.permutation(6), [3, 4])
+    return from_arrays(x, y, x + 100, y, num_classes=6, **options)
 
 
 def texts(folder):
@@ -49,7 +47,7 @@ FEDERATIONS = {
     "pixels as they are": lambda _: unequal(np.uint8, scale=1.0),
     "floats": lambda _: unequal(np.float32, factor=1 / 7),
     "halves": lambda _: unequal(np.float16, factor=1 / 7, offset=-0.1),
-    "tokens": lambda _: unequal(np.int32, (50, 25)),
+    "tokens": lambda _: unequal(np.int32, (25,)),
     "texts": lambda folder: texts(folder / "tweets"),
 }
 

@@ -12,13 +12,11 @@ OWNERS = np.array([*(np.arange(23) % 6), 0])
 
 
 def federation(dtype=np.uint8, shape=(4, 4)):
-    x = np.random.default_rng(0).integers(0, 256, (24, *shape), dtype=np.uint8)
-    x = x.astype(dtype)
+    rng = np.random.default_rng(0)
+    x, tests = rng.integers(0, 256, (2, 24, *shape), dtype=np.uint8).astype(dtype)
     y = np.arange(24) % 3
     rows = [np.flatnonzero(client == OWNERS) for client in range(6)]
-    tests = -x - 1 if dtype is np.float32 else ~x
-    data = from_arrays(x, y, tests, y, train_indices=rows, test_indices=rows)
-    return data, x
+    return from_arrays(x, y, tests, y, train_indices=rows, test_indices=rows), x
 
 
 @pytest.mark.parametrize("shape", [(4, 4), (4, 4, 3)])

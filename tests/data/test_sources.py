@@ -74,8 +74,8 @@ def test_max_examples():
     capped = load("digits", **options, max_examples=40)
     train = list(map(np.array, rows(whole)))
     kept = partition.cap_examples(train, np.asarray(whole.y_train), 40, seed=3)
-    assert_array_equal(capped.train_indices, kept)
-    assert_array_equal(capped.test_indices, whole.test_indices)
+    assert_array_equal(rows(capped), kept)
+    assert rows(capped, "test") == rows(whole, "test")
     # iid may lose classes
     assert load("digits", 10, max_examples=3).train_counts.max() == 3
 
@@ -134,9 +134,6 @@ def test_classes_are_kept_and_renumbered(folder):
             is_kept = np.isin(y, [4, 1])
             assert_array_equal(x_kept, x[is_kept])
             assert_array_equal(y_kept, y[is_kept] == 1)
-    all_in_order = load("digits", 5, classes=range(10))
-    assert all_in_order.options["classes"] == [*range(10)]
-    assert_array_equal(all_in_order.y_train, load("digits", 5).y_train)
 
 
 def test_classes_on_the_command_line():
@@ -164,16 +161,15 @@ def test_normalisation_by_exact_name(name, constants, tmp_path):
     shape = (8, 2, 2, 3) if "cifar" in name else (8, 2, 2)
     x = RNG.integers(0, 256, shape, dtype=np.uint8)
     y = np.arange(8) % 2
+
+    (tmp_path / "emnist").mkdir()
     file = tmp_path / f"{name}.npz"
-    file.parent.mkdir(exist_ok=True)
     np.savez(file, x_train=x, y_train=y, x_test=255 - x, y_test=y)
     data = load(name, 2, data_dir=tmp_path)
     assert data.name == name
     mean, std = constants
     expected = (x[rows(data)[1]] / 255 - mean) / std
     assert_allclose(examples(data, 1)[0], expected, rtol=0, atol=1e-6)
-    if "/" not in name:
-        assert_array_equal(load(file, 2).scale, data.scale)
     np.savez(file, x_train=x / 255, y_train=y, x_test=-x / 255, y_test=y)
     assert load(name, 2, data_dir=tmp_path).scale is None  # floats are left alone
 
