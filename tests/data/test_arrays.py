@@ -40,7 +40,6 @@ def with_value(value, dtype=np.float32):
 
 ERRORS = [
     ("x_train", with_value(np.nan), "[3, 1]: nan is not finite as float32"),
-    ("x_test", with_value(np.inf), "[3, 1]: inf is not finite"),
     ("x_train", with_value(1e300, float), "[3, 1]: 1e+300 is not finite as float32"),
     ("x_train", with_value(2**32 + 1, int), "[3, 1]: 4294967297 is too large for int32"),
     ("x_train", np.full((6, 2), "a"), ": is <U1 of shape (6, 2)"),
@@ -66,7 +65,6 @@ ERRORS = [
     ("train_indices", [], " lists 0 clients and test_indices 2"),
     ("train_indices", [[0], []], ": client 1 has no train examples"),
     ("train_indices", [[0], [1, 6]], "[1]: has index 6; give row numbers in 0..5"),
-    ("test_indices", [[-1], [1]], "[0]: has index -1; give row numbers"),
     ("train_indices", [np.ones(6, bool), [1]], "[0]: is bool of shape (6,)"),
     ("train_indices", [[0, 2], [2]], ": example 2 belongs to clients 0 and 1"),
     ("test_indices", [[0], [1, 1]], ": example 1 is listed twice for client 1"),
@@ -77,7 +75,6 @@ ERRORS = [
     ("scale", np.ones(3), f"=array([1., 1., 1.]): {SHARED}"),
     ("offset", np.ones((2, 2)), "=array([[1., 1.], [1., 1.]]): must be finite as"),
     ("scale", "a", f"='a': {SHARED}"),
-    ("scale", np.nan, f"=nan: {SHARED}"),
     ("scale", [1.0, 0.0], f"=[1.0, 0.0]: {SHARED}"),
     ("scale", 1e-50, f"=1e-50: {SHARED}"),
     ("x_train", MASKED, f": {PLAIN}"),

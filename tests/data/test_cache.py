@@ -108,10 +108,8 @@ def test_an_unfinished_cache_is_not_used(data_dir):
         left.mkdir(parents=True)
         np.savez(left / place.name, **MADE)
         os.utime(left, (time.time() - days * 86_400,) * 2)
-    assert_same(
-        read(data_dir, lambda: MADE | {"y_train": MADE["y_train"][::-1]}),
-        MADE | {"y_train": MADE["y_train"][::-1]},
-    )
+    made = {"x": np.arange(3)}
+    assert_same(read(data_dir, lambda: made), made)
     assert {path.name for path in place.parent.iterdir()} == {
         ".young.writing",
         place.name,

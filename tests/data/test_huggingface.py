@@ -191,7 +191,6 @@ PALETTE = Image.fromarray(IMAGES[0]).quantize()
 WRONG = [
     (PICTURES, {"x": "pixels"}, "x='pixels' is not a column of dataset; choose from im"),
     (PICTURES, {"user": "who"}, "user='who' is not a column of dataset"),
-    (PICTURES, {"num_clients": None}, "num_clients=None: partition 'iid' needs it"),
     (PICTURES, {"alhpa": 1.0}, r"unknown argument 'alhpa' \(did you mean alpha\?\)"),
     ([1, 2], {}, "dataset=.*list.* is not a data set, or has no rows; give a datasets"),
     (
@@ -215,7 +214,6 @@ WRONG = [
         {},
         r"column 'label': is object of shape \(2,\); give one integer class number for",
     ),
-    (Dataset(image=IMAGES, label=WRITERS), {}, "column 'label': is <U2"),
     (
         images(*[np.ma.masked_array(np.zeros(2), [True, False])] * 2),
         {},
@@ -223,7 +221,6 @@ WRONG = [
     ),
     (users("a", "a\0"), {"user": "u"}, r"user='u' has 'a\\x00', which contains a NUL"),
     (users(1, "1"), {"user": "u"}, "user='u' has values of type int, str; give texts"),
-    (users("a", None), {"user": "u"}, "user='u' has values of type NoneType, str; give"),
     (
         {"train": users("1", "2"), "test": users(1, 2)},
         {"user": "u"},

@@ -88,7 +88,6 @@ def test_numbers_are_read_once(femnist, monkeypatch):
         [[0.5, -1.0], [2.0, 3.0]],
         [[-1 / 255] + [0.0] * 783],
         [[256 / 255] + [0.0] * 783],
-        [[0.001] + [0.0] * 783],
     ],
 )
 def test_other_numbers_keep_their_values(x, tmp_path):
@@ -165,14 +164,11 @@ BROKEN = {
     "Unterminated string": broken()[:-9],
     "'utf-8' codec": b"{\xff}",
     "KeyError('b')": broken(users=["a", "b"]),
-    "KeyError('users')": json.dumps({"x": [1]}),
     "list indices must be": json.dumps([1, 2]),
     "maximum recursion depth": "[" * 100_000,
     "user 'a' has 1 inputs, 2 labels and num_samples 1": broken(y=[1, 2]),
     "user 'a' has 1 inputs, 1 labels and num_samples 3": broken(num_samples=[3]),
-    "int() argument must be": broken(y=[None]),
     "the label 0.5 is not an integer": broken(y=[0.5]),
-    "invalid literal for int() with base 10: 'e'": broken(y=["e"]),
     "expected str instance, int found": broken(["good", 2], [1, 0]),
     "inputs are names of image files, e.g. '01.jpg'": broken(["01.jpg"]),
     "there are no examples": broken(users=[], num_samples=[]),

@@ -26,8 +26,6 @@ def build(x_test, x_train=X, train=DEAL, test=DEAL):
 
 VIEWS = {
     "the array": X,
-    "all of it": X[:],
-    "a part": X[4:],
     "a part in reverse": X[10:0:-1],
     "every second row": X[::2],
     "read only": np.frombuffer(X.data, np.float32).reshape(24, 5),

@@ -333,9 +333,6 @@ y = np.repeat(np.arange(10), 10)
 PEOPLE = np.array([1, 2])
 ERRORS = {
     "num_clients=101: there are 100 train examples": lambda: partition.iid(y, y, 101),
-    "num_clients=60: there are 50 test examples": lambda: partition.dirichlet(
-        y, y[:50], 60, 1.0
-    ),
     "classes_per_client=11: only 10 classes": lambda: partition.by_classes(y, y, 5, 11),
     "num_clients=30: class . has 10 train examples for 15 shards of 1": lambda: (
         partition.by_classes(y, y, 30, 5)

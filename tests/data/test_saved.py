@@ -45,7 +45,6 @@ FEDERATIONS = {
         np.uint8, scale=[1.0, 0.3, 2], offset=[0, 1, 2]
     ),
     "pixels as they are": lambda _: unequal(np.uint8, scale=1.0),
-    "floats": lambda _: unequal(np.float32, factor=1 / 7),
     "halves": lambda _: unequal(np.float16, factor=1 / 7, offset=-0.1),
     "tokens": lambda _: unequal(np.int32, (25,)),
     "texts": lambda folder: texts(folder / "tweets"),
