@@ -268,7 +268,6 @@ def natural(
     is_float = np.result_type(users_train, users_test).kind == "f"
     is_rounded = is_float and users_train.dtype != users_test.dtype
     if is_rounded and (_has_large(users_train) or _has_large(users_test)):
-        users_train = users_train.astype(object)
         users_test = users_test.astype(object)
     users = np.intersect1d(users_train, users_test)
     if not len(users) and have_both:
