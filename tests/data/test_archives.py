@@ -152,18 +152,6 @@ def put_on(server, ways, monkeypatch):
     small_archives.put("mnist", server.folder, monkeypatch, addresses)
 
 
-def test_archives_are_downloaded_and_kept(server, tmp_path, monkeypatch):
-    put_on(server, ["right", "missing"], monkeypatch)
-    folder = manual(tmp_path)
-    folder.mkdir(parents=True)
-    (folder / LABELS).write_text("a page that asks for a login")
-    prepare_quietly("mnist", tmp_path)
-    assert len(archives.read("mnist", tmp_path).y_train) == 60
-    assert server.requests == ["right"] * 4
-    kept = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert kept == {path.name: path.read_bytes() for path in server.folder.iterdir()}
-
-
 @pytest.mark.parametrize(
     ("way", "reason"),
     [
@@ -184,8 +172,12 @@ def test_a_mirror_serves_if_an_address_fails(
     assert server.requests == [way, way]
     assert not any(manual(tmp_path).iterdir())
     put_on(server, [way, "right"], monkeypatch)
+    (manual(tmp_path) / LABELS).write_text("another file")
     prepare_quietly("mnist", tmp_path)
     assert server.requests[2:] == [way, "right"] * 4
+    assert len(archives.read("mnist", tmp_path).y_train) == 60
+    kept = {path.name: path.read_bytes() for path in manual(tmp_path).iterdir()}
+    assert kept == {path.name: path.read_bytes() for path in server.folder.iterdir()}
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,14 @@ from fedjax_srp.data import next_words
 
 TRAIN = {"ann": ["how do i sort a list", "sort it"], "bob": ["a list"], "eve": ["i do"]}
 TEST = {"ann": ["how do i"], "bob": ["sort a dict of lists by key", "a"]}
-# The words of eve, who is no client, count too: a do i list sort are there twice.
-TOKENS = {"a": 1, "do": 2, "i": 3, "list": 4}
-UNKNOWN, BEGIN, END = 5, 6, 7
+# The words of eve, who is no client, count too: a do i list sort are there twice, so 1 to
+# 4 are a do i list. 5 is unknown, 6 begins and 7 ends a sentence; one that is cut has no end.
+TOKENS = {
+    ("train", 0): [[6, 5, 2, 3, 5, 1], [6, 5, 5, 7, 0, 0]],
+    ("train", 1): [[6, 1, 4, 7, 0, 0]],
+    ("test", 0): [[6, 5, 2, 3, 7, 0]],
+    ("test", 1): [[6, 5, 1, 5, 5, 5], [6, 1, 7, 0, 0, 0]],
+}
 
 
 def write(folder, kind, texts, **more):
@@ -30,21 +35,14 @@ def forum(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:natural")
-def test_tokens_are_those_of_a_plain_loop(forum, monkeypatch):
+def test_tokens(forum, monkeypatch):
     monkeypatch.chdir(forum)
     data = next_words(".", vocabulary=4, length=5)
     assert (data.name, data.num_clients, data.num_classes) == ("forum", 2, 8)
-    for kind, texts in (("train", TRAIN), ("test", TEST)):
-        for client, user in enumerate(("ann", "bob")):
-            x, y = examples(data, client, kind)
-            for row, text in enumerate(texts[user]):
-                tokens = [TOKENS.get(word, UNKNOWN) for word in text.split()]
-                # a sentence that is cut has no end
-                whole = [BEGIN, *tokens, END][:6]
-                whole += [0] * (6 - len(whole))
-                assert x[row].tolist() == whole[:-1]
-                assert y[row].tolist() == whole[1:]
-            assert len(x) == len(texts[user])
+    for (kind, client), sequences in TOKENS.items():
+        x, y = examples(data, client, kind)
+        assert x.tolist() == [sequence[:-1] for sequence in sequences]
+        assert y.tolist() == [sequence[1:] for sequence in sequences]
     lengths = {len(next_words(forum, 1, seed=seed).x_train) for seed in range(6)}
     assert lengths == {1, 2}  # texts of bob or ann
 
