@@ -198,17 +198,24 @@ def _prepare_one(
 
 def _complete(originals: Sequence[Original], folder: Path) -> None:
     """Download the archives that a folder lacks, each in full or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
+    import pooch  # with requests
+
+    missing = []
     for original in originals:
+        path = folder / original.name
+        if not path.is_file() or pooch.file_hash(str(path)) != original.sha256:
+            missing.append(original)
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, original in enumerate(missing):
         reasons = _fetch(original, folder)
         if reasons:
-            wanted = [_describe_missing(each, folder) for each in originals]
-            raise _MissingError(", ".join(reasons), list(filter(None, wanted)))
+            lines = [_describe(other, folder) for other in missing[number:]]
+            raise _MissingError(", ".join(reasons), lines)
 
 
 def _fetch(original: Original, folder: Path) -> list[str]:
-    """Download an archive unless it is there; return why each address failed if all did."""
-    import pooch  # also imports requests
+    """Download an archive; return why each address failed if all did."""
+    import pooch
 
     pooch.get_logger().setLevel("WARNING")
     downloader = pooch.HTTPDownloader(
@@ -238,15 +245,10 @@ def _fetch(original: Original, folder: Path) -> list[str]:
     return reasons
 
 
-def _describe_missing(original: Original, folder: Path) -> str:
-    """Name an archive with its size and address; "" if the folder has it."""
-    import pooch
-
-    path = folder / original.name
+def _describe(original: Original, folder: Path) -> str:
+    """Name an archive with its size and address."""
     found = ""
-    if path.is_file():
-        if pooch.file_hash(str(path)) == original.sha256:
-            return ""
+    if (folder / original.name).exists():
         found = "the file there has another SHA-256; "
     address = urljoin(original.folders[0], original.name)
     return f"{original.name} ({found}{original.num_bytes:,d} bytes, from {address})"
