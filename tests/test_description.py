@@ -475,7 +475,7 @@ import json, sys
 from fedjax_srp.parts.description import rebuild
 part = rebuild(json.loads(sys.argv[1]))
 try:
-    rebuild({"part": "fedjax_srp.data._builders.X"})
+    rebuild({"part": "fedjax_srp.data.records.X"})
 except ValueError as error:
     assert "is known" in str(error), error
 print(part.layer_names, "tensorflow_datasets" in sys.modules)

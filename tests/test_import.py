@@ -19,7 +19,16 @@ HEAVY = (
     "scipy.stats",
     "tensorflow_datasets",
 )
-HEAVY += ("tyro", "PIL", "requests", "array_record", "tensorboardX", "torch", "wandb")
+HEAVY += (
+    "tyro",
+    "PIL",
+    "requests",
+    "pooch",
+    "array_record",
+    "tensorboardX",
+    "torch",
+    "wandb",
+)
 HEAVY += ("fedjax_srp.algorithms", "fedjax_srp.lab.report")
 LATER = ("algorithms", "methods", "models", "plots")
 

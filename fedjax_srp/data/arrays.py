@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -388,46 +388,34 @@ def _scale_and_offset(
     dtype = inputs.dtype
     if not jnp.issubdtype(dtype, jnp.floating):
         dtype = jnp.result_type(float)
-    if scale is None:
-        scale = 1.0
-    if offset is None:
-        offset = 0.0
-    factor = _per_example("scale", scale, dtype, inputs.shape[1:])
-    if not factor.all():
-        _refuse_scaling("scale", scale, dtype, inputs.shape[1:])
-    shift = _per_example("offset", offset, dtype, inputs.shape[1:])
+    factor = _per_example("scale", 1.0 if scale is None else scale, dtype, inputs)
+    shift = _per_example("offset", 0.0 if offset is None else offset, dtype, inputs)
     return jnp.array(factor), jnp.array(shift)
 
 
 def _per_example(
-    name: str, value: ArrayLike, dtype: Any, shape: tuple[int, ...]
+    name: str, value: ArrayLike, dtype: Any, inputs: np.ndarray
 ) -> np.ndarray:
-    """Return numbers in a dtype that broadcast over examples of a shape."""
+    """Return numbers in a dtype that broadcast over an example; a scale is not 0."""
     array = as_array(name, value)
-    if not is_real(array.dtype) or not _broadcasts(array.shape, shape):
-        _refuse_scaling(name, value, dtype, shape)
-    with np.errstate(over="ignore", under="ignore"):
-        converted = array.astype(dtype)
-    if not np.isfinite(converted).all():
-        _refuse_scaling(name, value, dtype, shape)
-    return converted
-
-
-def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    try:
-        return np.broadcast_shapes(shape, to) == to
-    except ValueError:
-        return False
-
-
-def _refuse_scaling(
-    name: str, value: Any, dtype: Any, shape: tuple[int, ...]
-) -> NoReturn:
-    condition = ", not 0," if name == "scale" else ""
-    raise ValueError(
-        f"{name}={short(value)}: must be finite as {np.dtype(dtype)}{condition} and "
-        f"broadcast over examples of shape {shape}; give one number, or one per channel"
-    )
+    shape = inputs.shape[1:]
+    is_valid = is_real(array.dtype)
+    if is_valid:
+        try:
+            is_valid = np.broadcast_shapes(array.shape, shape) == shape
+        except ValueError:
+            is_valid = False
+        with np.errstate(over="ignore", under="ignore"):
+            array = array.astype(dtype)
+        is_valid &= bool(np.isfinite(array).all() and (name != "scale" or array.all()))
+    if not is_valid:
+        condition = ", not 0," if name == "scale" else ""
+        raise ValueError(
+            f"{name}={short(value)}: must be finite as {np.dtype(dtype)}{condition} and "
+            f"broadcast over examples of shape {shape}; give one number, or one per "
+            "channel"
+        )
+    return array
 
 
 def pad(clients: list[np.ndarray]) -> tuple[jax.Array, jax.Array]:

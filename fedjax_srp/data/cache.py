@@ -19,7 +19,7 @@ from fedjax_srp.parts.files import open_file
 from fedjax_srp.results import atomic
 
 FOLDER = ".fedjax_srp"
-_FORMAT = 3  # to be incremented when a `decode` returns other arrays for the same files
+_FORMAT = 4  # to be incremented when a `decode` returns other arrays for the same files
 _DAY = 86_400.0  # seconds
 
 

@@ -258,23 +258,16 @@ def natural(
     users_train = np.asarray(users_train)
     users_test = np.asarray(users_test)
     have_both = bool(len(users_train) and len(users_test))
-    is_text = users_train.dtype.kind in "OSU"
-    if have_both and is_text != (users_test.dtype.kind in "OSU"):
+    kind_train = _kind_of(users_train)
+    kind_test = _kind_of(users_test)
+    if have_both and kind_train != kind_test:
         raise ValueError(
-            f"users_test: are {users_test.dtype}, users_train {users_train.dtype}; give "
-            "both as numbers or as strings"
-        )
-    kinds = {_kind_of_text(users_train), _kind_of_text(users_test)}
-    if have_both and len(kinds) > 1 and "bytes" in kinds:
-        raise ValueError(
-            f"users_test: are {_kind_of_text(users_test)}, users_train "
-            f"{_kind_of_text(users_train)}, which are never equal; convert bytes to "
-            "text, e.g. with np.char.decode"
+            f"users_test: are {kind_test}, users_train {kind_train}, which are never "
+            "equal; give both as numbers or as text (np.char.decode converts bytes)"
         )
     is_float = np.result_type(users_train, users_test).kind == "f"
     is_rounded = is_float and users_train.dtype != users_test.dtype
     if is_rounded and (_has_large(users_train) or _has_large(users_test)):
-        users_train = users_train.astype(object)
         users_test = users_test.astype(object)
     users = np.intersect1d(users_train, users_test)
     if not len(users) and have_both:
@@ -349,12 +342,11 @@ def check_tested_classes(
             )
 
 
-def _kind_of_text(users: np.ndarray) -> str:
-    """Return "bytes", "text" or "" for other users."""
+def _kind_of(users: np.ndarray) -> str:
     kind = users.dtype.kind
     if kind == "S" or (kind == "O" and any(isinstance(user, bytes) for user in users)):
         return "bytes"
-    return "text" if kind in "OU" else ""
+    return "text" if kind in "OU" else "numbers"
 
 
 def _has_large(users: np.ndarray) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_srp.data import leaf, npz, records
+from fedjax_srp.data import archives, leaf, npz, records
 from fedjax_srp.data import partition as partitions
 from fedjax_srp.data.arrays import as_array, check_labels, from_arrays
 from fedjax_srp.data.federated import FederatedData
@@ -43,7 +43,7 @@ def _digits(data_dir: Path) -> RawArrays:
 # Sources by name: functions of data_dir that return arrays, or raise a ValueError of one line with the remedy.
 SOURCES: Registry[Callable[[Path], RawArrays]] = Registry(
     "data set",
-    {"digits": _digits} | {name: records.source(name) for name in records.IMAGES},
+    {"digits": _digits} | {name: archives.source(name) for name in records.IMAGES},
 )
 
 # Mean and standard deviation of pixels / 255, per channel, by exact name. Other data sets, such as FEMNIST, are only
@@ -109,10 +109,9 @@ def names(data_dir: str | Path | None = None) -> list[str]:
 def is_ready(name: str, data_dir: str | Path | None = None) -> bool:
     """Return True if `load` can read a data set of `names(data_dir)`: it is prepared and not visibly damaged."""
     folder = records.data_folder(data_dir)
-    is_file = (folder / f"{name}.npz").is_file() or leaf.is_leaf(folder / name)
-    if name in records.IMAGES and not is_file:
+    if name in records.IMAGES and not leaf.is_leaf(folder / name):
         try:
-            records.find(name, folder)
+            archives.find(name, folder)
         except ValueError:
             return False
     return True
@@ -309,11 +308,8 @@ def _read(name: str, data_dir: Path) -> tuple[str, RawArrays]:
     if leaf.is_leaf(path) or (path.name != name and os.path.isdir(path)):
         return path.resolve().name, leaf.read(path)
     known = names(data_dir)
-    problem = f"no such data set{nearest(name, known)}"
-    if name == "sentiment140":
-        problem = records.NOT_LOADED
     raise ValueError(
-        f"name={name!r}: {problem}; use one of {', '.join(known)}, a path to an .npz file "
+        f"name={name!r}: no such data set{nearest(name, known)}; use one of {', '.join(known)}, a path to an .npz file "
         "or a LEAF folder, or data_dir=the folder that has it"
     )
 

