@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fedjax_srp.base import WASTED_TIME
+from fedjax_srp.methods import label
 from fedjax_srp.results.history import History
 from fedjax_srp.results.measures import last
 
+# evaluations that start from a mean which the simulation takes and no client sends
+UNSENT_MEANS = {
+    ("fedrep", "fine_tune"): "own_head",
+    ("fedper", "fine_tune"): "own_head",
+    ("lg_fedavg", "fine_tune"): "own_representation",
+}
 HEADER = (
     "slowest tenth %",
     "Gini",
@@ -34,6 +41,22 @@ def shares(runs: Sequence[History], target: float) -> dict[str, float]:
     return {
         name: float(np.mean([of_run[name] for of_run in of_runs])) for name in of_runs[0]
     }
+
+
+def notes_on_unsent_means(rows: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Return a note on the rows that are judged by a model that no deployment has."""
+    instead: dict[str, dict[str, None]] = {}
+    for runs in rows.values():
+        history = runs[0].history
+        judged_by = (history.config.get("algorithm"), history.evaluation)
+        if judged_by in UNSENT_MEANS:
+            named = instead.setdefault(UNSENT_MEANS[judged_by], {})
+            named[label(history.name)] = None
+    return [
+        "fine_tune starts from a mean of personal parts that clients never send; "
+        f"what clients hold is judged by {evaluation}: {', '.join(names)}"
+        for evaluation, names in instead.items()
+    ]
 
 
 def _shares_of_run(run: History, target: float) -> dict[str, float]:
