@@ -271,6 +271,7 @@ def test_the_page_of_grids_runs(tmp_path, monkeypatch):
     ] * 8
 
 
+@pytest.mark.filterwarnings("ignore:.*is an upper bound")
 @pytest.mark.short("data")
 @pytest.mark.parametrize(
     "name", [pytest.param("faq", marks=pytest.mark.long), "data", "kernel", "models"]

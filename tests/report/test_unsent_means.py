@@ -3,9 +3,10 @@
 import inspect
 from pathlib import Path
 
+from report.made_up import made
+
 import fedjax_srp as srp
 from fedjax_srp.lab.report import fairness, repeats
-from report.made_up import made
 
 
 def test_every_default_evaluation_that_says_so_is_known():
@@ -25,7 +26,9 @@ def test_every_default_evaluation_that_says_so_is_known():
 
 def test_the_note_names_the_methods_once():
     runs = [
-        repeats.of(made(name, seed, rounds=40, clients=6, own=True), Path(f"{name}{seed}"))
+        repeats.of(
+            made(name, seed, rounds=40, clients=6, own=True), Path(f"{name}{seed}")
+        )
         for name in ("fedrep", "fedavg")
         for seed in (0, 1)
     ]
