@@ -20,8 +20,10 @@ FINAL = {  # by rate and seed
 @pytest.fixture
 def search(tmp_path, monkeypatch):
     """A grid of two seeds and three rates that has run, with made-up accuracies."""
-    axes = {"method": ["fedavg"], "learning_rate": RATES, "seed": (0, 1)}
-    planned = grid(tmp_path, axes, options={"validation": 0.25}, dry_run=True)
+    axes = {"learning_rate": RATES, "seed": (0, 1)}
+    planned = grid(
+        tmp_path, axes, options={"method": "fedavg", "validation": 0.25}, dry_run=True
+    )
     folders = dict.fromkeys(planned.points, tmp_path)
     found = Grid(tmp_path, folders, planned.values, points=planned.points)
     finals = {}
