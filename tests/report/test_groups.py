@@ -63,7 +63,7 @@ def test_the_reports_table_of_groups_has_the_times_of_python(tmp_path):
                 np.testing.assert_allclose(row["time_10_std"], np.std(times, ddof=1))
     assert "until the mean accuracy of a group reaches 60.0 %" in text
     assert "slowest tenth (4)" in text
-    assert "tenth (4 clients)" in text
+    assert "fare worst (4 clients)" in text
 
 
 @pytest.mark.skipif(NODE is None, reason="no node here: it runs the page's functions")

@@ -259,7 +259,7 @@ class Grid:
         for option, cells in self._columns.items():
             if option in (*axes, "seed", "partition_seed"):
                 continue
-            values = {cells[name] for name in tried if cells[name] is not None}
+            values: set[Any] = {cells[name] for name in tried if cells[name] is not None}
             is_numeric = all(type(value) in (int, float) for value in values)
             if len(values) < 3 or not is_numeric:
                 continue

@@ -86,4 +86,6 @@ def render(times: pd.DataFrame, target: table.Target) -> str:
     for cells in lines:
         padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
         aligned.append("  ".join(padded).rstrip())
+    if sum(times["reached_at_once"]):
+        title += "; ≤: reached by the first evaluation, maybe sooner"
     return "\n".join([title, "", aligned[0], "-" * len(aligned[0]), *aligned[1:]])

@@ -187,11 +187,11 @@ def _notes(
         spread = f"mean ± sample standard deviation over {'/'.join(map(str, runs))} seeds"
     judged_on = "/".join(dict.fromkeys(frame["judged_on"]))
     sizes = "/".join(f"{size:g}" for size in dict.fromkeys(frame["worst_decile_clients"]))
-    tenth = f"tenth ({sizes} client{'s' * (sizes != '1')})"
+    worst = f"{sizes} client{'s' * (sizes != '1')}"
     notes = [
         f"judged by: {_evaluations(frame)}",
         f"accuracy: of every client on its own {judged_on} data, after the last round; {spread}",
-        f"worst tenth: of the {tenth} of the clients that fare worst; "
+        f"worst tenth: of the tenth of the clients that fare worst ({worst}); "
         "quarters: of the clients by expected speed",
         f"time: simulated time until the mean accuracy reaches {shown(target)}, {target.reason};",
         "      C is the cost of a round's communication; both in time units",
