@@ -39,29 +39,20 @@ def frame(
     rows: list[dict[str, Any]] = []
     for method, runs in histories.items():
         for of in GROUPS:
-            places = [None] * len(runs)
-            if not math.isnan(target):
-                places = [run.reached(target, of=of) for run in runs]
+            times = [table.time_to(run, target, of=of) for run in runs]
             row: dict[str, Any] = {
                 "method": method,
                 "of": of,
                 "clients": runs[0].group_size(of),
                 "runs": len(runs),
                 "target": target,
-                "reached": sum(place is not None for place in places),
+                "reached": sum(map(math.isfinite, times)),
                 "reached_at_once": fairness.num_at_once(runs, target, of),
             }
             for cost in communications:
-                times = []
-                for run, place in zip(runs, places, strict=True):
-                    time = math.nan
-                    if not cost or run.takes_communication:
-                        time = math.inf
-                        if place is not None:
-                            time = float(run.eval_elapsed(cost)[place])
-                    times.append(time)
-                mean, std = fairness.mean_and_std(times)
+                times = [table.time_to(run, target, cost, of) for run in runs]
                 column = f"time_{table.exact(cost)}"
+                mean, std = fairness.mean_and_std(times)
                 row |= {column: mean, f"{column}_std": std}
             rows.append(row)
     return pd.DataFrame(rows)

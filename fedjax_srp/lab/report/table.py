@@ -13,7 +13,7 @@ from fedjax_srp.methods import RECIPES, label
 from fedjax_srp.parts.checks import as_annotated, printable
 from fedjax_srp.parts.part import AtLeast
 from fedjax_srp.results.history import History
-from fedjax_srp.results.measures import last
+from fedjax_srp.results.measures import Of, last
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -291,13 +291,13 @@ def _mean_and_std(column: str, values: Sequence[float]) -> dict[str, float]:
     return {column: mean, f"{column}_std": std}
 
 
-def time_to(run: History, target: float, cost: float = 0.0) -> float:
+def time_to(run: History, target: float, cost: float = 0.0, of: Of = "mean") -> float:
     """Return the time to a target; nan if the cost cannot be added, inf if the target is nan."""
     if cost and not run.takes_communication:
         return math.nan
     if math.isnan(target):
         return math.inf
-    index = run.reached(target)
+    index = run.reached(target, of=of)
     return math.inf if index is None else float(run.eval_elapsed(cost)[index])
 
 
