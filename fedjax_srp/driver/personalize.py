@@ -22,7 +22,7 @@ from fedjax_srp.base import (
     ServerState,
 )
 from fedjax_srp.driver.evaluate import initial_states
-from fedjax_srp.driver.given import check_kept, fitted, is_new
+from fedjax_srp.driver.given import check_kept, fitted
 from fedjax_srp.driver.prepare import Request, prepare
 from fedjax_srp.driver.settings import Settings
 from fedjax_srp.parts.checks import check_integer, checked
@@ -90,7 +90,11 @@ def personalize(
     arguments = (algorithm, data, server, root, history.num_rounds, client)
     state = None
     if _reads_state(name, state_shapes, platform, arguments):
-        is_new(history.client_states)
+        if history.client_states is None:
+            raise ValueError(
+                f"history.client_states=None: evaluation {name!r} reads the client's own part of the model, and this "
+                "history kept none; run with keep_clients=True (and save with models=True)"
+            )
         own = jax.tree.map(lambda leaf: leaf[client], history.client_states)
         state = fitted("history.client_states", own, state_shapes)
     return jax.device_get(_model_of(name, platform, state, *arguments))
