@@ -138,10 +138,12 @@ def main() -> None:
                 checkpoint_dir=folder,
                 progress=False,
             )
+            time_to_target = history.time_to(args.target)
             found[label] = {
                 "rounds": history.num_rounds,
                 "accuracy": float(history.final_accuracy),
-                "simulated_seconds_to_target": finite(history.time_to(args.target)),
+                "simulated_seconds_to_target": finite(float(time_to_target)),
+                "is_upper_bound": time_to_target.is_bound,
                 "simulated_seconds": float(history.elapsed()[-1]),
                 "times_of_evaluations": history.eval_elapsed().tolist(),
                 "accuracies": history.mean_scores("fine_tune").tolist(),

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     )
     from fedjax_srp.driver.adapt import adapt
     from fedjax_srp.driver.evaluate import evaluate
+    from fedjax_srp.driver.personalize import personalize
     from fedjax_srp.driver.simulate import simulate, simulate_seeds
     from fedjax_srp.driver.simulation import Simulation
     from fedjax_srp.lab.grids.grid import grid
@@ -94,6 +95,7 @@ __all__ = [
     "optimizer",
     "part",
     "participation",
+    "personalize",
     "plots",
     "simulate",
     "simulate_seeds",
@@ -138,6 +140,7 @@ _HOME = {
     "evaluate": "driver.evaluate",
     "grid": "lab.grids.grid",
     "optimizer": "algorithms.optimizers",
+    "personalize": "driver.personalize",
     "simulate": "driver.simulate",
     "simulate_seeds": "driver.simulate",
     "use_all_cores": "xla.cores",

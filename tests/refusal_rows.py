@@ -3,6 +3,7 @@
 The error names the first argument that a row changes. Bounds and types that annotations declare need no row.
 """
 
+import dataclasses
 import itertools
 from typing import Any, NamedTuple
 
@@ -37,6 +38,9 @@ HISTORY = made_history(
     metrics={"loss": np.ones(2)},
 )
 PARAMS = MLP.init(KEY)
+TRAINED = dataclasses.replace(
+    HISTORY, server_state={"params": PARAMS}, config={"key": [0, 0]}
+)
 NUMBERS = ("much", "0.5", True, 1j, np.array([True]), KEY)
 COSTS = ("10", None, -5, NAN, INF, [1.0], KEY)
 NAMES = ("globl", 3, ["global"], np.ones(2), KEY)
@@ -175,6 +179,15 @@ SIMULATION = {
             "evaluations": "global",
         },
         [*each("evaluations", ("globl",)), {"key": KEYS}, {"server_state": HISTORY}],
+    ),
+    "personalize": Subject(
+        srp.personalize,
+        {"method": FEDAVG, "data": DATA, "history": TRAINED, "client": 2},
+        [
+            *each("client", (3, -1)),
+            *each("evaluation", ("globl",)),
+            *each("history", (HISTORY,)),
+        ],
     ),
     "Simulation": Subject(
         srp.Simulation, {"algorithm": FEDAVG, "data": DATA}, [{"algorithm": DATA}]

@@ -360,5 +360,6 @@ def test_report_reads_the_runs(finished, tmp_path, capsys):
     assert "SRPFL" in text
     assert "time at C = 5" in text
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        *("accuracy.pdf", "accuracy.png", "report.html", "table.csv", "table.txt")
+        *("accuracy.pdf", "accuracy.png", "groups.csv", "report.html"),
+        *("table.csv", "table.txt"),
     ]

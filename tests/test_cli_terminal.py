@@ -181,6 +181,9 @@ def test_a_bar_in_a_file_is_written_once_a_minute(file, lines):
     bar.close()
     assert written.getvalue().count("%|") in lines
     assert "100%" in written.getvalue()
+    assert ("\r" in written.getvalue()) == (file is Terminal)
+    if file is io.StringIO:
+        assert written.getvalue().count("\n") == written.getvalue().count("%|")
 
 
 def test_compiling_is_left_out_of_the_rate():
@@ -190,7 +193,7 @@ def test_compiling_is_left_out_of_the_rate():
     bar._time = lambda: bar.start_t + 90
     bar.waited += 80
     bar.update(10)
-    assert written.getvalue().endswith("01:30<01:30")
+    assert written.getvalue().rstrip().endswith("01:30<01:30")
     bar.close()
 
 

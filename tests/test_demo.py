@@ -80,6 +80,7 @@ def test_an_error_in_one_training_ends_the_other(tmp_path, monkeypatch):
     assert ended == [True]
 
 
+@pytest.mark.filterwarnings("ignore:.*is an upper bound")
 def test_times_in_the_table_are_those_of_the_histories(found):
     folder, result = found
     fedrep = np.mean([run.final_accuracy for run in result.histories["fedrep"]])

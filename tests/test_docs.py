@@ -271,6 +271,7 @@ def test_the_page_of_grids_runs(tmp_path, monkeypatch):
     ] * 8
 
 
+@pytest.mark.filterwarnings("ignore:.*is an upper bound")
 @pytest.mark.short("data")
 @pytest.mark.parametrize(
     "name", [pytest.param("faq", marks=pytest.mark.long), "data", "kernel", "models"]
@@ -286,7 +287,7 @@ def test_answers_with_code_run(name, tmp_path, monkeypatch):
         .replace('"cifar10", num_clients=100, classes_per_client=5', "DIGITS")
     )
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    assert len(blocks) == {"faq": 9, "data": 7, "kernel": 7, "models": 6}[name]
+    assert len(blocks) == {"faq": 8, "data": 7, "kernel": 7, "models": 6}[name]
     for block in blocks:
         if "DIGITS" not in block:  # needs CIFAR-10
             exec(compile(block, f"docs/{name}.md", "exec"), namespace)
@@ -365,9 +366,6 @@ def test_answers_with_code_run(name, tmp_path, monkeypatch):
         )
         np.testing.assert_allclose(slow, 11 * fast, rtol=1e-6)
         assert len(namespace["grid"].summary()) == 8
-        assert namespace["is_right"].mean() == pytest.approx(
-            namespace["trained"].accuracy[-1, 7]
-        )
 
 
 def test_lines_of_pages_have_at_most_120_characters():

@@ -173,6 +173,7 @@ REACHED = [  # changes, arguments of `time_to`, time
 ]
 
 
+@pytest.mark.filterwarnings("ignore:time_to")  # `test_bounds.py`
 @pytest.mark.parametrize(("changes", "arguments", "time"), REACHED)
 def test_time_to_a_target(changes, arguments, time):
     assert small(**changes).time_to(**arguments) == time
@@ -194,6 +195,7 @@ def test_worst_decile(num_clients, num_worst):
     )
 
 
+@pytest.mark.filterwarnings("ignore:time_to")
 @pytest.mark.parametrize("target", [90, 1.001, math.nan])
 def test_a_target_that_no_accuracy_can_reach_is_refused(target):
     with pytest.raises(
@@ -361,6 +363,7 @@ def test_the_slowest_tenth_is_by_expected_time():
     np.testing.assert_allclose(history.slowest_scores(), [expected / 100, expected / 10])
 
 
+@pytest.mark.filterwarnings("ignore:bytes_to")
 def test_bytes_to_a_target_are_those_of_participants_in_rounds_that_communicated():
     history = small()
     assert (

@@ -20,6 +20,7 @@ from matplotlib.ticker import NullFormatter
 
 import fedjax_srp as srp
 from experiments import curves, scripts
+from fedjax_srp.lab.report import table
 
 SCALES = {"smoke": (2, 6), "cpu": (3, 100), "full": (10, 150)}  # seeds, rounds
 SHARED = {"hidden": (64, 32), "learning_rate": 0.05, "epochs": 5}
@@ -78,7 +79,7 @@ def measure(seeds: range, num_rounds: int) -> dict[str, dict[str, Any]]:
     return {
         name: {
             "times": [
-                [curves.rounded(h.time_to(g)) for g in of]
+                [curves.rounded(table.time_to(h, g)) for g in of]
                 for h, of in zip(runs, goals, strict=True)
             ],
             "rounds": [[stage.num_rounds for stage in h.stages()] for h in runs],

@@ -119,8 +119,10 @@ def measure(
     }
     result["worst_tenth"] = history.worst_scores(evaluation)[last]
     for target in TARGETS:
-        time = history.time_to(target, charged, evaluation)
+        place = history.reached(target, evaluation)
+        time = math.inf if place is None else times[place]
         result[f"time_to_{target:g}"] = time if time <= horizon else math.inf
+        result[f"at_once_{target:g}"] = place == 0  # the time is an upper bound then
     result["rounds"] = history.eval_round[last]
     if history.asynchronous:
         result["staleness"] = history.metrics["staleness"][: int(result["rounds"])].mean()

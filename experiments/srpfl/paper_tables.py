@@ -70,7 +70,7 @@ def with_intervals(
     for row in rows:
         runs = curves[row["method"]]
         row["finals"] = " ".join(f"{run.final_accuracy:.5f}" for run in runs)
-        row["times"] = " ".join(f"{run.time_to(target):.6g}" for run in runs)
+        row["times"] = " ".join(f"{table.time_to(run, target):.6g}" for run in runs)
     for cost in COMMUNICATIONS:
         for row in rows:
             row[f"after_{cost}"] = float(

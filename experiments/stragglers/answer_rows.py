@@ -71,14 +71,16 @@ def history_of(
 def measure(
     history: srp.History, cost: float, target: float, horizon: float
 ) -> dict[str, Any]:
-    """Measure a run."""
+    """Measure a run; if it reached the target at once, its first evaluation did, and its time is an upper bound."""
+    place = history.reached(target)
     return {
         "final": history.final_accuracy,
         "at_horizon": _accuracy_at(history, horizon, cost),
         "slowest_tenth": history.slowest_scores()[-1],
         "worst_tenth": history.worst_decile[-1],
         "target": target,
-        "time": history.time_to(target, cost),
+        "time": math.inf if place is None else history.eval_elapsed(cost)[place],
+        "at_once": place == 0,
         "end": history.elapsed(cost)[-1],
         "gini": history.participation.gini,
         "never": history.participation.never,

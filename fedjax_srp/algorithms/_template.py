@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
+from jax.tree_util import Partial
 from typing_extensions import override
 
 from fedjax_srp.algorithms import local
@@ -84,13 +85,17 @@ class Template(ExampleAlgorithm):
     # together, define `__post_init__` and call that of `super()` first.
     penalty: Annotated[float, AtLeast(0), "give 0 for none, or e.g. 0.01"] = 0.01
 
+    def logits(self, parts: TemplateParts, x: Array, key: Key | None = None) -> Array:
+        """The outputs of the shared model plus the bias, (batch, num_classes)."""
+        # Ranks are explicit (`bias[None]`): rank promotion is an error in the tests.
+        return self.model.logits(parts.params, x, key) + parts.bias[None]
+
     def loss_of_bias(
         self, bias: Array, params: SplitParams, x: Array, y: Array, key: Key | None
     ) -> Array:
         """The loss of each example with a bias on the outputs, and the penalty."""
-        # f_i(w, b_i) + (lambda / 2) |b_i|^2 of each example. Ranks are explicit
-        # (`bias[None]`): rank promotion is an error in the tests.
-        outputs = self.model.logits(params, x, key) + bias[None]
+        # f_i(w, b_i) + (lambda / 2) |b_i|^2 of each example
+        outputs = self.logits(TemplateParts(params, bias), x, key)
         return self.model.loss(outputs, y) + 0.5 * self.penalty * jnp.sum(bias * bias)
 
     def loss_of_both(
@@ -164,7 +169,8 @@ class Template(ExampleAlgorithm):
         return TemplateServerState(mean.params, mean.bias.value)
 
     # An evaluation gets TRAINING data and returns a function of inputs; the engine keeps
-    # the test data. The first one is the default.
+    # the test data. The first one is the default. `srp.personalize` returns the
+    # parameters of a `Partial`.
     @evaluation
     def fine_tune(
         self,
@@ -184,7 +190,7 @@ class Template(ExampleAlgorithm):
             examples,
             self.tuning,
         )
-        return lambda x: self.model.logits(server.params, x) + tuned.params[None]
+        return Partial(self.logits, TemplateParts(server.params, tuned.params))
 
     @evaluation
     def own_bias(
@@ -195,7 +201,7 @@ class Template(ExampleAlgorithm):
         examples: Examples,
     ):
         """The client's bias as it last left it, on the outputs of the shared model."""
-        return lambda x: self.model.logits(server.params, x) + state.bias[None]
+        return Partial(self.logits, TemplateParts(server.params, state.bias))
 
     @evaluation("global")
     def global_model(
@@ -206,4 +212,4 @@ class Template(ExampleAlgorithm):
         examples: Examples,
     ):
         """The shared model without a bias."""
-        return lambda x: self.model.logits(server.params, x)
+        return Partial(self.model.logits, server.params)

@@ -6,6 +6,7 @@ from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.tree_util import Partial
 from typing_extensions import override
 
 from fedjax_srp.algorithms.examples import GlobalModel
@@ -157,4 +158,4 @@ class APFL(GlobalModel):
         with the client's share.
         """
         params = mixture(state.alpha, state.own, server.params)
-        return lambda x: self.model.logits(params, x)
+        return Partial(self.model.logits, params)

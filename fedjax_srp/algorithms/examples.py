@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.tree_util import Partial
 from typing_extensions import override
 
 from fedjax_srp.algorithms.local import (
@@ -210,7 +211,7 @@ class GlobalModel(ExampleAlgorithm):
     @evaluation("global")
     def global_model(self, key: Key, server: Any, state: Any, examples: Examples):
         """The global model as it is."""
-        return lambda x: self.model.logits(server.params, x)
+        return Partial(self.model.logits, server.params)
 
     @evaluation
     def fine_tune(self, key: Key, server: Any, state: Any, examples: Examples):
@@ -223,7 +224,7 @@ class GlobalModel(ExampleAlgorithm):
         trained = local_sgd(
             named_key(key, "local"), self.loss, server.params, (), examples, self.tuning
         )
-        return lambda x: self.model.logits(trained.params, x)
+        return Partial(self.model.logits, trained.params)
 
 
 class PersonalState(NamedTuple):
@@ -246,7 +247,7 @@ class GlobalAndPersonalModel(GlobalModel):
     @evaluation
     def own_model(self, key: Key, server: Any, state: PersonalState, examples: Examples):
         """The client's personal model, as it last left it."""
-        return lambda x: self.model.logits(state.own, x)
+        return Partial(self.model.logits, state.own)
 
 
 class OwnModelState(NamedTuple):
@@ -269,7 +270,7 @@ class OwnModel(ExampleAlgorithm):
     @evaluation
     def own_model(self, key: Key, server: Any, state: Any, examples: Examples):
         """The client's own model, as it last left it."""
-        return lambda x: self.model.logits(state.params, x)
+        return Partial(self.model.logits, state.params)
 
     @evaluation
     def fine_tune(self, key: Key, server: Any, state: Any, examples: Examples):

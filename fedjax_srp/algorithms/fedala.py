@@ -7,6 +7,7 @@ from typing import Annotated, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.tree_util import Partial
 from typing_extensions import override
 
 from fedjax_srp.algorithms.examples import GlobalModel
@@ -196,4 +197,4 @@ class FedALA(GlobalModel):
         round would start.
         """
         head = self.aggregation(key, server.params, state, examples, jnp.int32(1)).head
-        return lambda x: self.model.logits(server.params._replace(head=head), x)
+        return Partial(self.model.logits, server.params._replace(head=head))

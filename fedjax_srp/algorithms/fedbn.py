@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 
 import jax
+from jax.tree_util import Partial
 from typing_extensions import override
 
 from fedjax_srp.algorithms.examples import (
@@ -156,4 +157,4 @@ class FedBN(GlobalModel):
     ):
         """The shared layers with the client's own normalisation, as it last left it."""
         params = join(self.divide(server.params).shared, state.own)
-        return lambda x: self.model.logits(params, x)
+        return Partial(self.model.logits, params)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.tree_util import Partial
 from typing_extensions import override
 
 from fedjax_srp.algorithms._mixture import best_mixture
@@ -233,4 +234,4 @@ class FedPAC(GlobalModel):
     ):
         """The client's own mixture of heads under the shared representation."""
         params = server.params._replace(head=state.head)
-        return lambda x: self.model.logits(params, x)
+        return Partial(self.model.logits, params)

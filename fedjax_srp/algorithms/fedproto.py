@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.tree_util import Partial
 from typing_extensions import override
 
 from fedjax_srp.algorithms.examples import OwnModel, OwnModelState, Penalty
@@ -15,6 +16,7 @@ from fedjax_srp.base import (
     ClientOutput,
     Examples,
     Key,
+    PyTree,
     RoundContext,
     evaluation,
 )
@@ -27,6 +29,13 @@ class Prototypes(NamedTuple):
 
     features: Array  # (num_classes, num_features) float
     weight: Array  # (num_classes,) float
+
+
+class PrototypeModel(NamedTuple):
+    """The parameters by which a client is judged."""
+
+    representation: PyTree
+    prototypes: Prototypes
 
 
 class FedProtoServerState(NamedTuple):
@@ -148,13 +157,14 @@ class FedProto(OwnModel):
         """The class of the global prototype that is nearest to the features of the
         client's own model.
         """
+        model = PrototypeModel(state.params.representation, server.prototypes)
+        return Partial(self.nearness, model)
 
-        def predict(x: Array) -> Array:
-            shared = server.prototypes
-            features = self.features(state.params.representation, x)
-            products = jnp.matmul(features, shared.features.T, precision="highest")
-            # -|z - C|^2, without |z|^2, which is the same for all classes
-            scores = 2 * products - jnp.sum(jnp.square(shared.features), axis=1)[None]
-            return jnp.where(shared.weight[None] > 0, scores, -jnp.inf)
-
-        return predict
+    def nearness(self, model: PrototypeModel, x: Array) -> Array:
+        """The nearness to the prototype of each class, (batch, num_classes)."""
+        shared = model.prototypes
+        features = self.features(model.representation, x)
+        products = jnp.matmul(features, shared.features.T, precision="highest")
+        # -|z - C|^2, without |z|^2, which is the same for all classes
+        scores = 2 * products - jnp.sum(jnp.square(shared.features), axis=1)[None]
+        return jnp.where(shared.weight[None] > 0, scores, -jnp.inf)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.tree_util import Partial
 from typing_extensions import override
 
 from fedjax_srp.algorithms.examples import ExampleAlgorithm, gradient_message
@@ -103,8 +104,8 @@ class PersonalHead(ExampleAlgorithm):
     def fine_tune(
         self, key: Key, server: SplitParams, state: FedRepClientState, examples: Examples
     ):
-        """The mean head of the last cohort, trained on the client under the current
-        representation.
+        """The mean head of the last cohort, which clients never send, trained on the
+        client under the current representation.
         """
         return with_tuned_head(key, self.model, server, examples, self.tuning)
 
@@ -115,18 +116,18 @@ class PersonalHead(ExampleAlgorithm):
         """The client's own head, as it last left it, under the current representation."""
         head = self.head_of(server, state)
         params = SplitParams(server.representation, head)
-        return lambda x: self.model.logits(params, x)
+        return Partial(self.model.logits, params)
 
     @evaluation
     def own_or_mean_head(
         self, key: Key, server: SplitParams, state: FedRepClientState, examples: Examples
     ):
-        """The client's own head, or the last round's mean head for clients that have
-        never taken part.
+        """The client's own head, or the last round's mean head, which clients never send,
+        for clients that have never taken part.
         """
         head = own_or_mean(state.has_trained, state.head, server.head)
         params = SplitParams(server.representation, head)
-        return lambda x: self.model.logits(params, x)
+        return Partial(self.model.logits, params)
 
 
 def own_or_mean(has_trained: Array, own: PyTree, mean: PyTree) -> PyTree:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.tree_util import Partial
 from typing_extensions import override
 
 from fedjax_srp.algorithms.examples import FedAvgServerState, GlobalModel
@@ -30,7 +31,7 @@ class FedRoDClientState(NamedTuple):
 
 
 class Both(NamedTuple):
-    """The trained parameters of a client."""
+    """The parameters of a client: the shared model, and its own head."""
 
     shared: SplitParams
     head: PyTree
@@ -113,10 +114,10 @@ class FedRoD(GlobalModel):
         examples: Examples,
     ):
         """The shared model with the client's own head beside the generic one."""
+        return Partial(self.sum_of_heads, Both(server.params, state.head))
 
-        def predict(x: Array) -> Array:
-            features = self.model.represent(server.params.representation, x)
-            generic = self.model.classify(server.params.head, features)
-            return generic + self.model.classify(state.head, features)
-
-        return predict
+    def sum_of_heads(self, params: Both, x: Array) -> Array:
+        """The sum of both heads' logits, (batch, num_classes)."""
+        features = self.model.represent(params.shared.representation, x)
+        generic = self.model.classify(params.shared.head, features)
+        return generic + self.model.classify(params.head, features)

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 import jax
 import jax.numpy as jnp
 import optax
+from jax.tree_util import Partial
 from typing_extensions import override
 
 from fedjax_srp.algorithms.examples import FedAvgServerState, GlobalModel
@@ -87,7 +88,7 @@ class HFMAML(GlobalModel):
         adapted = local_sgd(
             named_key(key, "local"), self.loss, server.params, (), examples, training
         )
-        return lambda x: self.model.logits(adapted.params, x)
+        return Partial(self.model.logits, adapted.params)
 
     def halves(self, weights: Array) -> tuple[Array, Array]:
         """Weights of a batch's support (its first samples) and target.

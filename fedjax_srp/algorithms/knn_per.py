@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.tree_util import Partial
 
 from fedjax_srp import base
 from fedjax_srp.algorithms.fedavg import FedAvg, FedAvgServerState
 from fedjax_srp.base import Array, Examples, Key
+from fedjax_srp.models.split import SplitParams
 from fedjax_srp.parts.part import Count, Share, part
+
+
+class Remembered(NamedTuple):
+    """The global model, and what a client remembers of its training examples."""
+
+    params: SplitParams
+    keys: Array  # (max_examples, features) their features, padding last
+    one_hot: Array  # (max_examples, num_classes) their labels
+    num_examples: Array  # () int32
 
 
 @part
@@ -50,29 +61,30 @@ class KNNPer(FedAvg):
         self, key: Key, server: FedAvgServerState, state: tuple, examples: Examples
     ):
         """The global model mixed with the client's nearest training examples."""
-        representation, head = server.params
-        keys = self.features(representation, examples.x)
-        capacity = keys.shape[0]
-        is_real = jnp.arange(capacity, dtype=jnp.int32) < examples.count
+        keys = self.features(server.params.representation, examples.x)
         one_hot = self.one_hot(examples.y, keys.dtype)
+        remembered = Remembered(server.params, keys, one_hot, examples.count)
+        return Partial(self.mixture, remembered)
 
-        def predict(x: Array) -> Array:
-            features = self.model.represent(representation, x)
-            shared = jax.nn.softmax(self.model.classify(head, features), axis=-1)
-            features = features.reshape(x.shape[0], -1)
-            # |a - b|^2 = |a|^2 - 2 a b + |b|^2, without an array of all differences
-            products = jnp.matmul(features, keys.T, precision="highest")
-            squares = jnp.sum(features**2, axis=1)[:, None] - 2 * products
-            squares = squares + jnp.sum(keys**2, axis=1)[None]
-            distances = jnp.sqrt(jnp.maximum(squares, 0))
-            # w_j = exp(-d_j) / sum of these over the k nearest
-            scores = jnp.where(is_real[None], -distances, -jnp.inf)
-            k = min(self.num_neighbours, capacity)
-            score, nearest = jax.lax.top_k(scores, k)
-            weights = jax.nn.softmax(jnp.where(examples.count > 0, score, 0.0), axis=-1)
-            own = jnp.einsum("bk,bkc->bc", weights, one_hot[nearest])
-            share = jnp.where(examples.count > 0, self.own_share, 0.0).astype(own.dtype)
-            # lambda h_kNN + (1 - lambda) h_global
-            return jnp.log(share * own + (1 - share) * shared)
-
-        return predict
+    def mixture(self, remembered: Remembered, x: Array) -> Array:
+        """Logarithms of the mixed probabilities, (batch, num_classes)."""
+        params, keys, one_hot, count = remembered
+        capacity = keys.shape[0]
+        is_real = jnp.arange(capacity, dtype=jnp.int32) < count
+        features = self.model.represent(params.representation, x)
+        shared = jax.nn.softmax(self.model.classify(params.head, features), axis=-1)
+        features = features.reshape(x.shape[0], -1)
+        # |a - b|^2 = |a|^2 - 2 a b + |b|^2, without an array of all differences
+        products = jnp.matmul(features, keys.T, precision="highest")
+        squares = jnp.sum(features**2, axis=1)[:, None] - 2 * products
+        squares = squares + jnp.sum(keys**2, axis=1)[None]
+        distances = jnp.sqrt(jnp.maximum(squares, 0))
+        # w_j = exp(-d_j) / sum of these over the k nearest
+        scores = jnp.where(is_real[None], -distances, -jnp.inf)
+        k = min(self.num_neighbours, capacity)
+        score, nearest = jax.lax.top_k(scores, k)
+        weights = jax.nn.softmax(jnp.where(count > 0, score, 0.0), axis=-1)
+        own = jnp.einsum("bk,bkc->bc", weights, one_hot[nearest])
+        share = jnp.where(count > 0, self.own_share, 0.0).astype(own.dtype)
+        # lambda h_kNN + (1 - lambda) h_global
+        return jnp.log(share * own + (1 - share) * shared)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
+from jax.tree_util import Partial
 from typing_extensions import override
 
 from fedjax_srp.algorithms.examples import ExampleAlgorithm
@@ -113,14 +114,14 @@ class LGFedAvg(ExampleAlgorithm):
         state: LGFedAvgClientState,
         examples: Examples,
     ):
-        """The mean local layers of the last cohort, trained on the client under the
-        global ones.
+        """The mean local layers of the last cohort, which clients never send, trained on
+        the client under the global ones.
         """
         tuned = fit_representation(
             key, self.model, server.representation, server.head, examples, self.tuning
         )
         params = server._replace(representation=tuned.params)
-        return lambda x: self.model.logits(params, x)
+        return Partial(self.model.logits, params)
 
     @evaluation
     def own_representation(
@@ -132,7 +133,7 @@ class LGFedAvg(ExampleAlgorithm):
     ):
         """The client's own local layers, as it last left them, under the global ones."""
         params = server._replace(representation=state.representation)
-        return lambda x: self.model.logits(params, x)
+        return Partial(self.model.logits, params)
 
     @evaluation
     def own_or_mean_representation(
@@ -142,11 +143,11 @@ class LGFedAvg(ExampleAlgorithm):
         state: LGFedAvgClientState,
         examples: Examples,
     ):
-        """The client's own local layers, or the last round's mean ones for clients that
-        have never taken part.
+        """The client's own local layers, or the last round's mean ones, which clients
+        never send, for clients that have never taken part.
         """
         representation = own_or_mean(
             state.has_trained, state.representation, server.representation
         )
         params = server._replace(representation=representation)
-        return lambda x: self.model.logits(params, x)
+        return Partial(self.model.logits, params)

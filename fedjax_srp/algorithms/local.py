@@ -25,6 +25,7 @@ from typing import Any, Literal, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 import optax
+from jax.tree_util import Partial
 
 from fedjax_srp.algorithms.optimizers import SGD
 from fedjax_srp.algorithms.training import LocalTraining, num_steps, steps_per_epoch
@@ -527,7 +528,7 @@ def with_tuned_head(
     representation, head = params
     tuned = fit_head(key, model, representation, head, examples, training)
     params = SplitParams(representation, tuned.params)
-    return lambda x: model.logits(params, x)
+    return Partial(model.logits, params)
 
 
 def fit_representation(

@@ -75,7 +75,7 @@ def evaluate(
     run = prepare(Request(algorithm, data, settings=Settings(**settings)))
     num_clients = run.layout.num_clients
     server, client = jax.eval_shape(
-        lambda key, data: _initial(run.algorithm, key, data), key, data
+        lambda key, data: initial_states(run.algorithm, key, data), key, data
     )
     server_state = place(run.layout, fitted("server_state", server_state, server))
     clients = None
@@ -95,9 +95,10 @@ def evaluate(
     return means
 
 
-def _initial(
+def initial_states(
     algorithm: FederatedAlgorithm, key: Key, data: FederatedSource
 ) -> tuple[PyTree, PyTree]:
+    """Return the states of the server and of a client before the first round."""
     server = as_arrays(algorithm.init(key, data))
     return server, as_arrays(
         algorithm.init_client(key, server, data.train_client(jnp.int32(0)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,18 @@ class TaskShape:
     dim: int  # d, inputs of a sample
     rank: int  # k, dimension of the shared subspace
     dtype: str
+
+
+class LinearModel(NamedTuple):
+    """The model x -> x^T B w."""
+
+    representation: Array  # (d, k) B
+    head: Array  # (k,) w
+
+
+def outputs(model: Any, x: Array) -> Array:
+    """The outputs of a model with `representation` and `head`, (batch, d) -> (batch,)."""
+    return x @ (model.representation @ model.head)
 
 
 def _as_shape(task: Any) -> TaskShape:

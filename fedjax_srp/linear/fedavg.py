@@ -6,10 +6,11 @@ from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.tree_util import Partial
 
 from fedjax_srp.base import Array, ClientOutput, Key, RoundContext, evaluation
 from fedjax_srp.linear import LinearClient, draw_batch, principal_angle_distance
-from fedjax_srp.linear.algorithm import LinearAlgorithm
+from fedjax_srp.linear.algorithm import LinearAlgorithm, outputs
 from fedjax_srp.linear.subspace import exact_matmul
 from fedjax_srp.linear.task import LinearTask
 from fedjax_srp.parts.part import Count, StepSize, part
@@ -129,12 +130,12 @@ class LinearFedAvg(LinearAlgorithm):
                 b - rate * error[:, None] * w[None, :], w - rate * (error @ b)
             )
 
-        b, w = jax.lax.fori_loop(0, self.fine_tune_steps, step, model)
-        return lambda x: x @ (b @ w)
+        tuned = jax.lax.fori_loop(0, self.fine_tune_steps, step, model)
+        return Partial(outputs, tuned)
 
     @evaluation("global")
     def global_model(
         self, key: Key, model: LinearFedAvgModel, state: tuple, client: LinearClient
     ):
         """Both factors as they are."""
-        return lambda x: x @ (model[0] @ model[1])
+        return Partial(outputs, model)

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.tree_util import Partial
 
 from fedjax_srp.base import (
     Array,
@@ -26,7 +27,7 @@ from fedjax_srp.linear import (
     principal_angle_distance,
     samplers,
 )
-from fedjax_srp.linear.algorithm import LinearAlgorithm
+from fedjax_srp.linear.algorithm import LinearAlgorithm, LinearModel, outputs
 from fedjax_srp.linear.subspace import exact_matmul
 from fedjax_srp.linear.task import LinearTask
 from fedjax_srp.parts.checks import check_integer
@@ -242,7 +243,7 @@ class LinearFedRep(LinearAlgorithm):
         sampler = self.sampler(self.evaluation_samples or self.samples_per_round)
         batch = sampler.draw(key, server.representation, sampler.locate(*server), client)
         w = least_squares(batch.features, batch.y)
-        return lambda x: x @ (server.representation @ w)
+        return Partial(outputs, LinearModel(server.representation, w))
 
     @evaluation
     def own_head(
@@ -253,4 +254,4 @@ class LinearFedRep(LinearAlgorithm):
         client: LinearClient,
     ):
         """The client's own head, as it last left it (where heads are trained by gradient steps)."""
-        return lambda x: x @ (server.representation @ state.head)
+        return Partial(outputs, LinearModel(server.representation, state.head))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ from fedjax_srp.results.errors import DamagedError
 from fedjax_srp.results.figure import X
 from fedjax_srp.results.json_files import jsonable
 from fedjax_srp.results.locks import held
+from fedjax_srp.results.measures import Of, Reached
 from fedjax_srp.results.stages import Stage, stages_of
 
 if TYPE_CHECKING:
@@ -278,9 +280,35 @@ class History:
 
     def slowest_scores(self, evaluation: str | None = None) -> np.ndarray:
         """(E,) mean over the floor(M/10) clients, at least one, with the longest expected times, by test points."""
-        return measures.slowest_tenth(
-            self.scores(evaluation), self.test_count, self.client_time
-        )
+        return self.group_scores("slowest_tenth", evaluation)
+
+    @checked
+    def group_scores(self, of: Of = "mean", evaluation: str | None = None) -> np.ndarray:
+        """Return the (E,) mean scores of a group of clients.
+
+        Args:
+            of: "mean" of all clients, "worst_tenth" (`worst_scores`), or, by expected speed, "slowest_tenth",
+                "fastest_quarter", "second_quarter", "third_quarter", "slowest_quarter".
+            evaluation: name of the evaluation, the default one when None.
+        """
+        if of == "mean":
+            return self.mean_scores(evaluation)
+        if of == "worst_tenth":
+            return self.worst_scores(evaluation)
+        clients = measures.by_speed(self.client_time)[of]
+        scores = self.scores(evaluation)[:, clients]
+        return measures.weighted_mean(scores, self.test_count[clients])
+
+    @checked
+    def group_size(self, of: Of = "mean") -> int:
+        """Return the number of clients with test points in a group of `group_scores`."""
+        is_tested = self.test_count > 0
+        if of == "worst_tenth":
+            num_tested = int(is_tested.sum())
+            return min(measures.tenth(num_tested), num_tested)
+        if of != "mean":
+            is_tested = is_tested[measures.by_speed(self.client_time)[of]]
+        return is_tested.sum().item()
 
     accuracy = property(scores, doc="(E, M) scores of the default evaluation.")
     mean_accuracy = property(
@@ -299,7 +327,8 @@ class History:
         communication: float = 0.0,
         evaluation: str | None = None,
         metric: str | None = None,
-    ) -> float:
+        of: Of = "mean",
+    ) -> Reached:
         """Return the simulated time at which a target is reached for the first time.
 
         Args:
@@ -309,33 +338,49 @@ class History:
             evaluation: name of the evaluation, the default one when None.
             metric: instead of an evaluation, a per-round metric that falls to the target
                 (linear tasks: "distance").
+            of: group of clients whose mean score is to reach the target, see
+                `group_scores`.
 
         Returns:
             Time units, at the end of a round, without interpolation; inf if the target
-            was not reached. nan does not reach a target.
+            was not reached. nan does not reach a target. If the first evaluation reached
+            it, the time is an upper bound: `is_bound` is True, the text begins with "≤",
+            and a warning says so.
         """
         if metric is None:
-            index = self.reached(target, evaluation)
-            times = self.eval_elapsed(communication)
-        else:
-            check_known("metric", [metric], self.metrics, of=f"this run of {self.name!r}")
-            index = measures.first(self.metrics[metric] <= target)
-            times = self.elapsed(communication)
-        return math.inf if index is None else float(times[index])
+            index = self.reached(target, evaluation, of)
+            time = _until(index, self.eval_elapsed(communication))
+            return self._warned("time_to", target, time)
+        check_known("metric", [metric], self.metrics, of=f"this run of {self.name!r}")
+        index = measures.first(self.metrics[metric] <= target)
+        times = self.elapsed(communication)
+        return Reached(math.inf if index is None else times[index])
 
-    def reached(self, target: float, evaluation: str | None = None) -> int | None:
+    def reached(
+        self, target: float, evaluation: str | None = None, of: Of = "mean"
+    ) -> int | None:
         """Return the index of the first evaluation whose mean score reaches the target.
 
-        None if there is none.
+        None if there is none. With index 0, times and bytes until then are upper bounds.
         """
         if self.score_name == "accuracy" and not target <= 1:
             raise ValueError(
                 f"target={target}: no accuracy can reach it; give 0.9 for 90 %"
             )
-        scores = self.mean_scores(evaluation)
+        scores = self.group_scores(of, evaluation)
         if self.smaller_is_better:
             return measures.first(scores <= target)
         return measures.first(scores >= target)
+
+    def _warned(self, method: str, target: float, value: Reached) -> Reached:
+        """Warn the caller of a method if its result is an upper bound."""
+        if value.is_bound:
+            warnings.warn(
+                f"{method}({target:g}) of {self.name!r} is an upper bound: its first evaluation, after round "
+                f"{self.eval_round[0]}, has reached the target; evaluate earlier rounds, e.g. with eval_first=20",
+                stacklevel=4,
+            )
+        return value
 
     def score_at(
         self, time: float, communication: float = 0.0, evaluation: str | None = None
@@ -361,9 +406,8 @@ class History:
 
     def speed_quartiles(self, evaluation: str | None = None) -> np.ndarray:
         """(4,) mean accuracy at the last evaluation of each quarter of the clients, the fastest quarter first."""
-        return measures.last_by_speed(
-            self.scores(evaluation), self.test_count, self.client_time
-        )
+        quarters = [self.group_scores(of, evaluation) for of in measures.QUARTERS]
+        return np.array([measures.last(scores) for scores in quarters])
 
     @property
     def participation(self) -> measures.Participation:
@@ -380,16 +424,21 @@ class History:
         share = self.metrics.get(MESSAGE_SHARE, 1)
         return whole * np.where(whole > 0, share, 0)  # the mean over no client is nan
 
-    def bytes_to(self, target: float, evaluation: str | None = None) -> float:
+    def eval_bytes(self) -> np.ndarray:
+        """(E,) bytes that all participants have sent and received until each evaluation."""
+        sent = np.rint(np.cumsum(self._messages) * float(self.bytes_up + self.bytes_down))
+        return np.concatenate([[0.0], sent])[self.eval_round]
+
+    @checked
+    def bytes_to(
+        self, target: float, evaluation: str | None = None, of: Of = "mean"
+    ) -> Reached:
         """Return the bytes that all participants sent and received until the target was reached.
 
-        Inf if it was not.
+        Inf if it was not. Arguments, and marks of upper bounds, as in `time_to`.
         """
-        index = self.reached(target, evaluation)
-        if index is None:
-            return math.inf
-        sent = np.rint(np.cumsum(self._messages) * float(self.bytes_up + self.bytes_down))
-        return float(np.concatenate([[0.0], sent])[self.eval_round[index]])
+        index = self.reached(target, evaluation, of)
+        return self._warned("bytes_to", target, _until(index, self.eval_bytes()))
 
     def stages(self, communication: float = 0.0) -> list[Stage]:
         """Return the stages of the participation policy with their cohorts, times and criteria."""
@@ -425,7 +474,8 @@ class History:
         """Return a summary of the run as a dict.
 
         Values that were not requested or not evaluated are None; `time_to_target` is inf
-        if the target was not reached.
+        if the target was not reached. `reached_at_once` is True if the first evaluation
+        reached it, so that times and bytes are upper bounds.
 
         Args:
             target: mean accuracy of the default evaluation, for `time_to_target` and
@@ -450,6 +500,7 @@ class History:
             "communication": communication,
             "time_to_target": None,
             "bytes_to_target": None,
+            "reached_at_once": None,
             "simulated_time": self._end(communication),
             "stages": [stage._asdict() for stage in self.stages(communication)],
             "num_evaluations": len(self.eval_round),
@@ -472,8 +523,11 @@ class History:
                 final = measures.last(self.mean_scores(name))
                 summary["final_accuracies"][name] = final
         if target is not None:
-            summary["time_to_target"] = self.time_to(target, communication)
-            summary["bytes_to_target"] = self.bytes_to(target)
+            index = self.reached(target)
+            times = self.eval_elapsed(communication)
+            summary["reached_at_once"] = index == 0
+            summary["time_to_target"] = _until(index, times)
+            summary["bytes_to_target"] = _until(index, self.eval_bytes())
         return summary
 
     def plot(
@@ -577,6 +631,13 @@ class History:
                 del vars(history)[name]
             vars(history)[run_folder.MODELS] = models
         return history
+
+
+def _until(index: int | None, values: np.ndarray) -> Reached:
+    """Return the value at the evaluation that reached a target; inf if none did."""
+    if index is None:
+        return Reached(math.inf)
+    return Reached(values[index], is_bound=index == 0 and math.isfinite(values[0]))
 
 
 def _read_only(name: str, value: Any, dtype: type, *shape: int) -> np.ndarray:

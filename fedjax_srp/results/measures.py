@@ -3,9 +3,49 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
+
+# clients over which scores are averaged; quarters are by expected speed
+Of = Literal[
+    "mean",
+    "worst_tenth",
+    "slowest_tenth",
+    "fastest_quarter",
+    "second_quarter",
+    "third_quarter",
+    "slowest_quarter",
+]
+GROUPS: tuple[Of, ...] = get_args(Of)
+QUARTERS = GROUPS[3:]
+
+
+class Reached(float):
+    """A time, or a number of bytes, until a target was reached: a float that knows whether it is an upper bound.
+
+    Arithmetic gives plain floats. Texts of a bound begin with "≤ ".
+
+    Attributes:
+        is_bound: the first evaluation had reached the target, maybe an earlier round had, too.
+    """
+
+    is_bound: bool
+
+    def __new__(cls, value: float, is_bound: bool = False) -> Reached:
+        """Return a value with its mark."""
+        reached = super().__new__(cls, value)
+        reached.is_bound = is_bound
+        return reached
+
+    def __format__(self, spec: str) -> str:
+        """Format as a float, with the mark in front."""
+        return "≤ " * self.is_bound + format(float(self), spec)
+
+    def __repr__(self) -> str:
+        return format(self)
+
+    __str__ = __repr__
 
 
 class Participation(NamedTuple):
@@ -45,6 +85,11 @@ def weighted_mean(scores: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return sums.sum(axis=1) / counts[is_tested].sum()
 
 
+def tenth(number: int) -> int:
+    """Return a tenth of a number of clients, rounded down, at least one."""
+    return max(1, number // 10)
+
+
 def worst_tenth(
     scores: np.ndarray, counts: np.ndarray, smaller_is_better: bool
 ) -> np.ndarray:
@@ -54,25 +99,16 @@ def worst_tenth(
         return np.full(len(scores), np.nan)
     sign = -1.0 if smaller_is_better else 1.0
     ranked = sign * np.sort(sign * scores, axis=1)  # worst first, nan last
-    worst = ranked[:, : max(1, ranked.shape[1] // 10)].mean(axis=1)
+    worst = ranked[:, : tenth(ranked.shape[1])].mean(axis=1)
     return np.where(np.isnan(ranked[:, -1]), np.nan, worst)
 
 
-def slowest_tenth(
-    scores: np.ndarray, counts: np.ndarray, times: np.ndarray
-) -> np.ndarray:
-    """(E,) mean over the floor(M/10) clients, at least one, with the longest expected `times`, (M,)."""
-    slowest = np.argsort(times, kind="stable")[-max(1, len(times) // 10) :]
-    return weighted_mean(scores[:, slowest], counts[slowest])
-
-
-def last_by_speed(
-    scores: np.ndarray, counts: np.ndarray, times: np.ndarray
-) -> np.ndarray:
-    """(4,) mean in the last evaluation of each quarter of the clients, by expected `times`, the fastest first."""
-    quarters = np.array_split(np.argsort(times, kind="stable"), 4)
-    return np.array(
-        [last(weighted_mean(scores[:, ids], counts[ids])) for ids in quarters]
+def by_speed(times: np.ndarray) -> dict[str, np.ndarray]:
+    """Return ids of the floor(M/10) slowest clients, at least one, and of each quarter, by expected `times`, (M,)."""
+    order = np.argsort(times, kind="stable")
+    quarters = np.array_split(order, len(QUARTERS))
+    return {"slowest_tenth": order[-tenth(len(times)) :]} | dict(
+        zip(QUARTERS, quarters, strict=True)
     )
 
 

@@ -144,7 +144,7 @@ def test_the_training_loss_of_clients_of_any_size():
     history = simulate(algorithm, judged, num_rounds=1, eval_every=1)
     assert (history.score_name, history.smaller_is_better) == ("training loss", True)
     assert history.test_count.tolist() == [3, 5, 4]
-    assert history.time_to(float(history.mean_accuracy[0])) == history.elapsed()[0]
+    assert history.reached(float(history.mean_accuracy[0])) == 0
 
 
 def test_losses_of_another_shape_and_other_data_are_refused():

@@ -178,7 +178,9 @@ def test_partial_work_is_the_widest_model_that_fits(max_work, on_time, name):
         == history.summary()["total_bytes_down"]
         == 2 * each_round
     )
-    assert history.bytes_to(0.0) == pytest.approx(2 * each_round * history.eval_round[0])
+    assert history.eval_bytes()[0] == pytest.approx(
+        2 * each_round * history.eval_round[0]
+    )
 
 
 NARROWEST = np.sort(seconds()[:, 0])

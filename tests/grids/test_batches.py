@@ -146,12 +146,14 @@ def test_run_folders_of_a_batch_equal_those_of_the_run_command(whole, capsys):
     assert "holds this run already, finished" in capsys.readouterr().out
 
 
+@pytest.mark.filterwarnings("ignore:.*is an upper bound")
 def test_long_tables_have_the_histories(whole, monkeypatch):
     frame, clients, summary = (
         whole.to_frame(communication=3.0),
         whole.clients_frame(),
         whole.summary(target=0.0),
     )
+    assert summary["reached_at_once"].all()
     assert frame.columns[:4].tolist() == ["run", "method", "learning_rate", "seed"]
     for name, history in whole.histories.items():
         own = frame[frame["run"] == name]
@@ -231,6 +233,7 @@ def test_a_full_disk_leaves_the_tables_as_they_were(whole, monkeypatch):
     assert {path: path.read_bytes() for path in tables} == tables
 
 
+@pytest.mark.filterwarnings("ignore:.*is an upper bound")
 @pytest.mark.usefixtures("no_rounds")
 def test_tables_have_the_cost_and_the_target_of_each_run(tmp_path):
     axes = {"method": ["fedavg"], "communication": [0.0, 7.0]}

@@ -116,7 +116,7 @@ def test_the_best_is_chosen_on_validation_and_judged_on_test(tmp_path, monkeypat
     ):
         tuning.best(per="method")
     timed = tuning.summary().assign(simulated_time=lambda rows: rows["learning_rate"])
-    monkeypatch.setattr(type(tuning), "summary", lambda self: timed)
+    monkeypatch.setattr(type(tuning), "_summary", lambda *_: timed)
     small, large = (
         [f"learning_rate={rate:g}, seed={seed}" for seed in (0, 1)]
         for rate in (0.001, 0.5)

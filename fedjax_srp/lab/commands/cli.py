@@ -23,7 +23,7 @@ from fedjax_srp.lab.commands import demo, interrupt, report
 from fedjax_srp.lab.commands import grid as grid_command
 from fedjax_srp.lab.commands import list as list_command
 from fedjax_srp.lab.commands import run as run_command
-from fedjax_srp.lab.runs.options import LOAD, groups, load
+from fedjax_srp.lab.runs.options import LOAD, groups, groups_read, load
 from fedjax_srp.parts.checks import (
     ArgumentError,
     check_known,
@@ -260,11 +260,17 @@ def _parse(words: Sequence[str]) -> tuple[Command, dict[str, Any]]:
         known |= options
     _check_flags(name, words, list(known))
     _check_commas(words, known)
+    about = command.about
+    method = _method_in(words) if name == "run" else {}
+    if method and {"-h", "--help"} & {*words}:
+        of_heading = groups_read(method)
+        words = ["--help"]
+        about = f"Options of this method; {PROG} run --help has those of data and simulation too."
     with tyro_errors.on_parse_error(_refuse_words):
         parsed = tyro.cli(
             _dataclass(command, of_heading),
             prog=f"{PROG} {name}",
-            description=command.about,
+            description=about,
             args=words,
             config=(tyro.conf.OmitArgPrefixes, tyro.conf.DisallowNone),
         )
@@ -272,6 +278,16 @@ def _parse(words: Sequence[str]) -> tuple[Command, dict[str, Any]]:
     for field, value in vars(parsed).items():
         values |= vars(value) if dataclasses.is_dataclass(value) else {field: value}
     return command, {each: values[_identifier(each)] for each in known}
+
+
+def _method_in(words: Sequence[str]) -> dict[str, str]:
+    """Return the method or algorithm, and with it the policy and model, that the arguments name."""
+    named = {}
+    for word, value in itertools.pairwise([*words, "--"]):
+        flag, is_joined, rest = word.partition("=")
+        if flag in ("--method", "--algorithm", "--participation", "--model"):
+            named[flag[2:]] = rest if is_joined else value
+    return named if {"method", "algorithm"} & named.keys() else {}
 
 
 def _check_flags(command: str, words: Sequence[str], options: Sequence[str]) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import itertools
 import json
 import math
 import os
 import statistics
+import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fedjax_srp.lab.grids.execute import Failure, execute
 from fedjax_srp.lab.grids.points import NamedObject, Point, rerun_of
 from fedjax_srp.lab.report import table
+from fedjax_srp.lab.report.fairness import mean_and_std
 from fedjax_srp.parts.checks import check_choice, check_known, checked
 from fedjax_srp.results import atomic, csv_files
 from fedjax_srp.results.atomic import writable
@@ -38,6 +41,7 @@ _SUMMARY = (
     "score",
     *_LARGER_IS_BETTER,
     *_SMALLER_IS_BETTER,
+    "reached_at_once",
     "diverged",
 )
 
@@ -99,12 +103,25 @@ class Grid:
     ) -> pd.DataFrame:
         """Return a table with a row per run: the options that differ, and numbers of `History.summary`.
 
-        An option that has the name of a column, such as `num_rounds`, is `option_<name>`.
+        An option that has the name of a column, such as `num_rounds`, is `option_<name>`. Where `reached_at_once` is
+        True, the first evaluation had reached the target, so that `time_to_target` is an upper bound; a warning says
+        how many there are.
 
         Args:
             target: mean accuracy to time, see `History.summary`; None for that of each run.
             communication: cost per communicating round, in time units; None for that of each run.
         """
+        rows = self._summary(target, communication)
+        num_bounds = sum(rows["reached_at_once"].eq(True)) if len(rows) else 0
+        if num_bounds:
+            warnings.warn(
+                f"time_to_target of {num_bounds} of {len(rows)} runs is an upper bound (column reached_at_once): their "
+                "first evaluation has reached the target; evaluate earlier rounds, e.g. with eval_first=20",
+                stacklevel=2,
+            )
+        return rows
+
+    def _summary(self, target: float | None, communication: float | None) -> pd.DataFrame:
         import pandas as pd
 
         rows = []
@@ -129,7 +146,7 @@ class Grid:
         """
         if not self.folders:
             return []
-        summary = table.printable_cells(self.summary(communication=communication))
+        summary = table.printable_cells(self._summary(None, communication))
         frame = table.printable_cells(self.to_frame(communication))
         runs = self.folder / "runs.csv"
         rounds = self.folder / "rounds.csv"
@@ -151,7 +168,7 @@ class Grid:
 
         Runs that differ only in the seed are one setting, compared by their mean. A setting with a run that failed or
         lacks this number, such as the accuracy of one that diverged or the time to a target that it did not reach, is
-        left out.
+        left out. A warning names a value that is the smallest or largest of three or more tried.
 
         Args:
             by: a score, time, number of rounds or bytes of `summary`. The largest score is the best, unless scores are
@@ -169,20 +186,20 @@ class Grid:
         axes = [per] if isinstance(per, str) else per
         for axis in axes:
             check_choice("per", axis, [name for name in self._columns if name != "seed"])
-        groups: dict[str, dict[str, list[str]]] = {}  # values of `per` -> setting -> runs
-        for name, point in self.points.items():
+        for point in self.points.values():
             _check_judged_on(judged_on, point)
-            setting = json.dumps({**point.run.record, "seed": None}, sort_keys=True)
-            group = ", ".join(str(self._columns[axis][name]) for axis in axes)
-            groups.setdefault(group, {}).setdefault(setting, []).append(name)
+        groups: dict[str, list[list[str]]] = {}  # values of `per` -> runs of its settings
+        for names in self._settings:
+            group = ", ".join(str(self._columns[axis][names[0]]) for axis in axes)
+            groups.setdefault(group, []).append(names)
         if not self.folders:
             raise ValueError("best: no run of the grid is finished")
-        rows = self.summary()
+        rows = self._summary(None, None)
         numbers = dict(zip(rows["run"], rows[by].astype(float), strict=True))
         best: list[str] = []
         for group, settings in groups.items():
             means: dict[tuple[str, ...], float] = {}
-            for names in settings.values():
+            for names in settings:
                 mean = statistics.fmean(numbers.get(name, math.nan) for name in names)
                 if math.isfinite(mean):
                     means[tuple(names)] = mean
@@ -194,8 +211,66 @@ class Grid:
             choose = min
             if by in _LARGER_IS_BETTER:
                 choose = self._choice_of_scores([names[0] for names in means], where)
-            best += choose(means, key=means.__getitem__)
+            chosen = choose(means, key=means.__getitem__)
+            tried = list(itertools.chain.from_iterable(settings))
+            self._warn_at_ends(chosen[0], tried, axes, where)
+            best += chosen
         return best
+
+    def sweep(self, by: str = "final_accuracy") -> pd.DataFrame:
+        """Return a table with a row for each setting: the options that differ, without the seed, and means over seeds.
+
+        Columns: the options; `runs`, their number; `by`, the mean (nan if a run failed or lacks the number); `by_std`,
+        the sample standard deviation. Its `pivot` makes a table of two axes.
+
+        Args:
+            by: as for `best`.
+        """
+        import pandas as pd
+
+        check_choice("by", by, (*_LARGER_IS_BETTER, *_SMALLER_IS_BETTER))
+        rows = self._summary(None, None)
+        numbers = {}
+        if len(rows):
+            numbers = dict(zip(rows["run"], rows[by].astype(float), strict=True))
+        settings = []
+        for names in self._settings:
+            row = self._first_columns(names[0], ("runs", by, f"{by}_std"))
+            del row["run"]
+            row.pop("seed", None)
+            mean, std = mean_and_std([numbers.get(name, math.nan) for name in names])
+            settings.append(row | {"runs": len(names), by: mean, f"{by}_std": std})
+        return pd.DataFrame(settings)
+
+    @functools.cached_property
+    def _settings(self) -> list[list[str]]:
+        """The names of the runs of each setting, which differ only in the seed."""
+        settings: dict[str, list[str]] = {}
+        for name, point in self.points.items():
+            setting = json.dumps({**point.run.record, "seed": None}, sort_keys=True)
+            settings.setdefault(setting, []).append(name)
+        return list(settings.values())
+
+    def _warn_at_ends(
+        self, chosen: str, tried: Sequence[str], axes: Sequence[str], where: str
+    ) -> None:
+        """Warn if the best setting has the smallest or the largest of the values that were tried."""
+        ends = []
+        for option, cells in self._columns.items():
+            if option in (*axes, "seed", "partition_seed"):
+                continue
+            values: set[Any] = {cells[name] for name in tried if cells[name] is not None}
+            is_numeric = all(type(value) in (int, float) for value in values)
+            if len(values) < 3 or not is_numeric:
+                continue
+            for end, word in ((min, "smallest"), (max, "largest")):
+                if cells[chosen] == end(values):
+                    ends.append(f"{option}={cells[chosen]}, the {word} of {len(values)}")
+        if ends:
+            warnings.warn(
+                f"best{where}: {' and '.join(ends)} values tried; the best one may lie beyond, extend the axis",
+                stacklevel=4,
+            )
 
     def _choice_of_scores(self, names: Sequence[str], where: str) -> Callable[..., Any]:
         """Return `max`, or `min` if the scores of these runs are errors."""

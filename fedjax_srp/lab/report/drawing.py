@@ -17,6 +17,7 @@ from fedjax_srp.methods import RECIPES
 from fedjax_srp.parts.checks import short
 from fedjax_srp.results.figure import X, plain
 from fedjax_srp.results.history import History
+from fedjax_srp.results.measures import Of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,12 +96,12 @@ ROW = 0.2  # height of a line of a legend, in inches
 
 
 def accuracy_curve(
-    communication: float, evaluation: str | None, x: X = "time"
+    communication: float, evaluation: str | None, x: X = "time", of: Of = "mean"
 ) -> Callable[[History], Curve]:
-    """Return a function from a history to its curve of mean scores, over time or rounds."""
+    """Return a function from a history to the curve of a group's mean scores, over time or rounds."""
 
     def curve(history: History) -> Curve:
-        scores = history.mean_scores(evaluation)
+        scores = history.group_scores(of, evaluation)
         if x == "rounds":
             return Curve(history.eval_round, scores, history.round)
         ends = history.elapsed(communication)
@@ -308,12 +309,16 @@ def evaluation_names(
     return list(names)
 
 
-def score_label(groups: Mapping[str, Sequence[History]], names: Sequence[str]) -> str:
+def score_label(
+    groups: Mapping[str, Sequence[History]], names: Sequence[str], of: Of = "mean"
+) -> str:
     """Return the label of an axis of scores: data, score, and the evaluation if all have it."""
     runs = [run for repeats in groups.values() for run in repeats]
     judged = "/".join(dict.fromkeys(run.judged_on for run in runs))
     score = "/".join(dict.fromkeys(run.score_name for run in runs))
     label = f"mean {judged} {score}"
+    if of != "mean":
+        label = f"{judged} {score} of the {of.replace('_', ' ')}"
     if len(names) == 1:
         label += f"\n({names[0]})"
     return plain(label)
@@ -322,8 +327,8 @@ def score_label(groups: Mapping[str, Sequence[History]], names: Sequence[str]) -
 def styles(labels: Iterable[str]) -> dict[str, Style]:
     """Return a style per label: that of its method, or else the next of the cycle.
 
-    Methods with growing cohorts have solid lines. Next to methods with their own style, the cycle
-    uses solid lines last, since solid means growing cohorts. For the name of a table's row, "SRPFL,
+    Methods with growing cohorts have solid lines, and where there are any, others are dashed, and
+    the cycle uses solid lines last, since solid means growing cohorts then. For the name of a table's row, "SRPFL,
     clock=fixed", the method before the comma decides; if several rows have this method, each gets a
     colour of the cycle, solid if the method doubles its cohorts.
     """
@@ -333,26 +338,29 @@ def styles(labels: Iterable[str]) -> dict[str, Style]:
     names = {label: _method_name(label, recipe_of) for label in labels}
     num_rows = Counter(names.values())
     colored: dict[str, Any] = {}  # label -> recipe of a method with a colour
-    method_styles: dict[str, Style] = {}
     for label, name in names.items():
         key = name.lower().replace("-", "_").replace(" ", "_")
         recipe = recipe_of.get(name) or RECIPES.get(key)
-        if recipe is None or recipe.color is None:
-            continue
-        colored[label] = recipe
-        style = Style(recipe.color, "-" if recipe.doubling else "--")
+        if recipe is not None and recipe.color is not None:
+            colored[label] = recipe
+    has_doubling = any(recipe.doubling for recipe in colored.values())
+    method_styles: dict[str, Style] = {}
+    for label, recipe in colored.items():
+        name = names[label]
+        is_dashed = has_doubling and not recipe.doubling
+        style = Style(recipe.color, "--" if is_dashed else "-")
         is_first = num_rows[name] == 1 or label == name
         if is_first and style not in method_styles.values():
             method_styles[label] = style
     looks = CYCLE
-    if colored:  # solid lines last
+    if has_doubling:  # solid lines last
         looks = (*CYCLE[len(CYCLE_COLORS) :], *CYCLE[: len(CYCLE_COLORS)])
     cycle = itertools.cycle(looks)
     used = set(method_styles.values())
     styles: dict[str, Style] = {}
     for label in names:
         unused = [look for look in looks if look not in used]
-        if label in colored:
+        if label in colored and has_doubling:
             is_solid = colored[label].doubling
             unused = [look for look in unused if (look.linestyle == "-") == is_solid]
         if label in method_styles:

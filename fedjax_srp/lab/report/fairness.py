@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fedjax_srp.base import WASTED_TIME
+from fedjax_srp.methods import label
 from fedjax_srp.results.history import History
-from fedjax_srp.results.measures import last
+from fedjax_srp.results.measures import Of, last
 
+# evaluations that start from a mean which the simulation takes and no client sends
+UNSENT_MEANS = {
+    ("fedrep", "fine_tune"): "own_head",
+    ("fedper", "fine_tune"): "own_head",
+    ("lg_fedavg", "fine_tune"): "own_representation",
+}
 HEADER = (
     "slowest tenth %",
     "Gini",
@@ -28,12 +35,53 @@ def shares(runs: Sequence[History], target: float) -> dict[str, float]:
     `slowest_tenth`: final accuracy of the tenth of the clients with the longest expected times;
     `gini` of the rounds that clients took part in, and `never`, the share of clients without a
     round; `wasted_time`: sum over the run; `staleness`: mean over the rounds with participants;
-    `bytes_to_target`: of all participants, inf unless every run reached the target.
+    `bytes_to_target`: of all participants, inf unless every run reached the target. Besides,
+    `slowest_tenth_std`, the sample standard deviation over the runs; `slowest_tenth_clients`, their
+    number; and `reached_at_once`, the number of runs whose first evaluation had reached the target,
+    so that time and bytes are upper bounds.
     """
     of_runs = [_shares_of_run(run, target) for run in runs]
-    return {
+    means = {
         name: float(np.mean([of_run[name] for of_run in of_runs])) for name in of_runs[0]
     }
+    slowest = [of_run["slowest_tenth"] for of_run in of_runs]
+    means["slowest_tenth_std"] = mean_and_std(slowest)[1]
+    means["slowest_tenth_clients"] = runs[0].group_size("slowest_tenth")
+    means["reached_at_once"] = num_at_once(runs, target)
+    return means
+
+
+def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
+    """Return mean and sample standard deviation; nan for one value or a mean that is not finite."""
+    array = np.asarray(values, np.float64)
+    mean = float(array.mean())
+    if len(array) > 1 and math.isfinite(mean):
+        return mean, float(array.std(ddof=1))
+    return mean, math.nan
+
+
+def num_at_once(runs: Sequence[History], target: float, of: Of = "mean") -> int:
+    """Return the number of runs whose first evaluation, at a finite time, reached the target."""
+    if math.isnan(target):
+        return 0
+    first = [run.eval_elapsed()[:1] for run in runs if run.reached(target, of=of) == 0]
+    return int(np.isfinite(first).sum())
+
+
+def notes_on_unsent_means(rows: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Return a note on the rows that are judged by a model that no deployment has."""
+    instead: dict[str, dict[str, None]] = {}
+    for runs in rows.values():
+        history = runs[0].history
+        judged_by = (history.config.get("algorithm"), history.evaluation)
+        if judged_by in UNSENT_MEANS:
+            named = instead.setdefault(UNSENT_MEANS[judged_by], {})
+            named[label(history.name)] = None
+    return [
+        "fine_tune starts from a mean of personal parts that clients never send; "
+        f"what clients hold is judged by {evaluation}: {', '.join(names)}"
+        for evaluation, names in instead.items()
+    ]
 
 
 def _shares_of_run(run: History, target: float) -> dict[str, float]:
@@ -43,8 +91,13 @@ def _shares_of_run(run: History, target: float) -> dict[str, float]:
         "never": run.participation.never,
         "wasted_time": _metric(run, WASTED_TIME, np.sum, run.round > 0),
         "staleness": _metric(run, "staleness", np.mean, run.cohort_size > 0),
-        "bytes_to_target": math.inf if math.isnan(target) else run.bytes_to(target),
+        "bytes_to_target": _bytes_to(run, target),
     }
+
+
+def _bytes_to(run: History, target: float) -> float:
+    index = None if math.isnan(target) else run.reached(target)
+    return math.inf if index is None else float(run.eval_bytes()[index])
 
 
 def _metric(
@@ -57,13 +110,19 @@ def _metric(
 
 def texts(means: dict[str, float]) -> list[str]:
     """Format the result of `shares` for the columns of `HEADER`."""
+    megabytes = means["bytes_to_target"] / 1e6
+    clients = int(means["slowest_tenth_clients"])
+    slowest = _text(100 * means["slowest_tenth"], 1)
+    if not math.isnan(means["slowest_tenth_std"]):
+        slowest += f" ± {_text(100 * means['slowest_tenth_std'], 1)}"
     return [
-        _text(100 * means["slowest_tenth"], 1),
+        f"{slowest} ({clients} client{'s' * (clients != 1)})",
         _text(means["gini"], 2),
         _text(100 * means["never"], 1),
         _text(means["wasted_time"], 2),
         _text(means["staleness"], 2),
-        _text(means["bytes_to_target"] / 1e6, 2),
+        "≤ " * bool(means["reached_at_once"] and math.isfinite(megabytes))
+        + _text(megabytes, 2),
     ]
 
 

@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedjax_srp.lab.report import drawing, table
+import numpy as np
+
+from fedjax_srp.lab.report import drawing, group_times, table
 from fedjax_srp.lab.report.page.data import Comparison
 from fedjax_srp.parts.checks import printable
 from fedjax_srp.results import csv_files
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 # in inches: least height of the figure, and height without its legend
 HEIGHT = 4.5
 PANEL = 3.9
-FILES = ("table{}.txt", "table{}.csv", "accuracy{}.png", "accuracy{}.pdf")
+FILES = ("table{}.txt", "table{}.csv", "groups{}.csv", "accuracy{}.png", "accuracy{}.pdf")
 HIDDEN = 0.8  # largest share of every run that a cut may hide
 
 
@@ -71,15 +73,25 @@ def figure(
                 ax.set_xlim(0, cut)
         panels[0].set_ylabel(drawing.score_label(histories, names))
         final = [run.final_accuracy for runs in histories.values() for run in runs]
-        # every curve ends within the panel
+        # the panel begins where curves begin, but not far below their ends
         lowest = min(filter(math.isfinite, final), default=1.0)
-        bottom = min(0.6, lowest - 0.1)
+        far = min(0.6, lowest - 0.1)
+        begin = _first_score(histories)
         if has_target:
-            bottom = min(target.accuracy - 0.4, lowest - 0.1)
+            far = min(target.accuracy - 0.4, lowest - 0.1)
+            begin = min(target.accuracy, begin)
             notes[f"dotted: target of {table.shown(target)}"] = None
-        panels[0].set_ylim(max(0.0, bottom), 1.0)
+        begin -= max(0.01, 0.05 * (1 - begin))
+        panels[0].set_ylim(max(0.0, far, begin), 1.0)
         drawing.legend_below(drawn, handles, labels, notes, PANEL)
     return drawn
+
+
+def _first_score(histories: table.Repeats) -> float:
+    """Return the lowest mean accuracy of all runs; 1 if none is finite."""
+    scores = [run.mean_accuracy for runs in histories.values() for run in runs]
+    scores = np.concatenate([*scores, [1.0]])
+    return float(scores[np.isfinite(scores)].min())
 
 
 def _drawable(histories: table.Repeats, cost: float) -> table.Repeats:
@@ -100,12 +112,17 @@ def files(
     target = compared.target
     costs = compared.communications
     frame = table.comparison(histories, target.accuracy, costs, compared.rows.twins)
-    text = "\n".join([table.render(frame, target), *compared.rows.notes])
+    times = group_times.frame(histories, target.accuracy, costs)
+    of_groups = group_times.render(times, target)
+    text = "\n".join([table.render(frame, target), *compared.rows.notes, "", of_groups])
     text = printable(text, kept="\n")
-    text_file, csv_file, *images = [folder / name.format(suffix) for name in FILES]
+    text_file, csv_file, groups_file, *images = [
+        folder / name.format(suffix) for name in FILES
+    ]
     writers: dict[Path, Callable[[Path], object]] = {
         text_file: lambda path: path.write_text(text + "\n", "utf-8"),
         csv_file: csv_files.as_csv(table.printable_cells(frame)),
+        groups_file: csv_files.as_csv(table.printable_cells(times)),
     }
 
     @functools.cache

@@ -3,8 +3,8 @@
 All functions take `histories` as one `History`, a list of them, or a dict from label to `History`
 or to a list of repeats. Histories of one name in a list are repeats too, so they may differ only in
 the seed: use a dict to separate runs of the same method. A method of the paper has the same colour
-in every figure, solid with doubling and dashed for its twin without doubling. A large legend is
-below the axes; in your own axes, it is inside them.
+in every figure; where some methods double their cohorts, their lines are solid and those of others
+dashed. A large legend is below the axes; in your own axes, it is inside them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from fedjax_srp.lab.report.drawing import Curve, Histories, Spread, X
 from fedjax_srp.lab.report.page import report_page
 from fedjax_srp.parts.checks import check_known, checked
 from fedjax_srp.results.figure import new_figure
+from fedjax_srp.results.measures import Of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,6 +49,7 @@ def accuracy_over_time(
     ax: Axes | None = None,
     spread: Spread = "range",
     x: X = "time",
+    of: Of = "mean",
 ) -> Figure:
     """Draw the mean accuracy of every method over simulated time.
 
@@ -66,6 +68,7 @@ def accuracy_over_time(
             sample standard deviation on both sides of their mean; "seeds", a thin line for each run
             and no mean.
         x: "time" for simulated time, "rounds" for completed rounds.
+        of: group of clients over which the mean is taken, as in `History.group_scores`.
 
     Returns:
         The figure; display it in a notebook or call `savefig`.
@@ -76,11 +79,11 @@ def accuracy_over_time(
     """
     groups = drawing.checked_groups(histories)
     names = drawing.evaluation_names(groups, evaluation)
-    curve = drawing.accuracy_curve(communication, evaluation, x)
+    curve = drawing.accuracy_curve(communication, evaluation, x, of)
     labels = drawing.labels(groups, evaluation, names)
     axis_labels = {
         "xlabel": _x_label(communication, x),
-        "ylabel": drawing.score_label(groups, names),
+        "ylabel": drawing.score_label(groups, names, of),
     }
     return _one_panel(groups, curve, labels, axis_labels, ax, spread)
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_srp import methods
-from fedjax_srp.lab.report import table
+from fedjax_srp.lab.report import fairness, table
 from fedjax_srp.parts.description import DATACLASS, FUNCTION, PART, describe
 from fedjax_srp.results.history import History
 
@@ -236,6 +236,7 @@ def rows(runs: Sequence[Run]) -> Rows:
             options[name][_option_prefix(path, paths).rstrip("= ")] = row.settings[path]
     notes += _notes_on_validation(row_of)
     notes += _notes_on_shared_trainings(row_of)
+    notes += fairness.notes_on_unsent_means({n: row.runs for n, row in row_of.items()})
     return Rows({name: row.runs for name, row in row_of.items()}, twins, options, notes)
 
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 
-from fedjax_srp.lab.report.fairness import shares
+from fedjax_srp.lab.report.fairness import mean_and_std, shares
 from fedjax_srp.methods import RECIPES, label
 from fedjax_srp.parts.checks import as_annotated, printable
 from fedjax_srp.parts.part import AtLeast
 from fedjax_srp.results.history import History
-from fedjax_srp.results.measures import last
+from fedjax_srp.results.measures import Of, last
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,11 +81,12 @@ def comparison(
     `clock_communication`, the clock's own communication time per round, besides a cost C (nan if
     unknown); `final_accuracy`, `worst_decile` and, by expected speed of the clients,
     `fastest_quarter`, `second_quarter`, `third_quarter`, `slowest_quarter`, means over the runs,
-    and their sample standard deviations `..._std` (nan for one run); `target`; `reached`, the
-    number of runs that reached it; `reached_at_once`, the number that reached it by their first
-    evaluation, so that their time is an upper bound; `slowest_tenth`, `gini`, `never`,
-    `wasted_time`, `staleness` and `bytes_to_target` of `shares.shares`; for every communication
-    cost C `time_C` (mean; inf unless every run reached the target), `time_C_std` and `speed_up_C`,
+    and their sample standard deviations `..._std` (nan for one run), `worst_decile_clients`, the
+    number of clients in that tenth; `target`; `reached`, the
+    number of runs that reached it; `slowest_tenth`, `gini`, `never`, `wasted_time`, `staleness`,
+    `bytes_to_target`, `slowest_tenth_std`, `slowest_tenth_clients` and `reached_at_once` of
+    `fairness.shares`; for every communication cost C `time_C` (mean; inf unless every run reached
+    the target), `time_C_std` and `speed_up_C`,
     the twin's mean time over the method's (nan if either is missing, infinite or a bound);
     `compile_seconds` and `host_seconds`, which include them, of the simulator for all runs
     together. Methods that share one training, as FedAvg and FedAvg-FT may, each have all of its
@@ -119,12 +120,12 @@ def comparison(
         }
         row |= _mean_and_std("final_accuracy", [run.final_accuracy for run in runs])
         row |= _mean_and_std("worst_decile", [last(run.worst_decile) for run in runs])
+        row["worst_decile_clients"] = runs[0].group_size("worst_tenth")
         quarters = np.array([run.speed_quartiles() for run in runs])
         for quarter, values in zip(QUARTERS, quarters.T, strict=True):
             row |= _mean_and_std(quarter, values.tolist())
         row["target"] = target
         row["reached"] = sum(math.isfinite(time_to(run, target)) for run in runs)
-        row["reached_at_once"] = sum(_reaches_at_once(run, target) for run in runs)
         row |= shares(runs, target)
         for column, cost in costs.items():
             row |= _mean_and_std(
@@ -168,7 +169,7 @@ def _cells(row: Mapping[str, Any], costs: Sequence[str]) -> list[str]:
         _percent(row["final_accuracy"], row["final_accuracy_std"]),
         _percent(row["worst_decile"], row["worst_decile_std"]),
         "/".join(_percent(row[name]) for name in QUARTERS),
-        *(_time(row, cost) for cost in costs),
+        *(time_text(row, cost) for cost in costs),
         _seconds(compiling),
         _seconds(row["host_seconds"] - compiling),
     ]
@@ -185,10 +186,12 @@ def _notes(
     if runs[-1] > 1:
         spread = f"mean ± sample standard deviation over {'/'.join(map(str, runs))} seeds"
     judged_on = "/".join(dict.fromkeys(frame["judged_on"]))
+    sizes = "/".join(f"{size:g}" for size in dict.fromkeys(frame["worst_decile_clients"]))
+    worst = f"{sizes} client{'s' * (sizes != '1')}"
     notes = [
         f"judged by: {_evaluations(frame)}",
         f"accuracy: of every client on its own {judged_on} data, after the last round; {spread}",
-        "worst tenth: of the tenth of the clients that fare worst; "
+        f"worst tenth: of the tenth of the clients that fare worst ({worst}); "
         "quarters: of the clients by expected speed",
         f"time: simulated time until the mean accuracy reaches {shown(target)}, {target.reason};",
         "      C is the cost of a round's communication; both in time units",
@@ -284,22 +287,18 @@ def seconds(runs: Sequence[History], what: str) -> float:
 
 
 def _mean_and_std(column: str, values: Sequence[float]) -> dict[str, float]:
-    """Return mean and sample standard deviation; nan for one value or a mean that is not finite."""
-    array = np.asarray(values, np.float64)
-    mean = float(array.mean())
-    std = math.nan
-    if len(array) > 1 and math.isfinite(mean):
-        std = float(array.std(ddof=1))
+    mean, std = mean_and_std(values)
     return {column: mean, f"{column}_std": std}
 
 
-def time_to(run: History, target: float, cost: float = 0.0) -> float:
+def time_to(run: History, target: float, cost: float = 0.0, of: Of = "mean") -> float:
     """Return the time to a target; nan if the cost cannot be added, inf if the target is nan."""
     if cost and not run.takes_communication:
         return math.nan
     if math.isnan(target):
         return math.inf
-    return run.time_to(target, cost)
+    index = run.reached(target, of=of)
+    return math.inf if index is None else float(run.eval_elapsed(cost)[index])
 
 
 def shown(target: Target) -> str:
@@ -320,12 +319,6 @@ def exact(cost: float) -> str:
     return repr(float(cost))
 
 
-def _reaches_at_once(run: History, target: float) -> bool:
-    if not len(run.eval_round):
-        return False
-    return bool(time_to(run, target) <= run.eval_elapsed()[0] < math.inf)
-
-
 def _percent(mean: float, std: float = math.nan) -> str:
     if not math.isfinite(mean):
         return "-"
@@ -339,10 +332,11 @@ def _seconds(value: float) -> str:
     return f"{value:.1f}" if math.isfinite(value) else "-"
 
 
-def _time(row: Mapping[str, Any], cost: str) -> str:
+def time_text(row: Mapping[str, Any], cost: str) -> str:
+    """Format a row's time at a cost, with its spread, its mark as a bound and its speed-up."""
     mean = row[f"time_{cost}"]
     std = row[f"time_{cost}_std"]
-    speed_up = row[f"speed_up_{cost}"]
+    speed_up = row.get(f"speed_up_{cost}", math.nan)
     if math.isnan(mean):
         return "-"
     if not math.isfinite(mean):

@@ -193,6 +193,24 @@ def groups() -> dict[str, dict[str, Option]]:
     }
 
 
+def groups_read(given: Mapping[str, Any]) -> dict[str, dict[str, Option]]:
+    """Return heading -> its options that a method reads, those of its policy and model included.
+
+    Args:
+        given: the method or algorithm, and maybe participation and model, see `options_read`.
+    """
+    read = options_read(with_policy_read(given))
+    of_owner = _by_owner()
+    chosen = {
+        owner: {name: each for name, each in options.items() if name in read}
+        for owner, options in of_owner.items()
+    }
+    return {
+        "method": {**METHOD, **chosen["method"], **chosen["participation"]},
+        "model": {**MODEL, **chosen["model"]},
+    }
+
+
 def _by_owner() -> dict[str, dict[str, Option]]:
     """Return owner -> its options, with None for the part's default; shared options belong to their first owner."""
     makers = {owner: _makers(owner) for owner in OWNERS}

@@ -1,7 +1,8 @@
 """Data of the report page: rounds and scores of every run.
 
 The page recomputes curves and times, bit for bit, from `compute_time` and `communicated` of each
-round and from the scores of each evaluation: the mean, the worst tenth and the slowest tenth. For
+round and from the scores of each evaluation: the mean, those of the worst tenth and the slowest
+tenth of the clients, and of each quarter by speed. For
 single clients it has the quantiles of the last evaluation, and every score if there are at most
 `MAX_POINTS` clients.
 """
@@ -22,8 +23,16 @@ from fedjax_srp.lab.report import participation_map as stage_map
 from fedjax_srp.methods import label
 from fedjax_srp.results.history import History
 from fedjax_srp.results.json_files import jsonable
+from fedjax_srp.results.measures import QUARTERS, Of
 
 MAX_POINTS = 300  # runs with more clients have quantiles only, and no dot for each client
+# group of clients in the page's data and address -> in `History.group_scores`
+GROUP_OF: dict[str, Of] = {
+    "mean": "mean",
+    "worst": "worst_tenth",
+    "slowest": "slowest_tenth",
+    **{quarter: quarter for quarter in QUARTERS},
+}
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 _ARRAYS = ("compute_time", "communicated", "stage", "cohort_size", "eval_round")
 _DASHES = {"-": "solid", "--": "dashed", ":": "dotted"}
@@ -51,6 +60,7 @@ def packed(comparisons: Sequence[Comparison]) -> str:
 def _comparison(comparison: Comparison) -> dict[str, Any]:
     rows = comparison.rows
     names = list(rows.histories)
+    first = rows.histories[names[0]][0]
     styles = drawing.styles(names)
     return {
         "title": comparison.title,
@@ -59,7 +69,8 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "communications": list(comparison.communications),
         "notes": [f"{note[0].upper()}{note[1:]}." for note in rows.notes],
         "shares": list(shares.HEADER),
-        "num_clients": rows.histories[names[0]][0].num_clients,
+        "num_clients": first.num_clients,
+        "group_sizes": {short: first.group_size(of) for short, of in GROUP_OF.items()},
         "rows": [_row(name, comparison, styles[name]) for name in names],
     }
 
@@ -116,6 +127,7 @@ def _evaluation(history: History, name: str) -> dict[str, Any]:
         "worst": history.worst_scores(name),
         "slowest": history.slowest_scores(name),
         "quartiles": history.speed_quartiles(name),
+        **{of: history.group_scores(of, name) for of in QUARTERS},
         "clients": clients,
     }
 

@@ -77,23 +77,27 @@ const drawing = (() => {
     fill(figure, "dots", dots);
     fill(figure, "stages", stages);
     const data = judgedOn(shown.map(({row}) => row));
-    labelAxis(figure, `${state.score === "mean" ? `mean ${data} accuracy` : `${data} accuracy of the ${state.score} tenth`} (%)`);
+    labelAxis(figure, `${state.score === "mean" ? `mean ${data} accuracy` : `${data} accuracy of the ${GROUPS[state.score]}`} (%)`);
     return {hasThinLines, hasHeldEnds, hasBands: bands.length > 0, hasDots: dots.length > 0, hasStages: stages.length > 0};
   }
 
   // Sets the range from 0 to the end, with room for whole dots.
   const rangeFromZero = (figure, end, {hasDots}) => range(figure, "x", 0, hasDots ? 1.02 * end : end);
 
-  // Draws the target, and sets the range of accuracies as in the other figures: every curve ends within it.
+  // Draws the target, and sets the range of accuracies as in the other figures: it begins where curves begin, but not far
+  // below target and ends.
   function drawTarget(figure, shown) {
     model(figure, "target").location = Number.isFinite(state.target) ? 100 * state.target : null;
     range(figure, "y", lowest(shown), 100);
   }
 
   function lowest(shown) {
-    const ends = shown.flatMap(({row}) => row.runs.map((run) => numbers.last(run.evaluations[evaluationOf(row)][state.score])));
+    const drawn = shown.flatMap(({row}) => row.runs.map((run) => run.evaluations[evaluationOf(row)][state.score]));
+    const ends = drawn.map(numbers.last).filter(Number.isFinite);
     const target = Number.isFinite(state.target) ? state.target : 1;
-    return 100 * Math.max(0, Math.min(target - 0.4, Math.min(1, ...ends.filter(Number.isFinite)) - 0.1));
+    const far = Math.min(target - 0.4, Math.min(1, ...ends) - 0.1);
+    const begin = Math.min(target, ...drawn.flatMap((scores) => [...scores].filter(Number.isFinite)));
+    return 100 * Math.max(0, far, begin - Math.max(0.01, 0.05 * (1 - begin)));
   }
 
   function overTime(shown) {
@@ -102,7 +106,7 @@ const drawing = (() => {
       const times = numbers.elapsed(run, state.cost);
       return numbers.stageStarts(run).map((round) => times[round]);
     });
-    const {whole, afterTarget} = numbers.ends(drawn.map(({row}) => [row, evaluationOf(row)]), state.target, state.cost);
+    const {whole, afterTarget} = numbers.ends(drawn.map(({row}) => [row, evaluationOf(row)]), state.target, state.cost, state.score);
     const end = state.whole ? whole : Math.min(afterTarget, whole);
     const {scale, ticker} = axes[state.log ? "log" : "linear"], [plot] = documents.time.roots();
     plot.x_scale = scale;
@@ -149,6 +153,9 @@ const drawing = (() => {
     range("map", "y", 0.5, numClients + 0.5);
   }
 
+  // A stroke of a standard deviation on both sides of a mean, within the possible accuracies.
+  const stroke = (mean, deviation) => ({low: Math.max(0, 100 * (mean - deviation)), high: Math.min(100, 100 * (mean + deviation))});
+
   function quarters(shown) {
     const lines = [], dots = [], spreads = [];
     shown.forEach(({row}, i) => {
@@ -159,7 +166,7 @@ const drawing = (() => {
       found.forEach(([mean, deviation], q) => {
         dots.push({x: xs[q], y: 100 * mean, ...style});
         if (Number.isFinite(deviation)) {
-          spreads.push({x: xs[q], low: 100 * (mean - deviation), high: 100 * (mean + deviation), ...style});
+          spreads.push({x: xs[q], ...stroke(mean, deviation), ...style});
         }
       });
     });
@@ -244,7 +251,7 @@ const drawing = (() => {
         const y = -rows.spacing * i + 0.06 - 0.16 * place;
         const marker = shapes[all.indexOf(name) % shapes.length];
         dots.push({x: 100 * mean, y, color: row.color, marker, name: row.name, evaluation: name});
-        if (Number.isFinite(deviation)) spreads.push({y, low: 100 * (mean - deviation), high: 100 * (mean + deviation)});
+        if (Number.isFinite(deviation)) spreads.push({y, ...stroke(mean, deviation)});
       });
     });
     fill("evaluations", "dots", dots);

@@ -54,22 +54,26 @@ const numbers = (() => {
     return Float64Array.from(run.eval_round, (round) => times[round]);
   }
 
-  // Time until the mean accuracy reaches the target; Infinity if it never does.
-  function timeTo(run, evaluation, target, cost) {
-    const place = run.evaluations[evaluation].mean.findIndex((value) => value >= target);
+  // First evaluation in which the mean accuracy of a group of clients reaches the target; -1 if none does.
+  const firstReached = (run, evaluation, target, of = "mean") =>
+    run.evaluations[evaluation][of].findIndex((value) => value >= target);
+
+  // Time until then; Infinity if it never does.
+  function timeTo(run, evaluation, target, cost, of = "mean") {
+    const place = firstReached(run, evaluation, target, of);
     return place < 0 ? Infinity : evalElapsed(run, cost)[place];
   }
 
   // Communication cost at which two rows, each with its evaluation, reach the target in the same mean time; null if no
   // positive cost does, a run never reaches it, or a time is only a bound. The round in which a run reaches it does not
   // depend on the cost.
-  function breakEven(one, other, target) {
+  function breakEven(one, other, target, of = "mean") {
     const messages = (run, round) => run.communicated.subarray(0, round).reduce((sum, is) => sum + is, 0);
     const lines = [one, other].map(([row, evaluation]) => {
-      const places = row.runs.map((run) => run.evaluations[evaluation].mean.findIndex((value) => value >= target));
+      const places = row.runs.map((run) => firstReached(run, evaluation, target, of));
       if (places.includes(-1) || !row.takes_cost) return null;
-      if (row.runs.some((run) => reachedAtOnce(run, evaluation, target))) return null;
-      const mean = (of) => row.runs.reduce((sum, run, i) => sum + of(run, run.eval_round[places[i]]), 0) / places.length;
+      if (row.runs.some((run) => reachedAtOnce(run, evaluation, target, of))) return null;
+      const mean = (value) => row.runs.reduce((sum, run, i) => sum + value(run, run.eval_round[places[i]]), 0) / places.length;
       return [mean((run, round) => elapsed(run, 0)[round]), mean(messages)]; // counted, so that equal numbers cancel
     });
     if (lines.includes(null)) return null;
@@ -80,17 +84,16 @@ const numbers = (() => {
 
   // Ends of simulated time for rows, each with its evaluation: `whole`, of the longest run; `shortest`, of the shortest
   // run; `afterTarget`, soon after the last run reached the target (Infinity if one never does).
-  function ends(judged, target, cost) {
+  function ends(judged, target, cost, of = "mean") {
     const runs = judged.flatMap(([row, evaluation]) => row.runs.map((run) => [run, evaluation]));
     const lengths = runs.map(([run]) => elapsed(run, cost).findLast(Number.isFinite)); // infinite times are not drawn
-    const afterTarget = 1.25 * Math.max(0, ...runs.map(([run, evaluation]) => timeTo(run, evaluation, target, cost)));
+    const afterTarget = 1.25 * Math.max(0, ...runs.map(([run, evaluation]) => timeTo(run, evaluation, target, cost, of)));
     return {whole: Math.max(1e-12, ...lengths), shortest: Math.min(...lengths), afterTarget: afterTarget > 0 ? afterTarget : Infinity};
   }
 
   // True if the first evaluation reached the target, so that its time is an upper bound.
-  function reachedAtOnce(run, evaluation, target) {
-    const [first] = evalElapsed(run, 0);
-    return Number.isFinite(first) && timeTo(run, evaluation, target, 0) <= first;
+  function reachedAtOnce(run, evaluation, target, of = "mean") {
+    return firstReached(run, evaluation, target, of) === 0 && Number.isFinite(evalElapsed(run, 0)[0]);
   }
 
   // Mean and sample standard deviation, which is NaN for one value or a mean that is not finite.
@@ -102,19 +105,19 @@ const numbers = (() => {
     return [mean, Math.sqrt(squares / (values.length - 1))];
   }
 
-  // Numbers of a row of the table under an evaluation.
-  function summary(row, evaluation, target, costs) {
+  // Numbers of a row of the table under an evaluation: accuracy and times are those of a group of clients.
+  function summary(row, evaluation, target, costs, of = "mean") {
     const found = row.runs.map((run) => run.evaluations[evaluation]);
     const overlap = (cost) => !row.takes_cost && cost > 0;
     return {
       runs: found.length,
-      accuracy: spread(found.map(({mean}) => last(mean))),
+      accuracy: spread(found.map((scores) => last(scores[of]))),
       worst: spread(found.map(({worst}) => last(worst))),
       quarters: [0, 1, 2, 3].map((place) => spread(found.map(({quartiles}) => quartiles[place]))),
-      reached: row.runs.filter((run) => Number.isFinite(timeTo(run, evaluation, target, 0))).length,
-      atOnce: row.runs.filter((run) => reachedAtOnce(run, evaluation, target)).length,
+      reached: row.runs.filter((run) => Number.isFinite(timeTo(run, evaluation, target, 0, of))).length,
+      atOnce: row.runs.filter((run) => reachedAtOnce(run, evaluation, target, of)).length,
       times: costs.map((cost) =>
-        overlap(cost) ? [NaN, NaN] : spread(row.runs.map((run) => timeTo(run, evaluation, target, cost)))),
+        overlap(cost) ? [NaN, NaN] : spread(row.runs.map((run) => timeTo(run, evaluation, target, cost, of)))),
     };
   }
 

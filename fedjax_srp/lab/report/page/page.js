@@ -54,7 +54,7 @@ function drawTable(shown) {
   if (!all.includes(state.cost)) all.splice(after < 0 ? all.length : after, 0, state.cost);
   const summaries = new Map(comparison.rows.map((row) => {
     const evaluation = evaluationOf(row);
-    return [row, evaluation && numbers.summary(row, evaluation, state.target, all)];
+    return [row, evaluation && numbers.summary(row, evaluation, state.target, all, state.score)];
   }));
   const texts = shown.map(({row}) => {
     const own = summaries.get(row), twin = row.twin === null ? null : summaries.get(comparison.rows[row.twin]);
@@ -63,15 +63,17 @@ function drawTable(shown) {
       numbers.percent(own.worst), quarters, String(own.runs), numbers.fixed(row.compile_seconds, 1),
       numbers.fixed(row.host_seconds - row.compile_seconds, 1)]};
   });
-  const columns = ["accuracy %", "worst tenth %", "quarters %, fastest first", "runs", "compiling s", "running s"];
+  const group = state.score === "mean" ? "" : GROUPS[state.score];
+  const clients = (of) => plural(comparison.group_sizes[of], "client");
+  const columns = [group ? `accuracy of the ${group} %` : "accuracy %", "worst tenth %", "quarters %, fastest first", "runs", "compiling s", "running s"];
   fillTable("table", [{text: "method"}, ...all.map((cost) => ({text: `time at C = ${cost}`, isCurrent: cost === state.cost})),
     ...columns.map((text) => ({text}))], texts);
   const exact = state.target === comparison.target;
   const cells = texts.flatMap((row) => row.cells);
   const notes = [
-    `Time: simulated time until the mean accuracy reaches ${shownPercent(state.target)}${exact ? `, ${comparison.reason}` : ""}; `
+    `Time: simulated time until the mean accuracy${group && ` of the ${group} (${clients(state.score)})`} reaches ${shownPercent(state.target)}${exact ? `, ${comparison.reason}` : ""}; `
       + "C is the cost of a round's communication; both in time units. Nothing is interpolated: times are those of evaluations.",
-    "Worst tenth: of the tenth of the clients that fare worst; quarters: of the clients by expected speed.",
+    `Worst tenth: of the tenth of the clients that fare worst (${clients("worst")}); quarters: of the clients by expected speed.`,
   ];
   if (cells.some((text) => text.includes(" ± "))) notes.push("Mean ± sample standard deviation over the runs.");
   if (cells.some((text) => text === "not reached" || text.endsWith(" seeds"))) {
@@ -94,7 +96,7 @@ function breakEvens(shown) {
   const rows = shown.map(({row}) => row);
   const twins = rows.map((row) => [row, comparison.rows[row.twin]]).filter(([, twin]) => rows.includes(twin));
   const pairs = twins.length ? twins : rows.flatMap((row, i) => rows.slice(i + 1).map((other) => [row, other]));
-  return pairs.map((pair) => [pair, numbers.breakEven(...pair.map((row) => [row, evaluationOf(row)]), state.target)])
+  return pairs.map((pair) => [pair, numbers.breakEven(...pair.map((row) => [row, evaluationOf(row)]), state.target, state.score)])
     .filter(([, cost]) => cost !== null).slice(0, 8)
     .map(([[row, other], cost]) => `${row.name} and ${other.name} ${threeDigits(cost)}`);
 }

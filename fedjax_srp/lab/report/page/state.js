@@ -3,6 +3,10 @@
 
 const state = {}; // see `initial`
 
+// Clients whose mean accuracy is drawn and timed.
+const GROUPS = {mean: "all clients", worst: "worst tenth", slowest: "slowest tenth", fastest_quarter: "fastest quarter",
+  second_quarter: "2nd quarter", third_quarter: "3rd quarter", slowest_quarter: "slowest quarter"};
+
 const element = (id) => document.getElementById(id);
 
 // Creates an element with properties and children; text is never parsed as HTML.
@@ -36,7 +40,7 @@ function readAddress(content) {
   if (parameters.has("C") && cost >= 0 && cost < Infinity) state.cost = cost;
   if (parameters.has("target") && Number(parameters.get("target")) > 0) state.target = fraction(parameters.get("target"));
   state.evaluation = parameters.get("judged") ?? "";
-  state.score = ["worst", "slowest"].find((name) => name === parameters.get("curves")) ?? "mean";
+  state.score = Object.keys(GROUPS).find((name) => name === parameters.get("curves")) ?? "mean";
   if (parameters.has("whole")) state.whole = parameters.get("whole") !== "0";
   state.log = parameters.get("log") === "1";
   state.off = new Set((parameters.get("off") ?? "").split(",").filter(Boolean).map(Number));

@@ -1,0 +1,112 @@
+"""Models of single clients, as arrays: `personalize`."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference.small import KEY, clients_of, federation, model
+
+import fedjax_srp as srp
+
+DATA = federation(clients_of((4, 6, 3, 8), (3, 5, 2, 4)))
+OPTIONS = {"num_rounds": 2, "devices": 1, "progress": False, "key": KEY}
+TRAINING = srp.Training(srp.SGD(0.1), batch_size=3)
+MODEL = model(hidden=(3,))
+FEDREP = srp.algorithms.FedRep(MODEL, TRAINING, head_epochs=1, fine_tune_epochs=2)
+CLASSES = [
+    pytest.param(name, marks=() if name in {"FedRep", "KNNPer"} else pytest.mark.long)
+    for name in sorted(srp.algorithms.__all__)
+    if not name.startswith("Linear")
+]
+
+
+def score(algorithm, data, evaluation, params, client):
+    """The score of the model with these parameters, by the function of its evaluation."""
+    state = jax.eval_shape(lambda: algorithm.init(KEY, data))
+    client_id = jnp.int32(client)
+    train = data.train_client(client_id)
+    own = jax.eval_shape(lambda s: algorithm.init_client(KEY, s, train), state)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (state, own))
+    apply = algorithm.evaluations[evaluation](KEY, *zeros, train).func
+    total, count = data.score(lambda x: apply(params, x), data.test_client(client_id))
+    return total / count
+
+
+def assert_scores_agree(algorithm, data, history):
+    for evaluation in algorithm.evaluations:
+        for client in (0, 3):
+            params = srp.personalize(algorithm, data, history, client, evaluation)
+            assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(params))
+            np.testing.assert_allclose(
+                score(algorithm, data, evaluation, params, client),
+                history.accuracies[evaluation][-1, client],
+                rtol=1e-5,
+                err_msg=f"{evaluation} of client {client}",
+            )
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_clients_model_scores_as_in_the_history(name):
+    """Also the model that an evaluation trains, for every evaluation of every algorithm."""
+    algorithm = getattr(srp.algorithms, name)(MODEL)
+    history = srp.simulate(
+        algorithm, DATA, evaluations="all", keep_clients=True, **OPTIONS
+    )
+    assert_scores_agree(algorithm, DATA, history)
+
+
+@pytest.mark.parametrize("name", ["LinearFedRep", "LinearFedAvg"])
+def test_models_of_linear_tasks_too(name):
+    task = srp.data.linear_task(KEY, 4, dim=6, rank=2)
+    options = {"head": 1, "samples_per_round": 5} if name == "LinearFedRep" else {}
+    algorithm = getattr(srp.algorithms, name)(task, step_size=0.1, **options)
+    history = srp.simulate(
+        algorithm, task, evaluations="all", keep_clients=True, **OPTIONS
+    )
+    assert_scores_agree(algorithm, task, history)
+
+
+def test_the_default_evaluation_of_a_saved_run_needs_no_states_of_clients(tmp_path):
+    """FedRep's `fine_tune` reads the server's state alone, its `own_head` does not."""
+    history = srp.simulate(FEDREP, DATA, **OPTIONS)
+    expected = srp.personalize(FEDREP, DATA, history, 1)
+    saved = srp.History.load(history.save(tmp_path / "run", models=True))
+    again = srp.personalize(saved.method, DATA, saved, 1, "fine_tune")
+    jax.tree.map(np.testing.assert_array_equal, again, expected)
+    with pytest.raises(ValueError, match="keep_clients=True"):
+        srp.personalize(FEDREP, DATA, saved, 1, "own_head")
+
+
+def test_seeds_have_models_of_their_own():
+    options = OPTIONS | {"keys": jax.random.split(KEY, 2)}
+    del options["key"]
+    histories = srp.simulate_seeds(FEDREP, DATA, **options)
+    for history in histories:
+        params = srp.personalize(FEDREP, DATA, history, 3)
+        accuracy = score(FEDREP, DATA, "fine_tune", params, 3)
+        np.testing.assert_allclose(accuracy, history.accuracy[-1, 3], rtol=1e-6)
+
+
+@srp.part
+class Closure(srp.algorithms.FedAvg):
+    """FedAvg with an evaluation whose parameters are hidden in a function."""
+
+    @srp.evaluation
+    def hidden(self, key, server, state, examples):
+        """The global model."""
+        return lambda x: self.model.logits(server.params, x)
+
+
+def test_what_has_no_parameters_or_states_is_refused():
+    history = srp.simulate(Closure(MODEL), DATA, **OPTIONS)
+    cases = {
+        "Partial": ("hidden", 0),
+        "client=4": ("global", 4),
+        "evaluation": ("globl", 0),
+    }
+    for words, (evaluation, client) in cases.items():
+        with pytest.raises(ValueError, match=words) as caught:
+            srp.personalize(Closure(MODEL), DATA, history, client, evaluation)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match=r"history\.server_state"):
+        srp.personalize(FEDREP, DATA, history, 0, "fine_tune")
