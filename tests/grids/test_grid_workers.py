@@ -1,7 +1,6 @@
 """Workers of a grid: failures, retries and kills; their cores and their bar."""
 
 import fcntl
-import multiprocessing
 import os
 import random
 import sys
@@ -118,12 +117,13 @@ def test_the_bar_counts_rounds_of_all_runs(tmp_path):
 
 def test_the_bar_shows_the_time_while_a_worker_compiles(tmp_path):
     left, ticks = planned(tmp_path, {"method": ["fedavg"]}), []
-    bar, (here, there) = launch.GridBar(left, 1, silent=True), multiprocessing.Pipe()
+    bar = launch.GridBar(left, 1, silent=True)
     bar.update = ticks.append
-    launcher = launch.ProcessLauncher(1, tmp_path, (), bar)
-    launcher._slots[0].connection = here
-    launcher.start = lambda task, unit: setattr(launcher._slots[0], "unit", unit) or True
-    threading.Timer(4 * launch._POLL_WORKERS, there.send, [TaskResult(None)]).start()
+    launcher = launch.ProcessLauncher(1, tmp_path, left, bar)
+    (slot,) = launcher._slots
+    launcher.start = lambda task, unit: setattr(slot, "unit", unit) or True
+    result = slot.future.set_result
+    threading.Timer(4 * launch._POLL_WORKERS, result, [TaskResult(None)]).start()
     assert len([*launch.perform("run", left, launcher, retries=0)]) == 1
     assert ticks.count(0) > 2
 
@@ -174,11 +174,10 @@ def test_a_killed_worker_costs_only_its_unit(tmp_path, monkeypatch, capsys):
 
     def start_and_kill(self, task, unit):
         begun = start(self, task, unit)
-        processes.extend(
-            slot.process
-            for slot in self._slots
-            if slot.process and slot.process not in processes
-        )
+        for slot in self._slots:
+            process = slot._processes.last
+            if process is not None and process not in processes:
+                processes.append(process)
         if unit.members[0].point.run.seed == 0 and len(processes) == 1:
             processes[0].kill()
         return begun
