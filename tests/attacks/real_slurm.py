@@ -17,7 +17,7 @@ from pathlib import Path
 
 from killed_grid import GRID, contents, start
 
-AXES = 'method = ["srpfl", "fedavg"]\nseed = [0, 1, 2]'
+AXES = 'method = ["srpfl"]\nseed = [0, 1, 2]'
 SLURM = """
 [slurm]
 cpus_per_task = 1
@@ -28,40 +28,34 @@ WORDS = ("--launcher", "slurm", "--batch", "1", "--retries", "3")
 
 
 def slurm(*words):
-    """Run a command of Slurm and return the lines that it prints."""
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    return done.stdout.splitlines()
-
-
-def jobs(state):
-    """Return the ids of this user's jobs in a state."""
-    return slurm("squeue", "--me", "--noheader", f"--states={state}", "--format=%i")
+    """Run a command of Slurm, which may come too late for a job, and return what it prints."""
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    return done.stdout
 
 
 def wait_for_job(process):
-    """Return the id of a running job; None if the grid ended without one."""
+    """Return the id and the node of a job that began a little ago; None if the grid ended without one."""
     while process.poll() is None:
-        running = jobs("RUNNING")
-        if running:
-            time.sleep(3)  # until it is in the middle of something
-            return running[0]
         time.sleep(0.2)
+        running = slurm("squeue", "--me", "-h", "-t", "RUNNING", "-o", "%i %N")
+        if running:
+            time.sleep(5)  # until it is in the middle of something
+            return running.splitlines()[0].split()
     return None
 
 
-def cancel(job):
+def cancel(job, node):
     """Cancel a job."""
     slurm("scancel", job)
 
 
-def requeue(job):
+def requeue(job, node):
     """Put a running job back into the queue."""
     slurm("scontrol", "requeue", job)
 
 
-def drain(job):
+def drain(job, node):
     """Drain the node of a job, cancel it there, and give the node back a little later."""
-    (node,) = slurm("squeue", "--noheader", f"--jobs={job}", "--format=%N")
     slurm("scontrol", "update", f"nodename={node}", "state=drain", "reason=attack")
     slurm("scancel", job)
     time.sleep(10)
@@ -75,7 +69,7 @@ def run(file, out, cache, attacks=()):
     for attack in attacks:
         job = wait_for_job(process)
         if job is not None:
-            attack(job)
+            attack(*job)
     printed, _ = process.communicate()
     return {
         "exit_code": process.returncode,

@@ -6,19 +6,23 @@ import inspect
 import shutil
 import sys
 import textwrap
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from fedjax_srp import clocks, data, methods, models
 from fedjax_srp.clocks.by_name import AVAILABILITIES, DISTRIBUTIONS
+from fedjax_srp.lab.runs import options as run_options
 
 
-def catalogue(data_dir: str | None = None) -> str:
+def catalogue(data_dir: str | None = None, load: Sequence[str] = ()) -> str:
     """List methods, data sets, models, clocks and policies, in lines that fit the terminal.
 
     Args:
         data_dir: folder with prepared data sets.
+        load: Python files that are run first, with parts of yours.
     """
+    run_options.load(load)
     # names of evaluations do not depend on it
     shapes = SimpleNamespace(example_shape=(28, 28), num_classes=10)
     recipes = [
