@@ -57,8 +57,8 @@ class Command(NamedTuple):
 COMMANDS = {
     "demo": Command(
         "Eight methods of the SRPFL paper on scikit-learn's digits, in a few minutes.",
-        lambda: {"": written(demo.command)},
-        demo.command,
+        lambda: {"": written(demo.run)},
+        lambda **arguments: demo.run(**arguments),
         compiles=True,
     ),
     "run": Command(

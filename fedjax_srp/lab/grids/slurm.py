@@ -7,6 +7,7 @@ import importlib
 import os
 import re
 import stat
+import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ from fedjax_srp.xla.cores import use_all_cores
 
 _POLL = 1.0  # seconds between looks for results
 _SECONDS = 10.0  # at most, between looks into the queue
-_GRACE = 60.0  # seconds for which a finished job may still count towards the user's limit
+_QUEUE = ["squeue", "--me", "--noheader", "--format=%i"]
 _RETRY_AFTER = 10.0  # seconds after a refused submission
 _MAX_ERROR_LENGTH = 300
 _JOB = "job.json"  # in `Unit.shared`, id of the unit's last job
@@ -101,9 +102,7 @@ class SlurmLauncher(Launcher):
         self._earlier_job.watcher = _queue()
         self.bar = bar
         self._jobs: dict[str, _Job] = {}  # by unit id
-        # by `time.monotonic`
-        self._next_try = 0.0
-        self._grace_end = 0.0
+        self._next_try = 0.0  # by `time.monotonic`
 
     @override
     def earlier_jobs(self, units: Sequence[Unit]) -> set[str]:
@@ -129,7 +128,7 @@ class SlurmLauncher(Launcher):
         try:
             submitted = self._executor.submit(_OnNode(), task, packed([unit]))
         except self._refusals as error:
-            if time.monotonic() >= self._grace_end and not self._jobs:
+            if not subprocess.run(_QUEUE, capture_output=True, check=False).stdout:
                 raise ValueError(
                     f"launcher='slurm': {_one_line(error)}; correct [slurm], or try again later"
                 ) from None
@@ -152,7 +151,6 @@ class SlurmLauncher(Launcher):
             return []
         _check_private(self._folder)
         self._next_try = min(self._next_try, time.monotonic())
-        self._grace_end = time.monotonic() + _GRACE
         jobs = map(self._jobs.pop, ended)
         return [(job.unit, _result(job)) for job in jobs]
 
@@ -175,7 +173,7 @@ def _queue() -> Any:
 
     class Queue(slurm.SlurmInfoWatcher):
         def _make_command(self) -> list[str]:
-            return ["squeue", "--me", "--noheader", "--format=%i"]
+            return _QUEUE
 
         def read_info(self, string: bytes) -> dict[str, dict[str, str]]:
             ended = self._registered.difference(string.decode().split())
