@@ -1,10 +1,10 @@
 """Attacks on a grid on a real Slurm: its jobs are cancelled, queued again and stopped by their time limit.
 
-    python tests/attacks/real_slurm.py [--partition NAME] [--minutes] > FILE.json
+    python tests/attacks/real_slurm.py [--partition NAME] [ATTACK ...] > FILE.json
 
-Counts runs that differ, byte for byte, from those of an undisturbed grid on the same Slurm. `--minutes` adds an attack
-of a few minutes: a time limit that is shorter than the run. The node is drained only where the caller is an
-administrator of Slurm. `real_slurm.json` has the results of a Slurm of one node.
+Attacks are cancelled, requeued, drained (for an administrator of Slurm) and limited: a time limit shorter than the run,
+which takes a quarter of an hour. Counts runs that differ, byte for byte, from those of an undisturbed grid on the same
+Slurm. `real_slurm.json` has the results of a Slurm of one node without accounting.
 """
 
 import argparse
@@ -21,9 +21,12 @@ AXES = 'method = ["srpfl"]\nseed = [0, 1, 2]'
 SLURM = """
 [slurm]
 cpus_per_task = 1
-timeout_min = {timeout_min}
-{partition}
+timeout_min = {minutes}
+slurm_signal_delay_s = 30
+slurm_max_num_timeout = 20
 """
+SHORT = {"num_rounds": 40, "eval_every": 1, "axes": AXES}
+LONG = {"num_rounds": 4000, "eval_every": 20, "axes": 'method = ["srpfl"]'}
 WORDS = ("--launcher", "slurm", "--batch", "1", "--retries", "3")
 
 
@@ -62,19 +65,35 @@ def drain(job, node):
     slurm("scontrol", "update", f"nodename={node}", "state=resume")
 
 
-def run(file, out, cache, attacks=()):
-    """Run a grid under attacks, one after the other; return its exit code, seconds and output."""
+# attack -> the grid, the minutes of its jobs, and what happens to them one after the other
+ATTACKS = {
+    "cancelled": (SHORT, 10, [cancel, cancel]),
+    "requeued": (SHORT, 10, [requeue]),
+    "drained": (SHORT, 10, [drain]),
+    "limited": (LONG, 2, []),
+}
+
+
+def run(folder, name, grid, minutes, moments, partition):
+    """Run a grid under attacks; return its exit code, seconds, output and how often its jobs began."""
+    table = SLURM.format(minutes=minutes)
+    if partition is not None:
+        table += f'slurm_partition = "{partition}"'
+    file = folder / f"{name}.toml"
+    file.write_text(GRID.format(**grid) + table)
     begin = time.monotonic()
-    process = start(file, out, cache, *WORDS)
-    for attack in attacks:
+    process = start(file, folder / name, folder / "cache", *WORDS)
+    for attack in moments:
         job = wait_for_job(process)
         if job is not None:
             attack(*job)
     printed, _ = process.communicate()
+    logs = (folder / name).glob(".together/slurm/*/*_log.out")
     return {
         "exit_code": process.returncode,
         "seconds": round(time.monotonic() - begin),
-        "printed": printed.decode()[-1000:],
+        "starts_of_jobs": sum(log.read_text().count("Starting with") for log in logs),
+        "printed": printed.decode()[-1000:].replace(str(folder), ""),
     }
 
 
@@ -83,40 +102,26 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--partition")
-    parser.add_argument("--minutes", action="store_true")
+    parser.add_argument("attacks", nargs="*", default=list(ATTACKS))
     given = parser.parse_args()
-    partition = ""
-    if given.partition is not None:
-        partition = f'slurm_partition = "{given.partition}"'
-    attacks = {"undisturbed": [], "cancelled": [cancel, cancel], "requeued": [requeue]}
-    attacks["drained"] = [drain]
     found = {}
     with tempfile.TemporaryDirectory(dir=Path.home()) as name:  # that the nodes share
         folder = Path(name)
-        file = folder / "grid.toml"
-        cache = folder / "cache"
-        table = SLURM.format(timeout_min=10, partition=partition)
-        file.write_text(GRID.format(num_rounds=40, eval_every=1, axes=AXES) + table)
-        for attack, moments in attacks.items():
-            found[attack] = run(file, folder / attack, cache, moments)
+        for attack in given.attacks:
+            grid, minutes, moments = ATTACKS[attack]
+            undisturbed = f"undisturbed {grid['num_rounds']} rounds"
+            if undisturbed not in found:
+                found[undisturbed] = run(
+                    folder, undisturbed, grid, 60, [], given.partition
+                )
+            found[attack] = run(folder, attack, grid, minutes, moments, given.partition)
+            expected = contents(folder / undisturbed)
+            actual = contents(folder / attack)
+            different = [name for name in expected if actual.get(name) != expected[name]]
+            found[attack] |= {"runs": len(expected), "differences": len(different)}
             print(attack, found[attack], file=sys.stderr, flush=True)
-            found[attack]["differences"] = differences(folder, attack)
-        if given.minutes:
-            table = SLURM.format(timeout_min=1, partition=partition)
-            rounds = {"num_rounds": 20000, "eval_every": 100}
-            axes = 'method = ["srpfl"]'
-            file.write_text(GRID.format(**rounds, axes=axes) + table)
-            found["limited"] = run(file, folder / "limited", cache)
-            print(found["limited"], file=sys.stderr, flush=True)
     print(json.dumps(found, indent=1))
     return int(any(one["exit_code"] or one.get("differences") for one in found.values()))
-
-
-def differences(folder, attack):
-    """Count the runs that differ from those of the undisturbed grid."""
-    expected = contents(folder / "undisturbed")
-    actual = contents(folder / attack)
-    return sum(actual.get(name) != tables for name, tables in expected.items())
 
 
 if __name__ == "__main__":

@@ -207,7 +207,7 @@ class _Slot:
         self.cores = cores
         self.gpu = gpu
         self._log = log
-        self._set_up = (cores, gpu, log, units, self.rounds)
+        self._arguments = (cores, gpu, log, units, self.rounds)
         self._pool: ProcessPoolExecutor | None = None
 
     def start(self, task: str, unit: Unit) -> None:
@@ -223,7 +223,7 @@ class _Slot:
 
     def _submit(self, task: str, unit: Unit) -> Future[TaskResult]:
         if self._pool is None:
-            self._pool = ProcessPoolExecutor(1, self._processes, _set_up, self._set_up)
+            self._pool = ProcessPoolExecutor(1, self._processes, _set_up, self._arguments)
         return self._pool.submit(_perform_here, task, unit.id)
 
     def result(self) -> TaskResult:
