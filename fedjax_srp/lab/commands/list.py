@@ -87,29 +87,16 @@ def _first_line(thing: Any) -> str:
 
 
 def _section(title: str, rows: list[list[str]]) -> str:
-    """Align the columns; if they do not fit the terminal, all but the first go below it."""
+    """Align the columns, and wrap lines that do not fit the terminal."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
+    lines = [title]
     for row in rows:
         cells = [word.ljust(width) for word, width in zip(row, widths, strict=True)]
         lines.append(f"  {'  '.join(cells)}".rstrip())
     columns = shutil.get_terminal_size().columns
-    if not sys.stdout.isatty() or max(map(len, [title, *lines])) <= columns:
-        return "\n".join([title, *lines])
-    lines = [_wrapped(title, columns, "", "  ")]
-    for first, *others in rows:
-        text = "; ".join(filter(None, others))
-        lines.append(_wrapped(first, columns, "  ", "    "))
-        lines.append(_wrapped(text, columns, "      ", "      "))
+    if sys.stdout.isatty() and max(map(len, lines)) > columns:
+        wrapper = textwrap.TextWrapper(
+            columns, subsequent_indent=" " * 6, break_on_hyphens=False
+        )
+        lines = map(wrapper.fill, lines)
     return "\n".join(lines)
-
-
-def _wrapped(text: str, columns: int, indent: str, other_indent: str) -> str:
-    return textwrap.fill(
-        text,
-        columns,
-        initial_indent=indent,
-        subsequent_indent=other_indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )

@@ -149,7 +149,6 @@ class SlurmLauncher(Launcher):
         if not ended:
             time.sleep(_POLL)
             return []
-        _check_private(self._folder)
         self._next_try = min(self._next_try, time.monotonic())
         jobs = map(self._jobs.pop, ended)
         return [(job.unit, _result(job)) for job in jobs]
