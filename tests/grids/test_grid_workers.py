@@ -3,8 +3,11 @@
 import fcntl
 import os
 import random
+import signal
+import subprocess
 import sys
 import threading
+import time
 import types
 from pathlib import Path
 
@@ -263,3 +266,32 @@ def test_a_grid_that_is_killed_ends_with_the_same_bytes(tmp_path):
     assert found["differences"] == found["outlived"] == 0, found
     assert not found["failures"]
     assert os.listdir(tmp_path)
+
+
+@pytest.mark.long
+def test_ctrl_c_ends_a_grid_and_its_workers_with_one_line(tmp_path):
+    options = OPTIONS | {"num_rounds": 10**6}
+    file = toml(tmp_path / "grid.toml", options, method=["fedavg"], seed=[0, 1])
+    handled = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    words = ["grid", file, "--out", str(tmp_path / "out"), "--batch", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", handled + killed_grid.PROGRAM, *words, "--no-progress"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    while not list((tmp_path / "out").glob("*/checkpoint/[0-9]*")):
+        assert process.poll() is None
+        time.sleep(0.1)
+    workers = killed_grid.workers_of(process)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert printed.startswith("\nfedjax-srp: interrupted; the same command continues")
+    assert printed.count("\n") == 2
+    deadline = time.monotonic() + 30
+    while any(map(killed_grid.is_worker, workers)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert workers
+    assert not any(map(killed_grid.is_worker, workers))

@@ -36,6 +36,8 @@ from fedjax_srp.xla.disk_cache import cache_programs
 _BAR_FORMAT = "{desc}: {n_fmt} of {total_fmt} rounds |{bar}| {elapsed}<{remaining}"
 _POLL_WORKERS = 0.5  # seconds between updates of the bar
 _POLL_OTHERS = 1.0  # seconds between tries of units that another process is running
+# no warning of semaphores that a grid left behind when it was killed: they are removed
+_QUIET = "ignore::UserWarning:multiprocessing.resource_tracker"
 _GPU = re.compile(r"\d|GPU-|MIG-")
 
 
@@ -321,6 +323,8 @@ class ProcessLauncher(Launcher):
 def _isolated_main() -> Iterator[None]:
     """Make processes that start here ignore Ctrl-C, and not run the user's script."""
     main = sys.modules["__main__"]
+    if _QUIET not in sys.warnoptions:
+        sys.warnoptions.append(_QUIET)  # for the tracker, which starts here
     resource_tracker.ensure_running()  # a process of its own, which would unblock the signal
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     sys.modules["__main__"] = types.ModuleType("__main__")
