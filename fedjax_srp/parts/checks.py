@@ -270,7 +270,7 @@ class KeyMark:
 def is_part(value: Any) -> bool:
     """Return True for a part or a class of parts."""
     cls = value if isinstance(value, type) else type(value)
-    return getattr(cls, "__is_part__", False)
+    return hasattr(cls, "__is_part__")
 
 
 def types_of(

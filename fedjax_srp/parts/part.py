@@ -60,6 +60,7 @@ Weighting = typing.Literal["uniform", "num_examples"]
 
 # Module and name -> class, for every class of parts in this process.
 KNOWN: dict[str, type] = {}
+_registered: set[type] = set()
 
 
 class _Frozen:
@@ -149,19 +150,45 @@ def part(cls: type[T]) -> type[T]:
     @functools.wraps(with_fields)
     def start(self: Any, *args: Any, **given: Any) -> None:
         refuse_forgotten(self)  # before arguments that this class does not have
+        _register(made)
         with_fields(self, *args, **given)
 
     made.__init__ = start  # type: ignore[method-assign]
     made.__eq__, made.__hash__, made.__repr__ = _equal, _hash, _repr  # type: ignore[method-assign,assignment]
-    made.__is_part__ = True  # type: ignore[attr-defined]
+    made.__is_part__ = path_of(made)  # type: ignore[attr-defined]
     caller = sys._getframe(1)  # its local names may be gone later
     scope = {**caller.f_globals, **caller.f_locals, made.__name__: made}
     made.__hints__ = evaluate(inspect.get_annotations(made), scope)  # type: ignore[attr-defined]
-    KNOWN[path_of(made)] = made
-    jax.tree_util.register_pytree_with_keys(
-        made, _flatten_with_keys, functools.partial(_unflatten, made), _flatten
-    )
+    made.__reduce__ = _reduce  # type: ignore[method-assign]
+    _register(made)
     return made
+
+
+def _register(cls: type) -> None:
+    """Make a class known to JAX and to records, once.
+
+    A class that another process defined, in a script or a notebook, comes here when its first part is built or
+    unpickled.
+    """
+    if cls in _registered:
+        return
+    _registered.add(cls)
+    KNOWN[path_of(cls)] = cls
+    jax.tree_util.register_pytree_with_keys(
+        cls, _flatten_with_keys, functools.partial(_unflatten, cls), _flatten
+    )
+
+
+def _reduce(self: Any) -> tuple[Any, ...]:
+    return _unpickled, (type(self), vars(self))
+
+
+def _unpickled(cls: type, values: Mapping[str, Any]) -> Any:
+    """Rebuild a part without checks, which it has passed."""
+    _register(cls)
+    new = object.__new__(cls)
+    new.__dict__.update(values)
+    return new
 
 
 def path_of(cls: type) -> str:

@@ -1,11 +1,13 @@
 """Workers of a grid: failures, retries and kills; their cores and their bar."""
 
 import fcntl
-import multiprocessing
 import os
 import random
+import signal
+import subprocess
 import sys
 import threading
+import time
 import types
 from pathlib import Path
 
@@ -118,12 +120,13 @@ def test_the_bar_counts_rounds_of_all_runs(tmp_path):
 
 def test_the_bar_shows_the_time_while_a_worker_compiles(tmp_path):
     left, ticks = planned(tmp_path, {"method": ["fedavg"]}), []
-    bar, (here, there) = launch.GridBar(left, 1, silent=True), multiprocessing.Pipe()
+    bar = launch.GridBar(left, 1, silent=True)
     bar.update = ticks.append
-    launcher = launch.ProcessLauncher(1, tmp_path, (), bar)
-    launcher._slots[0].connection = here
-    launcher.start = lambda task, unit: setattr(launcher._slots[0], "unit", unit) or True
-    threading.Timer(4 * launch._POLL_WORKERS, there.send, [TaskResult(None)]).start()
+    launcher = launch.ProcessLauncher(1, tmp_path, left, bar)
+    (slot,) = launcher._slots
+    launcher.start = lambda task, unit: setattr(slot, "unit", unit) or True
+    result = slot.future.set_result
+    threading.Timer(4 * launch._POLL_WORKERS, result, [TaskResult(None)]).start()
     assert len([*launch.perform("run", left, launcher, retries=0)]) == 1
     assert ticks.count(0) > 2
 
@@ -174,11 +177,10 @@ def test_a_killed_worker_costs_only_its_unit(tmp_path, monkeypatch, capsys):
 
     def start_and_kill(self, task, unit):
         begun = start(self, task, unit)
-        processes.extend(
-            slot.process
-            for slot in self._slots
-            if slot.process and slot.process not in processes
-        )
+        for slot in self._slots:
+            process = slot._processes.last
+            if process is not None and process not in processes:
+                processes.append(process)
         if unit.members[0].point.run.seed == 0 and len(processes) == 1:
             processes[0].kill()
         return begun
@@ -264,3 +266,32 @@ def test_a_grid_that_is_killed_ends_with_the_same_bytes(tmp_path):
     assert found["differences"] == found["outlived"] == 0, found
     assert not found["failures"]
     assert os.listdir(tmp_path)
+
+
+@pytest.mark.long
+def test_ctrl_c_ends_a_grid_and_its_workers_with_one_line(tmp_path):
+    options = OPTIONS | {"num_rounds": 10**6}
+    file = toml(tmp_path / "grid.toml", options, method=["fedavg"], seed=[0, 1])
+    handled = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    words = ["grid", file, "--out", str(tmp_path / "out"), "--batch", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", handled + killed_grid.PROGRAM, *words, "--no-progress"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    while not list((tmp_path / "out").glob("*/checkpoint/[0-9]*")):
+        assert process.poll() is None
+        time.sleep(0.1)
+    workers = killed_grid.workers_of(process)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    printed, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert printed.startswith("\nfedjax-srp: interrupted; the same command continues")
+    assert printed.count("\n") == 2
+    deadline = time.monotonic() + 30
+    while any(map(killed_grid.is_worker, workers)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert workers
+    assert not any(map(killed_grid.is_worker, workers))

@@ -5,6 +5,7 @@ import importlib
 import itertools
 import linecache
 import sys
+import threading
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
@@ -20,7 +21,7 @@ import fedjax_srp as srp
 from fedjax_srp.base import Examples
 from fedjax_srp.lab.grids import batches as units
 from fedjax_srp.lab.grids.points import Spec, points
-from fedjax_srp.lab.grids.work import Worker
+from fedjax_srp.lab.grids.work import Worker, packed, unpacked
 from fedjax_srp.lab.report import repeats
 from fedjax_srp.lab.runs.run import recorded_jax_settings
 from fedjax_srp.parts import description
@@ -31,6 +32,7 @@ SMALL = {"num_clients": 6, "classes_per_client": 3, "max_examples": 8}
 DATA = srp.data.load("digits", **SMALL)
 OTHER = srp.data.load("digits", **SMALL, seed=1)
 MODEL = srp.models.MLP((8, 8), 10, hidden=(4,))
+LOCK = threading.Lock()
 
 
 def fedavg(rate, **options):
@@ -313,30 +315,56 @@ def test_objects_whose_program_calls_the_host_need_a_name():
 
 
 def test_objects_that_cannot_be_pickled_are_refused_in_one_line(tmp_path):
-    @srp.part
-    class Local(srp.algorithms.FedAvg):
-        """Defined in a function."""
+    def locked(scale):
+        with LOCK:
+            return optax.sgd(scale)
 
+    training = srp.Training(srp.optimizer(locked, scale=1.0))
+    method = srp.algorithms.FedAvg(MODEL, training)
     with refused(r"cannot be sent to a process .*give workers=0, or define it in a"):
         srp.grid(
-            options=OPTIONS | {"method": Local(MODEL), "data": DATA},
+            options=OPTIONS | {"method": method, "data": DATA},
             out=tmp_path,
             workers=1,
             progress=False,
         )
 
 
-@pytest.mark.parametrize("kind", ["method", "participation"])
-def test_names_that_workers_do_not_know_are_refused(kind, tmp_path, monkeypatch):
-    names = {"method": srp.methods.RECIPES, "participation": srp.methods.POLICIES}[kind]
-    monkeypatch.setitem(
-        names, "own", names[{"method": "fedavg", "participation": "full"}[kind]]
-    )
-    options = OPTIONS | {"method": "fedavg", "data": DATA} | {kind: "own"}
-    with refused(
-        f"workers: {kind}='own' is registered in this process only; register it in a Python file"
-    ):
-        srp.grid(options=options, out=tmp_path, workers=1, progress=False)
+LOADED = """
+import threading
+import fedjax_srp as srp
+lock = threading.Lock()
+def locked(k: int = 1):
+    with lock:
+        return srp.participation.Fastest(k)
+srp.methods.register_participation("of_file", locked)
+"""
+
+
+def test_names_of_this_process_are_sent_and_those_of_loaded_files_are_not(tmp_path):
+    file = tmp_path / "file_of_policies.py"
+    file.write_text(LOADED)
+
+    @srp.part
+    class Two(srp.participation.Fastest):
+        k: int = 2
+
+    srp.methods.register_participation("of_process", Two)
+    srp.methods.register("row", srp.algorithms.FedAvg, participation="of_process")
+    srp.methods.register_participation("unused", lambda k=1: LOCK and Two(k))
+    axes = {"method": ["row", "fedavg"], "participation": ["of_process", "of_file"]}
+    found = points_of(axes, load=[str(file)], data=DATA)
+    members = tuple(units.as_members(found, tmp_path))
+    sent = packed([units.Unit("all", members, tmp_path)])
+    del srp.methods.RECIPES["row"]
+    for name in ("of_process", "of_file"):
+        del srp.methods.POLICIES[name]
+    (unit,) = unpacked(sent).values()
+    assert unit.members[0].point.run.choice.route.participation == "of_process"
+    assert "of_file" not in srp.methods.POLICIES
+    del srp.methods.RECIPES["row"]
+    for name in ("of_process", "unused"):
+        del srp.methods.POLICIES[name]
 
 
 class Recalled(srp.data.FederatedData):

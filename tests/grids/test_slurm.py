@@ -12,7 +12,7 @@ from reference.small import refused
 from fedjax_srp.lab.grids import batches as units
 from fedjax_srp.lab.grids import launch
 from fedjax_srp.lab.grids.result import Grid
-from fedjax_srp.lab.grids.work import Worker
+from fedjax_srp.lab.grids.work import Worker, unpacked
 from fedjax_srp.results import json_files
 
 
@@ -38,8 +38,8 @@ class Cluster:
         folder.mkdir()
         self.script("srun", "exit 0")
         self.script("scancel", f'echo CANCELLED > "{folder}/$1.state"')
-        each = 'for f in *.state; do echo "${f%.*}|$(cat $f)"; done'
-        self.script("sacct", f'echo "JobID|State"; cd "{folder}"; {each}')
+        in_queue = "grep -l -e RUNNING -e COMPLETING *.state"
+        self.script("squeue", f'cd "{folder}"; {in_queue} | sed s/.state//')
         self.script(
             "sbatch",
             f"""cd "{folder}"
@@ -91,7 +91,8 @@ class Cluster:
         (written,) = self.jobs.glob(f"*/{name}_submitted.pkl")
         submitted = submitit.SlurmJob(written.parent, name)
         task = submitted.submission()
-        self.ran.append([member.point.run.seed for member in task.args[1].members])
+        (unit,) = unpacked(task.args[1]).values()
+        self.ran.append([member.point.run.seed for member in unit.members])
         submitit.core.utils.cloudpickle_dump(
             ("success", task.result()), submitted.paths.result_pickle
         )

@@ -48,21 +48,17 @@ class Command(NamedTuple):
     about: str
     # heading -> options; "" for those without
     groups: Callable[[], dict[str, dict[str, Option]]]
-    run: Callable[..., object]  # gets the options
+    # gets the options; a text that it returns is printed
+    run: Callable[..., object]
     positional: str | None = None
     compiles: bool = False
-
-
-def _report(load: Sequence[str], **arguments: Any) -> None:
-    # the files of `load` are loaded already
-    print(report.report(**arguments))
 
 
 COMMANDS = {
     "demo": Command(
         "Eight methods of the SRPFL paper on scikit-learn's digits, in a few minutes.",
-        lambda: {"": written(demo.command)},
-        demo.command,
+        lambda: {"": written(demo.run)},
+        lambda **arguments: demo.run(**arguments),
         compiles=True,
     ),
     "run": Command(
@@ -80,14 +76,14 @@ COMMANDS = {
     ),
     "report": Command(
         "Table, figure and page of finished runs.",
-        lambda: {"": {**written(report.report), "load": LOAD}},
-        _report,
+        lambda: {"": written(report.report) | {"load": LOAD}},
+        report.report,
         positional="folder",
     ),
     "list": Command(
         "Methods, data sets, models, clocks and policies.",
-        lambda: {"": {**written(list_command.catalogue), "load": LOAD}},
-        lambda load, **arguments: print(list_command.catalogue(**arguments)),
+        lambda: {"": written(list_command.catalogue) | {"load": LOAD}},
+        list_command.catalogue,
     ),
     "data prepare": Command(
         "Data sets from their original archives, downloaded or by hand, without TensorFlow.",
@@ -130,10 +126,11 @@ def main(argv: Sequence[str] | None = None, set_up_cores: bool = True) -> int:
             if command.compiles:
                 cache_programs()
                 _check_devices()
-        # the output of these comes when all is done
-        is_at_work = command not in (COMMANDS["list"], COMMANDS["report"])
-        command.run(**arguments)
+        is_at_work = True
+        text = command.run(**arguments)
         is_at_work = False
+        if isinstance(text, str):
+            print(text)
         sys.stdout.flush()
     except KeyboardInterrupt:
         # threads writing a checkpoint would end with tracebacks; their files are ignored
@@ -232,7 +229,7 @@ def _continues(words: Sequence[str]) -> str:
 
 
 def _parse(words: Sequence[str]) -> tuple[Command, dict[str, Any]]:
-    """Return the command and its arguments; runs the files of --load first, since they may add options."""
+    """Return the command and its arguments; for `run`, the files of --load come first, since they add options."""
     if not words or words[0] in ("-h", "--help"):
         print(
             f"{_ABOUT} Version {__version__}.\n\nusage: {PROG} COMMAND ..., {PROG} COMMAND --help for its options\n"
@@ -249,7 +246,7 @@ def _parse(words: Sequence[str]) -> tuple[Command, dict[str, Any]]:
     check_known("command", [name], COMMANDS)
     command = COMMANDS[name]
     for i, word in enumerate(words):
-        if word.partition("=")[0] == "--load" and name in ("run", "report", "list"):
+        if word.partition("=")[0] == "--load" and name == "run":
             values = itertools.takewhile(
                 lambda value: not value.startswith("-"), words[i + 1 :]
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from typing import Any
+from typing import Any, Literal
 
 import jax
 
@@ -30,16 +30,21 @@ OPTIONS = {
 }
 
 
-def run(workers: int | None, **arguments: Any) -> None:
+def run(
+    workers: int | None,
+    launcher: Literal["local", "slurm"] = "local",
+    dry_run: bool = False,
+    **arguments: Any,
+) -> None:
     """Run a grid with these options and print its results."""
     if workers is None:
         workers = len(gpus()) or len(cores())
-    if workers or arguments["launcher"] != "local":
+    if workers or launcher != "local":
         # this process only plans; GPUs are for the workers
         jax.config.update("jax_platforms", "cpu")
-    finished = grid(workers=workers, **arguments)
+    finished = grid(workers=workers, launcher=launcher, dry_run=dry_run, **arguments)
     num_failed = len(finished.failures)
-    if arguments["dry_run"]:
+    if dry_run:
         if num_failed:
             raise ValueError(
                 f"no estimate: {num_failed} of the programs failed in a short run"

@@ -6,19 +6,23 @@ import inspect
 import shutil
 import sys
 import textwrap
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from fedjax_srp import clocks, data, methods, models
 from fedjax_srp.clocks.by_name import AVAILABILITIES, DISTRIBUTIONS
+from fedjax_srp.lab.runs import options as run_options
 
 
-def catalogue(data_dir: str | None = None) -> str:
+def catalogue(data_dir: str | None = None, load: Sequence[str] = ()) -> str:
     """List methods, data sets, models, clocks and policies, in lines that fit the terminal.
 
     Args:
         data_dir: folder with prepared data sets.
+        load: Python files that are run first, with parts of yours.
     """
+    run_options.load(load)
     # names of evaluations do not depend on it
     shapes = SimpleNamespace(example_shape=(28, 28), num_classes=10)
     recipes = [
@@ -83,29 +87,16 @@ def _first_line(thing: Any) -> str:
 
 
 def _section(title: str, rows: list[list[str]]) -> str:
-    """Align the columns; if they do not fit the terminal, all but the first go below it."""
+    """Align the columns, and wrap lines that do not fit the terminal."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
+    lines = [title]
     for row in rows:
         cells = [word.ljust(width) for word, width in zip(row, widths, strict=True)]
         lines.append(f"  {'  '.join(cells)}".rstrip())
     columns = shutil.get_terminal_size().columns
-    if not sys.stdout.isatty() or max(map(len, [title, *lines])) <= columns:
-        return "\n".join([title, *lines])
-    lines = [_wrapped(title, columns, "", "  ")]
-    for first, *others in rows:
-        text = "; ".join(filter(None, others))
-        lines.append(_wrapped(first, columns, "  ", "    "))
-        lines.append(_wrapped(text, columns, "      ", "      "))
+    if sys.stdout.isatty() and max(map(len, lines)) > columns:
+        wrapper = textwrap.TextWrapper(
+            columns, subsequent_indent=" " * 6, break_on_hyphens=False
+        )
+        lines = map(wrapper.fill, lines)
     return "\n".join(lines)
-
-
-def _wrapped(text: str, columns: int, indent: str, other_indent: str) -> str:
-    return textwrap.fill(
-        text,
-        columns,
-        initial_indent=indent,
-        subsequent_indent=other_indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )

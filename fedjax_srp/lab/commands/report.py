@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedjax_srp.lab.report import page, panels, repeats, table
+from fedjax_srp.lab.runs import options as run_options
 from fedjax_srp.parts.checks import printable
 from fedjax_srp.results import atomic
 from fedjax_srp.results.folder import finished, is_finished, unfinished
@@ -21,6 +22,7 @@ def report(
     communications: Sequence[float] = COMMUNICATIONS,
     out: str | None = None,
     evaluation: str | None = None,
+    load: Sequence[str] = (),
 ) -> str:
     """Write a table and a figure for each data set and number of clients, and one page for all; return them as text.
 
@@ -33,11 +35,13 @@ def report(
         communications: costs per communicating round, in time units.
         out: folder to write to; None for the folder itself.
         evaluation: to compare; None for the default of each run.
+        load: Python files that are run first, with parts of yours that the runs name.
 
     Raises:
         ValueError: no such folder, no finished run in it, two different results of one run, an invalid target or cost,
             or a run without that evaluation.
     """
+    run_options.load(load)
     table.check_target(target)
     table.check_communications(communications)
     if not Path(folder).is_dir():

@@ -203,33 +203,35 @@ def assign_units(
         index = _read_index(out)
         members = {member.point.id: member for member in as_members(requested, out)}
         finished = {name for name, member in members.items() if member.is_finished()}
-        batches: dict[str, Sequence[Member]] = {}
-        new = dict(members)
-        for unit_id, folders in index.items():
-            if not folders.keys() <= members.keys():
+        batches: list[list[Member]] = []
+        others = dict(members)
+        for folders in index.values():
+            names = folders.keys()
+            if not names <= members.keys():
                 continue
-            indexed = [members[name] for name in folders]
-            trainings = {member.point.run.training for member in indexed}
-            is_small = at_most is None or len(trainings) <= at_most
-            is_one_program = len({group_of[name] for name in folders}) == 1
-            if folders.keys() <= finished or (is_small and is_one_program):
-                batches[unit_id] = indexed
-                for name in folders:
-                    new.pop(name, None)
+            batch = [members[name] for name in names]
+            num_trainings = len({member.point.run.training for member in batch})
+            is_small = at_most is None or num_trainings <= at_most
+            is_one_program = len({group_of[name] for name in names}) == 1
+            if names <= finished or (is_small and is_one_program):
+                batches.append(batch)
+                for name in names:
+                    others.pop(name, None)
         for points, size in groups:
-            of_group = [new[point.id] for point in points if point.id in new]
-            done = [member for member in of_group if member.point.id in finished]
+            of_group = [others[point.id] for point in points if point.id in others]
             left = [member for member in of_group if member.point.id not in finished]
-            for batch in [*([member] for member in done), *_split_evenly(left, size)]:
-                batches[_unit_id(batch)] = batch
+            batches += [[member] for member in of_group if member.point.id in finished]
+            batches += _split_evenly(left, size)
         units = []
-        for unit_id, batch in batches.items():
+        for batch in batches:
+            unit_id = _unit_id(batch)
             units.append(Unit(unit_id, tuple(batch), out / SHARED / unit_id))
         _check_checkpoints(units)
-        entries = dict(index)
-        for unit_id, folders in index.items():
-            if folders.keys() & members.keys():
-                del entries[unit_id]
+        entries = {
+            unit_id: folders
+            for unit_id, folders in index.items()
+            if not folders.keys() & members.keys()
+        }
         for unit in units:
             entries[unit.id] = {m.point.id: m.folder.name for m in unit.members}
         json_files.write_json(out / GRID_INDEX, entries)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import importlib.util
-import inspect
 import itertools
 import multiprocessing
 import os
-import pickle
 import re
-import runpy
 import signal
 import sys
 import threading
@@ -20,19 +16,19 @@ import time
 import types
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from concurrent import futures
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import resource_tracker
-from multiprocessing.connection import wait
+from multiprocessing.context import SpawnContext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from typing_extensions import override
 
 from fedjax_srp.lab.grids.batches import Unit
-from fedjax_srp.lab.grids.work import TaskResult, Worker
-from fedjax_srp.lab.runs.run import Run
-from fedjax_srp.methods import POLICIES, RECIPES
-from fedjax_srp.parts.checks import printable, short
-from fedjax_srp.parts.options import without_partial
+from fedjax_srp.lab.grids.work import TaskResult, Worker, packed, unpacked
+from fedjax_srp.parts.checks import printable
 from fedjax_srp.results.bars import tqdm
 from fedjax_srp.xla.cores import use_all_cores
 from fedjax_srp.xla.disk_cache import cache_programs
@@ -40,7 +36,8 @@ from fedjax_srp.xla.disk_cache import cache_programs
 _BAR_FORMAT = "{desc}: {n_fmt} of {total_fmt} rounds |{bar}| {elapsed}<{remaining}"
 _POLL_WORKERS = 0.5  # seconds between updates of the bar
 _POLL_OTHERS = 1.0  # seconds between tries of units that another process is running
-_SPAWN = multiprocessing.get_context("spawn")
+# no warning of semaphores that a grid left behind when it was killed: they are removed
+_QUIET = "ignore::UserWarning:multiprocessing.resource_tracker"
 _GPU = re.compile(r"\d|GPU-|MIG-")
 
 
@@ -194,44 +191,81 @@ def devices_per_worker(num_workers: int) -> int:
     return min(map(len, core_shares(num_workers)))
 
 
-@dataclasses.dataclass
 class _Slot:
-    """Place of a worker process, which starts with its first unit, and again after a kill."""
+    """Place of a worker: a pool of one process, which starts with its first unit, and again after a kill.
 
-    cores: Sequence[int]
-    gpu: str | None
-    log: Path
-    process: Any = None
-    connection: Any = None
-    unit: Unit | None = None  # that it runs
+    Attributes:
+        unit: that it runs; None if it is free.
+        rounds: completed rounds of the unit, which the worker writes.
+    """
 
-    def is_alive(self) -> bool:
-        """Return True if it has a process, which may have failed to start or been killed."""
-        return self.process is not None and self.process.is_alive()
+    def __init__(
+        self, cores: Sequence[int], gpu: str | None, log: Path, units: bytes
+    ) -> None:
+        self.unit: Unit | None = None
+        self.future: Future[TaskResult] = Future()
+        self._processes = _OneProcess()
+        self.rounds = self._processes.RawValue("q")
+        self.cores = cores
+        self.gpu = gpu
+        self._log = log
+        self._arguments = (cores, gpu, log, units, self.rounds)
+        self._pool: ProcessPoolExecutor | None = None
 
-    def start(self, units: bytes) -> None:
-        """Start the process; it ends with its end of the connection."""
-        self.connection, end = _SPAWN.Pipe()
-        script = _script() if b"__main__" in units else None
-        arguments = (end, units, script, self.cores, self.gpu, self.log)
-        self.process = _SPAWN.Process(target=_work, args=arguments)
+    def start(self, task: str, unit: Unit) -> None:
+        """Give the worker a task on a unit."""
+        self.unit = unit
+        self.rounds.value = 0
         with _isolated_main():
-            self.process.start()
-        end.close()
+            try:
+                self.future = self._submit(task, unit)
+            except BrokenProcessPool:  # killed while it had nothing to do
+                self.close()
+                self.future = self._submit(task, unit)
 
-    def receive(self) -> int | TaskResult:
-        """Return the completed rounds of its unit, or the result."""
+    def _submit(self, task: str, unit: Unit) -> Future[TaskResult]:
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(1, self._processes, _set_up, self._arguments)
+        return self._pool.submit(_perform_here, task, unit.id)
+
+    def result(self) -> TaskResult:
+        """Return the result of its unit, and be free for another one."""
+        self.unit = None
         try:
-            return self.connection.recv()
-        except (EOFError, OSError):
-            self.process.join()
-        code = self.process.exitcode
+            return self.future.result()
+        except BrokenProcessPool:
+            self.close()
+        code = self._processes.last.exitcode
         status = f"exit code {code}"
         if code < 0:
             status = f"signal {-code}"
         if code == -signal.SIGKILL:
             status += ", as when memory is short"
-        return TaskResult(f"its process ended with {status}; see {self.log}")
+        return TaskResult(f"its process ended with {status}; see {self._log}")
+
+    def close(self) -> None:
+        """End the process."""
+        if self._pool is None:
+            return
+        process = self._processes.last
+        if process is not None and process.is_alive():
+            process.kill()
+        self._pool.shutdown(cancel_futures=True)
+        self._pool = None
+
+
+class _OneProcess(SpawnContext):
+    """Starts the process of a pool, and keeps it.
+
+    Attributes:
+        last: the process that was started last.
+    """
+
+    last: Any = None
+
+    def Process(self, *args: Any, **options: Any) -> Any:  # type: ignore[override]  # noqa: N802
+        self.last = super().Process(*args, **options)
+        return self.last
 
 
 class ProcessLauncher(Launcher):
@@ -252,107 +286,45 @@ class ProcessLauncher(Launcher):
         log.mkdir(parents=True, exist_ok=True)
         for link in filter(Path.is_symlink, log.glob("worker_*.log")):
             link.unlink()  # workers would write to its target
-        self._units = _pickle_units(units)
+        pickled = packed(units)
         self._slots: list[_Slot] = []
         names = itertools.cycle(gpus() or [None])
         for i, (share, gpu) in enumerate(zip(core_shares(num_workers), names)):  # noqa: B905
-            self._slots.append(_Slot(share, gpu, log / f"worker_{i}.log"))
+            self._slots.append(_Slot(share, gpu, log / f"worker_{i}.log", pickled))
 
     @override
     def start(self, task: str, unit: Unit) -> bool:
-        slot = next((slot for slot in self._slots if slot.unit is None), None)
-        if slot is None:
-            return False
-        if not slot.is_alive():
-            slot.start(self._units)
-        slot.unit = unit
-        # a process that was killed just now is noticed by `results`
-        with contextlib.suppress(BrokenPipeError):
-            slot.connection.send((task, unit.id))
-        return True
+        for slot in self._slots:
+            if slot.unit is None:
+                slot.start(task, unit)
+                return True
+        return False
 
     @override
     def results(self) -> list[tuple[Unit, TaskResult]]:
         ended = []
         busy = [slot for slot in self._slots if slot.unit is not None]
-        ready = wait([slot.connection for slot in busy], _POLL_WORKERS)
+        futures.wait([slot.future for slot in busy], _POLL_WORKERS, "FIRST_COMPLETED")
         for slot in busy:
-            if slot.connection not in ready or slot.unit is None:
-                continue
-            message = slot.receive()
-            if isinstance(message, TaskResult):
-                ended.append((slot.unit, message))
-                slot.unit = None
-            else:
-                self.bar.show(slot.unit, message)
+            unit = slot.unit
+            assert unit is not None
+            self.bar.show(unit, slot.rounds.value)
+            if slot.future.done():
+                ended.append((unit, slot.result()))
         return ended
 
     @override
     def close(self) -> None:
         for slot in self._slots:
-            if slot.is_alive():
-                slot.process.kill()
-                slot.process.join()
-
-
-def _script() -> tuple[str, bool] | None:
-    """Return the user's script, and True if it is a module, run by `python -m`.
-
-    None without a file: in a notebook, at a prompt and on stdin.
-    """
-    main = sys.modules["__main__"]
-    spec = getattr(main, "__spec__", None)
-    if spec is not None and spec.name != "__main__":  # that of a folder or an archive
-        return spec.name, True
-    file = getattr(main, "__file__", None)  # "<stdin>" is none
-    if file is None or not Path(file).is_file():
-        return None
-    return file, False
-
-
-def _pickle_units(units: Sequence[Unit]) -> bytes:
-    try:
-        pickled = pickle.dumps({unit.id: unit for unit in units})
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise _not_sent(short(" ".join(str(error).split()))) from None
-    for unit in units:
-        for member in unit.members:
-            if not member.point.run.load:
-                _check_names(member.point.run, pickled)
-    if b"__main__" in pickled and _script() is None:
-        raise _not_sent("it is defined in a notebook, at a prompt or on stdin")
-    return pickled
-
-
-def _not_sent(reason: str) -> ValueError:
-    return ValueError(
-        f"workers: a value of this grid cannot be sent to a process ({reason}); give workers=0, "
-        "or define it in a Python file that is imported, or registered by load"
-    )
-
-
-def _check_names(run: Run, pickled: bytes) -> None:
-    """Refuse names that were registered in a module that workers do not import for an object."""
-    makers: dict[str, Any] = {}
-    if isinstance(run.method, str) and run.method in RECIPES.own():
-        makers["method"] = RECIPES[run.method].factory
-    policy = run.participation
-    if isinstance(policy, str) and policy in POLICIES.own():
-        makers["participation"] = POLICIES[policy]
-    for option, maker in makers.items():
-        module = without_partial(inspect.unwrap(maker)).__module__
-        if module.encode() not in pickled:
-            raise ValueError(
-                f"workers: {option}={getattr(run, option)!r} is registered in this process only; "
-                "register it in a Python file and name that under options, load=[file], or give "
-                "workers=0"
-            )
+            slot.close()
 
 
 @contextlib.contextmanager
 def _isolated_main() -> Iterator[None]:
-    """Make processes that start here ignore Ctrl-C, and not run the user's script before `_work`."""
+    """Make processes that start here ignore Ctrl-C, and not run the user's script."""
     main = sys.modules["__main__"]
+    if _QUIET not in sys.warnoptions:
+        sys.warnoptions.append(_QUIET)  # for the tracker, which starts here
     resource_tracker.ensure_running()  # a process of its own, which would unblock the signal
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     sys.modules["__main__"] = types.ModuleType("__main__")
@@ -363,18 +335,10 @@ def _isolated_main() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _work(
-    connection: Any,
-    units: bytes,
-    script: tuple[str, bool] | None,
-    cores: Sequence[int],
-    gpu: str | None,
-    log: Path,
+def _set_up(
+    cores: Sequence[int], gpu: str | None, log: Path, units: bytes, rounds: Any
 ) -> None:
-    """Perform the tasks that come from the parent process, with the output in a log.
-
-    JAX is not set up before. `script` is given only if units need its definitions.
-    """
+    """Set up this process as a worker, with its output in a log; JAX is not set up before."""
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     os.dup2(file, 1)
@@ -386,25 +350,26 @@ def _work(
     use_all_cores(len(cores))
     if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         cache_programs()  # checks once more who can write to the folder
-    if script is not None:
-        _run_script(*script)
-    worker = Worker()
-    unit_of = pickle.loads(units)
-    with contextlib.suppress(EOFError):  # the parent has ended
-        while True:
-            task, unit = connection.recv()
-            connection.send(worker.perform(task, unit_of[unit], connection.send))
+    global _here
+    _here = _Here(Worker(), unpacked(units), rounds)
 
 
-def _run_script(name: str, is_module: bool) -> None:
-    """Run the user's script for its definitions, as a module that is not `__main__`."""
-    main = types.ModuleType("__mp_main__")
-    sys.modules["__main__"] = main
-    sys.modules["__mp_main__"] = main
-    run = runpy.run_path
-    if is_module:
-        run = runpy.run_module
-    vars(main).update(run(name, run_name="__mp_main__"))
+class _Here(NamedTuple):
+    """State of a worker process."""
+
+    worker: Worker
+    units: dict[str, Unit]  # by id
+    rounds: Any  # of `_Slot`
+
+
+_here: _Here | None = None
+
+
+def _perform_here(task: str, unit: str) -> TaskResult:
+    """Perform a task on a unit in a process that `_set_up` has made a worker."""
+    assert _here is not None
+    show = functools.partial(setattr, _here.rounds, "value")
+    return _here.worker.perform(task, _here.units[unit], show)
 
 
 def _exit_with_parent() -> None:

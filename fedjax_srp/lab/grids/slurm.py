@@ -7,6 +7,7 @@ import importlib
 import os
 import re
 import stat
+import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -17,24 +18,40 @@ from typing_extensions import override
 
 from fedjax_srp.lab.grids.batches import Unit
 from fedjax_srp.lab.grids.launch import GridBar, Launcher
-from fedjax_srp.lab.grids.work import TaskResult, Worker
+from fedjax_srp.lab.grids.work import TaskResult, Worker, packed, unpacked
 from fedjax_srp.results import json_files
 from fedjax_srp.results.errors import DamagedError
 from fedjax_srp.xla.cores import use_all_cores
 
-_POLL = 1.0  # seconds
-_GRACE = 60.0  # seconds for which a finished job may still count towards the user's limit
+_POLL = 1.0  # seconds between looks for results
+_SECONDS = 10.0  # at most, between looks into the queue
+_QUEUE = ["squeue", "--me", "--noheader", "--format=%i"]
 _RETRY_AFTER = 10.0  # seconds after a refused submission
 _MAX_ERROR_LENGTH = 300
-_JOB = "job.json"  # in `Unit.shared`, id and folder of the unit's last job
+_JOB = "job.json"  # in `Unit.shared`, id of the unit's last job
+_TIME_LIMITS = "slurm_max_num_timeout"  # how often a job may reach its time limit
 _JOB_ID = re.compile(r"\d+(_\d+)?")
-_FOLDER = re.compile(r"\w+")
 
 
 class _Job(NamedTuple):
     unit: Unit
     submitted: Any  # `submitit.Job`
     is_earlier: bool  # of an earlier call
+
+
+class _OnNode:
+    """Work of a job; submitit lets Slurm queue it again after a preemption or a time limit."""
+
+    def __call__(self, task: str, pickled: bytes) -> TaskResult:
+        """Perform a task on a packed unit, with all cores of the job."""
+        use_all_cores()
+        (unit,) = unpacked(pickled).values()
+        return Worker().perform(task, unit, lambda rounds: None)
+
+    def checkpoint(self, *arguments: Any) -> Any:
+        """Return what runs next: the same, which goes on from the checkpoint of the unit."""
+        helpers = importlib.import_module("submitit.helpers")
+        return helpers.DelayedSubmission(self, *arguments)
 
 
 class SlurmLauncher(Launcher):
@@ -47,7 +64,7 @@ class SlurmLauncher(Launcher):
 
     Args:
         folder: for the files of submitit, a folder for each call, on a file system that the nodes share.
-        parameters: of `submitit.AutoExecutor.update_parameters`, and `cluster`: "slurm" (the default) or "local".
+        parameters: of `submitit.AutoExecutor`, and `cluster`: "slurm" (the default) or "local".
         bar: progress bar.
 
     Raises:
@@ -68,8 +85,11 @@ class SlurmLauncher(Launcher):
         self._folder = Path(tempfile.mkdtemp(dir=folder, prefix=""))
         others = {"name": "fedjax-srp", **parameters}
         cluster = others.pop("cluster", "slurm")
+        time_limits = others.pop(_TIME_LIMITS, 3)
         try:
-            self._executor = submitit.AutoExecutor(folder=self._folder, cluster=cluster)
+            self._executor = submitit.AutoExecutor(
+                self._folder, cluster, **{_TIME_LIMITS: time_limits}
+            )
             self._executor.update_parameters(**others)
         except (RuntimeError, NameError, TypeError, AssertionError, ValueError) as error:
             self._folder.rmdir()
@@ -77,32 +97,25 @@ class SlurmLauncher(Launcher):
                 f"launcher='slurm': {_one_line(error)}; correct [slurm]"
             ) from None
         self._refusals = (errors.FailedJobError, errors.FailedSubmissionError)
-        self._earlier_job = None
-        if cluster == "slurm":
-            self._earlier_job = submitit.SlurmJob
+        self._is_slurm = cluster == "slurm"
+        self._earlier_job = submitit.SlurmJob
+        self._earlier_job.watcher = _queue()
         self.bar = bar
         self._jobs: dict[str, _Job] = {}  # by unit id
-        # by `time.monotonic`
-        self._next_try = 0.0
-        self._grace_end = 0.0
-        self._has_announced_limit = False
+        self._next_try = 0.0  # by `time.monotonic`
 
     @override
     def earlier_jobs(self, units: Sequence[Unit]) -> set[str]:
-        if self._earlier_job is None:
-            return set()
+        jobs = {}
         for unit in units:
-            try:
-                written = json_files.read_json(unit.shared / _JOB)
-            except DamagedError:
-                continue
-            job_id = str(written.get("id"))
-            name = str(written.get("folder"))
-            if not (_JOB_ID.fullmatch(job_id) and _FOLDER.fullmatch(name)):
-                continue
-            job = self._earlier_job(self._folder.with_name(name), job_id)
-            if not job.done() and job.state.upper() != "UNKNOWN":
-                self._jobs[unit.id] = _Job(unit, job, is_earlier=True)
+            with contextlib.suppress(DamagedError):
+                job_id = json_files.read_json(unit.shared / _JOB).get("id")
+                if self._is_slurm and _JOB_ID.fullmatch(str(job_id)):
+                    job = self._earlier_job(self._folder, str(job_id))
+                    jobs[unit.id] = _Job(unit, job, is_earlier=True)
+        for name, job in jobs.items():
+            if not job.submitted.done():
+                self._jobs[name] = job
         if self._jobs:
             names = ", ".join(job.submitted.job_id for job in self._jobs.values())
             self.bar.say(f"waiting for jobs of an earlier call: {names}")
@@ -113,22 +126,20 @@ class SlurmLauncher(Launcher):
         if time.monotonic() < self._next_try:
             return False
         try:
-            submitted = self._executor.submit(perform_on_node, task, unit)
+            submitted = self._executor.submit(_OnNode(), task, packed([unit]))
         except self._refusals as error:
-            if time.monotonic() >= self._grace_end and not self._jobs:
+            if not subprocess.run(_QUEUE, capture_output=True, check=False).stdout:
                 raise ValueError(
                     f"launcher='slurm': {_one_line(error)}; correct [slurm], or try again later"
                 ) from None
-            self._next_try = time.monotonic() + _RETRY_AFTER
-            if not self._has_announced_limit:
-                self._has_announced_limit = True
+            if not self._next_try:
                 self.bar.say(
                     "the job limit is reached; more jobs will be submitted as others end"
                 )
+            self._next_try = time.monotonic() + _RETRY_AFTER
             return False
         unit.shared.mkdir(parents=True, exist_ok=True)
-        place = {"id": submitted.job_id, "folder": self._folder.name}
-        json_files.write_json(unit.shared / _JOB, place)
+        json_files.write_json(unit.shared / _JOB, {"id": submitted.job_id})
         self._jobs[unit.id] = _Job(unit, submitted, is_earlier=False)
         return True
 
@@ -138,9 +149,7 @@ class SlurmLauncher(Launcher):
         if not ended:
             time.sleep(_POLL)
             return []
-        _check_private(self._folder)
-        self._next_try = 0.0
-        self._grace_end = time.monotonic() + _GRACE
+        self._next_try = min(self._next_try, time.monotonic())
         jobs = map(self._jobs.pop, ended)
         return [(job.unit, _result(job)) for job in jobs]
 
@@ -152,6 +161,26 @@ class SlurmLauncher(Launcher):
                 job.submitted.cancel()
         with contextlib.suppress(OSError):  # it has files
             self._folder.rmdir()
+
+
+def _queue() -> Any:
+    """Return a watcher of submitit that asks for the queue, which needs no accounting.
+
+    A job that is not in the queue has ended.
+    """
+    slurm = importlib.import_module("submitit.slurm.slurm")
+
+    class Queue(slurm.SlurmInfoWatcher):
+        def _make_command(self) -> list[str]:
+            return _QUEUE
+
+        def read_info(self, string: bytes) -> dict[str, dict[str, str]]:
+            ended = self._registered.difference(string.decode().split())
+            states = dict.fromkeys(self._registered, "RUNNING")
+            states |= dict.fromkeys(ended, "ENDED")
+            return {job: {"State": state} for job, state in states.items()}
+
+    return Queue(_SECONDS)
 
 
 def _check_private(folder: Path) -> None:
@@ -180,9 +209,3 @@ def _result(job: _Job) -> TaskResult:
 
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:_MAX_ERROR_LENGTH]
-
-
-def perform_on_node(task: str, unit: Unit) -> TaskResult:
-    """Perform a task on a node of the cluster, with all its cores."""
-    use_all_cores()
-    return Worker().perform(task, unit, lambda rounds: None)

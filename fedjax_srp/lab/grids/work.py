@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import copyreg
+import dataclasses
 import functools
+import inspect
+import pickle
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import cloudpickle
+
+from fedjax_srp.clocks.by_name import CLOCKS
 from fedjax_srp.driver.prepare import check_evaluations
 from fedjax_srp.driver.simulate import simulate, simulate_seeds
 from fedjax_srp.lab.grids.batches import Member, Unit, batch_of
@@ -15,13 +23,18 @@ from fedjax_srp.lab.runs import options as run_options
 from fedjax_srp.lab.runs import shared_training
 from fedjax_srp.lab.runs.folder import execute, save
 from fedjax_srp.lab.runs.loggers import loggers, split_by_seed
-from fedjax_srp.lab.runs.run import load_data, recorded_jax_settings
-from fedjax_srp.parts.checks import is_ours
+from fedjax_srp.lab.runs.run import Run, load_data, recorded_jax_settings
+from fedjax_srp.methods import POLICIES, RECIPES
+from fedjax_srp.models import FACTORIES
+from fedjax_srp.parts.checks import is_ours, short
+from fedjax_srp.parts.options import without_partial
+from fedjax_srp.parts.registry import Registry
 from fedjax_srp.results import atomic, errors
 from fedjax_srp.results.callbacks import Progress, all_of
 from fedjax_srp.results.history import History
 from fedjax_srp.results.locks import FolderLockedError, held
 
+_REGISTRIES: tuple[Registry[Any], ...] = (RECIPES, POLICIES, FACTORIES, CLOCKS)
 # gets the completed rounds of all trainings of a unit together
 RoundsCallback = Callable[[int], None]
 ERROR = "error.txt"  # in `Unit.shared`
@@ -41,6 +54,53 @@ class TaskResult(NamedTuple):
     error: str | None  # in one line
     is_held_elsewhere: bool = False  # another process is running the unit
     value: Any = None
+
+
+# a class that is sent by value would come with another object in its place
+copyreg.pickle(type(dataclasses.MISSING), lambda _: "MISSING")
+
+
+def packed(units: Sequence[Unit]) -> bytes:
+    """Return units as bytes, for `unpacked` in another process.
+
+    Classes and functions of a script or a notebook are sent as they are, and so is what the runs
+    name of all that this process has registered.
+
+    Raises:
+        ValueError: a value cannot be sent.
+    """
+    runs = [member.point.run for unit in units for member in unit.members]
+    try:
+        return cloudpickle.dumps(({unit.id: unit for unit in units}, _registered(runs)))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        reason = short(" ".join(str(error).split()))
+        raise ValueError(
+            f"workers: a value of this grid cannot be sent to a process ({reason}); give "
+            "workers=0, or define it in a Python file that is imported, or registered by load"
+        ) from None
+
+
+def unpacked(units: bytes) -> dict[str, Unit]:
+    """Return id -> unit of `packed`, and register the names that came with them."""
+    unit_of, entries = pickle.loads(units)
+    for registry, own in zip(_REGISTRIES, entries, strict=True):
+        registry.update(own)
+    return unit_of
+
+
+def _registered(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return the own entries of each registry that runs name, but those of files that they load."""
+    records = " ".join(str(run.record) for run in runs)
+    loaded = {Path(file).stem for run in runs for file in run.load}
+    entries = []
+    for registry in _REGISTRIES:
+        own = {}
+        for name, entry in registry.own().items():
+            maker = without_partial(inspect.unwrap(getattr(entry, "factory", entry)))
+            if name in records and maker.__module__ not in loaded:
+                own[name] = entry
+        entries.append(own)
+    return entries
 
 
 class Worker:
