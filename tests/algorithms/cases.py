@@ -215,6 +215,9 @@ VARIATES = {
 # Two stages: clients 1 and 3 go on in the second one, 0 comes back in its second round, 4 is new then.
 STAGED = np.array([[1, 3, 0, 2, 4, 5, 6], [6, 1, 3, 5, 0, 2, 4], [3, 4, 6, 0, 1, 2, 5]])
 TWO_STAGES = Rounds(STAGED, (3, 4, 5), 1 + (STAGED == 3) + 2 * (STAGED == 0), (0, 1, 1))
+# Nobody has class 3 in the first two rounds, and nobody class 0 in the second.
+FEW = np.array([[1, 0, 2, 3, 4, 5, 6], [5, 1, 0, 2, 3, 4, 6], [3, 2, 6, 0, 1, 4, 5]])
+FEW_CLASSES = UNEQUAL._replace(ids=FEW, sizes=(2, 1, 7))
 HEADS = Sgd(0.1, momentum=0.3)  # FedRep's heads have an optimizer of their own
 TUNER = Sgd(0.4, momentum=0.2)
 CASES = {
@@ -344,7 +347,7 @@ CASES = {
     ),
     "fedproto": Case(
         fedproto.run, {"penalty": 0.7}, {"penalty": 0.7}, clients={"params": "models"},
-        server={known: lambda state: classes_of(state.prototypes)},  # some are missing in the first two rounds
+        server={known: lambda state: classes_of(state.prototypes)}, schedule=FEW_CLASSES,
         judged=MODELS | {"nearest_prototype": lambda state, i, c, *_: fedproto.nearest_accuracy(state, i, c)},
     ),
     "ditto": Case(

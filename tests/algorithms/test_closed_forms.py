@@ -53,13 +53,11 @@ def test_the_default_strengths_of_fed_mtl_are_those_of_its_code():
     num_params = sum(leaf.size for leaf in jax.tree.leaves(split_model().init(KEY)))
     strength = 10.0 ** -(len(str(num_params)) + 1)
     moved = {}
-    for s in (None, strength, 0.0):
+    for s in (None, strength):
         options = FULL | {"relation_strength": s, "norm_strength": s}
         algorithm = built(srp.algorithms.FedMTL, split_model(), **options)
         moved[s] = run_of(algorithm, SMALL(), EVERYBODY, rounds=1)[-1].clients
     assert_same_bits(moved[None], moved[strength])
-    with pytest.raises(AssertionError):
-        assert_same_bits(moved[None], moved[0.0])
 
 
 def test_traffic_in_bytes():
@@ -68,10 +66,8 @@ def test_traffic_in_bytes():
     whole, below, head = (
         sum(leaf.nbytes for leaf in jax.tree.leaves(tree)) for tree in (params, *params)
     )
-    expected = dict.fromkeys(
-        ("fedsgd", "fedprox", "fed_mtl", "apfl", "ditto", "l2gd", "per_fedavg", "fedbuff", "feddyn", "pfedme", "fedala",
-         "fedamp", "mifa", "fedvarp"), (whole, whole)
-    )  # fmt: skip
+    names = "fedsgd", "apfl", "ditto", "fedala", "fedamp", "mifa"
+    expected = dict.fromkeys(names, (whole, whole))
     expected |= {
         "scaffold": (2 * whole, 2 * whole),
         "fedper": (below, below),
@@ -155,10 +151,6 @@ def test_the_coin_of_l2gd_has_its_probability():
         lambda key: algorithm.toss_again(key, server, (), context).aggregates
     )(keys)
     assert abs(float(coins.mean()) - 0.9) < 4 * np.sqrt(0.9 * 0.1 / 4000)
-    # a cohort has another mean than all clients
-    known = server._replace(aggregates=jnp.bool_(True), has_mean=jnp.bool_(True))
-    assert algorithm.communicates(known, context._replace(cohort_size=jnp.int32(6)))
-    assert not algorithm.communicates(known, context._replace(cohort_size=jnp.int32(7)))
 
 
 def distance_to_minimum(cls, epochs, step, participation, num_rounds, **options):

@@ -4,7 +4,6 @@ import dataclasses
 import doctest
 import functools
 import importlib
-import inspect
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,16 +77,6 @@ def test_names_of_file_class_and_algorithm_agree(name):
     _, room, file = cls.__module__.split(".")
     prefix = "linear_" if room == "linear" else ""
     assert prefix + file.removeprefix("_") == algorithm.name == name
-
-
-def test_documentation_names_every_field(name):
-    """In the class or its base; and the sections are there."""
-    cls = type(TABLE[name].make())
-    docs = [inspect.getdoc(base) or "" for base in cls.__mro__]
-    for parameter in inspect.signature(cls).parameters:
-        assert any(f"    {parameter}: " in doc for doc in docs), parameter
-    for section in ("Args:", "Example:"):
-        assert f"\n{section}\n" in docs[0], section
 
 
 @pytest.mark.usefixtures("one_device")
@@ -180,24 +169,20 @@ def rerun(run, name, number=3, data=None, **changed):
 
 @of_core
 def test_states_keep_their_types_and_nothing_is_traced_twice(name):
-    run, start, states, segments = base(name)
+    run, start, states, _ = base(name)
     for state in states:
         chex.assert_trees_all_equal_shapes_and_dtypes(state, start)
     for part in ("server", "clients"):
         if jax.tree.leaves(getattr(start, part)):
             with pytest.raises(AssertionError):  # training does something
                 assert_close(getattr(states[-1], part), getattr(start, part), 1e-3)
-    assert [int(s.rounds.cohort_size[0]) for s in segments] == SIZES.tolist()
-    assert [int(s.rounds.stage[0]) for s in segments] == STAGES.tolist()
     # through three stages
     assert executables(run.program) == {"start": 1, "rounds": 1}
     options = {"chunk_size": NUM_CLIENTS, "evaluations": "all", "key": jax.random.key(99)}
     with traced() as names:
         again = Run(TABLE[name].make(), TABLE[name].data(), POLICY, **options)
-        after_another_key = steps(again, 3)[-1]
+        steps(again, 3)
     assert not names
-    with pytest.raises(AssertionError):  # the key matters
-        assert_close(after_another_key.server, states[-1].server, 1e-3)
 
 
 @pytest.mark.short(

@@ -90,6 +90,7 @@ def trained(optimizer=HEAVY, count=7, padding=0.0, work=1, model=MODEL, **how):
     return start, local.local_sgd(jax.random.key(2), loss, start, (), examples, training)
 
 
+@pytest.mark.short("how0-optimizer1", "how1-optimizer0")
 @pytest.mark.parametrize(
     "optimizer",
     [srp.SGD(0.2), HEAVY, srp.SGD(lambda step: 0.3 / (1.0 + step.astype(float)))],
@@ -172,6 +173,7 @@ def test_rounds_are_the_same(both, name, platform, monkeypatch):
     assert_close(both(run))
 
 
+@pytest.mark.short("grad")
 @pytest.mark.parametrize("derivative", [jax.jacfwd, jax.grad])
 def test_derivatives_of_rounds_are_the_same(both, derivative):
     data = federation()
@@ -309,7 +311,7 @@ def test_blocks_of_examples_change_nothing_in_fedsgd(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "rate", [0.05, 0.28, 0.3, 0.5, 0.6, 2 / 3, 1.0]
+    "rate", [0.05, 0.28, 0.6, 1.0]
 )  # 0.28 * 25 > 7, and 0.6 * 25 > 15 in float32
 def test_a_narrow_model_has_the_parameters_that_the_mask_keeps(rate):
     cnn = srp.models.CNN((8, 8, 3), 4, channels=(3,) * 6, hidden=(10, 7))
@@ -335,5 +337,6 @@ def test_units_that_are_left_out_never_matter(rate):
     assert kept == [*(int(np.ceil(rate * width)) for width in (4, 8, 6, 5)), 3]
     x = jax.random.normal(KEY, (2, 16, 16, 1))
     huge = jax.tree.map(lambda w, m: jnp.where(m > 0, w, 1e3), params, masks)
-    logits = [net.logits(jax.tree.map(jnp.multiply, p, masks), x) for p in (params, huge)]
+    logits_of = jax.jit(net.logits)
+    logits = [logits_of(jax.tree.map(jnp.multiply, p, masks), x) for p in (params, huge)]
     np.testing.assert_array_equal(*logits)

@@ -70,11 +70,9 @@ LIMITS = {
         )
         for name in ("heterofl", "fedrolex", "fjord")
     },
-    # SRPFL from all clients, and all clients at random
+    # SRPFL from all clients
     "doubling from everybody": Limit("fedrep", {}, "fedrep", (WHOLE, WHOLE), srp.participation.Doubling(len(COUNTS), 1),
                                      other_policy=EVERYBODY, rtol=0),
-    "everybody at random": Limit("fedrep", {}, "fedrep", (WHOLE, WHOLE), srp.participation.Uniform(len(COUNTS)),
-                                 other_policy=EVERYBODY, rtol=0),
     "fedbn without normalisation": Limit("fedbn", {}, "fedavg", rtol=0),
     "fed_mtl without relations": Limit(
         "fed_mtl", {"relation_strength": 0.0, "norm_strength": 0.0}, "local_only", ALONE, DOUBLING

@@ -1,5 +1,6 @@
 """A killed run is continued to the bytes of an undisturbed one; a folder belongs to one simulation."""
 
+import dataclasses
 import random
 import subprocess
 import sys
@@ -172,6 +173,12 @@ ANOTHER_RUN = {
 def test_the_folder_of_another_run_is_refused(change, word, one_folder):
     with refused(rf"^checkpoint_dir=.*belongs to a run with.*{word}.*; (choose|give)"):
         job.run(one_folder, num_rounds=2, **change)
+
+
+def test_files_of_the_data_may_move_between_calls(tmp_path):
+    for place in ("here", "there"):
+        data = dataclasses.replace(job.DATA, options={"data_dir": place})
+        assert job.run(tmp_path, num_rounds=2, data=data).num_rounds == 2
 
 
 def test_a_class_with_edited_functions_is_another_run(tmp_path):

@@ -190,7 +190,7 @@ def test_data_with_the_required_members_suffice_for_a_model():
     fedavg = srp.algorithms.FedAvg(model())
     assert small.simulate(fedavg, data, 1).num_clients == 3
     judged = srp.data.training_loss(data, srp.models.cross_entropy)
-    assert small.simulate(fedavg, judged, 1).num_clients == 3
+    assert small.prepared(fedavg, judged, devices=1).layout.num_clients == 3
     others = srp.algorithms.FedAvg(srp.models.MLP((4, 2), 3, hidden=()))
     for algorithm, examples, words in (
         (others, inputs, r"model 'mlp' takes \(4, 2\)"),
@@ -198,7 +198,7 @@ def test_data_with_the_required_members_suffice_for_a_model():
     ):
         few = FourMembers(examples, data.y[:, : examples.shape[1]])
         with pytest.raises(ValueError, match=words):
-            small.simulate(algorithm, few, 1)
+            small.prepared(algorithm, few, devices=1)
 
 
 BROKEN_DATA = {

@@ -24,6 +24,7 @@ from reference.small import (
 )
 from test_shared_programs import counting, get, simulate
 from test_simulate import simulate as simulate_doubling
+from test_values_of_seeds import Carrying
 
 import fedjax_srp as srp
 from fedjax_srp import ClientOutput
@@ -232,6 +233,17 @@ def test_seeds_run_in_batches_that_fit(
         np.testing.assert_allclose(one.metrics["w"], other.metrics["w"], rtol=1e-5)
 
 
+def test_values_are_those_of_the_seeds_in_a_batch(monkeypatch, free):
+    room_for_seeds(monkeypatch)
+    free(1)
+    carrying = Carrying(1.0, np.zeros(1))
+    options = {"progress": False, "evaluations": (), "num_rounds": 1, "devices": 1}
+    runs = srp.simulate_seeds(
+        carrying, FEW, keys=jax.random.split(KEY), values={"scale": [2, 4]}, **options
+    )
+    assert [float(run.server_state[0]) for run in runs] == [2 * 3.5, 4 * 3.5]
+
+
 def test_options_reach_the_compiler_and_are_part_of_the_key_of_programs(monkeypatch):
     simulate(SMALL, CLIENTS)
     monkeypatch.setattr(
@@ -259,11 +271,11 @@ def test_dropped_functions_are_freed():
 
     program._jitted.cache_clear()
     before = number()
-    for _ in range(3):
+    for _ in range(2):
         simulate(counting(), FEW, num_rounds=1)
     kept = number()
     # of each run two that ran, and three of which the record has hashes
-    assert program._jitted.cache_info().currsize == 15
+    assert program._jitted.cache_info().currsize == 10
     program._jitted.cache_clear()
     assert number() - before < 0.2 * (kept - before)
 

@@ -1,5 +1,6 @@
 """Operations and bytes of a round against counts by hand, and the times that follow."""
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -257,18 +258,19 @@ def test_a_loop_of_unknown_length_is_refused():
 
 
 def test_jitter_is_a_factor_of_a_rounds_time():
-    given = srp.WorkCosts(
-        np.array([2.0, 4.0]), np.array([0.5, 0.0]), np.float64(8.0), np.float64(0.0)
-    )
-    clock = srp.clocks.Devices(
-        1.0, 8.0, 1.0, jitter=srp.clocks.LogNormal(1.0, 0.5), costs=given
-    )
-    state = clock.init(KEY, 2)
-    times = clock.sample(jax.random.key(3), state, jnp.zeros(()))[0]
-    factor = np.asarray(times.realised) / np.array([3.5, 5.0])
+    once, down = np.array([0.5, 0.0]), np.float64(8.0)
+    plain = srp.WorkCosts(np.array([2.0, 4.0]), once, down, np.float64(0.0))
+    operations = np.array([[2.0, 6.0], [4.0, 5.0]])
+    by_width = srp.WorkCosts(operations, once, np.array([8.0, 16.0]), np.zeros(2))
+    found = []
+    for given in (plain, by_width):
+        jitter = srp.clocks.LogNormal(1.0, 0.5)
+        clock = srp.clocks.Devices(1.0, 8.0, 1.0, jitter=jitter, costs=given)
+        times = clock.sample(jax.random.key(3), clock.init(KEY, 2), jnp.zeros(()))[0]
+        found.append(times)
+    factor = np.asarray(found[0].realised) / np.array([3.5, 5.0])
     assert abs(factor[0] - factor[1]) > 1e-3
-    share = times.communication / times.realised
-    np.testing.assert_allclose(share, [1.5 / 3.5, 1 / 5], rtol=1e-5)
-    np.testing.assert_allclose(
-        times.expected / np.array([3.5, 5.0]), np.exp(0.125), rtol=1e-6
-    )
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-5)
+    close(found[0].communication, factor * np.array([1.5, 1.0]))
+    close(found[0].expected, np.exp(0.125) * np.array([3.5, 5.0]))
+    close(found[1].by_work, factor[:, None] * np.array([[3.5, 8.5], [5.0, 7.0]]))

@@ -108,14 +108,6 @@ def test_evaluating_the_final_state_gives_the_last_scores():
     np.testing.assert_array_equal(scores["global"], history.accuracy[-1])
 
 
-def test_sent_shapes_may_be_any_pytree():
-    sends = {
-        "w": jax.ShapeDtypeStruct((3,), jnp.float32),
-        "b": [jax.ShapeDtypeStruct((), jnp.float32)],
-    }
-    assert simulate(changed(ALGORITHM, sends=sends), num_rounds=2).bytes_up == 16
-
-
 def test_evaluations_are_chosen_by_name():
     assert list(simulate().accuracies) == ["rounds"]
     assert list(simulate(evaluations="model", num_rounds=2).accuracies) == ["model"]

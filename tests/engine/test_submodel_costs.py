@@ -9,7 +9,7 @@ from engine.counted import UNIT
 from reference.small import model, prepared, simulate
 
 import fedjax_srp as srp
-from fedjax_srp.participation import Deadline, Fastest, Full, PartialWork
+from fedjax_srp.participation import PartialWork
 
 COUNTS = np.array([3, 25, 12, 9, 17])
 BATCH, EPOCHS = 4, 2
@@ -47,7 +47,7 @@ def costs(algorithm, data=DATA, **options):
     return prepared(algorithm, data, clock=UNIT, **options).costs
 
 
-@pytest.mark.short("heterofl-lenet", "fjord-mlp")
+@pytest.mark.short("fjord-mlp")
 @pytest.mark.parametrize("case", WIDTHS)
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_submodel_costs_what_is_counted_by_hand(name, case):
@@ -121,23 +121,3 @@ def test_partial_work_is_the_widest_model_that_fits(max_work, on_time, name):
         == 2 * each_round
     )
     assert history.bytes_to(0.0) == pytest.approx(2 * each_round * history.eval_round[0])
-
-
-NARROWEST = np.sort(seconds()[:, 0])
-LIMIT = float(NARROWEST[2:4].mean())
-
-
-@pytest.mark.short("fastest")
-@pytest.mark.parametrize(
-    ("policy", "lasts", "size"),
-    [
-        (Full(), NARROWEST[4], 5),
-        (Fastest(2), NARROWEST[1], 2),
-        (Deadline(LIMIT), LIMIT, 3),
-    ],
-    ids=["full", "fastest", "deadline"],
-)
-def test_one_unit_is_the_narrowest_model(policy, lasts, size):
-    history = run(policy, evaluations=())
-    np.testing.assert_allclose(history.compute_time, lasts, rtol=1e-6)
-    assert (history.cohort_size == size).all()

@@ -118,17 +118,17 @@ def refusal(algorithm, data):
     return small.refusal(small.prepared, algorithm, data, record_loss=True)
 
 
-def test_every_algorithm_has_it_but_those_without_local_steps_on_examples():
-    for name in methods.algorithm_names():
-        options = {"hidden": (3,)} | {
-            "fedbuff": {"k": 2},
-            "fedat": {"k": 2, "tiers": 2},
-        }.get(name, {})
-        method = methods.get(name, dataset=DATA, **options)
-        if name == "fedsgd":
-            assert "'fedsgd' reports no loss" in refusal(method, DATA)
-        else:
-            assert small.prepared(method, DATA, record_loss=True).settings.record_loss
+@pytest.mark.short("fedavg", "fedrep", "fedbuff")
+@pytest.mark.parametrize("name", sorted({*methods.algorithm_names()} - {"fedsgd"}))
+def test_every_algorithm_with_local_steps_has_it(name):
+    options = {"fedbuff": {"k": 2}, "fedat": {"k": 2, "tiers": 2}}.get(name, {})
+    method = methods.get(name, dataset=DATA, hidden=(3,), **options)
+    assert small.prepared(method, DATA, record_loss=True).settings.record_loss
+
+
+def test_algorithms_without_local_steps_on_examples_have_no_training_loss():
+    fedsgd = methods.get("fedsgd", dataset=DATA, hidden=(3,))
+    assert "'fedsgd' reports no loss" in refusal(fedsgd, DATA)
     task = srp.data.linear_task(KEY, 4, dim=6, rank=2)
     linear = srp.algorithms.LinearFedAvg(task, step_size=0.1, local_steps=1)
     assert "algorithm 'linear_fedavg' reports no loss" in refusal(linear, task)
@@ -154,6 +154,13 @@ def test_it_is_that_of_all_trainings_of_a_client():
             name, dataset=DATA, hidden=(3,), batch_size=2, epochs=3
         ).algorithm
         assert steps(algorithm) == epochs * -(-len(CLIENTS[0].y) // 2), name
+
+
+def test_losses_of_several_trainings_are_means_over_all_steps():
+    first = TrainingLoss(jnp.float32(3), jnp.int32(1))
+    second = TrainingLoss(jnp.float32(6), jnp.int32(2))
+    total = local.total_loss(first, None, second)
+    assert (float(total.mean), int(total.steps)) == (5.0, 3)
 
 
 def examples_of(value):
