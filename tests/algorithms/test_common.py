@@ -251,8 +251,8 @@ def test_a_client_without_examples_does_no_harm(name):
     data = with_padding(dataclasses.replace(data, train_counts=counts), HUGE, 0)
     for state in rerun(base(name).run, name, data=data):
         for leaf in jax.tree.leaves((state.server, state.clients)):
-            is_float = np.issubdtype(leaf.dtype, np.floating)
-            assert not is_float or np.isfinite(leaf).all()
+            # variances of FedPAC are infinite then
+            assert not np.issubdtype(leaf.dtype, np.floating) or not np.isnan(leaf).any()
 
 
 def poisoned_data(data, clients):
