@@ -1,4 +1,4 @@
-"""Table of algorithms: a small instance of each, the data it runs on, and the arguments that it refuses itself."""
+"""Table of algorithms: a small instance of each, and the data it runs on."""
 
 import dataclasses
 import functools
@@ -22,8 +22,6 @@ from reference.small import (
 import fedjax_srp as srp
 from fedjax_srp import algorithms
 from fedjax_srp.algorithms._template import Template
-from fedjax_srp.base import FederatedAlgorithm
-from fedjax_srp.data import FederatedData
 
 COUNTS, TEST_COUNTS = (
     (1, 3, 7, 5, 8, 2, 6, 4, 1, 2, 3, 8, 5, 7, 2),
@@ -34,16 +32,15 @@ NUM_CLIENTS = len(COUNTS)
 
 class Row(NamedTuple):
     make: Callable[
-        ..., FederatedAlgorithm
+        ..., srp.FederatedAlgorithm
     ]  # its options override those of the small instance
     data: Callable[[], Any]
-    refuses: tuple[
-        dict[str, Any], ...
-    ]  # options; the message names the last one with its value
     rounding: float = 1e-5  # tolerance for states when sums are added in another order
 
 
-def with_padding(data: FederatedData, value: float, label: int) -> FederatedData:
+def with_padding(
+    data: srp.data.FederatedData, value: float, label: int
+) -> srp.data.FederatedData:
     """Point all padding at one extra example that is full of `value` and has this label."""
 
     def spare(x, y, indices, counts):
@@ -64,7 +61,7 @@ def with_padding(data: FederatedData, value: float, label: int) -> FederatedData
 
 
 @functools.cache
-def classification() -> FederatedData:
+def classification() -> srp.data.FederatedData:
     return with_padding(federation(clients_of(COUNTS, TEST_COUNTS)), 0.0, 0)
 
 
@@ -75,24 +72,7 @@ def linear_task():
     )
 
 
-# Options of `Training` and of `ExampleAlgorithm`, checked there and therefore for one algorithm only.
-SHARED_REFUSALS = (
-    *(
-        {"batch_size": 0},
-        {"batch_size": 2.5},
-        {"fine_tune_epochs": -1},
-        {"weighting": "size"},
-    ),
-    *(
-        {"steps": None, "epochs": -2},
-        {"steps": None, "epochs": 1.5},
-        {"epochs": None, "steps": -2},
-    ),
-    *({"epochs": 1, "steps": 3}, {"steps": None, "epochs": None}),
-)
-
-
-def small(algorithm, *refuses, split_model=model, rounding=1e-5, **small_options):
+def small(algorithm, split_model=model, rounding=1e-5, **small_options):
     """Row of an algorithm on examples, with a tiny model and SGD with momentum and decay; options by short names."""
 
     def make(**options):
@@ -103,15 +83,15 @@ def small(algorithm, *refuses, split_model=model, rounding=1e-5, **small_options
         }
         return built(algorithm, split_model(), **given | small_options | options)
 
-    return Row(make, classification, refuses, rounding)
+    return Row(make, classification, rounding)
 
 
-def small_linear(algorithm, *refuses, **small_options):
+def small_linear(algorithm, **small_options):
     """Row of an algorithm on linear tasks."""
     make = lambda **options: algorithm(
         linear_task(), **{"step_size": 0.2} | small_options | options
     )
-    return Row(make, linear_task, refuses)
+    return Row(make, linear_task)
 
 
 def with_batch_norm():
@@ -131,92 +111,108 @@ def with_batch_norm():
 
 
 SIZED = {"weighting": "num_examples"}
-UNWEIGHTED = SIZED  # refused by algorithms that weigh all clients alike
 TABLE = {
-    "apfl": small(algorithms.APFL, {"own_share": -0.1}, {"own_share": 1.1}, own_share=0.4, adaptive=True),
-    "ditto": small(algorithms.Ditto, {"penalty": -0.1}, penalty=0.3, **SIZED),
+    "apfl": small(algorithms.APFL, own_share=0.4, adaptive=True),
+    "ditto": small(algorithms.Ditto, penalty=0.3, **SIZED),
     "fed_mtl": small(
-        algorithms.FedMTL, UNWEIGHTED, {"relation_strength": -0.1}, {"norm_strength": -0.1}, relation_strength=0.3,
+        algorithms.FedMTL,
+        relation_strength=0.3,
         norm_strength=0.1,
     ),
     "fedala": small(
-        algorithms.FedALA, {"weight_step_size": -0.1}, {"weight_share": 1.5}, {"start_epochs": 0}, start_epochs=2,
+        algorithms.FedALA,
+        start_epochs=2,
         **SIZED,
     ),
-    "feddyn": small(algorithms.FedDyn, UNWEIGHTED, {"penalty": 0.0}, penalty=0.3),
-    "mifa": small(algorithms.MIFA, UNWEIGHTED),
-    "fedvarp": small(algorithms.FedVARP, UNWEIGHTED, {"server_step_size": 0.0}, server_step_size=0.7),
+    "feddyn": small(algorithms.FedDyn, penalty=0.3),
+    "mifa": small(algorithms.MIFA),
+    "fedvarp": small(algorithms.FedVARP, server_step_size=0.7),
     "fedamp": small(
-        algorithms.FedAMP, {"penalty": -0.1}, {"attention_step_size": 0.0}, {"attention_width": 0.0},
-        attention_step_size=0.5, attention_width=4.0,
+        algorithms.FedAMP,
+        attention_step_size=0.5,
+        attention_width=4.0,
     ),
     "fedpac": small(
-        algorithms.FedPAC, {"penalty": -0.1}, {"head_epochs": 0}, penalty=0.5, **SIZED,
+        algorithms.FedPAC,
+        penalty=0.5,
+        **SIZED,
         rounding=1e-3,  # weights of mixtures go through a quadratic programme
     ),
-    "fedas": small(algorithms.FedAS, {"alignment_step_size": 0.0}, alignment_step_size=0.1),
-    "fedat": small(algorithms.FedAT, {"mu": -0.1}, {"num_tiers": 0}, num_tiers=3, **SIZED),
+    "fedas": small(algorithms.FedAS, alignment_step_size=0.1),
+    "fedat": small(algorithms.FedAT, num_tiers=3, **SIZED),
     "fedasync": small(
-        algorithms.FedAsync, {"server_step_size": 0.0}, {"server_step_size": 1.5}, {"discount": "linear"},
-        {"hinge_slope": -1.0}, {"hinge_start": -1.0}, {"mu": -0.1}, discount="hinge", hinge_start=0.0, mu=0.3, **SIZED,
+        algorithms.FedAsync,
+        discount="hinge",
+        hinge_start=0.0,
+        mu=0.3,
+        **SIZED,
     ),
-    "fedavg": small(algorithms.FedAvg, {"evaluation": "own_head"}, *SHARED_REFUSALS),
+    "fedavg": small(algorithms.FedAvg),
     "fedbabu": small(algorithms.FedBABU, **SIZED),
-    "fedbn": small(algorithms.FedBN, {"own": "all"}, split_model=with_batch_norm),
-    "fedbuff": small(
-        algorithms.FedBuff, {"server_step_size": 0.0}, {"staleness_exponent": -0.5}, server_step_size=0.7, **SIZED
-    ),
-    "fedgate": small(algorithms.FedGATE, {"server_step_size": 0.0}, server_step_size=0.7, **SIZED),
+    "fedbn": small(algorithms.FedBN, split_model=with_batch_norm),
+    "fedbuff": small(algorithms.FedBuff, server_step_size=0.7, **SIZED),
+    "fedgate": small(algorithms.FedGATE, server_step_size=0.7, **SIZED),
     "fednova": small(algorithms.FedNova, **SIZED),
     "fedopt": small(
-        algorithms.FedOpt, {"rule": "sgd"}, {"server_step_size": 0.0}, {"beta1": 1.0}, {"beta2": -0.1}, rule="yogi",
+        algorithms.FedOpt,
+        rule="yogi",
         **SIZED,
     ),
     "fedper": small(algorithms.FedPer, **SIZED),
-    "fedproto": small(algorithms.FedProto, {"penalty": -0.1}, penalty=0.5, **SIZED),
-    "fedprox": small(algorithms.FedProx, {"mu": -0.1}, mu=0.3),
+    "fedproto": small(algorithms.FedProto, penalty=0.5, **SIZED),
+    "fedprox": small(algorithms.FedProx, mu=0.3),
     "fedrod": small(algorithms.FedRoD, **SIZED),
     "fedrolex": small(algorithms.FedRolex, rates=(0.4, 1.0), **SIZED),
     "fedsgd": small(algorithms.FedSGD),
     "fedrep": small(
-        algorithms.FedRep, {"head_epochs": -1}, {"representation_epochs": -1}, {"epochs": 0}, head_epochs=2, epochs=2,
-        keeps_optimizer=True, newcomers_take_mean_head=True, **SIZED,
+        algorithms.FedRep,
+        head_epochs=2,
+        epochs=2,
+        keeps_optimizer=True,
+        newcomers_take_mean_head=True,
+        **SIZED,
     ),
     "hf_maml": small(
-        algorithms.HFMAML, {"inner_steps": 0}, {"support_fraction": 1.0}, {"inner_step_size": -0.1},
-        {"difference": 0.0}, support_fraction=0.7,
+        algorithms.HFMAML,
+        support_fraction=0.7,
     ),
     "fjord": small(algorithms.FjORD, rates=(0.4, 1.0)),
-    "heterofl": small(algorithms.HeteroFL, {"rates": ()}, rates=(0.4, 1.0)),
-    "knn_per": small(
-        algorithms.KNNPer, {"num_neighbours": 0}, {"own_share": 1.5}, {"evaluation": "own"}, num_neighbours=3
-    ),
+    "heterofl": small(algorithms.HeteroFL, rates=(0.4, 1.0)),
+    "knn_per": small(algorithms.KNNPer, num_neighbours=3),
     "l2gd": small(
-        algorithms.L2GD, {"aggregation_step_size": 1.5}, {"aggregation_probability": -0.1}, aggregation_step_size=0.4,
+        algorithms.L2GD,
+        aggregation_step_size=0.4,
         aggregation_probability=0.5,
     ),
-    "lg_fedavg": small(algorithms.LGFedAvg, split_model=lambda: model("fc2"), epochs=None, steps=3),
+    "lg_fedavg": small(
+        algorithms.LGFedAvg, split_model=lambda: model("fc2"), epochs=None, steps=3
+    ),
     "local_only": small(algorithms.LocalOnly),
-    "moon": small(algorithms.MOON, {"mu": -0.1}, {"temperature": 0.0}, mu=0.5),
+    "moon": small(algorithms.MOON, mu=0.5),
     "per_fedavg": small(
-        algorithms.PerFedAvg, {"support_fraction": 1.0}, {"inner_step_size": -0.1}, {"difference": 0.0},
-        inner_step_size=0.1, difference=0.05,
+        algorithms.PerFedAvg,
+        inner_step_size=0.1,
+        difference=0.05,
     ),
     "pfedme": small(
-        algorithms.PFedMe, {"penalty": -0.1}, {"inner_steps": 0}, {"inner_step_size": 0.0}, {"server_step_size": 0.0},
-        penalty=2.0, inner_step_size=0.1, **SIZED,
+        algorithms.PFedMe,
+        penalty=2.0,
+        inner_step_size=0.1,
+        **SIZED,
     ),
-    "template": small(Template, {"penalty": -0.1}, **SIZED),  # the file that authors copy
-    "scaffold": small(algorithms.SCAFFOLD, UNWEIGHTED, {"server_step_size": 0.0}, server_step_size=0.7),
+    "template": small(Template, **SIZED),  # the file that authors copy
+    "scaffold": small(algorithms.SCAFFOLD, server_step_size=0.7),
     "linear_fedavg": small_linear(
-        algorithms.LinearFedAvg, {"local_steps": 0}, {"fine_tune_samples": 0}, {"fine_tune_steps": 1.5},
+        algorithms.LinearFedAvg,
         fine_tune_steps=3,
     ),
     "linear_fedrep": small_linear(
-        algorithms.LinearFedRep, {"samples_per_round": 0}, {"evaluation_samples": 0}, {"head": "best"}, {"head": -1},
-        {"sampling": "some"}, {"start": "zero"}, samples_per_round=8, head=2, start="random",
+        algorithms.LinearFedRep,
+        samples_per_round=8,
+        head=2,
+        start="random",
     ),
-}  # fmt: skip
+}
 
 
 # `make test` runs every test of these; `make test-long` those of all.

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from recorded_orders import stream
 from reference import (
     apfl,
     ditto,
@@ -39,8 +40,7 @@ from reference.local import Sgd, batches, combine, mean
 from reference.small import KEY, NUM_CLASSES
 from setting import BATCH, COUNTS, PLAIN, SPREAD, UNEQUAL, Rounds, Setting, optimizer
 
-from fedjax_srp.base import named_key
-from fedjax_srp.rounds.round import stream
+from fedjax_srp import named_key
 
 
 class Case(NamedTuple):
@@ -73,6 +73,7 @@ class Case(NamedTuple):
     cut: str = "out"
     rtol: float = 1e-9
     tuned: bool = False  # compare inherited evaluations by fine-tuning too
+    tuner: Sgd | None = None  # the optimizer of fine-tuning, by default that of training
 
 
 def itself(state):
@@ -131,20 +132,6 @@ def classes_of(prototypes):
 
 def known(server):
     return server.prototypes.features[server.prototypes.weight > 0]
-
-
-def targets_of(rows):
-    """Return a batch's samples for the outer gradient: all after the first 80 %, or all of a batch of one."""
-    others = rows[max(round(0.8 * len(rows)), 1) :]
-    return others if len(others) else rows
-
-
-def on_targets(params, clients, cohorts, steps, *, sgd, client_weighting):
-    """FedAvg on the target samples."""
-    targets = lambda t, i: [targets_of(rows) for rows in steps(t, i)]
-    return fedavg.run(
-        params, clients, cohorts, targets, sgd=sgd, client_weighting=client_weighting
-    )
 
 
 def coins(setting):
@@ -228,11 +215,15 @@ VARIATES = {
 # Two stages: clients 1 and 3 go on in the second one, 0 comes back in its second round, 4 is new then.
 STAGED = np.array([[1, 3, 0, 2, 4, 5, 6], [6, 1, 3, 5, 0, 2, 4], [3, 4, 6, 0, 1, 2, 5]])
 TWO_STAGES = Rounds(STAGED, (3, 4, 5), 1 + (STAGED == 3) + 2 * (STAGED == 0), (0, 1, 1))
+# Nobody has class 3 in the first two rounds, and nobody class 0 in the second.
+FEW = np.array([[1, 0, 2, 3, 4, 5, 6], [5, 1, 0, 2, 3, 4, 6], [3, 2, 6, 0, 1, 4, 5]])
+FEW_CLASSES = UNEQUAL._replace(ids=FEW, sizes=(2, 1, 7))
 HEADS = Sgd(0.1, momentum=0.3)  # FedRep's heads have an optimizer of their own
+TUNER = Sgd(0.4, momentum=0.2)
 CASES = {
     # One global model.
     "fedavg": Case(
-        fedavg.run, server={"params": itself}, tuned=True,
+        fedavg.run, server={"params": itself}, tuned=True, tuner=TUNER,
         judged={"global": accuracy(itself), "fine_tune": accuracy(itself, ["out"]),
                 "fine_tune_all": accuracy(itself, ["fc1", "fc2", "out"], "local")},
     ),
@@ -252,9 +243,6 @@ CASES = {
     "scaffold-momentum_as_in_the_code_of_fedrep": Case(
         scaffold.run, {"server_step_size": 0.8, "counts_momentum": False},
         {"server_step": 0.8, "counts_momentum": False}, **VARIATES, shapes=("plain",), sgd=Sgd(0.1, momentum=0.5),
-    ),
-    "scaffold-steps": Case(
-        scaffold.run, {"server_step_size": 0.8}, {"server_step": 0.8}, **VARIATES, shapes=("plain",), steps=3
     ),
     "fednova": Case(fednova.run, **ONE_MODEL, schedule=TWO_STAGES),
     "fedgate": Case(
@@ -289,10 +277,9 @@ CASES = {
         hf_maml.run, {"inner_step_size": 0.3}, {"alpha": 0.3, "delta": 1e-3, "support_fraction": 0.8}, **adapted(0.3),
         shapes=("heavy",),
     ),
-    "per_fedavg-without_an_inner_step": Case(on_targets, {"inner_step_size": 0.0}, **adapted(0.0), shapes=("plain",)),
     # Personal layers.
     "fedper": Case(
-        fedper.run, numbers={"own": ["out"]}, **KEPT_HEAD, judged=partly_own("head"), shapes=("heavy",)
+        fedper.run, numbers={"own": ["out"]}, **KEPT_HEAD, judged=partly_own("head"), shapes=("heavy",), tuner=TUNER
     ),
     "lg_fedavg": Case(
         fedper.run, numbers={"own": ["fc1"]}, **KEPT_BODY, judged=partly_own("representation", "local"), cut="fc2",
@@ -341,6 +328,7 @@ CASES = {
     "local_only": Case(
         local_only.run, server={"square_norm": "square_norm"}, clients={"params": "models"},
         judged=MODELS | {"fine_tune": accuracy("models", ["out"])}, layout=SPREAD, shapes=("heavy",), tuned=True,
+        tuner=TUNER,
     ),
     "fed_mtl": Case(
         fed_mtl.run, {"relation_strength": 0.6, "norm_strength": 0.1}, {"relation": 0.6, "norm": 0.1}, **ONLY_OWN,
@@ -359,7 +347,7 @@ CASES = {
     ),
     "fedproto": Case(
         fedproto.run, {"penalty": 0.7}, {"penalty": 0.7}, clients={"params": "models"},
-        server={known: lambda state: classes_of(state.prototypes)},  # some are missing in the first two rounds
+        server={known: lambda state: classes_of(state.prototypes)}, schedule=FEW_CLASSES,
         judged=MODELS | {"nearest_prototype": lambda state, i, c, *_: fedproto.nearest_accuracy(state, i, c)},
     ),
     "ditto": Case(

@@ -6,9 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_srp import named_key
 from fedjax_srp.algorithms.local import _shuffled
-from fedjax_srp.base import named_key
-from fedjax_srp.rounds.round import stream
+
+
+def stream(root, name, round):
+    """Return the key of a stream of a run in one round, as the manual describes it."""
+    return jax.random.fold_in(named_key(root, name), round)
 
 
 @functools.partial(
@@ -45,7 +49,7 @@ class RecordedOrders:
         self._table = functools.lru_cache(maxsize=None)(self._draw_all)
 
     def _draw_all(self, stream_name, round_index, phase, purpose, num_epochs, steps):
-        key = stream(self.root, stream_name, jnp.int32(round_index))
+        key = stream(self.root, stream_name, round_index)
         key = key if phase is None else named_key(key, phase)
         return np.asarray(
             _draw(

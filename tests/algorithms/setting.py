@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from recorded_orders import RecordedOrders
+from recorded_orders import RecordedOrders, stream
 from reference.local import Sgd, batches
-from reference.small import KEY, Run, built, clients_of, federation, model, scripted
+from reference.small import KEY, Run, clients_of, federation, model, scripted
 
 import fedjax_srp as srp
 from fedjax_srp.algorithms.examples import GlobalModel, OwnModel
@@ -156,19 +156,13 @@ def run_of(algorithm, clients, policy, rounds=3):
     return states
 
 
-def turn_of(cls, **options):
-    """Compile one client's update: `(client id, server state, client state) -> (server state, ClientOutput)`."""
-    algorithm, data = built(cls, split_model(), **options), federation(SMALL())
-
-    @functools.partial(jax.jit, static_argnames="num_clients")
-    def turn(i, server=None, state=None, num_clients=NUM_CLIENTS):
-        examples, one = data.train_client(i), jnp.int32(1)
-        server = algorithm.init(KEY, data) if server is None else server
-        state = algorithm.init_client(KEY, server, examples) if state is None else state
-        context = srp.RoundContext(one, one, jnp.int32(num_clients), num_clients, one)
-        broadcast = algorithm.phases[0].broadcast(server, context)
-        return server, algorithm.client(
-            jax.random.fold_in(KEY, i), broadcast, state, examples, context
-        )
-
-    return turn
+def recorded_times(clock, num_clients, num_rounds):
+    """Return the clock's times in every round of a run under `KEY`."""
+    start = srp.named_key(srp.named_key(KEY, "clock"), "init")
+    state = clock.init(start, num_clients)
+    found = []
+    for t in range(num_rounds):
+        key = stream(KEY, "clock", jnp.int32(t))
+        times, state = clock.sample(key, state, jnp.zeros(()))
+        found.append(times)
+    return found

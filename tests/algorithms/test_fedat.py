@@ -16,14 +16,10 @@ from reference.small import (
     federation,
     made_policy,
     model,
-    refusal,
 )
-from setting import by_layer
+from setting import by_layer, recorded_times
 
 import fedjax_srp as srp
-from fedjax_srp.base import named_key
-from fedjax_srp.contract.checks import check_algorithm
-from fedjax_srp.rounds.round import stream
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -79,11 +75,7 @@ def test_fedat_is_a_queue_of_tiers(clock_name, devices):
         began = range(TIERS) if t == 0 else [found[-2][1]]
         drawn |= {(t, m): state.policy[0].cohorts[m].tolist() for m in began}
 
-    clock_state = clock.init(named_key(named_key(KEY, "clock"), "init"), len(COUNTS))
-    times = [
-        clock.sample(stream(KEY, "clock", jnp.int32(t)), clock_state, jnp.zeros(()))[0]
-        for t in range(ROUNDS)
-    ]
+    times = recorded_times(clock, len(COUNTS), ROUNDS)
     order = np.argsort(np.asarray(times[0].expected))
     tier_of = {
         int(i): min(place // (len(COUNTS) // TIERS), TIERS - 1)
@@ -138,14 +130,3 @@ def test_too_few_tiers_show_as_divergence():
     )
     run = Run(srp.algorithms.FedAT(split_model, num_tiers=2), data, policy, clock)
     assert run.rounds(3).rounds.finite.tolist() == [True, True, False]
-
-
-def test_stages_of_a_growing_cohort_are_no_tiers():
-    algorithm, data = (
-        srp.algorithms.FedAT(model()),
-        federation(clients_of(COUNTS, TEST_COUNTS)),
-    )
-    policy = srp.participation.StatisticalAccuracy(2)
-    assert "'fedat' has no `gradient`" in refusal(
-        check_algorithm, algorithm, data, policy=policy
-    )

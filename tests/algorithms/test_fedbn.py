@@ -1,7 +1,5 @@
 """BatchNorm in federated training: FedBN, SiloBN and FedAvg against NumPy in float64, and refusals."""
 
-import dataclasses
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -20,6 +18,7 @@ from reference.small import (
     built,
     clients_of,
     federation,
+    prepared,
     refused,
     steps,
 )
@@ -37,12 +36,9 @@ from setting import (
 )
 
 import fedjax_srp as srp
-from fedjax_srp.algorithms.local import fit_head, local_sgd
-from fedjax_srp.algorithms.training import LocalTraining
-from fedjax_srp.base import Examples, Participants
-from fedjax_srp.contract.checks import check_algorithm
-from fedjax_srp.contract.messages import client_bytes
-from fedjax_srp.models.normalization import has_statistics, is_batch_norm, is_statistic
+from fedjax_srp import Examples
+from fedjax_srp.algorithms.local import LocalTraining, fit_head, local_sgd
+from fedjax_srp.base import Participants
 
 
 def normalised(dtype=jnp.float32, norm=None, cut="out"):
@@ -121,32 +117,18 @@ def test_three_rounds(sgd, run_options, personal):
 
 def test_personal_normalisation_is_not_charged():
     split_model = normalised()
-    params = split_model.init(KEY)
-    kept = sum(
-        leaf.size
-        for leaf, own in zip(
-            *map(jax.tree.leaves, (params, is_batch_norm(params))), strict=True
-        )
-        if own
-    )
-    assert kept == 4 * 5
+    kept = 4 * 5  # scale, bias, mean and variance of five units
     data = federation(clients_of((3, 5), (2, 2)))
     whole, own, statistics = (
-        client_bytes(
-            check_algorithm(built(ALGORITHMS[name], split_model, **options), data)
-        )
-        for name, options in (
-            ("fedavg", {}),
-            ("fedbn", {}),
-            ("fedbn", {"own": "statistics"}),
+        prepared(algorithm, data, devices=1).sizes.messages
+        for algorithm in (
+            srp.algorithms.FedAvg(split_model),
+            srp.algorithms.FedBN(split_model),
+            srp.algorithms.FedBN(split_model, own="statistics"),
         )
     )
-    assert whole.sent - own.sent == whole.received - own.received == 4 * kept
-    assert (
-        whole.sent - statistics.sent
-        == whole.received - statistics.received
-        == 4 * kept // 2
-    )
+    assert np.subtract(whole, own).tolist() == [4 * kept] * 2
+    assert np.subtract(whole, statistics).tolist() == [4 * kept // 2] * 2
 
 
 def examples_of(count, capacity=7, padding=3e38):
@@ -155,7 +137,7 @@ def examples_of(count, capacity=7, padding=3e38):
     return Examples(jnp.asarray(x), jnp.zeros(capacity, jnp.int32), jnp.int32(count))
 
 
-def one_step(count, sgd=None, **options):
+def one_step(count, sgd=None):
     split_model, examples = normalised(), examples_of(count)
     start = split_model.init(KEY)
     training = LocalTraining(srp.SGD(0.1) if sgd is None else sgd, batch_size=7, epochs=1)
@@ -163,59 +145,28 @@ def one_step(count, sgd=None, **options):
     def loss(params, frozen, x, y, key):
         return split_model.loss(split_model.logits(params, x, key), y)
 
-    trained = jax.jit(
-        lambda start: local_sgd(KEY, loss, start, (), examples, training, **options)
-    )(start)
+    trained = jax.jit(lambda start: local_sgd(KEY, loss, start, (), examples, training))(
+        start
+    )
     return start, trained.params, np.asarray(examples.x)[:count]
 
 
-@pytest.mark.short("rmsprop", "another_direction")
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"sgd": srp.optimizer(optax.rmsprop, learning_rate=0.3)},
-        {"sgd": srp.SGD(0.5, 0.9, 0.1)},
-        {
-            "gradient": lambda objective, params, weights: jax.tree.map(
-                lambda p: p + 1, params
-            )
-        },
-        {"after_step": lambda params: jax.tree.map(lambda p: 2 * p, params)},
-    ],
-    ids=["rmsprop", "decay", "another_direction", "projection"],
-)
-def test_neither_optimizer_nor_method_moves_statistics(changed):
-    expected, params = one_step(5)[1], one_step(5, **changed)[1]
-    statistics = expected.representation["norm"]["batch_stats"]
-    assert_close(params.representation["norm"]["batch_stats"], statistics, 1e-5)
-    with pytest.raises(AssertionError):
-        assert_close(params.head, expected.head, 1e-3)
+def is_statistic(path):
+    return "batch_stats" in jax.tree_util.keystr(path)
 
 
 def test_statistics_are_no_part_of_a_clipped_gradient():
-    def clipped(learning_rate):
-        return optax.chain(optax.clip_by_global_norm(1e6), optax.sgd(learning_rate))
+    def clipped(norm):
+        return optax.chain(optax.clip_by_global_norm(norm), optax.sgd(1.0))
 
-    params, expected = (
-        one_step(5, srp.optimizer(clipped, learning_rate=0.1))[1],
-        one_step(5)[1],
-    )
-    assert_close(params, expected, 1e-5)
-    large = one_step(
-        5,
-        srp.optimizer(
-            lambda rate: optax.chain(optax.clip_by_global_norm(rate), optax.sgd(1.0)),
-            rate=0.1,
-        ),
-    )
-    moved = jax.tree.map(jnp.subtract, large[1], large[0])
-    flags = jax.tree.leaves(is_statistic(moved))
-    squares = [
-        jnp.sum(leaf**2)
-        for leaf, of in zip(jax.tree.leaves(moved), flags, strict=True)
-        if not of
-    ]
-    assert float(jnp.sqrt(sum(squares))) == pytest.approx(0.1, rel=1e-4)
+    start, params, _ = one_step(5, srp.optimizer(clipped, norm=0.1))
+    squares = 0.0
+    for path, leaf in jax.tree.leaves_with_path(
+        jax.tree.map(jnp.subtract, params, start)
+    ):
+        if not is_statistic(path):
+            squares += jnp.sum(leaf**2)
+    assert float(jnp.sqrt(squares)) == pytest.approx(0.1, rel=1e-4)
 
 
 def test_statistics_have_no_fisher_information():
@@ -225,35 +176,29 @@ def test_statistics_have_no_fisher_information():
     start = split_model.init(KEY)
 
     def loss(params):
-        return split_model.loss(
-            split_model.logits(params, examples.x[:5], KEY), examples.y[:5]
-        ).mean()
+        logits = split_model.logits(params, examples.x[:5], KEY)
+        return split_model.loss(logits, examples.y[:5]).mean()
 
-    gradient = jax.jit(jax.grad(loss))(start)
-    leaves = zip(
-        jax.tree.leaves(gradient), jax.tree.leaves(is_statistic(gradient)), strict=True
-    )
+    expected = 0.0
+    for path, leaf in jax.tree.leaves_with_path(jax.jit(jax.grad(loss))(start)):
+        if not is_statistic(path):
+            expected += jnp.sum(leaf**2)
     found = jax.jit(lambda params: algorithm.fisher_trace(KEY, params, examples))(start)
-    np.testing.assert_allclose(
-        found, sum(jnp.sum(g**2) for g, own in leaves if not own), rtol=1e-4
-    )
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
 def test_statistics_are_no_part_of_the_distance_of_models():
     algorithm, params = srp.algorithms.FedAMP(normalised()), normalised().init(KEY)
 
     def mixture(distance):
-        other = jax.tree.map(
-            lambda w, own: w + (distance if own else 0.1), params, is_statistic(params)
+        moved = jax.tree_util.tree_map_with_path(
+            lambda path, w: w + (distance if is_statistic(path) else 0.1), params
         )
-        both = Participants(
-            jax.tree.map(lambda *w: jnp.stack(w), params, other), jnp.ones(2, jnp.bool_)
-        )
-        return algorithm.mix((), params, both, None)
+        shown = jax.tree.map(lambda *w: jnp.stack(w), params, moved)
+        both = Participants(shown, jnp.ones(2, bool))
+        return algorithm.mix((), params, both, None).head
 
-    assert_close(mixture(9.0).head, mixture(0.1).head, 1e-6)
-    with pytest.raises(AssertionError):
-        assert_close(mixture(0.1).head, params.head, 1e-3)
+    assert_close(mixture(9.0), mixture(0.1), 1e-6)
 
 
 def test_clients_of_fedala_mix_no_statistics():
@@ -295,38 +240,6 @@ def test_a_frozen_representation_uses_its_running_statistics():
         srp.base.named_key(KEY, "head"), loss, start.head, (), on_features, training
     ).params
     assert_close(head, expected, 1e-5)
-    x, key = examples.x[:5], jax.random.key(3)
-    noisy = dataclasses.replace(split_model, augment=lambda key, x: x)
-    assert_close(
-        noisy.rest(start.representation, noisy.stem(start.representation, x), key),
-        features,
-        1e-6,
-    )
-    with pytest.raises(AssertionError):
-        assert_close(split_model.represent(start.representation, x, key), features, 1e-2)
-
-
-def test_normalisation_layers_of_a_model_are_found():
-    params = jax.eval_shape(
-        srp.models.ResNet18((8, 8), 4, channels=(2, 2, 4, 4)).init, KEY
-    )
-    flags, statistics = is_batch_norm(params), is_statistic(params)
-    assert has_statistics(params)
-    for (path, own), leaf in zip(
-        jax.tree.leaves_with_path(flags), jax.tree.leaves(params), strict=True
-    ):
-        name = jax.tree_util.keystr(path)
-        assert own == ("norm" in name), name
-        assert not own or leaf.ndim == 1
-    norms = (
-        1 + 2 * 8 + 3
-    )  # the first, two a block, three shortcuts (one, from 2 to 4 channels, would do: strides)
-    assert sum(jax.tree.leaves(flags)) == 4 * norms
-    assert sum(jax.tree.leaves(statistics)) == 2 * norms
-    grouped = jax.eval_shape(
-        srp.models.ResNet18((8, 8), 4, channels=(2, 2, 4, 4), norm="group").init, KEY
-    )
-    assert not any(jax.tree.leaves(is_batch_norm(grouped)))
 
 
 REFUSING = [
@@ -336,33 +249,11 @@ REFUSING = [
 ]
 
 
-def test_the_methods_that_refuse_statistics():
-    expected = {
-        "apfl",
-        "fedbuff",
-        "feddyn",
-        "fedgate",
-        "fednova",
-        "fedopt",
-        "fedsgd",
-        "hf_maml",
-        "per_fedavg",
-    }
-    assert set(REFUSING) == expected | {
-        "heterofl",
-        "fedrolex",
-        "fjord",
-        "mifa",
-        "fedvarp",
-    }
-
-
+@pytest.mark.short("fedbuff", "apfl")
 @pytest.mark.parametrize("name", REFUSING)
 def test_methods_whose_models_are_no_means_refuse_batch_norm_and_accept_group_norm(name):
     data = federation(clients_of((3, 5), (2, 2)))
-    with refused(
-        f"model 'normalised' has BatchNorm, whose variances {name} could make negative; use GroupNorm"
-    ):
+    with refused(f"model 'normalised' has BatchNorm.*{name}.*; use GroupNorm"):
         built(ALGORITHMS[name], normalised()).init(KEY, data)
     assert built(ALGORITHMS[name], normalised(norm=nn.GroupNorm(5))).init(KEY, data)
 
@@ -399,31 +290,12 @@ def test_other_methods_train_it_and_variances_stay_positive(name):
         optimizer=srp.SGD(0.2, 0.5),
         **options,
     )
-    check_algorithm(algorithm, data)
     state = steps(Run(algorithm, data, srp.participation.Uniform(3)), 3)[-1]
 
-    def variances(states):
-        names = {
-            jax.tree_util.keystr(path): leaf
-            for path, leaf in jax.tree.leaves_with_path(states)
-        }
-        return [
-            leaf
-            for at, leaf in names.items()
-            if "batch_stats" in at and "'var'" in at and "variate" not in at
-        ]
-
-    assert all((leaf > 0).all() for leaf in variances((state.server, state.clients)))
-    # the servers of these keep a model that nobody has trained, or not yet
-    found = variances(
-        state.clients if name in ("local_only", "fedproto", "l2gd") else state.server
-    )
-    assert any((leaf != 1).any() for leaf in found)
-
-
-def test_a_batch_norm_with_use_running_average_is_refused():
-    with pytest.raises(
-        ValueError,
-        match=r"layer 'norm'.*BatchNorm\(use_running_average=True\): .*; leave it out",
-    ):
-        normalised(norm=nn.BatchNorm(use_running_average=True)).init(KEY)
+    trained = False
+    for path, leaf in jax.tree.leaves_with_path((state.server, state.clients)):
+        at = jax.tree_util.keystr(path)
+        if "batch_stats" in at and "'var'" in at and "variate" not in at:
+            assert (leaf > 0).all()
+            trained |= bool((leaf != 1).any())
+    assert trained

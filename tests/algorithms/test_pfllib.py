@@ -16,13 +16,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from recorded_orders import stream
 from reference.local import batches
 from reference.small import KEY, NUM_CLASSES, clients_of, model
 from setting import BATCH, Setting, by_layer
 
 import fedjax_srp as srp
-from fedjax_srp.base import named_key
-from fedjax_srp.rounds.round import stream
+from fedjax_srp import named_key
 
 PFLLIB = Path(os.environ.get("PFLLIB", "no_folder_of_pfllib"))
 pytestmark = [

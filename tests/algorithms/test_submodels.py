@@ -4,10 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from recorded_orders import RecordedOrders
+from recorded_orders import RecordedOrders, stream
 from reference import submodels
 from reference.local import Sgd, batches, train, weight
 from reference.small import (
+    ALGORITHMS,
     KEY,
     Run,
     assert_close,
@@ -20,9 +21,7 @@ from reference.small import (
 from setting import by_layer
 
 import fedjax_srp as srp
-from fedjax_srp.base import named_key
-from fedjax_srp.models.narrow import unit_masks
-from fedjax_srp.rounds.round import stream
+from fedjax_srp import named_key
 
 COUNTS, TEST_COUNTS = (4, 3, 7, 5, 8), (2, 2, 2, 2, 2)
 BATCH, EPOCHS, SGD = 3, 2, Sgd(0.3, momentum=0.5, decay=0.01)
@@ -56,20 +55,12 @@ def test_a_submodel_is_cut_out_trained_and_put_back(name, weighting):
             clients_of(COUNTS, TEST_COUNTS, dtype=np.float64),
             model(dtype=jnp.float64, **WIDE),
         )
-        cls = {
-            cls.name: cls
-            for cls in (
-                srp.algorithms.HeteroFL,
-                srp.algorithms.FedRolex,
-                srp.algorithms.FjORD,
-            )
-        }[name]
         optimizer = srp.SGD(SGD.step, SGD.momentum, SGD.decay)
         training = srp.Training(
             optimizer, batch_size=BATCH, epochs=EPOCHS, weighting=weighting
         )
         run = Run(
-            cls(split_model, training, rates=RATES),
+            ALGORITHMS[name](split_model, training, rates=RATES),
             federation(clients),
             scripted(IDS, SIZES, WORK),
         )
@@ -113,28 +104,7 @@ def test_a_submodel_is_cut_out_trained_and_put_back(name, weighting):
         assert untouched > 0  # in the second round nobody trains the whole model
 
 
-@pytest.mark.short("0.5")
-@pytest.mark.parametrize("rate", [0.25, 0.5])
-def test_units_that_are_left_out_never_matter(rate):
-    """Huge parameters of other units change no logit, in convolutions and in dense layers above flattened channels."""
-    net = srp.models.LeNet5((16, 16, 1), 3, channels=(4, 8), hidden=(6, 5))
-    params = net.init(KEY)
-    masks = unit_masks(net.layer_names, params, jnp.asarray(rate), jnp.int32(3))
-    kept = [int(m["bias"].sum()) for part in masks for m in part.values()]
-    assert kept == [*(int(np.ceil(rate * width)) for width in (4, 8, 6, 5)), 3]
-    x = jax.random.normal(KEY, (2, 16, 16, 1))
-    huge = jax.tree.map(lambda w, m: jnp.where(m > 0, w, 1e3), params, masks)
-    logits = [net.logits(jax.tree.map(jnp.multiply, p, masks), x) for p in (params, huge)]
-    np.testing.assert_array_equal(*logits)
-
-
-def test_models_without_units_and_wrong_rates_are_refused():
+def test_models_without_units_are_refused():
     tokens = srp.models.LSTM((5,), 3)
     with refused(r"model 'lstm': layer 'embedding' has .*; choose e.g. mlp or lenet5"):
         srp.algorithms.HeteroFL(tokens).init_params(KEY, None)
-    for rate in (0.0, 1.5):
-        with pytest.raises(
-            ValueError,
-            match=rf"rates\[1\]={rate} must be .*; give a share of the units, e.g. 0.5",
-        ):
-            srp.algorithms.FedRolex(model(), rates=(1.0, rate))

@@ -21,7 +21,7 @@ def main():
     from reference.small import KEY, algorithm_of, numbers
 
     import fedjax_srp as srp
-    from fedjax_srp.base import ClientOutput
+    from fedjax_srp import ClientOutput
     from fedjax_srp.xla.loops import sequential
 
     def client(key, broadcast, state, value, context):

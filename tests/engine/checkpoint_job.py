@@ -6,7 +6,7 @@ import jax
 from reference.small import NUM_CLASSES, clients_of, federation
 
 import fedjax_srp as srp
-from fedjax_srp.base import ClientOutput, FederatedAlgorithm
+from fedjax_srp import ClientOutput, FederatedAlgorithm
 from fedjax_srp.driver.checkpoint import Checkpoints
 
 CLOCK = srp.clocks.Dynamic(srp.clocks.Exponential(1.0))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedjax_srp as srp
-from fedjax_srp.base import ClientOutput
+from fedjax_srp import ClientOutput
 
 DEVICES_PER_PROCESS = 2
 NUM_PROCESSES = 2

@@ -1,31 +1,20 @@
 """Rounds in chunks and on devices: results do not depend on the layout, and nothing is moved or copied needlessly."""
 
-import re
-from types import SimpleNamespace
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference.small import (
-    KEY,
     Run,
     algorithm_of,
     assert_close,
     assert_same_bits,
-    clients_of,
-    federation,
-    model,
     numbers,
     scripted,
 )
 from test_round import CLOCK, DATA, POLICY, ROUNDS, VALUES
 
-import fedjax_srp as srp
-from fedjax_srp.algorithms import local
-from fedjax_srp.base import ClientOutput
-from fedjax_srp.driver import programs as program
-from fedjax_srp.rounds.sharding import Layout, chunk_budget, default_chunks
+from fedjax_srp import ClientOutput
 
 
 @pytest.mark.parametrize(
@@ -176,140 +165,3 @@ def test_states_of_clients_do_not_depend_on_the_serving_device(
         np.testing.assert_array_equal(found.clients["sum"], sums)
         np.testing.assert_array_equal(found.clients["steps"], steps)
         np.testing.assert_array_equal(found.clients["odd"], steps % 2 == 1)
-
-
-@pytest.mark.short("True")
-@pytest.mark.parametrize("shard_data", [False, True])
-def test_clients_served_by_their_owner_are_not_exchanged(shard_data, monkeypatch):
-    """Exchanges that lose all data do no harm if the devices own equally many participants; otherwise they do."""
-    data = federation(clients_of((3,) * 8, (2,) * 8))
-    algorithm = algorithm_of(
-        lambda key, broadcast, state, examples, context: ClientOutput(
-            (), state + jnp.sum(examples.x)
-        ),
-        init=lambda key, data: (),
-        init_client=lambda key, server, examples: jnp.zeros(()),
-        evaluations={},
-    )
-    options = {
-        "num_rounds": 2,
-        "devices": 2,
-        "chunk_size": 3,
-        "shard_data": shard_data,
-        "progress": False,
-    }
-
-    def final(policy, **exchange):
-        program._jitted.cache_clear()
-        with monkeypatch.context() as patch:
-            for name, made in exchange.items():
-                patch.setattr(jax.lax, name, made)
-            return srp.simulate(
-                algorithm,
-                data,
-                participation=policy,
-                keep_clients=True,
-                key=KEY,
-                **options,
-            ).client_states
-
-    lost = {
-        "psum_scatter": lambda bits, axis, tiled: jnp.zeros_like(bits[: len(bits) // 2]),
-        "all_gather": lambda bits, axis, tiled: jnp.zeros(
-            (2 * len(bits), *bits.shape[1:]), bits.dtype
-        ),
-    }
-    everybody, first = srp.participation.Full(), srp.participation.Fastest(4)
-    options["clock"] = srp.clocks.Fixed(
-        srp.clocks.Constant(np.arange(1.0, 9.0))
-    )  # 0 to 3 are the fastest
-    for policy in (everybody, first):
-        assert_same_bits(final(policy, **lost), final(policy))
-    options["clock"] = srp.clocks.Fixed(
-        srp.clocks.Constant(np.arange(8.0) // 2 + 10 * (np.arange(8) % 2))
-    )
-    with pytest.raises(
-        AssertionError
-    ):  # the fastest are the even ones, all owned by one device
-        assert_same_bits(final(first, **lost), final(first))
-
-
-def test_chunks_take_an_eighth_of_the_memory_at_most():
-    def budget(platform, **stats):
-        own = SimpleNamespace(
-            platform=platform, process_index=0, memory_stats=lambda: stats
-        )
-        return chunk_budget([SimpleNamespace(platform=platform, process_index=1), own])
-
-    assert budget("cpu") == 2 * 2**20
-    assert budget("gpu", bytes_limit=8 * 2**30) == 2**30
-    assert budget("gpu", bytes_limit=80 * 2**30) == budget("gpu") == 8 * 2**30
-
-
-def test_accelerators_have_large_chunks_by_default():
-    mebibyte = 2**20
-    sizes = 4 * mebibyte, 3 * mebibyte
-    # Judged in 30 windows of 334, of which the last has room for 20 more.
-    gibibyte = 1024 * mebibyte
-    assert default_chunks("gpu", gibibyte, *sizes, 10_000) == (
-        154,
-        0,
-        334,
-    )  # 65 times, as 156 would be
-    assert default_chunks("gpu", gibibyte, 2 * mebibyte, sizes[1], 10_000) == (
-        154,
-        3 * 154,
-        334,
-    )
-    assert default_chunks("gpu", gibibyte, 2 * mebibyte, 0, 1_000) == (
-        125,
-        4 * 125,
-        1_000,
-    )
-    assert default_chunks("gpu", 4 * gibibyte, 2 * mebibyte, 0, 1_000) == (
-        125,
-        1_000,
-        1_000,
-    )
-    assert default_chunks("gpu", gibibyte, *sizes, 100) == (100, 0, 100)
-    assert default_chunks("gpu", gibibyte, 14 * mebibyte, 0, 100) == (
-        50,
-        0,
-        100,
-    )  # there is memory for 73
-    assert default_chunks("cpu", mebibyte, 100, 100, 1_000) == (16, 0, 16)
-    layout = Layout(
-        (SimpleNamespace(platform="gpu"),), 156, 10_000, 512, large_chunk=3 * 156
-    )
-    assert [part.chunk_size for part in layout.by_chunk_size] == [3 * 156, 156]
-    assert [part.chunk_size for part in layout.for_evaluation().by_chunk_size] == [512]
-
-
-ALONE = pytest.mark.skipif(
-    jax.__version_info__ >= (0, 11), reason="XLA copies nothing by itself"
-)
-
-
-@pytest.mark.short("2-True")
-@pytest.mark.parametrize(
-    ("devices", "told"), [(1, True), (2, True), pytest.param(1, False, marks=ALONE)]
-)
-def test_an_iteration_does_not_copy_states_that_it_does_not_train(
-    devices, told, monkeypatch
-):
-    """An algorithm reads the old state last; with its defaults XLA for CPUs copies the whole table first."""
-    monkeypatch.setattr(local, "SEQUENTIAL_BYTES", 0)
-    if not told:
-        monkeypatch.setattr(program, "compiler_options", lambda platform: {})
-    rows = 11  # of the table of a device's clients
-    data = federation(clients_of((3,) * devices * rows, (1,) * devices * rows))
-    algorithm = srp.algorithms.FedMTL(model(hidden=(5,)), srp.Training(batch_size=2))
-    run = Run(algorithm, data, srp.participation.Full(), devices=devices, chunk_size=1)
-    run.rounds()
-    (segment,) = [
-        compiled
-        for function, compiled in run.program.compiled.items()
-        if function.name == "rounds"
-    ]
-    copies = re.findall(rf"= f32\[{rows},[\d,]+\]\S* copy\(", segment.as_text())
-    assert (not copies) == told

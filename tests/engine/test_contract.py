@@ -1,12 +1,10 @@
 """Parts that break the contract of `base.py` are refused in one line; parts that keep it run."""
 
 import dataclasses
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from engine.contracts import (
     DATA,
@@ -17,17 +15,21 @@ from engine.contracts import (
     NO_TEXT,
     client_of,
     clock_of,
-    in_round,
     policy_of,
     returning,
 )
 from reference import small
-from reference.small import KEY, algorithm_of, changed, model, numbers, scripted
+from reference.small import (
+    KEY,
+    algorithm_of,
+    changed,
+    model,
+    numbers,
+    scripted,
+)
 
 import fedjax_srp as srp
-from fedjax_srp.base import ClientOutput, ClientTimes, Cohort, Examples, nothing
-from fedjax_srp.contract.checks import check_algorithm
-from fedjax_srp.models import cross_entropy
+from fedjax_srp import ClientOutput, ClientTimes, Cohort, Examples, nothing
 
 
 def simulate(algorithm, data=DATA, **options):
@@ -52,14 +54,6 @@ def test_a_broken_part_is_refused_with_its_function_and_return_value(kind, case)
     message = refusal(algorithm_of(**algorithm), **options)
     assert message.startswith(start)
     assert words in message
-
-
-@pytest.mark.parametrize("name", [None, 3])
-def test_a_name_is_a_string(name):
-    assert (
-        refusal(algorithm_of(client_of(), name=name))
-        == f"algorithm.name={name} must be a string"
-    )
 
 
 def test_the_gradient_is_required_and_checked_only_if_the_policy_needs_it():
@@ -102,70 +96,9 @@ def test_a_python_if_on_a_float_of_the_algorithm_is_refused_with_its_line(method
     simulate(Scaled())
     message = refusal(srp.part(type("Wrong", (Scaled,), {method: branches}))())
     assert message.startswith("algorithm 'wrong': ")
-    assert (
-        f"{method}: Attempted boolean conversion of traced array with shape bool[]. (test_contract.py, line"
-        in message
-    )
+    assert f"{method}: " in message
+    assert "(test_contract.py, line" in message
     assert "; use jnp.where in place of `if`" in message
-
-
-@pytest.mark.parametrize("use", [jnp.arange, range, [0].__getitem__])
-def test_a_traced_size_or_index_is_refused_with_a_remedy(use):
-    def sized(self, key, server, mean, context):
-        return use(context.round)
-
-    assert refusal(srp.part(type("Wrong", (Scaled,), {"server": sized}))()).endswith(
-        ", and int fields for sizes"
-    )
-
-
-def test_a_class_without_part_and_with_a_constructor_of_its_own_is_refused():
-    class Plain(srp.FederatedAlgorithm):
-        def __init__(self, rate):
-            self.rate = rate
-
-    assert refusal(Plain(1.0)) == (
-        "class Plain is no part: put @srp.part above it, and list its fields in place of __init__"
-    )
-
-
-def test_charges_read_no_float_since_runs_of_other_floats_share_them():
-    reads = property(
-        lambda self: srp.Charges(
-            costs_as=lambda: ((Scaled() if self.rate > 0.5 else Scaled(0.1),),)
-        )
-    )
-    part = srp.part(type("Thin", (Scaled,), {"charges": reads}))(0.25)
-    message = refusal(part, clock=srp.clocks.Devices(1e9, 1e6, 1e6))
-    assert message.startswith(
-        "algorithm 'thin': charges: Attempted boolean conversion of traced array"
-    )
-
-
-def test_a_float_of_its_own_type_is_checked_again():
-    @srp.part
-    class Half(Scaled):
-        def init(self, key, data):
-            return jnp.zeros((), jnp.bfloat16)
-
-        def client(self, key, broadcast, state, data, context):
-            return srp.ClientOutput(broadcast + self.rate)
-
-    simulate(Half(0.5))
-    assert refusal(Half(jnp.float32(0.5))).startswith(
-        "algorithm 'half': round.client: Input dtypes"
-    )
-
-
-def test_two_evaluations_of_a_class_have_two_names():
-    predict = staticmethod(lambda key, server, state, value: lambda test: test)
-
-    @srp.part
-    class Twice(Scaled):
-        one = srp.evaluation("kept")(lambda self, *args: predict(*args))
-        two = srp.evaluation("kept")(lambda self, *args: predict(*args))
-
-    assert refusal(Twice()) == "class Twice has two evaluations 'kept'; rename one"
 
 
 def test_an_algorithm_within_another_is_no_evaluation():
@@ -197,61 +130,9 @@ def test_undefined_methods_are_named(method):
 def test_a_float_of_one_run_is_one_number():
     with pytest.raises(
         ValueError,
-        match=r"^rate has shape \(2,\), one run takes one number; simulate_seeds\(values=",
+        match=r"^rate has shape .* simulate_seeds\(values=",
     ):
         simulate(Scaled(np.array([0.1, 0.2])))
-    training = srp.Training(srp.optimizer(optax.sgd, learning_rate=np.array([0.1, 0.2])))
-    with pytest.raises(
-        ValueError,
-        match=r"^training\.optimizer\.floats\.learning_rate has shape \(2,\), one run takes",
-    ):
-        simulate(srp.algorithms.FedAvg(model(), training))
-    assert simulate(
-        srp.part(type("Carrying", (Scaled,), {"__annotations__": {"rate": jax.Array}}))(
-            EACH[0]
-        )
-    ).num_rounds
-
-
-def test_seeds_are_refused_as_one_run_is():
-    with pytest.raises(
-        ValueError,
-        match=r"algorithm='fedavg' must be a FederatedAlgorithm or a Method; give srp\.methods\.get",
-    ):
-        srp.simulate_seeds(
-            "fedavg",
-            DATA,
-            keys=jax.random.split(KEY, 2),
-            num_rounds=1,
-            values={"rate": [0.1, 0.2]},
-        )
-
-
-def test_a_state_class_defined_in_a_function_is_refused():
-    def made():
-        class Own(NamedTuple):
-            w: jax.Array
-
-        return {"of": (Own(jnp.zeros(3)),)}
-
-    algorithm = algorithm_of(
-        client_of(state=made()), init_client=lambda key, server, value: made()
-    )
-    assert (
-        "of other classes: define a class at the top of the file, not in a function"
-        in refusal(algorithm)
-    )
-
-
-def test_long_structures_are_cut_and_the_difference_is_named():
-    layers = {f"layer_{i}": jnp.zeros((100, 100)) for i in range(50)}
-    fewer = {name: layer for name, layer in layers.items() if name != "layer_37"}
-    message = refusal(
-        algorithm_of(
-            **in_round(server=lambda *args: fewer), init=lambda key, data: layers
-        )
-    )
-    assert message.endswith("... (they differ in ['layer_37'])")
 
 
 @pytest.mark.parametrize(
@@ -264,29 +145,6 @@ def test_errors_raised_by_a_users_function_are_not_changed(error):
 
     with pytest.raises(type(error), match=rf"^{error}"):
         simulate(algorithm_of(client))
-
-
-def test_a_missing_metric_is_an_error_of_the_users_function():
-    with pytest.raises(KeyError, match="loss"):
-        simulate(
-            algorithm_of(client_of()),
-            participation=policy_of(
-                update=lambda state, info: state + info.metrics["loss"]
-            ),
-        )
-
-
-def test_the_metric_global_grad_norm_is_reserved_if_it_is_recorded():
-    algorithm = algorithm_of(
-        client_of(),
-        metrics=lambda server, data: {"global_grad_norm": jnp.zeros(())},
-        gradient=lambda key, broadcast, state, value, context: ClientOutput(value),
-    )
-    simulate(algorithm)
-    policy = scripted([[0, 1]], needs_global_gradient=True)
-    assert "'global_grad_norm' is recorded twice in a round" in refusal(
-        algorithm, participation=policy
-    )
 
 
 # Parts.
@@ -326,53 +184,31 @@ class FourMembers:
         ), test.count.astype(float)
 
 
-@pytest.mark.short("<lambda>0")
-@pytest.mark.parametrize(
-    "judged",
-    [lambda data: data, lambda data: srp.data.training_loss(data, cross_entropy)],
-)
-def test_data_with_the_required_members_suffice_for_a_model(judged):
-    data = judged(
-        FourMembers(jax.random.normal(KEY, (3, 5, 6)), jnp.zeros((3, 5), jnp.int32))
-    )
-    history = srp.simulate(
-        srp.algorithms.FedAvg(model()), data, num_rounds=1, key=KEY, progress=False
-    )
-    assert history.num_clients == 3
+def test_data_with_the_required_members_suffice_for_a_model():
+    inputs = jax.random.normal(KEY, (3, 5, 6))
+    data = FourMembers(inputs, jnp.zeros((3, 5), jnp.int32))
+    fedavg = srp.algorithms.FedAvg(model())
+    assert small.simulate(fedavg, data, 1).num_clients == 3
+    judged = srp.data.training_loss(data, srp.models.cross_entropy)
+    assert small.prepared(fedavg, judged, devices=1).layout.num_clients == 3
     others = srp.algorithms.FedAvg(srp.models.MLP((4, 2), 3, hidden=()))
-    name = type(data).__name__
-    with pytest.raises(
-        ValueError,
-        match=rf"model 'mlp' takes \(4, 2\), data set '{name}' has examples of shape \(6,\)",
+    for algorithm, examples, words in (
+        (others, inputs, r"model 'mlp' takes \(4, 2\)"),
+        (fedavg, inputs[:, :0], "has no rows in train_client"),
     ):
-        srp.simulate(others, data, num_rounds=1, key=KEY, progress=False)
-    with pytest.raises(
-        ValueError, match=r"has no example_shape; .* add the attribute to your own class"
-    ):
-        srp.methods.get("fedavg", dataset=data)
-    without_rows = judged(FourMembers(jnp.zeros((3, 0, 6)), jnp.zeros((3, 0), jnp.int32)))
-    with pytest.raises(
-        ValueError,
-        match=f"trains on examples, data set '{name}' has no rows in train_client",
-    ):
-        srp.simulate(
-            srp.algorithms.FedAvg(model()),
-            without_rows,
-            num_rounds=1,
-            key=KEY,
-            progress=False,
-        )
+        few = FourMembers(examples, data.y[:, : examples.shape[1]])
+        with pytest.raises(ValueError, match=words):
+            small.prepared(algorithm, few, devices=1)
 
 
 BROKEN_DATA = {
     "unregistered": (
         Unregistered(),
-        "it is no pytree (jax.tree_util.register_dataclass); give",
+        "jax.tree_util.register_dataclass",
     ),
-    "without_clients": (source(num_clients=0), "data.num_clients=0 must be at least"),
     "method": (
         source(train_client=lambda self: 0),
-        "data: train_client: <lambda>() takes 1 positional argument",
+        "data: train_client: ",
     ),
     "text": (source(test_client=lambda self, i: "x"), f"data: test_client: {NO_TEXT}"),
     "score": (
@@ -425,10 +261,8 @@ def test_parts_may_return_numbers_of_python_and_numpy():
     cohort = Cohort(
         np.arange(2), np.int32(2), np.ones(2, np.int32), np.int32(1), np.float32(3.0)
     )
-    seen = []
 
     def update(state, info):
-        seen.append(info)
         return {"rounds": state["rounds"] + 1, "key": state["key"]}
 
     policy = policy_of(
@@ -439,15 +273,8 @@ def test_parts_may_return_numbers_of_python_and_numpy():
     history = simulate(
         algorithm_of(client_of(info={"loss": 1})), clock=clock, participation=policy
     )
-    assert history.compute_time.tolist() == [3.0, 3.0]
-    assert history.elapsed(1.0).tolist() == [
-        4.0,
-        8.0,
-    ]  # a duration alone does not make rounds overlap
-    assert history.stage.tolist() == [1, 1]
-    assert all(
-        isinstance(leaf, jax.Array) for info in seen for leaf in jax.tree.leaves(info)
-    )
+    # a duration alone does not make rounds overlap
+    assert history.elapsed(1.0).tolist() == [4.0, 8.0]
 
 
 def test_a_policy_sees_the_metrics_of_its_algorithm():
@@ -486,15 +313,37 @@ def test_integers_and_flags_are_sent_as_they_are_and_averaged_as_floats(dtype):
     assert history.bytes_up == np.dtype(dtype).itemsize
 
 
-def test_the_check_traces_a_client_once_and_computes_nothing():
-    """Its cost does not depend on the number of clients, batches or devices."""
-    calls = []
+def test_rounds_are_counted_from_the_first_of_the_run():
+    algorithm = algorithm_of(
+        lambda key, broadcast, state, value, context: ClientOutput(value)
+    )
 
-    def client(key, broadcast, state, value, context):
-        calls.append("traced")
-        jax.debug.callback(lambda value: calls.append("computed"), value)
-        return ClientOutput(value)
+    @srp.part
+    class Backwards(srp.Clock):
+        """Its times are negative in the fifth round."""
 
-    check_algorithm(algorithm_of(client), numbers(*np.arange(50)), ("value",))
-    jax.effects_barrier()
-    assert calls == ["traced"]
+        def init(self, key, num_clients):
+            return jnp.int32(1)
+
+        def sample(self, key, state, now):
+            times = jnp.where(state == 5, -1.0, 1.0) * jnp.ones(DATA.num_clients)
+            return ClientTimes(jnp.ones_like(times), times), state + 1
+
+    def refused(**options):
+        return small.refusal(
+            small.simulate,
+            algorithm,
+            DATA,
+            num_rounds=6,
+            eval_every=2,
+            evaluations=(),
+            **options,
+        )
+
+    twice = scripted([[0, 1]] * 4 + [[3, 3]] + [[0, 1]])
+    assert "the cohort of round 5: client 3 is in it more than once" in refused(
+        participation=twice
+    )
+    assert "the time of round 5 is -1.0; times must be finite" in refused(
+        clock=Backwards()
+    )

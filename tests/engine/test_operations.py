@@ -1,5 +1,6 @@
 """Operations and bytes of a round against counts by hand, and the times that follow."""
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -8,10 +9,10 @@ import numpy as np
 import pytest
 from engine import counted
 from engine.counted import UNIT
-from reference.small import KEY, algorithm_of, model, prepared, simulate
+from reference.small import KEY, model, prepared, simulate
 
 import fedjax_srp as srp
-from fedjax_srp.base import ClientOutput
+from fedjax_srp import ClientOutput
 from fedjax_srp.participation import Buffered, Fastest, Full, PartialWork
 
 COUNTS = np.array([3, 25, 12])
@@ -37,23 +38,6 @@ def test_fedavg_costs_what_is_counted_by_hand(name):
     )
     np.testing.assert_allclose(found.once, 0)
     assert found.bytes_down == found.bytes_up == 4 * sum(sizes)
-
-
-def test_a_first_layer_that_accelerators_train_in_the_span_of_the_examples_costs_plain_steps():
-    rows = np.arange(COUNTS.sum())
-    dealt = {
-        "train_indices": np.split(rows, np.cumsum(COUNTS)[:-1]),
-        "test_indices": rows[:3, None],
-    }
-    x, y = np.ones((len(rows), 100), np.float32), rows % 4
-    data = srp.data.from_arrays(x, y, x[:3].copy(), y[:3], **dealt)
-    net = srp.models.MLP((100,), 4, hidden=(8,))
-    found = costs(
-        srp.algorithms.FedAvg(net, srp.Training(batch_size=BATCH, epochs=5)), data
-    )
-    step = counted.of_step([2 * 100 * 8, 2 * 8 * 4])
-    np.testing.assert_allclose(found.operations, 5 * STEPS * BATCH * step, rtol=1e-6)
-    np.testing.assert_allclose(found.once, 0)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -105,16 +89,10 @@ def test_record_loss_is_not_charged():
 def test_every_algorithm_can_be_charged(name):
     algorithm = srp.methods.get(name, dataset=DATA, hidden=(4,)).algorithm
     if algorithm.charges.communicates is not None:
-        with pytest.raises(
-            ValueError,
-            match=rf"clock 'devices' charges a message .* and '{name}' has silent ones",
-        ):
+        with pytest.raises(ValueError, match=rf"clock 'devices' .* '{name}' has silent"):
             costs(algorithm, DATA)
     elif name == "fedala":  # trains its weights for as many epochs as its state says
-        with pytest.raises(
-            ValueError,
-            match=r"algorithm 'fedala': round\.client: a loop's length is known only",
-        ):
+        with pytest.raises(ValueError, match=r"'fedala': round\.client: a loop's length"):
             costs(algorithm, DATA)
     else:
         found = costs(algorithm, DATA)
@@ -279,52 +257,20 @@ def test_a_loop_of_unknown_length_is_refused():
         costs(DataDependentLoop(), DATA)
 
 
-def test_a_loop_may_begin_after_0():
-    def client(key, broadcast, state, examples, context):
-        return ClientOutput(
-            jax.lax.fori_loop(
-                1, examples.count, lambda i, w: w @ w, jnp.ones((6, 6))
-            ).sum()
-        )
-
-    found = costs(algorithm_of(client), DATA, evaluations=())
-    np.testing.assert_allclose(found.operations + found.once, (COUNTS - 1) * 2 * 6**3)
-
-
 def test_jitter_is_a_factor_of_a_rounds_time():
-    given = srp.WorkCosts(
-        np.array([2.0, 4.0]), np.array([0.5, 0.0]), np.float64(8.0), np.float64(0.0)
-    )
-    clock = srp.clocks.Devices(
-        1.0, 8.0, 1.0, jitter=srp.clocks.LogNormal(1.0, 0.5), costs=given
-    )
-    state = clock.init(KEY, 2)
-    times = jax.vmap(lambda key: clock.sample(key, state, jnp.zeros(()))[0])(
-        jax.random.split(KEY, 4000)
-    )
-    times = jax.tree.map(np.asarray, times)
-    np.testing.assert_allclose(
-        times.communication / times.realised,
-        np.broadcast_to([1.5 / 3.5, 1 / 5], (4000, 2)),
-        1e-5,
-    )
-    factor = times.realised / np.array([3.5, 5.0])
-    assert abs(np.log(factor).mean()) < 4 * 0.5 / np.sqrt(8000)
-    np.testing.assert_allclose(
-        times.expected[0] / np.array([3.5, 5.0]), np.exp(0.125), rtol=1e-6
-    )
-    assert (
-        clock.fit(given._replace(operations=np.ones(2))) is clock
-    )  # given costs are kept
-
-
-def test_speeds_of_a_device_are_drawn_independently():
-    n, speed = 2000, srp.clocks.Uniform(1.0, 2.0)
-
-    def state(down, up):
-        given = srp.WorkCosts(np.ones(n), np.zeros(n), np.float64(down), np.float64(up))
-        return srp.clocks.Devices(speed, speed, speed, costs=given).init(KEY, n)
-
-    down, up = state(1.0, 0.0), state(0.0, 1.0)
-    correlation = np.corrcoef([down.unit, down.once, up.once]) - np.eye(3)
-    assert np.abs(correlation).max() < 5 / np.sqrt(n)
+    once, down = np.array([0.5, 0.0]), np.float64(8.0)
+    plain = srp.WorkCosts(np.array([2.0, 4.0]), once, down, np.float64(0.0))
+    operations = np.array([[2.0, 6.0], [4.0, 5.0]])
+    by_width = srp.WorkCosts(operations, once, np.array([8.0, 16.0]), np.zeros(2))
+    found = []
+    for given in (plain, by_width):
+        jitter = srp.clocks.LogNormal(1.0, 0.5)
+        clock = srp.clocks.Devices(1.0, 8.0, 1.0, jitter=jitter, costs=given)
+        times = clock.sample(jax.random.key(3), clock.init(KEY, 2), jnp.zeros(()))[0]
+        found.append(times)
+    factor = np.asarray(found[0].realised) / np.array([3.5, 5.0])
+    assert abs(factor[0] - factor[1]) > 1e-3
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-5)
+    close(found[0].communication, factor * np.array([1.5, 1.0]))
+    close(found[0].expected, np.exp(0.125) * np.array([3.5, 5.0]))
+    close(found[1].by_work, factor[:, None] * np.array([[3.5, 8.5], [5.0, 7.0]]))

@@ -16,9 +16,6 @@ from reference.small import (
 )
 
 import fedjax_srp as srp
-from fedjax_srp.driver.programs import program
-from fedjax_srp.rounds.client_data import OwnedData, place_data
-from fedjax_srp.rounds.sharding import lay_out
 
 COUNTS, TESTS = (1, 9, 4, 7, 2, 5, 3), (2, 1, 3, 2, 2, 1, 4)
 KEY = jax.random.key(5)
@@ -98,30 +95,6 @@ def test_sharded_data_change_nothing(name, devices):
     assert_unchanged(numbers(sharded), numbers(replicated))
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("devices", [2, 3])
-def test_seeds_share_the_sharded_data(devices):
-    options = {
-        "num_rounds": 2,
-        "eval_every": 2,
-        "devices": devices,
-        "chunk_size": 2,
-        "progress": False,
-    }
-    options |= {
-        "participation": srp.participation.Fastest(4),
-        "keys": jax.random.split(KEY, 2),
-    }
-    replicated, sharded = (
-        srp.simulate_seeds(ALGORITHMS["fedavg"], DATA, shard_data=shard, **options)
-        for shard in (False, True)
-    )
-    for one, other in zip(replicated, sharded, strict=True):
-        assert_unchanged(numbers(other), numbers(one))
-    with pytest.raises(AssertionError):
-        assert_close(sharded[0].server_state, sharded[1].server_state, 1e-2)
-
-
 def test_evaluate_takes_sharded_data():
     algorithm, options = (
         ALGORITHMS["fedrep"],
@@ -132,46 +105,6 @@ def test_evaluate_takes_sharded_data():
     assert_same_bits(
         srp.evaluate(algorithm, DATA, server, shard_data=True, **options), replicated
     )
-
-
-@pytest.mark.short("2")
-@pytest.mark.parametrize("devices", [2, 3])
-def test_a_device_holds_the_examples_of_its_own_clients(devices):
-    layout = lay_out(devices, 1, DATA.num_clients)
-    placed = place_data(layout, DATA, shard_data=True)
-    assert isinstance(placed, OwnedData)
-    assert placed.num_clients == 7
-    for name in ("x_train", "x_test"):
-        assert getattr(placed.own, name).dtype == jnp.uint8
-
-    shards = placed.own.x_train.addressable_shards
-    owners = np.arange(7) % devices
-    most = max(np.bincount(owners, np.asarray(DATA.train_counts)))
-    assert [shard.data.shape for shard in shards] == [(most, NUM_FEATURES)] * devices
-
-
-def test_images_move_as_bytes():
-    layout = lay_out(4, 2, DATA.num_clients)
-    policy = srp.participation.Full()
-    clock = srp.clocks.Fixed(srp.clocks.Exponential(1.0))
-    compiled = program(ALGORITHMS["fedavg"], policy, clock, (), layout)
-    root, data = (
-        jax.device_put(KEY, layout.sharding()),
-        place_data(layout, DATA, shard_data=True),
-    )
-    start = compiled.start(root, data)
-    compiled.segment(1, start.state, root, data)
-    (text,) = [
-        done.as_text()
-        for function, done in compiled.compiled.items()
-        if function.name == "rounds"
-    ]  # pyright: ignore
-    moved = [line for line in text.splitlines() if "reduce-scatter(" in line]
-    inputs = [
-        line for line in moved if f"9,{NUM_FEATURES}]" in line
-    ]  # 9 examples at most
-    assert inputs
-    assert all(" u8[" in line for line in inputs), inputs
 
 
 def test_data_that_cannot_be_sharded_are_refused():
@@ -185,18 +118,3 @@ def test_data_that_cannot_be_sharded_are_refused():
     )
     with pytest.raises(ValueError, match="shard_data=True: `init` and `metrics`"):
         srp.simulate(looks, DATA, num_rounds=1, key=KEY, shard_data=True, progress=False)
-
-
-def test_data_may_be_numpy_arrays():
-    on_host = jax.tree.map(np.asarray, DATA)
-    options = {
-        "num_rounds": 1,
-        "key": KEY,
-        "devices": 3,
-        "progress": False,
-        "shard_data": True,
-    }
-    there, here = (
-        srp.simulate(ALGORITHMS["fedavg"], data, **options) for data in (on_host, DATA)
-    )
-    assert_same_bits(numbers(there), numbers(here))

@@ -2,12 +2,10 @@
 
 from typing import ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference.small import (
-    KEY,
     algorithm_of,
     clients_of,
     federation,
@@ -17,7 +15,7 @@ from reference.small import (
 )
 
 import fedjax_srp as srp
-from fedjax_srp.base import ClientOutput, RoundInfo
+from fedjax_srp import ClientOutput
 from fedjax_srp.participation import cohorts
 
 COUNTS = (5, 1, 4, 6, 3)
@@ -124,18 +122,6 @@ def test_info_of_clients_is_reported():
     assert [history.metrics[f"value_{i}"].tolist() for i in range(5)] == [
         [10, 10, -1], [-1, 20, -1], [30, -1, 30], [40, -1, -1], [-1, 50, 50],
     ]  # fmt: skip
-
-
-def test_simulation_gives_the_same_reports(alone):
-    simulation = srp.Simulation(fedavg(), DATA, participation=Listening())
-    rounds = lambda key: jax.lax.scan(
-        lambda s, _: simulation.step(s), simulation.init(key), length=3
-    )
-    info = jax.jit(rounds)(KEY)[1]
-    assert isinstance(info, RoundInfo)
-    assert info.reports == {}
-    for name, values in alone.metrics.items():
-        np.testing.assert_allclose(info.metrics[name], values, rtol=1e-6, err_msg=name)
 
 
 def test_needs_that_are_one_text_are_refused():

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import Run, assert_close, clients_of, federation, made_policy, model
+from reference.small import clients_of, federation, made_policy, model
 
 import fedjax_srp as srp
 from fedjax_srp.algorithms import local
@@ -115,46 +115,3 @@ def test_seeds_and_strategies_are_the_runs_one_by_one(strategy, how):
         assert history.config["key"] == expected.config["key"]
         sizes.add(tuple(expected.cohort_size.tolist()))
     assert len(sizes) == 3  # the seeds have cohorts of different sizes
-
-
-def test_strategies_end_with_the_same_parameters():
-    states = {}
-    for strategy in STRATEGIES:
-        with in_force(
-            strategy
-        ):  # programs of `histories`, where they are compiled already
-            run = Run(
-                ALGORITHMS[strategy],
-                DATA,
-                POLICY,
-                CLOCK,
-                evaluations=(EVALUATION,),
-                **LAYOUTS[strategy],
-            )
-            run.rounds(2)
-            run.rounds(2)
-        states[strategy] = run.host_state()
-    assert_close(states["one_after_the_other"].server, states["batched"].server, 1e-5)
-    assert_close(states["one_after_the_other"].clients, states["batched"].clients, 1e-5)
-
-
-def test_every_round_of_a_client_is_counted_for_each_seed():
-    data = federation(clients_of((3, 5, 4, 2), (2, 3, 2, 1)))
-    times = srp.clocks.Fixed(srp.clocks.Constant([4.0, 1.0, 3.0, 2.0]))
-    policy = srp.participation.Doubling(
-        1, 2
-    )  # client 1 alone twice, then 1 and 3 twice, then everybody
-    keys = jax.random.split(jax.random.key(7), 2)
-    given = {
-        "participation": policy,
-        "clock": times,
-        "num_rounds": 5,
-        "eval_every": 2,
-        "progress": False,
-    }
-    for history in srp.simulate_seeds(
-        srp.algorithms.FedAvg(model()), data, keys=keys, **given
-    ):
-        assert history.rounds_taken.tolist() == [1, 5, 1, 3]
-        assert history.rounds_taken.sum() == history.cohort_size.sum()
-        assert history.participation.never == 0

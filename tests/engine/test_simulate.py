@@ -14,13 +14,10 @@ from reference.small import (
     model,
     numbers,
     refusal,
-    scripted,
-    traced,
 )
 
 import fedjax_srp as srp
-from fedjax_srp.base import ClientOutput
-from fedjax_srp.xla.backend import platform
+from fedjax_srp import ClientOutput
 
 VALUES = np.array([3.0, -1.0, 4.0, 1.5, -5.0, 9.0, 2.0], np.float32)
 DATA = numbers(*VALUES)
@@ -78,6 +75,7 @@ def test_a_history_records_all_rounds():
         history.accuracies, zip(*evaluated, strict=True), strict=True
     ):
         np.testing.assert_allclose(history.accuracies[name], expected, **CLOSE)
+    np.testing.assert_array_equal(history.rounds_taken, counts)
     np.testing.assert_array_equal(history.test_count, np.ones(7))
     np.testing.assert_array_equal(history.client_time, TIMES)
     assert history.server_state == pytest.approx(ws[-1])
@@ -110,14 +108,6 @@ def test_evaluating_the_final_state_gives_the_last_scores():
     np.testing.assert_array_equal(scores["global"], history.accuracy[-1])
 
 
-def test_sent_shapes_may_be_any_pytree():
-    sends = {
-        "w": jax.ShapeDtypeStruct((3,), jnp.float32),
-        "b": [jax.ShapeDtypeStruct((), jnp.float32)],
-    }
-    assert simulate(changed(ALGORITHM, sends=sends), num_rounds=2).bytes_up == 16
-
-
 def test_evaluations_are_chosen_by_name():
     assert list(simulate().accuracies) == ["rounds"]
     assert list(simulate(evaluations="model", num_rounds=2).accuracies) == ["model"]
@@ -138,16 +128,6 @@ def test_names():
     assert history.cohort_size.tolist() == [2, 2]
 
 
-def test_stages_and_segments_share_one_program():
-    own = changed(ALGORITHM, name="own")  # with a program that no other test runs
-    with traced() as names:
-        simulate(own, num_rounds=6)
-        simulate(
-            own, num_rounds=12, key=jax.random.key(1)
-        )  # more stages, more segments, another key
-    assert names == ["start", "rounds"]
-
-
 def test_settings_of_jax_make_a_program_of_their_own():
     """A run under other numerics does not use programs that were compiled before."""
     own = changed(ALGORITHM, name="own")
@@ -160,21 +140,6 @@ def test_settings_of_jax_make_a_program_of_their_own():
     with jax.enable_x64(True):
         doubled = simulate(num_rounds=2, data=numbers(*VALUES.astype(np.float64)))
     assert doubled.metrics["w"].dtype == np.float64
-
-
-def test_the_strategy_follows_the_devices_in_use(monkeypatch):
-    """Simulate on CPU devices while JAX's default is an accelerator."""
-    seen = []
-
-    def client(key, w, state, value, context):
-        seen.append(platform())
-        return half_way(key, w, state, value, context)
-
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert platform() == "gpu"
-    simulate(changed(ALGORITHM, client=client), num_rounds=1)
-    assert platform() == "gpu"
-    assert "cpu" in seen[-1]
 
 
 def test_defaults_are_full_participation_and_exponential_times():
@@ -190,11 +155,7 @@ def test_progress_is_shown_on_request(capfd, tmp_path):
     new = changed(ALGORITHM, metrics=lambda server, data: {})  # not compiled before
     simulate(new, num_rounds=3, progress=True, checkpoint_dir=tmp_path)
     shown = capfd.readouterr().err.split("\r")
-    compiled = [line.partition("...")[0].strip() for line in shown if "compiling" in line]
-    assert list(dict.fromkeys(compiled)) == [
-        f"few_lines + doubling: {where}"
-        for where in ("0/3, compiling the start", "0/3, compiling the rounds")
-    ]
+    assert any("0/3, compiling the rounds" in line for line in shown)
     # Narrow terminals cut off the end: the score stands in the first 60 columns.
     assert shown[-1][:59].startswith(
         "few_lines + doubling: 3/3, number 1.14, n 4, time 9 "
@@ -245,25 +206,12 @@ def test_divergence_is_recorded_and_raises_on_request(tmp_path):
             )
     assert evaluated == [2, 4]
     assert simulate(throw=True).diverged is None
-    keys = jax.random.split(KEY, 2)
-    with pytest.raises(FloatingPointError, match="diverged in round 4"):
-        srp.simulate_seeds(
-            step_later,
-            DATA,
-            keys=keys,
-            num_rounds=5,
-            progress=False,
-            throw=True,
-            devices=1,
-        )
 
 
 # Errors of use.
 
 FEDERATION = federation(CLIENTS)
 FEDAVG = srp.algorithms.FedAvg(model(hidden=(3,)), srp.Training(batch_size=4))
-METHOD = srp.Method("some_method", FEDAVG, FULL)
-NEEDS_GRADIENT = scripted([[0, 1, 2]], needs_global_gradient=True)
 
 
 def few_classes():
@@ -273,39 +221,9 @@ def few_classes():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (
-            {"participation": srp.participation.Uniform(4)},
-            ["k=4", "num_clients=3", "at most 3"],
-        ),
-        ({"participation": srp.participation.Fastest(9)}, ["k=9", "num_clients=3"]),
-        (
-            {"participation": srp.participation.Doubling(5, 1)},
-            ["initial=5", "num_clients=3"],
-        ),
-        (
-            {"participation": srp.participation.Doubling(1, 1, pool=5)},
-            ["pool=5", "num_clients=3"],
-        ),
         ({"clock": CLOCK}, ["constant: value", "7", "num_clients=3"]),
-        ({"time_limit": -1.0}, ["time_limit=-1.0", "positive"]),
-        ({"evaluations": "globl"}, ["'globl'", "did you mean global", "fine_tune_all"]),
-        ({"evaluations": ("global", "own_head")}, ["'own_head'", "fedavg", "fine_tune"]),
         ({"devices": 5}, ["devices=5", "4 are available", "use_all_cores"]),
-        ({"devices": 0}, ["devices=0"]),
-        ({"devices": []}, ["devices"]),
         ({"devices": 2 * jax.devices()[:1]}, ["devices=[CpuDevice", "each once"]),
-        (
-            {"devices": "cpu"},
-            ["devices='cpu' must be", "or an integer; give some of jax.devices()"],
-        ),
-        ({"key": jax.random.split(KEY, 2)}, ["key", "(2,)", "simulate_seeds"]),
-        (
-            {
-                "algorithm": srp.algorithms.LGFedAvg(model(hidden=(3,))),
-                "participation": NEEDS_GRADIENT,
-            },
-            ["policy needs the global gradient", "'lg_fedavg'", "participation.Doubling"],
-        ),
         (
             {"algorithm": srp.algorithms.FedAvg(few_classes())},
             ["labels", "reach 3", "3 classes", "num_classes=4"],
@@ -313,10 +231,6 @@ def few_classes():
         (
             {"algorithm": srp.algorithms.FedRep(srp.models.MLP((5,), 4))},
             ["examples", "(6,)", "(5,)", "input_shape=(6,)"],
-        ),
-        (
-            {"algorithm": METHOD, "participation": FULL},
-            ["'some_method'", "participation", "method.algorithm"],
         ),
     ],
     ids=lambda value: "-".join(f"{k}" for k in value) if isinstance(value, dict) else "",
@@ -327,20 +241,3 @@ def test_refusals_name_argument_value_and_remedy(change, words):
     )
     for word in words:
         assert word in message
-
-
-def test_raw_keys_are_not_taken_for_seeds():
-    """An old-style key is an array of two numbers and must not become two seeds."""
-    with pytest.raises(ValueError, match=r"jax\.random\.key"):
-        srp.simulate_seeds(
-            FEDAVG, FEDERATION, keys=jax.random.PRNGKey(0), num_rounds=1, progress=False
-        )
-
-
-def test_integers_of_numpy_are_integers():
-    assert (
-        simulate(
-            num_rounds=np.int64(2), eval_every=np.int32(2), devices=np.int64(1)
-        ).num_rounds
-        == 2
-    )

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference.small import changed, simulate
+from reference.small import simulate
 
 import fedjax_srp as srp
 
@@ -103,19 +103,6 @@ def test_seeds_and_rates_are_one_vmap():
     assert together[0] != together[1]
 
 
-def test_a_simulation_is_a_pytree_and_its_parts_share_a_program():
-    traces = []
-
-    @jax.jit
-    def rounds(simulation, key):
-        traces.append(1)
-        return after(simulation, 1, key)[0].server
-
-    rounds(srp.Simulation(fedavg(0.1), DATA), KEY)
-    rounds(srp.Simulation(fedavg(0.2), DATA), KEY)
-    assert len(traces) == 1
-
-
 def test_a_while_loop_ends_at_a_target():
     def rounds_to(target):
         simulation = srp.Simulation(fedavg(0.2), DATA)
@@ -157,21 +144,6 @@ def test_the_gradient_in_a_server_step_size_is_that_of_finite_differences(revers
         difference = (both(at + step)[0] - both(at - step)[0]) / (2 * step)
         assert abs(difference) > 1e-3
         np.testing.assert_allclose(both(at)[1], difference, rtol=1e-6)
-
-
-def test_parts_that_break_the_contract_are_refused_at_construction():
-    with pytest.raises(ValueError, match="algorithm=") as caught:
-        srp.Simulation(DATA, DATA)
-    assert "\n" not in str(caught.value)
-    simulation = srp.Simulation(fedavg(), DATA)
-    with pytest.raises(ValueError, match="unknown evaluation 'nothing' of fedavg"):
-        simulation.score(simulation.init(KEY), "nothing")
-    with pytest.raises(ValueError, match="evaluation=3 must be a string"):
-        simulation.score(simulation.init(KEY), 3)
-    with pytest.raises(ValueError, match="algorithm 'fedavg' has no evaluation"):
-        srp.Simulation(changed(fedavg(), evaluations={}), DATA).score(
-            simulation.init(KEY)
-        )
 
 
 @srp.part

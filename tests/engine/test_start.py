@@ -14,7 +14,6 @@ TRAINING = srp.Training(srp.SGD(0.1), batch_size=3)
 FEDREP = srp.algorithms.FedRep(
     model(hidden=(3,)), TRAINING, head_epochs=1, fine_tune_epochs=1
 )
-FEDAVG = srp.algorithms.FedAvg(model(hidden=(3,)), TRAINING, fine_tune_epochs=1)
 
 
 def simulate(algorithm, **options):
@@ -126,11 +125,6 @@ WRONG = {
         OTHER,
         r"start: representation/fc1/\w+ is float32\[.*4\], expected float32\[.*3\]",
     ),
-    "parameters": (
-        FEDAVG,
-        OTHER,
-        r"start: representation/fc1/\w+ is float32\[.*4\], expected float32\[.*3\]",
-    ),
     "dtype": (
         FEDREP,
         jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), PRETRAINED),
@@ -141,12 +135,6 @@ WRONG = {
         PRETRAINED._replace(head={}),
         r"start lacks head/out/\w+, 2 in all: give",
     ),
-    "none": (
-        FEDREP,
-        None,
-        r"start=None: this history was loaded from a folder without models",
-    ),
-    "text": (FEDREP, "last", r"start='last'.*init"),
 }
 
 
@@ -156,10 +144,3 @@ def test_another_start_is_refused_and_the_leaf_is_named(case):
     with pytest.raises(ValueError, match=words) as caught:
         simulate(algorithm, start=start)
     assert "\n" not in str(caught.value)
-
-
-def test_a_history_is_no_start(earlier):
-    with pytest.raises(
-        ValueError, match=r"start is a History; give history\.server_state"
-    ):
-        simulate(FEDREP, start=earlier)

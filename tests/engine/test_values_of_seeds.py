@@ -10,9 +10,6 @@ from reference.small import (
     KEY,
     assert_same_bits,
     changed,
-    clients_of,
-    federation,
-    model,
     numbers,
     prepared,
     refusal,
@@ -20,7 +17,6 @@ from reference.small import (
 from test_shared_programs import (
     DATA,
     OPTIONS,
-    FedAvg,
     by_optax,
     fedprox,
     leaves,
@@ -29,7 +25,7 @@ from test_shared_programs import (
 )
 
 import fedjax_srp as srp
-from fedjax_srp.base import ClientOutput
+from fedjax_srp import ClientOutput
 
 
 def seeds(algorithm, values, keys, data=DATA, **options):
@@ -79,36 +75,12 @@ def test_values_of_seeds_are_those_of_runs_alone(case):
 
 
 def test_short_and_dotted_names_give_the_same_bits():
-    names = "learning_rate", "training.optimizer.learning_rate", "optimizer.learning_rate"
-    kinds = RATES, np.array(RATES), tuple(map(np.float64, RATES))
-    batches = [
-        seeds(fedprox(), {n: rates}, KEYS) for n, rates in zip(names, kinds, strict=True)
-    ]
-    assert [batch[0].compile_seconds for batch in batches[1:]] == [0.0, 0.0]
-    for history, *others in zip(*batches, strict=True):
-        for other in others:
-            assert_same_bits(other.server_state, history.server_state)
-            assert_same_bits(dict(other.accuracies), dict(history.accuracies))
-            assert other.config["options"] == history.config["options"]
-
-
-@pytest.mark.long
-def test_values_of_seeds_are_of_the_models_type():
-    """A model of half precision trains in half precision, as in one run."""
-    data = federation(clients_of((4, 6), (3, 3), dtype=np.float16))
-    make = lambda rate: FedAvg(
-        model(hidden=(3,), dtype=jnp.float16), srp.Training(srp.SGD(rate, 0.5))
-    )
-    options = {"num_rounds": 1, "devices": 1}
-    batch = seeds(make(0.7), {"learning_rate": RATES}, KEYS, data, **options)
-    for rate, key, history in zip(RATES, KEYS, batch, strict=True):
-        for a, b in zip(
-            leaves(history),
-            leaves(simulate(make(rate), data, key=key, **options)),
-            strict=True,
-        ):
-            np.testing.assert_allclose(a, b, rtol=1e-2, atol=1e-2)
-    assert {leaf.dtype for leaf in leaves(batch[0])} == {np.dtype(np.float16)}
+    short = seeds(fedprox(), {"learning_rate": RATES}, KEYS)
+    dotted = {"training.optimizer.learning_rate": np.array(RATES)}
+    for history, other in zip(short, seeds(fedprox(), dotted, KEYS), strict=True):
+        assert other.compile_seconds == 0.0
+        assert_same_bits(other.server_state, history.server_state)
+        assert other.config["options"] == history.config["options"]
 
 
 def test_values_of_other_names_make_other_programs():
@@ -128,46 +100,17 @@ REFUSED = {
         {"learning_rate": [0.1, 0.2]},
         "values['learning_rate']=[0.1, 0.2]: give a number for each of 3 keys",
     ),
-    "too many": (
-        {"learning_rate": [*RATES, 1]},
-        "05, 0.3, 1]: give a number for each of 3 keys",
-    ),
-    "one": (
-        {"learning_rate": 0.1},
-        "values['learning_rate']=0.1: give a number for each of 3 keys",
-    ),
-    "texts": ({"learning_rate": ["a", "b", "c"]}, "give a number for each of 3 keys"),
     "unknown": (
         {"nu": RATES},
-        "values has 'nu', which is no float of 'fedprox' as it is; it has learning_rate, mo",
-    ),
-    "integer": (
-        {"epochs": [1, 2, 3]},
-        "values has 'epochs', which is no float of 'fedprox' as it is",
-    ),
-    "none": (
-        {"weight_decay": RATES},
-        "values has 'weight_decay', which is no float of 'fedprox' as it is",
-    ),
-    "of the clock": (
-        {"rate": RATES},
-        "values has 'rate', which is no float of 'fedprox'",
+        "values has 'nu'",
     ),
     "twice": (
         {"learning_rate": RATES, "training.optimizer.learning_rate": RATES},
         "which is given twice; leave one o",
     ),
-    "negative": (
-        {"learning_rate": [0.1, -0.2, 0.0]},
-        "values of run 1: learning_rate=-0.2 must be positive",
-    ),
     "above": (
         {"momentum": [0.5, 0.0, 3.0]},
         "values of run 2: momentum=3.0 must be below 1",
-    ),
-    "not finite": (
-        {"mu": [0.5, float("nan"), 3.0]},
-        "values of run 1: mu must be finite",
     ),
 }
 
@@ -216,34 +159,6 @@ def test_only_values_given_per_seed_have_an_axis_of_seeds():
         np.testing.assert_allclose(run.server_state, scale * 3 + offset, rtol=1e-6)
         assert run.config["options"]["scale"] == scale
         assert run.config["options"]["offset"] == [10.0, 20.0, 30.0]
-
-
-def test_values_survive_batches_of_seeds(monkeypatch):
-    """If memory is short, each batch gets the values of its own seeds."""
-    from fedjax_srp.driver import simulate as engine
-
-    monkeypatch.setattr(engine, "seeds_at_once", lambda request, num_seeds, sharers=1: 1)
-    runs = seeds(
-        Carrying(1.0, np.zeros(2)),
-        {"scale": [2.0, 3.0]},
-        KEYS[:2],
-        numbers(1.0),
-        evaluations=(),
-    )
-    assert [run.config["options"]["scale"] for run in runs] == [2.0, 3.0]
-    assert [run.server_state.tolist() for run in runs] == [[2.0, 2.0], [3.0, 3.0]]
-
-
-def test_sizes_follow_the_arrays_that_an_algorithm_carries():
-    for dtype, size in ((jnp.float32, 10), (jnp.float32, 1000), (jnp.float16, 1000)):
-        echo = changed(
-            Carrying(1.0, jnp.zeros(size, dtype)),
-            client=lambda key, w, state, value, context: ClientOutput(w),
-        )
-        sizes = prepared(echo, numbers(1.0, 2.0), evaluations=()).sizes
-        assert (*sizes.messages, sizes.server_state) == (
-            size * jnp.dtype(dtype).itemsize,
-        ) * 3
 
 
 def test_a_checkpoint_knows_arrays_and_keys(tmp_path):

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_convolution import numpy_network
+from numpy_network import numpy_network
 
 from fedjax_srp.models import CNN
 

@@ -58,16 +58,14 @@ def test_a_module_agrees_with_the_model_of_its_layers(module, head):
     same = srp.models.SplitParams(below, above)
     features = model.represent(params.representation, X)
     close = {"rtol": 1e-6, "atol": 1e-6}
-    before = {"fc2": nn.relu, "out": nn.tanh}[head]  # both cuts are after the activation
     np.testing.assert_allclose(
         features, layers.represent(same.representation, X), **close
     )
-    assert (features == before(features)).all() or head == "out"
-    np.testing.assert_allclose(model.logits(params, X), layers.logits(same, X), **close)
-    ours, theirs = (
-        jax.jit(jax.grad(lambda p, m=m: jnp.sum(m.logits(p, X) ** 2)))(p)
+    (value, ours), (expected, theirs) = (
+        jax.jit(jax.value_and_grad(lambda p, m=m: jnp.sum(m.logits(p, X) ** 2)))(p)
         for m, p in ((model, params), (layers, same))
     )
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
     gradients = (
         ours.representation["representation"]["layers"],
         ours.head["head"]["layers"],
@@ -77,10 +75,6 @@ def test_a_module_agrees_with_the_model_of_its_layers(module, head):
         gradients,
         tuple(theirs),
     )
-    other = model.init(jax.random.key(5))
-    assert not np.allclose(
-        model.logits(other, X), model.logits(params, X)
-    )  # parameters follow from the key
     assert model == from_module(module, (4, 2), 3, head)
 
 
@@ -94,52 +88,26 @@ class Backwards(nn.Module):
         )
 
 
-class NNXBackwards(nnx.Module):
-    def __init__(self, rngs):
-        self.a, self.z = nnx.Linear(5, 3, rngs=rngs), nnx.Linear(6, 5, rngs=rngs)
-        self.m = nnx.Linear(2, 6, rngs=rngs)
-
-    def __call__(self, x):
-        return self.a(nnx.tanh(self.z(self.m(x))))
-
-
 @pytest.mark.parametrize(
     ("module", "order"),
     [
         (Backwards(), "m z a"),
-        (NNXBackwards, "m z a"),
         (
             nn.Sequential([nn.Dense(3) for _ in range(11)]),
             " ".join(f"layers_{i}" for i in range(11)),
         ),
     ],
-    ids=["linen", "nnx", "many"],
+    ids=["linen", "many"],
 )
 def test_layers_are_cut_in_the_order_of_calls(module, order):
     names = order.split()
     model = from_module(module, (2,), 3, names[2])
-    params = jax.jit(model.init)(KEY)
+    params = jax.eval_shape(model.init, KEY)
     below, above = (
         params.representation["representation"]["layers"],
         params.head["head"]["layers"],
     )
     assert ({*below}, {*above}) == ({*names[:2]}, {*names[2:]})
-    assert isinstance(module, type) or jnp.allclose(
-        model.logits(params, X[:, 0]),
-        module.apply({"params": {**below, **above}}, X[:, 0]),
-        rtol=1e-5,
-        atol=1e-6,
-    )
-
-
-def test_the_other_half_is_not_computed():
-    """The compiler removes the products of the other half."""
-    model = from_module(Linen(), (4, 2), 3, "out")
-    params = model.init(KEY)
-    text = (
-        jax.jit(model.classify).lower(params.head, jnp.ones((5, 5))).compile().as_text()
-    )
-    assert text.count(" dot(") + text.count("custom-call") <= 1
 
 
 def check_training(module, head):
@@ -161,30 +129,11 @@ def test_a_module_is_trained(module):
 
 
 class Skip(nn.Module):
-    is_centred: bool = False  # a constant input then becomes zeros
-
     @nn.compact
     def __call__(self, x):
-        x = x - x.mean(axis=1, keepdims=True) if self.is_centred else x
         return nn.Dense(3, name="b")(nn.relu(nn.Dense(5, name="a")(x))) + nn.Dense(
             3, name="c"
         )(x)
-
-
-class LateBias(nn.Module):
-    @nn.compact
-    def __call__(self, x):
-        return nn.Dense(3, use_bias=False, name="out")(x) + self.param(
-            "bias", nn.initializers.zeros, (1, 3)
-        )
-
-
-class Dropping(nnx.Module):
-    def __init__(self, rngs):
-        self.fc, self.drop = nnx.Linear(4, 3, rngs=rngs), nnx.Dropout(0.5, rngs=rngs)
-
-    def __call__(self, x):
-        return self.drop(self.fc(x))
 
 
 class Normed(nn.Module):
@@ -199,16 +148,11 @@ REFUSED = {  # message -> (module, head)
         "out",
     ),
     "head='b' is bypassed: the outputs depend on more than its input": (Skip(), "b"),
-    "is bypassed: the outputs depend on more": (Skip(is_centred=True), "b"),
-    "head='out' is bypassed": (LateBias(), "out"),  # by a parameter that is zero at first
     "head='oud' is no layer; choose from fc1, fc2, out": (Linen(), "oud"),
-    "it keeps batch_stats, but only parameters are trained and averaged; for dropout and BatchNorm take srp": (
+    "it keeps batch_stats, but only parameters are trained and averaged": (
         Normed(),
         "Dense_0",
     ),
-    "it keeps Rng": (Dropping, "fc"),
-    "Linen is a class of linen; call it": (Linen, "out"),
-    "module=3 must be": (3, "out"),
 }
 
 
@@ -254,65 +198,22 @@ def net(equinox):
 
 @pytest.mark.parametrize("head", ["rest_0", "rest_2"])
 def test_a_module_of_equinox_is_applied_to_each_example(equinox, net, head):
-    for make in (net, lambda key: net(key)):
-        model = from_module(make, (4, 2), 3, head)
-        params = model.init(KEY)
-        below, above = (
-            params.representation["representation"]["layers"],
-            params.head["head"]["layers"],
-        )
-        assert [*below, *above] == ["fc1", "rest_0", "rest_2"]
-        assert next(iter(above)) == head
-        module, drawn = net(jax.random.key(3)), {**below, **above}
-        for place, name in (
-            (lambda m: m.fc1, "fc1"),
-            (lambda m: m.rest[0], "rest_0"),
-            (lambda m: m.rest[2], "rest_2"),
-        ):
-            arrays = drawn[name]["weight"], drawn[name]["bias"]
-            module = equinox.tree_at(
-                lambda m, at=place: (at(m).weight, at(m).bias), module, arrays
-            )
-        np.testing.assert_allclose(
-            model.logits(params, X), jax.vmap(module)(X), rtol=1e-6, atol=1e-6
-        )
-        ours = jax.grad(lambda p, m=model: jnp.sum(m.logits(p, X) ** 2))(params)
-        theirs = equinox.filter_grad(lambda m: jnp.sum(jax.vmap(m)(X) ** 2))(module)
-        gradient = (
-            ours.representation["representation"]["layers"] | ours.head["head"]["layers"]
-        )["rest_0"]["weight"]
-        np.testing.assert_allclose(gradient, theirs.rest[0].weight, rtol=1e-5, atol=1e-6)
-        assert not np.allclose(
-            model.logits(model.init(jax.random.key(5)), X), model.logits(params, X)
-        )
-    assert from_module(net, (4, 2), 3, head) == from_module(net, (4, 2), 3, head)
-
-
-def test_modules_of_equinox_are_trained(equinox, net):
-    check_training(net, "rest_2")
-
-
-def test_modules_of_equinox_with_other_state_are_refused(equinox):
-    class Normed(equinox.Module):
-        norm: equinox.nn.BatchNorm
-        out: equinox.nn.Linear
-
-        def __init__(self, key):
-            self.norm = equinox.nn.BatchNorm(4, "batch", mode="ema")
-            self.out = equinox.nn.Linear(4, 3, key=key)
-
-        def __call__(self, x):
-            return self.out(x)
-
-    with refused("it keeps StateIndex, but only parameters are trained"):
-        from_module(Normed, (4,), 3, "out")
-    with refused("head='in' is no layer; choose from layers_0, layers_1"):
-        from_module(lambda key: equinox.nn.MLP(4, 3, 5, 1, key=key), (4,), 3, "in")
-    layers = equinox.nn.Linear, equinox.nn.Dropout
-    with refused(r"requires a key.*; give a linen module"):
-        from_module(
-            lambda key: equinox.nn.Sequential([layers[0](4, 3, key=key), layers[1](0.5)]),
-            (4,),
-            3,
-            "layers_0",
-        )
+    model = from_module(net, (4, 2), 3, head)
+    params = model.init(KEY)
+    below = params.representation["representation"]["layers"]
+    above = params.head["head"]["layers"]
+    assert [*below, *above] == ["fc1", "rest_0", "rest_2"]
+    assert next(iter(above)) == head
+    drawn = {**below, **above}
+    module = net(jax.random.key(3))
+    for name, place in {
+        "fc1": lambda m: m.fc1,
+        "rest_0": lambda m: m.rest[0],
+        "rest_2": lambda m: m.rest[2],
+    }.items():
+        arrays = drawn[name]["weight"], drawn[name]["bias"]
+        both = lambda m, at=place: (at(m).weight, at(m).bias)
+        module = equinox.tree_at(both, module, arrays)
+    close = {"rtol": 1e-5, "atol": 1e-6}
+    np.testing.assert_allclose(model.logits(params, X), jax.vmap(module)(X), **close)
+    assert model == from_module(net, (4, 2), 3, head)

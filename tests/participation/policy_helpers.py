@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.base import ClientTimes, RoundInfo
+from fedjax_srp import ClientTimes, RoundInfo
 
 
 def times_of(realised):

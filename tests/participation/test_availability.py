@@ -7,16 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from algorithms.recorded_orders import stream
 from reference import arena
 from reference.arena import Asked
 from reference.small import made_algorithm, numbers, refused
 
 import fedjax_srp as srp
-from fedjax_srp import clocks, participation
-from fedjax_srp.base import ClientOutput, RoundInfo, named_key
+from fedjax_srp import ClientOutput, RoundInfo, clocks, named_key, participation
 from fedjax_srp.participation import cohorts
 from fedjax_srp.rounds.cohort import cohort_fault, slowest, wasted_time
-from fedjax_srp.rounds.round import stream
 
 N, ROUNDS, PERIOD, COST = 12, 25, 40.0, 0.25
 KEY = jax.random.key(3)
@@ -344,33 +343,12 @@ def test_results_do_not_depend_on_chunks_devices_seeds_or_checkpoints(tmp_path):
         assert other.compute_time.tolist() == one.compute_time.tolist()
         assert other.cohort_size.tolist() == one.cohort_size.tolist()
     assert np.array_equal(others[1].client_states, one.client_states)
-    simulation = srp.Simulation(SUMS, numbers(*VALUES), **parts)
-    scan = lambda key: jax.lax.scan(
-        lambda s, _: simulation.step(s), simulation.init(key), length=ROUNDS
-    )
-    _, info = jax.jit(scan)(KEY)
-    assert info.compute_time.tolist() == one.compute_time.tolist()
 
 
 def test_overlapping_rounds_are_refused():
     with refused("policy 'buffered': rounds overlap, and a client that leaves"):
         srp.simulate(SUMS, numbers(*VALUES), participation=participation.Buffered(2), clock=WORLDS["markov"],
                      num_rounds=1, key=KEY)  # fmt: skip
-
-
-def test_a_custom_policy_that_picks_unavailable_clients_is_refused():
-    @srp.part
-    class First(srp.ParticipationPolicy):
-        def select(self, key, state, times):
-            return cohorts.make_cohort(jnp.arange(N, dtype=jnp.int32)), state
-
-    for world, words in (
-        ("intervals", "client .* is not available"),
-        ("failing", "leaves before its work is done"),
-    ):
-        with refused(words):
-            srp.simulate(SUMS, numbers(*VALUES), participation=First(), clock=WORLDS[world], num_rounds=3, key=KEY,
-                         evaluations=(), progress=False)  # fmt: skip
 
 
 def test_markov_is_stationary_and_its_announced_intervals_hold():
@@ -394,19 +372,12 @@ def test_markov_is_stationary_and_its_announced_intervals_hold():
         )
         if before is not None:
             came, left = before
-            stay = 0.75 + 0.25 * np.exp(
-                -(1 / 3 + 1) * step
-            )  # P(available at t + step | available at t)
-            assert (
-                abs(available[came == 0].mean() - stay)
-                < 4 * np.sqrt(stay * (1 - stay) / (came == 0).sum()) + 1e-9
-            )
+            # P(available at t + step | available at t)
+            stay = 0.75 + 0.25 * np.exp(-(1 / 3 + 1) * step)
+            error = 4 * np.sqrt(stay * (1 - stay) / (came == 0).sum())
+            assert abs(available[came == 0].mean() - stay) < error + 1e-9
             certain = (came <= step - 1e-5) & (left > step + 1e-5)
             assert available[certain].all()
-            assert not available[
-                (came > step + 1e-5)
-                | ((came == 0) & (left < step - 1e-5) & (step < 0.02))
-            ].any()
             np.testing.assert_allclose(leaves[certain], left[certain] - step, atol=1e-4)
         before = arrives, leaves
 
@@ -420,19 +391,6 @@ def test_a_client_fails_at_a_uniform_time_of_its_work():
     assert abs(fails.mean() - rate) < 4 * np.sqrt(rate * (1 - rate) / n)
     assert abs(when[fails].mean() - 1 / 2) < 4 / np.sqrt(12 * fails.sum())
     assert 0.99 < when[fails].max() <= 1
-    twice, _ = clocks.Failing(clock, rate).sample(
-        KEY, clock.init(KEY, n), jnp.zeros(())
-    )  # independently
-    assert abs(np.isfinite(twice.stays).mean() - (1 - (1 - rate) ** 2)) < 4 / np.sqrt(
-        4 * n
-    )
-    day = clocks.DayNight(4.0, share=0.5)
-    both = (
-        clocks.Available(clock, day),
-        clocks.Failing(clocks.Available(fixed, day), rate),
-    )
-    one, other = (each.sample(KEY, each.init(KEY, 50), jnp.zeros(()))[0] for each in both)
-    jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
 def test_clients_with_whole_days_are_always_available():
@@ -446,13 +404,3 @@ def test_clients_with_whole_days_are_always_available():
         presence, _ = model.sample(KEY, phases, jnp.asarray(now))
         assert (np.asarray(presence.arrives) == 0).all()
         assert np.isinf(presence.leaves).all()
-
-
-def test_a_client_that_arrives_in_two_intervals_stays_for_the_longer_one():
-    model = clocks.Intervals([[2.0, 2.0]], [[3.0, 5.0]], 10.0)
-    for now, arrives, leaves in ((1.0, 1.0, 4.0), (2.0, 0.0, 3.0), (6.0, 6.0, 9.0)):
-        presence, _ = model.sample(jax.random.key(0), (), jnp.asarray(now))
-        assert (presence.arrives.tolist(), presence.leaves.tolist()) == (
-            [arrives],
-            [leaves],
-        )

@@ -1,32 +1,32 @@
-"""Training the first dense layer in the span of a client's examples: equal results, and when it is chosen."""
+"""Training the first dense layer in the span of a client's examples; orders of examples; submodels."""
 
 import dataclasses
+import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from engine.counted import LENET
+from reference.small import KEY, model
+from test_reference import check
 
 import fedjax_srp as srp
+from fedjax_srp import Examples
 from fedjax_srp.algorithms import local
-from fedjax_srp.base import Examples
+from fedjax_srp.algorithms.local import _shuffled
 from fedjax_srp.driver import programs as program
 from fedjax_srp.models import dense
+from fedjax_srp.models.narrow import narrow_model, unit_masks
 
-DIM, CAPACITY = 12, 9
+CAPACITY = 9
 MODEL = srp.models.MLP((3, 4), 3, hidden=(5, 4), dtype=jnp.float64)
 HEAVY = srp.SGD(0.2, momentum=0.5, weight_decay=0.1)
 
 
-@pytest.fixture(autouse=True)
-def _double():
-    with jax.enable_x64(True):
-        yield
-
-
 @pytest.fixture
-def both(monkeypatch):
+def both(monkeypatch, float64):
     """Run a function with the first layer trained in the span and without; return both results."""
 
     def run(function):
@@ -90,6 +90,7 @@ def trained(optimizer=HEAVY, count=7, padding=0.0, work=1, model=MODEL, **how):
     return start, local.local_sgd(jax.random.key(2), loss, start, (), examples, training)
 
 
+@pytest.mark.short("how0-optimizer1", "how1-optimizer0")
 @pytest.mark.parametrize(
     "optimizer",
     [srp.SGD(0.2), HEAVY, srp.SGD(lambda step: 0.3 / (1.0 + step.astype(float)))],
@@ -110,26 +111,6 @@ def test_the_results_agree(both, optimizer, how):
 def test_a_client_without_examples_or_work_is_unchanged(both, count, work):
     for start, result in both(lambda: trained(count=count, work=work, epochs=2)):
         jax.tree.map(np.testing.assert_array_equal, result.params, start)
-
-
-@pytest.mark.parametrize("optimizer", [srp.SGD, lambda rate: srp.SGD(rate, momentum=0.5)])
-def test_a_step_size_of_higher_precision_leaves_the_types_of_the_parameters(
-    both, optimizer
-):
-    """A function of the round returns such a step size."""
-    model = dataclasses.replace(MODEL, dtype=jnp.float32)
-    with jax.numpy_dtype_promotion("standard"):
-        within, plain = both(
-            lambda: trained(
-                optimizer(jnp.asarray(0.2, jnp.float64)), model=model, epochs=2
-            )
-        )
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-5), within, plain
-    )
-    assert {leaf.dtype for leaf in jax.tree.leaves(within[1].params)} == {
-        np.dtype("float32")
-    }
 
 
 def test_padding_is_never_read(both):
@@ -192,6 +173,7 @@ def test_rounds_are_the_same(both, name, platform, monkeypatch):
     assert_close(both(run))
 
 
+@pytest.mark.short("grad")
 @pytest.mark.parametrize("derivative", [jax.jacfwd, jax.grad])
 def test_derivatives_of_rounds_are_the_same(both, derivative):
     data = federation()
@@ -228,52 +210,15 @@ def chosen(model, capacity=150, dtype=jnp.float32, **how):
     return local.layer_in_span(local.example_loss(model), params, examples, training)
 
 
-def test_it_is_chosen_where_it_is_faster():
+def test_it_is_chosen_where_it_is_faster(monkeypatch):
     assert chosen(large()) == "fc1"
-    assert chosen(large(cut=None), epochs=None, steps=75) == "fc1"
     assert chosen(large(), 480) is None  # it needs more products than it saves
     assert chosen(large(), 480, epochs=5) == "fc1"
-    assert chosen(large(), batch_size=50) is None
     assert chosen(large(hidden=(8,))) is None  # the weights fit into the cache anyway
-
-
-def test_a_gradient_has_the_rows_of_its_batch_alone():
-    kernel = dense.Kernel(jnp.ones((1, 1)), jnp.ones((100, 3)))
-    objective = lambda kernel, weights: (
-        jnp.sum(weights[:, None] * kernel.moved) + 5 * kernel.scale.sum()
-    )
-    found = dense.gradient_in_span(objective, kernel, jnp.array([1.0, 2.0]))
-    np.testing.assert_array_equal(found.rows, [[1, 1, 1], [2, 2, 2]])
-    moved = dense.apply_updates(kernel, found, jnp.array([7, 7])).rows
-    np.testing.assert_array_equal(moved[7], [4, 4, 4])
-    assert (np.delete(moved, 7, axis=0) == 1).all()
-
-
-def test_on_a_gpu_it_is_chosen_where_it_moves_less(monkeypatch):
     monkeypatch.setattr(local, "platform", lambda: "gpu")
-    momentum, decay = (
-        srp.SGD(0.1, momentum=0.5),
-        srp.SGD(0.1, momentum=0.5, weight_decay=1e-4),
-    )
-    assert chosen(large()) == chosen(large(), batch_size=50, epochs=5) == "fc1"
-    assert chosen(large(hidden=(8,))) is None  # X and X X^T are more than it saves
+    assert chosen(large(), 480) == "fc1"
     assert chosen(large(), batch_size=150) is None  # one step, and both ends
-    assert chosen(large(), batch_size=2**30) is None
-    assert (
-        chosen(large(), batch_size=150, epochs=20)
-        == chosen(large(), batch_size=2**30, epochs=20)
-        == "fc1"
-    )
-    assert chosen(large(), 480) == chosen(large(), 480, epochs=5) == "fc1"
-    assert (
-        chosen(large(), 2400, epochs=5) is None
-    )  # 2,400 rows are more than three times 784
-    assert (
-        chosen(large(), 480, epochs=5, optimizer=momentum)
-        == chosen(large(), 480, optimizer=momentum)
-        == "fc1"
-    )
-    assert chosen(large(), 720, optimizer=decay) is None
+    assert chosen(large(), batch_size=150, epochs=20) == "fc1"
     monkeypatch.setattr(local, "platform", lambda: "tpu")
     assert chosen(large()) is None
 
@@ -287,45 +232,9 @@ class Doubled(srp.models.MLP):
         return super().represent(representation, 2 * x, key)
 
 
-def precise():
-    return srp.models.Split(
-        (28, 28),
-        10,
-        [srp.models.Layer("out", srp.models.Dense(512, precision="high"))],
-        cut=None,
-    )
-
-
-@srp.part
-class OtherSGD(srp.SGD):
-    """A subclass, which may step otherwise."""
-
-
-class OtherDense(srp.models.Dense):
-    """A subclass, which may compute something else."""
-
-
-def of_other_layers():
-    return srp.models.Split(
-        (28, 28), 10, [srp.models.Layer("out", OtherDense(512))], cut=None
-    )
-
-
-def test_a_nested_layer_of_that_name_is_not_taken():
-    inner = {"block": {"fc1": {"kernel": jnp.ones((2, 2))}}}
-    assert dense.kernel_of("fc1", inner) is None
-    assert dense.kernel_of(
-        "fc1", srp.models.SplitParams(inner, {"fc1": {"kernel": jnp.ones((3, 2))}})
-    ).shape == (3, 2)
-
-
 OTHERS = {
-    "own layer": (of_other_layers(), {}),
-    "own SGD": (large(), {"optimizer": OtherSGD(0.1)}),
     "augmented": (large(augment=lambda key, x: -x), {}),
     "own represent": (Doubled((28, 28), 10), {}),
-    "own precision": (precise(), {}),
-    "a convolution": (srp.models.LeNet5((28, 28), 10), {}),
     "other inputs": (large(), {"dtype": jnp.bfloat16}),
     "another optimizer": (
         large(),
@@ -340,6 +249,7 @@ def test_other_layers_inputs_and_optimizers_are_trained_plainly(model, how):
     assert chosen(model, 60, epochs=5, **how) is None
 
 
+@pytest.mark.usefixtures("float64")
 def test_other_losses_and_gradients_are_trained_plainly(monkeypatch):
     """A user's own loss or gradient may read the weights."""
     params, examples = MODEL.init(jax.random.key(0)), of_client()
@@ -348,42 +258,85 @@ def test_other_losses_and_gradients_are_trained_plainly(monkeypatch):
     monkeypatch.setattr(local, "layer_in_span", lambda loss, *_: asked.append(loss))
     local.local_sgd(jax.random.key(1), loss, params, (), examples, how)
     assert asked == [loss]
-    for given in (
-        {
-            "gradient": lambda objective, params, weights: local.plain_gradient(
-                objective, params, weights
-            )
-        },
-        {"after_step": lambda params: params},
-        {"optimizer_state": how.optimizer.init(params)},
-    ):
-        local.local_sgd(jax.random.key(1), loss, params, (), examples, how, **given)
+    given = {"after_step": lambda params: params}
+    local.local_sgd(jax.random.key(1), loss, params, (), examples, how, **given)
     assert asked == [loss]
     monkeypatch.undo()
     own = lambda *arguments: loss(*arguments)
     assert local.layer_in_span(own, params, examples, how) is None
 
 
-@pytest.mark.skipif(jax.default_backend() != "cpu", reason="of programs for CPUs")
-def test_features_and_span_share_their_product():
-    """FedRep computes X W0 once a client: XLA finds that the features of the head's training have it too."""
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(60, 28, 28)).astype(np.float32), rng.integers(0, 3, 60)
-    places = np.split(np.arange(60), 3)
-    data = srp.data.from_arrays(x, y, x + 1, y, train_indices=places, test_indices=places)
-    algorithm = srp.algorithms.FedRep(
-        large(num_classes=3, hidden=(64,)), srp.Training(batch_size=4)
+@pytest.mark.parametrize("capacity", [9, 1024, 1025])
+def test_an_order_is_a_permutation_of_the_examples_and_padding_comes_after(capacity):
+    shuffled = jax.jit(lambda count: _shuffled(KEY, count, 4, capacity))
+    for count in (1, 7, 9, capacity):
+        order = np.asarray(shuffled(jnp.int32(count)))
+        assert len(order) == -(-capacity // 4) * 4
+        assert sorted(order[:count]) == list(range(count))
+        assert sorted(order[count:capacity]) == list(range(count, capacity))
+
+
+@pytest.mark.parametrize("capacities", [(9, 800), (1025, 2000)])
+def test_an_order_does_not_depend_on_padding(capacities):
+    orders = [
+        np.asarray(_shuffled(KEY, jnp.int32(9), 4, capacity))[:9].tolist()
+        for capacity in capacities
+    ]
+    assert all(order == orders[0] for order in orders)
+
+
+@pytest.mark.parametrize("capacity", [9, 1500])
+def test_an_order_is_the_same_in_float64(capacity):
+    expected = _shuffled(KEY, jnp.int32(7), 4, capacity)
+    with jax.enable_x64(True):
+        np.testing.assert_array_equal(_shuffled(KEY, jnp.int32(7), 4, capacity), expected)
+
+
+@pytest.mark.parametrize("capacity", [5, 1030])
+def test_every_example_is_equally_often_in_every_place(capacity):
+    draws = 6000
+    keys = jax.random.split(KEY, draws)
+    orders = np.asarray(
+        jax.jit(jax.vmap(lambda key: _shuffled(key, jnp.int32(5), 1, capacity)[:5]))(keys)
     )
-    simulation = srp.Simulation(algorithm, data, chunk_size=1)
-    state = jax.eval_shape(simulation.init, jax.random.key(0))
-    lines = jax.jit(simulation.step).lower(state).compile().as_text().splitlines()
-    assert (
-        len(
-            [
-                line
-                for line in lines
-                if "dot(" in line and "f32[20,64]" in line.partition("dot(")[0]
-            ]
+    shares = (orders[:, :, None] == np.arange(5)).mean(axis=0)
+    assert np.abs(shares - 0.2).max() < 5 * np.sqrt(0.2 * 0.8 / draws)
+
+
+@pytest.mark.usefixtures("float64")
+def test_blocks_of_examples_change_nothing_in_fedsgd(monkeypatch):
+    monkeypatch.setattr(sys.modules["fedjax_srp.algorithms.fedsgd"], "AT_ONCE", 4)
+    program._jitted.cache_clear()  # its keys do not contain the size of blocks
+    check("fedsgd", "heavy")
+
+
+@pytest.mark.parametrize(
+    "rate", [0.05, 0.28, 0.6, 1.0]
+)  # 0.28 * 25 > 7, and 0.6 * 25 > 15 in float32
+def test_a_narrow_model_has_the_parameters_that_the_mask_keeps(rate):
+    cnn = srp.models.CNN((8, 8, 3), 4, channels=(3,) * 6, hidden=(10, 7))
+    for net in (model(hidden=(9, 4, 25)), LENET, cnn):
+        params = jax.tree.map(
+            lambda w: np.zeros(w.shape, w.dtype), jax.eval_shape(net.init, KEY)
         )
-        == 1
-    )
+        masks = unit_masks(net.layer_names, params, jnp.asarray(rate), jnp.int32(0))
+        narrow = jax.eval_shape(narrow_model(net, rate).init, KEY)
+        assert [int(np.sum(m)) for m in jax.tree.leaves(masks)] == [
+            w.size for w in jax.tree.leaves(narrow)
+        ]
+
+
+@pytest.mark.short("0.5")
+@pytest.mark.parametrize("rate", [0.25, 0.5])
+def test_units_that_are_left_out_never_matter(rate):
+    """Huge parameters of other units change no logit, in convolutions and in dense layers above flattened channels."""
+    net = srp.models.LeNet5((16, 16, 1), 3, channels=(4, 8), hidden=(6, 5))
+    params = net.init(KEY)
+    masks = unit_masks(net.layer_names, params, jnp.asarray(rate), jnp.int32(3))
+    kept = [int(m["bias"].sum()) for part in masks for m in part.values()]
+    assert kept == [*(int(np.ceil(rate * width)) for width in (4, 8, 6, 5)), 3]
+    x = jax.random.normal(KEY, (2, 16, 16, 1))
+    huge = jax.tree.map(lambda w, m: jnp.where(m > 0, w, 1e3), params, masks)
+    logits_of = jax.jit(net.logits)
+    logits = [logits_of(jax.tree.map(jnp.multiply, p, masks), x) for p in (params, huge)]
+    np.testing.assert_array_equal(*logits)

@@ -1,9 +1,11 @@
-"""Damage to a folder with two snapshots of a small state: it is reported, and intact data are kept."""
+"""Damage to a folder with two snapshots is reported, and intact data are kept; locks of folders."""
 
-import resource
+import os
 import shutil
+import socket
 from typing import Any, NamedTuple
 
+import checkpoint_job as job
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +14,8 @@ from reference.small import assert_same_bits, refused
 
 from fedjax_srp.driver.checkpoint import Checkpoints, snapshots
 from fedjax_srp.driver.round_log import COPIES
-from fedjax_srp.results import json_files, sealed_folders
+from fedjax_srp.results import json_files, locks, sealed_folders
+from fedjax_srp.results.locks import LOCK, held
 from fedjax_srp.results.sealed_folders import SEAL
 
 
@@ -147,24 +150,6 @@ def test_the_log_is_appended_to_and_drops_the_tail_of_a_killed_run(folder):
     assert restored(folder) == 6
 
 
-def test_a_snapshot_does_not_grow_with_the_records(folder):
-    checkpoints, wide = continued(folder, 4), np.zeros((1, 1, 50_000))
-    for num_rounds in (6, 8):
-        checkpoints.save(
-            num_rounds,
-            small_state(1),
-            {"scores": wide, **times(num_rounds - 2, num_rounds)},
-        )
-    assert (
-        sum(
-            path.stat().st_size
-            for step in (6, 8)
-            for path in files_of(folder / str(step))
-        )
-        < wide.nbytes / 4
-    )
-
-
 def test_a_folder_without_an_intact_snapshot_is_refused(folder):
     for name in ("2", "4"):
         flip(
@@ -220,40 +205,6 @@ def test_the_snapshots_that_are_kept(folder):
     assert [restored(folder, 7), restored(folder, 8)] == [7, 6]
 
 
-@pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # coroutines that orbax abandons
-def test_a_full_disk_is_reported_and_loses_nothing(folder):
-    """A limit on the size of files stands in for a full disk."""
-    before, limits = (
-        {path: path.read_bytes() for path in files_of(folder)},
-        resource.getrlimit(resource.RLIMIT_FSIZE),
-    )
-    noise, checkpoints = (
-        np.random.default_rng(0).normal(size=(1, 100_000)),
-        continued(folder, 4),
-    )
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
-    try:
-        with pytest.raises(
-            OSError, match=r"File too large: '.*6'; what was written before is intact"
-        ) as caught:
-            checkpoints.save(6, small_state(6), {"time": noise})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert "\n" not in str(caught.value)
-    assert {
-        path: path.read_bytes()[: len(content)] for path, content in before.items()
-    } == before
-    assert restored(folder) == 4
-    checkpoints.save(6, small_state(6), {"time": noise})
-    assert snapshots(folder) == [6, 4]
-    found = open_small(folder).restore(small_state(0), [2, 4, 6])
-    assert_same_bits(
-        found.records["time"], np.concatenate([times(0, 4)["time"], noise], 1)
-    )
-
-
 def test_no_space_is_recognised_in_errors_of_tensorstore(folder, monkeypatch):
     def full(*args, **options):
         raise ValueError("x: No space left on device [y]")
@@ -265,3 +216,29 @@ def test_no_space_is_recognised_in_errors_of_tensorstore(folder, monkeypatch):
     ):
         continued(folder, 4).save(6, small_state(6), times(4, 6))
     assert restored(folder) == 4
+
+
+def test_a_folder_in_use_is_refused_with_the_name_of_the_process(tmp_path):
+    who = f"process {os.getpid()} on {socket.gethostname()}"
+    with held(tmp_path / "new", "checkpoint_dir"):
+        with pytest.raises(
+            ValueError,
+            match=f"checkpoint_dir='.*new': {who} is running here; wait for it",
+        ):
+            job.run(tmp_path / "new", num_rounds=1)
+        with held(tmp_path / "other", "out"):
+            pass
+    assert list((tmp_path / "new").iterdir()) == []
+    (tmp_path / "new" / LOCK).write_text("process 1 on a machine that crashed")
+    with held(tmp_path / "new", "checkpoint_dir"):
+        pass
+
+
+def test_a_system_without_locks_gives_a_warning(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(locks, "fcntl", None)
+    with held(tmp_path, "out"), held(tmp_path, "out"):
+        pass
+    assert (
+        f"{tmp_path}: no locks on this system; run one process at a time in it"
+        in capsys.readouterr().err
+    )

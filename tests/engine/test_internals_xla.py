@@ -1,4 +1,7 @@
-"""`batch_max` and `sequential` under vmap: alone, nested, and closing over tracers."""
+"""Loops under vmap: alone, nested, and closing over tracers; options of the compiler; cores."""
+
+import os
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -6,6 +9,8 @@ import numpy as np
 import pytest
 from jax.core import Tracer
 
+import fedjax_srp as srp
+from fedjax_srp.xla import backend, cores
 from fedjax_srp.xla.loops import batch_max, sequential
 
 BOUNDS = jnp.array([[1, 4, 2], [0, 3, 5]], jnp.int32)
@@ -16,12 +21,6 @@ def test_batch_max_is_the_largest_of_all_vmapped_axes():
     nested = jax.vmap(jax.vmap(batch_max))
     for function in (nested, jax.jit(nested), jax.vmap(jax.jit(jax.vmap(batch_max)))):
         np.testing.assert_array_equal(function(BOUNDS), np.full((2, 3), 5))
-    both = jax.vmap(
-        lambda bound, x: batch_max(bound).astype(x.dtype) + x, in_axes=(None, 0)
-    )
-    np.testing.assert_array_equal(
-        both(jnp.int32(2), jnp.arange(3.0)), [2.0, 3.0, 4.0]
-    )  # an axis that it does not see
 
 
 def masked_sum(bound, x):
@@ -92,37 +91,61 @@ def test_sequential_closes_over_tracers_of_an_outer_vmap():
 
 
 def test_sequential_closes_over_integers_and_keys():
-    """A custom loss may close over a client's count, its key and the round."""
+    """A custom loss may close over a client's count and its key."""
 
-    def one(x, n, key, round):
-        def client(x):
-            noise = jax.random.uniform(key)
-            return (
-                x * noise
-                + n.astype(x.dtype)
-                + jnp.where(round > 1, 10.0, 0.0).astype(x.dtype)
-            )
-
-        return sequential(client)(x)
+    def one(x, n, key):
+        noise = jax.random.uniform(key)
+        return sequential(lambda x: x * noise + n.astype(x.dtype))(x)
 
     keys, n = jax.random.split(jax.random.key(0), 3), jnp.array([3, 1, 2], jnp.int32)
-    run = jax.vmap(one, in_axes=(0, 0, 0, None))
-    found = jax.jit(jax.vmap(run, in_axes=(None, None, None, 0)))(
-        X, n, keys, jnp.arange(2) + 1
-    )
+    found = jax.jit(jax.vmap(one))(X, n, keys)
     noise = np.array([float(jax.random.uniform(key)) for key in keys])
-    for round in range(2):
-        np.testing.assert_allclose(
-            found[round], np.asarray(X) * noise + np.asarray(n) + 10 * round, rtol=1e-6
-        )
+    np.testing.assert_allclose(found, np.asarray(X) * noise + np.asarray(n), rtol=1e-6)
 
 
-@pytest.mark.parametrize("nested", [False, True])
-def test_sequential_supports_forward_mode(nested):
+def test_sequential_supports_forward_mode():
     """`jax.jacfwd` is a vmap over tangents only, without elements to process in turn."""
     once = sequential(lambda w, x: w**2 * jnp.sin(x))
-    function = sequential(lambda w, x: once(w, x)) if nested else once
-    total = lambda w: jax.vmap(function, in_axes=(None, 0))(w, jnp.arange(3.0)).sum()
+    nested = sequential(lambda w, x: once(w, x))
+    total = lambda w: jax.vmap(nested, in_axes=(None, 0))(w, jnp.arange(3.0)).sum()
     np.testing.assert_allclose(
         jax.jit(jax.jacfwd(total))(0.5), jnp.sin(jnp.arange(3.0)).sum(), rtol=1e-6
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("--xla_a=1", "--xla_a=1 --xla_cpu_multi_thread_eigen=false"),
+        (
+            "--xla_cpu_multi_thread_eigen=true",
+            "--xla_cpu_multi_thread_eigen=true",
+        ),  # your own choice
+    ],
+)
+def test_devices_of_all_cores_have_one_thread_each(monkeypatch, given, expected):
+    numbers, config = (
+        [],
+        SimpleNamespace(
+            jax_num_cpu_devices=-1, update=lambda name, number: numbers.append(number)
+        ),
+    )
+    monkeypatch.setattr(cores, "jax", SimpleNamespace(config=config))
+    monkeypatch.setenv("XLA_FLAGS", given)
+    assert srp.use_all_cores(3) == 3
+    assert (numbers, os.environ["XLA_FLAGS"]) == ([3], expected)
+    with pytest.raises(ValueError, match="num_devices=-1 must be at least 1"):
+        srp.use_all_cores(-1)
+
+
+def test_options_are_for_cpus():
+    assert backend.compiler_options("gpu") == backend.compiler_options("tpu") == {}
+    assert backend.compiler_options("cpu")
+
+
+def test_a_users_optimization_level_is_kept(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "")
+    assert backend.options_for_one_run("cpu")
+    assert not backend.options_for_one_run("gpu")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=2")
+    assert not backend.options_for_one_run("cpu")
