@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         unchanged,
     )
     from fedjax_srp.driver.adapt import adapt
+    from fedjax_srp.driver.debug import debug_client
     from fedjax_srp.driver.evaluate import evaluate
     from fedjax_srp.driver.simulate import simulate, simulate_seeds
     from fedjax_srp.driver.simulation import Simulation
@@ -83,6 +84,7 @@ __all__ = [
     "cache_programs",
     "clocks",
     "data",
+    "debug_client",
     "evaluate",
     "evaluation",
     "grid",
@@ -135,6 +137,7 @@ _HOME = {
     "Training": "algorithms.training",
     "adapt": "driver.adapt",
     "cache_programs": "xla.disk_cache",
+    "debug_client": "driver.debug",
     "evaluate": "driver.evaluate",
     "grid": "lab.grids.grid",
     "optimizer": "algorithms.optimizers",
