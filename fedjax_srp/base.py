@@ -225,9 +225,11 @@ class FederatedAlgorithm:
 
     Attributes:
         name: in the registry and the results; by default the class name in lower case.
+        asynchronous: clients train on the model with which their job began, see `ParticipationPolicy.asynchronous`.
     """
 
     name: ClassVar[str] = "algorithm"
+    asynchronous: ClassVar[bool] = False
 
     def init(self, key: Key, data: Any, /) -> ServerState:
         """The server's state before the first round."""

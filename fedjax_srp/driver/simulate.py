@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import sys
 import time
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -237,6 +238,13 @@ def seeds_at_once(request: Request, num_seeds: int, sharers: int = 1) -> int:
 def _simulate(request: Request, key: Key, seeds: range | None = None) -> list[History]:
     """Run a request, and return the history of each seed; `seeds` are their places among all of a batch."""
     run = prepare(request)
+    if run.policy.asynchronous and not run.algorithm.asynchronous:
+        warnings.warn(
+            f"policy {run.policy.name!r} with algorithm {run.algorithm.name!r}: a client trains on the model of the "
+            "round in which it delivers, so updates are never stale, which flatters an asynchronous server; use "
+            "fedbuff, fedasync or fedat, or make the method asynchronous (docs/new_algorithm.md)",
+            stacklevel=5,
+        )
     settings = run.settings
     processes = {device.process_index for device in run.layout.devices}
     if settings.keep_clients and len(processes) > 1:

@@ -424,6 +424,7 @@ def test_all_policies_are_listed():
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore:.*never stale")
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
 @pytest.mark.parametrize("cls", METHODS, ids=lambda cls: cls.__name__)
 def test_they_run_with_every_policy(cls, policy):
