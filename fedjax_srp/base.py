@@ -452,6 +452,8 @@ class WorkCosts(NamedTuple):
     once: Array  # (num_clients,) float: operations that do not grow with the work
     bytes_down: Array  # () float: received by a participant
     bytes_up: Array  # () float: sent by a participant
+    # () float: operations of a gradient step on a batch of training; 0 if the algorithm has no `model` and `training`
+    batch: Array | float = 0.0
 
 
 @part

@@ -70,7 +70,9 @@ CALLS = {
     ),
     srp.data.next_words: defaults(srp.data.next_words, folder="forum", num_clients=1, vocabulary=3, length=2),
     srp.data.save: {"data": DATA, "path": "saved.npz"},
-    clocks.read_devices: {"path": "devices.csv", "compute": "speed", "downlink": "down", "uplink": "up"},
+    clocks.read_devices: {
+        "path": "devices.csv", "compute": "speed", "downlink": "down", "uplink": "up", "units": {"compute": "1/s"},
+    },
     clocks.read_times: {"path": "times.csv", "client_names": ["ann", "bob"]},
     clocks.read_availability: {"path": "there.csv", "trace": "t"},
     srp.data.names: {"data_dir": None},
