@@ -26,7 +26,7 @@ from fedjax_srp.base import (
     ServerState,
     named_key,
 )
-from fedjax_srp.driver.given import check_kept, fitted
+from fedjax_srp.driver.given import check_kept, fitted, root_key
 from fedjax_srp.driver.outcome import ratio
 from fedjax_srp.driver.prepare import Request, prepare
 from fedjax_srp.driver.settings import Settings, takes_settings
@@ -66,7 +66,8 @@ def adapt(
     data: FederatedSource,
     server_state: ServerState,
     *,
-    key: Key,
+    key: Key | None = None,
+    seed: int | None = None,
     part: Literal["head", "all"] = "head",
     epochs: Count = 10,
     num_samples: Sequence[int] | None = None,
@@ -94,6 +95,7 @@ def adapt(
         server_state: `history.server_state` of any algorithm whose server has a whole model; or `SplitParams`, for your
             own head. On linear tasks the state of `linear_fedrep`.
         key: of samples and batches; the same key draws the same for every method.
+        seed: instead of a key: that of `jax.random.key(seed)`.
         part: "head", or "all" layers.
         epochs: E, over a client's shuffled samples.
         num_samples: S numbers of training examples, drawn at random from the client's own, all where it has fewer;
@@ -122,6 +124,7 @@ def adapt(
         (2, 4, 10)
     """
     check_kept(server_state)
+    key = root_key(key, seed)
     counts = as_annotated("num_samples", num_samples, tuple[Count, ...] | None)
     if counts is not None and not counts:
         raise ValueError(

@@ -21,7 +21,7 @@ from fedjax_srp.base import (
     named_key,
 )
 from fedjax_srp.contract.checks import LIKE_INIT, check_like, check_output, score
-from fedjax_srp.driver.given import Start, fitted_start
+from fedjax_srp.driver.given import Start, fitted_start, root_key
 from fedjax_srp.driver.outcome import ratio
 from fedjax_srp.driver.prepare import check_evaluations
 from fedjax_srp.parts.checks import check_integer, checked
@@ -47,6 +47,7 @@ def debug_client(
     client: int = 0,
     *,
     key: Key | None = None,
+    seed: int | None = None,
     start: Start = "init",
     work: Count = 1,
     evaluations: str | Sequence[str] | None = None,
@@ -61,7 +62,8 @@ def debug_client(
         algorithm: the algorithm, or a `Method`, whose participation does not matter here.
         data: as for `simulate`.
         client: id of the client.
-        key: root of all randomness, as for `simulate`; default `jax.random.key(0)`.
+        key: root of all randomness, as for `simulate`; default that of seed 0.
+        seed: instead of a key.
         start: a server state or parameters to begin from, as for `simulate`.
         work: units of local work of the client.
         evaluations: that judge the client after the round, as for `simulate`; () for none.
@@ -84,7 +86,9 @@ def debug_client(
         algorithm = algorithm.algorithm
     check_integer("client", client, 0, data.num_clients - 1)
     names = check_evaluations(algorithm, evaluations)
-    root = jax.random.key(0) if key is None else key
+    if key is None and seed is None:
+        seed = 0
+    root = root_key(key, seed)
     begin = fitted_start(start, algorithm, data)
     arrays: FederatedAlgorithm = jax.tree.map(jnp.asarray, algorithm)  # as in programs
     with eager():
