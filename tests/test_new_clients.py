@@ -38,7 +38,9 @@ def test_clients_are_held_out_by_id_and_by_name():
     assert hold(NAMED, "held_out", clients=["cy", 0]).client_names == ("ann", "cy")
     assert hold(NAMED, "train", clients=["cy", 0]).client_names == ("bob",)
     by_id = hold(DATA, "held_out", clients=np.array([7, 2]))
-    np.testing.assert_array_equal(by_id.train_indices, np.asarray(DATA.train_indices)[[2, 7]])
+    np.testing.assert_array_equal(
+        by_id.train_indices, np.asarray(DATA.train_indices)[[2, 7]]
+    )
 
 
 @pytest.mark.parametrize(

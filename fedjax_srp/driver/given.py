@@ -31,7 +31,7 @@ def root_key(key: Key | None, seed: int | None) -> Key:
     if (key is None) == (seed is None):
         have = "neither key nor seed" if seed is None else f"key and seed={seed}"
         raise ValueError(f"{have}: give key=jax.random.key(0), or seed=0")
-    if seed is None:
+    if key is not None:
         return key
     return jax.random.key(check_integer("seed", seed, 0, 2**63 - 1))
 
