@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from fedjax_srp.driver.adapt import adapt
     from fedjax_srp.driver.debug import debug_client
     from fedjax_srp.driver.evaluate import evaluate
+    from fedjax_srp.driver.memory import estimate_memory
     from fedjax_srp.driver.simulate import simulate, simulate_seeds
     from fedjax_srp.driver.simulation import Simulation
     from fedjax_srp.lab.grids.grid import grid
@@ -85,6 +86,7 @@ __all__ = [
     "clocks",
     "data",
     "debug_client",
+    "estimate_memory",
     "evaluate",
     "evaluation",
     "grid",
@@ -138,6 +140,7 @@ _HOME = {
     "adapt": "driver.adapt",
     "cache_programs": "xla.disk_cache",
     "debug_client": "driver.debug",
+    "estimate_memory": "driver.memory",
     "evaluate": "driver.evaluate",
     "grid": "lab.grids.grid",
     "optimizer": "algorithms.optimizers",
