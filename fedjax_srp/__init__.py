@@ -41,7 +41,9 @@ if TYPE_CHECKING:
         unchanged,
     )
     from fedjax_srp.driver.adapt import adapt
+    from fedjax_srp.driver.debug import debug_client
     from fedjax_srp.driver.evaluate import evaluate
+    from fedjax_srp.driver.memory import estimate_memory
     from fedjax_srp.driver.personalize import personalize
     from fedjax_srp.driver.simulate import simulate, simulate_seeds
     from fedjax_srp.driver.simulation import Simulation
@@ -84,6 +86,8 @@ __all__ = [
     "cache_programs",
     "clocks",
     "data",
+    "debug_client",
+    "estimate_memory",
     "evaluate",
     "evaluation",
     "grid",
@@ -137,6 +141,8 @@ _HOME = {
     "Training": "algorithms.training",
     "adapt": "driver.adapt",
     "cache_programs": "xla.disk_cache",
+    "debug_client": "driver.debug",
+    "estimate_memory": "driver.memory",
     "evaluate": "driver.evaluate",
     "grid": "lab.grids.grid",
     "optimizer": "algorithms.optimizers",

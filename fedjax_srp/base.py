@@ -225,9 +225,11 @@ class FederatedAlgorithm:
 
     Attributes:
         name: in the registry and the results; by default the class name in lower case.
+        asynchronous: clients train on the model with which their job began, see `ParticipationPolicy.asynchronous`.
     """
 
     name: ClassVar[str] = "algorithm"
+    asynchronous: ClassVar[bool] = False
 
     def init(self, key: Key, data: Any, /) -> ServerState:
         """The server's state before the first round."""
@@ -450,6 +452,8 @@ class WorkCosts(NamedTuple):
     once: Array  # (num_clients,) float: operations that do not grow with the work
     bytes_down: Array  # () float: received by a participant
     bytes_up: Array  # () float: sent by a participant
+    # () float: operations of a gradient step on a batch of training; 0 if the algorithm has no `model` and `training`
+    batch: Array | float = 0.0
 
 
 @part

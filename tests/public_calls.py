@@ -60,7 +60,9 @@ CALLS = {
     srp.data.training_loss: {"data": DATA, "loss": models.cross_entropy},
     srp.data.load: defaults(srp.data.load, name="digits", num_clients=4, classes_per_client=3),
     srp.data.holdout: {"data": DATA, "fraction": 0.4, "seed": 0},
-    srp.data.holdout_clients: {"data": DATA, "part": "held_out", "fraction": 0.4, "seed": 0},
+    srp.data.holdout_clients: {
+        "data": DATA, "part": "held_out", "fraction": None, "seed": 0, "number": None, "clients": None,
+    },
     srp.data.shift_features: {"data": IMAGES, "rotations": (0, 90), "brightness": (1.0, 0.5)},
     srp.data.from_huggingface: defaults(
         srp.data.from_huggingface, dataset={"train": {"image": X, "label": Y}}, num_clients=2
@@ -70,7 +72,9 @@ CALLS = {
     ),
     srp.data.next_words: defaults(srp.data.next_words, folder="forum", num_clients=1, vocabulary=3, length=2),
     srp.data.save: {"data": DATA, "path": "saved.npz"},
-    clocks.read_devices: {"path": "devices.csv", "compute": "speed", "downlink": "down", "uplink": "up"},
+    clocks.read_devices: {
+        "path": "devices.csv", "compute": "speed", "downlink": "down", "uplink": "up", "units": {"compute": "1/s"},
+    },
     clocks.read_times: {"path": "times.csv", "client_names": ["ann", "bob"]},
     clocks.read_availability: {"path": "there.csv", "trace": "t"},
     srp.data.names: {"data_dir": None},

@@ -345,8 +345,8 @@ REFUSED = {
         f"function '{own_loss.__module__}.own_loss' is not in the functions of optax, jax.nn, fedjax_srp.models",
     ),
     "module": (
-        models.Split((4,), 2, [models.Layer("out", nn.Dense(2))]),
-        "'flax.linen.linear.Dense' cannot be reb",
+        models.Split((4,), 2, [models.Layer("out", nn.Einsum((4, 2), "ij,jk->ik"))]),
+        "'flax.linen.linear.Einsum' cannot be reb",
     ),
     "key": ({"key": [0, 3]}, "cannot be rebuilt from its record"),
     "class with a closure": (

@@ -128,6 +128,20 @@ def test_methods_take_texts_and_names_with_options():
         get("fedavg", dataset=data, participation="Fastest(3)", k=3)
 
 
+@pytest.mark.parametrize(
+    "given", [srp.participation.Fastest(3), "Fastest(k=3)", "oort"], ids=str
+)
+def test_rows_of_own_methods_take_all_three(given):
+    data = srp.data.load("digits", num_clients=6, classes_per_client=4)
+    srp.methods.register("mine", srp.algorithms.FedAvg, participation=given)
+    method = srp.methods.get("mine", dataset=data, learning_rate=0.2)
+    assert method.name == "mine"
+    text = given if isinstance(given, str) else "Fastest(k=3)"
+    assert method.participation == read_policy(text)
+    with refused("participation=3 must be"):
+        srp.methods.register("mine", srp.algorithms.FedAvg, participation=3)
+
+
 def test_runs_of_the_three_ways_have_one_record():
     options = {"method": "fedavg", "dataset": "digits", "num_clients": 6}
     policy = srp.participation.Fastest(3)

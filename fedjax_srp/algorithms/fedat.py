@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -56,6 +56,7 @@ class FedAT(FedProx):
         True
     """
 
+    asynchronous: ClassVar[bool] = True
     mu: Penalty = 0.4
     num_tiers: Count = 5
 

@@ -64,6 +64,7 @@ class FedBuff(GlobalModel):
         0.0
     """
 
+    asynchronous: ClassVar[bool] = True
     supports_batch_norm: ClassVar[bool] = False
 
     server_step_size: StepSize = 1.0

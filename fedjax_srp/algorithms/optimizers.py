@@ -14,7 +14,7 @@ from jax.core import Tracer
 from typing_extensions import override
 
 from fedjax_srp.base import Array, PyTree
-from fedjax_srp.parts.checks import short
+from fedjax_srp.parts.checks import short, unknown_keyword
 from fedjax_srp.parts.part import AtLeast, Below, StepSize, is_part, part, undefined
 
 Schedule = Callable[[Any], Any]  # the number of a local step -> its step size
@@ -144,10 +144,13 @@ def optimizer(
         >>> jax.tree.leaves(srp.optimizer(optax.adam, learning_rate=1e-3, nesterov=True))
         [0.001]
     """
+    problem = ""
     try:
-        inspect.signature(factory).bind(**arguments)
+        signature = inspect.signature(factory)
+        problem = unknown_keyword(signature, arguments)
+        signature.bind(**arguments)
     except TypeError as error:
-        reason = str(error)
+        reason = problem or str(error)
         if not callable(factory):
             reason = "no function"
         raise ValueError(

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from typing_extensions import override
 
 from fedjax_srp.base import Array, ClientTimes, Clock, Key, PyTree, WorkCosts, named_key
 from fedjax_srp.clocks.distributions import Distribution, Parameter, per_client
-from fedjax_srp.parts.checks import short
+from fedjax_srp.parts.checks import as_annotated, short
 from fedjax_srp.parts.part import Above, Leaf, part
 
+BYTES_OF_MBIT = 125_000
+Measured = Annotated[
+    float | jax.Array | np.ndarray, Above(0), "give a number, or one for each client"
+]
 Bandwidth = Annotated[Parameter, Above(0), "give bytes per second, e.g. 1e6"]
 
 
@@ -38,16 +44,20 @@ class Devices(Clock):
     cost, since the times include it.
 
     A speed is a number, one per client, or a distribution drawn once per client. Phones train at a
-    small part of their peak speed: give measured speeds (operations of a known round divided by its
-    seconds).
+    small part of their peak speed: give measured speeds. `Devices.measured` takes seconds of a batch
+    and Mbit/s.
 
     Args:
-        compute: operations per second; a multiplication and an addition are two operations.
+        compute: operations per second; a multiplication and an addition are two operations. With
+            per="batch", batches per second.
         downlink: bytes per second from the server.
         uplink: bytes per second to the server.
         jitter: factor of a client's time, drawn in every round; its mean should be 1. None: every
             round takes the same time.
         costs: costs of a round, if known; None: the engine counts them.
+        per: what `compute` counts: an "operation", or a "batch", a gradient step of the whole model
+            on `training.batch_size` examples. Other work counts by its operations: a step on the
+            head alone is a small part of a batch.
 
     Example:
         >>> import jax, numpy as np, fedjax_srp as srp
@@ -65,6 +75,7 @@ class Devices(Clock):
     uplink: Bandwidth
     jitter: Distribution | None = None
     costs: Leaf[WorkCosts | None] = None
+    per: Literal["operation", "batch"] = "operation"
 
     def __post_init__(self) -> None:
         if self.costs is not None and not isinstance(self.costs, WorkCosts):
@@ -72,11 +83,48 @@ class Devices(Clock):
                 f"costs={short(self.costs)} must be a srp.WorkCosts, or None to have them counted"
             )
 
+    @classmethod
+    def measured(
+        cls,
+        seconds_per_batch: Measured,
+        down_mbit: Measured,
+        up_mbit: Measured,
+        jitter: Distribution | None = None,
+    ) -> Devices:
+        """Devices in the units in which people measure.
+
+        Each measure is a positive number, or an array with one for each client.
+
+        Args:
+            seconds_per_batch: of a training step of the model on a batch, as in `per`.
+            down_mbit: megabits per second from the server; 1 Mbit is 125,000 bytes.
+            up_mbit: megabits per second to the server.
+            jitter: as for `Devices`.
+
+        Example:
+            >>> import fedjax_srp as srp
+            >>> clock = srp.clocks.Devices.measured([0.05, 0.2], down_mbit=20.0, up_mbit=[8.0, 4.0])
+            >>> clock.compute.tolist(), clock.downlink, clock.uplink.tolist()
+            ([20.0, 5.0], 2500000.0, [1000000.0, 500000.0])
+        """
+        seconds = as_annotated("seconds_per_batch", seconds_per_batch, Measured)
+        down = as_annotated("down_mbit", down_mbit, Measured)
+        up = as_annotated("up_mbit", up_mbit, Measured)
+        return cls(
+            1 / seconds, down * BYTES_OF_MBIT, up * BYTES_OF_MBIT, jitter, per="batch"
+        )
+
     @override
     def fit(self, costs: WorkCosts) -> Devices:
         """The clock with these costs, unless it already has costs."""
         if self.costs is not None:
             return self
+        is_known = isinstance(costs.batch, Tracer) or costs.batch > 0
+        if self.per == "batch" and not is_known:
+            raise ValueError(
+                "devices: per='batch', and the algorithm has no batch: it lacks a field `model` or "
+                "`training`; give compute in operations per second, and leave out per"
+            )
         return dataclasses.replace(self, costs=costs)
 
     @override
@@ -99,6 +147,8 @@ class Devices(Clock):
                 bytes_up=costs.bytes_up.reshape(1, -1),
             )
         compute, downlink, uplink = speeds
+        if self.per == "batch":
+            compute = compute * costs.batch
         messages = costs.bytes_down / downlink + costs.bytes_up / uplink
         jitter = ()
         if self.jitter is not None:

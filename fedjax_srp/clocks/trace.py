@@ -1,5 +1,6 @@
 """Measured times."""
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, NamedTuple
 
 import jax
@@ -9,6 +10,7 @@ from typing_extensions import override
 
 from fedjax_srp.base import Array, ClientTimes, Clock, Key
 from fedjax_srp.clocks.distributions import Cost, Work, check_length
+from fedjax_srp.parts.checks import ArgumentError, as_annotated, nearest
 from fedjax_srp.parts.part import AtLeast, Axes, part
 
 _SHAPE = "give an array of shape (num_clients,) or (rounds, num_clients)"
@@ -57,6 +59,52 @@ class Trace(Clock):
             raise ValueError(
                 f"times must have an entry per client, got shape {shape}; {_SHAPE}"
             )
+
+    @classmethod
+    def by_name(
+        cls,
+        times: Mapping[str, float | Sequence[float]],
+        client_names: Sequence[str] | None,
+        work: float = 1.0,
+        communication: float = 0.0,
+    ) -> "Trace":
+        """The trace of times by the clients' names.
+
+        Args:
+            times: name -> time of the client, or its times round after round, as many
+                for each client; others are left out.
+            client_names: of the data, `data.client_names`.
+            work: as for `Trace`.
+            communication: as for `Trace`.
+
+        Raises:
+            ValueError: the data have no names, a client has no times, or clients have
+                different numbers of them.
+
+        Example:
+            >>> import fedjax_srp as srp
+            >>> srp.clocks.Trace.by_name({"bob": [3.0, 1.0], "ann": [2.0, 2.0]}, ["ann", "bob"]).times.tolist()
+            [[2.0, 3.0], [2.0, 1.0]]
+        """
+        as_annotated("times", times, Mapping, is_field=False)
+        if client_names is None:
+            problem = "is None: the data have no names of clients"
+            remedy = "give from_arrays(client_names=...), or Trace an array of times"
+            raise ArgumentError("client_names", client_names, problem, remedy)
+        columns = []
+        for name in client_names:
+            if name not in times:
+                known = ", ".join(map(repr, list(times)[:4]))
+                problem = f"has no client {name!r}; it has {known}{nearest(name, times)}"
+                remedy = "give each client of data.client_names its times"
+                raise ArgumentError("times", times, problem, remedy)
+            columns.append(np.asarray(times[name]))
+        lengths = {column.shape for column in columns}
+        if len(lengths) > 1:
+            problem = f"has clients with {len(lengths)} numbers of rounds"
+            remedy = "give each client as many times"
+            raise ArgumentError("times", times, problem, remedy)
+        return cls(np.stack(columns, axis=-1), work, communication)
 
     @override
     def init(self, key: Key, num_clients: int) -> TraceState:

@@ -22,10 +22,43 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_srp.clocks.availability import Intervals
-from fedjax_srp.parts.checks import ArgumentError, check_integer, checked, short
+from fedjax_srp.parts.checks import (
+    ArgumentError,
+    check_choice,
+    check_integer,
+    check_known,
+    checked,
+    short,
+)
 from fedjax_srp.parts.files import open_file
 
 _FLASH = {"downlink": "down_u", "uplink": "up_u"}
+# Units of columns: what a number in them is multiplied by; times are inverted first.
+_TIMES = {"s": 1.0, "ms": 1000.0}
+_SPEEDS = {"1/s": 1.0}
+_LINKS = {
+    "B/s": 1.0,
+    "kB/s": 1e3,
+    "MB/s": 1e6,
+    "bit/s": 1 / 8,
+    "kbit/s": 1e3 / 8,
+    "Mbit/s": 1e6 / 8,
+    "Gbit/s": 1e9 / 8,
+}
+UNITS = {"compute": _SPEEDS | _TIMES, "downlink": _LINKS, "uplink": _LINKS}
+# Words in the name of a column -> the units that it may have.
+_SAID = {
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), ("s",)),
+    **dict.fromkeys(("ms", "msec", "millisecond", "milliseconds"), ("ms",)),
+    **dict.fromkeys(("latency", "duration", "time"), ("s", "ms")),
+    **dict.fromkeys(("byte", "bytes"), ("B/s",)),
+    **dict.fromkeys(("kb", "kbyte", "kbytes"), ("kB/s",)),
+    **dict.fromkeys(("mb", "mbyte", "mbytes"), ("MB/s",)),
+    **dict.fromkeys(("bit", "bits", "bps"), ("bit/s",)),
+    **dict.fromkeys(("kbit", "kbits", "kbps"), ("kbit/s",)),
+    **dict.fromkeys(("mbit", "mbits", "mbps"), ("Mbit/s",)),
+    **dict.fromkeys(("gbit", "gbits", "gbps"), ("Gbit/s",)),
+}
 _CONVERT = "import json, pickle; json.dump({str(k): v for k, v in pickle.load(open(IN, 'rb')).items()}, open(OUT, 'w'))"
 
 
@@ -210,6 +243,7 @@ def read_devices(
     compute: str | None = None,
     downlink: str | None = None,
     uplink: str | None = None,
+    units: Mapping[str, str] | None = None,
 ) -> DeviceTraces:
     """Read speeds and bandwidths.
 
@@ -217,7 +251,7 @@ def read_devices(
     `training_latency.json` has milliseconds of a training step, and its samples of
     MobiPerf have bandwidths (mean of `tcp_speed_results`, kbit/s, both directions);
     FedScale's capacities as JSON have milliseconds per example and kbit/s; columns of
-    your own CSV with a header are read unchanged. Devices with no speed or a speed of 0
+    your own CSV with a header have the units that you say. Devices with no speed or a speed of 0
     failed in the measurement and are left out. Work that took t milliseconds has the
     speed 1000 / t: multiply it by the operations of that work for `Devices(compute=)`.
 
@@ -227,25 +261,41 @@ def read_devices(
             `compute`, or for FLHetBench's latencies "ResNet Latency".
         downlink: the column of a CSV; None: `downlink`, if there is one.
         uplink: likewise.
+        units: of your own columns, such as `{"compute": "s", "downlink": "Mbit/s"}`:
+            "1/s", "s" or "ms" of a piece of work for `compute` (a batch: give the result
+            to `Devices(..., per="batch")`), "B/s", "kB/s", "MB/s", "bit/s", "kbit/s",
+            "Mbit/s" or "Gbit/s" for links. Default "1/s" and "B/s". A column whose name
+            says another unit (`seconds_per_batch`, `down_mbit`) is refused.
 
     Raises:
-        ValueError: a pickle, another layout, or an invalid number.
+        ValueError: a pickle, another layout, an unknown unit, one that contradicts the
+            name of its column, or an invalid number.
     """
+    units = {} if units is None else units
+    check_known("column", tuple(units), UNITS, of="units")
+    for name, unit in units.items():
+        check_choice(f"units[{name!r}]", unit, list(UNITS[name]))
     columns = {"compute": compute, "downlink": downlink, "uplink": uplink}
     with _rows_of(path) as (rows, is_csv):
-        return _devices(rows, is_csv, columns)
+        return _devices(rows, is_csv, columns, units)
 
 
 def _devices(
-    rows: list[Mapping[str, Any]], is_csv: bool, columns: Mapping[str, str | None]
+    rows: list[Mapping[str, Any]],
+    is_csv: bool,
+    columns: Mapping[str, str | None],
+    units: Mapping[str, str],
 ) -> DeviceTraces:
     for column in columns.values():
         if column is None or any(column in row for row in rows):
             continue
         has = ", ".join(list(rows[0])[:6])
         raise ValueError(f"has no column {short(column)}; it has {has}")
-    if is_csv:
-        values = _columns(rows, columns)
+    known = ("tcp_speed_results", "Phone Model", "down_u", "computation")
+    is_own = is_csv or not any(_all_have(rows, key) for key in known)
+    _require(is_own or not units, "has units of its own; leave out units")
+    if is_own:
+        values = _columns(rows, columns, units)
     elif _all_have(rows, "tcp_speed_results"):  # FLHetBench's samples of MobiPerf
         link = [_mean(row["tcp_speed_results"]) * 125 for row in rows]
         values = {"downlink": link, "uplink": link}
@@ -257,12 +307,10 @@ def _devices(
         values = {}
         for name, key in _FLASH.items():
             values[name] = [1024 * _number(row.get(key)) for row in rows]
-    elif _all_have(rows, "computation"):  # FedScale
+    else:  # FedScale
         link = [125 * _number(row.get("communication")) for row in rows]
         speeds = [_per_second(row["computation"]) for row in rows]
         values = {"compute": speeds, "downlink": link, "uplink": link}
-    else:
-        values = _columns(rows, columns)
     return _checked_devices(values)
 
 
@@ -443,7 +491,9 @@ def _mean(values: Any) -> float:
 
 
 def _columns(
-    rows: list[Mapping[str, Any]], columns: Mapping[str, str | None]
+    rows: list[Mapping[str, Any]],
+    columns: Mapping[str, str | None],
+    units: Mapping[str, str],
 ) -> dict[str, list[float]]:
     present = {}
     for name, column in columns.items():
@@ -455,8 +505,25 @@ def _columns(
         rows = [row for row in rows if _is_measured(row.get(speed, ""))]
     values = {}
     for name, column in present.items():
-        values[name] = [_number(row.get(column)) for row in rows]
+        unit = units.get(name) or next(iter(UNITS[name]))
+        _check_unit(name, column, unit)
+        numbers = [_number(row.get(column)) for row in rows]
+        if unit in _TIMES:
+            numbers = [1 / number if number else math.nan for number in numbers]
+        values[name] = [UNITS[name][unit] * number for number in numbers]
     return values
+
+
+def _check_unit(name: str, column: str, unit: str) -> None:
+    """Raise a ValueError if the name of a column says another unit than it is read in."""
+    words = re.findall("[a-z]+", re.sub("([a-z])([A-Z])", r"\1 \2", column).lower())
+    for before, word in zip(["", *words], words, strict=False):
+        said = [each for each in _SAID.get(word, ()) if each in UNITS[name]]
+        if said and before != "per" and unit not in said:
+            raise ValueError(
+                f"column {column!r} of {name} is read in {unit}, and its name says "
+                f"{' or '.join(said)}; give units={{{name!r}: {said[0]!r}}}, or rename the column"
+            )
 
 
 def _is_measured(speed: Any) -> bool:

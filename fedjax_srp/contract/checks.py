@@ -193,7 +193,7 @@ def _check_scalars(what: str, scalars: Any) -> None:
         _require(is_real, f"{what} {name!r} =", value, "be a real scalar")
 
 
-def _check_output(where: str, output: Any, state: PyTree) -> None:
+def check_output(where: str, output: Any, state: PyTree) -> None:
     """Raise a ValueError for an output that the engine cannot average or keep."""
     what = f"{where} returned"
     is_output = isinstance(output, ClientOutput)
@@ -284,7 +284,7 @@ class AlgorithmTracer:
         """Trace a client function and check its output."""
         output, program = self.client_trace(where, function, broadcast)
         self.training_bytes = max(self.training_bytes, peak_bytes(program))
-        _check_output(f"{self.name}: {where}", output, self.state)
+        check_output(f"{self.name}: {where}", output, self.state)
         return output
 
     def phase(self, phase_of: Callable[[Any], Phase]) -> tuple[ClientOutput, PyTree]:

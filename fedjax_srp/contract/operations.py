@@ -22,6 +22,7 @@ from fedjax_srp.base import (
     Examples,
     FederatedAlgorithm,
     FederatedSource,
+    Key,
     ParticipationPolicy,
     PyTree,
     WorkCosts,
@@ -30,6 +31,7 @@ from fedjax_srp.contract.checks import (
     GRADIENT,
     AlgorithmTracer,
     Shapes,
+    abstract_key,
     check_algorithm,
     static_costs_as,
 )
@@ -59,7 +61,8 @@ def work_costs(
     """
     levels = static_costs_as(algorithm)
     if levels is not None:
-        return _costs_by_work(levels, policy, data)
+        batch = batch_operations(algorithm, shapes.train)
+        return _costs_by_work(levels, policy, data, batch)
     return _own_costs(algorithm, policy, data, shapes)
 
 
@@ -96,6 +99,7 @@ def _own_costs(
         return two - one, 2 * one - two
 
     sizes = client_bytes(shapes)
+    batch = batch_operations(algorithm, train)
 
     @jax.jit
     def costs(data: FederatedSource) -> WorkCosts:
@@ -103,9 +107,32 @@ def _own_costs(
         unit, once = jax.vmap(of_client, in_axes=(None, 0))(data, ids)
         down = jnp.asarray(sizes.received, float)
         up = jnp.asarray(sizes.sent, float)
-        return WorkCosts(unit, once, down, up)
+        return WorkCosts(unit, once, down, up, jnp.asarray(batch, float))
 
     return costs
+
+
+def batch_operations(algorithm: FederatedAlgorithm, train: PyTree) -> float:
+    """Operations of a gradient step of the algorithm's model on a batch of its training; 0 without these."""
+    model: Any = getattr(algorithm, "model", None)
+    training: Any = getattr(algorithm, "training", None)
+    if model is None or training is None or not isinstance(train, Examples):
+        return 0.0
+    batch_size = min(training.batch_size, train.y.shape[0])
+    of_batch = lambda leaf: jax.ShapeDtypeStruct(
+        (batch_size, *leaf.shape[1:]), leaf.dtype
+    )
+
+    def loss(params: PyTree, key: Key, x: Array, y: Array) -> Array:
+        return jnp.sum(model.loss(model.logits(params, x, key), y))
+
+    key = abstract_key()
+    params = jax.eval_shape(model.init, key)
+    with traced_for("tpu"):  # as in `_client_operations`
+        step = jax.make_jaxpr(jax.grad(loss))
+        program = step(params, key, of_batch(train.x), of_batch(train.y))
+    operations, _ = _count(program.jaxpr, program.consts, [None] * len(program.in_avals))
+    return float(operations)
 
 
 def _with_row(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -117,6 +144,7 @@ def _costs_by_work(
     levels: Sequence[Sequence[FederatedAlgorithm]],
     policy: ParticipationPolicy,
     data: FederatedSource,
+    batch: float,
 ) -> Callable[[FederatedSource], WorkCosts]:
     """`work_costs` of the algorithms that clients run with 1, 2, ... units of work, see `costs_as`."""
     counters: dict[FederatedAlgorithm, Callable[[FederatedSource], WorkCosts]] = {}
@@ -140,6 +168,7 @@ def _costs_by_work(
             once=jnp.zeros(data.num_clients),
             bytes_down=jnp.stack(downs),
             bytes_up=jnp.stack(ups),
+            batch=jnp.asarray(batch, float),
         )
 
     return costs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 import zlib
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -13,8 +14,9 @@ from fedjax_srp.data._counts import share_of
 from fedjax_srp.data.arrays import pad
 from fedjax_srp.data.federated import FederatedData
 from fedjax_srp.data.partition import Fraction
+from fedjax_srp.parts.checks import ArgumentError, check_integer, check_known
 from fedjax_srp.parts.description import records_arguments
-from fedjax_srp.parts.part import AtLeast
+from fedjax_srp.parts.part import AtLeast, Count
 
 
 @records_arguments
@@ -88,18 +90,25 @@ def holdout(
 def holdout_clients(
     data: FederatedData,
     part: Literal["train", "held_out"] = "train",
-    fraction: Fraction = 0.2,
+    fraction: Fraction | None = None,
     seed: Annotated[int, AtLeast(0)] = 0,
+    number: Count | None = None,
+    clients: Sequence[int | str] | None = None,
 ) -> FederatedData:
-    """Return the federation without a random share of its clients, or only those: new clients for `srp.adapt`.
+    """Return the federation without some of its clients, or only those: new clients for `srp.adapt`.
+
+    Give one of `fraction`, `number` and `clients`; without any, a fifth of the clients is held out.
 
     Args:
         data: as from `load` or `from_arrays`.
         part: "train" for the clients to train on, "held_out" for the others; clients keep
             their order, and their training and test examples.
-        fraction: of the clients to hold out; the number is rounded, with at least one
-            client in each part.
-        seed: of the draw. A larger fraction holds out the same clients and more.
+        fraction: of the clients to hold out, drawn at random; the number is rounded, with
+            at least one client in each part.
+        seed: of the draw. A larger fraction or number holds out the same clients and
+            more.
+        number: of clients to hold out, drawn at random.
+        clients: to hold out, their ids, or names of `data.client_names`.
 
     Example:
         >>> import fedjax_srp as srp
@@ -108,16 +117,45 @@ def holdout_clients(
         >>> train.num_clients, new.num_clients
         (16, 4)
     """
-    size = share_of(data.num_clients, fraction)
-    if size < 1:
+    given = {"fraction": fraction, "number": number, "clients": clients}
+    chosen = [name for name, value in given.items() if value is not None]
+    if len(chosen) > 1:
+        raise ValueError(f"{' and '.join(chosen)}: give one of them")
+    if data.num_clients == 1:
         raise ValueError(
             "data: has a single client, so none can be held out; load more clients"
         )
-    rng = np.random.default_rng([zlib.crc32(b"holdout_clients"), seed])
-    held, kept = np.split(rng.permutation(data.num_clients), [size])
-    clients = np.sort(held if part == "held_out" else kept)
+    if clients is not None:
+        held = _ids_of(data, clients)
+    else:
+        size = share_of(data.num_clients, 0.2 if fraction is None else fraction)
+        if number is not None:
+            size = check_integer("number", number, 1, data.num_clients - 1)
+        rng = np.random.default_rng([zlib.crc32(b"holdout_clients"), seed])
+        held = rng.permutation(data.num_clients)[:size]
+    is_held = np.zeros(data.num_clients, bool)
+    is_held[held] = True
+    members = np.flatnonzero(is_held == (part == "held_out"))
     fields = ("train_indices", "train_counts", "test_indices", "test_counts")
-    parts: dict[str, Any] = {name: getattr(data, name)[clients] for name in fields}
+    parts: dict[str, Any] = {name: getattr(data, name)[members] for name in fields}
     if data.client_names is not None:
-        parts["client_names"] = tuple(data.client_names[client] for client in clients)
+        parts["client_names"] = tuple(data.client_names[client] for client in members)
     return dataclasses.replace(data, **parts)
+
+
+def _ids_of(data: FederatedData, clients: Sequence[int | str]) -> list[int]:
+    """The ids of clients that are given by ids or names; at least one, and not all."""
+    names = list(data.client_names or ())
+    ids = []
+    for place, client in enumerate(clients):
+        argument = f"clients[{place}]"
+        if isinstance(client, str):
+            check_known("client", [client], names, of="data.client_names")
+            ids.append(names.index(client))
+        else:
+            ids.append(check_integer(argument, client, 0, data.num_clients - 1))
+    if not 0 < len({*ids}) < data.num_clients:
+        problem = f"has {len({*ids})} of {data.num_clients} clients"
+        remedy = "leave at least one client in each part"
+        raise ArgumentError("clients", clients, problem, remedy)
+    return ids

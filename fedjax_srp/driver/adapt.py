@@ -26,8 +26,8 @@ from fedjax_srp.base import (
     ServerState,
     named_key,
 )
-from fedjax_srp.driver.given import check_kept, fitted
-from fedjax_srp.driver.outcome import ratio
+from fedjax_srp.driver.given import check_kept, fitted, root_key
+from fedjax_srp.driver.outcome import ratio, smaller_is_better
 from fedjax_srp.driver.prepare import Request, prepare
 from fedjax_srp.driver.settings import Settings, takes_settings
 from fedjax_srp.linear import LinearClient, samplers
@@ -36,6 +36,7 @@ from fedjax_srp.linear.task import LinearTask
 from fedjax_srp.models.split import SplitModel, SplitParams
 from fedjax_srp.parts.checks import as_annotated, checked, short
 from fedjax_srp.parts.part import Count, part
+from fedjax_srp.results.measures import worst_tenth
 from fedjax_srp.rounds.adaptation import AdaptationPlan, ClientAdaptation, Epoch
 from fedjax_srp.rounds.sharding import place
 
@@ -51,12 +52,15 @@ class Adaptation(NamedTuple):
         scores: (S, E + 1, M) of each client on its test data: accuracies, or errors for linear tasks; nan for a client
             without test data.
         mean: (S, E + 1) over clients, weighted by test points.
+        worst_tenth: (S, E + 1) plain mean over the worst tenth of the clients with test data (rounded down, at least
+            one), other clients in every entry; the largest errors for linear tasks.
     """
 
     num_samples: np.ndarray
     epochs: np.ndarray
     scores: np.ndarray
     mean: np.ndarray
+    worst_tenth: np.ndarray
 
 
 @checked
@@ -66,7 +70,8 @@ def adapt(
     data: FederatedSource,
     server_state: ServerState,
     *,
-    key: Key,
+    key: Key | None = None,
+    seed: int | None = None,
     part: Literal["head", "all"] = "head",
     epochs: Count = 10,
     num_samples: Sequence[int] | None = None,
@@ -94,6 +99,7 @@ def adapt(
         server_state: `history.server_state` of any algorithm whose server has a whole model; or `SplitParams`, for your
             own head. On linear tasks the state of `linear_fedrep`.
         key: of samples and batches; the same key draws the same for every method.
+        seed: instead of a key: that of `jax.random.key(seed)`.
         part: "head", or "all" layers.
         epochs: E, over a client's shuffled samples.
         num_samples: S numbers of training examples, drawn at random from the client's own, all where it has fewer;
@@ -122,6 +128,7 @@ def adapt(
         (2, 4, 10)
     """
     check_kept(server_state)
+    key = root_key(key, seed)
     counts = as_annotated("num_samples", num_samples, tuple[Count, ...] | None)
     if counts is not None and not counts:
         raise ValueError(
@@ -152,11 +159,17 @@ def adapt(
     total, count = jax.device_get(sums)
     total = np.asarray(total, np.float64)[:, : run.layout.num_clients]
     count = np.asarray(count, np.float64)[:, : run.layout.num_clients]
+    scores = np.swapaxes(ratio(total, count[..., None]), 1, 2)
+    worst = [
+        worst_tenth(of_samples, tests, smaller_is_better(data))
+        for of_samples, tests in zip(scores, count, strict=True)
+    ]
     return Adaptation(
         num_samples=np.asarray(counts or (-1,)),
         epochs=np.arange(plan.num_epochs + 1),
-        scores=np.swapaxes(ratio(total, count[..., None]), 1, 2),
+        scores=scores,
         mean=ratio(total.sum(1), count.sum(1)[:, None]),
+        worst_tenth=np.stack(worst),
     )
 
 

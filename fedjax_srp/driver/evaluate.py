@@ -17,7 +17,7 @@ from fedjax_srp.base import (
     PyTree,
     ServerState,
 )
-from fedjax_srp.driver.given import check_kept, fitted, is_new
+from fedjax_srp.driver.given import check_kept, fitted, is_new, root_key
 from fedjax_srp.driver.outcome import ratio
 from fedjax_srp.driver.prepare import Request, prepare
 from fedjax_srp.driver.settings import Settings, takes_settings
@@ -33,7 +33,8 @@ def evaluate(
     data: FederatedSource,
     server_state: ServerState,
     *,
-    key: Key,
+    key: Key | None = None,
+    seed: int | None = None,
     client_states: ClientState | Literal["new"] = "new",
     **settings: Any,
 ) -> dict[str, np.ndarray]:
@@ -50,6 +51,7 @@ def evaluate(
         client_states: `history.client_states`, for the clients of the run itself; "new" for clients that have not
             trained, whose own heads or models are then judged untrained.
         key: of fine-tuning; the same key draws the same batches for every method.
+        seed: instead of a key: that of `jax.random.key(seed)`.
         **settings: fields of `Settings`, by keyword.
 
     Returns:
@@ -70,6 +72,7 @@ def evaluate(
         (100,)
     """
     check_kept(server_state)
+    key = root_key(key, seed)
     if isinstance(algorithm, Method):
         algorithm = algorithm.algorithm
     run = prepare(Request(algorithm, data, settings=Settings(**settings)))

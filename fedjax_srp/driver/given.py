@@ -1,4 +1,4 @@
-"""States that a user gives: of the server, to begin from or to judge, and of clients."""
+"""Keys and states that a user gives: states of the server, to begin from or to judge, and of clients."""
 
 from __future__ import annotations
 
@@ -14,15 +14,26 @@ from fedjax_srp.base import (
     ClientState,
     FederatedAlgorithm,
     FederatedSource,
+    Key,
     PyTree,
     ServerState,
 )
-from fedjax_srp.parts.checks import check_choice, is_key
+from fedjax_srp.parts.checks import check_choice, check_integer, is_key
 from fedjax_srp.results import sealed_folders
 from fedjax_srp.results.history import History
 from fedjax_srp.rounds.round import as_arrays
 
 Start = ServerState | Literal["init"]
+
+
+def root_key(key: Key | None, seed: int | None) -> Key:
+    """The key, or that of the seed, as the command line and grids make it."""
+    if (key is None) == (seed is None):
+        have = "neither key nor seed" if seed is None else f"key and seed={seed}"
+        raise ValueError(f"{have}: give key=jax.random.key(0), or seed=0")
+    if key is not None:
+        return key
+    return jax.random.key(check_integer("seed", seed, 0, 2**63 - 1))
 
 
 def check_kept(server_state: ServerState, argument: str = "server_state") -> None:

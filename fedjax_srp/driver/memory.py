@@ -10,10 +10,20 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedjax_srp.base import Clock, Key, ParticipationPolicy, PyTree
+from fedjax_srp.base import (
+    Clock,
+    FederatedAlgorithm,
+    FederatedSource,
+    Key,
+    Method,
+    ParticipationPolicy,
+    PyTree,
+)
 from fedjax_srp.contract.messages import num_bytes
-from fedjax_srp.driver.prepare import Prepared
-from fedjax_srp.parts.checks import printable
+from fedjax_srp.driver.prepare import Prepared, Request, prepare
+from fedjax_srp.driver.settings import Settings, takes_settings
+from fedjax_srp.parts.checks import checked, printable
+from fedjax_srp.parts.part import Count
 from fedjax_srp.results.bars import tqdm
 from fedjax_srp.rounds.client_data import moved_bytes
 from fedjax_srp.rounds.round import as_arrays
@@ -55,6 +65,48 @@ class Memory(NamedTuple):
     def certain(self) -> int:
         """Lower bound: half of the working memory may be overestimated."""
         return self.total - self.working // 2
+
+
+@checked
+@takes_settings("evaluations", "chunk_size", "devices", "shard_data", "record_loss")
+def estimate_memory(
+    algorithm: FederatedAlgorithm | Method,
+    data: FederatedSource,
+    *,
+    participation: ParticipationPolicy | str | None = None,
+    clock: Clock | str | None = None,
+    num_seeds: Count | None = None,
+    **settings: Any,
+) -> Memory:
+    """Estimate the memory of a run on each of its devices, in bytes, before it; nothing is compiled or run.
+
+    `simulate` prints the same estimate for a large run, and refuses one that cannot fit.
+
+    Args:
+        algorithm: the algorithm, or a `Method` with its participation.
+        data: as for `simulate`.
+        participation: as for `simulate`.
+        clock: as for `simulate`.
+        num_seeds: of `simulate_seeds`, all at once; None for one run.
+        **settings: fields of `Settings`, by keyword.
+
+    Returns:
+        Bytes by what takes them: `data`, `clients` (their states), `server`, `schedule` (times and ids), `working` (a
+        chunk of clients in training); `total` is their sum. The working memory is less certain than the rest.
+
+    Raises:
+        ValueError: as `simulate`.
+
+    Example:
+        >>> import fedjax_srp as srp
+        >>> data = srp.data.load("digits", num_clients=20, classes_per_client=4)
+        >>> method = srp.methods.get("ditto", dataset=data, hidden=(32,))
+        >>> srp.estimate_memory(method, data).clients  # a model of 2,410 floats for each of 20 clients
+        192800
+    """
+    chosen = Settings(**settings)
+    request = Request(algorithm, data, participation, clock, chosen, num_seeds=num_seeds)
+    return estimate(prepare(request))
 
 
 def estimate(run: Prepared) -> Memory:

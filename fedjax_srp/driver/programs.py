@@ -121,7 +121,14 @@ class Segment(NamedTuple):
 _NO: Any = False
 _YES: Any = True
 STATE_BY_CLIENT = SimulationState(
-    server=_NO, clients=_YES, policy=_NO, clock=_NO, round=_NO, now=_NO, rounds_taken=_NO
+    server=_NO,
+    clients=_YES,
+    policy=_NO,
+    clock=_NO,
+    round=_NO,
+    now=_NO,
+    ahead=_NO,
+    rounds_taken=_NO,
 )
 START_BY_CLIENT = Start(state=STATE_BY_CLIENT, client_time=_NO)
 
@@ -197,7 +204,7 @@ def _scores(
 ) -> dict[str, tuple[Array, Array]]:
     if clients is None:
         clients = init_clients(parts.algorithm, server, root, data, spec.layout)
-    state = SimulationState(server, clients, (), (), jnp.int32(0), (), ())
+    state = SimulationState(server, clients, (), (), jnp.int32(0), (), (), ())
     return score_clients(
         parts.algorithm, spec.evaluations, data, state, root, spec.layout
     )

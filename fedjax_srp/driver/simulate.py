@@ -7,11 +7,13 @@ import contextlib
 import dataclasses
 import sys
 import time
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
@@ -26,7 +28,7 @@ from fedjax_srp.base import (
 from fedjax_srp.contract.checks import check_cohorts, check_times
 from fedjax_srp.driver import memory
 from fedjax_srp.driver.checkpoint import Checkpoints, folder_of_seeds, seeds_together
-from fedjax_srp.driver.given import Start
+from fedjax_srp.driver.given import Start, root_key
 from fedjax_srp.driver.outcome import (
     Results,
     check_not_ended,
@@ -57,7 +59,8 @@ def simulate(
     participation: ParticipationPolicy | str | None = None,
     clock: Clock | str | None = None,
     num_rounds: int,
-    key: Key,
+    key: Key | None = None,
+    seed: int | None = None,
     start: Start = "init",
     **settings: Any,
 ) -> History:
@@ -76,6 +79,7 @@ def simulate(
         num_rounds: maximal number of communication rounds.
         key: root of all randomness, `jax.random.key(seed)`. Data order, straggler times, participation, training and
             evaluation have separate streams, so every method has the same stragglers under the same key.
+        seed: instead of a key: that of `jax.random.key(seed)`.
         start: a server state to begin from, such as `history.server_state` of an earlier run; or, where that has a
             field `params`, these alone (a pretrained model). Clients' states are made from it, and phases of the start,
             such as the method of moments, are left out. "init": what the algorithm's `init` makes.
@@ -98,7 +102,7 @@ def simulate(
     """
     chosen = Settings(num_rounds=num_rounds, **settings)
     request = Request(algorithm, data, participation, clock, chosen, start)
-    return _simulate(request, key)[0]
+    return _simulate(request, root_key(key, seed))[0]
 
 
 @checked
@@ -107,7 +111,8 @@ def simulate_seeds(
     algorithm: FederatedAlgorithm | Method,
     data: FederatedSource,
     *,
-    keys: Key,
+    keys: Key | None = None,
+    seeds: Sequence[int] | None = None,
     values: Mapping[str, ArrayLike] | None = None,
     participation: ParticipationPolicy | str | None = None,
     clock: Clock | str | None = None,
@@ -124,6 +129,7 @@ def simulate_seeds(
         algorithm: the algorithm, or a `Method` with its participation.
         data: as for `simulate`.
         keys: (num_seeds,) keys, `jax.random.split(key, num_seeds)`.
+        seeds: instead of keys: seed s is `jax.random.key(s)`.
         values: name -> (num_seeds,) floats: hyper-parameters of the algorithm that differ between the runs, e.g.
             `{"learning_rate": [0.01, 0.1]}`, by short or full names.
         participation: policy that selects the cohort; default all clients.
@@ -148,6 +154,11 @@ def simulate_seeds(
         >>> len(srp.simulate_seeds(method, data, num_rounds=2, keys=keys, progress=False))
         3
     """
+    if keys is None:
+        each = [root_key(None, seed) for seed in seeds or [None]]
+        keys = jnp.stack(each)
+    elif seeds is not None:
+        raise ValueError(f"keys and seeds={short(seeds)}: give one of them")
     if keys.ndim != 1 or not keys.size:
         raise ValueError(
             f"keys has shape {keys.shape}, expected (num_seeds,); jax.random.split(key, num_seeds) makes them"
@@ -237,6 +248,13 @@ def seeds_at_once(request: Request, num_seeds: int, sharers: int = 1) -> int:
 def _simulate(request: Request, key: Key, seeds: range | None = None) -> list[History]:
     """Run a request, and return the history of each seed; `seeds` are their places among all of a batch."""
     run = prepare(request)
+    if run.policy.asynchronous and not run.algorithm.asynchronous:
+        warnings.warn(
+            f"policy {run.policy.name!r} with algorithm {run.algorithm.name!r}: a client trains on the model of the "
+            "round in which it delivers, so updates are never stale, which flatters an asynchronous server; use "
+            "fedbuff, fedasync or fedat, or make the method asynchronous (docs/new_algorithm.md)",
+            stacklevel=5,
+        )
     settings = run.settings
     processes = {device.process_index for device in run.layout.devices}
     if settings.keep_clients and len(processes) > 1:

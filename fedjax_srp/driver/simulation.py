@@ -40,6 +40,7 @@ class State(NamedTuple):
     clock: PyTree
     round: Array  # () int32: rounds completed
     now: Array  # () float: simulated time so far
+    ahead: Array  # () float: of the exact sum of times, by rounding of `now`
     rounds_taken: Array  # (num_clients,) int32: rounds that each client took part in
 
 

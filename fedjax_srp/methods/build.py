@@ -58,10 +58,11 @@ def get(
     """
     check_dataset(dataset)
     num_clients = getattr(dataset, "num_clients", None)
-    policy = participation
-    if policy is not None:
-        policy = read_unless_name(policy, num_clients)
-    choice = choose(name, model, policy, shared, **options)
+    of_row = recipe(name).participation
+    policy = of_row if participation is None else participation
+    policy = read_unless_name(policy, num_clients)
+    asked = None if participation is None else policy
+    choice = choose(name, model, asked, shared, **options)
     if not isinstance(policy, ParticipationPolicy):
         policy = build(POLICIES[choice.route.participation], choice.policy)
     of_model = dict(choice.model)

@@ -63,7 +63,9 @@ def routes(
 
 
 def option_names(
-    name: str | Factory, policy: str | None = None, model: str = "mlp"
+    name: str | Factory,
+    policy: str | ParticipationPolicy | None = None,
+    model: str = "mlp",
 ) -> list[str]:
     """Return the options that `get` takes for a method with a participation and a model, beside its own arguments.
 
@@ -151,7 +153,7 @@ def choose(
     _check_complete(name_of(route.factory), route.algorithm, given)
     _check_complete(route.participation, route.policy, given)
     base = name if isinstance(name, str) else name_of(name)
-    is_own = route.participation == recipe(name).participation
+    is_own = policy is None or route.participation == recipe(name).participation
     if not is_own or isinstance(policy, ParticipationPolicy):
         base = f"{base} + {route.participation}"
     defaults: dict[str, Any] = {"model": model}

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from fedjax_srp import models
+from fedjax_srp.base import ParticipationPolicy
 from fedjax_srp.methods.options import option_names
 from fedjax_srp.methods.table import RECIPES, Factory, Recipe, check_factory
-from fedjax_srp.parts.checks import check_known
+from fedjax_srp.parts.checks import as_annotated, check_known
 from fedjax_srp.parts.options import options_of
 
 
@@ -34,6 +35,7 @@ def register(name: str, factory: Factory, **row: Any) -> None:
     check_known("field", row, Recipe._fields[1:], of="a recipe")
     check_factory(factory)
     made = Recipe(factory, **row)
+    as_annotated("participation", made.participation, str | ParticipationPolicy)
     readable: list[str] = []
     for model in models.names():
         readable += option_names(factory, made.participation, model)

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fedjax_srp import algorithms
-from fedjax_srp.base import FederatedAlgorithm
+from fedjax_srp.base import FederatedAlgorithm, ParticipationPolicy
 from fedjax_srp.parts.registry import Registry
 
 # Makes an algorithm on examples; its first argument is the model.
@@ -20,7 +20,8 @@ class Recipe(NamedTuple):
     """Row of the table of methods."""
 
     factory: Factory
-    participation: str = "full"  # a name of `srp.participation`
+    # A name of `srp.participation`, whose fields are options; or a policy, as an object or a text, which has none.
+    participation: str | ParticipationPolicy = "full"
     head_layers: int = 1  # above the model's cut
     label: str = ""  # in tables and figures
     # Of its curves, shared with its twin; None for the next one of a cycle.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import flax.linen as nn
@@ -64,6 +64,43 @@ class Layer(NamedTuple):
     activation: Callable[[Array], Array] = identity
     noise: Callable[[Key, Array], Array] | None = None
     block: int | None = None
+
+    def __repr__(self) -> str:
+        """The layer in one line, without what is at its default."""
+        shown = [repr(self.name), short_module(self.module)]
+        if self.activation is not identity:
+            shown.append(named(self.activation))
+        for field_name in ("noise", "block"):
+            value = getattr(self, field_name)
+            if value is not None:
+                shown.append(f"{field_name}={named(value)}")
+        return f"Layer({', '.join(shown)})"
+
+
+def named(value: Any) -> str:
+    """A function by its name alone, and anything else by its `repr`, in one line."""
+    name = getattr(value, "__name__", None)
+    return " ".join(repr(value).split()) if name is None else name
+
+
+def short_module(module: Any) -> str:
+    """The constructor of a flax module, without fields at their default."""
+    if not dataclasses.is_dataclass(module):
+        return named(module)
+    arguments = []
+    for each in dataclasses.fields(module):
+        value = getattr(module, each.name)
+        if each.name not in ("parent", "name") and value is not each.default:
+            arguments.append(f"{each.name}={_shown(value)}")
+    return f"{type(module).__name__}({', '.join(arguments)})"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, nn.Module):
+        return short_module(value)
+    if isinstance(value, tuple | list) and any(map(callable, value)):
+        return f"({', '.join(map(_shown, value))})"
+    return named(value)
 
 
 def check_dtype(dtype: Any, kind: Any) -> None:
@@ -381,7 +418,13 @@ def without_lists(module: nn.Module) -> nn.Module:
 
 
 def _as_layers(layers: Sequence[Any]) -> tuple[Layer, ...]:
-    """Layers with different names, whose modules can be hashed."""
+    """Layers with different names, whose modules can be hashed; those of a record are mappings."""
+    layers = [
+        Layer(**layer)
+        if isinstance(layer, Mapping) and layer.keys() == {*Layer._fields}
+        else layer
+        for layer in layers
+    ]
     for index, layer in enumerate(layers):
         module = getattr(layer, "module", layer)
         if not isinstance(layer, Layer) or not isinstance(module, nn.Module):

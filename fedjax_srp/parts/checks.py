@@ -116,6 +116,17 @@ def check_known(
             )
 
 
+def unknown_keyword(signature: inspect.Signature, given: Iterable[str]) -> str:
+    """Say which keyword a call does not take, with the nearest names and all of them; "" if it takes all."""
+    kinds = {name: each.kind for name, each in signature.parameters.items()}
+    known = [name for name in kinds if name != "self"]
+    for name in given:
+        if name not in known and inspect.Parameter.VAR_KEYWORD not in kinds.values():
+            has = ", ".join(known) or "none"
+            return f"got an unexpected keyword argument {name!r}{nearest(name, known)}; it has {has}"
+    return ""
+
+
 def nearest(name: object, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return a hint in brackets with similar known names, or ""."""
     word = str(name)

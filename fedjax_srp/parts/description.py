@@ -14,7 +14,7 @@ import inspect
 import os
 import types
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 import jax
@@ -149,6 +149,15 @@ _FUNCTIONS: dict[str, tuple[str, ...]] = {
         ),
     ),
     _MODELS: ("cross_entropy", "half_square"),
+    f"{_MODELS}.split": ("identity",),
+}
+# Modules of layers that a record may name.
+_LAYERS: dict[str, tuple[str, ...]] = {
+    "flax.linen": (
+        *("BatchNorm", "Conv", "Dense", "Embed", "GroupNorm", "LayerNorm", "RMSNorm"),
+        "Sequential",
+    ),
+    _MODELS: ("Convolution", "Dense"),
 }
 _MADE_INSIDE = "<locals>"  # in the names of classes that may read variables around them
 _LIBRARIES = {"builtins", "equinox", "flax", "jax", "jaxlib", "numpy", "optax"}
@@ -395,18 +404,32 @@ def _rebuilt(description: Any) -> Any:
         return part(**fields)
     if FUNCTION in description:
         name = str(description[FUNCTION])
-        library, found = _public(name)
-        if found is None or name.rpartition(".")[2] not in _FUNCTIONS[library]:
+        found = _listed(name, _FUNCTIONS)
+        if found is None:
             libraries = ", ".join(_FUNCTIONS)
             known = f"the functions of {libraries} that a record may name"
             raise ValueError(
                 f"function {short(name)} is not in {known}; build the part in Python"
             )
         return found
-    for key in (UNKNOWN, DATACLASS, "checksum", "key", "partial"):
+    if DATACLASS in description:
+        name = str(description[DATACLASS])
+        layer = _listed(name, _LAYERS)
+        if layer is not None:
+            entries = description.items()
+            arguments = {key: _rebuilt(each) for key, each in entries if key != DATACLASS}
+            try:
+                return layer(**arguments)
+            except TypeError as error:
+                raise ValueError(
+                    f"{name}: {error}; another version wrote the record"
+                ) from None
+    for key in (UNKNOWN, DATACLASS, "shape", "key", "partial"):
         if key in description:
+            what = "an array of shape " if key == "shape" else ""
             raise ValueError(
-                f"{short(description[key])} cannot be rebuilt from its record; build it in Python, as for the first run"
+                f"{what}{short(description[key])} cannot be rebuilt from its record; build it in Python, as for the "
+                "first run, or write a class under @srp.part that makes it in a method"
             )
     return {key: _rebuilt(value) for key, value in description.items()}
 
@@ -421,13 +444,20 @@ def _known_part(name: str) -> Any:
     return parts.KNOWN[name]
 
 
-def _public(name: str) -> tuple[str, Any]:
+def _public(name: str, libraries: Iterable[str] = _FUNCTIONS) -> tuple[str, Any]:
     """Return the library that has a public function of this name, and the function; "" and None if none has."""
-    for library in _FUNCTIONS:
+    for library in libraries:
         found = getattr(importlib.import_module(library), name.rpartition(".")[2], None)
         if callable(found) and _name(found) == name:
             return library, found
     return "", None
+
+
+def _listed(name: str, lists: Mapping[str, tuple[str, ...]]) -> Any:
+    """Return the function or class of this name that a record may name; None for others."""
+    library, found = _public(name, lists)
+    is_listed = found is not None and name.rpartition(".")[2] in lists[library]
+    return found if is_listed else None
 
 
 def records_arguments(function: Callable[P, T]) -> Callable[P, T]:

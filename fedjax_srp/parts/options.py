@@ -23,6 +23,7 @@ from fedjax_srp.parts.checks import (
     check_known,
     checked,
     hints_of,
+    nearest,
     short,
 )
 
@@ -304,7 +305,8 @@ def full_names(given: Any, values: Mapping[str, Any]) -> dict[str, Any]:
                 or "none"
             )
             raise ValueError(
-                f"values has {name!r}, which is no float of {given.name!r} as it is; it has {has}"
+                f"values has {name!r}, which is no float of {given.name!r} as it is{nearest(name, short_names)}; "
+                f"it has {has}"
             )
         return found[0]
 

@@ -44,6 +44,7 @@ from fedjax_srp.parts.checks import (
     is_part,
     short,
     types_of,
+    unknown_keyword,
 )
 
 T = TypeVar("T")
@@ -146,10 +147,14 @@ def part(cls: type[T]) -> type[T]:
     cls.__post_init__ = check  # type: ignore[attr-defined]
     made = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
     with_fields = made.__init__
+    signature = inspect.signature(with_fields)
 
     @functools.wraps(with_fields)
     def start(self: Any, *args: Any, **given: Any) -> None:
         refuse_forgotten(self)  # before arguments that this class does not have
+        problem = unknown_keyword(signature, given)
+        if problem:
+            raise TypeError(f"{made.__name__}() {problem}")
         _register(made)
         with_fields(self, *args, **given)
 

@@ -13,7 +13,7 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedjax_srp.parts.checks import ArgumentError, nearest
+from fedjax_srp.parts.checks import ArgumentError, nearest, unknown_keyword
 
 _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -111,8 +111,12 @@ class Reader:
                 raise self.refuse(f"{keyword.arg or '**'} is given twice or has no name")
             options[keyword.arg] = self.value(keyword.value, depth + 1)
         maker = self.makers[name]
+        signature = inspect.signature(maker)
+        problem = unknown_keyword(signature, options)
+        if problem:
+            raise self.refuse(f"{name}: {problem}")
         try:
-            inspect.signature(maker).bind(*arguments, **options)
+            signature.bind(*arguments, **options)
         except TypeError as error:
             raise self.refuse(f"{name}: {error}") from None
         return maker(*arguments, **options)  # errors of a user's function are its own

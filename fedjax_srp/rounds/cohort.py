@@ -27,7 +27,10 @@ def cohort_fault(cohort: Cohort, times: ClientTimes) -> Array:
     asked = num_asked(cohort)
     works = takes_part(cohort._replace(size=asked))
     unknown = works & ((ids < 0) | (ids >= num_clients))
-    negative = works & (cohort.work < 0)
+    # The least work, not the first below zero: if all clients have one unit, no mask of these is left, and XLA would
+    # search a constant while it compiles (a million clients: 9 s).
+    work = jnp.where(works, cohort.work, 0)
+    least = jnp.argmin(work)
     counts = jnp.zeros(num_clients, jnp.int32)
     counts = counts.at[jnp.where(works, ids, num_clients)].add(1, mode="drop")
     min_size = 1 if times.available is None else 0
@@ -40,7 +43,7 @@ def cohort_fault(cohort: Cohort, times: ClientTimes) -> Array:
         CohortFault.SIZE: ((cohort.size < min_size) | (cohort.size > pool), cohort.size),
         CohortFault.NO_SUCH_CLIENT: first_client(unknown),
         CohortFault.CLIENT_TWICE: (twice.any(), jnp.argmax(twice).astype(jnp.int32)),
-        CohortFault.NEGATIVE_WORK: first_client(negative),
+        CohortFault.NEGATIVE_WORK: (work[least] < 0, ids[least]),
     }
     if cohort.asked is not None:
         faults[CohortFault.ASKED] = ((asked < cohort.size) | (asked > pool), asked)

@@ -58,6 +58,7 @@ def first_state(
         clock=clock_state,
         round=jnp.int32(0),
         now=jnp.zeros(()),
+        ahead=jnp.zeros(()),
         rounds_taken=jnp.zeros(layout.num_clients, jnp.int32),
     )
     key_times = stream(root, "clock", state.round)

@@ -60,6 +60,7 @@ class SimulationState(NamedTuple):
     clock: PyTree
     round: Array  # () int32: rounds completed
     now: Any  # () float: simulated time so far
+    ahead: Any  # () float: of the exact sum of times, by rounding of `now`
     rounds_taken: Any  # (num_clients,) int32: rounds that each client took part in
 
 
@@ -438,27 +439,39 @@ def one_round(
     policy_state = policy.update(policy_state, round_info)
     of_policy = jax.tree.map(as_float, as_arrays(policy.metrics(policy_state)))
     ids = jnp.where(takes_part(cohort), cohort.client_ids, layout.num_clients)
+    now, ahead = end_of_round(state, cohort, times, round_info.compute_time)
     following = SimulationState(
         server=server,
         clients=clients,
         policy=policy_state,
         clock=clock_state,
         round=state.round + 1,
-        now=_end_of_round(state.now, times, round_info.compute_time),
+        now=now,
+        ahead=ahead,
         rounds_taken=state.rounds_taken.at[ids].add(1, mode="drop"),
     )
     round_info = round_info._replace(metrics={**metrics, **of_policy}, reports={})
     return following, (round_info, cohort_fault(cohort, times))
 
 
-def _end_of_round(now: Array, times: ClientTimes, compute_time: Array) -> Array:
-    """() float: the simulated time after a round."""
-    end = now + compute_time
+def end_of_round(
+    state: SimulationState, cohort: Cohort, times: ClientTimes, compute_time: Array
+) -> tuple[Array, Array]:
+    """The simulated time after a round, and how far it is ahead of the exact sum of times, () float each.
+
+    Kahan's sum: a million rounds of 0.1 are 100,000 time units as float32, which a plain sum misses by 1 %.
+    """
+    step = compute_time - state.ahead
+    now = jnp.maximum(state.now + step, state.now)  # never back
+    ahead = (now - state.now) - step
     if times.available is None:
-        return end
+        return now, ahead
     # Time must pass, or clients that leave at once would be selected forever; subnormal numbers count as 0.
-    later = jnp.nextafter(now, jnp.inf)
-    return jnp.maximum(end, jnp.maximum(later, jnp.finfo(later.dtype).tiny))
+    later = jnp.nextafter(state.now, jnp.inf)
+    later = jnp.maximum(later, jnp.finfo(later.dtype).tiny)
+    stands = (now < later) & ((cohort.size == 0) | (compute_time <= 0))
+    ahead = jnp.where(stands, 0, ahead)
+    return jnp.where(stands, later, now), ahead
 
 
 def _reports(

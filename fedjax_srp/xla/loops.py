@@ -17,6 +17,7 @@ from fedjax_srp.base import Array
 
 # Most units of work of a client; 0: not reversible.
 _reversible: ContextVar[int] = ContextVar("reversible", default=0)
+_eager: ContextVar[bool] = ContextVar("eager", default=False)
 
 
 @contextlib.contextmanager
@@ -31,6 +32,17 @@ def reversible(most_work: int) -> Iterator[None]:
         yield
     finally:
         _reversible.reset(token)
+
+
+@contextlib.contextmanager
+def eager() -> Iterator[None]:
+    """Run the work of one client operation by operation, for a debugger: nothing is traced but gradients."""
+    token = _eager.set(True)
+    try:
+        with jax.disable_jit():
+            yield
+    finally:
+        _eager.reset(token)
 
 
 def reversible_work() -> int:
@@ -108,7 +120,7 @@ def sequential(function: Callable) -> Callable:
 
     Take gradients inside `function`. A vmap around it must be under `jax.jit` if it closes over mapped values.
     """
-    if _reversible.get():
+    if _reversible.get() or _eager.get():
         return function
 
     def run(*args: Any) -> Any:

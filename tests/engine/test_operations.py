@@ -195,6 +195,7 @@ def test_the_duration_of_rounds_follows_operations_and_links(policy):
 
 
 @pytest.mark.usefixtures("no_rounds")
+@pytest.mark.filterwarnings("ignore:.*never stale")
 @pytest.mark.parametrize(
     ("policy", "why"),
     [(Full(), "times of 'fedavg' include its messages"), (Buffered(1), "")],

@@ -60,7 +60,10 @@ def catalogue(data_dir: str | None = None, load: Sequence[str] = ()) -> str:
         ["dynamic:DISTRIBUTION", _first_line(clocks.Dynamic)],
         ["trace:FILE", _first_line(clocks.Trace)],
     ]
-    words += [_called(cls) for cls in (clocks.Devices, clocks.Available, clocks.Failing, clocks.Redrawn)]
+    words += [
+        _called(cls)
+        for cls in (clocks.Devices, clocks.Available, clocks.Failing, clocks.Redrawn)
+    ]
     for name, maker in clocks.CLOCKS.own().items():
         words.append([f"{name}(...)", _first_line(maker)])
     distributions = [_called(cls) for cls in (*DISTRIBUTIONS, *AVAILABILITIES)]

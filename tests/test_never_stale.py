@@ -1,0 +1,45 @@
+"""A run with overlapping rounds warns if its algorithm trains on new models alone."""
+
+import warnings
+
+import pytest
+from reference.small import algorithm_of, numbers, simulate
+
+import fedjax_srp as srp
+from fedjax_srp import participation
+from fedjax_srp.base import ClientOutput
+
+DATA = numbers(1.0, 2.0, 4.0, 3.0)
+
+
+def few_lines(**fields):
+    return algorithm_of(lambda key, server, *rest: ClientOutput(server), **fields)
+
+
+@pytest.mark.parametrize(
+    "policy", [participation.Buffered(2), participation.AsynchronousTiers(1, tiers=2)]
+)
+def test_updates_that_are_never_stale_give_a_warning(policy):
+    with pytest.warns(UserWarning, match="never stale") as caught:
+        simulate(few_lines(), DATA, participation=policy)
+    (message,) = [str(warning.message) for warning in caught]
+    assert "\n" not in message
+    for words in (policy.name, "few_lines", "never stale", "new_algorithm.md"):
+        assert words in message
+
+
+def test_others_give_none():
+    simulate(few_lines(), DATA, participation=participation.Uniform(2))
+    stale = few_lines(asynchronous=True)
+    simulate(stale, DATA, participation=participation.Buffered(2))
+    for cls in (srp.algorithms.FedBuff, srp.algorithms.FedAsync, srp.algorithms.FedAT):
+        assert cls.asynchronous
+    assert not srp.algorithms.FedAvg.asynchronous
+
+
+def test_the_warning_comes_once_for_many_runs():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            simulate(few_lines(), DATA, participation=participation.Buffered(2))
+    assert len(caught) == 1
