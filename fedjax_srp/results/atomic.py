@@ -15,6 +15,7 @@ import secrets
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -23,6 +24,9 @@ from fedjax_srp.results.errors import StorageError, as_system_error
 
 # subfolder of a complete result, until all its files have replaced those of the folder
 NEXT = ".fedjax_srp.next"
+_TOKEN = "[0-9a-f]" * 8
+_LEFTOVERS = (".????????.writing", f".*.{_TOKEN}.writing", f".*.{_TOKEN}.gone")
+_ABANDONED = 24 * 3600.0  # seconds: the process of an older temporary folder was killed
 _NO_LINK = os.O_NOFOLLOW | NO_WAIT if hasattr(os, "O_NOFOLLOW") else 0
 
 
@@ -38,6 +42,8 @@ def replace(files: Mapping[Path, Callable[[Path], object]]) -> None:
         OSError: the disk is full, a path is a folder, or its folder is missing; existing
             files are intact.
     """
+    for folder in {path.parent for path in files}:
+        clear(folder, _ABANDONED)
     temporaries: dict[Path, Path] = {}
     with contextlib.ExitStack() as stack:
         try:
@@ -196,10 +202,18 @@ def remove(folder: Path) -> None:
         shutil.rmtree(folder.rename(hidden), ignore_errors=True)
 
 
-def clear(folder: Path) -> None:
-    """Remove from a folder what killed writers and removers left."""
-    for leftover in (*folder.glob(".*.writing"), *folder.glob(".*.gone")):
-        shutil.rmtree(leftover, ignore_errors=True)
+def clear(folder: Path, age: float = 0.0) -> None:
+    """Remove from a folder what killed writers and removers left.
+
+    Args:
+        folder: held by the caller, or `age` is longer than any writer takes.
+        age: seconds since the last change of what is removed.
+    """
+    for pattern in _LEFTOVERS:
+        for leftover in folder.glob(pattern):
+            with contextlib.suppress(OSError):
+                if time.time() - leftover.stat().st_mtime >= age:
+                    shutil.rmtree(leftover)
 
 
 def writable(path: str | os.PathLike, argument: str = "out") -> Path:

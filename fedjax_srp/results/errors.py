@@ -7,6 +7,8 @@ import os
 import re
 from pathlib import Path
 
+from fedjax_srp.parts.checks import printable
+
 _FULL = {
     errno.ENOSPC: "No space left on device",
     errno.EDQUOT: "Disk quota exceeded",
@@ -19,6 +21,9 @@ _TENSORSTORE = re.compile(r"os_error_code='(\d+)'")
 
 class DamagedError(ValueError):
     """Damaged file; the message names it and the damage."""
+
+    def __init__(self, message: str):
+        super().__init__(printable(message))  # it may have names in files of others
 
 
 class StorageError(OSError):

@@ -12,6 +12,7 @@ replacement and the errors of one line.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import io
 import logging
@@ -20,6 +21,7 @@ import os
 import re
 import secrets
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -76,8 +78,22 @@ def write(
             sync(folder.parent)
         _wait(alone)
     except Exception as error:  # tensorstore has its own types of system errors
+        _hide_late_writers()
         shutil.rmtree(staging, ignore_errors=True)
         raise as_system_error(error, folder) or error from None
+
+
+@functools.cache
+def _hide_late_writers() -> None:
+    """Print no tracebacks of tensorstore's threads, which end after the event loop of a failed save."""
+    others = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        is_late = str(unraisable.exc_value) == "Event loop is closed"
+        if not is_late or unraisable.object is not None:
+            others(unraisable)
+
+    sys.unraisablehook = hook
 
 
 def _filled(arrays: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,18 +175,16 @@ def digests(folder: Path, files: Iterable[Path]) -> dict[str, Any]:
 def check(folder: Path, expected: Mapping[str, Any]) -> None:
     """Check the files of a folder against the `digests` in its seal."""
     for name, digest in expected.items():
-        title = name if name.isprintable() else repr(name)
         path = PurePosixPath(name)
         if ".." in path.parts or path.is_absolute() or "\0" in name:
-            raise DamagedError(f"{title} is not a file of this folder")
+            raise DamagedError(f"{name} is not a file of this folder")
         try:
             with open_file(folder / name) as file:
-                size = os.fstat(file.fileno()).st_size
-                is_intact = size == digest[0] and _digest(file) == digest
+                is_intact = _digest(file) == digest
         except OSError as error:
-            raise DamagedError(f"{title}: {error.strerror}") from None
+            raise DamagedError(f"{name}: {error.strerror}") from None
         if not is_intact:
-            raise DamagedError(f"{title} is not what was written")
+            raise DamagedError(f"{name} is not what was written")
 
 
 def read_sealed(path: Path, digest: Any) -> bytes:
@@ -181,8 +195,7 @@ def read_sealed(path: Path, digest: Any) -> bytes:
     """
     try:
         with open_file(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            content = file.read(size) if size == digest[0] else b""
+            content = file.read()
     except OSError as error:
         raise DamagedError(f"{path.name}: {error.strerror}") from None
     if [len(content), hashlib.sha256(content).hexdigest()] != digest:

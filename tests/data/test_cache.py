@@ -91,8 +91,8 @@ def test_an_unfinished_cache_is_not_used(data_dir, monkeypatch):
     def killed(file, **arrays):
         savez(file, **arrays)
         for name, age in (
-            ("old", 2 * 86_400),
-            ("young", 60),
+            ("old45678", 2 * 86_400),
+            ("young678", 60),
         ):  # SIGKILL leaves the folder
             left = shutil.copytree(file.parent, place.with_name(f".{name}.writing"))
             os.utime(left, (time.time() - age,) * 2)
@@ -103,12 +103,12 @@ def test_an_unfinished_cache_is_not_used(data_dir, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             read(data_dir)
     assert sorted(path.name for path in place.parent.iterdir()) == [
-        ".old.writing",
-        ".young.writing",
+        ".old45678.writing",
+        ".young678.writing",
     ]
     assert_same(read(data_dir))
     assert sorted(path.name for path in place.parent.iterdir()) == [
-        ".young.writing",
+        ".young678.writing",
         "3.0.1.npz",
     ]
 

@@ -105,7 +105,7 @@ def files(
     text_file, csv_file, *images = [folder / name.format(suffix) for name in FILES]
     writers: dict[Path, Callable[[Path], object]] = {
         text_file: lambda path: path.write_text(text + "\n", "utf-8"),
-        csv_file: csv_files.as_csv(table.printable_cells(frame)),
+        csv_file: csv_files.as_csv(frame),
     }
 
     @functools.cache

@@ -18,6 +18,7 @@ import numpy as np
 
 from fedjax_srp import methods
 from fedjax_srp.lab.report import table
+from fedjax_srp.parts.checks import printable
 from fedjax_srp.parts.description import DATACLASS, FUNCTION, PART, describe
 from fedjax_srp.results.history import History
 
@@ -135,8 +136,9 @@ def with_evaluation(run: Run, evaluation: str | None) -> Run:
     if evaluation is None or next(iter(accuracies), None) == evaluation:
         return run
     if evaluation not in accuracies:
+        known = printable(", ".join(accuracies)) or "none"
         raise ValueError(
-            f"evaluation={evaluation!r}: {run.folder} has {', '.join(accuracies) or 'none'}; "
+            f"evaluation={evaluation!r}: {str(run.folder)!r} has {known}; "
             "choose one that all runs have, or run it with --evaluations"
         )
     reordered = {evaluation: accuracies[evaluation], **accuracies}
@@ -402,10 +404,9 @@ def _are_repeats(group: Sequence[Run]) -> bool:
                 )
             else:
                 continue
-            raise ValueError(
-                f"{other.folder} and {run.folder} hold the same run, {run.history.name} with "
-                f"{run.called}, with {end}"
-            )
+            same = f"{other.folder} and {run.folder} hold the same run"
+            which = f"{run.history.name} with {run.called}"
+            raise ValueError(printable(f"{same}, {which}, with {end}"))
         of_seed[run.seed].append(run)
     return len(of_seed) == len(group)
 
