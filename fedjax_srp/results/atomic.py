@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from fedjax_srp.parts.files import NO_WAIT
-from fedjax_srp.results.errors import StorageError, as_system_error
+from fedjax_srp.results.errors import StorageError, as_system_error, writing
 
 # subfolder of a complete result, until all its files have replaced those of the folder
 NEXT = ".fedjax_srp.next"
@@ -45,20 +45,17 @@ def replace(files: Mapping[Path, Callable[[Path], object]]) -> None:
     for folder in {path.parent for path in files}:
         clear(folder, _ABANDONED)
     temporaries: dict[Path, Path] = {}
-    with contextlib.ExitStack() as stack:
-        try:
-            for path, write_to in files.items():
-                check_no_folder(path)  # before any file is replaced
-                folder = stack.enter_context(_temporary_folder(path.parent))
-                temporaries[path] = folder / path.name
-                write_to(temporaries[path])
-                sync(temporaries[path])
-            for path, temporary in temporaries.items():
-                temporary.replace(path)
-            for folder in {path.parent for path in files}:
-                sync(folder)
-        except Exception as error:
-            raise as_system_error(error, next(iter(files)).parent) or error from None
+    with contextlib.ExitStack() as stack, writing(next(iter(files)).parent):
+        for path, write_to in files.items():
+            check_no_folder(path)  # before any file is replaced
+            folder = stack.enter_context(_temporary_folder(path.parent))
+            temporaries[path] = folder / path.name
+            write_to(temporaries[path])
+            sync(temporaries[path])
+        for path, temporary in temporaries.items():
+            temporary.replace(path)
+        for folder in {path.parent for path in files}:
+            sync(folder)
 
 
 def check_no_folder(path: Path) -> None:

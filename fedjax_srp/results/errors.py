@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from fedjax_srp.parts.checks import printable
+from fedjax_srp.parts.files import MALFORMED
 
 _FULL = {
     errno.ENOSPC: "No space left on device",
@@ -31,6 +34,28 @@ class StorageError(OSError):
 
     `strerror` is one line with the folder, and says what is intact.
     """
+
+
+@contextlib.contextmanager
+def reading(what: str, problem: str = "is not what was written") -> Iterator[None]:
+    """Raise a DamagedError if what is read in the block cannot be read, or has another content."""
+    try:
+        yield
+    except DamagedError:
+        raise
+    except OSError as error:
+        raise DamagedError(f"{what}: {error.strerror}") from None
+    except (MemoryError, *MALFORMED):  # a checksum is no secret
+        raise DamagedError(f"{what} {problem}") from None
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise errors of the system in the block as `as_system_error` does, also those of libraries."""
+    try:
+        yield
+    except Exception as error:
+        raise as_system_error(error, path) or error from None
 
 
 def as_system_error(error: BaseException, path: Path | None) -> StorageError | None:

@@ -26,11 +26,11 @@ import numpy as np
 from fedjax_srp._version import __version__
 from fedjax_srp.parts.checks import is_key, short
 from fedjax_srp.parts.columns import ROUND_COLUMNS, accuracy_column
-from fedjax_srp.parts.files import MALFORMED, open_file, read_text
+from fedjax_srp.parts.files import open_file, read_text
 from fedjax_srp.results import atomic, csv_files, json_files, sealed_folders
 from fedjax_srp.results.atomic import NEXT
 from fedjax_srp.results.commits import commits
-from fedjax_srp.results.errors import DamagedError
+from fedjax_srp.results.errors import DamagedError, reading
 from fedjax_srp.results.sealed_folders import SEAL
 
 if TYPE_CHECKING:
@@ -209,11 +209,9 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _name_and_config(folder: Path) -> tuple[Any, dict[str, Any]]:
-    try:
+    with reading(CONFIG, "is not that of a run"):
         content = json_files.parse(read_text(atomic.current(folder, CONFIG)))
         return content["name"], dict(content["config"])
-    except (OSError, *MALFORMED):
-        raise DamagedError(f"{CONFIG} is not that of a run") from None
 
 
 def difference(history: Any, folder: Path) -> str:
@@ -335,7 +333,7 @@ def _load(folder: Path) -> tuple[dict[str, Any], SavedModels | None]:
                 f"{str(folder)!r} holds no complete run: {name} is missing; {hint}"
             )
     summary = json_files.read_json(atomic.current(folder, SUMMARY))
-    try:
+    with reading("the content of its tables", "is not that of a run"):
         files = summary["files"]
         config, rounds, clients = [
             sealed_folders.read_sealed(atomic.current(folder, name), files[name])
@@ -345,10 +343,6 @@ def _load(folder: Path) -> tuple[dict[str, Any], SavedModels | None]:
         if not json_files.has_structure(summary | config, _STRUCTURE):
             raise ValueError("other members")
         fields = _fields(summary, config, _read_csv(rounds), _read_csv(clients))
-    except DamagedError:
-        raise
-    except (MemoryError, *MALFORMED):  # a checksum is no secret
-        raise DamagedError("its tables are not those of a run") from None
     if _SEAL_OF_MODELS in files and atomic.current(folder, MODELS).is_dir():
         return fields, SavedModels(folder.absolute(), files[_SEAL_OF_MODELS])
     return fields, None
@@ -486,15 +480,13 @@ def _load_models(saved: SavedModels) -> dict[str, Any]:
     facts = json_files.read_json(folder / SEAL)["facts"]
     # last, in case another run has replaced them
     sealed_folders.read_sealed(folder / SEAL, saved.digest)
-    try:
+    with reading(SEAL, "is not that of a run"):
         for name, kind in facts["keys"].items():
             arrays[name] = jax.random.wrap_key_data(arrays[name], impl=kind)
         states: dict[str, Any] = dict.fromkeys(STATES)
         for name in facts["states"]:  # also states without arrays
             states[name] = {}
         return states | unflatten_dict(arrays, sep="/")
-    except MALFORMED:
-        raise DamagedError(f"{SEAL} is not that of a run") from None
 
 
 def finished(folder: Path) -> list[Path]:

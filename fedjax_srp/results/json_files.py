@@ -15,7 +15,7 @@ import numpy as np
 from fedjax_srp.parts.checks import printable
 from fedjax_srp.parts.files import open_file, read_text
 from fedjax_srp.results import atomic
-from fedjax_srp.results.errors import DamagedError
+from fedjax_srp.results.errors import reading
 
 _CHECKSUM = "checksum"
 # levels of tables and lists in each other: readers of strangers' files may recurse
@@ -124,17 +124,13 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         DamagedError: the file is missing, or does not match its checksum.
     """
-    try:
+    with reading(path.name):
         text = read_text(path)
         value = parse(text)
         del value[_CHECKSUM]
-        if _with_checksum(value) == text:
-            return value
-    except OSError as error:
-        raise DamagedError(f"{path.name}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        pass
-    raise DamagedError(f"{path.name} is not what was written")
+        if _with_checksum(value) != text:
+            raise ValueError(_CHECKSUM)
+    return value
 
 
 def has_checksum(path: Path) -> bool:

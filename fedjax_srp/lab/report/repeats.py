@@ -286,7 +286,7 @@ def _settings(history: History) -> dict[OptionPath, str]:
             del settings[path]
     method = history.config.get("method") or {}
     for part in ("algorithm", "participation"):
-        for (*within, last), text in _flatten(method.get(part, {})):
+        for (*within, last), text in _flatten(method.get(part) or {}):
             is_users_class = last == PART and not within and "." in text
             is_class_within = last == PART and within and within != ["model"]
             if is_users_class or is_class_within:
