@@ -131,7 +131,7 @@ class Scenario:
 
     def said(self, folder: Path) -> Said:
         """Act, and return all that was said."""
-        faulthandler.dump_traceback_later(LONGEST, exit=True, file=sys.__stdout__)
+        faulthandler.dump_traceback_later(LONGEST, exit=True, file=1)
         try:
             with captured() as printed:
                 error = self.act(folder)
@@ -156,22 +156,18 @@ def attacks(scenario: Scenario, step: int = 1) -> Iterator[tuple[str, str, str]]
         old.mkdir()
         scenario.prepare(old)
         shutil.copytree(old, new)
-        if scenario.kinds == CHANGE:
-            photos = place / "photos"
-            photos.mkdir()
-            with disk.failing(new, photos=os.fspath(photos)):
-                said = scenario.said(new)
-        else:
-            with disk.failing(new, scenario.kinds):
-                said = scenario.said(new)
+        photos = place / "photos"
+        photos.mkdir()
+        to = os.fspath(photos) if scenario.kinds == CHANGE else ""
+        with disk.failing(new, scenario.kinds, photos=to):
+            said = scenario.said(new)
         count = disk.count
         assert said.error is None, said
         judge = _Judge(scenario, scenario.found(old), scenario.found(new))
-        if scenario.kinds == CHANGE:
-            for kind in ("kill", "power"):
-                for photo in _distinct(photos.glob(f"{kind}*"))[::step]:
-                    yield kind, *judge.after(photo, None)
-            shutil.rmtree(photos)
+        for kind in ("kill", "power"):
+            for photo in _distinct(photos.glob(f"{kind}*"))[::step]:
+                yield kind, *judge.after(photo, None)
+        shutil.rmtree(photos)
         number_of = {"read": errno.EIO}
         if scenario.kinds == CHANGE:
             number_of = {"once": errno.EIO, "full": errno.ENOSPC}
@@ -273,7 +269,7 @@ def made(name: str, num_rounds: int = 4, figure: bool = True) -> Any:
     )
 
 
-def result_of(folder: Path) -> tuple[bytes, ...] | None:
+def result_of(folder: Path) -> tuple[str | bytes, ...] | None:
     """Return the tables and models of a run as bytes; None without a result."""
     from fedjax_srp.results.history import History
 
@@ -447,7 +443,7 @@ def restart(words: list[str]) -> int:
 
 def main(words: list[str]) -> int:
     """Run the command line of this script."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--only", default="", help="beginning of the scenarios' names")
     parser.add_argument("--step", type=int, default=1, help="one of so many calls fails")
     given = parser.parse_args(words)
