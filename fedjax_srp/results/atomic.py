@@ -66,10 +66,12 @@ def check_no_folder(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _temporary_folder(parent: Path, **options: bool) -> Iterator[Path]:
+def _temporary_folder(parent: Path) -> Iterator[Path]:
     """Give a hidden folder, which is removed after the block; `clear` knows its name."""
     parent = parent.resolve(strict=True)
-    with tempfile.TemporaryDirectory(".writing", ".", parent, **options) as folder:
+    with tempfile.TemporaryDirectory(
+        ".writing", ".", parent, ignore_cleanup_errors=True
+    ) as folder:
         yield Path(folder)
 
 
@@ -94,7 +96,7 @@ def staged(folder: Path) -> Iterator[Path]:
     staging = folder
     try:
         folder = folder.resolve(strict=True)
-        with _temporary_folder(folder, ignore_cleanup_errors=True) as temporary:
+        with _temporary_folder(folder) as temporary:
             staging = temporary / "result"
             staging.mkdir()
             yield staging

@@ -17,6 +17,8 @@ _FULL = {
     errno.EDQUOT: "Disk quota exceeded",
     errno.EFBIG: "File too large",
 }
+# of a disk or a process, whatever the file
+_ANYWHERE = (errno.EIO, errno.EROFS, errno.ESTALE, errno.EMFILE, errno.ENFILE)
 _INTACT = "what was written before is intact"
 # in the errors of tensorstore, which are ValueErrors
 _TENSORSTORE = re.compile(r"os_error_code='(\d+)'")
@@ -59,7 +61,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def as_system_error(error: BaseException, path: Path | None) -> StorageError | None:
-    """Return an error of one line for an error of the system that names no file.
+    """Return an error of one line for an error of the system that names no file, or that any file may have.
 
     Libraries wrap errors of the system in types of their own. Other errors give None.
     """
@@ -74,7 +76,9 @@ def as_system_error(error: BaseException, path: Path | None) -> StorageError | N
     code = _TENSORSTORE.search(str(error))
     if code is not None:
         number = int(code[1])
-    elif isinstance(error, OSError) and error.errno and error.filename is None:
+    elif isinstance(error, OSError) and (
+        error.errno in _ANYWHERE or (error.errno and error.filename is None)
+    ):
         number = error.errno
     else:
         return None

@@ -67,7 +67,7 @@ def execute(
     """
     state = _inspect(folder, run, overwrite)
     if state.finished and not state.needs_new_summary:
-        _tidy(folder)
+        tidy(folder)
         _report_finished(folder, run, state, say)
         return
     arguments: dict[str, Any] = {}
@@ -293,7 +293,7 @@ def _clean_up(folder: Path, kept: Path | None) -> None:
     atomic.clear(folder)
 
 
-def _tidy(folder: Path) -> None:
+def tidy(folder: Path) -> None:
     """Finish what a killed process began in the folder of a finished run, unless another one writes there."""
     if jax.process_index() == 0 and any(folder.glob(".*")):
         with contextlib.suppress(OSError, ValueError), held(folder, "out", alone=True):
