@@ -87,8 +87,10 @@ class Said:
         for text in (self.error or "", self.printed):
             if "Traceback" in text or "never retrieved" in text:
                 return f"a traceback: {text[-2000:]}"
-        if self.error is not None and len(self.error.strip().splitlines()) != 1:
-            return f"an error of {len(self.error.splitlines())} lines: {self.error}"
+        lines = (self.error or "one").strip().splitlines()
+        lines = [line for line in lines if not line.startswith("failed: ")]  # of a grid
+        if len(lines) != 1:
+            return f"an error of {len(lines)} lines: {self.error}"
         return ""
 
 
@@ -204,28 +206,51 @@ class _Judge:
     old: Any
     new: Any
 
+    def _outcome(self, found: Any) -> str:
+        """Return "old" or "new", "both" for a grid with runs of either, or "neither"."""
+        if isinstance(found, str):  # the error of reading it
+            return "neither"
+        outcomes = set()
+        new, old = _as_runs(self.new), _as_runs(self.old)
+        found = _as_runs(found)
+        for name in new:
+            each = found.get(name)
+            if each == new[name]:
+                outcomes.add("new")
+            elif each == old.get(name):
+                outcomes.add("old")
+            else:
+                return "neither"
+        return "both" if len(outcomes) > 1 else outcomes.pop()
+
     def after(self, folder: Path, said: Said | None) -> tuple[str, str]:
         """Return the outcome of a trial, and what is wrong with it; `said` is None if the process was killed."""
         found = self.scenario.found(folder)
-        outcome = "new" if found == self.new else "old"
-        if found not in (self.old, self.new):
-            return "neither", str(found)[:500]
+        outcome = self._outcome(found)
+        if outcome == "neither":
+            return outcome, str(found)[:500]
         if said is not None and said.problem:
             return outcome, said.problem
         is_silent = said is not None and said.error is None
-        if is_silent and found != self.new:
+        if is_silent and outcome != "new":
             return outcome, "it failed without an error"
+        for path in folder.rglob(".*"):
+            os.utime(path, (0, 0))  # a younger one may be of a live process
         again = self.scenario.said(folder)
         if again.problem:
             return outcome, f"again: {again.problem}"
         if again.error is not None:
             return f"{outcome}, refused", ""
-        if self.scenario.found(folder) != self.new:
+        if self._outcome(self.scenario.found(folder)) != "new":
             return outcome, "the same command did not end with its result"
         left = leftovers(folder)
         if left:
             return outcome, f"leftovers: {left}"
         return outcome, ""
+
+
+def _as_runs(result: Any) -> dict[str, Any]:
+    return result if isinstance(result, dict) else {"": result}
 
 
 def leftovers(folder: Path) -> list[str]:
@@ -382,9 +407,8 @@ def grid(num_rounds: int, cost: float = 0.0) -> Callable[[Path], str | None]:
         with tempfile.TemporaryDirectory() as name:
             file = Path(name, "grid.toml")
             file.write_text(GRID.format(num_rounds=num_rounds, cost=cost))
-            return command("grid", os.fspath(file), "--workers", "0", "--batch", "2")(
-                folder
-            )
+            words = ["--workers", "0", "--batch", "2", "--no-progress"]
+            return command("grid", os.fspath(file), *words)(folder)
 
     return act
 
