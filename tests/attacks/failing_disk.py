@@ -259,7 +259,8 @@ def leftovers(folder: Path) -> list[str]:
     return sorted(os.fspath(path.relative_to(folder)) for path in hidden)
 
 
-KEPT = (".together",)  # of a grid
+# of a grid; and a lock, which counts as long as a process holds it, whether its file is there or not
+KEPT = (".together", ".fedjax_srp.lock")
 
 
 # Saves.
