@@ -6,7 +6,10 @@ import time
 import zlib
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from fedjax_srp.xla import disk_cache as compiled
 
@@ -128,7 +131,8 @@ def test_programs_that_cannot_be_read_are_removed_and_others_are_read_once(
     compiled._make(place)
     whole = zlib.compress(bytes(range(256)) * 100)
     flipped = whole[:-1] + bytes([whole[-1] ^ 1])
-    written = time.time() - 2 * compiled.WRITING
+    monkeypatch.setattr(compiled, "WRITING", 0.5)
+    used = time.time() - 1000
     for name, content in (
         ("whole", whole),
         ("cut", whole[:-5]),
@@ -137,14 +141,73 @@ def test_programs_that_cannot_be_read_are_removed_and_others_are_read_once(
     ):
         path = place / f"{name}-cache"
         path.write_bytes(content)
-        os.utime(path, (written, written))
+        os.utime(path, (used, time.time()))
+    time.sleep(0.6)
     (place / "new-cache").write_bytes(whole[:-5])  # another process may be writing it
     compiled.cache_programs()
     assert sorted(path.name for path in place.iterdir()) == ["new-cache", "whole-cache"]
     assert stat.S_IMODE((place / "whole-cache").stat().st_mode) == 0o400
     monkeypatch.setattr(zlib, "decompress", lambda content: pytest.fail("read again"))
     compiled.cache_programs()
-    assert (place / "whole-cache").stat().st_atime == pytest.approx(written)
+    assert (place / "whole-cache").stat().st_atime == pytest.approx(used)
+
+
+def test_a_program_under_the_name_of_another_is_compiled_again(place):
+    """JAX would take it for the other one: an AssertionError, or wrong results."""
+    kept = jax.config.jax_persistent_cache_min_compile_time_secs
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    try:
+        compiled.cache_programs()
+        _reset()
+        expected = [one(), other()]
+        names = sorted(place.glob("jit_swapped*-cache"))
+        assert len(names) == 2
+        for _ in range(2):  # before they are checked, and afterwards
+            time.sleep(1.2 * compiled._RENAMED)
+            _swap(*names)
+            compiled.cache_programs()
+            assert not [path for path in names if path.exists()]
+            _reset()
+            assert [one(), other()] == expected
+            assert all(path.exists() for path in names)
+            _reset()
+            compiled.cache_programs()
+            assert all(path.exists() for path in names)
+            assert [one(), other()] == expected
+    finally:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", kept)
+        _reset()
+
+
+def one():
+    """Return the result of a program."""
+
+    def swapped(x):
+        return jnp.sin(x) @ x.T
+
+    return jax.jit(swapped)(np.ones((3, 4), np.float32)).tolist()
+
+
+def other():
+    """Return the results of another program of this name."""
+
+    def swapped(x, y):
+        return x + y, y
+
+    return [each.tolist() for each in jax.jit(swapped)(np.ones(5), np.ones(5))]
+
+
+def _reset():
+    """Forget the programs in memory."""
+    jax.clear_caches()
+    compilation_cache.reset_cache()
+
+
+def _swap(left, right):
+    aside = left.with_name("aside")
+    left.rename(aside)
+    right.rename(left)
+    aside.rename(right)
 
 
 def test_an_unwritable_home_is_no_error(place, tmp_path, monkeypatch):

@@ -156,7 +156,7 @@ def test_a_report_may_use_any_evaluation_that_all_runs_have(save, tmp_path):
     save(run(config=made_by("fedavg", algorithm="fedavg")))
     with pytest.raises(
         ValueError,
-        match=r"evaluation='own_head': .*run3 has fine_tune; choose one that all runs have",
+        match=r"evaluation='own_head': .*run3' has fine_tune; choose one that all runs have",
     ):
         report(str(tmp_path), 0.8, (0,), None, "own_head")
 

@@ -145,11 +145,11 @@ def test_files_have_the_default_permissions(tmp_path):
     [
         *(
             (text, f"'{text}")
-            for text in ("=1+1", "+a", "-a", "@a", "'=1", "-inf", "\t=1", "+1+1")
+            for text in ("=1+1", "+a", "-a", "@a", "'=1", "-inf", "+1+1")
         ),
         *(
             (value, value)
-            for value in ("a=1", "-1.5e-3", "+2", "", "'a", -1.5, None, True)
+            for value in ("a=1", "\ufffd=1", "-1.5e-3", "+2", "", "'a", -1.5, None, True)
         ),
     ],
 )

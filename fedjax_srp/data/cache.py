@@ -6,8 +6,6 @@ import contextlib
 import hashlib
 import json
 import os
-import shutil
-import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -20,7 +18,6 @@ from fedjax_srp.results import atomic
 
 FOLDER = ".fedjax_srp"
 _FORMAT = 4  # to be incremented when a `decode` returns other arrays for the same files
-_DAY = 86_400.0  # seconds
 
 
 def cached(
@@ -75,7 +72,6 @@ def cached(
     for file in files:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            _remove_abandoned(file.parent)
             atomic.replace({file: lambda path: np.savez(path, **named)})
             return arrays
         except OSError as error:  # read-only, or full
@@ -98,10 +94,3 @@ def _check_lengths(arrays: Mapping[str, np.ndarray]) -> None:
                 lengths[name] = len(array)
         if len(set(lengths.values())) > 1:
             raise ValueError(f"its columns have {lengths} rows")
-
-
-def _remove_abandoned(folder: Path) -> None:
-    """Remove temporary folders of `atomic.replace` older than a day: their processes were killed."""
-    for temporary in folder.glob(".*.writing"):
-        if time.time() - temporary.stat().st_mtime > _DAY:
-            shutil.rmtree(temporary, ignore_errors=True)

@@ -65,10 +65,8 @@ class Checkpoints:
             self._remove(
                 [step for step in snapshots(self._path) if step > self._completed]
             )
-            try:
+            with errors.writing(snapshot):
                 mark = self._log.append(segment)
-            except OSError as error:
-                raise errors.as_system_error(error, snapshot) or error from None
         sealed_folders.write(
             snapshot, _arrays(state), {"fingerprint": self._fingerprint, "records": mark}
         )

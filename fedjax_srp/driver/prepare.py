@@ -42,7 +42,7 @@ from fedjax_srp.parts.options import full_names
 from fedjax_srp.parts.part import is_part, several, type_of, with_values
 from fedjax_srp.rounds.client_data import place_data
 from fedjax_srp.rounds.sharding import Layout, checked_devices, lay_out, place
-from fedjax_srp.xla.backend import traced_for
+from fedjax_srp.xla.backend import check_not_forked, traced_for
 
 
 class Request(NamedTuple):
@@ -189,6 +189,7 @@ def _with_parts_read(request: Request) -> Request:
 
 def prepare(request: Request) -> Prepared:
     """Check and complete a request; the algorithm is traced, nothing runs."""
+    check_not_forked()
     request = _with_parts_read(request)
     _check_parts(request)
     algorithm = request.algorithm

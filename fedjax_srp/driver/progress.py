@@ -76,9 +76,8 @@ class Bar:
             "n": f"{records.last['cohort_size'][0, -1]}",
             "time": f"{records['compute_time'].sum(1).mean():.4g}",
         }
-        self._bar.set_postfix_str(
-            ", ".join(f"{name} {value}" for name, value in shown.items()), refresh=False
-        )
+        text = ", ".join(f"{name} {value}" for name, value in shown.items())
+        self._bar.set_postfix_str(printable(text), refresh=False)
         self._bar.update(length)
 
     def __enter__(self) -> Bar:

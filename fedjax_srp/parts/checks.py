@@ -103,6 +103,17 @@ def printable(
     )
 
 
+def printable_within(value: Any) -> Any:
+    """Replace the control characters in all texts of a JSON value, also in the names of its members."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, Mapping):
+        return {printable(name): printable_within(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [printable_within(each) for each in value]
+    return value
+
+
 def check_known(
     kind: str, names: Iterable[object], known: Iterable[str], more: str = "", of: str = ""
 ) -> None:
@@ -111,8 +122,9 @@ def check_known(
     for name in names:
         if not isinstance(name, str) or name not in known:
             hint = nearest(name, known)
+            choices = printable(", ".join(known)) or "none"
             raise ValueError(
-                f"unknown {kind} {short(name)}{owner}{hint}; choose from {', '.join(known) or 'none'}{more}"
+                f"unknown {kind} {short(name)}{owner}{hint}; choose from {choices}{more}"
             )
 
 
@@ -134,7 +146,7 @@ def nearest(name: object, known: Iterable[str], cutoff: float = 0.6) -> str:
     close = difflib.get_close_matches(word, others, n=3, cutoff=cutoff)
     if not close:
         close = [other for other in others if _abbreviates(word, other)][:3]
-    return f" (did you mean {' or '.join(close)}?)" if close else ""
+    return f" (did you mean {printable(' or '.join(close))}?)" if close else ""
 
 
 def _abbreviates(word: str, name: str) -> bool:

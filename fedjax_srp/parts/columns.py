@@ -9,6 +9,8 @@ import jax
 import numpy as np
 from jax.tree_util import DictKey
 
+from fedjax_srp.parts.checks import printable
+
 ROUND_COLUMNS = {  # name -> type in memory
     "round": np.int64,
     "stage": np.int64,
@@ -24,8 +26,9 @@ class Metrics(dict[str, Any]):
     """Metrics of a run by name; the error for a missing one lists the recorded ones."""
 
     def __missing__(self, name: object) -> Any:
+        known = printable(", ".join(self)) or "none"
         raise KeyError(
-            f"{name!r} was not recorded: there is {', '.join(self) or 'none'}; record_loss=True adds the loss"
+            f"{name!r} was not recorded: there is {known}; record_loss=True adds the loss"
         )
 
 
@@ -54,6 +57,13 @@ def check_metric_names(
         raise ValueError(
             f"{where} has {clash[0]!r}, which is a column of {of} already: rename the metric"
         )
+    of_column = {printable(name): name for name in metrics}
+    for name in metrics:
+        other = of_column[printable(name)]
+        if other != name:
+            raise ValueError(
+                f"{where} has {name!r} and {other!r}, which differ in control characters alone: rename one"
+            )
 
 
 def accuracy_column(evaluation: str) -> str:

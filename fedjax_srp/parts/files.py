@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # of pipes
@@ -22,8 +24,11 @@ MALFORMED = (
 )
 
 
-def open_file(path: Path, largest: int | None = None) -> io.BufferedReader:
+@contextlib.contextmanager
+def open_file(path: Path, largest: int | None = None) -> Iterator[io.BufferedReader]:
     """Open a file for reading, of whoever wrote it: a plain one that fits the memory; pipes and devices never end.
+
+    An error in the block, such as one of the disk, has the path.
 
     Args:
         path: of the file; links are followed.
@@ -47,10 +52,14 @@ def open_file(path: Path, largest: int | None = None) -> io.BufferedReader:
                 f"{found.st_size} bytes are too many to read",
                 os.fspath(path),
             )
-        return os.fdopen(descriptor, "rb")
-    except BaseException:
-        os.close(descriptor)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            yield file
+    except OSError as error:
+        if error.filename is None:
+            error.filename = os.fspath(path)
         raise
+    finally:
+        os.close(descriptor)
 
 
 def read_text(path: Path) -> str:

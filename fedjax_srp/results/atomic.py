@@ -15,14 +15,18 @@ import secrets
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from fedjax_srp.parts.files import NO_WAIT
-from fedjax_srp.results.errors import StorageError, as_system_error
+from fedjax_srp.results.errors import StorageError, as_system_error, writing
 
 # subfolder of a complete result, until all its files have replaced those of the folder
 NEXT = ".fedjax_srp.next"
+_TOKEN = "[0-9a-f]" * 8
+_LEFTOVERS = (".????????.writing", f".*.{_TOKEN}.writing", f".*.{_TOKEN}.gone")
+_ABANDONED = 24 * 3600.0  # seconds: the process of an older temporary folder was killed
 _NO_LINK = os.O_NOFOLLOW | NO_WAIT if hasattr(os, "O_NOFOLLOW") else 0
 
 
@@ -38,21 +42,20 @@ def replace(files: Mapping[Path, Callable[[Path], object]]) -> None:
         OSError: the disk is full, a path is a folder, or its folder is missing; existing
             files are intact.
     """
+    for folder in {path.parent for path in files}:
+        clear(folder, _ABANDONED)
     temporaries: dict[Path, Path] = {}
-    with contextlib.ExitStack() as stack:
-        try:
-            for path, write_to in files.items():
-                check_no_folder(path)  # before any file is replaced
-                folder = stack.enter_context(_temporary_folder(path.parent))
-                temporaries[path] = folder / path.name
-                write_to(temporaries[path])
-                sync(temporaries[path])
-            for path, temporary in temporaries.items():
-                temporary.replace(path)
-            for folder in {path.parent for path in files}:
-                sync(folder)
-        except Exception as error:
-            raise as_system_error(error, next(iter(files)).parent) or error from None
+    with contextlib.ExitStack() as stack, writing(next(iter(files)).parent):
+        for path, write_to in files.items():
+            check_no_folder(path)  # before any file is replaced
+            folder = stack.enter_context(_temporary_folder(path.parent))
+            temporaries[path] = folder / path.name
+            write_to(temporaries[path])
+            sync(temporaries[path])
+        for path, temporary in temporaries.items():
+            temporary.replace(path)
+        for folder in {path.parent for path in files}:
+            sync(folder)
 
 
 def check_no_folder(path: Path) -> None:
@@ -63,10 +66,12 @@ def check_no_folder(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _temporary_folder(parent: Path, **options: bool) -> Iterator[Path]:
+def _temporary_folder(parent: Path) -> Iterator[Path]:
     """Give a hidden folder, which is removed after the block; `clear` knows its name."""
     parent = parent.resolve(strict=True)
-    with tempfile.TemporaryDirectory(".writing", ".", parent, **options) as folder:
+    with tempfile.TemporaryDirectory(
+        ".writing", ".", parent, ignore_cleanup_errors=True
+    ) as folder:
         yield Path(folder)
 
 
@@ -91,7 +96,7 @@ def staged(folder: Path) -> Iterator[Path]:
     staging = folder
     try:
         folder = folder.resolve(strict=True)
-        with _temporary_folder(folder, ignore_cleanup_errors=True) as temporary:
+        with _temporary_folder(folder) as temporary:
             staging = temporary / "result"
             staging.mkdir()
             yield staging
@@ -196,10 +201,18 @@ def remove(folder: Path) -> None:
         shutil.rmtree(folder.rename(hidden), ignore_errors=True)
 
 
-def clear(folder: Path) -> None:
-    """Remove from a folder what killed writers and removers left."""
-    for leftover in (*folder.glob(".*.writing"), *folder.glob(".*.gone")):
-        shutil.rmtree(leftover, ignore_errors=True)
+def clear(folder: Path, age: float = 0.0) -> None:
+    """Remove from a folder what killed writers and removers left.
+
+    Args:
+        folder: held by the caller, or `age` is longer than any writer takes.
+        age: seconds since the last change of what is removed.
+    """
+    for pattern in _LEFTOVERS:
+        for leftover in folder.glob(pattern):
+            with contextlib.suppress(OSError):
+                if time.time() - leftover.stat().st_mtime >= age:
+                    shutil.rmtree(leftover)
 
 
 def writable(path: str | os.PathLike, argument: str = "out") -> Path:

@@ -24,6 +24,7 @@ import numpy as np
 from fedjax_srp.base import PyTree
 from fedjax_srp.parts.checks import checked
 from fedjax_srp.parts.columns import LOG_COLUMNS
+from fedjax_srp.results import errors
 from fedjax_srp.results.history import History
 from fedjax_srp.results.json_files import jsonable
 
@@ -152,11 +153,12 @@ def json_lines(path: str | os.PathLike) -> Callback:
             line = json.dumps(jsonable(row))
             if is_new(row, line):
                 new.append(f"{line}\n")
-        if partial:
-            os.truncate(file, file.stat().st_size - len(partial.encode()))
-            partial = ""
-        with file.open("a", encoding="utf-8", newline="\n") as stream:
-            stream.writelines(new)
+        with errors.writing(file):
+            if partial:
+                os.truncate(file, file.stat().st_size - len(partial.encode()))
+                partial = ""
+            with file.open("a", encoding="utf-8", newline="\n") as stream:
+                stream.writelines(new)
 
     return _in_first_process(write)
 

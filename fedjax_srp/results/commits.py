@@ -6,11 +6,10 @@ import contextlib
 import json
 import os
 import re
-import stat
 from pathlib import Path
 from typing import Any
 
-from fedjax_srp.parts.files import MALFORMED
+from fedjax_srp.parts.files import MALFORMED, open_file
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _HASH = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")  # SHA-1 or SHA-256
@@ -18,7 +17,6 @@ _REFERENCE = re.compile(r"ref: (refs/(?:(?!\.\.)[^\0-\x20\x7f\\])+)")
 # of a file; `packed-refs` has a line of about 100 bytes for a reference
 _MAX_BYTES = 2**26
 _MAX_REFERENCES = 5  # that lead to each other, as in git
-_OPEN_PLAIN = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)  # opening a pipe would wait
 
 
 def commits() -> dict[str, str | None]:
@@ -93,9 +91,7 @@ def _packed(git: Path, name: str) -> str:
 def _text(path: Path) -> str:
     """Return the text of a plain file without the white space around it, "" if there is none."""
     try:
-        with os.fdopen(os.open(path, _OPEN_PLAIN), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                return ""
-            return file.read(_MAX_BYTES).decode("utf-8", "replace").strip()
+        with open_file(path, _MAX_BYTES) as file:
+            return file.read().decode("utf-8", "replace").strip()
     except (OSError, ValueError):  # missing, a folder, a name with NUL
         return ""

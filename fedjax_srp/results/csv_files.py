@@ -1,4 +1,4 @@
-"""CSV files whose cells no spreadsheet runs as formulas."""
+"""CSV files whose cells no spreadsheet runs as formulas, and no terminal obeys."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedjax_srp.parts.checks import printable, printable_within
+
 if TYPE_CHECKING:
     import pandas as pd
 
-_FORMULA = re.compile(r"'*(?![+-]?[\d.]+(e[+-]?\d+)?$)[=+@\t\r-]")  # but no number
+_FORMULA = re.compile(r"'*(?![+-]?[\d.]+(e[+-]?\d+)?$)[=+@-]")  # but no number
 
 
 def as_csv(frame: pd.DataFrame) -> Callable[[Path], object]:
@@ -18,19 +20,30 @@ def as_csv(frame: pd.DataFrame) -> Callable[[Path], object]:
 
     `as_cell` escapes its strings.
     """
-    frame = frame.rename(columns=as_cell)
-    for name in frame.select_dtypes(exclude=["number", "bool"]):
-        frame[name] = frame[name].map(as_cell)
+    frame = _mapped(frame, as_cell)
     return lambda path: frame.to_csv(path, index=False, lineterminator="\n")
 
 
-def as_cell(value: Any) -> Any:
-    """Return a cell: a formula gets an apostrophe, a carriage return becomes a line feed.
+def printable_cells(frame: pd.DataFrame) -> pd.DataFrame:
+    """Replace the control characters in the names and texts of a table that is written in another format."""
+    return _mapped(frame, printable_within)
 
-    The csv module does not quote carriage returns. Values other than strings are unchanged.
+
+def _mapped(frame: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFrame:
+    frame = frame.rename(columns=change)
+    for name in frame.select_dtypes(exclude=["number", "bool"]):
+        frame[name] = frame[name].map(change)
+    return frame
+
+
+def as_cell(value: Any) -> Any:
+    """Return a cell: a formula gets an apostrophe, and control characters are replaced.
+
+    Values other than strings are unchanged.
     """
     if not isinstance(value, str):
         return value
+    value = printable(value)
     if _FORMULA.match(value):
-        value = f"'{value}"
-    return value.replace("\r", "\n")
+        return f"'{value}"
+    return value

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from fedjax_srp.parts.checks import printable
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -36,8 +38,8 @@ def new_figure(size: tuple[float, float]) -> Figure:
 
 
 def plain(text: str) -> str:
-    """Escape dollars, which would begin mathematics in Matplotlib."""
-    return text.replace("$", r"\$")
+    """Escape dollars, which would begin mathematics in Matplotlib, and replace control characters."""
+    return printable(text, kept="\n").replace("$", r"\$")
 
 
 def draw(
@@ -54,8 +56,8 @@ def draw(
     if is_evaluated or evaluation is not None or not history.metrics:
         values = history.mean_scores(evaluation)
         places = ends[history.eval_round - 1]
-        judged_by = plain(evaluation or str(history.evaluation))
-        label = f"mean {history.judged_on} {history.score_name} ({judged_by})"
+        judged_by = evaluation or str(history.evaluation)
+        label = plain(f"mean {history.judged_on} {history.score_name} ({judged_by})")
     else:
         metric = next(iter(history.metrics))
         values = history.metrics[metric]

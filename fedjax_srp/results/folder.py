@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
-import json
 import os
 import platform
 import warnings
@@ -27,11 +26,11 @@ import numpy as np
 from fedjax_srp._version import __version__
 from fedjax_srp.parts.checks import is_key, short
 from fedjax_srp.parts.columns import ROUND_COLUMNS, accuracy_column
-from fedjax_srp.parts.files import MALFORMED, open_file, read_text
+from fedjax_srp.parts.files import open_file, read_text
 from fedjax_srp.results import atomic, csv_files, json_files, sealed_folders
 from fedjax_srp.results.atomic import NEXT
 from fedjax_srp.results.commits import commits
-from fedjax_srp.results.errors import DamagedError
+from fedjax_srp.results.errors import DamagedError, reading
 from fedjax_srp.results.sealed_folders import SEAL
 
 if TYPE_CHECKING:
@@ -53,6 +52,31 @@ _NOT_OF_A_RUN = (
     *("num_rounds", "time_limit", "target", "arguments", "dataset_options"),
     *("device", "num_devices", "chunk_size", "large_chunk", "shard_data"),
 )
+_OPTIONAL = dict | None
+# of `History.config`, as far as readers rely on it
+STRUCTURE_OF_SETTINGS = {
+    "method": (
+        type(None),
+        {"name": str | None, "algorithm": _OPTIONAL, "participation": _OPTIONAL},
+    ),
+    **dict.fromkeys(("arguments", "options", "program"), _OPTIONAL),
+    **dict.fromkeys(("dataset_options", "clock_options"), _OPTIONAL),
+    **dict.fromkeys(("key", "unknown"), list | None),
+    "num_seeds": int | None,
+}
+_STRUCTURE = {  # of the members of summary and config together
+    "files": dict,
+    **dict.fromkeys(("num_clients", "num_evaluations", "bytes_up", "bytes_down"), int),
+    "name": str,
+    "config": dict,
+    "environment": dict,
+    "evaluations": [str],
+    "score": {"name": str, "smaller_is_better": bool},
+    "metrics": [str],
+    "asynchronous": bool,
+    "communication_included": bool,
+    "client_names": list | None,
+}
 _TRIES = 100  # to read a folder whose result is replaced again and again
 # Python's float() restores every bit, unlike some versions of pandas
 _WORDS: dict[type, Callable[[str], Any]] = {
@@ -185,11 +209,9 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _name_and_config(folder: Path) -> tuple[Any, dict[str, Any]]:
-    try:
-        content = json.loads(read_text(atomic.current(folder, CONFIG)))
+    with reading(CONFIG, "is not that of a run"):
+        content = json_files.parse(read_text(atomic.current(folder, CONFIG)))
         return content["name"], dict(content["config"])
-    except (OSError, *MALFORMED):
-        raise DamagedError(f"{CONFIG} is not that of a run") from None
 
 
 def difference(history: Any, folder: Path) -> str:
@@ -311,19 +333,16 @@ def _load(folder: Path) -> tuple[dict[str, Any], SavedModels | None]:
                 f"{str(folder)!r} holds no complete run: {name} is missing; {hint}"
             )
     summary = json_files.read_json(atomic.current(folder, SUMMARY))
-    try:
-        files = dict(summary["files"])
+    with reading("the content of its tables", "is not that of a run"):
+        files = summary["files"]
         config, rounds, clients = [
             sealed_folders.read_sealed(atomic.current(folder, name), files[name])
             for name in TABLES
         ]
-        fields = _fields(
-            summary, json.loads(config), _read_csv(rounds), _read_csv(clients)
-        )
-    except DamagedError:
-        raise
-    except (MemoryError, *MALFORMED):  # a checksum is no secret
-        raise DamagedError("its tables are not those of a run") from None
+        config = json_files.jsonable(json_files.parse(config))  # not too deep
+        if not json_files.has_structure(summary | config, _STRUCTURE):
+            raise ValueError("other members")
+        fields = _fields(summary, config, _read_csv(rounds), _read_csv(clients))
     if _SEAL_OF_MODELS in files and atomic.current(folder, MODELS).is_dir():
         return fields, SavedModels(folder.absolute(), files[_SEAL_OF_MODELS])
     return fields, None
@@ -345,10 +364,8 @@ def _fields(
         fields["metrics"][name] = _numbers(cells, np.float64)
     for name in SECONDS:
         fields[name] = float(summary[name])
-    for name in ("asynchronous", "communication_included"):
+    for name in ("asynchronous", "communication_included", "config", "environment"):
         fields[name] = config[name]
-    for name in ("config", "environment"):
-        fields[name] = dict(config[name])
 
     num_clients = summary["num_clients"]
     num_evaluations = summary["num_evaluations"]
@@ -463,15 +480,13 @@ def _load_models(saved: SavedModels) -> dict[str, Any]:
     facts = json_files.read_json(folder / SEAL)["facts"]
     # last, in case another run has replaced them
     sealed_folders.read_sealed(folder / SEAL, saved.digest)
-    try:
+    with reading(SEAL, "is not that of a run"):
         for name, kind in facts["keys"].items():
             arrays[name] = jax.random.wrap_key_data(arrays[name], impl=kind)
         states: dict[str, Any] = dict.fromkeys(STATES)
         for name in facts["states"]:  # also states without arrays
             states[name] = {}
         return states | unflatten_dict(arrays, sep="/")
-    except MALFORMED:
-        raise DamagedError(f"{SEAL} is not that of a run") from None
 
 
 def finished(folder: Path) -> list[Path]:

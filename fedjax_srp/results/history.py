@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from fedjax_srp.base import MESSAGE_SHARE, STAGE_COMPLETED, Method
-from fedjax_srp.parts.checks import check_known, check_numbers, checked, short
+from fedjax_srp.parts.checks import (
+    check_known,
+    check_numbers,
+    checked,
+    printable,
+    short,
+)
 from fedjax_srp.parts.columns import ROUND_COLUMNS, Metrics, check_metric_names
 from fedjax_srp.parts.description import rebuild
 from fedjax_srp.parts.files import MALFORMED
@@ -25,7 +31,7 @@ from fedjax_srp.results import figure, measures
 from fedjax_srp.results import folder as run_folder
 from fedjax_srp.results.errors import DamagedError
 from fedjax_srp.results.figure import X
-from fedjax_srp.results.json_files import jsonable
+from fedjax_srp.results.json_files import has_structure, jsonable
 from fedjax_srp.results.locks import held
 from fedjax_srp.results.measures import Of, Reached
 from fedjax_srp.results.stages import Stage, stages_of
@@ -141,6 +147,11 @@ class History:
         if self.client_names is not None:
             fields["client_names"] = _check_names(self.client_names, num_clients)
         fields["config"] = jsonable(self.config)
+        if not has_structure(self.config, run_folder.STRUCTURE_OF_SETTINGS):
+            raise ValueError(
+                f"config={short(self.config)}: one of its settings has another type than in the "
+                "record of simulate; leave it out, or give it another name"
+            )
         if not np.array_equal(self.round, np.arange(1, num_rounds + 1)):
             raise ValueError(
                 f"round must count the completed rounds 1..{num_rounds}, got {self.round}"
@@ -169,7 +180,7 @@ class History:
         )
         if len(self.eval_round):
             score = f"{self.evaluation} {self.score_name} {self.final_accuracy:.4g}"
-            size += f", final {score}"
+            size += f", final {printable(score)}"
         return f"History({self.name!r}: {size})"
 
     @property
@@ -230,7 +241,9 @@ class History:
                 f"history {self.name!r} has no record of its method; simulate writes one"
             )
         return Method(
-            record["name"], rebuild(record["algorithm"]), rebuild(record["participation"])
+            record.get("name", self.name),
+            rebuild(record.get("algorithm")),
+            rebuild(record.get("participation")),
         )
 
     def elapsed(self, communication: float = 0.0) -> np.ndarray:

@@ -12,27 +12,39 @@ from typing import Any
 
 import numpy as np
 
+from fedjax_srp.parts.checks import printable
 from fedjax_srp.parts.files import open_file, read_text
 from fedjax_srp.results import atomic
-from fedjax_srp.results.errors import DamagedError
+from fedjax_srp.results.errors import reading
 
 _CHECKSUM = "checksum"
+# levels of tables and lists in each other: readers of strangers' files may recurse
+_DEEPEST = 200
+_MOST_DIGITS = 300
 
 
-def jsonable(value: Any) -> Any:
-    """Convert `value` to strict JSON, losslessly for plain settings."""
+def jsonable(value: Any, depth: int = 0) -> Any:
+    """Convert `value` to strict JSON, losslessly for plain settings.
+
+    Raises:
+        ValueError: it is nested too deeply.
+    """
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float | np.floating):
         return float(value) if math.isfinite(value) else str(float(value))
+    if depth > _DEEPEST:
+        raise ValueError(
+            f"settings are nested in more than {_DEEPEST} levels: give flatter ones"
+        )
     if isinstance(value, Mapping):
-        return {str(key): jsonable(entry) for key, entry in value.items()}
+        return {str(key): jsonable(entry, depth + 1) for key, entry in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return jsonable(value._asdict())  # pyright: ignore[reportAttributeAccessIssue]
+        return jsonable(value._asdict(), depth)  # pyright: ignore[reportAttributeAccessIssue]
     if isinstance(value, set | frozenset):
         value = sorted(value, key=str)
     if isinstance(value, list | tuple):
-        return [jsonable(entry) for entry in value]
+        return [jsonable(entry, depth + 1) for entry in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if hasattr(value, "__array__") or isinstance(value, np.generic):
@@ -43,21 +55,57 @@ def jsonable(value: Any) -> Any:
     return repr(value)
 
 
+def parse(text: str | bytes) -> Any:
+    """Return the value of JSON.
+
+    Raises:
+        ValueError: it is malformed, or has a number that no float can hold.
+    """
+    return json.loads(text, parse_int=_parse_integer)
+
+
+def _parse_integer(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
+
+
+def has_structure(value: Any, structure: Any) -> bool:
+    """Return True if a JSON value has a structure, in which a checksum alone is no reason to trust.
+
+    Args:
+        value: what was read.
+        structure: a type, (structure, structure) for one of these, [structure] for a list of it, or
+            {name: structure} for an object with these members; a missing one is None.
+    """
+    if isinstance(structure, tuple):
+        return any(has_structure(value, each) for each in structure)
+    if isinstance(structure, dict):
+        return isinstance(value, dict) and all(
+            has_structure(value.get(name), inner) for name, inner in structure.items()
+        )
+    if isinstance(structure, list):
+        return isinstance(value, list) and all(
+            has_structure(each, structure[0]) for each in value
+        )
+    return isinstance(value, structure)
+
+
 def differences(
     ours: Mapping[str, Any], theirs: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yield (name, our value, their value) of the settings that differ in two records.
 
-    The name of a setting inside of others is a dotted path.
+    The name of a setting inside of others is a dotted path, without control characters.
     """
     for name in {**theirs, **ours}:
         value = ours.get(name)
         other = theirs.get(name)
         if isinstance(value, Mapping) and isinstance(other, Mapping):
             for inner, *values in differences(value, other):
-                yield f"{name}.{inner}", *values
+                yield f"{printable(name)}.{inner}", *values
         elif value != other:
-            yield name, value, other
+            yield printable(name), value, other
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
@@ -76,17 +124,13 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         DamagedError: the file is missing, or does not match its checksum.
     """
-    try:
+    with reading(path.name):
         text = read_text(path)
-        value = json.loads(text)
+        value = parse(text)
         del value[_CHECKSUM]
-        if _with_checksum(value) == text:
-            return value
-    except OSError as error:
-        raise DamagedError(f"{path.name}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        pass
-    raise DamagedError(f"{path.name} is not what was written")
+        if _with_checksum(value) != text:
+            raise ValueError(_CHECKSUM)
+    return value
 
 
 def has_checksum(path: Path) -> bool:

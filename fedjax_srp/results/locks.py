@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from fedjax_srp.parts.checks import printable
 from fedjax_srp.results.atomic import open_plain, writable
 
 try:
@@ -107,7 +108,7 @@ def _acquire(path: Path) -> int | None:
             except BlockingIOError:
                 holder = os.read(descriptor, 200).decode(errors="replace").strip()
                 raise FolderLockedError(
-                    f"{holder or 'another process'} is running here; wait for it, or "
+                    f"{printable(holder) or 'another process'} is running here; wait for it, or "
                     "give another folder",
                     _identity(descriptor) in _held_here,
                 ) from None
@@ -127,7 +128,8 @@ def _acquire(path: Path) -> int | None:
 
 
 def _warn(folder: Path, problem: str) -> None:
-    print(f"{folder}: {problem}; run one process at a time in it", file=sys.stderr)
+    line = f"{folder}: {problem}; run one process at a time in it"
+    print(printable(line), file=sys.stderr)
 
 
 def _is_removed(descriptor: int, path: Path) -> bool:

@@ -12,6 +12,7 @@ replacement and the errors of one line.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import io
 import logging
@@ -20,6 +21,7 @@ import os
 import re
 import secrets
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
@@ -31,9 +33,9 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from fedjax_srp.base import PyTree
-from fedjax_srp.parts.files import MALFORMED, machine_memory, open_file
+from fedjax_srp.parts.files import machine_memory, open_file
 from fedjax_srp.results.atomic import remove, sync
-from fedjax_srp.results.errors import DamagedError, as_system_error
+from fedjax_srp.results.errors import DamagedError, reading, writing
 from fedjax_srp.results.json_files import as_json, has_checksum, read_json
 
 SEAL = "contents.json"  # its entries are `files`, `shapes` and `facts`
@@ -62,7 +64,8 @@ def write(
     staging = folder.with_name(f".{folder.name}.{int(token):08x}.writing")
     is_first = alone or jax.process_index() == 0
     filled = _filled(arrays)
-    try:
+    with writing(folder), contextlib.ExitStack() as on_failure:
+        on_failure.callback(shutil.rmtree, staging, ignore_errors=True)
         if is_first:
             staging.mkdir()
         _wait(alone)
@@ -75,9 +78,20 @@ def write(
             staging.rename(folder)
             sync(folder.parent)
         _wait(alone)
-    except Exception as error:  # tensorstore has its own types of system errors
-        shutil.rmtree(staging, ignore_errors=True)
-        raise as_system_error(error, folder) or error from None
+        on_failure.pop_all()
+
+
+@functools.cache
+def _hide_late_writers() -> None:
+    """Print no tracebacks of tensorstore's threads, which end after the event loop of a failed save."""
+    others = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        is_late = str(unraisable.exc_value) == "Event loop is closed"
+        if not is_late or unraisable.object is not None:
+            others(unraisable)
+
+    sys.unraisablehook = hook
 
 
 def _filled(arrays: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,13 +126,9 @@ def read(
     """
     like = like or {}
     seal = read_json(folder / SEAL)
-    try:
+    with reading(SEAL, "is not that of arrays"):
         check(folder, seal["files"])
         leaves = _zeros(seal["shapes"], like)
-    except DamagedError:
-        raise
-    except MALFORMED:  # a checksum is no secret
-        raise DamagedError(f"{SEAL} is not that of arrays") from None
     leaves |= like
     target = _filled(leaves)
     if not target:
@@ -159,18 +169,12 @@ def digests(folder: Path, files: Iterable[Path]) -> dict[str, Any]:
 def check(folder: Path, expected: Mapping[str, Any]) -> None:
     """Check the files of a folder against the `digests` in its seal."""
     for name, digest in expected.items():
-        title = name if name.isprintable() else repr(name)
         path = PurePosixPath(name)
         if ".." in path.parts or path.is_absolute() or "\0" in name:
-            raise DamagedError(f"{title} is not a file of this folder")
-        try:
-            with open_file(folder / name) as file:
-                size = os.fstat(file.fileno()).st_size
-                is_intact = size == digest[0] and _digest(file) == digest
-        except OSError as error:
-            raise DamagedError(f"{title}: {error.strerror}") from None
-        if not is_intact:
-            raise DamagedError(f"{title} is not what was written")
+            raise DamagedError(f"{name} is not a file of this folder")
+        with reading(name), open_file(folder / name) as file:
+            if _digest(file) != digest:
+                raise ValueError(name)
 
 
 def read_sealed(path: Path, digest: Any) -> bytes:
@@ -179,14 +183,11 @@ def read_sealed(path: Path, digest: Any) -> bytes:
     Raises:
         DamagedError: the file is missing or damaged.
     """
-    try:
+    with reading(path.name):
         with open_file(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            content = file.read(size) if size == digest[0] else b""
-    except OSError as error:
-        raise DamagedError(f"{path.name}: {error.strerror}") from None
-    if [len(content), hashlib.sha256(content).hexdigest()] != digest:
-        raise DamagedError(f"{path.name} is not what was written")
+            content = file.read()
+        if [len(content), hashlib.sha256(content).hexdigest()] != digest:
+            raise ValueError(path.name)
     return content
 
 
@@ -210,6 +211,7 @@ def _checkpointer(folder: Path, alone: bool) -> Iterator[tuple[Any, Path]]:
     )
     handler = ocp.StandardCheckpointHandler(multiprocessing_options=options)
     logging.getLogger("absl").addFilter(_is_not_of_orbax)
+    _hide_late_writers()
     path = folder.absolute()
     with contextlib.ExitStack() as stack:
         if not _is_for_orbax(path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -10,6 +11,9 @@ from typing import Any
 
 import jax
 
+_NUM_DEVICES = "jax_num_cpu_devices"
+# in a forked process: JAX ran in the one that it was forked from
+_is_forked_from_jax = False
 _platform: ContextVar[str | None] = ContextVar("platform", default=None)
 
 
@@ -26,6 +30,37 @@ def traced_for(name: str) -> Iterator[None]:
         yield
     finally:
         _platform.reset(token)
+
+
+def check_not_forked() -> None:
+    """Raise a ValueError in a process that was forked after JAX had started: JAX would wait for threads for ever."""
+    if _is_forked_from_jax:
+        raise ValueError(
+            "this process was forked from one in which JAX had started, and lacks its threads: start "
+            "processes with multiprocessing.get_context('spawn'), or fork before anything is computed"
+        )
+
+
+def _note_fork(is_parent: bool = False) -> None:
+    global _is_forked_from_jax
+    _is_forked_from_jax = not is_parent and _has_started()
+
+
+def _has_started() -> bool:
+    """Return True if JAX has computed anything: it then refuses another number of CPU devices."""
+    kept = getattr(jax.config, _NUM_DEVICES)
+    try:
+        jax.config.update(_NUM_DEVICES, kept + 1)
+    except RuntimeError:
+        return True
+    jax.config.update(_NUM_DEVICES, kept)
+    return False
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(
+        before=_note_fork, after_in_parent=functools.partial(_note_fork, True)
+    )
 
 
 def compiler_options(platform: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ import jax
 MOST = 10**9  # bytes; beyond that, the least recently read programs are removed
 UNUSED = 30 * 24 * 3600.0  # seconds after which an unread program is removed
 WRITING = 60.0  # seconds for which another process may still write a program
+_RENAMED = 1.0  # seconds from the last change of content to one of name or mode
 _ZSTD = b"\x28\xb5\x2f\xfd"  # the first bytes of programs that are not compressed by zlib
 
 
@@ -115,7 +116,10 @@ def _shared_with_others(cache: Path) -> Path | None:
 
 
 def _clear(cache: Path) -> None:
-    """Remove programs that cannot be read, those unread for `UNUSED` seconds, and the oldest beyond `MOST` bytes."""
+    """Remove programs that cannot be read, or have another's name, and those beyond the limits.
+
+    The limits are `UNUSED` seconds without a reader, and `MOST` bytes, of which the oldest go.
+    """
     files: dict[Path, os.stat_result] = {}
     for path in cache.glob("*-cache"):
         # Another process has just removed it, or it is another user's.
@@ -135,8 +139,11 @@ def _clear(cache: Path) -> None:
 def _is_readable(path: Path, status: os.stat_result) -> bool:
     """Return False for a program that was not written to its end: JAX would compile it in every process.
 
-    It is read once: a program that can be read becomes a file that is read only.
+    Also for one that was renamed after it was written: its name is that of another program, which JAX
+    would take it for. It is read once: a program that can be read becomes a file that is read only.
     """
+    if status.st_ctime - status.st_mtime > _RENAMED:
+        return False
     is_checked = not status.st_mode & stat.S_IWUSR
     if is_checked or time.time() - status.st_mtime < WRITING:
         return True
@@ -149,5 +156,7 @@ def _is_readable(path: Path, status: os.stat_result) -> bool:
         return False
     if hasattr(os, "getuid"):  # Windows does not remove such files
         path.chmod(0o400)
-        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))  # it was not used
+        os.utime(path)  # by the clock of its disk: not older than its mode
+        # it was not used
+        os.utime(path, ns=(status.st_atime_ns, path.stat().st_mtime_ns))
     return True

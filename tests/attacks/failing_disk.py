@@ -1,150 +1,282 @@
-"""A disk that fails at every call: whatever fails, the folder of a run has the old result or the new one.
+"""A disk that fails at every call: whatever fails, a folder has the old result or the new one.
 
-    .venv/bin/python tests/attacks/failing_disk.py [--runs] > FILE.json
+    python tests/attacks/failing_disk.py [--only run] [--step 1] > FILE.json
 
-saves histories over each other and lets every call that changes the disk (open for writing, write, fsync, mkdir,
-rename, unlink, rmdir) fail: once, from then on as on a full disk, or as in a process that is killed there. Files are
-also cut at many sizes, by the system itself, so that calls of the library that writes arrays fail too. A second pass
-reads the folder before every call, as another process would. With `--runs`, `fedjax-srp run` extends and overwrites a
-run in the same way. Counts the trials, and prints those that end with neither result, with an error of several lines,
-or with a folder that the next save cannot use; exit code 1 if there are any.
+Saves histories over each other, runs `fedjax-srp run` and `grid` anew, longer, over others and for another cost, and
+reads what they wrote. `failing_disk.c`, compiled with `cc` and preloaded into this process, sees every call that
+changes the disk (open for writing, write, fsync, rename, mkdir, unlink, ...) also from libraries in C++. Each call
+
+* fails once with EIO ("once"), or fails as do all after it with ENOSPC ("full");
+* is the one before which the process is killed, or amid which, with half of the bytes written ("kill");
+* is the one before which power is lost: files that were not synced are empty ("power").
+
+Where it says "read", each open and read fails once with EIO instead. Afterwards the folder must hold the old result or
+the new one, the same command must end with the new one, or with one line, and no error may have several lines. A hang
+ends the process with all stacks. `failing_disk.json` has the counts; exit code 1 if anything was wrong.
 """
 
 from __future__ import annotations
 
 import argparse
-import builtins
+import collections
 import contextlib
+import ctypes
 import dataclasses
 import errno
+import faulthandler
 import io
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
-import numpy as np
-
-from fedjax_srp.results.history import History
-
-CALLS = (
-    "mkdir",
-    "rename",
-    "replace",
-    "unlink",
-    "remove",
-    "rmdir",
-    "fsync",
-    "ftruncate",
-    "write",
-)
-WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-
-
+SOURCE = Path(__file__).with_suffix(".c")
+CHANGE, READ = 1, 2  # kinds of calls, as in the C file
+LONGEST = 300  # seconds of a trial; longer is a hang
 DRAWN = mock.patch(
     "fedjax_srp.results.folder.image", return_value=b"a figure"
 )  # drawing takes a second
 
 
-class Killed(BaseException):
-    """The process ends here: nothing after it has an effect on the disk."""
-
-
 class Disk:
-    """Counts the calls of this process that change the disk, and acts before each.
+    """The preloaded library."""
 
-    Args:
-        act: gets the number of the call, from 1; what it raises is what the call raises.
-    """
-
-    def __init__(self, act: Callable[[int], None]):
-        self._act, self._is_acting = act, False
-        self.count = 0
-
-    def _call(self, function: Callable, is_change: Callable[..., bool]) -> Callable:
-        def called(*args, **kwargs):
-            if not self._is_acting and is_change(*args, **kwargs):
-                self.count, self._is_acting = self.count + 1, True
-                try:
-                    self._act(self.count)
-                finally:
-                    self._is_acting = False
-            return function(*args, **kwargs)
-
-        return called
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL(None)
+        self._library.calls_of_disk.restype = ctypes.c_long
+        self.count = 0  # calls while it failed last
 
     @contextlib.contextmanager
-    def watched(self) -> Iterator[Disk]:
-        """Watch the calls in the block."""
-
-        def opens(file, mode="r", *args, **kwargs):
-            return not isinstance(file, int) and any(letter in mode for letter in "wax+")
-
-        changes = {name: lambda *args, **kwargs: True for name in CALLS}
-        changes["open"] = lambda path, flags, *args, **kwargs: bool(flags & WRITING)
-        with contextlib.ExitStack() as stack:
-            for name, is_change in changes.items():
-                stack.enter_context(
-                    mock.patch.object(os, name, self._call(getattr(os, name), is_change))
-                )
-            opened = self._call(io.open, opens)
-            for module in (io, builtins):
-                stack.enter_context(mock.patch.object(module, "open", opened))
-            yield self
-
-
-def once(at: int, number: int) -> Callable[[int], None]:
-    """Return the action of a disk whose call `at` fails with this error number."""
-
-    def act(count: int) -> None:
-        if count == at:
-            raise OSError(number, os.strerror(number))
-
-    return act
+    def failing(
+        self,
+        folder: Path,
+        kinds: int = CHANGE,
+        first: int = 0,
+        last: int = -1,
+        error: int = 0,
+        photos: str = "",
+    ) -> Iterator[None]:
+        """Let the calls `first` to `last` below a folder fail, or copy it before each call to folders in `photos`."""
+        numbers = [ctypes.c_long(first), ctypes.c_long(last)]
+        watch = self._library.watch_disk
+        watch(os.fsencode(folder), kinds, *numbers, error, os.fsencode(photos))
+        try:
+            yield
+        finally:
+            self.count = self._library.calls_of_disk()
+            watch(b"", 0, *numbers, 0, b"")
 
 
-def full_from(at: int) -> Callable[[int], None]:
-    """Return the action of a disk that is full from call `at` on."""
+@dataclasses.dataclass
+class Said:
+    """What a command said: its error, and all that went to the terminal's errors."""
 
-    def act(count: int) -> None:
-        if count >= at:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    error: str | None  # None if it succeeded
+    printed: str = ""
 
-    return act
-
-
-def killed_at(at: int) -> Callable[[int], None]:
-    """Return the action of a disk whose process is killed before call `at`."""
-
-    def act(count: int) -> None:
-        if count >= at:
-            raise Killed
-
-    return act
-
-
-FAILURES = {
-    "once": lambda at: once(at, errno.EIO),
-    "full": full_from,
-    "killed": killed_at,
-}
+    @property
+    def problem(self) -> str:
+        """What is wrong with it; "" if nothing."""
+        for text in (self.error or "", self.printed):
+            if "Traceback" in text or "never retrieved" in text:
+                return f"a traceback: {text[-2000:]}"
+        lines = (self.error or "one").strip().splitlines()
+        lines = [line for line in lines if not line.startswith("failed: ")]  # of a grid
+        if len(lines) != 1:
+            return f"an error of {len(lines)} lines: {self.error}"
+        return ""
 
 
-def made(
-    name: str, num_rounds: int = 4, figure: bool = True, models: bool = True
-) -> History:
+@contextlib.contextmanager
+def captured() -> Iterator[Callable[[], str]]:
+    """Give a function that returns what this process has written to the terminal's errors, also from C++."""
+    with tempfile.TemporaryFile() as file:
+        sys.stderr.flush()
+        kept = os.dup(2)
+        os.dup2(file.fileno(), 2)
+
+        def printed() -> str:
+            sys.stderr.flush()
+            file.seek(0)
+            return file.read().decode(errors="replace")
+
+        try:
+            yield printed
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+@dataclasses.dataclass
+class Scenario:
+    """A command on a folder with an earlier result.
+
+    Attributes:
+        prepare: makes the old result in a folder.
+        act: makes the new result; returns the error, None if there is none.
+        contents: of the result in a folder, to be compared; None if there is no result.
+        kinds: of the calls that fail.
+    """
+
+    prepare: Callable[[Path], object]
+    act: Callable[[Path], str | None]
+    contents: Callable[[Path], Any]
+    kinds: int = CHANGE
+
+    def said(self, folder: Path) -> Said:
+        """Act, and return all that was said."""
+        faulthandler.dump_traceback_later(LONGEST, exit=True, file=1)
+        try:
+            with captured() as printed:
+                error = self.act(folder)
+                return Said(error, printed())
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+    def found(self, folder: Path) -> Any:
+        """Return the contents of a folder, or the error of reading it."""
+        try:
+            return self.contents(folder)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+
+
+def attacks(scenario: Scenario, step: int = 1) -> Iterator[tuple[str, str, str]]:
+    """Let every `step`-th call fail; yield its place, the outcome, and what is wrong, "" for nothing."""
+    disk = Disk()
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name).resolve()
+        old, new = place / "old", place / "new"
+        old.mkdir()
+        scenario.prepare(old)
+        shutil.copytree(old, new)
+        photos = place / "photos"
+        photos.mkdir()
+        to = os.fspath(photos) if scenario.kinds == CHANGE else ""
+        with disk.failing(new, scenario.kinds, photos=to):
+            said = scenario.said(new)
+        count = disk.count
+        assert said.error is None, said
+        judge = _Judge(scenario, scenario.found(old), scenario.found(new))
+        for kind in ("kill", "power"):
+            for photo in _distinct(photos.glob(f"{kind}*"))[::step]:
+                yield kind, *judge.after(photo, None)
+        shutil.rmtree(photos)
+        number_of = {"read": errno.EIO}
+        if scenario.kinds == CHANGE:
+            number_of = {"once": errno.EIO, "full": errno.ENOSPC}
+        for kind, number in number_of.items():
+            at = 1
+            while at <= count + 50:  # threads of libraries call more or less often
+                folder = place / f"{kind}{at}"
+                shutil.copytree(old, folder)
+                last = sys.maxsize if kind == "full" else at
+                with disk.failing(folder, scenario.kinds, at, last, number):
+                    said = scenario.said(folder)
+                if disk.count < at:
+                    break
+                yield kind, *judge.after(folder, said)
+                shutil.rmtree(folder, ignore_errors=True)
+                at += step
+
+
+def _distinct(folders: Iterable[Path]) -> list[Path]:
+    """Return one of all folders with equal content: many calls change nothing."""
+    by_content = {}
+    for folder in sorted(folders):
+        content = []
+        for path in sorted(folder.rglob("*")):
+            data = path.read_bytes() if path.is_file() else None
+            content.append((os.fspath(path.relative_to(folder)), data))
+        by_content.setdefault(tuple(content), folder)
+    return [*by_content.values()]
+
+
+@dataclasses.dataclass
+class _Judge:
+    scenario: Scenario
+    old: Any
+    new: Any
+
+    def _outcome(self, found: Any) -> str:
+        """Return "old" or "new", "both" for a grid with runs of either, or "neither"."""
+        if isinstance(found, str):  # the error of reading it
+            return "neither"
+        outcomes = set()
+        new, old = _as_runs(self.new), _as_runs(self.old)
+        found = _as_runs(found)
+        for name in new:
+            each = found.get(name)
+            if each == new[name]:
+                outcomes.add("new")
+            elif each == old.get(name):
+                outcomes.add("old")
+            else:
+                return "neither"
+        return "both" if len(outcomes) > 1 else outcomes.pop()
+
+    def after(self, folder: Path, said: Said | None) -> tuple[str, str]:
+        """Return the outcome of a trial, and what is wrong with it; `said` is None if the process was killed."""
+        found = self.scenario.found(folder)
+        outcome = self._outcome(found)
+        if outcome == "neither":
+            return outcome, str(found)[:500]
+        if said is not None and said.problem:
+            return outcome, said.problem
+        is_silent = said is not None and said.error is None
+        if is_silent and outcome != "new":
+            return outcome, "it failed without an error"
+        for path in folder.rglob(".*"):
+            os.utime(path, (0, 0))  # a younger one may be of a live process
+        again = self.scenario.said(folder)
+        if again.problem:
+            return outcome, f"again: {again.problem}"
+        if again.error is not None:
+            return f"{outcome}, refused", ""
+        if self._outcome(self.scenario.found(folder)) != "new":
+            return outcome, "the same command did not end with its result"
+        left = leftovers(folder)
+        if left:
+            return outcome, f"leftovers: {left}"
+        return outcome, ""
+
+
+def _as_runs(result: Any) -> dict[str, Any]:
+    return result if isinstance(result, dict) else {"": result}
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Return what a killed writer left in a folder."""
+    hidden = [path for path in folder.rglob(".*") if path.name not in KEPT]
+    return sorted(os.fspath(path.relative_to(folder)) for path in hidden)
+
+
+# of a grid; and a lock, which counts as long as a process holds it, whether its file is there or not
+KEPT = (".together", ".fedjax_srp.lock")
+
+
+# Saves.
+
+
+def made(name: str, num_rounds: int = 4, figure: bool = True) -> Any:
     """Return a history of three clients."""
+    import numpy as np
+
+    from fedjax_srp.results.history import History
+
     rng = np.random.default_rng(num_rounds + len(name))
-    evaluated = (
-        {"eval_round": [0, num_rounds], "accuracies": {"global": rng.random((2, 3))}}
-        if figure
-        else {}
-    )
+    evaluated = {}
+    if figure:
+        evaluated["eval_round"] = [0, num_rounds]
+        evaluated["accuracies"] = {"global": rng.random((2, 3))}
     return History(
         name=name,
         round=np.arange(1, num_rounds + 1),
@@ -156,279 +288,212 @@ def made(
         client_time=rng.random(3),
         test_count=np.ones(3),
         rounds_taken=np.full(3, num_rounds),
-        server_state={"weights": rng.random((30, 30))} if models else None,
+        server_state={"weights": rng.random((30, 30))},
         environment={"versions": {}},
         config={"num_rounds": num_rounds},
         **evaluated,
     )
 
 
-def same(left: History, right: History, with_models: bool) -> bool:
-    """Return True if both have equal tables and states; `left` was loaded."""
-    if left.name != right.name or not np.array_equal(
-        left.compute_time, right.compute_time
-    ):
-        return False
-    if not np.array_equal(left.mean_accuracy, right.mean_accuracy):
-        return False
-    if not with_models:
-        return left.server_state is None
-    return left.server_state is not None and np.array_equal(
-        left.server_state["weights"], right.server_state["weights"]
+def result_of(folder: Path) -> tuple[str | bytes, ...] | None:
+    """Return the tables and models of a run as bytes; None without a result."""
+    from fedjax_srp.results.history import History
+
+    try:
+        history = History.load(folder)
+    except FileNotFoundError:
+        return None
+    import jax
+    import numpy as np
+
+    tables = [history.to_frame().to_csv(), history.clients_frame().to_csv()]
+    leaves = [
+        np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(history.server_state)
+    ]
+    summary = (
+        history.name,
+        json.dumps(history.config.get("arguments", {}).get("communication")),
     )
+    return (*summary, *tables, *leaves)
 
 
-@dataclasses.dataclass
-class Scenario:
-    """A save over an earlier one.
+def saving(history: Any, **options: Any) -> Callable[[Path], str | None]:
+    """Return the action that saves a history."""
 
-    Attributes:
-        old: None for an empty folder.
-        options: of the new save.
-        old_options: of the old one.
-    """
-
-    old: History | None
-    new: History
-    options: dict = dataclasses.field(default_factory=dict)
-    old_options: dict = dataclasses.field(default_factory=dict)
-
-    def prepare(self, folder: Path) -> None:
-        """Write the old result."""
-        if self.old is not None:
-            with DRAWN:
-                self.old.save(folder, **self.old_options)
-
-    def save(self, folder: Path) -> None:
-        """Write the new result."""
-        with DRAWN:
-            self.new.save(folder, **self.options)
-
-    def found(self, folder: Path) -> str:
-        """Return "old" or "new", or what the folder has instead."""
+    def act(folder: Path) -> str | None:
         try:
-            loaded = History.load(folder)
-            if same(loaded, self.new, self.options.get("models", False)):
-                return "new"
-            if self.old is not None and same(
-                loaded, self.old, self.old_options.get("models", False)
-            ):
-                return "old"
-            return "a mixture"
-        except FileNotFoundError as error:
-            return "old" if self.old is None else f"{error}"
-        except ValueError as error:
-            return f"{error}"
-
-
-SCENARIOS = {
-    "first": Scenario(None, made("fedavg"), {"models": True}),
-    "extended": Scenario(made("fedavg"), made("fedavg", num_rounds=6)),
-    "models": Scenario(made("fedavg"), made("fedavg"), {"models": True}),
-    "other": Scenario(
-        made("fedavg"),
-        made("fedrep", 5),
-        {"models": True, "overwrite": True},
-        {"models": True, "communication": 3.0},
-    ),
-    "less": Scenario(
-        made("fedavg"),
-        made("fedrep", 5, figure=False),
-        {"overwrite": True},
-        {"models": True},
-    ),
-}
-
-
-def leftovers(folder: Path) -> list[str]:
-    """Return the hidden files of a folder."""
-    return sorted(path.name for path in folder.iterdir() if path.name.startswith("."))
-
-
-def trial(scenario: Scenario, failure: Callable[[int], None]) -> tuple[str, int]:
-    """Save on a failing disk; return what is wrong afterwards, "" for nothing, and the number of calls."""
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place, "run")
-        scenario.prepare(folder)
-        text, disk = None, Disk(failure)
-        with disk.watched():
-            try:
-                scenario.save(folder)
-            except Killed:
-                text = ""
-            except (OSError, ValueError) as error:
-                text = str(error)
-        return _judged(scenario, folder, text), disk.count
-
-
-def _judged(scenario: Scenario, folder: Path, text: str | None) -> str:
-    found = scenario.found(folder)
-    if found not in ("old", "new"):
-        return found
-    if text is None and found == "old":
-        return "it failed without an error"
-    if text is not None and "\n" in text:
-        return f"an error of several lines: {text}"
-    scenario.save(folder)
-    if scenario.found(folder) != "new":
-        return "the next save did not replace it"
-    if leftovers(folder):
-        return f"leftovers: {leftovers(folder)}"
-    return ""
-
-
-def seen(scenario: Scenario) -> tuple[set[str], int]:
-    """Return what readers find before every call of a save, and their number."""
-    states = set()
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place, "run")
-        scenario.prepare(folder)
-        with Disk(lambda count: states.add(scenario.found(folder))).watched() as disk:
-            scenario.save(folder)
-        states.add(scenario.found(folder))
-    return states, disk.count
-
-
-def failures(scenario: Scenario, kind: str, step: int = 1) -> Iterator[tuple[int, str]]:
-    """Let every `step`-th call of a save fail; yield the number of the call and what is wrong afterwards."""
-    at, count = 1, 1
-    while at <= count:
-        problem, calls = trial(scenario, FAILURES[kind](at))
-        count = calls if at == 1 else max(count, calls)
-        if kind != "once" and at == 1:
-            count = seen(scenario)[1]
-        yield at, problem
-        at += step
-
-
-def cut(scenario: Scenario, size: int) -> str:
-    """Save while no file may be larger than `size` bytes; return what is wrong afterwards."""
-    import resource
-
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place, "run")
-        scenario.prepare(folder)
-        text, limits = None, resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-        try:
-            scenario.save(folder)
+            history.save(folder, **options)
         except (OSError, ValueError) as error:
-            text = str(error)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        return _judged(scenario, folder, text)
+            return str(error)
+        return None
+
+    return act
 
 
-def attacks(step: int = 1) -> Iterator[tuple[str, str, int, str]]:
-    """Yield scenario, kind of failure, its place and what is wrong afterwards."""
-    for name, scenario in SCENARIOS.items():
-        states, count = seen(scenario)
-        yield name, "readers", count, "" if states <= {"old", "new"} else f"{states}"
-        for kind in FAILURES:
-            for at, problem in failures(scenario, kind, step):
-                yield name, kind, at, problem
-        for size in range(0, 60_000, 1_500 * step):
-            yield name, "cut", size, cut(scenario, size)
+def nothing(folder: Path) -> None:
+    """Leave a folder empty."""
 
 
-WORDS = [
-    "run",
-    "--method",
-    "fedavg",
-    "--dataset",
-    "digits",
-    "--num-clients",
-    "5",
-    "--max-examples",
-    "10",
-]
-WORDS += ["--hidden", "4", "--eval-every", "1", "--no-progress", "--models"]
-RUNS = {  # words of the old run, and of the new one
-    "run extended": (["--num-rounds", "1"], ["--num-rounds", "2"]),
-    "run overwritten": (
-        ["--num-rounds", "1"],
-        ["--num-rounds", "1", "--seed", "1", "--overwrite"],
-    ),
-    "run of another cost": (
-        ["--num-rounds", "1"],
-        ["--num-rounds", "1", "--communication", "3"],
-    ),
-    "run again": ([], ["--num-rounds", "1"]),
-}
+def saves() -> dict[str, Scenario]:
+    """Return saves of histories over each other."""
+    short, longer = made("fedavg"), made("fedavg", 6)
+    other, less = made("fedrep", 5), made("fedrep", 5, figure=False)
+    over = {"overwrite": True}
+    with_models = saving(short, models=True)
+    return {
+        "save": Scenario(nothing, saving(short), result_of),
+        "save with models": Scenario(nothing, with_models, result_of),
+        "save longer": Scenario(saving(short), saving(longer), result_of),
+        "save models over none": Scenario(saving(short), with_models, result_of),
+        "save over models": Scenario(with_models, saving(less, **over), result_of),
+        "save models over models": Scenario(
+            with_models, saving(other, models=True, **over), result_of
+        ),
+        "load": Scenario(with_models, _loading, result_of, READ),
+    }
 
 
-def attacks_on_runs(step: int = 1) -> Iterator[tuple[str, str, int, str]]:
-    """Yield as `attacks`, of the command line; here a rerun of the same command must end with the new result."""
+def _loading(folder: Path) -> str | None:
+    from fedjax_srp.results.history import History
+
+    try:
+        _ = History.load(folder).server_state
+    except (OSError, ValueError) as error:
+        return str(error)
+    return None
+
+
+# Commands.
+
+WORDS = ["--method", "fedavg", "--dataset", "digits", "--num-clients", "5"]
+WORDS += ["--max-examples", "10", "--hidden", "4", "--eval-every", "1", "--no-progress"]
+GRID = """
+[options]
+dataset = "digits"
+num_clients = 5
+max_examples = 10
+hidden = [4]
+eval_every = 1
+num_rounds = {num_rounds}
+communication = {cost}
+
+[axes]
+method = ["fedavg"]
+seed = [0, 1]
+"""
+
+
+def command(*words: str, out: str = "--out") -> Callable[[Path], str | None]:
+    """Return the action that executes a command."""
     from fedjax_srp.lab.commands.cli import main
 
-    def run(words, folder) -> tuple[int, str]:
+    def act(folder: Path) -> str | None:
         said = io.StringIO()
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
-            return main(
-                [*WORDS, *words, "--out", os.fspath(folder)], set_up_cores=False
-            ), said.getvalue()
+            code = main([*words, out, os.fspath(folder)], set_up_cores=False)
+        return said.getvalue() if code else None
 
-    def table(folder) -> bytes | None:
-        return (
-            History.load(folder).to_frame().to_csv().encode() if folder.exists() else None
-        )
-
-    for name, (before, after) in RUNS.items():
-        with tempfile.TemporaryDirectory() as place:
-            old, new = Path(place, "old"), Path(place, "new")
-            if before:
-                assert run(before, old)[0] == 0
-                shutil.copytree(old, new)
-            with Disk(lambda count: None).watched() as disk:
-                assert run(after, new)[0] == 0
-            expected = (table(old), table(new))
-            for kind, fail in FAILURES.items():
-                for at in range(1, disk.count + 1, step):
-                    folder = Path(place, f"{kind}{at}")
-                    if before:
-                        shutil.copytree(old, folder)
-                    text = ""
-                    with Disk(fail(at)).watched(), contextlib.suppress(Killed):
-                        text = run(after, folder)[1]
-                    problem = (
-                        ""
-                        if text.count("\n") < 2
-                        else f"an error of several lines: {text}"
-                    )
-                    try:
-                        if before and table(folder) not in expected:
-                            problem = "neither result"
-                        code, said = run(after, folder)
-                        if code or table(folder) != expected[1]:
-                            problem = f"the next run did not end with its result: {said}"
-                    except Exception as error:
-                        problem = f"{error!r}"
-                    shutil.rmtree(folder)
-                    yield name, kind, at, problem
+    return act
 
 
-def run_attacks() -> int:
+def run(*words: str) -> Callable[[Path], str | None]:
+    """Return the action of a run."""
+    return command("run", *WORDS, "--models", *words)
+
+
+def grid(num_rounds: int, cost: float = 0.0) -> Callable[[Path], str | None]:
+    """Return the action of a grid of two seeds, one program."""
+
+    def act(folder: Path) -> str | None:
+        with tempfile.TemporaryDirectory() as name:
+            file = Path(name, "grid.toml")
+            file.write_text(GRID.format(num_rounds=num_rounds, cost=cost))
+            words = ["--workers", "0", "--batch", "2", "--no-progress"]
+            return command("grid", os.fspath(file), *words)(folder)
+
+    return act
+
+
+def results_of_grid(folder: Path) -> Any:
+    """Return the results of the runs of a grid."""
+    from fedjax_srp.results.folder import finished
+
+    return {run.name: result_of(run) for run in finished(folder)}
+
+
+def _report(folder: Path) -> str | None:
+    with tempfile.TemporaryDirectory() as out:
+        return command("report", os.fspath(folder))(Path(out))
+
+
+def commands() -> dict[str, Scenario]:
+    """Return commands of runs and grids."""
+    one, two = run("--num-rounds", "1"), run("--num-rounds", "2")
+    other = run("--num-rounds", "1", "--seed", "1", "--overwrite")
+    cost = run("--num-rounds", "1", "--communication", "3")
+    return {
+        "run": Scenario(nothing, one, result_of),
+        "run extended": Scenario(one, two, result_of),
+        "run overwritten": Scenario(one, other, result_of),
+        "run of another cost": Scenario(one, cost, result_of),
+        "run again": Scenario(one, one, result_of, READ),
+        "run extended, reading": Scenario(one, two, result_of, READ),
+        "grid": Scenario(nothing, grid(1), results_of_grid),
+        "grid extended": Scenario(grid(1), grid(2), results_of_grid),
+        "grid of another cost": Scenario(grid(1), grid(1, 3.0), results_of_grid),
+        "grid again": Scenario(grid(1), grid(1), results_of_grid, READ),
+        "report": Scenario(grid(1), _report, results_of_grid, READ),
+    }
+
+
+def preloaded() -> bool:
+    """Return True if the library is in this process."""
+    return hasattr(ctypes.CDLL(None), "watch_disk")
+
+
+def restart(words: list[str]) -> int:
+    """Compile the library, and run this script with it in another process."""
+    compiler = shutil.which("cc")
+    if compiler is None or not sys.platform.startswith("linux"):
+        print("skipped: it needs Linux and a C compiler, cc", file=sys.stderr)
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder, "failing_disk.so")
+        build = [compiler, "-shared", "-fPIC", "-O1", "-o", library, SOURCE, "-ldl"]
+        subprocess.run(build, check=True)
+        environment = os.environ | {"LD_PRELOAD": os.fspath(library)}
+        done = subprocess.run([sys.executable, __file__, *words], env=environment)
+    return done.returncode
+
+
+def main(words: list[str]) -> int:
     """Run the command line of this script."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument(
-        "--runs", action="store_true", help="attack the command line instead"
-    )
-    parser.add_argument(
-        "--step", type=int, default=1, help="fail only every so many calls"
-    )
-    args = parser.parse_args()
-    counts: dict[str, int] = {}
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--only", default="", help="beginning of the scenarios' names")
+    parser.add_argument("--step", type=int, default=1, help="one of so many calls fails")
+    given = parser.parse_args(words)
+    if not preloaded():
+        return restart(words)
+    os.environ.pop("LD_PRELOAD", None)  # not into the processes of others
+    counts: dict[str, dict[str, collections.Counter]] = {}
     problems = []
-    for name, kind, at, problem in (attacks_on_runs if args.runs else attacks)(args.step):
-        counts[f"{name}, {kind}"] = counts.get(f"{name}, {kind}", 0) + 1
-        if problem:
-            problems.append([name, kind, at, problem])
-            print(*problems[-1], file=sys.stderr, flush=True)
-    print(json.dumps({"trials": counts, "problems": problems}, indent=2))
+    for name, scenario in (saves() | commands()).items():
+        if not name.startswith(given.only):
+            continue
+        of_kind = counts.setdefault(name, collections.defaultdict(collections.Counter))
+        for kind, outcome, problem in attacks(scenario, given.step):
+            of_kind[kind][outcome] += 1
+            if problem:
+                of_kind[kind]["wrong"] += 1
+                problems.append([name, kind, of_kind[kind].total(), problem])
+                print(*problems[-1], file=sys.stderr, flush=True)
+        print(name, json.dumps(of_kind), file=sys.stderr, flush=True)
+    rows = [f" {json.dumps(name)}: {json.dumps(row)}" for name, row in counts.items()]
+    print("{\n" + ",\n".join(rows) + "\n}")
     return int(bool(problems))
 
 
 if __name__ == "__main__":
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), DRAWN:
         warnings.simplefilter("ignore")
-        sys.exit(run_attacks())
+        sys.exit(main(sys.argv[1:]))

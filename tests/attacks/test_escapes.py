@@ -1,16 +1,26 @@
 """Control characters in names of strangers reach no terminal, table or file name."""
 
+import base64
 import csv
+import dataclasses
+import json
+import re
+import zlib
+from unittest import mock
 
 import pytest
+from matplotlib.text import Text
 from reference.small import refused
 from test_history import small
 
+import fedjax_srp as srp
 from fedjax_srp.lab.commands.cli import main
 from fedjax_srp.lab.commands.report import report
 from fedjax_srp.lab.grids import batches as units
 from fedjax_srp.parts.checks import printable
 from fedjax_srp.results import json_files
+from fedjax_srp.results.history import History
+from fedjax_srp.results.locks import FolderLockedError, held
 
 EVIL = "\x1b]0;title\x07\x1b[31m"
 NAMES = (f"a{EVIL}b", "a\nb", "a\u202eb")
@@ -26,6 +36,24 @@ def test_only_what_cannot_be_printed_is_replaced():
         assert is_clean(printable(name))
         assert "\n" not in printable(name)
     assert printable("a\nb", kept="\n") == "a\nb"
+
+
+def packed_in(page):
+    """Return the data of a page, see `page.data.packed`."""
+    packed = re.search(r'id="content">([^<]+)<', page.read_text("utf-8"))
+    return json.loads(zlib.decompress(base64.b64decode(packed[1])))
+
+
+def texts(value):
+    """Yield the texts in a JSON value."""
+    if isinstance(value, str):
+        yield value
+    if isinstance(value, dict):
+        yield from value
+        value = list(value.values())
+    if isinstance(value, list):
+        for each in value:
+            yield from texts(each)
 
 
 @pytest.mark.filterwarnings("ignore:Glyph")  # fonts lack letters
@@ -56,6 +84,56 @@ def test_a_report_has_no_control_characters(place, tmp_path):
         if path.suffix == ".csv":
             with path.open(encoding="utf-8", newline="") as file:
                 assert all(cell.isprintable() for row in csv.reader(file) for cell in row)
+        if path.suffix == ".html":
+            assert all(map(str.isprintable, texts(packed_in(path))))
+
+
+@pytest.mark.filterwarnings("ignore:Glyph")
+def test_what_python_shows_of_a_folder_has_none(tmp_path):
+    """The text of an object, its figure, its tables, and errors that list what there is."""
+    made = small(
+        name=f"a{EVIL}",
+        accuracies={f"b{EVIL}": small().accuracies["fine_tune"]},
+        metrics={f"c{EVIL}": [1.0, 0.5, 0.25, 0.125]},
+        score_name=f"d{EVIL}",
+        client_names=[f"e{EVIL}", "f", "g"],
+        config={f"g{EVIL}": 1},
+    )
+    loaded = History.load(made.save(tmp_path))
+    assert is_clean(repr(loaded))
+    for draw in (loaded.plot, lambda: srp.plots.accuracy_over_time(loaded)):
+        assert all(is_clean(text.get_text()) for text in draw().findobj(Text))
+    for name in ("history.csv", "clients.csv"):
+        assert is_clean((tmp_path / name).read_text("utf-8"))
+    for refused_call in (
+        lambda: loaded.scores("x"),
+        lambda: loaded.time_to(0.5, metric="x"),
+        lambda: small(config={}).save(tmp_path),
+        lambda: dataclasses.replace(made, config={}).save(tmp_path),
+    ):
+        with pytest.raises(ValueError, match=r"\[31m") as error:
+            refused_call()
+        assert is_clean(str(error.value))
+    with pytest.raises(KeyError) as error:
+        loaded.metrics["x"]
+    assert is_clean(error.value.args[0])
+
+
+def test_metrics_that_differ_in_control_characters_alone_are_refused():
+    with refused("rename"):
+        small(metrics={"a\x1b": [1.0] * 4, "a\x07": [2.0] * 4})
+
+
+def test_the_holder_of_a_lock_is_shown_without_control_characters(tmp_path):
+    with (
+        mock.patch("socket.gethostname", return_value=EVIL),
+        held(tmp_path, "out"),
+        pytest.raises(FolderLockedError) as error,
+        held(tmp_path, "out"),
+    ):
+        pass
+    assert "[31m" in str(error.value)
+    assert is_clean(str(error.value))
 
 
 @pytest.mark.filterwarnings("ignore:Glyph")

@@ -53,7 +53,7 @@ def formulas(path):
     return [
         cell
         for cell in cells
-        if re.match(r"[=+@\t\r-]", cell)
+        if re.match(r"[=+@\t\r\n\0-]", cell)
         and not re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?|-?inf", cell)
     ]
 

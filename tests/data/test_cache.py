@@ -103,7 +103,7 @@ def test_a_cache_of_other_files_or_of_another_decoder_is_not_used(data_dir, monk
 
 def test_an_unfinished_cache_is_not_used(data_dir):
     place = place_of(data_dir)
-    for name, days in (("old", 2), ("young", 0)):  # SIGKILL leaves such folders
+    for name, days in (("old45678", 2), ("young678", 0)):  # SIGKILL leaves such folders
         left = place.with_name(f".{name}.writing")
         left.mkdir(parents=True)
         np.savez(left / place.name, **MADE)
@@ -111,7 +111,7 @@ def test_an_unfinished_cache_is_not_used(data_dir):
     made = {"x": np.arange(3)}
     assert_same(read(data_dir, lambda: made), made)
     assert {path.name for path in place.parent.iterdir()} == {
-        ".young.writing",
+        ".young678.writing",
         place.name,
     }
 

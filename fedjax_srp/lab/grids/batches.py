@@ -77,7 +77,7 @@ class Member(NamedTuple):
         for name in differing(recorded, requested):
             if name != "num_rounds" or not is_longer:
                 raise ValueError(
-                    f"is finished with {name}={recorded.get(name)!r}, not {requested.get(name)!r}, "
+                    f"is finished with {printable(name)}={recorded.get(name)!r}, not {requested.get(name)!r}, "
                     "and has no checkpoint of its own; give the former value, another out, or "
                     "delete its folder"
                 )

@@ -25,6 +25,7 @@ from fedjax_srp.lab.grids.launch import (
 )
 from fedjax_srp.lab.grids.points import Point, Problems
 from fedjax_srp.lab.grids.slurm import SlurmLauncher
+from fedjax_srp.lab.runs.folder import tidy
 from fedjax_srp.lab.runs.options import SIMULATION
 from fedjax_srp.lab.runs.run import load_data
 from fedjax_srp.parts.checks import checked, printable
@@ -84,6 +85,10 @@ def execute(
         print(printable(text, kept="\n"), file=sys.stderr)
     failures: list[Failure] = []
     seconds = None
+    if not dry_run:
+        for member in members:
+            if member.is_finished():
+                tidy(member.folder)
     is_silent = not progress or dry_run or not unfinished
     bar = GridBar(unfinished, len(members), is_silent)
     runner = Launcher(bar)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fedjax_srp.lab.grids.execute import Failure, execute
 from fedjax_srp.lab.grids.points import NamedObject, Point, rerun_of
-from fedjax_srp.lab.report import table
 from fedjax_srp.lab.report.fairness import mean_and_std
 from fedjax_srp.parts.checks import check_choice, check_known, checked
 from fedjax_srp.results import atomic, csv_files
@@ -146,13 +145,14 @@ class Grid:
         """
         if not self.folders:
             return []
-        summary = table.printable_cells(self._summary(None, communication))
-        frame = table.printable_cells(self.to_frame(communication))
+        summary = self._summary(None, communication)
+        frame = self.to_frame(communication)
         runs = self.folder / "runs.csv"
         rounds = self.folder / "rounds.csv"
         write_rounds = csv_files.as_csv(frame)
         if importlib.util.find_spec("pyarrow") is not None:
             rounds = self.folder / "rounds.parquet"
+            frame = csv_files.printable_cells(frame)
             write_rounds = functools.partial(frame.to_parquet, index=False)
         atomic.replace({runs: csv_files.as_csv(summary), rounds: write_rounds})
         return [runs, rounds]

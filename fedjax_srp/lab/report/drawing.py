@@ -14,7 +14,7 @@ import numpy as np
 from fedjax_srp import methods
 from fedjax_srp.lab.report import repeats
 from fedjax_srp.methods import RECIPES
-from fedjax_srp.parts.checks import short
+from fedjax_srp.parts.checks import printable, short
 from fedjax_srp.results.figure import X, plain
 from fedjax_srp.results.history import History
 from fedjax_srp.results.measures import Of
@@ -300,10 +300,10 @@ def evaluation_names(
     names: dict[str, None] = {}
     for run in itertools.chain.from_iterable(groups.values()):
         if not len(run.scores(evaluation)):
+            metrics = printable(", ".join(run.metrics)) or "it has none"
             raise ValueError(
                 f"the run of {run.name!r} has no evaluations: give simulate an eval_every, or plot "
-                f"one of its metrics ({', '.join(run.metrics) or 'it has none'}) with "
-                "metric_over_time"
+                f"one of its metrics ({metrics}) with metric_over_time"
             )
         names[evaluation or str(run.evaluation)] = None
     return list(names)

@@ -121,8 +121,8 @@ def files(
     ]
     writers: dict[Path, Callable[[Path], object]] = {
         text_file: lambda path: path.write_text(text + "\n", "utf-8"),
-        csv_file: csv_files.as_csv(table.printable_cells(frame)),
-        groups_file: csv_files.as_csv(table.printable_cells(times)),
+        csv_file: csv_files.as_csv(frame),
+        groups_file: csv_files.as_csv(times),
     }
 
     @functools.cache

@@ -18,6 +18,7 @@ import numpy as np
 
 from fedjax_srp import methods
 from fedjax_srp.lab.report import fairness, table
+from fedjax_srp.parts.checks import printable
 from fedjax_srp.parts.description import DATACLASS, FUNCTION, PART, describe
 from fedjax_srp.results.history import History
 
@@ -135,8 +136,9 @@ def with_evaluation(run: Run, evaluation: str | None) -> Run:
     if evaluation is None or next(iter(accuracies), None) == evaluation:
         return run
     if evaluation not in accuracies:
+        known = printable(", ".join(accuracies)) or "none"
         raise ValueError(
-            f"evaluation={evaluation!r}: {run.folder} has {', '.join(accuracies) or 'none'}; "
+            f"evaluation={evaluation!r}: {str(run.folder)!r} has {known}; "
             "choose one that all runs have, or run it with --evaluations"
         )
     reordered = {evaluation: accuracies[evaluation], **accuracies}
@@ -285,7 +287,7 @@ def _settings(history: History) -> dict[OptionPath, str]:
             del settings[path]
     method = history.config.get("method") or {}
     for part in ("algorithm", "participation"):
-        for (*within, last), text in _flatten(method.get(part, {})):
+        for (*within, last), text in _flatten(method.get(part) or {}):
             is_users_class = last == PART and not within and "." in text
             is_class_within = last == PART and within and within != ["model"]
             if is_users_class or is_class_within:
@@ -403,10 +405,9 @@ def _are_repeats(group: Sequence[Run]) -> bool:
                 )
             else:
                 continue
-            raise ValueError(
-                f"{other.folder} and {run.folder} hold the same run, {run.history.name} with "
-                f"{run.called}, with {end}"
-            )
+            same = f"{other.folder} and {run.folder} hold the same run"
+            which = f"{run.history.name} with {run.called}"
+            raise ValueError(printable(f"{same}, {which}, with {end}"))
         of_seed[run.seed].append(run)
     return len(of_seed) == len(group)
 

@@ -250,16 +250,6 @@ def named(method: str) -> str:
     return printable(label(method))
 
 
-def printable_cells(frame: pd.DataFrame) -> pd.DataFrame:
-    """Replace the control characters in the names and strings of a table, see `printable`."""
-    frame = frame.rename(columns=printable)
-    for name in frame.select_dtypes(exclude=["number", "bool"]):
-        frame[name] = frame[name].map(
-            lambda value: printable(value) if isinstance(value, str) else value
-        )
-    return frame
-
-
 def _clock_communication(runs: Sequence[History]) -> float:
     """Return the communication time that the clock adds to a round; nan unless it is known."""
     options = runs[0].config.get("clock_options")

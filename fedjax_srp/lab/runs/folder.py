@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import zlib
@@ -26,7 +27,7 @@ from fedjax_srp.lab.runs.run import (
     differing,
     load_data,
 )
-from fedjax_srp.parts.checks import is_ours
+from fedjax_srp.parts.checks import is_ours, printable
 from fedjax_srp.results import atomic, json_files
 from fedjax_srp.results import callbacks as watch
 from fedjax_srp.results import folder as run_folder
@@ -42,13 +43,17 @@ _ARGUMENTS = "arguments.json"  # in the folder of checkpoints
 _OVERWRITING = "overwriting_"
 
 
+def _print(line: str) -> None:
+    print(printable(line, kept="\n"))
+
+
 def execute(
     run: Run,
     folder: Path,
     *,
     overwrite: bool = False,
     progress: bool = False,
-    say: Callable[[str], None] = print,
+    say: Callable[[str], None] = _print,
     callback: watch.Callback | None = None,
 ) -> None:
     """Simulate a run into a folder, or resume it; a finished one is not changed.
@@ -62,6 +67,7 @@ def execute(
     """
     state = _inspect(folder, run, overwrite)
     if state.finished and not state.needs_new_summary:
+        tidy(folder)
         _report_finished(folder, run, state, say)
         return
     arguments: dict[str, Any] = {}
@@ -250,9 +256,7 @@ def _inspect(folder: Path, run: Run, overwrite: bool) -> _FolderState:
         raise ValueError(f"{out}: its {name} was not written by fedjax_srp; {other}")
     for name in differing(known, record):
         if name not in LIMITS:
-            differs = (
-                f"{name}={known.get(name)!r} where this one has {record.get(name)!r}"
-            )
+            differs = f"{printable(name)}={known.get(name)!r} where this one has {record.get(name)!r}"
             raise ValueError(f"{out}: holds another run, with {differs}; {other}")
     if not finished:
         return _FolderState(checkpoints, has_checkpoint=has_checkpoint)
@@ -287,6 +291,15 @@ def _clean_up(folder: Path, kept: Path | None) -> None:
         if _is_checkpoint_folder(leftover):
             atomic.remove(leftover)
     atomic.clear(folder)
+
+
+def tidy(folder: Path) -> None:
+    """Finish what a killed process began in the folder of a finished run, unless another one writes there."""
+    if jax.process_index() == 0 and any(folder.glob(".*")):
+        with contextlib.suppress(OSError, ValueError), held(folder, "out", alone=True):
+            run_folder.settle(folder)
+            atomic.clear(folder)
+            atomic.clear(folder / "checkpoint")
 
 
 def _size(folder: Path) -> str:

@@ -21,6 +21,7 @@ from fedjax_srp.lab.report import drawing, repeats, table
 from fedjax_srp.lab.report import fairness as shares
 from fedjax_srp.lab.report import participation_map as stage_map
 from fedjax_srp.methods import label
+from fedjax_srp.parts.checks import printable_within
 from fedjax_srp.results.history import History
 from fedjax_srp.results.json_files import jsonable
 from fedjax_srp.results.measures import QUARTERS, Of
@@ -48,12 +49,15 @@ class Comparison(NamedTuple):
 
 
 def packed(comparisons: Sequence[Comparison]) -> str:
-    """Return the page's data as deflated JSON in base64; nan and infinities are strings."""
+    """Return the page's data as deflated JSON in base64; nan and infinities are strings.
+
+    Names without control characters.
+    """
     content = {
         "comparisons": [_comparison(each) for each in comparisons],
         "quantiles": QUANTILES,
     }
-    text = json.dumps(jsonable(content), allow_nan=False)
+    text = json.dumps(printable_within(jsonable(content)), allow_nan=False)
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
