@@ -49,9 +49,9 @@ def test_everything_is_written_and_can_be_read(found):
         for seed, run in enumerate(runs):
             loaded = History.load(folder / name / f"seed_{seed}")
             np.testing.assert_array_equal(loaded.accuracy, run.accuracy)
-            assert loaded.config["seed"] == seed
+            assert loaded.config["key"] == [0, seed]
             assert list(loaded.accuracies) == ["fine_tune", "own_head"]
-            assert loaded.config["arguments"]["num_rounds"] == TINY.num_rounds
+            assert loaded.config["schedule"]["num_rounds"] == TINY.num_rounds
             summary = json_files.read_json(
                 folder / name / f"seed_{seed}" / "summary.json"
             )
@@ -199,4 +199,4 @@ def test_fedavg_and_fedavg_ft_are_one_training(tmp_path, monkeypatch):
         assert alone == shared
 
 
-LEFT_OUT = ("num_seeds", "chunk_size", "large_chunk")
+LEFT_OUT = ("machine",)

@@ -11,9 +11,7 @@ from fedjax_srp.methods.options import choose, read_unless_name
 from fedjax_srp.methods.table import Factory, recipe
 from fedjax_srp.models import SplitModel
 from fedjax_srp.models.augment import check_dataset
-from fedjax_srp.participation.by_name import POLICIES
 from fedjax_srp.parts.checks import checked
-from fedjax_srp.parts.options import build
 
 
 @checked
@@ -62,8 +60,6 @@ def get(
     if policy is not None:
         policy = read_unless_name(policy, num_clients)
     choice = choose(name, model, policy, shared, **options)
-    if not isinstance(policy, ParticipationPolicy):
-        policy = build(POLICIES[choice.route.participation], choice.policy)
     of_model = dict(choice.model)
     if isinstance(model, SplitModel):
         augment = of_model.get("augment")
@@ -72,4 +68,4 @@ def get(
     else:
         of_model.setdefault("head_layers", recipe(name).head_layers)
         whole = models.get(model, dataset, **of_model)
-    return Method(choice.name, choice.algorithm_with(whole), policy)
+    return choice.method_with(whole)

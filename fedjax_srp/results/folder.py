@@ -32,6 +32,7 @@ from fedjax_srp.results import atomic, csv_files, json_files, sealed_folders
 from fedjax_srp.results.atomic import NEXT
 from fedjax_srp.results.commits import commits
 from fedjax_srp.results.errors import DamagedError
+from fedjax_srp.results.records import contradictions
 from fedjax_srp.results.sealed_folders import SEAL
 
 if TYPE_CHECKING:
@@ -48,11 +49,6 @@ STATES = ("server_state", "client_states")
 SECONDS = ("seconds_per_round", "compile_seconds", "host_seconds")
 # in the folder of a grid: unit id -> point id -> name of the run folder
 GRID_INDEX = "grid.json"
-# settings that do not tell runs apart: limits, placement, and a place (data have a checksum)
-_NOT_OF_A_RUN = (
-    *("num_rounds", "time_limit", "target", "arguments", "dataset_options"),
-    *("device", "num_devices", "chunk_size", "large_chunk", "shard_data"),
-)
 _TRIES = 100  # to read a folder whose result is replaced again and again
 # Python's float() restores every bit, unlike some versions of pandas
 _WORDS: dict[type, Callable[[str], Any]] = {
@@ -192,6 +188,15 @@ def _name_and_config(folder: Path) -> tuple[Any, dict[str, Any]]:
         raise DamagedError(f"{CONFIG} is not that of a run") from None
 
 
+def cost_of_summary(folder: Path) -> Any:
+    """Return the communication cost of the summary in a folder.
+
+    Raises:
+        DamagedError: it cannot be read.
+    """
+    return json_files.read_json(atomic.current(folder, SUMMARY)).get("communication")
+
+
 def difference(history: Any, folder: Path) -> str:
     """Describe how the finished run in a folder differs from that of a history.
 
@@ -205,10 +210,8 @@ def difference(history: Any, folder: Path) -> str:
     except DamagedError:
         return ""
     ours = {"name": history.name, **history.config}
-    theirs = {"name": name, **config}
-    for option, value, other in json_files.differences(ours, theirs):
-        if option.partition(".")[0] not in _NOT_OF_A_RUN:
-            return f"{option}={short(other)} where this one has {short(value)}"
+    for fact, value, other in contradictions(ours, {"name": name, **config}):
+        return f"{fact}={short(other)} where this one has {short(value)}"
     return ""
 
 

@@ -78,7 +78,8 @@ class History:
             saved.
         client_states: states of all clients, as `server_state`, leaves (M, ...); None
             unless the run kept them.
-        config: all settings of the run, as JSON: inf is "inf", a function its name.
+        config: the record of the run, see `fedjax_srp.results.records`, as JSON: inf is
+            "inf".
         environment: versions, commits and device, as read by `load`; None: `save`
             determines them.
         client_names: (M,) the user of each client, as text; None if clients have no
@@ -188,7 +189,8 @@ class History:
     @property
     def judged_on(self) -> Literal["test", "validation"]:
         """Data of the scores: the clients' test data, or held-out training data (`srp.data.holdout`)."""
-        options = self.config.get("dataset_options")
+        data = self.config.get("data")
+        options = data.get("options") if isinstance(data, Mapping) else None
         # data made from other data record those as `data`
         while isinstance(options, Mapping):
             is_holdout = "fraction" in options and "part" not in options

@@ -195,5 +195,5 @@ def test_a_dense_grid_brackets_early_times_and_changes_nothing_else():
         plain.time_to(1.0, evaluation="rounds"),
         dense.time_to(1.0, evaluation="rounds"),
     ) == (14, 9)
-    assert dense.config["eval_first"] == 3
-    assert plain.config["eval_first"] == 0
+    assert dense.config["schedule"]["eval_first"] == 3
+    assert plain.config["schedule"]["eval_first"] == 0

@@ -68,11 +68,8 @@ def test_values_of_seeds_are_those_of_runs_alone(case):
         np.testing.assert_allclose(history.accuracy, alone.accuracy, atol=1e-6)
         for a, b in zip(leaves(history), leaves(alone), strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
-        for section in (
-            "options",
-            "method",
-        ):  # with the numbers that were given, such as 0.1, in every digit
-            assert history.config[section] == alone.config[section]
+        # with the numbers that were given, such as 0.1, in every digit
+        assert history.config["method"] == alone.config["method"]
     assert any(
         (a != b).any() for a, b in zip(*map(leaves, batch[:2]), strict=True)
     )  # of one key
@@ -89,7 +86,7 @@ def test_short_and_dotted_names_give_the_same_bits():
         for other in others:
             assert_same_bits(other.server_state, history.server_state)
             assert_same_bits(dict(other.accuracies), dict(history.accuracies))
-            assert other.config["options"] == history.config["options"]
+            assert other.config["method"] == history.config["method"]
 
 
 @pytest.mark.long
@@ -214,8 +211,8 @@ def test_only_values_given_per_seed_have_an_axis_of_seeds():
     )
     for scale, run in zip(scales, runs, strict=True):
         np.testing.assert_allclose(run.server_state, scale * 3 + offset, rtol=1e-6)
-        assert run.config["options"]["scale"] == scale
-        assert run.config["options"]["offset"] == [10.0, 20.0, 30.0]
+        recorded = run.config["method"]["algorithm"]
+        assert (recorded["scale"], recorded["offset"]) == (scale, [10.0, 20.0, 30.0])
 
 
 def test_values_survive_batches_of_seeds(monkeypatch):
@@ -230,7 +227,7 @@ def test_values_survive_batches_of_seeds(monkeypatch):
         numbers(1.0),
         evaluations=(),
     )
-    assert [run.config["options"]["scale"] for run in runs] == [2.0, 3.0]
+    assert [run.config["method"]["algorithm"]["scale"] for run in runs] == [2.0, 3.0]
     assert [run.server_state.tolist() for run in runs] == [[2.0, 2.0], [3.0, 3.0]]
 
 

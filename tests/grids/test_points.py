@@ -19,6 +19,9 @@ EXAMPLES = Path(__file__).parents[2] / "experiments" / "grids"
 BASE = {"dataset": "digits", "num_clients": 10, "classes_per_client": 3, "hidden": [8]}
 
 
+RATE = "training.optimizer.learning_rate"
+
+
 def points_of(axes=None, variants=None, exclude=(), **options):
     return points(Spec(BASE | options, axes or {}, variants or {}, exclude))
 
@@ -46,8 +49,9 @@ def test_a_point_is_the_run_of_the_command_line():
     assert point.run == run.from_options(
         BASE | {"hidden": (8,), "seed": 3, "method": "fedprox", "mu": 0.2}
     )
-    assert point.run.record["mu"] == 0.2
-    assert point.run.record["learning_rate"] == 0.01  # a default
+    algorithm = point.run.record["method"]["algorithm"]
+    assert algorithm["mu"] == 0.2
+    assert algorithm["training"]["optimizer"]["learning_rate"] == 0.01  # a default
     assert point.run.floats["mu"] == 0.2
 
 
@@ -80,7 +84,7 @@ def test_options_of_an_optimizer_within_have_dots(tmp_path):
     within = {
         f"fine_tune_optimizer.{name}": value for name, value in of_optimizer.items()
     }
-    assert found[0].run.floats == {"learning_rate": 0.01} | within
+    assert found[0].run.floats == {RATE: 0.01} | within
     with pytest.raises(
         ValueError, match=r"fine_tune_optimizer\.momentum='a' must be a number"
     ):
@@ -120,13 +124,11 @@ def test_an_option_whose_name_is_taken_is_written_with_its_part(mine):
     assert len(found) == 2 * 2 * (1 + 2)
     point = found[-1]
     assert point.name == "method.alpha=0.2, alpha=6, mine, seed=1"
-    assert {
-        "method.alpha": 0.2,
-        "alpha": 6.0,
-        "method.seed": 3,
-        "seed": 1,
-    }.items() <= point.run.record.items()
-    assert point.run.floats == {"learning_rate": 0.01, "method.alpha": 0.2}
+    record = point.run.record
+    algorithm = record["method"]["algorithm"]
+    assert (algorithm["alpha"], algorithm["seed"]) == (0.2, 3)
+    assert (record["data"]["options"]["alpha"], record["key"]) == (6.0, [0, 1])
+    assert point.run.floats == {RATE: 0.01, "alpha": 0.2}
     together = [
         [point.name for point in alike] for alike in units.group_by_program(found)
     ]
@@ -145,7 +147,8 @@ def test_unread_options_are_left_out_and_equal_runs_are_merged():
         participation="doubling",
     )
     assert names(found) == ["fedavg", "fedprox, mu=0.1", "fedprox, mu=1"]
-    assert [point.run.record["initial"] for point in found] == [5, 5, 5]
+    policies = [point.run.record["method"]["participation"] for point in found]
+    assert [policy["initial"] for policy in policies] == [5, 5, 5]
 
 
 def test_different_runs_of_one_id_are_refused(monkeypatch):
@@ -170,7 +173,6 @@ def test_a_run_is_the_same_run_in_a_larger_grid_and_when_it_is_made_longer():
 def test_a_run_is_the_same_run_at_another_cost_and_with_its_data_elsewhere(changed):
     (plain,), (other,) = points_of(method="fedrep"), points_of(method="fedrep", **changed)
     assert other.id == plain.id
-    assert other.run.record != plain.run.record
     axes = {
         name: [value, 0.0 if name == "communication" else "here"]
         for name, value in changed.items()
@@ -219,7 +221,12 @@ def test_a_run_judged_by_validation_data_is_another_run():
     (plain,) = points_of(method="fedavg", learning_rate=0.1)
     assert names(found)[0] == "validation=0.1, learning_rate=0.1"
     assert len({plain.id, *(point.id for point in found)}) == 5
-    assert [point.run.record["validation"] for point in found] == [0.1, 0.1, 0.2, 0.2]
+    assert [point.run.record["data"]["options"]["validation"] for point in found] == [
+        0.1,
+        0.1,
+        0.2,
+        0.2,
+    ]
     (of_variant,) = points_of(
         variants={"tuned": {"validation": 0.2, "learning_rate": 1}}, method="fedavg"
     )
@@ -228,7 +235,7 @@ def test_a_run_judged_by_validation_data_is_another_run():
         (of_variant, {"variant": "tuned", "learning_rate": 1}),
     ):
         again = rerun_of(point)
-        assert again.run.record["validation"] is None
+        assert again.run.record["data"]["options"]["validation"] is None
         assert again.values | again.of_variant == shown
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import os
@@ -146,12 +145,9 @@ def run(
             stopped.set()
             threads.shutdown(cancel_futures=True)
     target = table.common_target(histories)
-    arguments = {"command": "demo", "seeds": seeds, **plan._asdict()}
     saved = []
     for name, runs in histories.items():
         for seed, history in enumerate(runs):
-            config = {**history.config, "seed": seed, "arguments": arguments}
-            history = dataclasses.replace(history, config=config)
             place = folder / name / f"seed_{seed}"
             history.save(place, target=target.accuracy, overwrite=True)
             saved.append(repeats.read(place))

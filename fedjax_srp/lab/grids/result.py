@@ -85,14 +85,17 @@ class Grid:
             ValueError: a cost on top of rounds that overlap.
         """
 
-        def rounds(history: History) -> pd.DataFrame:
-            return history.to_frame(_or_recorded(communication, history, "communication"))
+        return self._long(
+            lambda name, history: history.to_frame(self._cost(name, communication))
+        )
 
-        return self._long(rounds)
+    def _cost(self, name: str, given: float | None) -> float:
+        """Return the cost of communication that is given, or else that of a run."""
+        return self.points[name].run.communication if given is None else given
 
     def clients_frame(self) -> pd.DataFrame:
         """Return a table with a row per run, evaluation, round and client: `History.clients_frame`."""
-        return self._long(History.clients_frame)
+        return self._long(lambda _, history: history.clients_frame())
 
     def summary(
         self, target: float | None = None, communication: float | None = None
@@ -109,8 +112,9 @@ class Grid:
 
         rows = []
         for name, history in self.histories.items():
-            cost = _or_recorded(communication, history, "communication")
-            numbers = history.summary(_or_recorded(target, history, "target"), cost)
+            run = self.points[name].run
+            goal = run.settings.target if target is None else target
+            numbers = history.summary(goal, self._cost(name, communication))
             row = self._first_columns(name, _SUMMARY)
             row |= {column: numbers[column] for column in _SUMMARY}
             rows.append(row)
@@ -172,7 +176,8 @@ class Grid:
         groups: dict[str, dict[str, list[str]]] = {}  # values of `per` -> setting -> runs
         for name, point in self.points.items():
             _check_judged_on(judged_on, point)
-            setting = json.dumps({**point.run.record, "seed": None}, sort_keys=True)
+            asked = {**point.run.record, "key": None}
+            setting = json.dumps([asked, point.run.communication], sort_keys=True)
             group = ", ".join(str(self._columns[axis][name]) for axis in axes)
             groups.setdefault(group, {}).setdefault(setting, []).append(name)
         if not self.folders:
@@ -279,11 +284,11 @@ class Grid:
                         cells[name] = str(cell)
         return columns
 
-    def _long(self, frame_of: Callable[[History], pd.DataFrame]) -> pd.DataFrame:
+    def _long(self, frame_of: Callable[[str, History], pd.DataFrame]) -> pd.DataFrame:
         """Concatenate a table of each run, with its name and options in front."""
         import pandas as pd
 
-        frames = {name: frame_of(history) for name, history in self.histories.items()}
+        frames = {name: frame_of(name, run) for name, run in self.histories.items()}
         columns = {column for frame in frames.values() for column in frame}
         for name, frame in frames.items():
             cells = self._first_columns(name, columns)
@@ -333,7 +338,3 @@ def _with_names(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(map(_with_names, value))
     return value
-
-
-def _or_recorded(value: float | None, history: History, option: str) -> Any:
-    return history.config["arguments"][option] if value is None else value
