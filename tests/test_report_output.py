@@ -113,10 +113,7 @@ def test_the_table_has_evaluations_divergence_and_the_communication_of_clocks(
     assert found["evaluation"].to_dict() == {"fedrep": "fine_tune", "ditto": "own_head"}
     assert found["diverged"].to_dict() == {"fedrep": 1, "ditto": 0}
     assert "1 of 2 runs diverged" in text
-    save(
-        run(
-            config=made_by("fedavg", clock=CLOCK | {"communication": 5.0}))
-    )
+    save(run(config=made_by("fedavg", clock=CLOCK | {"communication": 5.0})))
     found, _ = rows(tmp_path, (0, 10))
     (charged,) = (name for name in found.index if "fedavg" in name.lower())
     assert found["clock_communication"].astype(float).to_dict()[charged] == 5
@@ -130,10 +127,7 @@ def test_the_communication_of_a_clock_may_be_within_others_or_unknown():
         "rate": 0.1,
     }
     clocks = {"within": failing, "none": CLOCK, "unknown": None}
-    histories = {
-        name: [run(config=made_by(clock=of))]
-        for name, of in clocks.items()
-    }
+    histories = {name: [run(config=made_by(clock=of))] for name, of in clocks.items()}
     np.testing.assert_equal(
         table.comparison(histories, 0.8, (0,))["clock_communication"].tolist(),
         [5, 0, math.nan],

@@ -93,11 +93,11 @@ def program_of(run: Prepared) -> dict[str, str]:
 
 def program_of_request(request: Request) -> dict[str, str]:
     """Return the hashes of a request's program; parts and data that differ in values alone are prepared once."""
-    method, data = request.algorithm, request.data
-    leaves, structure = jax.tree.flatten((method, request.participation, request.clock))
+    parts = request.algorithm, request.participation, request.clock, request.data
+    leaves, structure = jax.tree.flatten(parts)
     types = (*map(type_of, leaves),)
-    settings = request.settings.evaluations
-    key = structure, types, data_checksum(data), settings, numerics()
+    of_costs = data_checksum(request.data)  # clocks may count the work on the examples
+    key = structure, types, of_costs, request.settings.evaluations, numerics()
     if key not in _hashes:
         _keep(key, program_of(prepare(request)))
     return _hashes[key]

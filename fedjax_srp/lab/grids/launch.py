@@ -11,6 +11,7 @@ import itertools
 import multiprocessing
 import os
 import pickle
+import pickletools
 import re
 import runpy
 import signal
@@ -339,9 +340,10 @@ def _check_names(run: Run, pickled: bytes) -> None:
     policy = run.participation
     if isinstance(policy, str) and policy in POLICIES.own():
         makers["participation"] = POLICIES[policy]
+    words = {word for _, word, _ in pickletools.genops(pickled)}  # modules among them
     for option, maker in makers.items():
         module = without_partial(inspect.unwrap(maker)).__module__
-        if module.encode() not in pickled:
+        if module not in words:
             raise ValueError(
                 f"workers: {option}={getattr(run, option)!r} is registered in this process only; "
                 "register it in a Python file and name that under options, load=[file], or give "

@@ -242,13 +242,25 @@ def _notes_on_shared_trainings(row_of: Mapping[str, _Row]) -> list[str]:
 
 def _settings(history: History) -> dict[OptionPath, str]:
     """Return the facts in which runs of one row are equal."""
-    settings = dict(_flatten(without(history.config, *_LEFT_OUT)))
+    settings = _distinct(_flatten(without(history.config, *_LEFT_OUT)))
     program = history.config.get(PROGRAM) or {}
     settings[_EVALUATION] = str(history.evaluation)
     for name in ("rounds", "costs", history.evaluation):
         if name in program:
             settings[PROGRAM, str(name)] = str(program[name])
     return settings
+
+
+def _distinct(facts: Iterable[tuple[OptionPath, str]]) -> dict[OptionPath, str]:
+    """Leave out facts that repeat one of the same last word, such as the step size of a second optimizer."""
+    known: set[tuple[str, str]] = set()
+    kept = {}
+    for path, text in facts:
+        fact = path[-1] if path else "", text
+        if fact not in known:
+            known.add(fact)
+            kept[path] = text
+    return kept
 
 
 def _flatten(value: Any, path: OptionPath = ()) -> Iterator[tuple[OptionPath, str]]:
@@ -377,6 +389,12 @@ def _differing_options(table_rows: Sequence[_Row]) -> list[OptionPath]:
     ]
 
 
+def _firm(row: _Row) -> Settings:
+    """Return the facts of a row without the last resorts of its name."""
+    facts = row.settings.items()
+    return {path: text for path, text in facts if not _is_last_resort(path)}
+
+
 def _is_last_resort(path: OptionPath) -> bool:
     """Return True for a path that names rows only if nothing else does."""
     return path == _DATA or path[0] == PROGRAM
@@ -413,12 +431,15 @@ def _named_options(
     for row, options in zip(table_rows, naming, strict=True):
         texts = [row.settings[path] for path in options]
         namesakes = of_name[(row.method, *options, *texts)]
-        for path in sorted(row.settings, key=_is_last_resort):
-            text = row.settings[path]
-            left = [other for other in namesakes if other.settings.get(path) == text]
-            if len(left) < len(namesakes):
-                options.append(path)
-                namesakes = left
+        for paths in (_firm(row), row.settings):
+            for path in paths:
+                text = row.settings[path]
+                left = [each for each in namesakes if each.settings.get(path) == text]
+                if len(left) < len(namesakes):
+                    options.append(path)
+                    namesakes = left
+            # those that have a fact more are named by it
+            namesakes = [each for each in namesakes if _firm(each) == _firm(row)]
     return naming
 
 
@@ -450,9 +471,9 @@ def _row_name(row: _Row, prefixes: Mapping[OptionPath, str]) -> str:
 
 def distinguishing_suffix(value: Any, others: Sequence[Any]) -> str:
     """Return the fields, in brackets, that distinguish an object from others of its name."""
-    fields_of_others = [dict(_flatten(describe(other))) for other in others]
+    fields_of_others = [_distinct(_flatten(describe(other))) for other in others]
     words = []
-    for path, text in _flatten(describe(value)):
+    for path, text in _distinct(_flatten(describe(value))).items():
         if any(other.get(path) != text for other in fields_of_others):
             words.append("=".join([*path[-1:], text]))
     return f"({', '.join(words)})" if words else ""
