@@ -90,7 +90,7 @@ def test_one_function_and_one_row_add_a_method(tmp_path, capsys):
     )
     found = History.load(tmp_path / "run")
     np.testing.assert_array_equal(found.accuracy, history.accuracy)
-    assert found.config["method"]["algorithm"]["pace"] == 0.25
+    assert found.config["words"]["pace"] == 0.25
     assert cli.main(["list"], set_up_cores=False) == 0
     text = capsys.readouterr().out
     assert "Counted" in text

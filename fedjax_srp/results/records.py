@@ -11,8 +11,11 @@ Its keys are
 - `key`: the words of the root key, [0, n] for `jax.random.key(n)`;
 - `jax`: settings of JAX that change results and differ from their defaults; `version`: of the package and of JAX;
 - `program`: hashes of own code, see `driver.record.program_of`, or null if there is none;
-- `machine`: device, chunks, and the seeds of one program, none of which tells runs apart;
-- `model`: the name and the options by which a command or a grid chose a model.
+- `model`: the name and all options by which a command or a grid chose a model;
+- `words`: method, policy, clock and options as they were given to a command or a grid;
+- `machine`: device, chunks, and the seeds of one program.
+
+Neither words nor machine tell runs apart, nor do version and limits.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ MACHINE = "machine"
 VERSION = "version"
 PROGRAM = "program"
 MODEL = "model"
+WORDS = "words"
 UNKNOWN = "unknown"  # key of a program without a hash: the reason
 LIMITS = ("num_rounds", "time_limit", "target")  # may differ when a run is extended
 
@@ -43,12 +47,12 @@ def without(record: Mapping[str, Any], *paths: str) -> dict[str, Any]:
 
 
 def identity(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts that tell runs apart: neither limits nor machine nor version.
+    """Return the facts that tell runs apart: neither limits nor words, machine and version.
 
     Data have their checksum, and else their options but for their folder; a model has its constructor, and else the
     options by which it was chosen.
     """
-    left_out = [MACHINE, VERSION, *(f"schedule.{name}" for name in LIMITS)]
+    left_out = [MACHINE, WORDS, VERSION, *(f"schedule.{name}" for name in LIMITS)]
     is_loaded = _has(record, "data", "checksum")
     left_out.append("data.options" if is_loaded else "data.options.data_dir")
     if _has(record, "method", "algorithm", "model"):

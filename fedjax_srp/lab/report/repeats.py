@@ -27,6 +27,7 @@ from fedjax_srp.results.records import (
     PROGRAM,
     UNKNOWN,
     VERSION,
+    WORDS,
     without,
 )
 
@@ -34,7 +35,7 @@ OptionPath = tuple[str, ...]  # the keys of a fact, from the top of a record
 Settings = Mapping[OptionPath, str]  # path -> text; equal values have equal texts
 
 _LEFT_OUT = (
-    *("key", MACHINE, VERSION, MODEL, PROGRAM, "record_loss"),
+    *("key", MACHINE, VERSION, MODEL, WORDS, PROGRAM, "record_loss"),
     "evaluations",  # except for the default one, which is compared
     "data.options",  # data have a checksum
     *("method.name", "data.name", "data.num_clients"),  # compared before

@@ -26,7 +26,7 @@ from fedjax_srp.results.errors import DamagedError
 from fedjax_srp.results.folder import MODELS
 from fedjax_srp.results.history import History
 from fedjax_srp.results.locks import held
-from fedjax_srp.results.records import MODEL, PROGRAM, UNKNOWN, VERSION
+from fedjax_srp.results.records import MODEL, PROGRAM, UNKNOWN, VERSION, WORDS
 from fedjax_srp.results.sealed_folders import is_foreign
 
 _ARGUMENTS = "arguments.json"  # in the folder of checkpoints
@@ -150,7 +150,7 @@ def _doubts(known: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[str
 
 def save(history: History, folder: Path, run: Run, models: bool) -> None:
     """Write the folder of a run with its record."""
-    asked = {name: run.record.get(name) for name in (MODEL, PROGRAM)}
+    asked = {name: run.record.get(name) for name in (MODEL, PROGRAM, WORDS)}
     history = dataclasses.replace(history, config={**history.config, **asked})
     run_folder.write(history, folder, run.settings.target, run.communication, models)
 

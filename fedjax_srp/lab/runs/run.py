@@ -47,6 +47,7 @@ from fedjax_srp.results.records import (
     MODEL,
     PROGRAM,
     UNKNOWN,
+    WORDS,
     contradictions,
     without,
 )
@@ -57,6 +58,8 @@ OPTIONS_OF_DATA_OBJECTS = (
 )  # options that also apply to data given as an object
 _OF_LOAD = {"dataset": "name", "partition_seed": "seed"}  # option -> argument of `load`
 _OF_MACHINE = ("chunk_size", "devices", "shard_data")
+_NAMED = ("method", "participation", "clock")
+_PLAIN = (bool, int, float, str, tuple)  # words and numbers of a command
 _SEEDS = 2**32  # JAX keeps 32 bits of a seed
 
 
@@ -225,6 +228,8 @@ class Run:
         evaluations = check_evaluations(method.algorithm, self.settings.evaluations)
         key = jax.random.key(self.seed)
         found = asked(method, clock, evaluations, self.settings, key)
+        given = {name: getattr(self, name) for name in _NAMED} | dict(self.options)
+        found[WORDS] = describe({n: v for n, v in given.items() if isinstance(v, _PLAIN)})
         policy = describe(method.participation)
         described: dict[str, Any] = {
             "method": describe(method.algorithm),
@@ -324,7 +329,7 @@ class Run:
         algorithm = self.parts.algorithm
         rest = without(
             self.record,
-            *("method", "key", "evaluations", PROGRAM),
+            *("method", "key", "evaluations", PROGRAM, WORDS),
             *(f"schedule.{name}" for name in left_out),
         )
         program = self.record[PROGRAM] or {}
