@@ -42,6 +42,7 @@ CONFIG = "config.json"
 TABLES = (CONFIG, "history.csv", "clients.csv")
 FIGURE = "accuracy.png"
 SUMMARY = "summary.json"
+COST = "communication"  # its key of the cost of a communicating round
 MODELS = "models"  # subfolder
 _SEAL_OF_MODELS = f"{MODELS}/{SEAL}"
 STATES = ("server_state", "client_states")
@@ -188,13 +189,21 @@ def _name_and_config(folder: Path) -> tuple[Any, dict[str, Any]]:
         raise DamagedError(f"{CONFIG} is not that of a run") from None
 
 
-def cost_of_summary(folder: Path) -> Any:
-    """Return the communication cost of the summary in a folder.
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Return the summary of the run in a folder.
 
     Raises:
         DamagedError: it cannot be read.
     """
-    return json_files.read_json(atomic.current(folder, SUMMARY)).get("communication")
+    return json_files.read_json(atomic.current(folder, SUMMARY))
+
+
+def has_cost(folder: Path, communication: float) -> bool:
+    """Return True if the summary in a folder is that of a cost; `load` refuses a damaged one."""
+    try:
+        return read_summary(folder).get(COST) == communication
+    except DamagedError:
+        return True
 
 
 def difference(history: Any, folder: Path) -> str:

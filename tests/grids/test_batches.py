@@ -357,11 +357,11 @@ def test_summaries_are_written_for_another_cost_and_nothing_is_simulated(
     [
         (
             {"target": 0.9},
-            "seed=0 and 3 more runs: is finished with target=None, not 0.9, .*delete its",
+            "seed=0 and 3 more runs: is finished with target=None and .*delete its",
         ),
         (
             {"num_rounds": 1},
-            "is finished with num_rounds=2, not 1, and has no checkpoint of its own",
+            "is finished with num_rounds=2 and has no checkpoint of its own",
         ),
     ],
 )

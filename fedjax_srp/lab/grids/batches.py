@@ -29,7 +29,7 @@ from fedjax_srp.results import json_files
 from fedjax_srp.results.errors import DamagedError
 from fedjax_srp.results.folder import (
     GRID_INDEX,
-    cost_of_summary,
+    has_cost,
     has_models,
     is_finished,
     read_config,
@@ -60,7 +60,7 @@ class Member(NamedTuple):
 
     def has_current_summary(self) -> bool:
         """Return True if the summary of its finished run has the requested communication cost."""
-        return cost_of_summary(self.folder) == self.point.run.communication
+        return has_cost(self.folder, self.point.run.communication)
 
     def is_outdated(self) -> bool:
         """Return True if only its summary must be written anew."""

@@ -19,6 +19,7 @@ from fedjax_srp.lab.report import table
 from fedjax_srp.parts.checks import check_choice, check_known, checked
 from fedjax_srp.results import atomic, csv_files
 from fedjax_srp.results.atomic import writable
+from fedjax_srp.results.folder import COST, read_summary
 from fedjax_srp.results.history import History
 
 if TYPE_CHECKING:
@@ -86,12 +87,12 @@ class Grid:
         """
 
         return self._long(
-            lambda name, history: history.to_frame(self._cost(name, communication))
+            lambda name, run: run.to_frame(self._given(name, COST, communication))
         )
 
-    def _cost(self, name: str, given: float | None) -> float:
-        """Return the cost of communication that is given, or else that of a run."""
-        return self.points[name].run.communication if given is None else given
+    def _given(self, name: str, number: str, value: float | None) -> Any:
+        """Return a number of a summary that is given, or else that of a run's own."""
+        return read_summary(self.folders[name])[number] if value is None else value
 
     def clients_frame(self) -> pd.DataFrame:
         """Return a table with a row per run, evaluation, round and client: `History.clients_frame`."""
@@ -112,9 +113,9 @@ class Grid:
 
         rows = []
         for name, history in self.histories.items():
-            run = self.points[name].run
-            goal = run.settings.target if target is None else target
-            numbers = history.summary(goal, self._cost(name, communication))
+            goal = self._given(name, "target", target)
+            cost = self._given(name, COST, communication)
+            numbers = history.summary(goal, cost)
             row = self._first_columns(name, _SUMMARY)
             row |= {column: numbers[column] for column in _SUMMARY}
             rows.append(row)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -50,11 +51,10 @@ _METHOD_SPECIFIC = (  # compared only between runs of one method
 )
 _LIMITS = tuple(("schedule", name) for name in LIMITS)
 _DATA = ("data", "checksum")
-_CALLED = {
-    _DATA: "data ",
-    (PROGRAM, "rounds"): "program ",
-    ("data", "options", "seed"): "partition_seed=",  # as on the command line
-}
+_PROGRAM = (PROGRAM,)
+_LAST_RESORTS = (_DATA, _PROGRAM)  # name rows only if nothing else does
+# as on the command line
+_CALLED = {_DATA: "data", ("data", "options", "seed"): "partition_seed"}
 _MAX_LETTERS = 40  # of a value in the name of a row; longer ones are cut
 _PACKAGE = "fedjax_srp."
 _CLASS_KEYS = (PART, DATACLASS, FUNCTION)  # keys of class names in a description
@@ -187,23 +187,25 @@ def _identity(run: Run) -> tuple[str, frozenset[tuple[OptionPath, str]]]:
 def rows(runs: Sequence[Run]) -> Rows:
     """Return the rows of a table, in the order of the methods, then of the values that differ."""
     groups, notes = _group(runs)
-    differing = _differing_options(groups)
+    differing = _differing(groups)
     position_of = {name: position for position, name in enumerate(methods.names())}
 
     def order(row: _Row) -> tuple[int, str, list[tuple[int, float, str]]]:
         position = position_of.get(row.method, len(position_of))
-        return position, row.method, _sort_key(row, differing)
+        ranks = [_rank(row.settings.get(path)) for _, path in differing]
+        return position, row.method, ranks
 
     groups.sort(key=order)
-    row_of: dict[str, _Row] = {}
-    options = {}
-    for row, naming in zip(groups, _named_options(groups, differing), strict=True):
-        named = _prefixes(row.method, groups, naming)
-        name = _row_name(row, named)
+    options = [_named(row, groups, differing, _LAST_RESORTS) for row in groups]
+    names = [_row_name(row, named) for row, named in zip(groups, options, strict=True)]
+    row_of = {}
+    options_of = {}
+    for row, named, name in zip(groups, options, names, strict=True):
+        if names.count(name) > 1:
+            named = _named(row, groups, differing)
+            name = _row_name(row, named)
         row_of[name] = row
-        options[name] = {
-            prefix.rstrip("= "): row.settings[path] for path, prefix in named.items()
-        }
+        options_of[name] = named
     twins = {}
     for name, row in row_of.items():
         twin = _find_twin(row, row_of)
@@ -211,7 +213,8 @@ def rows(runs: Sequence[Run]) -> Rows:
             twins[name] = twin
     notes += _notes_on_validation(row_of)
     notes += _notes_on_shared_trainings(row_of)
-    return Rows({name: row.runs for name, row in row_of.items()}, twins, options, notes)
+    runs_of = {name: row.runs for name, row in row_of.items()}
+    return Rows(runs_of, twins, options_of, notes)
 
 
 def _notes_on_validation(row_of: Mapping[str, _Row]) -> list[str]:
@@ -244,11 +247,11 @@ def _notes_on_shared_trainings(row_of: Mapping[str, _Row]) -> list[str]:
 def _settings(history: History) -> dict[OptionPath, str]:
     """Return the facts in which runs of one row are equal."""
     settings = _distinct(_flatten(without(history.config, *_LEFT_OUT)))
-    program = history.config.get(PROGRAM) or {}
     settings[_EVALUATION] = str(history.evaluation)
-    for name in ("rounds", "costs", history.evaluation):
-        if name in program:
-            settings[PROGRAM, str(name)] = str(program[name])
+    program = history.config.get(PROGRAM) or {}
+    hashes = [program.get(name) for name in ("rounds", "costs", history.evaluation)]
+    if any(hashes):
+        settings[_PROGRAM] = "-".join(filter(None, hashes))
     return settings
 
 
@@ -273,24 +276,9 @@ def _flatten(value: Any, path: OptionPath = ()) -> Iterator[tuple[OptionPath, st
             within = path if name in _CLASS_KEYS else (*path, str(name))
             yield from _flatten(entry, within)
     elif value is not None:
-        text = _as_text(value)
+        text = str(value)
         # users' parts keep their module
         yield path, text.rpartition(".")[2] if text.startswith(_PACKAGE) else text
-
-
-def _as_text(value: Any) -> str:
-    """Return the text of a value, the same for equal numbers, and for 0.1 and its float32 value."""
-    if isinstance(value, list):
-        return f"[{', '.join(map(_as_text, value))}]"
-    if not isinstance(value, float):
-        return str(value)
-    if value.is_integer() and abs(value) < 1e15:
-        return str(int(value))
-    with np.errstate(over="ignore"):
-        single = np.float32(value)
-    if float(single) == value:
-        return str(single)
-    return str(value)
 
 
 def _group(runs: Sequence[Run]) -> tuple[list[_Row], list[str]]:
@@ -376,97 +364,65 @@ def _same_results(one: History, other: History) -> bool:
     )
 
 
-def _differing_options(table_rows: Sequence[_Row]) -> list[OptionPath]:
-    """Return the paths that differ between rows, method-specific ones within a method."""
-    values: dict[OptionPath, dict[tuple[str, str], None]] = {}
+def _scope(row: _Row, path: OptionPath) -> str:
+    """Return the method for what is compared only between its runs."""
+    return row.method if path[0] in ("method", *_EVALUATION) else ""
+
+
+def _differing(table_rows: Sequence[_Row]) -> list[tuple[str, OptionPath]]:
+    """Return the scopes and paths in which rows differ, or that some rows of a scope lack."""
+    texts: dict[tuple[str, OptionPath], list[str]] = {}
     for row in table_rows:
         for path, text in row.settings.items():
-            method = row.method if path in _METHOD_SPECIFIC else ""
-            values.setdefault(path, {})[method, text] = None
+            texts.setdefault((_scope(row, path), path), []).append(text)
+    num_rows = {**Counter(row.method for row in table_rows), "": len(table_rows)}
     return [
-        path
-        for path, found in values.items()
-        if len(found) > len({method for method, _ in found}) and not _is_last_resort(path)
+        (scope, path)
+        for (scope, path), found in texts.items()
+        if len({*found}) > 1 or len(found) < num_rows[scope]
     ]
 
 
-def _firm(row: _Row) -> Settings:
-    """Return the facts of a row without the last resorts of its name."""
-    facts = row.settings.items()
-    return {path: text for path, text in facts if not _is_last_resort(path)}
+def _rank(text: str | None) -> tuple[int, float, str]:
+    """Return the sort key of a text: a missing one first, then numbers by size, then others."""
+    if text is None:
+        return 0, 0.0, ""
+    try:
+        return 1, float(text), text
+    except ValueError:
+        return 2, 0.0, text
 
 
-def _is_last_resort(path: OptionPath) -> bool:
-    """Return True for a path that names rows only if nothing else does."""
-    return path == _DATA or path[0] == PROGRAM
-
-
-def _sort_key(row: _Row, differing: Sequence[OptionPath]) -> list[tuple[int, float, str]]:
-    """Return the sort key of a row: missing options first, then numbers by size, then texts."""
-
-    def rank(text: str | None) -> tuple[int, float, str]:
-        if text is None:
-            return 0, 0.0, ""
-        try:
-            return 1, float(text), text
-        except ValueError:
-            return 2, 0.0, text
-
-    return [rank(row.settings.get(path)) for path in (*differing, *sorted(row.settings))]
-
-
-def _named_options(
-    table_rows: Sequence[_Row], differing: Sequence[OptionPath]
-) -> list[list[OptionPath]]:
-    """Return the paths that name each row.
-
-    They are the differing ones, and as many more as make its name unique.
-    """
-    naming = []
-    of_name: dict[Any, list[_Row]] = {}
-    for row in table_rows:
-        options = [path for path in differing if path in row.settings]
-        texts = [row.settings[path] for path in options]
-        naming.append(options)
-        of_name.setdefault((row.method, *options, *texts), []).append(row)
-    for row, options in zip(table_rows, naming, strict=True):
-        texts = [row.settings[path] for path in options]
-        namesakes = of_name[(row.method, *options, *texts)]
-        for paths in (_firm(row), row.settings):
-            for path in paths:
-                text = row.settings[path]
-                left = [each for each in namesakes if each.settings.get(path) == text]
-                if len(left) < len(namesakes):
-                    options.append(path)
-                    namesakes = left
-            # those that have a fact more are named by it
-            namesakes = [each for each in namesakes if _firm(each) == _firm(row)]
-    return naming
-
-
-def _prefixes(
-    method: str, table_rows: Iterable[_Row], naming: Iterable[OptionPath]
-) -> dict[OptionPath, str]:
-    """Return path -> what stands before its value: its shortest end that is unique among the method's rows."""
-    paths = {path for row in table_rows if row.method == method for path in row.settings}
-    prefixes = {}
-    for path in naming:
+def _named(
+    row: _Row,
+    table_rows: Iterable[_Row],
+    differing: Iterable[tuple[str, OptionPath]],
+    left_out: Sequence[OptionPath] = (),
+) -> dict[str, str]:
+    """Return name -> text of the facts in which a row differs, by the shortest unique ends of their paths."""
+    paths = {
+        path for each in table_rows if each.method == row.method for path in each.settings
+    }
+    named = {}
+    for scope, path in differing:
+        if scope not in ("", row.method) or path not in row.settings or path in left_out:
+            continue
         length = 1
         while sum(other[-length:] == path[-length:] for other in paths) > 1:
             length += 1
-        prefixes[path] = _CALLED.get(path, f"{'.'.join(path[-length:])}=")
-    return prefixes
+        name = _CALLED.get(path, ".".join(path[-length:]))
+        named[name] = row.settings[path]
+    return named
 
 
-def _row_name(row: _Row, prefixes: Mapping[OptionPath, str]) -> str:
-    if not prefixes:
+def _row_name(row: _Row, named: Mapping[str, str]) -> str:
+    if not named:
         return row.method
     words = [methods.label(row.method)]
-    for path, prefix in prefixes.items():
-        text = row.settings[path]
+    for name, text in named.items():
         if len(text) > _MAX_LETTERS:
             text = f"{text[: _MAX_LETTERS - 12]}...{zlib.crc32(text.encode()):08x}"
-        words.append(prefix + text)
+        words.append(f"{name}={text}")
     return ", ".join(words)
 
 
@@ -492,12 +448,10 @@ def _find_twin(row: _Row, row_of: Mapping[str, _Row]) -> str | None:
     if recipe is not None:
         twin = recipe.twin
     candidates = [name for name, other in row_of.items() if other.method == twin]
-    for name in candidates:
-        if _agree(row, row_of[name], _METHOD_SPECIFIC):
-            return name
-    for name in reversed(candidates):
-        if _agree(row, row_of[name], (*_METHOD_SPECIFIC, *_LIMITS)):
-            return name
+    for left_out in (_METHOD_SPECIFIC, (*_METHOD_SPECIFIC, *_LIMITS)):
+        for name in reversed(candidates):
+            if _agree(row, row_of[name], left_out):
+                return name
     return None
 
 
@@ -505,7 +459,7 @@ def _agree(row: _Row, twin: _Row, left_out: Sequence[OptionPath]) -> bool:
     """Return True if two rows differ in their policies, and so in their programs, and in what is left out."""
     for path in {**row.settings, **twin.settings}:
         is_of_policy = path[:2] == _PARTICIPATION and path not in twin.settings
-        if path in left_out or path[0] == PROGRAM or is_of_policy:
+        if path in left_out or path == _PROGRAM or is_of_policy:
             continue
         if row.settings.get(path) != twin.settings.get(path):
             return False

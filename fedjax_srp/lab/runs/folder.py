@@ -234,7 +234,7 @@ def _inspect(folder: Path, run: Run, overwrite: bool) -> _FolderState:
     limits = run.other_limits(known)
     lacks_models = run.models and not run_folder.has_models(folder)
     if not limits and not lacks_models:
-        is_other_cost = run_folder.cost_of_summary(folder) != run.communication
+        is_other_cost = not run_folder.has_cost(folder, run.communication)
         is_needed = is_other_cost and jax.process_count() == 1
         return _FolderState(checkpoints, finished=True, needs_new_summary=is_needed)
     if not (has_checkpoint and run.checkpoint):

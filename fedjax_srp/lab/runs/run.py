@@ -299,7 +299,7 @@ class Run:
         if "model" not in self.record["method"]["algorithm"]:
             unasked.append("method.algorithm.model")
         found = contradictions(self.record, without(known, *unasked))
-        return {name: values for name, *values in found}
+        return {name: (asked, had) for name, asked, had in found}
 
     def other_limits(self, known: Mapping[str, Any]) -> dict[str, Any]:
         """Return the limits of the run of a folder that are not those asked for."""
