@@ -111,7 +111,7 @@ def test_every_method_has_the_same_client_times(found):
 
 def history(name, accuracy, times, num_seeds=None, host_seconds=6.0):
     """One client, one evaluation after every round."""
-    config = {"num_seeds": num_seeds}
+    config = {"machine": {"num_seeds": num_seeds}}
     return made_history(
         accuracy, times, "global", name=name, host_seconds=host_seconds, config=config
     )

@@ -9,6 +9,7 @@ import pytest
 from reference.small import refused
 
 import fedjax_srp as srp
+from fedjax_srp.driver import record
 from fedjax_srp.lab.grids import batches as units
 from fedjax_srp.lab.grids.execute import plan
 from fedjax_srp.lab.grids.points import Point, Spec, coerce, points, read, rerun_of
@@ -124,10 +125,10 @@ def test_an_option_whose_name_is_taken_is_written_with_its_part(mine):
     assert len(found) == 2 * 2 * (1 + 2)
     point = found[-1]
     assert point.name == "method.alpha=0.2, alpha=6, mine, seed=1"
-    record = point.run.record
-    algorithm = record["method"]["algorithm"]
+    asked = point.run.record
+    algorithm = asked["method"]["algorithm"]
     assert (algorithm["alpha"], algorithm["seed"]) == (0.2, 3)
-    assert (record["data"]["options"]["alpha"], record["key"]) == (6.0, [0, 1])
+    assert (asked["data"]["options"]["alpha"], asked["key"]) == (6.0, [0, 1])
     assert point.run.floats == {RATE: 0.01, "alpha": 0.2}
     together = [
         [point.name for point in alike] for alike in units.group_by_program(found)
@@ -138,6 +139,23 @@ def test_an_option_whose_name_is_taken_is_written_with_its_part(mine):
         4,
         4,
     ]  # of fedavg, whose runs are one with another `method.alpha`
+
+
+def test_seeds_share_what_does_not_depend_on_them(mine, monkeypatch):
+    prepared = []
+
+    def prepare(request):
+        prepared.append(request)
+        return prepare_once(request)
+
+    prepare_once = record.prepare
+    monkeypatch.setattr(record, "prepare", prepare)
+    found = points_of({"seed": range(20)}, method=mine)
+    assert len(prepared) == 1
+    assert len({point.id for point in found}) == 20
+    given = BASE | {"hidden": (8,), "seed": 7, "method": mine}
+    assert found[7].run.record == run.from_options(given).record
+    assert found[7].run.training != found[8].run.training
 
 
 def test_unread_options_are_left_out_and_equal_runs_are_merged():
