@@ -94,7 +94,7 @@ def is_finished(folder: Path, facts: Mapping[str, Any]) -> bool:
     """
     if not run_folder.is_finished(folder):
         return False
-    known = run_folder.read_config(folder).get("arguments") or {}
+    known = run_folder.read_config(folder).get("script") or {}
     if changed := [name for name, value in facts.items() if known.get(name) != value]:
         raise ValueError(
             f"{folder} holds a run with other {', '.join(changed)}; give another folder, or delete it"
@@ -137,6 +137,6 @@ def keep(
     history: History, folder: Path, facts: Mapping[str, Any], **options: Any
 ) -> None:
     """Save a finished run with the facts that determine it, and remove its checkpoints."""
-    config = {**history.config, "seed": facts["seed"], "arguments": facts}
+    config = {**history.config, "script": facts}
     dataclasses.replace(history, config=config).save(folder, **options)
     shutil.rmtree(folder / "checkpoint", ignore_errors=True)

@@ -64,7 +64,7 @@ last.agg(["mean", "std"]).round(3)
 # %%
 lines = {}
 for history in grid.histories.values():
-    rate = history.config["options"]["learning_rate"]
+    rate = history.method.algorithm.training.optimizer.learning_rate
     lines.setdefault(f"{srp.methods.label(history.name)}, rate {rate:g}", []).append(
         history
     )

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 
 import fedjax_srp as srp
 from fedjax_srp.base import ClientTimes
+from fedjax_srp.parts.options import options_of
+from fedjax_srp.parts.part import is_part
 
 NUM_CLIENTS = 100
 SHAPES = SimpleNamespace(
@@ -33,9 +35,26 @@ def algorithm_of(name, **options):
     return srp.methods.get(name, dataset=SHAPES, hidden=(4, 4), **options).algorithm
 
 
+def values_of(given, leave_out=()):
+    """Return short name -> value of every option of a part; inner parts by their own options."""
+    found = {}
+    for name, option in options_of(type(given)).items():
+        first, *inner = option.path.split(".")
+        value = getattr(given, first)
+        for field in inner:
+            value = getattr(value, field, None)
+        is_within_none = option.is_optional and getattr(given, first) is None
+        if not (is_within_none or first in leave_out or is_part(value)):
+            found[name] = value
+    return found
+
+
 def record(name, **options):
-    """Return option -> value as runs record them."""
-    return srp.methods.choose(name, **options).record()
+    """Return option -> value of a method and its model."""
+    choice = srp.methods.choose(name, **options)
+    method = choice.on_placeholder()
+    values = values_of(method.algorithm, ("model",)) | values_of(method.participation)
+    return values | choice.model_options()
 
 
 def steps_of(optimizer):

@@ -32,8 +32,6 @@ def test_fine_tuning_has_options_of_its_own(tmp_path, capsys):
     assert main(*words) == 0
     history = History.load(tmp_path / "run")
     given = {"fine_tune_optimizer.momentum": 0.5, "head_optimizer.learning_rate": 0.3}
-    arguments = history.config["arguments"]
-    assert {name: value for name, value in arguments.items() if "." in name} == given
     data = srp.data.load("digits", **CLIENTS)
     expected = simulated(
         data, {"learning_rate": 0.2, **given}, num_rounds=2, key=jax.random.key(0)
@@ -44,7 +42,7 @@ def test_fine_tuning_has_options_of_its_own(tmp_path, capsys):
     assert "holds this run already, finished" in capsys.readouterr().out
     assert main(*words, "--fine-tune-optimizer.momentum", 0.9) == 2
     assert (
-        "with fine_tune_optimizer.momentum=0.5 where this one has 0.9"
+        "fine_tune_optimizer.momentum=0.5 where this one has 0.9"
         in capsys.readouterr().err
     )
     assert main(*words, "--fine-tune-momentum", 0.9) == 2
@@ -144,27 +142,19 @@ def test_an_option_whose_name_is_taken_is_written_with_its_part(clash, tmp_path,
     )
     assert main(*words, *own) == 0, capsys.readouterr().err
     history = History.load(out)
-    options, arguments = history.config["options"], history.config["arguments"]
-    assert (options["alpha"], options["checkpoint"], options["hidden"]) == (
-        0.25,
-        True,
-        [6],
-    )
-    assert (history.config["seed"], history.config["target"]) == (4, 0.99)
-    written = {
-        "alpha": None,
-        "method.alpha": 0.25,
-        "method.checkpoint": True,
-        "model.target": 6,
-        "target": 0.99,
-    }
-    assert {name: arguments[name] for name in written} == written
+    config = history.config
+    algorithm = config["method"]["algorithm"]
+    assert (algorithm["alpha"], algorithm["checkpoint"]) == (0.25, True)
+    assert algorithm["model"]["hidden"] == [6]
+    assert (config["key"], config["schedule"]["target"]) == ([0, 4], 0.99)
+    assert config["data"]["options"]["alpha"] is None
+    assert config["model"]["target"] == 6
     capsys.readouterr()
     assert main(*words, *own) == 0
     assert "holds this run already, finished" in capsys.readouterr().out
     assert main(*words, *own, "--method.alpha", 0.5) == 2
     assert (
-        "holds another run, with method.alpha=0.25 where this one has 0.5"
+        "holds another run, with method.algorithm.alpha=0.25 where this one has 0.5"
         in capsys.readouterr().err
     )
     assert main(*clash, "--help") == 0
@@ -192,15 +182,13 @@ def test_an_option_of_a_policy_whose_name_is_taken(clash, tmp_path, capsys):
         capsys.readouterr().err
     )
     config = History.load(tmp_path / "run").config
-    assert {name: config["options"][name] for name in ("k", "seed", "alpha")} == {
+    assert config["method"]["participation"] == {
+        "part": "clash.Few",  # as `import clash` knows it
         "k": 2,
         "seed": 5,
         "alpha": 0.2,
     }
-    assert (config["seed"], config["dataset_options"]["alpha"]) == (0, None)
-    assert (
-        config["method"]["participation"]["part"] == "clash.Few"
-    )  # as `import clash` knows it
+    assert (config["key"], config["data"]["options"]["alpha"]) == ([0, 0], None)
 
 
 @pytest.mark.parametrize(
@@ -322,7 +310,7 @@ def test_methods_clocks_pools_and_models_go_together(
     )
     history = History.load(tmp_path)
     assert history.name == method
-    assert history.config["options"]["fine_tune_epochs"] == 1
+    assert history.config["method"]["algorithm"]["fine_tune_epochs"] == 1
     assert history.cohort_size.tolist() == cohorts
     assert history.diverged is None
     assert np.isfinite(history.final_accuracy)

@@ -11,10 +11,9 @@ from command_line import CLIENTS, TINY, WITH, contents, main, simulated
 from reference.small import assert_same_bits
 
 import fedjax_srp as srp
+from fedjax_srp.driver import record as recorded
 from fedjax_srp.driver.checkpoint import Checkpoints
 from fedjax_srp.lab.runs import folder as run_folder
-from fedjax_srp.lab.runs import options as run_options
-from fedjax_srp.lab.runs import run as recorded
 from fedjax_srp.results import json_files
 from fedjax_srp.results.history import History
 from fedjax_srp.results.locks import held
@@ -53,28 +52,14 @@ def test_a_log_has_the_rounds(finished):
 def test_the_folder_records_all_options(finished):
     names = "accuracy.png checkpoint clients.csv config.json history.csv summary.json"
     assert sorted(path.name for path in finished.iterdir()) == names.split()
-    arguments = json.loads((finished / "config.json").read_text())["config"]["arguments"]
-    named = {option for group in run_options.groups().values() for option in group}
-    assert {
-        "out",
-        "progress",
-        "checkpoint",
-        "overwrite",
-        "models",
-        "log",
-        "tensorboard",
-    } <= named - set(arguments)
-    assert arguments["seed"] == 3
-    assert arguments["method"] == "srpfl"
-    read = {
-        name
-        for name in srp.methods.option_names("srpfl")
-        if name != "head_layers" and "." not in name
-    }
-    assert read <= set(arguments)  # those with a default too
-    assert arguments["learning_rate"] == 0.01
-    assert "inner_step_size" not in arguments
-    assert arguments["hidden"] == [8]
+    config = json.loads((finished / "config.json").read_text())["config"]
+    assert config["key"] == [0, 3]
+    assert config["method"]["name"] == "srpfl"
+    algorithm = config["method"]["algorithm"]
+    assert algorithm["training"]["optimizer"]["learning_rate"] == 0.01  # a default
+    assert algorithm["model"]["hidden"] == config["model"]["hidden"] == [8]
+    assert config["data"]["options"]["name"] == "digits"
+    assert config["clock"]["part"] == "fedjax_srp.clocks.fixed.Fixed"
     summary = json.loads((finished / "summary.json").read_text())
     assert summary["communication"] == 10
     assert summary["time_to_target"] == "inf"
@@ -116,7 +101,7 @@ def test_a_finished_run_gets_a_summary_for_another_cost(finished, tmp_path, caps
     )
     after = contents(folder)
     changed = {name for name in before if before[name] != after[name]}
-    assert changed == {"summary.json", "config.json", "accuracy.png"}
+    assert changed == {"summary.json", "accuracy.png"}
     assert after.keys() == before.keys()
     summary, history = (
         json.loads((folder / "summary.json").read_text()),
@@ -126,7 +111,6 @@ def test_a_finished_run_gets_a_summary_for_another_cost(finished, tmp_path, caps
         3,
         history.elapsed(3)[-1],
     )
-    assert history.config["arguments"]["communication"] == 3
     assert main(*words, 10) == 0  # and back
     assert {name for name in before if before[name] != contents(folder)[name]} == set()
 
@@ -157,17 +141,13 @@ def test_a_run_judged_by_validation_data_is_another_run(finished, tmp_path, caps
     words = (*TINY, *WITH, "--validation", 0.2, "--out")
     assert main(*words, finished) == 2
     assert (
-        "holds another run, with validation=None where this one has 0.2; give another"
+        "holds another run, with data.options.validation=None where this one has 0.2; give"
         in capsys.readouterr().err
     )
     assert main(*words, tmp_path / "tuning") == 0
     history, plain = History.load(tmp_path / "tuning"), History.load(finished)
-    assert (
-        history.config["arguments"]["validation"]
-        == history.config["dataset_options"]["validation"]
-        == 0.2
-    )
-    assert history.config["data_checksum"] != plain.config["data_checksum"]
+    assert history.config["data"]["options"]["validation"] == 0.2
+    assert history.config["data"]["checksum"] != plain.config["data"]["checksum"]
     assert history.test_count.tolist() == [2] * 10  # of ten training examples
     expected = simulated(srp.data.holdout(srp.data.load("digits", **CLIENTS), 0.2))
     np.testing.assert_array_equal(history.accuracy, expected.accuracy)
@@ -229,8 +209,9 @@ def test_overwrite_replaces_the_old_result_when_the_new_one_is_finished(
     assert {path.name for path in folder.iterdir()} == {
         path.name for path in finished.iterdir()
     } | {"notes.txt"}
-    assert History.load(folder).config["seed"] == 4
-    assert json_files.read_json(folder / "checkpoint" / "arguments.json")["seed"] == 4
+    assert History.load(folder).config["key"] == [0, 4]
+    asked = json_files.read_json(folder / "checkpoint" / "arguments.json")
+    assert asked["key"] == [0, 4]
 
 
 def test_a_finished_run_is_made_longer(finished, tmp_path, capsys):
@@ -269,7 +250,7 @@ def test_a_finished_run_is_made_longer(finished, tmp_path, capsys):
         ),
         (
             ("--num-rounds", 7, "--seed", 4),
-            "another run, with seed=3 where this one has 4; give another --out, or",
+            "another run, with key=[0, 3] where this one has [0, 4]; give another --out, or",
         ),
     ):
         assert main(*TINY, *WITH, "--out", folder, *words) == 2

@@ -232,7 +232,7 @@ def test_the_installed_program_uses_every_core_and_stops_at_ctrl_c(tmp_path):
         key=lambda p: int(p.name),
     )
     fingerprint = json_files.read_json(snapshot / SEAL)["facts"]["fingerprint"]
-    assert fingerprint["num_devices"] == min(len(os.sched_getaffinity(0)), 10)
+    assert fingerprint["machine"]["num_devices"] == min(len(os.sched_getaffinity(0)), 10)
 
 
 def test_a_connection_that_breaks_is_not_a_closed_terminal(monkeypatch, capfd):

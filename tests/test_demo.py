@@ -54,8 +54,8 @@ def test_everything_is_written_and_can_be_read(found):
     assert list(histories) == list(demo.QUICK_METHODS)
     for runs in histories.values():
         for seed, run in enumerate(runs):
-            assert run.config["seed"] == seed
-            assert run.config["arguments"]["num_rounds"] == 6
+            assert run.config["key"] == [0, seed]
+            assert run.config["schedule"]["num_rounds"] == 6
 
 
 @pytest.mark.filterwarnings("ignore:.*is an upper bound")
@@ -88,7 +88,7 @@ def test_every_method_has_the_same_client_times(found):
 
 def history(name, accuracy, times, num_seeds=None, host_seconds=6.0):
     """One client, one evaluation after every round."""
-    config = {"num_seeds": num_seeds}
+    config = {"machine": {"num_seeds": num_seeds}}
     return made_history(
         accuracy, times, "global", name=name, host_seconds=host_seconds, config=config
     )

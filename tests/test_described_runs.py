@@ -7,13 +7,14 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
-from reference.small import KEY, assert_same_bits, prepared
+from reference.small import KEY, assert_same_bits
 
 import fedjax_srp as srp
-from fedjax_srp import models, participation
+from fedjax_srp import participation
 from fedjax_srp.driver.record import data_checksum
 from fedjax_srp.parts.description import describe
 from fedjax_srp.results.json_files import jsonable
+from fedjax_srp.results.records import identity
 
 MODEL = srp.models.MLP((8, 8), num_classes=10, hidden=(4,))
 
@@ -41,17 +42,14 @@ def test_a_history_describes_its_run(data):
     )
     config = config_of(method, data, clock=srp.clocks.Fixed(srp.clocks.Constant(2.0)))
     assert config == json.loads(json.dumps(config))
-    options = config["options"]
-    assert [
-        options[o] for o in ("learning_rate", "initial", "hidden", "participation")
-    ] == [0.05, 2, [4], "doubling"]
-    assert (options["model"], options["epochs"], options["cut"]) == ("mlp", 1, "out")
-    assert config["clock_options"]["distribution"] == {
+    assert config["clock"]["distribution"] == {
         "part": "fedjax_srp.clocks.distributions.Constant",
         "value": 2.0,
     }
-    assert config["dataset_options"]["classes_per_client"] == 5
-    assert config["unknown"] == []
+    assert config["data"]["options"]["classes_per_client"] == 5
+    assert config["data"]["num_clients"] == 4
+    assert config["schedule"]["num_rounds"] == 1
+    assert config["program"] is None
     assert config["method"] == jsonable(
         {
             "name": "srpfl",
@@ -62,11 +60,26 @@ def test_a_history_describes_its_run(data):
     other = srp.data.load("digits", num_clients=4, classes_per_client=5, seed=1)
     from_python = srp.algorithms.FedAvg(MODEL, srp.Training(srp.SGD(0.1)))
     config_other = config_of(from_python, other, participation=participation.Uniform(2))
-    assert config_other["options"]["learning_rate"] == 0.1
-    assert config_other["options"]["k"] == 2
-    assert config_other["data_checksum"] != config["data_checksum"]
+    assert config_other["method"]["participation"]["k"] == 2
     again = srp.data.load("digits", num_clients=4, classes_per_client=5)
-    assert config_of(from_python, again)["data_checksum"] == config["data_checksum"]
+    checksums = [
+        made["data"]["checksum"]
+        for made in (config, config_other, config_of(from_python, again))
+    ]
+    assert checksums[0] == checksums[2] != checksums[1]
+
+
+def test_the_record_tells_what_was_asked_for_from_the_machine(data):
+    made = fedavg()
+    one = config_of(made, data)
+    other = config_of(made, data, chunk_size=1)
+    assert one["machine"] != other["machine"]
+    assert identity(one) == identity(other)
+    assert identity(one) == identity(config_of(made, data, num_rounds=2))
+    assert identity(one) != identity(config_of(made, data, eval_every=2))
+    assert identity(one) != identity(config_of(fedavg(0.2), data))
+    with jax.enable_x64(True):
+        assert config_of(made, data)["jax"] == {"jax_enable_x64": True}
 
 
 def test_a_method_of_a_record_runs_once_more_to_the_same_bits(data):
@@ -96,63 +109,6 @@ def fedavg(*optimizer, model=MODEL, **fields):
     )
 
 
-def options_of_run(algorithm, data, **request):
-    return prepared(algorithm, data, **request).options()
-
-
-DIFFERENCES = {
-    "rate": (fedavg(0.2), "learning_rate"),
-    "momentum": (fedavg(0.1, 0.5), "momentum"),
-    "epochs": (
-        srp.algorithms.FedAvg(MODEL, srp.Training(srp.SGD(0.1), epochs=2)),
-        "epochs",
-    ),
-    "tuning": (fedavg(fine_tune_epochs=1), "fine_tune_epochs"),
-    "width": (fedavg(model=models.MLP((8, 8), 10, hidden=(5,))), "hidden"),
-    "cut": (fedavg(model=MODEL.recut("fc1")), "cut"),
-}
-
-
-@pytest.mark.parametrize("case", DIFFERENCES)
-def test_options_differ_between_runs(case, data):
-    algorithm, name = DIFFERENCES[case]
-    one, other = (options_of_run(made, data) for made in (fedavg(), algorithm))
-    assert {option for option in one | other if one.get(option) != other.get(option)} == {
-        name
-    }
-
-
-def test_options_show_another_optimizer(data):
-    one, other = (
-        options_of_run(
-            srp.algorithms.FedAvg(
-                MODEL, srp.Training(srp.optimizer(optax.sgd, learning_rate=rate))
-            ),
-            data,
-        )
-        for rate in (0.1, 0.2)
-    )
-    (name,) = [option for option in one if one[option] != other[option]]
-    assert (one[name], other[name]) == ({"learning_rate": 0.1}, {"learning_rate": 0.2})
-
-
-@srp.part
-class WithK(srp.algorithms.FedAvg):
-    """Algorithm with an option that a policy has too."""
-
-    k: int = 2
-
-
-def test_equal_names_of_algorithm_and_participation_are_both_recorded(data):
-    for k, expected in ((1, {"k": 2, "fastest.k": 1}), (2, {"k": 2})):
-        options = options_of_run(
-            WithK(MODEL), data, participation=participation.Fastest(k)
-        )
-        assert {
-            name: value for name, value in options.items() if name.endswith("k")
-        } == expected
-
-
 @pytest.mark.usefixtures("no_rounds")
 def test_runs_of_own_code_record_the_hash_of_their_program(data):
     made = [
@@ -162,8 +118,8 @@ def test_runs_of_own_code_record_the_hash_of_their_program(data):
     one, other, known = (config_of(algorithm, data) for algorithm in made)
     assert one["method"] == other["method"]
     assert one["program"]["rounds"] != other["program"]["rounds"]
-    assert "program" not in known
-    assert one["unknown"] == known["unknown"] == []
+    assert known["program"] is None
+    assert "unknown" not in one["program"]
 
 
 @srp.part
@@ -179,7 +135,7 @@ class Host(srp.algorithms.FedAvg):
 def test_a_program_that_calls_the_host_is_unknown(data):
     config = config_of(Host(MODEL), data)
     assert "host" in config["program"]["unknown"]
-    assert config["unknown"] == [f"{__name__}.Host"]
+    assert config["program"]["code"] == [f"{__name__}.Host"]
 
 
 @dataclasses.dataclass

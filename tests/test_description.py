@@ -25,7 +25,6 @@ from fedjax_srp.parts import description
 from fedjax_srp.parts import part as parts
 from fedjax_srp.parts.description import (
     describe,
-    option_values,
     own_code,
     rebuild,
     unknowns,
@@ -97,18 +96,6 @@ def test_values_are_those_given_and_the_defaults():
         "out",
     )
     assert fedrep["model"]["dtype"] == "float32"
-
-
-def test_options_have_short_names():
-    made = srp.algorithms.FedRep(MODEL, srp.Training(srp.SGD(0.3)), head_optimizer=ADAM)
-    found = option_values(made, leave_out=("model",))
-    assert (found["learning_rate"], found["epochs"], found["fine_tune_optimizer"]) == (
-        0.3,
-        1,
-        None,
-    )
-    assert found["head_optimizer.floats"] == {"learning_rate": 0.001}
-    assert found["head_optimizer.factory"] == {"function": "optax._src.alias.adam"}
 
 
 # What is not written down in full.

@@ -313,7 +313,7 @@ def test_answers_with_code_run(name, tmp_path, monkeypatch):
             assert history.diverged is None
     if name == "data":
         history = namespace["history"]
-        assert history.config["dataset"] == "regression"
+        assert history.config["data"]["name"] == "regression"
         assert history.test_count.tolist() == [25] * 20
         assert (
             0 < history.mean_accuracy[-1] < 0.2 < np.var(np.sin(namespace["x"][..., 0]))

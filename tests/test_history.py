@@ -332,7 +332,7 @@ def test_the_summary_records_the_split_of_the_evaluation():
         options[split] += [srp.data.holdout_clients(judged).options]
         options[split] += [srp.data.shift_features(judged, rotations=(0, 180)).options]
         for made in options[split]:
-            assert small(config={"dataset_options": made}).summary()["judged_on"] == split
+            assert small(config={"data": {"options": made}}).judged_on == split
 
 
 def test_participation_is_the_gini_coefficient_and_the_share_of_zeros():

@@ -5,10 +5,16 @@ import functools
 
 import numpy as np
 import pytest
-from method_helpers import SHAPES, algorithm_of, cohort_sizes, record, steps_of
+from method_helpers import (
+    SHAPES,
+    algorithm_of,
+    cohort_sizes,
+    record,
+    steps_of,
+    values_of,
+)
 
 import fedjax_srp as srp
-from fedjax_srp.parts.options import values_of
 
 BY_CRITERION = {
     "flanp",

@@ -1,6 +1,5 @@
 """Options of parts: fields by short names, parts built from them, and refusals."""
 
-import dataclasses
 import functools
 import re
 from collections.abc import Callable, Sequence
@@ -20,7 +19,6 @@ from fedjax_srp.parts.options import (
     build,
     full_names,
     options_of,
-    values_of,
     written,
 )
 
@@ -317,51 +315,9 @@ def test_parts_that_cannot_be_built_are_refused(case):
 # Values.
 
 
-def test_values_of_a_part():
-    made = FedRep(
-        MODEL, srp.Training(srp.SGD(0.3, 0.5), epochs=2), head_optimizer=srp.SGD(0.7)
-    )
-    values = values_of(made, leave_out=("model",))
-    assert values == {
-        "learning_rate": 0.3,
-        "momentum": 0.5,
-        "weight_decay": None,
-        "batch_size": 10,
-        "epochs": 2,
-        "steps": None,
-        "weighting": "uniform",
-        "fine_tune_epochs": 10,
-        "fine_tune_optimizer": None,
-        "keeps_optimizer": False,
-        "newcomers_take_mean_head": False,
-        "head_epochs": 10,
-        "representation_epochs": 1,
-        "head_optimizer.learning_rate": 0.7,
-        "head_optimizer.momentum": None,
-        "head_optimizer.weight_decay": None,
-    }
-    assert build(FedRep, values, MODEL) == made
-
-
-def test_values_of_every_algorithm_build_it_again():
-    for name in srp.methods.algorithm_names():
-        cls = {
-            getattr(srp.algorithms, n).name: getattr(srp.algorithms, n)
-            for n in srp.algorithms.__all__
-        }[name]
-        changed = build(
-            cls, {"learning_rate": 0.125, "fine_tune_optimizer.momentum": 0.25}, MODEL
-        )
-        assert build(cls, values_of(changed, ("model",)), MODEL) == changed
-        assert dataclasses.replace(changed, training=srp.Training()) != changed
-
-
 def test_other_optimizers_have_the_names_of_their_own_arguments():
     adam = srp.optimizer(optax.adam, learning_rate=0.1, nesterov=True)
     made = FedAvg(MODEL, srp.Training(adam))
-    values = values_of(made, ("model",))
-    assert values["training.optimizer.floats"] == {"learning_rate": 0.1}
-    assert values["training.optimizer.others"] == (("nesterov", True),)
     assert full_names(made, {"learning_rate": 1}) == {
         "training.optimizer.floats.learning_rate": 1
     }

@@ -38,16 +38,8 @@ def test_a_function_may_have_options_with_names_of_sgd():
 
     srp.methods.register("mine", mine)
     options = {"learning_rate": 0.1, "weight_decay": 4}
-    method, recorded = (
-        srp.methods.get("mine", dataset=SHAPES, **options),
-        record("mine", **options),
-    )
+    method = srp.methods.get("mine", dataset=SHAPES, **options)
     assert seen == [(0.1, 0.25, 4)]
-    assert [recorded[o] for o in ("learning_rate", "momentum", "weight_decay")] == [
-        0.1,
-        0.25,
-        4,
-    ]
     assert parts.values_of(method.algorithm) == {
         "training.optimizer.learning_rate": 0.01
     }  # what the function made
@@ -98,7 +90,7 @@ def test_one_function_and_one_row_add_a_method(tmp_path, capsys):
     )
     found = History.load(tmp_path / "run")
     np.testing.assert_array_equal(found.accuracy, history.accuracy)
-    assert found.config["arguments"]["pace"] == 0.25
+    assert found.config["words"]["pace"] == 0.25
     assert cli.main(["list"], set_up_cores=False) == 0
     text = capsys.readouterr().out
     assert "Counted" in text
@@ -164,11 +156,7 @@ def test_users_policies_have_names_and_options(maker):
     assert (method.name, method.participation.name) == ("fedrep + slowest", "slowest")
     assert (method.participation.m, method.participation.k) == (3, 0.25)
     recorded = record("fedrep", participation="slowest", m=3, k=0.25)
-    assert {o: recorded[o] for o in ("participation", "m", "k")} == {
-        "participation": "slowest",
-        "m": 3,
-        "k": 0.25,
-    }
+    assert (recorded["m"], recorded["k"]) == (3, 0.25)
     again = srp.methods.get(
         "fedavg", dataset=SHAPES, participation="slowest", k=0.25, m=3
     )

@@ -48,7 +48,7 @@ def test_custom_models_have_names_and_options():
     assert "narrow" in srp.models.names()
     assert srp.models.options("narrow") == {"width": 5, "depth": 2}
     method = srp.methods.get("fedrep", dataset=DATA, model="narrow", width=3)
-    recorded = srp.methods.choose("fedrep", "narrow", width=3).record()
+    recorded = srp.methods.choose("fedrep", "narrow", width=3).model_options()
     assert {o: recorded[o] for o in ("model", "width", "depth")} == {
         "model": "narrow",
         "width": 3,
@@ -65,7 +65,7 @@ def test_custom_models_have_names_and_options():
     history = srp.simulate(
         method, DATA, clock=CLOCK, num_rounds=1, key=KEY, progress=False, devices=1
     )
-    assert history.config["options"]["hidden"] == [3, 3]
+    assert history.config["method"]["algorithm"]["model"]["hidden"] == [3, 3]
     assert [
         layer["kernel"].shape[1] for layer in model.init(KEY).representation.values()
     ] == [3, 3]
@@ -211,25 +211,12 @@ def test_a_loaded_file_registers_parts_for_runs_and_grids(tmp_path, capsys):
         cli.main(["run", *words, "--out", str(tmp_path / "run")], set_up_cores=False) == 0
     )
     run = srp.History.load(tmp_path / "run")
-    assert (run.config["arguments"]["model"], run.config["arguments"]["width"]) == (
-        "narrow",
-        3,
-    )
-    assert (run.config["options"]["model"], run.config["options"]["hidden"]) == (
-        "mlp",
-        [3],
-    )
+    assert (run.config["model"]["model"], run.config["model"]["width"]) == ("narrow", 3)
+    assert run.config["method"]["algorithm"]["model"]["hidden"] == [3]
     assert run.compute_time.tolist() == [4.0, 4.0]
-    assert (run.config["arguments"]["participation"], run.config["arguments"]["m"]) == (
-        "first",
-        3,
-    )
-    assert (run.config["options"]["participation"], run.config["options"]["k"]) == (
-        "fastest",
-        3,
-    )
+    assert run.config["method"]["participation"]["k"] == 3
     assert run.cohort_size.tolist() == [3, 3]
-    assert run.config["clock_options"]["distribution"]["value"] == 4.0
+    assert run.config["clock"]["distribution"]["value"] == 4.0
     assert (
         cli.main(["run", *words, "--out", str(tmp_path / "run")], set_up_cores=False) == 0
     )  # is known again
@@ -251,7 +238,7 @@ def test_a_loaded_file_registers_parts_for_runs_and_grids(tmp_path, capsys):
     )
     found = [
         (
-            run.config["options"]["hidden"][0],
+            run.config["method"]["algorithm"]["model"]["hidden"][0],
             float(run.compute_time[0]),
             int(run.cohort_size[0]),
         )

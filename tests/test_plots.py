@@ -152,7 +152,7 @@ def test_one_run_is_drawn_without_the_lab():
 
 
 def test_the_axis_names_the_split_of_the_evaluation():
-    tuned = run("fedavg", config={"dataset_options": {"validation": 0.2}})
+    tuned = run("fedavg", config={"data": {"options": {"validation": 0.2}}})
     for histories, expected in (
         ([run()], "test"),
         ([tuned], "validation"),
@@ -296,19 +296,18 @@ def test_a_large_legend_lies_below_and_not_on_the_data(labels):
 
 
 def test_runs_that_are_no_repeats_are_averaged_on_demand_only():
-    def made(rate, seed, **fields):
+    def made(rate, seed, checksum="1a"):
         config = {
-            "data_checksum": "1a",
-            "options": {"learning_rate": rate},
+            "method": {"algorithm": {"learning_rate": rate}},
+            "data": {"checksum": checksum},
             "key": [0, seed],
-            "unknown": [],
         }
-        return run(config=config | fields)
+        return run(config=config)
 
     one, other = made(0.1, 0), made(0.5, 0)
     (ax,) = plots.accuracy_over_time([one, made(0.1, 1)]).axes
     assert list(drawn(ax)) == ["FedRep (2 runs)"]
-    for mixed in ([one, other], [one, one], [one, made(0.1, 1, data_checksum="2b")]):
+    for mixed in ([one, other], [one, one], [one, made(0.1, 1, "2b")]):
         with refused("histories.*give|hold the same run"):
             plots.accuracy_over_time(mixed)
     (ax,) = plots.accuracy_over_time({"both": [one, other]}).axes

@@ -3,7 +3,6 @@
 import shlex
 
 import jax
-import numpy as np
 import pandas as pd
 import pytest
 from reference.histories import made_history
@@ -15,51 +14,63 @@ from fedjax_srp.lab.report import repeats
 from fedjax_srp.results import json_files
 
 DATA = {"num_clients": 4, "classes_per_client": 3, "seed": 0}
-METHOD = {"learning_rate": 0.1, "hidden": [8], "participation": "full"}
+FEDREP = {
+    "part": "fedjax_srp.algorithms.fedrep.FedRep",
+    "learning_rate": 0.1,
+    "hidden": [8],
+}
 CLOCK = {
     "part": "fedjax_srp.clocks.fixed.Fixed",
     "distribution": {"part": "fedjax_srp.clocks.distributions.Exponential", "rate": 1.0},
     "work": 1.0,
 }
 SGD = {"part": "fedjax_srp.algorithms.optimizers.SGD", "learning_rate": 0.1}
-DOUBLING = {"initial": 2, "by": "realised"}
+FULL = {"part": "fedjax_srp.participation.full.Full"}
+DOUBLING = {
+    "part": "fedjax_srp.participation.doubling.Doubling",
+    "initial": 2,
+    "by": "realised",
+}
 
 
-def made_by(name="fedrep", key=0, options=None, **config):
-    """Return the configuration that a run records."""
+def made_by(
+    name="fedrep",
+    key=0,
+    options=None,
+    policy=FULL,
+    data=None,
+    schedule=None,
+    machine=None,
+    **record,
+):
+    """Return the record of a run."""
     return {
-        "name": name,
-        "algorithm": "fedrep",
-        "participation": "full",
-        "clock": "fixed",
-        "dataset": "digits",
-        "num_clients": 4,
-        "options": METHOD | (options or {}),
         "method": {
             "name": name,
-            "algorithm": {
-                "part": "fedjax_srp.algorithms.fedrep.FedRep",
-                "optimizer": SGD,
-            },
+            "algorithm": FEDREP | (options or {}),
+            "participation": policy,
         },
-        "clock_options": CLOCK,
-        "dataset_options": DATA,
-        "data_checksum": "1a2b3c4d",
-        "unknown": [],
-        "eval_every": 1,
+        "clock": CLOCK,
+        "data": {
+            "name": "digits",
+            "num_clients": 4,
+            "checksum": "1a2b3c4d",
+            "options": DATA,
+        }
+        | (data or {}),
+        "schedule": {"num_rounds": 3, "eval_every": 1} | (schedule or {}),
         "evaluations": ["fine_tune"],
-        "chunk_size": 4,
-        "num_rounds": 3,
-        "num_seeds": None,
         "key": [0, key],
-    } | config
+        "program": None,
+        "machine": {"chunk_size": 4, "num_seeds": None} | (machine or {}),
+    } | record
 
 
 def run(scores=(0.3, 0.6, 0.9), times=1.0, config=None, **fields):
     """Four clients with one accuracy, evaluated after every round; rounds of equal length."""
     config = config or made_by()
     given = {
-        "name": config["name"],
+        "name": config["method"]["name"],
         "cohort_size": [4] * len(scores),
         "host_seconds": 1.0,
         "config": config,
@@ -134,37 +145,37 @@ def test_a_sweep_from_python_and_from_the_command_line_has_the_same_table(tmp_pa
 
 def test_runs_that_differ_only_in_the_seed_are_repeats(save, tmp_path):
     save(
-        *(run(config=made_by(key=key, chunk_size=key + 1, seed=key)) for key in range(2)),
+        *(
+            run(config=made_by(key=key, machine={"chunk_size": key + 1}))
+            for key in range(2)
+        ),
         run(
             config=made_by(
                 key=2,
                 evaluations=["fine_tune", "own_head"],
-                num_seeds=3,
-                num_devices=2,
-                shard_data=True,
+                record_loss=True,
+                machine={"num_seeds": 3, "num_devices": 2, "shard_data": True},
+                version={"jax": "2"},
+                model={"name": "mlp"},
             )
         ),
-        run(
-            config=made_by(key=3, options={"learning_rate": float(np.float32(0.1))})
-        ),  # from simulate_seeds' values
     )
     found, text = rows(tmp_path)
-    assert found["runs"].to_dict() == {"fedrep": 4}
+    assert found["runs"].to_dict() == {"fedrep": 3}
     assert "not recorded" not in text
 
 
 def test_rows_of_srpfl_have_speed_ups_over_their_twins(save, tmp_path):
-    doubling = {"participation": "doubling", **DOUBLING}
     for rate in (0.1, 0.2):
         for key in range(2):
             options = {"learning_rate": rate}
             save(run(times=4.0, config=made_by(key=key, options=options)))
             for initial in (1, 2):
-                more = {**options, **doubling, "initial": initial}
+                policy = DOUBLING | {"initial": initial}
                 save(
                     run(
                         times=rate * initial,
-                        config=made_by("srpfl", key, more, participation="doubling"),
+                        config=made_by("srpfl", key, options, policy),
                     )
                 )
     found, _ = rows(tmp_path)
@@ -181,36 +192,21 @@ def test_rows_of_srpfl_have_speed_ups_over_their_twins(save, tmp_path):
 
 def test_a_twin_may_run_longer(save, tmp_path):
     """It does at equal simulated time; of several, the one of equal length is the twin."""
-    doubling = {"participation": "doubling", **DOUBLING}
-    config = {"num_rounds": 500, "time_limit": 40.0}
-    save(
-        run(
-            times=0.5,
-            config=made_by("srpfl", options=doubling, participation="doubling") | config,
-        )
-    )
-    save(
-        run(
-            times=2.0,
-            config=made_by() | {"num_rounds": 100, "time_limit": 40.0, "target": 0.8},
-        )
-    )
+    limits = {"num_rounds": 500, "time_limit": 40.0}
+    save(run(times=0.5, config=made_by("srpfl", policy=DOUBLING, schedule=limits)))
+    shorter = {"num_rounds": 100, "time_limit": 40.0, "target": 0.8}
+    save(run(times=2.0, config=made_by(schedule=shorter)))
     found, _ = rows(tmp_path)
     assert float(found.loc["SRPFL, num_rounds=500", "speed_up_0"]) == 4
-    save(run(times=2.5, config=made_by() | config | {"num_rounds": 700}))
+    save(run(times=2.5, config=made_by(schedule=limits | {"num_rounds": 700})))
     found, _ = rows(tmp_path)
     assert float(found.loc["SRPFL, num_rounds=500", "speed_up_0"]) == 5
-    save(run(times=3.0, config=made_by() | config))
+    save(run(times=3.0, config=made_by(schedule=limits)))
     found, _ = rows(tmp_path)
     assert float(found.loc["SRPFL, num_rounds=500", "speed_up_0"]) == 6
-    save(
-        run(
-            times=9.0,
-            config=made_by("lg_srpfl", options=doubling, participation="doubling")
-            | config,
-        )
-    )
-    save(run(times=9.0, config=made_by("lg_fedavg") | config | {"eval_every": 3}))
+    save(run(times=9.0, config=made_by("lg_srpfl", policy=DOUBLING, schedule=limits)))
+    less_often = limits | {"eval_every": 3}
+    save(run(times=9.0, config=made_by("lg_fedavg", schedule=less_often)))
     found, _ = rows(tmp_path)
     (twin,) = [
         row["twin"] for name, row in found.iterrows() if str(name).startswith("LG-SRPFL")
@@ -218,68 +214,64 @@ def test_a_twin_may_run_longer(save, tmp_path):
     assert not twin  # it is evaluated less often
 
 
+def test_a_twin_has_no_other_options(save, tmp_path):
+    save(run(config=made_by("srpfl", policy=DOUBLING, options={"momentum": 0.5})))
+    save(run(config=made_by(options={"momentum": None})))
+    found, _ = rows(tmp_path)
+    assert found["twin"].to_dict() == {"srpfl": "", "fedrep": ""}
+
+
 def test_custom_combinations_of_parts_have_twins(save, tmp_path):
-    without = {"model": "mlp", "hidden": [8], "learning_rate": 0.1}
-    parts = {"participation": "doubling", **without}
-    config = made_by("fedrep + doubling", participation="doubling") | {
-        "options": parts | DOUBLING
-    }
-    save(run(config=config), run(times=2.0, config=made_by() | {"options": without}))
-    wider = {**without, "hidden": [16]}
+    save(run(config=made_by("fedrep + doubling", policy=DOUBLING)))
+    save(run(times=2.0, config=made_by()))
     found, _ = rows(tmp_path)
     assert float(found.loc["fedrep + doubling", "speed_up_0"]) == 2
-    save(run(times=3.0, config=made_by() | {"options": wider}))
+    save(run(times=3.0, config=made_by(options={"hidden": [16]})))
     found, _ = rows(tmp_path)
     assert set(found.index) == {
-        "FedRep + doubling, hidden=[8]",
+        "fedrep + doubling",
         "FedRep, hidden=[8]",
         "FedRep, hidden=[16]",
     }
-    assert found.loc["FedRep + doubling, hidden=[8]", "twin"] == "FedRep, hidden=[8]"
+    assert found.loc["fedrep + doubling", "twin"] == "FedRep, hidden=[8]"
 
 
-OTHER_DATA = {"data_checksum": "5e6f7a8b"}
+OTHER_DATA = {"checksum": "5e6f7a8b"}
 EXPONENTIAL, PARETO = CLOCK["distribution"], {"part": "mine.Pareto", "rate": 1.0}
-OTHER_SGD = {
-    "algorithm": {
-        "part": "fedjax_srp.algorithms.fedrep.FedRep",
-        "optimizer": {"part": "mine.SGD"},
-    }
-}
-DYNAMIC = {
-    "clock": "dynamic",
-    "clock_options": CLOCK | {"part": "fedjax_srp.clocks.dynamic.Dynamic"},
-}
+DYNAMIC = CLOCK | {"part": "fedjax_srp.clocks.dynamic.Dynamic"}
+UNIFORM = {"part": "fedjax_srp.participation.uniform.Uniform", "k": 2}
 DIFFERENCES = [  # change, name of the option, its value without and with the change
-    ({"options": METHOD | {"hidden": [16]}}, "hidden=", "[8]", "[16]"),
-    ({"clock_options": CLOCK | {"work": 2.0}}, "clock.work=", "1", "2"),
+    ({"options": {"hidden": [16]}}, "hidden=", "[8]", "[16]"),
+    ({"clock": CLOCK | {"work": 2.0}}, "work=", "1.0", "2.0"),
     (
-        {"clock_options": CLOCK | {"distribution": EXPONENTIAL | {"rate": 0.5}}},
-        "clock.rate=",
-        "1",
+        {"clock": CLOCK | {"distribution": EXPONENTIAL | {"rate": 0.5}}},
+        "rate=",
+        "1.0",
         "0.5",
     ),
-    (DYNAMIC, "clock=", "fixed", "dynamic"),
+    ({"clock": DYNAMIC}, "clock=", "Fixed", "Dynamic"),
     (
-        {"clock_options": CLOCK | {"distribution": PARETO}},
-        "clock.distribution=",
+        {"clock": CLOCK | {"distribution": PARETO}},
+        "distribution=",
         "Exponential",
         "mine.Pareto",
     ),
-    ({"method": OTHER_SGD}, "optimizer=", "SGD", "mine.SGD"),
-    ({"dataset_options": DATA | {"seed": 7}} | OTHER_DATA, "partition_seed=", "0", "7"),
-    ({"dataset_options": None} | OTHER_DATA, "data ", "1a2b3c4d", "5e6f7a8b"),
-    (OTHER_DATA, "data ", "1a2b3c4d", "5e6f7a8b"),  # behind one name
-    ({"num_rounds": 4}, "num_rounds=", "3", "4"),
-    ({"eval_every": 2}, "eval_every=", "1", "2"),
-    ({"participation": "uniform"}, "participation=", "full", "uniform"),
+    ({"options": {"part": "mine.FedRep"}}, "algorithm=", "FedRep", "mine.FedRep"),
+    ({"data": OTHER_DATA | {"options": DATA | {"seed": 7}}}, "partition_seed=", "0", "7"),
+    ({"data": OTHER_DATA | {"options": None}}, "data=", "1a2b3c4d", "5e6f7a8b"),
+    ({"data": OTHER_DATA}, "data=", "1a2b3c4d", "5e6f7a8b"),  # behind one name
+    ({"schedule": {"num_rounds": 4}}, "num_rounds=", "3", "4"),
+    ({"schedule": {"eval_every": 2}}, "eval_every=", "1", "2"),
+    ({"policy": UNIFORM}, "participation=", "Full", "Uniform, k=2"),
 ]
 
 
 @pytest.mark.parametrize(("change", "option", "one", "other"), DIFFERENCES)
 def test_any_other_difference_makes_a_row(change, option, one, other, save, tmp_path):
     save(*(run(config=made_by(key=key)) for key in range(2)))
-    save(*(run(config=made_by(key=key) | change) for key in range(2)))  # under equal keys
+    save(
+        *(run(config=made_by(key=key, **change)) for key in range(2))
+    )  # under equal keys
     found, text = rows(tmp_path)
     assert found["runs"].to_dict() == {
         f"FedRep, {option}{one}": 2,
@@ -289,18 +281,11 @@ def test_any_other_difference_makes_a_row(change, option, one, other, save, tmp_
 
 
 def test_data_with_equal_checksums_are_equal(save, tmp_path):
-    save(
-        run(),
-        run(config=made_by(key=1, dataset_options=DATA | {"data_dir": "elsewhere"})),
-    )
+    elsewhere = {"options": DATA | {"data_dir": "elsewhere"}}
+    save(run(), run(config=made_by(key=1, data=elsewhere)))
     assert rows(tmp_path)[0]["runs"].to_dict() == {"fedrep": 2}
-    save(
-        run(
-            config=made_by(
-                options={"learning_rate": 0.2}, dataset_options=DATA | {"seed": 5}
-            )
-        )
-    )
+    other_seed = {"options": DATA | {"seed": 5}}
+    save(run(config=made_by(options={"learning_rate": 0.2}, data=other_seed)))
     assert list(rows(tmp_path)[0].index) == [
         "FedRep, learning_rate=0.1",
         "FedRep, learning_rate=0.2",
@@ -308,27 +293,16 @@ def test_data_with_equal_checksums_are_equal(save, tmp_path):
 
 
 def test_rows_of_one_training_are_noted_and_options_that_are_none_left_out():
+    def judged(name, evaluation, seconds, **more):
+        options = {"evaluation": evaluation, **more}
+        return run(config=made_by(name, options=options), host_seconds=seconds)
+
     made = [
-        run(config=made_by("fedavg", options={"evaluation": "global"}), host_seconds=3.5),
-        run(
-            config=made_by("fedavg_ft", options={"evaluation": "fine_tune"}),
-            host_seconds=3.5,
-        ),
-        run(
-            config=made_by("fedavg", options={"evaluation": "global", "momentum": 0.5}),
-            host_seconds=4.5,
-        ),
-        run(
-            config=made_by(
-                "fedavg_ft", options={"evaluation": "fine_tune", "momentum": 0.5}
-            ),
-            host_seconds=4.5,
-        ),
-        run(
-            config=made_by(
-                "fedavg", options={"evaluation": "global", "momentum": None}, num_rounds=5
-            )
-        ),
+        judged("fedavg", "global", 3.5),
+        judged("fedavg_ft", "fine_tune", 3.5),
+        judged("fedavg", "global", 4.5, momentum=0.5),
+        judged("fedavg_ft", "fine_tune", 4.5, momentum=0.5),
+        judged("fedavg", "global", 1.0, momentum=None, epochs=5),
     ]
     found = repeats.rows(
         [repeats.of(each, f"folder{place}") for place, each in enumerate(made)]
@@ -336,30 +310,30 @@ def test_rows_of_one_training_are_noted_and_options_that_are_none_left_out():
     (note,) = [note for note in found.notes if "training" in note]
     assert note.count(" and FedAvg-FT") == 2
     assert not [name for name in found.runs if "None" in name]
+    assert len(found.runs) == 5
 
 
-OTHER_RATE, BIASED = "fine_tune_optimizer.learning_rate", {"part": "Dense", "bias": False}
+BIASED = {"part": "Dense", "bias": False}
 NAMES = {  # case -> {name of a row: configuration}, in the order of the table
     "nested options of one name": {
-        f"FedRep, learning_rate={a}, {OTHER_RATE}={b}": made_by(
-            options={"learning_rate": a, OTHER_RATE: b}
+        f"FedRep, algorithm.learning_rate={a}, optimizer.learning_rate={b}": made_by(
+            options={"learning_rate": a, "optimizer": SGD | {"learning_rate": b}}
         )
         for a, b in ((1, 2), (2, 1))
     },
     "options of method and data of one name": {
-        f"FedRep, method.alpha={a}, data.alpha={b}": made_by(
+        f"FedRep, algorithm.alpha={a}, options.alpha={b}": made_by(
             options={"alpha": a},
-            dataset_options={**DATA, "alpha": float(b)},
-            **(OTHER_DATA if b == 6 else {}),
+            data={"options": {**DATA, "alpha": b}, "checksum": str(b)},
         )
         for a, b in ((0.1, 5), (0.1, 6), (0.9, 5))
     },
     "a huge number": {
-        f"FedRep, learning_rate={n:g}": made_by(options={"learning_rate": n})
+        f"FedRep, learning_rate={n}": made_by(options={"learning_rate": n})
         for n in (2.0, 1e30)
     },
     "the place of a value in a list": {
-        f"FedRep, bias=False (layers.{place}.bias)": made_by(options={"layers": layers})
+        f"FedRep, {place}.bias=False": made_by(options={"layers": layers})
         for place, layers in (
             (1, [{"part": "Dense"}, BIASED]),
             (0, [BIASED, {"part": "Dense"}]),
@@ -374,27 +348,16 @@ def test_rows_are_named_by_their_differences(made, save, tmp_path):
     assert list(rows(tmp_path)[0].index) == list(made)
 
 
-def test_an_optimizer_is_named_by_its_difference_from_that_of_training(save, tmp_path):
-    def config(rate, momentum, key, **more):
-        options = {
-            "learning_rate": rate,
-            "momentum": None,
-            "fine_tune_optimizer": None,
-            **more,
-        }
-        if momentum is not None:
-            del options["fine_tune_optimizer"]
-            options |= {
-                "fine_tune_optimizer.learning_rate": rate,
-                "fine_tune_optimizer.momentum": momentum,
-            }
-        made = made_by(key=key, options=options)
-        made["method"]["algorithm"] |= {"fine_tune_optimizer": momentum and SGD}
-        return made
+def test_an_optimizer_is_named_by_its_difference_from_none_and_from_others(
+    save, tmp_path
+):
+    def config(momentum, key):
+        optimizer = SGD | {"momentum": momentum} if momentum else None
+        return made_by(key=key, options={"fine_tune_optimizer": optimizer})
 
     save(
         *(
-            run(config=config(0.1, momentum, key))
+            run(config=config(momentum, key))
             for momentum in (None, 0.5)
             for key in range(2)
         )
@@ -402,14 +365,13 @@ def test_an_optimizer_is_named_by_its_difference_from_that_of_training(save, tmp
     found, _ = rows(tmp_path)
     assert found["runs"].to_dict() == {
         "fedrep": 2,
-        "FedRep, fine_tune_optimizer.momentum=0.5": 2,
+        "FedRep, fine_tune_optimizer=SGD, momentum=0.5": 2,
     }
-    save(run(config=config(0.2, 0.5, 0)), run(config=config(0.2, 0.9, 0)))
+    save(run(config=config(0.9, 0)))
     assert set(rows(tmp_path)[0].index) == {
-        "FedRep, learning_rate=0.1",
-        "FedRep, learning_rate=0.1, fine_tune_optimizer.momentum=0.5",
-        "FedRep, learning_rate=0.2, fine_tune_optimizer.momentum=0.5",
-        "FedRep, learning_rate=0.2, fine_tune_optimizer.momentum=0.9",
+        "fedrep",
+        "FedRep, fine_tune_optimizer=SGD, momentum=0.5",
+        "FedRep, fine_tune_optimizer=SGD, momentum=0.9",
     }
 
 
@@ -424,19 +386,15 @@ def test_rows_of_own_code_are_named_by_their_programs_if_nothing_else_differs(
     save(*(run(config=each) for each in made))
     found, _ = rows(tmp_path)
     assert found["runs"].to_dict() == {
-        "mine, program aa": 2,
-        "mine, program bb": 1,
+        "mine, program=aa-of_aa": 2,
+        "mine, program=bb-of_bb": 1,
         "mine, width=5": 1,
     }
 
 
 def test_the_same_run_twice_is_taken_once(save, tmp_path):
     """Two runs of a grid may differ only in their cost of communication."""
-    costs = [
-        made_by(arguments={"command": "run", "communication": cost})
-        for cost in (0, 10, 20)
-    ]
-    first, second, third = save(*(run(config=config) for config in costs))
+    first, second, third = save(run(), run(), run())
     save(run(scores=(0.1, 0.2, 0.3), config=made_by(key=1)))
     found, text = rows(tmp_path)
     assert found["runs"].to_dict() == {"fedrep": 2}
@@ -446,9 +404,7 @@ def test_the_same_run_twice_is_taken_once(save, tmp_path):
 
 @pytest.mark.parametrize("other", [{"scores": (0.1, 0.2, 0.3)}, {"times": 2.0}])
 def test_one_run_with_two_results_is_refused(other, save, tmp_path):
-    first, second = save(
-        run(config=made_by(seed=3)), run(config=made_by(num_devices=2), **other)
-    )
+    first, second = save(run(), run(config=made_by(machine={"num_devices": 2}), **other))
     with pytest.raises(ValueError, match=f"{first} and {second} .*; remove one of them"):
         report(str(tmp_path), None, (0,), None)
     loaded = {
@@ -460,10 +416,13 @@ def test_one_run_with_two_results_is_refused(other, save, tmp_path):
     )  # as the message says
 
 
+HOST = {"unknown": "it calls the host", "code": ["mine"]}
+
+
 def test_averages_over_unrecorded_parts_are_noted(save, tmp_path):
-    save(run(config=made_by("mine", unknown=["mine"])))
+    save(run(config=made_by("mine", program=HOST)))
     assert "not recorded" not in rows(tmp_path)[1]  # a single run
-    save(run(config=made_by("mine", 1, unknown=["mine"])))
+    save(run(config=made_by("mine", 1, program=HOST)))
     found, text = rows(tmp_path)
     assert found["runs"].to_dict() == {"mine": 2}
     assert "not recorded" in text
@@ -471,7 +430,7 @@ def test_averages_over_unrecorded_parts_are_noted(save, tmp_path):
 
 
 def test_runs_with_unrecorded_parts_and_unequal_results_are_not_averaged(save, tmp_path):
-    config = [made_by("mine", key, unknown=["mine"]) for key in range(2)]
+    config = [made_by("mine", key, program=HOST) for key in range(2)]
     save(*(run(scores=(0.1, 0.2, top), config=c) for top in (0.5, 0.9) for c in config))
     found, text = rows(tmp_path)
     assert found["runs"].to_dict() == {f"mine, folder=run{i}": 1 for i in range(4)}
@@ -511,7 +470,7 @@ def test_other_scores_have_their_own_table(save, tmp_path):
         run(),
         run(
             scores=(3.0, 6.0, 9.0),
-            config=made_by(data_checksum="5e6f"),
+            config=made_by(data=OTHER_DATA),
             score_name="mean gain",
         ),
     )
@@ -550,8 +509,9 @@ def test_unfinished_runs_of_a_grid_are_named(tmp_path, save):
 @pytest.mark.parametrize("pool", [None, 3])
 def test_the_twin_of_flanp_may_have_one_option_more(pool, save, tmp_path):
     """`fedgate` may have a pool, which is a difference; stages that end on a criterion have none."""
-    stages = {"options": METHOD | DOUBLING | {"participation": "statistical_accuracy"}}
-    flanp = run(config=made_by("flanp", participation="statistical_accuracy") | stages)
-    save(flanp, run(times=2.0, config=made_by("fedgate", options={"pool": pool})))
+    stages = DOUBLING | {"part": "fedjax_srp.participation.StatisticalAccuracy"}
+    save(run(config=made_by("flanp", policy=stages)))
+    policy = UNIFORM | {"k": pool} if pool else FULL
+    save(run(times=2.0, config=made_by("fedgate", policy=policy)))
     row = rows(tmp_path)[0].loc["flanp"]
     assert not row["twin"] if pool else float(row["speed_up_0"]) == 2

@@ -21,8 +21,8 @@ def test_files_of_an_earlier_report_are_removed_and_no_others(save, tmp_path):
         return {path.name for path in tmp_path.iterdir() if path.is_file()}
 
     (tmp_path / "notes.csv").write_text("not of a report")
-    (first,) = save(run(config=made_by(dataset="a")))
-    (other,) = save(run(config=made_by(dataset="b")))
+    (first,) = save(run(config=made_by(data={"name": "a"})))
+    (other,) = save(run(config=made_by(data={"name": "b"})))
     report(str(tmp_path), None, (0,), None)
     assert len(written()) == 2 * len(panels.FILES) + 2
     shutil.rmtree(other)
@@ -34,7 +34,7 @@ def test_files_of_an_earlier_report_are_removed_and_no_others(save, tmp_path):
     assert not [
         name for name in written() if "_a_" in name
     ]  # which have another name now
-    save(run(config=made_by(dataset="c")))
+    save(run(config=made_by(data={"name": "c"})))
     shutil.copytree(
         first, tmp_path, dirs_exist_ok=True
     )  # a run with others below it: the figure is that of the run
@@ -106,20 +106,14 @@ def test_the_table_has_evaluations_divergence_and_the_communication_of_clocks(
         broken,
         run(
             accuracies=own,
-            config=made_by("ditto", algorithm="ditto", evaluations=["own_head"]),
+            config=made_by("ditto", evaluations=["own_head"]),
         ),
     )
     found, text = rows(tmp_path, (0, 10))
     assert found["evaluation"].to_dict() == {"fedrep": "fine_tune", "ditto": "own_head"}
     assert found["diverged"].to_dict() == {"fedrep": 1, "ditto": 0}
     assert "1 of 2 runs diverged" in text
-    save(
-        run(
-            config=made_by(
-                "fedavg", algorithm="fedavg", clock_options=CLOCK | {"communication": 5.0}
-            )
-        )
-    )
+    save(run(config=made_by("fedavg", clock=CLOCK | {"communication": 5.0})))
     found, _ = rows(tmp_path, (0, 10))
     (charged,) = (name for name in found.index if "fedavg" in name.lower())
     assert found["clock_communication"].astype(float).to_dict()[charged] == 5
@@ -128,15 +122,12 @@ def test_the_table_has_evaluations_divergence_and_the_communication_of_clocks(
 def test_the_communication_of_a_clock_may_be_within_others_or_unknown():
     charged = CLOCK | {"communication": 5.0}
     failing = {
-        "name": "failing",
-        "clock": {"name": "available", "clock": charged},
+        "part": "failing",
+        "clock": {"part": "available", "clock": charged},
         "rate": 0.1,
     }
     clocks = {"within": failing, "none": CLOCK, "unknown": None}
-    histories = {
-        name: [run(config=made_by(clock="mine", clock_options=of))]
-        for name, of in clocks.items()
-    }
+    histories = {name: [run(config=made_by(clock=of))] for name, of in clocks.items()}
     np.testing.assert_equal(
         table.comparison(histories, 0.8, (0,))["clock_communication"].tolist(),
         [5, 0, math.nan],
@@ -153,7 +144,7 @@ def test_a_report_may_use_any_evaluation_that_all_runs_have(save, tmp_path):
     assert found.loc[
         "fedrep", ["evaluation", "runs", "time_0", "final_accuracy"]
     ].tolist() == ["own_head", 2, 2, 0.95]
-    save(run(config=made_by("fedavg", algorithm="fedavg")))
+    save(run(config=made_by("fedavg")))
     with pytest.raises(
         ValueError,
         match=r"evaluation='own_head': .*run3' has fine_tune; choose one that all runs have",
@@ -220,7 +211,7 @@ def test_the_table_names_the_split_of_the_evaluation(save, tmp_path):
     save(
         run(
             config=made_by(
-                dataset_options=DATA | {"validation": 0.2}, data_checksum="5e6f7a8b"
+                data={"options": DATA | {"validation": 0.2}, "checksum": "5e6f7a8b"}
             )
         )
     )

@@ -237,12 +237,18 @@ def test_a_save_that_dies_leaves_the_earlier_run(tmp_path, monkeypatch):
 
 
 def test_another_run_is_replaced_only_on_request(tmp_path):
-    one = small(config={"num_rounds": 4, "method": {"algorithm": {"learning_rate": 0.1}}})
+    made = {
+        "schedule": {"num_rounds": 4},
+        "method": {"algorithm": {"learning_rate": 0.1}},
+    }
+    one = small(config=made)
     one.save(tmp_path)
-    longer = dataclasses.replace(one, config={**one.config, "num_rounds": 9})
+    longer = dataclasses.replace(
+        one, config={**one.config, "schedule": {"num_rounds": 9}}
+    )
     longer.save(tmp_path)
     other = dataclasses.replace(
-        one, config={"num_rounds": 4, "method": {"algorithm": {"learning_rate": 0.5}}}
+        one, config={**made, "method": {"algorithm": {"learning_rate": 0.5}}}
     )
     for different in (other, small(name="fedavg", config=one.config)):
         with refused(

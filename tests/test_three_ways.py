@@ -108,7 +108,7 @@ def test_simulate_takes_the_three_ways():
     texts = {"clock": "random", "participation": "Fastest(k=N // 2)"}
     other = simulated(algorithm, **texts)
     np.testing.assert_array_equal(one.compute_time, other.compute_time)
-    assert one.config["clock_options"] == other.config["clock_options"]
+    assert one.config["clock"] == other.config["clock"]
     assert one.name == other.name
     with refused("clock='radnom' .*random"):
         simulated(algorithm, clock="radnom")
@@ -162,7 +162,7 @@ def test_the_command_line_takes_texts(tmp_path):
         del words[at : at + 2]
     assert main(*words, "--participation", "Fastest(k=N // 2)") == 0
     config = srp.History.load(tmp_path).config
-    assert (config["options"]["participation"], config["options"]["k"]) == ("fastest", 5)
+    assert config["method"]["participation"]["k"] == 5
 
 
 # Registries.

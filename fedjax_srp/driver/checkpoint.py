@@ -142,14 +142,14 @@ class Checkpoints:
     def _check_facts(self, known: Mapping[str, Any]) -> None:
         for name, ours, theirs in json_files.differences(self._fingerprint, known):
             remedy = "choose another folder or delete that one"
-            if name == "num_devices":
+            if name == "machine.num_devices":
                 remedy = (
                     f"give devices={theirs}, after srp.use_all_cores({theirs}) as the first call if fewer CPU devices "
                     f"exist (command line: as many cores, grid: as many --workers as before), or {remedy}"
                 )
-            elif name == "chunk_size":
+            elif name == "machine.chunk_size":
                 remedy = f"give the same chunk_size, or none, as before, or {remedy}"
-            elif name in ("start", "program"):  # hashes
+            elif name.startswith("program."):
                 remedy = f"code of a part or of the package, the score, or a setting of JAX has changed, so {remedy}"
             raise ValueError(
                 f"checkpoint_dir={str(self._path)!r} belongs to a run with {name}={short(theirs)}, this one has "

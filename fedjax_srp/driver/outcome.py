@@ -11,11 +11,10 @@ import numpy as np
 from fedjax_srp.base import Array, Key, PyTree, member_of
 from fedjax_srp.driver.prepare import Prepared
 from fedjax_srp.driver.programs import Segment
-from fedjax_srp.driver.record import facts
+from fedjax_srp.driver.record import records
 from fedjax_srp.driver.round_log import Arrays, Records
 from fedjax_srp.parts.checks import is_key
 from fedjax_srp.results.history import History
-from fedjax_srp.results.json_files import jsonable
 
 
 def flat_records(segment: Segment, run: Prepared) -> Arrays:
@@ -124,35 +123,34 @@ class Results(NamedTuple):
 
 def histories(run: Prepared, root: Key, results: Results) -> list[History]:
     """One history per seed."""
-    num_seeds, records, evaluations = run.num_seeds, results.records, run.evaluations
-    keys = np.asarray(jax.random.key_data(root)).reshape(num_seeds or 1, -1)
+    num_seeds, rounds, evaluations = run.num_seeds, results.records, run.evaluations
     client_time, rounds_taken = (
         np.asarray(of_clients).reshape(num_seeds or 1, -1)
         for of_clients in (results.client_time, results.rounds_taken)
     )
-    config = facts(run) | {"num_seeds": num_seeds}
+    configs = records(run, root)
     up, down = run.sizes.messages
     server, clients = on_host(results.server), on_host(results.clients)
     num_clients = run.layout.num_clients
 
     def history(s: int) -> History:
-        counts = {e: records[f"scores/{e}/count"][s, -1] for e in evaluations}
+        counts = {e: rounds[f"scores/{e}/count"][s, -1] for e in evaluations}
         return History(
             name=run.name,
-            round=records["round"][s] + 1,
-            stage=records["stage"][s],
-            cohort_size=records["cohort_size"][s],
-            compute_time=records["compute_time"][s],
-            communicated=records["communicated"][s] & (up + down > 0),
-            finite=records["finite"][s],
+            round=rounds["round"][s] + 1,
+            stage=rounds["stage"][s],
+            cohort_size=rounds["cohort_size"][s],
+            compute_time=rounds["compute_time"][s],
+            communicated=rounds["communicated"][s] & (up + down > 0),
+            finite=rounds["finite"][s],
             metrics={
                 n.removeprefix("metrics/"): v[s]
-                for n, v in records.items()
+                for n, v in rounds.items()
                 if n.startswith("metrics/")
             },
-            eval_round=records["eval_round"][s] if evaluations else np.zeros(0, np.int32),
+            eval_round=rounds["eval_round"][s] if evaluations else np.zeros(0, np.int32),
             accuracies={
-                e: ratio(*(records[f"scores/{e}/{part}"][s] for part in ("sum", "count")))
+                e: ratio(*(rounds[f"scores/{e}/{part}"][s] for part in ("sum", "count")))
                 for e in evaluations
             },
             test_count=counts[evaluations[0]]
@@ -176,12 +174,7 @@ def histories(run: Prepared, root: Key, results: Results) -> list[History]:
                 ],
                 clients,
             ),
-            config=config
-            | {
-                "key": keys[s].tolist(),
-                "options": jsonable(run.options(s)),
-                "method": jsonable(run.description(s)),
-            },
+            config=configs[s],
             **results.timings,
         )
 

@@ -37,9 +37,8 @@ from fedjax_srp.driver.settings import Settings
 from fedjax_srp.participation import Full
 from fedjax_srp.participation.by_name import read_policy
 from fedjax_srp.parts.checks import as_annotated, check_integer, check_known, short
-from fedjax_srp.parts.description import describe, option_values
 from fedjax_srp.parts.options import full_names
-from fedjax_srp.parts.part import is_part, several, type_of, with_values
+from fedjax_srp.parts.part import several, type_of, with_values
 from fedjax_srp.rounds.client_data import place_data
 from fedjax_srp.rounds.sharding import Layout, checked_devices, lay_out, place
 from fedjax_srp.xla.backend import check_not_forked, traced_for
@@ -141,29 +140,6 @@ class Prepared(NamedTuple):
         return with_values(
             self.algorithm, {name: v[seed].item() for name, v in self.values.items()}
         )
-
-    def options(self, seed: int = 0) -> dict[str, Any]:
-        """Options of algorithm, model and policy by short names, for tables and figures."""
-        algorithm = self.of_seed(seed)
-        model: Any = getattr(algorithm, "model", None)
-        own = option_values(algorithm, ("model",) if is_part(model) else ())
-        if is_part(model):  # not a method named `model`
-            own |= {"model": model.name} | option_values(
-                model, ("input_shape", "num_classes")
-            )
-        of_policy = {"participation": self.policy.name} | option_values(self.policy)
-        return {
-            f"{self.policy.name}.{o}" if o in own and own[o] != v else o: v
-            for o, v in of_policy.items()
-        } | own
-
-    def description(self, seed: int = 0) -> dict[str, Any]:
-        """Description of algorithm and policy, from which `History.method` rebuilds them."""
-        return {
-            "name": self.name,
-            "algorithm": describe(self.of_seed(seed)),
-            "participation": describe(self.policy),
-        }
 
 
 SOURCE = (

@@ -15,31 +15,52 @@ import json
 import operator
 import weakref
 import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from fedjax_srp._version import __version__
 from fedjax_srp.base import (
     TRAINING_LOSS,
     Array,
+    Clock,
     FederatedSource,
     Key,
+    Method,
     member_of,
     name_of_data,
 )
 from fedjax_srp.driver.given import checksum
-from fedjax_srp.driver.prepare import Prepared
+from fedjax_srp.driver.prepare import Prepared, Request, prepare
 from fedjax_srp.driver.programs import as_numbers, numerics
+from fedjax_srp.driver.settings import Settings
 from fedjax_srp.parts.description import describe, describe_data, own_code
 from fedjax_srp.parts.part import type_of
 from fedjax_srp.results.json_files import jsonable
+from fedjax_srp.results.records import (
+    LIMITS,
+    MACHINE,
+    PROGRAM,
+    UNKNOWN,
+    VERSION,
+    identity,
+    without,
+)
 from fedjax_srp.rounds.sharding import lay_out
 from fedjax_srp.xla.program_text import calls_host, program_hash
 
+JAX_SETTINGS = {  # name -> default, change results
+    "jax_enable_x64": False,
+    "jax_default_matmul_precision": None,
+    "jax_default_prng_impl": "threefry2x32",
+    "jax_threefry_partitionable": True,
+    "jax_random_seed_offset": 0,
+    "jax_high_dynamic_range_gumbel": False,
+}
 _SCHEDULE = ("eval_every", "eval_first", "eval_last")
-LIMITS = ("num_rounds", "time_limit", "target")  # may differ when a run is extended
-UNKNOWN = "unknown"  # key of a program without a hash: the reason
+CODE = "code"  # key of a program without a hash: the names of its own code
 CALLS_HOST = "it calls the host"
 ROUNDS = "rounds"  # key of the hash of start and rounds
 _CHUNK = 8
@@ -63,13 +84,29 @@ def program_of(run: Prepared) -> dict[str, str]:
     key = structure, types, run.evaluations, numerics()
     if key not in _hashes:
         try:
-            _hashes[key] = _trace(run)
+            found = _trace(run)
         except Exception as error:  # results of a run must not be lost
-            reason = f"it cannot be traced for a CPU: {type(error).__name__}"
-            _hashes[key] = {UNKNOWN: reason}
-        while len(_hashes) > _MAX_HASHES:
-            del _hashes[next(iter(_hashes))]
+            found = {UNKNOWN: f"it cannot be traced for a CPU: {type(error).__name__}"}
+        _keep(key, found)
     return _hashes[key] | costs
+
+
+def program_of_request(request: Request) -> dict[str, str]:
+    """Return the hashes of a request's program; parts and data that differ in values alone are prepared once."""
+    parts = request.algorithm, request.participation, request.clock, request.data
+    leaves, structure = jax.tree.flatten(parts)
+    types = (*map(type_of, leaves),)
+    of_costs = data_checksum(request.data)  # clocks may count the work on the examples
+    key = structure, types, of_costs, request.settings.evaluations, numerics()
+    if key not in _hashes:
+        _keep(key, program_of(prepare(request)))
+    return _hashes[key]
+
+
+def _keep(key: Any, program: dict[str, str]) -> None:
+    _hashes[key] = program
+    while len(_hashes) > _MAX_HASHES:
+        del _hashes[next(iter(_hashes))]
 
 
 def _trace(run: Prepared) -> dict[str, str]:
@@ -101,65 +138,93 @@ def _hash_of(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def code_of(run: Prepared) -> list[str]:
-    """Return the names of the run's own code: classes and functions of a user, closures and other objects."""
-    described = [run.description(), describe(run.clock), describe_data(run.data)]
-    return sorted({*own_code(described)})
+def asked(
+    method: Method,
+    clock: Clock,
+    evaluations: Sequence[str],
+    settings: Settings,
+    key: Key,
+) -> dict[str, Any]:
+    """Return the facts of a record that need no data, see `results.records`."""
+    needs_loss = TRAINING_LOSS in method.participation.needs
+    return {
+        "method": {
+            "name": method.name,
+            "algorithm": describe(method.algorithm),
+            "participation": describe(method.participation),
+        },
+        "clock": describe(clock),
+        "schedule": {name: getattr(settings, name) for name in (*LIMITS, *_SCHEDULE)},
+        "evaluations": list(evaluations),
+        "record_loss": settings.record_loss or needs_loss,
+        "start": None,
+        "key": words_of(key),
+        "jax": {
+            name: getattr(jax.config, name)
+            for name, default in JAX_SETTINGS.items()
+            if getattr(jax.config, name) != default
+        },
+        VERSION: {"fedjax_srp": __version__, "jax": jax.__version__},
+        PROGRAM: None,
+    }
 
 
-def facts(run: Prepared) -> dict[str, Any]:
-    """Return what was asked for and what differs between machines, for `History.config`."""
-    settings = run.settings
-    found = {
-        "name": run.name,
-        "algorithm": run.algorithm.name,
-        "participation": run.policy.name,
-        "clock": run.clock.name,
-        "dataset": name_of_data(run.data),
-        "num_clients": run.layout.num_clients,
-        "options": jsonable(run.options()),
-        "method": jsonable(run.description()),
-        "clock_options": jsonable({"name": run.clock.name} | describe(run.clock)),
-        "dataset_options": jsonable(member_of(run.data, "options")),
-        "data_checksum": data_checksum(run.data),
-        "unknown": [],
-        **{name: getattr(settings, name) for name in (*LIMITS, *_SCHEDULE)},
-        "evaluations": list(run.evaluations),
+def words_of(key: Key) -> list[int]:
+    """Return the words of a key, [0, n] for `jax.random.key(n)`."""
+    return np.asarray(jax.random.key_data(key)).reshape(-1).tolist()
+
+
+def of_data(data: FederatedSource) -> dict[str, Any]:
+    """Return the facts of a record about data."""
+    return {
+        "name": name_of_data(data),
+        "num_clients": data.num_clients,
+        "checksum": data_checksum(data),
+        "options": member_of(data, "options"),
+    }
+
+
+def records(run: Prepared, root: Key) -> list[dict[str, Any]]:
+    """Return the record of each seed of a run, for `History.config`, see `results.records`."""
+    data = of_data(run.data)
+    start = None if run.start is None else checksum(run.start)
+    described = [describe(run.algorithm), describe(run.policy), describe(run.clock)]
+    own = [*own_code([described, describe_data(run.data)])]
+    program = with_names(program_of(run), own) if own else None
+    machine = {
         "device": run.layout.devices[0].device_kind,
         "num_devices": run.layout.num_devices,
         "chunk_size": run.layout.chunk_size,  # the default follows from the devices
         "large_chunk": run.layout.large_chunk,
-        "shard_data": settings.shard_data,
-        "record_loss": settings.record_loss,
+        "shard_data": run.settings.shard_data,
+        "num_seeds": run.num_seeds,
     }
-    if run.start is not None:
-        found["start_checksum"] = checksum(run.start)
-    if own := code_of(run):
-        found["program"] = program_of(run)
-        found["unknown"] = own if UNKNOWN in found["program"] else []
+    found = []
+    for seed in range(run.num_seeds or 1):
+        method = Method(run.name, run.of_seed(seed), run.policy)
+        key = root if run.num_seeds is None else root[seed]
+        of_seed = asked(method, run.clock, run.evaluations, run.settings, key)
+        of_seed |= {"data": data, "start": start, PROGRAM: program, MACHINE: machine}
+        found.append(jsonable(of_seed))
     return found
 
 
+def with_names(program: Mapping[str, str], own: Iterable[str]) -> dict[str, Any]:
+    """Return the hashes of a program; of one without a hash, the reason and the names of its own code."""
+    return {**program, CODE: sorted({*own})} if UNKNOWN in program else dict(program)
+
+
 def identify_runs(run: Prepared, root: Key) -> list[dict[str, str]]:
-    """Return {"run": hash} for each seed: eight hexadecimal digits of parts, data, values, key and own code.
+    """Return {"run": hash} for each seed: eight hexadecimal digits of what is computed, whatever is evaluated of it.
 
     The dicts are empty if the program has no hash.
     """
-    keys = np.asarray(jax.random.key_data(root)).reshape(run.num_seeds or 1, -1)
-    program = program_of(run) if code_of(run) else {}
-    if UNKNOWN in program:
-        return [{} for _ in keys]
-    common = [
-        describe(run.clock),
-        data_checksum(run.data),
-        program,
-        None if run.start is None else checksum(run.start),
-    ]
     found = []
-    for seed, key in enumerate(keys):
-        made = [run.description(seed), *common, key.tolist()]
-        content = json.dumps(jsonable(made)).encode()
-        found.append({"run": f"{zlib.crc32(content):08x}"})
+    for of_seed in records(run, root):
+        made = without(identity(of_seed), "schedule", "evaluations", "record_loss")
+        is_known = UNKNOWN not in (made[PROGRAM] or {})
+        content = json.dumps(made, sort_keys=True).encode()
+        found.append({"run": f"{zlib.crc32(content):08x}"} if is_known else {})
     return found
 
 
@@ -196,15 +261,11 @@ def _bits(leaf: Array) -> np.ndarray:
 
 
 def fingerprint(run: Prepared, root: Key) -> dict[str, Any]:
-    """Facts that a resumed run must share: all but the number of rounds, the limits, and the folder of its data.
+    """Return the facts that a resumed run must share: those of its record that tell runs apart, machine and JAX.
 
     `simulate` adds the hashes of its own programs, those that go on.
     """
-    found = facts(run) | {"key": _bits(root).tolist(), "jax": jax.__version__}
-    for name in ("program", *LIMITS):
-        found.pop(name, None)
-    options = found["dataset_options"] or {}  # the data have a checksum
-    without_folder = {
-        name: value for name, value in options.items() if name != "data_dir"
-    }
-    return found | {"dataset_options": without_folder}
+    found, *_ = records(run, root)
+    known = without(identity(found), PROGRAM)
+    key = _bits(root).tolist()  # of every seed
+    return known | {"key": key, MACHINE: found[MACHINE], VERSION: jax.__version__}

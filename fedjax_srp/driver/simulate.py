@@ -305,8 +305,11 @@ def _run(bar: Bar, run: Prepared, root: Key, seeds: range | None) -> list[Histor
     checkpoints = None
     if settings.checkpoint_dir is not None:
         facts = fingerprint(run, root)
-        facts |= {"start": hash_of_start, "values": compiled.values()}
-        facts["program"] = compiled.segment_fingerprint(state, root, data)
+        facts["values"] = compiled.values()
+        facts["program"] = {
+            "start": hash_of_start,
+            "rounds": compiled.segment_fingerprint(state, root, data),
+        }
         checkpoints = Checkpoints(
             settings.checkpoint_dir, facts, settings.can_resume_after
         )

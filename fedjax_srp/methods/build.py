@@ -11,9 +11,7 @@ from fedjax_srp.methods.options import choose, read_unless_name
 from fedjax_srp.methods.table import Factory, recipe
 from fedjax_srp.models import SplitModel
 from fedjax_srp.models.augment import check_dataset
-from fedjax_srp.participation.by_name import POLICIES
 from fedjax_srp.parts.checks import checked
-from fedjax_srp.parts.options import build
 
 
 @checked
@@ -58,13 +56,13 @@ def get(
     """
     check_dataset(dataset)
     num_clients = getattr(dataset, "num_clients", None)
-    of_row = recipe(name).participation
-    policy = of_row if participation is None else participation
-    policy = read_unless_name(policy, num_clients)
-    asked = None if participation is None else policy
-    choice = choose(name, model, asked, shared, **options)
-    if not isinstance(policy, ParticipationPolicy):
-        policy = build(POLICIES[choice.route.participation], choice.policy)
+    policy = participation
+    if policy is not None:
+        policy = read_unless_name(policy, num_clients)
+    choice = choose(name, model, policy, shared, **options)
+    of_row = read_unless_name(recipe(name).participation, num_clients)
+    if policy is None and isinstance(of_row, ParticipationPolicy):
+        choice = choice._replace(own_policy=of_row)
     of_model = dict(choice.model)
     if isinstance(model, SplitModel):
         augment = of_model.get("augment")
@@ -73,4 +71,4 @@ def get(
     else:
         of_model.setdefault("head_layers", recipe(name).head_layers)
         whole = models.get(model, dataset, **of_model)
-    return Method(choice.name, choice.algorithm_with(whole), policy)
+    return choice.method_with(whole)

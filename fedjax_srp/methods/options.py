@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import collections
 import itertools
-import numbers
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from fedjax_srp import models
-from fedjax_srp.base import ParticipationPolicy
+from fedjax_srp.base import Method, ParticipationPolicy
 from fedjax_srp.methods.table import RECIPES, Factory, recipe
 from fedjax_srp.models import SplitModel
 from fedjax_srp.participation.by_name import POLICIES, read_policy
 from fedjax_srp.parts import part as parts
-from fedjax_srp.parts.checks import as_annotated, check_known, is_number, nearest
-from fedjax_srp.parts.description import describe
+from fedjax_srp.parts.checks import as_annotated, check_known, nearest
 from fedjax_srp.parts.options import REQUIRED, Option, build, options_of, without_partial
 
 # Of `models.get`, also for models given as objects.
@@ -90,46 +88,23 @@ class Choice(NamedTuple):
     policy: dict[str, Any]  # given options only
     model: dict[str, Any]  # given options only
     defaults: dict[str, Any]  # of the model
+    own_policy: ParticipationPolicy | None  # given as an object
 
-    def record(self) -> dict[str, Any]:
-        """Return option -> value for the record of a run, without objects that are not given."""
-        known = self.route.algorithm
-        objects = _objects_among(known, self.algorithm)
-        values: dict[str, Any] = {}
-        for name, option in known.items():
-            is_inside = option.path.startswith(objects)
-            if not (option.is_part or option.is_optional or is_inside):
-                values[name] = option.default
-        values |= self.algorithm
-        values["participation"] = self.route.participation
-        for name, option in self.route.policy.items():
-            values[name] = option.default
-        values |= self.policy | self.defaults | self.model
-        return {name: describe(value) for name, value in values.items()}
+    def model_options(self) -> dict[str, Any]:
+        """Return the name of the model, or the object, and its options with their defaults."""
+        return self.defaults | self.model
 
-    def algorithm_with(self, model: SplitModel) -> Any:
-        """Build the algorithm with a model."""
-        return build(self.route.factory, self.algorithm, model)
+    def method_with(self, model: SplitModel) -> Method:
+        """Build the method with a model."""
+        policy = self.own_policy
+        if policy is None:
+            policy = build(POLICIES[self.route.participation], self.policy)
+        algorithm = build(self.route.factory, self.algorithm, model)
+        return Method(self.name, algorithm, policy)
 
-    def floats(self) -> dict[str, float]:
-        """Return the options that are arguments of the method's program: other values need no recompilation."""
-        if not parts.is_part(without_partial(self.route.factory)):
-            return {}
-        known = self.route.algorithm
-        found: dict[str, float] = {}
-        for name, value in self.record().items():
-            if name not in known or not parts.is_leaf(known[name].hint):
-                continue
-            kinds = [kind for kind, _ in parts.types_of(known[name].hint)]
-            # an integer stays one where the annotation allows it, and has a program of its own
-            is_float = isinstance(value, float) or int not in kinds
-            if isinstance(value, numbers.Real) and is_number(value) and is_float:
-                found[name] = float(value)
-        return found
-
-    def leaves(self) -> dict[str, Any]:
-        """Return dotted name -> leaf of the algorithm, including leaves that depend on options."""
-        return parts.values_of(self.algorithm_with(_PLACEHOLDER_MODEL))
+    def on_placeholder(self) -> Method:
+        """Build the method without data, on a model on which neither algorithm nor policy depend."""
+        return self.method_with(_PLACEHOLDER_MODEL)
 
 
 def choose(
@@ -166,6 +141,7 @@ def choose(
         {o: given[o] for o in route.policy if o in given},
         {o: given[o] for o in route.model if o in given},
         defaults | dict.fromkeys(ANY_MODEL_OPTIONS),
+        policy if isinstance(policy, ParticipationPolicy) else None,
     )
 
 

@@ -21,7 +21,6 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from fedjax_srp.parts import options
 from fedjax_srp.parts import part as parts
 from fedjax_srp.parts.checks import checked, short
 
@@ -349,14 +348,6 @@ def own_code(description: Any) -> Iterator[str]:
     if isinstance(description, list | tuple):
         for entry in description:
             yield from own_code(entry)
-
-
-def option_values(given: Any, leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Describe the options of a part by short names, as in tables."""
-    return {
-        name: describe(value)
-        for name, value in options.values_of(given, leave_out).items()
-    }
 
 
 def rebuild(description: Any) -> Any:

@@ -265,23 +265,6 @@ def _default_part(cls: Any, name: str, arguments: Mapping[str, Any]) -> Any:
     return None if default_class is None else default_class()
 
 
-def values_of(given: Any, leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return short name -> value of every option of a part, without some fields; inner parts by their own options.
-
-    Optional parts that are None, and objects without a description, are returned as they are.
-    """
-    short_names = {option.path: name for name, option in options_of(type(given)).items()}
-    found = {
-        o.path: o.default for o in _of_class(type(given), given) if not o.is_optional
-    }
-    plain = {path: value for path, value in found.items() if not parts.is_part(value)}
-    return {
-        short_names.get(o, o): value
-        for o, value in plain.items()
-        if o.partition(".")[0] not in leave_out
-    }
-
-
 def full_names(given: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     """Convert short names of values to dotted names of the leaves of a part."""
     known, short_names = parts.values_of(given), options_of(type(given))

@@ -31,6 +31,7 @@ from fedjax_srp.results import atomic, csv_files, json_files, sealed_folders
 from fedjax_srp.results.atomic import NEXT
 from fedjax_srp.results.commits import commits
 from fedjax_srp.results.errors import DamagedError, reading
+from fedjax_srp.results.records import contradictions
 from fedjax_srp.results.sealed_folders import SEAL
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ CONFIG = "config.json"
 TABLES = (CONFIG, "history.csv", "clients.csv")
 FIGURE = "accuracy.png"
 SUMMARY = "summary.json"
+COST = "communication"  # its key of the cost of a communicating round
 MODELS = "models"  # subfolder
 _SEAL_OF_MODELS = f"{MODELS}/{SEAL}"
 STATES = ("server_state", "client_states")
@@ -47,23 +49,6 @@ STATES = ("server_state", "client_states")
 SECONDS = ("seconds_per_round", "compile_seconds", "host_seconds")
 # in the folder of a grid: unit id -> point id -> name of the run folder
 GRID_INDEX = "grid.json"
-# settings that do not tell runs apart: limits, placement, and a place (data have a checksum)
-_NOT_OF_A_RUN = (
-    *("num_rounds", "time_limit", "target", "arguments", "dataset_options"),
-    *("device", "num_devices", "chunk_size", "large_chunk", "shard_data"),
-)
-_OPTIONAL = dict | None
-# of `History.config`, as far as readers rely on it
-STRUCTURE_OF_SETTINGS = {
-    "method": (
-        type(None),
-        {"name": str | None, "algorithm": _OPTIONAL, "participation": _OPTIONAL},
-    ),
-    **dict.fromkeys(("arguments", "options", "program"), _OPTIONAL),
-    **dict.fromkeys(("dataset_options", "clock_options"), _OPTIONAL),
-    **dict.fromkeys(("key", "unknown"), list | None),
-    "num_seeds": int | None,
-}
 _STRUCTURE = {  # of the members of summary and config together
     "files": dict,
     **dict.fromkeys(("num_clients", "num_evaluations", "bytes_up", "bytes_down"), int),
@@ -214,6 +199,23 @@ def _name_and_config(folder: Path) -> tuple[Any, dict[str, Any]]:
         return content["name"], dict(content["config"])
 
 
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Return the summary of the run in a folder.
+
+    Raises:
+        DamagedError: it cannot be read.
+    """
+    return json_files.read_json(atomic.current(folder, SUMMARY))
+
+
+def has_cost(folder: Path, communication: float) -> bool:
+    """Return True if the summary in a folder is that of a cost; `load` refuses a damaged one."""
+    try:
+        return read_summary(folder).get(COST) == communication
+    except DamagedError:
+        return True
+
+
 def difference(history: Any, folder: Path) -> str:
     """Describe how the finished run in a folder differs from that of a history.
 
@@ -227,10 +229,8 @@ def difference(history: Any, folder: Path) -> str:
     except DamagedError:
         return ""
     ours = {"name": history.name, **history.config}
-    theirs = {"name": name, **config}
-    for option, value, other in json_files.differences(ours, theirs):
-        if option.partition(".")[0] not in _NOT_OF_A_RUN:
-            return f"{option}={short(other)} where this one has {short(value)}"
+    for fact, value, other in contradictions(ours, {"name": name, **config}):
+        return f"{fact}={short(other)} where this one has {short(value)}"
     return ""
 
 

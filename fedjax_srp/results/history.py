@@ -27,7 +27,7 @@ from fedjax_srp.parts.checks import (
 from fedjax_srp.parts.columns import ROUND_COLUMNS, Metrics, check_metric_names
 from fedjax_srp.parts.description import rebuild
 from fedjax_srp.parts.files import MALFORMED
-from fedjax_srp.results import figure, measures
+from fedjax_srp.results import figure, measures, records
 from fedjax_srp.results import folder as run_folder
 from fedjax_srp.results.errors import DamagedError
 from fedjax_srp.results.figure import X
@@ -86,7 +86,8 @@ class History:
             saved.
         client_states: states of all clients, as `server_state`, leaves (M, ...); None
             unless the run kept them.
-        config: all settings of the run, as JSON: inf is "inf", a function its name.
+        config: the record of the run, see `fedjax_srp.results.records`, as JSON: inf is
+            "inf".
         environment: versions, commits and device, as read by `load`; None: `save`
             determines them.
         client_names: (M,) the user of each client, as text; None if clients have no
@@ -147,7 +148,7 @@ class History:
         if self.client_names is not None:
             fields["client_names"] = _check_names(self.client_names, num_clients)
         fields["config"] = jsonable(self.config)
-        if not has_structure(self.config, run_folder.STRUCTURE_OF_SETTINGS):
+        if not has_structure(self.config, records.STRUCTURE):
             raise ValueError(
                 f"config={short(self.config)}: one of its settings has another type than in the "
                 "record of simulate; leave it out, or give it another name"
@@ -201,7 +202,8 @@ class History:
     @property
     def judged_on(self) -> Literal["test", "validation"]:
         """Data of the scores: the clients' test data, or held-out training data (`srp.data.holdout`)."""
-        options = self.config.get("dataset_options")
+        data = self.config.get("data")
+        options = data.get("options") if isinstance(data, Mapping) else None
         # data made from other data record those as `data`
         while isinstance(options, Mapping):
             is_holdout = "fraction" in options and "part" not in options

@@ -297,6 +297,7 @@ def made(name: str, num_rounds: int = 4, figure: bool = True) -> Any:
 
 def result_of(folder: Path) -> tuple[str | bytes, ...] | None:
     """Return the tables and models of a run as bytes; None without a result."""
+    from fedjax_srp.results import folder as run_folder
     from fedjax_srp.results.history import History
 
     try:
@@ -310,11 +311,8 @@ def result_of(folder: Path) -> tuple[str | bytes, ...] | None:
     leaves = [
         np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(history.server_state)
     ]
-    summary = (
-        history.name,
-        json.dumps(history.config.get("arguments", {}).get("communication")),
-    )
-    return (*summary, *tables, *leaves)
+    cost = run_folder.read_summary(folder).get(run_folder.COST)
+    return (history.name, json.dumps(cost), *tables, *leaves)
 
 
 def saving(history: Any, **options: Any) -> Callable[[Path], str | None]:

@@ -155,16 +155,16 @@ ANOTHER_RUN = {
     "devices": ({"devices": 1, "chunk_size": 4}, "num_devices=2"),
     "rate": (
         {"clock": srp.clocks.Dynamic(srp.clocks.Exponential(0.5))},
-        "clock_options.",
+        r"clock\.",
     ),
     "work": (
         {"clock": srp.clocks.Dynamic(srp.clocks.Exponential(1.0), work=7)},
-        "clock_options.",
+        r"clock\.",
     ),
     "policy": ({"policy": srp.participation.Uniform(3)}, "doubling"),
     "clients": ({"data": federation(job.CLIENTS[:6])}, "num_clients=7"),
     "labels": ({"data": other_labels()}, "data"),
-    "number": ({"algorithm": job.Drift(0.3)}, "options.rate=0.2"),
+    "number": ({"algorithm": job.Drift(0.3)}, r"method\.algorithm\.rate=0.2"),
 }
 
 
@@ -188,8 +188,8 @@ def test_a_class_with_edited_functions_is_another_run(tmp_path):
         job.run(tmp_path, num_rounds=2, algorithm=changed(job.ALGORITHM)).num_rounds == 2
     )
     for change, word in (
-        ({"init": another_start}, "start"),
-        ({"server": another_server}, "program"),
+        ({"init": another_start}, r"program\.start"),
+        ({"server": another_server}, r"program\.rounds"),
     ):
         with pytest.raises(
             ValueError,

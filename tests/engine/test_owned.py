@@ -91,7 +91,7 @@ def test_sharded_data_change_nothing(name, devices):
     }  # on both kinds of data
     replicated = srp.simulate(ALGORITHMS[name], DATA, **options)
     sharded = srp.simulate(ALGORITHMS[name], DATA, shard_data=True, **options)
-    assert sharded.config["shard_data"]
+    assert sharded.config["machine"]["shard_data"]
     assert_unchanged(numbers(sharded), numbers(replicated))
 
 

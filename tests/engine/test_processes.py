@@ -105,4 +105,4 @@ def test_only_one_process_shows_progress(folder):
     assert "round/s" not in (folder / "log_1").read_text()
     history = srp.History.load(folder / "saved")
     assert history.num_rounds == 4
-    assert history.config["num_devices"] == 4
+    assert history.config["machine"]["num_devices"] == 4

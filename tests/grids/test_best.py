@@ -84,10 +84,12 @@ def test_the_best_is_chosen_on_validation_and_judged_on_test(tmp_path, monkeypat
         assert chosen.test_count.tolist() == [2] * 6  # of 8 training examples
         held_out = data_checksum(srp.data.holdout(DATA, 0.25, seed=3))
         assert (
-            chosen.config["data_checksum"] == held_out != judged.config["data_checksum"]
+            chosen.config["data"]["checksum"]
+            == held_out
+            != judged.config["data"]["checksum"]
         )
-        assert judged.config["data_checksum"] == data_checksum(DATA)
-        assert judged.config["options"] == chosen.config["options"]
+        assert judged.config["data"]["checksum"] == data_checksum(DATA)
+        assert judged.config["method"] == chosen.config["method"]
         assert (
             judged.config["key"]
             == chosen.config["key"]

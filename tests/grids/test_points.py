@@ -9,6 +9,7 @@ import pytest
 from reference.small import refused
 
 import fedjax_srp as srp
+from fedjax_srp.driver import record
 from fedjax_srp.lab.grids import batches as units
 from fedjax_srp.lab.grids.execute import plan
 from fedjax_srp.lab.grids.points import Point, Spec, coerce, points, read, rerun_of
@@ -17,6 +18,9 @@ from fedjax_srp.parts.options import Option
 
 EXAMPLES = Path(__file__).parents[2] / "experiments" / "grids"
 BASE = {"dataset": "digits", "num_clients": 10, "classes_per_client": 3, "hidden": [8]}
+
+
+RATE = "training.optimizer.learning_rate"
 
 
 def points_of(axes=None, variants=None, exclude=(), **options):
@@ -46,8 +50,9 @@ def test_a_point_is_the_run_of_the_command_line():
     assert point.run == run.from_options(
         BASE | {"hidden": (8,), "seed": 3, "method": "fedprox", "mu": 0.2}
     )
-    assert point.run.record["mu"] == 0.2
-    assert point.run.record["learning_rate"] == 0.01  # a default
+    algorithm = point.run.record["method"]["algorithm"]
+    assert algorithm["mu"] == 0.2
+    assert algorithm["training"]["optimizer"]["learning_rate"] == 0.01  # a default
     assert point.run.floats["mu"] == 0.2
 
 
@@ -80,7 +85,7 @@ def test_options_of_an_optimizer_within_have_dots(tmp_path):
     within = {
         f"fine_tune_optimizer.{name}": value for name, value in of_optimizer.items()
     }
-    assert found[0].run.floats == {"learning_rate": 0.01} | within
+    assert found[0].run.floats == {RATE: 0.01} | within
     with pytest.raises(
         ValueError, match=r"fine_tune_optimizer\.momentum='a' must be a number"
     ):
@@ -120,13 +125,11 @@ def test_an_option_whose_name_is_taken_is_written_with_its_part(mine):
     assert len(found) == 2 * 2 * (1 + 2)
     point = found[-1]
     assert point.name == "method.alpha=0.2, alpha=6, mine, seed=1"
-    assert {
-        "method.alpha": 0.2,
-        "alpha": 6.0,
-        "method.seed": 3,
-        "seed": 1,
-    }.items() <= point.run.record.items()
-    assert point.run.floats == {"learning_rate": 0.01, "method.alpha": 0.2}
+    asked = point.run.record
+    algorithm = asked["method"]["algorithm"]
+    assert (algorithm["alpha"], algorithm["seed"]) == (0.2, 3)
+    assert (asked["data"]["options"]["alpha"], asked["key"]) == (6.0, [0, 1])
+    assert point.run.floats == {RATE: 0.01, "alpha": 0.2}
     together = [
         [point.name for point in alike] for alike in units.group_by_program(found)
     ]
@@ -138,6 +141,23 @@ def test_an_option_whose_name_is_taken_is_written_with_its_part(mine):
     ]  # of fedavg, whose runs are one with another `method.alpha`
 
 
+def test_seeds_share_what_does_not_depend_on_them(mine, monkeypatch):
+    prepared = []
+
+    def prepare(request):
+        prepared.append(request)
+        return prepare_once(request)
+
+    prepare_once = record.prepare
+    monkeypatch.setattr(record, "prepare", prepare)
+    found = points_of({"seed": range(20)}, method=mine)
+    assert len(prepared) == 1
+    assert len({point.id for point in found}) == 20
+    given = BASE | {"hidden": (8,), "seed": 7, "method": mine}
+    assert found[7].run.record == run.from_options(given).record
+    assert found[7].run.training != found[8].run.training
+
+
 def test_unread_options_are_left_out_and_equal_runs_are_merged():
     found = points_of(
         {"method": ["fedavg", "fedprox"], "mu": [0.1, 1.0]},
@@ -145,7 +165,8 @@ def test_unread_options_are_left_out_and_equal_runs_are_merged():
         participation="doubling",
     )
     assert names(found) == ["fedavg", "fedprox, mu=0.1", "fedprox, mu=1"]
-    assert [point.run.record["initial"] for point in found] == [5, 5, 5]
+    policies = [point.run.record["method"]["participation"] for point in found]
+    assert [policy["initial"] for policy in policies] == [5, 5, 5]
 
 
 def test_different_runs_of_one_id_are_refused(monkeypatch):
@@ -170,7 +191,6 @@ def test_a_run_is_the_same_run_in_a_larger_grid_and_when_it_is_made_longer():
 def test_a_run_is_the_same_run_at_another_cost_and_with_its_data_elsewhere(changed):
     (plain,), (other,) = points_of(method="fedrep"), points_of(method="fedrep", **changed)
     assert other.id == plain.id
-    assert other.run.record != plain.run.record
     axes = {
         name: [value, 0.0 if name == "communication" else "here"]
         for name, value in changed.items()
@@ -219,7 +239,12 @@ def test_a_run_judged_by_validation_data_is_another_run():
     (plain,) = points_of(method="fedavg", learning_rate=0.1)
     assert names(found)[0] == "validation=0.1, learning_rate=0.1"
     assert len({plain.id, *(point.id for point in found)}) == 5
-    assert [point.run.record["validation"] for point in found] == [0.1, 0.1, 0.2, 0.2]
+    assert [point.run.record["data"]["options"]["validation"] for point in found] == [
+        0.1,
+        0.1,
+        0.2,
+        0.2,
+    ]
     (of_variant,) = points_of(
         variants={"tuned": {"validation": 0.2, "learning_rate": 1}}, method="fedavg"
     )
@@ -228,7 +253,7 @@ def test_a_run_judged_by_validation_data_is_another_run():
         (of_variant, {"variant": "tuned", "learning_rate": 1}),
     ):
         again = rerun_of(point)
-        assert again.run.record["validation"] is None
+        assert again.run.record["data"]["options"]["validation"] is None
         assert again.values | again.of_variant == shown
 
 

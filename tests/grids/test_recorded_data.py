@@ -96,11 +96,11 @@ def test_data_of_equal_arrays_that_differ_in_anything_else_are_different_runs(ca
     assert data_checksum(one) != data_checksum(other)
 
 
-def test_data_of_the_package_are_recorded_by_their_checksum_and_what_is_static():
-    recorded = {"name": "digits", "checksum": data_checksum(DATA), "num_classes": 10}
-    assert (
-        runs(DATA)[0].run.record["dataset"] == recorded
-    )  # another record is another run, and nothing is taken over
+def test_data_are_recorded_by_their_checksum_and_how_they_were_made():
+    recorded = runs(DATA)[0].run.record["data"]
+    assert recorded["checksum"] == data_checksum(DATA)
+    assert (recorded["name"], recorded["num_clients"]) == ("digits", 3)
+    assert recorded["options"]["max_examples"] == 8
 
 
 def test_functions_that_a_class_keeps_beside_its_arrays_are_told_apart_by_the_program():

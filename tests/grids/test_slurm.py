@@ -125,9 +125,11 @@ def cluster(tmp_path, monkeypatch):
     def run(self, unit, tell):
         for member in unit.members:
             member.folder.mkdir(exist_ok=True)
-            config = {"name": "made up", "config": {"arguments": member.point.run.record}}
+            run = member.point.run
+            config = {"name": "made up", "config": run.record}
             (member.folder / "config.json").write_text(json.dumps(config))
-            (member.folder / "summary.json").write_text("{}")
+            summary = {"communication": run.communication}
+            json_files.write_json(member.folder / "summary.json", summary)
 
     monkeypatch.setattr(Worker, "run", run)
     monkeypatch.setattr(Grid, "save", lambda self: [])

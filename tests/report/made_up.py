@@ -29,23 +29,9 @@ def made(name, seed, rounds, clients, every=1, own=False, **fields):
     if own:
         accuracies["own_head"] = np.round(0.8 * rise * counts) / counts
     config = {
-        "name": name,
-        "algorithm": name,
-        "participation": "doubling",
-        "options": {"learning_rate": 0.1},
-    }
-    config |= {
-        "dataset": "digits",
-        "dataset_options": {},
-        "data_checksum": "1a2b3c4d",
-        "num_clients": clients,
-    }
-    config |= {
-        "clock": "fixed",
-        "clock_options": {},
-        "unknown": [],
+        "method": {"name": name, "algorithm": {"learning_rate": 0.1}},
+        "data": {"name": "digits", "num_clients": clients, "checksum": "1a2b3c4d"},
         "key": [0, seed],
-        "seed": seed,
     }
     all_fields = {
         "name": name,

@@ -28,9 +28,8 @@ pytestmark = IN_BROWSER
 def test_a_sweep_is_filtered_by_its_options(tab, show):
     def sweep(rate, seed):
         run = made("fedrep", seed, 6, 5)
-        return dataclasses.replace(
-            run, config=run.config | {"options": {"learning_rate": rate}}
-        )
+        method = {"algorithm": {"learning_rate": rate}}
+        return dataclasses.replace(run, config=run.config | {"method": method})
 
     rates = compared(
         [
@@ -179,7 +178,7 @@ def test_labels_with_mathematics_load_nothing_from_the_network(text, tmp_path, t
     scores = np.full((6, 5), 0.5)
     run = made("fedrep", 0, 6, 5, accuracies={text: scores, "other": scores})
     run = dataclasses.replace(
-        run, name=text, config=run.config | {"name": text, "dataset": text}
+        run, name=text, config=run.config | {"data": {"name": text}}
     )
     path = page.write(tmp_path / "report.html", [compared([run])], text)
     assert not re.search(r"https?://[^\"]*mathjax", path.read_text())
@@ -193,7 +192,7 @@ def test_labels_with_mathematics_load_nothing_from_the_network(text, tmp_path, t
 def test_the_page_names_the_data_of_the_scores(tab, show):
     run = made("fedrep", 0, 6, 5)
     tuned = dataclasses.replace(
-        run, config=run.config | {"dataset_options": {"validation": 0.2}}
+        run, config=run.config | {"data": {"options": {"validation": 0.2}}}
     )
     for history, judged in ((run, "test"), (tuned, "validation")):
         show([history])

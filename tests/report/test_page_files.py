@@ -113,7 +113,7 @@ def test_texts_of_runs_are_not_parsed_as_html(tmp_path):
     evil = "</script><b>"
     run = made("fedrep", 0, 6, 5)
     run = dataclasses.replace(
-        run, name=evil, config=run.config | {"name": evil, "dataset": evil}
+        run, name=evil, config=run.config | {"data": {"name": evil}}
     )
     text = srp.plots.report_page(
         {"a": run}, tmp_path / "own.html", title=evil

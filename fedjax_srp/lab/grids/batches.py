@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import math
 import re
 import sys
 import time
@@ -22,13 +23,17 @@ import numpy as np
 
 from fedjax_srp.driver.checkpoint import snapshots
 from fedjax_srp.lab.grids.points import Point, Problems
-from fedjax_srp.lab.runs.folder import read_record
-from fedjax_srp.lab.runs.run import SUMMARY_OPTION, differing
 from fedjax_srp.parts.checks import printable, short
 from fedjax_srp.parts.files import open_file
 from fedjax_srp.results import json_files
 from fedjax_srp.results.errors import DamagedError
-from fedjax_srp.results.folder import GRID_INDEX, has_models, is_finished
+from fedjax_srp.results.folder import (
+    GRID_INDEX,
+    has_cost,
+    has_models,
+    is_finished,
+    read_config,
+)
 from fedjax_srp.results.locks import FolderLockedError, held
 
 SHARED = ".together"  # folder of files that several points share
@@ -50,12 +55,12 @@ class Member(NamedTuple):
         run = self.point.run
         if not is_finished(self.folder) or (run.models and not has_models(self.folder)):
             return False
-        return not differing(self._recorded_options(), run.record)
+        known = self._recorded()
+        return not run.differing(known) and not run.other_limits(known)
 
     def has_current_summary(self) -> bool:
         """Return True if the summary of its finished run has the requested communication cost."""
-        recorded = self._recorded_options().get(SUMMARY_OPTION)
-        return recorded == self.point.run.record[SUMMARY_OPTION]
+        return has_cost(self.folder, self.point.run.communication)
 
     def is_outdated(self) -> bool:
         """Return True if only its summary must be written anew."""
@@ -71,21 +76,22 @@ class Member(NamedTuple):
             return False
         if self.point.run.checkpoint and snapshots(self.folder / "checkpoint"):
             return False
-        recorded = self._recorded_options()
-        requested = self.point.run.record
-        is_longer = recorded.get("num_rounds", 0) < requested["num_rounds"]
-        for name in differing(recorded, requested):
-            if name != "num_rounds" or not is_longer:
-                raise ValueError(
-                    f"is finished with {printable(name)}={recorded.get(name)!r}, not {requested.get(name)!r}, "
-                    "and has no checkpoint of its own; give the former value, another out, or "
-                    "delete its folder"
-                )
+        run = self.point.run
+        known = self._recorded()
+        had = run.other_limits(known)
+        different = {name: value for name, (_, value) in run.differing(known).items()}
+        if had.get("num_rounds", math.inf) < run.settings.num_rounds:
+            del had["num_rounds"]
+        for name, value in (different | had).items():
+            raise ValueError(
+                f"is finished with {printable(name)}={value!r} and has no checkpoint of its own; give that value, "
+                "another out, or delete its folder"
+            )
         return True
 
-    def _recorded_options(self) -> dict[str, Any]:
+    def _recorded(self) -> dict[str, Any]:
         try:
-            return read_record(self.folder)
+            return read_config(self.folder)
         except DamagedError as error:
             raise ValueError(
                 f"{self.folder}: {error}; delete the folder to have it run again"

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 import jax
 
 from fedjax_srp.driver.prepare import Request, prepare
-from fedjax_srp.driver.record import LIMITS
 from fedjax_srp.driver.settings import Settings
 from fedjax_srp.driver.simulate import seeds_at_once
 from fedjax_srp.lab.grids import batches
@@ -30,6 +29,7 @@ from fedjax_srp.lab.runs.options import SIMULATION
 from fedjax_srp.lab.runs.run import load_data
 from fedjax_srp.parts.checks import checked, printable
 from fedjax_srp.parts.part import AtLeast, Count
+from fedjax_srp.results.records import LIMITS
 
 Number = Annotated[int, AtLeast(0)]
 

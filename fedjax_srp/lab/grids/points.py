@@ -19,20 +19,15 @@ from flax.traverse_util import flatten_dict
 
 from fedjax_srp.base import Clock, FederatedAlgorithm, Method, ParticipationPolicy
 from fedjax_srp.driver.prepare import SOURCE
-from fedjax_srp.driver.record import LIMITS
 from fedjax_srp.lab.report.repeats import distinguishing_suffix
 from fedjax_srp.lab.runs import options as run_options
-from fedjax_srp.lab.runs.run import (
-    NOT_SIMULATED,
-    OPTIONS_OF_DATA_OBJECTS,
-    Run,
-    from_options,
-)
+from fedjax_srp.lab.runs.run import OPTIONS_OF_DATA_OBJECTS, Run, from_options
 from fedjax_srp.models import SplitModel
 from fedjax_srp.parts.checks import nearest, short
 from fedjax_srp.parts.files import read_text
 from fedjax_srp.parts.options import Option
 from fedjax_srp.parts.part import as_annotated, types_of
+from fedjax_srp.results.records import LIMITS, identity
 
 VARIANT = "variant"
 _VALUE_ONLY = (
@@ -55,6 +50,7 @@ _SET_BY_GRID = {  # options of `run` that are refused here
     "progress": "it is an option of the grid",
     "log": "runs would write to one file; their numbers are in the tables of the grid",
 }
+_NOT_SIMULATED = (*LIMITS, "communication", "data_dir")  # may differ between equal runs
 _MAX_NAME_LENGTH = 100  # characters of a point's name in the name of its folder
 _MAX_COMBINATIONS = 100_000
 
@@ -200,6 +196,7 @@ def points(spec: Spec) -> list[Point]:
         [*spec.axes, *itertools.chain.from_iterable(spec.variants.values())]
     )
     found: dict[str, list[Point]] = {}
+    runs: dict[Any, Run] = {}
     hits = [0] * len(spec.exclude)
     for values, given in _products(spec, hits):
         try:
@@ -209,6 +206,7 @@ def points(spec: Spec) -> list[Point]:
                 {n: v for n, v in values.items() if n in kept or n == VARIANT},
                 kept,
                 distinguishing,
+                runs,
             )
             found.setdefault(point.digest, []).append(point)
         except ValueError as error:
@@ -441,7 +439,10 @@ def _unwrapped(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _point(
-    values: dict[str, Any], given: Mapping[str, Any], distinguishing: Collection[str]
+    values: dict[str, Any],
+    given: Mapping[str, Any],
+    distinguishing: Collection[str],
+    runs: dict[Any, Run],
 ) -> Point:
     """Make a point. Its id ignores limits and options that change no simulation, unless they distinguish runs.
 
@@ -449,24 +450,33 @@ def _point(
         values: of the axes that the run reads.
         given: the options that the run reads.
         distinguishing: options that are axes or are set by variants.
+        runs: options but for the seed -> a run that has them; it is added.
     """
     objects = {
         name: value for name, value in given.items() if isinstance(value, NamedObject)
     }
     names = {name: each.name for name, each in objects.items() if each.is_user_named}
-    run = from_options(_unwrapped(given), names)
+    alike = frozenset(
+        (name, id(objects[name].value) if name in objects else repr(value))
+        for name, value in given.items()
+        if name != "seed"
+    )
+    if alike in runs:
+        run = runs[alike].with_seed(given.get("seed", 0))
+    else:
+        run = runs[alike] = from_options(_unwrapped(given), names)
     of_variant = {
         option: given.get(option) for option in distinguishing if option not in values
     }
-    digest = _digest(run, {*LIMITS, *NOT_SIMULATED}.difference(distinguishing))
-    return Point(
-        _name(values) or str(run.record["method"]), values, of_variant, run, digest
-    )
+    digest = _digest(run, {name: given.get(name) for name in distinguishing})
+    return Point(_name(values) or run.name, values, of_variant, run, digest)
 
 
-def _digest(run: Run, ignored: Collection[str]) -> str:
-    fixed = {name: value for name, value in run.record.items() if name not in ignored}
-    return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
+def _digest(run: Run, distinguishing: Mapping[str, Any]) -> str:
+    """Hash what is asked for, and the values by which runs differ of options that change no simulation."""
+    of_point = {n: each for n, each in distinguishing.items() if n in _NOT_SIMULATED}
+    text = json.dumps([identity(run.record), of_point], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def rerun_of(point: Point) -> Point:
@@ -483,7 +493,7 @@ def rerun_of(point: Point) -> Point:
         {name: value for name, value in given.items() if name != "validation"}
         for given in (point.values, point.of_variant)
     )
-    digest = _digest(run, {*LIMITS, *NOT_SIMULATED}.difference(values, of_variant))
+    digest = _digest(run, of_variant | values)
     return point._replace(run=run, values=values, of_variant=of_variant, digest=digest)
 
 
@@ -511,9 +521,7 @@ def _merge(same: Sequence[Point], join_values: bool) -> Point:
             values[name] = different[0]
         elif join_values:
             values[name] = tuple(different)
-    return same[0]._replace(
-        values=values, name=_name(values) or str(same[0].run.record["method"])
-    )
+    return same[0]._replace(values=values, name=_name(values) or same[0].run.name)
 
 
 def _name(values: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from fedjax_srp.lab.report.fairness import mean_and_std
 from fedjax_srp.parts.checks import check_choice, check_known, checked
 from fedjax_srp.results import atomic, csv_files
 from fedjax_srp.results.atomic import writable
+from fedjax_srp.results.folder import COST, read_summary
 from fedjax_srp.results.history import History
 
 if TYPE_CHECKING:
@@ -88,14 +89,17 @@ class Grid:
             ValueError: a cost on top of rounds that overlap.
         """
 
-        def rounds(history: History) -> pd.DataFrame:
-            return history.to_frame(_or_recorded(communication, history, "communication"))
+        return self._long(
+            lambda name, run: run.to_frame(self._given(name, COST, communication))
+        )
 
-        return self._long(rounds)
+    def _given(self, name: str, number: str, value: float | None) -> Any:
+        """Return a number of a summary that is given, or else that of a run's own."""
+        return read_summary(self.folders[name])[number] if value is None else value
 
     def clients_frame(self) -> pd.DataFrame:
         """Return a table with a row per run, evaluation, round and client: `History.clients_frame`."""
-        return self._long(History.clients_frame)
+        return self._long(lambda _, history: history.clients_frame())
 
     def summary(
         self, target: float | None = None, communication: float | None = None
@@ -125,8 +129,9 @@ class Grid:
 
         rows = []
         for name, history in self.histories.items():
-            cost = _or_recorded(communication, history, "communication")
-            numbers = history.summary(_or_recorded(target, history, "target"), cost)
+            goal = self._given(name, "target", target)
+            cost = self._given(name, COST, communication)
+            numbers = history.summary(goal, cost)
             row = self._first_columns(name, _SUMMARY)
             row |= {column: numbers[column] for column in _SUMMARY}
             rows.append(row)
@@ -247,7 +252,8 @@ class Grid:
         """The names of the runs of each setting, which differ only in the seed."""
         settings: dict[str, list[str]] = {}
         for name, point in self.points.items():
-            setting = json.dumps({**point.run.record, "seed": None}, sort_keys=True)
+            asked = {**point.run.record, "key": None}
+            setting = json.dumps([asked, point.run.communication], sort_keys=True)
             settings.setdefault(setting, []).append(name)
         return list(settings.values())
 
@@ -354,11 +360,11 @@ class Grid:
                         cells[name] = str(cell)
         return columns
 
-    def _long(self, frame_of: Callable[[History], pd.DataFrame]) -> pd.DataFrame:
+    def _long(self, frame_of: Callable[[str, History], pd.DataFrame]) -> pd.DataFrame:
         """Concatenate a table of each run, with its name and options in front."""
         import pandas as pd
 
-        frames = {name: frame_of(history) for name, history in self.histories.items()}
+        frames = {name: frame_of(name, run) for name, run in self.histories.items()}
         columns = {column for frame in frames.values() for column in frame}
         for name, frame in frames.items():
             cells = self._first_columns(name, columns)
@@ -408,7 +414,3 @@ def _with_names(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(map(_with_names, value))
     return value
-
-
-def _or_recorded(value: float | None, history: History, option: str) -> Any:
-    return history.config["arguments"][option] if value is None else value

@@ -1,6 +1,7 @@
-"""Rows of a table: runs that differ only in the seed are repeats of one row.
+"""Rows of a table: runs of equal records but for the key are repeats of one row.
 
-`History.config` has the settings of a run, saved by Python or by the command line.
+A record, `History.config`, is flattened to paths and texts. Rows are named by their method and by
+the paths in which their records differ, each by its shortest unique end.
 """
 
 from __future__ import annotations
@@ -21,55 +22,43 @@ from fedjax_srp.lab.report import fairness, table
 from fedjax_srp.parts.checks import printable
 from fedjax_srp.parts.description import DATACLASS, FUNCTION, PART, describe
 from fedjax_srp.results.history import History
-
-OptionPath = tuple[str, ...]  # the keys of an option, from the top of `History.config`
-Settings = Mapping[
-    OptionPath, str
-]  # option -> text of its value; equal values have equal texts
-
-_LEFT_OUT = {
-    "key",
-    "seed",
-    "seeds",
-    "num_seeds",
-    # have no effect
-    "chunk_size",
-    "large_chunk",
-    "num_devices",
-    "device",
-    "shard_data",
-    "unknown",
-    "record_loss",
-    # except for the default one, which is compared
-    "evaluations",
-    # repeat other options, or the checksum of the data
-    "name",
-    "method",
-    "arguments",
-    "dataset_options",
-    "program",
-    # runs of different tasks are in different tables
-    "dataset",
-    "num_clients",
-}
-# compared only between runs of one method
-_METHOD_SPECIFIC = (
-    ("algorithm",),
-    ("participation",),
-    ("evaluation",),
-    ("options", "cut"),
-    ("options", "evaluation"),
+from fedjax_srp.results.records import (
+    LIMITS,
+    MACHINE,
+    MODEL,
+    PROGRAM,
+    UNKNOWN,
+    VERSION,
+    WORDS,
+    without,
 )
-_CUSTOM_CLASSES = (
-    ("options", "algorithm"),
-    ("options", "participation"),
-)  # the user's own classes
-_LIMITS = (("num_rounds",), ("time_limit",), ("target",))
-_DATA = ("data_checksum",)
+
+OptionPath = tuple[str, ...]  # the keys of a fact, from the top of a record
+Settings = Mapping[OptionPath, str]  # path -> text; equal values have equal texts
+
+_LEFT_OUT = (
+    *("key", MACHINE, VERSION, MODEL, WORDS, PROGRAM, "record_loss"),
+    "evaluations",  # except for the default one, which is compared
+    "data.options",  # data have a checksum
+    *("method.name", "data.name", "data.num_clients"),  # compared before
+)
+_EVALUATION = ("evaluation",)
+_ALGORITHM = ("method", "algorithm")
+_PARTICIPATION = ("method", "participation")
+_METHOD_SPECIFIC = (  # compared only between runs of one method
+    *(_ALGORITHM, _PARTICIPATION, _EVALUATION),
+    (*_ALGORITHM, "evaluation"),
+    (*_ALGORITHM, "model", "cut"),
+)
+_LIMITS = tuple(("schedule", name) for name in LIMITS)
+_DATA = ("data", "checksum")
+_PROGRAM = (PROGRAM,)
+_LAST_RESORTS = (_DATA, _PROGRAM)  # name rows only if nothing else does
+# as on the command line
+_CALLED = {_DATA: "data", ("data", "options", "seed"): "partition_seed"}
 _MAX_LETTERS = 40  # of a value in the name of a row; longer ones are cut
 _PACKAGE = "fedjax_srp."
 _CLASS_KEYS = (PART, DATACLASS, FUNCTION)  # keys of class names in a description
-_SECTIONS = {"options": "method", "clock_options": "clock", "dataset_options": "data"}
 
 
 class Run(NamedTuple):
@@ -81,28 +70,22 @@ class Run(NamedTuple):
 
     @property
     def seed(self) -> str:
-        """The recorded key, as Python and the command line store it; or the seed, or the folder."""
-        for name in ("key", "seed"):
-            value = self.history.config.get(name)
-            if value is not None:
-                return str(value)
-        return str(self.folder)
+        """The recorded key; the folder if there is none."""
+        return str(self.history.config.get("key", self.folder))
 
     @property
     def called(self) -> str:
         """Label of the seed: "seed n" for `jax.random.key(n)`, the whole key otherwise."""
-        seed = self.history.config.get("seed")
         key = self.history.config.get("key")
-        if seed is None and key and list(key) == [0, key[-1]] * (len(key) // 2):
-            seed = key[-1]
-        if seed is None:
-            return f"key {self.seed}"
-        return f"seed {seed}"
+        if key and list(key) == [0, key[-1]] * (len(key) // 2):
+            return f"seed {key[-1]}"
+        return f"key {self.seed}"
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Names of the objects of this run that have no description."""
-        return tuple(map(str, self.history.config.get("unknown") or ()))
+        """Names of the run's own code if its program is unknown."""
+        program = self.history.config.get(PROGRAM) or {}
+        return tuple(program.get("code", ())) if UNKNOWN in program else ()
 
 
 class Rows(NamedTuple):
@@ -173,7 +156,8 @@ def by_task(runs: Iterable[Run]) -> tuple[dict[str, list[Run]], list[Run]]:
     tasks: dict[str, list[Run]] = {}
     errors = []
     for run in runs:
-        task = f"{run.history.config.get('dataset', 'data')}_{run.history.num_clients}_clients"
+        data = run.history.config.get("data") or {}
+        task = f"{data.get('name', 'data')}_{run.history.num_clients}_clients"
         if run.history.score_name != "accuracy":
             task += f"_{run.history.score_name.replace(' ', '_')}"
         if run.history.smaller_is_better:
@@ -205,41 +189,35 @@ def _identity(run: Run) -> tuple[str, frozenset[tuple[OptionPath, str]]]:
 def rows(runs: Sequence[Run]) -> Rows:
     """Return the rows of a table, in the order of the methods, then of the values that differ."""
     groups, notes = _group(runs)
-    differing = _differing_options(groups)
+    differing = _differing(groups)
     position_of = {name: position for position, name in enumerate(methods.names())}
 
     def order(row: _Row) -> tuple[int, str, list[tuple[int, float, str]]]:
         position = position_of.get(row.method, len(position_of))
-        return position, row.method, _sort_key(row, differing)
+        ranks = [_rank(row.settings.get(path)) for _, path in differing]
+        return position, row.method, ranks
 
     groups.sort(key=order)
-    paths = _paths(groups)
-    naming = _named_options(groups, differing)
-    names = [
-        _row_name(row, options, paths)
-        for row, options in zip(groups, naming, strict=True)
-    ]
-    repeated = {name for name, count in Counter(names).items() if count > 1}
-    for i, name in enumerate(names):
-        if name in repeated:  # they differ in the place in a list
-            places = [
-                ".".join(path[1:]) for path in naming[i] if path != _without_indices(path)
-            ]
-            names[i] += f" ({', '.join(places)})"
-    row_of = dict(zip(names, groups, strict=True))
+    options = [_named(row, groups, differing, _LAST_RESORTS) for row in groups]
+    names = [_row_name(row, named) for row, named in zip(groups, options, strict=True)]
+    row_of = {}
+    options_of = {}
+    for row, named, name in zip(groups, options, names, strict=True):
+        if names.count(name) > 1:
+            named = _named(row, groups, differing)
+            name = _row_name(row, named)
+        row_of[name] = row
+        options_of[name] = named
     twins = {}
-    options = {}
-    for (name, row), of_row in zip(row_of.items(), naming, strict=True):
+    for name, row in row_of.items():
         twin = _find_twin(row, row_of)
         if twin is not None:
             twins[name] = twin
-        options[name] = {}
-        for path in of_row:
-            options[name][_option_prefix(path, paths).rstrip("= ")] = row.settings[path]
     notes += _notes_on_validation(row_of)
     notes += _notes_on_shared_trainings(row_of)
-    notes += fairness.notes_on_unsent_means({n: row.runs for n, row in row_of.items()})
-    return Rows({name: row.runs for name, row in row_of.items()}, twins, options, notes)
+    runs_of = {name: row.runs for name, row in row_of.items()}
+    notes += fairness.notes_on_unsent_means(runs_of)
+    return Rows(runs_of, twins, options_of, notes)
 
 
 def _notes_on_validation(row_of: Mapping[str, _Row]) -> list[str]:
@@ -270,73 +248,40 @@ def _notes_on_shared_trainings(row_of: Mapping[str, _Row]) -> list[str]:
 
 
 def _settings(history: History) -> dict[OptionPath, str]:
-    """Return the settings of a run without the seed and options that change no result."""
-    settings = {
-        path: text for path, text in _flatten(history.config) if path[0] not in _LEFT_OUT
-    }
-    for path in (
-        ("options", "participation"),
-        ("clock_options", "name"),
-        ("clock_options", PART),
-    ):
-        settings.pop(path, None)
-    for path in [*settings]:
-        option = path[-1].rpartition(".")[2]
-        if option != path[-1] and settings[path] == settings.get((path[0], option)):
-            # an option of a second optimizer, equal to that of the training optimizer
-            del settings[path]
-    method = history.config.get("method") or {}
-    for part in ("algorithm", "participation"):
-        for (*within, last), text in _flatten(method.get(part) or {}):
-            is_users_class = last == PART and not within and "." in text
-            is_class_within = last == PART and within and within != ["model"]
-            if is_users_class or is_class_within:
-                # e.g. the class of an optimizer
-                settings["options", ".".join(within) or part, last] = text
-    settings["evaluation",] = str(history.evaluation)
-    program = history.config.get("program") or {}
-    for name in ("rounds", "costs"):
-        if name in program:
-            settings["program", name] = str(program[name])
-    if history.evaluation in program:
-        settings["program", "evaluation"] = str(program[history.evaluation])
+    """Return the facts in which runs of one row are equal."""
+    settings = _distinct(_flatten(without(history.config, *_LEFT_OUT)))
+    settings[_EVALUATION] = str(history.evaluation)
+    program = history.config.get(PROGRAM) or {}
+    hashes = [program.get(name) for name in ("rounds", "costs", history.evaluation)]
+    if any(hashes):
+        settings[_PROGRAM] = "-".join(filter(None, hashes))
     return settings
 
 
-def _flatten(
-    options: Mapping[str, Any], before: OptionPath = ()
-) -> Iterator[tuple[OptionPath, str]]:
-    for name, value in options.items():
-        path = (*before, name)
-        if isinstance(value, list) and any(isinstance(entry, Mapping) for entry in value):
-            value = {str(index): entry for index, entry in enumerate(value)}
-        if isinstance(value, Mapping):
-            yield from _flatten(value, path)
-        elif name == PART and str(value).startswith(
-            _PACKAGE
-        ):  # users' parts keep their module
-            yield path, _without_module(str(value))
-        else:
-            yield path, _as_text(value)
+def _distinct(facts: Iterable[tuple[OptionPath, str]]) -> dict[OptionPath, str]:
+    """Leave out facts that repeat one of the same last word, such as the step size of a second optimizer."""
+    known: set[tuple[str, str]] = set()
+    kept = {}
+    for path, text in facts:
+        fact = path[-1] if path else "", text
+        if fact not in known:
+            known.add(fact)
+            kept[path] = text
+    return kept
 
 
-def _without_module(name: str) -> str:
-    return name.rpartition(".")[2]
-
-
-def _as_text(value: Any) -> str:
-    """Return the text of a value, the same for equal numbers, and for 0.1 and its float32 value."""
-    if isinstance(value, list):
-        return f"[{', '.join(map(_as_text, value))}]"
-    if not isinstance(value, float):
-        return str(value)
-    if value.is_integer() and abs(value) < 1e15:
-        return str(int(value))
-    with np.errstate(over="ignore"):
-        single = np.float32(value)
-    if float(single) == value:
-        return str(single)
-    return str(value)
+def _flatten(value: Any, path: OptionPath = ()) -> Iterator[tuple[OptionPath, str]]:
+    """Yield the paths and texts of a description; a part has the path of its class, and null has none."""
+    if isinstance(value, list) and any(isinstance(entry, Mapping) for entry in value):
+        value = {str(index): entry for index, entry in enumerate(value)}
+    if isinstance(value, Mapping):
+        for name, entry in value.items():
+            within = path if name in _CLASS_KEYS else (*path, str(name))
+            yield from _flatten(entry, within)
+    elif value is not None:
+        text = str(value)
+        # users' parts keep their module
+        yield path, text.rpartition(".")[2] if text.startswith(_PACKAGE) else text
 
 
 def _group(runs: Sequence[Run]) -> tuple[list[_Row], list[str]]:
@@ -351,19 +296,18 @@ def _group(runs: Sequence[Run]) -> tuple[list[_Row], list[str]]:
     groups: dict[Any, list[Run]] = {}
     for run in sorted(runs, key=order):
         groups.setdefault(_identity(run), []).append(run)
-    of_data: dict[
-        str, Settings
-    ] = {}  # checksum of data -> options of the first run on them
+    are_recorded = all(_DATA in run.settings and _data_options(run) for run in runs)
+    of_data: dict[str, Settings] = {}  # checksum -> options of the first run on the data
     table_rows: list[_Row] = []
     unknown_if_averaged: set[str] = set()
     unknown_if_separate: set[str] = set()
     for group in groups.values():
         method = group[0].history.name
         settings = group[0].settings
-        if _DATA in settings:
-            data_options = group[0].history.config.get("dataset_options") or {}
-            data = dict(_flatten({"dataset_options": data_options}))
-            settings = {**settings, **of_data.setdefault(settings[_DATA], data)}
+        if are_recorded:
+            data = _data_options(group[0])
+            recorded = dict(_flatten(data, ("data", "options")))
+            settings = {**settings, **of_data.setdefault(settings[_DATA], recorded)}
         unknown = {part for run in group for part in run.unknown}
         if _are_repeats(group):
             table_rows.append(_Row(method, settings, group))
@@ -386,6 +330,10 @@ def _group(runs: Sequence[Run]) -> tuple[list[_Row], list[str]]:
                 "make it of numbers, texts, named functions and parts (srp.part)"
             )
     return table_rows, notes
+
+
+def _data_options(run: Run) -> Any:
+    return run.history.config["data"].get("options")
 
 
 def _are_repeats(group: Sequence[Run]) -> bool:
@@ -418,166 +366,76 @@ def _same_results(one: History, other: History) -> bool:
     )
 
 
-def _differing_options(table_rows: Sequence[_Row]) -> list[OptionPath]:
-    """Return the options that differ between rows, method-specific ones within a method."""
+def _scope(row: _Row, path: OptionPath) -> str:
+    """Return the method for what is compared only between its runs."""
+    return row.method if path[0] in ("method", *_EVALUATION) else ""
+
+
+def _differing(table_rows: Sequence[_Row]) -> list[tuple[str, OptionPath]]:
+    """Return the scopes and paths in which rows differ, or that some rows of a scope lack."""
+    texts: dict[tuple[str, OptionPath], list[str]] = {}
+    for row in table_rows:
+        for path, text in row.settings.items():
+            texts.setdefault((_scope(row, path), path), []).append(text)
+    num_rows = {**Counter(row.method for row in table_rows), "": len(table_rows)}
     return [
-        path
-        for path in dict.fromkeys(path for row in table_rows for path in row.settings)
-        if _differs(path, table_rows)
+        (scope, path)
+        for (scope, path), found in texts.items()
+        if len({*found}) > 1 or len(found) < num_rows[scope]
     ]
 
 
-def _differs(path: OptionPath, table_rows: Sequence[_Row]) -> bool:
-    having = [row for row in table_rows if path in row.settings]
-    if "." in path[-1]:  # an option of an optional part
-        lacking = {row.method for row in table_rows if path not in row.settings}
-        if not lacking.isdisjoint(row.method for row in having):
-            return True
-    is_last_resort = path == _DATA or _is_program(path) or path[:2] in _CUSTOM_CLASSES
-    if is_last_resort or path != _without_indices(path):
-        return False  # a last resort of `_named_options`
-    values = {row.settings[path] for row in having}
-    if path not in _METHOD_SPECIFIC:
-        return len(values) > 1
-    of_methods = {(row.method, row.settings[path]) for row in having}
-    return len(of_methods) > len({method for method, _ in of_methods})
+def _rank(text: str | None) -> tuple[int, float, str]:
+    """Return the sort key of a text: a missing one first, then numbers by size, then others."""
+    if text is None:
+        return 0, 0.0, ""
+    try:
+        return 1, float(text), text
+    except ValueError:
+        return 2, 0.0, text
 
 
-def _sort_key(row: _Row, differing: Sequence[OptionPath]) -> list[tuple[int, float, str]]:
-    """Return the sort key of a row: missing options first, then numbers by size, then texts."""
-
-    def rank(text: str | None) -> tuple[int, float, str]:
-        if text is None:
-            return 0, 0.0, ""
-        try:
-            return 1, float(text), text
-        except ValueError:
-            return 2, 0.0, text
-
-    return [rank(row.settings.get(path)) for path in (*differing, *sorted(row.settings))]
-
-
-def _named_options(
-    table_rows: Sequence[_Row], differing: Sequence[OptionPath]
-) -> list[list[OptionPath]]:
-    """Return the options that name each row.
-
-    They are the differing ones, and as many more as make its name unique.
-    """
-    paths = _paths(table_rows)
-    naming = []
-    of_name: dict[str, list[_Row]] = {}
-    for row in table_rows:
-        options = [path for path in differing if row.settings.get(path, "None") != "None"]
-        naming.append(options)
-        of_name.setdefault(_row_name(row, options, paths), []).append(row)
-    for row, options in zip(table_rows, naming, strict=True):
-        namesakes = of_name[_row_name(row, options, paths)]
-        by_program = [path for path in row.settings if _is_program(path)]
-        for path in row.settings:
-            if path in by_program:
-                continue
-            left = [
-                other
-                for other in namesakes
-                if other.settings.get(path) == row.settings[path]
-            ]
-            if len(left) < len(namesakes):
-                options.append(path)
-                namesakes = left
-        # own code has no other name than its program
-        others = [other for other in namesakes if _agree(row, other, by_program)]
-        for path in by_program:
-            if len({other.settings.get(path) for other in others}) > 1:
-                options.append(path)
-                text = row.settings[path]
-                others = [other for other in others if other.settings.get(path) == text]
-    return naming
+def _named(
+    row: _Row,
+    table_rows: Iterable[_Row],
+    differing: Iterable[tuple[str, OptionPath]],
+    left_out: Sequence[OptionPath] = (),
+) -> dict[str, str]:
+    """Return name -> text of the facts in which a row differs, by the shortest unique ends of their paths."""
+    paths = {
+        path for each in table_rows if each.method == row.method for path in each.settings
+    }
+    named = {}
+    for scope, path in differing:
+        if scope not in ("", row.method) or path not in row.settings or path in left_out:
+            continue
+        length = 1
+        while sum(other[-length:] == path[-length:] for other in paths) > 1:
+            length += 1
+        name = _CALLED.get(path, ".".join(path[-length:]))
+        named[name] = row.settings[path]
+    return named
 
 
-def _row_name(row: _Row, options: Sequence[OptionPath], paths: set[OptionPath]) -> str:
-    if not options:
+def _row_name(row: _Row, named: Mapping[str, str]) -> str:
+    if not named:
         return row.method
     words = [methods.label(row.method)]
-    for path in options:
-        text = row.settings[path]
+    for name, text in named.items():
         if len(text) > _MAX_LETTERS:
             text = f"{text[: _MAX_LETTERS - 12]}...{zlib.crc32(text.encode()):08x}"
-        words.append(_option_prefix(path, paths) + text)
+        words.append(f"{name}={text}")
     return ", ".join(words)
 
 
-def _option_prefix(path: OptionPath, paths: set[OptionPath]) -> str:
-    """Return the shortest unique name of an option, and "=" or a blank, to put before its value."""
-    if path == _DATA:
-        return "data "
-    if path == ("program", "rounds"):
-        return "program "
-    if path == ("dataset_options", "seed"):
-        return "partition_seed="
-    words = _without_class_key(path)
-    others = {_without_class_key(other) for other in paths}
-    for fewest in range(1, len(words)):
-        if sum(other[-fewest:] == words[-fewest:] for other in others) == 1:
-            name = ".".join(words[-fewest:])
-            return f"clock.{name}=" if words[0] == "clock_options" else f"{name}="
-    # method.alpha, as on the command line, and data.alpha
-    section = _SECTIONS.get(words[0], words[0])
-    return f"{'.'.join((section, *words[1:]))}="
-
-
-def _without_class_key(path: OptionPath) -> OptionPath:
-    """Return the path of a part from that of its class name, without indices of lists."""
-    path = _without_indices(path)
-    if len(path) > 2 and path[-1] in ("name", *_CLASS_KEYS):
-        return path[:-1]
-    return path
-
-
-def _without_indices(path: OptionPath) -> OptionPath:
-    return tuple(word for word in path if not word.isdecimal())
-
-
-def _paths(table_rows: Iterable[_Row]) -> set[OptionPath]:
-    return {path for row in table_rows for path in row.settings}
-
-
-def _is_program(path: OptionPath) -> bool:
-    return path[0] == "program"
-
-
 def distinguishing_suffix(value: Any, others: Sequence[Any]) -> str:
-    """Return the fields, in brackets, that distinguish an object from others of its name.
-
-    Fields that are None are left out. A class has its module in front if the others have a class of
-    that name.
-    """
-    fields = _fields(value)
-    fields_of_others = [_fields(other) for other in others]
-    named: dict[str, list[str]] = {}  # field -> its texts
-    for path, text in fields.items():
-        is_class = path[-1] in _CLASS_KEYS
-        if is_class:
-            is_same = all(text in other.values() for other in fields_of_others)
-        else:
-            is_same = all(other.get(path) == text for other in fields_of_others)
-        if text == "None" or is_same:
-            continue
-        short = _without_module(text)
-        namesakes = [_without_module(str(other.get(path))) for other in fields_of_others]
-        texts = named.setdefault(_without_class_key(path)[-1], [])
-        word = short if is_class and short not in namesakes else text
-        if word not in texts:
-            texts.append(word)
+    """Return the fields, in brackets, that distinguish an object from others of its name."""
+    fields_of_others = [_distinct(_flatten(describe(other))) for other in others]
     words = []
-    for name, texts in named.items():
-        word = "+".join(texts)
-        words.append(f"{name}={word}" if name else word)
+    for path, text in _distinct(_flatten(describe(value))).items():
+        if any(other.get(path) != text for other in fields_of_others):
+            words.append("=".join([*path[-1:], text]))
     return f"({', '.join(words)})" if words else ""
-
-
-def _fields(value: Any) -> dict[OptionPath, str]:
-    return dict(_flatten({"": {"": describe(value)}}))
 
 
 def _find_twin(row: _Row, row_of: Mapping[str, _Row]) -> str | None:
@@ -592,20 +450,19 @@ def _find_twin(row: _Row, row_of: Mapping[str, _Row]) -> str | None:
     if recipe is not None:
         twin = recipe.twin
     candidates = [name for name, other in row_of.items() if other.method == twin]
-    # programs of different policies differ
-    may_differ = [*_METHOD_SPECIFIC, *filter(_is_program, _paths(row_of.values()))]
-    for name in candidates:
-        if _agree(row, row_of[name], may_differ):
-            return name
-    for name in reversed(candidates):
-        if _agree(row, row_of[name], (*may_differ, *_LIMITS)):
-            return name
+    for left_out in (_METHOD_SPECIFIC, (*_METHOD_SPECIFIC, *_LIMITS)):
+        for name in reversed(candidates):
+            if _agree(row, row_of[name], left_out):
+                return name
     return None
 
 
 def _agree(row: _Row, twin: _Row, left_out: Sequence[OptionPath]) -> bool:
-    """Return True if a row has the twin's options; one that is None for the twin may be missing."""
-    for path, text in twin.settings.items():
-        if path not in left_out and row.settings.get(path, "None") != text:
+    """Return True if two rows differ in their policies, and so in their programs, and in what is left out."""
+    for path in {**row.settings, **twin.settings}:
+        is_of_policy = path[:2] == _PARTICIPATION and path not in twin.settings
+        if path in left_out or path == _PROGRAM or is_of_policy:
+            continue
+        if row.settings.get(path) != twin.settings.get(path):
             return False
     return True

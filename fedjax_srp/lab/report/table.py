@@ -14,6 +14,7 @@ from fedjax_srp.parts.checks import as_annotated, printable
 from fedjax_srp.parts.part import AtLeast
 from fedjax_srp.results.history import History
 from fedjax_srp.results.measures import Of, last
+from fedjax_srp.results.records import MACHINE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -252,14 +253,12 @@ def named(method: str) -> str:
 
 def _clock_communication(runs: Sequence[History]) -> float:
     """Return the communication time that the clock adds to a round; nan unless it is known."""
-    options = runs[0].config.get("clock_options")
-    while (
-        options and "clock" in options
-    ):  # a clock within another, as in `clocks.Failing`
-        options = options["clock"]
-    if options is None:
+    clock = runs[0].config.get("clock")
+    while clock and "clock" in clock:  # a clock within another, as in `clocks.Failing`
+        clock = clock["clock"]
+    if not clock:
         return math.nan
-    cost = options.get("communication", 0.0)
+    cost = clock.get("communication", 0.0)
     if not isinstance(cost, int | float):
         return math.nan
     return float(cost)
@@ -271,7 +270,8 @@ def seconds(runs: Sequence[History], what: str) -> float:
     Each run of a batch has recorded those of the whole batch.
     """
     return sum(
-        getattr(run, f"{what}_seconds") / (run.config.get("num_seeds") or 1)
+        getattr(run, f"{what}_seconds")
+        / (run.config.get(MACHINE, {}).get("num_seeds") or 1)
         for run in runs
     )
 

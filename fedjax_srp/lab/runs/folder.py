@@ -16,17 +16,9 @@ import numpy as np
 from fedjax_srp import methods
 from fedjax_srp.base import GRADIENT_NORM
 from fedjax_srp.driver.checkpoint import snapshots
-from fedjax_srp.driver.record import LIMITS, UNKNOWN
 from fedjax_srp.driver.round_log import COPIES
 from fedjax_srp.driver.simulate import simulate
-from fedjax_srp.lab.runs.run import (
-    PROGRAM,
-    SUMMARY_OPTION,
-    VERSION,
-    Run,
-    differing,
-    load_data,
-)
+from fedjax_srp.lab.runs.run import Run, load_data
 from fedjax_srp.parts.checks import is_ours, printable
 from fedjax_srp.results import atomic, json_files
 from fedjax_srp.results import callbacks as watch
@@ -34,8 +26,8 @@ from fedjax_srp.results import folder as run_folder
 from fedjax_srp.results.errors import DamagedError
 from fedjax_srp.results.folder import MODELS
 from fedjax_srp.results.history import History
-from fedjax_srp.results.json_files import jsonable
 from fedjax_srp.results.locks import held
+from fedjax_srp.results.records import MODEL, PROGRAM, UNKNOWN, VERSION, WORDS
 from fedjax_srp.results.sealed_folders import is_foreign
 
 _ARGUMENTS = "arguments.json"  # in the folder of checkpoints
@@ -133,19 +125,15 @@ def _report_finished(
 ) -> None:
     """Print the result of a finished run; rewrite its summary for another communication cost."""
     history = History.load(folder)
-    known = history.config.get("arguments", {})
     cost = run.communication
     text = outcome(history, run.settings.target, cost)
     news = "--overwrite runs it again"
     if state.needs_new_summary:
         news = f"its summary and figure are now those of communication={cost:g}"
-        made_by = {name: known[name] for name in (VERSION, PROGRAM) if name in known}
-        config = {**_config(history, run), "arguments": run.record | made_by}
-        # on the loaded history itself, so that models stay in the folder
-        object.__setattr__(history, "config", jsonable(config))
+        # of the loaded history itself, so that models stay in the folder
         run_folder.write(history, folder, run.settings.target, cost, models=False)
     say(f"{folder} holds this run already, finished; {news}")
-    for line in _doubts(known, run.record):
+    for line in _doubts(history.config, run.record):
         say(line)
     say(text)
 
@@ -153,34 +141,24 @@ def _report_finished(
 def _doubts(known: Mapping[str, Any], record: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for each reason why a finished run might not equal a new one of the same record."""
     ours, theirs = record[VERSION], known.get(VERSION) or {}
+    program = record[PROGRAM] or {}
     for name in ours:
         if ours[name] != theirs.get(name):
-            unseen = "; own code is not compared" if PROGRAM in record else ""
+            unseen = "; own code is not compared" if program else ""
             yield (
                 f"it was made with {name} {theirs.get(name)}, this is {ours[name]}{unseen}"
             )
-    if UNKNOWN in record.get(PROGRAM, {}):
+    if UNKNOWN in program:
         yield (
-            f"changes of own code are not seen, since of its program {record[PROGRAM][UNKNOWN]}"
+            f"changes of own code are not seen, since of its program {program[UNKNOWN]}"
         )
 
 
 def save(history: History, folder: Path, run: Run, models: bool) -> None:
     """Write the folder of a run with its record."""
-    history = dataclasses.replace(history, config=_config(history, run))
+    asked = {name: run.record.get(name) for name in (MODEL, PROGRAM, WORDS)}
+    history = dataclasses.replace(history, config={**history.config, **asked})
     run_folder.write(history, folder, run.settings.target, run.communication, models)
-
-
-def _config(history: History, run: Run) -> dict[str, Any]:
-    return {**history.config, "seed": run.seed, "arguments": run.record}
-
-
-def read_record(folder: Path) -> dict[str, Any]:
-    """Return the record of the finished run in a folder."""
-    try:
-        return dict(run_folder.read_config(folder).get("arguments", {}))
-    except (TypeError, ValueError):
-        raise DamagedError("config.json is not that of a run") from None
 
 
 def _is_checkpoint_folder(folder: Path) -> bool:
@@ -239,7 +217,7 @@ def _inspect(folder: Path, run: Run, overwrite: bool) -> _FolderState:
     other, out = "give another --out, or --overwrite", f"out={str(folder)!r}"
     try:
         if finished or (not has_checkpoint and (folder / "config.json").exists()):
-            known = read_record(folder)
+            known = run_folder.read_config(folder)
         else:
             known = (
                 json_files.read_json(checkpoints / _ARGUMENTS)
@@ -254,22 +232,17 @@ def _inspect(folder: Path, run: Run, overwrite: bool) -> _FolderState:
         raise ValueError(f"{out}: {error}; {other}") from None
     if not (finished or has_checkpoint) and (name := run_folder.foreign(folder)):
         raise ValueError(f"{out}: its {name} was not written by fedjax_srp; {other}")
-    for name in differing(known, record):
-        if name not in LIMITS:
-            differs = f"{printable(name)}={known.get(name)!r} where this one has {record.get(name)!r}"
-            raise ValueError(f"{out}: holds another run, with {differs}; {other}")
+    for fact, (asked, had) in run.differing(known).items():
+        differs = f"{printable(fact)}={had!r} where this one has {asked!r}"
+        raise ValueError(f"{out}: holds another run, with {differs}; {other}")
     if not finished:
         return _FolderState(checkpoints, has_checkpoint=has_checkpoint)
-    limits = {
-        name: known.get(name) for name in LIMITS if known.get(name) != record.get(name)
-    }
+    limits = run.other_limits(known)
     lacks_models = run.models and not run_folder.has_models(folder)
     if not limits and not lacks_models:
-        is_other_cost = (
-            known.get(SUMMARY_OPTION) != record.get(SUMMARY_OPTION)
-            and jax.process_count() == 1
-        )
-        return _FolderState(checkpoints, finished=True, needs_new_summary=is_other_cost)
+        is_other_cost = not run_folder.has_cost(folder, run.communication)
+        is_needed = is_other_cost and jax.process_count() == 1
+        return _FolderState(checkpoints, finished=True, needs_new_summary=is_needed)
     if not (has_checkpoint and run.checkpoint):
         has = (
             ", ".join(f"{name}={value}" for name, value in limits.items()) or "no models"

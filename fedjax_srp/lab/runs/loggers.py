@@ -12,10 +12,10 @@ from typing import Any
 import jax
 
 from fedjax_srp.driver.checkpoint import snapshots
-from fedjax_srp.driver.record import LIMITS
 from fedjax_srp.lab.runs.folder import overwriting
-from fedjax_srp.lab.runs.run import NOT_SIMULATED, Run
+from fedjax_srp.lab.runs.run import Run
 from fedjax_srp.results import callbacks as watch
+from fedjax_srp.results.records import identity
 
 
 @contextlib.contextmanager
@@ -49,10 +49,7 @@ def loggers(
 
 
 def _wandb_run(run: Run, folder: Path, in_grid: bool, begins_again: bool) -> Any:
-    identity = dict(run.record)
-    for name in (*LIMITS, *NOT_SIMULATED):
-        identity.pop(name, None)
-    text = json.dumps([str(folder.absolute()), identity], sort_keys=True)
+    text = json.dumps([str(folder.absolute()), identity(run.record)], sort_keys=True)
     # batches log several at a time
     options = {"reinit": "create_new"} if in_grid else {}
     return watch.wandb_run(

@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import json
-import re
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from fedjax_srp import data, methods, models
-from fedjax_srp._version import __version__
 from fedjax_srp.base import (
     Clock,
     FederatedAlgorithm,
@@ -21,41 +20,46 @@ from fedjax_srp.base import (
     Method,
     ParticipationPolicy,
 )
-from fedjax_srp.clocks.by_name import CLOCKS, read_clock
-from fedjax_srp.driver.prepare import Request, prepare
-from fedjax_srp.driver.record import ROUNDS, UNKNOWN, data_checksum, program_of
+from fedjax_srp.clocks.by_name import read_clock
+from fedjax_srp.driver.prepare import Request, check_evaluations
+from fedjax_srp.driver.record import (
+    JAX_SETTINGS,
+    ROUNDS,
+    asked,
+    of_data,
+    program_of_request,
+    with_names,
+    words_of,
+)
 from fedjax_srp.driver.settings import Settings
 from fedjax_srp.lab.report import table
 from fedjax_srp.lab.runs import options as run_options
 from fedjax_srp.lab.runs import shared_training as judged
 from fedjax_srp.models import SplitModel
 from fedjax_srp.participation import Full
-from fedjax_srp.parts.checks import as_annotated, check_known, short
+from fedjax_srp.parts.checks import ArgumentError, as_annotated, check_known, short
 from fedjax_srp.parts.description import describe, describe_data, is_own, own_code
-from fedjax_srp.parts.options import REQUIRED, build, without_partial
+from fedjax_srp.parts.options import REQUIRED, build
 from fedjax_srp.parts.part import values_of
 from fedjax_srp.results.json_files import jsonable
+from fedjax_srp.results.records import (
+    LIMITS,
+    MODEL,
+    PROGRAM,
+    UNKNOWN,
+    WORDS,
+    contradictions,
+    without,
+)
 
-SUMMARY_OPTION = "communication"  # of the summary alone, which a finished run recomputes for another value
-JAX_SETTINGS = {  # name -> default, change results
-    "jax_enable_x64": False,
-    "jax_default_matmul_precision": None,
-    "jax_default_prng_impl": "threefry2x32",
-    "jax_threefry_partitionable": True,
-    "jax_random_seed_offset": 0,
-    "jax_high_dynamic_range_gumbel": False,
-}
-VERSION = "version"  # of the package and of jax, in the record of a run
-PROGRAM = "program"  # hashes of own code, in the record of a run
-NOT_SIMULATED = (
-    SUMMARY_OPTION,
-    "data_dir",
-    VERSION,
-)  # change no simulation; the same data may be elsewhere on other machines
 OPTIONS_OF_DATA_OBJECTS = (
     "validation",
     "partition_seed",
 )  # options that also apply to data given as an object
+_OF_LOAD = {"dataset": "name", "partition_seed": "seed"}  # option -> argument of `load`
+_OF_MACHINE = ("chunk_size", "devices", "shard_data")
+_NAMED = ("method", "participation", "clock")
+_PLAIN = (bool, int, float, str, tuple)  # words and numbers of a command
 _SEEDS = 2**32  # JAX keeps 32 bits of a seed
 
 
@@ -73,7 +77,7 @@ class Run:
         options: the given ones of method, policy and model, as for `srp.methods.get`.
         clock: text, see `fedjax_srp.clocks.by_name.read_clock`, or an object.
         settings: rounds, evaluations, limits and devices.
-        names: option -> name of its object, for objects without a description.
+        names: option -> name of its object, for objects whose program is unknown.
 
     The others are options of `fedjax-srp run`, see `options`.
     """
@@ -110,6 +114,15 @@ class Run:
             "record": self.record
         }  # made here: workers may know its classes under other names
 
+    def with_seed(self, seed: int) -> Run:
+        """Return the run with another seed, which shares all that does not depend on it."""
+        other = dataclasses.replace(self, seed=seed)
+        record = self.record | {"key": words_of(jax.random.key(seed))}
+        shared = vars(self) | vars(other) | {"record": record}
+        shared.pop("training", None)
+        vars(other).update(shared)
+        return other
+
     @functools.cached_property
     def choice(self) -> methods.Choice | None:
         """The named method with its options; None for an object."""
@@ -118,7 +131,7 @@ class Run:
         return methods.choose(self.method, self.model, self.participation, **self.options)
 
     @functools.cached_property
-    def method_object(self) -> Method:
+    def _object(self) -> Method:
         """The method given as an object, with its policy."""
         policy = Full() if self.participation is None else self.participation
         if isinstance(self.method, Method):
@@ -129,155 +142,170 @@ class Run:
             return self.method
         if isinstance(policy, str):
             read = methods.routes("fedavg", policy).policy
-            if (
-                missing := {
-                    name for name, each in read.items() if each.default is REQUIRED
-                }
-                - self.options.keys()
-            ):
+            required = {n for n, each in read.items() if each.default is REQUIRED}
+            if missing := required - self.options.keys():
                 raise ValueError(f"{min(missing)} is missing: {policy!r} needs it")
             policy = build(methods.POLICIES[policy], self.options)
         algorithm = as_annotated("method", self.method, FederatedAlgorithm)
-        name = (
-            algorithm.name
-            if policy.name == "full"
-            else f"{algorithm.name} + {policy.name}"
-        )
+        name = algorithm.name
+        if policy.name != "full":
+            name = f"{algorithm.name} + {policy.name}"
         return Method(name, algorithm, policy)
 
     @property
     def name(self) -> str:
         """Name of the method, with its policy if that differs from the method's own."""
-        return self.method_object.name if self.choice is None else self.choice.name
+        return self._object.name if self.choice is None else self.choice.name
 
     @functools.cached_property
-    def floats(self) -> dict[str, float]:
-        """Options of the method that are arguments of its program, so that other values need no recompilation."""
-        if self.choice is None:
-            return {
-                name: leaf
-                for name, leaf in self.leaves.items()
-                if isinstance(leaf, float)
-            }
-        names = self._command_line_names()
-        return {names[name]: value for name, value in self.choice.floats().items()}
+    def parts(self) -> Method:
+        """The method; one by name is made without data, on a placeholder of its model.
 
-    @functools.cached_property
-    def leaves(self) -> dict[str, Any]:
-        """Leaves of the algorithm by dotted names, without those of its model."""
-        if self.choice is not None:
-            return self.choice.leaves()
-        return {
-            n: leaf
-            for n, leaf in values_of(self.method_object.algorithm).items()
-            if not n.startswith("model.")
-        }
-
-    @functools.cached_property
-    def record(self) -> dict[str, Any]:
-        """Record for the folder of the run: every option with its value as JSON, objects described.
-
-        With a user's own code it has the hash of the program too, for which the data are loaded and the run is traced.
+        A user's makers may look at the model, so they get it.
         """
-        described = {
-            "participation": self.participation,
-            "model": self.model,
-            "clock": self.clock,
-        }
         if self.choice is None:
-            method = self.method_object
-            described["participation"] = method.participation
-            described |= {"method": method.algorithm, "model": None}
-            of_method: dict[str, Any] = {
-                "algorithm": describe(method.algorithm),
-                "participation": describe(method.participation),
-            }
-        else:
-            names = self._command_line_names()
-            of_method = {
-                names.get(name, name): value
-                for name, value in self.choice.record().items()
-            }
-            for part in ("participation", "model"):
-                if not isinstance(described[part], str | None):
-                    of_method[part] = describe(described[part])
-        asked = {"command": "run", "method": self.name} | of_method
-        asked |= self._record_of_data() | self._simulation_options()
-        asked |= {
-            "clock": describe(self.clock),
-            "seed": self.seed,
-            "communication": self.communication,
-            VERSION: {"fedjax_srp": __version__, "jax": jax.__version__},
-        }
-        asked |= _jax_settings()
-        own = {name: value for name, value in described.items() if _has_own_code(value)}
-        if "data" in self.data and any(own_code(asked["dataset"])):
-            own["data"] = self.data["data"]
-        if own or self._is_made_by_own_code():
-            asked[PROGRAM] = self._program(own)
-        return jsonable(asked)
+            return self._object
+        if self._has_own_maker:
+            return self._made_for(load_data(self.data))
+        return self.choice.on_placeholder()
 
-    def _is_made_by_own_code(self) -> bool:
-        """Return True if a user registered the method, the policy, the model or the clock."""
+    @functools.cached_property
+    def _has_own_maker(self) -> bool:
+        """True if a user registered the maker of the algorithm or of the model."""
         makers: list[Any] = []
-        if isinstance(self.clock, str):
-            own = CLOCKS.own()
-            makers += [own.get(word) for word in re.findall(r"\w+", self.clock)]
         if self.choice is not None:
             makers.append(self.choice.route.factory)
-            makers.append(methods.POLICIES.get(self.choice.route.participation))
         if isinstance(self.model, str):
             makers.append(models.FACTORIES.get(self.model))
         return any(maker is not None and is_own(maker) for maker in makers)
 
-    def _program(self, own: Mapping[str, Any]) -> dict[str, Any]:
+    def _made_for(self, dataset: FederatedSource) -> Method:
+        """The method, with the model for these data."""
+        if self.choice is None:
+            return self._object
+        given = {"model": self.model, "participation": self.participation}
+        return methods.get(str(self.method), dataset=dataset, **given, **self.options)
+
+    @functools.cached_property
+    def clock_object(self) -> Clock:
+        """The clock; of a text that needs an unknown number of clients, or their names, for loaded data."""
+        if isinstance(self.clock, Clock):
+            return self.clock
+        own = self.data.get("data")
+        num_clients = self.data["num_clients"] if own is None else own.num_clients
+        if "trace" not in self.clock:
+            if num_clients is not None:
+                return read_clock(self.clock, num_clients)
+            with contextlib.suppress(ValueError):
+                return read_clock(self.clock)
+        dataset = load_data(self.data)
+        names = getattr(dataset, "client_names", None)
+        return read_clock(self.clock, dataset.num_clients, names)
+
+    @functools.cached_property
+    def leaves(self) -> dict[str, Any]:
+        """Leaves of the algorithm by dotted names, without those of its model."""
+        found = values_of(self.parts.algorithm)
+        return {
+            name: leaf for name, leaf in found.items() if not name.startswith("model.")
+        }
+
+    @functools.cached_property
+    def floats(self) -> dict[str, float]:
+        """Leaves that are arguments of the program, so that other values need no recompilation."""
+        leaves = self.leaves.items()
+        return {name: leaf for name, leaf in leaves if isinstance(leaf, float)}
+
+    @functools.cached_property
+    def record(self) -> dict[str, Any]:
+        """What is asked for, in the form of `History.config`: all facts that are known without data by name.
+
+        These lack their checksum, and a model by name is described by its options. With a user's own code it has the
+        hash of the program, for which data are loaded, and the first run of these parts is traced.
+        """
+        method = self.parts
+        clock = self.clock_object
+        evaluations = check_evaluations(method.algorithm, self.settings.evaluations)
+        key = jax.random.key(self.seed)
+        found = asked(method, clock, evaluations, self.settings, key)
+        given = {name: getattr(self, name) for name in _NAMED} | dict(self.options)
+        found[WORDS] = describe({n: v for n, v in given.items() if isinstance(v, _PLAIN)})
+        policy = describe(method.participation)
+        described: dict[str, Any] = {
+            "method": describe(method.algorithm),
+            "clock": describe(clock),
+            "model": None,
+        }
+        if self.choice is not None:
+            found[MODEL] = describe(self.choice.model_options())
+            described["model"] = found[MODEL]
+            if not self._has_own_maker:
+                found["method"]["algorithm"].pop("model", None)
+        is_in_method = isinstance(self.method, Method)
+        described["method" if is_in_method else "participation"] = (
+            [described["method"], policy] if is_in_method else policy
+        )
+        if "data" in self.data:
+            dataset = load_data(self.data)
+            found["data"] = of_data(dataset)
+            described["data"] = describe_data(dataset)
+        else:
+            found["data"] = {"options": describe(_arguments_of_load(self.data))}
+        own = {option: [*own_code(each)] for option, each in described.items()}
+        if any(own.values()):
+            found[PROGRAM] = self._program(evaluations, own)
+        return jsonable(found)
+
+    def _program(
+        self, evaluations: Sequence[str], own: Mapping[str, Sequence[str]]
+    ) -> dict[str, Any]:
         """Return the hashes of the program; of one without a hash, the reason and the user's names of its objects.
 
         Args:
-            own: option -> object with a user's own code.
+            evaluations: their names.
+            own: option -> names of its own code.
         """
-        given = self.simulation(load_data(self.data))
-        request = Request(
-            given["algorithm"],
-            given["data"],
-            clock=given["clock"],
-            settings=Settings(evaluations=given["evaluations"], devices=1),
-        )
-        program: dict[str, Any] = {**program_of(prepare(request))}
-        if UNKNOWN not in program:
-            return program
-        for option, value in own.items():
+        dataset = load_data(self.data)
+        method = self._made_for(dataset)
+        settings = Settings(evaluations=evaluations, devices=1)
+        request = Request(method, dataset, clock=self.clock_object, settings=settings)
+        program = program_of_request(request)
+        called = {}
+        for option in own if UNKNOWN in program else ():
+            value = getattr(self, option)
+            if option == "data":
+                value = value.get("data", "")
+            if not own[option] or isinstance(value, str):
+                continue
             if option not in self.names:
                 raise ValueError(
                     f"{option}={short(value)}: its program has no hash, since {program[UNKNOWN]}; name it, "
                     f"axes={{{option!r}: {{name: object}}}}, and change the name with the object"
                 )
-        return program | {"called": {option: self.names[option] for option in own}}
+            called[option] = self.names[option]
+        return with_names(program, itertools.chain(*own.values())) | (
+            {"called": called} if called else {}
+        )
 
-    def _command_line_names(self) -> dict[str, str]:
-        """Option of method, policy or model -> its name on the command line."""
-        chosen = {
-            "method": self.method,
-            "participation": self.participation,
-            "model": self.model,
-        }
-        return {
-            name: written for written, name in run_options.options_read(chosen).items()
-        }
+    def differing(self, known: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+        """Return the facts in which the run of a folder is another one: dotted name -> (asked for, known).
 
-    def _record_of_data(self) -> dict[str, Any]:
-        found = dict(self.data)
-        if (own := found.pop("data", None)) is not None:
-            name, settings = getattr(own, "name", type(own).__name__), describe_data(own)
-            found["dataset"] = {"name": name, "checksum": data_checksum(own)} | settings
-        return found
+        Args:
+            known: its record, or what was asked for there.
+        """
+        unasked = []
+        if "checksum" not in self.record["data"]:
+            unasked += ["data.checksum", "data.name", "data.num_clients"]
+        if "model" not in self.record["method"]["algorithm"]:
+            unasked.append("method.algorithm.model")
+        found = contradictions(self.record, without(known, *unasked))
+        return {name: (asked, had) for name, asked, had in found}
 
-    def _simulation_options(self) -> dict[str, Any]:
-        return {
-            name: getattr(self.settings, name)
-            for name in run_options.SIMULATION
-            if name != "progress"
-        }
+    def other_limits(self, known: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the limits of the run of a folder that are not those asked for."""
+        wanted = self.record["schedule"]
+        had = known.get("schedule") or {}
+        return {n: had.get(n) for n in LIMITS if had.get(n) != wanted[n]}
 
     @functools.cached_property
     def training(self) -> Hashable:
@@ -290,7 +318,7 @@ class Run:
         It includes the evaluation if that also decides when the run ends, or what is logged.
 
         Args:
-            *left_out: other options that may differ.
+            *left_out: limits that may differ.
         """
         decides = (
             self.settings.target is not None
@@ -298,83 +326,47 @@ class Run:
             or self.tensorboard
             or self.wandb
         )
-        left_out = (
-            *self.floats,
-            "seed",
-            *(() if decides else ("method", "evaluations")),
-            *left_out,
+        algorithm = self.parts.algorithm
+        rest = without(
+            self.record,
+            *("method", "key", "evaluations", PROGRAM, WORDS),
+            *(f"schedule.{name}" for name in left_out),
         )
-        rest = {
-            name: value for name, value in self.record.items() if name not in left_out
-        }
-        if not decides and ROUNDS in rest.get(PROGRAM, {}):
-            rest[PROGRAM] = rest[PROGRAM][ROUNDS]
-        if self.choice is not None:
-            structure: Any = self.choice.route.factory
-            if not decides and judged.chooses_evaluation(without_partial(structure)):
-                rest.pop(judged.EVALUATION, None)
-                if getattr(structure, "keywords", {}).keys() == {judged.EVALUATION}:
-                    structure = structure.func
+        program = self.record[PROGRAM] or {}
+        if decides:
+            rest |= {PROGRAM: program, "evaluations": self.record["evaluations"]}
+            rest["name"] = self.name
         else:
-            algorithm = self.method_object.algorithm
-            structure = jax.tree.structure(
-                algorithm if decides else judged.with_default_evaluation(algorithm)
-            )
-            rest["algorithm"] = describe(getattr(algorithm, "model", None))
-            rest["arrays"] = {
-                name: describe(leaf)
-                for name, leaf in self.leaves.items()
-                if name not in self.floats
-            }
+            algorithm = judged.with_default_evaluation(algorithm)
+            rest[PROGRAM] = program.get(ROUNDS, program)
+        arrays = {n: each for n, each in self.leaves.items() if n not in self.floats}
         rest |= {
-            "floats": [*self.floats],
+            "arrays": describe(arrays),
+            "algorithm.model": describe(getattr(algorithm, "model", None)),
+            "participation": self.record["method"]["participation"],
+            "machine": [getattr(self.settings, name) for name in _OF_MACHINE],
             "models": self.models,
             "checkpoint": self.checkpoint,
         }
+        structure = jax.tree.structure(algorithm)
         return json.dumps(jsonable(rest), sort_keys=True), structure
 
     def simulation(self, dataset: FederatedSource) -> dict[str, Any]:
         """Return the arguments of `simulate`, except for the folder of checkpoints."""
         as_annotated("communication", self.communication, table.Cost)
-        if self.choice is None:
-            method = self.method_object
-        else:
-            given = {
-                "model": self.model,
-                "participation": self.participation,
-                **self.options,
-            }
-            method = methods.get(str(self.method), dataset=dataset, **given)
+        method = self._made_for(dataset)
         if self.communication and method.participation.asynchronous:
             raise ValueError(
                 f"communication={self.communication:g}: rounds of {self.name!r} overlap, so a cost changes the order "
                 "of arrivals; give it to the clock, e.g. --clock 'fixed:exponential(1) + 10'"
             )
-        clock = (
-            self.clock if isinstance(self.clock, Clock) else self._parsed_clock(dataset)
-        )
-        found = self._simulation_options() | {
-            "algorithm": method,
-            "data": dataset,
-            "clock": clock,
-        }
+        names = [name for name in run_options.SIMULATION if name != "progress"]
+        found = {name: getattr(self.settings, name) for name in names}
         if self.settings.evaluations == ("all",):
             found["evaluations"] = "all"
-        return found | {"key": jax.random.key(self.seed)}
-
-    def _parsed_clock(self, dataset: FederatedSource) -> Clock:
-        """Return the clock of a text for the clients of a data set, by name where a trace has names."""
-        names = getattr(dataset, "client_names", None)
-        return read_clock(str(self.clock), dataset.num_clients, names)
-
-
-def _jax_settings() -> dict[str, Any]:
-    """Return the settings of JAX that change results and differ from their defaults."""
-    return {
-        name: now
-        for name, default in JAX_SETTINGS.items()
-        if (now := getattr(jax.config, name)) != default
-    }
+        key = jax.random.key(self.seed)
+        parts = {"algorithm": method, "data": dataset, "clock": self.clock_object}
+        return found | parts | {"key": key}
 
 
 @contextlib.contextmanager
@@ -382,32 +374,13 @@ def recorded_jax_settings(record: Mapping[str, Any]) -> Iterator[None]:
     """Set JAX as it was in the process that made the record."""
     with contextlib.ExitStack() as stack:
         for name, default in JAX_SETTINGS.items():
-            now, wanted = getattr(jax.config, name), record.get(name, default)
+            now, wanted = getattr(jax.config, name), record["jax"].get(name, default)
             if (context := getattr(jax, name.removeprefix("jax_"), None)) is not None:
                 stack.enter_context(context(wanted))
             elif now != wanted:
                 stack.callback(jax.config.update, name, now)
                 jax.config.update(name, wanted)
         yield
-
-
-def differing(known: Mapping[str, Any], record: Mapping[str, Any]) -> list[str]:
-    """Return the options in which two records differ: those that decide what is simulated.
-
-    Programs are compared under one version alone, since another one may trace equal code to another text.
-    """
-    left_out = [*NOT_SIMULATED]
-    if known.get(VERSION) != record.get(VERSION):
-        left_out.append(PROGRAM)
-    return [
-        name
-        for name in {**record, **known}
-        if name not in left_out and known.get(name) != record.get(name)
-    ]
-
-
-def _has_own_code(value: Any) -> bool:
-    return any(own_code(describe(value)))
 
 
 class DatasetCache:
@@ -435,21 +408,26 @@ class DatasetCache:
 load_data = DatasetCache()
 
 
+def _arguments_of_load(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `srp.data.load`."""
+    return {_OF_LOAD.get(option, option): value for option, value in given.items()}
+
+
 def _load_data(given: Mapping[str, Any]) -> FederatedSource:
     try:
         if "data" not in given:
-            return data.load(
-                **{
-                    {"dataset": "name", "partition_seed": "seed"}.get(o, o): v
-                    for o, v in given.items()
-                }
-            )
+            return data.load(**_arguments_of_load(given))
         own, share = given["data"], given["validation"]
         return own if share is None else data.holdout(own, share, given["partition_seed"])
-    except ValueError as error:  # these functions have other names for some options
-        written = {"name": "dataset", "seed": "partition_seed", "fraction": "validation"}
-        name, equals, rest = str(error).partition("=")
-        raise ValueError(f"{written.get(name, name)}{equals}{rest}") from None
+    except ArgumentError as error:
+        called = {name: option for option, name in _OF_LOAD.items()}
+        called["fraction"] = "validation"
+        raise error.renamed(called.get(error.argument, error.argument)) from None
+    except ValueError as error:  # of readers of files, about the name
+        text = str(error)
+        if not text.startswith("name="):
+            raise
+        raise ValueError(f"dataset={text.removeprefix('name=')}") from None
 
 
 def from_options(given: Mapping[str, Any], names: Mapping[str, str] | None = None) -> Run:
@@ -492,7 +470,7 @@ def from_options(given: Mapping[str, Any], names: Mapping[str, str] | None = Non
         names=names or {},
         **of_run,
     )
-    _ = made.choice or made.method_object  # refuses unread options
+    _ = made.choice or made._object  # refuses unread options
     if "redraw" in given and "pool" not in given:
         raise ValueError(
             "redraw: has no effect without a pool; leave it out, or give a pool"

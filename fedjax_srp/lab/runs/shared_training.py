@@ -54,15 +54,12 @@ def as_method(history: History, method: Method, evaluations: Sequence[str]) -> H
     evaluation = {}
     if chooses_evaluation(type(method.algorithm)):
         evaluation[EVALUATION] = getattr(method.algorithm, EVALUATION)
-    description = dict(history.config["method"])
-    description["name"] = method.name
-    description["algorithm"] = description["algorithm"] | evaluation
+    algorithm = history.config["method"]["algorithm"] | evaluation
     config = {
         **history.config,
-        "name": method.name,
+        "method": history.config["method"]
+        | {"name": method.name, "algorithm": algorithm},
         "evaluations": list(evaluations),
-        "method": description,
-        "options": history.config["options"] | evaluation,
     }
     scores = {name: history.accuracies[name] for name in evaluations}
     return dataclasses.replace(
