@@ -1,17 +1,14 @@
 """Descriptions of runs: a history describes its method, which runs again to the same bits."""
 
-import dataclasses
 import json
 
 import jax
-import jax.numpy as jnp
 import optax
 import pytest
 from reference.small import KEY, assert_same_bits, prepared
 
 import fedjax_srp as srp
 from fedjax_srp import models, participation
-from fedjax_srp.driver.record import data_checksum
 from fedjax_srp.parts.description import describe
 from fedjax_srp.results.json_files import jsonable
 
@@ -36,58 +33,36 @@ def config_of(algorithm, data, **more):
 
 @pytest.mark.usefixtures("no_rounds")
 def test_a_history_describes_its_run(data):
-    method = srp.methods.get(
-        "srpfl", dataset=data, hidden=(4,), initial=2, learning_rate=0.05, head_epochs=1
-    )
+    given = {"initial": 2, "learning_rate": 0.05, "head_epochs": 1}
+    method = srp.methods.get("srpfl", dataset=data, hidden=(4,), **given)
     config = config_of(method, data, clock=srp.clocks.Fixed(srp.clocks.Constant(2.0)))
     assert config == json.loads(json.dumps(config))
-    options = config["options"]
-    assert [
-        options[o] for o in ("learning_rate", "initial", "hidden", "participation")
-    ] == [0.05, 2, [4], "doubling"]
-    assert (options["model"], options["epochs"], options["cut"]) == ("mlp", 1, "out")
-    assert config["clock_options"]["distribution"] == {
-        "part": "fedjax_srp.clocks.distributions.Constant",
-        "value": 2.0,
-    }
+    expected = given | {"hidden": [4], "participation": "doubling", "cut": "out"}
+    assert {name: config["options"][name] for name in expected} == expected
+    distribution = {"part": "fedjax_srp.clocks.distributions.Constant", "value": 2.0}
+    assert config["clock_options"]["distribution"] == distribution
     assert config["dataset_options"]["classes_per_client"] == 5
     assert config["unknown"] == []
-    assert config["method"] == jsonable(
-        {
-            "name": "srpfl",
-            "algorithm": describe(method.algorithm),
-            "participation": describe(method.participation),
-        }
-    )
-    other = srp.data.load("digits", num_clients=4, classes_per_client=5, seed=1)
-    from_python = srp.algorithms.FedAvg(MODEL, srp.Training(srp.SGD(0.1)))
-    config_other = config_of(from_python, other, participation=participation.Uniform(2))
-    assert config_other["options"]["learning_rate"] == 0.1
-    assert config_other["options"]["k"] == 2
-    assert config_other["data_checksum"] != config["data_checksum"]
-    again = srp.data.load("digits", num_clients=4, classes_per_client=5)
-    assert config_of(from_python, again)["data_checksum"] == config["data_checksum"]
+    described = {name: describe(getattr(method, name)) for name in ("algorithm", "participation")}  # fmt: skip
+    assert config["method"] == jsonable({"name": "srpfl"} | described)
+    checksums = [
+        config_of(fedavg(), srp.data.load("digits", 4, classes_per_client=5, seed=seed))
+        for seed in (0, 1)
+    ]
+    same, other = (found["data_checksum"] for found in checksums)
+    assert same == config["data_checksum"] != other
 
 
 def test_a_method_of_a_record_runs_once_more_to_the_same_bits(data):
-    method = srp.methods.get(
-        "srpfl",
-        dataset=data,
-        hidden=(4,),
-        initial=2,
-        rounds_per_stage=1,
-        head_epochs=1,
-        momentum=0.5,
-    )
+    given = {"initial": 2, "rounds_per_stage": 1, "head_epochs": 1, "momentum": 0.5}
+    method = srp.methods.get("srpfl", dataset=data, hidden=(4,), **given)
     options = {"num_rounds": 2, "key": KEY, "progress": False, "devices": 1}
     first = srp.simulate(method, data, **options)
     again = srp.simulate(first.method, data, **options)
     assert first.method == method
     assert again.compile_seconds == 0
-    assert_same_bits(
-        (again.server_state, dict(again.accuracies)),
-        (first.server_state, dict(first.accuracies)),
-    )
+    found = ((run.server_state, dict(run.accuracies)) for run in (again, first))
+    assert_same_bits(*found)
 
 
 def fedavg(*optimizer, model=MODEL, **fields):
@@ -96,44 +71,34 @@ def fedavg(*optimizer, model=MODEL, **fields):
     )
 
 
-def options_of_run(algorithm, data, **request):
-    return prepared(algorithm, data, **request).options()
+def of_optax(rate):
+    return srp.optimizer(optax.sgd, learning_rate=rate)
 
 
 DIFFERENCES = {
-    "rate": (fedavg(0.2), "learning_rate"),
-    "momentum": (fedavg(0.1, 0.5), "momentum"),
-    "epochs": (
-        srp.algorithms.FedAvg(MODEL, srp.Training(srp.SGD(0.1), epochs=2)),
-        "epochs",
+    "rate": ({}, {"training": srp.Training(srp.SGD(0.2))}, "learning_rate"),
+    "momentum": ({}, {"training": srp.Training(srp.SGD(0.01, 0.5))}, "momentum"),
+    "epochs": ({}, {"training": srp.Training(epochs=2)}, "epochs"),
+    "tuning": ({}, {"fine_tune_epochs": 1}, "fine_tune_epochs"),
+    "width": ({}, {"model": models.MLP((8, 8), 10, hidden=(5,))}, "hidden"),
+    "cut": ({}, {"model": MODEL.recut("fc1")}, "cut"),
+    "optax": (
+        {"training": srp.Training(of_optax(0.1))},
+        {"training": srp.Training(of_optax(0.2))},
+        "training.optimizer.floats",
     ),
-    "tuning": (fedavg(fine_tune_epochs=1), "fine_tune_epochs"),
-    "width": (fedavg(model=models.MLP((8, 8), 10, hidden=(5,))), "hidden"),
-    "cut": (fedavg(model=MODEL.recut("fc1")), "cut"),
 }
 
 
 @pytest.mark.parametrize("case", DIFFERENCES)
 def test_options_differ_between_runs(case, data):
-    algorithm, name = DIFFERENCES[case]
-    one, other = (options_of_run(made, data) for made in (fedavg(), algorithm))
-    assert {option for option in one | other if one.get(option) != other.get(option)} == {
-        name
-    }
-
-
-def test_options_show_another_optimizer(data):
-    one, other = (
-        options_of_run(
-            srp.algorithms.FedAvg(
-                MODEL, srp.Training(srp.optimizer(optax.sgd, learning_rate=rate))
-            ),
-            data,
-        )
-        for rate in (0.1, 0.2)
-    )
-    (name,) = [option for option in one if one[option] != other[option]]
-    assert (one[name], other[name]) == ({"learning_rate": 0.1}, {"learning_rate": 0.2})
+    *changes, name = DIFFERENCES[case]
+    algorithms = [
+        srp.algorithms.FedAvg(**{"model": MODEL} | change) for change in changes
+    ]
+    one, other = (prepared(algorithm, data).options() for algorithm in algorithms)
+    differ = {option for option in one | other if one.get(option) != other.get(option)}
+    assert differ == {name}
 
 
 @srp.part
@@ -144,13 +109,9 @@ class WithK(srp.algorithms.FedAvg):
 
 
 def test_equal_names_of_algorithm_and_participation_are_both_recorded(data):
-    for k, expected in ((1, {"k": 2, "fastest.k": 1}), (2, {"k": 2})):
-        options = options_of_run(
-            WithK(MODEL), data, participation=participation.Fastest(k)
-        )
-        assert {
-            name: value for name, value in options.items() if name.endswith("k")
-        } == expected
+    policy = participation.Fastest(1)
+    options = prepared(WithK(MODEL), data, participation=policy).options()
+    assert (options["k"], options["fastest.k"]) == (2, 1)
 
 
 @pytest.mark.usefixtures("no_rounds")
@@ -180,24 +141,3 @@ def test_a_program_that_calls_the_host_is_unknown(data):
     config = config_of(Host(MODEL), data)
     assert "host" in config["program"]["unknown"]
     assert config["unknown"] == [f"{__name__}.Host"]
-
-
-@dataclasses.dataclass
-class Shifted:
-    """Data that call others equal, and that may get other arrays."""
-
-    shift: jax.Array
-
-    def __eq__(self, other):
-        return isinstance(other, Shifted)
-
-    def __hash__(self):
-        return 0
-
-
-def test_checksums_are_of_the_arrays_that_data_have_now():
-    jax.tree_util.register_dataclass(Shifted, ["shift"], [])
-    one, other = (Shifted(jnp.full(3, value)) for value in (1.0, 2.0))
-    checksums = [data_checksum(one), data_checksum(other)]
-    one.shift = other.shift
-    assert checksums[0] != checksums[1] == data_checksum(one)
