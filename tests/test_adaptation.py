@@ -50,15 +50,6 @@ def test_epochs_are_those_of_fine_tuning(data, params, part, evaluation):
     np.testing.assert_allclose(found.mean[0], found.scores[0] @ counts / counts.sum())
 
 
-def test_a_model_without_a_head_keeps_its_score(data, params):
-    state = srp.models.SplitParams({**params.representation, **params.head}, {})
-    found = srp.adapt(
-        MODEL.recut(None), data, state, key=KEY, epochs=2, optimizer=SGD, devices=1
-    )
-    first = srp.adapt(MODEL, data, params, key=KEY, epochs=1, devices=1).scores[:, :1]
-    np.testing.assert_array_equal(found.scores, np.repeat(first, 3, axis=1))
-
-
 @pytest.mark.parametrize("name", ["fedrep", "fedavg", "fine_tune_optimizer"])
 def test_a_method_gives_its_fine_tuning_optimizer_and_batches(data, params, name):
     training = srp.Training(srp.SGD(0.2), batch_size=4)
@@ -126,15 +117,6 @@ def test_samples_are_nested_and_never_padding():
     share = np.bincount(np.asarray(many).ravel(), minlength=6) / 600
     four_errors = 4 * np.sqrt(2 / 9 / 600)
     np.testing.assert_allclose(share, 1 / 3, atol=four_errors)
-
-
-def test_samples_are_drawn_by_the_key(data, params):
-    options = {"num_samples": (1,), "epochs": 1, "optimizer": srp.SGD(1.0), "devices": 1}
-    one, other = (
-        srp.adapt(MODEL, data, params._asdict(), key=jax.random.key(seed), **options)
-        for seed in (0, 1)
-    )
-    assert (one.scores[0, 1] != other.scores[0, 1]).any()  # one step on one example
 
 
 def test_linear_heads_are_least_squares():

@@ -141,27 +141,6 @@ def test_a_wrong_result_is_reported_and_a_hopeless_one_is_not_timed(tmp_path):
         assert ("seconds" in found["result"]) == is_timed
 
 
-def test_differences_by_hand():
-    begin = {
-        "['server'].w": np.zeros(2),
-        "['clients'].v": np.zeros(1),
-        "['server'].fixed": np.array([2.0]),
-    }
-    cpu = begin | {"['server'].w": np.array([3.0, 4.0]), "['clients'].v": np.array([1.0])}
-    gpu_ = cpu | {"['server'].w": np.array([3.0, 4.5]), "['clients'].v": np.array([1.9])}
-    distance, where = gpu_compare.difference(gpu_, cpu, begin)
-    assert distance == pytest.approx(
-        (0.5, 0.9)
-    )  # largest number of the server's, 0.5 / 5 and 0.9 / 1 of the moves
-    assert where == "['clients'].v"
-    assert gpu_compare.difference(cpu, cpu, begin)[0] == (0, 0)
-    broken = gpu_compare.difference(
-        cpu | {"['server'].w": np.array([np.nan, 4.0])}, cpu, begin
-    )
-    with pytest.raises(gpu_compare.WrongError):
-        gpu_compare.check_difference(*broken, gpu_compare.Distance(1, 1), "the CPU")
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("part", [*gpu_parts.PARTS, "figures"])
 def test_a_dry_run_of_every_part(part, tmp_path, monkeypatch, capsys):

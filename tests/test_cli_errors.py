@@ -1,9 +1,6 @@
 """Command line: usage errors, which are one line with exit code 2; foreign files, which are kept."""
 
-import os
 import shlex
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -130,49 +127,6 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
     monkeypatch.setitem(cli.COMMANDS, "list", cli.COMMANDS["list"]._replace(run=bug))
     with pytest.raises(ValueError, match="reshape"):
         main("list")
-
-
-def test_usage_errors_are_equal_in_a_terminal_without_unicode(capsys):
-    words = [*TINY, "--seed", 1.5]
-    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
-    command = [sys.executable, "-m", "fedjax_srp", *map(str, words)]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False
-    )
-    assert main(*words) == 2
-    assert done.stderr == capsys.readouterr().err
-    assert_refusal(done.stderr, "--seed")
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["x" * 300, "a/" + "x" * 300 + "/b", "a\0b"],
-    ids=["long", "long folder", "nul"],
-)
-@pytest.mark.parametrize(
-    "words",
-    [
-        (*TINY, "--out"),
-        ("run", "--method", "fedavg", "--num-clients", 5, "--dataset"),
-        (*TINY, "--load"),
-        (*TINY, "--clock", "trace:"),
-        (*TINY, "--log"),
-        (*TINY, "--tensorboard"),
-        ("report",),
-        ("grid",),
-        ("list", "--data-dir"),
-    ],
-    ids=lambda words: " ".join(map(str, (words[0], words[-1]))),
-)
-def test_errors_of_invalid_paths_are_one_line(words, path, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(run_folder, "simulate", lambda **options: HISTORY)
-    *before, last = words
-    given = (*before, f"{last}{path}") if last == "trace:" else (*words, path)
-    code = main(*given)
-    error = capsys.readouterr().err
-    assert code == (2 if error else 0)
-    assert not error or error.count("\n") == 1
 
 
 def test_list_knows_loaded_parts(tmp_path, capsys):

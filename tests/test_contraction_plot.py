@@ -55,16 +55,6 @@ def test_values_above_1_are_cut():
     assert drawn(ax)["eq. 9, a = 0.05"].get_ydata().max() <= 1
 
 
-def test_repeats_are_a_mean_and_a_band():
-    (ax,) = plots.contraction_over_run([run(), run(0.5), run(0.9)], 0.05).axes
-    np.testing.assert_allclose(
-        drawn(ax)["measured (3 runs)"].get_ydata(), 0.8 * run().metrics["distance"]
-    )
-    (band,) = ax.collections
-    outline = band.get_paths()[0].vertices[:, 1]
-    assert (outline.min(), outline.max()) == pytest.approx((0.5 * 0.8**8, 0.8))
-
-
 def test_a_distance_of_0_gives_a_linear_axis():
     (ax,) = plots.contraction_over_run(run(0.0, sizes=(16,) * 4), 0.05, 0.01).axes
     assert ax.get_yscale() == "linear"

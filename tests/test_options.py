@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import jax
-import optax
 import pytest
 from reference.small import model, refused
 
@@ -79,31 +78,6 @@ def test_fields_of_nested_parts_have_short_names():
     assert [name for name in options_of(Two) if "power" in name or "rate" in name] == [
         *("first.power", "second.power", "optimizer.learning_rate"),
     ]
-
-
-def test_help_comes_from_the_docstrings():
-    known = options_of(Two)
-    assert [
-        known[n].help
-        for n in ("size", "first", "first.strength", "second.power", "third")
-    ] == [
-        *(
-            "how many.",
-            "the first one.",
-            "of the penalty, in two lines.",
-            "of the norm.",
-            "",
-        ),
-    ]
-    assert argument_help(lambda: 3) == {}
-    assert "shuffled" in options_of(FedAvg)["epochs"].help
-
-
-def test_arguments_fixed_by_partial_are_no_options():
-    fixed = functools.partial(FedAvg, evaluation="fine_tune")
-    assert options_of(FedAvg).keys() - options_of(fixed).keys() == {"evaluation"}
-    whole = options_of(functools.partial(FedAvg, training=srp.Training()))
-    assert not whole.keys() & {"training", "epochs", "learning_rate"}
 
 
 def test_options_of_functions_are_their_arguments():
@@ -222,17 +196,6 @@ def test_values_of_every_algorithm_build_it_again():
             values = values_of(changed, ("model",))
             assert values["learning_rate"] == 0.125
             assert build(cls, values, MODEL) == changed
-
-
-def test_other_optimizers_have_the_names_of_their_own_arguments():
-    adam = srp.optimizer(optax.adam, learning_rate=0.1, nesterov=True)
-    made = FedAvg(MODEL, srp.Training(adam))
-    values = values_of(made, ("model",))
-    assert values["training.optimizer.floats"] == {"learning_rate": 0.1}
-    assert values["training.optimizer.others"] == (("nesterov", True),)
-    assert full_names(made, {"learning_rate": 1}) == {
-        "training.optimizer.floats.learning_rate": 1
-    }
 
 
 def test_leaves_have_full_names():

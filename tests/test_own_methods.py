@@ -2,7 +2,6 @@
 
 import functools
 import sys
-from typing import Annotated
 
 import jax
 import numpy as np
@@ -42,17 +41,6 @@ def test_a_function_may_have_options_with_names_of_sgd():
     assert (recorded["learning_rate"], recorded["momentum"]) == (0.1, 0.25)
     made = {"training.optimizer.learning_rate": 0.01}  # by the function
     assert parts.values_of(method.algorithm) == made
-
-
-def test_a_field_may_have_the_name_of_one_of_sgd():
-
-    @srp.part
-    class Mine(srp.algorithms.FedAvg):
-        learning_rate: Annotated[float, srp.AtLeast(0)] = 1.0
-
-    given = {"learning_rate": 0.5, "training.optimizer.learning_rate": 0.1}
-    made = srp.methods.get(Mine, dataset=SHAPES, hidden=(4,), **given).algorithm
-    assert (made.learning_rate, made.training.optimizer) == (0.5, srp.SGD(0.1))
 
 
 def test_one_function_and_one_row_add_a_method(tmp_path, capsys):

@@ -1,7 +1,5 @@
 """Custom models, clocks and policies: by name in Python, on the command line, in grids."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from command_line import RUN, main
@@ -9,7 +7,6 @@ from reference.small import KEY, clients_of, federation, model, refused
 
 import fedjax_srp as srp
 from fedjax_srp.clocks.by_name import read_clock
-from fedjax_srp.participation import cohorts
 
 MODEL, DATA = model(), federation(clients_of((4, 5, 6), (3, 3, 3)))
 
@@ -126,7 +123,7 @@ srp.methods.register_participation("first", first)
 
 
 @pytest.mark.usefixtures("no_rounds")
-def test_a_loaded_file_registers_parts_for_runs_and_grids(tmp_path, capsys):
+def test_a_loaded_file_registers_parts_for_runs(tmp_path, capsys):
     file, out = tmp_path / "mine.py", tmp_path / "run"
     file.write_text(MINE)
     words = (*RUN.split(), "--method", "fedavg", "--num-rounds", 1, "--no-progress")
@@ -140,54 +137,8 @@ def test_a_loaded_file_registers_parts_for_runs_and_grids(tmp_path, capsys):
     assert {name: config["options"][name] for name in recorded} == recorded
     assert config["clock_options"]["distribution"]["value"] == 4.0
     assert main(*words) == 0  # is known again
-
-    options = {"method": "fedavg", "dataset": "digits", "num_clients": 5, "width": 2}
-    options |= {"model": "narrow", "participation": "first", "load": [str(file)]}
-    axes = {"clock": ["same", "same(3)"]}
-    grid = srp.grid(options=options, axes=axes, out=tmp_path / "grid", progress=False)
-    for history, seconds in zip(grid.histories.values(), (2.0, 3.0), strict=True):
-        assert history.config["clock_options"]["distribution"]["value"] == seconds
-        recorded = {"hidden": [2], "participation": "fastest", "k": 2}
-        assert {name: history.config["options"][name] for name in recorded} == recorded
-
     capsys.readouterr()
     assert main("run", "--load", file, "--help") == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "narrow: of its layer; default 5" in shown
     assert "--input-shape" not in shown
-
-
-@srp.part
-class Measured(srp.Clock):
-    times: jax.Array
-
-    def sample(self, key, state, now):
-        return srp.ClientTimes(*2 * [self.times[jnp.arange(DATA.num_clients)]]), state
-
-
-@srp.part
-class Listed(srp.ParticipationPolicy):
-    order: jax.Array
-
-    def select(self, key, state, times):
-        return cohorts.request(times, self.order[jax.random.permutation(key, 2)]), state
-
-
-@srp.part
-class Weighted(srp.algorithms.FedAvg):
-    weights: jax.Array = ()
-
-    def client(self, key, params, state, examples, context):
-        return srp.ClientOutput(params, weight=self.weights[context.round])
-
-
-def test_arrays_of_numpy_among_the_fields_are_traced():
-    algorithm = Weighted(narrow(DATA.example_shape, DATA.num_classes), weights=np.ones(3))
-    options = {
-        "participation": Listed(np.array([2, 0])),
-        "clock": Measured(np.arange(1.0, 4.0)),
-        "num_rounds": 2,
-    }
-    history = srp.simulate(algorithm, DATA, **options, key=KEY, progress=False, devices=1)
-    assert history.rounds_taken.tolist() == [2, 0, 2]
-    assert history.compute_time.tolist() == [3.0, 3.0]

@@ -8,7 +8,6 @@ import pytest
 from example_parts import ORDER, Inner, Outer, Third
 
 from fedjax_srp.parts import part as parts
-from fedjax_srp.parts.part import part
 
 
 def test_unflattening_runs_no_checks():
@@ -53,25 +52,6 @@ def test_floats_are_arguments_and_the_rest_is_compiled_in():
     assert len({jax.tree.structure(p) for p in others}) == len(others)
 
 
-def test_a_batch_of_rates_is_a_vmap_and_rates_have_gradients():
-    rates = jnp.array([0.1, 0.2, 0.4])
-    batch = parts.with_values(Outer(decay=2.0), {"inner.rate": rates})
-    axes = jax.tree.unflatten(
-        jax.tree.structure(batch),
-        [0 if name == "inner.rate" else None for name in parts.values_of(batch)],
-    )
-    np.testing.assert_allclose(
-        jax.vmap(scale, in_axes=(axes, None))(batch, 3.0), 9 * rates, rtol=1e-6
-    )
-    np.testing.assert_allclose(
-        jax.vmap(lambda r: scale(Outer(Inner(r)), 3.0))(rates), 3 * rates, rtol=1e-6
-    )
-    gradient = jax.grad(scale)(Outer(decay=2.0), 3.0)
-    assert isinstance(gradient, Outer)
-    assert float(gradient.inner.rate) == pytest.approx(9.0)
-    assert float(gradient.mu) == 0.0
-
-
 def test_functions_and_strings_in_leaf_fields_are_static():
     def schedule(step):
         return 0.1 * step
@@ -83,16 +63,3 @@ def test_functions_and_strings_in_leaf_fields_are_static():
     assert made == again == Outer(schedule=schedule, whatever="text")
     other = Outer(schedule=lambda step: 0.1 * step, whatever="text")  # another object
     assert made not in (other, Outer(whatever="text"))
-
-
-def test_callable_parts_in_leaf_fields_are_flattened():
-    @part
-    class Called:
-        rate: float = 2.0
-
-        def __call__(self, x):
-            return self.rate * x
-
-    made = Outer(schedule=Called(3.0))
-    assert parts.values_of(made)["schedule.rate"] == 3.0
-    assert float(jax.jit(lambda p: p.schedule(2.0))(made)) == 6.0

@@ -6,7 +6,6 @@ import shlex
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
@@ -38,20 +37,6 @@ def test_an_item_of_a_part_selects_cases_that_exist(item):
     names = [case.name for case in gpu_parts.cases(part) if re.search(cases, case.name)]
     assert names
     assert {predicted.where[2] for predicted in item.predicted} <= set(names)
-
-
-@pytest.mark.parametrize(
-    ("words", "remedy"),
-    [
-        (["--items", "("], "--items"),
-        (["--items", "nothing like it"], "--list"),
-        (["--data", "no/such/folder"], "--data"),
-    ],
-)
-def test_bad_arguments_are_refused(words, remedy, capsys):
-    with pytest.raises(SystemExit):
-        sitting.main(words)
-    assert remedy in capsys.readouterr().err.splitlines()[-1]
 
 
 SCRIPT = """
@@ -86,23 +71,6 @@ def test_finished_items_are_skipped_and_others_tried_again(tmp_path, monkeypatch
         assert measured == {"fail": again, "well": 1, "hang": again}
     assert "predicted 1 (the test), measured 2" in capsys.readouterr().out
     assert json.loads((out / "well.json").read_text())["status"] == "done"
-
-
-def test_missing_data_sets_are_random_and_said_so(tmp_path):
-    source, folder, log = tmp_path / "source", tmp_path / "data", tmp_path / "log"
-    source.mkdir()
-    real = dict.fromkeys(("x_train", "y_train", "x_test", "y_test"), np.zeros(1))
-    np.savez(source / "mnist.npz", **real)
-    status, message = sitting.prepare_data(source, folder, log, 60, True)
-    assert status == "done", log.read_text()
-    assert "cifar10" in message
-    assert "mnist" not in message
-    assert not (folder / "cifar10.npz").exists()
-    with np.load(folder / "random" / "cifar100.npz") as found:
-        assert found["x_train"].shape == (5000, 32, 32, 3)
-        assert set(found["y_test"]) == set(range(100))
-    with np.load(folder / "random" / "mnist.npz") as found:
-        assert found["x_train"].shape == (1,)
 
 
 @pytest.mark.short("gpu-2-N-100")

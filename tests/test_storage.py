@@ -9,7 +9,7 @@ import pytest
 from reference.small import refused
 
 from fedjax_srp.results import atomic, csv_files, json_files, sealed_folders
-from fedjax_srp.results.errors import DamagedError, StorageError
+from fedjax_srp.results.errors import DamagedError
 from fedjax_srp.results.locks import LOCK, held
 from fedjax_srp.results.sealed_folders import SEAL
 
@@ -132,38 +132,6 @@ def test_cells_that_a_spreadsheet_would_run_get_an_apostrophe(tmp_path):
     assert written == "method,'=x,'+y\n'=1,-1.5,True\nb,2.0,False\n"
 
 
-def test_a_folder_in_the_place_of_a_file_leaves_the_others_unchanged(tmp_path):
-    (tmp_path / "history.csv").write_text("old")
-    (tmp_path / "accuracy.png").mkdir()
-    names = ("history.csv", "accuracy.png")
-    with pytest.raises(IsADirectoryError, match=r"accuracy\.png'$"):
-        atomic.replace(
-            {tmp_path / name: lambda path: path.write_text("new") for name in names}
-        )
-    assert (tmp_path / "history.csv").read_text() == "old"
-    assert sorted(os.listdir(tmp_path)) == ["accuracy.png", "history.csv"]
-
-
-@pytest.mark.parametrize("call", ["unlink", "ftruncate", "write"])
-def test_a_lock_is_released_although_its_file_cannot_be_changed(
-    call, tmp_path, monkeypatch
-):
-    def fails(*_, **__):
-        raise OSError(5, "Input/output error")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, call, fails)
-        with held(tmp_path, "out"):
-            pass
-    with (
-        held(tmp_path, "out"),
-        refused("is running here") as error,
-        held(tmp_path, "out"),
-    ):
-        pass
-    assert error.value.by_this_process
-
-
 def sealed(folder, change):
     """Write arrays with another seal."""
     sealed_folders.write(folder, {"a": np.ones(3)}, {})
@@ -190,16 +158,3 @@ def test_names_in_a_seal_are_plain_files_of_its_folder(name, tmp_path):
 def test_a_seal_of_impossible_arrays_is_refused(change, tmp_path):
     with pytest.raises(DamagedError, match=SEAL):
         sealed_folders.read(sealed(tmp_path / "arrays", change))
-
-
-def test_errors_of_the_system_are_one_line_with_the_folder(tmp_path, monkeypatch):
-    def fails(*_, **__):
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(os, "fsync", fails)
-    with pytest.raises(
-        StorageError,
-        match=f"Input/output error: '{tmp_path}'.* is intact; try it again",
-    ):
-        json_files.write_json(tmp_path / "grid.json", {})
-    assert not os.listdir(tmp_path)

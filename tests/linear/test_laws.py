@@ -79,20 +79,6 @@ def test_mean_gradient_has_the_law_of_full_sampling(samples, exact, noise_std):
     assert np.abs(compare(short, full)).max() < 5
 
 
-@pytest.mark.long
-def test_the_comparison_rejects_a_draw_that_is_not_projected(monkeypatch):
-    full = mean_descents(samplers.full(12), 12, True)
-
-    def not_projected(key, basis, covariance):
-        values, vectors = jnp.linalg.eigh(covariance)
-        root = (vectors * jnp.sqrt(jnp.maximum(values, 0))[None, :]) @ vectors.T
-        return jax.random.normal(key, (basis.shape[0], covariance.shape[0])) @ root
-
-    monkeypatch.setattr(samplers, "draw_perpendicular", not_projected)
-    wrong = mean_descents(samplers.subspace(12), 12, True)
-    assert np.abs(compare(wrong, full)).max() > 5
-
-
 @pytest.mark.parametrize("angle", [1.0, 1e-3, 1e-7, 0.0])
 @pytest.mark.parametrize("dim", [3, 50])
 def test_basis_of_the_rest_is_orthonormal_however_close_the_subspaces_are(dim, angle):

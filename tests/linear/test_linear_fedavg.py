@@ -75,31 +75,6 @@ def test_two_steps_of_fine_tuning_and_the_error_of_the_global_model_agree_with_n
     np.testing.assert_allclose(tuned, b @ w, rtol=0, atol=1e-12)
 
 
-def test_evaluations_of_a_client():
-    task = a_task(num_clients=3, dim=8, rank=2)
-    algorithm = srp.algorithms.LinearFedAvg(
-        task,
-        step_size=0.4,
-        fine_tune_samples=50,
-        fine_tune_steps=2000,
-        fine_tune_step_size=0.05,
-    )
-    history = srp.simulate(
-        algorithm,
-        task,
-        num_rounds=2,
-        key=ROOT,
-        evaluations="all",
-        progress=False,
-        devices=1,
-    )
-    assert (
-        history.scores("fine_tune") < 1e-4
-    ).all()  # no noise and more samples than unknowns: fitted exactly
-    assert (history.scores("global") > 1e-2).all()
-    assert history.bytes_up == history.bytes_down == 4 * (8 * 2 + 2)
-
-
 def test_work_multiplies_the_steps():
     task = a_task(num_clients=2, dim=8, rank=2)
 

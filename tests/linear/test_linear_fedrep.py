@@ -10,7 +10,7 @@ from reference import linear as reference
 from reference.small import Run, refused, scripted, simulate
 
 import fedjax_srp as srp
-from fedjax_srp.base import RoundContext, named_key
+from fedjax_srp.base import named_key
 from fedjax_srp.driver.programs import program
 from fedjax_srp.linear import draw_batch, samplers
 from fedjax_srp.rounds.round import stream
@@ -122,29 +122,6 @@ def test_method_of_moments_agrees_with_numpy(sampling):
         start, _, _ = run(fedrep(task, sampling=sampling, start="moments"), task)
         u = reference.moments(batches_of(task, 8, sampling, 0, "prepare"), task.rank)
         assert np.abs(span(start.server.representation) - span(u)).max() < 1e-10
-
-
-def one_round(algorithm, server, client):
-    """Return the representation after a round of one client."""
-    one = jnp.int32(1)
-    context = RoundContext(jnp.int32(0), jnp.int32(0), one, 1, one)
-    broadcast = algorithm.broadcast(server, context)
-    message = algorithm.client(ROOT, broadcast, (), client, context).message
-    return algorithm.server(ROOT, server, message, context).representation
-
-
-def test_signs_of_the_basis_do_not_matter():
-    """Flipping columns of B flips coordinates of heads and moves no subspace."""
-    with float64():
-        task = a_task()
-        algorithm = fedrep(task, 6, sampling="full")
-        server, client = algorithm.init(ROOT, task), task.train_client(jnp.int32(0))
-        flipped = server.representation * jnp.array([[1.0, -1.0, -1.0]])
-        spans = [
-            span(one_round(algorithm, server._replace(representation=b), client))
-            for b in (server.representation, flipped)
-        ]
-        assert np.abs(spans[0] - spans[1]).max() < 1e-12
 
 
 def test_a_task_of_another_shape_is_refused_and_so_are_moments_that_do_not_fit():

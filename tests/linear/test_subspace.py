@@ -28,14 +28,6 @@ def test_small_distances_keep_their_digits(angle):
     )
 
 
-def test_extremes():
-    """Nothing shared, everything, and one direction of two."""
-    eye = jnp.eye(6)
-    for first, expected in ((2, 1), (0, 0), (1, 1)):
-        distance = principal_angle_distance(eye[:, :2], eye[:, first : first + 2])
-        assert float(distance) == pytest.approx(expected)
-
-
 def test_orthonormalize_is_unique():
     matrix = jnp.asarray(np.random.default_rng(3).normal(size=(12, 3)), jnp.float32)
     q = orthonormalize(matrix)
