@@ -168,17 +168,6 @@ def test_a_bar_in_a_file_is_written_once_a_minute(file, lines):
     assert "100%" in written.getvalue()
 
 
-def test_compiling_is_left_out_of_the_rate():
-    """Ten of a hundred steps in 90 s, 80 of them compiling: the rest takes 90 s, not 810."""
-    written = io.StringIO()
-    bar = tqdm(total=100, file=written, bar_format="{elapsed}<{remaining}")
-    bar._time = lambda: bar.start_t + 90
-    bar.waited += 80
-    bar.update(10)
-    assert written.getvalue().endswith("01:30<01:30")
-    bar.close()
-
-
 def test_version_and_help(capsys):
     assert main("--version") == 0
     assert capsys.readouterr().out == f"fedjax-srp {srp.__version__}\n"

@@ -164,20 +164,6 @@ def test_the_example_of_a_policy_takes_turns():
             made(wrong).init(key, 5)
 
 
-def test_the_policy_that_gets_losses_takes_newcomers_then_the_highest():
-    policy = page("new_policy", simulates=False)["HighestLoss"](2)
-    key, times = jax.random.key(0), jnp.asarray([4.0, 1.0, 3.0, 2.0])
-    losses, taken = policy.init(key, 4), []
-    for loss in (3.0, 2.0, 1.0):  # of all participants of a round
-        cohort, losses = policy.select(key, losses, srp.ClientTimes(times, times))
-        taken.append(cohort.client_ids.tolist())
-        said = jnp.full(4, jnp.nan).at[cohort.client_ids].set(loss)
-        losses = policy.update(
-            losses, srp.base.RoundInfo(*[None] * 7, {}, {"training_loss": said})
-        )
-    assert taken == [[1, 0], [3, 2], [1, 0]]
-
-
 def test_the_example_of_a_clock_is_a_wave_around_what_it_expects():
     made = page("new_clock", simulates=False)["RushHour"]
     clock = made(mean=2.0, slowdown=3.0, period=8.0)

@@ -177,23 +177,6 @@ def test_labels_name_evaluations_and_divergence():
         plots.accuracy_over_time([run(), other], evaluation="fine_tune")
 
 
-@pytest.mark.parametrize(
-    "labels",
-    [[f"rate {i}" for i in range(10)], [f"{'long ' * 16}{i}" for i in range(12)]],
-)
-def test_a_large_legend_lies_below_and_not_on_the_data(labels):
-    figure = plots.accuracy_over_time({label: run() for label in labels})
-    figure.draw_without_rendering()
-    (ax,), (legend,) = figure.axes, figure.legends
-    box = legend.get_window_extent()
-    assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
-    assert figure.bbox.y0 <= box.y0 < box.y1
-    assert box.y1 < ax.xaxis.get_label().get_window_extent().y0
-    assert ax.get_window_extent().height > 200  # the figure grew
-    texts = [text.get_text().replace("\n", " ") for text in legend.get_texts()]
-    assert texts == labels
-
-
 def test_runs_that_are_no_repeats_are_averaged_on_demand_only():
     def made(rate, seed, **fields):
         config = {

@@ -73,7 +73,7 @@ def test_finished_items_are_skipped_and_others_tried_again(tmp_path, monkeypatch
     assert json.loads((out / "well.json").read_text())["status"] == "done"
 
 
-@pytest.mark.short("gpu-2-N-100")
+@pytest.mark.long
 @pytest.mark.parametrize("item", SCRIPTS, ids=lambda item: item.name)
 def test_a_dry_run(item, tmp_path, monkeypatch, capsys):
     for name in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES"):

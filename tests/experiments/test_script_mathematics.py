@@ -128,24 +128,6 @@ def test_exact_rounds_agree_with_the_simulator(method, initial, import_from):
     assert found.completed.any()
 
 
-def test_rules_of_linear_regression(import_from):
-    """eta gamma tau = 1 / (2 L); tau from the variance of a batch's gradient at the minimum, estimated here."""
-    made = import_from("flanp")("worlds").linear(
-        1, None, num_clients=5, samples=40, dim=3, noise_std=0.7
-    )
-    data = made.data
-    c = 3 * 0.7**2 / 2
-    step = made.algorithm("fedgate", made.local_steps).training.optimizer.learning_rate
-    assert step * made.local_steps == pytest.approx(1 / (2 * data.curvature.smoothness))
-    x, y = (np.asarray(a, np.float64).reshape(200, -1) for a in (data.x, data.y))
-    gradients = (x @ np.asarray(data.minimiser, np.float64) - y[:, 0])[:, None] * x
-    sampled = 1.5 * 40 * (gradients**2).sum(1).mean() / 10 / c
-    assert (
-        abs(made.local_steps - sampled) < 0.35 * sampled + 1
-    )  # a fourth moment estimated from 200 samples
-    assert made.constants["accuracy_constant"] == pytest.approx(c)
-
-
 def test_smoothness_of_logistic_regression_bounds_its_hessian(import_from):
     """H = mean of (diag p - p p') x (x, 1)(x, 1)', in NumPy; of two classes, p = (1/2, 1/2) reaches the bound."""
     worlds = import_from("flanp")("worlds")
@@ -177,17 +159,6 @@ def test_cka_agrees_with_its_definition(import_from, p, q):
     assert cka(x, y) == pytest.approx(expected, rel=1e-10)
     rotation = np.linalg.qr(RNG.normal(size=(p, p)))[0]
     assert cka(x, 5 * x @ rotation - 2) == pytest.approx(1, abs=1e-12)
-
-
-def test_mean_cosines_agree_with_a_loop_over_pairs(import_from):
-    cosines = import_from("fedavg_representation")("similarity").mean_cosines
-    first, second = RNG.normal(size=(2, 3, 4, 5))
-    found = cosines(first, second)
-    for a, b in np.ndindex(3, 3):
-        lengths = np.linalg.norm(first[a], axis=1) * np.linalg.norm(second[b], axis=1)
-        expected = np.mean(np.abs(np.sum(first[a] * second[b], axis=1)) / lengths)
-        assert found[a, b] == pytest.approx(expected, rel=1e-12)
-    assert not cosines(np.zeros((3, 4, 5)), second).any()
 
 
 def test_fine_tuning_takes_gradient_steps_with_weight_decay(import_from):

@@ -143,25 +143,6 @@ def test_long_tables_have_the_histories(whole, monkeypatch):
     pd.testing.assert_frame_equal(pd.read_parquet(rounds), whole.to_frame())
 
 
-def test_an_option_with_the_name_of_a_column_has_another_one_in_tables(tmp_path):
-    @srp.part
-    class Recording(srp.algorithms.FedAvg):
-        gain: float = 1.0
-
-        def metrics(self, server, data):
-            return {"gain": 2.0 * self.gain}
-
-    srp.methods.register("recording", Recording)
-    axes = {"method": ["recording"], "gain": [0.25], "evaluation": ["fine_tune"]}
-    found = grid(tmp_path, axes)
-    rounds, clients = found.to_frame(), found.clients_frame()
-    assert rounds[["option_gain", "gain"]].values.tolist() == [[0.25, 0.5]] * 2
-    for table in (clients, found.summary()):
-        names = table[["option_evaluation", "evaluation"]].drop_duplicates()
-        assert names.values.tolist() == [["fine_tune"] * 2]
-    assert len(found.save()) == 2  # no column twice, which pyarrow refuses
-
-
 @pytest.mark.usefixtures("no_rounds")
 def test_tables_have_the_cost_and_the_target_of_each_run(tmp_path):
     axes = {"method": ["fedavg"], "communication": [0.0, 7.0]}

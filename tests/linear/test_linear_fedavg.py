@@ -73,17 +73,3 @@ def test_two_steps_of_fine_tuning_and_the_error_of_the_global_model_agree_with_n
         b, w = b - rate * np.outer(slope, w), w - rate * b.T @ slope
     tuned = algorithm.evaluations["fine_tune"](ROOT, model, (), client)(jnp.eye(8))
     np.testing.assert_allclose(tuned, b @ w, rtol=0, atol=1e-12)
-
-
-def test_work_multiplies_the_steps():
-    task = a_task(num_clients=2, dim=8, rank=2)
-
-    def after(steps, work):
-        algorithm = srp.algorithms.LinearFedAvg(task, step_size=0.2, local_steps=steps)
-        context = CONTEXT._replace(work=jnp.int32(work))
-        client = task.train_client(jnp.int32(0))
-        return algorithm.client(ROOT, model, (), client, context).message.representation
-
-    model = srp.algorithms.LinearFedAvg(task, step_size=0.2).init(ROOT, task)
-    assert np.array_equal(after(steps=1, work=3), after(steps=3, work=1))
-    assert np.array_equal(after(steps=1, work=0), model.representation)

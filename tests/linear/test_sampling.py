@@ -31,7 +31,7 @@ def deficient():
     yield "no features at all", np.zeros((3, 4)), rng.normal(size=3)
 
 
-@pytest.mark.parametrize("case", deficient(), ids=lambda case: case[0])
+@pytest.mark.parametrize("case", list(deficient()), ids=lambda case: case[0])
 def test_least_squares_of_smallest_norm(case):
     _, features, y = case
     expected = np.linalg.lstsq(features, y)[0]
