@@ -63,7 +63,7 @@ def test_a_crash_a_hang_and_a_lost_device_affect_one_case_each(tmp_path):
     assert [case["colour"] for case in found.values()] == ["blue", "blue", None, None]
     assert found["a"]["child"] == found["b"]["child"]  # of equal environments
     assert found["e"]["child"] != found["f"]["child"]
-    hanging = run(["ok", "hang", "ok"], tmp_path, case_seconds=0.5)
+    hanging = run(["ok", "hang", "ok"], tmp_path, case_seconds=3)
     assert statuses(hanging) == ["done", "timed out", "done"]
     hanging = run(["hang", "ok"], tmp_path, seconds=0.5)
     assert statuses(hanging) == ["timed out", "left out"]

@@ -31,7 +31,8 @@ def test_columns_are_matched_by_name(header, tmp_path):
         srp.clocks.read_times(file, [*NAMES, "f3"])
     with refused("^clock='trace:.*the data have none; give the data client_names"):
         read_clock(f"trace:{file}", 4)
-    file.write_text(header.replace("f10", "f0"), encoding="utf-8")
+    rows[0] = header.replace("f10", "f0")
+    file.write_text("\n".join(rows), encoding="utf-8")
     with refused("has two columns of the same name; give each client"):
         srp.clocks.read_times(file, ["f0", "f1"])
 
@@ -48,10 +49,13 @@ def test_columns_without_names_are_of_clients_by_number(tmp_path):
 
 def test_users_of_a_folder_get_their_own_times(tmp_path):
     users = [f"f{i}" for i in range(12)]
-    for kind in ("train", "test"):
+    for kind, shift in (("train", 0.0), ("test", 0.25)):
         (tmp_path / "leaf" / kind).mkdir(parents=True)
-        examples = {"x": [[0.5, 1.0], [2.0, 0.25]], "y": [0, 1]}
-        content = {"users": users, "user_data": dict.fromkeys(users, examples)}
+        data = {
+            user: {"x": [[i + shift, 1.0], [i + 0.5 + shift, 2.0]], "y": [0, 1]}
+            for i, user in enumerate(users)
+        }
+        content = {"users": users, "num_samples": [2] * 12, "user_data": data}
         (tmp_path / "leaf" / kind / "all.json").write_text(json.dumps(content))
     data = srp.data.load(tmp_path / "leaf")
     names = data.client_names

@@ -121,6 +121,7 @@ def test_pickles_are_refused_without_reading_them_and_compressed_files_are_read(
     path = tmp_path / "t.json.xz"
     path.write_bytes(lzma.compress(json.dumps(FEDSCALE).encode()))
     assert read_availability(path).period == [100]
+    path = tmp_path / "client_device_capacity"
     path.write_bytes(pickle.dumps({1: {"computation": 1.0}}))
     for read in (read_devices, read_availability):
         with refused("is a pickle, and reading one executes .* convert it first"):

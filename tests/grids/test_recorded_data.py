@@ -82,7 +82,7 @@ def runs(*data):
     return points(Spec({"method": "fedavg", "num_rounds": 1}, axes, {}, ()))
 
 
-@pytest.mark.short("classes", "in a dict", "beside arrays inside")
+@pytest.mark.short("classes", "beside arrays inside")
 @pytest.mark.parametrize("case", PAIRS)
 def test_data_of_equal_arrays_that_differ_in_anything_else_are_different_runs(case):
     one, other = PAIRS[case]
