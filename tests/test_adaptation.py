@@ -28,6 +28,11 @@ def params():
     return jax.jit(MODEL.init)(jax.random.key(1))
 
 
+def evaluated(algorithm, data, state, evaluation):
+    run = {"key": KEY, "evaluations": evaluation, "devices": 1}
+    return srp.evaluate(algorithm, data, state, **run)[evaluation]
+
+
 @pytest.mark.short("head-*")
 @pytest.mark.parametrize(
     ("part", "evaluation"), [("head", "fine_tune"), ("all", "fine_tune_all")]
@@ -138,8 +143,3 @@ def test_linear_heads_are_least_squares():
     np.testing.assert_allclose(
         found.scores[1, 0, 0], np.sum((theta - truth) ** 2), rtol=1e-3
     )
-
-
-def evaluated(algorithm, data, state, evaluation):
-    run = {"key": KEY, "evaluations": evaluation, "devices": 1}
-    return srp.evaluate(algorithm, data, state, **run)[evaluation]

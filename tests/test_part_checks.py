@@ -27,6 +27,14 @@ def test_choices_may_be_numbers_and_tuples_have_a_type_per_entry():
     assert "shares[1]=2.0 must be at most 1" in message_of(lambda: Odd(shares=(0.5, 2.0)))
 
 
+def test_lists_and_arrays_become_tuples_of_plain_numbers():
+    made = Outer(widths=np.array([4, 5]), levels=[np.int32(1), 2], rates=np.ones(2))
+    assert (made.widths, made.levels, made.rates) == ((4, 5), (1, 2), (1.0, 1.0))
+    assert {type(value) for value in (*made.widths, *made.levels)} == {int}
+    assert Outer(widths=[4, 5]) == Outer(widths=(4, 5)) == Outer(widths=range(4, 6))
+    assert hash(Outer(widths=[4, 5])) == hash(Outer(widths=(4, 5)))
+
+
 def test_arrays_are_kept_and_lists_are_converted_to_arrays():
     times = jnp.arange(3.0)
     assert Outer(times=times).times is times
@@ -77,11 +85,3 @@ def test_a_subclass_must_be_a_part():
     for cls in (Forgotten, Other):
         said = f"class {cls.__name__} inherits from Inner: put @srp.part above it"
         assert message_of(cls) == said
-
-
-def test_lists_and_arrays_become_tuples_of_plain_numbers():
-    made = Outer(widths=np.array([4, 5]), levels=[np.int32(1), 2], rates=np.ones(2))
-    assert (made.widths, made.levels, made.rates) == ((4, 5), (1, 2), (1.0, 1.0))
-    assert {type(value) for value in (*made.widths, *made.levels)} == {int}
-    assert Outer(widths=[4, 5]) == Outer(widths=(4, 5)) == Outer(widths=range(4, 6))
-    assert hash(Outer(widths=[4, 5])) == hash(Outer(widths=(4, 5)))

@@ -219,6 +219,24 @@ def test_a_log_distinguishes_several_runs(tmp_path):
     assert not logged(algorithm=twice)
 
 
+def test_a_run_is_identified_by_its_data_and_the_values_of_its_seed():
+    """A seed of a sweep is the same run whatever seeds are beside it."""
+
+    def runs(*weights, data=DATA, **more):
+        heard, values = [], {"weight": np.array(weights)}
+        options = OPTIONS | {"num_rounds": 1, "callback": heard.append} | more
+        keys = jnp.stack([KEY] * len(weights))
+        srp.simulate_seeds(ALGORITHM, data, keys=keys, values=values, **options)
+        return [row["run"] for row in heard[0].rows]
+
+    first, second = runs(1.0, 2.0)
+    assert first != second
+    assert runs(1.0, 2.0, 3.0)[:2] == [first, second]
+    slower = srp.clocks.Fixed(srp.clocks.Exponential(0.5))
+    for more in {"data": numbers(3.0, -1.0, 5.0)}, {"clock": slower}:
+        assert {first, second}.isdisjoint(runs(1.0, 2.0, **more))
+
+
 def test_a_log_is_strict_json(tmp_path):
     log = tmp_path / "log"
     bad = FewLines(twist=lambda w: w / 0.0)
@@ -289,6 +307,30 @@ def test_wandb_gets_the_round_as_its_axis(monkeypatch):
     assert (len(defined), logged[3]["round"]) == (2, 1)
 
 
+LOGGED = {"method": "fedavg", "dataset": "digits", "wandb": "mine", "tensorboard": "logs"}
+
+
+@pytest.fixture
+def given(monkeypatch):
+    """Arguments of the loggers that are opened: TensorBoard's writer, then the run of W&B."""
+    found = []
+
+    def opened(*_, **options):
+        found.append(options)
+        return types.SimpleNamespace(finish=lambda: None, close=lambda: None)
+
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=opened))
+    module = types.SimpleNamespace(SummaryWriter=opened)
+    monkeypatch.setitem(sys.modules, "tensorboardX", module)
+
+    def under(folder, changed, **options):
+        found.clear()
+        with loggers(from_options(LOGGED | changed), folder, **options):
+            return found[0] | found[1]
+
+    return under
+
+
 def test_a_run_with_other_options_in_the_same_folder_is_another_run_of_wandb(
     given, tmp_path
 ):
@@ -318,45 +360,3 @@ def test_missing_packages_are_refused_with_a_remedy(monkeypatch):
         srp.watch.tensorboard("logs")
     with refused("wandb is not installed; pip install wandb"):
         srp.watch.wandb()
-
-
-LOGGED = {"method": "fedavg", "dataset": "digits", "wandb": "mine", "tensorboard": "logs"}
-
-
-@pytest.fixture
-def given(monkeypatch):
-    """Arguments of the loggers that are opened: TensorBoard's writer, then the run of W&B."""
-    found = []
-
-    def opened(*_, **options):
-        found.append(options)
-        return types.SimpleNamespace(finish=lambda: None, close=lambda: None)
-
-    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=opened))
-    module = types.SimpleNamespace(SummaryWriter=opened)
-    monkeypatch.setitem(sys.modules, "tensorboardX", module)
-
-    def under(folder, changed, **options):
-        found.clear()
-        with loggers(from_options(LOGGED | changed), folder, **options):
-            return found[0] | found[1]
-
-    return under
-
-
-def test_a_run_is_identified_by_its_data_and_the_values_of_its_seed():
-    """A seed of a sweep is the same run whatever seeds are beside it."""
-
-    def runs(*weights, data=DATA, **more):
-        heard, values = [], {"weight": np.array(weights)}
-        options = OPTIONS | {"num_rounds": 1, "callback": heard.append} | more
-        keys = jnp.stack([KEY] * len(weights))
-        srp.simulate_seeds(ALGORITHM, data, keys=keys, values=values, **options)
-        return [row["run"] for row in heard[0].rows]
-
-    first, second = runs(1.0, 2.0)
-    assert first != second
-    assert runs(1.0, 2.0, 3.0)[:2] == [first, second]
-    slower = srp.clocks.Fixed(srp.clocks.Exponential(0.5))
-    for more in {"data": numbers(3.0, -1.0, 5.0)}, {"clock": slower}:
-        assert {first, second}.isdisjoint(runs(1.0, 2.0, **more))
