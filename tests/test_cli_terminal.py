@@ -207,3 +207,14 @@ def test_a_missing_accelerator_is_said_in_one_line(monkeypatch, capfd):
     monkeypatch.setattr(jax, "devices", none)
     with refused("JAX_PLATFORMS='cuda': JAX finds no such device; unset it.*jax.cuda12"):
         cli._check_devices()
+
+
+def test_compiling_is_left_out_of_the_rate():
+    """Ten of a hundred steps in 90 s, 80 of them compiling: the rest takes 90 s, not 810."""
+    written = io.StringIO()
+    bar = tqdm(total=100, file=written, bar_format="{elapsed}<{remaining}")
+    bar._time = lambda: bar.start_t + 90
+    bar.waited += 80
+    bar.update(10)
+    assert written.getvalue().endswith("01:30<01:30")
+    bar.close()

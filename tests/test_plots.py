@@ -4,6 +4,7 @@ import io
 import subprocess
 import sys
 
+import matplotlib
 import numpy as np
 import pytest
 from reference.histories import made_history
@@ -252,3 +253,32 @@ plots.accuracy_over_time(history.History("a", [1], [0], [1], one, [True], [True]
 assert "matplotlib" in sys.modules and "matplotlib.pyplot" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_axes_of_the_caller_are_used():
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    left, right = figure.subplots(1, 2)
+    assert plots.accuracy_over_time(run(), ax=right) is figure
+    assert run().plot(ax=right) is figure
+    assert not left.lines
+
+
+def test_figures_leave_settings_unchanged():
+    before = dict(matplotlib.rcParams)
+    plots.accuracy_over_time([run(), run("srpfl")])._repr_png_()
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_a_large_legend_lies_below_and_not_on_the_data():
+    labels = [f"rate {i}" for i in range(10)]
+    figure = plots.accuracy_over_time({label: run() for label in labels})
+    figure.draw_without_rendering()
+    (ax,), (legend,) = figure.axes, figure.legends
+    box = legend.get_window_extent()
+    assert figure.bbox.x0 <= box.x0 < box.x1 <= figure.bbox.x1
+    assert figure.bbox.y0 <= box.y0
+    assert box.y1 < ax.xaxis.get_label().get_window_extent().y0
+    assert ax.get_window_extent().height > 200  # the figure grew
+    assert labels == [text.get_text() for text in legend.get_texts()][:10]

@@ -140,13 +140,27 @@ def sealed(folder, change):
     return folder
 
 
+def test_a_folder_in_the_place_of_a_file_leaves_the_others_unchanged(tmp_path):
+    one, other = tmp_path / "history.csv", tmp_path / "accuracy.png"
+    one.write_text("old")
+    other.mkdir()
+    new = lambda path: path.write_text("new")
+    with pytest.raises(IsADirectoryError, match=r"accuracy\.png'$"):
+        atomic.replace({one: new, other: new})
+    assert one.read_text() == "old"
+    assert sorted(os.listdir(tmp_path)) == ["accuracy.png", "history.csv"]
+
+
 @pytest.mark.parametrize(
     "name", ["../secret", "/dev/zero", "a/../../secret", "pipe", "a\0b"]
 )
 def test_names_in_a_seal_are_plain_files_of_its_folder(name, tmp_path):
-    (tmp_path / "secret").write_text("secret")
-    for place, digest in enumerate(([6, ""], [0, ""], 3)):
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    right = sealed_folders.digests(tmp_path, [secret])["secret"]
+    for place, digest in enumerate((right, [0, ""], 3)):
         folder = sealed(tmp_path / str(place), {"files": {name: digest}})
+        (folder / "a").mkdir(exist_ok=True)
         os.mkfifo(folder / "pipe")
         with pytest.raises(DamagedError):
             sealed_folders.read(folder)

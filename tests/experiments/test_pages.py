@@ -4,7 +4,10 @@ import re
 import runpy
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib.figure import Figure
+from PIL import Image, ImageColor
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = ROOT / "experiments"
@@ -51,3 +54,18 @@ def test_page_of_claims_is_up_to_date(import_from):
             files = [f"results/{name}" for name in claim.files]
             files += claim.command.split()[:1]
             assert all((place / file).is_file() for file in files)
+
+
+def test_pictures_keep_colours_that_only_the_legend_shows(import_from, tmp_path):
+    curves = import_from("")("curves")
+    figure = Figure(figsize=(9, 4))
+    ax, x = figure.subplots(), np.arange(30)
+    for color in (curves.BLUE, curves.ORANGE, curves.GREEN, curves.PINK, curves.GREY):
+        for place in range(40):
+            ax.plot(x, np.sin(x + place), color=color, alpha=0.3, linewidth=4)
+    ax.plot([], [], color=curves.YELLOW, linewidth=1.8, label="hidden")
+    ax.legend(loc="upper right")
+    curves.save_picture(figure, tmp_path / "drawn.png")
+    shown = np.asarray(Image.open(tmp_path / "drawn.png").convert("RGB"), int)
+    wanted = ImageColor.getrgb(curves.YELLOW)
+    assert (abs(shown - wanted).max(axis=-1) < 20).any()

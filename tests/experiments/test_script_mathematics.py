@@ -296,3 +296,47 @@ def test_first_cohort_and_stages_of_the_linear_speed_up(import_from):
     # 34, 68, 136, then all
     assert speed_up.plain_stages(256, 34, "random") == [90, 30, 30]
     assert speed_up.plain_stages(256, 256, "moments") == []
+
+
+def test_rules_of_linear_regression(import_from):
+    """eta gamma tau = 1 / (2 L); tau from the variance of a batch's gradient at the minimum, estimated here."""
+    made = import_from("flanp")("worlds").linear(
+        1, None, num_clients=5, samples=40, dim=3, noise_std=0.7
+    )
+    data = made.data
+    c = 3 * 0.7**2 / 2
+    step = made.algorithm("fedgate", made.local_steps).training.optimizer.learning_rate
+    assert step * made.local_steps == pytest.approx(1 / (2 * data.curvature.smoothness))
+    x, y = (np.asarray(a, np.float64).reshape(200, -1) for a in (data.x, data.y))
+    gradients = (x @ np.asarray(data.minimiser, np.float64) - y[:, 0])[:, None] * x
+    sampled = 1.5 * 40 * (gradients**2).sum(1).mean() / 10 / c
+    assert (
+        abs(made.local_steps - sampled) < 0.35 * sampled + 1
+    )  # a fourth moment estimated from 200 samples
+    assert made.constants["accuracy_constant"] == pytest.approx(c)
+
+
+def test_mean_cosines_agree_with_a_loop_over_pairs(import_from):
+    cosines = import_from("fedavg_representation")("similarity").mean_cosines
+    first, second = RNG.normal(size=(2, 3, 4, 5))
+    expected = np.zeros((3, 3))
+    for a, b, j in np.ndindex(3, 3, 4):
+        f, g = first[a, j], second[b, j]
+        expected[a, b] += abs(f @ g) / np.linalg.norm(f) / np.linalg.norm(g) / 4
+    np.testing.assert_allclose(cosines(first, second), expected, rtol=1e-12)
+    assert not cosines(np.zeros((3, 4, 5)), second).any()
+
+
+def test_the_map_follows_from_its_rounds(import_from):
+    doubling_map = import_from("stragglers")("doubling_map")
+    results = Path(doubling_map.__file__).parent / "results"
+    needed = doubling_map.rounds_needed(pd.read_csv(results / "map_rounds.csv"))
+    points, _ = doubling_map.speed_ups(needed, doubling_map.SCALES["cpu"])
+    for made, name in (
+        (doubling_map.summarize(points), "map"),
+        (doubling_map.rule_errors(points), "map_errors"),
+    ):
+        stored = pd.read_csv(results / f"{name}.csv")
+        pd.testing.assert_frame_equal(
+            made, stored, check_dtype=False, rtol=1e-3, atol=1e-3
+        )
