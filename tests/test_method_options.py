@@ -82,5 +82,7 @@ def test_objects_replace_their_options():
     recorded = record("fedavg", training=mine, shared=shared)
     assert not {"learning_rate", "steps", "epochs"} & recorded.keys()
     algorithm = algorithm_of("fedavg", fine_tune_optimizer=srp.SGD(0.4), shared=shared)
+    own = algorithm_of("fedavg", learning_rate=0.3, shared={"learning_rate": 0.2})
+    assert own.training.optimizer == srp.SGD(0.3)  # what is given goes before shared
     assert algorithm.fine_tune_optimizer == srp.SGD(0.4)
     assert algorithm.training.optimizer == srp.SGD(0.2)

@@ -172,3 +172,23 @@ def test_names_in_a_seal_are_plain_files_of_its_folder(name, tmp_path):
 def test_a_seal_of_impossible_arrays_is_refused(change, tmp_path):
     with pytest.raises(DamagedError, match=SEAL):
         sealed_folders.read(sealed(tmp_path / "arrays", change))
+
+
+@pytest.mark.parametrize("call", ["unlink", "ftruncate", "write"])
+def test_a_lock_is_released_although_its_file_cannot_be_changed(
+    call, tmp_path, monkeypatch
+):
+    def fails(*_, **__):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fails)
+        with held(tmp_path, "out"):
+            pass
+    with (
+        held(tmp_path, "out"),
+        refused("is running here") as error,
+        held(tmp_path, "out"),
+    ):
+        pass
+    assert error.value.by_this_process
