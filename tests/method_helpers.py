@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 import fedjax_srp as srp
-from fedjax_srp.base import ClientTimes
+from fedjax_srp import ClientTimes
 
 NUM_CLIENTS = 100
 SHAPES = SimpleNamespace(

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import fedjax_srp as srp
-from fedjax_srp.base import Examples, named_key
+from fedjax_srp import Examples, named_key
 from fedjax_srp.driver.adapt import some
 
 KEY = jax.random.key(3)

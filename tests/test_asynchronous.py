@@ -8,8 +8,8 @@ from command_line import RUN, assert_refusal, main
 from reference.small import refused
 
 import fedjax_srp as srp
+from fedjax_srp import History
 from fedjax_srp.lab.report import panels, table
-from fedjax_srp.results.history import History
 
 DATA = srp.data.load("digits", num_clients=8, classes_per_client=3, max_examples=10)
 

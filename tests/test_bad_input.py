@@ -16,7 +16,7 @@ from reference.small import (
 )
 
 import fedjax_srp as srp
-from fedjax_srp.base import ClientOutput, ClientTimes
+from fedjax_srp import ClientOutput, ClientTimes
 
 MLP, DATA = model(), federation(clients_of((3, 5, 4), (2, 3, 2)))
 FEDAVG = srp.algorithms.FedAvg(MLP)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from command_line import DATA, HISTORY, RUN, TINY, WITH, assert_refusal, contents, main
 
+from fedjax_srp import History
 from fedjax_srp.lab.commands import cli
 from fedjax_srp.lab.runs import folder as run_folder
-from fedjax_srp.results.history import History
 
 
 @pytest.mark.parametrize(

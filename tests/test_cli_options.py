@@ -7,9 +7,9 @@ import pytest
 from command_line import DATA, TINY, assert_refusal, main
 
 import fedjax_srp as srp
+from fedjax_srp import History
 from fedjax_srp.driver.settings import Settings
 from fedjax_srp.lab.runs import options as run_options
-from fedjax_srp.results.history import History
 
 
 @pytest.mark.usefixtures("no_rounds")

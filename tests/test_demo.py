@@ -10,10 +10,10 @@ import pytest
 from reference.histories import made_history
 
 import fedjax_srp as srp
+from fedjax_srp import History
 from fedjax_srp.lab.commands import demo
 from fedjax_srp.lab.report import table
 from fedjax_srp.results import json_files
-from fedjax_srp.results.history import History
 
 TINY = demo.QUICK._replace(
     num_rounds=6,

@@ -2,10 +2,8 @@
 
 import pickle
 
-import jax
 import pytest
 
-import fedjax_srp as srp
 from fedjax_srp.clocks.distributions import Cost
 from fedjax_srp.parts.checks import (
     ArgumentError,
@@ -52,11 +50,3 @@ def test_abbreviations_are_understood(word, name):
     known = ["learning_rate", "batch_size", "key", "epochs", "--learning-rate"]
     assert name in nearest(word, known)
     assert nearest("qqq", known) == ""
-
-
-def test_a_seed_leads_to_a_key():
-    data = srp.data.linear_task(jax.random.key(0), num_clients=4, dim=3, rank=1)
-    with pytest.raises(TypeError, match=r"did you mean key\?"):
-        srp.simulate(None, data, num_rounds=1, seed=3)
-    with pytest.raises(ValueError, match=r"use jax.random.key\(3\)"):
-        srp.simulate(None, data, num_rounds=1, key=3)

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import jax
-import pytest
 from reference.small import model, refused
 
 import fedjax_srp as srp
@@ -182,6 +181,8 @@ def test_parts_may_be_given_as_a_whole():
     assert made == FedAvg(MODEL, training)
     assert build(Two, {"size": 1, "second.power": 4}).second == Penalty(0.5, 4)
     assert build(Two, {"size": 1, "third": Penalty(2.0)}).third == Penalty(2.0)
+    with refused("first.strength and second.strength; give one"):
+        full_names(Two(1), {"strength": 1})
 
 
 # Values.
@@ -196,41 +197,3 @@ def test_values_of_every_algorithm_build_it_again():
             values = values_of(changed, ("model",))
             assert values["learning_rate"] == 0.125
             assert build(cls, values, MODEL) == changed
-
-
-def test_leaves_have_full_names():
-    made = FedRep(MODEL, srp.Training(srp.SGD(0.3, 0.5)), head_optimizer=srp.SGD(0.7))
-    rate, head = "training.optimizer.learning_rate", "head_optimizer.learning_rate"
-    assert full_names(
-        made, {"learning_rate": 1, head: 2, "training.optimizer.momentum": 3}
-    ) == {
-        rate: 1,
-        head: 2,
-        "training.optimizer.momentum": 3,
-    }
-    assert full_names(made, {"optimizer.momentum": 1}) == {
-        "training.optimizer.momentum": 1
-    }  # the last words of one
-
-
-@pytest.mark.parametrize(
-    ("part", "values", "words"),
-    [
-        (
-            FedRep(MODEL),
-            {"epochs": 1},
-            "'epochs', which is no float .* has learning_rate",
-        ),
-        (FedRep(MODEL), {"mu": 1}, "'mu', which is no float"),
-        (FedRep(MODEL), {"weight_decay": 1}, "'weight_decay', which is no float"),
-        (
-            FedRep(MODEL),
-            {"learning_rate": 1, "training.optimizer.learning_rate": 2},
-            "given twice; leave",
-        ),
-        (Two(1), {"strength": 1}, "first.strength and second.strength; give one"),
-    ],
-)
-def test_leaves_that_are_unknown_or_not_clear_are_refused(part, values, words):
-    with refused(words):
-        full_names(part, values)

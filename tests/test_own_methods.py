@@ -11,10 +11,10 @@ from method_helpers import SHAPES, record
 from reference.small import refused
 
 import fedjax_srp as srp
+from fedjax_srp import History
 from fedjax_srp.lab.report import drawing
 from fedjax_srp.lab.runs import options as run_options
 from fedjax_srp.parts import part as parts
-from fedjax_srp.results.history import History
 
 
 @srp.part

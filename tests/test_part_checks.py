@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from example_parts import ORDER, Inner, Outer, Third, message_of
 
+from fedjax_srp import Above, AtMost, part
 from fedjax_srp.parts import part as parts
-from fedjax_srp.parts.part import Above, AtMost, part
 
 
 def test_choices_may_be_numbers_and_tuples_have_a_type_per_entry():

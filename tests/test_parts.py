@@ -12,8 +12,8 @@ import pytest
 from example_parts import Inner, Outer, message_of
 
 import fedjax_srp as srp
+from fedjax_srp import Static, part
 from fedjax_srp.parts import part as parts
-from fedjax_srp.parts.part import Static, part
 
 # Leaves and the rest.
 

@@ -10,9 +10,8 @@ import pytest
 from reference.histories import made_history
 from reference.small import refused
 
-from fedjax_srp import plots
+from fedjax_srp import History, plots
 from fedjax_srp.lab.report import drawing, panels, table
-from fedjax_srp.results.history import History
 
 
 def run(

@@ -12,7 +12,7 @@ import pytest
 from reference.small import KEY, algorithm_of, numbers, refused
 
 import fedjax_srp as srp
-from fedjax_srp.base import ClientOutput
+from fedjax_srp import ClientOutput
 from fedjax_srp.lab.runs.folder import overwriting
 from fedjax_srp.lab.runs.loggers import loggers
 from fedjax_srp.lab.runs.run import from_options

@@ -10,11 +10,11 @@ import pytest
 from small_grid import AXES, DATA, OPTIONS, RATES, SEEDS, grid, members_of, planned
 
 import fedjax_srp as srp
+from fedjax_srp import History
 from fedjax_srp.lab.commands import cli
 from fedjax_srp.lab.grids import batches as units
 from fedjax_srp.lab.grids.work import Worker
 from fedjax_srp.lab.runs import folder as run_folder
-from fedjax_srp.results.history import History
 
 TABLES = ("history.csv", "clients.csv")
 

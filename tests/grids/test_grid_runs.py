@@ -8,8 +8,8 @@ import pytest
 from small_grid import AXES, grid
 
 import fedjax_srp as srp
+from fedjax_srp import History
 from fedjax_srp.lab.grids.points import read
-from fedjax_srp.results.history import History
 
 EXAMPLES = Path(__file__).parents[2] / "experiments" / "grids"
 

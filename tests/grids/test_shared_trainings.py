@@ -7,7 +7,7 @@ from reference.small import refused
 from small_grid import OPTIONS, grid, members_of, planned
 
 import fedjax_srp as srp
-from fedjax_srp.base import ClientOutput, FederatedAlgorithm
+from fedjax_srp import ClientOutput, FederatedAlgorithm
 from fedjax_srp.driver import simulate
 
 

@@ -10,11 +10,9 @@ from reference import linear as reference
 from reference.small import Run, refused, scripted, simulate
 
 import fedjax_srp as srp
-from fedjax_srp.base import named_key
-from fedjax_srp.driver.programs import program
+from fedjax_srp import named_key
 from fedjax_srp.linear import draw_batch, samplers
 from fedjax_srp.rounds.round import stream
-from fedjax_srp.rounds.sharding import lay_out
 
 ROOT = jax.random.key(11)
 
@@ -36,18 +34,13 @@ def fedrep(task, samples_per_round=8, *, step_size=0.3, start="random", **option
     )
 
 
-def run(algorithm, task, rounds=1, participation=None, chunk_size=2, root=ROOT):
-    """Return the states before and after some rounds on one device, and the records of the rounds."""
-    policy = participation or srp.participation.Full()
-    layout = lay_out(1, chunk_size, task.num_clients)
-    compiled = program(
-        algorithm, policy, srp.clocks.Fixed(srp.clocks.Exponential(1.0)), (), layout
-    )
-    start = jax.device_get(compiled.start(root, task).state)
-    state, segment = compiled.segment(
-        rounds, jax.tree.map(jnp.asarray, start), root, task
-    )
-    return start, state, segment.rounds
+def run(algorithm, task, rounds=1, chunk_size=2):
+    """Return the states before and after some rounds, and the records of the rounds."""
+    full = srp.participation.Full()
+    made = Run(algorithm, task, full, chunk_size=chunk_size, key=ROOT)
+    start = made.host_state()
+    segment = made.rounds(rounds)
+    return start, made.host_state(), segment.rounds
 
 
 def batches_of(task, samples, sampling, round_index=0, phase="round"):
