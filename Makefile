@@ -40,7 +40,7 @@ bench: .venv/.run ## rounds and evaluations timed on this machine, beside PyTorc
 	@$(BIN)/python benchmarks/rounds.py
 
 docs: .venv/.docs ## the manual, into docs/_build
-	@XLA_FLAGS=$(addsuffix false,$(EMITTERS)) $(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
+	@XLA_FLAGS=$(addsuffix false,$(EMITTERS)) $(BIN)/python -m sphinx -q -W --keep-going -j 4 -b html docs docs/_build
 
 notebooks: .venv/.docs ## the notebooks executed, as they are committed; make lab opens them
 	@XLA_FLAGS=$(addsuffix false,$(EMITTERS)) $(BIN)/python docs/execute.py

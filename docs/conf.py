@@ -6,6 +6,7 @@ from typing import Any
 
 import latex2mathml.converter
 from docutils.nodes import SkipNode
+from jupyter_cache import get_cache
 from sphinx.application import Sphinx
 
 import fedjax_srp
@@ -56,7 +57,8 @@ napoleon_use_ivar = True
 nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(here / "_build" / "jupyter_cache")
-nb_execution_timeout = 300
+_ = get_cache(nb_execution_cache_path).db  # made before several processes share it
+nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 
@@ -75,6 +77,17 @@ def block_formula(translator: Any, node: Any) -> None:
     raise SkipNode
 
 
+def spread_notebooks(app: Sphinx, env: Any, names: list[str]) -> None:
+    """Notebooks apart from each other: a process reads neighbours, and they take nearly all of the time."""
+    notebooks = [name for name in names if name.startswith("notebooks/")]
+    others = [name for name in names if name not in notebooks]
+    distance = len(names) / max(1, len(notebooks))
+    for place, name in enumerate(notebooks):
+        others.insert(round(place * distance), name)
+    names[:] = others
+
+
 def setup(app: Sphinx) -> None:
     """Called by Sphinx."""
+    app.connect("env-before-read-docs", spread_notebooks)
     app.add_html_math_renderer("mathml", (inline_formula, None), (block_formula, None))

@@ -6,8 +6,8 @@ import jax
 import numpy as np
 
 import fedjax_srp as srp
+from fedjax_srp import History
 from fedjax_srp.lab.commands import cli
-from fedjax_srp.results.history import History
 
 TINY = shlex.split(
     "run --method srpfl --dataset digits --num-clients 10 --classes-per-client 3 --max-examples 10 --hidden 8 "

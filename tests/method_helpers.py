@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 import fedjax_srp as srp
-from fedjax_srp.base import ClientTimes
+from fedjax_srp import ClientTimes
 from fedjax_srp.parts.options import options_of
 from fedjax_srp.parts.part import is_part
 

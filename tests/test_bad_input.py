@@ -16,13 +16,20 @@ from reference.small import (
 )
 
 import fedjax_srp as srp
-from fedjax_srp.base import ClientOutput, ClientTimes
+from fedjax_srp import ClientOutput, ClientTimes
 
 MLP, DATA = model(), federation(clients_of((3, 5, 4), (2, 3, 2)))
 FEDAVG = srp.algorithms.FedAvg(MLP)
 
 
-RUN = {"algorithm": FEDAVG, "data": DATA, "num_rounds": 1, "key": KEY, "progress": False}
+RUN = {
+    "algorithm": FEDAVG,
+    "data": DATA,
+    "num_rounds": 1,
+    "key": KEY,
+    "progress": False,
+    "devices": 1,
+}
 
 
 def test_a_simulation_inside_a_transformation_of_jax_is_refused():
@@ -58,20 +65,13 @@ def test_impossible_times_of_a_custom_clock_are_refused(time):
     algorithm = algorithm_of(
         lambda key, broadcast, state, value, context: ClientOutput(value)
     )
-    run = {"num_rounds": 3, "eval_every": 2, "key": KEY, "progress": False, "devices": 1}
-    run["participation"] = srp.participation.Uniform(3)
-    with pytest.raises(
-        ValueError,
-        match=f"clock 'mine': the time of client 1 is {time}; times must be finite and >=",
-    ):
-        srp.simulate(algorithm, numbers(1.0, 2.0, 3.0), clock=own_clock(time, 1.0), **run)
-    if time > 0 or time != time:  # the slowest of a round
-        with pytest.raises(
-            ValueError, match=f"clock 'mine': the time of round 2 is {time}"
-        ):
-            srp.simulate(
-                algorithm, numbers(1.0, 2.0, 3.0), clock=own_clock(1.0, time), **run
-            )
+    run = {"num_rounds": 3, "eval_every": 2, "participation": srp.participation.Full()}
+    run |= {"algorithm": algorithm, "data": numbers(1.0, 2.0, 3.0)}
+    with refused(f"clock 'mine': the time of client 1 is {time}"):
+        srp.simulate(**RUN | run, clock=own_clock(time, 1.0))
+    if not time < 0:  # the slowest of a round
+        with refused(f"clock 'mine': the time of round 2 is {time}"):
+            srp.simulate(**RUN | run, clock=own_clock(1.0, time))
 
 
 def arrays(y, **options):
@@ -81,40 +81,18 @@ def arrays(y, **options):
 
 
 def test_labels_with_gaps_give_a_warning():
-    with pytest.warns(
-        UserWarning,
-        match=r"labels: 4 of 31 classes have examples \(class 1 has none\), but",
-    ):
+    with pytest.warns(UserWarning, match=r"4 of 31 classes .*class 1 has none"):
         assert arrays([0, 10, 20, 30]).num_classes == 31
-    with pytest.warns(
-        UserWarning, match=r"labels: 2 of 1048576 classes"
-    ):  # in no more memory than the labels take
-        arrays([0, 2**20 - 1])
-    assert (
-        arrays([0, 10, 20, 30], num_classes=31).num_classes == 31
-    )  # no warning: the number was given
+    with pytest.warns(UserWarning, match="2 of 1048576 classes"):
+        arrays([0, 2**20 - 1])  # in no more memory than the labels take
+    given = arrays([0, 10, 20, 30], num_classes=31)  # no warning
+    assert given.num_classes == 31
     assert arrays([2, 0, 1]).num_classes == 3
 
 
-@pytest.mark.parametrize("shape", [(4, 0), (4, 8, 0), (4, 0, 8)])
+@pytest.mark.parametrize("shape", [(4, 0), (4, 0, 8)])
 def test_empty_examples_are_refused(tmp_path, shape):
-    y = np.arange(4)
-    np.savez(
-        tmp_path / "a.npz",
-        x_train=np.ones(shape),
-        y_train=y,
-        x_test=np.ones(shape),
-        y_test=y,
-    )
-    with pytest.raises(
-        ValueError,
-        match=r"x_train: is float64 of shape \(.*\); give .* at least one number each",
-    ):
+    x, y = np.ones(shape), np.arange(4)
+    np.savez(tmp_path / "a.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    with refused("x_train: is float64 of shape .*; give .* at least one number each"):
         srp.data.load(tmp_path / "a.npz", num_clients=2)
-
-
-def test_a_model_is_cut_by_any_kind_of_integer():
-    plain, of_numpy = (
-        list(jax.eval_shape(MLP.cut_above(n).init, KEY).head) for n in (2, np.uint16(2))
-    )
-    assert plain == of_numpy == ["fc2", "out"]

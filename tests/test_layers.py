@@ -1,7 +1,6 @@
 """Imports that the layers of pyproject.toml (`make check`) cannot see: names of modules in texts."""
 
 import ast
-import importlib
 import re
 from pathlib import Path
 
@@ -35,17 +34,3 @@ def test_a_file_names_no_module_of_the_package_in_a_text(path):
     names_classes = path.name in ("description.py", "checks.py")
     may_name = path.is_relative_to(PACKAGE / "lab") or names_classes
     assert may_name or not named
-
-
-def test_every_public_name_is_where_the_face_of_the_package_looks_for_it():
-    for name in srp.__all__:
-        assert getattr(srp, name) is not None
-
-
-def test_modules_are_importable_one_by_one():
-    for path in FILES:
-        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-        if "__main__" not in parts and "_template" not in parts:
-            importlib.import_module(
-                ".".join(part for part in parts if part != "__init__")
-            )

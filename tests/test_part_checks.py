@@ -1,97 +1,36 @@
 """Checks of parts: bounds, types and choices of their fields, conversions, and checks of their own."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from example_parts import ORDER, Inner, Outer, Second, Third, message_of
+from example_parts import ORDER, Inner, Outer, Third, message_of
 
+from fedjax_srp import Above, AtMost, part
 from fedjax_srp.parts import part as parts
-from fedjax_srp.parts.part import Above, AtLeast, AtMost, Below, part
-
-
-def test_every_bound_holds_for_numbers_and_for_arrays():
-    bounds = [(AtLeast(1), 1, 0), (AtMost(1), 1, 2), (Above(1), 2, 1), (Below(1), 0, 1)]
-    for bound, inside, outside in bounds:
-        assert bound.holds(inside)
-        assert not bound.holds(outside)
-        assert bound.holds(np.array([inside, outside])).tolist() == [True, False]
-    assert [str(bound) for bound, *_ in bounds] == [
-        "at least 1",
-        "at most 1",
-        "above 1",
-        "below 1",
-    ]
-    assert str(Above(0)) == "positive"
-    optional = {
-        Annotated[float, bound] | None for bound, *_ in bounds
-    }  # Python makes one of equal annotations
-    assert len(optional) == len(bounds)
-
-
-def test_a_violated_bound_is_reported_rather_than_a_wrong_type():
-    @part
-    class Either:
-        value: Annotated[float, AtLeast(0)] | Callable[[Any], Any] | Inner | None = None
-
-    assert "value=-1.0 must be at least 0" in message_of(lambda: Either(-1.0))
-    assert "value='x' must be a number" in message_of(lambda: Either("x"))
-    assert Either(np.abs).value is np.abs
-    assert Either(Inner(2.0)).value == Inner(2.0)
 
 
 def test_choices_may_be_numbers_and_tuples_have_a_type_per_entry():
     @part
     class Odd:
         order: Literal[1, 2] = 1
-        either: Literal["exact", 3] = "exact"
         pair: tuple[int, str] = (1, "x")
         shares: Annotated[tuple[float, ...], AtMost(1)] = (0.5,)
 
-    assert Odd(2, 3, [4, "y"]) == Odd(2, 3, (4, "y"))
+    assert Odd(2, [4, "y"]) == Odd(2, (4, "y"))
     assert message_of(lambda: Odd(3)) == "order=3 is unknown; choose from 1, 2"
-    assert message_of(lambda: Odd(True)) == "order=True is unknown; choose from 1, 2"
-    assert (
-        message_of(lambda: Odd(either="3"))
-        == "either='3' is unknown; choose from exact, 3"
-    )
+    assert "order=True is unknown" in message_of(lambda: Odd(True))
     assert "pair[1]=2 must be a string" in message_of(lambda: Odd(pair=(1, 2)))
     assert "must be 2 values, not 3" in message_of(lambda: Odd(pair=(1, "x", 2)))
     assert "shares[1]=2.0 must be at most 1" in message_of(lambda: Odd(shares=(0.5, 2.0)))
 
 
-def test_numbers_of_numpy_and_lists_become_pythons():
-    made = Outer(
-        mu=np.float32(0.25),
-        share=np.float64(0.5),
-        decay=np.array(2.0),
-        epochs=np.int64(3),
-        widths=np.array([4, 5]),
-        levels=[np.int32(1), 2],
-        flag=np.bool_(True),
-        rates=np.array([1.0, 2.0]),
-        schedule=3,
-    )
-    found = (
-        made.mu,
-        made.share,
-        made.decay,
-        made.epochs,
-        made.widths,
-        made.levels,
-        made.flag,
-        made.rates,
-        made.schedule,
-    )
-    assert found == (0.25, 0.5, 2.0, 3, (4, 5), (1, 2), True, (1.0, 2.0), 3.0)
-    kinds = [float, float, float, int, tuple, tuple, bool, tuple, float]
-    assert [type(value) for value in found] == kinds
-    assert [type(value) for value in (*made.widths, *made.levels, *made.rates)] == [
-        int
-    ] * 4 + [float] * 2
+def test_lists_and_arrays_become_tuples_of_plain_numbers():
+    made = Outer(widths=np.array([4, 5]), levels=[np.int32(1), 2], rates=np.ones(2))
+    assert (made.widths, made.levels, made.rates) == ((4, 5), (1, 2), (1.0, 1.0))
+    assert {type(value) for value in (*made.widths, *made.levels)} == {int}
     assert Outer(widths=[4, 5]) == Outer(widths=(4, 5)) == Outer(widths=range(4, 6))
     assert hash(Outer(widths=[4, 5])) == hash(Outer(widths=(4, 5)))
 
@@ -101,12 +40,7 @@ def test_arrays_are_kept_and_lists_are_converted_to_arrays():
     assert Outer(times=times).times is times
     made = Outer(times=[[1.0, 2.0], [3.0, 4.0]])
     assert isinstance(made.times, np.ndarray)
-    assert list(parts.values_of(Outer(times=(1, 2, 3)))) == [
-        "inner.rate",
-        "mu",
-        "schedule",
-        "times",
-    ]
+    assert "times" in parts.values_of(Outer(times=(1, 2, 3)))
     assert made == Outer(times=np.array([[1.0, 2.0], [3.0, 4.0]]))
 
 
@@ -135,11 +69,8 @@ def test_own_checks_run_after_those_of_the_fields_and_before_the_hash():
     assert [*ORDER] == [("first", float), ("second", "first")]
     ORDER.clear()
     assert "rate=-1 must be positive" in message_of(lambda: Third(-1))
-    assert "more='x' must be an integer" in message_of(lambda: Second(more="x"))
     assert not ORDER  # a field out of range is refused before
-    assert "seen=[1]: unhashable type" in message_of(
-        lambda: Third(9.0)
-    )  # what a check has put there counts
+    assert "seen=[1]: unhashable type" in message_of(lambda: Third(9.0))
     assert [*ORDER] == [("first", float), ("second", [1])]
 
 
@@ -147,14 +78,10 @@ def test_a_subclass_must_be_a_part():
     class Forgotten(Inner):
         more: int = 3
 
-    for make in (Forgotten, lambda: Forgotten(more=2)):
-        assert (
-            message_of(make)
-            == "class Forgotten inherits from Inner: put @srp.part above it"
-        )
-
     @dataclasses.dataclass(frozen=True)
     class Other(Inner):
         more: int = 3
 
-    assert message_of(Other) == "class Other inherits from Inner: put @srp.part above it"
+    for cls in (Forgotten, Other):
+        said = f"class {cls.__name__} inherits from Inner: put @srp.part above it"
+        assert message_of(cls) == said

@@ -1,16 +1,14 @@
 """Parts in compiled programs: floats are arguments, the rest is compiled in."""
 
-import dataclasses
-
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from example_parts import ORDER, Inner, Outer, Third
+from reference.small import refused
 
 from fedjax_srp.parts import part as parts
-from fedjax_srp.parts.part import part
 
 
 def test_unflattening_runs_no_checks():
@@ -18,34 +16,21 @@ def test_unflattening_runs_no_checks():
     leaves, structure = jax.tree.flatten(made)
     for value in (None, object(), -5.0, "text", jnp.ones((2, 3))):
         again = jax.tree.unflatten(structure, [value] * len(leaves))
-        assert again.inner.rate is value
-        assert again.mu is value
+        assert (again.inner.rate, again.mu) == (value, value)
         assert (again.epochs, again.share) == (1, 0.25)
     ORDER.clear()
-    jax.tree.map(lambda leaf: leaf, Third())
-    jax.jit(lambda p: p.rate)(Third())
-    assert [who for who, _ in ORDER].count(
-        "second"
-    ) == 2  # the two that were made above, by no one else
-    seen = []
-    jax.jit(lambda p: (seen.append(p), p.mu)[1])(made)
-    assert isinstance(seen[0].inner.rate, jax.core.Tracer)
-    axes = jax.tree.map(lambda _: 0, made)
-    assert (axes.mu, axes.inner.rate, axes.epochs) == (0, 0, 1)
+    jax.jit(lambda p: jax.tree.map(lambda leaf: leaf, p))(Third())
+    assert [who for who, _ in ORDER].count("second") == 1  # the one that was made above
 
 
 def test_a_part_made_of_tracers_is_checked_as_far_as_they_say():
     @jax.jit
     def scaled(rate):
-        return Inner(rate).rate + Outer(mu=rate, inner=Inner(2 * rate)).inner.rate
+        return Inner(rate).rate + Outer(mu=rate).mu
 
-    assert scaled(-1.0) == -3.0  # whose values nobody knows
-    with pytest.raises(
-        ValueError, match=r"epochs=.* must be an integer, known before tracing"
-    ):
+    assert scaled(-1.0) == -2.0  # whose values nobody knows
+    with refused("epochs=.* must be an integer, known before tracing"):
         jax.jit(lambda n: Outer(epochs=n).mu)(3)
-    with pytest.raises(ValueError, match=r"kind=.* is unknown; choose from plain, odd"):
-        jax.jit(lambda kind: Inner(kind=kind).rate)(3)
 
 
 def scale(p, x):
@@ -54,49 +39,14 @@ def scale(p, x):
 
 
 def test_floats_are_arguments_and_the_rest_is_compiled_in():
-    calls = [
-        Outer(Inner(rate), mu=mu)
-        for rate in (0.1, 0.2, 3)
-        for mu in (0.0, np.float64(0.5))
-    ]
-    compiled = jax.jit(chex.assert_max_traces(scale, n=1))
-    assert [float(compiled(p, 2.0)) for p in calls] == pytest.approx(
-        [p.inner.rate * 2 for p in calls]
-    )
-    assert len({jax.tree.structure(p) for p in calls}) == 1
     chex.clear_trace_counter()
-    compiled = jax.jit(chex.assert_max_traces(scale, n=5))
-    others = [
-        Outer(),
-        Outer(decay=1.0),
-        Outer(epochs=2),
-        Outer(share=0.5),
-        Outer(Inner(kind="odd")),
-    ]
-    for p in others * 2:
-        compiled(p, 2.0)
-    with pytest.raises(AssertionError, match="traced"):
-        compiled(Outer(label="another"), 2.0)
+    compiled = jax.jit(chex.assert_max_traces(scale, n=1))
+    for rate in (0.1, 0.2, 3):
+        for mu in (0.0, np.float64(0.5)):
+            made = Outer(Inner(rate), mu=mu)
+            assert float(compiled(made, 2.0)) == pytest.approx(2 * rate)
+    others = [Outer(), Outer(decay=1.0), Outer(epochs=2), Outer(share=0.5), Outer(Inner(kind="odd"))]  # fmt: skip
     assert len({jax.tree.structure(p) for p in others}) == len(others)
-
-
-def test_a_batch_of_rates_is_a_vmap_and_rates_have_gradients():
-    rates = jnp.array([0.1, 0.2, 0.4])
-    batch = parts.with_values(Outer(decay=2.0), {"inner.rate": rates})
-    axes = jax.tree.unflatten(
-        jax.tree.structure(batch),
-        [0 if name == "inner.rate" else None for name in parts.values_of(batch)],
-    )
-    np.testing.assert_allclose(
-        jax.vmap(scale, in_axes=(axes, None))(batch, 3.0), 9 * rates, rtol=1e-6
-    )
-    np.testing.assert_allclose(
-        jax.vmap(lambda r: scale(Outer(Inner(r)), 3.0))(rates), 3 * rates, rtol=1e-6
-    )
-    gradient = jax.grad(scale)(Outer(decay=2.0), 3.0)
-    assert isinstance(gradient, Outer)
-    assert float(gradient.inner.rate) == pytest.approx(9.0)
-    assert float(gradient.mu) == 0.0
 
 
 def test_functions_and_strings_in_leaf_fields_are_static():
@@ -105,27 +55,8 @@ def test_functions_and_strings_in_leaf_fields_are_static():
 
     made = Outer(schedule=schedule, whatever="text")
     assert list(parts.values_of(made)) == ["inner.rate", "mu"]
-    assert jax.tree.map(lambda leaf: leaf, made).schedule is schedule
-    assert jax.tree.map(lambda leaf: leaf, made).whatever == "text"
-    assert made == Outer(schedule=schedule, whatever="text")
-    assert made != Outer(
-        schedule=lambda step: 0.1 * step, whatever="text"
-    )  # another object
-    assert made != Outer(whatever="text")
-    compiled = jax.jit(chex.assert_max_traces(lambda p: p.schedule(p.mu), n=1))
-    assert [
-        float(compiled(dataclasses.replace(made, mu=mu))) for mu in (0.0, 0.5)
-    ] == pytest.approx([0.0, 0.05])
-
-
-def test_callable_parts_in_leaf_fields_are_flattened():
-    @part
-    class Called:
-        rate: float = 2.0
-
-        def __call__(self, x):
-            return self.rate * x
-
-    made = Outer(schedule=Called(3.0))
-    assert parts.values_of(made)["schedule.rate"] == 3.0
-    assert float(jax.jit(lambda p: p.schedule(2.0))(made)) == 6.0
+    again = jax.tree.map(lambda leaf: leaf, made)
+    assert again.schedule is schedule
+    assert made == again == Outer(schedule=schedule, whatever="text")
+    other = Outer(schedule=lambda step: 0.1 * step, whatever="text")  # another object
+    assert made not in (other, Outer(whatever="text"))

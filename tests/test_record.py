@@ -2,15 +2,12 @@
 
 import importlib.util
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from reference.small import prepared
 
 import fedjax_srp as srp
 from fedjax_srp.driver.record import CALLS_HOST, ROUNDS, UNKNOWN, program_of
-from fedjax_srp.xla.program_text import canonical
 
 DATA = srp.data.load("digits", num_clients=4, classes_per_client=5, max_examples=8)
 MODEL = srp.models.MLP((8, 8), 10, hidden=(4,))
@@ -133,20 +130,3 @@ def test_a_program_that_calls_the_host_has_no_hash(tmp_path):
         "loss.dtype), jax.lax.stop_gradient(loss), vmap_method='sequential')",
     )
     assert program(of_module(module_of(tmp_path, called))) == {UNKNOWN: CALLS_HOST}
-
-
-def test_names_in_a_text_are_replaced_by_their_order():
-    def text(name):
-        def helper(x):
-            return 2 * x
-
-        helper.__name__ = name
-        inner = jax.jit(helper)
-        lowered = jax.jit(lambda x: {name: inner(x) + jnp.linalg.svd(x)[0]}).lower(
-            jnp.eye(3)
-        )
-        return lowered.as_text()
-
-    assert text("one") != text("other_name")
-    assert canonical(text("one")) == canonical(text("other_name"))
-    assert "custom_call @lapack" in canonical(text("<lambda>"))

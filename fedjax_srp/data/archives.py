@@ -229,7 +229,7 @@ def _fetch(original: Original, folder: Path) -> list[str]:
                 f"sha256:{original.sha256}",
                 original.name,
                 folder,
-                downloader=downloader,
+                downloader=downloader,  # pyright: ignore[reportArgumentType] (its own protocol is narrower)
             )
             return []
         except ValueError:

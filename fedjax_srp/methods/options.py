@@ -72,7 +72,7 @@ def option_names(
 
     Example:
         >>> [option for option in option_names("srpfl") if option not in option_names("fedrep")]
-        ['initial', 'rounds_per_stage', 'redraw', 'by']
+        ['initial', 'rounds_per_stage', 'redraw', 'by', 'growth']
     """
     route = routes(name, policy, model)
     plain = [name for name, option in route.algorithm.items() if not option.is_part]

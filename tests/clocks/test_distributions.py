@@ -1,7 +1,6 @@
 """Distributions: moments and order statistics against closed forms, parameters per client, bad arguments."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -24,28 +23,22 @@ def standard_errors(samples, expected):
     )
 
 
-@pytest.mark.parametrize("rate", [1.0, 0.25, 8])
+@pytest.mark.parametrize("rate", [1.0, 0.25])
 def test_order_statistics_of_exponential_are_harmonic(rate):
+    """E[T_(i)] = (H_N - H_(N-i)) / lambda; clients are independent."""
     num_clients = 16
     times, _ = sample_rounds(clocks.Exponential(rate), num_clients, 20_000)
-    tails = np.concatenate(
-        [[0.0], np.cumsum(1 / np.arange(1, num_clients + 1))]
-    )  # H_0, ..., H_N
-    i = np.arange(1, num_clients + 1)
-    expected = (
-        tails[num_clients] - tails[num_clients - i]
-    ) / rate  # E[T_(i)] = (H_N - H_(N-i)) / lambda
+    expected = np.cumsum(1 / np.arange(num_clients, 0, -1)) / rate
     assert standard_errors(np.sort(times, axis=1), expected).max() < 5
+    correlation = np.corrcoef(times.T) - np.eye(num_clients)
+    assert np.abs(correlation).max() < 5 / np.sqrt(20_000)
 
 
 @pytest.mark.parametrize(
     ("distribution", "variance"),
     [
         (clocks.Exponential([0.5, 1.0, 4.0]), [4.0, 1.0, 1 / 16]),
-        (
-            clocks.Uniform(50, [100.0, 200.0, 500.0]),
-            [50**2 / 12, 150**2 / 12, 450**2 / 12],
-        ),
+        (clocks.Uniform(50, [100.0, 200.0, 500.0]), np.square([50, 150, 450]) / 12),
         (
             clocks.LogNormal([1.0, 2.0, 4.0], 0.5),
             np.array([1, 4, 16]) * np.exp(0.25) * np.expm1(0.25),
@@ -60,17 +53,6 @@ def test_mean_and_variance_per_client(distribution, variance):
     assert standard_errors((times - mean) ** 2, variance).max() < 5
 
 
-def test_clients_are_independent():
-    times, _ = sample_rounds(clocks.Exponential(), 4, 20_000)
-    correlation = np.corrcoef(times.T) - np.eye(4)
-    assert np.abs(correlation).max() < 5 / np.sqrt(20_000)
-
-
-def test_times_lie_between_drawn_bounds_in_either_order():
-    times, _ = sample_rounds(clocks.Uniform(clocks.Constant([1.0, 5.0]), 2.0), 2, 200)
-    assert ((times >= [1, 2]) & (times <= [2, 5])).all()
-
-
 @pytest.mark.parametrize("make", [clocks.Uniform, clocks.LogNormal])
 def test_nested_parameters_are_drawn_independently(make):
     one, other = make(clocks.Uniform(0.5, 1), clocks.Uniform(1, 2)).parameters(
@@ -83,24 +65,6 @@ def test_parameters_and_samples_do_not_share_randomness():
     times, rates = sample_rounds(clocks.Exponential(clocks.Uniform(0.5, 1)), 2000, 1)
     unit = times[0] * np.asarray(rates)  # Exp(1), whatever the rate
     assert abs(np.corrcoef(unit, rates)[0, 1]) < 5 / np.sqrt(2000)
-    fixed = clocks.Fixed(clocks.Exponential(clocks.Uniform(0.5, 1))).init(
-        jax.random.key(0), 20_000
-    )
-    assert (
-        standard_errors(np.asarray(fixed.times), 2 * np.log(2)) < 5
-    )  # the mean of 1 / rate
-
-
-def test_numbers_may_be_traced():
-    @jax.jit
-    def mean(rate, low, value):
-        drawn = [
-            clocks.Exponential(rate),
-            clocks.Uniform(low, 2 * low),
-            clocks.Constant(value),
-        ]
-        return [d.mean(d.parameters(jax.random.key(0), 2)) for d in drawn]
-
-    np.testing.assert_allclose(
-        mean(4.0, 2.0, jnp.array([5.0, 6.0])), [[0.25, 0.25], [3.0, 3.0], [5.0, 6.0]]
-    )
+    clock = clocks.Fixed(clocks.Exponential(clocks.Uniform(0.5, 1)))
+    fixed = np.asarray(clock.init(jax.random.key(0), 20_000).times)
+    assert standard_errors(fixed, 2 * np.log(2)) < 5  # the mean of 1 / rate

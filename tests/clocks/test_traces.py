@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from reference.small import refused
 
-import fedjax_srp as srp
 from fedjax_srp.clocks import read_availability, read_devices
 
 TIMERS = {
@@ -106,12 +105,8 @@ def test_traces_of_unequal_length_repeat_in_a_clock(tmp_path):
 
 
 def test_clients_get_whole_devices_by_seed(tmp_path):
-    path = write(
-        tmp_path,
-        "compute,downlink,uplink\n"
-        + "".join(f"{i},{10 * i},{100 * i}\n" for i in range(1, 8)),
-    )
-    traces = read_devices(path)
+    rows = "".join(f"{i},{10 * i},{100 * i}\n" for i in range(1, 8))
+    traces = read_devices(write(tmp_path, "compute,downlink,uplink\n" + rows))
     drawn = traces.assign(5, seed=3)
     assert (
         len(set(drawn.compute)) == 5
@@ -120,23 +115,16 @@ def test_clients_get_whole_devices_by_seed(tmp_path):
     np.testing.assert_array_equal(drawn.compute, traces.assign(5, seed=3).compute)
     assert not np.array_equal(drawn.compute, traces.assign(5, seed=4).compute)
     assert sorted(traces.assign(14, seed=0).compute) == sorted([*range(1, 8)] * 2)
-    clock = srp.clocks.Devices(1e6 * drawn.compute, drawn.downlink, drawn.uplink)
-    assert clock.compute.shape == (5,)
 
 
-def test_compressed_files_are_read(tmp_path):
+def test_pickles_are_refused_without_reading_them_and_compressed_files_are_read(tmp_path):
     path = tmp_path / "t.json.xz"
     path.write_bytes(lzma.compress(json.dumps(FEDSCALE).encode()))
     assert read_availability(path).period == [100]
-
-
-def test_pickles_are_refused_without_reading_them(tmp_path):
     path = tmp_path / "client_device_capacity"
-    path.write_bytes(pickle.dumps({1: {"computation": 1.0, "communication": 2.0}}))
+    path.write_bytes(pickle.dumps({1: {"computation": 1.0}}))
     for read in (read_devices, read_availability):
-        with refused(
-            r"is a pickle, and reading one executes .* convert it first: python -c"
-        ):
+        with refused("is a pickle, and reading one executes .* convert it first"):
             read(path)
 
 
@@ -145,38 +133,13 @@ def test_pickles_are_refused_without_reading_them(tmp_path):
     [
         (read_devices, '{"a": {"down_u": 1', "is damaged"),
         (read_devices, '{"a": {"down_u": 1}}', "uplink of device 0 is nan"),
-        (
-            read_devices,
-            {"a": {"down_u": -1, "up_u": 2}},
-            r"downlink of device 0 is -1024.0; speeds are finite and pos",
-        ),
-        (
-            read_devices,
-            [{"compute": 1, "uplink": 3}, {"compute": 2}],
-            "uplink of device 1 is nan",
-        ),
-        (
-            read_availability,
-            [{"device": ["a"], "start": 0, "end": 2}],
-            "a device has device, start, end; see",
-        ),
+        (read_devices, {"a": {"down_u": -1, "up_u": 2}}, "downlink of device 0"),
         (read_devices, {"a": {"down_u": True, "up_u": 2}}, "downlink of device 0 is nan"),
-        (
-            read_devices,
-            {"a": {"computation": 0, "communication": 2}},
-            "compute of device 0",
-        ),
         (read_devices, {"a": 3}, "3 is not a device"),
-        (
-            read_devices,
-            [],
-            "has no devices; give a list or a dict of them, or a CSV with a header",
-        ),
-        (read_devices, "compute\n", "has no devices"),
-        (read_devices, {"a": {"rate": 3}}, r"has no speeds; name the column"),
+        (read_devices, [], "has no devices; give a list or a dict"),
+        (read_devices, {"a": {"rate": 3}}, "has no speeds; name the column"),
         (read_devices, "compute,up\n3,x\n4\n", "is damaged"),
         (read_devices, "compute, compute\n3,4\n", "two columns are called 'compute'"),
-        (read_devices, "compute\nfast\n", "compute of device 0 is nan"),
         (
             read_availability,
             {"a": {"trace_start": 0, "trace_end": 9}},
@@ -185,7 +148,7 @@ def test_pickles_are_refused_without_reading_them(tmp_path):
         (
             read_availability,
             {"a": {"active": [0, 60], "inactive": [20], "finish_time": 100}},
-            "a device has 2 times active and 1 inactive; give pairs",
+            "2 times active and 1 inactive; give pairs",
         ),
         (
             read_availability,
@@ -197,17 +160,7 @@ def test_pickles_are_refused_without_reading_them(tmp_path):
             [{"trace_start": 0, "trace_end": 9, "available": [[1, 10]]}],
             "leave its trace of 9 s",
         ),
-        (
-            read_availability,
-            [{"trace_start": 0, "trace_end": 9, "available": [[1]]}],
-            "intervals of a device",
-        ),
         (read_availability, {"b": TIMERS["b"]}, "has no measured device"),
-        (
-            read_availability,
-            "device,from,to\n1,2,3\n",
-            "a device has device, from, to; see read_avail",
-        ),
         (
             read_availability,
             "device,trace,t_start_s,state\nx,t,0,AVL\nx,u,1,AVL\n",
@@ -222,15 +175,10 @@ def test_damaged_files_are_refused_in_one_line(tmp_path, read, content, message)
 
 
 def test_wrong_arguments_are_refused(tmp_path):
-    for content in (FEDSCALE, "device,start,end\nx,1,2\n"):
-        with refused("has no column trace for trace='t'; leave the argument out"):
-            read_availability(write(tmp_path, content), trace="t")
-    for content, has in (
-        ("compute,uplink\n3,5\n", "compute, uplink"),
-        ([{"tcp_speed_results": [8.0]}], "tcp_speed_results"),
-    ):
-        with refused(f"has no column 'link'; it has {has}"):
-            read_devices(write(tmp_path, content), downlink="link")
+    with refused("has no column trace for trace='t'; leave the argument out"):
+        read_availability(write(tmp_path, FEDSCALE), trace="t")
+    with refused("has no column 'link'; it has compute, uplink"):
+        read_devices(write(tmp_path, "compute,uplink\n3,5\n"), downlink="link")
     for read in (read_devices, read_availability):
         with refused("cannot be read"):
             read(tmp_path / "missing.json")

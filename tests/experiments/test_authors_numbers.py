@@ -42,30 +42,15 @@ def mnist(tmp_path):
 def accuracies(path, **options):
     """Accuracies in % of SRPFL after `ROUNDS`, a row for each seed with a partition of its own."""
     clock = srp.clocks.Fixed(srp.clocks.Exponential(1.0))
+    federation = {"num_clients": 20, "classes_per_client": 3, "max_examples": 60}
+    options = {"epochs": 2, "initial": 5, "rounds_per_stage": 7} | options
+    run = {"clock": clock, "num_rounds": 20, "eval_every": 2, "progress": False}
     rows = []
     for seed in range(NUM_SEEDS):
-        data = srp.data.load(
-            path, num_clients=20, classes_per_client=3, max_examples=60, seed=seed
-        )
-        method = srp.methods.get(
-            "srpfl",
-            dataset=data,
-            model="mlp",
-            epochs=2,
-            initial=5,
-            rounds_per_stage=7,
-            **options,
-        )
-        history = srp.simulate(
-            method,
-            data,
-            clock=clock,
-            num_rounds=20,
-            eval_every=2,
-            key=jax.random.key(seed),
-            progress=False,
-        )
-        places = [history.eval_round.tolist().index(number) for number in ROUNDS]
+        data = srp.data.load(path, **federation, seed=seed)
+        method = srp.methods.get("srpfl", dataset=data, model="mlp", **options)
+        history = srp.simulate(method, data, key=jax.random.key(seed), **run)
+        places = np.isin(history.eval_round, ROUNDS)
         rows.append(100 * history.mean_accuracy[places])
     return np.array(rows)
 

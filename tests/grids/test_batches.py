@@ -10,15 +10,11 @@ import pytest
 from small_grid import AXES, DATA, OPTIONS, RATES, SEEDS, grid, members_of, planned
 
 import fedjax_srp as srp
+from fedjax_srp import History
 from fedjax_srp.lab.commands import cli
 from fedjax_srp.lab.grids import batches as units
-from fedjax_srp.lab.grids.execute import describe_plan, plan
-from fedjax_srp.lab.grids.points import Spec, points
-from fedjax_srp.lab.grids.result import Grid
 from fedjax_srp.lab.grids.work import Worker
 from fedjax_srp.lab.runs import folder as run_folder
-from fedjax_srp.lab.runs.run import DatasetCache
-from fedjax_srp.results.history import History
 
 TABLES = ("history.csv", "clients.csv")
 
@@ -74,33 +70,6 @@ def test_a_batch_equals_single_runs(whole):
     assert len(set(finals)) == 4  # no run stands for another
 
 
-@pytest.mark.long
-def test_a_batch_with_derived_floats_equals_single_runs(tmp_path):
-    """The optimizer of fine-tuning has the step size of training, and another momentum."""
-    axes, own = (
-        {"method": ["fedavg_ft"], "learning_rate": RATES},
-        {"fine_tune_optimizer.momentum": 0.5},
-    )
-    found = grid(tmp_path, axes, options={"fine_tune_epochs": 2, "num_rounds": 1} | own)
-    assert members_of(tmp_path) == [2]
-    (unit,) = planned(tmp_path, axes, fine_tune_epochs=2, num_rounds=1, **own)
-    values = units.batch_of([member.point for member in unit.members]).values
-    assert values.keys() == {
-        "training.optimizer.learning_rate",
-        "fine_tune_optimizer.learning_rate",
-    }
-    for name, rate in zip(found.folders, RATES, strict=True):
-        history = simulated(
-            "fedavg_ft", num_rounds=1, learning_rate=rate, fine_tune_epochs=2, **own
-        )
-        assert history.method.algorithm.fine_tune_optimizer == srp.SGD(rate, 0.5)
-        np.testing.assert_allclose(
-            found.histories[name].accuracy, history.accuracy, atol=1e-5
-        )
-        assert found.histories[name].method == history.method
-    assert len({history.accuracy.tobytes() for history in found.histories.values()}) == 2
-
-
 def test_finished_runs_are_not_run_again(whole, monkeypatch):
     before = tables(whole)
     monkeypatch.setattr(Worker, "run", lambda *_: pytest.fail("it is finished"))
@@ -137,112 +106,55 @@ def test_run_folders_of_a_batch_equal_those_of_the_run_command(whole, capsys):
     assert "holds this run already, finished" in capsys.readouterr().out
 
 
-@pytest.mark.filterwarnings("ignore:.*is an upper bound")
+def test_floats_that_are_derived_from_an_axis_are_values_of_a_batch(tmp_path):
+    """The optimizer of fine-tuning has the step size of training, and another momentum."""
+    axes = {"method": ["fedavg_ft"], "learning_rate": RATES}
+    (unit,) = planned(tmp_path, axes, **{"fine_tune_optimizer.momentum": 0.5})
+    values = units.batch_of([member.point for member in unit.members]).values
+    names = "training.optimizer.learning_rate", "fine_tune_optimizer.learning_rate"
+    assert {name: tuple(values[name]) for name in values} == dict.fromkeys(names, RATES)
+
+
 def test_long_tables_have_the_histories(whole, monkeypatch):
-    frame, clients, summary = (
-        whole.to_frame(communication=3.0),
-        whole.clients_frame(),
-        whole.summary(target=0.0),
-    )
-    assert summary["reached_at_once"].all()
+    frame, clients = whole.to_frame(communication=3.0), whole.clients_frame()
     assert frame.columns[:4].tolist() == ["run", "method", "learning_rate", "seed"]
     for name, history in whole.histories.items():
         own = frame[frame["run"] == name]
         assert own["elapsed"].tolist() == history.elapsed(3.0).tolist()
         assert own["accuracy_global"].tolist() == history.mean_accuracy.tolist()
-        assert (
-            clients[clients["run"] == name]["accuracy"].tolist()
-            == history.accuracy.ravel().tolist()
-        )
-    assert summary["final_accuracy"].tolist() == [
-        h.final_accuracy for h in whole.histories.values()
-    ]
-    assert summary["seed"].tolist() == [*SEEDS, *SEEDS]
-    rounds = whole.folder / "rounds.csv"
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    whole.save(communication=3.0)
+        of_clients = clients[clients["run"] == name]["accuracy"].tolist()
+        assert of_clients == history.accuracy.ravel().tolist()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # of pyarrow
+    runs, rounds = whole.save(communication=3.0)
     pd.testing.assert_frame_equal(pd.read_csv(rounds), frame)
+    summary = pd.read_csv(runs)
+    finals = [history.final_accuracy for history in whole.histories.values()]
+    assert summary["final_accuracy"].tolist() == pytest.approx(finals)
+    assert summary["seed"].tolist() == [*SEEDS, *SEEDS]
     last = [history.elapsed(3.0)[-1] for history in whole.histories.values()]
-    assert pd.read_csv(whole.folder / "runs.csv")["simulated_time"].tolist() == last
-    assert whole.save() == [whole.folder / "runs.csv", rounds]
-    pd.testing.assert_frame_equal(pd.read_csv(rounds), whole.to_frame())
-    assert pd.read_csv(whole.folder / "runs.csv")["run"].tolist() == list(whole.folders)
+    assert summary["simulated_time"].tolist() == last
     monkeypatch.undo()
     pytest.importorskip("pyarrow")
     _, rounds = whole.save()
     pd.testing.assert_frame_equal(pd.read_parquet(rounds), whole.to_frame())
 
 
-def test_an_option_with_the_name_of_a_column_has_another_one_in_tables(tmp_path):
-    @srp.part
-    class Recording(srp.algorithms.FedAvg):
-        gain: float = 1.0
-
-        def metrics(self, server, data):
-            return {"gain": 2.0 * self.gain}
-
-    srp.methods.register("recording", Recording)
-    found = grid(
-        tmp_path,
-        {"method": ["fedavg", "recording"], "gain": [0.25], "evaluation": ["fine_tune"]},
-    )
-    rounds, clients = found.to_frame(), found.clients_frame()
-    assert {
-        (row["method"], row["option_gain"], row["gain"])
-        for _, row in rounds.fillna(0).iterrows()
-    } == {
-        ("fedavg", 0.0, 0.0),
-        ("recording", 0.25, 0.5),
-    }
-    assert clients[
-        ["option_evaluation", "evaluation"]
-    ].drop_duplicates().values.tolist() == [["fine_tune"] * 2]
-    assert (
-        found.summary()[["option_evaluation", "evaluation"]].values.tolist()
-        == [["fine_tune"] * 2] * 2
-    )
-    assert len(found.save()) == 2  # no column twice, which pyarrow refuses
-
-
-def test_a_full_disk_leaves_the_tables_as_they_were(whole, monkeypatch):
-    tables = {path: path.read_bytes() for path in whole.save()}
-
-    def full(table, path, **_):
-        path.write_bytes(b"a part")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("pandas.DataFrame.to_parquet", full)
-    with monkeypatch.context() as patched:
-        patched.setattr(
-            "pandas.DataFrame.to_csv", lambda table, path, **_: path.write_bytes(b"new")
-        )
-        with pytest.raises(
-            OSError,
-            match=f"No space left on device: '{whole.folder}'; what was written before",
-        ):
-            whole.save(communication=9.0)
-    assert {path: path.read_bytes() for path in tables} == tables
-
-
-@pytest.mark.filterwarnings("ignore:.*is an upper bound")
 @pytest.mark.usefixtures("no_rounds")
 def test_tables_have_the_cost_and_the_target_of_each_run(tmp_path):
     axes = {"method": ["fedavg"], "communication": [0.0, 7.0]}
     found = grid(tmp_path, axes, options={"target": 0.001, "num_rounds": 2}, batch=1)
     found.save()
     runs = pd.read_csv(tmp_path / "runs.csv").set_index("run")
-    rounds = found.to_frame()
+    names = ["simulated_time", "time_to_target"]
     for name, folder in found.folders.items():
         own = json.loads((folder / "summary.json").read_text())
-        assert own["time_to_target"] is not None
-        assert runs.loc[
-            name, ["simulated_time", "time_to_target"]
-        ].tolist() == pytest.approx([own["simulated_time"], own["time_to_target"]])
-        assert rounds[rounds["run"] == name]["elapsed"].iloc[-1] == own["simulated_time"]
-    free, dear = found.summary(communication=7.0)[
-        "simulated_time"
-    ]  # what is given goes for all
-    assert free == dear
+        expected = [own[column] for column in names]
+        assert runs.loc[name, names].tolist() == pytest.approx(expected)
+    with pytest.warns(UserWarning, match="2 of 2 runs is an upper bound"):
+        frame = found.summary(communication=7.0)
+    assert frame["reached_at_once"].all()
+    free, dear = frame["simulated_time"]
+    assert free == dear  # what is given goes for all
     assert found.summary(target=1.0)["time_to_target"].tolist() == [np.inf, np.inf]
 
 
@@ -250,12 +162,11 @@ def test_a_batch_that_is_interrupted_ends_with_the_same_bytes(
     whole, tmp_path, monkeypatch
 ):
     """First in the middle of the rounds, then between the folders of its runs."""
-    save, count = run_folder.save, 0
+    save, saved = run_folder.save, []
 
     def save_one(*args):
-        nonlocal count
-        count += 1
-        if count > 1:
+        saved.append(args)
+        if len(saved) > 1:
             raise KeyboardInterrupt
         save(*args)
 
@@ -269,13 +180,13 @@ def test_a_batch_that_is_interrupted_ends_with_the_same_bytes(
                 grid(tmp_path)
     (begun,) = (tmp_path / units.SHARED).glob("*/checkpoint")
     assert {int(step.name) for step in begun.iterdir() if step.name.isdecimal()} == {2}
-    assert count == 2
-    finished = [path.parent for path in tmp_path.glob("*/summary.json")]
-    assert len(finished) == 1
-    before = (finished[0] / "history.csv").stat().st_mtime_ns
+    (finished,) = [
+        path.parent / "history.csv" for path in tmp_path.glob("*/summary.json")
+    ]
+    before = finished.stat().st_mtime_ns
     found = grid(tmp_path)
     assert tables(found) == tables(whole)
-    assert (finished[0] / "history.csv").stat().st_mtime_ns == before
+    assert finished.stat().st_mtime_ns == before
     assert members_of(tmp_path) == [4]
 
 
@@ -295,64 +206,24 @@ def test_a_grid_grows_and_its_runs_are_made_longer(whole, tmp_path):
     assert {name: table for name, table in tables(more).items() if name in kept} == kept
 
 
-@pytest.mark.long
-def test_runs_of_a_batch_that_is_broken_up_are_made_longer_from_the_start(
-    whole, tmp_path
-):
-    shutil.copytree(whole.folder, tmp_path, dirs_exist_ok=True)
-    found = points(Spec(OPTIONS | {"num_rounds": 3}, AXES, {}, ()))
-    units_of = plan(found, tmp_path, 1, workers=1, sharers=1, devices=1)
-    assert (
-        "4 to run as 4 programs, 4 of them from round 0, having no checkpoint of their own"
-        in describe_plan(units_of, units_of, tmp_path)
-    )
-    longer = grid(tmp_path, options={"num_rounds": 3}, batch=1)
-    assert not longer.failures
-    for name, history in longer.histories.items():
-        assert history.num_rounds == 3
-        np.testing.assert_array_equal(
-            history.compute_time[:2], whole.histories[name].compute_time
-        )
-        np.testing.assert_allclose(
-            history.accuracy[:2], whole.histories[name].accuracy, atol=1e-5
-        )
-    assert not any(
-        unit.must_restart() for unit in planned(tmp_path, AXES, num_rounds=4)
-    )  # they have checkpoints now
-
-
 def test_summaries_are_written_for_another_cost_and_nothing_is_simulated(
     whole, tmp_path, monkeypatch, capsys
 ):
     shutil.copytree(whole.folder, tmp_path, dirs_exist_ok=True)
-    axes = AXES | {"learning_rate": [0.05, 0.4]}  # two of the batch are not asked for
-    grid(tmp_path, axes)
-    monkeypatch.setattr(
-        "fedjax_srp.lab.grids.work.simulate", lambda **_: pytest.fail("it is simulated")
-    )
-    monkeypatch.setattr(
-        "fedjax_srp.lab.grids.work.simulate_seeds",
-        lambda **_: pytest.fail("it is simulated"),
-    )
-    monkeypatch.setattr(
-        DatasetCache, "__call__", lambda *_: pytest.fail("data are loaded")
-    )
-    before = {folder.name for folder in tmp_path.glob("fedavg*")}
-    grid(tmp_path, axes, options={"communication": 7.0}, dry_run=True)
-    found = srp.grid(axes=axes, options=OPTIONS | {"communication": 7.0}, out=tmp_path)
-    plan_of_it = "4 runs, 4 finished (4 with another communication cost, whose summaries will be rewritten)"
-    assert plan_of_it in capsys.readouterr().err
-    assert {folder.name for folder in tmp_path.glob("fedavg*")} == before
+    for place in ("simulate", "simulate_seeds"):
+        fails = lambda **_: pytest.fail("it is simulated")
+        monkeypatch.setattr(f"fedjax_srp.lab.grids.work.{place}", fails)
+    options = OPTIONS | {"communication": 7.0}
+    found = srp.grid(axes=AXES, options=options, out=tmp_path)
+    assert "4 with another communication cost" in capsys.readouterr().err
     assert not found.failures
     for folder in found.folders.values():
         history = History.load(folder)
         summary = json.loads((folder / "summary.json").read_text())
-        assert (
-            summary["simulated_time"] == history.elapsed(7.0)[-1] > history.elapsed()[-1]
-        )
+        assert summary["simulated_time"] == history.elapsed(7.0)[-1]
         assert summary["communication"] == 7.0
     monkeypatch.setattr(Worker, "run", lambda *_: pytest.fail("it is done"))
-    assert len(grid(tmp_path, axes, options={"communication": 7.0}).folders) == 4
+    assert len(grid(tmp_path, options={"communication": 7.0}).folders) == 4
 
 
 @pytest.mark.parametrize(
@@ -376,27 +247,6 @@ def test_runs_without_checkpoint_that_would_lose_rounds_are_refused(
         grid(tmp_path, options=options, batch=1)
     assert members_of(tmp_path) == [4]  # the batch stays one, with its checkpoint
     assert tables(grid(tmp_path)) == tables(whole)
-
-
-def test_a_column_of_several_types_is_text(whole, tmp_path):
-    pytest.importorskip("pyarrow")
-    names = list(whole.folders)[:3]
-    values = [
-        {"rounds_per_stage": 10, "mu": 1, "initial": 5},
-        {"rounds_per_stage": (5, 10, 20), "mu": 2.5, "initial": 6},
-        {"mu": None, "initial": 7},
-    ]
-    found = Grid(
-        tmp_path,
-        {name: whole.folders[name] for name in names},
-        dict(zip(names, values, strict=True)),
-    )
-    _, rounds = found.save()
-    frame = pd.read_parquet(rounds).drop_duplicates("run")
-    assert frame["rounds_per_stage"].tolist()[:2] == ["10", "5+10+20"]
-    assert frame["rounds_per_stage"].isna().tolist() == [False, False, True]
-    assert frame["mu"].tolist()[:2] == [1.0, 2.5]
-    assert frame["initial"].tolist() == [5, 6, 7]
 
 
 @pytest.mark.long

@@ -4,101 +4,61 @@ import contextlib
 import dataclasses
 
 import pytest
+from command_line import main
 from reference.small import refused
 from small_grid import OPTIONS, RATES, grid, members_of, planned, toml
 
-import fedjax_srp as srp
-from fedjax_srp.lab.commands import cli
 from fedjax_srp.lab.commands.grid import estimate
 from fedjax_srp.lab.grids import batches as units
-from fedjax_srp.lab.grids import execute, launch
 from fedjax_srp.lab.grids.execute import plan
 from fedjax_srp.lab.grids.points import Spec, points
 from fedjax_srp.lab.grids.work import Cost, Worker
 from fedjax_srp.results.locks import held
 
 
-def test_devices_are_those_of_a_worker(tmp_path):
-    """This process has 4 devices."""
-    found = points(Spec(OPTIONS | {"devices": 2}, {"method": ["fedavg"]}, {}, ()))
-    with pytest.raises(ValueError, match="devices=2: a run has 1 here"):
-        plan(found, tmp_path, None, workers=4, sharers=4, devices=1)
-    many = points(Spec(OPTIONS | {"devices": 6}, {"method": ["fedavg"]}, {}, ()))
-    for devices in (6, None):
-        (unit,) = plan(many, tmp_path, None, workers=1, sharers=1, devices=devices)
-        assert unit.members[0].point.run.settings.devices == 6
+def names_of(axes, variants=None, **options):
+    """Return the names of the points that may be one program, program by program."""
+    found = points(Spec(OPTIONS | options, axes, variants or {}, ()))
+    return [[point.name for point in alike] for alike in units.group_by_program(found)]
 
 
 def test_only_runs_that_differ_in_seed_and_floats_are_batched(tmp_path):
-    axes = {
-        "method": ["fedprox"],
-        "mu": [0.1, 1.0, 0.0],
-        "epochs": [1, 2],
-        "seed": [0, 1],
-    }
-    found = [
-        [member.point.name for member in unit.members] for unit in planned(tmp_path, axes)
-    ]
-    for together in found:
-        values = [
-            dict(word.split("=") for word in name.split(", ")[1:]) for name in together
-        ]
-        assert len({value["epochs"] for value in values}) == 1
-    assert sorted(map(len, found)) == [2] * 6  # at most 2 at once
-    alike = units.group_by_program(points(Spec(OPTIONS, axes, {}, ())))
-    assert [len(each) for each in alike] == [6, 6]
-    momentum = (
-        {"method": ["fedavg"], "seed": [0, 1]},
-        {"a": {}, "b": {"momentum": 0.5}, "c": {"momentum": 0.0}},
-    )
-    alike = units.group_by_program(points(Spec(OPTIONS, *momentum, ())))
-    assert [[p.values["variant"] for p in each] for each in alike] == [
-        ["a", "a"],
-        ["b", "b", "c", "c"],
-    ]
-    limited = planned(tmp_path, {"method": ["fedavg"], "seed": [0, 1]}, target=0.5)
-    assert [len(unit.members) for unit in limited] == [1, 1]
+    axes = {"mu": [0.1, 1.0, 0.0], "epochs": [1, 2], "seed": [0, 1]}
+    groups = names_of(axes, method="fedprox")
+    assert [len(names) for names in groups] == [6, 6]
+    assert all("epochs=1" in name for name in groups[0])
+    sizes = [len(u.members) for u in planned(tmp_path, axes, method="fedprox")]
+    assert sizes == [2] * 6  # at most 2 at once
+    variants = {"a": {}, "b": {"momentum": 0.5}, "c": {"momentum": 0.0}}
+    assert names_of({}, variants, method="fedavg") == [["a"], ["b", "c"]]
     variants = {"kept": {"seed": 0, "models": True}, "left": {"seed": 1}}
-    apart = units.group_by_program(
-        points(Spec(OPTIONS | {"method": "fedavg"}, {}, variants, ()))
-    )
-    assert [[point.name for point in alike] for alike in apart] == [["kept"], ["left"]]
+    assert names_of({}, variants, method="fedavg") == [["kept"], ["left"]]
 
 
 def test_a_batch_is_made_where_it_pays(tmp_path):
-    sizes = {}
-    for num_rounds in (100, 300):
-        found = points(
-            Spec(
-                OPTIONS | {"num_rounds": num_rounds},
-                {"method": ["fedavg"], "seed": range(4)},
-                {},
-                (),
-            )
-        )
-        # 2 runs for each worker
-        planned = plan(
-            found, tmp_path / str(num_rounds), None, workers=2, sharers=2, devices=1
-        )
-        sizes[num_rounds] = [len(unit.members) for unit in planned]
-    assert sizes == {100: [1, 1, 1, 1], 300: [2, 2]}
+    """2 runs for each worker."""
+    axes = {"method": ["fedavg"], "seed": range(4)}
+    for num_rounds, sizes in ((100, [1, 1, 1, 1]), (300, [2, 2])):
+        found = points(Spec(OPTIONS | {"num_rounds": num_rounds}, axes, {}, ()))
+        out = tmp_path / str(num_rounds)
+        made = plan(found, out, None, workers=2, sharers=2, devices=1)
+        assert [len(unit.members) for unit in made] == sizes
 
 
 def test_a_batch_keeps_its_points(tmp_path):
     axes = {"method": ["fedavg"], "seed": [0, 1, 2, 3, 4]}
+    sizes = lambda found: [len(unit.members) for unit in found]
     first = planned(tmp_path, axes)
-    assert [len(unit.members) for unit in first] == [2, 2, 1]
+    assert sizes(first) == [2, 2, 1]
     again = planned(tmp_path, axes | {"seed": [4, 3, 2, 1, 0]})
     assert {unit.id for unit in again} == {unit.id for unit in first}
     found = points(Spec(OPTIONS, axes, {}, ()))
-    alone = units.assign_units([(found, 1)], tmp_path, at_most=1)
-    assert [len(unit.members) for unit in alone] == [1] * 5
-    assert (
-        len(planned(tmp_path, {"method": ["fedprox"], "seed": [0]})) == 1
-    )  # another grid in the same folder
-    assert [len(unit.members) for unit in planned(tmp_path, axes)] == [1] * 5
+    assert sizes(units.assign_units([(found, 1)], tmp_path, at_most=1)) == [1] * 5
+    other = {"method": ["fedprox"], "seed": [0]}  # another grid in the same folder
+    assert sizes(planned(tmp_path, other)) == [1]
+    assert sizes(planned(tmp_path, axes)) == [1] * 5
     (tmp_path / units.GRID_INDEX).write_text("{}")
-    assert [len(unit.members) for unit in planned(tmp_path, axes)] == [2, 2, 1]
+    assert sizes(planned(tmp_path, axes)) == [2, 2, 1]
 
 
 def test_a_grid_waits_for_the_lock_of_the_index(tmp_path, monkeypatch):
@@ -117,45 +77,34 @@ def test_a_grid_waits_for_the_lock_of_the_index(tmp_path, monkeypatch):
 
 
 def test_a_foreign_index_is_refused_and_kept(tmp_path):
-    (tmp_path / units.GRID_INDEX).write_text('{"rows": 3}')
-    with pytest.raises(
-        ValueError,
-        match=r"^out='.*': its grid.json was not written by fedjax_srp; give another out$",
-    ):
-        srp.grid(
-            axes={"seed": [0]}, options={**OPTIONS, "method": "fedavg"}, out=tmp_path
-        )
-    assert (tmp_path / units.GRID_INDEX).read_text() == '{"rows": 3}'
+    index = tmp_path / units.GRID_INDEX
+    index.write_text('{"rows": 3}')
+    with refused("^out='.*': its grid.json was not written by .*; give another out$"):
+        grid(tmp_path)
+    assert index.read_text() == '{"rows": 3}'
 
 
 @pytest.mark.parametrize("limit", [{"target": 0.9}, {"time_limit": 5.0}])
 def test_a_batch_is_broken_up_where_its_runs_get_a_limit(tmp_path, limit):
     axes = {"method": ["fedavg"], "seed": [0, 1]}
     (batch,) = planned(tmp_path, axes)
-    alone = planned(tmp_path, axes, **limit)
-    assert [unit.members[0].point.id for unit in alone] == [
-        member.point.id for member in batch.members
-    ]
-    assert [len(unit.members) for unit in alone] == [1, 1]
+    alone = [unit.members for unit in planned(tmp_path, axes, **limit)]
+    assert [member.point.id for (member,) in alone] == [m.point.id for m in batch.members]
     assert members_of(tmp_path) == [1, 1]
 
 
 def test_the_estimate_is_the_total_among_workers(tmp_path, monkeypatch):
     """Each program is compiled once: 10 + 20 seconds, for 2 runs of 2 rounds each."""
-    compiling = {1: 10.0, 2: 20.0}
 
     def measure(self, unit):
-        return Cost(compiling[unit.members[0].point.values["epochs"]], 1.0)
+        return Cost(10.0 * unit.members[0].point.values["epochs"], 1.0)
 
     monkeypatch.setattr(Worker, "measure", measure)
     axes = {"method": ["fedavg"], "learning_rate": RATES, "epochs": [1, 2]}
-    found = grid(tmp_path, axes, batch=1, dry_run=True)
-    assert found.seconds == 30 + 4 * 2
+    assert grid(tmp_path, axes, batch=1, dry_run=True).seconds == 30 + 4 * 2
     # a round of a batch is one of each of its runs
-    assert grid(tmp_path / "batches", axes, batch=2, dry_run=True).seconds == 30 + 2 * 2
-    left = planned(tmp_path / "workers", axes)
-    launcher = launch.Launcher(launch.GridBar([], 0, silent=True))
-    assert execute._measure(left, launcher, 2, []) == (30 + 2 * 2) / 2
+    found = grid(tmp_path / "batches", axes, batch=2, dry_run=True)
+    assert found.seconds == 30 + 2 * 2
     text = estimate(dataclasses.replace(found, seconds=9000.2))
     assert text.startswith("about 2:30:00 (hours:minutes:seconds), by a short run")
 
@@ -164,19 +113,16 @@ def test_a_dry_run_measures_up_to_the_first_evaluation_and_leaves_nothing(
     tmp_path, monkeypatch
 ):
     measured, simulate = [], Worker._simulate
-    monkeypatch.setattr(
-        Worker,
-        "_simulate",
-        lambda *given, **more: measured.append(simulate(*given, **more)) or measured[-1],
-    )
-    found = grid(
-        tmp_path,
-        dry_run=True,
-        options={"num_rounds": 6, "eval_every": 3, "eval_first": 2, "eval_last": 2},
-    )
-    assert [
-        history.eval_round.tolist() for histories in measured for history in histories
-    ] == [[3]] * 4
+
+    def simulated(*given, **more):
+        histories = simulate(*given, **more)
+        measured.extend(histories)
+        return histories
+
+    monkeypatch.setattr(Worker, "_simulate", simulated)
+    options = {"num_rounds": 6, "eval_every": 3, "eval_first": 2, "eval_last": 2}
+    found = grid(tmp_path, dry_run=True, options=options)
+    assert [history.eval_round.tolist() for history in measured] == [[3]] * 4
     assert found.seconds > 0
     assert not found.folders
     assert not list(tmp_path.rglob("summary.json"))
@@ -190,20 +136,8 @@ def test_a_failed_short_run_is_reported_in_one_line(tmp_path, monkeypatch, capsy
 
     monkeypatch.setattr(Worker, "measure", measure)
     file = toml(tmp_path / "grid.toml", OPTIONS | {"method": "fedavg"}, epochs=[1, 2])
-    words = [
-        "grid",
-        file,
-        "--out",
-        str(tmp_path / "out"),
-        "--workers",
-        "0",
-        "--dry-run",
-        "--no-progress",
-    ]
-    assert cli.main(words, set_up_cores=False) == 2
-    printed = capsys.readouterr()
-    assert printed.err.startswith("failed: epochs=2: ValueError: too large; see ")
-    assert not printed.out
-    assert printed.err.endswith(
-        "error: no estimate: 1 of the programs failed in a short run\n"
-    )
+    words = ("--out", tmp_path / "out", "--workers", 0, "--dry-run", "--no-progress")
+    assert main("grid", file, *words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("failed: epochs=2: ValueError: too large; see ")
+    assert error.endswith("no estimate: 1 of the programs failed in a short run\n")

@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 import fedjax_srp as srp
@@ -68,11 +67,9 @@ ONE = jnp.ones(4)
 PAIRS = {
     "classes": (Changed(Scaled(ONE)), Changed(Shifted(ONE))),
     "names": (Changed(Scaled(ONE, "one")), Changed(Scaled(ONE, "other"))),
-    "in a dict": (Changed({"by": Scaled(ONE)}), Changed({"by": Shifted(ONE)})),
-    "keys": (Changed({"by": ONE}), Changed({"to": ONE})),
+    "in a dict": (Changed({"by": Scaled(ONE)}), Changed({"to": Scaled(ONE)})),
     "shapes": (Changed(ONE), Changed(ONE.reshape(2, 2))),
     "beside arrays": (Flagged(ONE, True), Flagged(ONE, False)),
-    "complex numbers": (Flagged(ONE, np.complex64(1j)), Flagged(ONE, np.complex64(2j))),
     "beside arrays inside": (
         Changed([Flagged(ONE, True)]),
         Changed([Flagged(ONE, False)]),
@@ -85,7 +82,7 @@ def runs(*data):
     return points(Spec({"method": "fedavg", "num_rounds": 1}, axes, {}, ()))
 
 
-@pytest.mark.short("classes", "in a dict", "beside arrays inside")
+@pytest.mark.short("classes", "beside arrays inside")
 @pytest.mark.parametrize("case", PAIRS)
 def test_data_of_equal_arrays_that_differ_in_anything_else_are_different_runs(case):
     one, other = PAIRS[case]

@@ -10,11 +10,9 @@ from reference import linear as reference
 from reference.small import Run, refused, scripted, simulate
 
 import fedjax_srp as srp
-from fedjax_srp.base import RoundContext, named_key
-from fedjax_srp.driver.programs import program
+from fedjax_srp import named_key
 from fedjax_srp.linear import draw_batch, samplers
 from fedjax_srp.rounds.round import stream
-from fedjax_srp.rounds.sharding import lay_out
 
 ROOT = jax.random.key(11)
 
@@ -36,18 +34,13 @@ def fedrep(task, samples_per_round=8, *, step_size=0.3, start="random", **option
     )
 
 
-def run(algorithm, task, rounds=1, participation=None, chunk_size=2, root=ROOT):
-    """Return the states before and after some rounds on one device, and the records of the rounds."""
-    policy = participation or srp.participation.Full()
-    layout = lay_out(1, chunk_size, task.num_clients)
-    compiled = program(
-        algorithm, policy, srp.clocks.Fixed(srp.clocks.Exponential(1.0)), (), layout
-    )
-    start = jax.device_get(compiled.start(root, task).state)
-    state, segment = compiled.segment(
-        rounds, jax.tree.map(jnp.asarray, start), root, task
-    )
-    return start, state, segment.rounds
+def run(algorithm, task, rounds=1, chunk_size=2):
+    """Return the states before and after some rounds, and the records of the rounds."""
+    full = srp.participation.Full()
+    made = Run(algorithm, task, full, chunk_size=chunk_size, key=ROOT)
+    start = made.host_state()
+    segment = made.rounds(rounds)
+    return start, made.host_state(), segment.rounds
 
 
 def batches_of(task, samples, sampling, round_index=0, phase="round"):
@@ -73,12 +66,11 @@ def test_rounds_agree_with_numpy(sampling, samples):
         task = a_task()
         algorithm = fedrep(task, samples, sampling=sampling)
         start, state, rounds = run(algorithm, task, rounds=3)
-        b = start.server.representation
-        for t in range(3):
+        b, truth = start.server.representation, np.asarray(task.representation)
+        for t, distance in enumerate(rounds.metrics["distance"]):
             b, _ = reference.fedrep_round(b, batches_of(task, samples, sampling, t), 0.3)
-            assert float(rounds.metrics["distance"][t]) == pytest.approx(
-                reference.distance(b, np.asarray(task.representation)), abs=1e-10
-            )
+            expected = reference.distance(b, truth)
+            assert float(distance) == pytest.approx(expected, abs=1e-10)
         assert np.abs(span(state.server.representation) - span(b)).max() < 1e-10
 
 
@@ -125,38 +117,22 @@ def test_method_of_moments_agrees_with_numpy(sampling):
         assert np.abs(span(start.server.representation) - span(u)).max() < 1e-10
 
 
-def test_signs_of_the_basis_do_not_matter():
-    """Flipping columns of B flips coordinates of heads and moves no subspace."""
-    with float64():
-        task = a_task()
-        algorithm = fedrep(task, 6, sampling="full")
-        flip = jnp.array([1.0, -1.0, -1.0])[None, :]
-        context = RoundContext(
-            jnp.int32(0), jnp.int32(0), jnp.int32(1), task.num_clients, jnp.int32(1)
-        )
-        server = algorithm.init(ROOT, task)
-
-        def one_round(server):
-            out = algorithm.client(
-                ROOT,
-                algorithm.broadcast(server, context),
-                (),
-                task.train_client(jnp.int32(0)),
-                context,
-            )
-            return algorithm.server(ROOT, server, out.message, context).representation
-
-        flipped = one_round(server._replace(representation=server.representation * flip))
-        assert np.abs(span(one_round(server)) - span(flipped)).max() < 1e-12
+def test_a_task_of_another_shape_is_refused_and_so_are_moments_that_do_not_fit():
+    with refused(r"\(12, 3\), but linear_fedrep was made for \(9, 3\)"):
+        simulate(fedrep(a_task()), a_task(dim=12))
+    with refused("50000 x 50000 matrix .*; use start='random', or a dim"):
+        fedrep(a_task(num_clients=2, dim=50_000), start="moments")
 
 
 @pytest.mark.short("subspace")
 @pytest.mark.parametrize("sampling", ["full", "subspace"])
 def test_too_few_samples_stay_finite(sampling):
-    task = a_task()
-    _, _, rounds = run(fedrep(task, 1, step_size=0.1, sampling=sampling), task, rounds=20)
-    assert np.isfinite(rounds.metrics["distance"]).all()
-    assert rounds.finite.all()
+    """Traffic is that of the paper: the clients' messages, not the shortcut to their mean."""
+    algorithm = fedrep(a_task(), 1, step_size=0.1, sampling=sampling)
+    history = simulate(algorithm, a_task(), 20, evaluations=())
+    assert np.isfinite(history.metrics["distance"]).all()
+    assert history.diverged is None
+    assert (history.bytes_up, history.bytes_down) == (4 * 27, 4 * 27)  # (d, k) each way
 
 
 @pytest.mark.short("subspace")
@@ -174,19 +150,13 @@ def test_evaluations_score_the_population_error():
     algorithm = fedrep(task, head=1)
     server = algorithm.init(ROOT, task)._replace(representation=task.representation)
     client = task.train_client(jnp.int32(2))
-    error, count = task.score(
-        algorithm.evaluations["fit_head"](ROOT, server, (), client),
-        task.test_client(jnp.int32(2)),
-    )
-    assert float(error) == pytest.approx(0, abs=1e-9)
-    assert float(count) == 1
-    state = algorithm.init_client(ROOT, server, client)._replace(
-        head=client.head + jnp.array([0.0, 3.0, 4.0])
-    )
-    error, _ = task.score(
-        algorithm.evaluations["own_head"](ROOT, server, state, client), client
-    )
-    assert float(error) == pytest.approx(25, rel=1e-5)
+    state = algorithm.init_client(ROOT, server, client)
+    state = state._replace(head=client.head + jnp.array([0.0, 3.0, 4.0]))
+    for evaluation, expected in (("fit_head", 0), ("own_head", 25)):
+        predict = algorithm.evaluations[evaluation](ROOT, server, state, client)
+        error, count = task.score(predict, task.test_client(jnp.int32(2)))
+        assert float(error) == pytest.approx(expected, rel=1e-5, abs=1e-9)
+        assert float(count) == 1
 
 
 @pytest.mark.long
@@ -206,33 +176,11 @@ def test_error_of_fitted_heads_is_that_of_theory():
     assert abs(errors.mean() - 0.49 * 3 / (12 - 3 - 1)) < 5 * errors.std() / np.sqrt(2000)
 
 
-@pytest.mark.parametrize("sampling", ["full", "subspace"])
-def test_traffic_is_that_of_the_paper(sampling):
-    """(d, k) each way: the clients' messages are charged, not the shortcut to their mean."""
-    task = a_task()
-    history = simulate(fedrep(task, sampling=sampling), task, 1, evaluations=())
-    assert (history.bytes_up, history.bytes_down) == (4 * 27, 4 * 27)
-
-
-def test_moments_refuse_a_matrix_that_does_not_fit():
-    task = srp.data.linear_task(jax.random.key(0), num_clients=2, dim=50_000, rank=2)
-    with refused(
-        r"50000 x 50000 matrix .* \(9.3 GiB\); use start='random', or a dim of at most 8192"
-    ):
-        fedrep(task, start="moments")
-
-
-def test_a_task_of_another_shape_is_refused():
-    with refused(r"\(12, 3\), but linear_fedrep was made for \(9, 3\)"):
-        simulate(fedrep(a_task()), a_task(dim=12))
-
-
 def test_both_samplers_have_no_descent_at_the_truth():
     """At B = B*, without noise and with the true heads."""
     task = a_task(noise_std=0.0)
-    client = task.train_client(jnp.int32(0))
+    client, b = task.train_client(jnp.int32(0)), task.representation
     for sampler in (samplers.full(8), samplers.subspace(8)):
-        b = task.representation
         batch = sampler.draw(ROOT, b, sampler.locate(b, b), client)
         message = sampler.descent(ROOT, batch, client.head)
         descent = sampler.mean_descent(ROOT, b, b, message, jnp.int32(1))

@@ -11,8 +11,8 @@ from fedjax_srp.linear import draw_design, least_squares
 from fedjax_srp.linear.sampling import _chi_squared
 
 
-@pytest.mark.parametrize("rank", [1, 2, 5])
-@pytest.mark.parametrize("samples", [5, 6, 20])
+@pytest.mark.parametrize("rank", [1, 5])
+@pytest.mark.parametrize("samples", [5, 20])
 def test_least_squares_of_full_rank(samples, rank):
     rng = np.random.default_rng(samples)
     features, y = rng.normal(size=(samples, rank)), rng.normal(size=samples)
@@ -24,30 +24,21 @@ def test_least_squares_of_full_rank(samples, rank):
 def deficient():
     rng = np.random.default_rng(0)
     few, y = rng.normal(size=(2, 4)), rng.normal(size=2)
+    equal = rng.normal(size=(6, 2))[:, [0, 0, 0, 1]]
     yield "fewer samples than the rank", few, y
     yield "every sample twice", np.repeat(few, 2, axis=0), np.repeat(y, 2)
-    one = rng.normal(size=(6, 1))
-    yield (
-        "equal columns",
-        np.concatenate([one, one, one, rng.normal(size=(6, 1))], axis=1),
-        rng.normal(size=6),
-    )
+    yield "equal columns", equal, rng.normal(size=6)
     yield "no features at all", np.zeros((3, 4)), rng.normal(size=3)
 
 
-@pytest.mark.parametrize(
-    ("features", "y"),
-    [case[1:] for case in deficient()],
-    ids=[case[0] for case in deficient()],
-)
-def test_least_squares_of_smallest_norm(features, y):
+@pytest.mark.parametrize("case", list(deficient()), ids=lambda case: case[0])
+def test_least_squares_of_smallest_norm(case):
+    _, features, y = case
     expected = np.linalg.lstsq(features, y)[0]
     with jax.enable_x64(True):
         w = least_squares(jnp.asarray(features), jnp.asarray(y))
     assert np.allclose(w, expected, atol=1e-6)
-    single = least_squares(
-        jnp.asarray(features, jnp.float32), jnp.asarray(y, jnp.float32)
-    )
+    single = least_squares(*(jnp.asarray(part, jnp.float32) for part in (features, y)))
     assert np.allclose(single, expected, atol=2e-2 * (1 + np.abs(expected).max()))
 
 
@@ -70,18 +61,13 @@ def test_gram_matrix_of_a_design_is_wishart(samples, rows):
     design = jax.jit(jax.vmap(lambda key: draw_design(key, samples, columns)))(keys)
     assert design.shape[1:] == (rows, columns)
     gram = np.einsum("rmi,rmj->rij", design, design, dtype=np.float64)
-    entries = gram[:, *np.triu_indices(columns)]
     i, j = np.triu_indices(columns)
     eye = np.eye(columns)
-    mean = samples * eye[i, j]
     covariance = samples * (eye[i][:, i] * eye[j][:, j] + eye[i][:, j] * eye[j][:, i])
-    centred = entries - mean
-    assert (np.abs(centred.mean(0)) < 5 * centred.std(0) / np.sqrt(repeats)).all()
-    products = centred[:, :, None] * centred[:, None, :]
-    assert (
-        np.abs(products.mean(0) - covariance) < 5 * products.std(0) / np.sqrt(repeats)
-    ).all()
+    centred = gram[:, i, j] - samples * eye[i, j]
+    products = centred[:, :, None] * centred[:, None, :] - covariance
     # det of a Wishart matrix is a product of chi-squared numbers: compare the mean of its logarithm
-    log_det = np.linalg.slogdet(gram)[1]
-    expected = sum(np.log(2) + digamma((samples - a) / 2) for a in range(columns))
-    assert abs(log_det.mean() - expected) < 5 * log_det.std() / np.sqrt(repeats)
+    halves = (samples - np.arange(columns)) / 2
+    log_det = np.linalg.slogdet(gram)[1] - np.sum(np.log(2) + digamma(halves))
+    for errors in (centred, products, log_det):
+        assert (np.abs(errors.mean(0)) < 5 * errors.std(0) / np.sqrt(repeats)).all()

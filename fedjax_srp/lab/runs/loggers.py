@@ -66,7 +66,9 @@ def split_by_seed(callbacks: Sequence[watch.Callback]) -> watch.Callback:
     """Return a callback of a batched program that passes each run its own rows."""
 
     def call(progress: watch.Progress) -> None:
-        rows_of: dict[int, list[dict[str, Any]]] = {i: [] for i in progress.seeds or ()}
+        if progress.seeds is None:
+            return  # several points share one training, and none of them logs
+        rows_of: dict[int, list[dict[str, Any]]] = {i: [] for i in progress.seeds}
         for row in progress.rows:
             of_run = dict(row)
             rows_of[of_run.pop("seed")].append(of_run)

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, get_args
 
-from fedjax_srp.base import FederatedAlgorithm, Method, ParticipationPolicy
+from fedjax_srp.base import FederatedAlgorithm, Method
 from fedjax_srp.parts import part as parts
 from fedjax_srp.results.history import History
 
 EVALUATION = "evaluation"  # field of an algorithm: its default evaluation
-
-
-def trainings(methods: Iterable[Method]) -> list[list[Method]]:
-    """Group methods by training: those of a list differ only in name and default evaluation."""
-    groups: dict[tuple[FederatedAlgorithm, ParticipationPolicy], list[Method]] = {}
-    for method in methods:
-        algorithm = with_default_evaluation(method.algorithm)
-        groups.setdefault((algorithm, method.participation), []).append(method)
-    return list(groups.values())
 
 
 def chooses_evaluation(maker: Any) -> bool:
