@@ -290,7 +290,7 @@ def made(name: str, num_rounds: int = 4, figure: bool = True) -> Any:
         rounds_taken=np.full(3, num_rounds),
         server_state={"weights": rng.random((30, 30))},
         environment={"versions": {}},
-        config={"num_rounds": num_rounds},
+        config={"schedule": {"num_rounds": num_rounds}},
         **evaluated,
     )
 

@@ -31,6 +31,14 @@ class Wrapped(srp.FederatedAlgorithm):
 
     inner: srp.FederatedAlgorithm
 
+    @property
+    def model(self):
+        return self.inner.model
+
+    @property
+    def training(self):
+        return self.inner.training
+
     def init(self, key, data):
         return self.inner.init(key, data)
 
