@@ -154,11 +154,7 @@ def simulate_seeds(
         >>> len(srp.simulate_seeds(method, data, num_rounds=2, keys=keys, progress=False))
         3
     """
-    if keys is None:
-        each = [root_key(None, seed) for seed in seeds or [None]]
-        keys = jnp.stack(each)
-    elif seeds is not None:
-        raise ValueError(f"keys and seeds={short(seeds)}: give one of them")
+    keys = _keys(keys, seeds)
     if keys.ndim != 1 or not keys.size:
         raise ValueError(
             f"keys has shape {keys.shape}, expected (num_seeds,); jax.random.split(key, num_seeds) makes them"
@@ -192,6 +188,17 @@ def simulate_seeds(
         batch = _of_seeds(request, seeds)
         runs += _simulate(batch, keys[seeds.start : seeds.stop], seeds)
     return runs
+
+
+def _keys(keys: Key | None, seeds: Sequence[int] | None) -> Key:
+    """Return the given keys, or those of the seeds."""
+    if keys is not None and seeds is None:
+        return keys
+    if keys is not None or seeds is None:
+        raise ValueError(f"give keys or seeds, not both or none: seeds={short(seeds)}")
+    if not len(seeds):
+        raise ValueError("seeds=[] has no seed; give e.g. seeds=[0, 1, 2]")
+    return jnp.stack([root_key(None, seed) for seed in seeds])
 
 
 def _floats(name: str, value: Any, num_seeds: int) -> np.ndarray:

@@ -471,3 +471,13 @@ def test_a_thousand_points_are_planned_in_seconds(tmp_path):
     planned = plan(found, tmp_path, None, workers=2, sharers=2, devices=1)
     assert len(found) == sum(len(unit.members) for unit in planned) == 1000
     assert time.process_time() - begin < 5
+
+
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [("models", [False, True]), ("checkpoint", [True, False]), ("chunk_size", [2, 3])],
+)
+def test_options_that_change_no_simulation_distinguish_runs_as_axes(option, values):
+    found = points_of({option: values}, method="fedavg")
+    assert [point.values[option] for point in found] == values
+    assert len({point.id for point in found}) == 2

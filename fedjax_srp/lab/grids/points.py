@@ -50,7 +50,11 @@ _SET_BY_GRID = {  # options of `run` that are refused here
     "progress": "it is an option of the grid",
     "log": "runs would write to one file; their numbers are in the tables of the grid",
 }
-_NOT_SIMULATED = (*LIMITS, "communication", "data_dir")  # may differ between equal runs
+_NOT_SIMULATED = (  # may differ between equal runs
+    *(*LIMITS, "communication", "data_dir"),
+    *("chunk_size", "devices", "shard_data"),
+    *("checkpoint", "models", "tensorboard", "wandb"),
+)
 _MAX_NAME_LENGTH = 100  # characters of a point's name in the name of its folder
 _MAX_COMBINATIONS = 100_000
 

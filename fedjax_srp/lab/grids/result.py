@@ -23,6 +23,7 @@ from fedjax_srp.results import atomic, csv_files
 from fedjax_srp.results.atomic import writable
 from fedjax_srp.results.folder import COST, read_summary
 from fedjax_srp.results.history import History
+from fedjax_srp.results.records import WORDS, without
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -252,7 +253,7 @@ class Grid:
         """The names of the runs of each setting, which differ only in the seed."""
         settings: dict[str, list[str]] = {}
         for name, point in self.points.items():
-            asked = {**point.run.record, "key": None}
+            asked = without(point.run.record, "key", WORDS)
             setting = json.dumps([asked, point.run.communication], sort_keys=True)
             settings.setdefault(setting, []).append(name)
         return list(settings.values())

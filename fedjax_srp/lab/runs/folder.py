@@ -27,7 +27,14 @@ from fedjax_srp.results.errors import DamagedError
 from fedjax_srp.results.folder import MODELS
 from fedjax_srp.results.history import History
 from fedjax_srp.results.locks import held
-from fedjax_srp.results.records import MODEL, PROGRAM, UNKNOWN, VERSION, WORDS
+from fedjax_srp.results.records import (
+    MODEL,
+    PROGRAM,
+    UNKNOWN,
+    VERSION,
+    WORDS,
+    identity,
+)
 from fedjax_srp.results.sealed_folders import is_foreign
 
 _ARGUMENTS = "arguments.json"  # in the folder of checkpoints
@@ -193,7 +200,8 @@ class _FolderState(NamedTuple):
 
 def overwriting(folder: Path, run: Run) -> Path:
     """The folder of a run's checkpoints while it overwrites another run in `folder`."""
-    return folder / f"{_OVERWRITING}{zlib.crc32(json.dumps(run.record).encode()):08x}"
+    asked = json.dumps(identity(run.record), sort_keys=True)
+    return folder / f"{_OVERWRITING}{zlib.crc32(asked.encode()):08x}"
 
 
 def _inspect(folder: Path, run: Run, overwrite: bool) -> _FolderState:
