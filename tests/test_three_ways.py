@@ -205,16 +205,3 @@ def test_registries_are_alike(registry: Registry):
     with refused(rf"unknown {registry.kind} 'minee' \(did you mean mine\?\).*register"):
         registry["minee"]
     assert registry.get("minee") is None
-
-
-@pytest.mark.parametrize("given", [{}, {"seeds": []}, {"seeds": [0], "keys": "both"}])
-def test_several_runs_have_keys_or_seeds(given):
-    keys = jax.random.split(jax.random.key(0), 1)
-    given = {name: keys if name == "keys" else value for name, value in given.items()}
-    with refused("seeds="):
-        srp.simulate_seeds(
-            srp.algorithms.FedAvg(srp.models.MLP(DATA.example_shape, 4, hidden=())),
-            DATA,
-            num_rounds=1,
-            **given,
-        )
