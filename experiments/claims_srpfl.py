@@ -555,8 +555,8 @@ SRPFL = [
         "outperforms its straggler-prone variant by a factor of log(N)",
         "section 4.1, Theorem 4.6", IN_PART, logarithmic,
         f"{OTHER}: stages of 30 rounds instead of the lemma's, target a multiple of the measured floor, 5 repeats; the "
-        "n0 of appendix A but for N = 65,536; from a moments start the ratio falls as 1 / log N from N = 1,024 on to twice "
-        "and 1.3 times the floor, not to 1.1 times",
+        "n0 of appendix A but for N = 65,536; from a moments start the ratio falls as 1 / log N from N = 1,024 on to "
+        "twice and 1.3 times the floor, not to 1.1 times",
         LINEAR, "linear_speedup.py --init random",
     ),
     Claim(
